@@ -84,6 +84,12 @@ def traffic() -> Path:
     return TRAFFIC.resolve()
 
 
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """Return where a test's store will be; there is none yet."""
+    return tmp_path / "x.db"
+
+
 @pytest.fixture(scope="module")
 def px(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
     """One real proxy in replay, on an empty store, for the tests that only ask it."""

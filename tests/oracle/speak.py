@@ -7,11 +7,11 @@ A conversation is a list of turns: ``("user", text)``, ``("model", Said)``, ``("
 from __future__ import annotations
 
 import json
-import struct
-import zlib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+from tests.provider.say_bedrock import frame
 
 Json = dict[str, Any]
 Turn = tuple[str, Any]
@@ -48,6 +48,8 @@ class Said:
     calls: list[Call] = field(default_factory=list)
     strange: bool = False
     """It also holds an item of a kind that nobody knows, which calls a tool."""
+    cut: Callable[[str], list[str]] = lambda text: [text[: len(text) // 2], text[len(text) // 2 :]]
+    """How a stream cuts its texts."""
 
 
 @dataclass(frozen=True)
@@ -75,42 +77,29 @@ class Dialect:
         """Return the body of a request."""
         return dumps(self.ask(turns, tools, stream))
 
-    def whole(self, said: Said) -> bytes:
+    def whole(self, said: Said, **written: Any) -> bytes:  # noqa: ANN401 - as json.dumps takes them
         """Return the body of an answer."""
-        return dumps(self.answer(said))
+        return dumps(self.answer(said), **written)
 
-    def stream(self, said: Said) -> list[bytes]:
+    def stream(self, said: Said, **written: Any) -> list[bytes]:  # noqa: ANN401 - as above
         """Return the pieces of a streamed answer."""
-        found = [_FRAMED[self.kind](name, value) for name, value in self.pieces(said)]
+        found = [_FRAMED[self.kind](name, dumps(value, **written)) for name, value in self.pieces(said)]
         if self.name == "chat":
             found.append(b"data: [DONE]\n\n")
         return found
 
 
-def dumps(value: object) -> bytes:
+def dumps(value: object, **written: Any) -> bytes:  # noqa: ANN401 - as json.dumps takes them
     """Write JSON."""
-    return json.dumps(value, ensure_ascii=False).encode()
+    return json.dumps(value, **{"ensure_ascii": False, **written}).encode()
 
 
-def _event(name: str, value: Json) -> bytes:
-    return (f"event: {name}\n" if name else "").encode() + b"data: " + dumps(value) + b"\n\n"
-
-
-def _aws_frame(name: str, value: Json) -> bytes:
-    """Write an event as AWS does: lengths, a checksum of them, headers (name, 7 for text, text), the payload, a checksum of it all."""
-    headers = b""
-    for key, text in ((":event-type", name), (":content-type", JSON_TYPE), (":message-type", "event")):
-        headers += struct.pack("!B", len(key)) + key.encode() + struct.pack("!BH", 7, len(text)) + text.encode()
-    payload = dumps(value)
-    lengths = struct.pack("!II", 16 + len(headers) + len(payload), len(headers))
-    message = lengths + struct.pack("!I", zlib.crc32(lengths)) + headers + payload
-    return message + struct.pack("!I", zlib.crc32(message))
-
-
-_FRAMED: dict[str, Callable[[str, Json], bytes]] = {
-    SSE_TYPE: _event,
-    NDJSON_TYPE: lambda _, value: dumps(value) + b"\n",
-    AWS_TYPE: _aws_frame,
+_FRAMED: dict[str, Callable[[str, bytes], bytes]] = {
+    SSE_TYPE: lambda name, value: (f"event: {name}\n" if name else "").encode() + b"data: " + value + b"\n\n",
+    NDJSON_TYPE: lambda _, value: value + b"\n",
+    AWS_TYPE: lambda name, value: frame(
+        {":event-type": name, ":content-type": JSON_TYPE, ":message-type": "event"}, value
+    ),
 }
 """How an event of a stream is written, by its content type."""
 
@@ -118,11 +107,6 @@ _FRAMED: dict[str, Callable[[str, Json], bytes]] = {
 def told(turns: Sequence[Turn]) -> tuple[str, Sequence[Turn]]:
     """Return the system prompt, and the other turns."""
     return (turns[0][1], turns[1:]) if turns and turns[0][0] == "system" else ("You keep tasks.", turns)
-
-
-def split(text: str) -> list[str]:
-    """Cut a text into two pieces."""
-    return [text[: len(text) // 2], text[len(text) // 2 :]]
 
 
 # -- OpenAI's chat completions ---------------------------------------------------------------------------------------------
@@ -171,17 +155,18 @@ def _chat_pieces(said: Said) -> Iterable[tuple[str, Json]]:
         }
 
     yield delta({"role": "assistant", "content": ""})
-    for text in split(said.text):
+    for text in said.cut(said.text):
         yield delta({"content": text})
     for index, call in enumerate(_chat_calls(said)):
         if "function" not in call:
             yield delta({"tool_calls": [{"index": index, **call}]})
             continue
-        first, second = split(call["function"]["arguments"])
+        first, *rest = said.cut(call["function"]["arguments"])
         yield delta({
             "tool_calls": [{"index": index, **call, "function": {"name": call["function"]["name"], "arguments": first}}]
         })  # fmt: skip
-        yield delta({"tool_calls": [{"index": index, "function": {"arguments": second}}]})
+        for text in rest:
+            yield delta({"tool_calls": [{"index": index, "function": {"arguments": text}}]})
     yield delta({}, "stop")
 
 
@@ -237,9 +222,9 @@ def _responses_pieces(said: Said) -> Iterable[tuple[str, Json]]:
     for index, item in enumerate(_items(said)):
         bare = {key: value for key, value in item.items() if key not in ("arguments", "action", "content")}
         yield event("response.output_item.added", output_index=index, item=bare)
-        for text in split(said.text) if item["type"] == "message" else ():
+        for text in said.cut(said.text) if item["type"] == "message" else ():
             yield event("response.output_text.delta", output_index=index, delta=text)
-        for text in split(item["arguments"]) if item["type"] == "function_call" else ():
+        for text in said.cut(item["arguments"]) if item["type"] == "function_call" else ():
             yield event("response.function_call_arguments.delta", output_index=index, delta=text)
         yield event("response.output_item.done", output_index=index, item=item)
     yield event("response.completed", response=_responses_answer(said))
@@ -289,9 +274,9 @@ def _messages_pieces(said: Said) -> Iterable[tuple[str, Json]]:
         bare = {**block, "text": ""} if "text" in block else {**block, "input": {}} if "input" in block else block
         yield "content_block_start", {"type": "content_block_start", "index": index, "content_block": bare}
         if "text" in block:
-            deltas = [{"type": "text_delta", "text": text} for text in split(block["text"])]
+            deltas = [{"type": "text_delta", "text": text} for text in said.cut(block["text"])]
         else:
-            parts = split(json.dumps(block["input"])) if "input" in block else []
+            parts = said.cut(json.dumps(block["input"])) if "input" in block else []
             deltas = [{"type": "input_json_delta", "partial_json": text} for text in parts]
         for delta in deltas:
             yield "content_block_delta", {"type": "content_block_delta", "index": index, "delta": delta}
@@ -368,9 +353,9 @@ def _ollama_ask(turns: Sequence[Turn], tools: Sequence[str], stream: bool) -> Js
 
 
 def _ollama_pieces(said: Said) -> Iterable[tuple[str, Json]]:
-    for text in split(said.text):
+    for text in said.cut(said.text):
         yield "", {"model": "m", "message": {"role": "assistant", "content": text}, "done": False}
-    yield "", {"model": "m", "message": _ollama_message(Said("", said.calls, said.strange)), "done": False}
+    yield "", {"model": "m", "message": _ollama_message(replace(said, text="")), "done": False}
     yield "", {"model": "m", "message": {"role": "assistant", "content": ""}, "done": True, "done_reason": "stop"}
 
 
@@ -418,14 +403,14 @@ def _converse_pieces(said: Said) -> Iterable[tuple[str, Json]]:
     for index, block in enumerate(_converse_blocks(said)):
         here: Json = {"contentBlockIndex": index}
         if "text" in block:  # of a text no start is told
-            deltas: list[Json] = [{"text": text} for text in split(block["text"])]
+            deltas: list[Json] = [{"text": text} for text in said.cut(block["text"])]
         elif "toolUse" in block:
             use = block["toolUse"]
             yield (
                 "contentBlockStart",
                 {"start": {"toolUse": {"toolUseId": use["toolUseId"], "name": use["name"]}}, **here},
             )
-            deltas = [{"toolUse": {"input": text}} for text in split(json.dumps(use["input"]))]
+            deltas = [{"toolUse": {"input": text}} for text in said.cut(json.dumps(use["input"]))]
         else:
             yield "contentBlockStart", {"start": block, **here}
             deltas = []

@@ -1,7 +1,7 @@
 """Random runs of an agent, told once and written twice: with the values of a recorded run, and with those of another.
 
-A run is abstract (texts with references in them); `World` says what the references stand for. Five dialects write requests and answers from
-it, so that what a rewriting should have made is known without any rewriting.
+A run is abstract (texts with references in them); `World` says what the references stand for. `tests.oracle.speak` writes requests and answers
+from it, so that what a rewriting should have made is known without any rewriting.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ import json
 import posixpath
 import random
 import re
-import struct
 import uuid
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from llmproxy.core.bindings import RunVariable, VolatileField
 from llmproxy.core.dialects.conversation import read_answer
 from llmproxy.core.traffic.interaction import Chunk, Response, header
+from tests.oracle.speak import DIALECTS, JSON_TYPE, Call, Dialect, Said, Turn as Spoken
 
 Json = Any
 
@@ -225,65 +225,36 @@ def make_world(rng: random.Random, made: Sequence[str]) -> World:
     return World(values, rng.randint(0, 10**6))
 
 
-# -- requests ------------------------------------------------------------------------------------------------------------------------------
+# -- requests and answers ------------------------------------------------------------------------------------------------------------------
+
+SPOKEN = {each.operation: each for each in DIALECTS if each.name != "ollama"}
 
 
-def chat(run: Run, world: World) -> Json:
-    messages: list[Json] = [
-        {"role": "system", "content": world.write(run.system)},
-        {"role": "user", "content": world.write(run.question)},
-    ]
+def _request(dialect: Dialect, run: Run, world: World) -> Json:
+    """Build a run's request; the members of arguments are sorted, so that they come in another order in another world."""
+    turns: list[Spoken] = [("system", world.write(run.system)), ("user", world.write(run.question))]
     for n, turn in enumerate(run.turns, 1):
-        call = {"name": turn.tool, "arguments": json.dumps(_arguments(turn.arguments, world), sort_keys=True)}
-        messages.append(
-            {"role": "assistant", "tool_calls": [{"id": f"call#{n}", "type": "function", "function": call}]}
-        )
-        messages.append({"role": "tool", "tool_call_id": f"call#{n}", "content": turn.result(world)})
-    return {"model": "gpt-5", "messages": messages}
+        arguments = json.loads(json.dumps(_arguments(turn.arguments, world), sort_keys=True))
+        call, result = Call(turn.tool, arguments, f"call#{n}"), turn.result(world)
+        told = json.dumps({"output": result}) if dialect.name == "gemini" else result
+        turns += [("model", Said(calls=[call])), ("results", [(call, told, False)])]
+    tree = dialect.ask(turns, [], False)
+    part = {"messages": "text", "responses": "input_text"}.get(dialect.name)
+    return _in_parts(tree, part) if part else tree
 
 
-def anthropic(run: Run, world: World) -> Json:
-    messages: list[Json] = [{"role": "user", "content": [{"type": "text", "text": world.write(run.question)}]}]
-    for n, turn in enumerate(run.turns, 1):
-        use = {"type": "tool_use", "id": f"call#{n}", "name": turn.tool, "input": _arguments(turn.arguments, world)}
-        result = {
-            "type": "tool_result",
-            "tool_use_id": f"call#{n}",
-            "content": [{"type": "text", "text": turn.result(world)}],
-        }
-        messages += [{"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}]
-    return {"model": "claude", "system": [{"type": "text", "text": world.write(run.system)}], "messages": messages}
-
-
-def responses(run: Run, world: World) -> Json:
-    items: list[Json] = [{"role": "user", "content": [{"type": "input_text", "text": world.write(run.question)}]}]
-    for n, turn in enumerate(run.turns, 1):
-        arguments = json.dumps(_arguments(turn.arguments, world), sort_keys=True)
-        items.append({"type": "function_call", "call_id": f"call#{n}", "name": turn.tool, "arguments": arguments})
-        items.append({"type": "function_call_output", "call_id": f"call#{n}", "output": turn.result(world)})
-    return {"model": "gpt-5", "instructions": world.write(run.system), "input": items}
-
-
-def gemini(run: Run, world: World) -> Json:
-    contents: list[Json] = [{"role": "user", "parts": [{"text": world.write(run.question)}]}]
-    for turn in run.turns:
-        call = {"name": turn.tool, "args": _arguments(turn.arguments, world)}
-        contents.append({"role": "model", "parts": [{"functionCall": call}]})
-        answer = {"name": turn.tool, "response": {"output": turn.result(world)}}
-        contents.append({"role": "user", "parts": [{"functionResponse": answer}]})
-    return {"systemInstruction": {"parts": [{"text": world.write(run.system)}]}, "contents": contents}
-
-
-def converse(run: Run, world: World) -> Json:
-    messages: list[Json] = [{"role": "user", "content": [{"text": world.write(run.question)}]}]
-    for n, turn in enumerate(run.turns, 1):
-        use = {"toolUseId": f"call#{n}", "name": turn.tool, "input": _arguments(turn.arguments, world)}
-        result = {"toolUseId": f"call#{n}", "content": [{"text": turn.result(world)}]}
-        messages += [
-            {"role": "assistant", "content": [{"toolUse": use}]},
-            {"role": "user", "content": [{"toolResult": result}]},
-        ]
-    return {"system": [{"text": world.write(run.system)}], "messages": messages}
+def _in_parts(value: Json, part: str) -> Json:
+    """Write each content that is a text as a list of one part, as most clients do."""
+    if isinstance(value, list):
+        return [_in_parts(each, part) for each in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        name: [{"type": part, "text": each}]
+        if name in ("content", "system") and isinstance(each, str)
+        else _in_parts(each, part)
+        for name, each in value.items()
+    }
 
 
 def _arguments(arguments: dict[str, Text], world: World) -> Json:
@@ -297,13 +268,7 @@ def _keyed(text: Text, world: World) -> Json:
     }
 
 
-REQUESTS: dict[str, Callable[[Run, World], Json]] = {
-    "chat.completions": chat, "messages": anthropic, "responses": responses, "generateContent": gemini,
-    "converse": converse,
-}  # fmt: skip
-
-
-# -- answers -------------------------------------------------------------------------------------------------------------------------------
+REQUESTS: dict[str, Callable[[Run, World], Json]] = {name: partial(_request, each) for name, each in SPOKEN.items()}
 
 
 def _pieces(rng: random.Random, text: str) -> list[str]:
@@ -312,160 +277,19 @@ def _pieces(rng: random.Random, text: str) -> list[str]:
     return [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True) if start < end]
 
 
-def _sse(events: Sequence[tuple[str, Json]], *, done: bool = False) -> list[bytes]:
-    lines = [(f"event: {name}\n" if name else "") + f"data: {json.dumps(value)}\n\n" for name, value in events]
-    return [line.encode() for line in [*lines, *(["data: [DONE]\n\n"] if done else [])]]
-
-
-def _say(run: Run, world: World) -> tuple[str, str, Json]:
-    """Return words, tool and arguments."""
-    if run.call is None:
-        return world.write(run.answer), "", {}
-    return "", run.call[0], _arguments(run.call[1], world)
-
-
-def chat_answer(run: Run, world: World, cut: Callable[[str], list[str]] | None) -> list[bytes]:
-    text, tool, arguments = _say(run, world)
-    call = {
-        "index": 0,
-        "id": "call_1",
-        "type": "function",
-        "function": {"name": tool, "arguments": json.dumps(arguments)},
-    }
-    if cut is None:
-        message = {"role": "assistant", "content": text} | ({"tool_calls": [call]} if tool else {})
-        return [
-            json.dumps({"id": "x", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}).encode()
-        ]
-    deltas: list[Json] = [{"content": piece} for piece in cut(text)]
-    if tool:
-        deltas.append({"tool_calls": [{**call, "function": {"name": tool, "arguments": ""}}]})
-        deltas += [
-            {"tool_calls": [{"index": 0, "function": {"arguments": piece}}]} for piece in cut(json.dumps(arguments))
-        ]
-    return _sse(
-        [("", {"id": "x", "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}) for delta in deltas],
-        done=True,
-    )
-
-
-def anthropic_answer(run: Run, world: World, cut: Callable[[str], list[str]] | None) -> list[bytes]:
-    text, tool, arguments = _say(run, world)
-    block: Json = (
-        {"type": "tool_use", "id": "toolu_1", "name": tool, "input": arguments}
-        if tool
-        else {"type": "text", "text": text}
-    )
-    if cut is None:
-        return [
-            json.dumps(
-                {"id": "msg", "type": "message", "role": "assistant", "content": [block], "stop_reason": "end_turn"}
-            ).encode()
-        ]
-    empty = {**block, "input": {}} if tool else {**block, "text": ""}
-    deltas: list[Json] = (
-        [{"type": "input_json_delta", "partial_json": piece} for piece in cut(json.dumps(arguments))]
-        if tool
-        else [{"type": "text_delta", "text": piece} for piece in cut(text)]
-    )
-    events: list[tuple[str, Json]] = [
-        ("content_block_start", {"type": "content_block_start", "index": 0, "content_block": empty})
-    ]
-    events += [("content_block_delta", {"type": "content_block_delta", "index": 0, "delta": delta}) for delta in deltas]
-    return _sse([*events, ("message_stop", {"type": "message_stop"})])
-
-
-def responses_answer(run: Run, world: World, cut: Callable[[str], list[str]] | None) -> list[bytes]:
-    text, tool, arguments = _say(run, world)
-    written = json.dumps(arguments)
-    item: Json = (
-        {"id": "fc_1", "type": "function_call", "call_id": "call_1", "name": tool, "arguments": written}
-        if tool
-        else {
-            "id": "msg_1",
-            "type": "message",
-            "role": "assistant",
-            "content": [{"type": "output_text", "text": text, "annotations": []}],
-        }
-    )
-    whole = {"id": "resp_1", "object": "response", "status": "completed", "output": [item]}
-    if cut is None:
-        return [json.dumps(whole).encode()]
-    started = {**item, "arguments": ""} if tool else {**item, "content": []}
-    kind = "response.function_call_arguments.delta" if tool else "response.output_text.delta"
-    events: list[tuple[str, Json]] = [
-        ("response.output_item.added", {"type": "response.output_item.added", "output_index": 0, "item": started})
-    ]
-    events += [
-        (kind, {"type": kind, "item_id": item["id"], "output_index": 0, "delta": piece})
-        for piece in cut(written if tool else text)
-    ]
-    events.append(("response.output_item.done", {"type": "response.output_item.done", "output_index": 0, "item": item}))
-    return _sse([*events, ("response.completed", {"type": "response.completed", "response": whole})])
-
-
-def gemini_answer(run: Run, world: World, cut: Callable[[str], list[str]] | None) -> list[bytes]:
-    text, tool, arguments = _say(run, world)
-
-    def value(part: Json) -> Json:
-        return {"candidates": [{"content": {"role": "model", "parts": [part]}, "index": 0}], "modelVersion": "g"}
-
-    if tool:
-        parts: list[Json] = [{"functionCall": {"name": tool, "args": arguments}}]
-    else:
-        parts = [{"text": piece} for piece in (cut(text) if cut else [text])]
-    if cut is None:
-        return [json.dumps(value(parts[0]), indent=2).encode()]
-    return _sse([("", value(part)) for part in parts])
-
-
-def converse_answer(run: Run, world: World, cut: Callable[[str], list[str]] | None) -> list[bytes]:
-    text, tool, arguments = _say(run, world)
-    if cut is None:
-        block: Json = {"toolUse": {"toolUseId": "t", "name": tool, "input": arguments}} if tool else {"text": text}
-        return [
-            json.dumps(
-                {"output": {"message": {"role": "assistant", "content": [block]}}, "stopReason": "end_turn"}
-            ).encode()
-        ]
-    events: list[tuple[str, Json]] = []
-    if tool:
-        events.append(
-            ("contentBlockStart", {"start": {"toolUse": {"toolUseId": "t", "name": tool}}, "contentBlockIndex": 0})
-        )
-        deltas: list[Json] = [{"toolUse": {"input": piece}} for piece in cut(json.dumps(arguments))]
-    else:
-        deltas = [{"text": piece} for piece in cut(text)]
-    events += [("contentBlockDelta", {"delta": delta, "contentBlockIndex": 0}) for delta in deltas]
-    return [
-        aws_frame(name, json.dumps(value).encode())
-        for name, value in [*events, ("messageStop", {"stopReason": "end_turn"})]
-    ]
-
-
-def aws_frame(kind: str, payload: bytes) -> bytes:
-    """Write one message of AWS's event stream."""
-    fields = {":event-type": kind, ":content-type": "application/json", ":message-type": "event"}
-    headers = b"".join(
-        bytes([len(n)]) + n.encode() + b"\x07" + struct.pack(">H", len(v)) + v.encode() for n, v in fields.items()
-    )
-    prelude = struct.pack(">II", 16 + len(headers) + len(payload), len(headers))
-    message = prelude + struct.pack(">I", zlib.crc32(prelude)) + headers + payload
-    return message + struct.pack(">I", zlib.crc32(message))
-
-
-ANSWERS: dict[str, Callable[[Run, World, Callable[[str], list[str]] | None], list[bytes]]] = {
-    "chat.completions": chat_answer, "messages": anthropic_answer, "responses": responses_answer,
-    "generateContent": gemini_answer, "converse": converse_answer,
-}  # fmt: skip
-_STREAM = {"converse": "application/vnd.amazon.eventstream"}
-
-
 def write_answer(operation: str, run: Run, world: World, *, stream: bool, seed: int) -> Response:
-    """Return a run's answer in one dialect; the same seed cuts a stream in the same number of pieces."""
-    rng = random.Random(seed)
-    chunks = ANSWERS[operation](run, world, (lambda text: _pieces(rng, text)) if stream else None)
-    kind = _STREAM.get(operation, "text/event-stream") if stream else "application/json"
+    """Return a run's answer in one dialect, in ASCII; the same seed cuts a stream in the same number of pieces."""
+    dialect, rng = SPOKEN[operation], random.Random(seed)
+    answer = Said("" if run.call else world.write(run.answer), cut=lambda text: _pieces(rng, text))
+    if run.call is not None:
+        answer.calls.append(Call(run.call[0], _arguments(run.call[1], world), "call_1"))
+    indent = 2 if dialect.name == "gemini" else None
+    chunks = (
+        dialect.stream(answer, ensure_ascii=True)
+        if stream
+        else [dialect.whole(answer, ensure_ascii=True, indent=indent)]
+    )
+    kind = dialect.kind if stream else JSON_TYPE
     headers = (("content-type", kind), ("content-encoding", "identity"), ("etag", "x"), ("x-request-id", "req_1"))
     return Response(200, "OK", headers, tuple(Chunk(100 * n, data) for n, data in enumerate(chunks)), chunked=stream)
 

@@ -24,6 +24,7 @@ from llmproxy.core.bindings import (
 from llmproxy.core.bindings.request_comparison import RequestRewriter
 from llmproxy.core.misses.nearest import conversation
 from tests.core.bindings import test_near_duplicates as near
+from tests.support.messages import used, user
 from tests.support.narrowing import narrow
 from tests.support.renamings import REQUESTS, SLOTS, World, make_run, make_world
 
@@ -89,26 +90,14 @@ def _chat(*messages: Json) -> Json:
 A, B = [RunVariable("cwd", "/tmp/a")], [RunVariable("cwd", "/srv/b")]
 
 
-def _call(arguments: str, result: str = "ok") -> list[Json]:
-    call = {"id": "call#1", "type": "function", "function": {"name": "run", "arguments": arguments}}
-    return [
-        {"role": "assistant", "content": None, "tool_calls": [call]},
-        {"role": "tool", "tool_call_id": "call#1", "content": result},
-    ]
-
-
-def _said(content: Json) -> list[Json]:
-    return [{"role": "user", "content": content}]
-
-
 @pytest.mark.parametrize(("recorded", "present"), [
-    (_said([{"n": 1}]), _said([{"n": True}])),
-    (_said([{"n": 1}]), _said([{"n": 1.0}])),
-    (_said("/tmp/aé"), _said("/srv/bé")),
+    ([user([{"n": 1}])], [user([{"n": True}])]),
+    ([user([{"n": 1}])], [user([{"n": 1.0}])]),
+    ([user("/tmp/aé")], [user("/srv/bé")]),
     # Another folder, whose name goes on with a letter; likewise with a space that a shell escapes, and as a member.
-    (_call('{"path": "/tmp/a\\u00e9"}'), _call('{"path": "/srv/b\\u00e9"}')),
-    (_call('{"path": "/tmp/a\\\\ b"}'), _call('{"path": "/srv/b\\\\ b"}')),
-    (_call('{"/tmp/a\\u00e9": 1}'), _call('{"/srv/b\\u00e9": 1}')),
+    (used("run", '{"path": "/tmp/a\\u00e9"}'), used("run", '{"path": "/srv/b\\u00e9"}')),
+    (used("run", '{"path": "/tmp/a\\\\ b"}'), used("run", '{"path": "/srv/b\\\\ b"}')),
+    (used("run", '{"/tmp/a\\u00e9": 1}'), used("run", '{"/srv/b\\u00e9": 1}')),
 ])  # fmt: skip
 def test_equal_in_python_or_as_written_is_not_equal_in_json(recorded: list[Json], present: list[Json]) -> None:
     """1, 1.0 and true are three values, and arguments are read as JSON, however often they are compared."""
@@ -123,9 +112,7 @@ def test_equal_in_python_or_as_written_is_not_equal_in_json(recorded: list[Json]
 def test_an_id_that_a_tool_makes_later_counts_in_what_was_expected_before() -> None:
     """A message that was equal all the time is a leak once its word is known for a recorded id."""
     bindings = Bindings(A, B)
-    before, now = (
-        _chat({"role": "user", "content": "in " + cwd}, *_call("{}", "made c0ffee12")) for cwd in ("/tmp/a", "/srv/b")
-    )
+    before, now = (_chat(user("in " + cwd), *used("run", "{}", "made c0ffee12")) for cwd in ("/tmp/a", "/srv/b"))
     expectations = create_expectations(bindings)
     for _ in range(3):
         assert isinstance(fit_request(bindings, before, now, None, expectations), Fit)
@@ -136,7 +123,7 @@ def test_an_id_that_a_tool_makes_later_counts_in_what_was_expected_before() -> N
 def test_a_message_after_another_call_is_that_tools_result() -> None:
     """One result in two conversations, of a tool with volatile fields in one of them."""
     bindings = Bindings(A, B, SLOTS)
-    first, second = _call("{}", "Chunk ID: aabbcc\n/tmp/a")
+    first, second = used("run", "{}", "Chunk ID: aabbcc\n/tmp/a")
     read = copy.deepcopy(first)
     read["tool_calls"][0]["function"]["name"] = "read"
     now = {**second, "content": "Chunk ID: ddeeff\n/srv/b"}
@@ -149,7 +136,7 @@ def test_a_message_after_another_call_is_that_tools_result() -> None:
 def test_a_value_is_known_as_it_reads_not_as_json_writes_it() -> None:
     """A folder beyond ASCII is escaped in the arguments of a call, and answers are written with the folder itself."""
     bindings = Bindings(A, [RunVariable("cwd", "/srv/\u00fcb")])
-    before, now = (_chat(*_call(json.dumps({"path": cwd}))) for cwd in ("/tmp/a", "/srv/\u00fcb"))
+    before, now = (_chat(*used("run", json.dumps({"path": cwd}))) for cwd in ("/tmp/a", "/srv/\u00fcb"))
     expectations = create_expectations(bindings)
     for _ in range(3):
         fit = narrow(Fit, fit_request(bindings, before, now, None, expectations))

@@ -61,42 +61,90 @@ def test_another_path_is_not_the_folder(around: str) -> None:
     assert not _fits(around.format("/tmp/a"), around.format("/srv/ci/b c"), A, B)
 
 
-@pytest.mark.parametrize("text", ["{}", "{}/x", "see {}"])
-def test_the_recorded_value_may_stand_unchanged(text: str) -> None:
-    """Codex ignores a faked clock; a committed file names another home."""
-    assert _fits(text.format("/tmp/a"), text.format("/tmp/a"), A, B)
+PROJECT, CI = _paths(cwd="/tmp/a/project"), _paths(cwd="/srv/ci")
+KIM, AT_KIM = _paths(cwd="/home/kim/code/x", home="/home/kim"), _paths(cwd="/home/kim/x", home="/home/kim")
+BESIDE, ANN = _paths(cwd="/srv/w", home="/users/ann"), _paths(cwd="/users/ann/w", home="/users/ann")
+ROOT, UP = _paths(cwd="/app"), _paths(cwd="/tmp/a/project", home="/tmp/a/home")
+APP, TODAY = _paths(cwd="/tmp/My App", home="/home/ann"), _paths(cwd="/srv/Today", home="/srv/kim")
+NFC, NFD = (unicodedata.normalize(form, "/tmp/Ünï") for form in ("NFC", "NFD"))
+LINK, LINKED = (
+    [RunVariable("cwd", "/tmp/link", other="/private/tmp/real")],
+    [RunVariable("cwd", "/srv/link", other="/data/real")],
+)
+COMMITS, MORE_COMMITS = _paths(git_commits="a1b2c3d One"), _paths(git_commits="d4e5f6a Two\nb7c8d9e One")
+UTC = [RunVariable("date", "2026-12-01", other="2026-12-02")]
+GIT, GIT_NOW = _paths(git_branch="main", git_status="M a.py\n?? b"), _paths(git_branch="dev", git_status="(clean)")
+STATUS = "You are the main agent\nCurrent branch: {}\nStatus:\n{}\n\nRecent"
+SYSTEM = {"role": "system"}
 
 
-def _slug(path: str) -> str:
-    return "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in path)
-
-
-@pytest.mark.parametrize(("before", "after"), [
-    ("%2Ftmp%2Fa%2Fproject", "%2Fsrv%2Fci"),
-    ("~/.claude/projects/" + _slug("/tmp/a/project") + "/x", "~/.claude/projects/" + _slug("/srv/ci") + "/x"),
-    (hashlib.sha256(b"/tmp/a/project").hexdigest(), hashlib.sha256(b"/srv/ci").hexdigest()),
-    (r"\/tmp\/a\/project", r"\/srv\/ci"),
+@pytest.mark.parametrize(("before", "now", "said", "rows"), [
+    pytest.param(A, B, {}, [("/tmp/a", "/tmp/a", True), ("/tmp/a/x", "/tmp/a/x", True), ("see /tmp/a", "see /tmp/a", True)],
+                 id="codex ignores a faked clock, a committed file names another home"),
+    pytest.param(PROJECT, CI, {}, [
+        ("%2Ftmp%2Fa%2Fproject", "%2Fsrv%2Fci", True),
+        ("~/.claude/projects/-tmp-a-project/x", "~/.claude/projects/-srv-ci/x", True),
+        (hashlib.sha256(b"/tmp/a/project").hexdigest(), hashlib.sha256(b"/srv/ci").hexdigest(), True),
+        (r"\/tmp\/a\/project", r"\/srv\/ci", True),
+    ], id="percent-encoded, as a folder's name, hashed, escaped as PHP does"),
+    pytest.param(KIM, ANN, {}, [("in ~/code/x/src", "in ~/w/src", True), ("in ~/code/y", "in ~/w", False)], id="a tilde"),
+    pytest.param(KIM, BESIDE, {}, [("in ~/code/x/src", "in /srv/w/src", True)], id="a tilde, and whole now"),
+    pytest.param(BESIDE, KIM, {}, [("in /srv/w/src", "in ~/code/x/src", True)], id="whole, and a tilde now"),
+    pytest.param(UP, BESIDE, SYSTEM, [("see ../home/x", "see ../../users/ann/x", True)], id="a home beside the folder, relative to it"),
+    pytest.param(UP, BESIDE, {}, [("see ../home/x", "see ../../users/ann/x", False)], id="never in a question"),
+    pytest.param(_paths(cwd="/a/b", home="/a"), _paths(cwd="/a/b/c", home="/a"), SYSTEM, [("cd ..", "cd ../..", False)],
+                 id="dots alone say nothing"),
+    pytest.param(APP, TODAY, SYSTEM, [
+        ("in /home/ann/.gemini/tmp/my-app now", "in /srv/kim/.gemini/tmp/today now", True),
+        ("/home/ann/.cache/x/My App/y", "/srv/kim/.cache/x/Today/y", True),
+        ("~/.cache/My App", "~/.cache/Today", True),
+        ("/home/ann/.gemini/tmp/my-app", "/srv/kim/.gemini/tmp/other", False),
+        ("/home/ann/.gemini/tmp/my-app2", "/srv/kim/.gemini/tmp/today2", False),
+        ("/home/lee/.gemini/tmp/my-app", "/home/lee/.gemini/tmp/today", False),
+        ("/home/ann/lib/My App", "/srv/kim/lib/Today", False),
+        ("/home/ann/.cache/x, then /etc/My App", "/srv/kim/.cache/x, then /etc/Today", False),
+    ], id="an agent's hidden folder below home is called after ours"),
+    pytest.param(APP, TODAY, {}, [
+        ("/home/ann/.cache/x/My App/y", "/srv/kim/.cache/x/Today/y", False), ("~/.cache/My App", "~/.cache/Today", False),
+    ], id="never in a question what an agent calls a folder"),
+    pytest.param(COMMITS, MORE_COMMITS, SYSTEM, [
+        (around.format("git: a1b2c3d One"), around.format(f"git: d4e5f6a {word}\ngit: b7c8d9e One"), word == "Two")
+        for around in ("```\n{}\n```", "git: Recent commits:\n{}") for word in ("Two", "Too")
+    ], id="qwen code writes a word before each commit"),
+    pytest.param(ROOT, CI, {}, [
+        ("~/.claude/projects/-app/x", "~/.claude/projects/-srv-ci/x", True), ("java -app x", "java -srv-ci x", False),
+    ], id="the slug of a folder at the root is no option of a program"),
+    pytest.param(CI, ROOT, {}, [("~/.claude/projects/-srv-ci/x", "~/.claude/projects/-app/x", True)], id="to the root"),
+    pytest.param(_paths(cwd=NFD), CI, {}, [(f"in {NFC}/x", "in /srv/ci/x", True)], id="NFC where NFD was declared"),
+    pytest.param(CI, _paths(cwd=NFC), {}, [("in /srv/ci/x", f"in {NFD}/x", True)], id="NFD where NFC was declared"),
+    *(
+        pytest.param(before, now, {}, [(text.format(*was), text.format(*now_is), True) for text in ("{0}/x", "{1}/x", "{0} is {1}")], id=name)
+        for before, now, was, now_is, name in (
+            (LINK, LINKED, ("/tmp/link", "/private/tmp/real"), ("/srv/link", "/data/real"), "links on both sides"),
+            (LINK, CI, ("/tmp/link", "/private/tmp/real"), ("/srv/ci", "/srv/ci"), "a link before"),
+            (CI, LINK, ("/srv/ci", "/srv/ci"), ("/tmp/link", "/private/tmp/real"), "a link now"),
+        )
+    ),
+    pytest.param(_paths(cwd="/home/kim", home="/home/kim"), BESIDE, {}, [
+        ("in /home/kim with /home/kim/.rc", "in /srv/w with /users/ann/.rc", True), ("in /home/kim", "in /other", False),
+    ], id="where cwd was home a place fits either"),
+    pytest.param(AT_KIM, _paths(cwd="/home/kim/x", home="/users/ann"), {}, [
+        ("/home/kim/x/y and /home/kim/z", "/home/kim/x/y and /users/ann/z", True), ("/home/kim/x/y", "/users/ann/x/y", False),
+    ], id="a folder that stayed is no part of a home that changed"),
+    pytest.param(_paths(date="2026-11-22"), UTC, SYSTEM, [("on 2026-11-22", f"on 2026-12-0{day}", True) for day in (1, 2)],
+                 id="just before midnight an agent may write the day in UTC"),
+    pytest.param(GIT, GIT_NOW, SYSTEM, [
+        (STATUS.format("main", "M a.py\n?? b"), STATUS.format("dev", "(clean)"), True),
+        ("You are the main agent", "You are the dev agent", False),
+    ], id="a status as a whole, a branch as the rest of a line"),
+    pytest.param(GIT, GIT_NOW, {}, [("Current branch: main", "Current branch: dev", False)], id="no branch in a question"),
 ])  # fmt: skip
-def test_a_folder_has_many_forms(before: str, after: str) -> None:
-    """Percent-encoded, as a folder's name, hashed, escaped as PHP does."""
-    assert _fits(before, after, _paths(cwd="/tmp/a/project"), _paths(cwd="/srv/ci"))
-
-
-def test_a_folder_below_home_is_written_with_a_tilde() -> None:
-    """``~/rest`` where it lies below home, whole where it does not, on either side."""
-    below, beside = _paths(cwd="/home/kim/code/x", home="/home/kim"), _paths(cwd="/srv/x", home="/users/ann")
-    assert _fits("in ~/code/x/src", "in ~/w/src", below, _paths(cwd="/users/ann/w", home="/users/ann"))
-    assert _fits("in ~/code/x/src", "in /srv/x/src", below, beside)
-    assert _fits("in /srv/x/src", "in ~/code/x/src", beside, below)
-    assert not _fits("in ~/code/y", "in ~/w", below, _paths(cwd="/users/ann/w", home="/users/ann"))
-
-
-def test_a_home_beside_the_folder_is_written_relative_to_it() -> None:
-    """Outside of what a user typed; and dots alone say nothing."""
-    before, now = _paths(cwd="/tmp/a/project", home="/tmp/a/home"), _paths(cwd="/srv/w", home="/users/ann")
-    assert _fits("see ../home/x", "see ../../users/ann/x", before, now, role="system")
-    assert not _fits("see ../home/x", "see ../../users/ann/x", before, now)
-    assert not _fits("cd ..", "cd ../..", _paths(cwd="/a/b", home="/a"), _paths(cwd="/a/b/c", home="/a"), role="system")
+def test_what_was_declared_has_many_forms(
+    before: list[RunVariable], now: list[RunVariable], said: dict[str, str], rows: list[tuple[str, str, bool]]
+) -> None:
+    """Folders by their links, slugs and hashes, days, commits and branches: only where an agent writes them so."""
+    for recorded, present, fits in rows:
+        assert _fits(recorded, present, before, now, **said) is fits, (recorded, present)
 
 
 @pytest.mark.parametrize(
@@ -117,74 +165,6 @@ def test_a_common_word_is_no_folder_of_ours_wherever_it_stands(around: str) -> N
     before, now = _paths(cwd="/home/kim/test"), _paths(cwd="/srv/src")
     for role in ("system", "user", "assistant", "tool"):
         assert not _fits(around.format("test"), around.format("src"), before, now, role=role), role
-
-
-@pytest.mark.parametrize(("recorded", "present", "fits"), [
-    ("in /home/ann/.gemini/tmp/my-app now", "in /srv/kim/.gemini/tmp/today now", True),
-    ("/home/ann/.cache/x/My App/y", "/srv/kim/.cache/x/Today/y", True),
-    ("~/.cache/My App", "~/.cache/Today", True),
-    ("/home/ann/.gemini/tmp/my-app", "/srv/kim/.gemini/tmp/other", False),
-    ("/home/ann/.gemini/tmp/my-app2", "/srv/kim/.gemini/tmp/today2", False),
-    ("/home/lee/.gemini/tmp/my-app", "/home/lee/.gemini/tmp/today", False),
-    ("/home/ann/lib/My App", "/srv/kim/lib/Today", False),
-    ("/home/ann/.cache/x, then /etc/My App", "/srv/kim/.cache/x, then /etc/Today", False),
-])  # fmt: skip
-def test_an_agent_s_folder_below_home_is_called_after_ours(recorded: str, present: str, *, fits: bool) -> None:
-    """Gemini CLI writes to ``~/.gemini/tmp/my-app``; only in hidden folders of this run's home, never in a question."""
-    before, now = _paths(cwd="/tmp/My App", home="/home/ann"), _paths(cwd="/srv/Today", home="/srv/kim")
-    assert _fits(recorded, present, before, now, role="system") is fits
-    if fits and "gemini" not in recorded:
-        assert not _fits(recorded, present, before, now)
-
-
-@pytest.mark.parametrize("around", ["```\n{}\n```", "git: Recent commits:\n{}"])
-def test_lines_of_git_may_stand_behind_a_word_each(around: str) -> None:
-    """Qwen Code writes ``git: `` before each commit."""
-    old, new = "a1b2c3d One", "d4e5f6a Two\nb7c8d9e One"
-    before, now = _paths(git_commits=old), _paths(git_commits=new)
-    said = [around.format("\n".join(f"git: {line}" for line in each.split("\n"))) for each in (old, new)]
-    assert _fits(said[0], said[1], before, now, role="system")
-    assert not _fits(said[0], said[1].replace("Two", "Too"), before, now, role="system")
-
-
-def test_a_folder_at_the_root_is_no_option_of_a_program() -> None:
-    """``-app`` is the slug of ``/app``, as a folder's name only: ``java -app`` is asked alike everywhere."""
-    before, now = _paths(cwd="/app"), _paths(cwd="/srv/ci")
-    assert _fits("~/.claude/projects/-app/x", "~/.claude/projects/-srv-ci/x", before, now)
-    assert _fits("~/.claude/projects/-srv-ci/x", "~/.claude/projects/-app/x", now, before)
-    assert not _fits("java -app x", "java -srv-ci x", before, now)
-
-
-def test_both_normal_forms_of_a_name_are_one() -> None:
-    """MacOS writes NFD where Linux writes NFC."""
-    nfc, nfd = (unicodedata.normalize(form, "/tmp/Ünï") for form in ("NFC", "NFD"))
-    assert _fits(f"in {nfc}/x", "in /srv/x", _paths(cwd=nfd), _paths(cwd="/srv"))
-    assert _fits("in /srv/x", f"in {nfd}/x", _paths(cwd="/srv"), _paths(cwd=nfc))
-
-
-@pytest.mark.parametrize("text", ["{plain}/x", "{other}/x", "{plain} is {other}"])
-def test_links_resolve_on_one_side_or_both(text: str) -> None:
-    """A folder behind a link is named by either of its names."""
-    linked = [RunVariable("cwd", "/tmp/link", other="/private/tmp/real")]
-    other = [RunVariable("cwd", "/srv/link", other="/data/real")]
-    one = text.format(plain="/tmp/link", other="/private/tmp/real")
-    assert _fits(one, text.format(plain="/srv/link", other="/data/real"), linked, other)
-    assert _fits(one, text.format(plain="/srv/w", other="/srv/w"), linked, _paths(cwd="/srv/w"))
-    assert _fits(text.format(plain="/srv/w", other="/srv/w"), one, _paths(cwd="/srv/w"), linked)
-
-
-def test_names_that_were_one_are_kept_apart_by_what_stands_there() -> None:
-    """Cwd equal to home is fine: a place fits either."""
-    before, now = _paths(cwd="/home/kim", home="/home/kim"), _paths(cwd="/srv/w", home="/users/ann")
-    assert _fits("in /home/kim with /home/kim/.rc", "in /srv/w with /users/ann/.rc", before, now)
-    assert not _fits("in /home/kim", "in /other", before, now)
-
-
-def test_a_folder_that_stayed_is_no_part_of_a_home_that_changed() -> None:
-    """The longest name is meant, also where its own value is the same on both sides."""
-    before, now = _paths(cwd="/home/kim/x", home="/home/kim"), _paths(cwd="/home/kim/x", home="/users/ann")
-    assert _fits("/home/kim/x/y and /home/kim/z", "/home/kim/x/y and /users/ann/z", before, now)
-    assert not _fits("/home/kim/x/y", "/users/ann/x/y", before, now)
 
 
 @pytest.mark.parametrize(("before", "after"), [
@@ -210,23 +190,6 @@ def test_a_day_counts_only_in_what_the_agent_wrote(before: str, after: str) -> N
         assert not _fits(f"due {before}", f"due {after}", recorded, now, role=role), role
     typed = "<user_query>\ndue {}\n</user_query>"
     assert not _fits(typed.format(before), typed.format(after), recorded, now)
-
-
-def test_the_day_in_utc_is_todays_too() -> None:
-    """Just before midnight an agent may write either."""
-    now = [RunVariable("date", "2026-12-01", other="2026-12-02")]
-    for day in ("2026-12-01", "2026-12-02"):
-        assert _fits("on 2026-11-22", f"on {day}", [RunVariable("date", "2026-11-22")], now, role="system")
-
-
-def test_blocks_are_bound_whole() -> None:
-    """Git's status as a whole, a branch as the rest of a line; not word by word."""
-    before = [RunVariable("git_branch", "main"), RunVariable("git_status", "M a.py\n?? b")]
-    now = [RunVariable("git_branch", "dev"), RunVariable("git_status", "(clean)")]
-    text = "You are the main agent\nCurrent branch: {}\nStatus:\n{}\n\nRecent"
-    assert _fits(text.format("main", "M a.py\n?? b"), text.format("dev", "(clean)"), before, now, role="system")
-    assert not _fits("You are the main agent", "You are the dev agent", before, now, role="system")
-    assert not _fits("Current branch: main", "Current branch: dev", before, now)
 
 
 @pytest.mark.parametrize(("name", "value", "nature"), [

@@ -30,6 +30,7 @@ from llmproxy.core.bindings.volatile_learning import (
     restate,
 )
 from llmproxy.core.traffic.differences import differences
+from tests.support.messages import used, user
 from tests.support.narrowing import narrow
 
 
@@ -48,14 +49,10 @@ def asked(
     *results: str, cwd: str = "/tmp/a/project", question: str = "What now?", commands: tuple[str, ...] = ()
 ) -> dict[str, Any]:
     """Return a request whose conversation holds these results of a tool, one call each."""
-    said: list[dict[str, Any]] = [{"role": "user", "content": question}]
+    said = [user(question)]
     for number, result in enumerate(results):
         command = commands[number] if number < len(commands) else f"ls {cwd}"
-        function = {"name": "sh", "arguments": json.dumps({"cmd": command})}
-        said.append(
-            {"role": "assistant", "tool_calls": [{"id": f"@{number}", "type": "function", "function": function}]}
-        )
-        said.append({"role": "tool", "tool_call_id": f"@{number}", "content": result})
+        said += used("sh", {"cmd": command}, result, f"@{number}")
     return {"model": "m", "messages": said}
 
 
@@ -397,15 +394,8 @@ CHUNK = VolatileField("chunk", "hex", "sh", "line", "Chunk ID: ")
 
 def asked_restating(cwd: str, result: str, question: str, command: str = "run") -> Any:  # noqa: ANN401 - a tree of JSON
     """Return a request after one call of a tool."""
-    function = {"name": "sh", "arguments": json.dumps({"cmd": command})}
-    return {
-        "messages": [
-            {"role": "system", "content": f"You work in {cwd}."},
-            {"role": "assistant", "tool_calls": [{"id": "c1", "type": "function", "function": function}]},
-            {"role": "tool", "tool_call_id": "c1", "content": result},
-            {"role": "user", "content": question},
-        ]
-    }
+    system = {"role": "system", "content": f"You work in {cwd}."}
+    return {"messages": [system, *used("sh", {"cmd": command}, result), user(question)]}
 
 
 def told(old: Any, new: Any, *slots: VolatileField) -> tuple[RestatedRequest, list[tuple[str, str, str]]]:  # noqa: ANN401 - trees

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
 import pytest
 
 from llmproxy.core.bindings import (
@@ -17,6 +14,7 @@ from llmproxy.core.bindings import (
     read_volatile_field,
 )
 from llmproxy.core.bindings.volatile_fields import OUTSIDE, SYSTEM, list_builtin
+from tests.support.messages import used, user
 from tests.support.narrowing import narrow
 
 RECORDED = """total 20
@@ -36,17 +34,11 @@ def fit(recorded: str, present: str, *, user: str = "ann", folder: str = "/wk", 
         [check_run_variable("cwd", folder), check_run_variable("user", user)],
         [read_volatile_field(slot)] if slot else [],
     )
-    return fit_request(bindings, _asked(recorded, "/tmp/a/project"), _asked(present, folder))
-
-
-def _asked(result: str, cwd: str) -> dict[str, Any]:
-    call = {"id": "@1", "function": {"name": "sh", "arguments": json.dumps({"cmd": f"ls -la {cwd}"})}}
-    return {
-        "messages": [
-            {"role": "assistant", "tool_calls": [call]},
-            {"role": "tool", "tool_call_id": "@1", "content": result},
-        ]
-    }
+    before, now = (
+        {"messages": used("sh", {"cmd": f"ls -la {cwd}"}, listed)}
+        for listed, cwd in ((recorded, "/tmp/a/project"), (present, folder))
+    )
+    return fit_request(bindings, before, now)
 
 
 def test_a_parent_elsewhere_moves_all_columns_and_is_no_difference() -> None:
@@ -153,18 +145,9 @@ def fit_git_lines(recorded: str, present: str, *, kept: bool = True) -> Fit | Mi
     mine = {"cwd": "/a", "git_branch": "main"} | ({"git_user": ANN} if kept else {})
     now = {"cwd": "/b", "git_branch": "topic/x", "git_user": KIM}
     recorded_by, present_by = ([RunVariable(*each) for each in run.items()] for run in (mine, now))
-    return fit_request(Bindings(recorded_by, present_by), _asked_git_lines(recorded), _asked_git_lines(present))
-
-
-def _asked_git_lines(result: str) -> dict[str, Any]:
-    call = {"id": "@1", "function": {"name": "sh", "arguments": json.dumps({"cmd": "git log"})}}
-    return {
-        "messages": [
-            {"role": "user", "content": "Who is Ann Smith <ann@example.com> on main?"},
-            {"role": "assistant", "tool_calls": [call]},
-            {"role": "tool", "tool_call_id": "@1", "content": result},
-        ]
-    }
+    asked = user("Who is Ann Smith <ann@example.com> on main?")
+    before, after = ({"messages": [asked, *used("sh", {"cmd": "git log"}, log)]} for log in (recorded, present))
+    return fit_request(Bindings(recorded_by, present_by), before, after)
 
 
 @pytest.mark.parametrize(("recorded", "present", "fits"), [
@@ -283,9 +266,7 @@ def test_what_codex_and_opencode_note_of_their_sub_agents_varies(
     """Ids and nicknames that the agent itself gives, in the results of its own tool; nothing that a sub-agent said."""
 
     def said(values: dict[str, str]) -> dict[str, object]:
-        call = {"id": "call#1", "type": "function", "function": {"name": tool, "arguments": "{}"}}
-        answer = {"role": "tool", "tool_call_id": "call#1", "content": result.format(**values)}
-        return {"messages": [{"role": "assistant", "tool_calls": [call]}, answer]}
+        return {"messages": used(tool, "{}", result.format(**values))}
 
     found = fit_request(Bindings((), (), list_builtin()), said(CARVER), said(HUME | changed))
     assert isinstance(found, Fit) is fits, found

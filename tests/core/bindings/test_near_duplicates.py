@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from llmproxy.core.bindings import Bindings, Fit, Mismatch, RunVariable, VolatileField, fit_request
+from tests.support.messages import asks, call, used
 from tests.support.narrowing import narrow
 
 Json = Any
@@ -32,15 +33,6 @@ SLOTS = (
 )
 
 
-def _call(number: int, tool: str, arguments: Json) -> Json:
-    function = {"name": tool, "arguments": json.dumps(arguments, sort_keys=True)}
-    return {"role": "assistant", "tool_calls": [{"id": f"call#{number}", "type": "function", "function": function}]}
-
-
-def _result(number: int, content: str) -> Json:
-    return {"role": "tool", "tool_call_id": f"call#{number}", "content": content}
-
-
 def _body(cwd: str, home: str, day: str, branch: str, chunk: str, commit: str, task: int, pid: int) -> Json:
     question = (
         "Cancel the invoices due 2026-11-22 of kim and the app, seats 7, amount 12.50, commit 98e1ef2 before 10:30, "
@@ -52,14 +44,25 @@ def _body(cwd: str, home: str, day: str, branch: str, chunk: str, commit: str, t
         "messages": [
             {"role": "system", "content": f"You work in {cwd} of {home}.\nToday is {day}.\nCurrent branch: {branch}\n"},
             {"role": "user", "content": question},
-            _call(1, "exec", {"command": f"ls {cwd}", "seats": 7, "user": "kim"}),
-            _result(1, f"Chunk ID: {chunk}\nWall time: 0.51 seconds\nPID: {pid}\ntotal 24\nOct  3 10:00 {cwd}"),
-            _call(2, "commit", {"message": "fix 2026-11-22", "chunk": chunk}),
-            _result(2, json.dumps({"sha": commit, "author": "kim", "count": 7, "date": "2026-11-22"})),
-            _call(3, "create_task", {"title": "buy", "seats": 7}),
-            _result(3, json.dumps({"id": task, "seats": 7, "owner_id": 7})),
-            _call(4, "close_task", {"id": task, "seats": 7, "sha": commit[:10]}),
-            _result(4, f"closed {commit}"),
+            *used(
+                "exec",
+                {"command": f"ls {cwd}", "seats": 7, "user": "kim"},
+                f"Chunk ID: {chunk}\nWall time: 0.51 seconds\nPID: {pid}\ntotal 24\nOct  3 10:00 {cwd}",
+                "call#1",
+            ),
+            *used(
+                "commit",
+                {"message": "fix 2026-11-22", "chunk": chunk},
+                json.dumps({"sha": commit, "author": "kim", "count": 7, "date": "2026-11-22"}),
+                "call#2",
+            ),
+            *used(
+                "create_task",
+                {"title": "buy", "seats": 7},
+                json.dumps({"id": task, "seats": 7, "owner_id": 7}),
+                "call#3",
+            ),
+            *used("close_task", {"id": task, "seats": 7, "sha": commit[:10]}, f"closed {commit}", "call#4"),
         ],
     }
 
@@ -178,7 +181,7 @@ def test_equality_of_leaves_binds_nothing() -> None:
     """``{"user": "app", "service": "app"}`` is never served for ann's: a short word counts only where it was captured."""
     recorded, present = [RunVariable("user", "app")], [RunVariable("user", "ann")]
     for members in ({"user", "service"}, {"service"}, {"user"}):
-        before, now = ({"messages": [_call(1, "who", dict.fromkeys(members, name))]} for name in ("app", "ann"))
+        before, now = ({"messages": [asks(call("who", dict.fromkeys(members, name)))]} for name in ("app", "ann"))
         assert isinstance(fit_request(Bindings(recorded, present), before, now), Mismatch), members
 
 
@@ -186,7 +189,7 @@ def test_a_short_text_that_a_tool_made_is_a_leak_when_it_comes_back() -> None:
     """``abc`` is too short to be looked for anywhere, but not at the member that names it."""
     slots = (VolatileField("nm", "name", "make", at="$.name"),)
     recorded, present, leaky = (
-        {"messages": [_call(1, "make", {}), _result(1, json.dumps({"name": made})), _call(2, "use", {"nm": named})]}
+        {"messages": [*used("make", {}, json.dumps({"name": made})), asks(call("use", {"nm": named}))]}
         for made, named in (("abc", "abc"), ("xyz", "xyz"), ("xyz", "abc"))
     )
     assert isinstance(fit_request(Bindings((), (), slots), recorded, present), Fit)
@@ -197,7 +200,7 @@ def _keyed(files: Json, *, written: bool, cwd: str = "/srv/ci/w-1", commit: str 
     arguments = json.dumps(files) if written else files
     named = {"id": "call#2", "type": "function", "function": {"name": "edit", "arguments": arguments}}
     messages = [
-        {"role": "system", "content": f"in {cwd}"}, _call(1, "commit", {}), _result(1, json.dumps({"sha": commit})),
+        {"role": "system", "content": f"in {cwd}"}, *used("commit", {}, json.dumps({"sha": commit})),
     ]  # fmt: skip
     return {"messages": [*messages, {"role": "assistant", "tool_calls": [named]}]}
 

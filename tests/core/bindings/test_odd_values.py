@@ -19,6 +19,7 @@ from llmproxy.core.bindings import (
     rewrite_answer,
 )
 from llmproxy.core.traffic.interaction import Chunk, Response
+from tests.support.messages import used, user
 
 VALUES = (
     "7", "app", "the", "a", "é", "日本", "it's", 'say "hi"', "$HOME", "`id`", "a b", "back\\slash", "*", "[ab]", "?", "(x)", "a|b", "{x}", "{{",
@@ -41,14 +42,8 @@ def answer(text: str) -> Response:
 
 def asked(text: str) -> dict[str, Any]:
     """Return a request that holds a text wherever one may stand."""
-    call = {"id": "@0", "type": "function", "function": {"name": "sh", "arguments": json.dumps({"cmd": text, "id": 7})}}
     told = json.dumps({"user": text, "id": 7}) + f"\nAuthor: {text}\n-rw-r--r-- 1 {text} ann 9 Nov 22 10:33 n.txt"
-    messages = [
-        {"role": "system", "content": text},
-        {"role": "user", "content": text},
-        {"role": "assistant", "tool_calls": [call]},
-        {"role": "tool", "tool_call_id": "@0", "content": told},
-    ]
+    messages = [{"role": "system", "content": text}, user(text), *used("sh", {"cmd": text, "id": 7}, told)]
     return {"model": "m", "messages": messages}
 
 

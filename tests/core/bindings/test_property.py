@@ -27,6 +27,7 @@ from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.providers.routing import Route, route
 from llmproxy.core.traffic.interaction import Request
 from tests.support.duplicates import bind, differing, list_duplicates, plant, prefixes
+from tests.support.messages import used, user as said_by
 from tests.support.renamings import (
     REQUESTS,
     SLOTS,
@@ -206,11 +207,9 @@ def _write(places: list[Place], values: list[str]) -> Json:
             user.append(f"Compare {value}{'/x' if place.kind == 'folder' else ''} at {n}.")
         else:
             calls.append(("read", {"what": value}, {"read": f"p{n}"}))
-    messages: list[Json] = [{"role": "user", "content": " ".join(user)}]
+    messages = [said_by(" ".join(user))]
     for n, (tool, asked, told) in enumerate(calls):
-        call = {"id": f"@{n}", "type": "function", "function": {"name": tool, "arguments": json.dumps(asked)}}
-        messages.append({"role": "assistant", "tool_calls": [call]})
-        messages.append({"role": "tool", "tool_call_id": f"@{n}", "content": json.dumps(told)})
+        messages += used(tool, asked, json.dumps(told), f"@{n}")
     return {"model": "m", "messages": [{"role": "system", "content": " ".join(system)}, *messages]}
 
 
@@ -287,9 +286,7 @@ TASKS = Bindings([RunVariable("task.id", "7")], [RunVariable("task.id", "9")])
 
 
 def _about(asked: int, *told: int) -> Json:
-    call = {"id": "@0", "type": "function", "function": {"name": "get", "arguments": json.dumps({"task_id": asked})}}
-    result = {"role": "tool", "tool_call_id": "@0", "content": json.dumps([{"task_id": each} for each in told])}
-    return {"messages": [{"role": "assistant", "tool_calls": [call]}, result]}
+    return {"messages": used("get", {"task_id": asked}, json.dumps([{"task_id": each} for each in told]))}
 
 
 BRANCHES = Bindings([RunVariable("git_branch", "main")], [RunVariable("git_branch", "topic")])

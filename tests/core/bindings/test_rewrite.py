@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -24,6 +23,7 @@ from llmproxy.core.bindings import (
 )
 from llmproxy.core.bindings.answer_rewriting import is_in_code_block, keeps_shell_quoting
 from llmproxy.core.traffic.interaction import Chunk, Response
+from tests.support.messages import used
 from tests.support.narrowing import narrow
 
 Json = Any
@@ -54,10 +54,112 @@ def _identity(kind: str = "uuid", old: str = OLD, new: str = NEW) -> Fit:
     return Fit((), (Identity("made", kind, old, new),))
 
 
-def test_an_answer_without_any_value_stays_the_same_object() -> None:
-    """Byte for byte, and nothing is copied."""
-    response = _message({"type": "text", "text": "/tmp/ab is no folder of ours"})
-    assert rewrite_answer(BINDINGS, EMPTY, response) is response
+def _bound(before: dict[str, str], now: dict[str, str]) -> Bindings:
+    recorded, present = ([RunVariable(*each) for each in run.items()] for run in (before, now))
+    return Bindings(recorded, present)
+
+
+def _text(text: str) -> Json:
+    return {"type": "text", "text": text}
+
+
+def _use(tool: str, **arguments: Json) -> Json:
+    return {"type": "tool_use", "id": "t", "name": tool, "input": arguments}
+
+
+def _fitted(bindings: Bindings, recorded: str, present: str) -> Fit:
+    """Return what a request with this system text shows."""
+    return narrow(Fit, fit_request(bindings, {"system": recorded}, {"system": present}))
+
+
+SPACE = _bound({"cwd": "/tmp/a"}, {"cwd": "/srv/my work"})
+ONE_OF_TWO = _bound({"cwd": "/h", "home": "/h"}, {"cwd": "/w", "home": "/users/ann"})
+WORDS = _bound(
+    {"date": "2026-11-22", "user": "kim", "git_branch": "main"},
+    {"date": "2026-11-23", "user": "ann", "git_branch": "dev"},
+)
+SEVENS = _bound({"task.id": "7", "user.id": "7"}, {"task.id": "1007", "user.id": "2001"})
+BELOW_HOME = _bound({"cwd": "/tmp/a", "home": "/home/ann"}, {"cwd": "/home/kim/src/a", "home": "/home/kim"})
+SHOP = _bound({"cwd": "/tmp/shop", "home": "/home/ann"}, {"cwd": "/srv/of-today", "home": "/srv/kim"})
+MADE, SWAPPED = _identity(), Fit((), (Identity("one", "uuid", OLD, NEW), Identity("other", "uuid", NEW, OLD)))
+COMMIT, NEW_COMMIT = "1f3a9c0de4" * 4, "ab01cd23ef" * 4
+
+
+@pytest.mark.parametrize(("bindings", "fit", "said", "wanted"), [
+    pytest.param(BINDINGS, EMPTY, _text("/tmp/ab is no folder of ours"), None, id="no value"),
+    pytest.param(BINDINGS, MADE, _use("write", path=f"out/{OLD}.txt", text=f"id={OLD}_x"),
+                 _use("write", path=f"out/{NEW}.txt", text=f"id={NEW}_x"), id="an id has borders of letters and digits only"),
+    pytest.param(BINDINGS, MADE, _text(f"x{OLD}y"), Misfit.LEAKED, id="an id glued to other letters"),
+    pytest.param(BINDINGS, SWAPPED, _text(f"{OLD}, then {NEW}"), _text(f"{NEW}, then {OLD}"), id="two ids that changed places"),
+    pytest.param(BINDINGS, SWAPPED, _use("edit", **{OLD: 1, "x": {NEW: OLD}, NEW: 2}), _use("edit", **{NEW: 1, "x": {OLD: NEW}, OLD: 2}),
+                 id="members that changed places"),
+    *(pytest.param(BINDINGS, _identity("hex", COMMIT, NEW_COMMIT), _text(f"at {COMMIT[:n]}."), _text(f"at {NEW_COMMIT[:n]}."),
+                   id=f"{n} digits of a commit") for n in (40, 10, 7)),
+    pytest.param(SPACE, EMPTY, _use("bash", command="cat /tmp/a/x"), Misfit.QUOTING, id="a space would make two words of it"),
+    pytest.param(SPACE, EMPTY, _use("bash", command='cat "/tmp/a/x"'), _use("bash", command='cat "/srv/my work/x"'), id="in quotes"),
+    pytest.param(SPACE, EMPTY, _use("bash", command="cat '/tmp/a/x'"), _use("bash", command="cat '/srv/my work/x'"), id="in others"),
+    pytest.param(SPACE, EMPTY, _use("read", file_path="/tmp/a/x"), _use("read", file_path="/srv/my work/x"), id="a whole argument"),
+    pytest.param(ONE_OF_TWO, EMPTY, _text("in /h"), Misfit.AMBIGUOUS, id="cwd was home, and nobody shows which is meant"),
+    pytest.param(ONE_OF_TWO, _fitted(ONE_OF_TWO, "in /h", "in /w"), _text("in /h"), _text("in /w"), id="the request shows which"),
+    pytest.param(WORDS, EMPTY, _text("2026-11-22\nbranch: main\nkim"), None, id="days and words"),
+    pytest.param(SEVENS, EMPTY, _use("assign_user_task", id=7), (Misfit.AMBIGUOUS, "task.id and user.id"), id="one number of two things"),
+    pytest.param(SEVENS, EMPTY, _use("assign_user_task", task_id=7, user_id=7), _use("assign_user_task", task_id=1007, user_id=2001),
+                 id="two numbers by their names"),
+    *(pytest.param(BINDINGS, MADE, _text(f"made {write(OLD)}."), _text(f"made {write(NEW)}."), id=name)
+      for name, write in (("in capitals", str.upper), ("without dashes", lambda text: text.replace("-", "")),
+                          ("with others", lambda text: text.replace("-", "_")))),
+    pytest.param(BINDINGS, MADE, _text(f"made x{OLD.upper()}y."), Misfit.LEAKED, id="in capitals between letters"),
+    pytest.param(BINDINGS, EMPTY, _use("edit", changes={"/tmp/a": 1, "/srv/ci/w": 2}), Misfit.NOT_ONE_TO_ONE, id="two members become one"),
+    pytest.param(BELOW_HOME, _fitted(BELOW_HOME, "in /tmp/a", "in ~/src/a"), _use("bash", command='cat "/tmp/a/x"'),
+                 _use("bash", command='cat "/home/kim/src/a/x"'), id="a shell makes no home of a tilde in quotes"),
+    pytest.param(BINDINGS, _identity("word", "release-12345", "release-1;id"), _use("bash", command="deploy release-12345"), Misfit.QUOTING,
+                 id="a word that means something to a shell"),
+    pytest.param(SHOP, EMPTY, _text("see /home/ann/.gemini/tmp/shop/logs"), _text("see /srv/kim/.gemini/tmp/of-today/logs"), id="gemini's folder"),
+    pytest.param(SHOP, EMPTY, _text("see /home/ann/.config/shop/x"), _text("see /srv/kim/.config/shop/x"), id="one called so by chance"),
+])  # fmt: skip
+def test_a_block_is_rewritten_refused_or_the_same(bindings: Bindings, fit: Fit, said: Json, wanted: Json) -> None:
+    """What this run gets, in the order of its members; or why it gets nothing; or (None) the same object, nothing copied."""
+    answer = _message(said)
+    got = rewrite_answer(bindings, fit, answer)
+    if wanted is None:
+        assert got is answer
+    elif isinstance(wanted, dict):
+        assert json.dumps(_blocks(got)) == json.dumps([wanted])
+    else:
+        assert isinstance(got, Mismatch), got
+        assert wanted in (got.why, (got.why, got.name)), str(got)
+
+
+ORDERS = _bound(
+    {"date": "2026-11-22", "git_status": "M x", "order": "order-123456"},
+    {"date": "2026-11-23", "git_status": "M y", "order": "order-654321"},
+)
+
+
+@pytest.mark.parametrize(("bindings", "request_", "more", "said", "wanted"), [
+    pytest.param(BINDINGS, "", {}, [_text("/tmp/a is allowed")], [_text("/srv/ci/w is allowed")], id="this run's folder"),
+    pytest.param(BINDINGS, "is /tmp/a/x there?", {}, [_text("/tmp/a is allowed")], None, id="a request that names the recorded one"),
+    pytest.param(BINDINGS, "", {"named": frozenset()}, [_text("/tmp/a is ours"), _use("read", path="/tmp/a/x")],
+                 [_text("/tmp/a is ours"), _use("read", path="/srv/ci/w/x")], id="in words only what the run named"),
+    pytest.param(BINDINGS, "", {"named": frozenset({"cwd"})}, [_text("/tmp/a is ours")], [_text("/srv/ci/w is ours")], id="named before"),
+    *(pytest.param(_bound({"tmp": folder}, {"tmp": "/srv/ci/tmp"}), "", {},
+                   [_text(f"Linux uses {folder}, which is cleared at reboot"), _use("write", content=f"WORKDIR {folder}")], None, id=folder)
+      for folder in ("/tmp", "/root", "/app", "/usr/local", "/usr/src/app", "/var/tmp")),
+    pytest.param(BINDINGS, "", {"known": Identities([Identity("made", "uuid", OLD, NEW)])}, [_text(f"made {OLD}")], [_text(f"made {NEW}")],
+                 id="what a tool made this time"),
+    pytest.param(BINDINGS, OLD, {"known": Identities([Identity("made", "uuid", OLD, NEW)])}, [_text(f"made {OLD}")], None,
+                 id="a request that holds the recorded id"),
+    pytest.param(BINDINGS, "close it", {"known": Identities([Identity("task", "integer", "7", "1007")])}, [_use("close_task", id=7)], None,
+                 id="a short id may be another thing's"),
+    pytest.param(ORDERS, "", {}, [_text("2026-11-22 order-123456")], None, id="days and blocks"),
+])  # fmt: skip
+def test_an_exact_hit_names_this_runs_folders_and_ids(
+    bindings: Bindings, request_: str, more: dict[str, Json], said: list[Json], wanted: list[Json] | None
+) -> None:
+    """An equal question gets the recorded words but for these; the same object where there are none."""
+    answer = _message(*said)
+    got = rebind_answer(bindings, {"messages": [{"role": "user", "content": request_}]}, answer, **more)
+    assert got is answer if wanted is None else _blocks(got) == wanted
 
 
 def test_only_the_deltas_that_held_the_value_change() -> None:
@@ -107,24 +209,6 @@ def test_what_only_its_maker_can_read_is_left_alone() -> None:
     assert got == [thinking, {"type": "text", "text": "/srv/ci/w"}]
 
 
-def test_an_id_has_borders_of_letters_and_digits_only() -> None:
-    """``<uuid>.txt`` holds the id: with the borders of paths two agents wrote the recorded one."""
-    block = {
-        "type": "tool_use",
-        "id": "toolu_1",
-        "name": "write",
-        "input": {"path": f"out/{OLD}.txt", "text": f"id={OLD}_x"},
-    }
-    (got,) = _blocks(rewrite_answer(BINDINGS, _identity(), _message(block)))
-    assert got["input"] == {"path": f"out/{NEW}.txt", "text": f"id={NEW}_x"}
-
-
-def test_a_recorded_id_that_is_left_is_a_leak() -> None:
-    """Where it cannot be exchanged, glued to other letters, the answer is not served."""
-    result = narrow(Mismatch, rewrite_answer(BINDINGS, _identity(), _message({"type": "text", "text": f"x{OLD}y"})))
-    assert result.why is Misfit.LEAKED
-
-
 @pytest.mark.parametrize("text", ["{made}", "{other}", "see /tmp/a/x and {made}.txt", "{made} {other}"])
 def test_what_this_run_made_leaks_nothing(text: str) -> None:
     """Four digits of a new id, or of another uuid, or a folder's name, begin a recorded id by chance."""
@@ -139,27 +223,6 @@ def test_what_this_run_made_leaks_nothing(text: str) -> None:
     assert left.why is Misfit.LEAKED
 
 
-def test_two_ids_may_have_changed_places() -> None:
-    """Two tools side by side that count from one seed: what the one made is what the other made before."""
-    swapped = Fit((), (Identity("one", "uuid", OLD, NEW), Identity("other", "uuid", NEW, OLD)))
-    result = rewrite_answer(BINDINGS, swapped, _message({"type": "text", "text": f"{OLD}, then {NEW}"}))
-    assert _blocks(result)[0]["text"] == f"{NEW}, then {OLD}"
-    old, new = ({OLD: 1, "x": {NEW: OLD}, NEW: 2}, {NEW: 1, "x": {OLD: NEW}, OLD: 2})
-    call = {"type": "tool_use", "id": "t", "name": "edit", "input": old}
-    (block,) = _blocks(rewrite_answer(BINDINGS, swapped, _message(call)))
-    assert list(block["input"].items()) == list(new.items())
-
-
-@pytest.mark.parametrize(("length", "written"), [(40, 40), (10, 10), (7, 7)])
-def test_a_model_may_name_the_beginning_of_a_commit(length: int, written: int) -> None:
-    """From seven digits on a prefix means the whole."""
-    old, new = "1f3a9c0de4" * 4, "ab01cd23ef" * 4
-    (got,) = _blocks(
-        rewrite_answer(BINDINGS, _identity("hex", old, new), _message({"type": "text", "text": f"at {old[:length]}."}))
-    )
-    assert got["text"] == f"at {new[:written]}."
-
-
 def test_one_value_seen_both_ways_that_the_answer_holds_is_a_miss() -> None:
     """The request names the recorded folder and this one: which does the answer mean?"""
     bodies = [{"system": f"in {cwd}; a file says /tmp/a"} for cwd in ("/tmp/a", "/srv/ci/w")]
@@ -170,41 +233,6 @@ def test_one_value_seen_both_ways_that_the_answer_holds_is_a_miss() -> None:
     unchanged = narrow(Fit, fit_request(BINDINGS, bodies[0], bodies[0]))
     same = _message({"type": "text", "text": "cd /tmp/a"})
     assert rewrite_answer(BINDINGS, unchanged, same) is same
-
-
-@pytest.mark.parametrize(("tool", "arguments", "wanted"), [
-    ("bash", {"command": "cat /tmp/a/x"}, None),
-    ("bash", {"command": 'cat "/tmp/a/x"'}, {"command": 'cat "/srv/my work/x"'}),
-    ("bash", {"command": "cat '/tmp/a/x'"}, {"command": "cat '/srv/my work/x'"}),
-    ("read", {"file_path": "/tmp/a/x"}, {"file_path": "/srv/my work/x"}),
-])  # fmt: skip
-def test_a_path_that_needs_quotes_now_is_a_miss_in_a_command(tool: str, arguments: Json, wanted: Json) -> None:
-    """A space in the folder would make two words of it; in quotes, or as a whole argument, it does not."""
-    bindings = Bindings([RunVariable("cwd", "/tmp/a")], [RunVariable("cwd", "/srv/my work")])
-    got = rewrite_answer(bindings, EMPTY, _message({"type": "tool_use", "id": "t", "name": tool, "input": arguments}))
-    if wanted is None:
-        assert isinstance(got, Mismatch)
-        assert got.why is Misfit.QUOTING
-    else:
-        assert _blocks(got)[0]["input"] == wanted
-
-
-def test_two_names_of_one_recorded_value_are_not_guessed() -> None:
-    """Cwd was home: an answer that names it is a miss, unless the request shows which is meant."""
-    before = [RunVariable("cwd", "/h"), RunVariable("home", "/h")]
-    bindings = Bindings(before, [RunVariable("cwd", "/w"), RunVariable("home", "/users/ann")])
-    answer = _message({"type": "text", "text": "in /h"})
-    assert narrow(Mismatch, rewrite_answer(bindings, EMPTY, answer)).why is Misfit.AMBIGUOUS
-    fit = narrow(Fit, fit_request(bindings, {"system": "in /h"}, {"system": "in /w"}))
-    assert _blocks(rewrite_answer(bindings, fit, answer))[0]["text"] == "in /w"
-
-
-def test_days_and_words_are_never_written_into_an_answer() -> None:
-    """They are matched in requests only."""
-    before = [RunVariable("date", "2026-11-22"), RunVariable("user", "kim"), RunVariable("git_branch", "main")]
-    now = [RunVariable("date", "2026-11-23"), RunVariable("user", "ann"), RunVariable("git_branch", "dev")]
-    answer = _message({"type": "text", "text": "2026-11-22\nbranch: main\nkim"})
-    assert rewrite_answer(Bindings(before, now), EMPTY, answer) is answer
 
 
 def test_a_short_id_is_written_only_at_arguments_that_name_it() -> None:
@@ -254,35 +282,6 @@ def test_a_command_with_what_the_recorded_tool_made_is_not_run(kind: str, old: s
     assert rewrite_answer(BINDINGS, _identity(kind, old, new), other) is other
 
 
-def test_one_number_of_two_things_is_not_guessed() -> None:
-    """``id`` of a tool that has to do with both: task 7 and user 7 are different numbers now."""
-    before, now = ([RunVariable("task.id", t), RunVariable("user.id", u)] for t, u in (("7", "7"), ("1007", "2001")))
-    calls = [
-        {"type": "tool_use", "id": "t", "name": name, "input": arguments}
-        for name, arguments in (("assign_user_task", {"id": 7}), ("assign_user_task", {"task_id": 7, "user_id": 7}))
-    ]
-    result = narrow(Mismatch, rewrite_answer(Bindings(before, now), EMPTY, _message(calls[0])))
-    assert (result.why, result.name) == (Misfit.AMBIGUOUS, "task.id and user.id")
-    assert _blocks(rewrite_answer(Bindings(before, now), EMPTY, _message(calls[1])))[0]["input"] == {
-        "task_id": 1007,
-        "user_id": 2001,
-    }
-
-
-@pytest.mark.parametrize("write", [
-    str.upper, lambda text: text.replace("-", ""), lambda text: text.replace("-", "_"),
-    lambda text: f"x{text.upper()}y",
-])  # fmt: skip
-def test_an_id_may_be_written_otherwise(write: Callable[[str], str]) -> None:
-    """In capitals, without dashes, with others: exchanged as it is written, and where it cannot be, not served."""
-    result = rewrite_answer(BINDINGS, _identity(), _message({"type": "text", "text": f"made {write(OLD)}."}))
-    if write(OLD).startswith("x"):
-        assert isinstance(result, Mismatch)
-        assert result.why is Misfit.LEAKED
-    else:
-        assert _blocks(result)[0]["text"] == f"made {write(NEW)}."
-
-
 @pytest.mark.parametrize("written", [True, False])
 def test_members_are_called_by_this_runs_values(written: bool) -> None:
     """``{"/tmp/a/x.py": ...}``: in arguments that are text and in those that are an object, in their order."""
@@ -296,14 +295,6 @@ def test_members_are_called_by_this_runs_values(written: bool) -> None:
     )
     body = json.loads(narrow(Response, rewrite_answer(BINDINGS, _identity(), answer)).body)
     assert (body["output"][0]["arguments"] if written else json.dumps(body["content"][0]["input"])) == json.dumps(new)
-
-
-def test_two_members_do_not_become_one() -> None:
-    """The recorded run named this run's folder beside its own."""
-    old = {"changes": {"/tmp/a": 1, "/srv/ci/w": 2}}
-    result = rewrite_answer(BINDINGS, EMPTY, _message({"type": "tool_use", "id": "t", "name": "edit", "input": old}))
-    assert isinstance(result, Mismatch)
-    assert result.why is Misfit.NOT_ONE_TO_ONE
 
 
 def test_what_a_tool_answers_as_an_object_is_rewritten_whole() -> None:
@@ -336,74 +327,6 @@ def test_a_short_id_that_this_run_leaves_as_it_was_stays_in_the_answer(number: b
     assert (both.why, both.name) == (Misfit.UNEVEN, "task.id")
 
 
-def test_a_tilde_that_a_request_holds_is_written_only_where_one_was() -> None:
-    """In quotes a shell makes no home of it."""
-    before = [RunVariable("cwd", "/tmp/a"), RunVariable("home", "/home/ann")]
-    bindings = Bindings(before, [RunVariable("cwd", "/home/kim/src/a"), RunVariable("home", "/home/kim")])
-    fit = narrow(Fit, fit_request(bindings, {"system": "in /tmp/a"}, {"system": "in ~/src/a"}))
-    call = {"type": "tool_use", "id": "t", "name": "bash", "input": {"command": 'cat "/tmp/a/x"'}}
-    assert _blocks(rewrite_answer(bindings, fit, _message(call)))[0]["input"] == {"command": 'cat "/home/kim/src/a/x"'}
-
-
-def test_a_tools_value_of_any_characters_is_no_command() -> None:
-    """A word that a tool made may hold what means something to a shell."""
-    call = {"type": "tool_use", "id": "t", "name": "bash", "input": {"command": "deploy release-12345"}}
-    result = rewrite_answer(BINDINGS, _identity("word", "release-12345", "release-1;id"), _message(call))
-    assert isinstance(result, Mismatch)
-    assert result.why is Misfit.QUOTING
-
-
-def test_an_exact_hit_names_this_runs_folder() -> None:
-    """``list_allowed_directories {}`` has one key in every folder; its answer names the folder."""
-    answer = _message({"type": "text", "text": "/tmp/a is allowed"})
-    assert _blocks(rebind_answer(BINDINGS, {"messages": []}, answer))[0]["text"] == "/srv/ci/w is allowed"
-    assert rebind_answer(BINDINGS, {"messages": [{"role": "user", "content": "is /tmp/a/x there?"}]}, answer) is answer
-
-
-def test_an_equal_question_gets_the_recorded_words() -> None:
-    """A model's text names this run's folder only where the run named it before; an argument of a tool always does."""
-    text, call = "/tmp/a is ours", {"type": "tool_use", "id": "t", "name": "read", "input": {"path": "/tmp/a/x"}}
-    answer = _message({"type": "text", "text": text}, call)
-    got = _blocks(rebind_answer(BINDINGS, {}, answer, named=frozenset()))
-    assert (got[0]["text"], got[1]["input"]) == (text, {"path": "/srv/ci/w/x"})
-    got = _blocks(rebind_answer(BINDINGS, {}, answer, named=frozenset({"cwd"})))
-    assert got[0]["text"] == "/srv/ci/w is ours"
-
-
-@pytest.mark.parametrize("folder", ["/tmp", "/root", "/app", "/usr/local", "/usr/src/app", "/var/tmp"])
-def test_a_well_known_folder_is_nobodys(folder: str) -> None:
-    """Linux uses /tmp; a Dockerfile has WORKDIR /app."""
-    bindings = Bindings([RunVariable("tmp", folder)], [RunVariable("tmp", "/srv/ci/tmp")])
-    call = {"type": "tool_use", "id": "t", "name": "write", "input": {"content": f"WORKDIR {folder}"}}
-    answer = _message({"type": "text", "text": f"Linux uses {folder}, which is cleared at reboot"}, call)
-    assert rebind_answer(bindings, {}, answer) is answer
-
-
-def test_an_exact_hit_names_what_a_tool_made_this_time() -> None:
-    """Unless the request itself holds the recorded value."""
-    known = Identities([Identity("made", "uuid", OLD, NEW)])
-    answer = _message({"type": "text", "text": f"made {OLD}"})
-    assert _blocks(rebind_answer(BINDINGS, {}, answer, known))[0]["text"] == f"made {NEW}"
-    assert rebind_answer(BINDINGS, {"prompt": OLD}, answer, known) is answer
-
-
-def test_a_short_id_never_changes_an_exact_hit() -> None:
-    """An equal request may mean another thing of the same number."""
-    known = Identities([Identity("task", "integer", "7", "1007")])
-    answer = _message({"type": "tool_use", "id": "t", "name": "close_task", "input": {"id": 7}})
-    assert rebind_answer(BINDINGS, {"messages": [{"role": "user", "content": "close it"}]}, answer, known) is answer
-
-
-def test_days_and_blocks_never_change_an_exact_hit() -> None:
-    """A date, a user, a host, a status: only folders and identities do."""
-    before = [
-        RunVariable("date", "2026-11-22"), RunVariable("git_status", "M x"), RunVariable("order", "order-123456"),
-    ]  # fmt: skip
-    now = [RunVariable("date", "2026-11-23"), RunVariable("git_status", "M y"), RunVariable("order", "order-654321")]
-    answer = _message({"type": "text", "text": "2026-11-22 order-123456"})
-    assert rebind_answer(Bindings(before, now), {}, answer) is answer
-
-
 def test_what_cannot_be_read_is_served_only_if_nothing_is_in_it() -> None:
     """Bytes that are no JSON and hold the folder are a miss, others pass."""
     headers = (("content-type", "text/plain"),)
@@ -418,13 +341,7 @@ def test_what_the_session_knows_checks_and_does_not_choose() -> None:
     bindings = Bindings([], [], [VolatileField("made", "uuid", "mint")])
 
     def body(value: str) -> Json:
-        call = {"id": "call#1", "function": {"name": "mint", "arguments": "{}"}}
-        return {
-            "messages": [
-                {"role": "assistant", "tool_calls": [call]},
-                {"role": "tool", "tool_call_id": "call#1", "content": value},
-            ]
-        }
+        return {"messages": used("mint", "{}", value)}
 
     fit = narrow(Fit, fit_request(bindings, body(OLD), body(NEW)))
     assert fit.identities == (Identity("made", "uuid", OLD, NEW),)
@@ -432,20 +349,6 @@ def test_what_the_session_knows_checks_and_does_not_choose() -> None:
     assert isinstance(fit_request(bindings, body(OLD), body(NEW), known), Fit)
     third = narrow(Mismatch, fit_request(bindings, body(OLD), body(NEW.replace("7", "8")), known))
     assert third.why is Misfit.NOT_ONE_TO_ONE
-
-
-@pytest.mark.parametrize(("said", "got"), [
-    ("see /home/ann/.gemini/tmp/shop/logs", "see /srv/kim/.gemini/tmp/of-today/logs"),
-    ("see /home/ann/.config/shop/x", "see /srv/kim/.config/shop/x"),
-])  # fmt: skip
-def test_only_a_known_agent_s_folder_is_called_after_ours_in_answers(said: str, got: str) -> None:
-    """Gemini CLI's; any other below home may be called so by chance."""
-    bindings = Bindings(
-        [RunVariable("cwd", "/tmp/shop"), RunVariable("home", "/home/ann")],
-        [RunVariable("cwd", "/srv/of-today"), RunVariable("home", "/srv/kim")],
-    )
-    answer = rewrite_answer(bindings, EMPTY, _message({"type": "text", "text": said}))
-    assert _blocks(answer) == [{"type": "text", "text": got}]
 
 
 COMMANDS = (

@@ -20,18 +20,13 @@ from llmproxy.core.bindings import (
     read_volatile_field,
 )
 from llmproxy.core.bindings.volatile_fields import find_in_text
+from tests.support.messages import used
 
 Json = Any
 
 
 def _body(result: str, arguments: Json | None = None, tool: str = "exec") -> Json:
-    call = {"id": "call#1", "function": {"name": tool, "arguments": json.dumps(arguments or {})}}
-    return {
-        "messages": [
-            {"role": "assistant", "tool_calls": [call]},
-            {"role": "tool", "tool_call_id": "call#1", "content": result},
-        ]
-    }
+    return {"messages": used(tool, arguments or {}, result)}
 
 
 def _fit(slot: VolatileField, before: Json, now: Json, folders: tuple[str, str] = ("/a", "/b")) -> Fit | Mismatch:

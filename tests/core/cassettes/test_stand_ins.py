@@ -22,9 +22,10 @@ from llmproxy.core.store.queries import put_volatile_fields, volatile_fields_of
 from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction, Response, Usage
 from llmproxy.errors import CassetteCorrupt
 from llmproxy.protocol import Decision, Mode
-from tests.core.engine.test_bound_hits import _answer, _ask, _open, _request, _text
+from tests.core.engine.test_bound_hits import _ask, _open, _request, _text
 from tests.core.engine.test_engine import answered, engine
 from tests.support.chats import ODD, chat, run
+from tests.support.messages import answer, said, used, user as asks
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -62,7 +63,7 @@ def recorded(tmp_path: Path) -> tuple[Path, Path]:
     cwd, home, tmp = _of(KIM)
     with engine(path) as made:
         _open(made, KIM)
-        answered(made, _ask(made, _body(KIM)), _answer(f"in {cwd}/x, {home}, {tmp}"))
+        answered(made, _ask(made, _body(KIM)), answer(said(f"in {cwd}/x, {home}, {tmp}")))
     with FileStore.open(path, writable=True, now=lambda: 1.0) as store:
         put_volatile_fields(store, "default", [VolatileField("chunk", "hex", "exec", before="Chunk ID: ")])
         CassetteDir(folder, now=lambda: 1.0).save(store, "default")
@@ -137,12 +138,12 @@ def test_what_names_nobody_stays(recorded: tuple[Path, Path]) -> None:
         made.sessions.open_session("other", run_variables=CI)
         exchange = made.begin_exchange("POST", "/s/other/openai/v1/chat/completions", None, ())
         made.identify(exchange, _body(CI))
-        answered(made, exchange, _answer("ok"))
+        answered(made, exchange, answer(said("ok")))
     with FileStore.open(path, writable=False, now=lambda: 2.0) as store:
         (one,) = store.interactions("other")
         assert without_names(one).request == one.request
-        said = {each.name: each.value for each in read_run_variables(without_names(one).run_variables)}
-        assert said == {each.name: each.value for each in CI} | {"host": "host"}
+        left = {each.name: each.value for each in read_run_variables(without_names(one).run_variables)}
+        assert left == {each.name: each.value for each in CI} | {"host": "host"}
 
 
 def test_who_commits_is_left_out(recorded: tuple[Path, Path]) -> None:
@@ -166,15 +167,13 @@ def _told(run: tuple[RunVariable, ...]) -> bytes:
         f"Current branch: {named['git_branch']}",
         f"<git-commits>\n{named['git_commits']}\n</git-commits>",
     ]
-    call = {"name": "run", "arguments": json.dumps({"command": f"ls -la {cwd}", "job": named["job"]})}
     rows = f"total 8\ndrwxr-xr-x 2 {user} {user} 4096 Nov 22 13:53 .\n-rw-r--r-- 1 {user} staff 12 Nov 22 13:53 a.txt\n"
     return json.dumps({
         "model": "gpt-5",
         "messages": [
             {"role": "system", "content": "\n".join(system)},
-            {"role": "user", "content": f"tidy {home}/notes"},
-            {"role": "assistant", "content": None, "tool_calls": [{"id": "c", "type": "function", "function": call}]},
-            {"role": "tool", "tool_call_id": "c", "content": rows + json.dumps({"in": cwd, "id": named["job"]})},
+            asks(f"tidy {home}/notes"),
+            *used("run", {"command": f"ls -la {cwd}", "job": named["job"]}, rows + json.dumps({"in": cwd, "id": named["job"]})),
         ],
     }).encode()  # fmt: skip
 
@@ -195,7 +194,7 @@ def test_no_file_names_whom_a_run_variable_could_have_named(
     kim, ci = ((*run, *MORE[run]) for run in (KIM, CI))
     with engine(path) as made:
         _open(made, kim)
-        answered(made, _ask(made, _told(kim)), _answer(f"see {kim[0].value}/a.txt"))
+        answered(made, _ask(made, _told(kim)), answer(said(f"see {kim[0].value}/a.txt")))
     assert run(capsys, path, "export", "--format", form, str(file))[0] == 0
     assert not re.search("kim|ono|laptop", file.read_text(), re.IGNORECASE), file.read_text()
     other = tmp_path / "theirs.db"

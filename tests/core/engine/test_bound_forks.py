@@ -15,6 +15,7 @@ from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.queries import put_volatile_fields
 from llmproxy.protocol import Decision, Mode
 from tests.core.engine.test_engine import NOW, answered, engine
+from tests.support.messages import answer, said as says, used, user
 
 Json = Any
 SLOTS = [VolatileField("chunk", "hex", "run", before="Chunk ID: ")]
@@ -30,14 +31,10 @@ class Run:
     def body(self, number: int, result: str = "") -> bytes:
         """Return the n-th request, from 1."""
         cwd, chunk = self.cwd, self.chunk
-        call = {"id": "c", "type": "function", "function": {"name": "run", "arguments": json.dumps({"in": cwd})}}
-        turns: list[Json] = [
-            {"role": "user", "content": f"make it in {cwd}"},
-            {"role": "assistant", "content": None, "tool_calls": [call]},
-            {"role": "tool", "tool_call_id": "c", "content": result or f"Chunk ID: {chunk}\n{cwd}"},
-            {"role": "assistant", "content": self.text(2)},
-            {"role": "user", "content": "and now?"},
-        ]
+        turns = [
+            user(f"make it in {cwd}"), *used("run", {"in": cwd}, result or f"Chunk ID: {chunk}\n{cwd}"),
+            says(self.text(2)), user("and now?"),
+        ]  # fmt: skip
         return json.dumps({"model": "gpt-5", "messages": turns[: 2 * number - 1]}).encode()
 
     def text(self, number: int) -> str:
@@ -58,8 +55,7 @@ def ask(made: Engine, body: bytes, session: str = "p") -> Exchange:
 def record(made: Engine, exchange: Exchange, text: str) -> None:
     """Answer what goes upstream."""
     assert exchange.decision is Decision.RECORD, exchange.error
-    message = {"role": "assistant", "content": text}
-    answered(made, exchange, json.dumps({"choices": [{"index": 0, "message": message}]}).encode())
+    answered(made, exchange, answer(says(text)))
 
 
 def said(made: Engine, exchange: Exchange) -> str:
@@ -91,9 +87,8 @@ def replays_whole(store: Path, run: Run, session: str = "p") -> None:
             assert said(made, ask(made, run.body(n), session)) == run.text(n), n
 
 
-def test_a_fork_of_a_run_elsewhere_replays_in_a_third_place(tmp_path: Path) -> None:
+def test_a_fork_of_a_run_elsewhere_replays_in_a_third_place(store: Path) -> None:
     """The child shares what was recorded in A, holds what was recorded in B, and replays in C: each with its own run's values."""
-    store = tmp_path / "s.db"
     record_whole(store, A)
     with engine(store, Mode.REPLAY, allow_live=True) as made:
         made.sessions.open_session(
@@ -108,9 +103,8 @@ def test_a_fork_of_a_run_elsewhere_replays_in_a_third_place(tmp_path: Path) -> N
     replays_whole(store, C, "p")
 
 
-def test_what_auto_added_in_another_run_is_of_that_run(tmp_path: Path) -> None:
+def test_what_auto_added_in_another_run_is_of_that_run(store: Path) -> None:
     """Two recorded ids stand for one of today: each in recordings of its own run."""
-    store = tmp_path / "s.db"
     with engine(store) as made:
         made.sessions.open_session("p", run_variables=A.run_variables)
         for n in (1, 2):
@@ -125,18 +119,16 @@ def test_what_auto_added_in_another_run_is_of_that_run(tmp_path: Path) -> None:
         replays_whole(store, run)
 
 
-def test_samples_are_runs_of_their_own(tmp_path: Path) -> None:
+def test_samples_are_runs_of_their_own(store: Path) -> None:
     """The second sample was recorded elsewhere; both replay in a third folder, with the cassette's slots."""
-    store = tmp_path / "s.db"
     record_whole(store, A)
     record_whole(store, B, "p~2")
     for session in ("p", "p~2"):
         replays_whole(store, C, session)
 
 
-def test_an_overridden_result_is_held_against_bound_recordings(tmp_path: Path) -> None:
+def test_an_overridden_result_is_held_against_bound_recordings(store: Path) -> None:
     """The override parts from the recording in any folder, and says so; what comes before it is a bound hit."""
-    store = tmp_path / "s.db"
     record_whole(store, A)
     with engine(store, Mode.REPLAY) as made:
         made.sessions.open_session(
@@ -148,9 +140,8 @@ def test_an_overridden_result_is_held_against_bound_recordings(tmp_path: Path) -
         assert "the result of run (call 1) was overridden" in str(exchange.error)
 
 
-def test_an_override_that_says_what_was_recorded_is_a_bound_hit(tmp_path: Path) -> None:
+def test_an_override_that_says_what_was_recorded_is_a_bound_hit(store: Path) -> None:
     """The tool said something else this time, and the override what it said in the recorded run, in this run's words."""
-    store = tmp_path / "s.db"
     record_whole(store, A)
     with engine(store, Mode.REPLAY) as made:
         override = parse_overrides([f"run=Chunk ID: {B.chunk}\n{B.cwd}"], [])
@@ -159,9 +150,8 @@ def test_an_override_that_says_what_was_recorded_is_a_bound_hit(tmp_path: Path) 
         assert said(made, ask(made, B.body(2, "Chunk ID: 000000 is gone"))) == B.text(2)
 
 
-def test_an_overridden_answer_counts_in_a_run_elsewhere(tmp_path: Path) -> None:
+def test_an_overridden_answer_counts_in_a_run_elsewhere(store: Path) -> None:
     """The second call of the model is answered by hand, the first and the third are bound hits."""
-    store = tmp_path / "s.db"
     record_whole(store, A)
     with engine(store, Mode.REPLAY) as made:
         made.sessions.open_session(

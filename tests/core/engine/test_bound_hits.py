@@ -18,20 +18,21 @@ from llmproxy.core.store.queries import put_volatile_fields, volatile_fields_of
 from llmproxy.core.traffic.response_bytes import ClientHttp
 from llmproxy.errors import MissError
 from llmproxy.protocol import Decision, Mode, Scope
-from tests.core.engine.test_engine import CHAT, answered, engine
+from tests.core.engine.test_engine import CHAT, answered, body, engine
+from tests.support.messages import answer, asks, call, said, used, user
 
 Json = Any
 A = (RunVariable("cwd", "/tmp/a"), RunVariable("date", "2026-11-22"))
 B = (RunVariable("cwd", "/srv/ci/w"), RunVariable("date", "2026-11-23"))
 
 
+def _reads(path: str) -> Json:
+    return asks(call("read", {"path": path}, "c"))
+
+
 def _request(cwd: str, day: str, *turns: Json, question: str = "list it") -> bytes:
     system = {"role": "system", "content": f"You work in {cwd}. Today is {day}."}
     return json.dumps({"model": "gpt-4o", "messages": [system, {"role": "user", "content": question}, *turns]}).encode()
-
-
-def _answer(text: str) -> bytes:
-    return json.dumps({"choices": [{"index": 0, "message": {"role": "assistant", "content": text}}]}).encode()
 
 
 def _ask(made: Engine, body: bytes) -> Exchange:
@@ -48,7 +49,7 @@ def _record(store: Path, *pairs: tuple[bytes, str], run_variables: tuple[RunVari
     with engine(store) as made:
         _open(made, run_variables)
         for body, text in pairs:
-            answered(made, _ask(made, body), _answer(text))
+            answered(made, _ask(made, body), answer(said(text)))
 
 
 def _text(made: Engine, exchange: Exchange) -> str:
@@ -56,9 +57,8 @@ def _text(made: Engine, exchange: Exchange) -> str:
     return str(json.loads(made.answer(exchange).body)["choices"][0]["message"]["content"])
 
 
-def test_a_run_in_another_folder_gets_its_answer_in_its_own_words(tmp_path: Path) -> None:
+def test_a_run_in_another_folder_gets_its_answer_in_its_own_words(store: Path) -> None:
     """Said in the outcome, in the session's sums, and in a header."""
-    store = tmp_path / "s.db"
     _record(store, (_request("/tmp/a", "2026-11-22"), "see /tmp/a/x of 2026-11-22"))
     with engine(store, Mode.REPLAY) as made:
         _open(made, B)
@@ -73,9 +73,8 @@ def test_a_run_in_another_folder_gets_its_answer_in_its_own_words(tmp_path: Path
         assert made.questions.count_unused() == 0
 
 
-def test_a_run_in_the_same_folder_is_exact(tmp_path: Path) -> None:
+def test_a_run_in_the_same_folder_is_exact(store: Path) -> None:
     """Equal requests never pass through any binding."""
-    store = tmp_path / "s.db"
     body = _request("/tmp/a", "2026-11-22")
     _record(store, (body, "see /tmp/a"))
     with engine(store, Mode.REPLAY) as made:
@@ -85,9 +84,8 @@ def test_a_run_in_the_same_folder_is_exact(tmp_path: Path) -> None:
         assert made.outcome(exchange, 200).bound == ()
 
 
-def test_what_asks_something_else_is_a_miss_that_names_the_place(tmp_path: Path) -> None:
+def test_what_asks_something_else_is_a_miss_that_names_the_place(store: Path) -> None:
     """The text of the miss says which recording was compared, and where it parts."""
-    store = tmp_path / "s.db"
     _record(store, (_request("/tmp/a", "2026-11-22"), "yes"))
     with engine(store, Mode.REPLAY) as made:
         _open(made, B)
@@ -98,9 +96,8 @@ def test_what_asks_something_else_is_a_miss_that_names_the_place(tmp_path: Path)
 
 
 @pytest.mark.parametrize("question", ["第{}章を要約", "In /data/x.md, what is {}?"])
-def test_of_many_that_ask_the_like_the_right_one_is_found(tmp_path: Path, question: str) -> None:
+def test_of_many_that_ask_the_like_the_right_one_is_found(store: Path, question: str) -> None:
     """Hundreds of questions of one shape: each is compared with as many as it takes."""
-    store = tmp_path / "s.db"
     pairs = [(_request("/tmp/a", "2026-11-22", question=question.format(n)), f"{n} in /tmp/a") for n in range(250)]
     _record(store, *pairs)
     with engine(store, Mode.REPLAY) as made:
@@ -114,9 +111,8 @@ def test_of_many_that_ask_the_like_the_right_one_is_found(tmp_path: Path, questi
 
 
 @pytest.mark.parametrize("mode", [Mode.REPLAY, Mode.AUTO, Mode.ONCE])
-def test_a_bound_hit_is_a_hit_in_every_mode_that_plays(tmp_path: Path, mode: Mode) -> None:
+def test_a_bound_hit_is_a_hit_in_every_mode_that_plays(store: Path, mode: Mode) -> None:
     """And what does not fit is recorded by `auto`, under the run variables of the run that it is of."""
-    store = tmp_path / "s.db"
     _record(store, (_request("/tmp/a", "2026-11-22"), "in /tmp/a"))
     with engine(store, mode) as made:
         _open(made, B)
@@ -124,7 +120,7 @@ def test_a_bound_hit_is_a_hit_in_every_mode_that_plays(tmp_path: Path, mode: Mod
         if mode is Mode.AUTO:
             other = _ask(made, _request("/srv/ci/w", "2026-11-23", question="and now?"))
             assert other.decision is Decision.RECORD
-            answered(made, other, _answer("now in /srv/ci/w"))
+            answered(made, other, answer(said("now in /srv/ci/w")))
     if mode is Mode.AUTO:
         with engine(store, Mode.REPLAY) as made:
             _open(made, (RunVariable("cwd", "/third"), RunVariable("date", "2027-01-01")))
@@ -133,16 +129,13 @@ def test_a_bound_hit_is_a_hit_in_every_mode_that_plays(tmp_path: Path, mode: Mod
 
 
 @pytest.mark.parametrize(("scope", "hit"), [(Scope.ALL, True), (Scope.PATHS, False), (Scope.NONE, False)])
-def test_the_scope_decides_what_may_be_bound(tmp_path: Path, scope: Scope, hit: bool) -> None:
+def test_the_scope_decides_what_may_be_bound(store: Path, scope: Scope, hit: bool) -> None:
     """``paths`` leaves no day; ``none`` nothing at all, and an exact hit its recorded bytes."""
-    store = tmp_path / "s.db"
-    same = json.dumps({"model": "gpt-4o", "messages": [{"role": "user", "content": "where?"}]}).encode()
+    same = body("where?")
     _record(store, (_request("/tmp/a", "2026-11-22"), "in /tmp/a"))
     with engine(store) as made:
         _open(made, A)
-        answered(
-            made, _ask(made, same), json.dumps({"choices": [{"index": 0, "message": _reads("/tmp/a/x")}]}).encode()
-        )
+        answered(made, _ask(made, same), answer(_reads("/tmp/a/x")))
     with engine(store, Mode.REPLAY, bind=scope) as made:
         _open(made, B)
         assert (_ask(made, _request("/srv/ci/w", "2026-11-23")).decision is Decision.REPLAY) is hit
@@ -153,9 +146,8 @@ def test_the_scope_decides_what_may_be_bound(tmp_path: Path, scope: Scope, hit: 
         assert made.outcome(exact, 200).bound == (() if scope is Scope.NONE else ("cwd",))
 
 
-def test_nothing_is_bound_where_nobody_declared_anything(tmp_path: Path) -> None:
+def test_nothing_is_bound_where_nobody_declared_anything(store: Path) -> None:
     """A store and a proxy of before know no run variables: only equal requests are hits."""
-    store = tmp_path / "s.db"
     _record(store, (_request("/tmp/a", "2026-11-22"), "in /tmp/a"), run_variables=())
     with engine(store, Mode.REPLAY) as made:
         _open(made, B)
@@ -163,24 +155,17 @@ def test_nothing_is_bound_where_nobody_declared_anything(tmp_path: Path) -> None
         assert _text(made, _ask(made, _request("/tmp/a", "2026-11-22"))) == "in /tmp/a"
 
 
-def _minted(body_day: str, cwd: str, value: str, *more: Json) -> bytes:
-    call = {"id": f"call_{uuid.uuid4().hex}", "type": "function", "function": {"name": "mint", "arguments": "{}"}}
-    turns = [
-        {"role": "assistant", "tool_calls": [call]},
-        {"role": "tool", "tool_call_id": call["id"], "content": value},
-    ]
-    return _request(cwd, body_day, *turns, *more)
+def _minted(day: str, cwd: str, value: str, *more: Json) -> bytes:
+    return _request(cwd, day, *used("mint", "{}", value, f"call_{uuid.uuid4().hex}"), *more)
 
 
-def test_what_a_tool_made_this_time_stands_in_the_answer(tmp_path: Path) -> None:
+def test_what_a_tool_made_this_time_stands_in_the_answer(store: Path) -> None:
     """A volatile field of the cassette; the session keeps the mapping, and a value that comes back is a leak."""
-    store = tmp_path / "s.db"
     old, new = "3f2b9c1e-0000-4000-8000-00000000000a", "77777777-1111-4111-8111-00000000000b"
-    said = {"role": "assistant", "content": f"made {old}"}
     _record(
         store,
         (_minted("2026-11-22", "/tmp/a", old), f"made {old}"),
-        (_minted("2026-11-22", "/tmp/a", old, said, {"role": "user", "content": "again"}), f"again {old[:13]}"),
+        (_minted("2026-11-22", "/tmp/a", old, said(f"made {old}"), user("again")), f"again {old[:13]}"),
     )
     with FileStore.open(store, writable=True, now=lambda: 1.0) as opened:
         put_volatile_fields(opened, "default", [VolatileField("made", "uuid", "mint")])
@@ -193,8 +178,7 @@ def test_what_a_tool_made_this_time_stands_in_the_answer(tmp_path: Path) -> None
         interceptor = made.sessions.get_session("default").find_interceptor(BindingInterceptor)
         assert interceptor is not None
         assert list(interceptor.bound.known) == [Identity("made", "uuid", old, new)]
-        say_old, say_new = ({"role": "assistant", "content": f"made {value}"} for value in (old, new))
-        ask = {"role": "user", "content": "again"}
+        say_old, say_new, ask = said(f"made {old}"), said(f"made {new}"), user("again")
         leaked = _ask(made, _minted("2026-11-23", "/srv/ci/w", new, say_old, ask))
         assert leaked.decision is Decision.REFUSE
         assert leaked.error is not None
@@ -202,9 +186,8 @@ def test_what_a_tool_made_this_time_stands_in_the_answer(tmp_path: Path) -> None
         assert _text(made, _ask(made, _minted("2026-11-23", "/srv/ci/w", new, say_new, ask))) == f"again {new[:13]}"
 
 
-def test_slots_bind_without_any_run_variable(tmp_path: Path) -> None:
+def test_slots_bind_without_any_run_variable(store: Path) -> None:
     """`llmproxy start` declares nothing, and its clients have tools all the same."""
-    store = tmp_path / "s.db"
     old, new = "3f2b9c1e-0000-4000-8000-00000000000a", "77777777-1111-4111-8111-00000000000b"
     _record(store, (_minted("2026-11-22", "/tmp/a", old), f"made {old}"), run_variables=())
     with FileStore.open(store, writable=True, now=lambda: 1.0) as opened:
@@ -213,9 +196,8 @@ def test_slots_bind_without_any_run_variable(tmp_path: Path) -> None:
         assert _text(made, _ask(made, _minted("2026-11-22", "/tmp/a", new))) == f"made {new}"
 
 
-def test_repeats_are_counted_by_the_recording_that_fits(tmp_path: Path) -> None:
+def test_repeats_are_counted_by_the_recording_that_fits(store: Path) -> None:
     """The n-th bound request gets the n-th recording, as the n-th equal one does."""
-    store = tmp_path / "s.db"
     body = _request("/tmp/a", "2026-11-22")
     _record(store, (body, "first in /tmp/a"), (body, "second in /tmp/a"))
     with engine(store, Mode.REPLAY) as made:
@@ -229,7 +211,7 @@ def test_repeats_are_counted_by_the_recording_that_fits(tmp_path: Path) -> None:
 def test_a_miss_names_what_differs_before_what_only_varies(tmp_path: Path, slots: tuple[VolatileField, ...]) -> None:
     """An id that a tool made stands earlier in the request, and is not why it is refused."""
     store, ids = tmp_path / "s.db", [f"{n}f2b9c1e-0000-4000-8000-00000000000a" for n in range(2)]
-    ask, other = ({"role": "user", "content": text} for text in ("list it", "delete it"))
+    ask, other = map(user, ("list it", "delete it"))
     _record(store, (_minted("2026-11-22", "/tmp/a", ids[0], ask), "listed"))
     with FileStore.open(store, writable=True, now=lambda: 1.0) as opened:
         put_volatile_fields(opened, "default", slots)
@@ -242,9 +224,8 @@ def test_a_miss_names_what_differs_before_what_only_varies(tmp_path: Path, slots
     assert f"no difference, since bound: cwd, date{', made' if slots else ''}\n" in error.message
 
 
-def test_of_two_that_fit_the_walk_decides_or_nobody(tmp_path: Path) -> None:
+def test_of_two_that_fit_the_walk_decides_or_nobody(store: Path) -> None:
     """Two recordings that differ in a volatile field only: the one that comes next; out of order it is a miss that names both."""
-    store = tmp_path / "s.db"
     ids = [f"{n}f2b9c1e-0000-4000-8000-00000000000a" for n in range(4)]
     _record(store, *[(_minted("2026-11-22", "/tmp/a", value), f"answer {n}") for n, value in enumerate(ids[:2])])
     with FileStore.open(store, writable=True, now=lambda: 1.0) as opened:
@@ -257,17 +238,9 @@ def test_of_two_that_fit_the_walk_decides_or_nobody(tmp_path: Path) -> None:
         assert third.decision is Decision.REFUSE
 
 
-def _reads(path: str) -> Json:
-    call = {"id": "c", "type": "function", "function": {"name": "read", "arguments": json.dumps({"path": path})}}
-    return {"role": "assistant", "tool_calls": [call]}
-
-
-def test_the_text_of_an_exact_hit_names_this_folder_once_the_run_named_it(tmp_path: Path) -> None:
+def test_the_text_of_an_exact_hit_names_this_folder_once_the_run_named_it(store: Path) -> None:
     """An equal request gets the recorded words; those of a run that named something below its own folder name it too."""
-    store = tmp_path / "s.db"
-    same = json.dumps({"model": "gpt-4o", "messages": [{"role": "user", "content": "where?"}]}).encode()
-    held = json.dumps({"model": "gpt-4o", "messages": [{"role": "user", "content": "is /tmp/a there?"}]}).encode()
-    plain = json.dumps({"model": "gpt-4o", "messages": [{"role": "user", "content": "when?"}]}).encode()
+    same, held, plain = (body(text) for text in ("where?", "is /tmp/a there?", "when?"))
     below = (_request("/tmp/a/src", "2026-11-22"), "see /tmp/a/src")
     _record(store, (same, "in /tmp/a"), (held, "yes, /tmp/a"), (plain, "on 2026-11-22"), below)
     with engine(store, Mode.REPLAY) as made:
@@ -279,20 +252,18 @@ def test_the_text_of_an_exact_hit_names_this_folder_once_the_run_named_it(tmp_pa
         exchange = _ask(made, same)
         assert _text(made, exchange) == "in /srv/ci/w"
         assert made.outcome(exchange, 200).bound == ("cwd",)
-        for body, text in ((held, "yes, /tmp/a"), (plain, "on 2026-11-22")):
-            exchange = _ask(made, body)
+        for asked, text in ((held, "yes, /tmp/a"), (plain, "on 2026-11-22")):
+            exchange = _ask(made, asked)
             assert _text(made, exchange) == text
             assert made.outcome(exchange, 200).bound == ()
 
 
-def test_an_answer_that_cannot_be_told_is_a_miss(tmp_path: Path) -> None:
+def test_an_answer_that_cannot_be_told_is_a_miss(store: Path) -> None:
     """The folder has a space, and the recorded command had none."""
-    store = tmp_path / "s.db"
-    call = {"id": "c", "type": "function", "function": {"name": "bash", "arguments": '{"command": "ls /tmp/a"}'}}
-    answer = json.dumps({"choices": [{"index": 0, "message": {"role": "assistant", "tool_calls": [call]}}]}).encode()
+    listing = asks(call("bash", {"command": "ls /tmp/a"}))
     with engine(store) as made:
         _open(made, A)
-        answered(made, _ask(made, _request("/tmp/a", "2026-11-22")), answer)
+        answered(made, _ask(made, _request("/tmp/a", "2026-11-22")), answer(listing))
     with engine(store, Mode.REPLAY) as made:
         _open(made, (RunVariable("cwd", "/srv/my work"), B[1]))
         exchange = _ask(made, _request("/srv/my work", "2026-11-23"))
@@ -300,34 +271,29 @@ def test_an_answer_that_cannot_be_told_is_a_miss(tmp_path: Path) -> None:
         assert "needs quotes" in exchange.error.message
 
 
-def test_run_variables_are_declared_while_the_session_is_open(tmp_path: Path) -> None:
+def test_run_variables_are_declared_while_the_session_is_open(store: Path) -> None:
     """A captured id counts from the next request on, on both runs; a proxy's own session takes them too."""
-    store = tmp_path / "s.db"
 
     def run(made: Engine, number: int, *, record: bool) -> Exchange:
         first = _ask(made, _request("/tmp/a", "2026-11-22"))
         if record:
-            answered(made, first, _answer("ok"))
+            answered(made, first, answer(said("ok")))
         declared = [RunVariable("task.id", str(number))]
         made.features.get_feature(BindingFeature).declare_variables(made.sessions.get_session("default"), declared)
-        call = {"id": "c", "type": "function", "function": {"name": "list_tasks", "arguments": "{}"}}
-        result = {"role": "tool", "tool_call_id": "c", "content": json.dumps([{"id": number, "seats": 7}])}
-        return _ask(made, _request("/tmp/a", "2026-11-22", {"role": "assistant", "tool_calls": [call]}, result))
+        listed = used("list_tasks", "{}", json.dumps([{"id": number, "seats": 7}]))
+        return _ask(made, _request("/tmp/a", "2026-11-22", *listed))
 
-    call = {"id": "d", "type": "function", "function": {"name": "close_task", "arguments": '{"id": 7, "seats": 7}'}}
-    answer = json.dumps({"choices": [{"index": 0, "message": {"role": "assistant", "tool_calls": [call]}}]}).encode()
     with engine(store) as made:
-        answered(made, run(made, 7, record=True), answer)
+        answered(made, run(made, 7, record=True), answer(asks(call("close_task", {"id": 7, "seats": 7}, "d"))))
     with engine(store, Mode.REPLAY) as made:
         exchange = run(made, 1007, record=False)
         assert exchange.decision is Decision.REPLAY, exchange.error
-        said = json.loads(made.answer(exchange).body)["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"]
-        assert json.loads(said) == {"id": 1007, "seats": 7}
+        told = json.loads(made.answer(exchange).body)["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"]
+        assert json.loads(told) == {"id": 1007, "seats": 7}
 
 
-def test_a_second_run_of_the_same_agent_begins_anew(tmp_path: Path) -> None:
+def test_a_second_run_of_the_same_agent_begins_anew(store: Path) -> None:
     """What tools made is forgotten with a restart of the walk."""
-    store = tmp_path / "s.db"
     old = "3f2b9c1e-0000-4000-8000-00000000000a"
     _record(store, (_minted("2026-11-22", "/tmp/a", old), f"made {old}"))
     with FileStore.open(store, writable=True, now=lambda: 1.0) as opened:

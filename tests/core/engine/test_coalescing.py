@@ -198,10 +198,9 @@ def test_a_question_that_holds_a_token_has_the_key_that_a_new_proxy_gives_it(tmp
     assert (before == after) is (how == "{1}\\n{2}" and before == after)
 
 
-def test_what_many_tokens_have_passed_is_still_found_in_what_comes_later(tmp_path: Path) -> None:
+def test_what_many_tokens_have_passed_is_still_found_in_what_comes_later(store: Path, tmp_path: Path) -> None:
     """An answer that echoes the first of many tokens, all of which were hits, is stored without it; so is a question that quotes one."""
     known = tokens(60, seed=3)
-    store = tmp_path / "x.db"
     with engine(store, Mode.AUTO) as made:
         for token in known:
             answered(made, ask(made, "hi", headers=bearer(token)))
@@ -219,10 +218,9 @@ def test_what_many_tokens_have_passed_is_still_found_in_what_comes_later(tmp_pat
     assert not [token for token in known if token.encode() in everything]
 
 
-def test_with_match_credential_each_token_is_somebody_else(tmp_path: Path) -> None:
+def test_with_match_credential_each_token_is_somebody_else(store: Path) -> None:
     """No hit for another one, however alike their heads are."""
     known = tokens(4, seed=4)
-    store = tmp_path / "x.db"
     with (
         Provider(Script((Step(json_answer({"choices": []})),))) as p,
         Rig("record", store, {"openai": p.url}, match_credential=True) as rig,

@@ -23,6 +23,7 @@ from llmproxy.core.traffic.interaction import Chunk, Response
 from llmproxy.protocol import Decision, Mode
 from tests.core.engine.test_engine import engine
 from tests.support.chats import NOW, chat, chat_exchange, fill
+from tests.support.messages import answer, asks, call
 from tests.support.narrowing import known
 
 BODY = json.dumps({"messages": [{"role": "tool", "name": "t", "content": "21"}]}).encode()
@@ -72,11 +73,10 @@ def test_a_compressed_request_is_swapped_plain(forks: ForkInterceptor) -> None:
 
 def test_ids_are_looked_for_in_the_answers_so_far_once(forks: ForkInterceptor) -> None:
     """Only when a request has one that its history does not explain, and no answer twice."""
-    call = {"id": "c9", "function": {"name": "t", "arguments": "{}"}}
-    said = json.dumps({"choices": [{"message": {"role": "assistant", "tool_calls": [call]}}]}).encode()
-    answer = chat(response=Response(200, "OK", (("content-type", "application/json"),), (Chunk(0, said),)))
+    said = answer(asks(call("t", "{}", "c9")))
+    made = chat(response=Response(200, "OK", (("content-type", "application/json"),), (Chunk(0, said),)))
     state, sent = forks.forking, exchange(forks)
-    state.made[1] = answer
+    state.made[1] = made
     sent.session.calls.begin()
     sent.session.calls.add_ended_call(Call(decision=Decision.REPLAY, method="POST", target="/", status=200, seq=1))
     for _ in range(2):

@@ -79,9 +79,8 @@ def answered(made: Engine, exchange: Exchange, answer: bytes = b'{"choices": []}
     made.store_answer(exchange, proper=True)
 
 
-def test_from_a_recording_to_its_replay(tmp_path: Path) -> None:
+def test_from_a_recording_to_its_replay(store: Path) -> None:
     """What was stored is what is answered, under the same key."""
-    store = tmp_path / "x.db"
     with engine(store) as made:
         exchange = ask(made)
         assert (exchange.decision, exchange.nth, exchange.method) == (Decision.RECORD, 1, "POST")
@@ -109,9 +108,8 @@ def test_a_mode_that_streams_the_upload_decides_at_the_head(tmp_path: Path) -> N
             assert made.begin_exchange("POST", CHAT, None, ()).decision is decision
 
 
-def test_a_miss_says_why_and_is_in_the_journal(tmp_path: Path) -> None:
+def test_a_miss_says_why_and_is_in_the_journal(store: Path) -> None:
     """The nearest recording is named."""
-    store = tmp_path / "x.db"
     with engine(store) as made:
         answered(made, ask(made))
     with engine(store, Mode.REPLAY) as made:
@@ -123,9 +121,8 @@ def test_a_miss_says_why_and_is_in_the_journal(tmp_path: Path) -> None:
         assert made.outcome(missed, 404).miss
 
 
-def test_what_is_asked_again_without_a_stream_is_one_miss(tmp_path: Path) -> None:
+def test_what_is_asked_again_without_a_stream_is_one_miss(store: Path) -> None:
     """Claude Code does so after a 404: refused, and neither counted nor journalled twice. Asked streamed again it is a miss of its own."""
-    store = tmp_path / "x.db"
     with engine(store) as made:
         answered(made, ask(made))
     with engine(store, Mode.REPLAY) as made:
@@ -169,9 +166,8 @@ def test_a_question_that_is_asked_on_with_less_is_one_miss(
         assert counted or again.error.message == first.error.message
 
 
-def test_identical_requests_in_flight_are_two(tmp_path: Path) -> None:
+def test_identical_requests_in_flight_are_two(store: Path) -> None:
     """The number is given at arrival; who is answered first does not matter."""
-    store = tmp_path / "x.db"
     with engine(store) as made:
         first, second = ask(made), ask(made)
         assert (first.nth, second.nth) == (1, 2)
@@ -283,9 +279,8 @@ def test_an_answer_whose_request_never_ended_is_not_stored(tmp_path: Path) -> No
             made.store_answer(exchange, proper=True)
 
 
-def test_a_failed_store_replaces_nothing(tmp_path: Path) -> None:
+def test_a_failed_store_replaces_nothing(store: Path) -> None:
     """The older recordings of a key go with the first new one that is really stored."""
-    store = tmp_path / "x.db"
     with engine(store) as made:
         answered(made, ask(made), b'{"old": 1}')
     with engine(store) as made:
@@ -298,9 +293,8 @@ def test_a_failed_store_replaces_nothing(tmp_path: Path) -> None:
         assert [row[0] for row in opened.conn.execute("SELECT id FROM interactions WHERE superseded_at IS NULL")] == [2]
 
 
-def test_several_answers_are_stored_together_or_not_at_all(tmp_path: Path) -> None:
+def test_several_answers_are_stored_together_or_not_at_all(store: Path) -> None:
     """One that cannot be takes the others along; by themselves they are stored then, and only they replace what was there."""
-    store = tmp_path / "x.db"
     with engine(store) as made:
         for text in "ab":
             answered(made, ask(made, text))
@@ -320,9 +314,8 @@ def test_several_answers_are_stored_together_or_not_at_all(tmp_path: Path) -> No
         assert [row[0] for row in live] == [3, 4]
 
 
-def test_unused_recordings_are_counted(tmp_path: Path) -> None:
+def test_unused_recordings_are_counted(store: Path) -> None:
     """Of the cassettes that were walked through."""
-    store = tmp_path / "x.db"
     with engine(store) as made:
         for text in ("a", "b", "c"):
             answered(made, ask(made, text))
@@ -332,9 +325,8 @@ def test_unused_recordings_are_counted(tmp_path: Path) -> None:
         assert made.questions.count_unused() == 2
 
 
-def test_replay_says_what_is_missing_at_the_start(tmp_path: Path) -> None:
+def test_replay_says_what_is_missing_at_the_start(store: Path) -> None:
     """No store yet, or an empty cassette beside full ones."""
-    store = tmp_path / "x.db"
     with engine(store, Mode.REPLAY) as made:
         assert "there is no store" in made.questions.notes()[0]
     with engine(store, cassette="other") as made:
@@ -362,9 +354,8 @@ def test_what_arrives_while_an_answer_is_stored_does_not_lose_it(tmp_path: Path,
             assert (exchange.decision, exchange.kept.interaction is not None) == (Decision.RECORD, True)
 
 
-def test_auto_does_not_freeze_a_forgotten_id(tmp_path: Path) -> None:
+def test_auto_does_not_freeze_a_forgotten_id(store: Path, tmp_path: Path) -> None:
     """A 4xx to an id that was served from a recording is passed on, not recorded, with the hint; to a live id it is recorded."""
-    store = tmp_path / "x.db"
     first, second = b'{"model":"m","input":"a"}', b'{"model":"m","input":"b","previous_response_id":"resp_1"}'
     made_it = b'{"id":"resp_1","object":"response","status":"completed","output":[]}'
 
@@ -451,9 +442,8 @@ def test_a_failed_first_run_does_not_poison_the_cassette(
 
 
 @pytest.mark.parametrize("mode", [Mode.RECORD, Mode.AUTO, Mode.ONCE])
-def test_a_retry_inside_one_session_replays_as_one(mode: Mode, tmp_path: Path) -> None:
+def test_a_retry_inside_one_session_replays_as_one(mode: Mode, store: Path) -> None:
     """Failure and good answer of one session stay both, and what is served although it failed says so."""
-    store = tmp_path / "x.db"
     with engine(store, mode) as made:
         for status in (429, 401, 200):
             answered(made, ask(made), status=status)
@@ -470,9 +460,8 @@ def test_a_retry_inside_one_session_replays_as_one(mode: Mode, tmp_path: Path) -
             assert made.sessions.get_or_open("default").complete
 
 
-def test_a_cassette_that_holds_a_failure_is_sealed_by_saying_so(tmp_path: Path) -> None:
+def test_a_cassette_that_holds_a_failure_is_sealed_by_saying_so(store: Path) -> None:
     """`close` with `complete: true`: mode once then serves the 401 and asks nobody."""
-    store = tmp_path / "x.db"
     for sealed in (None, True):
         with engine(store, Mode.ONCE) as made:
             made.sessions.open_session("default")
@@ -514,10 +503,9 @@ def end_response(made: Engine, exchange: Exchange, name: str, *, proper: bool = 
 @pytest.mark.parametrize("order", ["at once", "reversed", "stored first"])
 @pytest.mark.parametrize("twice", [False, True])
 def test_a_key_does_not_depend_on_when_the_answer_before_is_stored(
-    mode: Mode, order: str, twice: bool, tmp_path: Path
+    mode: Mode, order: str, twice: bool, store: Path
 ) -> None:
     """The next turn may name an answer that is not stored yet: its key is the one that replay derives."""
-    store = tmp_path / "x.db"
     with engine(store, mode) as made:
         made.sessions.open_session("default", mode=mode)
         first = [begin_response(made, "hi", f"resp_{n}") for n in range(1 + twice)]
@@ -541,9 +529,8 @@ def test_a_key_does_not_depend_on_when_the_answer_before_is_stored(
         assert made.questions.count_unused() == 0
 
 
-def test_an_answer_that_is_cancelled_while_it_comes_replays(tmp_path: Path) -> None:
+def test_an_answer_that_is_cancelled_while_it_comes_replays(store: Path) -> None:
     """The cancel names an id of which only the first chunk is here, and ends before it."""
-    store = tmp_path / "x.db"
     with engine(store, Mode.RECORD) as made:
         first = begin_response(made, "hi", "resp_a", background=True)
         cancel = made.begin_exchange("POST", f"{RESPONSES}/resp_a/cancel", None, ())
@@ -557,9 +544,8 @@ def test_an_answer_that_is_cancelled_while_it_comes_replays(tmp_path: Path) -> N
         assert b"cancelled" in made.answer(cancel).body
 
 
-def test_nothing_of_this_run_is_written_with_a_request(tmp_path: Path) -> None:
+def test_nothing_of_this_run_is_written_with_a_request(store: Path, tmp_path: Path) -> None:
     """The client's Host names our own port, another one each time: a file for review leaves it out."""
-    store = tmp_path / "x.db"
     for port in (8080, 49152):
         with engine(store, Mode.AUTO, cassette_dir=tmp_path / "kept") as made:
             made.sessions.open_session("default", mode=Mode.AUTO)
@@ -595,9 +581,8 @@ def test_a_placeholder_is_no_credential_and_never_leaves_the_machine(
         assert ask(made, "other", headers=(("authorization", "Bearer real-0123456789abcdef"),)).error is None
 
 
-def test_a_placeholder_is_answered_by_its_recording(tmp_path: Path) -> None:
+def test_a_placeholder_is_answered_by_its_recording(store: Path) -> None:
     """A replay needs no credential: only what would be forwarded is refused."""
-    store = tmp_path / "x.db"
     with engine(store) as made:
         answered(made, ask(made, headers=(("authorization", "Bearer real-0123456789abcdef"),)))
     for mode in (Mode.REPLAY, Mode.AUTO):

@@ -25,16 +25,16 @@ from llmproxy.core.traffic.interaction import Chunk, Key, Response
 from llmproxy.errors import MissError, RefusedError
 from llmproxy.protocol import Channel, Decision, Mode
 from tests.support.chats import NOW
+from tests.support.messages import said as says, used, user
 from tests.support.narrowing import known
 
 Json = Any
 """A value of JSON."""
-CALLED = {"role": "assistant", "tool_calls": [
-    {"id": "c1", "type": "function", "function": {"name": "get_weather", "arguments": "{}"}}]}  # fmt: skip
-FIRST: list[Json] = [{"role": "user", "content": "Oslo?"}]
-SECOND: list[Json] = [*FIRST, CALLED, {"role": "tool", "tool_call_id": "c1", "content": "21"}]
-THIRD: list[Json] = [*SECOND, {"role": "assistant", "content": "Warm."}, {"role": "user", "content": "Sure?"}]
-SURE = [*SECOND, {"role": "assistant", "content": "Cold."}, {"role": "user", "content": "Sure?"}]
+FIRST: list[Json] = [user("Oslo?")]
+SECOND: list[Json] = [*FIRST, *used("get_weather", "{}", "21", "c1")]
+CALLED = SECOND[1]
+THIRD: list[Json] = [*SECOND, says("Warm."), user("Sure?")]
+SURE = [*SECOND, says("Cold."), user("Sure?")]
 COLD = parse_overrides(["get_weather=5"], [])
 Make = Callable[..., Engine]
 

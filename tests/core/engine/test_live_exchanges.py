@@ -32,9 +32,8 @@ def replayed(store: Path, turns: list[Turn], **how: object) -> list[str | None]:
         return [got for _, got in bench.run("do it").calls]
 
 
-def test_a_new_model_meets_recorded_tools(tmp_path: Path) -> None:
+def test_a_new_model_meets_recorded_tools(store: Path) -> None:
     """The same calls get the same results, no tool runs, and the run is kept in a cassette of its own, which replays whole."""
-    store = tmp_path / "x.db"
     assert record(store, TALE) == ["0", "set", "1", "started", "stopped"]
     with Bench(store, live=["llm"], model=scripted([*TALE[:-1], Turn(text="other words")])) as bench:
         ran = bench.run("do it")
@@ -91,7 +90,7 @@ SEEDS = [*range(8), *(pytest.param(seed, marks=pytest.mark.slow) for seed in ran
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_no_walk_is_ever_told_a_wrong_state(tmp_path: Path, seed: int) -> None:
+def test_no_walk_is_ever_told_a_wrong_state(store: Path, seed: int) -> None:
     """Whatever a model calls, in whatever order: each result that is served is what a real server says after the calls that were served."""
     chance = random.Random(seed)
     wishes = [SET, Wish("set", {"name": "a", "to": 2}), Wish("set", {"name": "b", "to": 1}), GET, Wish("get", {"name": "b"}), TOGGLE, COUNT, Wish("look", {})]  # fmt: skip
@@ -100,7 +99,6 @@ def test_no_walk_is_ever_told_a_wrong_state(tmp_path: Path, seed: int) -> None:
     if chance.random() < 0.7:
         chance.shuffle(new)
     new = [chance.choice(wishes) if chance.random() < 0.2 else each for each in new]
-    store = tmp_path / "x.db"
     record(store, [*(Turn((each,)) for each in old), Turn(text="x")])
     with Bench(store, live=["llm"], model=scripted([*(Turn((each,)) for each in new), Turn(text="x")])) as bench:
         ran = bench.run("do it")

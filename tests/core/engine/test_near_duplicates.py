@@ -18,7 +18,7 @@ from llmproxy.errors import MissError
 from llmproxy.protocol import Decision, Mode
 from tests.core.engine.test_engine import CHAT, NOW, answered, engine
 from tests.support.duplicates import PRESENT, RECORDED, differing, list_duplicates, plant, prefixes
-from tests.support.renamings import SLOTS, chat, make_run, make_world
+from tests.support.renamings import REQUESTS, SLOTS, make_run, make_world
 
 SEED = 5
 
@@ -30,19 +30,18 @@ def _is_named(path: str, text: str) -> bool:
     return path in text or re.search(said, text) is not None
 
 
-def test_each_near_duplicate_of_each_request_is_a_miss_that_names_the_place(tmp_path: Path) -> None:
+def test_each_near_duplicate_of_each_request_is_a_miss_that_names_the_place(store: Path) -> None:
     """Recorded with ids and folders of one run, asked with those of another: the run itself is all hits."""
     rng = random.Random(SEED)
     run, made_ids = make_run(rng)
     run = plant(rng, run)
     recorded, present = make_world(rng, made_ids), make_world(rng, made_ids)
     parts = list(prefixes(run))
-    store = tmp_path / "s.db"
     with engine(store) as made:
         made.sessions.open_session("default", run_variables=[*recorded.run_variables(), *RECORDED])
         for n, part in enumerate(parts):
             exchange = made.begin_exchange("POST", CHAT, None, ())
-            made.identify(exchange, json.dumps(chat(part, recorded)).encode())
+            made.identify(exchange, json.dumps(REQUESTS["chat.completions"](part, recorded)).encode())
             message = {"role": "assistant", "content": f"answer {n}"}
             answered(made, exchange, json.dumps({"choices": [{"index": 0, "message": message}]}).encode())
     with FileStore.open(store, writable=True, now=lambda: NOW) as opened:
@@ -51,7 +50,7 @@ def test_each_near_duplicate_of_each_request_is_a_miss_that_names_the_place(tmp_
     with engine(store, Mode.REPLAY) as made:
         made.sessions.open_session("default", run_variables=[*present.run_variables(), *PRESENT])
         for part in parts:
-            now = chat(part, present)
+            now = REQUESTS["chat.completions"](part, present)
             exchange = made.begin_exchange("POST", CHAT, None, ())
             made.identify(exchange, json.dumps(now).encode())
             assert exchange.decision is Decision.REPLAY, exchange.error

@@ -300,9 +300,8 @@ CODE = {"user-agent": "claude-cli/2.1.332 (external, cli)", "anthropic-version":
 QUOTA = json.dumps({"model": "claude-sonnet-5", "max_tokens": 1, "messages": [{"role": "user", "content": "quota"}]})
 
 
-def test_lists_do_not_decide_whether_a_cassette_is_whole(live: Live, tmp_path: Path) -> None:
+def test_lists_do_not_decide_whether_a_cassette_is_whole(live: Live, store: Path) -> None:
     """A recorded list is served; in a cassette without one another's is, and is said; else the recorded models are listed."""
-    store = tmp_path / "x.db"
     with near("record", store, upstreams={"openai": live.url, "anthropic": live.url}) as px:
         ask(px, "GET", "/s/first/v1/models")
         for name in ("first", "second"):

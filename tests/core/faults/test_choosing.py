@@ -100,27 +100,19 @@ def test_another_process_draws_the_same() -> None:
     assert float(done.stdout) == draw(7, call(), 3, 1)
 
 
-def test_a_retry_is_the_call_that_it_retries() -> None:
-    """`call: 2` strikes the second request once, whatever is sent again before and after."""
-    walk = Faulting(read_faults(["reset@2"]))
-    came = [walk.inject(call(key=key)) is not None for key in ("a", "a", "b", "b", "c")]
-    assert came == [False, False, True, False, False]
-
-
-def test_a_call_has_its_number_whatever_other_rules_do() -> None:
-    """The second call is the second one too where the first was another rule's."""
-    walk = Faulting(read_faults(["reset@1", "http-500@2"]))
-    found = [walk.inject(call(key=key)) for key in ("a", "a", "b", "c")]
-    assert [each and each.fault.kind.name for each in found] == ["reset", None, "http-500", None]
-
-
-def test_times_is_of_all_rules_together() -> None:
-    """A request is struck so many times at most; `always` never lets it through; another occurrence is another request."""
-    twice = Faulting(read_faults([{"kind": "reset", "times": 2}, {"kind": "http-500", "times": 2}]))
-    assert [bool(twice.inject(call())) for _ in range(4)] == [True, True, False, False]
-    assert twice.inject(call(nth=2)) is not None
-    always = Faulting(read_faults([{"kind": "reset", "times": "always"}]))
-    assert all(always.inject(call()) for _ in range(50))
+@pytest.mark.parametrize(("rules", "came", "struck"), [
+    pytest.param(["reset@2"], "a a b b c", {2: "reset"}, id="a retry is the call that it retries"),
+    pytest.param(["reset@1", "http-500@2"], "a a b c", {0: "reset", 2: "http-500"}, id="a call has its number whatever other rules do"),
+    pytest.param([{"kind": "reset", "times": 2}, {"kind": "http-500", "times": 2}], "a a a a a2", {0: "reset", 1: "reset", 4: "reset"},
+                 id="times is of all rules together, and of one request"),
+    pytest.param([{"kind": "reset", "times": "always"}], "a " * 50, dict.fromkeys(range(50), "reset"), id="always"),
+    pytest.param([{"kind": "reset", "call": 1, "provider": "gpu-box"}], "a", {}, id="a provider of the user's own may be named"),
+])  # fmt: skip
+def test_rules_strike_requests_and_let_retries_through(rules: object, came: str, struck: dict[int, str]) -> None:
+    """Which of the calls that came meets which kind; a2 is the second occurrence of a."""
+    walk = Faulting(read_faults(rules))
+    found = [walk.inject(call(key=each[0], nth=int(each[1:] or 1))) for each in came.split()]
+    assert {n: each.fault.kind.name for n, each in enumerate(found) if each} == struck
 
 
 def test_a_restart_meets_the_same_faults_again() -> None:
@@ -216,15 +208,12 @@ def test_what_comes_before_a_break_is_never_the_whole() -> None:
 
 @pytest.mark.parametrize("name", [*KINDS, *PRESETS])
 def test_every_kind_and_preset_goes_by_its_name(name: str, tmp_path: Path) -> None:
-    """And comes back the same from what it says of itself."""
+    """And comes back the same from what it says of itself; in short with a call."""
     found = load_faults(name, tmp_path)
     assert found.rules
     assert read_faults(found.to_json()).rules == found.rules
-
-
-def test_a_kind_at_a_call(tmp_path: Path) -> None:
-    """In short for a rule with that call."""
-    assert load_faults("reset@3", tmp_path).rules == read_faults([{"kind": "reset", "call": 3}]).rules
+    if name in KINDS:
+        assert load_faults(f"{name}@3", tmp_path).rules == read_faults([{"kind": name, "call": 3}]).rules
 
 
 def test_a_file_in_every_form(tmp_path: Path) -> None:
@@ -307,8 +296,3 @@ def test_bytes_that_are_no_text(tmp_path: Path) -> None:
     (tmp_path / "f.yaml").write_bytes(b"faults: \xff")
     with pytest.raises(BadFaults, match="is no text: byte 8 is not UTF-8"):
         load_faults("f.yaml", tmp_path)
-
-
-def test_a_provider_of_the_users_own_may_be_named() -> None:
-    """Only what is nearly a provider's name is taken for a slip."""
-    assert read_faults([{"kind": "reset", "provider": "gpu-box"}]).rules

@@ -10,6 +10,7 @@ import pytest
 from llmproxy.core.forks.mocks import find_unused_mocks, read_mocks
 from llmproxy.core.forks.overrides import OverrideError, Overrides, UnknownArguments, parse_overrides
 from llmproxy.core.forks.swap_results import ResultPlace, Swapped, swap_results
+from tests.support.messages import asks, call, result, user
 
 Json = Any
 """A value of JSON."""
@@ -22,21 +23,10 @@ def swapped(body: Json, overrides: Overrides = COLD, **more: Any) -> tuple[Json,
     return json.loads(done.body), done
 
 
-def call(name: str, call_id: str) -> Json:
-    """Return a call as chat completions have it."""
-    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": "{}"}}
-
-
 def chat(*results: tuple[str, str], calls: tuple[tuple[str, str], ...]) -> Json:
     """Return a chat with calls (name, id) and results (id, text)."""
-    messages: list[Json] = [
-        {"role": "user", "content": "hi"},
-        {"role": "assistant", "tool_calls": [call(*c) for c in calls]},
-    ]
-    return {
-        "model": "m",
-        "messages": messages + [{"role": "tool", "tool_call_id": i, "content": t} for i, t in results],
-    }
+    asked = asks(*(call(name, "{}", call_id) for name, call_id in calls))
+    return {"model": "m", "messages": [user("hi"), asked, *(result(text, call_id) for call_id, text in results)]}
 
 
 ANTHROPIC = {
@@ -49,7 +39,7 @@ ANTHROPIC = {
 DIALECTS: dict[str, tuple[Json, list[str | int], Json]] = {
     "chat": (chat(("c1", "21"), calls=(("get_weather", "c1"),)), ["messages", 2, "content"], '{"temp":5}'),
     "chat, in parts": (
-        {"messages": [{"role": "assistant", "tool_calls": [call("get_weather", "c")]},
+        {"messages": [{"role": "assistant", "tool_calls": [call("get_weather", "{}", "c")]},
                       {"role": "tool", "tool_call_id": "c", "content": [{"type": "text", "text": "21"}]}]},
         ["messages", 1, "content"], [{"type": "text", "text": '{"temp":5}'}]),
     "old functions": (
@@ -90,7 +80,7 @@ DIALECTS: dict[str, tuple[Json, list[str | int], Json]] = {
                       {"role": "tool", "content": "21"}]},
         ["messages", 1, "content"], '{"temp":5}'),
     "cohere v2": (
-        {"messages": [{"role": "assistant", "tool_calls": [call("get_weather", "c")]},
+        {"messages": [{"role": "assistant", "tool_calls": [call("get_weather", "{}", "c")]},
                       {"role": "tool", "tool_call_id": "c", "content": [{"type": "document", "document": {"id": "0", "data": "21"}}]}]},
         ["messages", 1, "content"], [{"type": "document", "document": {"id": "0", "data": '{"temp":5}'}}]),
     "cohere v1": (

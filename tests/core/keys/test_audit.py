@@ -13,6 +13,7 @@ from llmproxy.core.keys.normalize import canonicalize, key_of
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.providers.routing import Route, route
 from llmproxy.core.traffic.interaction import Headers, Request
+from tests.support.messages import used
 
 CHAT = "/v1/chat/completions"
 HI: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
@@ -35,14 +36,7 @@ def explained(one: Asked, other: Asked, rules: Rules = Rules()) -> list[KeyDiffe
 
 def calls(name: str, written: str = '{"a": 1}') -> dict[str, Any]:
     """Return a chat with a call and its result."""
-    call = {"id": name, "type": "function", "function": {"name": "f", "arguments": written}}
-    return {
-        "model": "m",
-        "messages": [
-            {"role": "assistant", "tool_calls": [call]},
-            {"role": "tool", "tool_call_id": name, "content": "r"},
-        ],
-    }
+    return {"model": "m", "messages": used("f", written, "r", name)}
 
 
 @pytest.mark.parametrize(("one", "other", "places"), [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import FrozenInstanceError
@@ -221,27 +222,64 @@ def walked(tree: dict[str, Any], shape: Shape) -> tuple[dict[str, Any], list[str
     return tree, walk.refs
 
 
-def test_calls_of_the_request_are_renamed_by_first_appearance() -> None:
-    """Results keep to their calls."""
-    tree, refs = walked(
-        {
-            "messages": [
-                {
-                    "role": "assistant",
-                    "tool_calls": [{"id": "x", "function": {"arguments": '{"b": 1.0}'}}, {"id": "y"}],
-                },
-                {"role": "tool", "tool_call_id": "y"},
-                {"role": "tool", "tool_call_id": "x"},
-            ]
-        },
-        CHAT,
-    )
-    assert tree["messages"] == [
+def made(by: str, ordinal: int, occurrence: int = 1) -> dict[str, object]:
+    """Return what stands in the place of an id that an interaction made."""
+    return {"made-by": by, "occurrence": occurrence, "ordinal": ordinal}
+
+
+FILE = "https://generativelanguage.googleapis.com/v1beta/files/f1"
+OTHERS = ["gs://bucket/files.pdf", "https://x.org/a/b.pdf"]
+DATA: dict[str, Any] = {
+    "id": "x",
+    "tool_use_id": "x",
+    "none": None,
+    "cache_control": {},
+    "content": [{"cache_control": 1}],
+}
+
+
+@pytest.mark.parametrize(("shape", "tree", "counts", "met"), [
+    pytest.param(CHAT, {"messages": [
+        {"role": "assistant", "tool_calls": [{"id": "x", "function": {"arguments": '{"b": 1.0}'}}, {"id": "y"}]},
+        {"role": "tool", "tool_call_id": "y"}, {"role": "tool", "tool_call_id": "x"},
+    ]}, {"messages": [
         {"role": "assistant", "tool_calls": [{"id": "call#1", "function": {"arguments": '{"b":1}'}}, {"id": "call#2"}]},
-        {"role": "tool", "tool_call_id": "call#2"},
-        {"role": "tool", "tool_call_id": "call#1"},
-    ]
-    assert refs == []
+        {"role": "tool", "tool_call_id": "call#2"}, {"role": "tool", "tool_call_id": "call#1"},
+    ]}, [], id="calls are renamed by first appearance, and results keep to them"),
+    pytest.param(RESPONSES, {"previous_response_id": "resp_1", "input": [
+        {"type": "function_call_output", "call_id": "call_s", "output": "1"},
+        {"type": "function_call_output", "call_id": "call_unknown", "output": "2"},
+    ]}, {"previous_response_id": made("v1:a", 0), "input": [
+        {"type": "function_call_output", "call_id": made("v1:a", 2), "output": "1"},
+        {"type": "function_call_output", "call_id": "call_unknown", "output": "2"},
+    ]}, ["call_s", "call_unknown", "resp_1"], id="results of calls that only the server holds are not swapped unnoticed"),
+    pytest.param(RESPONSES, {
+        "conversation": {"id": "resp_1"}, "tools": [{"type": "code_interpreter", "container": {"type": "auto", "file_ids": ["a", "b"]}}],
+        "input": [{"role": "user", "content": [{"type": "input_file", "file_id": "c"}]}],
+    }, {"conversation": {"id": made("v1:a", 0)}}, ["a", "b", "c", "resp_1"], id="conversations, files and containers refer"),
+    pytest.param(GENERATE, {"contents": [{"parts": [{"fileData": {"fileUri": uri}} for uri in (FILE, *OTHERS)]}]},
+                 {"contents": [{"parts": [{"fileData": {"fileUri": uri}} for uri in (made("v1:f", 0, 2), *OTHERS)]}]}, [FILE],
+                 id="an uploaded file's uri refers, others say which bytes are meant"),
+    pytest.param(MESSAGES, {"messages": [{"role": "assistant", "content": [
+        {"type": "thinking", "thinking": "t", "signature": "s1"}, {"type": "thinking", "thinking": "", "signature": "s2"},
+        {"type": "redacted_thinking", "data": "d"}]}]},
+        {"messages": [{"role": "assistant", "content": [
+            {"type": "thinking", "thinking": "t", "signature": "*"}, {"type": "thinking", "thinking": "", "signature": "s2"},
+            {"type": "redacted_thinking", "data": "d"}]}]}, [], id="a signature goes only where the thinking is there"),
+    pytest.param(MESSAGES, {"messages": [{"content": [{"type": "tool_use", "id": "x", "input": DATA}]}]},
+                 {"messages": [{"content": [{"type": "tool_use", "id": "call#1", "input": DATA}]}]}, [], id="inputs of anthropic are opaque"),
+    pytest.param(CONVERSE, {"messages": [{"content": [{"toolUse": {"toolUseId": "x", "input": DATA}}]}]},
+                 {"messages": [{"content": [{"toolUse": {"toolUseId": "call#1", "input": DATA}}]}]}, [], id="inputs of bedrock are opaque"),
+    pytest.param(GENERATE, {"contents": [{"parts": [{"functionResponse": {"id": "x", "response": DATA}}]}]},
+                 {"contents": [{"parts": [{"functionResponse": {"id": "x", "response": DATA}}]}]}, None, id="results of gemini are opaque"),
+])  # fmt: skip
+def test_ids_are_named_and_what_the_server_made_refers(
+    shape: Shape, tree: dict[str, Any], counts: dict[str, Any], met: list[str] | None
+) -> None:
+    """What is left of these members, and the references met."""
+    walk, refs = walked(copy.deepcopy(tree), shape)
+    assert {name: walk[name] for name in counts} == counts
+    assert met is None or sorted(refs) == met
 
 
 CALLS = [
@@ -271,26 +309,6 @@ def test_what_cannot_be_an_id_is_no_other_ids_request(target: str, body: Callabl
     assert len(right | {key(each) for each in odd}) == 1 + len(odd)
 
 
-def test_calls_that_only_the_server_holds_are_references() -> None:
-    """Results of calls that the request does not hold must not be swapped unnoticed."""
-    tree, refs = walked(
-        {
-            "previous_response_id": "resp_1",
-            "input": [
-                {"type": "function_call_output", "call_id": "call_s", "output": "1"},
-                {"type": "function_call_output", "call_id": "call_unknown", "output": "2"},
-            ],
-        },
-        RESPONSES,
-    )
-    assert [item["call_id"] for item in tree["input"]] == [
-        {"made-by": "v1:a", "occurrence": 1, "ordinal": 2},
-        "call_unknown",
-    ]
-    assert tree["previous_response_id"] == {"made-by": "v1:a", "occurrence": 1, "ordinal": 0}
-    assert sorted(refs) == ["call_s", "call_unknown", "resp_1"]
-
-
 @pytest.mark.parametrize(("item", "named"), [
     ({"type": "message", "id": "msg_9", "content": []}, "call#1"),
     ({"role": "user", "id": "msg_9"}, "call#1"),
@@ -306,57 +324,6 @@ def test_echoed_items_are_named_and_bare_ones_refer(item: dict[str, Any], named:
     tree, refs = walked({"input": [dict(item)]}, RESPONSES)
     assert tree["input"][0]["id"] == named
     assert refs == ([] if named == "call#1" else [item["id"]])
-
-
-def test_conversations_files_and_containers_refer() -> None:
-    """As strings, lists and objects."""
-    tree, refs = walked(
-        {
-            "conversation": {"id": "resp_1"},
-            "tools": [{"type": "code_interpreter", "container": {"type": "auto", "file_ids": ["a", "b"]}}],
-            "input": [{"role": "user", "content": [{"type": "input_file", "file_id": "c"}]}],
-        },
-        RESPONSES,
-    )
-    assert tree["conversation"] == {"id": {"made-by": "v1:a", "occurrence": 1, "ordinal": 0}}
-    assert sorted(refs) == ["a", "b", "c", "resp_1"]
-
-
-def test_an_uploaded_files_uri_refers_and_other_uris_are_content() -> None:
-    """gs:// and https:// say which bytes are meant."""
-    uris = [
-        "https://generativelanguage.googleapis.com/v1beta/files/f1",
-        "gs://bucket/files.pdf",
-        "https://x.org/a/b.pdf",
-    ]
-    tree, refs = walked({"contents": [{"parts": [{"fileData": {"fileUri": uri}} for uri in uris]}]}, GENERATE)
-    found = [part["fileData"]["fileUri"] for part in tree["contents"][0]["parts"]]
-    assert found == [{"made-by": "v1:f", "occurrence": 2, "ordinal": 0}, *uris[1:]]
-    assert refs == uris[:1]
-
-
-def test_signatures_go_only_where_the_thinking_is_there() -> None:
-    """Hidden reasoning may change the answer; what is redacted counts."""
-    blocks = [
-        {"type": "thinking", "thinking": "t", "signature": "s1"},
-        {"type": "thinking", "thinking": "", "signature": "s2"},
-        {"type": "redacted_thinking", "data": "d"},
-    ]
-    tree, _ = walked({"messages": [{"role": "assistant", "content": blocks}]}, MESSAGES)
-    assert [block.get("signature", block.get("data")) for block in tree["messages"][0]["content"]] == ["*", "s2", "d"]
-
-
-def test_tool_inputs_and_results_are_opaque() -> None:
-    """A member called id, or null, or cache_control, is data there."""
-    data: dict[str, Any] = {
-        "id": "x", "tool_use_id": "x", "none": None, "cache_control": {}, "content": [{"cache_control": 1}],
-    }  # fmt: skip
-    anthropic, _ = walked({"messages": [{"content": [{"type": "tool_use", "id": "x", "input": dict(data)}]}]}, MESSAGES)
-    assert anthropic["messages"][0]["content"][0] == {"type": "tool_use", "id": "call#1", "input": data}
-    bedrock, _ = walked({"messages": [{"content": [{"toolUse": {"toolUseId": "x", "input": dict(data)}}]}]}, CONVERSE)
-    assert bedrock["messages"][0]["content"][0] == {"toolUse": {"toolUseId": "call#1", "input": data}}
-    gemini, _ = walked({"contents": [{"parts": [{"functionResponse": {"id": "x", "response": dict(data)}}]}]}, GENERATE)
-    assert gemini["contents"][0]["parts"][0]["functionResponse"] == {"id": "x", "response": data}
 
 
 @pytest.mark.parametrize("odd", [None, 1, "text", [], [1, None, "x"], {"type": 5}, [[{"id": "x"}]]])

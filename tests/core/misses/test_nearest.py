@@ -6,6 +6,7 @@ import json
 import random
 import time
 import tomllib
+from typing import Any
 
 import pytest
 
@@ -14,17 +15,21 @@ from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.misses.nearest import AROUND, COUNTED, LONGEST, Wording, describe_place, nearest, suggest
 from llmproxy.core.providers.routing import route
 from llmproxy.core.traffic.differences import ABSENT
-from llmproxy.core.traffic.interaction import Request
+from llmproxy.core.traffic.interaction import Headers, Request
 from tests.support.narrowing import known
 
 Turn = tuple[str, str]
 
 
 def canonical_of(
-    tree: object, rules: Rules | None = None, *, target: str = "/v1/chat/completions", raw: bytes | None = None
+    tree: object,
+    rules: Rules | None = None,
+    *,
+    target: str = "/v1/chat/completions",
+    raw: bytes | None = None,
+    headers: Headers = (("content-type", "application/json"),),
 ) -> Canonical:
     """Return the canonical form of a request."""
-    headers = (("content-type", "application/json"),)
     request = Request("POST", target, headers, json.dumps(tree).encode() if raw is None else raw)
     return canonicalize(request, route("POST", target, headers), rules or Rules(), lambda _: None)
 
@@ -45,51 +50,44 @@ def test_no_candidates() -> None:
     assert nearest(canonical(("user", "hi")), []) is None
 
 
-def test_same_operation_beats_likeness() -> None:
-    """A recording of another operation is never nearer than one of the same."""
-    wanted = canonical(("user", "hello there"))
-    other = canonical(("user", "hello there"), target="/v1/responses")
-    found = known(nearest(wanted, [(1, other), (2, canonical(("user", "something else")))]))
-    assert (found.id, found.same_operation) == (2, True)
+TALK: list[Turn] = [SYSTEM, ("user", "a"), ("assistant", "b"), ("user", "c")]
+BETA = (("content-type", "application/json"), ("openai-beta", "assistants=v2"))
 
 
-def test_longest_common_beginning_wins() -> None:
-    """The recording that shares most messages from the start was meant."""
-    turns: list[Turn] = [SYSTEM, ("user", "a"), ("assistant", "b"), ("user", "c")]
-    recorded = [(n, canonical(*turns[:n])) for n in range(1, 5)]
-    found = known(nearest(canonical(*turns[:3], ("user", "changed")), recorded))
-    assert found.id == 4
-    assert [difference.path for difference in found.differences] == ["$.messages[3].content"]
+def flight(day: str, **more: Any) -> Canonical:  # noqa: ANN401 - members of the body
+    return canonical(SYSTEM, ("user", f"Find me a flight to Rome on {day}"), **more)
 
 
-def test_model_then_likeness_decide() -> None:
-    """Of equal beginnings the same model wins, then the likest text."""
-    wanted = canonical(SYSTEM, ("user", "Find me a flight to Rome on Monday"))
-    recorded = [
-        (1, canonical(SYSTEM, ("user", "Find me a flight to Rome on Sunday"), model="gpt-4o-mini")),
-        *((n, canonical(SYSTEM, ("user", f"question {n} about the weather"))) for n in range(2, 40)),
-        (40, canonical(SYSTEM, ("user", "Find me a flight to Rome on Tuesday"))),
-        (41, canonical(SYSTEM, ("user", "What is love?"))),
-    ]
+@pytest.mark.parametrize(("wanted", "recorded", "id_", "paths", "like"), [
+    pytest.param(canonical(("user", "hello there")),
+                 [(1, canonical(("user", "hello there"), target="/v1/responses")), (2, canonical(("user", "something else")))],
+                 2, ["$.messages[0].content"], 0, id="the same operation beats likeness"),
+    pytest.param(canonical(*TALK[:3], ("user", "changed")), [(n, canonical(*TALK[:n])) for n in range(1, 5)],
+                 4, ["$.messages[3].content"], 0, id="the longest common beginning wins"),
+    pytest.param(flight("Monday"), [
+        (1, flight("Sunday", model="gpt-4o-mini")), *((n, canonical(SYSTEM, ("user", f"question {n} about the weather"))) for n in range(2, 40)),
+        (40, flight("Tuesday")), (41, canonical(SYSTEM, ("user", "What is love?"))),
+    ], 40, ["$.messages[1].content"], 0.8, id="then the model, then likeness"),
+    pytest.param(canonical_of({}, headers=BETA), [(1, canonical(raw=b"{}"))], 1, ["headers.openai-beta"], 0, id="a header that counts"),
+    pytest.param(canonical(raw=b"\xff" * 50 + b"old"), [(1, canonical(raw=b"\xff" * 50 + b"new"))], 1, ["body"], 0.9, id="no JSON"),
+    pytest.param(canonical(("system", "be quick"), ("user", "plan it")), [
+        (10, canonical(("system", "be kind"), ("user", "plan it"), ("assistant", "I do"), ("user", "plan it"))),
+        (1, canonical(("system", "be brief"), ("user", "plan it"))),
+    ], 1, ["$.messages[0].content"], 0, id="one difference is nearer than two"),
+    pytest.param(canonical(("user", "count"), ("assistant", "step 2"), ("user", "on")),
+                 [(1, canonical(("user", "count"), ("assistant", "step 1"), ("user", "on")))],
+                 1, ["$.messages[1].content"], 0, id="a number in an answer is no counter, and no rule takes it out"),
+])  # fmt: skip
+def test_the_recording_that_was_meant_is_named(
+    wanted: Canonical, recorded: list[tuple[int, Canonical]], id_: int, paths: list[str], like: float
+) -> None:
+    """With its differences, which the journal can write down."""
     found = known(nearest(wanted, recorded))
-    assert found.id == 40
-    assert found.similarity > 0.8
-
-
-def test_parts_outside_the_body_count() -> None:
-    """A header that counts is shown like a member of the body."""
-    headers = (("content-type", "application/json"), ("openai-beta", "assistants=v2"))
-    request = Request("POST", "/v1/chat/completions", headers, b"{}")
-    wanted = canonicalize(request, route("POST", request.target, headers), Rules(), lambda _: None)
-    found = known(nearest(wanted, [(1, canonical(raw=b"{}"))]))
-    assert [(item.path, item.old) for item in found.differences] == [("headers.openai-beta", "")]
-
-
-def test_bodies_that_are_not_json() -> None:
-    """Bodies without a tree are compared as text."""
-    found = known(nearest(canonical(raw=b"\xff" * 50 + b"old"), [(1, canonical(raw=b"\xff" * 50 + b"new"))]))
-    assert [item.path for item in found.differences] == ["body"]
-    assert found.similarity > 0.9
+    assert (found.id, found.same_operation, [each.path for each in found.differences]) == (id_, True, paths)
+    assert found.similarity > like
+    assert like or ([each.looks for each in found.differences], found.suggestion) == ([None], None)
+    value = json.loads(json.dumps(found.to_dict()))
+    assert (value["id"], [each["path"] for each in value["differences"]]) == (id_, paths)
 
 
 def test_suggests_a_rule_that_helps() -> None:
@@ -164,22 +162,6 @@ def test_is_quick_and_bounded() -> None:
     assert time.process_time() - started < 30  # minutes, if all of it were compared
 
 
-def test_to_dict_is_json() -> None:
-    """The journal can write it down."""
-    found = known(nearest(canonical(("user", "a")), [(7, canonical(("user", "b")))]))
-    value = json.loads(json.dumps(found.to_dict()))
-    assert value["id"] == 7
-    assert value["differences"][0]["path"] == "$.messages[0].content"
-
-
-def test_changed_system_text_names_the_recording_that_says_the_rest() -> None:
-    """One difference is nearer than two."""
-    meant = canonical(("system", "be brief"), ("user", "plan it"))
-    other = canonical(("system", "be kind"), ("user", "plan it"), ("assistant", "I do"), ("user", "plan it"))
-    found = known(nearest(canonical(("system", "be quick"), ("user", "plan it")), [(10, other), (1, meant)]))
-    assert (found.id, len(found.differences)) == (1, 1)
-
-
 ONE, TWO = ("user", "paris: 7 degrees"), ("user", "oslo: 3 degrees")
 
 
@@ -195,14 +177,6 @@ def test_the_same_in_another_order_is_told_as_that(recorded: Canonical, asked: C
     found = known(nearest(asked, [(1, recorded)]))
     assert found.reordered == path
     assert not path or found.suggestion is None
-
-
-def test_what_a_model_wrote_looks_like_nothing() -> None:
-    """A number in an answer is no counter, and no rule takes it out."""
-    recorded, asked = (canonical(("user", "count"), ("assistant", f"step {n}"), ("user", "on")) for n in (1, 2))
-    found = known(nearest(asked, [(1, recorded)]))
-    assert [each.looks for each in found.differences] == [None]
-    assert found.suggestion is None
 
 
 # -- places: as much of both values as a person reads

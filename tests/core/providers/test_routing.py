@@ -96,19 +96,52 @@ def test_unknown_path_is_refused_with_prefixes() -> None:
         route("GET", "/foo", BEARER, {"mine": "http://h"})
 
 
-def test_default_takes_what_is_nobodys() -> None:
-    """`default` gets shared paths and unknown ones; a provider's own path stays with that provider."""
-    upstreams = {"default": "http://gpu:8000/v1"}
-    chat = route("POST", "/v1/chat/completions", BEARER, upstreams)
-    assert (chat.provider.name, chat.upstream + chat.upstream_target) == (
-        "default",
-        "http://gpu:8000/v1/chat/completions",
-    )
-    assert route("GET", "/foo", BEARER, upstreams).provider.name == "default"
-    assert route("POST", "/v1/messages", BEARER, upstreams).provider.name == "anthropic"
-
-
 # provider's upstream as the user gives it, target as sent -> where it is sent
+BEDROCK_KEY: Headers = (("Authorization", "AWS4-HMAC-SHA256 Credential=AK/20260101/eu-central-1/bedrock/aws4_request"),)
+PREDICTED = "endpoint=projects%2Fp%2Flocations%2Feurope-west1%2Fendpoints%2F1"
+VERTEX = "/v1/projects/p/locations/europe-west4/publishers/google/models/g:generateContent"
+DEFAULT = {"default": "http://gpu:8000/v1"}
+
+
+@pytest.mark.parametrize(("target", "headers", "upstreams", "facts"), [
+    # Vertex goes to the location's host, Bedrock to the region that was signed, Azure nowhere without an endpoint.
+    (VERTEX, BEARER, {}, {"upstream": "https://europe-west4-aiplatform.googleapis.com"}),
+    ("/model/m/converse", BEDROCK_KEY, {}, {"upstream": "https://bedrock-runtime.eu-central-1.amazonaws.com"}),
+    ("/openai/deployments/d/embeddings", AZURE, {}, {"upstream": ""}),
+    # `default` gets shared paths and unknown ones; a provider's own path stays with that provider.
+    ("/v1/chat/completions", BEARER, DEFAULT, {"name": "default", "sent": "http://gpu:8000/v1/chat/completions"}),
+    ("/foo", BEARER, DEFAULT, {"name": "default"}),
+    ("/v1/messages", BEARER, DEFAULT, {"name": "anthropic"}),
+    # Where the path names the model and decides on streaming, the route says so.
+    ("/v1beta/models/g-1:streamGenerateContent?alt=sse", (), {}, {"model": "g-1", "stream": True, "operation": "generateContent"}),
+    ("/model/anthropic.c-v1%3A0/invoke", (), {}, {"model": "anthropic.c-v1:0", "stream": False}),
+    ("/openai/deployments/my~dep/chat/completions", (), {},
+     {"model": "my~dep", "stream": None, "target": "/openai/deployments/my~dep/chat/completions"}),
+    ("/openrouter/v1/models/a/b", (), {}, {"model": "a/b"}),
+    ("/v1beta/tunedModels/m:generateContent", (), {}, {"model": "tunedModels/m"}),
+    ("/v1/responses/resp_1?stream=true", BEARER, {}, {"stream": True}),
+    # Two different resources of a server never share an operation; the ids in it are told.
+    ("/v1/threads/thread_1/runs/run_2/steps", BEARER, {},
+     {"operation": "threads/thread_1/runs/run_2/steps", "ids": ("thread_1", "run_2")}),
+    ("/upload/v1beta/files", GOOGLE, {}, {"name": "gemini", "operation": "upload.files", "target": "/upload/v1beta/files"}),
+    # Trace ingest and telemetry on a provider's host are told apart from a call of a model.
+    ("/v1/traces/ingest", BEARER, {}, {"not_llm": True}),
+    ("/api/event_logging/batch", (), {}, {"not_llm": True}),
+    ("/v1/chat/completions", BEARER, {}, {"not_llm": False}),
+    # A service of gRPC names its provider: its path has no prefix; Vertex's region stands in the metadata.
+    ("/xai_api.Chat/GetCompletion", (), {}, {"sent": "https://api.x.ai/xai_api.Chat/GetCompletion", "known": False}),
+    ("/google.ai.generativelanguage.v1beta.GenerativeService/GenerateContent", (), {},
+     {"upstream": "https://generativelanguage.googleapis.com", "known": False}),
+    ("/google.cloud.aiplatform.v1.PredictionService/Predict", (("x-goog-request-params", PREDICTED),), {},
+     {"upstream": "https://europe-west1-aiplatform.googleapis.com", "known": False}),
+])  # fmt: skip
+def test_what_a_target_says(target: str, headers: Headers, upstreams: dict[str, str], facts: dict[str, object]) -> None:
+    """Its provider, model, region and resource, and whether it streams; what is not named is of no matter here."""
+    found = route("GET" if "threads" in target or "/models/" in target else "POST", target, headers, upstreams)
+    told = {"name": found.provider.name, "sent": found.upstream + found.upstream_target}
+    assert {fact: told.get(fact, getattr(found, fact, None)) for fact in facts} == facts
+
+
 @pytest.mark.parametrize(("name", "url", "target", "sent"), [
     ("openai", "https://gw.corp/openai/v1", "/v1/chat/completions", "https://gw.corp/openai/v1/chat/completions"),
     ("openai", "https://gw.corp/openai/v1/", "/v1/chat/completions", "https://gw.corp/openai/v1/chat/completions"),
@@ -134,15 +167,6 @@ def test_upstream_is_a_base_url(name: str, url: str, target: str, sent: str) -> 
     assert (found.target, found.operation, found.provider.name) == (plain.target, plain.operation, name)
 
 
-def test_where_account_and_region_decide() -> None:
-    """Vertex goes to the location's host, Bedrock to the region that was signed, Azure nowhere without an endpoint."""
-    vertex = route("POST", "/v1/projects/p/locations/europe-west4/publishers/google/models/g:generateContent", BEARER)
-    assert vertex.upstream == "https://europe-west4-aiplatform.googleapis.com"
-    signed = (("Authorization", "AWS4-HMAC-SHA256 Credential=AK/20260101/eu-central-1/bedrock/aws4_request"),)
-    assert route("POST", "/model/m/converse", signed).upstream == "https://bedrock-runtime.eu-central-1.amazonaws.com"
-    assert route("POST", "/openai/deployments/d/embeddings", AZURE).upstream == ""
-
-
 @pytest.mark.parametrize(("target", "session", "rest"), [
     ("/v1/models", None, "/v1/models"),
     ("/s/a%20b%2Fc~2/v1/models?x=%41", "a b/c~2", "/v1/models?x=%41"),
@@ -162,27 +186,6 @@ def test_bad_session_is_refused(target: str) -> None:
         split_session(target)
 
 
-def test_model_and_stream_from_the_path() -> None:
-    """Where the path names the model and decides on streaming, the route says so."""
-    found = route("POST", "/v1beta/models/g-1:streamGenerateContent?alt=sse", ())
-    assert (found.model, found.stream, found.operation) == ("g-1", True, "generateContent")
-    found = route("POST", "/model/anthropic.c-v1%3A0/invoke", ())
-    assert (found.model, found.stream) == ("anthropic.c-v1:0", False)
-    found = route("POST", "/openai/deployments/my~dep/chat/completions", ())
-    assert (found.model, found.stream, found.target) == ("my~dep", None, "/openai/deployments/my~dep/chat/completions")
-    assert route("GET", "/openrouter/v1/models/a/b", ()).model == "a/b"
-    assert route("POST", "/v1beta/tunedModels/m:generateContent", ()).model == "tunedModels/m"
-
-
-def test_things_of_the_server_keep_their_ids() -> None:
-    """Two different resources never share an operation; the ids in it are told."""
-    run = route("GET", "/v1/threads/thread_1/runs/run_2/steps", BEARER)
-    assert (run.operation, run.ids) == ("threads/thread_1/runs/run_2/steps", ("thread_1", "run_2"))
-    assert route("GET", "/v1/responses/resp_1?stream=true", BEARER).stream is True
-    upload = route("POST", "/upload/v1beta/files", GOOGLE)
-    assert (upload.provider.name, upload.operation, upload.target) == ("gemini", "upload.files", "/upload/v1beta/files")
-
-
 @pytest.mark.parametrize(("target", "body", "expected"), [
     ("/v1/chat/completions", {}, False),
     ("/v1/chat/completions", {"stream": True}, True),
@@ -198,26 +201,6 @@ def test_things_of_the_server_keep_their_ids() -> None:
 def test_streams(target: str, body: object, expected: bool) -> None:
     """The path decides where it can, else the body, else the operation's default (Ollama streams)."""
     assert streams(route("POST", target, ()), body) is expected
-
-
-def test_not_llm() -> None:
-    """Trace ingest and telemetry on a provider's host are told apart; a model call is not."""
-    assert route("POST", "/v1/traces/ingest", BEARER).not_llm
-    assert route("POST", "/api/event_logging/batch", ()).not_llm
-    assert not route("POST", "/v1/chat/completions", BEARER).not_llm
-
-
-@pytest.mark.parametrize(("target", "params", "upstream"), [
-    ("/xai_api.Chat/GetCompletion", "", "https://api.x.ai"),
-    ("/google.ai.generativelanguage.v1beta.GenerativeService/GenerateContent", "",
-     "https://generativelanguage.googleapis.com"),
-    ("/google.cloud.aiplatform.v1.PredictionService/Predict", "endpoint=projects%2Fp%2Flocations%2Feurope-west1%2Fendpoints%2F1",
-     "https://europe-west1-aiplatform.googleapis.com"),
-])  # fmt: skip
-def test_a_service_of_grpc_names_its_provider(target: str, params: str, upstream: str) -> None:
-    """Its path has no prefix; Vertex's region stands in the metadata."""
-    found = route("POST", target, (("x-goog-request-params", params),) if params else ())
-    assert (found.upstream, found.upstream_target, found.known) == (upstream, target, False)
 
 
 @pytest.mark.parametrize(("scheme", "host", "port", "target", "provider"), [

@@ -24,6 +24,7 @@ from llmproxy.core.sessions.journal import (
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.protocol import Decision
 from llmproxy.store_server import place
+from tests.support.process import until
 
 
 def outcome(n: int = 1, decision: Decision = Decision.REPLAY) -> Call:
@@ -46,9 +47,7 @@ def test_entries_are_on_disk_before_the_end_of_the_run(tmp_path: Path) -> None:
     journal = Journal.open(path, lambda: 5.0)
     journal.record_call(outcome())
     journal.add_miss({"text": "no recorded response", "key": "v1:1"}, at=7.0)
-    until = time.monotonic() + 120
-    while time.monotonic() < until and not rows(path, "misses"):
-        time.sleep(0.02)
+    until(lambda: rows(path, "misses"))
     assert len(rows(path, "decisions")) == 1
     assert [(missed.at, missed.text, missed.data["key"]) for missed in read_misses(path, 10)] == [
         (7.0, "no recorded response", "v1:1")
@@ -65,10 +64,7 @@ def test_nothing_that_was_written_is_kept(tmp_path: Path) -> None:
     for each in many:
         journal.record_call(each)
     del each
-    until = time.monotonic() + 120
-    while [sys.getrefcount(each) for each in many] != counts:
-        assert time.monotonic() < until, "the last batch is still held"
-        time.sleep(0.02)
+    until(lambda: [sys.getrefcount(each) for each in many] == counts)  # else the last batch is still held
     assert len(rows(tmp_path / "j.db", "decisions")) == 100
     journal.close()
 

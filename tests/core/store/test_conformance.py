@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
 
@@ -170,11 +170,8 @@ def test_two_who_record_one_cassette_take_no_slot_twice(open_: Opener) -> None:
         for _ in range(10):
             store.add(interaction(1), supersede=False)
 
-    threads = [threading.Thread(target=record, args=(store,)) for store in stores]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(record, stores))
     for store in stores:
         store.close()
     with open_(writable=False) as store:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.cassettes.formats import Source, aimock, cassetter, ddapm, nock, recognise
+from llmproxy.core.cassettes.formats import FORMATS, Source, aimock, cassetter, ddapm, nock, recognise
 from llmproxy.core.cassettes.formats.recorded import Recorded
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteCorrupt, CassetteError
@@ -105,23 +105,6 @@ def test_what_cannot_be_made_up_is_skipped(made: object, why: str) -> None:
     assert why in each.problem
 
 
-@pytest.mark.parametrize(("made", "said"), [
-    (1, "fixture 1: `match` is missing"),
-    ({"match": {}}, "fixture 1: `response` is missing"),
-    (fixture(response={"content": 3}), "`content` is int"),
-    (fixture(response={"toolCalls": [1]}), "it is int"),
-    (fixture(response={"toolCalls": [{}]}), "`name` is missing"),
-    (fixture(response={"error": 3}), "`response.error` is int"),
-    (fixture(response={"content": "a", "status": 1}), "the status is 1"),
-])  # fmt: skip
-def test_what_is_wrong_is_said(made: object, said: str) -> None:
-    """A damaged fixture is named by its number."""
-    with pytest.raises(CassetteCorrupt, match=said):
-        read(made)
-    with pytest.raises(CassetteCorrupt, match="x: `fixtures` is int"):
-        aimock.read(Source(b'{"fixtures": 1}', "x"))
-
-
 BINARY = """version: 1
 interactions:
 - request:
@@ -185,30 +168,6 @@ def test_what_is_not_http_is_skipped() -> None:
     assert [each.number for each in found] == [1, 2, 3]
 
 
-@pytest.mark.parametrize(("old", "new", "said"), [
-    ("version: 1", "version: 2", "is of version 2"),
-    ("  recorded_at: 2026-02-20T10:30:01Z\n", "", "interaction 1: `recorded_at` is missing"),
-    ("00ff0100ff", "00ff0", "a body of type binary is damaged"),
-    ("type: binary", "type: odd", "a body of type 'odd'"),
-    ("status: 200", "status: ok", "the status is 'ok'"),
-    ("method: POST", "method: 1", "`method` is int"),
-    ("interactions:\n", "interactions: 3\nx:\n", "`interactions` is int"),
-])  # fmt: skip
-def test_cassetter_what_is_wrong_is_said(old: str, new: str, said: str) -> None:
-    """A damaged file is named with the interaction."""
-    with pytest.raises(CassetteError, match=said):
-        read_cassetter(BINARY.replace(old, new))
-
-
-def test_damaged_toml() -> None:
-    """What is no TOML is said with its line."""
-    with pytest.raises(CassetteError, match=r"x: .*line 2"):
-        read_cassetter("[[interactions]]\na = \n")
-    with pytest.raises(CassetteError, match="body, line 1"):
-        read_cassetter('version = 1\n[[interactions]]\nrecorded_at = "2026-02-20T10:30:01Z"\n[interactions.request]\nmethod = "GET"\n'
-             'uri = "http://h/"\nbody_type = "json"\nbody_content = "{"\n[interactions.response]\nstatus = 200\n')  # fmt: skip
-
-
 GOOD = {
     "request": {"method": "get", "url": "http://h/", "headers": {"a": "b"}, "body": ""},
     "response": {"status": {"code": 200, "message": "OK"}, "headers": {}, "body": "base64:AP8="},
@@ -230,31 +189,11 @@ def test_binary_bodies() -> None:
     assert (found.method, found.response_body, found.headers) == ("GET", b"\x00\xff", (("a", "b"),))
 
 
-@pytest.mark.parametrize(("change", "said"), [
-    ({"response": None}, "exchange 1: `response` is missing"),
-    ({"response": {**GOOD["response"], "status": 200}}, "`response.status` is int"),
-    ({"response": {**GOOD["response"], "body": 3}}, "`body` is int"),
-    ({"response": {**GOOD["response"], "body": "base64:?"}}, "its base64 is damaged"),
-    ({"request": {**GOOD["request"], "url": ""}}, "`url` is empty"),
-])  # fmt: skip
-def test_ddapm_what_is_wrong_is_said(change: dict[str, object], said: str) -> None:
-    """A damaged file is named with what is wrong in it."""
-    with pytest.raises(CassetteCorrupt, match=f"x: .*\n.*{said}"):
-        ddapm.read(Source(json.dumps(GOOD | change).encode(), "x"))
-
-
 GOOD_NOCK = {
     "scope": "https://api.openai.com:443", "method": "post", "path": "/v1/chat/completions?x=1", "body": {"a": "é"},
     "status": 201, "response": {"b": [1]}, "rawHeaders": {"content-type": "application/json"},
     "reqheaders": {"accept": "*/*"}, "responseIsBinary": False,
 }  # fmt: skip
-
-
-def read_nock(**change: object) -> object:
-    """Read one exchange."""
-    source = Source(json.dumps([GOOD_NOCK | change]).encode(), "x")
-    assert recognise(source).name == "nock"  # type: ignore[union-attr]
-    return nock.read(source)[0]
 
 
 def test_an_exchange_is_read() -> None:
@@ -274,17 +213,59 @@ def test_an_exchange_is_read() -> None:
 ])  # fmt: skip
 def test_other_forms(change: dict[str, object], name: str, value: object) -> None:
     """Text, pieces in hexadecimal, an empty body, flat header fields, a port of its own."""
-    assert getattr(read_nock(**change), name) == value
+    source = Source(json.dumps([GOOD_NOCK | change]).encode(), "x")
+    assert recognise(source).name == "nock"  # type: ignore[union-attr]
+    assert getattr(nock.read(source)[0], name) == value
 
 
-@pytest.mark.parametrize(("change", "said"), [
-    ({"scope": 3}, "`scope` is int"),
-    ({"status": "x"}, "status"),
-    ({"response": ["zz"]}, "not hexadecimal"),
-    ({"rawHeaders": ["a"]}, "`rawHeaders` has no value for its last name"),
-    ({"scope": "http://[::1:x"}, "`scope` is no origin"),
+TOML = """version = 1
+[[interactions]]
+recorded_at = "2026-02-20T10:30:01Z"
+[interactions.request]
+method = "GET"
+uri = "http://h/"
+body_type = "json"
+body_content = "{"
+[interactions.response]
+status = 200
+"""
+
+
+@pytest.mark.parametrize(("form", "content", "said"), [
+    *(("aimock", {"fixtures": [made]}, said) for made, said in (
+        (1, "fixture 1: `match` is missing"),
+        ({"match": {}}, "fixture 1: `response` is missing"),
+        (fixture(response={"content": 3}), "`content` is int"),
+        (fixture(response={"toolCalls": [1]}), "it is int"),
+        (fixture(response={"toolCalls": [{}]}), "`name` is missing"),
+        (fixture(response={"error": 3}), "`response.error` is int"),
+        (fixture(response={"content": "a", "status": 1}), "the status is 1"))),
+    ("aimock", {"fixtures": 1}, "x: `fixtures` is int"),
+    *(("cassetter", BINARY.replace(old, new), said) for old, new, said in (
+        ("version: 1", "version: 2", "is of version 2"),
+        ("  recorded_at: 2026-02-20T10:30:01Z\n", "", "interaction 1: `recorded_at` is missing"),
+        ("00ff0100ff", "00ff0", "a body of type binary is damaged"),
+        ("type: binary", "type: odd", "a body of type 'odd'"),
+        ("status: 200", "status: ok", "the status is 'ok'"),
+        ("method: POST", "method: 1", "`method` is int"),
+        ("interactions:\n", "interactions: 3\nx:\n", "`interactions` is int"))),
+    ("cassetter", "[[interactions]]\na = \n", r"x: .*line 2"),
+    ("cassetter", TOML, "body, line 1"),
+    *(("ddapm", GOOD | change, f"x: .*\n.*{said}") for change, said in (
+        ({"response": None}, "exchange 1: `response` is missing"),
+        ({"response": {**GOOD["response"], "status": 200}}, "`response.status` is int"),
+        ({"response": {**GOOD["response"], "body": 3}}, "`body` is int"),
+        ({"response": {**GOOD["response"], "body": "base64:?"}}, "its base64 is damaged"),
+        ({"request": {**GOOD["request"], "url": ""}}, "`url` is empty"))),
+    *(("nock", [GOOD_NOCK | change], f"x: .*\n.*exchange 1: .*{said}") for change, said in (
+        ({"scope": 3}, "`scope` is int"),
+        ({"status": "x"}, "status"),
+        ({"response": ["zz"]}, "not hexadecimal"),
+        ({"rawHeaders": ["a"]}, "`rawHeaders` has no value for its last name"),
+        ({"scope": "http://[::1:x"}, "`scope` is no origin"))),
 ])  # fmt: skip
-def test_nock_what_is_wrong_is_said(change: dict[str, object], said: str) -> None:
-    """A damaged exchange is named with what is wrong in it."""
-    with pytest.raises(CassetteCorrupt, match=f"x: .*\n.*exchange 1: .*{said}"):
-        read_nock(**change)
+def test_what_is_wrong_is_said(form: str, content: object, said: str) -> None:
+    """A damaged file is named, with the exchange and what is wrong in it."""
+    source = Source((content if isinstance(content, str) else json.dumps(content)).encode(), "x")
+    with pytest.raises(CassetteError if form == "cassetter" else CassetteCorrupt, match=said):
+        FORMATS[form].read(source)

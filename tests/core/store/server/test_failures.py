@@ -350,13 +350,8 @@ def test_an_empty_database_is_no_store_to_replay(team_url: str, tmp_path: Path) 
 
 def test_the_tables_are_made_once(team_url: str, tmp_path: Path) -> None:
     """Eight who come at once wait for each other."""
-    made: list[Store] = []
-    threads = [threading.Thread(target=lambda: made.append(opened(team_url, tmp_path))) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
-    assert len(made) == 8
+    with ThreadPoolExecutor(8) as threads:
+        made = list(threads.map(lambda _: opened(team_url, tmp_path), range(8)))
     for each in made:
         each.close()
 
