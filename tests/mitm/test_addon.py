@@ -83,9 +83,8 @@ def test_faults_in_traffic_that_is_only_forwarded(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_reverse_mode_sends_everything_to_its_target(tmp_path: Path) -> None:
+def test_reverse_mode_sends_everything_to_its_target(store: Path, tmp_path: Path) -> None:
     """Request and key go where mitmproxy was told, whatever provider the path is of; and replay by base URL."""
-    store = tmp_path / "x.db"
     asked = [
         chat("hi", headers={"authorization": "Bearer sk-gateway"}),
         request(b"{}", "/v1/messages", anthropic_version="2023-06-01", x_api_key="sk-gateway"),
@@ -112,9 +111,8 @@ def test_modes_that_we_would_not_heed_are_refused(mode: str) -> None:
     assert set(dict(upstreams_of(["reverse:https://[::1]:8443"]).values())) == {"https://[::1]:8443"}
 
 
-def test_mitmdump_records_and_replays(tmp_path: Path) -> None:
+def test_mitmdump_records_and_replays(store: Path, tmp_path: Path) -> None:
     """Streams and all, over http and https at the port, with every byte packet by packet; then with the provider gone."""
-    store = tmp_path / "x.db"
     asked = [chat("hi"), chat("tell me", stream=True)]
     with Provider(Script((Step(Reply("hello")), Step(Reply("once upon a time"))))) as p:
         with (

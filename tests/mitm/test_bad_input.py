@@ -210,9 +210,8 @@ def test_a_coding_that_the_body_does_not_have_is_another_question(rig: Rig, codi
         assert c.ask(request(LIES[coding], content_encoding=coding)).headers.get("x-llmproxy-cache") == "miss"
 
 
-def test_lies_are_recorded_and_replayed_as_what_they_are(tmp_path: Path) -> None:
+def test_lies_are_recorded_and_replayed_as_what_they_are(store: Path) -> None:
     """Each has a recording of its own, and a later session finds each one's."""
-    store = tmp_path / "x.db"
     lies = ["gzip", "br", "foo"]
     with Provider(Script(tuple(Step(Reply(text)) for text in ("plain", *lies)))) as p:
         with Rig("record", store, {"openai": p.url}) as rig, rig.client() as c:

@@ -6,8 +6,8 @@ import asyncio
 import json
 import random
 import socket
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import unquote
@@ -22,7 +22,7 @@ from tests.mitm.wire import CHAT, Received, Wire, body_of, chat, request
 from tests.provider import Answer, Piece, Provider, Reply, Script, Step, event
 from tests.support import free_port, proxy
 from tests.support.chats import NOW, chat as recording
-from tests.support.process import needed
+from tests.support.process import needed, until
 
 SSE = (("content-type", "text/event-stream"),)
 DONE = b"data: [DONE]\n\n"
@@ -228,9 +228,8 @@ def test_the_header_names_a_session_too(tmp_path: Path) -> None:
         assert c.ask(control("POST", "sessions/a/close")).json["hits"] == 1
 
 
-def test_a_live_session_on_a_replay_proxy(tmp_path: Path) -> None:
+def test_a_live_session_on_a_replay_proxy(store: Path) -> None:
     """403 without --allow-live, and nothing is sent. With it: recorded at the session's own upstream, then replayed."""
-    store = tmp_path / "x.db"
     with Provider(Script((Step(Reply("hello")),))) as p:
         with Rig("replay", store) as rig:
             asked = {"name": "a", "mode": "all", "upstreams": {"openai": p.url}}
@@ -272,9 +271,8 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replay_layer, "PATIENCE", 0.25)
 
 
-def test_a_call_that_has_just_ended_counts(tmp_path: Path) -> None:
+def test_a_call_that_has_just_ended_counts(store: Path) -> None:
     """SDKs stop reading at the last event, before we have stored it; a close right then still counts the recording."""
-    store = tmp_path / "x.db"
     with Provider((Step(slow(0.3)),)) as p, Rig("record", store, {"openai": p.url}) as rig:
         ask(rig, "POST", "sessions", {"name": "a"})
         with rig.client() as agent:
@@ -286,9 +284,8 @@ def test_a_call_that_has_just_ended_counts(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_call_that_outlives_its_session_is_recorded(tmp_path: Path) -> None:
+def test_a_call_that_outlives_its_session_is_recorded(store: Path) -> None:
     """The close does not wait for ever, nor lose it: the answer reaches its client, is stored, and the cassette is complete."""
-    store = tmp_path / "x.db"
     with Provider((Step(slow(1.75)), Step(Reply("next")))) as p, Rig("record", store, {"openai": p.url}) as rig:
         ask(rig, "POST", "sessions", {"name": "a"})
         with rig.client() as agent, rig.client() as c:
@@ -309,9 +306,8 @@ def test_a_call_that_outlives_its_session_is_recorded(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_closing_and_opening_in_mid_flight_mixes_nothing(tmp_path: Path) -> None:
+def test_closing_and_opening_in_mid_flight_mixes_nothing(store: Path) -> None:
     """The next session of the name begins at its start; the late answer belongs to the session that asked."""
-    store = tmp_path / "x.db"
     with Provider((Step(slow(1)), Step(Reply("next")))) as p, Rig("record", store, {"openai": p.url}) as rig:
         with rig.client() as agent, rig.client() as c:
             c.ask(control("POST", "sessions", {"name": "a"}))
@@ -327,16 +323,14 @@ def test_closing_and_opening_in_mid_flight_mixes_nothing(tmp_path: Path) -> None
         assert len(recorded(store)) == 2
 
 
-def test_a_paced_replay_goes_on_when_its_session_closes(tmp_path: Path) -> None:
+def test_a_paced_replay_goes_on_when_its_session_closes(store: Path) -> None:
     """Its client gets the whole answer; the next session starts at the first recording."""
-    store = tmp_path / "x.db"
     with Provider((Step(slow(0.4)),)) as p, Rig("record", store, {"openai": p.url}) as rig, rig.client() as c:
         live = c.ask(in_session("a", "hi", stream=True)).body
     with Rig("replay", store) as rig, rig.client() as agent, rig.client() as c:
         c.ask(control("POST", "sessions", {"name": "a", "speed": 0.5}))
         agent.send(in_session("a", "hi", stream=True))
-        while not rig.shell.open and not rig.outcomes:
-            time.sleep(0.005)
+        until(lambda: rig.shell.open or rig.outcomes)
         c.ask(control("POST", "sessions/a/close"))
         c.ask(control("POST", "sessions", {"name": "a"}))
         assert c.ask(in_session("a", "hi", stream=True)).body == live
@@ -509,21 +503,13 @@ def test_hundreds_of_open_sessions_are_listed(tmp_path: Path) -> None:
 def test_opening_one_name_at_once_has_one_winner(tmp_path: Path) -> None:
     """Of twenty clients that open the same session one gets it, the others are told 409."""
     with Rig("replay", tmp_path / "x.db") as rig:
-        found: list[int] = []
-        threads = [
-            threading.Thread(target=lambda: found.append(ask(rig, "POST", "sessions", {"name": "a"}).status))
-            for _ in range(20)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(20) as threads:
+            found = threads.map(lambda _: ask(rig, "POST", "sessions", {"name": "a"}).status, range(20))
         assert sorted(found) == [201] + [409] * 19
 
 
-def test_two_proxies_record_one_cassette(tmp_path: Path) -> None:
+def test_two_proxies_record_one_cassette(store: Path) -> None:
     """The second is refused with the holder's name; after the first has closed it may."""
-    store = tmp_path / "x.db"
     upstream = {"openai": f"http://127.0.0.1:{free_port()}"}
     with proxy("replay", store, upstreams=upstream, options=("--allow-live",), name="one", alone=True) as one:
         one.control("sessions", {"name": "a", "mode": "record"})

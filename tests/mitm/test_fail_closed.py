@@ -144,9 +144,8 @@ def test_what_raises_before_the_release_keeps_the_request_here(
 
 @pytest.mark.parametrize("mode", ["record", "auto", "replay"])
 @pytest.mark.parametrize(("part", "method"), BEFORE + AFTER)
-def test_no_client_hangs_whatever_raises(tape: Path, tmp_path: Path, mode: str, part: str, method: str) -> None:
+def test_no_client_hangs_whatever_raises(tape: Path, store: Path, mode: str, part: str, method: str) -> None:
     """Every request gets an answer or the end of its connection; in replay nothing goes upstream at all."""
-    store = tmp_path / "x.db"
     shutil.copy(tape, store)
     with Provider(Script((Step(Reply("live"), times=None),)), check=False) as p:
         with Rig(mode, store, {"openai": p.url}, **broken(part, method), speed=100) as rig:
@@ -197,11 +196,8 @@ class OnlyTheWall(Recorder):
 
 @pytest.mark.parametrize("recorder", [Recorder, OnlyTheWall])
 @pytest.mark.parametrize("mode", ["record", "passthrough", "replay"])
-def test_with_the_layer_bypassed_nothing_gets_out(
-    tape: Path, tmp_path: Path, mode: str, recorder: type[Recorder]
-) -> None:
+def test_with_the_layer_bypassed_nothing_gets_out(tape: Path, store: Path, mode: str, recorder: type[Recorder]) -> None:
     """What was not released is denied its connection, in plain requests and in tunnels."""
-    store = tmp_path / "x.db"
     shutil.copy(tape, store)
     with (
         Provider(check=False) as p,
@@ -292,10 +288,9 @@ class StrangeError(LLMProxyError):
 
 @pytest.mark.parametrize("mode", ["replay", "auto", "record"])
 def test_an_error_of_ours_is_answered_as_what_it_is(
-    mode: str, tape: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    mode: str, tape: Path, store: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Raised while a request is decided: its status and its text, no traceback, nothing upstream where nothing was sent before."""
-    store = tmp_path / "x.db"
     shutil.copy(tape, store)
     with Provider(check=False) as p, Rig(mode, store, {"openai": p.url}, engine=RefusingEngine) as rig:
         with rig.client() as c:

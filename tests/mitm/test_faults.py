@@ -88,9 +88,8 @@ def test_no_faults_no_difference(tape: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["auto", "record", "once", "passthrough"])
-def test_live_too_a_fault_stands_in_for_the_provider(tmp_path: Path, mode: str) -> None:
+def test_live_too_a_fault_stands_in_for_the_provider(store: Path, mode: str) -> None:
     """Where the provider would be asked it is not; the retry goes there, and is recorded as if it were the first."""
-    store = tmp_path / "x.db"
     with connected(p := Provider(Script(STEPS, ordered=False)), mode, store, faults="http-503@1") as (rig, c):
         assert c.ask(chat("hi")).status == 503
         assert p.requests == []
@@ -101,9 +100,8 @@ def test_live_too_a_fault_stands_in_for_the_provider(tmp_path: Path, mode: str) 
         assert [(row.response.status, row.occurrence) for row in recorded(store)] == [(200, 1)]
 
 
-def test_the_key_is_the_same(tmp_path: Path, tape: Path) -> None:
+def test_the_key_is_the_same(store: Path, tape: Path) -> None:
     """What was recorded under faults replays without them, and the other way round."""
-    store = tmp_path / "x.db"
     with Provider(Script(STEPS, ordered=False)) as p, Rig("auto", store, {"openai": p.url}, faults="reset") as rig:
         assert rig.ask(chat("hi")).status == 0
         assert rig.ask(chat("hi")).status == 200
@@ -169,9 +167,8 @@ def test_a_miss_stays_a_miss(tape: Path) -> None:
         assert rig.outcomes[0].miss
 
 
-def test_an_answer_from_the_provider_is_broken_too_and_not_recorded(tmp_path: Path) -> None:
+def test_an_answer_from_the_provider_is_broken_too_and_not_recorded(store: Path) -> None:
     """What is done to an answer needs one: the provider is asked, its answer is not stored; that of the retry is."""
-    store = tmp_path / "x.db"
     with (
         Provider(Script(STEPS, ordered=False)) as p,
         Rig("record", store, {"openai": p.url}, faults="reset-after") as rig,
@@ -418,9 +415,8 @@ def _status(port: int, number: int) -> int:
         return c.ask(chat(f"question {number}")).status
 
 
-def test_a_bound_hit_is_broken_in_this_runs_words(tmp_path: Path) -> None:
+def test_a_bound_hit_is_broken_in_this_runs_words(store: Path) -> None:
     """Half of the answer names this run's folder; its retry is the bound hit, and nothing of the recorded run is in either."""
-    store = tmp_path / "x.db"
     said = write_run_variables([check_run_variable("cwd", "/tmp/recorded")])
     question, answer = "You are in /tmp/recorded.", "Look into /tmp/recorded/a and then into /tmp/recorded/b, please."
     chats.fill(store, chats.chat(question, answer, run_variables=said))
@@ -438,9 +434,8 @@ def test_a_bound_hit_is_broken_in_this_runs_words(tmp_path: Path) -> None:
         ]
 
 
-def test_a_sample_has_its_own_first_call(questions: Path, tmp_path: Path) -> None:
+def test_a_sample_has_its_own_first_call(questions: Path, store: Path) -> None:
     """Faults of one session are not those of another, nor of another sample of the cassette."""
-    store = tmp_path / "x.db"
     store.write_bytes(questions.read_bytes())
     with Rig("replay", store) as rig:
         rig.control("sessions", {"name": "default", "faults": "http-429"})
@@ -450,9 +445,8 @@ def test_a_sample_has_its_own_first_call(questions: Path, tmp_path: Path) -> Non
         assert ask(rig, "question 2").status == 200
 
 
-def test_a_fork_never_holds_a_fault(questions: Path, tmp_path: Path) -> None:
+def test_a_fork_never_holds_a_fault(questions: Path, store: Path) -> None:
     """What a fork asks anew is struck before the provider is asked; its retry is recorded there, the parent stays as it was."""
-    store = tmp_path / "x.db"
     store.write_bytes(questions.read_bytes())
     before = [row.key for row in recorded(store)]
     with (
@@ -473,9 +467,8 @@ def test_a_fork_never_holds_a_fault(questions: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["http-503", "length"])
-def test_the_request_with_which_a_run_forks_is_struck_too(questions: Path, tmp_path: Path, kind: str) -> None:
+def test_the_request_with_which_a_run_forks_is_struck_too(questions: Path, store: Path, kind: str) -> None:
     """It was never recorded, and goes on live: its client meets the fault, its retry is what the fork begins with."""
-    store = tmp_path / "x.db"
     store.write_bytes(questions.read_bytes())
     with (
         Provider(Script((Step(Reply("a rather long answer"), times=None),))) as p,
@@ -492,9 +485,8 @@ def test_the_request_with_which_a_run_forks_is_struck_too(questions: Path, tmp_p
     assert [(row.response.status, b"rather long" in row.response.body) for row in rows][-2:] == [(200, True)] * 2
 
 
-def test_a_live_session_takes_no_faults_later_either(questions: Path, tmp_path: Path) -> None:
+def test_a_live_session_takes_no_faults_later_either(questions: Path, store: Path) -> None:
     """They would strike nothing of what goes live: refused, as at its beginning; none is what it has."""
-    store = tmp_path / "x.db"
     store.write_bytes(questions.read_bytes())
     with Rig("replay", store, allow_live=True) as rig, rig.client() as c:
         rig.control("sessions", {"name": "default", "live": ["llm"]})
@@ -520,9 +512,8 @@ def test_once_records_what_came_after_the_fault_and_nothing_else(tmp_path: Path)
     assert keys[0] == keys[1] == keys[2]
 
 
-def test_an_upgrade_is_refused_and_the_next_one_is_played(tmp_path: Path) -> None:
+def test_an_upgrade_is_refused_and_the_next_one_is_played(store: Path) -> None:
     """A fault on a WebSocket is one on its upgrade; the recorded talk comes after it."""
-    store = tmp_path / "x.db"
     record_talk(store, ("hello",))
     with Rig("replay", store, faults="http-429") as rig:
         struck_one = Client(rig.port)

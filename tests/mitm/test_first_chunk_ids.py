@@ -28,9 +28,8 @@ def turn(number: int) -> bytes:
 
 
 @pytest.mark.parametrize("mark", ["response.created", "response.completed"])
-def test_an_agent_that_does_not_wait_for_the_end_replays(tmp_path: Path, mark: str) -> None:
+def test_an_agent_that_does_not_wait_for_the_end_replays(store: Path, mark: str) -> None:
     """Each turn is asked when the event before is read, while the answer is still open and not stored; replay knows every one."""
-    store = tmp_path / "x.db"
     steps = [
         Step(
             Answer(

@@ -112,9 +112,8 @@ def channel(rig: Rig) -> Iterator[Any]:
         yield made
 
 
-def test_calls_replay_with_their_trailers_and_statuses(tmp_path: Path) -> None:
+def test_calls_replay_with_their_trailers_and_statuses(store: Path) -> None:
     """Unary calls and streams, at full speed and in their time; nothing reaches the server again, nor a file the key."""
-    store = tmp_path / "x.db"
     with Upstream() as up:
         with grpc.insecure_channel(up.url.partition("://")[2]) as direct:
             wanted = play(direct)
@@ -166,9 +165,8 @@ def test_a_miss_is_a_status_with_our_text(tmp_path: Path) -> None:
         assert len(rig.outcomes) == 3
 
 
-def test_a_call_that_failed_is_asked_anew(tmp_path: Path) -> None:
+def test_a_call_that_failed_is_asked_anew(store: Path) -> None:
     """As after 503: `replay` repeats the failure, `auto` and `once` ask again; a call that was answered with a refusal stands."""
-    store = tmp_path / "x.db"
     with Upstream() as up:
         for mode, code in (("record", "UNAVAILABLE"), ("replay", "UNAVAILABLE"), ("auto", "OK"), ("replay", "OK")):
             with Rig(mode, store, {"xai": up.url}) as rig, channel(rig) as c:

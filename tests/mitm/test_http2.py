@@ -45,10 +45,9 @@ def ask(c: httpx.Client, text: str, **more: object) -> httpx.Response:
 
 
 @pytest.mark.parametrize("speed", [0, 1])
-def test_what_is_recorded_over_one_version_replays_over_the_other(tmp_path: Path, speed: float) -> None:
+def test_what_is_recorded_over_one_version_replays_over_the_other(store: Path, speed: float) -> None:
     """The same key, the same bytes, streams too, at any speed."""
     script = Script((Step(Reply("one")), Step(STREAM), Step(Reply("two"))))
-    store = tmp_path / "x.db"
     with Provider(script) as p, Rig("record", store, {"openai": p.url}) as rig, client(rig) as c, rig.client() as wire:
         first, stream = ask(c, "1").content, ask(c, "2", stream=True).content
         second = wire.ask(chat("3")).body
@@ -94,10 +93,9 @@ def test_a_hundred_streams_share_one_connection(tmp_path: Path) -> None:
         rig.wait_idle()
 
 
-def test_a_stream_that_is_reset_ends_upstream_and_the_others_go_on(tmp_path: Path) -> None:
+def test_a_stream_that_is_reset_ends_upstream_and_the_others_go_on(store: Path) -> None:
     """What came of its answer is kept as left; nothing of it stays open."""
     slow = Answer(200, STREAM.headers, (Piece(b"data: 1\n\n"), *(Piece(b"data: 2\n\n", 0.05) for _ in range(600))))
-    store = tmp_path / "x.db"
     with Provider(Script((Step(slow), Step(Reply("hello"))))) as p, Rig("record", store, {"openai": p.url}) as rig:
         h2, sock = h2_client(), socket.create_connection(("127.0.0.1", rig.port))
         with sock:
@@ -183,9 +181,8 @@ def test_a_client_that_asks_nothing_more_gets_its_answer(tmp_path: Path) -> None
     assert b"".join(each.data for each in got if isinstance(each, h2_events.DataReceived)) == b"12"
 
 
-def test_an_intercepted_client_gets_the_version_that_it_offers(tmp_path: Path) -> None:
+def test_an_intercepted_client_gets_the_version_that_it_offers(store: Path) -> None:
     """HTTP/2 by ALPN, though the provider speaks HTTP/1 alone; and HTTP/1 where nothing else is offered."""
-    store = tmp_path / "x.db"
     with Provider(HELLO, tls=True) as p, pytest.MonkeyPatch.context() as patch:
         patch.setenv("SSL_CERT_FILE", str(p.ca_pem))
         with Rig("auto", store, {"openai": p.url}, forward=True) as rig:

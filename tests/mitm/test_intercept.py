@@ -7,7 +7,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -37,6 +37,7 @@ from llmproxy.protocol import Mode
 from tests.mitm.rig import Rig, recorded
 from tests.mitm.wire import CHAT, Received, Wire, body_of, chat, request
 from tests.provider import Answer, Piece, Provider, Reply, Script, Step
+from tests.support.process import until
 
 OPENAI = "api.openai.com"
 HELLO = Script((Step(Reply("hello"), times=None),))
@@ -90,14 +91,6 @@ def refused(rig: Rig, host: str, port: int, user: str | None = None) -> Received
     """Ask for a tunnel and read the refusal."""
     with rig.client() as c:
         return c.send(connect_bytes(host, port, user)).response()
-
-
-def wait_until(done: Callable[[], bool]) -> None:
-    """Wait for something that happens when a connection has ended; AssertionError after two minutes."""
-    until = time.monotonic() + 120
-    while not done():
-        assert time.monotonic() < until
-        time.sleep(0.01)
 
 
 def say(text: str = "hi") -> bytes:
@@ -196,9 +189,8 @@ def test_an_upstream_with_a_path_is_decrypted(tmp_path: Path) -> None:
 # --- plain http, and other ways in ----------------------------------------------------------------------------------------
 
 
-def test_plain_http_inside_a_connect(tmp_path: Path) -> None:
+def test_plain_http_inside_a_connect(store: Path) -> None:
     """Node tunnels http:// too; it is served like https."""
-    store = tmp_path / "x.db"
     with (
         Provider(HELLO) as p,
         Rig("record", store, {"openai": p.url}, forward=True) as rig,
@@ -209,9 +201,8 @@ def test_plain_http_inside_a_connect(tmp_path: Path) -> None:
         assert c.ask(chat("hi")).headers["x-llmproxy-cache"] == "hit"
 
 
-def test_plain_http_in_absolute_form(tmp_path: Path) -> None:
+def test_plain_http_in_absolute_form(store: Path) -> None:
     """HTTP_PROXY's form, with the session in the proxy's user."""
-    store = tmp_path / "x.db"
     with Provider(HELLO) as p:
         ask = chat("hi", f"{p.url}{CHAT}", headers=basic("mine"))
         with Rig("record", store, {"openai": p.url}, forward=True) as rig, rig.client() as c:
@@ -454,9 +445,8 @@ NAMES = ["plain", "a/b", "mit Leerzeichen", "日本語", "a%b", "x~2", "A" * 100
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_proxy_s_user_is_the_session(tmp_path: Path, name: str) -> None:
+def test_the_proxy_s_user_is_the_session(store: Path, name: str) -> None:
     """As clients send it (decoded) and as it stands in the URL (percent-encoded): one session."""
-    store = tmp_path / "x.db"
     with Provider(HELLO) as p, Rig("record", store, {"openai": p.url}, forward=True) as rig:
         with intercepted(rig, user=quote(name, safe="")) as c:
             assert c.ask(say()).status == 200
@@ -485,15 +475,14 @@ def test_a_user_that_nobody_can_read_is_refused(tape: Path) -> None:
     assert (answer.status, b"user name" in answer.body) == (403, True)
 
 
-def test_each_tunnel_keeps_its_own_session(tmp_path: Path) -> None:
+def test_each_tunnel_keeps_its_own_session(store: Path) -> None:
     """Two clients at once, two sessions; the same words, each recorded in its own cassette."""
-    store = tmp_path / "x.db"
     with Provider(HELLO) as p, Rig("record", store, {"openai": p.url}, forward=True) as rig:
         with intercepted(rig, user="one") as a, intercepted(rig, user="two") as b, intercepted(rig) as c:
             for wire in (a, b, c, a):
                 assert wire.ask(say()).status == 200
         rig.wait_idle()
-        wait_until(lambda: not rig.shell.users)
+        until(lambda: not rig.shell.users)
     assert [(each.cassette, each.occurrence) for each in recorded(store)] == [
         ("one", 1), ("two", 1), ("default", 1), ("one", 2),
     ]  # fmt: skip
@@ -626,7 +615,7 @@ def test_a_tunnel_that_failed_leaves_nothing_behind(tmp_path: Path) -> None:
         with tunnel(rig, "127.0.0.1", 9) as c:
             c.send(b"\x16nothing listens there")
             c.rest()
-        wait_until(lambda: not rig.shell.tunnels)
+        until(lambda: not rig.shell.tunnels)
 
 
 def test_an_earlier_permission_does_not_count_for_a_later_connect(tmp_path: Path) -> None:

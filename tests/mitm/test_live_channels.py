@@ -170,9 +170,8 @@ def test_a_second_run_of_an_agent_is_kept_apart(tape: Path, service: CountingSer
     assert len(service.asked) == 3
 
 
-def test_ids_of_a_live_run_are_its_own(tmp_path: Path) -> None:
+def test_ids_of_a_live_run_are_its_own(store: Path) -> None:
     """Two runs without any tool, each naming answers of its own: each replays whole from its cassette."""
-    store = tmp_path / "x.db"
     answer = '{"id": "resp_%032x", "object": "response", "status": "completed", "model": "gpt-4o", "output": []}'
     steps = [step(path="/v1/responses", json=json.loads(answer % number)) for number in range(1, 7)]
 

@@ -164,9 +164,8 @@ def test_over_stdio_likewise(tape: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_live_too_the_server_never_hears_of_it(tmp_path: Path, mode: str) -> None:
+def test_live_too_the_server_never_hears_of_it(store: Path, mode: str) -> None:
     """In every mode that asks a server, each kind strikes before it is asked; what is recorded then is as if nothing had been."""
-    store = tmp_path / "x.db"
     with tools() as server, Rig(mode, store, {"tools": server.url}) as rig:
         line = Line(rig, stdio := Tools())
         rig.control("sessions", {"name": "default"})

@@ -186,11 +186,10 @@ def test_sound_comes_back_byte_by_byte(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("codings", CODINGS)
-def test_a_compressed_request_is_the_same_request(tmp_path: Path, codings: str) -> None:
+def test_a_compressed_request_is_the_same_request(store: Path, codings: str) -> None:
     """It goes upstream as it came, and is matched by what it says."""
     plain = body_of("hi")
     raw = request(encoded(plain, codings), content_encoding=codings)
-    store = tmp_path / "x.db"
     with Provider(always(json_answer({"ok": True}))) as p, Rig("record", store, {"openai": p.url}) as rig:
         assert ask(rig, raw).status == 200
         assert (p.requests[0].body, p.requests[0].header("content-encoding")) == (encoded(plain, codings), codings)
@@ -277,9 +276,8 @@ def batch_job(c: Wire, boundary: str, polls: int) -> list[object]:
     return [file, made, [state["status"] for state in states], lines, gone]
 
 
-def test_a_batch_runs_offline_as_it_ran(tmp_path: Path) -> None:
+def test_a_batch_runs_offline_as_it_ran(store: Path) -> None:
     """Upload, begin, poll to the end, fetch the lines, delete: every step in its turn, twice."""
-    store = tmp_path / "x.db"
     with Provider(BATCH) as p, Rig("record", store, {"openai": p.url}) as rig, rig.client() as c:
         live = batch_job(c, "one", polls=3)
     assert live[2:4] == [["in_progress", "in_progress", "completed"], LINES]
@@ -289,9 +287,8 @@ def test_a_batch_runs_offline_as_it_ran(tmp_path: Path) -> None:
                 assert batch_job(c, boundary, polls=3) == live
 
 
-def test_polling_advances_and_then_stays_at_the_last(tmp_path: Path) -> None:
+def test_polling_advances_and_then_stays_at_the_last(store: Path) -> None:
     """More polls than were recorded get the last state: a program that is slower offline still ends."""
-    store = tmp_path / "x.db"
     with Provider(BATCH, check=False) as p, Rig("record", store, {"openai": p.url}) as rig, rig.client() as c:
         batch_job(c, "one", polls=3)
     poll = request(b"", "/v1/batches/batch_1", "GET")
@@ -305,9 +302,8 @@ def test_polling_advances_and_then_stays_at_the_last(tmp_path: Path) -> None:
     assert states == ["in_progress", "in_progress", "completed", "in_progress"]
 
 
-def test_a_first_auto_run_polls_live_and_the_next_one_offline(tmp_path: Path) -> None:
+def test_a_first_auto_run_polls_live_and_the_next_one_offline(store: Path) -> None:
     """In `auto` a poll is not answered from the poll before it."""
-    store = tmp_path / "x.db"
     with Provider(BATCH) as p:
         with Rig("auto", store, {"openai": p.url}) as rig, rig.client() as c:
             live = batch_job(c, "one", polls=3)

@@ -8,7 +8,6 @@ import hashlib
 import json
 import os
 import threading
-import time
 from itertools import accumulate
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from tests.provider import Answer, Piece, Provider, Reply, Script, Step, event, 
 from tests.provider.answer import Cut, Framing
 from tests.provider.script import Play
 from tests.support import free_port
+from tests.support.process import until
 
 DONE = b"data: [DONE]\n\n"
 EVENTS = (
@@ -113,9 +113,8 @@ def test_the_fields_that_go_upstream(fields: Fields, expected: Fields) -> None:
     assert upgrade in forward_fields((*fields, upgrade), b"up:1", socket=True)
 
 
-def test_nothing_finished_is_unstored(tmp_path: Path) -> None:
+def test_nothing_finished_is_unstored(store: Path) -> None:
     """When the client has the end of its answer, the answer is in the store."""
-    store = tmp_path / "x.db"
     with upstream(*[Reply("yes")] * 20) as p, Rig("record", store, {"openai": p.url}) as rig, rig.client() as c:
         for n in range(20):
             assert c.ask(chat(f"{n}", stream=bool(n % 2))).whole
@@ -193,10 +192,9 @@ ANSWERS = {
 
 @pytest.mark.parametrize(("answer", "status", "ending"), ANSWERS.values(), ids=ANSWERS.keys())
 def test_every_status_is_recorded_with_its_headers(
-    tmp_path: Path, answer: Answer, status: int, ending: Ending | None
+    store: Path, answer: Answer, status: int, ending: Ending | None
 ) -> None:
     """A bad answer is an answer: status, headers and body are stored, and the client gets them as they are."""
-    store = tmp_path / "x.db"
     with upstream(answer) as p, Rig("record", store, {"openai": p.url}) as rig, rig.client() as c:
         got = c.ask(chat(stream=True))
         assert (got.status, got.body, got.whole) == (status, answer.body, True)
@@ -207,9 +205,8 @@ def test_every_status_is_recorded_with_its_headers(
     assert set(answer.headers) <= set(made.response.headers)
 
 
-def test_an_old_upstream_is_recorded(tmp_path: Path) -> None:
+def test_an_old_upstream_is_recorded(store: Path) -> None:
     """HTTP/1.0 without a length ends with the connection."""
-    store = tmp_path / "x.db"
     old = Answer(200, (("content-type", "application/json"),), (Piece(b'{"old": true}'),), "close", version="HTTP/1.0")
     with upstream(old, Reply("new")) as p, Rig("record", store, {"openai": p.url}) as rig:
         with rig.client() as c:
@@ -219,9 +216,8 @@ def test_an_old_upstream_is_recorded(tmp_path: Path) -> None:
     assert recorded(store)[0].response.body == old.body
 
 
-def test_trailers_of_the_upstream_are_dropped_and_the_answer_is_whole(tmp_path: Path) -> None:
+def test_trailers_of_the_upstream_are_dropped_and_the_answer_is_whole(store: Path) -> None:
     """There mitmproxy raises trailers and leaves the client hanging; here it gets its answer, and may go on."""
-    store = tmp_path / "x.db"
     answer = Answer(200, SSE, tuple(map(Piece, EVENTS)), "chunked", trailers=(("x-sum", "1"),))
     with upstream(answer, Reply("more")) as p, Rig("record", store, {"openai": p.url}) as rig, rig.client() as c:
         got = c.ask(chat(stream=True))
@@ -232,9 +228,8 @@ def test_trailers_of_the_upstream_are_dropped_and_the_answer_is_whole(tmp_path: 
     assert len(rig.outcomes) == 2
 
 
-def test_head_is_recorded_without_a_body(tmp_path: Path) -> None:
+def test_head_is_recorded_without_a_body(store: Path) -> None:
     """A length is announced, and nothing follows."""
-    store = tmp_path / "x.db"
     with upstream(json_answer({"data": []})) as p, Rig("record", store, {"openai": p.url}) as rig, rig.client() as c:
         got = c.ask(request(method="HEAD", target="/v1/models", content_length=""), "HEAD")
         assert (got.status, got.headers["content-length"]) == (200, "11")
@@ -350,9 +345,8 @@ def test_each_stored_request_has_its_own_length(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", ["close", "reset"])
 @pytest.mark.parametrize("framing", ["chunked", "length"])
-def test_an_upstream_that_breaks_off_is_recorded_as_cut(tmp_path: Path, framing: Framing, how: Cut) -> None:
+def test_an_upstream_that_breaks_off_is_recorded_as_cut(store: Path, framing: Framing, how: Cut) -> None:
     """The client sees the break as it happened, and what came before it is kept."""
-    store = tmp_path / "x.db"
     fields = {"chunked": ("transfer-encoding", "chunked"), "length": ("content-length", "1000")}
     first = b"%x\r\n%b\r\n" % (len(EVENTS[0]), EVENTS[0]) if framing == "chunked" else EVENTS[0]
     # The pause is for the RST, which overtakes what was sent just before.
@@ -368,9 +362,8 @@ def test_an_upstream_that_breaks_off_is_recorded_as_cut(tmp_path: Path, framing:
 
 
 @pytest.mark.parametrize("how", ["close", "reset"])
-def test_a_client_that_leaves_early_is_told_from_an_upstream_that_breaks_off(tmp_path: Path, how: str) -> None:
+def test_a_client_that_leaves_early_is_told_from_an_upstream_that_breaks_off(store: Path, how: str) -> None:
     """Agents leave at the first tool call."""
-    store = tmp_path / "x.db"
     with upstream(sse(*EVENTS, wait=0.3)) as p, Rig("record", store, {"openai": p.url}) as rig:
         with rig.client() as c:
             c.send(chat(stream=True)).until(EVENTS[0])
@@ -413,9 +406,8 @@ def test_an_answer_that_its_client_always_leaves_is_asked_live_twice_and_one_tha
 
 
 @pytest.mark.parametrize("first", ["leaves", "reads on"])
-def test_who_asks_once_more_in_a_run_gets_what_was_left_live_once(tmp_path: Path, first: str) -> None:
+def test_who_asks_once_more_in_a_run_gets_what_was_left_live_once(store: Path, first: str) -> None:
     """Whether the one before left as recorded or saw the break: what comes then is whole, and all get it from then on."""
-    store = tmp_path / "x.db"
     with upstream(*[sse(*EVENTS, wait=0.3)] * 3) as p:
         for run in range(3):
             with Rig("once", store, {"openai": p.url}) as rig:
@@ -436,9 +428,8 @@ def test_who_asks_once_more_in_a_run_gets_what_was_left_live_once(tmp_path: Path
 
 
 @pytest.mark.parametrize("mode", ["auto", "once"])
-def test_who_reads_on_after_an_interrupted_run_gets_the_answer_live(tmp_path: Path, mode: str) -> None:
+def test_who_reads_on_after_an_interrupted_run_gets_the_answer_live(store: Path, mode: str) -> None:
     """An answer that was left once is no recording of what the agent reads."""
-    store = tmp_path / "x.db"
     with upstream(*[sse(*EVENTS, wait=0.3)] * 2) as p:
         with Rig(mode, store, {"openai": p.url}) as rig:
             with rig.client() as c:
@@ -453,9 +444,8 @@ def test_who_reads_on_after_an_interrupted_run_gets_the_answer_live(tmp_path: Pa
     assert made.response.ending is Ending.COMPLETE
 
 
-def test_a_client_that_closes_at_the_terminator_has_a_complete_recording(tmp_path: Path) -> None:
+def test_a_client_that_closes_at_the_terminator_has_a_complete_recording(store: Path) -> None:
     """openai-python closes right after [DONE], before HTTP says that the answer is over."""
-    store = tmp_path / "x.db"
     with upstream(Answer(200, SSE, (*map(Piece, EVENTS), Piece(b"\n", 0.5)), "chunked")) as p:  # noqa: SIM117 - upstream outside, proxy inside
         with Rig("record", store, {"openai": p.url}) as rig:
             with rig.client() as c:
@@ -467,15 +457,13 @@ def test_a_client_that_closes_at_the_terminator_has_a_complete_recording(tmp_pat
 
 
 @pytest.mark.parametrize("uploaded", [True, False])
-def test_a_client_that_leaves_before_the_answer_leaves_nothing_behind(tmp_path: Path, uploaded: bool) -> None:
+def test_a_client_that_leaves_before_the_answer_leaves_nothing_behind(store: Path, uploaded: bool) -> None:
     """Nothing came, so nothing is recorded, and nothing stays open; half a request is none."""
-    store = tmp_path / "x.db"
     slow = Provider(Script((Step(json_answer({}).late(1)),)), check=uploaded)
     with slow as p, Rig("record", store, {"openai": p.url}) as rig:
         with rig.client() as c:
             c.send(chat() if uploaded else chat()[:-10])
-            while not (p.requests if uploaded else p.connections):
-                time.sleep(0.01)
+            until(lambda: p.requests if uploaded else p.connections)
         (outcome,) = rig.wait_outcomes(1)
         rig.wait_idle()
         assert len(p.requests) == uploaded
@@ -565,9 +553,8 @@ def test_prefixes_of_ours_are_taken_off(tmp_path: Path, target: str, base: str, 
 
 @pytest.mark.parametrize("mode", ["record", "auto"])
 @pytest.mark.parametrize("size", [1, 7, 4096])
-def test_a_chunked_upload_arrives_whole(tmp_path: Path, mode: str, size: int) -> None:
+def test_a_chunked_upload_arrives_whole(store: Path, mode: str, size: int) -> None:
     """Whatever the chunks, extensions and trailers: the body upstream and the body recorded are the same."""
-    store = tmp_path / "x.db"
     raw = chunked(body_of("é" * 100), size, end=b"0;ext=1\r\nx-trailer: 1\r\n\r\n")
     with upstream(Reply("ok"), Reply("ok")) as p, Rig(mode, store, {"openai": p.url}) as rig, rig.client() as c:
         assert c.ask(raw).status == 200
@@ -609,8 +596,7 @@ def test_a_big_upload_streams_through(tmp_path: Path) -> None:
     body = megabyte * 50
     with upstream(Reply("ok")) as p, Rig("record", store, {"openai": p.url}) as rig, rig.client(30) as c:
         c.send(request(b"", content_length=str(len(body))) + megabyte)
-        while not p.connections:  # for ever, if it waited for the last byte
-            time.sleep(0.01)
+        until(lambda: p.connections)  # never, if it waited for the last byte
         for _ in range(49):
             c.send(megabyte)
         assert c.response().status == 200
@@ -619,9 +605,8 @@ def test_a_big_upload_streams_through(tmp_path: Path) -> None:
     assert len(recorded(store)) == 1
 
 
-def test_a_body_over_the_limit_is_forwarded_and_its_loss_said(tmp_path: Path) -> None:
+def test_a_body_over_the_limit_is_forwarded_and_its_loss_said(store: Path) -> None:
     """What cannot be matched is not recorded, and the line says so; the client is served."""
-    store = tmp_path / "x.db"
     for mode in ("record", "auto"):
         with upstream(Reply("ok"), Reply("ok")) as p, Rig(mode, store, {"openai": p.url}, max_request=10_000) as rig:
             with rig.client() as c:

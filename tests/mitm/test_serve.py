@@ -34,7 +34,7 @@ from llmproxy.report.console import Console
 from tests.mitm.rig import Rig, connected, recorded
 from tests.mitm.wire import Wire, chat
 from tests.provider import Answer, Piece, Provider, Reply, Script, Step, event, throttled
-from tests.support.process import clean_env
+from tests.support.process import clean_env, until
 from tests.support.proxy import Proxy, alone as proxy, start
 
 EVENT = event({"choices": [{"delta": {"content": "x"}}]})
@@ -81,9 +81,8 @@ def wait_refused(port: int) -> None:
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
-def test_a_signal_in_mid_stream_keeps_what_came(tmp_path: Path, how: signal.Signals) -> None:
+def test_a_signal_in_mid_stream_keeps_what_came(store: Path, how: signal.Signals) -> None:
     """Open answers get five seconds, then are marked as cut; exit 0, and the store is one file."""
-    store = tmp_path / "x.db"
     endless = Answer(200, SSE, tuple(Piece(EVENT, 0.1) for _ in range(2_000)), "chunked")
     with Provider(Script((Step(Reply("ok"), user="first"), Step(endless))), check=False) as p:
         px = start("record", store, upstreams={"openai": p.url}, alone=True)
@@ -103,9 +102,8 @@ def test_a_signal_in_mid_stream_keeps_what_came(tmp_path: Path, how: signal.Sign
     assert "Traceback" not in px.stderr
 
 
-def test_an_answer_that_ends_in_time_is_whole(tmp_path: Path) -> None:
+def test_an_answer_that_ends_in_time_is_whole(store: Path) -> None:
     """A signal lets a short answer come to its end, and nothing new begins."""
-    store = tmp_path / "x.db"
     gate = threading.Event()
     answer = Answer(200, SSE, (Piece(EVENT), Piece(b"data: [DONE]\n\n", after=gate)), "chunked")
     with Provider(Script((Step(answer),)), check=False) as p:
@@ -147,9 +145,8 @@ def test_killed_in_mid_recording_loses_nothing_that_was_answered(tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_a_second_recorder_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_second_recorder_is_refused_by_name(store: Path) -> None:
     """Two recorders would mix; another cassette of the same store is free."""
-    store = tmp_path / "x.db"
     with Provider(Script((Step(Reply("a"), times=None),))) as p:
         up = {"openai": p.url}
         with (  # noqa: SIM117 - upstream outside, proxy inside
@@ -168,9 +165,8 @@ def test_a_second_recorder_is_refused_by_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_no_credential_stands_in_any_file(tmp_path: Path) -> None:
+def test_no_credential_stands_in_any_file(store: Path) -> None:
     """Headers, query, body, an error that echoes the key, a miss, the log: nothing of it stays."""
-    store = tmp_path / "x.db"
     echo = throttled(1, f"Incorrect API key provided: {CANARY}.")
     secret = {
         "authorization": f"Bearer {CANARY}", "cookie": f"s={CANARY}", "x-api-key": CANARY, "x-goog-api-key": CANARY,
@@ -233,9 +229,8 @@ def test_a_full_disk_costs_the_recording_never_the_answer(tmp_path: Path) -> Non
     assert recorded(store)[0].response.body.startswith(b"{")
 
 
-def test_idle_connections_go_first_where_descriptors_are_few(tmp_path: Path) -> None:
+def test_idle_connections_go_first_where_descriptors_are_few(store: Path, tmp_path: Path) -> None:
     """Of 40 descriptors, sixty clients that stay: each is answered, the longest idle ones are closed, and that is said."""
-    store = tmp_path / "x.db"
     with Provider(Script((Step(Reply("yes"), times=None),))) as p:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -279,9 +274,8 @@ def newer(path: Path) -> None:
 @pytest.mark.parametrize(
     "mode", ["replay", "record", *(pytest.param(each, marks=pytest.mark.slow) for each in ("auto", "once"))]
 )
-def test_a_store_that_is_none_is_refused_and_left_alone(tmp_path: Path, mode: str) -> None:
+def test_a_store_that_is_none_is_refused_and_left_alone(store: Path, mode: str) -> None:
     """Never treated as empty, never overwritten."""
-    store = tmp_path / "x.db"
     store.write_bytes(b"- request: this is a YAML file\n" * 100)
     done = refused(store, mode=mode)
     assert done.returncode == 3
@@ -307,9 +301,8 @@ def test_a_store_in_a_folder_that_cannot_be_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("more", [False, True])
-def test_a_store_that_is_emptied_under_a_recorder_is_no_success(tmp_path: Path, more: bool) -> None:
+def test_a_store_that_is_emptied_under_a_recorder_is_no_success(store: Path, more: bool) -> None:
     """`: > x.db` beside it: the client gets its answers, and the exit code is 3 whether or not another one comes."""
-    store = tmp_path / "x.db"
     with Provider(Script((Step(Reply("yes"), times=None),))) as p:
         px = start("record", store, upstreams={"openai": p.url}, alone=True)
         with Wire(px.port) as c:
@@ -326,9 +319,8 @@ def test_a_store_that_is_emptied_under_a_recorder_is_no_success(tmp_path: Path, 
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anything")
-def test_a_read_only_store_replays_and_does_not_record(tmp_path: Path) -> None:
+def test_a_read_only_store_replays_and_does_not_record(store: Path) -> None:
     """Record says what to do instead."""
-    store = tmp_path / "x.db"
     FileStore.open(store, writable=True, now=time.time).close()
     store.chmod(0o444)
     done = refused(store)
@@ -336,9 +328,8 @@ def test_a_read_only_store_replays_and_does_not_record(tmp_path: Path) -> None:
     assert "read-only" in done.stderr
 
 
-def test_a_locked_store_costs_the_recording_never_the_answer(tmp_path: Path) -> None:
+def test_a_locked_store_costs_the_recording_never_the_answer(store: Path) -> None:
     """Another program holds the file: the client is served, the loss is said, exit 3."""
-    store = tmp_path / "x.db"
     with Provider(Script((Step(Reply("a"), times=None),))) as p:
         px = start("auto", store, upstreams={"openai": p.url}, alone=True)
         with Wire(px.port, 30) as c, closing(sqlite3.connect(store, isolation_level=None)) as other:
@@ -354,9 +345,8 @@ def test_a_locked_store_costs_the_recording_never_the_answer(tmp_path: Path) -> 
     assert len(recorded(store)) == 2
 
 
-def test_a_taken_port_is_said_and_nothing_is_made(tmp_path: Path) -> None:
+def test_a_taken_port_is_said_and_nothing_is_made(store: Path) -> None:
     """Exit 3 with the port, and no store."""
-    store = tmp_path / "x.db"
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -373,18 +363,16 @@ def test_a_taken_port_is_said_and_nothing_is_made(tmp_path: Path) -> None:
         claim_port("203.0.113.1", 8080)
 
 
-def test_misses_decide_the_exit_code_if_asked(tmp_path: Path) -> None:
+def test_misses_decide_the_exit_code_if_asked(store: Path) -> None:
     """--fail-on-miss: 4."""
-    store = tmp_path / "x.db"
     FileStore.open(store, writable=True, now=time.time).close()
     with proxy("replay", store, options=("--fail-on-miss",)) as px, Wire(px.port) as c:
         assert c.ask(chat("hi")).status == 404
     assert px.exit_code == 4
 
 
-def test_a_store_that_appears_later_is_replayed(tmp_path: Path) -> None:
+def test_a_store_that_appears_later_is_replayed(store: Path) -> None:
     """Replay may be started before anything was recorded; it says so, and serves what comes."""
-    store = tmp_path / "x.db"
     with Provider(Script((Step(Reply("a")),))) as p, proxy("replay", store) as px, Wire(px.port) as c:
         assert "there is no store" in px.stdout
         assert c.ask(chat("hi")).status == 404
@@ -539,10 +527,7 @@ def test_the_last_line_counts_what_was_still_being_stored(tmp_path: Path) -> Non
     with connected(Provider(Script((Step(answer),))), "record", tmp_path / "x.db", shell=ClosesOnce) as (rig, c):
         rig.shell._writer.submit(written.wait, 120)
         c.send(chat("hi", stream=True)).until(EVENT)
-        until = time.monotonic() + 120
-        while not rig.shell._commits:
-            assert time.monotonic() < until, "the answer never came to its end"
-            time.sleep(0.01)
+        until(lambda: rig.shell._commits)  # the answer has come to its end
         closed().result(120)
     assert totals.recorded == 1
     assert "1 recorded" in said.getvalue()

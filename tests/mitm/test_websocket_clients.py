@@ -195,11 +195,8 @@ Check = Callable[[], None]
 @pytest.mark.slow
 @pytest.mark.sdk
 @pytest.mark.parametrize(("environment", "client"), CASES)
-def test_a_client_hears_in_replay_what_it_heard_live(
-    drive: Drive, environment: str, client: str, tmp_path: Path
-) -> None:
+def test_a_client_hears_in_replay_what_it_heard_live(drive: Drive, environment: str, client: str, store: Path) -> None:
     """Recorded through the proxy and replayed with the upstream gone, a real client prints the very same events."""
-    store = tmp_path / "x.db"
     tls = client in (
         "genai-live",
         "openai-realtime-node",

@@ -8,7 +8,6 @@ import logging
 import socket
 import ssl
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from llmproxy.mitm.websocket_recorder import is_upgrade, prepare_upgrade
 from tests.mitm.rig import Rig, recorded
 from tests.mitm.wire import request
 from tests.provider.websocket import Client, Gone, Peer, Upstream
+from tests.support.process import until
 
 SECRET = "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789ABCD"
 
@@ -126,15 +126,14 @@ def test_secrets_reach_no_store(tmp_path: Path) -> None:
             assert client.hear()["type"] == "response.done"
 
 
-def test_a_refused_upgrade_is_an_answer_like_any_other(tmp_path: Path) -> None:
+def test_a_refused_upgrade_is_an_answer_like_any_other(store: Path) -> None:
     """The client gets status and body, it is recorded, and replayed in its turn."""
     body = json.dumps({"error": {"message": "no such model"}}).encode()
-    path = tmp_path / "x.db"
-    with Upstream(answering, refuse=(400, body)) as upstream, Rig("record", path, {"openai": upstream.url}) as rig:
+    with Upstream(answering, refuse=(400, body)) as upstream, Rig("record", store, {"openai": upstream.url}) as rig:
         with Client(rig.port) as client:
             assert (client.status, client.body) == (400, body)
         rig.wait_outcomes(1)
-    with Rig("replay", path) as rig, Client(rig.port) as client:
+    with Rig("replay", store) as rig, Client(rig.port) as client:
         assert (client.status, client.body) == (400, body)
         assert client.headers["x-llmproxy-cache"] == "hit"
 
@@ -152,49 +151,46 @@ def test_an_upstream_that_is_not_there_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("code", "reason"), [(1000, ""), (4008, "told to"), (1011, "x" * 123)])
-def test_the_servers_end_reaches_the_client_after_it_was_stored(tmp_path: Path, code: int, reason: str) -> None:
+def test_the_servers_end_reaches_the_client_after_it_was_stored(store: Path, code: int, reason: str) -> None:
     """Code and reason as they were; whoever heard the end finds the recording there."""
-    path = tmp_path / "x.db"
     with (
         Upstream(answering) as upstream,
-        Rig("record", path, {"openai": upstream.url}) as rig,
+        Rig("record", store, {"openai": upstream.url}) as rig,
         Client(rig.port) as client,
     ):
         gone = client.say({"type": "hang up", "code": code, "reason": reason}).end()
         assert (gone.code, gone.reason) == (code, reason)
-        (kept,) = recorded(path)
+        (kept,) = recorded(store)
         assert kept.response.ending == "complete"
 
 
-def test_a_server_that_breaks_off_is_a_break_for_the_client(tmp_path: Path) -> None:
+def test_a_server_that_breaks_off_is_a_break_for_the_client(store: Path) -> None:
     """No made-up goodbye: 1006 at the client, 1006 in the recording, which is cut; in replay the same."""
-    path = tmp_path / "x.db"
-    with Upstream(answering) as upstream, Rig("record", path, {"openai": upstream.url}) as rig:
+    with Upstream(answering) as upstream, Rig("record", store, {"openai": upstream.url}) as rig:
         with Client(rig.port) as client:
             client.say({"type": "a"}).next()
             assert client.say({"type": "cut"}).end().code == 1006
         rig.wait_idle()
-    (kept,) = recorded(path)
+    (kept,) = recorded(store)
     assert (kept.response.ending, decode(kept.response.body)[-1].close) == ("cut", 1006)
-    with Rig("replay", path) as rig, Client(rig.port) as client:
+    with Rig("replay", store) as rig, Client(rig.port) as client:
         client.say({"type": "a"}).next()
         assert client.say({"type": "cut"}).end().code == 1006
 
 
 @pytest.mark.parametrize("left", [b"", b"\x81", b"\x81\xfe\x01\x00\x00"])
-def test_a_client_that_breaks_off_is_kept_so_far(tmp_path: Path, left: bytes) -> None:
+def test_a_client_that_breaks_off_is_kept_so_far(store: Path, left: bytes) -> None:
     """Cut in mid-frame or between two: what was whole is kept. Whole is the conversation if the server owed nothing."""
-    path = tmp_path / "x.db"
 
     def cut(client: Client) -> None:
         client.sock.sendall(left)
         client.cut()
 
-    with Upstream(answering) as upstream, Rig("record", path, {"openai": upstream.url}) as rig:
+    with Upstream(answering) as upstream, Rig("record", store, {"openai": upstream.url}) as rig:
         record(rig, {"type": "a"}, end=cut)
         rig.wait_outcomes(1)
         rig.wait_idle()
-    (kept,) = recorded(path)
+    (kept,) = recorded(store)
     assert [each.close for each in decode(kept.response.body)] == [None, None, 1006]
     assert kept.response.ending == "complete"
 
@@ -226,14 +222,13 @@ def test_a_client_that_left_before_its_answer_is_no_hit_in_auto(tmp_path: Path) 
     assert [each.response.ending for each in recorded(path)] == ["complete"]
 
 
-def test_auto_records_a_conversation_that_has_changed_at_the_second_try(tmp_path: Path) -> None:
+def test_auto_records_a_conversation_that_has_changed_at_the_second_try(store: Path) -> None:
     """A hit cannot be taken back: the socket is closed with 4404, and the next one goes through."""
-    path = tmp_path / "x.db"
     with Upstream(answering) as upstream:
-        with Rig("record", path, {"openai": upstream.url}) as rig:
+        with Rig("record", store, {"openai": upstream.url}) as rig:
             record(rig, {"type": "a"})
             rig.wait_outcomes(1)
-        with Rig("auto", path, {"openai": upstream.url}) as rig:
+        with Rig("auto", store, {"openai": upstream.url}) as rig:
             with Client(rig.port) as client:
                 assert client.say({"type": "b"}).end().code == 4404
             assert record(rig, {"type": "b"})[0]["of"] == {"type": "b"}
@@ -332,8 +327,7 @@ def test_an_open_socket_is_kept_when_the_proxy_ends(tmp_path: Path) -> None:
         client = Client(rig.port)
         client.say({"type": "a"}).next()
         client.say({"type": "hold"})
-        while len(upstream.heard) < 2:
-            time.sleep(0.01)
+        until(lambda: len(upstream.heard) > 1)
         rig.stop()
         client.sock.close()
         (outcome,) = rig.outcomes
@@ -348,9 +342,7 @@ def test_an_upstream_hears_no_goodbye_of_a_client_that_broke_off(tmp_path: Path)
         record(rig, {"type": "a"}, end=Client.cut)
         rig.wait_outcomes(1)
         rig.wait_idle()
-        until = time.monotonic() + 120
-        while not upstream.ended and time.monotonic() < until:
-            time.sleep(0.01)
+        until(lambda: upstream.ended)
         assert [gone.code for gone in upstream.ended] == [1006]
 
 
@@ -430,10 +422,9 @@ def test_only_what_can_be_taken_apart_is_offered(offered: str, kept: str | None)
     assert upgrade.headers.get("sec-websocket-extensions") == kept
 
 
-def test_sockets_of_one_session_at_once_are_kept_apart(tmp_path: Path) -> None:
+def test_sockets_of_one_session_at_once_are_kept_apart(store: Path) -> None:
     """Twenty sockets of one cassette at once: every conversation is kept whole."""
-    path = tmp_path / "x.db"
-    with Upstream(answering) as upstream, Rig("record", path, {"openai": upstream.url}) as rig:
+    with Upstream(answering) as upstream, Rig("record", store, {"openai": upstream.url}) as rig:
         clients = [Client(rig.port) for _ in range(20)]
         for n, client in enumerate(clients):
             client.say({"type": "a", "n": n})
@@ -442,6 +433,6 @@ def test_sockets_of_one_session_at_once_are_kept_apart(tmp_path: Path) -> None:
                 assert client.hear()["of"]["n"] == n
         rig.wait_outcomes(20)
         assert rig.shell.losses == 0
-    assert [decode(each.response.body)[0].data for each in recorded(path)].count('{"type": "a", "n": 3}') == 1
-    assert sorted(each.occurrence for each in recorded(path)) == list(range(1, 21))
+    assert [decode(each.response.body)[0].data for each in recorded(store)].count('{"type": "a", "n": 3}') == 1
+    assert sorted(each.occurrence for each in recorded(store)) == list(range(1, 21))
     assert upstream.ended == [Gone(1000)] * 20 or all(gone.code == 1000 for gone in upstream.ended)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from tests.mitm.rig import Rig, recorded
 from tests.mitm.wire import Received, chat
 from tests.provider import Answer, Piece, Provider, Script, Step, json_answer
 from tests.provider.answer import Framing
+from tests.support.process import until
 
 SSE = (("content-type", "text/event-stream"),)
 PIECES = (b'data: {"choices":[{"index":0,"delta":{"content":"a"}}]}\n\n', b"data: [DONE]\n\n")
@@ -80,10 +80,9 @@ def test_who_sent_half_a_request_and_no_more_is_gone(tmp_path: Path) -> None:
         rig.wait_idle()
 
 
-def test_who_shuts_and_then_closes_is_noticed_with_the_next_piece(tmp_path: Path) -> None:
+def test_who_shuts_and_then_closes_is_noticed_with_the_next_piece(store: Path) -> None:
     """The provider is not listened to for ever for somebody who has gone meanwhile."""
     endless = Answer(200, SSE, tuple(Piece(PIECES[0], 0.02) for _ in range(2_000)), "chunked")
-    store = tmp_path / "x.db"
     with Provider(Script((Step(endless),))) as p, Rig("record", store, {"openai": p.url}) as rig:
         with rig.client() as c:
             c.send(chat(stream=True))
@@ -110,10 +109,7 @@ def test_on_this_machine_it_is_known_who_has_gone(*, gone: bool) -> None:
             if gone:
                 client.close()
             assert served.recv(1) == b""
-            until = time.monotonic() + 60
-            while is_peer_gone(peer, served.getsockname()) is not gone and time.monotonic() < until:
-                time.sleep(0.01)
-            assert is_peer_gone(peer, served.getsockname()) is gone
+            until(lambda: is_peer_gone(peer, served.getsockname()) is gone)
 
 
 @pytest.mark.parametrize("addresses", [(None, None), (("a",), ("b",)), ("", ""), (os.sep, os.sep)])

@@ -20,6 +20,7 @@ from llmproxy.protocol import Decision
 from tests.mitm.rig import Rig, recorded
 from tests.mitm.wire import body_of, chat, chunked, request
 from tests.provider import Provider, Reply, Script, Step
+from tests.support.process import until
 
 
 class Counting(ReplayLayer):
@@ -138,10 +139,7 @@ def test_a_client_that_leaves_in_the_middle_is_forgotten(tape: Path, sent: int) 
         with rig.client() as c:
             c.send(chat("one")[:sent])
         rig.wait_idle()
-        until = time.monotonic() + 120
-        while rig.shell.fronts:
-            assert time.monotonic() < until, "a connection that is gone is still known"
-            time.sleep(0.01)
+        until(lambda: not rig.shell.fronts)  # a connection that is gone is known no more
         assert rig.shell.arrived == {}
         assert [outcome.status for outcome in rig.outcomes] in ([], [0])
 
@@ -163,9 +161,9 @@ def test_who_does_not_read_is_not_served_without_end(tape: Path) -> None:
     with Rig("replay", tape) as rig, socket.create_connection(("127.0.0.1", rig.port), timeout=2) as plain:
         with pytest.raises(TimeoutError):  # else the proxy took everything although nobody reads
             plain.sendall(block * offered)
-        served, last, until = len(rig.outcomes), -1, time.monotonic() + 120
+        served, last, latest = len(rig.outcomes), -1, time.monotonic() + 120
         while served != last or not served:  # the machine may be busy: what is still in its pipes is served
-            assert time.monotonic() < until, "the proxy goes on although nobody reads"
+            assert time.monotonic() < latest, "the proxy goes on although nobody reads"
             time.sleep(1)
             served, last = len(rig.outcomes), served
         assert 0 < served < offered * 50 / 2
@@ -191,9 +189,8 @@ def test_a_body_over_what_is_held_is_the_layers(tape: Path, layer: type[Counting
 
 
 @pytest.mark.parametrize("mode", ["auto", "record"])
-def test_recording_goes_through_the_layer_once(tape: Path, tmp_path: Path, mode: str) -> None:
+def test_recording_goes_through_the_layer_once(tape: Path, store: Path, mode: str) -> None:
     """What is forwarded is counted once, recorded once and asked upstream once, in front of hits or behind them."""
-    store = tmp_path / "x.db"
     shutil.copy(tape, store)
     with Provider(Script((Step(Reply("live"), times=None),))) as p:
         with Rig(mode, store, {"openai": p.url}) as rig, rig.client() as c:

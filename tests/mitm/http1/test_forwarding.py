@@ -31,11 +31,10 @@ class Late(Recorder):
 
 @pytest.mark.parametrize("recorder", [Recorder, Late])
 @pytest.mark.parametrize("framing", ["chunked", "close", "length"])
-def test_pieces_keep_their_order_and_framing(tmp_path: Path, framing: Framing, recorder: type[Recorder]) -> None:
+def test_pieces_keep_their_order_and_framing(store: Path, framing: Framing, recorder: type[Recorder]) -> None:
     """None overtakes its head, an end or another piece, and what is recorded is what the client got."""
     answer = Answer(200, SSE, tuple(Piece(part, 0.01 if n % 5 == 0 else 0) for n, part in enumerate(PARTS)), framing)
     steps = (Step(answer, times=None),)
-    store = tmp_path / "x.db"
     with Provider(Script(steps)) as p, Rig("record", store, {"openai": p.url}, recorder=recorder) as rig:
         for _ in range(2):
             with rig.client() as c:
@@ -59,11 +58,10 @@ def test_the_connection_goes_on(tmp_path: Path) -> None:
         assert p.connections == 1
 
 
-def test_who_does_not_read_is_not_read_for(tmp_path: Path) -> None:
+def test_who_does_not_read_is_not_read_for(store: Path) -> None:
     """An upstream is read as fast as the client takes it, on a connection's first answer and on later ones; then all of it arrives."""
     pieces = tuple(Piece(b"x" * 65_536) for _ in range(BIG // 65_536))
     steps = (Step(Answer(200, SSE, pieces, "chunked"), times=None),)
-    store = tmp_path / "x.db"
     with Provider(Script(steps)) as p, Rig("record", store, {"openai": p.url}) as rig, rig.client(60) as c:
         c.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
         for number in range(2):

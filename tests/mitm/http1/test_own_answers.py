@@ -69,9 +69,8 @@ def rows(store: Path) -> int:
         return int(db.execute("select count(*) from interactions").fetchone()[0])
 
 
-def test_an_answer_that_was_acknowledged_is_stored(tmp_path: Path) -> None:
+def test_an_answer_that_was_acknowledged_is_stored(store: Path) -> None:
     """The shim hears of it when others can read it; the limit of requests that are matched is none for a tool's answer."""
-    store = tmp_path / "x.db"
     with Rig("record", store, max_request=1000) as rig, rig.client() as client:
         for number, text in ((1, "x"), (2, "x"), (3, "x" * MAX_HELD)):
             assert post(client, heard(number)) == (200, {"out": "", "forward": number})
@@ -183,9 +182,8 @@ def test_who_was_idle_goes_on_with_another_connection(tmp_path: Path) -> None:
         assert post(client, answered(1)) == (200, {})
 
 
-def test_what_a_killed_shim_waited_for_is_lost(tmp_path: Path) -> None:
+def test_what_a_killed_shim_waited_for_is_lost(store: Path) -> None:
     """Nothing half is kept, and nobody waits for it; another shim's calls go on."""
-    store = tmp_path / "x.db"
     with Rig("record", store) as rig, rig.client() as other:
         assert post(other, told(line=json.loads(heard(1))["line"], connection="d"))[0] == 200
         with rig.client() as client:
@@ -197,9 +195,8 @@ def test_what_a_killed_shim_waited_for_is_lost(tmp_path: Path) -> None:
     assert rows(store) == 1
 
 
-def test_what_a_proxy_that_ends_waits_for_is_not_kept(tmp_path: Path) -> None:
+def test_what_a_proxy_that_ends_waits_for_is_not_kept(store: Path) -> None:
     """A call of a tool without its answer is no recording, not even of a cut answer."""
-    store = tmp_path / "x.db"
     with Rig("record", store) as rig, rig.client() as client:
         assert post(client, heard(1))[0] == 200
         assert post(client, heard(2))[0] == 200
@@ -207,9 +204,8 @@ def test_what_a_proxy_that_ends_waits_for_is_not_kept(tmp_path: Path) -> None:
     assert rows(store) == 1
 
 
-def test_servers_whose_names_begin_alike_are_two(tmp_path: Path) -> None:
+def test_servers_whose_names_begin_alike_are_two(store: Path) -> None:
     """A name with a slash is a name: the one is not answered with what the other said."""
-    store = tmp_path / "x.db"
     with Rig("record", store) as rig, rig.client() as client:
         assert post(client, told(**json.loads(heard(1)) | {"server": "a/b"}))[0] == 200
         assert post(client, answered(1)) == (200, {})
@@ -219,9 +215,8 @@ def test_servers_whose_names_begin_alike_are_two(tmp_path: Path) -> None:
             assert ("isError" not in post(client, call)[1]["out"]) is hit
 
 
-def test_what_a_server_never_answered_is_an_error_in_replay(tmp_path: Path) -> None:
+def test_what_a_server_never_answered_is_an_error_in_replay(store: Path) -> None:
     """A proxy of before that ended in the middle of a call stored that it was cut; nobody waits for ever for the rest."""
-    store = tmp_path / "x.db"
     with Rig("record", store) as rig, rig.client() as client:
         assert post(client, heard(1))[0] == 200
         assert post(client, answered(1)) == (200, {})

@@ -348,9 +348,8 @@ def test_the_second_run_of_an_agent_gets_the_same_answers(tape: Path) -> None:
     assert runs == [["hello", "one", "two", "429", "at last"]] * 3
 
 
-def test_sessions_are_apart(tape: Path, tmp_path: Path) -> None:
+def test_sessions_are_apart(tape: Path, store: Path) -> None:
     """By URL, by header, by sample: each walks by itself, through its own cassette."""
-    store = tmp_path / "x.db"
     steps = tuple(Step(Reply(f"{n}"), user="hi") for n in range(4))
     names = ("/s/a/v1", "/s/a~2/v1", "/s/b%20b/v1")
     with Provider(Script(steps)) as p, Rig("record", store, {"openai": p.url}) as rig, rig.client() as c:
@@ -399,9 +398,8 @@ def test_32_clients_record_and_replay_without_mixing(tmp_path: Path) -> None:
 # --- hits and misses on one connection ------------------------------------------------------------------------------------
 
 
-def test_a_hit_after_a_miss_on_one_connection_is_exact(tape: Path, tmp_path: Path) -> None:
+def test_a_hit_after_a_miss_on_one_connection_is_exact(tape: Path, store: Path) -> None:
     """The layer takes the connection back after what it handed on; one connection upstream serves all misses."""
-    store = tmp_path / "x.db"
     shutil.copy(tape, store)
     new = tuple(Step(Reply("new"), contains=f"new {n}") for n in range(3))
     with Provider(Script(new)) as p, Rig("auto", store, {"openai": p.url}) as rig, rig.client() as c:
@@ -432,9 +430,8 @@ def test_pipelined_misses_are_forwarded_one_by_one(tmp_path: Path) -> None:
 # --- modes ----------------------------------------------------------------------------------------------------------------
 
 
-def test_auto_takes_no_bad_day_for_an_answer(tmp_path: Path) -> None:
+def test_auto_takes_no_bad_day_for_an_answer(store: Path) -> None:
     """Transient and authentication errors, and incomplete answers, are recorded and asked anew."""
-    store = tmp_path / "x.db"
     bad = (throttled(1), failed(500), json_answer({"error": {"message": "no"}}, 401), TOOL_CALL.cut(1))
     for n, answer in enumerate(bad):
         with Provider(Script((Step(answer), Step(Reply("good"))))) as p, Rig("auto", store, {"openai": p.url}) as rig:
@@ -453,9 +450,8 @@ def test_auto_takes_no_bad_day_for_an_answer(tmp_path: Path) -> None:
             assert c.ask(chat("hi", target=f"/s/{n}/v1/chat/completions")).status == answer.status
 
 
-def test_the_second_run_in_auto_is_answered_from_the_store_also_after_a_retry(tmp_path: Path) -> None:
+def test_the_second_run_in_auto_is_answered_from_the_store_also_after_a_retry(store: Path) -> None:
     """Recordings that auto never plays do not keep a session from starting anew."""
-    store = tmp_path / "x.db"
     steps = (Step(throttled(1), user="a"), Step(Reply("A"), user="a"), Step(Reply("B"), user="b"))
     with Provider(Script(steps)) as p, Rig("auto", store, {"openai": p.url}) as rig, rig.client() as c:
         assert [said(c.ask(chat(text))) for text in ("a", "a", "b")] == ["429", "A", "B"]
@@ -464,9 +460,8 @@ def test_the_second_run_in_auto_is_answered_from_the_store_also_after_a_retry(tm
         assert p.requests == []
 
 
-def test_the_first_auto_run_equals_record(tmp_path: Path) -> None:
+def test_the_first_auto_run_equals_record(store: Path) -> None:
     """A key first met in this session is asked each time it comes in it, and appended."""
-    store = tmp_path / "x.db"
     steps = tuple(Step(Reply(f"{n}"), user="hi") for n in range(3))
     with Provider(Script(steps)) as p, Rig("auto", store, {"openai": p.url}) as rig, rig.client() as c:
         assert [said(c.ask(chat("hi"))) for _ in range(3)] == ["0", "1", "2"]
@@ -474,9 +469,8 @@ def test_the_first_auto_run_equals_record(tmp_path: Path) -> None:
         assert [said(c.ask(chat("hi"))) for _ in range(3)] == ["0", "1", "2"]
 
 
-def test_record_replaces_per_key_and_keeps_the_rest(tmp_path: Path) -> None:
+def test_record_replaces_per_key_and_keeps_the_rest(store: Path) -> None:
     """The first new recording of a key takes the place of all older ones; keys that did not come stay."""
-    store = tmp_path / "x.db"
     for round_, texts in enumerate((("a", "a", "b"), ("a",))):
         steps = tuple(Step(Reply(f"{text}{round_}{n}")) for n, text in enumerate(texts))
         with Provider(Script(steps)) as p, Rig("record", store, {"openai": p.url}) as rig, rig.client() as c:
@@ -486,9 +480,8 @@ def test_record_replaces_per_key_and_keeps_the_rest(tmp_path: Path) -> None:
         assert [said(c.ask(chat(text))) for text in ("a", "a", "b")] == ["a10", "404", "b02"]
 
 
-def test_once_adds_what_is_missing_until_the_cassette_is_whole(tmp_path: Path) -> None:
+def test_once_adds_what_is_missing_until_the_cassette_is_whole(store: Path) -> None:
     """What was cut is asked for again, and only that; when nothing is missing any more, what is not in the cassette is refused."""
-    store = tmp_path / "x.db"
     steps = (Step(Reply("A"), user="a"), Step(TOOL_CALL.cut(1), user="cut"))
     with Provider(Script(steps)) as p, Rig("once", store, {"openai": p.url}) as rig:
         for text in ("a", "cut"):
@@ -508,9 +501,8 @@ def test_once_adds_what_is_missing_until_the_cassette_is_whole(tmp_path: Path) -
         assert p.connections == 0
 
 
-def test_passthrough_forwards_and_never_writes(tmp_path: Path) -> None:
+def test_passthrough_forwards_and_never_writes(store: Path) -> None:
     """It is shown and counted, and there is no store."""
-    store = tmp_path / "x.db"
     with Provider(Script((Step(Reply("live"), times=2),))) as p, Rig("passthrough", store, {"openai": p.url}) as rig:
         with rig.client() as c:
             for stream in (False, True):

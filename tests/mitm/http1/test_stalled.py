@@ -44,9 +44,8 @@ def test_a_replay_ends_it_in_words(tmp_path: Path, part: str, before: int) -> No
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_a_recording_ends_it_and_keeps_nothing(tmp_path: Path, part: str) -> None:
+def test_a_recording_ends_it_and_keeps_nothing(store: Path, part: str) -> None:
     """The provider has heard the beginning: that connection ends too, and the next question is served."""
-    store = tmp_path / "x.db"
     with Provider(Script((Step(Reply("fine")),))) as p:
         with Rig("record", store, {"openai": p.url}, shell=Impatient) as rig:
             with rig.client() as c:
