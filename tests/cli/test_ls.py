@@ -16,7 +16,7 @@ from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.traffic.interaction import Chunk, Ending, Request, Response
 from tests.core.traffic.test_frames import descriptor_set
 from tests.support.chats import EVIL, NOW, ODD, chat, fill, run
-from tests.trace.observing.chats import asks, call, result, said, user
+from tests.support.messages import asks, call, result, said, user
 from tests.trace.observing.test_servers import Tools
 
 

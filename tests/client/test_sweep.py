@@ -23,7 +23,7 @@ from llmproxy.client.sweep import (
 )
 from llmproxy.core.cassettes.stand_ins import to_json
 from llmproxy.core.faults import KINDS, BadFaults
-from tests.trace.observing.chats import asks, call as call_tool, said, user
+from tests.support.messages import asks, call as call_tool, said, user
 from tests.trace.observing.test_servers import Tools
 
 

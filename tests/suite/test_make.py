@@ -15,7 +15,8 @@ from llmproxy.suite.make import make_suite, read_suite_turns, rebase_agent_paths
 from llmproxy.suite.project import read_description
 from llmproxy.trace.reading.spans import build_spans
 from tests.suite import rig
-from tests.trace.observing.chats import NOW, Chats, asks, call, result, said, user
+from tests.support.messages import asks, call, result, said, user
+from tests.trace.observing.chats import NOW, Chats
 
 CREATE = call("createTask", {"title": "Buy $5 milk", "tags": ["a"]})
 

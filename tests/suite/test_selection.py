@@ -31,7 +31,8 @@ from llmproxy.suite.selection import (
     steps_until,
 )
 from tests.suite import rig
-from tests.trace.observing.chats import NOW, Chats, said, user
+from tests.support.messages import said, user
+from tests.trace.observing.chats import NOW, Chats
 
 TEXT = """
 name: t

@@ -10,6 +10,7 @@ from typing import Any
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction, Key, Request, Response, Usage
 from llmproxy.trace import Cassette, Span, SpanKind, TokenUsage
+from tests.support.messages import asks, call, result, said, user
 
 Json = Any
 """A value of JSON; a name of its own because any type will do."""
@@ -52,36 +53,13 @@ def weather(**changes: Json) -> Cassette:
 def tools(*calls: str | tuple[str, Any] | tuple[str, Any, Any], **changes: Json) -> Cassette:
     """Return a run of tool calls: name, (name, arguments), or (name, arguments, result)."""
     cassette = Cassette(id="c", name="run", created_at=NOW, **changes)
-    for n, call in enumerate(calls):
-        name, args, result = ((call,) if isinstance(call, str) else call) + (None,) * (
-            2 if isinstance(call, str) else 3 - len(call)
-        )
-        cassette.add_span(span(SpanKind.TOOL_CALL, n, tool_name=name, tool_args=args, tool_result=result))
+    for n, each in enumerate(calls):
+        name, args, given = (each, None, None) if isinstance(each, str) else (*each, None, None)[:3]
+        cassette.add_span(span(SpanKind.TOOL_CALL, n, tool_name=name, tool_args=args, tool_result=given))
     return cassette
 
 
 # -- recordings
-
-
-def call(name: str = "get_weather", arguments: str = '{"city": "Paris"}', call_id: str = "call_1") -> dict[str, Any]:
-    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
-
-
-def calling(*calls: dict[str, Any]) -> dict[str, Any]:
-    """Return an answer that asks for tools."""
-    return {"role": "assistant", "content": None, "tool_calls": list(calls)}
-
-
-def result(text: str = '{"temp": 18}', call_id: str = "call_1") -> dict[str, Any]:
-    return {"role": "tool", "tool_call_id": call_id, "content": text}
-
-
-def user(text: str) -> dict[str, Any]:
-    return {"role": "user", "content": text}
-
-
-def says(text: str) -> dict[str, Any]:
-    return {"role": "assistant", "content": text}
 
 
 SYSTEM = {"role": "system", "content": "Be brief."}
@@ -122,7 +100,7 @@ def streamed(made: Interaction, *pieces: tuple[int, object], ending: Ending = En
 def loop() -> list[Interaction]:
     """Return the exchanges of an agent that calls one tool and answers."""
     first = [SYSTEM, user("Weather in Paris?")]
-    return [chat(1, first, calling(call())), chat(2, [*first, calling(call()), result()], says("18 degrees."))]
+    return [chat(1, first, asks(call())), chat(2, [*first, asks(call()), result()], said("18 degrees."))]
 
 
 def store(path: Path, *interactions: Interaction) -> Path:

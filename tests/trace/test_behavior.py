@@ -12,7 +12,8 @@ from llmproxy.core.traffic.interaction import Chunk, Key, Usage
 from llmproxy.trace import Cassette, Span, SpanKind, TokenUsage, behavior_fingerprint
 from llmproxy.trace.behavior import count_unknown, normalize_value
 from llmproxy.trace.reading.spans import build_spans
-from tests.trace.runs import SYSTEM, Json, call, calling, chat, loop, result, says, span, store, tools, user, weather
+from tests.support.messages import asks, call, result, said, user
+from tests.trace.runs import SYSTEM, Json, chat, loop, span, store, tools, weather
 
 
 def test_a_re_recording_has_the_same(tmp_path: Path) -> None:
@@ -38,21 +39,21 @@ def test_retries_do_not_change_it() -> None:
     """A 429 on the way is no behaviour."""
     retried = [
         chat(1, [user("x")], None, status=429, key=Key("v1:k")),
-        chat(2, [user("x")], says("y"), key=Key("v1:k")),
+        chat(2, [user("x")], said("y"), key=Key("v1:k")),
     ]
-    plain = [chat(5, [user("x")], says("y"), key=Key("v1:k"))]
+    plain = [chat(5, [user("x")], said("y"), key=Key("v1:k"))]
     first, second = (Cassette(spans=list(build_spans(each))) for each in (retried, plain))
     assert first.behavior_fingerprint == second.behavior_fingerprint
 
 
 @pytest.mark.parametrize("changed", [
-    [chat(1, [SYSTEM, user("Weather in Oslo?")], calling(call()))],
-    [chat(1, [SYSTEM, user("Weather in Paris?")], calling(call(arguments='{"city": "Oslo"}')))],
-    [chat(1, [SYSTEM, user("Weather in Paris?")], calling(call("get_time")))],
-    [chat(1, [SYSTEM, user("Weather in Paris?")], says("Sunny."))],
+    [chat(1, [SYSTEM, user("Weather in Oslo?")], asks(call()))],
+    [chat(1, [SYSTEM, user("Weather in Paris?")], asks(call(arguments='{"city": "Oslo"}')))],
+    [chat(1, [SYSTEM, user("Weather in Paris?")], asks(call("get_time")))],
+    [chat(1, [SYSTEM, user("Weather in Paris?")], said("Sunny."))],
     [
         *loop()[:1],
-        chat(2, [*[SYSTEM, user("Weather in Paris?")], calling(call()), result('{"temp": 5}')], says("18 degrees.")),
+        chat(2, [*[SYSTEM, user("Weather in Paris?")], asks(call()), result('{"temp": 5}')], said("18 degrees.")),
     ],
 ])  # fmt: skip
 def test_another_behaviour_has_another(changed: list[Any]) -> None:

@@ -11,7 +11,8 @@ import pytest
 from llmproxy.errors import CassetteNotFound
 from llmproxy.trace import Cassette, otlp, write_otlp, write_trace
 from llmproxy.trace.export import BATCH
-from tests.trace.runs import chat, loop, says, store, user
+from tests.support.messages import said, user
+from tests.trace.runs import chat, loop, store
 
 
 def test_a_written_trace_is_the_trace(tmp_path: Path) -> None:
@@ -26,7 +27,7 @@ def test_a_written_trace_is_the_trace(tmp_path: Path) -> None:
 
 def test_a_recording_without_spans_is_an_empty_trace(tmp_path: Path) -> None:
     """Still a file that can be read."""
-    db = store(tmp_path / "x.db", chat(1, [], says(""), operation="files", usage=chat(1, [], None).usage))
+    db = store(tmp_path / "x.db", chat(1, [], said(""), operation="files", usage=chat(1, [], None).usage))
     out = io.StringIO()
     write_trace(out, db, cassette="default")
     assert Cassette.from_dict(json.loads(out.getvalue())).spans == []
@@ -44,7 +45,7 @@ def test_nothing_is_written_if_there_is_nothing(tmp_path: Path) -> None:
 
 def test_half_a_surrogate_pair_is_exported(tmp_path: Path) -> None:
     """An answer may be cut inside an emoji; OTLP is UTF-8, whose strings cannot hold half of one, and all else must be there."""
-    db = store(tmp_path / "x.db", chat(1, [user("cut \ud83d here")], says("and \udc00 there")))
+    db = store(tmp_path / "x.db", chat(1, [user("cut \ud83d here")], said("and \udc00 there")))
     with (tmp_path / "x.jsonl").open("w", encoding="utf-8") as out:
         assert write_otlp(out, db, cassette="default") == 2
     text = (tmp_path / "x.jsonl").read_text("utf-8")
@@ -55,7 +56,7 @@ def test_half_a_surrogate_pair_is_exported(tmp_path: Path) -> None:
 def test_otlp_lines(tmp_path: Path) -> None:
     """Each line is a request of its own; together they are the spans of the whole."""
     number = BATCH + 10
-    db = store(tmp_path / "x.db", *(chat(n, [user(f"{n}")], says("y")) for n in range(number)))
+    db = store(tmp_path / "x.db", *(chat(n, [user(f"{n}")], said("y")) for n in range(number)))
     out = io.StringIO()
     assert write_otlp(out, db, cassette="default") == 2 * number
     lines = [json.loads(line) for line in out.getvalue().splitlines()]

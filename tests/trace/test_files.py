@@ -12,21 +12,24 @@ from llmproxy.trace import Cassette
 from tests.trace.runs import weather
 
 
-def test_missing_names_the_file_and_a_command(tmp_path: Path) -> None:
-    """FileNotFoundError, and what to type."""
-    with pytest.raises(CassetteNotFound, match=r"none.json.*\n.*export"):
-        Cassette.load(tmp_path / "none.json")
-
-
-@pytest.mark.parametrize(("data", "words"), [
-    (b"", "the file is empty"), (b" \n", "the file is empty"), (b"\xff\xfe{", "not UTF-8"),
-    (b"[" * 100_000, "nested|cut off"),
+@pytest.mark.parametrize(("data", "error", "words"), [
+    pytest.param(None, CassetteNotFound, r"x.json.*\n.*export", id="missing: the file and a command"),
+    pytest.param(b"", CassetteCorrupt, "the file is empty", id="empty"),
+    pytest.param(b" \n", CassetteCorrupt, "the file is empty", id="white space"),
+    pytest.param(b"\xff\xfe{", CassetteCorrupt, "not UTF-8", id="binary"),
+    pytest.param(b"[" * 100_000, CassetteCorrupt, "nested|cut off", id="endlessly deep"),
+    pytest.param("folder", MachineError, "cannot be read", id="a folder is the machine's business"),
 ])  # fmt: skip
-def test_what_is_no_json(tmp_path: Path, data: bytes, words: str) -> None:
-    """Empty, binary, endlessly deep."""
+def test_what_is_no_trace_is_an_error(
+    tmp_path: Path, data: bytes | str | None, error: type[Exception], words: str
+) -> None:
+    """With the file's name."""
     path = tmp_path / "x.json"
-    path.write_bytes(data)
-    with pytest.raises(CassetteCorrupt, match=words):
+    if isinstance(data, bytes):
+        path.write_bytes(data)
+    elif data:
+        path.mkdir()
+    with pytest.raises(error, match=words):
         Cassette.load(path)
 
 
@@ -35,12 +38,6 @@ def test_a_byte_order_mark_is_no_problem(tmp_path: Path) -> None:
     path = weather().save(tmp_path / "x.json")
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
     assert Cassette.load(path) == weather()
-
-
-def test_a_folder_is_no_file(tmp_path: Path) -> None:
-    """That is the machine's business."""
-    with pytest.raises(MachineError, match="cannot be read"):
-        Cassette.load(tmp_path)
 
 
 def test_writing_under_a_file_says_so(tmp_path: Path) -> None:

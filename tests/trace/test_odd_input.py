@@ -12,7 +12,8 @@ from llmproxy.core.dialects.table import CHAT
 from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction, Key, Response
 from llmproxy.trace import Cassette, otlp
 from llmproxy.trace.reading.spans import build_spans
-from tests.trace.runs import JSON, SSE, Json, chat, says
+from tests.support.messages import said
+from tests.trace.runs import JSON, SSE, Json, chat
 
 MEMBERS = st.sampled_from([
     "id", "type", "role", "content", "messages", "input", "tools", "name", "function", "tool_calls", "arguments", "choices",
@@ -47,7 +48,7 @@ def interaction(n: int, each: Json) -> Interaction:
     values = [json.dumps(value).encode() for value in each["answered"]]
     body = b"".join(b"data: " + value + b"\n\n" for value in values) if each["kind"] == SSE else b"\n".join(values)
     made = chat(
-        n, [], says(""), operation=each["operation"], key=Key(each["key"]), made_ids=each["made_ids"], stream=n % 2 == 1
+        n, [], said(""), operation=each["operation"], key=Key(each["key"]), made_ids=each["made_ids"], stream=n % 2 == 1
     )
     return dataclasses.replace(
         made,
@@ -78,7 +79,7 @@ def test_any_json(exchanges: list[Json]) -> None:
 @given(st.binary(max_size=200), st.binary(max_size=200), st.sampled_from(sorted(CHAT)))
 def test_any_bytes(asked: bytes, answered: bytes, operation: str) -> None:
     """What is no JSON, no text, no stream."""
-    made = chat(1, [], says(""), operation=operation, stream=True)
+    made = chat(1, [], said(""), operation=operation, stream=True)
     for kind in (JSON, SSE, "application/vnd.amazon.eventstream"):
         response = Response(200, "", (("content-type", kind),), (Chunk(1, answered[:9]), Chunk(2, answered[9:])))
         odd = dataclasses.replace(made, request=dataclasses.replace(made.request, body=asked), response=response)

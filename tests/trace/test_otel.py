@@ -10,7 +10,8 @@ import pytest
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.trace import Cassette, Span, SpanKind, otlp
 from llmproxy.trace.reading.spans import build_spans
-from tests.trace.runs import NOW, Json, chat, loop, says, user, weather
+from tests.support.messages import said, user
+from tests.trace.runs import NOW, Json, chat, loop, weather
 
 
 def converted(cassette: Cassette, **options: bool) -> list[Json]:
@@ -77,8 +78,8 @@ def test_attributes() -> None:
 def test_content_can_be_left_out() -> None:
     """Nothing that was said, nothing that a tool answered."""
     text = json.dumps(otlp(wire(), content=False))
-    for said in ("Paris", "degrees", 'temp\\\\\\"', "Be brief"):
-        assert said not in text
+    for word in ("Paris", "degrees", 'temp\\\\\\"', "Be brief"):
+        assert word not in text
 
 
 def test_unknown_times_say_so() -> None:
@@ -94,7 +95,7 @@ def test_unknown_times_say_so() -> None:
 def test_failures_and_attempts() -> None:
     """Status ERROR with the message; an attempt is a span of its own beside the call."""
     key = Key("v1:k")
-    spans = [*build_spans([chat(1, [user("x")], None, status=429, key=key), chat(2, [user("x")], says("y"), key=key)])]
+    spans = [*build_spans([chat(1, [user("x")], None, status=429, key=key), chat(2, [user("x")], said("y"), key=key)])]
     attempt, good, agent = converted(Cassette(spans=spans))
     assert attempt["status"] == {"code": 2, "message": "HTTP 429: slow down"}
     assert attempt["parentSpanId"] == good["parentSpanId"] == agent["spanId"]

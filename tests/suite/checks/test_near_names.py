@@ -10,7 +10,8 @@ from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.near_names import check_tool_names, describe_unlisted_tools, find_near_name, is_near_name
 from llmproxy.suite.schema.response import ToolExpect
 from llmproxy.trace.reading.exchange import declared_arguments
-from tests.trace.observing.chats import Chats, asks, call, said, user
+from tests.support.messages import asks, call, said, user
+from tests.trace.observing.chats import Chats
 
 NEAR = [
     ("deleteTask", "delete_task"),

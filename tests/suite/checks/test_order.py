@@ -11,7 +11,8 @@ from llmproxy.suite.checks.tools import check_order, check_tool_order, check_too
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.schema.response import ToolExpect
 from llmproxy.trace.observing.tools import ToolCallExchange, ToolUse
-from tests.trace.observing.chats import Chats, asks, call, user
+from tests.support.messages import asks, call, user
+from tests.trace.observing.chats import Chats
 
 
 def calls(*answers: str) -> list[ToolUse]:

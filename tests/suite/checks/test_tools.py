@@ -11,7 +11,8 @@ from llmproxy.suite.checks.tools import build_unseen, check_served_tools, check_
 from llmproxy.suite.matchers.table import all_hold
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.schema.response import ToolExpect
-from tests.trace.observing.chats import Chats, asks, call, result, said, user
+from tests.support.messages import asks, call, result, said, user
+from tests.trace.observing.chats import Chats
 from tests.trace.observing.test_servers import Tools
 
 ERROR, FAILED, PASSED = Status.ENVIRONMENT_ERROR, Status.FAILED, Status.PASSED

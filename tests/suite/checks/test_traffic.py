@@ -23,8 +23,9 @@ from tests.provider import Provider, step
 from tests.suite import rig
 from tests.support import free_port, near, proxy
 from tests.support.asking import ASK
+from tests.support.messages import said, user
 from tests.support.process import listening
-from tests.trace.observing.chats import Chats, said, user
+from tests.trace.observing.chats import Chats
 
 if TYPE_CHECKING:
     from llmproxy.suite.run.step_context import StepContext

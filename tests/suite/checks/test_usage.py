@@ -9,7 +9,8 @@ from llmproxy.suite.checks.traffic import check_usage
 from llmproxy.suite.matchers.table import all_hold
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.schema.response import Usage
-from tests.trace.observing.chats import Chats, said, user
+from tests.support.messages import said, user
+from tests.trace.observing.chats import Chats
 
 
 def check(step: Any, **wanted: Any) -> list[Assertion]:  # noqa: ANN401

@@ -18,27 +18,6 @@ TOOLS = ("createTask", "updateTask")
 Pair = tuple[Call, Interaction | None]
 
 
-def user(text: str) -> dict[str, Any]:
-    return {"role": "user", "content": text}
-
-
-def said(text: str) -> dict[str, Any]:
-    return {"role": "assistant", "content": text}
-
-
-def call(name: str, arguments: Mapping[str, Any] | str, call_id: str = "call_1") -> dict[str, Any]:
-    text = arguments if isinstance(arguments, str) else json.dumps(arguments)
-    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": text}}
-
-
-def asks(*calls: Mapping[str, Any], text: str | None = None) -> dict[str, Any]:
-    return {"role": "assistant", "content": text, "tool_calls": list(calls)}
-
-
-def result(text: str, call_id: str = "call_1") -> dict[str, Any]:
-    return {"role": "tool", "tool_call_id": call_id, "content": text}
-
-
 class Chats:
     """Makes the calls of one session, numbered as they come."""
 

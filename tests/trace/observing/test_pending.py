@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from llmproxy.trace.observing.tools import ToolUse
-from tests.trace.observing.chats import Chats, asks, call, result, said, user
+from tests.support.messages import asks, call, result, said, user
+from tests.trace.observing.chats import Chats
 
 
 def outputs(chats: Chats) -> list[tuple[Any, str | None]]:

@@ -17,7 +17,8 @@ from llmproxy.trace.observing.processing import (
     find_processing,
 )
 from llmproxy.trace.reading.exchange import History, open_exchange
-from tests.trace.observing.chats import Chats, asks, call, result, said, user
+from tests.support.messages import asks, call, result, said, user
+from tests.trace.observing.chats import Chats
 
 SYSTEM = {"role": "system", "content": "You manage tasks."}
 CREATE = call("createTask", {"title": "Buy milk"})

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from llmproxy.trace.observing.wire import SentRequest, find_replaced
-from tests.trace.observing.chats import Chats, asks, call, result, said, user
+from tests.support.messages import asks, call, result, said, user
+from tests.trace.observing.chats import Chats
 
 CHARGE = call("charge", {"eur": 5})
 

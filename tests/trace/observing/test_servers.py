@@ -9,7 +9,8 @@ import pytest
 
 from llmproxy.trace.observing.tools import NO_SERVER, find_differences, find_misread
 from llmproxy.trace.observing.wire import find_kept_differences
-from tests.trace.observing.chats import Chats, asks, call, result, said, user
+from tests.support.messages import asks, call, result, said, user
+from tests.trace.observing.chats import Chats
 
 
 class Tools(Chats):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.trace.observing.threads import compare_threads, count_common, list_items, system_text
 
@@ -53,26 +55,19 @@ def test_a_gap_knows_what_stands_in_it() -> None:
     )  # fmt: skip
 
 
-def test_parts_that_are_gone_are_counted() -> None:
-    """A result that became shorter, calls of an answer that has words as well."""
-    spoken = Message("assistant", "I will.", CALL.tool_calls)
-    short = Message("tool", "[gone]", tool_call_id="c1")
-    assert (
-        compare_threads(list_items([USER, CALL, RESULT, SAID]), list_items([USER, CALL, short, SAID, NEXT])).pruned == 1
-    )
-    assert (
-        compare_threads(
-            list_items([USER, spoken, SAID]), list_items([USER, Message("assistant", "I will.Created."), NEXT])
-        ).pruned
-        == 1
-    )
+SPOKEN, SHORT = Message("assistant", "I will.", CALL.tool_calls), Message("tool", "[gone]", tool_call_id="c1")
+THOUGHT = Message("assistant", "Created.", reasoning="hm")
 
 
-def test_thoughts_that_were_sent_before_and_are_gone_are_counted() -> None:
-    """Thoughts that were never sent are no loss."""
-    thought = Message("assistant", "Created.", reasoning="hm")
-    assert compare_threads(list_items([USER, thought]), list_items([USER, SAID, NEXT])).pruned == 1
-    assert compare_threads(list_items([USER, SAID]), list_items([USER, SAID, NEXT])).pruned == 0
+@pytest.mark.parametrize(("expected", "sent", "pruned"), [
+    pytest.param([USER, CALL, RESULT, SAID], [USER, CALL, SHORT, SAID, NEXT], 1, id="a result that became shorter"),
+    pytest.param([USER, SPOKEN, SAID], [USER, Message("assistant", "I will.Created."), NEXT], 1, id="calls beside words"),
+    pytest.param([USER, THOUGHT], [USER, SAID, NEXT], 1, id="thoughts that were sent before"),
+    pytest.param([USER, SAID], [USER, SAID, NEXT], 0, id="thoughts that were never sent"),
+])  # fmt: skip
+def test_parts_that_are_gone_are_counted(expected: list[Message], sent: list[Message], pruned: int) -> None:
+    """What a client left out of a message that it sent before."""
+    assert compare_threads(list_items(expected), list_items(sent)).pruned == pruned
 
 
 def test_what_was_added_to_a_system_prompt_is_told() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from decimal import Decimal
 
 from llmproxy.trace.observing.wire import estimate_usage
-from tests.trace.observing.chats import Chats, said, user
+from tests.support.messages import said, user
+from tests.trace.observing.chats import Chats
 from tests.trace.observing.test_wire import tool_loop
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from llmproxy.trace.observing.wire import Result, read_results
 from llmproxy.trace.reading.exchange import History, OpenedExchange, open_exchange
-from tests.trace.observing.chats import Chats, Pair, asks, call, result, said, user
+from tests.support.messages import asks, call, result, said, user
+from tests.trace.observing.chats import Chats, Pair
 
 CREATE = call("createTask", {"title": "Buy milk"})
 

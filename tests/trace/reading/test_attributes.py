@@ -14,7 +14,8 @@ from llmproxy.trace.reading.spans import (
     response_attributes,
     usage_attributes,
 )
-from tests.trace.runs import chat, says, user
+from tests.support.messages import said, user
+from tests.trace.runs import chat
 
 
 @pytest.mark.parametrize(("operation", "name"), [
@@ -41,14 +42,14 @@ def test_what_is_not_known_is_left_out() -> None:
         "gen_ai.operation.name": "execute_tool",
         "gen_ai.tool.name": "t",
     }
-    found = open_exchange(chat(1, [user("x")], says("y"), model=None, upstream=""), History())
+    found = open_exchange(chat(1, [user("x")], said("y"), model=None, upstream=""), History())
     assert "gen_ai.request.model" not in request_attributes(found)
     assert "server.address" not in request_attributes(found)
 
 
 def test_of_a_request_and_an_answer() -> None:
     """Where it went, what came."""
-    found = open_exchange(chat(1, [user("x")], says("y")), History())
+    found = open_exchange(chat(1, [user("x")], said("y")), History())
     asked, answered = request_attributes(found), response_attributes(found)
     assert (asked["gen_ai.request.model"], asked["server.address"]) == ("gpt-4o", "api.openai.com")
     assert (asked["llmproxy.operation"], asked["llmproxy.occurrence"]) == ("chat.completions", 1)

@@ -13,7 +13,8 @@ from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.trace import SpanKind
 from llmproxy.trace.reading.conversations import _strip_spaces, chain_digests
 from llmproxy.trace.reading.spans import build_spans
-from tests.trace.runs import SYSTEM, call, calling, chat, result, says, user
+from tests.support.messages import asks, call, result, said, user
+from tests.trace.runs import SYSTEM, chat
 
 
 def conversations(*exchanges: Interaction) -> list[str]:
@@ -24,7 +25,7 @@ def conversations(*exchanges: Interaction) -> list[str]:
 def responses(n: int, body: dict[str, Any], *, made: str) -> Interaction:
     output = [{"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": f"answer {n}"}]}]
     answer = json.dumps({"id": made, "object": "response", "status": "completed", "output": output}).encode()
-    made_of = chat(n, [], says(""), operation="responses", made_ids=(made,))
+    made_of = chat(n, [], said(""), operation="responses", made_ids=(made,))
     chunk = dataclasses.replace(made_of.response.chunks[0], data=answer)
     return dataclasses.replace(
         made_of,
@@ -34,22 +35,22 @@ def responses(n: int, body: dict[str, Any], *, made: str) -> Interaction:
 
 
 FIRST = [SYSTEM, user("one")]
-GROWN = [*FIRST, says("1."), user("two")]
+GROWN = [*FIRST, said("1."), user("two")]
 
 
 @pytest.mark.parametrize(("later", "same"), [
     (GROWN, True),
-    ([*FIRST, says(" 1. \n"), user("two")], True),  # white space
+    ([*FIRST, said(" 1. \n"), user("two")], True),  # white space
     ([{"role": "system", "content": "Be  brief."}, *GROWN[1:]], True),
-    ([*FIRST, says("Another answer."), user("two")], True),  # edited
+    ([*FIRST, said("Another answer."), user("two")], True),  # edited
     ([*FIRST, user("two")], True),  # the answer left out
-    ([SYSTEM, user("other"), says("1."), user("two")], False),
+    ([SYSTEM, user("other"), said("1."), user("two")], False),
     ([{"role": "system", "content": "Be long."}, *GROWN[1:]], False),
     ([user("two")], False),
 ])  # fmt: skip
 def test_a_conversation_goes_on_with_its_prefix(later: list[Any], same: bool) -> None:
     """What was asked and answered is at the beginning of what is asked next, give or take what clients change."""
-    assert conversations(chat(1, FIRST, says("1.")), chat(2, later, says("2."))) == ["1", "1" if same else "2"]
+    assert conversations(chat(1, FIRST, said("1.")), chat(2, later, said("2."))) == ["1", "1" if same else "2"]
 
 
 def test_the_date_in_a_system_prompt_does_not_matter() -> None:
@@ -58,23 +59,23 @@ def test_the_date_in_a_system_prompt_does_not_matter() -> None:
     def at(time: str) -> list[Any]:
         return [{"role": "system", "content": f"It is 2026-11-20 {time}."}]
 
-    first = chat(1, [*at("10:00"), user("one")], says("1."))
-    assert conversations(first, chat(2, [*at("10:01"), user("one"), says("1."), user("two")], says("2."))) == ["1", "1"]
+    first = chat(1, [*at("10:00"), user("one")], said("1."))
+    assert conversations(first, chat(2, [*at("10:01"), user("one"), said("1."), user("two")], said("2."))) == ["1", "1"]
 
 
 def test_ids_and_layout_of_tool_calls_do_not_matter() -> None:
     """Frameworks rename ids and write arguments anew."""
-    asked = chat(1, [user("x")], calling(call(arguments='{"b": 1, "a": 2}', call_id="call_1")))
-    renamed = calling(call(arguments='{"a":2,"b":1}', call_id="other"))
-    later = chat(2, [user("x"), renamed, result("r", "other")], says("y"))
+    asked = chat(1, [user("x")], asks(call(arguments='{"b": 1, "a": 2}', call_id="call_1")))
+    renamed = asks(call(arguments='{"a":2,"b":1}', call_id="other"))
+    later = chat(2, [user("x"), renamed, result("r", "other")], said("y"))
     assert conversations(asked, later) == ["1", "1"]
 
 
 def test_a_cut_history_is_known_by_the_call_it_answers() -> None:
     """A window that slides leaves the beginning out; the result's id tells."""
-    asked = chat(1, FIRST, calling(call(call_id="call_unique")))
+    asked = chat(1, FIRST, asks(call(call_id="call_unique")))
     later = chat(
-        2, [user("summary of before"), calling(call(call_id="call_unique")), result("r", "call_unique")], says("y")
+        2, [user("summary of before"), asks(call(call_id="call_unique")), result("r", "call_unique")], said("y")
     )
     assert conversations(asked, later) == ["1", "1"]
 
@@ -82,7 +83,7 @@ def test_a_cut_history_is_known_by_the_call_it_answers() -> None:
 def test_half_a_surrogate_pair_may_stand_anywhere() -> None:
     """JSON can say it, in a role as well as in a text: such a history goes on like any other."""
     odd = [SYSTEM, {"role": "\ud800", "content": "one \udc00"}]
-    assert conversations(chat(1, odd, says("1.")), chat(2, [*odd, says("1."), user("two")], says("2."))) == ["1", "1"]
+    assert conversations(chat(1, odd, said("1.")), chat(2, [*odd, said("1."), user("two")], said("2."))) == ["1", "1"]
 
 
 def test_a_chain_by_id_goes_on() -> None:
@@ -97,15 +98,15 @@ def test_a_chain_by_id_goes_on() -> None:
 
 def test_two_runs_that_said_the_same_are_continued_one_each() -> None:
     """The first that goes on is the first run's, the second the second's."""
-    runs = [chat(n, FIRST, says("1.")) for n in (1, 2)]
-    later = [chat(n, [*FIRST, says("1."), user(f"go {n}")], says("2.")) for n in (3, 4)]
+    runs = [chat(n, FIRST, said("1.")) for n in (1, 2)]
+    later = [chat(n, [*FIRST, said("1."), user(f"go {n}")], said("2.")) for n in (3, 4)]
     assert conversations(*runs, *later) == ["1", "2", "1", "2"]
 
 
 def test_other_tools_and_another_prompt_are_another_agent() -> None:
     """The same user's words do not make it one conversation."""
-    one = chat(1, [SYSTEM, user("x")], says("y"), names=("search",))
-    other = chat(2, [SYSTEM, user("x"), user("more")], says("y"), names=("write",))
+    one = chat(1, [SYSTEM, user("x")], said("y"), names=("search",))
+    other = chat(2, [SYSTEM, user("x"), user("more")], said("y"), names=("write",))
     assert conversations(one, other) == ["1", "2"]
 
 

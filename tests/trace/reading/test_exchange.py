@@ -16,7 +16,8 @@ from llmproxy.trace.reading.exchange import (
     open_exchange,
     request_parameters,
 )
-from tests.trace.runs import JSON, SSE, Json, call, calling, chat, says, streamed, user
+from tests.support.messages import asks, call, said, user
+from tests.trace.runs import JSON, SSE, Json, chat, streamed
 
 NDJSON = "application/x-ndjson"
 
@@ -24,7 +25,7 @@ NDJSON = "application/x-ndjson"
 def open_one(operation: str, body: Json, *, kind: str = JSON, status: int = 200, provider: str = "openai",
              ending: Ending = Ending.COMPLETE) -> OpenedExchange:  # fmt: skip
     """Open an exchange of this operation with this answer; a list is a stream."""
-    made = chat(1, [user("x")], says(""), operation=operation, provider=provider, stream=isinstance(body, list))
+    made = chat(1, [user("x")], said(""), operation=operation, provider=provider, stream=isinstance(body, list))
     if isinstance(body, list) and kind == SSE:
         data = b"".join(b"data: " + json.dumps(value).encode() + b"\n\n" for value in body)
     else:
@@ -146,15 +147,15 @@ def delta(**parts: Json) -> Json:
 ])  # fmt: skip
 def test_time_to_the_first_token(pieces: list[tuple[int, Json]], first: float | None) -> None:
     """When there were the first words, thoughts or a tool call; an empty first piece is none."""
-    found = open_exchange(streamed(chat(1, [user("x")], says("")), *pieces), History())
+    found = open_exchange(streamed(chat(1, [user("x")], said("")), *pieces), History())
     assert found.first_token_ms == first
     assert found.duration_ms == pieces[-1][0] / 1000
 
 
 def test_without_a_stream_or_times_there_is_no_first_token() -> None:
     """Unknown is None."""
-    assert open_exchange(chat(1, [user("x")], says("y")), History()).first_token_ms is None
-    made: Interaction = streamed(chat(1, [user("x")], says("y")), (0, delta(content="Hi")))
+    assert open_exchange(chat(1, [user("x")], said("y")), History()).first_token_ms is None
+    made: Interaction = streamed(chat(1, [user("x")], said("y")), (0, delta(content="Hi")))
     bare = dataclasses.replace(made, response=dataclasses.replace(made.response, head_offset=0))
     found = open_exchange(bare, History())
     assert (found.first_token_ms, found.duration_ms) == (None, None)
@@ -178,7 +179,7 @@ def test_a_stream_of_tool_calls_is_put_together_by_index() -> None:
         ("a", "f", '{"x": 1}'),
         ("b", "g", '{"y": 2}'),
     ]
-    found = open_exchange(chat(1, [user("x")], calling(call(call_id="z"))), History())
+    found = open_exchange(chat(1, [user("x")], asks(call(call_id="z"))), History())
     assert found.answer is not None
     assert found.answer.tool_calls[0].id == "z"
     assert found.tools == {"get_weather"}

@@ -14,17 +14,18 @@ from llmproxy.core.providers.routing import family_of
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.core.traffic.json_bytes import parse_json
 from llmproxy.trace.reading.exchange import History, PlainMessages
+from tests.support.messages import asks, call, result, said, user
 from tests.support.traffic import exchanges
-from tests.trace.runs import Json, call, calling, chat, result, says, user
+from tests.trace.runs import Json, chat
 
 
 def body_of(body: Json) -> Interaction:
-    made = chat(1, [], says(""))
+    made = chat(1, [], said(""))
     return dataclasses.replace(made, request=dataclasses.replace(made.request, body=json.dumps(body).encode()))
 
 
 MESSAGES = st.lists(
-    st.sampled_from([user("a"), user("b"), says("c"), calling(call()), result(), {"role": "user", "content": None}, 7,
+    st.sampled_from([user("a"), user("b"), said("c"), asks(call()), result(), {"role": "user", "content": None}, 7,
                      {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]),
     max_size=6,
 )  # fmt: skip
@@ -60,7 +61,7 @@ def test_what_was_read_is_used_again() -> None:
     """The same message is the same object, and has the same plain form."""
     history, plain = History(), PlainMessages()
     one = history.messages(body_of({}), {"messages": [user("a")]})
-    two = history.messages(body_of({}), {"messages": [user("a"), says("b"), calling(call()), result()]})
+    two = history.messages(body_of({}), {"messages": [user("a"), said("b"), asks(call()), result()]})
     assert one[0] is two[0]
     assert plain.of(one[0]) is plain.of(two[0])
     assert [plain.of(message) for message in two[2:]] == [

@@ -11,7 +11,7 @@ from llmproxy.trace import Cassette
 from llmproxy.trace.export import otlp
 from llmproxy.trace.model import Span, SpanKind
 from llmproxy.trace.reading.spans import build_spans, span_of_mcp
-from tests.trace.observing.chats import asks, call, result, said, user
+from tests.support.messages import asks, call, result, said, user
 from tests.trace.observing.test_servers import Tools
 
 

@@ -10,7 +10,8 @@ from llmproxy.core.dialects.messages import ToolCall
 from llmproxy.core.traffic.interaction import Usage
 from llmproxy.trace import Span, TokenUsage
 from llmproxy.trace.reading.exchange import join_texts, result_value, set_span_arguments, span_id, token_usage
-from tests.trace.runs import Json, chat, says, user
+from tests.support.messages import said, user
+from tests.trace.runs import Json, chat
 
 
 @pytest.mark.parametrize(("usage", "expected"), [
@@ -43,7 +44,7 @@ def test_arguments_of_any_depth_are_kept() -> None:
 
 def test_ids_depend_on_what_is_recorded() -> None:
     """Not on the row, and not on chance."""
-    one = chat(1, [user("x")], says("y"))
+    one = chat(1, [user("x")], said("y"))
     assert span_id(one, "call0") == span_id(dataclasses.replace(one, id=99), "call0")
     others = [
         dataclasses.replace(one, occurrence=2),

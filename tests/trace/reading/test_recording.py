@@ -10,7 +10,8 @@ import pytest
 from llmproxy.errors import CassetteCorrupt, CassetteNotFound
 from llmproxy.trace import Cassette, spans_of
 from llmproxy.trace.cassette import from_interactions
-from tests.trace.runs import NOW, chat, loop, recorded, says, store, user
+from tests.support.messages import said, user
+from tests.trace.runs import NOW, chat, loop, recorded, store
 
 
 def test_the_head_of_the_trace(tmp_path: Path) -> None:
@@ -26,7 +27,7 @@ def test_the_head_of_the_trace(tmp_path: Path) -> None:
 
 def test_cassette_and_sample_are_chosen(tmp_path: Path) -> None:
     """Others in the same store are not looked at."""
-    other = chat(5, [user("b")], says("B"), cassette="other", sample=2)
+    other = chat(5, [user("b")], said("B"), cassette="other", sample=2)
     path = store(tmp_path / "x.db", *loop(), other)
     assert Cassette.from_store(path, cassette="other", sample=2).output_text == "B"
     assert len(Cassette.from_store(path, cassette="default").get_llm_calls()) == 4
@@ -36,7 +37,7 @@ def test_cassette_and_sample_are_chosen(tmp_path: Path) -> None:
 
 def test_the_agents_own_exchanges_by_default(tmp_path: Path) -> None:
     """What judges and the user simulator said is no behaviour of the agent; everybody's can be asked for."""
-    path = store(tmp_path / "x.db", *loop(), chat(9, [user("Good?")], says("Yes."), party="judge"))
+    path = store(tmp_path / "x.db", *loop(), chat(9, [user("Good?")], said("Yes."), party="judge"))
     assert Cassette.from_store(path, cassette="default").llm_call_count == 4
     assert Cassette.from_store(path, cassette="default", party=None).llm_call_count == 6
     assert [span.output for span in spans_of(path, cassette="default", party="judge")][-1] == "Yes."
@@ -44,7 +45,7 @@ def test_the_agents_own_exchanges_by_default(tmp_path: Path) -> None:
 
 def test_the_output_is_the_main_agents(tmp_path: Path) -> None:
     """The first thing said to it, and the last that it said; a sub-agent's words are its own."""
-    path = store(tmp_path / "x.db", *loop(), chat(3, [user("And now?")], says("Later.")))
+    path = store(tmp_path / "x.db", *loop(), chat(3, [user("And now?")], said("Later.")))
     assert Cassette.from_store(path, cassette="default").output_text == "Later."
 
 
