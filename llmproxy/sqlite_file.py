@@ -166,14 +166,9 @@ def open_connection(path: Path, query: str, *, timeout: float) -> Connection:
     `timeout`: seconds that a statement waits for another process's write. Raises sqlite3.Error.
     """
     made: Connection = sqlite3.connect(
-        f"{path.resolve().as_uri()}?{query}",
-        uri=True,
-        timeout=timeout,
-        isolation_level=None,
-        check_same_thread=False,
-        cached_statements=256,
-        factory=Connection,
-    )
+        f"{path.resolve().as_uri()}?{query}", uri=True, timeout=timeout, isolation_level=None, check_same_thread=False,
+        cached_statements=256, factory=Connection,
+    )  # fmt: skip
     made.path = path.resolve()
     with _guard:
         made.identity = identity_of(path)

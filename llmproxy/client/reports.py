@@ -94,21 +94,15 @@ class Report(Totals):
     def of(cls, value: Mapping[str, Any]) -> Self:
         unused, further, keys = value.get("unused"), value.get("calls"), value.get("key_names")
         return cls(
-            **cls.read(value),
-            name=str(value.get("name", "")),
-            cassette=str(value.get("cassette", "")),
-            sample=int(value.get("sample") or 0),
-            mode=str(value.get("mode", "")),
+            **cls.read(value), name=str(value.get("name", "")), cassette=str(value.get("cassette", "")),
+            sample=int(value.get("sample") or 0), mode=str(value.get("mode", "")),
             arrived=int(value.get("arrived") or 0),
             unused=None if unused is None else tuple(_read_unused(each) for each in unused),
-            overrides=value.get("overrides"),
-            faults=value.get("faults"),
-            live=value.get("live"),
-            replacement=value.get("replacement"),
-            key_names=None if keys is None else tuple(map(str, keys)),
+            overrides=value.get("overrides"), faults=value.get("faults"), live=value.get("live"),
+            replacement=value.get("replacement"), key_names=None if keys is None else tuple(map(str, keys)),
             unfiled=str(value.get("unfiled") or ""),
             further=None if further is None else tuple(Call.of(each) for each in further),
-        )
+        )  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form, which :meth:`of` reads."""

@@ -339,14 +339,8 @@ def _prepare_proxy(config: pytest.Config, run: _PluginRun, mode: str) -> None:
     update = update_mode(config)
     offline = mode in OFFLINE and update != Update.CHANGED
     run.shared = Shared(
-        os.environ,
-        config.rootpath,
-        replay=offline,
-        cassette_dir=where,
-        typed=typed,
-        update=update,
-        asked=run.asked,
-    )
+        os.environ, config.rootpath, replay=offline, cassette_dir=where, typed=typed, update=update, asked=run.asked,
+    )  # fmt: skip
     run.notes += run.shared.prepare().notes
 
 

@@ -224,18 +224,10 @@ class Shared:
         """Open a test's session and send this process's traffic to it. Raises MachineError: not served, refused."""
         control = self._ready_control()
         opened = control.open(
-            asked.cassette,
-            under=self.name,
-            mode=asked.mode,
-            speed=asked.speed,
-            exhausted=asked.exhausted,
-            sample=asked.sample,
-            run_variables=self._list_run_variables(asked),
-            bind=asked.bind,
-            faults=asked.faults,
-            live=asked.live,
-            patience=BUSY,
-        )
+            asked.cassette, under=self.name, mode=asked.mode, speed=asked.speed, exhausted=asked.exhausted,
+            sample=asked.sample, run_variables=self._list_run_variables(asked), bind=asked.bind, faults=asked.faults,
+            live=asked.live, patience=BUSY,
+        )  # fmt: skip
         self._keep_keys(opened.key_names if opened.offline else None)
         if isinstance(self._proxy, AskedProxy):
             self._proxy.announce_session(opened.name)

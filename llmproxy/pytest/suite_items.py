@@ -254,15 +254,10 @@ def sub_report(item: pytest.Item, name: str, status: Status, text: str) -> bool:
     outcome: Literal["passed", "failed", "skipped"] = _OUTCOMES.get(status, "failed")
     now = time.time()
     report = pytest.TestReport(
-        nodeid=item.nodeid,
-        location=item.location,
-        keywords={},
-        outcome=outcome,
+        nodeid=item.nodeid, location=item.location, keywords={}, outcome=outcome,
         longrepr=text if outcome == "failed" else (str(item.path), 0, text) if outcome == "skipped" else None,
-        when="call",
-        start=now,
-        stop=now,
-    )
+        when="call", start=now, stop=now,
+    )  # fmt: skip
     made = SubtestReport._new(report, SubtestContext(msg=name, kwargs={}), None, None)  # noqa: SLF001 - nothing public makes one
     capture = item.config.pluginmanager.getplugin("capturemanager")
     with nullcontext() if capture is None else capture.global_and_fixture_disabled():

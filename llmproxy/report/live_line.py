@@ -113,15 +113,10 @@ _WIDE = 120
 _WIDEST = 160
 _TOOK = _Column("took", 8, 8, right=True)
 _COLUMNS = (
-    _Column("time", 8, 8),
-    _Column("what", 7, 7),
-    _Column("provider", 9, 9, since=_WIDE),
-    _Column("model", 24, 16),
-    _Column("operation", 16, 16, since=_WIDEST),
-    _Column("status", 6, 6),
-    _TOOK,
+    _Column("time", 8, 8), _Column("what", 7, 7), _Column("provider", 9, 9, since=_WIDE), _Column("model", 24, 16),
+    _Column("operation", 16, 16, since=_WIDEST), _Column("status", 6, 6), _TOOK,
     _Column("tokens", 12, 10, since=100, right=True),
-)
+)  # fmt: skip
 
 
 def head_line(room: int | None = None) -> str:

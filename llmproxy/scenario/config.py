@@ -166,15 +166,9 @@ class ScenarioConfig(BaseModel):
         for name in refuse_unsupported("configure", unsupported):
             raise TypeError(f"configure() got an unexpected keyword argument {name!r}")
         said = ScenarioConfig(
-            default_model=default_model,
-            max_turns=max_turns,
-            verbose=verbose,
-            cache_key=cache_key,
-            debug=debug,
-            min_turns=min_turns,
-            headless=headless,
-            observability=observability,
-        )
+            default_model=default_model, max_turns=max_turns, verbose=verbose, cache_key=cache_key, debug=debug,
+            min_turns=min_turns, headless=headless, observability=observability,
+        )  # fmt: skip
         ScenarioConfig.default_config = (ScenarioConfig.default_config or ScenarioConfig()).merge(said)
         known = ScenarioConfig.defaults
         ScenarioConfig.defaults = ConfigDefaults(

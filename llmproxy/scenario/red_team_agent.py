@@ -134,15 +134,10 @@ class CrescendoStrategy(RedTeamStrategy):
     ) -> str:
         _, name, advice = self._find_phase(current_turn, total_turns)
         return prompt(
-            "red_team_crescendo",
-            target=fence_text("goal", target),
-            plan=fence_text("plan", metaprompt_plan),
-            turn=str(current_turn),
-            turns=str(total_turns),
-            phase=name,
-            advice=advice,
+            "red_team_crescendo", target=fence_text("goal", target), plan=fence_text("plan", metaprompt_plan),
+            turn=str(current_turn), turns=str(total_turns), phase=name, advice=advice,
             description=fence_text("scenario", scenario_description),
-        )
+        )  # fmt: skip
 
     def get_phase_name(self, current_turn: int, total_turns: int) -> str:
         return self._find_phase(current_turn, total_turns)[1]

@@ -72,15 +72,9 @@ class JudgeSetup:
             history=list(transcript.messages),
         )
         plan = RunPlan(
-            name=name,
-            description=transcript.description,
-            agents=[judge],
-            verbose=False,
-            cache_key=None,
-            script=[verdict()],
-            options=options,
-            threaded=False,
-        )
+            name=name, description=transcript.description, agents=[judge], verbose=False, cache_key=None,
+            script=[verdict()], options=options, threaded=False,
+        )  # fmt: skip
         ended = await plan.once(sample, max(sample, 2))  # of several: each has an adapter of its own
         if isinstance(ended.error, SettingsError):  # every other look would end so, too
             raise ended.error

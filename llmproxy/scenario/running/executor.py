@@ -466,16 +466,10 @@ class ScenarioExecutor:
 
     def _make_started(self) -> Started:
         return Started(
-            scenario=self.name,
-            name=self.name,
-            description=self.description,
-            set_id=self.scenario_set_id,
-            batch_id=self.batch_run_id,
-            run_id=run_id(),
-            sample=self.options.sample,
-            runs=self.options.runs,
+            scenario=self.name, name=self.name, description=self.description, set_id=self.scenario_set_id,
+            batch_id=self.batch_run_id, run_id=run_id(), sample=self.options.sample, runs=self.options.runs,
             metadata=dict(self.options.metadata or {}),
-        )
+        )  # fmt: skip
 
     @property
     def handlers(self) -> tuple[Handler, ...]:

@@ -106,24 +106,13 @@ class EventEmitter:
     def emit_result(self, result: ScenarioResult) -> bool:
         """Emit how a run of a script ended; only the first end counts, and returns True."""
         return self.emit_end(
-            status=result.status or Status.FAILED,
-            reasoning=result.reasoning or "",
-            criteria=tuple(each.to_event() for each in result.criteria),
-            total_seconds=result.total_time,
-            agent_seconds=result.agent_time,
-            waited_seconds=result.waited,
-            usage=dict(result.usage),
-            replayed=result.replayed,
-            bound=result.bound,
-            bound_names=tuple(result.bound_names),
-            carried=result.carried,
-            carried_names=tuple(result.carried_names),
-            stale=result.stale,
-            dealt=result.dealt,
-            misses=tuple(result.misses),
-            error=result.error,
-            labels=tuple(result.labels),
-        )
+            status=result.status or Status.FAILED, reasoning=result.reasoning or "",
+            criteria=tuple(each.to_event() for each in result.criteria), total_seconds=result.total_time,
+            agent_seconds=result.agent_time, waited_seconds=result.waited, usage=dict(result.usage),
+            replayed=result.replayed, bound=result.bound, bound_names=tuple(result.bound_names),
+            carried=result.carried, carried_names=tuple(result.carried_names), stale=result.stale, dealt=result.dealt,
+            misses=tuple(result.misses), error=result.error, labels=tuple(result.labels),
+        )  # fmt: skip
 
     def emit_end(self, **about: Any) -> bool:  # noqa: ANN401 (fields of the event)
         """Emit Finished; only the first call counts, and returns True."""

@@ -128,14 +128,9 @@ def _build_assertion(
     holds = found.outcome is MatchOutcome.HOLDS
     message = "" if holds else found.message or "it does not hold"
     return Assertion(
-        name=name,
-        status=_STATUS[found.outcome],
-        expected=expected,
-        actual=seen,
-        message=message,
-        where=where,
+        name=name, status=_STATUS[found.outcome], expected=expected, actual=seen, message=message, where=where,
         evidence=found.note if holds else "",
-    )
+    )  # fmt: skip
 
 
 def check_fields(

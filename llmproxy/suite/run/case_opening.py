@@ -192,15 +192,9 @@ class CaseOpening:
             finish = cleaner.clean_up
             self._back.append(("the store", lambda: asyncio.to_thread(finish)))
         looking = RunRows(
-            adapter=None if made is None else made[0],
-            scope=scope,
-            user=self.user,
-            clock=run_context.clock,
-            sleep=run_context.sleep,
-            cleaner=cleaner,
-            alone=self.alone,
-            beside=run_context.users - {self.user},
-        )
+            adapter=None if made is None else made[0], scope=scope, user=self.user, clock=run_context.clock,
+            sleep=run_context.sleep, cleaner=cleaner, alone=self.alone, beside=run_context.users - {self.user},
+        )  # fmt: skip
         deterministic = made is not None and made[1].ids == "deterministic"
         agent = _resolve_variables(run_context.agent_for(case), case, self.sample)
         if session is not None and (declared := gather_agent_variables(agent)):
@@ -244,22 +238,11 @@ class CaseOpening:
     ) -> StepContext:
         run_context, case = self.run_context, self.case
         context = StepContext(
-            case=case,
-            run_id=self.emitter.about.run_id,
-            sample=self.sample,
-            options=run_context.options,
-            scope=self._get_scope(),
-            entities=RunEntities(looking, scenario=case.id, sample=self.sample, **rows),
-            agent=agent,
-            session=session,
-            caller=caller,
-            snapshots=run_context.snapshots_for(case),
-            user=self.user,
-            emit=self.emitter.emit,
-            clock=run_context.clock,
-            now=run_context.now,
-            rerun=self.emitter.about.rerun,
-        )
+            case=case, run_id=self.emitter.about.run_id, sample=self.sample, options=run_context.options,
+            scope=self._get_scope(), entities=RunEntities(looking, scenario=case.id, sample=self.sample, **rows),
+            agent=agent, session=session, caller=caller, snapshots=run_context.snapshots_for(case), user=self.user,
+            emit=self.emitter.emit, clock=run_context.clock, now=run_context.now, rerun=self.emitter.about.rerun,
+        )  # fmt: skip
         fresh = run_context.recorded is None and _outlives_run(agent)
         context.conversations = StepConversations(self.cassette, self.sample, context.begin_conversation, fresh=fresh)
         return context

@@ -111,19 +111,10 @@ def build_emitter(
 ) -> EventEmitter:
     """Return who tells what happens in a run."""
     about = Started(
-        run_id=run_id(),
-        scenario=case.id,
-        name=case.title or case.id,
-        description=case.description,
-        suite=case.suite.name,
-        set_id=case.suite.name,
-        sample=sample,
-        runs=runs,
-        tags=tuple(case.tags),
-        cassette=cassette_name(case.suite.name, case.id),
-        rerun=rerun,
-        place=place,
-    )
+        run_id=run_id(), scenario=case.id, name=case.title or case.id, description=case.description,
+        suite=case.suite.name, set_id=case.suite.name, sample=sample, runs=runs, tags=tuple(case.tags),
+        cassette=cassette_name(case.suite.name, case.id), rerun=rerun, place=place,
+    )  # fmt: skip
     return EventEmitter(about, run_context.handlers, run_context.now)
 
 
@@ -334,20 +325,15 @@ class _CaseRun:
             ]
             labels += [*lifecycle.problems, *lifecycle.late]
         self.emitter.emit_end(
-            status=result.status,
-            reasoning=result.reasoning,
-            xfail=result.xfail,
+            status=result.status, reasoning=result.reasoning, xfail=result.xfail,
             total_seconds=self.run_context.clock() - self.since,
-            agent_seconds=None if context is None else context.agent_seconds,
-            waited_seconds=None
-            if context is None
+            agent_seconds=None if context is None else context.agent_seconds, waited_seconds=None if context is None
             else lifecycle.caller.waited + AdapterAttributes.of_adapter(context.agent).waited,
-            live=None if report is None else report.live,
-            **({} if context is None else lifecycle.read_measures()),
+            live=None if report is None else report.live, **({} if context is None else lifecycle.read_measures()),
             unrecorded=isinstance(error, NothingRecorded),
             error="" if error is None else describe_error(error) if isinstance(error, Exception) else "interrupted",
             labels=tuple(labels),
-        )
+        )  # fmt: skip
         beside_live = report is not None and report.live is not None
         calls = () if context is None else lifecycle.traffic.calls
         return replace(

@@ -108,15 +108,9 @@ def map_entity(
     owner = _find_owner(name, plan, back, columns)
     serial = _find_serial(columns[key], reflected)
     info = EntityInfo(
-        name,
-        key,
-        owner,
-        columns,
-        closed=True,
-        source=plan.table,
-        counted=serial is not None,
+        name, key, owner, columns, closed=True, source=plan.table, counted=serial is not None,
         reuses=_has_reused_keys(inspector, plan, columns[key]) if plan.reuses is None else plan.reuses,
-    )
+    )  # fmt: skip
     zones = frozenset(each for each, spec in reflected.items() if getattr(spec["type"], "timezone", False))
     return MappedEntity(info, _build_clause(plan, list(reflected)), zones, serial)
 
@@ -148,17 +142,10 @@ def column_kind(type_: Any) -> Kind:  # noqa: ANN401 - SQLAlchemy's types, impor
     if type(type_).__name__ == "TINYINT" and getattr(type_, "display_width", None) == 1:
         return Kind.BOOLEAN  # as MySQL spells it
     table = (
-        (types.Boolean, Kind.BOOLEAN),
-        (types.Integer, Kind.INTEGER),
-        (types.Numeric, Kind.NUMBER),
-        (types.DateTime, Kind.DATETIME),
-        (types.Date, Kind.DATE),
-        (types.Time, Kind.TIME),
-        (types.Uuid, Kind.UUID),
-        (types.LargeBinary, Kind.BYTES),
-        (types.JSON, Kind.JSON),
-        (types.String, Kind.TEXT),
-    )
+        (types.Boolean, Kind.BOOLEAN), (types.Integer, Kind.INTEGER), (types.Numeric, Kind.NUMBER),
+        (types.DateTime, Kind.DATETIME), (types.Date, Kind.DATE), (types.Time, Kind.TIME), (types.Uuid, Kind.UUID),
+        (types.LargeBinary, Kind.BYTES), (types.JSON, Kind.JSON), (types.String, Kind.TEXT),
+    )  # fmt: skip
     return next((kind for class_, kind in table if isinstance(type_, class_)), Kind.UNKNOWN)
 
 

@@ -143,22 +143,13 @@ def to_turn(one: Interaction) -> ComparedTurn:
         if each.role in ("user", "tool")
     ]
     return ComparedTurn(
-        provider=one.provider,
-        operation=one.operation,
-        model=one.model,
+        provider=one.provider, operation=one.operation, model=one.model,
         asked=f"{call.tool}({call.arguments})" if call is not None else said[-1] if said else "",
-        status=one.response.status,
-        ending=one.response.ending.value,
-        text=_format_result(call)
-        if call is not None
-        else _decode_body(one.response.body)
-        if answer is None
-        else answer.text,
-        calls=() if answer is None else answer.tool_calls,
-        tokens_in=one.usage.input,
-        tokens_out=one.usage.output,
+        status=one.response.status, ending=one.response.ending.value, text=_format_result(call) if call is not None
+        else _decode_body(one.response.body) if answer is None else answer.text,
+        calls=() if answer is None else answer.tool_calls, tokens_in=one.usage.input, tokens_out=one.usage.output,
         cost=cost_of(one.provider, one.model, one.usage),
-    )
+    )  # fmt: skip
 
 
 def _format_result(call: ToolText) -> str:

@@ -161,16 +161,11 @@ class OwnHost:
         from llmproxy.settings import shown_path
 
         config = Config(
-            mode=settings.mode,
-            cassette=settings.cassette,
-            exhausted=settings.exhausted,
-            bind=settings.bind,
-            store=settings.store,
-            shown=shown_path(settings.store),
-            again=StartCommand("llmproxy mcp", " -- ..."),
+            mode=settings.mode, cassette=settings.cassette, exhausted=settings.exhausted, bind=settings.bind,
+            store=settings.store, shown=shown_path(settings.store), again=StartCommand("llmproxy mcp", " -- ..."),
             rules=Rules.from_config(settings.normalize.as_config()),
             faults=load_faults(settings.faults, Path.cwd(), seed=settings.faults_seed) if settings.faults else None,
-        )
+        )  # fmt: skip
         self._journal = Journal.open(Path(f"{config.store}.state.db"), time.time)
         holder = f"llmproxy mcp {os.getpid()} on {platform.node()}"
         self._engine = Engine(
