@@ -38,9 +38,6 @@ class CallPrice(NamedTuple):
     answered: str = ""
 
 
-_PRICED = """
-SELECT input_tokens, output_tokens, cost_usd, model, last_user_text, answer_text FROM interactions WHERE id = ?
-"""
 _UNKNOWN = CallPrice(None, None, None, None)
 
 
@@ -60,10 +57,9 @@ class PriceCache:
 
 
 def _read_price(store: Store, interaction: int) -> CallPrice:
-    found = store.rows(_PRICED, [interaction])
-    if not found:
+    if (found := store.read_price(interaction)) is None:
         return _UNKNOWN
-    tokens_in, tokens_out, cost, *texts = found[0]
+    tokens_in, tokens_out, cost, *texts = found
     model, asked, answered = (None if text is None else from_sql(text) for text in texts)
     cost = Decimal(str(cost)) if cost is not None else None
     return CallPrice(tokens_in, tokens_out, cost, model, (asked or "")[:TEXT], (answered or "")[:TEXT])

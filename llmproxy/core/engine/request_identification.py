@@ -8,12 +8,14 @@ together with the store where recordings are shared.
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import os
 import secrets
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
@@ -26,7 +28,16 @@ from llmproxy.core.keys.fields import (
     read_cookies,
     uncounted_cookie,
 )
-from llmproxy.core.keys.normalize import Canonical, KnownRequest, Memory, Origin, canonicalize, key_of, named_model
+from llmproxy.core.keys.normalize import (
+    Canonical,
+    KnownRequest,
+    Memory,
+    Origin,
+    canonicalize,
+    key_of,
+    list_refs,
+    named_model,
+)
 from llmproxy.core.keys.server_state import STATE_HEADER, find_change, find_texts
 from llmproxy.core.providers.hosts import check_signature, port_of, provider_of_host
 from llmproxy.core.providers.routing import DEFAULT, REST, Route, changes_something, route, route_host, split_session
@@ -36,6 +47,7 @@ from llmproxy.core.secrets.encodings import Fingerprints
 from llmproxy.core.secrets.redact import Redactor, find_placeholder
 from llmproxy.core.sessions.exchange import Config, Exchange, RequestPlace
 from llmproxy.core.sessions.session import Session, Sessions, parse_party
+from llmproxy.core.store.rows import from_sql, to_headers
 from llmproxy.core.traffic.encoding import decode
 from llmproxy.core.traffic.interaction import Headers, Request, attempt_of, header, without
 from llmproxy.core.traffic.json_bytes import parse_json
@@ -306,6 +318,9 @@ class KeyDeriver:
         learned = self._state.redactor.epoch
         if (known := self._state.memory.get(digest, learned)) is not None:
             return known, None
+        if (known := self._find_recorded(exchange, body)) is not None:
+            self._state.memory.put(digest, known, learned)
+            return known, None
         if learned.count > ROTATING and exchange.request.redacted is None:
             derive = partial(self.build_canonical, exchange, body)
             canonical, noted = self._state.redactor.run_noting(derive, exchange.place.counted)
@@ -315,6 +330,37 @@ class KeyDeriver:
         known = KnownRequest(key_of(canonical), model, canonical.stream, canonical.refs, canonical.operation, noted)
         self._state.memory.put(digest, known, learned)
         return known, canonical
+
+    def _find_recorded(self, exchange: Exchange, body: bytes) -> KnownRequest | None:
+        """Return what is known of a request that is recorded byte for byte in all that counts; None of any other.
+
+        Nothing was taken out of what is stored, and no credential of today is in it: so nothing is to be taken out of
+        the same bytes now, and their key is the recording's. Where the key depends on more than the request, or is to
+        be stored, it is derived.
+        """
+        place, session, state, received = exchange.place, exchange.session, self._state, exchange.request
+        where, store, at = place.route, state.stores.opened, (session.cassette, session.sample)
+        stateful = where.ids or where.keeps or where.changes or "?" in where.target or not where.known
+        special = session.policy.on_miss is not Decision.REFUSE or not session.is_plain_replay(place.channel)
+        if stateful or special or state.config.match_credential or state.redactor.epoch.count > ROTATING:
+            return None
+        if store is None or store.derived.get(at, True) or received.redacted is not None or body is not received.body:
+            return None
+        row = store.find_same(*at, place.party, hashlib.sha256(body).digest(), f'"{len(body)}"')
+        if row is None or row[:2] != (state.config.rules.digest, where.operation):
+            return None
+        key, model, stream, *head = row[2:]
+        if _read_counted(*head) != place.counted or state.redactor.may_redact_again(body):
+            return None
+        if list_refs(body, where, state.config.rules):
+            return None
+        if state.journal.asks > 0:
+            request = Request(place.method, where.target, place.headers, body)
+            request = state.redactor.request(request, where.provider.credentials, clean=True)
+            headers = set_content_length(request.headers, len(body))
+            received.redacted = state.redactor.epoch.count, replace(request, headers=headers)
+        named = from_sql(model) if model is not None and b'"model"' in body else None
+        return KnownRequest(key, where.model or named, bool(stream))
 
     def add_server_state(
         self, exchange: Exchange, body: bytes, known: KnownRequest, seen: Canonical | None
@@ -390,6 +436,14 @@ class KeyDeriver:
             return found or self._state.pending.find_id_origin(place, name)
 
         return find_origins
+
+
+@lru_cache(256)
+def _read_counted(provider: str, method: str, target: str, headers: str) -> bytes:
+    """Return what counts of the head of a recorded request, as it is stored; nothing of a damaged one."""
+    with suppress(ValueError, TypeError, AttributeError, RecursionError):
+        return Memory.read_head(provider, method, target, to_headers(headers), known=True)
+    return b""
 
 
 def set_content_length(headers: Headers, length: int) -> Headers:

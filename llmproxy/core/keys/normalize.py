@@ -110,6 +110,21 @@ def canonicalize(request: Request, route: Route, rules: Rules, made_by: MadeBy) 
     )  # fmt: skip
 
 
+REFERRING = late(rb'"(?:\w*[iI]ds?|conversation|container|file_?[uU]ri|cached_?[cC]ontent)"\s*:')
+"""A member by which some dialect's requests may name server state."""
+
+
+def list_refs(body: bytes, route: Route, rules: Rules) -> list[str]:
+    """Return the ids of server state that a redacted body of JSON names; of most bodies its members tell at once."""
+    walker, ready = Walk(lambda _: None), compile_rules(rules)
+    if REFERRING.search(body) is not None:
+        with suppress(NotLossless):
+            tree = parse(body) if ready.is_empty else apply(parse(body), ready)
+            if isinstance(tree, dict):
+                walker.body(tree, shape_of(route, tree))
+    return walker.refs
+
+
 def _of_mcp(request: Request, route: Route, said: mcp.McpMessage, rules: Compiled) -> Canonical:
     """Derive the canonical form of a message of MCP: what it says, to which server; nothing of its transport."""
     tree = None if said.tree is None else said.tree if rules.is_empty else apply(said.tree, rules)

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote_plus
 
 from llmproxy.core.secrets.entropy import is_random, is_words
-from llmproxy.core.secrets.find import CREDENTIAL, Span, begin_keys, find_key_runs
+from llmproxy.core.secrets.find import CREDENTIAL, Span, begin_keys, find_key_runs, list_runs
 from llmproxy.lazy_regex import Anywhere, late
 
 if TYPE_CHECKING:
@@ -417,6 +417,12 @@ def _find_coded(text: str) -> Iterator[tuple[int, int]]:
             first = match.start() - _QUANTUM  # a key may begin among bytes that are no text
             yield (first if first >= at and _CODED_QUANTUM.match(text, first) else match.start()), last
             at = last
+
+
+def may_hold_coded(data: bytes) -> bool:
+    """Return whether bytes may hold base64 of text."""
+    runs = list_runs(data, 6 * _QUANTUM)
+    return bool(runs) and _HOLDS_TEXT.holds(b"\n".join([data[start:end] for start, end in runs]))
 
 
 def _is_text(coded: str) -> bool:

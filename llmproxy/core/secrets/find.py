@@ -66,7 +66,7 @@ _KEY_CHARS = bytes(
     ord("k") if chr(code) in "_-+/=.~" or (code < 128 and chr(code).isalnum()) else ord(" ") for code in range(256)
 )
 """Maps the bytes that keys are made of to ``k``: a run of 16 is worth a look, and most text has few."""
-_KEY_RUN = b"k" * 16
+_KEY_RUN = 16
 _LONGEST_RUN = 50_000
 """Longer runs are pictures and audio."""
 
@@ -119,17 +119,22 @@ class Runs(NamedTuple):
     """Whether there is something of what stands around a secret: a place, a name."""
 
 
+def list_runs(data: bytes, least: int) -> list[tuple[int, int]]:
+    """Return where at least so many key characters stand in a row."""
+    mapped, run, spans = data.translate(_KEY_CHARS), b"k" * least, list[tuple[int, int]]()
+    start = mapped.find(run)
+    while start >= 0:
+        end = mapped.find(b" ", start)
+        spans.append((start, end if end >= 0 else len(data)))
+        start = mapped.find(run, spans[-1][1])
+    return spans
+
+
 @lru_cache(maxsize=2)
 def find_key_runs(text: str) -> Runs:
     """Return the runs of a text; longer ones than 50,000 are pictures and audio."""
     data = text.encode("ascii", "replace")
-    mapped, near = data.translate(_KEY_CHARS), _IS_NEAR.holds(data)
-    spans: list[tuple[int, int]] = []
-    start = mapped.find(_KEY_RUN)
-    while start >= 0:
-        end = mapped.find(b" ", start)
-        spans.append((start, end if end >= 0 else len(data)))
-        start = mapped.find(_KEY_RUN, spans[-1][1])
+    spans, near = list_runs(data, _KEY_RUN), _IS_NEAR.holds(data)
     long = [(start, end) for start, end in spans if end - start >= _LONGEST_RUN]
     if not long:
         return Runs(data, data, spans, near)
@@ -365,6 +370,8 @@ _LEAST_ENCODED = 12
 _ENOUGH = 24
 """Characters at the end of a credential that say how its base64 ends."""
 _URLSAFE = {43: 45, 47: 95}
+_NO_LETTERS = bytes(set(range(256)) - set(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmopqstuvwxyz0123456789"))
+"""Bytes that are no letters and digits, and those that stand behind a backslash for a break."""
 
 
 def written_forms(secret: str) -> Iterator[str]:
@@ -421,6 +428,9 @@ class KnownSecrets:
         """Forms in which there is no run to look into."""
         self._waiting: OrderedDict[str, None] = OrderedDict()
         """What is to be put into the index; each until it is there."""
+        self._lettered: set[bytes] = set()
+        """Letters and digits of each form; nothing of one that has others."""
+        self._lettered_of = 0
         self._lock = threading.Lock()
         self.hear_text: Callable[[str], None] | None = None
         """Hears of each text that is searched."""
@@ -436,6 +446,19 @@ class KnownSecrets:
         self._waiting[secret] = None
         if len(self._waiting) > _MOST_WAITING:
             self._waiting.popitem(last=False)
+
+    def may_stand_in(self, body: bytes) -> bool:
+        """Return whether a form of any may stand in bytes in UTF-8, also with breaks, blanks and escapes in between.
+
+        Only letters and digits are compared, without those of escapes of breaks: False is sure.
+        """
+        if self._waiting:
+            self._rebuild_index()
+        if self._lettered_of != (count := len(self._all)):
+            forms = (form.encode() if form.isascii() else b"" for form in self._all)
+            self._lettered_of, self._lettered = count, {form.translate(None, _NO_LETTERS) for form in forms}
+        letters = body.translate(None, _NO_LETTERS)
+        return any(form in letters for form in self._lettered)
 
     def _rebuild_index(self) -> None:
         with self._lock:  # whoever comes meanwhile waits until all of it can be found

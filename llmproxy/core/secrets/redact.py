@@ -36,6 +36,7 @@ from llmproxy.core.secrets.encodings import (
     find_wrapped,
     hides,
     label_of,
+    may_hold_coded,
     narrow_text,
     overwrite_parts,
     overwrite_spans,
@@ -92,6 +93,8 @@ T = TypeVar("T")
 
 _STRING = late(r'"([^"\\]*+(?:\\.[^"\\]*+)*+)(?:"(\s*:)?|\\?\Z)', re.DOTALL)
 """One that is cut as well, to the end of the text: else each quote in it would be tried, up to its end."""
+_HIDDEN = late(rb"\\(?:/|u00[2-7])")
+"""As `hides`."""
 _LINK = late(r"REDACTEDx([0-9a-f]{12})\*+")
 """What an answer says in place of a secret in a link; who follows the link asks with it."""
 _NUMBERED = late(r"\[REDACTED-(\d+)(?::[\w-]*|x\w+)?\]")
@@ -258,15 +261,29 @@ class Redactor:
 
     # -- requests ----------------------------------------------------------------------------------------------------
 
-    def request(self, request: Request, names: frozenset[str] = NO_NAMES) -> Request:
-        """Return the request without secrets, itself if it has none; `names`: lower-case query credentials."""
+    def request(self, request: Request, names: frozenset[str] = NO_NAMES, *, clean: bool = False) -> Request:
+        """Return the request without secrets, itself if it has none; `names`: lower-case query credentials.
+
+        `clean`: its body is known to hold none.
+        """
         numbers = Marks(request, names)
         target = self._target(request.target, numbers, names)
-        headers = self._headers(request.headers, numbers)
-        body = self._body(request.body, header(request.headers, "content-type") or "", numbers)
+        headers, body = self._headers(request.headers, numbers), request.body
+        if not clean:
+            body = self._body(body, header(request.headers, "content-type") or "", numbers)
         if target == request.target and headers == request.headers and body == request.body:
             return request
         return replace(request, target=target, headers=headers, body=body)
+
+    def may_redact_again(self, body: bytes) -> bool:
+        """Return whether a body of JSON that came out of `request` might not stay as it is today.
+
+        It may hold a credential that was not known then, in whatever form, or a placeholder, whose number depends on
+        what else the request holds. False only where neither can be.
+        """
+        if body[:1] != b"{" or b"REDACTE" in body or b"REDx" in body or _HIDDEN.search(body) is not None:
+            return True
+        return b"\0" in body or self._known.may_stand_in(body) or may_hold_coded(body)
 
     def text(self, text: str) -> str:
         """Return a text that may be printed or logged; it may quote a path."""

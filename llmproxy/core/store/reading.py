@@ -47,10 +47,17 @@ SELECT i.key, i.occurrence, m.ordinal, i.id FROM made_ids AS m JOIN interactions
 WHERE m.cassette = ? AND m.sample = ? AND m.made_id = ? AND i.superseded_at IS NULL
 ORDER BY m.interaction_id, m.ordinal LIMIT 1
 """
+SAME = """
+SELECT rules, operation, key, model, stream, provider, method, target, replace(request_headers, ?, '""')
+FROM interactions WHERE request_body = (SELECT id FROM bodies WHERE sha256 = ?)
+    AND +cassette = ? AND +sample = ? AND +party = ? AND superseded_at IS NULL LIMIT 1
+"""
+"""By the index of bodies: for SQLite, the one of slots looks better, where it finds a whole cassette."""
 _FIRST = """
 SELECT party, key, id FROM interactions WHERE cassette = ? AND sample = ? AND superseded_at IS NULL AND id >= ?
 ORDER BY started_at, id LIMIT 1
 """
+_PRICE = f"SELECT {', '.join(rows.PRICED)} FROM interactions WHERE id = ?"
 _SLOT = f"SELECT {_KEYED_COLUMNS} FROM interactions WHERE id = ? AND superseded_at IS NULL"
 _OTHER_RULES = """
 SELECT 1 FROM interactions WHERE cassette = ? AND sample = ? AND rules NOT IN (?, '') AND superseded_at IS NULL LIMIT 1
@@ -261,6 +268,8 @@ class Reading:
         self._answers: OrderedDict[int, tuple[Response, int]] = OrderedDict()
         self._answer_bytes = 0
         self._contents = ContentCache()
+        self._price: tuple[int, Row] = (0, ())
+        """What `read_price` returns of the answer that was read last: it is asked next."""
         self._slots: dict[tuple[str, int, str, Key], tuple[KeyedRecording, ...]] = {}
         self._list_fields_of: tuple[int, int] = (-1, -1)
         self._opened = 0
@@ -330,7 +339,7 @@ class Reading:
         self._opened += 1
         self._slots.clear()
         self._answers.clear()
-        self._answer_bytes = 0
+        self._answer_bytes, self._price = 0, (0, ())
         self._contents = ContentCache()
         self._binds = False
         self.reopened()
@@ -374,6 +383,13 @@ class Reading:
         self._slots[place] = slots
         return slots
 
+    def find_same(self, cassette: str, sample: int, party: str, asked: bytes, length: str) -> Row | None:
+        """Return rules, operation, key, model, stream and head of a live recording with these bytes of a request.
+
+        `asked` is their SHA-256; `length` is left out of the fields of the head.
+        """
+        return self._maybe(SAME, (length, asked, to_sql(cassette), sample, to_sql(party)))
+
     def _name_volatile_fields(self, derived: Derived, found: Sequence[Row], party: str, key: Key) -> list[Row]:
         """Return the rows of a key under today's rules; `found` are those that have it in the store."""
         names = derived.names
@@ -399,7 +415,8 @@ class Reading:
             raise self._missing(interaction_id)
         if self._watch:
             self._check_same()
-        base_id, sha256, *stored = row[8:]
+        self._price = interaction_id, row[8:14]
+        base_id, sha256, *stored = row[14:]
         with self._locate_damage():
             body = decode_single(self.conn, sha256, Stored(*stored)) if base_id is None else self.body(stored[0])
         try:
@@ -408,6 +425,11 @@ class Reading:
             raise self._damage_error(f"Interaction {interaction_id}", error) from error
         self._remember(interaction_id, response, len(body))
         return response
+
+    def read_price(self, interaction_id: int) -> Row | None:
+        """Return tokens, cost, model and texts (`rows.PRICED`) of a recording; None if it is gone."""
+        last = self._price
+        return last[1] if last[0] == interaction_id else self._maybe(_PRICE, (interaction_id,))
 
     def load(self, interaction_id: int) -> Interaction:
         """Return the whole interaction as it was added. Raises CassetteNotFound, CassetteCorrupt."""

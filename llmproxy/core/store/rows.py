@@ -46,8 +46,9 @@ _LOADED = (
 _ANSWERED = "id, status, reason, ending, head_us, chunked, response_headers, chunks"
 LOADED = tuple(_LOADED.split(", "))
 SELECT_INTERACTION = f"SELECT {_LOADED} FROM interactions WHERE id = ?"
+PRICED = ("input_tokens", "output_tokens", "cost_usd", "model", "last_user_text", "answer_text")
 SELECT_RESPONSE = (
-    f"SELECT {', '.join('i.' + name for name in _ANSWERED.split(', '))},"
+    f"SELECT {', '.join('i.' + name for name in (*_ANSWERED.split(', '), *PRICED))},"
     f" b.base_id, b.sha256, b.id, b.encoding, {DATA.format('b.')}"
     " FROM interactions AS i JOIN bodies AS b ON b.id = i.response_body WHERE i.id = ?"
 )

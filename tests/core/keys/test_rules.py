@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from llmproxy.core.keys.fields import IGNORED, IGNORED_PREFIXES, KEYED, KEYED_PREFIXES
-from llmproxy.core.keys.normalize import Origin, Walk, canonicalize, key_of
+from llmproxy.core.keys.normalize import REFERRING, Origin, Walk, canonicalize, key_of
 from llmproxy.core.keys.rules import CHAT, CONVERSE, GENERATE, MESSAGES, NOTHING, RESPONSES, SHAPES, Do, Rule, Shape
 from llmproxy.core.keys.scrub import Rules, TextScrub, apply, compile_rules, parse_path
 from llmproxy.core.providers.routing import route
@@ -45,6 +45,14 @@ def test_every_rule_has_its_reason() -> None:
     tables = (KEYED, KEYED_PREFIXES, IGNORED, IGNORED_PREFIXES)
     assert [name for table in tables for name, why in table.items() if len(why) < 4] == []
     assert KEYED.keys().isdisjoint(IGNORED)
+
+
+def test_members_that_may_name_server_state_are_known() -> None:
+    """The ids of a request are looked for where one expression finds such a member, and nowhere else."""
+    naming = {name for name, rule in every_rule() if rule.do in (Do.REFER, Do.OWN, Do.FILE_URI)}
+    assert len(naming) > 10
+    assert [name for name in sorted(naming) if not REFERRING.search(f'{{"{name}" : 1}}'.encode())] == []
+    assert not REFERRING.search(b'{"content": "id", "name": 1}')
 
 
 def test_nothing_that_shapes_the_answer_is_ignored() -> None:

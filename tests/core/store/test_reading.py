@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.core.store.file.store import FileStore
+from llmproxy.core.store.reading import SAME
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Usage
 from llmproxy.errors import CassetteError
@@ -99,6 +101,20 @@ def test_a_lookup_is_one_search_in_an_index(path: Path) -> None:
         assert "live_slots" in plan[0][3]
         assert len(plan) == 1
         assert len(store.slots("default", 1, "agent", key(299))) == 1
+
+
+def test_the_bytes_of_a_request_are_found_by_their_index(store: Store) -> None:
+    """One row, in the cassette that is asked, and by the digest of the body alone: no other row is looked at."""
+    store.add(interaction(1), supersede=False)
+    store.add(interaction(1, cassette="other"), supersede=False)
+    digest = hashlib.sha256(store.load(1).request.body).digest()
+    found = store.find_same("default", 1, "agent", digest, "")
+    assert found is not None
+    assert found[2] == key(1)
+    assert store.find_same("default", 1, "judge", digest, "") is None
+    assert store.find_same("default", 1, "agent", b"", "") is None
+    plan = store.conn.execute(f"EXPLAIN QUERY PLAN {SAME}", ("", digest, "default", 1, "agent")).fetchall()
+    assert "by_request_body" in plan[0][3]
 
 
 def other_store(path: Path, *, like: int) -> None:
