@@ -84,26 +84,13 @@ class Control:
         return tuple(Report.of(each) for each in self._ask("GET", "sessions")["sessions"])
 
     def open(
-        self,
-        name: str,
-        *,
-        cassette: str | None = None,
-        under: str | None = None,
-        mode: str | None = None,
-        speed: float | None = None,
-        exhausted: str | None = None,
-        sample: int | None = None,
-        upstreams: Mapping[str, str] | None = None,
-        overrides: Mapping[str, Any] | None = None,
-        fork: Mapping[str, Any] | None = None,
-        run_variables: Sequence[Mapping[str, str]] | None = None,
-        bind: str | None = None,
-        faults: Mapping[str, Any] | None = None,
-        mocks: Mapping[str, Any] | None = None,
-        live: Mapping[str, Any] | None = None,
-        patience: float = 0.0,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> Report:
+        self, name: str, *, cassette: str | None = None, under: str | None = None, mode: str | None = None,
+        speed: float | None = None, exhausted: str | None = None, sample: int | None = None,
+        upstreams: Mapping[str, str] | None = None, overrides: Mapping[str, Any] | None = None,
+        fork: Mapping[str, Any] | None = None, run_variables: Sequence[Mapping[str, str]] | None = None,
+        bind: str | None = None, faults: Mapping[str, Any] | None = None, mocks: Mapping[str, Any] | None = None,
+        live: Mapping[str, Any] | None = None, patience: float = 0.0, clock: Callable[[], float] = time.monotonic,
+    ) -> Report:  # fmt: skip
         """Open a session; what is None is the proxy's.
 
         `cassette` is for several sessions that replay one; what arrives under the name `under` belongs to the session.

@@ -121,17 +121,10 @@ class EnvironmentPlan:
 
 
 def plan(
-    url: str,
-    session: str | None,
-    env: Mapping[str, str],
-    *,
-    replay: bool,
-    base_urls: bool = True,
-    interception: Interception | None = None,
-    aws_files: bool = False,
-    recorded: Sequence[str] = (),
+    url: str, session: str | None, env: Mapping[str, str], *, replay: bool, base_urls: bool = True,
+    interception: Interception | None = None, aws_files: bool = False, recorded: Sequence[str] = (),
     key_names: Sequence[str] | None = None,
-) -> EnvironmentPlan:
+) -> EnvironmentPlan:  # fmt: skip
     """Return what a child of `env` needs.
 
     Args:

@@ -78,16 +78,10 @@ class Console:
     """A reporter that writes to a terminal or a pipe."""
 
     def __init__(
-        self,
-        stream: TextIO,
-        *,
-        colour: bool = False,
-        quiet: bool = False,
-        verbose: bool = False,
-        room: Callable[[], int | None] = lambda: None,
-        zone: tzinfo | None = None,
+        self, stream: TextIO, *, colour: bool = False, quiet: bool = False, verbose: bool = False,
+        room: Callable[[], int | None] = lambda: None, zone: tzinfo | None = None,
         later: Callable[[Callable[[], None]], object] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Write to `stream`.
 
         `quiet` leaves out everything but misses, losses and the summary, `verbose` adds the steps of each request.

@@ -106,19 +106,10 @@ class RunSession:
 
     @classmethod
     async def open(
-        cls,
-        proxy: str,
-        *,
-        cassette: str,
-        sample: int = 1,
-        mode: str | None = None,
-        token: str = "",
-        upstreams: Mapping[str, str] | None = None,
-        run_variables: Sequence[Mapping[str, str]] = (),
-        faults: Mapping[str, Any] | None = None,
-        mocks: Mapping[str, Any] | None = None,
-        patience: float = 30.0,
-    ) -> Self:
+        cls, proxy: str, *, cassette: str, sample: int = 1, mode: str | None = None, token: str = "",
+        upstreams: Mapping[str, str] | None = None, run_variables: Sequence[Mapping[str, str]] = (),
+        faults: Mapping[str, Any] | None = None, mocks: Mapping[str, Any] | None = None, patience: float = 30.0,
+    ) -> Self:  # fmt: skip
         """Open the session of a run; `patience` in seconds while somebody else has it open.
 
         Base-URL variables of this process that point elsewhere than to the proxy say where the providers are;

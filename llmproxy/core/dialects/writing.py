@@ -41,17 +41,9 @@ def writes_text_arguments(operation: str, *, stream: bool) -> bool:
 
 
 def write(
-    operation: str,
-    body: bytes,
-    target: str,
-    model: str | None,
-    said: Message,
-    *,
-    stream: bool,
-    call: int,
-    finish: str = "",
-    usage: Mapping[str, int] | None = None,
-) -> Response:
+    operation: str, body: bytes, target: str, model: str | None, said: Message, *, stream: bool, call: int,
+    finish: str = "", usage: Mapping[str, int] | None = None,
+) -> Response:  # fmt: skip
     """Return the answer to a request, for the agent's `call`-th call of a model.
 
     `finish` is why it ended, as `SpokenTurn` has it; `usage` is told by the dialects that do not always say 0.

@@ -544,14 +544,9 @@ class Reading:
         return [row for row in self.summaries(cassette, sample) if row.id not in served]
 
     def summaries(
-        self,
-        cassette: str | None = None,
-        sample: int | None = None,
-        *,
-        superseded: bool = False,
-        limit: int | None = None,
-        channel: Channel | None = None,
-    ) -> list[RowSummary]:
+        self, cassette: str | None = None, sample: int | None = None, *, superseded: bool = False,
+        limit: int | None = None, channel: Channel | None = None,
+    ) -> list[RowSummary]:  # fmt: skip
         """Return rows in the order they were requested; of more than `limit` the last ones."""
         if limit is not None and cassette is None and sample is None and not superseded and channel is None:
             ids = [row[0] for place in self.rows(_LATEST, (limit,)) for row in self.rows(_OF_PLACE, (*place, limit))]

@@ -71,16 +71,9 @@ class SendingPlan(NamedTuple):
 
 
 def plan(
-    response: Response,
-    client: ClientHttp,
-    *,
-    speed: float,
-    now: float,
-    extra: Headers = (),
-    prefix: str = "",
-    said: str = "hit",
-    timed: bool = False,
-) -> SendingPlan:
+    response: Response, client: ClientHttp, *, speed: float, now: float, extra: Headers = (), prefix: str = "",
+    said: str = "hit", timed: bool = False,
+) -> SendingPlan:  # fmt: skip
     """Lay out a recorded response for `client`; `speed` 0 is at once, 1 as recorded, N is N times faster; `now` is Unix
     time.
 
@@ -228,17 +221,9 @@ def _merge_frames(due: int, head: bytes, frames: Iterable[tuple[int, Frame]], sp
 
 
 def _write_head(
-    response: Response,
-    client: ClientHttp,
-    *,
-    speed: float,
-    now: float,
-    said: str,
-    extra: Headers,
-    chunked: bool,
-    length: int | None,
-    close: bool,
-) -> bytes:
+    response: Response, client: ClientHttp, *, speed: float, now: float, said: str, extra: Headers, chunked: bool,
+    length: int | None, close: bool,
+) -> bytes:  # fmt: skip
     gone = NOT_REPLAYED.union(name for name, _ in extra)  # ours stand for a recorded one of the name
     fields = [
         (name, value) for name, value in response.headers if name.lower() not in gone and not name.startswith(TRAILER)

@@ -129,18 +129,10 @@ type JudgeOf = Callable[[Sequence[str]], Any]
 
 
 async def calibrate_judge(
-    labelled: Sequence[LabelledTranscript],
-    judge_of: JudgeOf,
-    *,
-    repeats: int = 3,
-    order: bool = True,
-    rng: random.Random,
-    name: str = "calibrate",
-    proxy: str | bool | None = None,
-    mode: str | None = None,
-    max_concurrency: int = CONCURRENCY,
-    resamples: int = RESAMPLES,
-) -> JudgeCalibration:
+    labelled: Sequence[LabelledTranscript], judge_of: JudgeOf, *, repeats: int = 3, order: bool = True,
+    rng: random.Random, name: str = "calibrate", proxy: str | bool | None = None, mode: str | None = None,
+    max_concurrency: int = CONCURRENCY, resamples: int = RESAMPLES,
+) -> JudgeCalibration:  # fmt: skip
     """Compare a judge with human labels and itself; `name` begins recordings' names. Raises SettingsError."""
     if repeats < 1 or not labelled:
         raise SettingsError(f"calibrating takes labelled conversations and repeats from 1 on (not {repeats}).")

@@ -161,36 +161,16 @@ async def run(
 ) -> ScenarioResult: ...
 # fmt: on
 async def run(
-    name: str,
-    description: str,
-    agents: Sequence[Any] = (),
-    max_turns: int | None = None,
-    verbose: bool | int | None = None,
-    cache_key: str | None = UNSET,
-    debug: bool | None = None,
-    script: Sequence[ScriptStep] | None = None,
-    set_id: str | None = None,
-    *,
-    proxy: str | bool | None = None,
-    runs: int | None = None,
-    pass_rate: float = 1.0,
-    early_stop: bool = False,
-    allow_environment_errors: bool = False,
-    timeout: float | None = None,
-    call_timeout: float | None = CALL_TIMEOUT,
-    max_concurrency: int | None = None,
-    fresh_ids: bool = False,
-    cassette: str | None = None,
-    mode: str | None = None,
-    handlers: Sequence[HandlerLike] = (),
-    history: Sequence[Message] | str | None = None,
-    min_turns: int | None = None,
-    metadata: Mapping[str, Any] | None = None,
-    parameters: Mapping[str, Any] | None = None,
-    fields: Mapping[str, Any] | None = None,
-    mock: Mapping[str, Any] | None = None,
-    **unsupported: Any,
-) -> ScenarioResult:
+    name: str, description: str, agents: Sequence[Any] = (), max_turns: int | None = None,
+    verbose: bool | int | None = None, cache_key: str | None = UNSET, debug: bool | None = None,
+    script: Sequence[ScriptStep] | None = None, set_id: str | None = None, *, proxy: str | bool | None = None,
+    runs: int | None = None, pass_rate: float = 1.0, early_stop: bool = False, allow_environment_errors: bool = False,
+    timeout: float | None = None, call_timeout: float | None = CALL_TIMEOUT, max_concurrency: int | None = None,
+    fresh_ids: bool = False, cassette: str | None = None, mode: str | None = None, handlers: Sequence[HandlerLike] = (),
+    history: Sequence[Message] | str | None = None, min_turns: int | None = None,
+    metadata: Mapping[str, Any] | None = None, parameters: Mapping[str, Any] | None = None,
+    fields: Mapping[str, Any] | None = None, mock: Mapping[str, Any] | None = None, **unsupported: Any,
+) -> ScenarioResult:  # fmt: skip
     """Run a scenario on a thread of its own and return how it ended.
 
     Args:

@@ -77,16 +77,9 @@ def named_variables(files: Iterable[bytes], env: Mapping[str, str]) -> dict[str,
 
 
 def pack_suites(
-    run_context: RunContext,
-    cases: Sequence[SuiteCase],
-    paths: Sequence[str],
-    settings: Loaded,
-    proxy: Sequence[str],
-    *,
-    files: Sequence[str],
-    variables: Sequence[str],
-    env: Mapping[str, str],
-) -> SuiteParcel:
+    run_context: RunContext, cases: Sequence[SuiteCase], paths: Sequence[str], settings: Loaded, proxy: Sequence[str],
+    *, files: Sequence[str], variables: Sequence[str], env: Mapping[str, str],
+) -> SuiteParcel:  # fmt: skip
     """Gather what these cases need. Raises SuiteError: a file is outside, or gone; SettingsError: unset variable."""
     root = Path.cwd()
     suites = load_suites(paths).files

@@ -93,15 +93,9 @@ def release_lease(conn: sqlite3.Connection, name: str | bytes, sample: int, hold
 
 
 def promote(
-    conn: sqlite3.Connection,
-    staged: tuple[str | bytes, int],
-    place: tuple[str | bytes, int],
-    gone: Collection[int],
-    holder: str,
-    now: float,
-    *,
-    clean: bool,
-) -> None:
+    conn: sqlite3.Connection, staged: tuple[str | bytes, int], place: tuple[str | bytes, int], gone: Collection[int],
+    holder: str, now: float, *, clean: bool,
+) -> None:  # fmt: skip
     """Make recordings of `staged` recordings of `place`, in place of those of `gone`. Raises CassetteBusy."""
     take_lease(conn, *place, holder, now, anew=False)
     sql = "UPDATE interactions SET superseded_at = ? WHERE id = ? AND superseded_at IS NULL"

@@ -327,15 +327,9 @@ class ServerStore(Store):
         return Body(prepared.sha256, len(content), made.encoding, base, made.prefix, made.suffix, made.depth, made.data)
 
     def _send(
-        self,
-        conn: Conn,
-        sent: Sequence[_Sent],
-        bodies: dict[bytes, Body],
-        instead_of: str | None,
-        made: _Made,
-        *,
+        self, conn: Conn, sent: Sequence[_Sent], bodies: dict[bytes, Body], instead_of: str | None, made: _Made, *,
         again: bool,
-    ) -> list[int]:
+    ) -> list[int]:  # fmt: skip
         """Store all in one transaction, and say in `made` what was; `again`: the attempt before may have been
         committed.
 
