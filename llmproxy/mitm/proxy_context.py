@@ -20,8 +20,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
-from mitmproxy.addonmanager import AddonManager
+from mitmproxy.addonmanager import AddonManager, safecall, traverse
+from mitmproxy.exceptions import AddonHalt
 from mitmproxy.hooks import Hook
+from mitmproxy.master import Master
 
 from llmproxy.calls import Call, CallLog
 from llmproxy.core.control.tool_lines import ToolLines
@@ -60,9 +62,26 @@ TOGETHER = 16
 class HandledEvents(AddonManager):
     """Addons without the events that none of them hears: five of the eight that mitmproxy has for each exchange."""
 
+    def __init__(self, master: Master) -> None:
+        """Hold no addon yet."""
+        super().__init__(master)  # type: ignore[no-untyped-call]
+        self._hearing: dict[tuple[int, str], list[object]] = {}
+
+    def find_hearing(self, name: str) -> list[object]:
+        """Return the addons that hear events of this name, or have one in them that does."""
+        key = len(self.lookup), name
+        if (found := self._hearing.get(key)) is None:
+            hear = [each for each in self.chain if any(hasattr(one, name) for one in traverse([each]))]  # type: ignore[no-untyped-call]
+            found = self._hearing[key] = hear
+        return found
+
     async def trigger_event(self, event: Hook) -> None:
-        if any(hasattr(each, event.name) for each in self.lookup.values()):
-            await super().trigger_event(event)
+        for each in self.find_hearing(event.name):
+            try:
+                with safecall():
+                    await self.invoke_addon(each, event)
+            except AddonHalt:
+                return
 
 
 def spans_to_json(made: Sequence[Interaction]) -> list[object]:
@@ -258,7 +277,8 @@ class ProxyContext:
     draining: bool = False
     """The proxy is ending: what is open may finish, nothing new begins."""
     _writer: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "llmproxy-writer"))
-    _commits: set[asyncio.Future[list[tuple[EndedAnswer, Usage | Exception]]]] = field(default_factory=set)
+    _commits: deque[Future[None]] = field(default_factory=deque)
+    """Jobs of the writer that are not settled, in their order."""
     _kept: asyncio.Future[str] | None = None
     """What began to be kept since somebody asked."""
     _ended: deque[EndedAnswer] = field(default_factory=deque)
@@ -277,16 +297,9 @@ class ProxyContext:
     # --- answers of our own ----------------------------------------------------------------------------------------
 
     def refusal(
-        self,
-        error: LLMProxyError,
-        family: Family,
-        *,
-        close: bool,
-        method: str = "POST",
-        operation: str = "",
-        grants: Headers = (),
-        asked: Headers = (),
-    ) -> tuple[int, bytes]:
+        self, error: LLMProxyError, family: Family, *, close: bool, method: str = "POST", operation: str = "",
+        grants: Headers = (), asked: Headers = (),
+    ) -> tuple[int, bytes]:  # fmt: skip
         """Write an error as its provider would (status, response); `grants` let a page read it, `asked` are fields."""
         plain = isinstance(error, MissError) and error.status == MissError.status
         status = self.engine.config.miss_status or status_of_miss(family, operation, asked) if plain else error.status
@@ -402,9 +415,13 @@ class ProxyContext:
         """Have what has ended stored; what ends until the writer looks goes with it."""
         if self._ended and not self._called:
             self._called = True
-            job = asyncio.get_running_loop().run_in_executor(self._writer, self._store_ended)
-            self._commits.add(job)
-            job.add_done_callback(self._settle_ended)
+            self._commits.append(self._writer.submit(self._write_ended, asyncio.get_running_loop()))
+
+    def _write_ended(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Store what has ended, and have it settled."""
+        stored = self._store_ended()
+        with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits
+            loop.call_soon_threadsafe(self._settle_ended, stored)
 
     def _store_ended(self) -> list[tuple[EndedAnswer, Usage | Exception]]:
         """Store what has ended, in the writer's thread, in one transaction or one by one. Never raises."""
@@ -429,10 +446,10 @@ class ProxyContext:
             return self.engine.store_answer(exchange, proper=proper)
         return self.engine.read_usage(exchange, proper=proper)
 
-    def _settle_ended(self, job: asyncio.Future[list[tuple[EndedAnswer, Usage | Exception]]]) -> None:
+    def _settle_ended(self, stored: Sequence[tuple[EndedAnswer, Usage | Exception]]) -> None:
         """Report what the writer has stored, and let it be heard."""
-        self._commits.discard(job)
-        for ended, found in job.result():
+        self._commits.popleft()
+        for ended, found in stored:
             why, exchange = _lost_reason(found), ended.exchange
             exchange.note = why or exchange.note
             usage = None if isinstance(found, Exception) else found
@@ -476,7 +493,7 @@ class ProxyContext:
                 exchange.note = exchange.note or "the proxy ended"
                 self.settle(exchange, 0)
         while self._commits:
-            _, late = await asyncio.wait(set(self._commits), timeout=30)
+            _, late = await asyncio.wait([asyncio.wrap_future(self._commits[-1])], timeout=30)
             if late:
                 break
         try:
