@@ -14,10 +14,12 @@ import re
 from collections.abc import Awaitable, Callable
 from functools import lru_cache
 from http import HTTPStatus
+from typing import Any
 from urllib.parse import urlsplit
 
 from mitmproxy import connection, http
 from mitmproxy.net.http import status_codes
+from mitmproxy.net.http.http1 import read
 from mitmproxy.proxy import commands, events, layer
 from mitmproxy.proxy.layers import http as http_layers
 from mitmproxy.proxy.layers.http._base import HttpEvent
@@ -74,6 +76,21 @@ class PatientClient(Http1Client):
         yield from super().read_headers(event)
 
 
+class QuickHeaders(http.Headers):
+    """Header fields that are asked for what they mostly do not have: mitmproxy raises and catches an error for each."""
+
+    def get(self, key: str, default: object = None) -> Any:  # noqa: ANN401 - what the default is
+        """Return the value of a field."""
+        return super().get(key, default) if key in self else default
+
+    def __contains__(self, key: object) -> bool:
+        low = (key if isinstance(key, bytes) else str(key).encode("utf-8", "surrogateescape")).lower()
+        for name, _ in self.fields:  # noqa: SIM110 - a generator takes twice as long
+            if name.lower() == low:
+                return True
+        return False
+
+
 class TrailingServer(Http1Server):
     """mitmproxy's writer of answers in HTTP/1, with the trailers of an answer that came over HTTP/2."""
 
@@ -108,6 +125,7 @@ def read_past_interim() -> None:
     http_layers.Http1Client = PatientClient  # type: ignore[attr-defined]
     http_layers.Http1Server = TrailingServer  # type: ignore[attr-defined]
     http_layers.Http2Client = PatientHttp2Client  # type: ignore[attr-defined]
+    read.Headers = QuickHeaders  # type: ignore[attr-defined]
 
 
 log = logging.getLogger(__name__)
@@ -212,7 +230,7 @@ class Recorder(SocketHooks):
         socket = is_upgrade(request)
         if socket:
             prepare_upgrade(request)
-        request.headers = http.Headers(forward_fields(request.headers.fields, host, socket=socket))
+        request.headers = QuickHeaders(forward_fields(request.headers.fields, host, socket=socket))
 
     def server_connect(self, data: ServerConnectionHookData) -> None:
         """Allow a connection only for what was released, to where it belongs. Written to be unable to raise."""
@@ -255,7 +273,7 @@ class Recorder(SocketHooks):
             ours = ((CACHE_NAME, said), *led, *grants)
             replaced = {name for name, _ in ours}
             others = (field for field in response.headers.fields if field[0].lower() not in replaced)
-            response.headers = http.Headers((*others, *ours))
+            response.headers = QuickHeaders((*others, *ours))
             bodiless = flow.request.method == "HEAD" or response.status_code in response_bytes.BODILESS
             if response.is_http2 and not bodiless and "content-length" not in response.headers:
                 response.headers["transfer-encoding"] = "chunked"  # as the layer's client, HTTP/1, has to hear it

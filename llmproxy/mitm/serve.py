@@ -21,7 +21,7 @@ import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
-from mitmproxy import master, options
+from mitmproxy import http, master, options
 from mitmproxy.addons import core, next_layer, proxyserver
 
 from llmproxy.calls import Call, Totals, describe_hits, find_doubts, find_forbidden
@@ -86,6 +86,7 @@ async def _serve_until_signal(loaded: Loaded, report: Reporter, *, announce: boo
         port = await proxy.listen()
         shell.engine.record_port(port)
         gc.freeze()  # nothing of what a start makes is garbage: no collection need look at it again
+        gc.set_threshold(20_000)  # ten times as rarely: most of what is made for a call goes without a collection
         gc.enable()
     except BaseException:
         await built.close()
@@ -250,9 +251,10 @@ class ServedProxy:
         """
         self._shell = shell
         self.authority = prepare_authority(confdir()) if settings.forwards else prepare_or_warn(confdir())
+        http.MessageData.__post_init__ = object.__init__  # type: ignore[method-assign]  # checks nothing
         opts = options.Options()
         self._master = master.Master(opts)
-        self._master.addons = HandledEvents(self._master)  # type: ignore[no-untyped-call]
+        self._master.addons = HandledEvents(self._master)
         self._server, self._tls, self._forward = Fronted(shell, front), LateTls(), settings.forwards
         # The wall (Recorder.server_connect) comes after Proxyserver, which may forbid a connection too but never allows
         # one.
