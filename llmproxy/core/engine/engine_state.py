@@ -35,8 +35,8 @@ class PendingRecordings:
         if exchange.decision is not Decision.RECORD:
             return
         session = exchange.session
-        beside = self._places.setdefault(exchange.save_target, {})
-        twins = [each.kept for each in beside.values() if each.party_and_key == exchange.party_and_key]
+        beside, own = self._places.setdefault(exchange.save_target, {}), exchange.party_and_key
+        twins = [each.kept for each in beside.values() if each.party_and_key == own]
         for each in (*twins, exchange.kept) if twins else ():
             each.has_twin = True
         taken = [each.occurrence for each in twins]

@@ -34,7 +34,7 @@ from llmproxy.core.store.reading import KeyedRecording
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.frames import SWITCHING
 from llmproxy.core.traffic.response_bytes import REDIRECTS, ClientHttp
-from llmproxy.protocol import KEY_HEADER, Decision, Exhausted, ModePolicy
+from llmproxy.protocol import KEY_HEADER, Decision, Exhausted, ModePolicy, Plays
 
 REMEMBERED = 8_192
 """Requests, and answers to them; about half a kilobyte each."""
@@ -106,6 +106,7 @@ class FastPath:
         if (
             store is None
             or session is None
+            or session.policy.plays is Plays.NOTHING
             or not session.is_plain_replay(place.channel)
             or place.upstreams != session.settings.upstreams
             or place.speaker != sessions.find_bound_party(place.name)

@@ -24,7 +24,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from threading import get_ident
 from typing import TypeVar
 from urllib.parse import parse_qsl, quote, unquote, unquote_plus
@@ -133,9 +133,8 @@ _ONLY = late(r"(?i)(?:bearer |basic |token )?REDACTED(?:-\d+)?")
 
 def find_placeholder(headers: Headers, target: str, body: bytes = b"") -> str | None:
     """Return where a request has our placeholder for its credential, from a recorded answer or a file."""
-    for name, value in headers:  # whatever its name: in a field nothing is quoted
-        if _is_placeholder(value):
-            return name
+    if (name := _find_in_headers(headers)) is not None:
+        return name
     if b"RED" not in body and DUMMY.encode() not in body:
         body = b""
     with suppress(ValueError, RecursionError):
@@ -151,6 +150,12 @@ def find_placeholder(headers: Headers, target: str, body: bytes = b"") -> str | 
         if credential and _is_placeholder(unquote_plus(value)):
             return unquote_plus(name)
     return None
+
+
+@lru_cache(64)
+def _find_in_headers(headers: Headers) -> str | None:
+    """Return which field holds a placeholder, whatever its name: in a field nothing is quoted."""
+    return next((name for name, value in headers if _is_placeholder(value)), None)
 
 
 def _find_carried(tree: object) -> Iterator[str]:

@@ -67,7 +67,7 @@ REMEMBERED_BYTES = 16 << 20
 """Bound of the memory of recent bodies."""
 _SMALL = 128
 _FAST_ABOVE = 1 << 20
-_LITTLE_WORK = 1024
+_LITTLE_WORK = 8192
 """Bytes up to which encoding is less work than asking whether the content is there: a new row says so."""
 _LEAST_SHARED = 256
 _LITTLE = 64

@@ -201,7 +201,8 @@ class FileStore(Store):
         gone, nth = choose_occurrence(
             ready.given, [KeyedRecording(id_, nth, status, Ending(how)) for id_, nth, status, how, _ in found], before
         )
-        conn.executemany(_SUPERSEDE_ONE, [(now, id_) for id_ in gone])
+        if gone:
+            conn.executemany(_SUPERSEDE_ONE, [(now, id_) for id_ in gone])
         new = int(conn.execute(_INSERT, (position, nth, request[0], response, *ready.row)).lastrowid or 0)
         if gone:
             conn.execute(_NAME_SUCCESSOR, (new, now))
