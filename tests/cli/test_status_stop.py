@@ -15,26 +15,14 @@ import pytest
 from llmproxy.cli import main
 from tests.provider import Provider, step
 from tests.support.process import free_port
-from tests.support.proxy import DIRECT, Proxy, alone as proxy
-
-
-def ask(px: Proxy, text: str) -> int:
-    """Ask the model, and return the status."""
-    body = b'{"model": "gpt-4o", "messages": [{"role": "user", "content": "%s"}]}' % text.encode()
-    asked = Request(f"{px.url}/v1/chat/completions", body, {"content-type": "application/json"})
-    try:
-        with DIRECT.open(asked, timeout=60) as answer:
-            answer.read()
-            return int(answer.status)
-    except HTTPError as error:
-        return error.code
+from tests.support.proxy import DIRECT, Proxy, alone as proxy, ask_chat
 
 
 def test_status_says_what_runs_and_stop_ends_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Mode, sessions and sums; afterwards nobody answers, everything is stored, and the exit code is 0."""
     store = tmp_path / "x.db"
     with Provider([step(user="hi", say="hello")]) as up, proxy("record", store, upstreams={"openai": up.url}) as px:
-        assert ask(px, "hi") == 200
+        assert ask_chat(f"{px.url}/v1") == 200
         assert main(["status", "--url", px.url]) == 0
         said = capsys.readouterr().out
         assert f"{px.url}  mode record" in said
@@ -44,7 +32,7 @@ def test_status_says_what_runs_and_stop_ends_it(tmp_path: Path, capsys: pytest.C
         assert px.wait() == 0
     assert "0 hits, 0 misses, 1 recorded" in px.stdout
     with proxy("replay", store) as px:
-        assert ask(px, "hi") == 200
+        assert ask_chat(f"{px.url}/v1") == 200
 
 
 @pytest.mark.parametrize("command", ["status", "stop"])
@@ -92,7 +80,7 @@ def test_however_a_proxy_is_ended_its_exit_code_says_what_came(
 ) -> None:
     """A miss was refused: 4 where that was asked for, else 0; never a signal's number. `stop` ends with it too, and says so."""
     with proxy("replay", tmp_path / "x.db", options=options) as px:
-        assert ask(px, "hi") in (400, 404)
+        assert ask_chat(f"{px.url}/v1") in (400, 404)
         ended = ENDINGS[how](px)
         assert px.wait() == code
     assert "0 hits, 1 miss" in px.stdout

@@ -11,8 +11,6 @@ from contextlib import contextmanager, suppress
 from decimal import Decimal
 from http.client import HTTPConnection
 from pathlib import Path
-from urllib.error import HTTPError
-from urllib.request import Request
 
 import pytest
 
@@ -22,20 +20,9 @@ from llmproxy.client.reports import Report, Unused
 from llmproxy.trace.reading.recording import open_exchanges
 from tests.provider import Provider, step
 from tests.support.process import free_port
-from tests.support.proxy import DIRECT, Listening, near
+from tests.support.proxy import Listening, ask_chat, near
 
 ODD = "tests/ä b#1?x=y%20~/.."
-
-
-def ask(url: str, text: str = "hi") -> int:
-    """Ask for a chat below a base URL; returns the status."""
-    body = json.dumps({"model": "gpt-4o", "messages": [{"role": "user", "content": text}]}).encode()
-    try:
-        with DIRECT.open(Request(f"{url}/v1/chat/completions", body, {"content-type": "application/json"})) as answer:
-            answer.read()  # who leaves after the head is recorded as having left
-            return int(answer.status)
-    except HTTPError as error:
-        return error.code
 
 
 def test_health_says_what_it_is(control: Control) -> None:
@@ -49,7 +36,7 @@ def test_a_session_of_any_name_is_opened_asked_reset_and_closed(control: Control
     """A name is one segment, whatever stands in it, and its misses are counted."""
     opened = control.open(ODD)
     assert (opened.name, opened.cassette, opened.mode, opened.calls) == (ODD, ODD, "replay", 0)
-    assert ask(session_url(control.url, ODD)) == 404
+    assert ask_chat(f"{session_url(control.url, ODD)}/v1") == 404
     report = control.report(ODD)
     assert (report.misses, report.calls, len(report.miss_texts)) == (1, 1, 1)
     assert [miss.session for miss in control.misses(ODD)] == [ODD]
@@ -64,7 +51,7 @@ def test_the_end_of_a_session_tells_what_came_last(control: Control) -> None:
     """With the number of a call; without one, nobody asked."""
     control.open("last")
     for _ in range(3):
-        assert ask(session_url(control.url, "last")) == 404
+        assert ask_chat(f"{session_url(control.url, 'last')}/v1") == 404
     with pytest.raises(ControlError, match="after is '-1'"):
         control.close("last", after=-1)
     further = control.close("last", after=1).further
@@ -79,7 +66,7 @@ def test_a_bound_name_counts_for_its_session_until_that_is_closed(control: Contr
     for name in ("one", "two"):
         control.open(name)
         control.bind("process", name)
-        assert ask(session_url(control.url, "process")) == 404
+        assert ask_chat(f"{session_url(control.url, 'process')}/v1") == 404
         assert control.close(name).misses == 1
     control.open("three")
     control.bind("process", "three")
@@ -164,12 +151,12 @@ def test_a_walk_tells_each_call_in_every_mode(tmp_path: Path, mode: str) -> None
         control = Control(px.url)
         control.open("a")
         assert control.calls("a") == ()
-        assert ask(session_url(px.url, "a")) == 200
+        assert ask_chat(f"{session_url(px.url, 'a')}/v1") == 200
         (first,) = control.calls("a")
         assert (first.seq, first.party, first.status, first.miss) == (1, "agent", 200, False)
         assert (first.recording is None) == (mode == "passthrough")
         assert first.decision == ("PASS" if mode == "passthrough" else "RECORD")
-        assert ask(session_url(px.url, "a")) == 200
+        assert ask_chat(f"{session_url(px.url, 'a')}/v1") == 200
         (second,) = control.calls("a", after=1)
         assert (second.seq, control.report("a").arrived) == (2, 2)
         if mode != "passthrough":
@@ -182,7 +169,7 @@ def test_a_walk_tells_each_call_in_every_mode(tmp_path: Path, mode: str) -> None
 def test_a_walk_tells_misses_and_hits_of_a_replay(control: Control, px: Listening) -> None:
     """The text that the client got is the note; nobody's walk is an error."""
     control.open("walked")
-    assert ask(session_url(px.url, "walked")) == 404
+    assert ask_chat(f"{session_url(px.url, 'walked')}/v1") == 404
     (call,) = control.calls("walked")
     assert (call.decision, call.miss, call.status, call.recording) == ("REFUSE", True, 404, None)
     assert "no recorded response" in call.note

@@ -11,7 +11,6 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
-from urllib.request import Request
 
 import pytest
 
@@ -27,7 +26,7 @@ from tests.provider import Provider, step
 from tests.scenario.agents_fixtures import given
 from tests.scenario.parties import run_session
 from tests.support import Proxy, proxy
-from tests.support.proxy import DIRECT
+from tests.support.proxy import ask_chat
 
 
 @pytest.fixture(scope="module")
@@ -38,17 +37,6 @@ def px(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
         proxy("record", tmp_path_factory.mktemp("proxy") / "x.db", upstreams={"openai": provider.url}) as running,
     ):
         yield running
-
-
-def chat(url: str, text: str, headers: dict[str, str] | None = None) -> None:
-    """Ask a model, as an agent does; a refusal is no concern of it."""
-    body = json.dumps({"model": "gpt-4o", "messages": [{"role": "user", "content": text}]}).encode()
-    fields = {"content-type": "application/json", "authorization": "Bearer none", **(headers or {})}
-    try:
-        with DIRECT.open(Request(f"{url}/chat/completions", body, fields), timeout=20) as answer:
-            answer.read()
-    except OSError:
-        return
 
 
 class Calls(AgentAdapter):
@@ -247,7 +235,7 @@ class Told(AgentAdapter):
             "both": lambda llm: (llm.base_url("openai"), llm.headers),
             "env": lambda llm: (llm.env["OPENAI_BASE_URL"], {}),
         }
-        await asyncio.to_thread(chat, ways[self.way](input.llm)[0], "the same", ways[self.way](input.llm)[1])
+        await asyncio.to_thread(ask_chat, ways[self.way](input.llm)[0], "the same", ways[self.way](input.llm)[1])
         said = f"asked by {self.way}"
         return ScenarioResult(success=True, messages=[], reasoning=said) if self.role is AgentRole.JUDGE else said
 
@@ -319,7 +307,7 @@ async def test_traffic_while_nobody_has_the_turn_is_unattributed_and_counted(px:
     async with run_session(px.url, cassette="attributed") as session:
         async with session.speaking_turn(Calls(nothing)):
             pass
-        await asyncio.to_thread(chat, f"{px.url}/s/{process_session()}/v1", "who am I?")
+        await asyncio.to_thread(ask_chat, f"{px.url}/s/{process_session()}/v1", "who am I?")
         assert (await session.count_unattributed(), len(await session.calls())) == (1, 0)
 
 
@@ -327,7 +315,7 @@ async def test_a_run_says_who_used_what(px: Proxy) -> None:
     """By party, from the proxy; a sum that nobody reported is unknown, not 0."""
     async with run_session(px.url, cassette="parties") as session:
         for headers in (session.llm.headers, session.party_headers("user"), session.party_headers("judge.2")):
-            await asyncio.to_thread(chat, f"{px.url}/v1", "hi", headers)
+            await asyncio.to_thread(ask_chat, f"{px.url}/v1", "hi", headers)
         usage = dict(await session.usage())
     assert [(party, use.calls) for party, use in usage.items()] == [("agent", 1), ("judge.2", 1), ("user", 1)]
 
@@ -336,9 +324,9 @@ async def test_a_mark_divides_what_was_before_from_what_comes_after(px: Proxy) -
     """Calls after a mark are those that arrived later."""
     async with run_session(px.url, cassette="marks") as session:
         url = session.llm.base_url("openai")
-        await asyncio.to_thread(chat, url, "one")
+        await asyncio.to_thread(ask_chat, url, "one")
         mark = await session.last_call_number()
-        await asyncio.to_thread(chat, url, "two")
+        await asyncio.to_thread(ask_chat, url, "two")
         assert (mark, [call.seq for call in await session.calls(mark)]) == (1, [2])
 
 
@@ -347,10 +335,10 @@ async def test_misses_are_seen_with_their_texts(px: Proxy) -> None:
     async with run_session(px.url, cassette="misses", mode="replay") as session:
         url = session.llm.base_url("openai")
         assert await session.misses() == ()
-        await asyncio.to_thread(chat, url, "never recorded")
+        await asyncio.to_thread(ask_chat, url, "never recorded")
         mark = await session.last_call_number()
         assert await session.misses(mark) == ()
-        await asyncio.to_thread(chat, url, "nor this")
+        await asyncio.to_thread(ask_chat, url, "nor this")
         (one,) = await session.misses(mark)
         assert "nor this" in one
         assert len(await session.misses()) == 2

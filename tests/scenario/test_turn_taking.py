@@ -9,7 +9,6 @@ import threading
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.request import Request
 
 import pytest
 
@@ -25,7 +24,7 @@ from llmproxy.scenario.turn_taking import (
     session_lock,
 )
 from tests.support import Proxy, proxy
-from tests.support.proxy import DIRECT
+from tests.support.proxy import ask_chat
 
 
 @pytest.fixture(scope="module")
@@ -53,17 +52,6 @@ def test_a_queue_lasts_as_long_as_somebody_has_or_wants_it() -> None:
     del door
     gc.collect()
     assert gone() is None
-
-
-def knock(url: str) -> None:
-    """Make a call that misses."""
-    request = Request(
-        f"{url}/chat/completions", b'{"model": "m", "messages": []}', {"content-type": "application/json"}
-    )
-    try:
-        DIRECT.open(request, timeout=10).close()
-    except OSError:
-        return
 
 
 def test_a_queue_is_first_come_first_served_across_threads_and_loops() -> None:
@@ -149,7 +137,7 @@ async def test_during_a_turn_the_environment_names_the_proxy_and_afterwards_it_d
         assert env["OPENAI_BASE_URL"] == f"{px.url}/s/{process_session()}/v1"
         assert env["OPENAI_API_KEY"]
         assert "LLMPROXY_URL" not in env  # by it a run without a proxy would find one
-        knock(env["OPENAI_BASE_URL"])
+        ask_chat(env["OPENAI_BASE_URL"])
         env["ANTHROPIC_BASE_URL"] = "mine"
     assert env == {"OPENAI_BASE_URL": "https://api.openai.com/v1", "ANTHROPIC_BASE_URL": "mine"}
     assert control.report("run").misses == 1
@@ -204,8 +192,8 @@ async def test_what_a_fixture_bound_is_borrowed_and_given_back(px: Proxy, contro
     control.bind(name, "test")
 
     async with process_turn(control, "run", replay=True, env=env):
-        knock(env["OPENAI_BASE_URL"])
-    knock(env["OPENAI_BASE_URL"])
+        ask_chat(env["OPENAI_BASE_URL"])
+    ask_chat(env["OPENAI_BASE_URL"])
     assert (control.report("run").misses, control.report("test").misses) == (1, 1)
 
 
@@ -239,7 +227,7 @@ async def test_turns_at_a_service_are_taken_one_after_the_other(px: Proxy, contr
 
     async def one(name: str) -> None:
         async with bind_source(control, "service", name):
-            await asyncio.to_thread(knock, f"{px.url}/s/service/v1")
+            await asyncio.to_thread(ask_chat, f"{px.url}/s/service/v1")
 
     for name in names:
         control.open(name)

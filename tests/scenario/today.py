@@ -25,14 +25,6 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 CASES: dict[str, Callable[[Stage], Any]] = {}
-NAMES = [
-    "AgentAdapter", "AgentInput", "AgentReturnTypes", "AgentRole", "ConnectedAgentAdapter", "ConnectedAgentCall",
-    "CriterionResult", "JudgeAgent", "JudgmentRequest", "RedTeamAgent", "ScenarioConfig", "ScenarioResult",
-    "ScenarioState", "ToolCall", "ToolCalls", "UserSimulatorAgent", "agent", "arun", "cache", "configure", "fail",
-    "judge", "message", "proceed", "run", "succeed", "user",
-]  # fmt: skip
-
-
 EVERY = [
     "AdapterCapabilities", "AgentAdapter", "AgentInput", "AgentReturnTypes", "AgentRole", "AgentStreamEndedError",
     "AttackTechnique", "AttackerOutput", "AudioChunk", "AudioSegment", "ComposableVoiceAgent", "ConnectedAgentAdapter",
@@ -166,6 +158,9 @@ class Stage:
             model="openai/gpt-4.1-mini", api_base=url, api_key="k", temperature=0.0, **given
         )
 
+    def run(self, *agents: Any, **given: Any) -> Any:
+        return asyncio.run(self.scenario.run(name="n", description="d", agents=list(agents), verbose=False, **given))
+
     def play(self, *agents: Any, **given: Any) -> dict[str, Any]:
         bus = NoBus()
         made = self.executor.ScenarioExecutor(
@@ -191,6 +186,14 @@ def _event(event: Any) -> list[Any]:
         return ["started", kept]
     found = told["results"]
     return ["finished", told["status"], found["verdict"], found["metCriteria"], found["unmetCriteria"]]
+
+
+def tried(ask: Callable[[], Any]) -> Any:
+    """Return what comes of it, or the words of its error."""
+    try:
+        return ask()
+    except ValueError as error:
+        return str(error)
 
 
 def case(do: Callable[[Stage], Any]) -> Callable[[Stage], Any]:
@@ -223,11 +226,6 @@ CASES |= {
         ("a_checkpoint_without_criteria", None, [], lambda its: [its.judge(criteria=[])]),
     )
 }  # fmt: skip
-
-
-@case
-def names(stage: Stage) -> Any:
-    return [name for name in NAMES if hasattr(stage.scenario, name)]
 
 
 @case
@@ -339,22 +337,7 @@ def min_turns_and_a_demanded_verdict(stage: Stage) -> Any:
 
 @case
 def min_turns_above_max_turns(stage: Stage) -> Any:
-    try:
-        stage.play(stage.agent(), min_turns=4, max_turns=3)
-    except ValueError as error:
-        return str(error)
-    return None
-
-
-@case
-def metadata(stage: Stage) -> Any:
-    script = [stage.scenario.succeed()]
-    run = asyncio.run(
-        stage.scenario.run(
-            name="n", description="d", agents=[stage.agent()], script=script, metadata={"commit": "abc"}, verbose=False
-        )
-    )
-    return run.success
+    return tried(lambda: stage.play(stage.agent(), min_turns=4, max_turns=3))
 
 
 @case
@@ -393,7 +376,7 @@ def who_raises_is_told(stage: Stage) -> Any:
         script = [scenario.message({"role": "assistant", "content": "hi"}), last]
         events = stage.play(*cast, script=script)["events"]
         try:
-            asyncio.run(scenario.run(name="n", description="d", agents=cast, script=script, verbose=False))
+            stage.run(*cast, script=script)
         except Exception as error:
             found.append([type(error).__name__, str(error), type(error.__cause__).__name__, events[-1]])
     return found
@@ -579,11 +562,7 @@ def fields(stage: Stage) -> Any:
 
     given = {"city": "Rome", "blank": "", "zero": 0}
     script = [look, stage.scenario.succeed()]
-    asyncio.run(
-        stage.scenario.run(
-            name="n", description="d", agents=[stage.agent()], script=script, fields=given, verbose=False
-        )
-    )
+    stage.run(stage.agent(), script=script, fields=given)
     return found
 
 
@@ -633,15 +612,7 @@ def a_connected_agent(stage: Stage) -> Any:
 
     scenario = stage.scenario
     script = [scenario.user("a"), scenario.agent(), scenario.user("b"), scenario.agent(), scenario.succeed()]
-    run = scenario.run(
-        name="n",
-        description="d",
-        agents=[stage.user(), Connected()],
-        script=script,
-        parameters={"tone": "dry"},
-        verbose=False,
-    )
-    result = asyncio.run(run)
+    result = stage.run(stage.user(), Connected(), script=script, parameters={"tone": "dry"})
     return [seen, [each["content"] for each in result.messages]]
 
 
@@ -676,14 +647,6 @@ def keywords_of_agents_reach_the_wire(stage: Stage) -> Any:
         script = [stage.scenario.user(), stage.scenario.agent(), stage.scenario.judge()]
         out = stage.play(user, stage.agent(), judge, script=script)
     return [out["success"], [body.get("seed") for body in model.asked]]
-
-
-@case
-def a_criterion_result(stage: Stage) -> Any:
-    made = stage.scenario.CriterionResult(
-        criterion="polite", requirement="is polite", reasoning="said please", status="passed"
-    )
-    return [made.criterion, made.requirement, made.reasoning, made.status]
 
 
 @case
@@ -795,11 +758,7 @@ def the_last_new_message_of_the_user(stage: Stage) -> Any:
         [],
     ):
         made = stage.scenario.AgentInput(**GIVEN["AgentInput"] | {"new_messages": new})
-        for ask in (made.last_new_user_message, made.last_new_user_message_str):
-            try:
-                found.append(ask())
-            except ValueError as error:
-                found.append(str(error))
+        found.extend(map(tried, (made.last_new_user_message, made.last_new_user_message_str)))
     return found
 
 
@@ -879,14 +838,11 @@ def run_and_arun(stage: Stage) -> Any:
 
 @case
 def what_a_state_knows(stage: Stage) -> Any:
-    scenario, found = stage.scenario, []
+    scenario = stage.scenario
+    found: list[Any] = []
 
     def nothing(state: Any) -> None:
-        for ask in (state.last_message, state.last_user_message):
-            try:
-                found.append(ask())
-            except ValueError as error:
-                found.append(str(error))
+        found.extend(map(tried, (state.last_message, state.last_user_message)))
         found.extend([state.first_user_message(), state.last_agent_message(), state.transcript(), state.turns])
 
     def look(state: Any) -> None:
@@ -1098,13 +1054,13 @@ def a_disguised_message(stage: Stage) -> Any:
 @case
 def what_a_judge_returns_as_messages(stage: Stage) -> Any:
     """A judge of one's own that names no messages, and one that names others."""
-    scenario, found = stage.scenario, []
+    scenario = stage.scenario
+    found: list[Any] = []
     script = [scenario.user("hi"), scenario.agent(), scenario.judge()]
     for named in ([], [{"role": "user", "content": "other"}]):
         result = scenario.ScenarioResult(success=True, messages=named, reasoning="r")
-        people = [stage.user(), stage.agent("answer"), stage.judging(result)]
-        run = scenario.run(name="n", description="d", agents=people, script=script, verbose=False)
-        found.append([each["content"] for each in asyncio.run(run).messages])
+        made = stage.run(stage.user(), stage.agent("answer"), stage.judging(result), script=script)
+        found.append([each["content"] for each in made.messages])
     return found
 
 

@@ -26,13 +26,25 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.error import URLError
+from urllib.error import HTTPError, URLError
 from urllib.request import ProxyHandler, Request, build_opener
 
 from .process import Process, clean_env, free_port
 
 DIRECT = build_opener(ProxyHandler({}))
 """Asks our own servers, whatever proxy variables this machine has set."""
+
+
+def ask_chat(base: str, text: str = "hi", headers: Mapping[str, str] | None = None) -> int:
+    """Ask for a chat at what a client calls its base URL; returns the status."""
+    body = json.dumps({"model": "gpt-4o", "messages": [{"role": "user", "content": text}]}).encode()
+    fields = {"content-type": "application/json", **(headers or {})}
+    try:
+        with DIRECT.open(Request(f"{base}/chat/completions", body, fields), timeout=60) as answer:
+            answer.read()  # who leaves after the head is recorded as having left
+            return int(answer.status)
+    except HTTPError as error:
+        return error.code
 
 
 class Listening:

@@ -24,7 +24,7 @@ from llmproxy.report.events import Completed, Finished, Selected, Started, Statu
 from llmproxy.report.json_report import JsonLines
 from tests.support.browser import Browser
 from tests.support.chats import NOW, chat, fill
-from tests.support.proxy import DIRECT, Proxy, near, proxy
+from tests.support.proxy import DIRECT, Proxy, ask_chat, near, proxy
 from tests.ui.samples import EVIL
 
 LONG = "Tell me of the sea. " * 30
@@ -68,13 +68,7 @@ def upstream() -> Iterator[str]:
 
 def ask(px: Proxy, text: str, session: str = "") -> int:
     """Ask as an agent does; returns the status."""
-    body = chat(text).request.body
-    url = f"{px.url}{f'/s/{session}' if session else ''}/v1/chat/completions"
-    try:
-        with DIRECT.open(Request(url, body, {"content-type": "application/json"}), timeout=10) as answer:
-            return int(answer.status)
-    except HTTPError as error:
-        return error.code
+    return ask_chat(f"{px.session_url(session) if session else px.url}/v1", text)
 
 
 def test_a_run_is_followed_and_a_miss_is_read(browser: Browser, px: Proxy) -> None:

@@ -19,43 +19,15 @@ from llmproxy.errors import AgentError, AgentUnreachable, SuiteError
 from llmproxy.scenario.agent_adapter import AdapterAttributes
 from llmproxy.scenario.agents.agent_process import AgentProcess
 from llmproxy.scenario.agents.command import CommandAgent
-from llmproxy.scenario.run_session import RunSession
-from llmproxy.scenario.types import LLM, AgentInput
-from llmproxy.trace.observing.wire import read_tools
+from llmproxy.scenario.types import LLM
 from tests.provider import Provider
-from tests.scenario.agents_fixtures import ANSWER, NODE_LINES, PYTHON_LINES, dialogue, given
+from tests.scenario.agents_fixtures import ANSWER, NODE_LINES, PYTHON_LINES, TOOLS, ask, dialogue, given, one_run
 from tests.support import near
-
-
-def ask(agent: CommandAgent, *inputs: AgentInput) -> list[Any]:
-    async def run() -> list[Any]:
-        await agent.open(None)
-        try:
-            return [await agent.call(each) for each in inputs]
-        finally:
-            await agent.close()
-
-    return asyncio.run(run())
 
 
 def faulty(name: str, **more: Any) -> CommandAgent:  # noqa: ANN401
     """Return the Python agent with one of its faults."""
     return CommandAgent([*PYTHON_LINES, name], **more)
-
-
-async def one_run(url: str, command: Sequence[str], mode: str) -> tuple[Any, list[str], int]:
-    """Run one conversation in a session of its own: the answer, the tools called on the wire, calls that went upstream."""
-    session = await RunSession.open(url, cassette="weather", mode=mode)
-    agent = CommandAgent(command)
-    await agent.open(session)
-    try:
-        said = await agent.call(given(llm=session.llm))
-        assert await session.misses() == ()
-        tools = [f"{each.name} {each.arguments} {each.result}" for each in read_tools(await session.calls())]
-    finally:
-        await agent.close()
-        report = await session.close()
-    return said, tools, report.live_calls
 
 
 @pytest.mark.parametrize("command", [PYTHON_LINES, NODE_LINES], ids=["Python", "Node"])
@@ -64,11 +36,11 @@ def test_an_agent_in_any_language_is_recorded_and_replayed_without_a_provider(
 ) -> None:
     """Same answer and same tool calls from another proxy over the same store, and nothing goes upstream."""
     with Provider(dialogue()) as provider, near("record", tmp_path / "x.db", upstreams={"openai": provider.url}) as px:
-        recorded = asyncio.run(one_run(px.url, command, "record"))
+        recorded = asyncio.run(one_run(px.url, CommandAgent(command), "weather", "record"))
         provider.finish()
     with near("replay", tmp_path / "x.db") as px:
-        replayed = asyncio.run(one_run(px.url, command, "replay"))
-    assert recorded == (ANSWER, ["get_weather {'city': 'Oslo'} 12"], 2)
+        replayed = asyncio.run(one_run(px.url, CommandAgent(command), "weather", "replay"))
+    assert recorded == (ANSWER, TOOLS, 2)
     assert replayed == (*recorded[:2], 0)
 
 

@@ -15,21 +15,14 @@ from llmproxy.errors import AgentError, AgentUnreachable, SuiteError
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.agents.function import FunctionAgent
 from llmproxy.scenario.types import LLM, AgentInput, AgentReturnTypes, AgentRole
-from tests.scenario.agents_fixtures import given
+from tests.scenario.agents_fixtures import ask as ask_agent, given
 
 LLM_HERE = LLM("http://127.0.0.1:8080", "weather")
 BEFORE = ({"role": "assistant", "content": "hello"},)
 
 
 def ask(agent: FunctionAgent, text: str | None = "hi") -> Any:  # noqa: ANN401
-    async def run() -> Any:  # noqa: ANN401
-        await agent.open(None)
-        try:
-            return await agent.call(given(text, thread="t9", llm=LLM_HERE, before=BEFORE))
-        finally:
-            await agent.close()
-
-    return asyncio.run(run())
+    return ask_agent(agent, given(text, thread="t9", llm=LLM_HERE, before=BEFORE))[0]
 
 
 def sole(text: str) -> str:

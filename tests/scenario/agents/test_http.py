@@ -13,24 +13,10 @@ import pytest
 
 from llmproxy.errors import AgentError, AgentUnreachable, SuiteError
 from llmproxy.scenario.agents.http import HttpAgent, OpenAIAgent, read_url
-from llmproxy.scenario.run_session import RunSession
-from llmproxy.scenario.types import AgentInput, AgentReturnTypes
-from llmproxy.trace.observing.wire import read_tools
+from llmproxy.scenario.types import AgentReturnTypes
 from tests.provider import Provider, step
-from tests.scenario.agents_fixtures import ANSWER, Served, dialogue, given, http_agent
+from tests.scenario.agents_fixtures import ANSWER, TOOLS, Served, ask, dialogue, given, http_agent, one_run
 from tests.support import free_port, near
-
-
-def ask(agent: HttpAgent | OpenAIAgent, *inputs: AgentInput) -> list[Any]:
-    async def run() -> list[Any]:
-        await agent.open(None)
-        try:
-            return [await agent.call(each) for each in inputs or (given(),)]
-        finally:
-            await agent.close()
-
-    return asyncio.run(run())
-
 
 WRONG = {
     "/500": ["HTTP 500", "the database is gone"],
@@ -248,22 +234,13 @@ def test_what_cannot_be_meant_is_refused_at_once(arguments: dict[str, Any], said
 def test_an_agent_that_is_told_its_session_in_the_body_is_recorded_and_replayed(tmp_path: Path) -> None:
     """Two runs in parallel at one service, each in its own session, then without the provider."""
 
-    async def one(px: str, url: str, name: str, mode: str) -> tuple[Any, list[str], int]:
-        session = await RunSession.open(px, cassette=name, mode=mode)
-        mine = HttpAgent(
-            url, body={"question": "$message", "thread": "$thread_id", "llm": "$llm"}, reply="$.answer.said"
-        )
-        assert mine.hands_over
-        await mine.open(session)
-        try:
-            said = await mine.call(given(thread=f"{name}-{mode}", llm=session.llm))
-            return said, [each.name for each in read_tools(await session.calls())], len(await session.misses())
-        finally:
-            await mine.close()
-            await session.close()
-
     async def both(px: str, url: str, mode: str) -> list[Any]:
-        return list(await asyncio.gather(*(one(px, url, name, mode) for name in ("one", "two"))))
+        body = {"question": "$message", "thread": "$thread_id", "llm": "$llm"}
+        mine = [HttpAgent(url, body=body, reply="$.answer.said") for _ in range(2)]
+        assert mine[0].hands_over
+        return list(
+            await asyncio.gather(*(one_run(px, *each, mode) for each in zip(mine, ("one", "two"), strict=True)))
+        )
 
     with http_agent(tmp_path / "a") as running:
         with (
@@ -274,7 +251,7 @@ def test_an_agent_that_is_told_its_session_in_the_body_is_recorded_and_replayed(
             provider.finish()
         with near("replay", tmp_path / "x.db") as px:
             replayed = asyncio.run(both(px.url, running.url + "/ask", "replay"))
-    assert recorded == replayed == [(ANSWER, ["get_weather"], 0)] * 2
+    assert (recorded, replayed) == ([(ANSWER, TOOLS, 2)] * 2, [(ANSWER, TOOLS, 0)] * 2)
 
 
 @pytest.mark.parametrize("stream", [pytest.param(False, marks=pytest.mark.slow), True])

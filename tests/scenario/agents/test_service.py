@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from urllib.request import Request
 
 import pytest
 
@@ -15,35 +13,10 @@ from llmproxy.errors import SuiteError
 from llmproxy.scenario.agents.http import OpenAIAgent
 from llmproxy.scenario.agents.service import PROBE, ServiceAgent
 from llmproxy.scenario.run_session import RunSession
-from llmproxy.trace.observing.wire import read_tools
 from tests.provider import Provider
-from tests.scenario.agents_fixtures import ANSWER, dialogue, given, http_agent
+from tests.scenario.agents_fixtures import ANSWER, TOOLS, dialogue, given, http_agent, one_run
 from tests.support import near
-from tests.support.proxy import DIRECT
-
-
-def knock(url: str) -> None:
-    """Make a call that misses."""
-    request = Request(
-        f"{url}/chat/completions", b'{"model": "m", "messages": []}', {"content-type": "application/json"}
-    )
-    with suppress(OSError):
-        DIRECT.open(request, timeout=10).close()
-
-
-async def one_run(px: str, agent: ServiceAgent, name: str, mode: str) -> tuple[Any, list[str], int]:
-    """Run one message in a session of its own: the answer, tools on the wire, calls upstream."""
-    session = await RunSession.open(px, cassette=name, mode=mode)
-    await agent.open(session)
-    try:
-        async with session.speaking_turn(agent):
-            said = await agent.call(given(thread=name, llm=session.llm))
-        assert await session.count_unattributed() == 0
-        tools = [each.name for each in read_tools(await session.calls())]
-    finally:
-        await agent.close()
-        report = await session.close()
-    return said, tools, report.live_calls
+from tests.support.proxy import ask_chat
 
 
 async def five(px: str, agent: ServiceAgent, mode: str) -> list[Any]:
@@ -72,8 +45,8 @@ def test_five_runs_at_one_service_land_in_their_own_sessions(
         agent = ServiceAgent(OpenAIAgent(running.url + "/v1"), session, propagates)
         replayed = asyncio.run(five(px.url, agent, "replay"))
         open_now = [report.name for report in Control(px.url).sessions()]
-    assert recorded == [(ANSWER, ["get_weather"], 2)] * 5
-    assert replayed == [(ANSWER, ["get_weather"], 0)] * 5
+    assert recorded == [(ANSWER, TOOLS, 2)] * 5
+    assert replayed == [(ANSWER, TOOLS, 0)] * 5
     assert not [name for name in open_now if name.startswith(PROBE)]
 
 
@@ -87,7 +60,7 @@ def test_a_header_that_is_not_sent_on_is_not_believed(tmp_path: Path) -> None:
         agent = ServiceAgent(OpenAIAgent(running.url + "/v1"), propagates="x-run")
         found = asyncio.run(five(px.url, agent, "record"))
         provider.finish()
-        assert found == [(ANSWER, ["get_weather"], 2)] * 5
+        assert found == [(ANSWER, TOOLS, 2)] * 5
 
         async def once_more() -> tuple[str, ...]:
             session = await RunSession.open(px.url, cassette="again", mode="replay")
@@ -110,7 +83,7 @@ def test_what_a_service_does_between_messages_is_unattributed(tmp_path: Path) ->
         agent = ServiceAgent(OpenAIAgent("http://127.0.0.1:9/v1"), "mine")
         await agent.open(session)
         try:
-            await asyncio.to_thread(knock, f"{px}/s/mine/v1")
+            await asyncio.to_thread(ask_chat, f"{px}/s/mine/v1")
             return await session.count_unattributed(), len(await session.calls())
         finally:
             await agent.close()

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+from llmproxy.scenario.agent_adapter import AgentAdapter
+from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.types import LLM, AgentInput, Message
+from llmproxy.trace.observing.wire import read_tools
 from tests.provider import Step, step
 from tests.support.process import Process, clean_env
 
@@ -15,6 +20,8 @@ HERE = Path(__file__).parent
 PYTHON_LINES = (sys.executable, str(HERE / "lines_agent.py"))
 NODE_LINES = ("node", str(HERE / "lines_agent.mjs"))
 QUESTION, ANSWER = "How warm is it in Oslo?", "It is 12 degrees in Oslo."
+TOOLS = ["get_weather {'city': 'Oslo'} 12"]
+"""What the wire shows of a dialogue."""
 
 
 def dialogue(times: int | None = 1) -> list[Step]:
@@ -29,6 +36,34 @@ def given(
     """Return the input of an adapter after a user said `text`."""
     new = [] if text is None else [{"role": "user", "content": text}]
     return AgentInput(thread_id=thread, messages=[*before, *new], new_messages=new, scenario_state=None).bind(llm)
+
+
+def ask(agent: AgentAdapter, *inputs: AgentInput) -> list[Any]:
+    """Open an agent without a session, and return what it says to each."""
+
+    async def run() -> list[Any]:
+        await agent.open(None)
+        try:
+            return [await agent.call(each) for each in inputs or (given(),)]
+        finally:
+            await agent.close()
+
+    return asyncio.run(run())
+
+
+async def one_run(url: str, agent: AgentAdapter, name: str, mode: str) -> tuple[Any, list[str], int]:
+    """Run one message in a session of its own: the answer, the tools called on the wire, calls that went upstream."""
+    session = await RunSession.open(url, cassette=name, mode=mode)
+    await agent.open(session)
+    try:
+        async with session.speaking_turn(agent):
+            said = await agent.call(given(thread=f"{name}-{mode}", llm=session.llm))
+        assert (await session.misses(), await session.count_unattributed()) == ((), 0)
+        tools = [f"{each.name} {each.arguments} {each.result}" for each in read_tools(await session.calls())]
+    finally:
+        await agent.close()
+        report = await session.close()
+    return said, tools, report.live_calls
 
 
 class Served(Process):

@@ -116,31 +116,34 @@ def test_a_pass_without_the_fault_is_an_error(tape: tuple[Path, str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("faults", "said"),
+    ("given", "said"),
     [
-        ('"http-50"', "there is no kind 'http-50' of fault"),
-        ('"flaky"', "there is no kind 'flaky' of fault"),
-        ("[{kind: reset, cal: 2}]", "unknown member 'cal'; did you mean 'call'"),
-        ("refused", "closes the proxy's port to everybody"),
-        ("3", "no list of `faults`, but 3"),
+        ('faults: "http-50"', "there is no kind 'http-50' of fault"),
+        ('faults: "flaky"', "there is no kind 'flaky' of fault"),
+        ("faults: [{kind: reset, cal: 2}]", "unknown member 'cal'; did you mean 'call'"),
+        ("faults: refused", "closes the proxy's port to everybody"),
+        ("faults: 3", "no list of `faults`, but 3"),
+        ("mock: [1]", "takes tools and what they return"),
+        ("mock: {t: [1, 2]}", "of t: 1 is no rule"),
+        ("mock: {t: $late.x}", "used before it is captured"),
+        ("mock: {t: $nobody.x}", "nothing is called $nobody"),
     ],
 )
-def test_what_cannot_be_meant_is_a_problem_with_its_place(tmp_path: Path, faults: str, said: str) -> None:
-    """Said before anything runs, with line and column."""
-    text = (
-        f"name: t\nagent: {{python: a.py:b}}\nscenarios:\n  - id: one\n    faults: {faults}\n    steps: [{{chat: x}}]\n"
-    )
+def test_what_cannot_be_meant_is_a_problem_with_its_place(tmp_path: Path, given: str, said: str) -> None:
+    """Of faults and of mocks, said before anything runs, with line and column."""
+    steps = "steps: [{chat: x, created: [{entity: tasks, as: $late}]}]"
+    text = f"name: t\nagent: {{python: a.py:b}}\nscenarios:\n  - id: one\n    {given}\n    {steps}\n"
     with pytest.raises(SuiteProblems) as caught:
         rig.cases_of(tmp_path, text)
     assert said in str(caught.value)
     assert "t.suite.yaml:5:" in str(caught.value)
 
 
-def test_without_a_proxy_nothing_can_be_broken(tmp_path: Path) -> None:
-    """An error, not a pass."""
-    text = (
-        f"name: t\nagent: {rig.echo(tmp_path)}\nscenarios:\n  - id: one\n    faults: reset\n    steps: [{{chat: x}}]\n"
-    )
+@pytest.mark.parametrize("given", ["faults: reset", "mock: {t: 1}"])
+def test_without_a_proxy_nothing_can_be_broken_or_mocked(tmp_path: Path, given: str) -> None:
+    """An error, not a pass: with none, and for an agent whose traffic does not pass it."""
+    agent = rig.echo(tmp_path)
+    text = f"name: t\nagent: {agent}\nscenarios:\n  - id: one\n    {given}\n    steps: [{{chat: x}}]\n"
     found = rig.run(rig.cases_of(tmp_path, text))
     assert found.statuses == ["environment_error"]
     assert "has no proxy" in found.why

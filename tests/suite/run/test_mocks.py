@@ -13,7 +13,6 @@ import pytest
 from llmproxy import scenario
 from llmproxy.core.forks.mocks import UnusedMocks
 from llmproxy.errors import SettingsError
-from llmproxy.yaml_reader import SuiteProblems
 from tests.provider import Provider, Reply, Script, Step, step
 from tests.suite import rig
 from tests.support import near, pytest_run
@@ -108,34 +107,6 @@ def test_a_pass_beside_a_mock_that_did_nothing_is_an_error(
     found = rig.run(rig.cases_of(folder, suite(folder, mock, expected)), proxy=url)
     assert found.statuses == ["environment_error"], found.why
     assert said in found.why
-
-
-@pytest.mark.parametrize(
-    ("mock", "said"),
-    [
-        ("[1]", "takes tools and what they return"),
-        ("{t: [1, 2]}", "of t: 1 is no rule"),
-        ("{t: $late.x}", "used before it is captured"),
-        ("{t: $nobody.x}", "nothing is called $nobody"),
-    ],
-)
-def test_what_cannot_be_meant_is_a_problem_with_its_place(tmp_path: Path, mock: str, said: str) -> None:
-    """Said before anything runs, with line and column."""
-    steps = "steps: [{chat: x, created: [{entity: tasks, as: $late}]}]"
-    text = f"name: t\nagent: {{python: a.py:b}}\nscenarios:\n  - id: one\n    mock: {mock}\n    {steps}\n"
-    with pytest.raises(SuiteProblems) as caught:
-        rig.cases_of(tmp_path, text)
-    assert said in str(caught.value)
-    assert "t.suite.yaml:5:" in str(caught.value)
-
-
-def test_without_a_proxy_nothing_can_be_mocked(tmp_path: Path) -> None:
-    """An error, not a pass: with none, and for an agent whose traffic does not pass it."""
-    text = (
-        f"name: t\nagent: {rig.echo(tmp_path)}\nscenarios:\n  - id: one\n    mock: {{t: 1}}\n    steps: [{{chat: x}}]\n"
-    )
-    found = rig.run(rig.cases_of(tmp_path, text))
-    assert (found.statuses, "has no proxy" in found.why) == (["environment_error"], True)
 
 
 @pytest.mark.slow

@@ -9,20 +9,12 @@ import pytest
 from llmproxy.report.events import Completed, Event, Finished, Selected, Started, Status
 from llmproxy.suite.reading.load import load_suites
 from llmproxy.suite.run.remote import OrderedEvents, agent_files, named_variables
+from tests.suite.rig import Told
 
 
-class Heard:
-    """Keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.names: list[str] = []
-
-    def handle(self, event: Event) -> None:
-        """Keep its kind and run."""
-        self.names.append(f"{type(event).__name__} {getattr(event, 'run_id', '')}".strip())
-
-    def close(self) -> None:
-        """Nothing."""
+def names(heard: Told) -> list[str]:
+    """Return kind and run of everything that it was told."""
+    return [f"{type(event).__name__} {getattr(event, 'run_id', '')}".strip() for event in heard.events]
 
 
 def run(name: str, sample: int = 1) -> list[Event]:
@@ -36,35 +28,35 @@ def run(name: str, sample: int = 1) -> list[Event]:
 
 def test_a_run_is_told_when_all_before_it_were() -> None:
     """What ends first waits; at the end everything is told, what nobody expected last."""
-    heard = Heard()
+    heard = Told()
     order = OrderedEvents([heard], [("a", 1), ("a", 2), ("b", 1), ("c", 1)])
     order.handle(Selected(title="", scenarios=3, runs=4))
     for event in [*run("b"), *run("a", 2)]:
         order.handle(event)
-    assert heard.names == ["Selected"]
+    assert names(heard) == ["Selected"]
     for event in run("a"):
         order.handle(event)
-    assert heard.names[1:] == [f"{kind} {each}" for each in ("a1", "a2", "b1") for kind in ("Started", "Finished")]
+    assert names(heard)[1:] == [f"{kind} {each}" for each in ("a1", "a2", "b1") for kind in ("Started", "Finished")]
     for event in [*run("x"), run("c")[0]]:
         order.handle(event)
     order.handle(Completed(exit_code=0, seconds=1.0))
-    assert heard.names[7:] == ["Started c1", "Started x1", "Finished x1", "Completed"]
+    assert names(heard)[7:] == ["Started c1", "Started x1", "Finished x1", "Completed"]
 
 
 def test_a_report_that_fails_disturbs_no_other(caplog: pytest.LogCaptureFixture) -> None:
     """As without a cluster."""
 
-    class Broken(Heard):
+    class Broken(Told):
         def handle(self, event: Event) -> None:
             raise RuntimeError("full")
 
-    heard = Heard()
+    heard = Told()
     order = OrderedEvents([Broken(), heard], [("a", 1)])
     for event in run("a")[:-1]:
         order.handle(event)
     with pytest.warns(RuntimeWarning, match="Broken failed: RuntimeError: full"):
         order.handle(run("a")[-1])
-    assert heard.names == ["Started a1", "Finished a1"]
+    assert names(heard) == ["Started a1", "Finished a1"]
     assert "Broken failed at Started" in caplog.text
 
 

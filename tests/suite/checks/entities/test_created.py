@@ -127,23 +127,25 @@ def test_within_waits_for_agents_that_write_later(
     assert sum(made.slept) == pytest.approx(waited)
 
 
-def test_other_users_rows_do_not_count(made: Run, before: StoreBaseline) -> None:
-    """An agent that writes for somebody else did not do what was asked."""
-    made.store.insert("tasks", {"title": "Buy milk", "userId": "bert"})
-    assert check(made, before, fields={"title": "Buy milk"})[0].startswith("failed created[0]: no row was added")
+def test_where_nobody_is_the_user_every_row_counts() -> None:
+    """Whoever is named in it."""
     everybody = run(user=None)
     empty = everybody.entities.take_baseline(["tasks"])
     everybody.store.insert("tasks", {"title": "Buy milk", "userId": "bert"})
     assert check(everybody, empty, fields={"title": "Buy milk"})[0] == "passed created[0]"
 
 
-def test_that_nothing_was_added_is_not_said_where_somebody_else_has_a_row(made: Run, before: StoreBaseline) -> None:
+@pytest.mark.parametrize("user", ["bert", None])
+def test_that_nothing_was_added_is_not_said_where_somebody_else_has_a_row(
+    made: Run, before: StoreBaseline, user: str | None
+) -> None:
     """With a count as without one: whose rows were looked at stands there, and whose row there is."""
-    made.store.insert("tasks", {"title": "Buy milk", "userId": "bert"})
+    made.store.insert("tasks", {"title": "Buy milk", "userId": user})
     for count in (None, 1):
         (said,) = check(made, before, fields={"title": "Buy milk"}, **({} if count is None else {"count": count}))
+        assert said.startswith("failed created[0]")
         assert "no row was added to tasks in this step for the user 'anna' (userId)" in said
-        assert "tasks id=1 was added for another user (userId='bert')" in said
+        assert f"tasks id=1 was added for another user (userId={user!r})" in said
 
 
 def test_beside_other_runs_a_row_of_somebody_else_is_said(made: Run) -> None:
