@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from llmproxy.report.events import (
     Assertion,
     Completed,
     Criterion,
     Event,
     Finished,
+    Handler,
     Message,
     PartyUse,
     Selected,
@@ -112,8 +115,17 @@ def events() -> list[Event]:
     ]
 
 
-def story() -> RunTree:
+def story(given: Iterable[Event] = ()) -> RunTree:
+    """Return what comes of these events, or of all of the sample."""
     told = RunTree()
-    for event in events():
+    for event in given or events():
         told.add(event)
     return told
+
+
+def feed[H: Handler](handler: H, given: Iterable[Event] = ()) -> H:
+    """Hand these events to a handler, or all of the sample, and close it."""
+    for event in given or events():
+        handler.handle(event)
+    handler.close()
+    return handler

@@ -13,12 +13,12 @@ from llmproxy.client.reports import Report, one_line
 from llmproxy.protocol import Decision
 from llmproxy.report import html, json_report, junit
 from llmproxy.report.console import summary_lines
-from llmproxy.report.events import Event, Finished, Started, Status
+from llmproxy.report.events import Finished, Started, Status
 from llmproxy.report.formatting import describe_replay
 from llmproxy.report.live_line import describe_steps, request_line
 from llmproxy.report.run_console import ScenarioConsole, SuiteConsole
-from llmproxy.report.run_tree import RunTree
 from llmproxy.ui.live_state import what
+from tests.report import samples
 
 STARTED = Started(run_id="r", scenario="s", name="s")
 
@@ -46,24 +46,15 @@ def test_none_bound_and_not_known_say_nothing(finished: Finished, words: str) ->
     assert describe_replay(finished) == words
 
 
-def _told(*events: Event) -> RunTree:
-    story = RunTree()
-    for event in events:
-        story.add(event)
-    return story
-
-
 def test_console_junit_json_and_html_say_it() -> None:
     """The same words in all of them, and numbers for programs in JSON."""
-    story, words = _told(STARTED, BOUND), "replayed, 3 bound: cwd, date"
+    story, words = samples.story((STARTED, BOUND)), "replayed, 3 bound: cwd, date"
     assert words in html.report_page(story)
     assert words in junit.junit_xml(story).decode()
     run = json.loads(json_report.to_json_text(story))["scenarios"][0]["runs"][0]
     assert (run["finished"]["bound"], run["finished"]["bound_names"]) == (3, ["cwd", "date"])
     out = io.StringIO()
-    console = SuiteConsole(out.write)
-    for event in (STARTED, BOUND):
-        console.handle(event)
+    samples.feed(SuiteConsole(out.write), (STARTED, BOUND))
     assert words in out.getvalue()
 
 
@@ -71,8 +62,7 @@ def test_a_scenario_says_it_when_it_ends() -> None:
     """Below its messages."""
     out = io.StringIO()
     console = ScenarioConsole(stream=out)
-    for event in (STARTED, BOUND):
-        console.handle(event)
+    samples.feed(console, (STARTED, BOUND))
     assert "Bound: 3 replayed with this run's cwd, date" in out.getvalue()
     console.handle(_finished(carried=2, carried_names=("system-3f2a",)))
     assert "Carried: 2 under system-3f2a" in out.getvalue()

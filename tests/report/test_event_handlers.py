@@ -32,9 +32,7 @@ def test_a_function_hears_every_event() -> None:
     """In the order in which they happen; an object with `handle` does as ever."""
     heard: list[Any] = []
     (handler,) = handlers_from([heard.append])
-    for event in samples.events():
-        handler.handle(event)
-    handler.close()
+    samples.feed(handler)
     assert heard == list(samples.events())
     assert handlers_from([handler]) == (handler,)
 
@@ -98,10 +96,7 @@ def test_no_kind_of_report_shows_a_key(
 ) -> None:
     """Neither one of a known kind nor one that stands in the environment."""
     monkeypatch.setenv("GATEWAY_KEY", OWN)
-    handler = report_handler(f"{kind}={tmp_path / 'report'}")
-    for event in telling():
-        handler.handle(event)
-    handler.close()
+    samples.feed(report_handler(f"{kind}={tmp_path / 'report'}"), telling())
     shown = (tmp_path / "report").read_text("utf-8") + capsys.readouterr().out
     assert "[REDACTED]" in shown or kind == "github"
     assert GITHUB not in shown
@@ -111,9 +106,7 @@ def test_no_kind_of_report_shows_a_key(
 def test_the_console_shows_none_either() -> None:
     """What is printed while a scenario runs."""
     out = io.StringIO()
-    console = Hiding(ScenarioConsole(verbose=2, stream=out), {"MY_TOKEN": OWN})
-    for event in telling():
-        console.handle(event)
+    samples.feed(Hiding(ScenarioConsole(verbose=2, stream=out), {"MY_TOKEN": OWN}), telling())
     assert "my keys: [REDACTED] and [REDACTED]" in out.getvalue()
     assert GITHUB not in out.getvalue()
 

@@ -21,10 +21,7 @@ def written(tmp_path: Path) -> tuple[list[str], str]:
     lines: list[str] = []
     summary = tmp_path / "summary.md"
     summary.write_text("# before\n", "utf-8")
-    handler = GitHub(lines.append, summary)
-    for event in samples.events():
-        handler.handle(event)
-    handler.close()
+    samples.feed(GitHub(lines.append, summary))
     return lines, summary.read_text("utf-8")
 
 
@@ -66,8 +63,7 @@ def test_what_knows_no_line_is_marked_where_its_step_is_written(tmp_path: Path) 
                 *steps,
                 Finished(run_id="r", scenario="s", status=Status.FAILED, reasoning="why"),
             ]
-            for event in events:
-                handler.handle(event)
+            samples.feed(handler, events)
             assert [text.partition(",title")[0] for text in lines] == [f"::error file={file},line={line}"]
 
 

@@ -35,11 +35,7 @@ def told(scenario: str, cassette: str, status: Status) -> list[Event]:
 
 
 def story(*runs: list[Event]) -> RunTree:
-    made = RunTree()
-    for event in (event for run in runs for event in run):
-        made.add(event)
-    made.add(Completed(exit_code=1, seconds=1.0))
-    return made
+    return samples.story([*(event for run in runs for event in run), Completed(exit_code=1, seconds=1.0)])
 
 
 PASSED, FAILED = told("good", "forked", Status.PASSED), told("bad", "agent", Status.FAILED)
@@ -110,9 +106,7 @@ def test_the_handler_asks_for_the_store_when_all_is_over(tmp_path: Path) -> None
                 exit_code=1, seconds=1.0, scenarios=[{"scenario": "bad", "status": status, "runs": 1, "passed": 0}]
             )
         )
-    for event in [*told("bad", "personal", Status.FAILED), Completed(exit_code=1, seconds=1.0)]:
-        handler.handle(event)
-    handler.close()
+    samples.feed(handler, [*told("bad", "personal", Status.FAILED), Completed(exit_code=1, seconds=1.0)])
     text = file.read_text("utf-8")
     data = json.loads(text.partition('id="data">')[2].partition("</script>")[0])
     assert asked == [0]
@@ -157,10 +151,7 @@ def read(text: str) -> Reader:
 def test_every_message_criterion_and_check_is_on_the_page(tmp_path: Path) -> None:
     """Whatever was said, asked for and found can be read; the file is written at the end."""
     out = tmp_path / "x" / "report.html"
-    handler = Buffered(out, report_page)
-    for event in samples.events():
-        handler.handle(event)
-    handler.close()
+    samples.feed(Buffered(out, report_page))
     text = read(out.read_text("utf-8")).text
     for run in samples.story().runs.values():
         for message in run.messages:
@@ -184,10 +175,9 @@ def test_what_an_agent_says_cannot_become_markup() -> None:
         "html", "head", "meta", "title", "style", "body", "div", "noscript", "p", "pre", "script",
     }  # fmt: skip
     assert not [value for name, value in reader.attributes if name in ("src", "href")]
-    assert "url(" not in text.partition("<style>")[2].partition("</style>")[0]
-    assert "@import" not in text
-    text = report_page(samples.story())
     style = text.partition("<style>")[2].partition("</style>")[0]
+    assert "url(" not in style
+    assert "@import" not in text
     found = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)
     assert found is not None
     named = " ".join(map(digest, page_scripts()))
@@ -228,7 +218,6 @@ def test_nothing_at_all_is_still_a_page() -> None:
 
 def test_scenarios_are_counted_as_the_console_counts_them() -> None:
     """Not runs; and one that was to pass in half of its runs counts as what it came to, everywhere on the report_page."""
-    story = RunTree()
     events: list[Event] = []
     for name, statuses in (("often", ["passed", "failed", "passed"]), ("once", ["failed"])):
         for n, status in enumerate(statuses, 1):
@@ -236,15 +225,12 @@ def test_scenarios_are_counted_as_the_console_counts_them() -> None:
             events.append(Started(run_id=run_id, scenario=name, name=name, sample=n, runs=len(statuses)))
             events.append(Finished(run_id=run_id, scenario=name, status=Status(status)))
     rows = [{"scenario": "often", "status": "passed"}, {"scenario": "once", "status": "failed"}]
-    for event in [*events, Completed(exit_code=1, seconds=1.0, scenarios=rows)]:
-        story.add(event)
-    made = report_page(story)
+    events.append(Completed(exit_code=1, seconds=1.0, scenarios=rows))
+    made = report_page(samples.story(events))
     assert "2 scenarios, 4 runs" in made
     statuses_told = [each["status"] for each in json.loads(data_of(made))["report"]["scenarios"]]
     assert statuses_told == ["passed", "failed"]
     assert "== often: passed" in made
     lines: list[str] = []
-    console = SuiteConsole(lines.append)
-    for event in [*events, Completed(exit_code=1, seconds=1.0, scenarios=rows)]:
-        console.handle(event)
+    samples.feed(SuiteConsole(lines.append), events)
     assert "1 passed, 1 failed" in lines[-1]

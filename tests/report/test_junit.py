@@ -30,10 +30,7 @@ def case(name: str) -> ET.Element:
 def test_the_file_is_valid_by_the_schema_of_ci_systems(tmp_path: Path) -> None:
     """Every element and attribute is one that Jenkins accepts; a broken file is refused by the same schema."""
     out = tmp_path / "a" / "junit.xml"
-    handler = Buffered(out, junit_xml)
-    for event in samples.events():
-        handler.handle(event)
-    handler.close()
+    samples.feed(Buffered(out, junit_xml))
     schema = xmlschema.XMLSchema(str(SCHEMA))
     schema.validate(str(out))
     broken = out.read_text("utf-8").replace("<failure", "<failed").replace("</failure", "</failed")
@@ -82,9 +79,10 @@ def test_what_xml_cannot_say_is_escaped() -> None:
 
 def test_faults_on_purpose_are_named() -> None:
     """With whatever else marks a run, before what was said."""
-    told, label = RunTree(), "step 1: call 1 met fault http-429 (rule 1)"
-    for event in samples.events():
-        told.add(replace(event, labels=[label]) if isinstance(event, Finished) else event)
+    label = "step 1: call 1 met fault http-429 (rule 1)"
+    told = samples.story(
+        replace(each, labels=[label]) if isinstance(each, Finished) else each for each in samples.events()
+    )
     said = [each.text or "" for each in ET.fromstring(junit_xml(told)).iter("system-out")]
     assert len([text for text in said if label in text]) == len(
         [1 for each in samples.events() if isinstance(each, Finished)]

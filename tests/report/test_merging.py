@@ -14,7 +14,7 @@ from llmproxy.errors import SettingsError
 from llmproxy.report.events import Completed, Event, Finished, Selected, Started, Status
 from llmproxy.report.merging import Merged, PartReport, fold_exit_codes, merge_parts, read_part, report_kind
 from llmproxy.report.report_kinds import report_handler
-from tests.report import whole as made
+from tests.report import samples, whole as made
 
 KINDS = ("json", "jsonl", "html", "junit")
 MERGED = ("json", "jsonl")
@@ -24,7 +24,7 @@ def as_parts(every: list[list[Event]]) -> list[PartReport]:
     """Return parts as if they had been read."""
     found = []
     for n, events in enumerate(every):
-        story = made.story(events)
+        story = samples.story(events)
         assert story.selected
         assert story.selected.shard
         found.append(PartReport(Path(f"{n}.json"), story, story.selected.shard))
@@ -35,10 +35,7 @@ def write(folder: Path, name: str, events: list[Event] | Merged) -> dict[str, Pa
     found = {}
     for kind in KINDS:
         path = folder / f"{name}.{kind if kind != 'junit' else 'xml'}"
-        handler = report_handler(f"{kind}={path}")
-        for event in events.events if isinstance(events, Merged) else events:
-            handler.handle(event)
-        handler.close()
+        samples.feed(report_handler(f"{kind}={path}"), events.events if isinstance(events, Merged) else events)
         found[kind] = path
     return found
 
@@ -165,7 +162,7 @@ def test_tests_of_pytest_run_scenarios_of_one_name() -> None:
         done = Finished(run_id=one.run_id, scenario="weather", status=Status.PASSED)
         rows = [{"scenario": "weather", "status": "passed", "runs": 1}]
         told = {**shard, "number": number, "runs": {one.run_id: test}}
-        story = made.story(
+        story = samples.story(
             [
                 Selected(title="pytest", scenarios=1, runs=1, shard=told),
                 one,

@@ -21,9 +21,7 @@ def test_an_old_report_does_not_outlive_a_run_that_died(tmp_path: Path) -> None:
         out, lambda story: f"{len(story.runs)} runs, {'over' if story.completed else 'not over'}, half \ud800"
     )
     assert out.read_text("utf-8") == "0 runs, not over, half \\ud800"
-    for event in samples.events():
-        handler.handle(event)
-    handler.close()
+    samples.feed(handler)
     assert out.read_text("utf-8") == "10 runs, over, half \\ud800"
     assert out.stat().st_mode & 0o777 == 0o640
     assert [each.name for each in tmp_path.iterdir()] == ["report.txt"]
@@ -51,10 +49,7 @@ def test_a_place_that_cannot_be_written_to_is_refused_at_once(tmp_path: Path) ->
 def test_every_kind_writes_its_file(kind: str, tmp_path: Path) -> None:
     """A kind of the table makes a handler that leaves a file."""
     out = tmp_path / "reports" / f"out.{kind}"
-    handler = report_handler(f"{kind}={out}")
-    for event in samples.events():
-        handler.handle(event)
-    handler.close()
+    samples.feed(report_handler(f"{kind}={out}"))
     assert out.stat().st_size > 400
 
 

@@ -28,11 +28,8 @@ from tests.report import samples
 
 def test_runs_are_grouped_by_scenario_and_in_order_of_their_sample() -> None:
     """Five runs of one scenario are one scenario with five runs, whichever ended first."""
-    story = RunTree()
-    for event in reversed([event for event in samples.events() if getattr(event, "run_id", "").startswith("flaky")]):
-        story.add(event)
-    for event in samples.events():
-        story.add(event)
+    last_first = reversed([each for each in samples.events() if getattr(each, "run_id", "").startswith("flaky")])
+    story = samples.story([*last_first, *samples.events()])
     flaky = next(each for each in story.scenarios() if each.id == "flaky")
     assert [run.started.sample for run in flaky.runs] == [1, 2, 3, 4, 5]
 
@@ -52,9 +49,7 @@ def test_a_run_without_an_end_says_that_it_was_interrupted() -> None:
     assert run.finished is None
     assert run.status is Status.ENVIRONMENT_ERROR
     assert "interrupted" in run.why
-    story = RunTree()
-    story.add(Finished(run_id="who", scenario="who", status=Status.PASSED))
-    assert story.runs == {}
+    assert samples.story([Finished(run_id="who", scenario="who", status=Status.PASSED)]).runs == {}
 
 
 def test_every_event_is_plain_json() -> None:

@@ -17,16 +17,14 @@ from llmproxy.report.events import (
     Step,
 )
 from llmproxy.report.run_console import SuiteConsole
+from tests.report import samples
 
 STARTED = Started(run_id="r", scenario="s-1", name="Name", sample=2, runs=3, rerun="llmproxy test --id s-1")
 
 
 def shown(*events: Event, **options: bool) -> str:
     written: list[str] = []
-    console = SuiteConsole(written.append, **options)
-    for event in events:
-        console.handle(event)
-    console.close()
+    samples.feed(SuiteConsole(written.append, **options), events)
     return "".join(written)
 
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 from llmproxy.report.events import Completed, Event, Finished, Message, PartyUse, Selected, Started, Status, Step
-from llmproxy.report.run_tree import RunTree
 from llmproxy.report.sharding import Shard, describe_cut, split_items, weigh_items
 
 NAMES = [f"s{n:02}" for n in range(23)]
@@ -59,13 +58,6 @@ def parts(of: int = 10, at: float = 100.0) -> list[list[Event]]:
         whole_test([name for name in NAMES if cut[name] == n], describe_cut(Shard(n, of), cut, "test"), at)
         for n in range(1, of + 1)
     ]
-
-
-def story(events: list[Event]) -> RunTree:
-    made = RunTree()
-    for event in events:
-        made.add(event)
-    return made
 
 
 def later(events: list[Event], seconds: float) -> list[Event]:
