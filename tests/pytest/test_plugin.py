@@ -192,14 +192,6 @@ def test_in_ci_nothing_is_recorded_unless_the_command_line_says_so(suite: pytest
 
 
 @pytest.mark.slow
-def test_recordings_are_kept_in_the_folder_that_is_named(suite: pytest.Pytester, provider: Provider) -> None:
-    """Below the root, wherever pytest is called."""
-    done = record(suite, provider, "--llmproxy-cassette-dir", "tests/cassettes", "-k", "one")
-    done.assert_outcomes(passed=1, deselected=3)
-    assert list((suite.path / "tests" / "cassettes").iterdir()) != []
-
-
-@pytest.mark.slow
 def test_an_option_that_another_plugin_has_is_left_to_it(suite: pytest.Pytester) -> None:
     """It is said, and everything else works."""
     suite.makepyfile(

@@ -7,7 +7,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import HTTPServer
 from typing import Any, ClassVar
 
 import pytest
@@ -28,6 +28,7 @@ from llmproxy.report.langwatch import (
     convert_messages_to_api_client_messages,
 )
 from tests.support import free_port
+from tests.support.services import QuietHandler, serving
 
 # ruff: noqa: ANN401
 
@@ -118,32 +119,22 @@ def test_a_bus_listens_to_one_stream() -> None:
     assert posts.taken == ["1"]
 
 
-class Endpoint(BaseHTTPRequestHandler):
+class Endpoint(QuietHandler):
     seen: ClassVar[list[Any]] = []
     status: ClassVar[int] = 201
 
-    def do_POST(self) -> None:
+    def do_POST(self) -> None:  # noqa: N802 - as the library names it
         body = self.rfile.read(int(self.headers["content-length"]))
         self.seen.append((self.path, self.headers["X-Auth-Token"], json.loads(body)))
-        self.send_response(self.status)
-        self.send_header("content-length", "5")
-        self.end_headers()
-        self.wfile.write(b"taken")
-
-    def log_message(self, *_args: Any) -> None: ...
+        self.answer(b"taken", status=self.status)
 
 
 @pytest.fixture
 def endpoint() -> Iterator[str]:
     Endpoint.seen.clear()
     Endpoint.status = 201
-    server = HTTPServer(("127.0.0.1", 0), Endpoint)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
-    thread.join(10)
+    with serving(HTTPServer(("127.0.0.1", 0), Endpoint)) as url:
+        yield url
 
 
 def test_an_event_is_posted_with_the_key(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:

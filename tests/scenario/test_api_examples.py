@@ -24,6 +24,7 @@ from llmproxy.scenario.config import ScenarioConfig
 from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, ScenarioResult, ScriptStep
 from tests.provider import Provider, step
+from tests.scenario.parties import finish
 from tests.support import Listening, free_port, near
 
 SEARCH = {"id": "call_1", "type": "function", "function": {"name": "get_weather", "arguments": "{}"}}
@@ -131,15 +132,7 @@ def configured(url: str) -> Iterator[None]:
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Listening, dict[str, ScenarioResult]]]:
     """Run every case through a recording proxy; give the proxy that replays it, and the results."""
     store = tmp_path_factory.mktemp("examples") / "x.db"
-    verdict = {
-        "verdict": "success",
-        "reasoning": "fine",
-        "criteria": {key: {"status": "passed", "evidence": "", "reason": "fine"} for key in ("c1", "c2")},
-    }
-    steps = [
-        step(contains="finish_test", call=[{"name": "finish_test", "arguments": verdict}], times=None),
-        step(say="hi there", times=None),
-    ]
+    steps = [finish("passed", "passed", contains="finish_test", times=None), step(say="hi there", times=None)]
     results: dict[str, ScenarioResult] = {}
     with Provider(steps, ordered=False) as provider:
         with near("record", store, upstreams={"openai": provider.url}) as px, configured(px.url):

@@ -26,6 +26,7 @@ from llmproxy.scenario import AgentAdapter, AgentInput, ScenarioResult, cache
 from llmproxy.scenario.cache import CacheWarning, get_cache, memory, scenario_cache
 from llmproxy.scenario.cache_store import CacheCorrupt, CacheStore
 from tests.provider import Provider, step
+from tests.scenario.parties import finish
 from tests.scenario.people import Agent, User, play
 from tests.support.process import ROOT, clean_env
 
@@ -535,11 +536,7 @@ def test_the_documented_examples_call_nothing_the_second_time(folder: Path) -> N
     """Agent, simulator and judge, in two processes: the second makes no call and tells the same."""
     program = folder / "examples.py"
     program.write_text(EXAMPLES)
-    verdict: dict[str, Any] = {
-        "criteria": {"c1": {"status": "passed", "evidence": "Sure", "reason": "it helps"}},
-        "reasoning": "fine",
-    }
-    judged = step(contains="finish_test", call=[{"name": "finish_test", "arguments": verdict}], times=None)
+    judged = finish("passed", evidence=["Sure"], contains="finish_test", times=None)
     with Provider([judged, step(say="Sure, hello there", times=None)], ordered=False) as upstream:
         env = {"UPSTREAM": upstream.url, "SCENARIO_CACHE_DIR": str(folder / "cache"), "PYTHONPATH": str(ROOT)}
         env["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else it tries to fetch one

@@ -94,19 +94,6 @@ def test_the_result_has_the_conversation() -> None:
     assert judged(finish("passed", "passed"))[0].messages == TALK
 
 
-@pytest.mark.parametrize(
-    "texts",
-    [["same", "same"], ["客服必须道歉", "客服必须退款"], ["x" * 2000, "y" * 2000]],
-    ids=["equal", "chinese", "long"],
-)
-def test_odd_criteria_are_judged_each_on_its_own(texts: list[str]) -> None:
-    """Row 13: equal, foreign and long criteria."""
-    result, (request,) = judged(finish("passed", "failed"), criteria=texts)
-    assert [each.status for each in result.criteria] == ["passed", "failed"]
-    assert (result.passed_criteria, result.failed_criteria) == (texts[:1], texts[1:])
-    assert all(text in words(request) for text in texts)
-
-
 def test_an_empty_criterion_is_refused() -> None:
     """It would be true of every conversation."""
     with pytest.raises(ValueError, match=r"criteria\[0\] is ''"):

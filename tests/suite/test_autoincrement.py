@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import threading
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import closing
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ import pytest
 
 from tests.suite.test_acceptance import llmproxy
 from tests.support.asking import ASK
+from tests.support.services import QuietHandler, serving
 
 Json = Any
 
@@ -106,26 +105,18 @@ SCENARIO = """
 CASES = 3
 
 
-class _Model(BaseHTTPRequestHandler):
+class _Model(QuietHandler):
     """A model that names the ids which the tools told it."""
 
     asked = 0
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        pass
-
-    def do_POST(self) -> None:
+    def do_POST(self) -> None:  # noqa: N802 - as the library names it
         type(self).asked += 1
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         said = self._say(body["messages"])
         choices = [{"index": 0, "message": said}]
         answer = {"id": "x", "object": "chat.completion", "model": "gpt-4o", "choices": choices}
-        data = json.dumps(answer).encode()
-        self.send_response(200)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
+        self.answer(json.dumps(answer).encode())
 
     @staticmethod
     def _say(messages: list[Json]) -> Json:
@@ -152,20 +143,6 @@ class _Model(BaseHTTPRequestHandler):
         return call("close_task", id=ids[len(results) - 1]) if len(results) <= len(ids) else say("Closed both.")
 
 
-@contextmanager
-def model() -> Iterator[str]:
-    """Run it on a free port."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Model)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-
 def _folder(tmp_path: Path, suite: str) -> Path:
     (tmp_path / "agent.py").write_text(AGENT)
     db = tmp_path / "tasks.db"
@@ -189,7 +166,7 @@ def _counter(db: Path) -> int:
 def test_ids_that_count_up_replay_side_by_side(tmp_path: Path) -> None:
     """Recorded one by one, replayed at once, each waiting for the others, the counter moved by 1,000: every id is this run's own."""
     db = _folder(tmp_path, SUITE + "".join(SCENARIO.replace("{n}", str(n)) for n in range(CASES)))
-    with model() as url:
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), _Model)) as url:
         words = ("test", "tasks.suite.yaml", "--mode", "record", "--upstream", f"openai={url}", "--parallel", "4")
         recorded = llmproxy(*words, cwd=tmp_path)
     assert recorded.returncode == 0, recorded.stdout + recorded.stderr
@@ -214,7 +191,7 @@ def test_an_id_in_prose_is_not_bound(tmp_path: Path) -> None:
         continueConversation: true
 """
     db = _folder(tmp_path, SUITE + (SCENARIO.replace("{n}", "1") + more + SCENARIO.replace("{n}", "2")))
-    with model() as url:
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), _Model)) as url:
         recorded = llmproxy("test", "tasks.suite.yaml", "--mode", "record", "--upstream", f"openai={url}", cwd=tmp_path)
     assert recorded.returncode == 0, recorded.stdout + recorded.stderr
     (tmp_path / "here").mkdir()

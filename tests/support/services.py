@@ -1,12 +1,42 @@
-"""A small HTTP service that counts what it is asked, and has a state: each POST makes the next number."""
+"""Small HTTP services: what each begins with, and one that counts what it is asked and has a state: each POST makes the next number."""
 
 from __future__ import annotations
 
 import json
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from types import TracebackType
 from typing import Self
+
+
+class QuietHandler(BaseHTTPRequestHandler):
+    """A handler that logs nothing."""
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+    def answer(self, data: bytes, kind: str = "application/json", status: int = 200, **more: str) -> None:
+        """Answer with this body and no header but what it needs, and those of `more`."""
+        self.send_response(status)
+        for name, value in {"content-type": kind, "content-length": str(len(data)), **more}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(data)
+
+
+@contextmanager
+def serving(server: HTTPServer) -> Iterator[str]:
+    """Serve for the block; yields the address."""
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(10)
 
 
 class CountingService:
@@ -17,24 +47,16 @@ class CountingService:
         self.asked: list[tuple[str, str, str]] = []
         service = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class Handler(QuietHandler):
             protocol_version = "HTTP/1.1"
 
             def _answer(self) -> None:
                 body = self.rfile.read(int(self.headers.get("content-length") or 0)).decode()
                 service.asked.append((self.command, self.path, body))
                 made = {"number": len(service.asked), "path": self.path, "heard": body}
-                data = json.dumps(made).encode()
-                self.send_response(201 if self.command == "POST" else 200)
-                self.send_header("content-type", "application/json")
-                self.send_header("content-length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
+                self.answer(json.dumps(made).encode(), status=201 if self.command == "POST" else 200)
 
             do_GET = do_POST = do_PUT = do_DELETE = _answer  # noqa: N815 - names of the library
-
-            def log_message(self, *_: object) -> None:
-                """Say nothing."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.port = self._server.server_address[1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ from llmproxy.cli.ui import make_question_answerer
 from llmproxy.protocol import UI_PREFIX
 from llmproxy.ui.serve import make_server
 from tests.support.browser import Browser, Page
+from tests.support.services import serving
 from tests.ui import samples
 
 
@@ -20,14 +20,8 @@ from tests.ui import samples
 def viewing(path: Path, start: str = "") -> Iterator[str]:
     """Serve the viewer on a store; yields the address with its token."""
     made = make_server(0, "the-token", make_question_answerer(path), {"store": str(path), "start": start})
-    thread = threading.Thread(target=made.serve_forever, args=(0.01,))
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{made.server_port}{UI_PREFIX}#token=the-token"
-    finally:
-        made.shutdown()
-        made.server_close()
-        thread.join()
+    with serving(made) as url:
+        yield f"{url}{UI_PREFIX}#token=the-token"
 
 
 @pytest.fixture(scope="session")

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import Request
@@ -25,6 +24,7 @@ from llmproxy.report.json_report import JsonLines
 from tests.support.browser import Browser
 from tests.support.chats import NOW, chat, fill
 from tests.support.proxy import DIRECT, Proxy, ask_chat, near, proxy
+from tests.support.services import QuietHandler, serving
 from tests.ui.samples import EVIL
 
 LONG = "Tell me of the sea. " * 30
@@ -46,24 +46,12 @@ def px(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
 def upstream() -> Iterator[str]:
     """Serve a page to whoever asks, as a provider never does; yields where."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.send_header("content-type", "text/html")
-            self.send_header("content-length", str(len(RECORDED_PAGE)))
-            self.end_headers()
-            self.wfile.write(RECORDED_PAGE)
+    class Handler(QuietHandler):
+        def do_GET(self) -> None:  # noqa: N802 - as the library names it
+            self.answer(RECORDED_PAGE, "text/html")
 
-        def log_message(self, *_: object) -> None:
-            """Say nothing."""
-
-    made = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=made.serve_forever, args=(0.01,))
-    thread.start()
-    yield f"http://127.0.0.1:{made.server_port}"
-    made.shutdown()
-    made.server_close()
-    thread.join()
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as url:
+        yield url
 
 
 def ask(px: Proxy, text: str, session: str = "") -> int:

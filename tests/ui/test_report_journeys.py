@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,6 +33,7 @@ from llmproxy.scenario.lab.labels import read_labels
 from llmproxy.ui.serve import make_server
 from tests.report import samples as report_samples
 from tests.support.browser import Browser, Page
+from tests.support.services import serving
 from tests.ui import samples
 from tests.ui.conftest import fits
 from tests.ui.samples import EVIL
@@ -214,14 +214,8 @@ def served(file: Path, store: Path, labels: Path) -> Iterator[str]:
         made = make_server(
             0, "the-token", make_question_answerer(seen.store, seen.report), seen.start, make_label_writer(file, labels)
         )
-        thread = threading.Thread(target=made.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{made.server_port}{UI_PREFIX}#token=the-token"
-        finally:
-            made.shutdown()
-            made.server_close()
-            thread.join()
+        with serving(made) as url:
+            yield f"{url}{UI_PREFIX}#token=the-token"
 
 
 def test_a_test_is_followed_while_it_runs(browser: Browser, tmp_path: Path) -> None:

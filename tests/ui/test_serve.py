@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import threading
 from collections.abc import Iterator
 from urllib.error import HTTPError
 from urllib.request import Request
@@ -14,6 +13,7 @@ import pytest
 from llmproxy.errors import SettingsError
 from llmproxy.ui.serve import make_server, respond_to
 from tests.support.proxy import DIRECT
+from tests.support.services import serving
 
 TOKEN = "the-token"
 DATA = "/_llmproxy/ui/data/"
@@ -91,13 +91,8 @@ def test_an_error_is_told_as_json() -> None:
 
 @pytest.fixture
 def url() -> Iterator[str]:
-    made = make_server(0, TOKEN, ask, {"store": "x.db"})
-    thread = threading.Thread(target=made.serve_forever, args=(0.01,))
-    thread.start()
-    yield f"http://127.0.0.1:{made.server_port}"
-    made.shutdown()
-    made.server_close()
-    thread.join()
+    with serving(make_server(0, TOKEN, ask, {"store": "x.db"})) as address:
+        yield address
 
 
 def test_over_a_socket(url: str) -> None:

@@ -23,7 +23,8 @@ from llmproxy.scenario.lab.experiments import (
 from llmproxy.scenario.lab.judgements import Transcript
 from llmproxy.scenario.repeats.statistics import judge_spread
 from llmproxy.scenario.values.run import RunOptions
-from tests.provider import Provider, step
+from tests.provider import Provider
+from tests.scenario.parties import finish
 from tests.scenario.people import Agent, Ear, Judge, User, finished, said
 from tests.support.proxy import near
 
@@ -95,8 +96,7 @@ def test_what_cannot_be_measured_is_refused(passes: tuple[int, ...], given: dict
 
 def test_each_look_is_recorded_apart_and_can_be_replayed(tmp_path: Path) -> None:
     """Live once through the proxy, then offline the same figures, which are then said to be no new evidence."""
-    answers = ["passed", "failed", "passed", "passed"]
-    calls = [_verdict(status) for status in answers]
+    calls = [finish(status, evidence=["a"]) for status in ("passed", "failed", "passed", "passed")]
 
     def look(url: str) -> JudgeVariance:
         judge = scenario.JudgeAgent(criteria=["It says a"], model="openai/gpt-4o-mini", api_key="k")
@@ -112,12 +112,6 @@ def test_each_look_is_recorded_apart_and_can_be_replayed(tmp_path: Path) -> None
     assert live.rows == again.rows
     assert "all judgements were replayed from a recording: they add no evidence to it" in again.notes
     assert "all judgements were replayed from a recording: they add no evidence to it" not in live.notes
-
-
-def _verdict(status: str) -> Any:  # noqa: ANN401
-    finding = {"status": status, "evidence": "a", "reason": "r"}
-    arguments: dict[str, Any] = {"criteria": {"c1": finding}, "reasoning": "r"}
-    return step(call=[{"name": "finish_test", "arguments": arguments}])
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from llmproxy.scenario.models.models import choose_model, complete
 from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.values.run import context_scenario
 from tests.provider import Provider, json_answer, step
-from tests.scenario.parties import MODEL, bodies, model, raw, refusal, run_session, served
+from tests.scenario.parties import MODEL, bodies, model, refusal, run_session, served
 from tests.scenario.people import executor
 from tests.support import near
 
@@ -65,15 +65,6 @@ def test_a_chosen_temperature_is_never_dropped() -> None:
         with pytest.raises(SettingsError, match="refuses temperature=0:"):
             ask(served(provider, temperature=0.0))
         assert len(provider.requests) == 1
-
-
-# -- what comes back
-
-
-def test_reasoning_beside_the_text_is_left_out() -> None:
-    """Row 32: providers that send reasoning in a member of its own are read without it."""
-    with model(raw({"content": "hi there", "reasoning_content": "let me pretend"})) as (config, _):
-        assert ask(config).text == "hi there"
 
 
 # -- when it is asked again

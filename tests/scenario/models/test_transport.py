@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.errors import LLMProxyError, MissError
+from llmproxy.errors import LLMProxyError
 from llmproxy.scenario.config import ModelConfig
 from llmproxy.scenario.models.answer import Answer
 from llmproxy.scenario.models.errors import ModelError
@@ -34,7 +34,7 @@ from llmproxy.scenario.models.transport import (
 )
 from llmproxy.scenario.run_session import RunSession
 from tests.provider import Answer as Sent, Piece, Provider, failed, json_answer, step
-from tests.scenario.parties import MODEL, model, raw, refusal, run_session, served
+from tests.scenario.parties import MODEL, model, refusal, run_session, served
 from tests.support import Listening, near
 from tests.support.process import free_port
 
@@ -391,18 +391,6 @@ def test_a_key_that_is_none(key: str, said: str, monkeypatch: pytest.MonkeyPatch
         assert provider.requests == []
 
 
-def test_whoever_stops_waiting_ends_the_request() -> None:
-    """The provider sees its connection close."""
-
-    async def impatient(url: str) -> None:
-        request = ChatRequest(f"{url}/v1/chat/completions", "k", {}, b"{}", 60)
-        async with asyncio.timeout(0.3):
-            await in_model_loop(post_chat(request))
-
-    with Provider([step(answer=json_answer({}).late(3600), times=None)]) as provider, pytest.raises(TimeoutError):
-        asyncio.run(impatient(provider.url))
-
-
 def test_no_litellm_is_imported(tmp_path: Path) -> None:
     """The first call of such a model does not wait for it, nor does the route of a provider in the table."""
     code = (
@@ -462,26 +450,6 @@ def test_a_recording_does_not_know_who_asked(
     assert [each.text for each in recorded] == [f"answer {number}" for number in range(len(ASKED) + 1)]
     with near("replay", tmp_path / "x.db") as px:
         assert asyncio.run(played(px, second)) == recorded
-
-
-def test_a_miss_explains_itself(tmp_path: Path) -> None:
-    """As it does for everybody who asks the proxy: the whole text, and an error of its own kind."""
-
-    async def run(px: Listening, text: str) -> Answer:
-        async with run_session(px.url, cassette="a") as session:
-            asked = [{"role": "user", "content": text}]
-            config = ModelConfig(model=MODEL, api_key="k")
-            return await complete(model=config, messages=asked, party="judge", session=session)
-
-    with (
-        Provider([raw({"content": "hello"})]) as provider,
-        near("record", tmp_path / "x.db", upstreams={"openai": f"{provider.url}/v1"}) as px,
-    ):
-        assert asyncio.run(run(px, "where is my lamp?")).text == "hello"
-    with near("replay", tmp_path / "x.db") as px, pytest.raises(MissError) as caught:
-        asyncio.run(run(px, "where is my chair?"))
-    assert str(caught.value).startswith("llmproxy: no recorded response")
-    assert "chair" in str(caught.value)
 
 
 # -- the loop of model calls

@@ -9,15 +9,18 @@ import pytest
 
 from llmproxy.report.events import Status, Verdict
 from tests.provider import Provider, step
+from tests.scenario.parties import finish
 from tests.suite import rig
 from tests.support import near
+
+ANSWER = "Your order 17 is on its way."
 
 
 @pytest.fixture
 def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Return an agent that asks no model; a key is set for those that do."""
     monkeypatch.setenv("OPENAI_API_KEY", "made-up")
-    return rig.echo(tmp_path, 'return "Your order 17 is on its way."')
+    return rig.echo(tmp_path, f'return "{ANSWER}"')
 
 
 def text(agent: str, *steps: str) -> str:
@@ -94,9 +97,7 @@ def test_a_judge_needs_a_conversation(tmp_path: Path, agent: str) -> None:
 )
 def test_a_judge_decides_each_criterion(tmp_path: Path, agent: str, found: str, status: str) -> None:
     """Passed is a pass, failed a failure, and what it could not decide an error; recorded once, it is replayed."""
-    finding = {"evidence": "Your order 17 is on its way.", "reason": "It said so.", "status": found}
-    told = {"criteria": {"c1": finding}, "reasoning": "r"}
-    verdict = step(call=[{"name": "finish_test", "arguments": told}], times=None)
+    verdict = finish(found, evidence=[ANSWER], times=None)
     said = text(agent, "{chat: Where is it?}", "{judge: {criteria: [It names the order], model: openai/gpt-4o-mini}}")
     cases = rig.cases_of(tmp_path, said)
     for mode in ("record", "replay"):
@@ -111,11 +112,10 @@ def test_a_judge_decides_each_criterion(tmp_path: Path, agent: str, found: str, 
 
 def test_a_simulated_and_judged_conversation_is_replayed_whole(tmp_path: Path, agent: str) -> None:
     """User, agent and judge are answered from the recording; nothing is sent, and every message is the same."""
-    finding = {"evidence": "Your order 17 is on its way.", "reason": "It said so.", "status": "passed"}
     script = [
         step(say="Where is my order?"),
         step(call=[{"name": "end_conversation", "arguments": {"message": "Thanks", "goal_reached": True}}]),
-        step(call=[{"name": "finish_test", "arguments": {"criteria": {"c1": finding}, "reasoning": "r"}}], times=None),
+        finish("passed", evidence=[ANSWER], times=None),
     ]
     simulated = "{simulate: {goal: find out where my order is, maxTurns: 4}}"
     said = text(agent, simulated, "{judge: It names the order}")

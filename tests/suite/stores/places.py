@@ -12,12 +12,13 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import parse_qs, urlsplit
 
 from llmproxy.suite.stores import StoreAdapter, build_store
+from tests.support.services import QuietHandler
 
 SQLITE = """
 CREATE TABLE tasks (id INTEGER PRIMARY KEY AUTOINCREMENT, title TEXT NOT NULL, status TEXT DEFAULT 'todo', done BOOLEAN DEFAULT 0,
@@ -61,10 +62,8 @@ class Rest:
         """Whether a list names its next page in the header Link, and nowhere else."""
         service = self
 
-        class Handler(BaseHTTPRequestHandler):
-            def log_message(self, *_: object) -> None: ...
-
-            def do_GET(self) -> None:
+        class Handler(QuietHandler):
+            def do_GET(self) -> None:  # noqa: N802 - as the library names it
                 service.serve(self)
 
             do_POST = do_DELETE = do_GET  # noqa: N815 - as the library names them
@@ -93,7 +92,7 @@ class Rest:
         table[str(made["id"])] = made
         return made
 
-    def serve(self, to: BaseHTTPRequestHandler) -> None:
+    def serve(self, to: QuietHandler) -> None:
         """Answer a request."""
         url = urlsplit(to.path)
         body = json.loads(to.rfile.read(int(to.headers.get("content-length") or 0)) or "null")
@@ -102,14 +101,7 @@ class Rest:
             to.close_connection = True
             return
         status, kind, text = self.answer or self._answer(to.command, url.path, parse_qs(url.query), body)
-        data = text.encode()
-        to.send_response(status)
-        to.send_header("content-type", kind)
-        to.send_header("content-length", str(len(data)))
-        for name, value in self.headers.items():
-            to.send_header(name, value)
-        to.end_headers()
-        to.wfile.write(data)
+        to.answer(text.encode(), kind, status, **self.headers)
 
     def _answer(
         self, method: str, path: str, query: Mapping[str, list[str]], body: dict[str, Any]
