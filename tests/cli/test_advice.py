@@ -6,7 +6,6 @@ import http.client
 import json
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,7 @@ from typing import Any
 import pytest
 
 from tests.provider import Provider, step
-from tests.support.forked import program
-from tests.support.process import Process, clean_env
+from tests.support.process import Process, clean_env, llmproxy
 from tests.support.proxy import DIRECT, proxy
 
 KEY = "sk-of-the-gateway"
@@ -74,9 +72,7 @@ def test_the_command_of_a_miss_records_what_was_missing(tmp_path: Path, how: str
 def test_what_records_a_cassette_first_keeps_what_was_typed(tmp_path: Path, command: list[str]) -> None:
     """Where nothing is recorded the command that records it is named with the gateway, the port and the store."""
     typed = ["--store", "my x.db", "--port", "9123", "--upstream", "openai=http://127.0.0.1:9/v1"]
-    words = [*program("llmproxy"), *command, *typed, "--", "true"]
-    env = clean_env({"CI": ""})
-    said = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60, check=False).stderr
+    said = llmproxy(*command, *typed, "--", "true", cwd=tmp_path, env={"CI": ""}).stderr
     found = re.search(r"llmproxy run --mode record (.*)", said)
     assert found is not None, said
     kept = shlex.split(found[1])

@@ -20,6 +20,7 @@ import pytest
 
 from llmproxy.core.store.file.store import FileStore
 from tests.provider import Provider, json_answer, step
+from tests.support import process
 from tests.support.forked import program
 from tests.support.process import ROOT, clean_env, until
 
@@ -50,10 +51,7 @@ KIND: dict[str, Any] = {"PROMPT": "Be brief and kind."}
 def llmproxy(*words: str, cwd: Path, up: Provider | None = None, **env: str) -> subprocess.CompletedProcess[str]:
     """Run the command; a provider is there only where one is named."""
     given = {"OPENAI_BASE_URL": f"{up.url}/v1" if up else "http://127.0.0.1:9/v1", "OPENAI_API_KEY": "sk-x", **env}
-    return subprocess.run(
-        [*program("llmproxy"), *words], cwd=cwd, env=clean_env(given), stdin=subprocess.DEVNULL, capture_output=True,
-        text=True, timeout=120, check=False,
-    )  # fmt: skip
+    return process.llmproxy(*words, cwd=cwd, env=given)
 
 
 def run(*words: str, cwd: Path, up: Provider | None = None, **env: str) -> subprocess.CompletedProcess[str]:

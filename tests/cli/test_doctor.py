@@ -15,8 +15,7 @@ import pytest
 
 from llmproxy.client.process_monitor import ProcessMonitor
 from tests.cli.test_run import asking
-from tests.support.forked import program
-from tests.support.process import clean_env, free_port, needed
+from tests.support.process import clean_env, free_port, llmproxy, needed
 from tests.support.proxy import proxy
 
 linux = pytest.mark.skipif(not ProcessMonitor().able, reason="NOT RUN: needs Linux's /proc")
@@ -24,8 +23,7 @@ linux = pytest.mark.skipif(not ProcessMonitor().able, reason="NOT RUN: needs Lin
 
 def doctor(*words: str, env: Mapping[str, str] | None = None, code: int) -> str:
     """Run it to its end, which has this code; returns what it said."""
-    command = [*program("llmproxy"), "doctor", *words]
-    done = subprocess.run(command, env=clean_env(env), capture_output=True, text=True, timeout=60, check=False)
+    done = llmproxy("doctor", *words, env=env)
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout
 

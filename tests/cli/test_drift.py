@@ -17,7 +17,7 @@ from llmproxy.errors import Exit
 from tests.provider import Provider, Step, json_answer, step
 from tests.support.chats import chat, fill
 from tests.support.forked import program
-from tests.support.process import clean_env, until
+from tests.support.process import clean_env, llmproxy, until
 
 USER = "What is order {}?"
 SAID = "It is on its way, and you will have it on the day that we told you of."
@@ -54,10 +54,9 @@ def bare(one: Interaction) -> Interaction:
 
 def drift(store: Path, *typed: str, upstream: str = "", key: str = "sk-test") -> subprocess.CompletedProcess[str]:
     """Run it, with the environment of a user."""
-    env = clean_env({"OPENAI_API_KEY": key} if key else {})
+    env = {"OPENAI_API_KEY": key} if key else {}
     more = ["--upstream", f"openai={upstream}/v1"] if upstream else []
-    command = [*program("llmproxy"), "drift", "--store", str(store), *more, *typed]
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=90, check=False, cwd=store.parent)
+    return llmproxy("drift", "--store", str(store), *more, *typed, env=env, cwd=store.parent)
 
 
 @pytest.fixture

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from llmproxy.cli.env import render_assignments, render_unset_commands
 from tests.support.forked import program
-from tests.support.process import clean_env, free_port
+from tests.support.process import clean_env, free_port, llmproxy
 from tests.support.proxy import Proxy, proxy
 
 ENV = (*program("llmproxy"), "env")
 
 
-def run(*words: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """Run it to its end."""
-    return subprocess.run([*ENV, *words], env=clean_env(env), capture_output=True, text=True, timeout=60, check=False)
+run = partial(llmproxy, "env")
 
 
 def test_a_shell_that_evaluates_it_uses_the_proxy(px: Proxy) -> None:

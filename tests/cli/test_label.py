@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import io
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from llmproxy.cli import main
-from tests.support.forked import program
-from tests.support.process import ROOT, clean_env
+from tests.support.process import ROOT, llmproxy
 
 
 @pytest.fixture
@@ -75,9 +73,7 @@ def test_a_bare_id_is_a_run_of_the_last_test(
         "response: {contains: hi}}]}\n"
     )
     (tmp_path / "t.suite.yaml").write_text(suite)
-    command = [*program("llmproxy"), "test"]
-    known = clean_env({"PYTHONPATH": str(ROOT)})
-    assert subprocess.run(command, env=known, capture_output=True, timeout=120, check=False).returncode == 0
+    assert llmproxy("test", env={"PYTHONPATH": str(ROOT)}).returncode == 0
     first = json.loads((tmp_path / ".llmproxy" / "last-report.jsonl").read_text().splitlines()[1])
     assert typed(monkeypatch, "p\n", first["run_id"], "-c", "it repeats") == 0
     (line,) = map(json.loads, (tmp_path / "labels.jsonl").read_text().splitlines())

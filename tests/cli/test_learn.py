@@ -17,9 +17,8 @@ from llmproxy.core.bindings import VolatileField
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.queries import put_volatile_fields, volatile_fields_of
 from tests.provider import Provider, load
+from tests.support import process
 from tests.support.asking import ASK
-from tests.support.forked import program
-from tests.support.process import clean_env
 
 AGENT = (
     f"{ASK}\n"
@@ -48,10 +47,7 @@ def llmproxy(
     *words: str, cwd: Path, env: Mapping[str, str] | None = None, code: int = 0
 ) -> subprocess.CompletedProcess[str]:
     """Run the command, which ends with this code."""
-    done = subprocess.run(
-        [*program("llmproxy"), *words],
-        cwd=cwd, env=clean_env(env), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+    done = process.llmproxy(*words, cwd=cwd, env=env)
     assert done.returncode == code, done.stdout + done.stderr
     return done
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.forked import program
-from tests.support.process import clean_env
+from tests.support.process import llmproxy
 from tests.support.tools import HERE, SERVER, http_server, use
 
 LLMPROXY = program("llmproxy")
@@ -52,9 +52,7 @@ def test_alone_it_records_once_and_replays_in_another_folder(tmp_path: Path) -> 
     assert [each["text"] for each in again[:4]] == [each["text"] for each in recorded[:4]]
     assert again[3]["progress"] == [1.0, 2.0, 3.0]
     assert (again[4]["text"], again[5]["text"]) == (f"I am in {other}", "everything is deleted")
-    shown = subprocess.run(
-        [*LLMPROXY, "show", "4", "--store", str(store)], env=clean_env(), text=True, capture_output=True, check=True
-    )
+    shown = llmproxy("show", "4", "--store", str(store))
     assert "\nchannel     mcp\n" in shown.stdout
     assert shown.stdout.index("call of echo") < shown.stdout.index('"text": "a"') < shown.stdout.index("echo: a")
     assert again[7]["error"] is True
@@ -75,9 +73,8 @@ def test_in_a_run_it_belongs_to_the_run_s_cassette(tmp_path: Path) -> None:
     ]  # fmt: skip
 
     def run(mode: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-        command = [*LLMPROXY, "run", "--mode", mode, "--store", str(store), "--", *agent]
-        env = clean_env({"XDG_DATA_HOME": str(tmp_path)})
-        return subprocess.run(command, cwd=cwd, env=env, text=True, capture_output=True, timeout=120, check=False)
+        words = ("run", "--mode", mode, "--store", str(store), "--", *agent)
+        return llmproxy(*words, cwd=cwd, env={"XDG_DATA_HOME": str(tmp_path)})
 
     recorded = run("record", one)
     assert "8 recorded" in recorded.stderr, recorded.stderr
@@ -92,10 +89,7 @@ def test_in_a_run_it_belongs_to_the_run_s_cassette(tmp_path: Path) -> None:
 
 def test_two_dashes_stand_before_the_server(tmp_path: Path) -> None:
     """Without them nobody knows whose options are whose."""
-    command = [*LLMPROXY, "mcp", "some-server", "-y"]
-    done = subprocess.run(
-        command, cwd=tmp_path, env=clean_env(), text=True, capture_output=True, timeout=60, check=False
-    )
+    done = llmproxy("mcp", "some-server", "-y", cwd=tmp_path)
     assert done.returncode == 2
     assert "llmproxy mcp -- npx" in done.stderr
 
@@ -114,11 +108,8 @@ def test_a_run_puts_itself_before_the_servers_of_a_configuration(tmp_path: Path)
 
     def run(mode: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         given = ["--mcp-config", str(config), "--mode", mode, "--store", str(store)]
-        command = [
-            *LLMPROXY, "run", *given, "--", sys.executable, "-c", agent, str(config), str(HERE / "mcp_client.py"),
-        ]  # fmt: skip
-        env = clean_env({"XDG_DATA_HOME": str(tmp_path)})
-        return subprocess.run(command, cwd=cwd, env=env, text=True, capture_output=True, timeout=180, check=False)
+        words = ("run", *given, "--", sys.executable, "-c", agent, str(config), str(HERE / "mcp_client.py"))
+        return llmproxy(*words, cwd=cwd, env={"XDG_DATA_HOME": str(tmp_path)})
 
     config = tmp_path / "tools.json"
     stdio = {"command": SERVER[0], "args": [SERVER[1], "stdio", str(log)]}

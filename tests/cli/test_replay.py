@@ -19,6 +19,7 @@ from llmproxy.cli import main
 from llmproxy.core.forks.table import fork_of
 from llmproxy.core.store.file.store import FileStore
 from tests.provider import Provider, step
+from tests.support import process
 from tests.support.forked import program
 from tests.support.process import clean_env, needed
 from tests.support.proxy import proxy
@@ -46,8 +47,7 @@ class Here:
 
     def __call__(self, *words: str, upstream: str = "") -> subprocess.CompletedProcess[str]:
         """Run it to its end."""
-        return subprocess.run(self.command(*words), env=self.env(upstream), capture_output=True, text=True, timeout=90,
-                              check=False, cwd=self.folder)  # fmt: skip
+        return process.llmproxy(*words, env=self.env(upstream), cwd=self.folder)
 
     def replay(self, *options: str, asks: tuple[str, ...] = ("Oslo?", "And Rome?"), upstream: str = "") -> subprocess.CompletedProcess[str]:  # fmt: skip
         """Replay the agent on the cassette `weather`, or another that is named."""

@@ -17,8 +17,7 @@ from llmproxy.core.traffic.interaction import Interaction, Request
 from tests.provider import Provider, step
 from tests.support.asking import ASK
 from tests.support.chats import NOW, chat, fill
-from tests.support.forked import program
-from tests.support.process import clean_env
+from tests.support.process import llmproxy
 
 KEYED = Request("POST", "/v1/chat/completions", (
     ("content-type", "application/json"), ("authorization", "Bearer [REDACTED]")), chat().request.body)  # fmt: skip
@@ -27,15 +26,8 @@ KEYED = Request("POST", "/v1/chat/completions", (
 def rerecord(store: Path, *typed: str, upstream: str = "", key: str = "") -> subprocess.CompletedProcess[str]:
     """Run it, with the environment of a user."""
     more = {"OPENAI_BASE_URL": f"{upstream}/v1"} if upstream else {}
-    env = clean_env({**more, **({"OPENAI_API_KEY": key} if key else {})})
-    command = [*program("llmproxy"), "rerecord", "--store", str(store), *typed]
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=90, check=False, cwd=store.parent)
-
-
-def llmproxy(store: Path, *typed: str) -> subprocess.CompletedProcess[str]:
-    """Run a command that looks at the store."""
-    command = [*program("llmproxy"), *typed, "--store", str(store)]
-    return subprocess.run(command, env=clean_env({}), capture_output=True, text=True, timeout=90, check=False)
+    env = {**more, **({"OPENAI_API_KEY": key} if key else {})}
+    return llmproxy("rerecord", "--store", str(store), *typed, env=env, cwd=store.parent)
 
 
 def live(store: Path) -> list[Interaction]:
@@ -96,9 +88,8 @@ def test_what_follows_from_a_new_answer_is_asked_by_the_command(tmp_path: Path) 
     """Where the answer is the same one, nothing else is asked; a number that is none, or with --changed, is refused."""
     store, command = tmp_path / "x.db", ["--", sys.executable, "-c", AGENT]
     with Provider([step(user="one", say="A"), step(user="two", say="B")]) as provider:
-        env = clean_env({"OPENAI_BASE_URL": f"{provider.url}/v1", "OPENAI_API_KEY": "k"})
-        words = [*program("llmproxy"), "run", "--mode=record", f"--store={store}", *command]
-        assert subprocess.run(words, env=env, capture_output=True, timeout=90, check=False).returncode == 0
+        env = {"OPENAI_BASE_URL": f"{provider.url}/v1", "OPENAI_API_KEY": "k"}
+        assert llmproxy("run", "--mode=record", f"--store={store}", *command, env=env).returncode == 0
     for answers, numbers in ((["C", "D"], ["3", "4"]), (["C"], ["5", "4"])):
         script = [step(user=text, say=say) for text, say in zip(("one", "two"), answers, strict=False)]
         with Provider(script) as provider:
@@ -115,14 +106,14 @@ def test_a_recording_that_was_asked_again_is_young(tmp_path: Path) -> None:
     """It keeps its place, and `ls`, `show` and --max-age go by the day of its answer; one day apart is one recording."""
     old = chat(request=KEYED, started_at=time.time() - 40 * 86_400)
     fill(store := tmp_path / "x.db", old)
-    assert f" {when(old.started_at)} " in llmproxy(store, "ls").stdout
+    assert f" {when(old.started_at)} " in llmproxy("ls", "--store", str(store)).stdout
     with Provider([step(user="How are you?", say="Better.")]) as provider:
         assert rerecord(store, "1", upstream=provider.url, key="k").returncode == 0
     assert live(store)[0].started_at == old.started_at
     today = f"{when(time.time()):.10}"
-    assert f" {today} " in llmproxy(store, "ls").stdout
-    assert f"\nasked again {today} " in llmproxy(store, "show", "2").stdout
-    assert json.loads(llmproxy(store, "show", "2", "--json").stdout)["recorded_at"] > time.time() - 3601
+    assert f" {today} " in llmproxy("ls", "--store", str(store)).stdout
+    assert f"\nasked again {today} " in llmproxy("show", "2", "--store", str(store)).stdout
+    assert json.loads(llmproxy("show", "2", "--json", "--store", str(store)).stdout)["recorded_at"] > time.time() - 3601
 
 
 def test_a_failed_answer_replaces_nothing(store: Path) -> None:

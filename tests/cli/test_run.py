@@ -9,14 +9,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.provider import Provider, step
 from tests.support.forked import program
-from tests.support.process import clean_env, free_port, needed
+from tests.support.process import clean_env, free_port, llmproxy, needed
 from tests.support.proxy import Proxy, proxy
 
 ASK = """
@@ -34,18 +35,10 @@ for text in sys.argv[1:]:
 RUN = (*program("llmproxy"), "run")
 
 
-def run(
-    *words: str, env: Mapping[str, str] | None = None, text: str | None = None, cwd: Path | None = None
-) -> subprocess.CompletedProcess[str]:
-    """Run it to its end."""
-    return subprocess.run(
-        [*RUN, *words], env=clean_env(env), input=text, capture_output=True, text=True, timeout=240, check=False, cwd=cwd,
-    )  # fmt: skip
+run = partial(llmproxy, "run")
 
 
-def run_at(
-    px: Proxy, *words: str, text: str | None = None, cwd: Path | None = None
-) -> subprocess.CompletedProcess[str]:
+def run_at(px: Proxy, *words: str, text: str = "", cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     """Run it at a proxy that runs already, where what starts one is not the question."""
     return run(*words, env={"LLMPROXY_URL": px.url}, text=text, cwd=cwd)
 
@@ -191,8 +184,7 @@ def test_own_rules_are_one_for_every_command(bind: list[str], tmp_path: Path) ->
         ("verify", "Replay derives today's keys whenever it opens their cassette."),
         ("audit", "a rule of yours: [tool.llmproxy.normalize]"),
     ):
-        typed = [*program("llmproxy"), each, *store]
-        assert told in subprocess.run(typed, capture_output=True, text=True, cwd=tmp_path, check=True).stdout
+        assert told in llmproxy(each, *store, cwd=tmp_path).stdout
 
 
 @pytest.mark.parametrize(

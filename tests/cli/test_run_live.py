@@ -8,8 +8,7 @@ import sys
 from pathlib import Path
 
 from tests.provider import Call, Provider, Reply, Step
-from tests.support.forked import program
-from tests.support.process import clean_env
+from tests.support import process
 from tests.support.services import CountingService
 
 AGENT = """
@@ -52,12 +51,11 @@ NEW = policy("new", Call("invoices", {"amount": 7}), Call("mails", {"to": "bob"}
 
 def llmproxy(folder: Path, provider: Provider, model: str, *words: str) -> subprocess.CompletedProcess[str]:
     """Run a command line of ours."""
-    env = clean_env({
+    env = {
         "XDG_DATA_HOME": str(folder / "data"), "NO_PROXY": "127.0.0.1,localhost", "MODEL": model,
         "OPENAI_BASE_URL": f"{provider.url}/v1", "OPENAI_API_KEY": "sk-made-up-key-of-a-test",
-    })  # fmt: skip
-    command = [*program("llmproxy"), *words]
-    return subprocess.run(command, cwd=folder, env=env, text=True, capture_output=True, timeout=120, check=False)
+    }  # fmt: skip
+    return process.llmproxy(*words, cwd=folder, env=env)
 
 
 def test_another_model_pays_nothing(tmp_path: Path) -> None:

@@ -7,8 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.support.forked import program
-from tests.support.process import clean_env
+from tests.support import process
 from tests.support.services import CountingService
 
 TOOL = """
@@ -23,9 +22,8 @@ except urllib.error.HTTPError as error:
 
 def llmproxy(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Run a command line of ours."""
-    command = [*program("llmproxy"), *words]
-    env = clean_env({"XDG_DATA_HOME": str(folder / "data"), "NO_PROXY": "127.0.0.1,localhost"})
-    return subprocess.run(command, cwd=folder, env=env, text=True, capture_output=True, timeout=120, check=False)
+    env = {"XDG_DATA_HOME": str(folder / "data"), "NO_PROXY": "127.0.0.1,localhost"}
+    return process.llmproxy(*words, cwd=folder, env=env)
 
 
 def test_a_post_of_a_tool_is_done_once(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from tests.provider import Provider, load
 from tests.support import pytest_run
 from tests.support.asking import ASK
 from tests.support.forked import program
-from tests.support.process import ROOT, clean_env
+from tests.support.process import ROOT, clean_env, llmproxy
 
 ECHO = "def answer(message):\n    return 'you said ' + message\n"
 SUITE = """
@@ -44,9 +44,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def run(folder: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
     """Run the command in a process of its own."""
-    command = [*program("llmproxy"), "test", *words]
-    known = clean_env({"PYTHONPATH": str(ROOT), **env})
-    return subprocess.run(command, cwd=folder, env=known, capture_output=True, text=True, timeout=120, check=False)
+    return llmproxy("test", *words, cwd=folder, env={"PYTHONPATH": str(ROOT), **env})
 
 
 def test_it_runs_what_is_in_the_folder(folder: Path) -> None:

@@ -14,8 +14,7 @@ import pytest
 
 from tests.provider import Call, Provider, Reply, Script, Step
 from tests.support import near
-from tests.support.forked import program
-from tests.support.process import ROOT, clean_env
+from tests.support.process import ROOT, llmproxy
 
 AGENT = ROOT / "fixtures" / "agents" / "stumbling.py"
 WEAKNESSES = ("http-429", "http-500", "early-end", "length", "truncated-arguments", "duplicate-call")
@@ -47,11 +46,8 @@ def sweep(replay: str, kinds: str, *agent: str, code: int, options: tuple[str, .
     """Sweep a command at the running proxy; returns the findings."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "found.json"
-        command = [
-            *program("llmproxy"), "run", "--faults", kinds, "--json", str(file), *options, "--", *agent,
-        ]  # fmt: skip
-        env = clean_env({"LLMPROXY_URL": replay, "PYTHONPATH": str(ROOT)})
-        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=300)
+        words = ("run", "--faults", kinds, "--json", str(file), *options, "--", *agent)
+        done = llmproxy(*words, env={"LLMPROXY_URL": replay, "PYTHONPATH": str(ROOT)})
         assert done.returncode == code, done.stdout + done.stderr
         found: list[dict[str, object]] = [{"said": done.stderr}]
         if file.is_file() and (told := json.loads(file.read_text("utf-8"))):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,8 +17,7 @@ from llmproxy.pytest.suite_items import sub_report
 from llmproxy.report.events import Status
 from tests.provider import Provider, step
 from tests.suite import rig
-from tests.support.forked import program
-from tests.support.process import ROOT, clean_env
+from tests.support.process import ROOT, llmproxy
 from tests.support.pytest_run import APP, run, write
 
 SUITE = """
@@ -120,9 +118,7 @@ scenarios:
     again.assert_outcomes(passed=1)
     again.stdout.fnmatch_lines(["1 test: 1 hit, 0 misses, 0 recorded*"])
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    clean = clean_env({"PYTHONPATH": str(ROOT), "PATH": path})
-    command = [*program("llmproxy"), "test", "greet.suite.yaml"]
-    done = subprocess.run(command, cwd=tmp_path, env=clean, capture_output=True, text=True, timeout=120, check=False)
+    done = llmproxy("test", "greet.suite.yaml", cwd=tmp_path, env={"PYTHONPATH": str(ROOT), "PATH": path})
     assert done.returncode == 0, done.stdout + done.stderr
     run(tmp_path, CI="1").assert_outcomes(passed=1)
     shutil.rmtree(tmp_path / "tests")

@@ -20,9 +20,8 @@ from llmproxy.suite.stores import Kind
 from tests.provider import Provider
 from tests.suite import rig
 from tests.suite.dialogues import agent, dialogue, fixture_suite, store_of
-from tests.support import near, proxy
-from tests.support.forked import program
-from tests.support.process import ROOT, clean_env, needed
+from tests.support import near, process, proxy
+from tests.support.process import ROOT, needed
 
 SCENARIOS, RUNS = 12, 14
 
@@ -30,9 +29,8 @@ SCENARIOS, RUNS = 12, 14
 def llmproxy(*words: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
     """Run the command in a process of its own, far from any provider."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    known = clean_env({"PYTHONPATH": str(ROOT), "OPENAI_API_KEY": "made-up", "PATH": path, **env})
-    command = [*program("llmproxy"), *words]
-    return subprocess.run(command, cwd=cwd, env=known, capture_output=True, text=True, timeout=240, check=False)
+    known = {"PYTHONPATH": str(ROOT), "OPENAI_API_KEY": "made-up", "PATH": path, **env}
+    return process.llmproxy(*words, cwd=cwd, env=known)
 
 
 def test_recorded_once_and_replayed_offline(tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ from typing import NoReturn
 
 import pytest
 
+from .forked import program
+
 ROOT = Path(__file__).resolve().parents[2]
 KEPT = ("PATH", "HOME", "LANG", "TMPDIR", "SYSTEMROOT", "LLMPROXY_COMMAND")
 """Variables of this environment that a child gets; everything else (keys, base URLs, proxies) is given explicitly. The last one is ours, see tests/conftest.py."""
@@ -74,6 +76,16 @@ def needed(what: str, program: str = "", *, rare: bool = False) -> NoReturn:
 def clean_env(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """Environment for a child: hardly anything of ours, plus `extra`."""
     return {name: os.environ[name] for name in KEPT if name in os.environ} | dict(extra or {})
+
+
+def llmproxy(
+    *words: str, cwd: Path | None = None, env: Mapping[str, str] | None = None, text: str = ""
+) -> subprocess.CompletedProcess[str]:
+    """Run a command line of ours to its end, with these variables and hardly any others; `text` is what is typed into it."""
+    command = [*program("llmproxy"), *words]
+    return subprocess.run(
+        command, cwd=cwd, env=clean_env(env), input=text, capture_output=True, text=True, timeout=240, check=False
+    )
 
 
 class Process:

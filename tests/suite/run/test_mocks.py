@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,8 +16,7 @@ from tests.provider import Provider, Reply, Script, Step, step
 from tests.suite import rig
 from tests.support import near, pytest_run
 from tests.support.asking import ASK
-from tests.support.forked import program
-from tests.support.process import ROOT, clean_env
+from tests.support.process import ROOT, llmproxy
 
 AGENT = (
     f"{ASK}\n"
@@ -117,9 +115,7 @@ def test_it_is_the_same_under_pytest_and_the_command(
     """It passes with the mock, and both say which mock did nothing."""
     folder, url, _ = tape
     (tmp_path / "t.suite.yaml").write_text(suite(folder, {"get_weather": "storm", **mock}, "I read storm"))
-    command = [*program("llmproxy"), "test"]
-    known = clean_env({"PYTHONPATH": str(ROOT), "LLMPROXY_URL": url})
-    ran = subprocess.run(command, cwd=tmp_path, env=known, capture_output=True, text=True, timeout=120, check=False)
+    ran = llmproxy("test", cwd=tmp_path, env={"PYTHONPATH": str(ROOT), "LLMPROXY_URL": url})
     assert (ran.returncode, said in ran.stdout) == (code, True), ran.stdout + ran.stderr
     tested = pytest_run.run(tmp_path, "t.suite.yaml", LLMPROXY_URL=url)
     assert (tested.ret == 0, said in str(tested.stdout)) == (code == 0, True), str(tested.stdout)

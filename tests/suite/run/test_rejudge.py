@@ -15,8 +15,7 @@ from llmproxy.suite.run.rejudge import read_runs
 from tests.provider import Provider, Reply, Script, Step, step
 from tests.support import pytest_run
 from tests.support.asking import ASK
-from tests.support.forked import program
-from tests.support.process import ROOT, clean_env
+from tests.support.process import ROOT, llmproxy
 
 AGENT = (
     f"{ASK}\n"
@@ -70,9 +69,7 @@ def tape(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[
 
 def test(folder: Path, env: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
     """Run ``llmproxy test``."""
-    command = [*program("llmproxy"), "test", *words]
-    known = clean_env({"PYTHONPATH": str(ROOT), **env})
-    return subprocess.run(command, cwd=folder, env=known, capture_output=True, text=True, timeout=120, check=False)
+    return llmproxy("test", *words, cwd=folder, env={"PYTHONPATH": str(ROOT), **env})
 
 
 test.__test__ = False  # type: ignore[attr-defined]
