@@ -243,8 +243,8 @@ class Settings:
         values.read_upstreams,
         "NAME=URL",
         default={},
-        description="Base URL of a provider, or of your own OpenAI-compatible server, then served under /NAME. The "
-        "name default is for requests to no known provider.",
+        description="Base URL of a provider, or of your own OpenAI-compatible server, then served under /NAME. "
+        "default=URL is for requests to no known provider.",
         repeat=True,
     )
     speed: float = _declare_option(
