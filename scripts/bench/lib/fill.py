@@ -42,15 +42,15 @@ def record(
     recorder: Engine, body: bytes, answer: bytes, content_type: str = "application/json", pieces: int = 1
 ) -> None:
     """Record one exchange."""
-    exchange = recorder.arrive("POST", traffic.PATH, None, HEADERS)
+    exchange = recorder.begin_exchange("POST", traffic.PATH, None, HEADERS)
     recorder.identify(exchange, body)
     headers = [("content-type", content_type), ("x-request-id", "req_bench")]
     if pieces == 1:
         headers.append(("content-length", str(len(answer))))
-    exchange.recording.head(100_000, 200, "OK", tuple(headers))
+    exchange.recording.on_head(100_000, 200, "OK", tuple(headers))
     size = -(-len(answer) // pieces)
     for index in range(pieces):
-        exchange.recording.data(120_000 + index * 20_000, answer[index * size : (index + 1) * size])
+        exchange.recording.on_data(120_000 + index * 20_000, answer[index * size : (index + 1) * size])
     recorder.store_answer(exchange, proper=True)
 
 
