@@ -50,19 +50,14 @@ def record(store: Path, cassette: str, run: tuple[RunVariable, ...], asked: list
             answered(made, exchange, json.dumps({"choices": [{"index": 0, "message": message}]}).encode())
 
 
-def slots_for(store: Path, cassette: str) -> None:
-    """Give a cassette its volatile fields."""
-    with FileStore.open(store, writable=True, now=lambda: NOW) as opened:
-        put_volatile_fields(opened, cassette, SLOTS)
-
-
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
     """Return a store with one run, recorded in two folders."""
     path = tmp_path / "llmproxy.db"
     record(path, "a", A, bodies(A), ["I will", "see /tmp/a/project/x, made by 98e1ef"])
     record(path, "b", B, bodies(B, "aa01bc", "12 ms"), ["I will", "see /srv/ci/today/x, made by aa01bc"])
-    slots_for(path, "a")
+    with FileStore.open(path, writable=True, now=lambda: NOW) as opened:
+        put_volatile_fields(opened, "a", SLOTS)
     return path
 
 

@@ -8,6 +8,7 @@ from base64 import b64encode
 from hashlib import sha256
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,6 +23,10 @@ from tests.report import samples
 from tests.ui import samples as recordings
 
 CHECK = Assertion(name="tools.write_file", status=Status.FAILED, where="interaction 3")
+
+
+def written_data(text: str) -> Any:  # noqa: ANN401 - JSON
+    return json.loads(text.partition('id="data">')[2].partition("</script>")[0])
 
 
 def told(scenario: str, cassette: str, status: Status) -> list[Event]:
@@ -108,7 +113,7 @@ def test_the_handler_asks_for_the_store_when_all_is_over(tmp_path: Path) -> None
         )
     samples.feed(handler, [*told("bad", "personal", Status.FAILED), Completed(exit_code=1, seconds=1.0)])
     text = file.read_text("utf-8")
-    data = json.loads(text.partition('id="data">')[2].partition("</script>")[0])
+    data = written_data(text)
     assert asked == [0]
     assert [test["statuses"] for test in data["report"]["trend"]] == [{"bad": "passed"}, {"bad": "failed"}]
     assert data["recordings"]
@@ -187,10 +192,6 @@ def test_what_an_agent_says_cannot_become_markup() -> None:
     assert text.count("<style") == 1
 
 
-def data_of(text: str) -> str:
-    return text.partition('<script type="application/json" id="data">')[2].partition("</script>")[0]
-
-
 def digest(text: str) -> str:
     """Return how a policy names a text."""
     return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
@@ -228,7 +229,7 @@ def test_scenarios_are_counted_as_the_console_counts_them() -> None:
     events.append(Completed(exit_code=1, seconds=1.0, scenarios=rows))
     made = report_page(samples.story(events))
     assert "2 scenarios, 4 runs" in made
-    statuses_told = [each["status"] for each in json.loads(data_of(made))["report"]["scenarios"]]
+    statuses_told = [each["status"] for each in written_data(made)["report"]["scenarios"]]
     assert statuses_told == ["passed", "failed"]
     assert "== often: passed" in made
     lines: list[str] = []

@@ -104,10 +104,6 @@ def provider() -> Iterator[Provider]:
         yield running
 
 
-def _utf8(messages: list[dict[str, Any]]) -> bool:
-    return all(str(each["content"]).isascii() or "\ud83d" not in str(each["content"]) for each in messages)
-
-
 @pytest.mark.parametrize("more", CALLS, ids=[" ".join(call) or "plain" for call in CALLS])
 def test_the_body_is_what_litellm_sends(more: dict[str, Any], provider: Provider) -> None:
     """So a recording made by one is found by the other; also the key and the user's headers are the same."""
@@ -120,7 +116,7 @@ def test_the_body_is_what_litellm_sends(more: dict[str, Any], provider: Provider
     async def translated() -> None:
         await import_litellm().acompletion(**keywords, num_retries=0, max_retries=0)
 
-    if not _utf8(keywords["messages"]):
+    if "half a letter" in str(keywords["messages"]):
         with pytest.raises(Exception, match="surrogates not allowed"):  # litellm cannot write half a letter at all
             asyncio.run(in_model_loop(translated()))
         return

@@ -109,7 +109,7 @@ async def test_an_agent_that_fails_has_not_heard_its_messages() -> None:
     with pytest.raises(ValueError, match="no"):
         await made.agent()
     await made.agent()
-    assert _texts(agent.inputs[1].new_messages) == ["hi"]
+    assert [message.get("content") for message in agent.inputs[1].new_messages] == ["hi"]
 
 
 def test_what_an_adapter_does_to_its_messages_stays_with_it() -> None:
@@ -155,10 +155,6 @@ async def test_steps_can_be_taken_without_run() -> None:
     assert found == [[{"role": "user", "content": "u"}], [{"role": "assistant", "content": "a"}]]
     made.reset()
     assert (made._state.messages, made._state.current_turn) == ([], 0)
-
-
-def _texts(messages: list[dict[str, Any]]) -> list[Any]:
-    return [message.get("content") for message in messages]
 
 
 OPEN = ScenarioResult(success=False, messages=[], reasoning="unsure", inconclusive_criteria=["polite"])

@@ -10,18 +10,12 @@ import pytest
 from llmproxy.suite.checks.entities.created import StoreBaseline
 from llmproxy.suite.checks.entities.verify import RunEntities
 from llmproxy.suite.schema.response import Created
-from llmproxy.suite.stores import Row
 from tests.suite.runs import Run, lines, run
 
 
 def check(made: Run, before: Any, **wanted: Any) -> list[str]:  # noqa: ANN401 - as of Created
     """Check one item of `created`."""
     return lines(made.entities.check_created(before, [Created(entity="tasks", **wanted)]))
-
-
-def key_text(made: Run, row: Row) -> str:
-    """What is said of a row that is too old."""
-    return f"{made.store.describe('tasks').name} id={row['id']} has these fields, but was there before"
 
 
 def test_a_new_row_with_the_fields_passes(made: Run, before: StoreBaseline) -> None:
@@ -38,7 +32,7 @@ def test_a_row_that_was_there_before_is_not_created(made: Run) -> None:
     """The commonest vacuous pass; the message says why."""
     row = made.add("Buy milk")
     assert check(made, made.entities.take_baseline(["tasks"]), fields={"title": "Buy milk"}) == [
-        f"failed created[0]: no row was added to tasks in this step for the user 'anna' (userId); {key_text(made, row)}"
+        f"failed created[0]: no row was added to tasks in this step for the user 'anna' (userId); tasks id={row['id']} has these fields, but was there before"
     ]
 
 
