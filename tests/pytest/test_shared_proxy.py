@@ -12,9 +12,9 @@ import pytest
 from llmproxy.client.control import session_url
 from llmproxy.errors import MachineError
 from llmproxy.pytest.shared_proxy import PluginOptions, Shared, SuiteBench, cassette_name, choose_mode, live_of
-from tests.client.test_control import ask
 from tests.support import Proxy, proxy
 from tests.support.process import ROOT, clean_env
+from tests.support.proxy import ask_chat
 
 
 @pytest.mark.parametrize("test", [
@@ -58,8 +58,8 @@ def test_each_test_walks_its_own_cassette_under_the_process_s_address(tmp_path: 
         counts = []
         for name in ("a", "b"):
             walk = one.begin(PluginOptions(name, "replay"))
-            assert ask(session_url(one.url, "pytest-gw0")) == 404
-            assert ask(walk.url) == 404
+            assert ask_chat(f"{session_url(one.url, 'pytest-gw0')}/v1") == 404
+            assert ask_chat(f"{walk.url}/v1") == 404
             assert walk.base_url == f"{one.url}/s/{name}/v1"
             assert len(walk.misses) == 2
             counts.append(one.finish(walk).misses)
