@@ -124,7 +124,7 @@ SECRET = """\
 CODING_AGENT = """\
 def _acme(command: Sequence[str], env: Mapping[str, str], cwd: Path) -> FoundTools | None:
     def place(made: Mapping[str, Any], folder: Path) -> tuple[str, ...]:
-        return (*command, "--servers", write_copy(made, folder))
+        return (*command, "--servers", write_config_copy(made, folder))
 
     return FoundTools(make_config(_get_table(_read_json(cwd / ".acme.json"), "servers")), place)
 

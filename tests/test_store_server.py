@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.client.process import Command, spawn_proxy
+from llmproxy.client.process import ProxyCommand, spawn_proxy
 from llmproxy.settings import load, shown_path
 from llmproxy.store_server import find_store_server, is_server, place, show_store, without_secrets
 
@@ -54,7 +54,7 @@ def test_a_password_stands_in_no_command_line(tmp_path: Path) -> None:
     program = "import os, sys; print(sys.argv, os.environ['LLMPROXY_STORE'], flush=True)"
     said = tmp_path / "log"
     proxy = spawn_proxy(
-        Command((sys.executable, "-c", program), ""), [f"--store={URL}", "--mode=replay"], os.environ, log=said
+        ProxyCommand((sys.executable, "-c", program), ""), [f"--store={URL}", "--mode=replay"], os.environ, log=said
     )
     proxy.popen.wait(60)
     proxy.end()

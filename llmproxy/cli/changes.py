@@ -21,7 +21,7 @@ from llmproxy.cli.parts.options import LAST_REPORT, StoreCommand, advise_record,
 from llmproxy.cli.parts.printing import print_line, to_line
 from llmproxy.cli.parts.run_options import RunArguments
 from llmproxy.cli.parts.store_arguments import open_given
-from llmproxy.client.process import attach_running
+from llmproxy.client.process import find_running_url
 from llmproxy.core.cassettes.folder import CassetteDir
 from llmproxy.core.changes.accepted import AcceptedChange
 from llmproxy.core.sessions.trial_results import clear_served
@@ -87,7 +87,7 @@ def run_in_replay(asked: RunArguments, loaded: Loaded, more: Mapping[str, str]) 
     from llmproxy.cli.run import run_command
 
     settings = loaded.settings
-    if attach_running(os.environ):
+    if find_running_url(os.environ):
         raise SettingsError("LLMPROXY_URL is set: this needs a proxy of its own.", hint="Unset LLMPROXY_URL.")
     if not is_there(settings.store) and settings.cassette_dir is None:
         msg = f"There is no store {settings.store}, so nothing can have changed."

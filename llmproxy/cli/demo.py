@@ -24,7 +24,7 @@ import typer
 from llmproxy.amounts import dollars, seconds
 from llmproxy.cli.parts.demo_talk import Create, DemoClient, run_conversation
 from llmproxy.cli.ui import open_browser
-from llmproxy.client.process import Command, find_command, spawn_proxy
+from llmproxy.client.process import ProxyCommand, find_proxy_command, spawn_proxy
 from llmproxy.core.cassettes.adopt import adopt
 from llmproxy.core.cassettes.formats.vcr import parse
 from llmproxy.core.dialects.usage import cost_of
@@ -57,7 +57,7 @@ def demo(
             raise SettingsError("--tools and --ui are two demos: one at a time.")
         run_tools_demo(_make_demo_folder(), typer.echo)
         return
-    found, asker = find_command(os.environ), DemoClient.find_installed()
+    found, asker = find_proxy_command(os.environ), DemoClient.find_installed()
     folder = _make_demo_folder()
     store = folder / "demo.db"
     recorded = _import_demo_recording(store)
@@ -141,7 +141,7 @@ def _import_demo_recording(store: Path) -> _RecordedTotals:
 
 
 @contextmanager
-def _run_proxies(found: Command, store: Path, *speeds: str) -> Iterator[list[str]]:
+def _run_proxies(found: ProxyCommand, store: Path, *speeds: str) -> Iterator[list[str]]:
     """Run a real proxy in replay mode for each speed; yields their base URLs."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("LLMPROXY_")}
     options = ["--mode", "replay", "--store", store.name, "--cassette", CASSETTE]

@@ -24,21 +24,21 @@ from llmproxy.client.doctor import (
     NOTE,
     OK,
     Diagnosis,
-    certificates,
+    check_certificates,
+    check_no_proxy,
+    check_processes,
+    check_variables,
     diagnose_traffic,
-    no_proxy,
-    processes,
     resolve_addresses,
-    variables,
 )
-from llmproxy.client.environment import upstreams_of
+from llmproxy.client.environment import find_upstreams
 from llmproxy.client.process import attach, find_program, run_child
 from llmproxy.client.process_monitor import (
     Address,
     MonitoredProcess,
     ProcessMonitor,
-    lookup_variables,
-    lookups_past_proxy,
+    find_lookup_bypasses,
+    make_lookup_env,
     read_lookups,
 )
 from llmproxy.errors import Exit, MachineError, SettingsError
@@ -81,20 +81,22 @@ def _examine_environment(env: Mapping[str, str], pid: int) -> list[Diagnosis]:
         reports = control.sessions()
         arrived = any(report.calls for report in reports)
         heard = diagnose_traffic(reports)
-        found += [*certificates(env, health.ca, time.time())]
+        found += [*check_certificates(env, health.ca, time.time())]
         found.append(heard if arrived else Diagnosis(NOTE, heard.text))
     except ControlError as error:
         found.append(
             Diagnosis(BAD, error.message, (_suggest_start(url), "or say where it is: export LLMPROXY_URL=http://..."))
         )
-    found += [*variables(env, url), *no_proxy(env, url)]
+    found += [*check_variables(env, url), *check_no_proxy(env, url)]
     if pid:
-        found += processes(monitor.seen, monitor.went_past(_address_of(url)), url, intercepted=False, arrived=arrived)
+        found += check_processes(
+            monitor.seen, monitor.find_bypasses(_address_of(url)), url, intercepted=False, arrived=arrived
+        )
     return found
 
 
 def _read_process_env(monitor: ProcessMonitor, pid: int) -> dict[str, str]:
-    if not monitor.able:
+    if not monitor.is_supported:
         raise MachineError(
             "--pid needs Linux's /proc", hint="Run the agent under the doctor instead: llmproxy doctor -- COMMAND"
         )
@@ -112,34 +114,37 @@ def _examine_command(asked: RunArguments, env: Mapping[str, str]) -> list[Diagno
     loaded = load_settings(asked.flags)
     find_program(asked.command, env)
     monitor = ProcessMonitor()
-    found = [] if monitor.able else [Diagnosis(NOTE, "connections can only be watched on Linux")]
+    found = [] if monitor.is_supported else [Diagnosis(NOTE, "connections can only be watched on Linux")]
     with (
         tempfile.TemporaryDirectory(prefix="llmproxy-doctor-") as folder,
         attach(start_options(asked.flags, forward=asked.options.intercept), env, started_by=asked.run_line) as proxy,
     ):
         opened = open_session(proxy, loaded, env)
-        given = plan_environment(proxy, opened, env, asked, Path(folder)).applied_to(env)
+        given = plan_environment(proxy, opened, env, asked, Path(folder)).apply_to(env)
         found += [
             Diagnosis(OK, f"the proxy runs at {proxy.url}, mode {opened.mode}"),
-            *variables(given, proxy.url, intercepted=asked.options.intercept),
+            *check_variables(given, proxy.url, intercepted=asked.options.intercept),
         ]
-        found += no_proxy(given, proxy.url)
+        found += check_no_proxy(given, proxy.url)
         if asked.options.intercept:
-            found += certificates(given, proxy.control.health().ca, time.time())
-        given |= lookup_variables(given, Path(folder))
-        code = run_child(asked.command, given, monitor.start if monitor.able else lambda _pid: None)
+            found += check_certificates(given, proxy.control.health().ca, time.time())
+        given |= make_lookup_env(given, Path(folder))
+        code = run_child(asked.command, given, monitor.start if monitor.is_supported else lambda _pid: None)
         monitor.stop()
-        by_name = lookups_past_proxy(read_lookups(Path(folder)), socket.gethostname())
+        by_name = find_lookup_bypasses(read_lookups(Path(folder)), socket.gethostname())
         reports = proxy.control.sessions()
         proxy.control.close(opened.name)
-    upstreams = resolve_addresses(upstreams_of(env, proxy.url).values())
-    past = monitor.went_past(_address_of(proxy.url), upstreams)
+    upstreams = resolve_addresses(find_upstreams(env, proxy.url).values())
+    past = monitor.find_bypasses(_address_of(proxy.url), upstreams)
     for pid, (program, hosts) in by_name.items():
         monitor.seen.setdefault(pid, MonitoredProcess(pid, program))
         past[pid] = hosts  # what a name resolved to says less than the name
     found += [Diagnosis(OK if code == 0 else NOTE, f"the command ended with {code}"), diagnose_traffic(reports)]
     arrived = any(report.calls for report in reports)
-    return [*found, *processes(monitor.seen, past, proxy.url, intercepted=asked.options.intercept, arrived=arrived)]
+    return [
+        *found,
+        *check_processes(monitor.seen, past, proxy.url, intercepted=asked.options.intercept, arrived=arrived),
+    ]
 
 
 def _suggest_start(url: str) -> str:

@@ -42,7 +42,7 @@ def env(
 ) -> None:
     """Print the variables that send SDKs to a running proxy: eval "$(llmproxy env)"."""
     from llmproxy.client.control import Control
-    from llmproxy.client.environment import plan
+    from llmproxy.client.environment import plan_env
 
     if form not in FORMATS:
         raise SettingsError(f"--format is {form!r}; it can be {', '.join(FORMATS)}")
@@ -56,7 +56,7 @@ def env(
     health = control.health()
     interception = _write_ca_bundle(url, health) if intercept else None
     aws = (Path.home() / ".aws").is_dir()
-    made = plan(
+    made = plan_env(
         url, session or None, os.environ, replay=health.mode in OFFLINE, interception=interception, aws_files=aws
     )
     for note in made.notes:
@@ -68,10 +68,10 @@ def env(
 
 def find_proxy_url(environ: Mapping[str, str]) -> str:
     """Return where a running proxy is looked for: LLMPROXY_URL, else the settings. Raises SettingsError: any port."""
-    from llmproxy.client.process import attach_running, reachable
+    from llmproxy.client.process import find_running_url, reachable_url
     from llmproxy.settings import load
 
-    if found := attach_running(environ):
+    if found := find_running_url(environ):
         return found
     loaded = load({}, environ, Path.cwd())
     settings = loaded.settings
@@ -81,7 +81,7 @@ def find_proxy_url(environ: Mapping[str, str]) -> str:
             hint="It said its address when it started: export LLMPROXY_URL=http://127.0.0.1:PORT",
         )
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    return reachable(f"http://{host}:{settings.port}")
+    return reachable_url(f"http://{host}:{settings.port}")
 
 
 def list_proxy_variables(environ: Mapping[str, str]) -> list[str]:
@@ -109,15 +109,15 @@ def list_proxy_variables(environ: Mapping[str, str]) -> list[str]:
 
 def _write_ca_bundle(url: str, health: Health) -> Interception:
     """Write the bundle beside the proxy's certificate, where it lives as long as that."""
-    from llmproxy.client.environment import Interception, combine, java_truststore, preset_bundles
+    from llmproxy.client.environment import Interception, combine_bundles, list_preset_bundles, make_truststore
 
     if health.ca is None:
         raise MachineError(
             f"the proxy at {url} does not intercept HTTPS.", hint="Start it with --forward, or leave --intercept out."
         )
     ca = Path(health.ca)
-    ours = [path for path in preset_bundles(os.environ) if path.name != _BUNDLE and path != ca]
-    return Interception(str(ca), str(combine(ca, ours, ca.parent / _BUNDLE)), java_truststore(ca, ca.parent))
+    ours = [path for path in list_preset_bundles(os.environ) if path.name != _BUNDLE and path != ca]
+    return Interception(str(ca), str(combine_bundles(ca, ours, ca.parent / _BUNDLE)), make_truststore(ca, ca.parent))
 
 
 def _quote_fish(value: str) -> str:

@@ -23,9 +23,9 @@ from llmproxy.cli.parts.printing import write_stderr_lines
 from llmproxy.cli.parts.run_options import RunArguments
 from llmproxy.cli.parts.session_setup import open_session, plan_environment, start_options
 from llmproxy.cli.parts.store_arguments import TrialResult, build_not_recorded_error, compare_runs, open_given
-from llmproxy.client.process import attach, attach_running, find_program, run_child
-from llmproxy.client.reports import Miss, first_lines
-from llmproxy.client.run_variables import gather_run_variables, zone_of_another_day
+from llmproxy.client.process import attach, find_program, find_running_url, run_child
+from llmproxy.client.reports import Miss, list_miss_lines
+from llmproxy.client.run_variables import find_other_day_zone, gather_run_variables
 from llmproxy.core.bindings import KINDS, VolatileField, read_run_variables
 from llmproxy.core.bindings.volatile_learning import LearnedField, generalize_fields
 from llmproxy.core.cassettes.folder import CassetteDir
@@ -95,7 +95,7 @@ def _run_learn_trial(
     loaded: Loaded, flags: Mapping[str, object], command: tuple[str, ...], *, keep_timezone: bool
 ) -> TrialResult:
     """Run the agent on its recording, learning as it goes."""
-    if attach_running(os.environ):
+    if find_running_url(os.environ):
         raise SettingsError("LLMPROXY_URL is set: a trial has a proxy of its own.", hint="Unset LLMPROXY_URL.")
     find_program(command, os.environ)
     zone = "" if keep_timezone else _choose_time_zone(loaded)
@@ -110,9 +110,9 @@ def _run_learn_trial(
         if not opened.unused:
             proxy.control.close(opened.name)
             raise build_not_recorded_error(loaded)
-        proxy.control.try_out(opened.name)
-        code = run_child(command, plan_environment(proxy, opened, env, asked, Path(folder)).applied_to(env))
-        lessons = proxy.control.lessons(opened.name)
+        proxy.control.start_trial(opened.name)
+        code = run_child(command, plan_environment(proxy, opened, env, asked, Path(folder)).apply_to(env))
+        lessons = proxy.control.read_learned_fields(opened.name)
         report = proxy.control.close(opened.name)
         misses = tuple(miss for miss in proxy.control.misses() if miss.at >= since)
     if not report.calls:
@@ -133,7 +133,7 @@ def _choose_time_zone(loaded: Loaded) -> str:
         said = newest_declared(store, loaded.settings.cassette)
     recorded = next((each.value for each in read_run_variables(said) if each.name == "date"), "")
     here = next(each["value"] for each in gather_run_variables(os.environ, Path.cwd()) if each["name"] == "date")
-    zone = zone_of_another_day(recorded) if recorded == here else ""
+    zone = find_other_day_zone(recorded) if recorded == here else ""
     if zone:
         write_stderr_lines(
             f"llmproxy: it was recorded today: tried in the time zone {zone}, where days and hours are others "
@@ -193,7 +193,7 @@ def _print_misses(misses: Sequence[Miss]) -> None:
     """Show what a trial could not serve, and why no volatile field would help."""
     write_stderr_lines(
         "llmproxy: these could not be served, even on trial:",
-        *first_lines([miss.text for miss in misses], prefix="  miss: "),
+        *list_miss_lines([miss.text for miss in misses], prefix="  miss: "),
     )
     told = dict.fromkeys(miss.unbound for miss in misses if miss.unbound)
     write_stderr_lines(*(f"  {_shorten_text(line, _WIDE)}" for line in [*told][:_SHOWN]))

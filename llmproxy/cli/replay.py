@@ -32,8 +32,8 @@ from llmproxy.cli.parts.run_options import RunArguments, RunOptions
 from llmproxy.cli.parts.session_setup import find_agent_tools, plan_environment, redirect_tools, start_options
 from llmproxy.cli.parts.store_arguments import STORE, build_not_recorded_error, check_new_name, open_given
 from llmproxy.client.control import CONFLICT, ControlError
-from llmproxy.client.process import Attached, attach, attach_running, find_program, run_child
-from llmproxy.client.reports import Report, one_line
+from llmproxy.client.process import AttachedProxy, attach, find_program, find_running_url, run_child
+from llmproxy.client.reports import Report, format_counts
 from llmproxy.client.run_variables import gather_run_variables
 from llmproxy.core.forks.overrides import Overrides, parse_overrides
 from llmproxy.core.forks.table import fork_by_hand
@@ -113,14 +113,14 @@ class ReplayOptions:
 def run_replay(asked: ReplayOptions, env: Mapping[str, str]) -> int:
     """Do everything and return the exit code. Raises LLMProxyError: nothing was run."""
     flags: dict[str, object] = {**asked.flags, "mode": str(Mode.REPLAY)}
-    if asked.live and not attach_running(env):
+    if asked.live and not find_running_url(env):
         flags["allow_live"] = True
     loaded = load_settings(flags)
     refuse_live(loaded, "llmproxy replay")
     find_program(asked.command, env)
-    if asked.live and not attach_running(env):
+    if asked.live and not find_running_url(env):
         refuse_server("--live", loaded.settings.store)
-    if not attach_running(env) and not is_there(loaded.settings.store) and loaded.settings.cassette_dir is None:
+    if not find_running_url(env) and not is_there(loaded.settings.store) and loaded.settings.cassette_dir is None:
         raise build_not_recorded_error(loaded)  # before anything is made
     run = RunArguments(flags, asked.command, asked.options)
     tools = find_agent_tools(run, env)
@@ -137,18 +137,18 @@ def run_replay(asked: ReplayOptions, env: Mapping[str, str]) -> int:
             plan = plan_environment(proxy, session, env, run, Path(folder))
             write_stderr_lines(*(f"llmproxy: {note}" for note in plan.notes))
             began = time.time()
-            code = run_child(run.command, plan.applied_to(env))
+            code = run_child(run.command, plan.apply_to(env))
             start = run.format_command("llmproxy replay")
             end = ReplayEnding(proxy, session.name, loaded, asked.command, live=asked.live, start=start)
             end.close_session()
         if loaded.settings.verbose and proxy.process is not None:
-            write_stderr_lines(proxy.process.said.rstrip())
+            write_stderr_lines(proxy.process.log_text.rstrip())
         if end.report is not None and not end.report.calls:
             write_stderr_lines(*explain_unused(plan, proxy.url))
         return end.print_end(code, time.time() - began)
 
 
-def _open_session(proxy: Attached, loaded: Loaded, asked: ReplayOptions, upstreams: Mapping[str, str]) -> Report:
+def _open_session(proxy: AttachedProxy, loaded: Loaded, asked: ReplayOptions, upstreams: Mapping[str, str]) -> Report:
     """Open the session of a cassette that holds something; `upstreams` are those that the proxy does not have yet."""
     settings = loaded.settings
     try:
@@ -211,7 +211,7 @@ SHOWN_RESULT = 60
 class ReplayEnding:
     """What is said and returned after the agent."""
 
-    proxy: Attached
+    proxy: AttachedProxy
     session: str
     loaded: Loaded
     command: tuple[str, ...]
@@ -237,7 +237,9 @@ class ReplayEnding:
             write_stderr_lines(f"llmproxy: the proxy did not end the session: {self.trouble}")
             return code or Exit.ENVIRONMENT
         said = report.overrides
-        write_stderr_lines(f"llmproxy: {one_line(report)}  (replay of {said['parent']}, {duration(seconds * 1000)})")
+        write_stderr_lines(
+            f"llmproxy: {format_counts(report)}  (replay of {said['parent']}, {duration(seconds * 1000)})"
+        )
         write_stderr_lines(*(f"  {to_line(text)}" for text in self.describe_overrides(said)))
         write_stderr_lines(*(f"  {to_line(text)}" for text in self.describe_fork(said, report)))
         unmatched = [] if code in ENDED_BY_USER else list(self.describe_unmatched(said))

@@ -32,7 +32,7 @@ from llmproxy.cli.parts.session_setup import (
     start_options,
 )
 from llmproxy.client.known_clients import warn_of_bypass
-from llmproxy.client.process import attach, attach_running, find_program, run_child
+from llmproxy.client.process import attach, find_program, find_running_url, run_child
 from llmproxy.errors import ENDED_BY_USER, Exit, SettingsError
 
 
@@ -76,7 +76,7 @@ def run_command(asked: RunArguments, env: Mapping[str, str]) -> int:
     find_program(asked.command, env)
     if how.json is not None:
         write_json_result(how.json, {})  # a file of an earlier run says nothing of this one
-    if attach_running(env):
+    if find_running_url(env):
         refuse_start_options(asked.flags)
     tools = find_agent_tools(asked, env)
     declared = asked.list_run_variables(env)
@@ -94,10 +94,10 @@ def run_command(asked: RunArguments, env: Mapping[str, str]) -> int:
                 *(f"llmproxy: {note}" for note in plan.notes), *(() if how.intercept else warn_of_bypass(asked.command))
             )
             end, runs = RunEnding(proxy, opened.name, since, loaded, asked.command), LiveRuns(loaded)
-            run_once = partial(_run_once, asked, plan.applied_to(env), reach, end)
+            run_once = partial(_run_once, asked, plan.apply_to(env), reach, end)
             code = _run_repeats(asked, run_once, end, runs, lambda: open_session(proxy, loaded, env, declared, tools))
         if loaded.settings.verbose and proxy.process is not None:
-            write_stderr_lines(proxy.process.said.rstrip())
+            write_stderr_lines(proxy.process.log_text.rstrip())
         final = end.print_bypassed(end.print_end(code, plan), only=how.only)
         write_stderr_lines(*runs.describe())
         if how.json is not None:
@@ -135,10 +135,10 @@ def _read_allowed_places(options: RunOptions) -> list[tuple[str, int] | str]:
         if options.only_allow:
             raise SettingsError("--only-allow says what --only lets through: type --only, too.")
         return []
-    from llmproxy.client.isolated_network import check_supported, parse_allowed_place
+    from llmproxy.client.isolated_network import check_isolation, parse_allowed_address
 
-    reach = [parse_allowed_place(each) for each in options.only_allow]
-    check_supported()
+    reach = [parse_allowed_address(each) for each in options.only_allow]
+    check_isolation()
     return reach
 
 

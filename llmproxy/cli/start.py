@@ -57,9 +57,9 @@ def start(ctx: typer.Context, *, announce: bool = typer.Option(False, "--announc
 
 def _delegate_to_other_install() -> int:
     """Give the typed words to an llmproxy that can run the proxy, as `run` finds it. Raises MachineError: none."""
-    from llmproxy.client.process import COMMAND_VARIABLE, find_command
+    from llmproxy.client.process import COMMAND_VARIABLE, find_proxy_command
 
-    found = find_command(os.environ)
+    found = find_proxy_command(os.environ)
     if found.notice:
         sys.stderr.write(f"llmproxy: {found.notice}\n")
         sys.stderr.flush()

@@ -9,8 +9,8 @@ import time
 
 import typer
 
-from llmproxy.client.control import Control, ControlError, ProxyGone
-from llmproxy.client.reports import one_line
+from llmproxy.client.control import Control, ControlError, ProxyUnreachable
+from llmproxy.client.reports import format_counts
 from llmproxy.errors import MachineError
 
 PATIENCE = 20.0
@@ -31,7 +31,7 @@ def status(url: str = _URL) -> None:
     typer.echo(f"{control.url}  mode {health.mode}  llmproxy {health.version}")
     for report in control.sessions():
         mode = "" if report.mode == health.mode else f" ({report.mode})"
-        typer.echo(f"  session {report.name}{mode}: {one_line(report)}")
+        typer.echo(f"  session {report.name}{mode}: {format_counts(report)}")
 
 
 def stop(url: str = _URL) -> None:
@@ -57,7 +57,7 @@ def _wait_until_gone(control: Control) -> None:
     while time.monotonic() < until:
         try:
             control.health(timeout=1.0)
-        except ProxyGone:
+        except ProxyUnreachable:
             return
         except ControlError:
             pass  # it says that it is ending

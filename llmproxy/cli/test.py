@@ -39,7 +39,7 @@ from llmproxy.cli.parts.suite_runs import (
     signals_as_interrupt,
     wait_for_signal,
 )
-from llmproxy.client.process import Attached, attach, attach_running
+from llmproxy.client.process import AttachedProxy, attach, find_running_url
 from llmproxy.errors import Exit, LLMProxyError, MachineError, SettingsError
 from llmproxy.files import make_ignored
 from llmproxy.protocol import UPDATE_VARIABLE, Mode, Update
@@ -221,7 +221,7 @@ class TestOptions:
     def find_store(self, env: Mapping[str, str]) -> Path | None:
         """Return the store of what is tested; None: a running proxy's is another, or settings do not say which."""
         try:
-            return None if attach_running(env) else store_of(load_settings(self.flags))
+            return None if find_running_url(env) else store_of(load_settings(self.flags))
         except LLMProxyError:
             return None
 
@@ -291,7 +291,7 @@ class TestOptions:
             raise SettingsError("--rejudge runs no agent, so nothing can be --live.")
         if settings.settings.faults:
             raise SettingsError("--live and --faults exclude each other.")
-        if attach_running(env):
+        if find_running_url(env):
             hint = "Start that one with --live, or unset LLMPROXY_URL."
             raise SettingsError(
                 "--live: LLMPROXY_URL is set, and the proxy that runs there has options of its own.", hint=hint
@@ -355,7 +355,7 @@ class TestOptions:
         part: ShardCases | None = None,
     ) -> SuiteResult:
         mode = str(settings.settings.mode) if not settings.is_default("mode") else None
-        options = [] if attach_running(env) else proxy_options(self.flags, settings)
+        options = [] if find_running_url(env) else proxy_options(self.flags, settings)
         if options and self.flags.get("port") is None and any("url" in (each.suite.agent or ()) for each in cases):
             options.append(f"--port={settings.settings.port}")  # a service that runs already has its base URLs there
         with (
@@ -428,13 +428,13 @@ class TestOptions:
     def run_sweep(self, cases: Sequence[SuiteCase], settings: LoadedSettings, env: Mapping[str, str]) -> int:
         """Run each case in replay with one injected fault each time; returns 1 if one breaks the agent."""
         from llmproxy.cli.parts.fault_sweep import make_progress_printer, print_findings, write_findings
-        from llmproxy.client.sweep import select_kinds, sweep_to_json as as_plain
+        from llmproxy.client.sweep import findings_to_json as as_plain, select_kinds
         from llmproxy.suite.run.runner import has_faults, sweep_case
 
         every: dict[str, object] = {}
         kinds, print_line, code = select_kinds(settings.settings.faults), make_progress_printer(), int(Exit.OK)
         flags = {**self.flags, "faults": None, "faults_seed": None, "mode": "replay"}
-        options = [] if attach_running(env) else proxy_options(flags, settings)
+        options = [] if find_running_url(env) else proxy_options(flags, settings)
         env = {name: value for name, value in env.items() if not name.startswith("LLMPROXY_FAULTS")}
         with (
             tempfile.TemporaryDirectory(prefix="llmproxy-test-") as folder,
@@ -461,7 +461,7 @@ class TestOptions:
 
     def run_at_proxy(
         self,
-        proxy: Attached,
+        proxy: AttachedProxy,
         cases: Sequence[SuiteCase],
         handlers: Sequence[Handler],
         mode: str,
@@ -494,7 +494,7 @@ class TestOptions:
                 typer.echo(f"llmproxy: wrote {path}", err=True)
             run_context.close()
 
-    def _make_run_context(self, proxy: Attached | None, handlers: Sequence[Handler], mode: str) -> RunContext:
+    def _make_run_context(self, proxy: AttachedProxy | None, handlers: Sequence[Handler], mode: str) -> RunContext:
         """Return what all runs share; whoever gets it closes it."""
         from llmproxy.suite.project import SuiteOptions, read_description, read_project_table
         from llmproxy.suite.run.run_context import RunContext

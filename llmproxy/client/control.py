@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
 from llmproxy.calls import Call
-from llmproxy.client.reports import Health, Miss, Refused, Report
+from llmproxy.client.reports import Health, Miss, RefusedRequest, Report
 from llmproxy.errors import MachineError, unsign_text
 from llmproxy.protocol import AGENT, CONTROL_PREFIX, SESSION_PREFIX, TOKEN_HEADER
 
@@ -50,7 +50,7 @@ class ControlError(MachineError):
         self.bound_to = bound_to
 
 
-class ProxyGone(ControlError):
+class ProxyUnreachable(ControlError):
     """Nothing that is llmproxy answers at the address."""
 
     code = "llmproxy_proxy_gone"
@@ -70,18 +70,18 @@ class Control:
         self._timeout = timeout
 
     def health(self, timeout: float | None = None) -> Health:
-        """Ask whether it is there. Raises ProxyGone."""
-        value = self._ask("GET", "health", timeout=timeout)
+        """Ask whether it is there. Raises ProxyUnreachable."""
+        value = self._request("GET", "health", timeout=timeout)
         if value.get("status") != "ok" or "version" not in value:
-            raise ProxyGone(f"what answers at {self.url} is not llmproxy.")
+            raise ProxyUnreachable(f"what answers at {self.url} is not llmproxy.")
         return Health(str(value["version"]), str(value.get("mode", "")), value.get("ca"))
 
     def stop(self) -> int:
         """Ask the proxy to end; returns its exit code. Raises ControlError where it is part of another program."""
-        return int(self._ask("POST", "stop", {}).get("exit_code") or 0)
+        return int(self._request("POST", "stop", {}).get("exit_code") or 0)
 
     def sessions(self) -> tuple[Report, ...]:
-        return tuple(Report.of(each) for each in self._ask("GET", "sessions")["sessions"])
+        return tuple(Report.from_json(each) for each in self._request("GET", "sessions")["sessions"])
 
     def open(
         self, name: str, *, cassette: str | None = None, under: str | None = None, mode: str | None = None,
@@ -118,7 +118,7 @@ class Control:
         deadline = clock() + patience
         while True:
             try:
-                return Report.of(self._ask("POST", "sessions", body))
+                return Report.from_json(self._request("POST", "sessions", body))
             except ControlError as error:
                 if error.status != CONFLICT or error.bound_to or clock() >= deadline:
                     raise
@@ -127,21 +127,21 @@ class Control:
     def faults(self, name: str, given: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
         """Set a session's injected faults (``{"faults": [...]}``), or only ask; returns them and what was injected."""
         path = _session_path(name, "faults")
-        return self._ask("GET", path) if given is None else self._ask("POST", path, given)
+        return self._request("GET", path) if given is None else self._request("POST", path, given)
 
-    def declare(self, name: str, run_variables: Sequence[Mapping[str, str]]) -> Report:
+    def declare_run_variables(self, name: str, run_variables: Sequence[Mapping[str, str]]) -> Report:
         """Declare run variables of an open session's run, from the next request on. Raises ControlError."""
-        return Report.of(
-            self._ask("POST", _session_path(name, "run_variables"), {"run_variables": list(run_variables)})
+        return Report.from_json(
+            self._request("POST", _session_path(name, "run_variables"), {"run_variables": list(run_variables)})
         )
 
     def report(self, name: str) -> Report:
         """Return what a session comes to so far. Raises ControlError if no such session is open."""
-        return Report.of(self._ask("GET", _session_path(name)))
+        return Report.from_json(self._request("GET", _session_path(name)))
 
     def reset(self, name: str) -> Report:
         """Let a session walk its cassette from the start again."""
-        return Report.of(self._ask("POST", _session_path(name, "reset"), {}))
+        return Report.from_json(self._request("POST", _session_path(name, "reset"), {}))
 
     def close(
         self, name: str, *, complete: bool | None = None, after: int | None = None, interrupted: bool = False
@@ -154,21 +154,21 @@ class Control:
         """
         given = {"complete": complete, "after": after, "interrupted": interrupted or None}
         body = {key: value for key, value in given.items() if value is not None}
-        return Report.of(self._ask("POST", _session_path(name, "close"), body))
+        return Report.from_json(self._request("POST", _session_path(name, "close"), body))
 
     def bind(self, name: str, session: str, party: str = AGENT) -> None:
         """Send what arrives under `name` to `session`, as `party`'s. Raises ControlError if `name` is bound."""
-        self._ask(
+        self._request(
             "POST", _session_path(name, "bind"), {"session": session} | ({} if party == AGENT else {"party": party})
         )
 
     def unbind(self, name: str) -> None:
         """Let what arrives under `name` be its own session again."""
-        self._ask("POST", _session_path(name, "unbind"), {})
+        self._request("POST", _session_path(name, "unbind"), {})
 
     def misses(self, session: str | None = None, limit: int = 100) -> tuple[Miss, ...]:
         query = f"misses?limit={limit}" + (f"&session={quote(session, safe='')}" if session is not None else "")
-        rows = self._ask("GET", query)["misses"]
+        rows = self._request("GET", query)["misses"]
         words = ("session", "text", "record", "unbound")
         return tuple(
             Miss(
@@ -180,11 +180,11 @@ class Control:
             for row in rows
         )
 
-    def read_refused(self, limit: int = 100) -> tuple[Refused, ...]:
+    def read_refused(self, limit: int = 100) -> tuple[RefusedRequest, ...]:
         """Return the last requests that were refused before they belonged to a session: hosts, web pages."""
-        rows = self._ask("GET", f"refused?limit={limit}")["refused"]
+        rows = self._request("GET", f"refused?limit={limit}")["refused"]
         words = ("method", "target", "text")
-        return tuple(Refused(float(row.get("at") or 0), *(str(row.get(word)) for word in words)) for row in rows)
+        return tuple(RefusedRequest(float(row.get("at") or 0), *(str(row.get(word)) for word in words)) for row in rows)
 
     def calls(self, session: str, after: int = 0) -> tuple[Call, ...]:
         """Return the calls of an open session that arrived after the `after`-th, in order; waits for those under way, 2
@@ -192,19 +192,19 @@ class Control:
 
         Raises ControlError: no such session is open, or calls before the last 20,000 were asked for.
         """
-        told = self._ask("GET", f"calls?session={quote(session, safe='')}&after={after}")
+        told = self._request("GET", f"calls?session={quote(session, safe='')}&after={after}")
         return tuple(Call.of(each) for each in told.get("calls") or ())
 
-    def try_out(self, session: str) -> None:
+    def start_trial(self, session: str) -> None:
         """Make a replay session a trial, in which misses teach what varies. Raises ControlError if it cannot be."""
-        self._ask("POST", _session_path(session, "lessons"), {})
+        self._request("POST", _session_path(session, "lessons"), {})
 
-    def lessons(self, session: str) -> tuple[LearnedField, ...]:
+    def read_learned_fields(self, session: str) -> tuple[LearnedField, ...]:
         """Return what a trial taught so far. Raises ControlError if the session is none."""
         from llmproxy.core.bindings.volatile_fields import read_volatile_field
         from llmproxy.core.bindings.volatile_learning import LearnedField
 
-        rows = self._ask("GET", _session_path(session, "lessons"))["lessons"]
+        rows = self._request("GET", _session_path(session, "lessons"))["lessons"]
         return tuple(
             LearnedField(read_volatile_field(row["slot"]), str(row["recorded"]), str(row["present"]), str(row["path"]))
             for row in rows
@@ -213,9 +213,9 @@ class Control:
     def spans(self, session: str, party: str | None = None) -> tuple[dict[str, Any], ...]:
         """Return a session's spans for `llmproxy.trace.Span`: the agent's, or another party's (``*``: all)."""
         query = f"spans?session={quote(session, safe='')}" + (f"&party={quote(party, safe='')}" if party else "")
-        return tuple(self._ask("GET", query)["spans"])
+        return tuple(self._request("GET", query)["spans"])
 
-    def _ask(self, method: str, path: str, body: object = None, *, timeout: float | None = None) -> dict[str, Any]:
+    def _request(self, method: str, path: str, body: object = None, *, timeout: float | None = None) -> dict[str, Any]:
         """Make one call and return the parsed answer."""
         import http.client
 
@@ -237,22 +237,22 @@ class Control:
                 connection.close()
                 raise
             if self._pool:
-                self._pool.give(connection)
+                self._pool.give_back(connection)
             else:
                 connection.close()
         except (OSError, http.client.HTTPException, ValueError) as error:
             why = getattr(error, "strerror", "") or str(error) or type(error).__name__
             hint = f"Start one: llmproxy start --port {parts.port or 80}; --url or LLMPROXY_URL names a running one."
-            raise ProxyGone(f"no llmproxy answers at {self.url}: {why}", hint=hint) from error
+            raise ProxyUnreachable(f"no llmproxy answers at {self.url}: {why}", hint=hint) from error
         return self._parse_reply(status, content)
 
     def _parse_reply(self, status: int, content: bytes) -> dict[str, Any]:
         try:
             value = json.loads(content)
         except ValueError as error:
-            raise ProxyGone(f"what answers at {self.url} is not llmproxy (HTTP {status}).") from error
+            raise ProxyUnreachable(f"what answers at {self.url} is not llmproxy (HTTP {status}).") from error
         if not isinstance(value, dict):
-            raise ProxyGone(f"what answers at {self.url} is not llmproxy (HTTP {status}).")
+            raise ProxyUnreachable(f"what answers at {self.url} is not llmproxy (HTTP {status}).")
         if status in (OK, CREATED):
             return value
         said = value.get("error")
@@ -303,7 +303,7 @@ class ConnectionPool:
         self._drop_dead()
         return HTTPConnection(*place, timeout=timeout)
 
-    def give(self, connection: HTTPConnection) -> None:
+    def give_back(self, connection: HTTPConnection) -> None:
         """Keep a connection whose answer was read to its end; one that the server closes is let go."""
         place = connection.host, connection.port
         with self._guard:
@@ -330,7 +330,7 @@ class ConnectionPool:
             each.connection.close()
 
     def _is_usable(self, idle: _IdleConnection) -> bool:
-        return self._clock() - idle.since < FRESH and is_socket_quiet(idle.connection.sock)
+        return self._clock() - idle.since < FRESH and is_socket_idle(idle.connection.sock)
 
     def _pop_idle(self, place: Place) -> _IdleConnection | None:
         with self._guard:
@@ -349,7 +349,7 @@ class _IdleConnection(NamedTuple):
     since: float
 
 
-def is_socket_quiet(sock: socket.socket | None) -> bool:
+def is_socket_idle(sock: socket.socket | None) -> bool:
     """Return whether a connection is open and nothing came that nobody asked for."""
     if sock is None:
         return False

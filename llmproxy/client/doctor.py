@@ -9,9 +9,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from llmproxy.client.environment import BASE_URLS, LOOPBACK, NO_PROXIES, describe_certificate_problem, is_proxy_url
-from llmproxy.client.known_clients import OTHER, runtime_of
+from llmproxy.client.known_clients import OTHER, find_runtime
 from llmproxy.client.process_monitor import Address, MonitoredProcess
-from llmproxy.client.reports import Report, add_reports, one_line
+from llmproxy.client.reports import Report, format_counts, sum_reports
 from llmproxy.protocol import BUNDLES, NODE_CA, NODE_PROXY, PROXIES
 
 _LONG = 80
@@ -37,7 +37,7 @@ class Diagnosis:
     advice: tuple[str, ...] = ()
 
 
-def variables(env: Mapping[str, str], url: str, *, intercepted: bool = False) -> list[Diagnosis]:
+def check_variables(env: Mapping[str, str], url: str, *, intercepted: bool = False) -> list[Diagnosis]:
     """Look at base-URL and proxy variables: do they point to the proxy at `url`?"""
     given = {each.name: env[each.name] for each in BASE_URLS if env.get(each.name)}
     ours = [name for name, value in given.items() if is_proxy_url(value, url)]
@@ -45,7 +45,7 @@ def variables(env: Mapping[str, str], url: str, *, intercepted: bool = False) ->
     proxied = [name for name in PROXIES if env.get(name) and is_proxy_url(env[name], url)]
     found = []
     if ours:
-        found.append(Diagnosis(OK, f"{len(ours)} base-URL variables point to {url}: {_join_some(ours)}"))
+        found.append(Diagnosis(OK, f"{len(ours)} base-URL variables point to {url}: {_join_first(ours)}"))
     for name, value in others.items():
         text = f"{name}={value[:_LONG]} points elsewhere: what reads it goes past the proxy"
         found.append(Diagnosis(NOTE if proxied else BAD, text, ('eval "$(llmproxy env)" sets it',)))
@@ -63,7 +63,7 @@ def variables(env: Mapping[str, str], url: str, *, intercepted: bool = False) ->
     return found
 
 
-def no_proxy(env: Mapping[str, str], url: str) -> list[Diagnosis]:
+def check_no_proxy(env: Mapping[str, str], url: str) -> list[Diagnosis]:
     """See that nobody asks our address through a company's proxy, and that nothing exempts the providers from ours."""
     foreign = [
         name
@@ -84,7 +84,7 @@ def no_proxy(env: Mapping[str, str], url: str) -> list[Diagnosis]:
     return [Diagnosis(OK, f"NO_PROXY names {host}")] if words & {host, "*"} else []
 
 
-def certificates(env: Mapping[str, str], ca: str | None, now: float) -> list[Diagnosis]:
+def check_certificates(env: Mapping[str, str], ca: str | None, now: float) -> list[Diagnosis]:
     """See that the certificate is there, valid at `now` (Unix time) and in every bundle that a variable names."""
     if ca is None:
         return [Diagnosis(NOTE, "the proxy does not intercept HTTPS: clients reach it by base URL only")]
@@ -103,7 +103,7 @@ def certificates(env: Mapping[str, str], ca: str | None, now: float) -> list[Dia
     if not trusting:
         found.append(Diagnosis(NOTE, f"no variable names the proxy's certificate {ca}: only base URLs will work"))
     elif not found:
-        found.append(Diagnosis(OK, f"the certificate {ca} is trusted by {_join_some(trusting)}"))
+        found.append(Diagnosis(OK, f"the certificate {ca} is trusted by {_join_first(trusting)}"))
     return found
 
 
@@ -115,13 +115,13 @@ def _read_certificate_body(path: Path) -> str:
 
 
 def diagnose_traffic(reports: Iterable[Report]) -> Diagnosis:
-    total = add_reports(reports)
+    total = sum_reports(reports)
     if not total.calls:
         return Diagnosis(BAD, "no request arrived at the proxy")
-    return Diagnosis(OK, f"traffic arrived: {one_line(total)}")
+    return Diagnosis(OK, f"traffic arrived: {format_counts(total)}")
 
 
-def processes(
+def check_processes(
     seen: Mapping[int, MonitoredProcess],
     past: Mapping[int, Sequence[Address]],
     url: str,
@@ -173,7 +173,7 @@ def _has_our_certificate(env: Mapping[str, str], url: str) -> bool:
 
 def _advise_runtimes(who: Iterable[MonitoredProcess], *, intercepted: bool) -> tuple[str, ...]:
     """Return what to do for the runtimes of these programs; shells and the like only if there is nothing better."""
-    runtimes = list(dict.fromkeys(runtime_of(each.program) for each in who))
+    runtimes = list(dict.fromkeys(find_runtime(each.program) for each in who))
     known = [each for each in runtimes if each is not OTHER] or runtimes or [OTHER]
     lines = []
     for runtime in known:
@@ -192,5 +192,5 @@ def resolve_addresses(urls: Iterable[str]) -> frozenset[Address]:
     return frozenset(found)
 
 
-def _join_some(names: Sequence[str]) -> str:
+def _join_first(names: Sequence[str]) -> str:
     return " ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")

@@ -116,7 +116,7 @@ class EnvironmentPlan:
     def changes(self) -> dict[str, str]:
         return {**self.base_urls, **self.keys, **self.others}
 
-    def applied_to(self, env: Mapping[str, str]) -> dict[str, str]:
+    def apply_to(self, env: Mapping[str, str]) -> dict[str, str]:
         return {**{name: value for name, value in env.items() if name not in self.dropped}, **self.changes}
 
 
@@ -144,8 +144,8 @@ def plan(
         quiet = {name: value for name, value in QUIET.items() if not env.get(name)}
     else:
         quiet = {}
-    urls = _base_urls(session_url(url, session), env, notes) if base_urls else {}
-    urls |= _copilot_url(url, session_url(url, session), env, notes, replay=replay) if urls else {}
+    urls = _build_base_urls(session_url(url, session), env, notes) if base_urls else {}
+    urls |= _copilot_env(url, session_url(url, session), env, notes, replay=replay) if urls else {}
     others = {URL_VARIABLE: url.rstrip("/"), **({RUN_VARIABLE: session} if session else {}), **quiet}
     others |= {} if env.get(HASH_SEED) else {HASH_SEED: "0"}
     if replay and base_urls:
@@ -154,14 +154,14 @@ def plan(
     if urls and env.get(AWS_IGNORES, "").lower() == "true":
         others[AWS_IGNORES] = "false"
     if interception:
-        others |= _interception(url, session, env, interception)
+        others |= _build_proxy_env(url, session, env, interception)
     local = any(host in LOOPBACK for host in recorded)  # a service on this machine is to be intercepted too
     others |= _extend_no_proxy(
         url, env, intercepted=interception is not None, loopback=base_urls and not local, recorded=recorded
     )
     dropped = () if key_names is None else tuple(name for name, value in env.items() if value == PLACEHOLDER_KEY)
     env = {name: value for name, value in env.items() if name not in dropped}
-    keys = _build_placeholders(env, urls, aws_files=aws_files, wanted=key_names) if replay else {}
+    keys = _build_key_placeholders(env, urls, aws_files=aws_files, wanted=key_names) if replay else {}
     return EnvironmentPlan(urls, keys, others, tuple(notes), tuple(name for name in dropped if name not in keys))
 
 
@@ -175,12 +175,12 @@ def is_proxy_url(value: str, url: str) -> bool:
     return same_port and (theirs.hostname == us.hostname or local)
 
 
-def upstreams_of(env: Mapping[str, str], url: str) -> dict[str, str]:
+def find_upstreams(env: Mapping[str, str], url: str) -> dict[str, str]:
     """Return by provider where variables of base URLs point that are not ours: a running proxy must forward there."""
     return upstreams_from_env(env, urlsplit(url).netloc.rpartition("@")[2])
 
 
-def _base_urls(base: str, env: Mapping[str, str], notes: list[str]) -> dict[str, str]:
+def _build_base_urls(base: str, env: Mapping[str, str], notes: list[str]) -> dict[str, str]:
     found = {each.name: base + each.path for each in BASE_URLS if not each.preset_only or env.get(each.name)}
     azure_alone = any(env.get(name) for name in AZURE) and not any(
         env.get(name) for name in (*OPENAI, "OPENAI_API_KEY")
@@ -195,7 +195,7 @@ def _base_urls(base: str, env: Mapping[str, str], notes: list[str]) -> dict[str,
     return found
 
 
-def _copilot_url(url: str, base: str, env: Mapping[str, str], notes: list[str], *, replay: bool) -> dict[str, str]:
+def _copilot_env(url: str, base: str, env: Mapping[str, str], notes: list[str], *, replay: bool) -> dict[str, str]:
     """Return what makes Copilot's CLI ask through us: without a provider of its own it asks GitHub."""
     if not replay and is_copilot_elsewhere(env, urlsplit(url).netloc.rpartition("@")[2]):
         notes.append(
@@ -207,7 +207,7 @@ def _copilot_url(url: str, base: str, env: Mapping[str, str], notes: list[str], 
     return {COPILOT_URL: base + provider.prefix + path}
 
 
-def _build_placeholders(
+def _build_key_placeholders(
     env: Mapping[str, str], urls: Mapping[str, str], *, aws_files: bool, wanted: Sequence[str] | None
 ) -> dict[str, str]:
     """Return placeholders for the wanted keys that nobody set; one that was set empty stays so."""
@@ -228,7 +228,7 @@ def _build_placeholders(
     return found
 
 
-def _interception(url: str, session: str | None, env: Mapping[str, str], how: Interception) -> dict[str, str]:
+def _build_proxy_env(url: str, session: str | None, env: Mapping[str, str], how: Interception) -> dict[str, str]:
     parts = urlsplit(url)
     place = parts.netloc.rpartition("@")[2]
     user = f"{quote(session, safe='')}:{PROXY_PASSWORD}@" if session else ""
@@ -280,13 +280,13 @@ Which = Callable[[str], str | None]
 _KEYTOOL_TIME = 60.0
 
 
-def preset_bundles(env: Mapping[str, str]) -> tuple[Path, ...]:
+def list_preset_bundles(env: Mapping[str, str]) -> tuple[Path, ...]:
     """Return the bundles that an environment names already (a company's authority), each once."""
     named = dict.fromkeys(env[name] for name in (*BUNDLES, NODE_CA) if env.get(name))
     return tuple(path for path in map(Path, named) if path.is_file())
 
 
-def combine(ca: Path, others: Iterable[Path], target: Path) -> Path:
+def combine_bundles(ca: Path, others: Iterable[Path], target: Path) -> Path:
     """Write certifi's authorities, `others` and `ca` to `target`, at once. Raises MachineError: no `ca`, no writing."""
     if problem := describe_certificate_problem(ca, now=None):
         raise MachineError(f"cannot intercept: {problem}")
@@ -319,7 +319,7 @@ def describe_certificate_problem(ca: Path, now: float | None) -> str:
     return ""
 
 
-def java_truststore(ca: Path, folder: Path, which: Which = shutil.which) -> str:
+def make_truststore(ca: Path, folder: Path, which: Which = shutil.which) -> str:
     """Return a copy of Java's trusted authorities with `ca`, made once for each (``keytool`` takes 1 s); or ""."""
     keytool = which("keytool")
     if keytool is None:

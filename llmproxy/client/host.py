@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from llmproxy.report.events import Handler
 
 
-class Listener(Protocol):
+class RunListener(Protocol):
     """Hears of every run of a scenario in this process, from whatever thread it runs in."""
 
     @property
@@ -28,10 +28,10 @@ class Listener(Protocol):
 
 
 @dataclass(slots=True)
-class Host:
+class RunnerHooks:
     """What the runner says; empty: nobody says anything."""
 
-    listener: Listener | None = None
+    listener: RunListener | None = None
     mode: str = ""
     """Of sessions of runs that say none themselves; empty: the proxy's."""
     place: Callable[[str], str] | None = None
@@ -52,11 +52,11 @@ class Host:
         if self.listener is not None:
             self.listener.on_run_end(scenario, result)
 
-    def wait(self) -> None:
+    def wait_for_proxy(self) -> None:
         """Wait for the proxy. Raises MachineError."""
         if self.ready is not None:
             self.ready()
 
 
-HOST = Host()
+HOST = RunnerHooks()
 """Of this process."""

@@ -53,7 +53,7 @@ _WITHOUT = "Without --only, `llmproxy doctor -- COMMAND` looks for programs that
 _NESTED = "It runs under a filter of system calls already: within another `run --only` leave --only out."
 
 
-def parse_allowed_place(text: str) -> Address | str:
+def parse_allowed_address(text: str) -> Address | str:
     """Return what ``--only-allow`` names: host and port, or the path of a Unix socket. Raises SettingsError."""
     if "/" in text:
         return os.path.realpath(text)
@@ -66,7 +66,7 @@ def parse_allowed_place(text: str) -> Address | str:
     )
 
 
-def check_supported() -> None:
+def check_isolation() -> None:
     """Make such a network for nothing. Raises MachineError: this machine does not allow it, and what to do."""
     if not hasattr(os, "unshare") or platform.machine() not in ("x86_64", "aarch64"):
         raise MachineError(
@@ -79,11 +79,11 @@ def check_supported() -> None:
         except subprocess.SubprocessError as error:
             raise MachineError(
                 f"--only: this machine does not let us make a network namespace: {(why := network.read_failure())}.",
-                hint=_NESTED if os.strerror(errno.EBUSY) in why else _advise_enabling(),
+                hint=_NESTED if os.strerror(errno.EBUSY) in why else _advise_how_to_enable(),
             ) from error
 
 
-def _advise_enabling() -> str:
+def _advise_how_to_enable() -> str:
     """Return what allows it, as far as this machine tells why not."""
     switches = {
         "kernel.apparmor_restrict_unprivileged_userns": ("1", "0"),
@@ -116,7 +116,7 @@ class IsolatedNetwork:
         self._went: set[str] = set()
         self._programs: dict[Address, str] = {}
         self._own = _read_own_addresses()
-        self._inside = [(self._address_inside(host), port) for host, port in self._places]
+        self._inside = [(self._map_host(host), port) for host, port in self._places]
         self._ours, self._childs = socket.socketpair()
         self._sockets: list[socket.socket] = []
         self._thread: threading.Thread | None = None
@@ -178,7 +178,7 @@ class IsolatedNetwork:
         self._end = partial(loop.call_soon_threadsafe, over.set)
         for handle, role in roles.items():
             if role == "calls":
-                loop.add_reader(handle, self._on_call, handle)
+                loop.add_reader(handle, self._on_socket_call, handle)
                 continue
             self._sockets.append(each := socket.socket(fileno=handle))
             each.settimeout(0)
@@ -216,7 +216,7 @@ class IsolatedNetwork:
         flags = data[at + 13] if protocol == _TCP else 0
         if flags & _RST:
             refused = data[at + 4 : at + 8] == bytes(4)  # how a kernel refuses
-            if refused and self._is_this_machine(here) and _is_served(ports[0]):
+            if refused and self._is_this_machine(here) and _is_port_open(ports[0]):
                 what = f"{_join_address(here, ports[0])}, a service of this machine (see --only-allow)"
                 self._count_refused(what, self._programs.get((here, ports[0]), ""))
         elif not (
@@ -255,13 +255,13 @@ class IsolatedNetwork:
         if host.endswith(".arpa"):
             found = False
         elif host not in ("localhost", machine, machine.partition(".")[0]) and not host.endswith(".localhost"):
-            address = self._address_inside(host)
+            address = self._map_host(host)
             self._looked_up.add(host)
         head = question[:2] + struct.pack(">5H", 0x8580, 1, found, 0, 0)
         record = struct.pack(">HHHIH", 0xC00C, 1, 1, 0, 4) + ipaddress.ip_address(address).packed
         return head + question[12 : at + 5] + (record if found else b"")
 
-    def _address_inside(self, host: str) -> str:
+    def _map_host(self, host: str) -> str:
         if host in LOOPBACK:
             return "localhost"
         with suppress(ValueError):
@@ -273,7 +273,7 @@ class IsolatedNetwork:
 
     # -- system calls
 
-    def _on_call(self, calls: int) -> None:
+    def _on_socket_call(self, calls: int) -> None:
         """Decide on one `bind` or `connect`."""
         from llmproxy.client.network_namespace import CALLS
 
@@ -367,7 +367,7 @@ def _read_own_addresses() -> set[str]:
     return {*found, *(str(ipaddress.ip_address(bytes.fromhex(line[:32]))) for line in lines)}
 
 
-def _is_served(port: int) -> bool:
+def _is_port_open(port: int) -> bool:
     """Return whether somebody outside listens at a port of this machine."""
     tables = "".join(path.read_text("ascii") for path in Path("/proc/net").glob("tcp*"))
     return re.search(rf":{port:04X} \w+:0000 0A ", tables) is not None

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Client:
+class KnownClient:
     name: str
     advice: str
     """What to type."""
@@ -27,7 +27,7 @@ class Client:
 
 
 CLIENTS = (
-    Client(
+    KnownClient(
         "Codex",
         "it reads no variable: codex exec -c model_provider=x -c model_providers.x.name=x -c "
         "model_providers.x.base_url="
@@ -36,24 +36,24 @@ CLIENTS = (
         program=r"codex(\.js|\.exe)?",
         configured=r"base_url",
     ),
-    Client(
+    KnownClient(
         "pi",
         'it reads no variable: {"providers": {"openai": {"baseUrl": "..."}}} in ~/.pi/agent/models.json, with what '
         "$OPENAI_BASE_URL says in `sh -c '...'`",
         package="@mariozechner/pi-coding-agent",
     ),
-    Client(
+    KnownClient(
         "@ai-sdk/google",
         "it reads no variable: createGoogleGenerativeAI({ baseURL: process.env.GOOGLE_GEMINI_BASE_URL && "
         "process.env.GOOGLE_GEMINI_BASE_URL + '/v1beta' })",
         package="@ai-sdk/google",
     ),
-    Client(
+    KnownClient(
         "Mistral's client",
         'it reads no variable: pass server_url (serverURL in JavaScript), os.environ["LLMPROXY_URL"] + "/mistral"',
         package="mistralai",
     ),
-    Client(
+    KnownClient(
         "Ollama's JavaScript client",
         "it reads no variable: new Ollama({ host: process.env.OLLAMA_HOST })",
         package="ollama",
@@ -66,7 +66,7 @@ PROJECTS = ("package.json", "pyproject.toml", "requirements.txt")
 """Files that name what a project depends on."""
 
 
-def find_clients(command: Sequence[str], files: Mapping[str, str]) -> list[Client]:
+def find_clients(command: Sequence[str], files: Mapping[str, str]) -> list[KnownClient]:
     """Return the clients that a command seems to use, or its folder's project (name -> text of PROJECTS)."""
     words = [word for each in command for word in re.split(r"[\s;|&()'\"]+", each)]
     names = {word.replace("\\", "/").rpartition("/")[2] for word in words}
@@ -78,11 +78,11 @@ def find_clients(command: Sequence[str], files: Mapping[str, str]) -> list[Clien
     ]
 
 
-def is_configured(client: Client, command: Sequence[str]) -> bool:
+def is_configured(client: KnownClient, command: Sequence[str]) -> bool:
     return bool(client.configured) and any(re.search(client.configured, each) for each in command)
 
 
-def list_client_advice(clients: Sequence[Client]) -> list[str]:
+def list_client_advice(clients: Sequence[KnownClient]) -> list[str]:
     """Return a line for each client: who, and what to set."""
     return [f"  {client.name}: {client.advice}" for client in clients]
 
@@ -193,7 +193,7 @@ OTHER = Runtime(
 )  # fmt: skip
 
 
-def runtime_of(program: str) -> Runtime:
+def find_runtime(program: str) -> Runtime:
     """Return whose program this is, by the last part of its path."""
     name = program.replace("\\", "/").rpartition("/")[2].lower().removesuffix(".exe")
     return next((runtime for runtime in RUNTIMES if re.fullmatch(runtime.programs, name)), OTHER)

@@ -61,7 +61,7 @@ _ANNOUNCED = '{"serves": '
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class ProxyCommand:
     """How the proxy is called from here."""
 
     words: tuple[str, ...]
@@ -114,22 +114,22 @@ class MachineProbe:
     """Names this package with an extra, as installers take it."""
 
 
-def find_command(env: Mapping[str, str], look: MachineProbe | None = None) -> Command:
+def find_proxy_command(env: Mapping[str, str], look: MachineProbe | None = None) -> ProxyCommand:
     """Return how to call a proxy that can run, in the module's order. Raises MachineError: what to install."""
     look = look or MachineProbe()
     if words := tuple(shlex.split(env.get(COMMAND_VARIABLE, ""))):
-        return Command(words, COMMAND_VARIABLE)
+        return ProxyCommand(words, COMMAND_VARIABLE)
     if look.installed("mitmproxy"):
-        return Command((sys.executable, "-m", "llmproxy"), "this environment")
+        return ProxyCommand((sys.executable, "-m", "llmproxy"), "this environment")
     path = env.get("PATH", os.defpath)
     for found in look.on_path(path):
         if version := look.ask_version([found], env):
-            return Command((found,), f"{found} on PATH", notice=_describe_other_version(version, found))
+            return ProxyCommand((found,), f"{found} on PATH", notice=_describe_other_version(version, found))
     package = look.package("proxy")
     if uvx := look.which("uvx", path):
         cached = (uvx, "--offline", "--from", package, "llmproxy")
         if version := look.ask_version(cached, env):
-            return Command(cached, "uvx, from its cache", notice=_describe_other_version(version, "uvx's cache"))
+            return ProxyCommand(cached, "uvx, from its cache", notice=_describe_other_version(version, "uvx's cache"))
         return _download_command((uvx, "--from", package, "llmproxy"), "uvx", package)
     if pipx := look.which("pipx", path):
         return _download_command((pipx, "run", "--spec", package, "llmproxy"), "pipx", package)
@@ -146,14 +146,14 @@ def _describe_other_version(version: str, where: str) -> str:
     return f"the proxy is llmproxy {version} ({where}), while {llmproxy.__version__} asks it"
 
 
-def _download_command(words: tuple[str, ...], tool: str, package: str) -> Command:
+def _download_command(words: tuple[str, ...], tool: str, package: str) -> ProxyCommand:
     typed = shlex.join((tool, *words[1:]))
     notice = (
         f"no proxy in this environment or on PATH: `{typed}` may download one now.\n"
         f"To have one, once and for all:  uv tool install '{package}'  (or the same with pipx install),\n"
         f'or say where it is:  export {COMMAND_VARIABLE}="$(uv tool dir)/{NAME}/bin/llmproxy"'
     )
-    return Command(words, tool, DOWNLOAD_PATIENCE, notice)
+    return ProxyCommand(words, tool, DOWNLOAD_PATIENCE, notice)
 
 
 ENDING = 15.0
@@ -164,7 +164,7 @@ _TAIL = 2000
 
 class Proxy:
     def __init__(
-        self, popen: subprocess.Popen[bytes], command: Command, log: Path, guard: subprocess.Popen[bytes] | None
+        self, popen: subprocess.Popen[bytes], command: ProxyCommand, log: Path, guard: subprocess.Popen[bytes] | None
     ) -> None:
         """Take over a process that was just started; see :func:`spawn`."""
         self.popen = popen
@@ -179,7 +179,7 @@ class Proxy:
         return Control(self.url)
 
     @property
-    def said(self) -> str:
+    def log_text(self) -> str:
         """Everything that it printed for people."""
         return "".join(line for line in self._log_lines if not line.startswith(_ANNOUNCED))
 
@@ -195,13 +195,13 @@ class Proxy:
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None, None
 
-    def forget(self) -> None:
+    def delete_logs(self) -> None:
         for path in (self.log, _summary_file(self.log)):
             with suppress(OSError):
                 path.unlink()
 
     @property
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         return self.popen.poll() is None
 
     def wait_ready(self) -> str:
@@ -211,13 +211,13 @@ class Proxy:
             self.url = _find_address(self._log_lines)
             if self.url:
                 break
-            if not self.alive or time.monotonic() > deadline:
+            if not self.is_alive or time.monotonic() > deadline:
                 waited = f"does not serve after {self._command.patience:g} s"
-                state = waited if self.alive else f"ended with {self.popen.returncode}"
+                state = waited if self.is_alive else f"ended with {self.popen.returncode}"
                 self.end(seconds=1.0)
                 words = shlex.join(self._command.words)
                 hint = f"It was called as `{words}` ({self._command.source})."
-                said = self.said[-_TAIL:].strip() or "(it said nothing)"
+                said = self.log_text[-_TAIL:].strip() or "(it said nothing)"
                 own = said.removeprefix("llmproxy: ")  # its words for the user need none of ours around them
                 raise MachineError(f"the proxy {state}:\n{said}" if own == said or state == waited else own, hint=hint)
             time.sleep(PAUSE)
@@ -230,7 +230,7 @@ class Proxy:
             try:
                 self.control.health(timeout=5.0)
             except ControlError:
-                if not self.alive or time.monotonic() > deadline:
+                if not self.is_alive or time.monotonic() > deadline:
                     self.end(seconds=1.0)
                     raise
                 time.sleep(PAUSE)
@@ -238,7 +238,7 @@ class Proxy:
                 return
 
     def end(self, seconds: float = ENDING) -> int:
-        if self.alive:
+        if self.is_alive:
             if os.name != "posix" and self.url:  # no signal there lets a program end in order
                 with contextlib.suppress(ControlError):
                     self.control.stop()
@@ -264,7 +264,7 @@ class Proxy:
 
 
 def spawn_proxy(
-    command: Command,
+    command: ProxyCommand,
     options: Sequence[str],
     env: Mapping[str, str],
     *,
@@ -317,10 +317,10 @@ def spawn_proxy(
     except OSError as error:
         msg = f"cannot start the proxy: {words[0]}: {error.strerror or error}"
         raise MachineError(msg, hint=f"It comes from: {command.source}.") from error
-    return Proxy(popen, command, log, _spawn_guard(popen.pid))
+    return Proxy(popen, command, log, _spawn_watchdog(popen.pid))
 
 
-def _spawn_guard(pid: int) -> subprocess.Popen[bytes] | None:
+def _spawn_watchdog(pid: int) -> subprocess.Popen[bytes] | None:
     """Let a shell end the proxy when our end of its pipe closes, however we went; None where there is no `sh`."""
     shell = shutil.which("sh")
     if os.name != "posix" or shell is None:
@@ -356,7 +356,7 @@ _ANY = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 (listened on, never
 
 
 @dataclass(slots=True)
-class Attached:
+class AttachedProxy:
     url: str
     control: Control
     process: Proxy | None
@@ -369,12 +369,12 @@ class Attached:
             self.exit_code = self.process.end()
 
 
-def attach_running(env: Mapping[str, str]) -> str:
+def find_running_url(env: Mapping[str, str]) -> str:
     """Return the address of a running proxy that the environment names, or an empty text."""
     return env.get(URL_VARIABLE, "").strip().rstrip("/")
 
 
-def reachable(url: str) -> str:
+def reachable_url(url: str) -> str:
     """Return the address that reaches a proxy which listens on every address."""
     parts = urlsplit(url)
     if parts.hostname not in _ANY:
@@ -385,7 +385,7 @@ def reachable(url: str) -> str:
 @contextmanager
 def attach(
     options: Sequence[str], env: Mapping[str, str], *, log: Path | None = None, started_by: str = ""
-) -> Iterator[Attached]:
+) -> Iterator[AttachedProxy]:
     """Find the running proxy, or start one with `options` of ``llmproxy start``; one that was started ends with the
     block.
 
@@ -394,16 +394,16 @@ def attach(
     Raises MachineError: none can be started, or none answers at LLMPROXY_URL.
     """
     token = env.get(TOKEN_VARIABLE, "")
-    if url := attach_running(env):
+    if url := find_running_url(env):
         control = Control(url, token=token)
         control.health()
-        yield Attached(url, control, None)
+        yield AttachedProxy(url, control, None)
         return
-    process = spawn_proxy(find_command(env), options, env, log=log, started_by=started_by)
-    mine: Attached | None = None
+    process = spawn_proxy(find_proxy_command(env), options, env, log=log, started_by=started_by)
+    mine: AttachedProxy | None = None
     try:
-        url = reachable(process.wait_ready())
-        mine = Attached(url, Control(url, token=token), process)
+        url = reachable_url(process.wait_ready())
+        mine = AttachedProxy(url, Control(url, token=token), process)
         yield mine
     finally:
         if mine is None:
@@ -411,7 +411,7 @@ def attach(
         else:
             mine.end()
         if log is None:
-            process.forget()
+            process.delete_logs()
 
 
 NOT_FOUND = 127
@@ -466,7 +466,7 @@ def run_child(
         heard(number)
         if popen is None:
             early.append(number)
-        elif number not in terminal or not _hand_foreground():
+        elif number not in terminal or not _shares_terminal_signals():
             popen.send_signal(number)
 
     terminal = {getattr(signal, name) for name in _TERMINAL if hasattr(signal, name)}
@@ -485,17 +485,17 @@ def run_child(
         for number in early:
             popen.send_signal(number)
         started(popen.pid)
-        return exit_code(popen.wait())
+        return to_exit_code(popen.wait())
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
-def exit_code(returned: int) -> int:
+def to_exit_code(returned: int) -> int:
     return KILLED - returned if returned < 0 else returned
 
 
-def _hand_foreground() -> bool:
+def _shares_terminal_signals() -> bool:
     """Return whether a terminal's own signals reach our children without us."""
     try:
         with open("/dev/tty", "rb") as tty:  # noqa: PTH123 (a device)

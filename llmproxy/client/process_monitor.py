@@ -53,7 +53,7 @@ class ProcessMonitor:
         self._thread: threading.Thread | None = None
 
     @property
-    def able(self) -> bool:
+    def is_supported(self) -> bool:
         """Whether this machine lets us look."""
         return (self._proc / "self" / "net" / "tcp").exists()
 
@@ -66,7 +66,7 @@ class ProcessMonitor:
         if self._thread is not None:
             self._thread.join()
 
-    def went_past(self, proxy: Address, upstreams: frozenset[Address] = frozenset()) -> dict[int, list[Address]]:
+    def find_bypasses(self, proxy: Address, upstreams: frozenset[Address] = frozenset()) -> dict[int, list[Address]]:
         """Return, by process, the web addresses (or upstreams) that it connected to and that are not the proxy."""
         found = {}
         for pid, seen in self.seen.items():
@@ -179,7 +179,7 @@ class HostLookup:
     """0 where it is not known."""
 
 
-def lookup_variables(env: Mapping[str, str], folder: Path) -> dict[str, str]:
+def make_lookup_env(env: Mapping[str, str], folder: Path) -> dict[str, str]:
     """Return the variables that make a child of `env` tell what it asks for; `folder` takes what they name."""
     path = folder / "python"
     path.mkdir(exist_ok=True)
@@ -205,17 +205,17 @@ def read_lookups(folder: Path) -> Iterator[HostLookup]:
             yield HostLookup(int(pid), program, host, int(port) if port.isdecimal() else 0)
 
 
-def lookups_past_proxy(lookups: Iterable[HostLookup], machine: str = "") -> dict[int, tuple[str, list[Address]]]:
+def find_lookup_bypasses(lookups: Iterable[HostLookup], machine: str = "") -> dict[int, tuple[str, list[Address]]]:
     """Return by process its program and the hosts it asked for itself; port 0: looked up. `machine`: our name."""
     found: dict[int, tuple[str, dict[str, int]]] = {}
     for each in lookups:
         _, ports = found.setdefault(each.pid, (each.program, {}))
         if not _is_local(each.host) and each.host.partition(".")[0] != machine:
             ports[each.host] = ports.get(each.host) or each.port
-    return {pid: (program, past) for pid, (program, ports) in found.items() if (past := _find_connections_past(ports))}
+    return {pid: (program, past) for pid, (program, ports) in found.items() if (past := _select_bypasses(ports))}
 
 
-def _find_connections_past(ports: Mapping[str, int]) -> list[Address]:
+def _select_bypasses(ports: Mapping[str, int]) -> list[Address]:
     from llmproxy.core.providers.hosts import provider_of_host
 
     past = []

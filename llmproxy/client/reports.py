@@ -29,7 +29,7 @@ class Health:
 
 
 @dataclass(frozen=True, slots=True)
-class Unused:
+class UnusedRecording:
     """A recording that nobody asked for."""
 
     id: int
@@ -47,7 +47,7 @@ class Report(Totals):
     mode: str = ""
     arrived: int = field(default=0, kw_only=True)
     """Number of the last call that arrived, ended or not: where :meth:`Control.calls` can go on."""
-    unused: tuple[Unused, ...] | None = field(default=None, kw_only=True)
+    unused: tuple[UnusedRecording, ...] | None = field(default=None, kw_only=True)
     """None when it is not known."""
     overrides: Mapping[str, Any] | None = field(default=None, kw_only=True)
     """What was overridden and where the run forked, as the proxy says it; None for a session without."""
@@ -65,7 +65,7 @@ class Report(Totals):
     """Calls after the one that a session was closed with; None where nobody asked."""
 
     @property
-    def offline(self) -> bool:
+    def is_offline(self) -> bool:
         """Whether no model is asked, so that no key is needed."""
         return self.mode in OFFLINE and "llm" not in (self.live or {}).get("channels", ())
 
@@ -75,7 +75,7 @@ class Report(Totals):
         return find_unused_faults(self.faults or {})
 
     @property
-    def left_as_it_was(self) -> str:
+    def why_not_replaced(self) -> str:
         """Why older recordings were not replaced though they were to be, and where the new ones are; mostly nothing."""
         told = self.replacement or {}
         if not told.get("why_not"):
@@ -84,14 +84,14 @@ class Report(Totals):
         return f"its recording stays as it was: {told['why_not']}{kept}"
 
     @property
-    def unmocked(self) -> UnusedMocks | None:
+    def unused_mocks_error(self) -> UnusedMocks | None:
         """The error of mocks of tools that changed nothing; None where each did."""
         from llmproxy.core.forks.mocks import find_unused_mocks
 
         return find_unused_mocks(self.overrides)
 
     @classmethod
-    def of(cls, value: Mapping[str, Any]) -> Self:
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
         unused, further, keys = value.get("unused"), value.get("calls"), value.get("key_names")
         return cls(
             **cls.read(value), name=str(value.get("name", "")), cassette=str(value.get("cassette", "")),
@@ -105,7 +105,7 @@ class Report(Totals):
         )  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON form, which :meth:`of` reads."""
+        """Return the JSON form, which :meth:`from_json` reads."""
         return {
             "name": self.name,
             "cassette": self.cassette,
@@ -140,7 +140,7 @@ class Miss:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedRequest:
     """One request that was refused before it belonged to a session."""
 
     at: float
@@ -156,7 +156,7 @@ def find_unused_faults(faults: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(str(row["idle"]) for row in rows if row.get("idle") and row.get("probability", 1) == 1)
 
 
-def list_never_reached(calls: Iterable[Call]) -> str:
+def describe_unreached(calls: Iterable[Call]) -> str:
     """Return which provider the agent could not reach and why, of calls in order; empty if none, or if a retry was
     answered.
 
@@ -178,8 +178,10 @@ def list_never_reached(calls: Iterable[Call]) -> str:
     return next(reversed(lost.values()), "")
 
 
-def _read_unused(value: Mapping[str, Any]) -> Unused:
-    return Unused(int(value.get("id") or 0), str(value.get("operation") or ""), value.get("model"), value.get("text"))
+def _read_unused(value: Mapping[str, Any]) -> UnusedRecording:
+    return UnusedRecording(
+        int(value.get("id") or 0), str(value.get("operation") or ""), value.get("model"), value.get("text")
+    )
 
 
 LONGEST = 300
@@ -189,7 +191,7 @@ SHOWN = 5
 _UNSEEN = late(r"[^\x20-\x7e\xa0-\U0010ffff]")
 
 
-def add_reports(reports: Iterable[Report]) -> Report:
+def sum_reports(reports: Iterable[Report]) -> Report:
     """Add reports up; tokens and money of all, unused recordings one after the other."""
     found = Report("", "", unused=())
     for each in reports:
@@ -198,13 +200,9 @@ def add_reports(reports: Iterable[Report]) -> Report:
     return found
 
 
-def one_line(report: Report) -> str:
+def format_counts(report: Report) -> str:
     """Return ``3 hits, 1 miss, 0 recorded; $0.0012 not spent``."""
-    counts = [
-        describe_hits(report),
-        format_count(report.misses, "miss", "misses"),
-        f"{report.recorded} recorded",
-    ]
+    counts = [describe_hits(report), format_count(report.misses, "miss", "misses"), f"{report.recorded} recorded"]
     more = {
         "passed": report.passed,
         "refused": report.refused,
@@ -226,7 +224,7 @@ def one_line(report: Report) -> str:
     return "; ".join(filter(None, [", ".join(counts), ", ".join(money)]))
 
 
-def first_lines(texts: Sequence[str], prefix: str = "  ") -> list[str]:
+def list_miss_lines(texts: Sequence[str], prefix: str = "  ") -> list[str]:
     """Return the first line of each miss, equal ones once with their number; at most a handful."""
     firsts: dict[str, int] = {}
     for text in texts:

@@ -36,12 +36,12 @@ def gather_run_variables(
     """Return what is true of a child in `cwd`; `now`: aware time, default now; `git` adds branch, status, commits."""
     here = (now or datetime.now(UTC)).astimezone(_find_time_zone(env))
     day, utc = here.strftime("%Y-%m-%d"), here.astimezone(UTC).strftime("%Y-%m-%d")
-    found: Declared = [_path_variables("cwd", _named_folder(cwd, env))]
-    found.append(_path_variables("home", Path(env.get("HOME") or env.get("USERPROFILE") or Path.home())))
-    found.append(_path_variables("tmp", Path(env.get("TMPDIR") or tempfile.gettempdir())))
+    found: Declared = [_build_path_variables("cwd", _find_logical_cwd(cwd, env))]
+    found.append(_build_path_variables("home", Path(env.get("HOME") or env.get("USERPROFILE") or Path.home())))
+    found.append(_build_path_variables("tmp", Path(env.get("TMPDIR") or tempfile.gettempdir())))
     found.append({"name": "date", "value": day} | ({"other": utc} if utc != day else {}))
     words = {
-        "user": env.get("USER") or env.get("LOGNAME") or _user_name(),
+        "user": env.get("USER") or env.get("LOGNAME") or _find_user_name(),
         "host": socket.gethostname(),
         "timezone": env.get("TZ") or here.tzname() or "",
         "shell": env.get("SHELL", "").rpartition("/")[2],
@@ -73,7 +73,7 @@ def _find_time_zone(env: Mapping[str, str]) -> ZoneInfo | None:
         return None
 
 
-def _named_folder(cwd: Path, env: Mapping[str, str]) -> Path:
+def _find_logical_cwd(cwd: Path, env: Mapping[str, str]) -> Path:
     """Return the folder as its shell calls it: through its links, where PWD says so."""
     with suppress(OSError):
         said = Path(env.get("PWD", ""))
@@ -82,12 +82,12 @@ def _named_folder(cwd: Path, env: Mapping[str, str]) -> Path:
     return cwd
 
 
-def _path_variables(name: str, path: Path) -> dict[str, str]:
+def _build_path_variables(name: str, path: Path) -> dict[str, str]:
     plain, real = os.path.abspath(path), os.path.realpath(path)  # noqa: PTH100 - Path.resolve follows links
     return {"name": name, "value": plain} | ({"other": real} if real != plain else {})
 
 
-def _user_name() -> str:
+def _find_user_name() -> str:
     try:
         return getpass.getuser()
     except (OSError, KeyError, ImportError):  # a container may run under a number without a name
@@ -97,18 +97,18 @@ def _user_name() -> str:
 def _read_git_state(cwd: Path) -> Declared:
     if not any((folder / ".git").exists() for folder in (cwd, *cwd.parents)):
         return []
-    status = _ask_git(cwd, "status", "--short")
-    who = _ask_git(cwd, "var", "GIT_AUTHOR_IDENT")  # Ann Smith <ann@example.com> 1795000000 +0000
+    status = _run_git(cwd, "status", "--short")
+    who = _run_git(cwd, "var", "GIT_AUTHOR_IDENT")  # Ann Smith <ann@example.com> 1795000000 +0000
     found = {
         "git_user": who and " ".join(who.split(" ")[:-2]),
-        "git_branch": _ask_git(cwd, "branch", "--show-current"),
+        "git_branch": _run_git(cwd, "branch", "--show-current"),
         "git_status": None if status is None else status or "(clean)",
-        "git_commits": _ask_git(cwd, "log", "--oneline", "-n", str(_COMMITS)),
+        "git_commits": _run_git(cwd, "log", "--oneline", "-n", str(_COMMITS)),
     }
     return [{"name": name, "value": value[:10_000]} for name, value in found.items() if value]
 
 
-def _ask_git(cwd: Path, *words: str) -> str | None:
+def _run_git(cwd: Path, *words: str) -> str | None:
     try:
         done = subprocess.run(
             ["git", "-c", "core.fsmonitor=false", *words],  # noqa: S607 - the user's own git
@@ -125,7 +125,7 @@ def _ask_git(cwd: Path, *words: str) -> str | None:
     return done.stdout.strip("\n") if done.returncode == 0 else None
 
 
-def read_run_variables(given: list[str]) -> Declared:
+def parse_run_variables(given: list[str]) -> Declared:
     """Read what was typed as ``NAME=VALUE``. Raises SettingsError: it is something else."""
     from llmproxy.core.bindings.run_variables import BadRunVariable, check_run_variable
     from llmproxy.errors import SettingsError, unsign_text
@@ -147,7 +147,7 @@ _ZONES = ("Pacific/Kiritimati", "Etc/GMT+12")
 """Twenty-six hours apart: in one of them it is always another day than any that is given."""
 
 
-def zone_of_another_day(day: str, now: datetime | None = None) -> str:
+def find_other_day_zone(day: str, now: datetime | None = None) -> str:
     """Return a time zone in which it is not that day (``2026-11-22``), so another hour too; empty if none is known."""
     moment = now or datetime.now(UTC)
     for name in _ZONES:

@@ -2,8 +2,8 @@
 
     plan_trials(calls, kinds) -> Trial ...      which faults can be done to which calls of an undisturbed run
     run it, each time with one                `sweep_command` for a command; suites do it themselves
-    find(trial, went, baseline) -> Finding    what the agent made of it: recovered, went on, gave up, hung ...
-    sweep_lines(findings)                        the table
+    judge_trial(trial, went, baseline)        what the agent made of it: recovered, went on, gave up, hung ...
+    format_findings(findings)                 the table
 
 Pure: what the agent made of a fault is read off what it said, how it ended and which calls it made, compared with
 undisturbed runs. `select_kinds` reads what stands behind `--faults sweep:`.
@@ -41,7 +41,7 @@ class Trial(NamedTuple):
     """As a session takes it."""
 
     @property
-    def again(self) -> str:
+    def label(self) -> str:
         return f"{self.kind.name}@{self.number}"
 
 
@@ -61,7 +61,7 @@ def select_kinds(asked: str) -> list[FaultKind]:
 
 def plan_trials(calls: Sequence[Call], kinds: Sequence[FaultKind]) -> list[Trial]:
     """Return a trial for each kind of fault and each call from a recording to which it can be done."""
-    found = list(_find_answered(calls))
+    found = list(_list_answered_calls(calls))
     return [
         Trial(kind, number, each.key or "", each.occurrence or 1, _build_rule(kind, each))
         for kind in kinds
@@ -70,7 +70,7 @@ def plan_trials(calls: Sequence[Call], kinds: Sequence[FaultKind]) -> list[Trial
     ]
 
 
-def _find_answered(calls: Sequence[Call]) -> Iterator[tuple[Call, Asked]]:
+def _list_answered_calls(calls: Sequence[Call]) -> Iterator[tuple[Call, Asked]]:
     """Yield the agent's calls that recordings answered, each also as rules see it."""
     for each in calls:
         made = next(iter(read_interactions([each])), None)
@@ -130,7 +130,7 @@ class SweepFinding(NamedTuple):
     """The agent breaks; False for what a sound one does too."""
 
     @property
-    def mark(self) -> str:
+    def severity_mark(self) -> str:
         """``!`` for what breaks the agent, ``?`` for what this recording cannot say, else a space."""
         return "!" if self.weak else "?" if self.outcome in (SweepOutcome.WENT_ON, SweepOutcome.UNMET) else " "
 
@@ -140,14 +140,14 @@ LONGEST = 120
 _NUMBERS = re.compile(r"[0-9]+")
 
 
-def rename_bound(calls: Sequence[Call], bound: set[int | None]) -> list[Call]:
+def rekey_bound(calls: Sequence[Call], bound: set[int | None]) -> list[Call]:
     """Give bound hits the key of their recording: their own is another in each run. `bound` keeps which were bound."""
     bound |= {call.interaction for call in calls if call.bound}
     named = {call.key: f"#{call.interaction}" for call in calls if call.interaction in bound}
     return [call._replace(key=named.get(call.key, call.key)) for call in calls]
 
 
-def find_effect(trial: Trial, went: SweepRun, baseline: Sequence[SweepRun]) -> SweepFinding:
+def judge_trial(trial: Trial, went: SweepRun, baseline: Sequence[SweepRun]) -> SweepFinding:
     """Compare with `baseline`, one undisturbed run or more: where those differ from each other counts for nothing."""
     mine = [call for call in went.calls if call.party == AGENT]
     before = [call for call in baseline[0].calls if call.party == AGENT]
@@ -161,11 +161,11 @@ def find_effect(trial: Trial, went: SweepRun, baseline: Sequence[SweepRun]) -> S
         return SweepFinding(
             trial,
             SweepOutcome.WENT_ON,
-            f"to a request that is not recorded, at {_describe_place(mine, missed)}",
+            f"to a request that is not recorded, at {_describe_missed_call(mine, missed)}",
             weak=False,
         )
     if went.failed:
-        return SweepFinding(trial, SweepOutcome.GAVE_UP, short(went.failed), weak=trial.kind.again or went.crashed)
+        return SweepFinding(trial, SweepOutcome.GAVE_UP, shorten(went.failed), weak=trial.kind.again or went.crashed)
     wrong = (
         went.wrong
         or _describe_left_out(trial, mine, before)
@@ -186,7 +186,7 @@ def _describe_recovery(retries: int, seconds: float) -> str:
     return f"{times}, +{max(0.0, seconds):.1f} s"
 
 
-def _describe_place(mine: Sequence[Call], missed: Call) -> str:
+def _describe_missed_call(mine: Sequence[Call], missed: Call) -> str:
     """Return which call of the agent a miss is, retries left out; those of tools have numbers of their own."""
     calls = [call for call in mine if call.channel is missed.channel]
     answered: dict[str | None, int] = {}
@@ -241,7 +241,7 @@ def _quote_text(text: str) -> str:
     return text if text == "nothing" else repr(text if len(text) <= LONGEST // 2 else text[: LONGEST // 2] + "...")
 
 
-def short(text: str) -> str:
+def shorten(text: str) -> str:
     """Return a message on one line of moderate length."""
     line = " ".join("".join(char if char.isprintable() else " " for char in text).split())
     return line if len(line) <= LONGEST else line[: LONGEST - 3] + "..."
@@ -255,7 +255,7 @@ _GROUP = re.compile(r"^ *[|+](?: |-+.*$)", re.MULTILINE)
 """What stands before each line of a group of Python's exceptions."""
 
 
-def last_words(stdout: str, stderr: str, code: int) -> tuple[str, bool]:
+def final_message(stdout: str, stderr: str, code: int) -> tuple[str, bool]:
     """Return with which message a command gave up, and whether that is an error that nobody caught."""
     crashed = _TRACE.search(stderr) is not None
     text = _GROUP.sub("", stderr.strip() or stdout.strip())
@@ -266,7 +266,7 @@ def last_words(stdout: str, stderr: str, code: int) -> tuple[str, bool]:
     return said, crashed
 
 
-def sweep_lines(findings: Sequence[SweepFinding]) -> list[str]:
+def format_findings(findings: Sequence[SweepFinding]) -> list[str]:
     return align_rows([("fault", "call", "", "what the agent did"), *_build_rows(findings)])
 
 
@@ -277,7 +277,7 @@ def _build_rows(findings: Sequence[SweepFinding]) -> Iterator[tuple[str, str, st
             yield (
                 kind,
                 _format_ranges([each.trial.number for each in found]),
-                found[0].mark,
+                found[0].severity_mark,
                 _merge_outcomes(said, found),
             )
 
@@ -306,7 +306,7 @@ def _format_ranges(numbers: Sequence[int]) -> str:
     return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
-def sweep_summary(findings: Sequence[SweepFinding], typed: str) -> list[str]:
+def summarize_findings(findings: Sequence[SweepFinding], typed: str) -> list[str]:
     """Return what the sweep comes to; `typed` is the command behind ``--faults X``."""
     counts = Counter(each.outcome for each in findings)
     weak = [each for each in findings if each.weak]
@@ -315,7 +315,7 @@ def sweep_summary(findings: Sequence[SweepFinding], typed: str) -> list[str]:
     if not findings:
         return lines
     if not weak:
-        unsure = list(dict.fromkeys(each.trial.again for each in findings if each.mark == "?"))
+        unsure = list(dict.fromkeys(each.trial.label for each in findings if each.severity_mark == "?"))
         if not unsure:
             return [*lines, "None of them breaks the agent."]
         lines.append(f"None of them surely breaks the agent. Unknown, for want of recordings: {', '.join(unsure)}")
@@ -323,10 +323,10 @@ def sweep_summary(findings: Sequence[SweepFinding], typed: str) -> list[str]:
     kinds = list(dict.fromkeys(each.trial.kind.name for each in weak))
     lines.append(f"{len(weak)} of them break{'s' if len(weak) == 1 else ''} the agent: {', '.join(kinds)}")
     first = weak[0].trial
-    return [*lines, f"A robust agent {first.kind.sound}.", f"Run one alone: {typed.replace('FAULT', first.again)}"]
+    return [*lines, f"A robust agent {first.kind.sound}.", f"Run one alone: {typed.replace('FAULT', first.label)}"]
 
 
-def sweep_to_json(findings: Sequence[SweepFinding]) -> list[dict[str, Any]]:
+def findings_to_json(findings: Sequence[SweepFinding]) -> list[dict[str, Any]]:
     return [
         {
             "kind": each.trial.kind.name,

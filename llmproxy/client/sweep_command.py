@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 
 from llmproxy.amounts import format_count, seconds
 from llmproxy.client.control import ControlError
-from llmproxy.client.process import Attached, attach, exit_code
-from llmproxy.client.sweep import SweepFinding, SweepRun, Trial, find_effect, last_words, plan_trials, rename_bound
+from llmproxy.client.process import AttachedProxy, attach, to_exit_code
+from llmproxy.client.sweep import SweepFinding, SweepRun, Trial, final_message, judge_trial, plan_trials, rekey_bound
 from llmproxy.core.faults import FaultKind
 from llmproxy.errors import Exit, MachineError
 
@@ -34,7 +34,7 @@ PATIENCE, TIMES = 20.0, 5.0
 """A run may take so many seconds, or so many times what it takes undisturbed, whichever is more."""
 
 
-class NoSweep(MachineError):
+class SweepImpossible(MachineError):
     """The undisturbed run is none to compare with."""
 
     code = "llmproxy_sweep"
@@ -53,7 +53,7 @@ class SweepTarget:
     options: Sequence[str]
     """Of ``llmproxy start``."""
     env: Mapping[str, str]
-    open: Callable[[Attached, int, Mapping[str, Any]], OpenedRun]
+    open: Callable[[AttachedProxy, int, Mapping[str, Any]], OpenedRun]
     """Opens the nth session at the proxy, with faults."""
     kinds: Sequence[FaultKind]
     jobs: int = 1
@@ -79,7 +79,7 @@ class Sweep:
         self.baseline: list[SweepRun] = []
 
     def run(self) -> list[SweepFinding]:
-        """Do all of it. Raises NoSweep, MachineError; KeyboardInterrupt leaves in `findings` what was found so far."""
+        """Raises SweepImpossible, MachineError; KeyboardInterrupt leaves in `findings` what was found so far."""
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="llmproxy-sweep-")))
             options, env, log = self._swept.options, self._swept.env, folder / "proxy.log"
@@ -102,11 +102,11 @@ class Sweep:
         return self.findings
 
     def _run_undisturbed(self) -> SweepRun:
-        """Return an undisturbed run, which must be sound. Raises NoSweep."""
+        """Return an undisturbed run, which must be sound. Raises SweepImpossible."""
         went = self._run_once({})
         missed = next((call for call in went.calls if call.miss), None)
         if missed is not None:
-            error = NoSweep(
+            error = SweepImpossible(
                 f"undisturbed, the command asks what is not recorded (call {missed.seq}): there is nothing to compare "
                 "with.",
                 hint=f"{missed.note.partition(chr(10))[0]}\nRecord it first: {self._swept.record}",
@@ -114,13 +114,13 @@ class Sweep:
             error.exit_code = Exit.MISS
             raise error
         if not went.calls:
-            raise NoSweep(
+            raise SweepImpossible(
                 "undisturbed, the command asked the proxy nothing: there is no call to break.",
                 hint="llmproxy doctor -- COMMAND",
             )
         if went.hung or went.failed:
             said = f"did not end within {seconds(went.seconds)}" if went.hung else f"fails: {went.failed}"
-            raise NoSweep(f"undisturbed, the command {said}; a sweep needs one that ends well.")
+            raise SweepImpossible(f"undisturbed, the command {said}; a sweep needs one that ends well.")
         return went
 
     def _compare_undisturbed(self, jobs: int) -> int:
@@ -129,7 +129,7 @@ class Sweep:
         with ThreadPoolExecutor(jobs) as pool:
             try:
                 more = list(pool.map(lambda _: self._run_undisturbed(), range(jobs)))
-            except NoSweep:
+            except SweepImpossible:
                 if jobs == 1:
                     raise
                 more = []
@@ -140,7 +140,7 @@ class Sweep:
             self.baseline += more
             return jobs
         if jobs == 1:
-            raise NoSweep("two undisturbed runs ask differently: what a fault does cannot be told from that.")
+            raise SweepImpossible("two undisturbed runs ask differently: what a fault does cannot be told from that.")
         self._swept.tell("sweep: several runs at once disturb each other; one at a time, then")
         return self._compare_undisturbed(1)
 
@@ -158,7 +158,7 @@ class Sweep:
                 raise
 
     def _run_trial(self, trial: Trial) -> SweepFinding:
-        return find_effect(trial, self._run_once({"faults": [trial.rule]}), self.baseline)
+        return judge_trial(trial, self._run_once({"faults": [trial.rule]}), self.baseline)
 
     def _run_once(self, faults: Mapping[str, Any]) -> SweepRun:
         control = self._proxy.control
@@ -167,11 +167,11 @@ class Sweep:
             since = time.monotonic()
             code, out, err, hung = self._run_child(opened)
             seconds = time.monotonic() - since
-            calls = rename_bound(control.calls(opened.name), self._bound)
+            calls = rekey_bound(control.calls(opened.name), self._bound)
         finally:
             with suppress(ControlError):
                 control.close(opened.name)
-        failed, crashed = last_words(out, err, code) if code else ("", False)
+        failed, crashed = final_message(out, err, code) if code else ("", False)
         return SweepRun(calls=calls, seconds=seconds, said=out, failed=failed, crashed=crashed, hung=hung)
 
     def _run_child(self, opened: OpenedRun) -> tuple[int, str, str, bool]:
@@ -199,7 +199,7 @@ class Sweep:
                 out, err = popen.communicate()
         finally:
             self._children.discard(popen)
-        return exit_code(popen.returncode), _decode_tail(out), _decode_tail(err), hung
+        return to_exit_code(popen.returncode), _decode_tail(out), _decode_tail(err), hung
 
     def _kill_children(self) -> None:
         with self._guard:

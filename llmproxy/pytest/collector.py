@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from llmproxy.advice import quote_word, suggest_command
 from llmproxy.calls import find_forbidden
 from llmproxy.client.control import ControlError
-from llmproxy.client.reports import Report, add_reports, one_line, shorten_miss
+from llmproxy.client.reports import Report, format_counts, shorten_miss, sum_reports
 from llmproxy.errors import Exit, SettingsError
 from llmproxy.pytest.options import BASELINE, MODE, rerun_command
 from llmproxy.pytest.scenario_runs import SCENARIOS
@@ -92,7 +92,7 @@ class Collector:
         if report.when == "call" and report.passed:
             self.passed.add(report.nodeid)
         if value := getattr(report, ATTRIBUTE, None):
-            self.done.append((report.nodeid, Report.of(value)))
+            self.done.append((report.nodeid, Report.from_json(value)))
         if parcel := getattr(report, SCENARIOS, None):
             self.runs += parcel["runs"]
             self.events += parcel["events"]
@@ -103,7 +103,7 @@ class Collector:
                 self._tests.setdefault(report.nodeid, []).extend(
                     {**run["result"], "cost_usd": run["cost_usd"]} for run in parcel["runs"]
                 )
-            self.done += [(report.nodeid, Report.of(wire)) for wire in parcel["wires"]]
+            self.done += [(report.nodeid, Report.from_json(wire)) for wire in parcel["wires"]]
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """Write the scenario reports asked for; keep what `llmproxy test --trend` and `llmproxy label` read."""
@@ -151,7 +151,7 @@ class Collector:
 
     def _find_forbidden(self, session: pytest.Session) -> None:
         """End with the code of what --fail-on-carried or --fail-on-stale forbids."""
-        total = add_reports(report for _, report in self.done)
+        total = sum_reports(report for _, report in self.done)
         carried, stale = self.fails_on() if total.carried or total.stale else (False, False)
         forbidden = find_forbidden(total, carried=carried, stale=stale)
         if forbidden and session.exitstatus == Exit.OK:
@@ -226,8 +226,8 @@ class Collector:
             terminalreporter.write_line(line)
         for line in self._list_views():
             terminalreporter.write_line(line)
-        total = add_reports(report for _, report in self.done)
-        terminalreporter.write_line(f"{tests} {'test' if tests == 1 else 'tests'}: {one_line(total)}")
+        total = sum_reports(report for _, report in self.done)
+        terminalreporter.write_line(f"{tests} {'test' if tests == 1 else 'tests'}: {format_counts(total)}")
         for line in self.accepted(total.carried_names) if total.carried else ():
             terminalreporter.write_line(f"carried: {line}")
         if self._forbidden:
@@ -249,8 +249,8 @@ class Collector:
         for test, report in self.done:
             if report.failed:
                 yield f"{test}: {report.failed} answers could not be recorded: its cassette is incomplete"
-            if report.left_as_it_was:
-                yield f"{test}: {report.left_as_it_was}"
+            if report.why_not_replaced:
+                yield f"{test}: {report.why_not_replaced}"
             if report.unfiled:
                 yield f"{test}: {report.unfiled}"
             if report.served_failures:

@@ -25,7 +25,7 @@ import pytest
 
 from llmproxy.client.environment import in_ci
 from llmproxy.client.host import HOST
-from llmproxy.client.process import attach_running
+from llmproxy.client.process import find_running_url
 from llmproxy.errors import LLMProxyError, sign_text
 from llmproxy.protocol import OFFLINE, Mode, Update
 from llmproxy.pytest.collector import ATTRIBUTE, Collector, hide_libraries, miss_sections, misses_of, unwrap_misses
@@ -259,7 +259,7 @@ def _tested_store(config: pytest.Config, run: _PluginRun, *, suites: bool) -> Pa
     """Return the store of what was tested; None where a running proxy has another one."""
     before = nullcontext(os.environ) if run.shared is None else run.shared.aside()  # the proxy that we named is ours
     with before as env:
-        if attach_running(env):
+        if find_running_url(env):
             return None
         return _make_bench(config, run).store(env) if suites else load({}, env, config.rootpath).settings.store
 
@@ -309,7 +309,7 @@ def _set_up_run(config: pytest.Config) -> None:
     if not is_distributed(config):
         if wanted:
             _prepare_proxy(config, run, mode)
-    elif not attach_running(os.environ):
+    elif not find_running_url(os.environ):
         run.proxies = RunProxies(os.environ, config.rootpath)
         os.environ[RUN_VARIABLE] = run.proxies.address
         run.notes += filter(None, [run.proxies.reserved.notice if wanted else ""])

@@ -21,7 +21,7 @@ from threading import Lock, Thread
 from typing import Any, Self
 
 from llmproxy.client.control import Control, ControlError
-from llmproxy.client.process import Command, Proxy, find_command, spawn_proxy
+from llmproxy.client.process import Proxy, ProxyCommand, find_proxy_command, spawn_proxy
 from llmproxy.errors import MachineError
 from llmproxy.protocol import DEFAULT_HOST, UPDATE_VARIABLE
 
@@ -35,14 +35,14 @@ class OwnProxy:
         self._env, self._folder = env, folder
         self._place: socket.socket | None = None
         self._process: Proxy | None = None
-        self._found: Command | None = None
+        self._found: ProxyCommand | None = None
         """How it is called, where that is known."""
 
     @property
     def notice(self) -> str:
         """What is to be read before it starts: that it may be downloaded first; mostly nothing."""
         with suppress(MachineError):  # said to the first test that needs a proxy
-            self._found = find_command(self._env)
+            self._found = find_proxy_command(self._env)
         return self._found.notice if self._found else ""
 
     def reserve(self) -> str:
@@ -61,7 +61,7 @@ class OwnProxy:
             words += ["--port", str(self._place.getsockname()[1])]
             if platform.system() != "Linux":  # elsewhere nobody else may bind what we hold
                 self._place.close()
-        found = replace(self._found or find_command(self._env), notice="")  # said in the header
+        found = replace(self._found or find_proxy_command(self._env), notice="")  # said in the header
         env = {**self._env, **({UPDATE_VARIABLE: update} if update else {})}
         self._process = spawn_proxy(found, words, env, cwd=self._folder, started_by=typed)
 
@@ -69,14 +69,14 @@ class OwnProxy:
         """Return where it serves. Raises MachineError, with what it said: it does not, or no longer."""
         if (process := self._process) is None:
             raise MachineError("the proxy of this run was ended.")
-        if process.url and not process.alive:
-            raise MachineError(f"the proxy ended with {process.popen.returncode}:\n{process.said[-2000:].strip()}")
+        if process.url and not process.is_alive:
+            raise MachineError(f"the proxy ended with {process.popen.returncode}:\n{process.log_text[-2000:].strip()}")
         return process.url or process.wait_ready()
 
     def end(self) -> None:
         if self._process is not None:
             self._process.end()
-            self._process.forget()
+            self._process.delete_logs()
             self._process = None
         if self._place is not None:
             self._place.close()

@@ -21,8 +21,8 @@ from urllib.parse import urlsplit
 
 from llmproxy.calls import Call
 from llmproxy.client.control import ConnectionPool, Control, session_url
-from llmproxy.client.environment import EnvironmentPlan, plan
-from llmproxy.client.process import TOKEN_VARIABLE, attach_running
+from llmproxy.client.environment import EnvironmentPlan, plan_env
+from llmproxy.client.process import TOKEN_VARIABLE, find_running_url
 from llmproxy.client.reports import Report
 from llmproxy.client.run_variables import gather_run_variables
 from llmproxy.errors import MachineError
@@ -143,7 +143,7 @@ class SharedSession:
         name it (``task.id`` at ``task_id``), or where `tool` and `path` (``$.items[*].id``) say.
         """
         said = {"name": name, "value": str(value), "tool": tool, "path": path}
-        self._control.declare(self.name, [{key: text for key, text in said.items() if text}])
+        self._control.declare_run_variables(self.name, [{key: text for key, text in said.items() if text}])
 
     def reset(self) -> Report:
         """Let the test walk its cassette from the start again."""
@@ -186,7 +186,7 @@ class Shared:
     def prepare(self) -> EnvironmentPlan:
         """Find an address for the proxy and set the environment; starts nothing."""
         self._before = dict(self.env)
-        self.url, notice = attach_running(self.env), ""
+        self.url, notice = find_running_url(self.env), ""
         if not self.url and self.asked is not None:
             self.url, self._proxy = self.asked.url, self.asked
         elif not self.url:
@@ -200,7 +200,7 @@ class Shared:
 
     def _plan_environment(self, key_names: Sequence[str] | None) -> EnvironmentPlan:
         aws = (Path.home() / ".aws").is_dir()
-        return plan(self.url, self.name, self.env, replay=self.replay, aws_files=aws, key_names=key_names)
+        return plan_env(self.url, self.name, self.env, replay=self.replay, aws_files=aws, key_names=key_names)
 
     def _keep_keys(self, wanted: Sequence[str] | None) -> None:
         """Let placeholders stand for the keys that a recorded test needed, so that a program that goes by them chooses
@@ -228,7 +228,7 @@ class Shared:
             sample=asked.sample, run_variables=self._list_run_variables(asked), bind=asked.bind, faults=asked.faults,
             live=asked.live, patience=BUSY,
         )  # fmt: skip
-        self._keep_keys(opened.key_names if opened.offline else None)
+        self._keep_keys(opened.key_names if opened.is_offline else None)
         if isinstance(self._proxy, AskedProxy):
             self._proxy.announce_session(opened.name)
         return SharedSession(opened.name, opened.cassette, opened.mode, session_url(self.url, opened.name), control)
@@ -355,7 +355,7 @@ class SuiteBench:
         return self._url
 
     def _start_proxy(self, env: Mapping[str, str]) -> str:
-        if url := attach_running(env):
+        if url := find_running_url(env):
             Control(url, token=env.get(TOKEN_VARIABLE, "")).health()
             return url
         words = self._proxy_options(env)
@@ -390,7 +390,7 @@ class SuiteBench:
     def files(self, env: Mapping[str, str]) -> tuple[Path, Path] | None:
         """Return the store, and the folder of the cassettes' files; None of a running proxy, and of a server."""
         known = load({}, env, self.root)
-        if attach_running(env) or find_store_server(known.settings.store) is not None:
+        if find_running_url(env) or find_store_server(known.settings.store) is not None:
             return None
         said = None if known.is_default("cassette_dir") else known.settings.cassette_dir
         return self.store(env), self.root / (self.cassette_dir or said or CASSETTES)

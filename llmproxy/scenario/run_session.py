@@ -25,10 +25,17 @@ from functools import cache, partial
 from typing import Any, Protocol, Self
 
 from llmproxy.calls import Call
-from llmproxy.client.control import CONFLICT, PAUSE, ConnectionPool, Control, ControlError, ProxyGone
-from llmproxy.client.environment import upstreams_of
+from llmproxy.client.control import CONFLICT, PAUSE, ConnectionPool, Control, ControlError, ProxyUnreachable
+from llmproxy.client.environment import find_upstreams
 from llmproxy.client.host import HOST
-from llmproxy.client.process import TOKEN_VARIABLE, Proxy, attach_running, find_command, reachable, spawn_proxy
+from llmproxy.client.process import (
+    TOKEN_VARIABLE,
+    Proxy,
+    find_proxy_command,
+    find_running_url,
+    reachable_url,
+    spawn_proxy,
+)
 from llmproxy.client.reports import Miss, Report
 from llmproxy.errors import SettingsError
 from llmproxy.protocol import AGENT, PARTY_HEADER, SESSION_HEADER
@@ -95,7 +102,7 @@ class RunSession:
         self.mode = opened.mode
         self.opened = opened
         """What it came to when it was opened: `unused` says whether anything is recorded."""
-        self.llm = LLM(self.proxy, self.name, replay=opened.offline, key_names=opened.key_names)
+        self.llm = LLM(self.proxy, self.name, replay=opened.is_offline, key_names=opened.key_names)
         self._llms = {AGENT: self.llm}
         self.interrupted = False
         """Whether the run ends before its end, so that mode `once` records it anew."""
@@ -123,7 +130,7 @@ class RunSession:
                 f"{cassette!r} cannot name a session of a run: the name travels in a header, which takes ASCII only."
             )
         control = Control(proxy, token=token or os.environ.get(TOKEN_VARIABLE, ""), pool=_CONNECTIONS)
-        towards = upstreams_of(outside(), control.url) | dict(upstreams or {})
+        towards = find_upstreams(outside(), control.url) | dict(upstreams or {})
         how: dict[str, Any] = {
             "sample": sample,
             "mode": mode,
@@ -304,12 +311,12 @@ async def _open_session(control: Control, name: str, how: Mapping[str, Any], pat
             if not opening.cancelled() and opening.exception() is None:
                 await wait_despite_cancel(asyncio.to_thread(control.close, name, complete=False))
             raise
-        except ProxyGone as error:
+        except ProxyUnreachable as error:
             said = (
                 "Start it with `llmproxy start`, or take LLMPROXY_URL out of the environment (in Python also: "
                 "proxy=False)."
             )
-            raise ProxyGone(error.message, hint=said) from error.__cause__
+            raise ProxyUnreachable(error.message, hint=said) from error.__cause__
         except ControlError as error:
             if error.status != CONFLICT or time.monotonic() >= deadline:
                 raise
@@ -329,15 +336,15 @@ class _OwnProxy:
     def proxy_url(self, env: Mapping[str, str]) -> str:
         """Return its address; started now if it does not run."""
         with self._guard:
-            if self._process is None or not self._process.alive:
-                self._process = spawn_proxy(find_command(env), ("--allow-live",), env)
+            if self._process is None or not self._process.is_alive:
+                self._process = spawn_proxy(find_proxy_command(env), ("--allow-live",), env)
                 atexit.register(self.end_proxy)
                 try:
                     self._process.wait_ready()
                 except BaseException:
                     self._process = None
                     raise
-            return reachable(self._process.url)
+            return reachable_url(self._process.url)
 
     def end_proxy(self) -> None:
         with self._guard:
@@ -366,9 +373,9 @@ def choose_proxy(
     """
     chosen = next((each for each in (run_proxy, configured) if each is not None), None)
     if chosen is None:
-        return attach_running(env) or None
+        return find_running_url(env) or None
     if chosen is True:
-        return attach_running(env) or _OWN.proxy_url(env)
+        return find_running_url(env) or _OWN.proxy_url(env)
     return chosen.strip().rstrip("/") or None if isinstance(chosen, str) else None
 
 

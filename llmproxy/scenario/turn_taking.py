@@ -24,7 +24,7 @@ from urllib.parse import unquote, urlsplit
 from weakref import WeakValueDictionary
 
 from llmproxy.client.control import Control, ControlError
-from llmproxy.client.environment import BASE_URLS, URL_VARIABLE, is_proxy_url, plan
+from llmproxy.client.environment import BASE_URLS, URL_VARIABLE, is_proxy_url, plan_env
 from llmproxy.errors import MachineError
 from llmproxy.protocol import AGENT, DEFAULT_SESSION, SESSION_PREFIX
 
@@ -137,7 +137,7 @@ async def process_turn(
         sources = own_sessions(env, control.url) or (process_session(),)
         for source in sources if session is not None else ():
             await steps.bind_process(source, patience)
-        made = plan(control.url, sources[0], env, replay=replay, key_names=key_names)
+        made = plan_env(control.url, sources[0], env, replay=replay, key_names=key_names)
         changes = made.changes | dict.fromkeys(made.dropped)
         changes.pop(URL_VARIABLE)  # by it other runs, which start meanwhile, find their proxy
         steps.point_environment(env, changes)

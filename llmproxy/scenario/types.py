@@ -18,7 +18,7 @@ from typing import Annotated, Any, ClassVar, Self
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SkipValidation, field_validator, model_validator
 
 from llmproxy.client.control import session_url
-from llmproxy.client.environment import BASE_URLS, URL_VARIABLE, EnvironmentPlan, plan
+from llmproxy.client.environment import BASE_URLS, URL_VARIABLE, EnvironmentPlan, plan_env
 from llmproxy.protocol import AGENT, PARTY_HEADER, SESSION_HEADER
 from llmproxy.report.events import Criterion, PartyUse, Status
 from llmproxy.trace.observing.tools import ToolUse
@@ -74,7 +74,7 @@ class LLM:
 
     def environment(self, env: Mapping[str, str]) -> dict[str, str]:
         """Return a whole environment for an agent in another process, made from `env`."""
-        return self._plan_environment(env).applied_to(env)
+        return self._plan_environment(env).apply_to(env)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, for an agent that is told in a message."""
@@ -88,7 +88,7 @@ class LLM:
         }
 
     def _plan_environment(self, env: Mapping[str, str]) -> EnvironmentPlan:
-        return plan(self.proxy, self._session_name(), env, replay=self.replay, key_names=self.key_names)
+        return plan_env(self.proxy, self._session_name(), env, replay=self.replay, key_names=self.key_names)
 
     def _session_name(self) -> str:
         return self.session if self.named is None else self.named()
@@ -98,7 +98,9 @@ class LLM:
 def _list_base_urls(proxy: str, session: str) -> tuple[Mapping[str, str], Mapping[str, str]]:
     """Return base URLs by provider and by variable; an agent is told them with every message."""
     llm = LLM(proxy, session)
-    return {name: llm.base_url(name) for name in _provider_paths()}, plan(proxy, session, {}, replay=False).base_urls
+    return {name: llm.base_url(name) for name in _provider_paths()}, plan_env(
+        proxy, session, {}, replay=False
+    ).base_urls
 
 
 @cache

@@ -18,7 +18,7 @@ from tests.cli.test_run import asking
 from tests.support.process import clean_env, free_port, llmproxy, needed
 from tests.support.proxy import proxy
 
-linux = pytest.mark.skipif(not ProcessMonitor().able, reason="NOT RUN: needs Linux's /proc")
+linux = pytest.mark.skipif(not ProcessMonitor().is_supported, reason="NOT RUN: needs Linux's /proc")
 
 
 def doctor(*words: str, env: Mapping[str, str] | None = None, code: int) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.client.isolated_network import check_supported, parse_allowed_place
+from llmproxy.client.isolated_network import check_isolation, parse_allowed_address
 from llmproxy.errors import MachineError, SettingsError
 from tests.cli.test_run import ASK, run, run_at
 from tests.support.forked import python_itself
@@ -74,7 +74,7 @@ JAVA = 'class A { public static void main(String[] a) throws Exception { new jav
 def _able() -> None:
     """Skip, loudly, where no network namespace can be made."""
     try:
-        check_supported()
+        check_isolation()
     except MachineError as error:
         needed(str(error), rare=True)
 
@@ -173,7 +173,7 @@ def test_without_rights_it_is_refused_in_words(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []  # noqa: PTH208 (names are all that is asked)
 
 
-ABLE = "from llmproxy.client.isolated_network import check_supported; check_supported()"
+ABLE = "from llmproxy.client.isolated_network import check_isolation; check_isolation()"
 
 
 def test_root_of_a_container_without_net_admin_is_able() -> None:
@@ -195,12 +195,12 @@ def test_within_itself_it_is_not_needed(px: Proxy) -> None:
 
 def test_what_is_allowed_is_an_address() -> None:
     """Host and port, or a path; everything else is an error with an example."""
-    assert parse_allowed_place("Db.Example:5432") == ("db.example", 5432)
-    assert parse_allowed_place("[::1]:80") == ("::1", 80)
-    assert parse_allowed_place("/run/x.sock") == "/run/x.sock"
+    assert parse_allowed_address("Db.Example:5432") == ("db.example", 5432)
+    assert parse_allowed_address("[::1]:80") == ("::1", 80)
+    assert parse_allowed_address("/run/x.sock") == "/run/x.sock"
     for wrong in ("db.example", "5432", "db:x", "db:70000", "", "u@db:1"):
         with pytest.raises(SettingsError, match="is no address"):
-            parse_allowed_place(wrong)
+            parse_allowed_address(wrong)
 
 
 @pytest.mark.parametrize(

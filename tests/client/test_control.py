@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from llmproxy.calls import Use
-from llmproxy.client.control import FRESH, ConnectionPool, Control, ControlError, ProxyGone, session_url
-from llmproxy.client.reports import Report, Unused
+from llmproxy.client.control import FRESH, ConnectionPool, Control, ControlError, ProxyUnreachable, session_url
+from llmproxy.client.reports import Report, UnusedRecording
 from llmproxy.trace.reading.recording import open_exchanges
 from tests.provider import Provider, step
 from tests.support.process import free_port
@@ -103,7 +103,7 @@ def test_what_the_proxy_refuses_is_an_error_with_its_words(
 
 def test_nobody_at_the_address_is_said(px: Listening) -> None:
     """The most frequent mistake: no proxy runs."""
-    with pytest.raises(ProxyGone, match="no llmproxy answers at"):
+    with pytest.raises(ProxyUnreachable, match="no llmproxy answers at"):
         Control(f"http://127.0.0.1:{free_port()}").health()
 
 
@@ -117,7 +117,7 @@ def test_another_server_is_not_taken_for_llmproxy() -> None:
     with server(answer) as (port, _):
         control = Control(f"http://127.0.0.1:{port}")
         for ask in (control.health, control.sessions):
-            with pytest.raises(ProxyGone, match="is not llmproxy"):
+            with pytest.raises(ProxyUnreachable, match="is not llmproxy"):
                 ask()
 
 
@@ -131,16 +131,16 @@ def test_a_report_goes_to_json_and_back() -> None:
         misses=1,
         recorded=1,
         saved=Use(cost=Decimal("0.00123")),
-        unused=(Unused(3, "messages", None, "hi"),),
+        unused=(UnusedRecording(3, "messages", None, "hi"),),
         parties={"agent": Use(3, 7, 1, Decimal("0.1"))},
         miss_texts=["no"],
     )
-    assert Report.of(json.loads(json.dumps(report.to_json()))) == report
+    assert Report.from_json(json.loads(json.dumps(report.to_json()))) == report
 
 
 def test_a_report_of_another_version_is_read_as_far_as_it_goes() -> None:
     """The proxy may live in another environment, and be older or newer."""
-    assert Report.of({"name": "a", "news": 1, "cost_spent": "?"}) == Report(name="a", cassette="", sample=0)
+    assert Report.from_json({"name": "a", "news": 1, "cost_spent": "?"}) == Report(name="a", cassette="", sample=0)
 
 
 @pytest.mark.parametrize("mode", ["record", "once", "auto", "passthrough"])
@@ -244,7 +244,7 @@ def test_two_at_once_have_two() -> None:
             assert asked(connection) == HEALTHY
         assert seen == [1, 2, 1]
         for connection in (first, second):
-            pool.give(connection)
+            pool.give_back(connection)
         assert {pool.take("127.0.0.1", port, 7), pool.take("127.0.0.1", port, 7)} == {first, second}
         assert first.sock.gettimeout() == 7
         first.close()
@@ -298,7 +298,7 @@ def test_an_address_without_a_port_is_the_same_place_each_time() -> None:
         connection = HTTPConnection("127.0.0.1", port)
         asked(connection)
         connection.port = 80
-        pool.give(connection)
+        pool.give_back(connection)
         assert pool.take("127.0.0.1", None, 5) is connection
         connection.close()
 
@@ -318,7 +318,7 @@ def test_a_request_that_the_server_drops_is_not_sent_again(kept: bool) -> None:
         control = Control(f"http://127.0.0.1:{port}", pool=pool)
         for _ in range(kept):
             control.health()
-        with pytest.raises(ProxyGone, match="no llmproxy answers"):
+        with pytest.raises(ProxyUnreachable, match="no llmproxy answers"):
             control.reset("s")
         control.health()
         assert seen == ([1, 1, 2] if kept else [1, 2])
@@ -336,7 +336,7 @@ def test_what_the_server_closes_is_not_kept() -> None:
         for _ in range(2):
             connection = pool.take("127.0.0.1", port, 5)
             assert asked(connection) == b"ok"
-            pool.give(connection)
+            pool.give_back(connection)
         assert seen == [1, 2]
 
 
@@ -347,7 +347,7 @@ def test_no_more_are_kept_than_allowed() -> None:
         both = [pool.take("127.0.0.1", port, 5) for _ in range(2)]
         for connection in both:
             asked(connection)
-            pool.give(connection)
+            pool.give_back(connection)
         assert [connection.sock is None for connection in both] == [False, True]
         pool.close()
         assert both[0].sock is None
@@ -366,7 +366,7 @@ def test_servers_that_are_gone_leave_nothing_open() -> None:
     with server(once) as (port, _), server(healthy) as (other, _):
         connection = pool.take("127.0.0.1", port, 5)
         asked(connection)
-        pool.give(connection)
+        pool.give_back(connection)
         assert closed.wait(120)
         pool.take("127.0.0.1", other, 5)
         assert connection.sock is None
@@ -379,7 +379,7 @@ def test_a_forked_child_does_not_speak_where_its_parent_does() -> None:
         pool = ConnectionPool()
         connection = pool.take("127.0.0.1", port, 5)
         asked(connection)
-        pool.give(connection)
+        pool.give_back(connection)
         child = os.fork()
         if not child:
             os._exit(pool.take("127.0.0.1", port, 5).sock is not None)

@@ -10,14 +10,14 @@ import pytest
 from llmproxy.client.doctor import (
     Diagnosis,
     DoctorVerdict,
-    certificates,
+    check_certificates,
+    check_no_proxy,
+    check_processes,
+    check_variables,
     diagnose_traffic,
-    no_proxy,
-    processes,
     resolve_addresses,
-    variables,
 )
-from llmproxy.client.environment import Interception, combine, plan
+from llmproxy.client.environment import Interception, combine_bundles, plan_env
 from llmproxy.client.process_monitor import MonitoredProcess
 from llmproxy.client.reports import Report
 from tests.provider.tls import server_context
@@ -33,9 +33,13 @@ def verdicts(findings: list[Diagnosis]) -> list[str]:
 def test_our_own_environment_is_fine(tmp_path: Path) -> None:
     """What `run` sets is what the doctor wants, interception included."""
     ca = server_context()[1]
-    how = Interception(str(ca), str(combine(ca, [], tmp_path / "bundle.pem")))
-    env = plan(URL, "x", {}, replay=True, interception=how).applied_to({})
-    found = [*variables(env, URL, intercepted=True), *no_proxy(env, URL), *certificates(env, str(ca), time.time())]
+    how = Interception(str(ca), str(combine_bundles(ca, [], tmp_path / "bundle.pem")))
+    env = plan_env(URL, "x", {}, replay=True, interception=how).apply_to({})
+    found = [
+        *check_variables(env, URL, intercepted=True),
+        *check_no_proxy(env, URL),
+        *check_certificates(env, str(ca), time.time()),
+    ]
     assert set(verdicts(found)) == {"ok"}
 
 
@@ -49,7 +53,7 @@ def test_our_own_environment_is_fine(tmp_path: Path) -> None:
 )
 def test_a_variable_that_leads_elsewhere_is_named(env: dict[str, str], words: str) -> None:
     """With its value, and what to type."""
-    bad = [each for each in variables(env, URL) if each.verdict is DoctorVerdict.BAD]
+    bad = [each for each in check_variables(env, URL) if each.verdict is DoctorVerdict.BAD]
     assert words in bad[0].text
     assert bad[0].advice
 
@@ -57,9 +61,9 @@ def test_a_variable_that_leads_elsewhere_is_named(env: dict[str, str], words: st
 def test_a_company_s_proxy_without_an_exception_is_a_trap() -> None:
     """It is asked for 127.0.0.1, and answers with an error of its own."""
     env = {"HTTP_PROXY": "http://corp:3128"}
-    assert verdicts(no_proxy(env, URL)) == ["BAD"]
-    assert verdicts(no_proxy({**env, "no_proxy": "127.0.0.1"}, URL)) == ["ok"]
-    assert verdicts(no_proxy({"HTTPS_PROXY": URL, "NO_PROXY": "*"}, URL)) == ["BAD"]
+    assert verdicts(check_no_proxy(env, URL)) == ["BAD"]
+    assert verdicts(check_no_proxy({**env, "no_proxy": "127.0.0.1"}, URL)) == ["ok"]
+    assert verdicts(check_no_proxy({"HTTPS_PROXY": URL, "NO_PROXY": "*"}, URL)) == ["BAD"]
 
 
 def test_a_bundle_without_our_certificate_is_found(tmp_path: Path) -> None:
@@ -67,10 +71,10 @@ def test_a_bundle_without_our_certificate_is_found(tmp_path: Path) -> None:
     ca, other = server_context()[1], server_context()[1]
     now = time.time()
     env = {"SSL_CERT_FILE": str(other), "CURL_CA_BUNDLE": "/nosuch.pem", "NODE_EXTRA_CA_CERTS": str(ca)}
-    texts = [each.text for each in certificates(env, str(ca), now)]
+    texts = [each.text for each in check_certificates(env, str(ca), now)]
     assert ["lacks" in text or "does not exist" in text for text in texts] == [True, True]
-    assert "expired" in certificates(env, str(ca), now + 1e9)[0].text
-    assert verdicts(certificates({}, str(ca), now)) == verdicts(certificates({}, None, now)) == ["note"]
+    assert "expired" in check_certificates(env, str(ca), now + 1e9)[0].text
+    assert verdicts(check_certificates({}, str(ca), now)) == verdicts(check_certificates({}, None, now)) == ["note"]
 
 
 def test_traffic_is_what_arrived() -> None:
@@ -83,7 +87,7 @@ def test_who_went_past_is_named_with_advice_for_its_runtime() -> None:
     """Not for the shell around it."""
     ours = {"OPENAI_BASE_URL": f"{URL}/v1"}
     seen = {1: MonitoredProcess(1, "/bin/sh", ours, set(), 5), 2: MonitoredProcess(2, "/usr/bin/node", ours, set(), 5)}
-    found = processes(seen, {2: [("1.2.3.4", 443)]}, URL, intercepted=False, arrived=False)
+    found = check_processes(seen, {2: [("1.2.3.4", 443)]}, URL, intercepted=False, arrived=False)
     assert [each.text for each in found] == ["/usr/bin/node (2) went to 1.2.3.4:443 itself, past the proxy"]
     assert all(line.startswith("Node") for line in found[0].advice)
 
@@ -95,14 +99,14 @@ def test_a_process_that_lost_the_variables_is_named() -> None:
         2: MonitoredProcess(2, "b", {}, set(), 1),
         3: MonitoredProcess(3, "c", None, set(), 9),
     }
-    found = processes(seen, {}, URL, intercepted=False, arrived=True)
+    found = check_processes(seen, {}, URL, intercepted=False, arrived=True)
     assert [each.text for each in found] == ["a (1) runs without our variables"]
 
 
 def test_where_nothing_was_seen_the_runtimes_advice_is_all_there_is() -> None:
     """No traffic and no connection: the doctor says what it knows of the programs."""
     seen = {1: MonitoredProcess(1, "sh", None), 2: MonitoredProcess(2, "ruby", None)}
-    found = processes(seen, {}, URL, intercepted=True, arrived=False)
+    found = check_processes(seen, {}, URL, intercepted=True, arrived=False)
     assert [line.partition(",")[0] for line in found[0].advice] == ["Ruby", "Ruby"]
 
 

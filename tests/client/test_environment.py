@@ -16,13 +16,13 @@ from llmproxy.client.environment import (
     BASE_URLS,
     NODE_PRELOAD,
     Interception,
-    combine,
+    combine_bundles,
     describe_certificate_problem,
+    find_upstreams,
     is_proxy_url,
-    java_truststore,
-    plan,
-    preset_bundles,
-    upstreams_of,
+    list_preset_bundles,
+    make_truststore,
+    plan_env,
 )
 from llmproxy.core.providers.routing import route
 from llmproxy.core.providers.table import PROVIDERS
@@ -35,14 +35,14 @@ URL = "http://127.0.0.1:8080"
 
 def test_base_urls_name_the_session_as_one_segment() -> None:
     """A slash, a space or a letter of another script in a name is no part of the path."""
-    assert plan(URL, "a/b ü~2", {}, replay=False).base_urls["OPENAI_BASE_URL"] == f"{URL}/s/a%2Fb%20%C3%BC~2/v1"
-    assert plan(URL + "/", None, {}, replay=False).base_urls["OPENAI_BASE_URL"] == f"{URL}/v1"
+    assert plan_env(URL, "a/b ü~2", {}, replay=False).base_urls["OPENAI_BASE_URL"] == f"{URL}/s/a%2Fb%20%C3%BC~2/v1"
+    assert plan_env(URL + "/", None, {}, replay=False).base_urls["OPENAI_BASE_URL"] == f"{URL}/v1"
 
 
 def test_presets_are_overwritten_in_every_spelling() -> None:
     """A variable that was kept would lead past the proxy."""
     before = {"OPENAI_BASE_URL": "https://gw/v1", "OPENAI_API_BASE": "https://gw/v1", "PATH": "/bin"}
-    after = plan(URL, "x", before, replay=False).applied_to(before)
+    after = plan_env(URL, "x", before, replay=False).apply_to(before)
     assert after["OPENAI_BASE_URL"] == after["OPENAI_API_BASE"] == f"{URL}/s/x/v1"
     assert (after["PATH"], after["LLMPROXY_URL"]) == ("/bin", URL)
 
@@ -50,7 +50,7 @@ def test_presets_are_overwritten_in_every_spelling() -> None:
 def test_what_was_preset_is_the_upstream_unless_it_is_ours() -> None:
     """A company's gateway stays where requests go."""
     env = {"OPENAI_BASE_URL": "https://gw/v1", "GROQ_BASE_URL": "http://localhost:8080/s/x/groq"}
-    assert upstreams_of(env, URL) == {"openai": "https://gw/v1"}
+    assert find_upstreams(env, URL) == {"openai": "https://gw/v1"}
 
 
 @pytest.mark.parametrize(("env", "path", "upstreams"), [
@@ -72,11 +72,11 @@ def test_copilot_asks_the_provider_that_it_was_given(
 ) -> None:
     """By its own variables; where its key would reach another host than today's it is left alone and said, but in replay."""
     env = {name if name.startswith("OPENAI") else f"COPILOT_PROVIDER_{name}": value for name, value in env.items()}
-    assert upstreams_of(env, URL) == upstreams
-    made = plan(URL, "x", env, replay=False)
+    assert find_upstreams(env, URL) == upstreams
+    made = plan_env(URL, "x", env, replay=False)
     assert made.base_urls.get("COPILOT_PROVIDER_BASE_URL") == (None if path is None else f"{URL}/s/x{path}")
     assert any("Copilot" in note for note in made.notes) == (path is None)
-    replayed = plan(URL, "x", env, replay=True)
+    replayed = plan_env(URL, "x", env, replay=True)
     assert replayed.base_urls["COPILOT_PROVIDER_BASE_URL"] == f"{URL}/s/x{path or '/v1'}"
     assert not any("Copilot" in note for note in replayed.notes)
 
@@ -84,10 +84,10 @@ def test_copilot_asks_the_provider_that_it_was_given(
 def test_keys_get_a_placeholder_in_replay_only_and_never_over_one_that_is_set() -> None:
     """A real key is the user's; in modes with a network a wrong key would be sent."""
     env = {"OPENAI_API_KEY": "sk-mine", "ANTHROPIC_AUTH_TOKEN": "t", "GOOGLE_API_KEY": "g"}
-    keys = plan(URL, "x", env, replay=True).keys
+    keys = plan_env(URL, "x", env, replay=True).keys
     assert keys["GROQ_API_KEY"] == PLACEHOLDER_KEY
     assert not {"OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "AZURE_OPENAI_API_KEY"} & set(keys)
-    assert plan(URL, "x", env, replay=False).keys == {}
+    assert plan_env(URL, "x", env, replay=False).keys == {}
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_placeholders_are_given_for_what_the_recording_needed(
     env: dict[str, str], names: tuple[str, ...], given: set[str]
 ) -> None:
     """A program that goes by which key is set chooses as it did; what was set empty stays empty."""
-    assert set(plan(URL, "x", env, replay=True, key_names=names).keys) == given
+    assert set(plan_env(URL, "x", env, replay=True, key_names=names).keys) == given
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_placeholders_are_given_for_what_the_recording_needed(
 )
 def test_aws_gets_placeholders_only_where_it_has_no_credentials(env: dict[str, str], files: bool, given: bool) -> None:
     """A placeholder would hide the credentials that other services need."""
-    keys = plan(URL, "x", env, replay=True, aws_files=files).keys
+    keys = plan_env(URL, "x", env, replay=True, aws_files=files).keys
     assert ("AWS_ACCESS_KEY_ID" in keys) is given
     if given:
         assert keys["AWS_DEFAULT_REGION"] == env.get("AWS_REGION", "us-east-1")
@@ -126,14 +126,16 @@ def test_aws_gets_placeholders_only_where_it_has_no_credentials(env: dict[str, s
 
 def test_an_azure_endpoint_alone_keeps_openai_s_variables_unset() -> None:
     """Node's and LangChain's Azure clients refuse to start with both; and no placeholder sends OpenAI's client to its public host."""
-    made = plan(URL, "x", {"AZURE_OPENAI_ENDPOINT": "https://n.openai.azure.com"}, replay=True)
+    made = plan_env(URL, "x", {"AZURE_OPENAI_ENDPOINT": "https://n.openai.azure.com"}, replay=True)
     assert made.base_urls["AZURE_OPENAI_ENDPOINT"] == f"{URL}/s/x/azure"
     assert not {"OPENAI_BASE_URL", "OPENAI_API_BASE"} & set(made.base_urls)
     assert "OPENAI_API_KEY" not in made.keys
     assert made.notes
-    both = plan(URL, "x", {"AZURE_OPENAI_ENDPOINT": "https://n.openai.azure.com", "OPENAI_API_KEY": "k"}, replay=True)
+    both = plan_env(
+        URL, "x", {"AZURE_OPENAI_ENDPOINT": "https://n.openai.azure.com", "OPENAI_API_KEY": "k"}, replay=True
+    )
     assert both.base_urls["OPENAI_BASE_URL"] == f"{URL}/s/x/v1"
-    assert "AZURE_OPENAI_ENDPOINT" not in plan(URL, "x", {}, replay=True).base_urls
+    assert "AZURE_OPENAI_ENDPOINT" not in plan_env(URL, "x", {}, replay=True).base_urls
 
 
 @pytest.mark.parametrize(("url", "env", "merged"), [
@@ -145,7 +147,7 @@ def test_an_azure_endpoint_alone_keeps_openai_s_variables_unset() -> None:
 ])  # fmt: skip
 def test_no_proxy_keeps_what_was_there_and_adds_us(url: str, env: dict[str, str], merged: str) -> None:
     """Both spellings say the same: programs read one or the other; in a compose file the proxy's host is a service."""
-    others = plan(url, "x", env, replay=False).others
+    others = plan_env(url, "x", env, replay=False).others
     assert others["NO_PROXY"] == others["no_proxy"] == merged
 
 
@@ -156,7 +158,7 @@ def test_interception_sets_every_proxy_and_certificate_variable() -> None:
     """Node adds to what it trusts, the others replace it."""
     env = {"SSL_CERT_FILE": "/company.pem", "HTTPS_PROXY": "http://corp:3128", "JAVA_TOOL_OPTIONS": "-Xmx1g"}
     env["NODE_OPTIONS"] = f"{NODE_PRELOAD} --no-warnings"  # a run inside a run names it once
-    others = plan(URL, "a/b", env, replay=True, interception=HOW).others
+    others = plan_env(URL, "a/b", env, replay=True, interception=HOW).others
     assert {others[name] for name in PROXIES} == {"http://a%2Fb:llmproxy@127.0.0.1:8080"}
     assert {others[name] for name in BUNDLES} == {"/bundle.pem"}
     assert (others["NODE_EXTRA_CA_CERTS"], others["NODE_USE_ENV_PROXY"]) == ("/ca.pem", "1")
@@ -168,25 +170,25 @@ def test_interception_sets_every_proxy_and_certificate_variable() -> None:
 def test_interception_takes_back_what_exempts_a_provider() -> None:
     """NO_PROXY=* or .openai.com would send the traffic past us."""
     env = {"NO_PROXY": "*,.openai.com,api.anthropic.com,corp.example,googleapis.com,localhost:11434"}
-    others = plan(URL, "x", env, replay=True, interception=HOW).others
+    others = plan_env(URL, "x", env, replay=True, interception=HOW).others
     assert others["NO_PROXY"] == "corp.example,localhost:11434,127.0.0.1,localhost,::1"
-    alone = plan(URL, "x", env, replay=True, interception=HOW, base_urls=False)
+    alone = plan_env(URL, "x", env, replay=True, interception=HOW, base_urls=False)
     assert (alone.others["NO_PROXY"], alone.base_urls) == ("corp.example", {})
 
 
 def test_traces_of_the_agents_sdk_stay_at_home_in_replay_by_base_url() -> None:
     """They go to the public host whatever the base URL; intercepted or recorded they are left alone, and what was set stays."""
     name, url = "OPENAI_AGENTS_DISABLE_TRACING", "http://127.0.0.1:8080"
-    assert plan(url, None, {}, replay=True).changes[name] == "1"
-    assert name not in plan(url, None, {}, replay=False).changes
-    assert name not in plan(url, None, {}, replay=True, interception=Interception("ca", "bundle")).changes
-    assert plan(url, None, {name: "0"}, replay=True).applied_to({name: "0"})[name] == "0"
+    assert plan_env(url, None, {}, replay=True).changes[name] == "1"
+    assert name not in plan_env(url, None, {}, replay=False).changes
+    assert name not in plan_env(url, None, {}, replay=True, interception=Interception("ca", "bundle")).changes
+    assert plan_env(url, None, {name: "0"}, replay=True).apply_to({name: "0"})[name] == "0"
 
 
 def test_an_endpoint_that_aws_was_told_to_ignore_is_heeded() -> None:
     """Botocore has a switch that would send Bedrock's traffic past us."""
     env = {"AWS_IGNORE_CONFIGURED_ENDPOINT_URLS": "true"}
-    assert plan(URL, "x", env, replay=True).others["AWS_IGNORE_CONFIGURED_ENDPOINT_URLS"] == "false"
+    assert plan_env(URL, "x", env, replay=True).others["AWS_IGNORE_CONFIGURED_ENDPOINT_URLS"] == "false"
 
 
 @pytest.mark.parametrize(
@@ -208,7 +210,7 @@ def test_an_address_of_ours_is_known(value: str, ours: bool) -> None:
 
 def test_a_child_really_gets_them() -> None:
     """The plan is an environment that a process can be started with."""
-    env = plan(URL, "x", {"PATH": "/usr/bin:/bin"}, replay=True).applied_to({"PATH": "/usr/bin:/bin"})
+    env = plan_env(URL, "x", {"PATH": "/usr/bin:/bin"}, replay=True).apply_to({"PATH": "/usr/bin:/bin"})
     shell = shutil.which("sh") or "/bin/sh"
     done = subprocess.run([shell, "-c", "echo $OPENAI_BASE_URL"], env=env, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == f"{URL}/s/x/v1"
@@ -226,7 +228,7 @@ def ca() -> Path:
 def test_a_bundle_holds_everybody_s_authorities(ca: Path, tmp_path: Path) -> None:
     """What is tunnelled untouched must still be trusted, by the user's own authority as well."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.load_verify_locations(combine(ca, [server_context()[1]], tmp_path / "bundle.pem"))
+    context.load_verify_locations(combine_bundles(ca, [server_context()[1]], tmp_path / "bundle.pem"))
     names = re.findall(r"'commonName', '([^']+)'", str([each["subject"] for each in context.get_ca_certs()]))
     assert names.count("llmproxy test CA") == 2
     assert len(names) > 50
@@ -236,7 +238,7 @@ def test_a_bundle_holds_everybody_s_authorities(ca: Path, tmp_path: Path) -> Non
 def test_a_certificate_that_was_removed_is_said(tmp_path: Path) -> None:
     """Before anything is run with a bundle that trusts nobody."""
     with pytest.raises(MachineError, match="does not exist"):
-        combine(tmp_path / "gone.pem", [], tmp_path / "bundle.pem")
+        combine_bundles(tmp_path / "gone.pem", [], tmp_path / "bundle.pem")
     assert not (tmp_path / "bundle.pem").exists()
 
 
@@ -252,21 +254,21 @@ def test_what_is_wrong_with_a_certificate_is_named(ca: Path, tmp_path: Path) -> 
 def test_bundles_that_the_environment_names_are_found_once(ca: Path) -> None:
     """CI images preset several variables to one file."""
     env = {"SSL_CERT_FILE": str(ca), "REQUESTS_CA_BUNDLE": str(ca), "CURL_CA_BUNDLE": "/nosuch.pem"}
-    assert preset_bundles(env) == (ca,)
+    assert list_preset_bundles(env) == (ca,)
 
 
 def test_without_java_there_is_no_store_for_it(ca: Path, tmp_path: Path) -> None:
     """Nothing is made that nobody reads."""
-    assert java_truststore(ca, tmp_path, lambda _name: None) == ""
+    assert make_truststore(ca, tmp_path, lambda _name: None) == ""
 
 
 @pytest.mark.skipif(shutil.which("keytool") is None, reason="NOT RUN: keytool (Java) is not installed")
 def test_java_trusts_its_own_authorities_and_ours(ca: Path, tmp_path: Path) -> None:
     """Made once for each certificate."""
-    made = Path(java_truststore(ca, tmp_path))
+    made = Path(make_truststore(ca, tmp_path))
     assert made.is_file()
     stamp = made.stat().st_mtime_ns
-    assert java_truststore(ca, tmp_path) == str(made)
+    assert make_truststore(ca, tmp_path) == str(made)
     assert made.stat().st_mtime_ns == stamp
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from llmproxy import scenario
-from llmproxy.client.host import HOST, Host
+from llmproxy.client.host import HOST, RunnerHooks
 from llmproxy.report.events import Event, Finished
 from tests.scenario.people import Agent
 
@@ -52,10 +52,10 @@ def test_a_listener_hears_each_run_once_also_one_that_raises() -> None:
 
 def test_without_anybody_nothing_is_said_and_nothing_waited_for() -> None:
     """As outside pytest."""
-    host = Host()
+    host = RunnerHooks()
     assert host.handlers == ()
     host.emit_run_end(None, None)
-    host.wait()
+    host.wait_for_proxy()
     waited: list[int] = []
-    Host(ready=lambda: waited.append(1)).wait()
+    RunnerHooks(ready=lambda: waited.append(1)).wait_for_proxy()
     assert waited == [1]

@@ -9,9 +9,9 @@ from llmproxy.client.known_clients import (
     OTHER,
     RUNTIMES,
     find_clients,
+    find_runtime,
     is_configured,
     list_client_advice,
-    runtime_of,
     warn_of_bypass,
 )
 
@@ -83,7 +83,7 @@ def test_who_goes_past_the_proxy_is_said_before(command: list[str], warned: bool
 )
 def test_a_runtime_is_known_by_its_program(program: str, name: str) -> None:
     """Versions, folders and suffixes do not matter."""
-    assert runtime_of(program).name == name
+    assert find_runtime(program).name == name
 
 
 def test_every_runtime_has_advice_for_both_ways() -> None:

@@ -14,20 +14,20 @@ from pathlib import Path
 import pytest
 
 import llmproxy
-from llmproxy.client.control import ProxyGone
+from llmproxy.client.control import ProxyUnreachable
 from llmproxy.client.process import (
-    Attached,
-    Command,
+    AttachedProxy,
     CommandNotFound,
     MachineProbe,
+    ProxyCommand,
     attach,
-    attach_running,
-    exit_code,
-    find_command,
     find_program,
-    reachable,
+    find_proxy_command,
+    find_running_url,
+    reachable_url,
     run_child,
     spawn_proxy,
+    to_exit_code,
 )
 from llmproxy.errors import MachineError
 from tests.support.process import clean_env, free_port, lives, until
@@ -75,7 +75,7 @@ def test_what_is_there_already_comes_before_a_download(
     env: dict[str, str], machine: MachineProbe, words: tuple[str, ...], notice: str
 ) -> None:
     """In this order: whoever says where it is knows best, and nothing is installed that is there already."""
-    found = find_command(env, machine)
+    found = find_proxy_command(env, machine)
     assert (found.words, found.notice) == (words, notice)
     assert ("on PATH" in found.source) == (words == ("/tool/llmproxy",))
 
@@ -89,7 +89,7 @@ def test_what_is_there_already_comes_before_a_download(
 )
 def test_a_download_is_announced_with_what_avoids_it(tool: str, words: tuple[str, ...]) -> None:
     """An offline run hangs at most after it has said why."""
-    found = find_command({}, look(tools=[tool]))
+    found = find_proxy_command({}, look(tools=[tool]))
     assert found.words == words
     assert f"`{tool} " in found.notice
     assert "may download" in found.notice
@@ -100,7 +100,7 @@ def test_a_download_is_announced_with_what_avoids_it(tool: str, words: tuple[str
 def test_where_nothing_helps_it_says_what_to_install() -> None:
     """An error that is a manual."""
     with pytest.raises(MachineError, match="pip install 'llmproxy-replay") as error:
-        find_command({}, look({"/here/llmproxy": CANNOT}))
+        find_proxy_command({}, look({"/here/llmproxy": CANNOT}))
     assert "LLMPROXY_COMMAND" in str(error.value)
 
 
@@ -114,12 +114,12 @@ def test_the_path_is_really_looked_through(tmp_path: Path) -> None:
         (tmp_path / name / "llmproxy").write_text(f"#!/bin/sh\n{text}\n")
         (tmp_path / name / "llmproxy").chmod(0o755)
     path = ":".join(str(tmp_path / name) for name in ("nosuch", *texts, "good"))
-    found = find_command({"PATH": f":{path}"}, MachineProbe(installed=lambda _module: False))
+    found = find_proxy_command({"PATH": f":{path}"}, MachineProbe(installed=lambda _module: False))
     assert found.words == (str(tmp_path / "good" / "llmproxy"),)
     assert list(MachineProbe().on_path(path)) == [str(tmp_path / name / "llmproxy") for name in texts]
 
 
-HERE = Command((sys.executable, "-m", "llmproxy"), "this environment")
+HERE = ProxyCommand((sys.executable, "-m", "llmproxy"), "this environment")
 
 
 def test_it_serves_on_a_free_port_and_ends_when_asked(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_it_serves_on_a_free_port_and_ends_when_asked(tmp_path: Path) -> None:
     assert len({proxy.wait_ready() for proxy in both}) == 2
     assert {proxy.control.health().mode for proxy in both} == {"replay"}
     assert [proxy.end() for proxy in both] == [0, 0]
-    assert not any(proxy.alive for proxy in both)
+    assert not any(proxy.is_alive for proxy in both)
 
 
 @pytest.mark.slow
@@ -144,16 +144,16 @@ def test_one_that_cannot_start_says_why(tmp_path: Path) -> None:
 def test_one_that_never_serves_is_given_up(tmp_path: Path) -> None:
     """With how long it was waited for, and that it said nothing."""
     proxy = spawn_proxy(
-        Command(("sh", "-c", "exec sleep 600"), "a test", patience=0.2), [], clean_env(), log=tmp_path / "log"
+        ProxyCommand(("sh", "-c", "exec sleep 600"), "a test", patience=0.2), [], clean_env(), log=tmp_path / "log"
     )
     with pytest.raises(MachineError, match=r"the proxy does not serve after 0\.2 s:\n\(it said nothing\)"):
         proxy.wait_ready()
-    assert not proxy.alive
+    assert not proxy.is_alive
 
 
 def test_a_command_that_is_not_there_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A stale LLMPROXY_COMMAND; what should be read first, as that something is downloaded, stands before it."""
-    missing = Command(("/nosuch/llmproxy",), "LLMPROXY_COMMAND", notice="it downloads")
+    missing = ProxyCommand(("/nosuch/llmproxy",), "LLMPROXY_COMMAND", notice="it downloads")
     with pytest.raises(MachineError, match=r"cannot start the proxy: /nosuch/llmproxy(.|\n)*LLMPROXY_COMMAND"):
         spawn_proxy(missing, [], clean_env(), log=tmp_path / "log")
     assert capsys.readouterr().err == "llmproxy: it downloads\n"
@@ -183,15 +183,15 @@ def test_one_that_runs_is_used_and_left_alone(px: Proxy) -> None:
 
 def test_a_stale_address_is_an_error(px: Proxy) -> None:
     """Silently starting another one would hide that the recordings are elsewhere."""
-    with pytest.raises(ProxyGone), attach([], {"LLMPROXY_URL": f"http://127.0.0.1:{free_port()}"}):
+    with pytest.raises(ProxyUnreachable), attach([], {"LLMPROXY_URL": f"http://127.0.0.1:{free_port()}"}):
         pass
 
 
 def test_one_that_was_started_ends_with_the_block(tmp_path: Path) -> None:
     """Also when the block fails."""
-    seen: list[Attached] = []
+    seen: list[AttachedProxy] = []
 
-    def fail(found: Attached) -> None:
+    def fail(found: AttachedProxy) -> None:
         seen.append(found)
         assert found.control.health().mode == "replay"
         raise KeyError
@@ -200,7 +200,7 @@ def test_one_that_was_started_ends_with_the_block(tmp_path: Path) -> None:
         fail(found)
     process = seen[0].process
     assert process is not None
-    assert not process.alive
+    assert not process.is_alive
     assert not process.log.exists()
 
 
@@ -214,12 +214,12 @@ def test_one_that_was_started_ends_with_the_block(tmp_path: Path) -> None:
 )
 def test_an_address_that_means_all_is_reached_by_loopback(listens: str, asked: str) -> None:
     """Nobody connects to 0.0.0.0."""
-    assert reachable(listens) == asked
+    assert reachable_url(listens) == asked
 
 
 def test_no_address_is_none() -> None:
     """An empty variable is as good as none."""
-    assert attach_running({"LLMPROXY_URL": " "}) == ""
+    assert find_running_url({"LLMPROXY_URL": " "}) == ""
 
 
 ENV = dict(os.environ)
@@ -232,7 +232,7 @@ KILLED = "import os; os.kill(os.getpid(), 9)"
 def test_its_exit_code_is_ours(code: str, ends: int) -> None:
     """Whoever calls us sees what the command said; of one that a signal ended a shell's code, 128 + n."""
     assert run_child([sys.executable, "-c", code], ENV) == ends
-    assert (exit_code(-15), exit_code(3)) == (143, 3)
+    assert (to_exit_code(-15), to_exit_code(3)) == (143, 3)
 
 
 def test_a_signal_to_us_reaches_it_and_our_handlers_come_back(tmp_path: Path) -> None:

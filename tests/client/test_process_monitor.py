@@ -15,14 +15,14 @@ from llmproxy.client.process_monitor import (
     HostLookup,
     MonitoredProcess,
     ProcessMonitor,
+    find_lookup_bypasses,
     lookup_log_path,
-    lookup_variables,
-    lookups_past_proxy,
+    make_lookup_env,
     read_lookups,
 )
 from tests.support.process import clean_env, until
 
-linux = pytest.mark.skipif(not ProcessMonitor().able, reason="NOT RUN: needs Linux's /proc")
+linux = pytest.mark.skipif(not ProcessMonitor().is_supported, reason="NOT RUN: needs Linux's /proc")
 
 TCP = """  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
    0: 0100007F:A000 0100007F:1F90 01 00000000:00000000 00:00000000 00000000     0        0 111 1
@@ -52,7 +52,9 @@ def test_the_tables_of_the_kernel_are_read(tmp_path: Path) -> None:
     seen = monitor.seen[7]
     assert (seen.program, seen.env) == ("/usr/bin/node", {"A": "1", "B": "x=y"})
     assert seen.connected == {("127.0.0.1", 8080), ("108.18.7.13", 443), ("2001:db8::1", 443), ("4.3.2.1", 80)}
-    assert monitor.went_past(("127.0.0.1", 8080)) == {7: [("108.18.7.13", 443), ("2001:db8::1", 443), ("4.3.2.1", 80)]}
+    assert monitor.find_bypasses(("127.0.0.1", 8080)) == {
+        7: [("108.18.7.13", 443), ("2001:db8::1", 443), ("4.3.2.1", 80)]
+    }
 
 
 @linux
@@ -68,11 +70,11 @@ def test_a_grandchild_s_connection_is_seen(tmp_path: Path) -> None:
             monitor = ProcessMonitor()
             monitor.start(child.pid)
             address = ("127.0.0.1", port)
-            until(lambda: monitor.went_past(("127.0.0.1", 1), frozenset({address})), 20)
+            until(lambda: monitor.find_bypasses(("127.0.0.1", 1), frozenset({address})), 20)
             monitor.stop()
             for pid in monitor.seen:
                 os.kill(pid, 15)
-    past = monitor.went_past(("127.0.0.1", 1), frozenset({address}))
+    past = monitor.find_bypasses(("127.0.0.1", 1), frozenset({address}))
     assert [(monitor.seen[pid].program, where) for pid, where in past.items()] == [(sys.executable, [address])]
     env = monitor.seen[next(iter(past))].env
     assert env is not None
@@ -84,7 +86,7 @@ def test_local_services_are_nobody_s_business() -> None:
     """A database on this machine is no provider; a connection to the proxy is what we want."""
     monitor = ProcessMonitor()
     monitor.seen[1] = MonitoredProcess(1, "x", {}, {("127.0.0.1", 443), ("127.0.0.1", 8080), ("10.0.0.5", 5432)})
-    assert monitor.went_past(("127.0.0.1", 8080)) == {}
+    assert monitor.find_bypasses(("127.0.0.1", 8080)) == {}
 
 
 @pytest.mark.parametrize(
@@ -105,7 +107,7 @@ def test_hosts_of_providers_and_of_the_web_count(
     told: list[tuple[int, str, str, int]], past: dict[int, tuple[str, list[tuple[str, int]]]]
 ) -> None:
     """Loopback, a database and the proxy's own port are nobody's business; where no name is resolved the name is left."""
-    assert lookups_past_proxy([HostLookup(*each) for each in told], "laptop") == past
+    assert find_lookup_bypasses([HostLookup(*each) for each in told], "laptop") == past
 
 
 def test_a_program_s_own_start_is_not_changed(tmp_path: Path) -> None:
@@ -113,7 +115,7 @@ def test_a_program_s_own_start_is_not_changed(tmp_path: Path) -> None:
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "sitecustomize.py").write_text("import sys; sys.customised = True\n")
-    given = lookup_variables({"PYTHONPATH": str(mine), "NODE_OPTIONS": "--no-warnings"}, tmp_path)
+    given = make_lookup_env({"PYTHONPATH": str(mine), "NODE_OPTIONS": "--no-warnings"}, tmp_path)
     assert given["PYTHONPATH"].endswith(f"{os.pathsep}{mine}")
     assert given["NODE_OPTIONS"].startswith("--no-warnings --require ")
     code = "import socket, sys; socket.getaddrinfo('127.0.0.1', 80); print(sys.customised)"

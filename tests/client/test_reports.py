@@ -9,12 +9,12 @@ from llmproxy.client.reports import (
     Health,
     Miss,
     Report,
-    Unused,
-    add_reports,
-    first_lines,
-    list_never_reached,
-    one_line,
+    UnusedRecording,
+    describe_unreached,
+    format_counts,
+    list_miss_lines,
     shorten_miss,
+    sum_reports,
 )
 
 
@@ -47,7 +47,7 @@ def test_what_an_agent_could_never_reach() -> None:
     answered = {"decision": "RECORD", "status": 200}
 
     def said(*told: dict[str, object]) -> str:
-        return list_never_reached(map(Call.of, told))
+        return describe_unreached(map(Call.of, told))
 
     assert said() == said(lost | {"party": "judge"}) == said(lost, again | answered) == ""
     assert said(lost) == said(lost, other | answered) == "a: refused"
@@ -67,7 +67,7 @@ def test_a_call_of_another_version_is_read_as_far_as_it_goes() -> None:
 def test_values_are_values() -> None:
     """They compare by what they say."""
     assert Health("1", "replay") == Health("1", "replay", None)
-    assert Unused(1, "messages", None, "hi") != Unused(2, "messages", None, "hi")
+    assert UnusedRecording(1, "messages", None, "hi") != UnusedRecording(2, "messages", None, "hi")
     assert Use().cost is None
     assert Miss(0.0, "a", "b").session == "a"
 
@@ -79,21 +79,21 @@ def report(**facts: object) -> Report:
 
 def test_the_line_leaves_out_what_is_nothing() -> None:
     """Hits, misses and recorded are always there."""
-    assert one_line(report()) == "0 hits, 0 misses, 0 recorded"
+    assert format_counts(report()) == "0 hits, 0 misses, 0 recorded"
     full = report(hits=1, misses=1, recorded=2, passed=1, refused=1, failed=1, saved=Use(cost=Decimal("0.00123")))
-    assert one_line(full) == "1 hit, 1 miss, 2 recorded, 1 passed, 1 refused, 1 lost; $0.0012 not spent"
+    assert format_counts(full) == "1 hit, 1 miss, 2 recorded, 1 passed, 1 refused, 1 lost; $0.0012 not spent"
     assert (
-        one_line(report(hits=1, parties={"agent": Use(unpriced=1)}))
+        format_counts(report(hits=1, parties={"agent": Use(unpriced=1)}))
         == "1 hit, 0 misses, 0 recorded; 1 call whose price or tokens are not known"
     )
 
 
 def test_reports_add_up_and_an_unknown_price_stays_unknown() -> None:
     """It is never counted as 0."""
-    spent = report(hits=2, spent=Use(cost=Decimal("0.1")), unused=(Unused(1, "messages", None, None),))
-    total = add_reports([report(hits=1), spent])
+    spent = report(hits=2, spent=Use(cost=Decimal("0.1")), unused=(UnusedRecording(1, "messages", None, None),))
+    total = sum_reports([report(hits=1), spent])
     assert (total.hits, total.spent.cost, total.saved.cost, len(total.unused or ())) == (3, Decimal("0.1"), None, 1)
-    assert add_reports([]).calls == 0
+    assert sum_reports([]).calls == 0
 
 
 def test_a_miss_is_its_first_sentence_fit_for_a_terminal() -> None:
@@ -107,6 +107,6 @@ def test_a_miss_is_its_first_sentence_fit_for_a_terminal() -> None:
 
 def test_many_misses_are_counted_not_listed() -> None:
     """Equal ones once; how many more there are."""
-    lines = first_lines(["same", "same", *(f"other {n}" for n in range(9))])
+    lines = list_miss_lines(["same", "same", *(f"other {n}" for n in range(9))])
     assert lines[0] == "  same (2 times)"
     assert lines[-1] == "  ... and 5 more"

@@ -12,14 +12,14 @@ from llmproxy.client.sweep import (
     SweepOutcome,
     SweepRun,
     Trial,
-    find_effect,
-    last_words,
+    final_message,
+    findings_to_json,
+    format_findings,
+    judge_trial,
     plan_trials,
-    rename_bound,
+    rekey_bound,
     select_kinds,
-    sweep_lines,
-    sweep_summary,
-    sweep_to_json,
+    summarize_findings,
 )
 from llmproxy.core.cassettes.stand_ins import to_json
 from llmproxy.core.faults import KINDS, BadFaults
@@ -82,7 +82,7 @@ def test_calls_of_tools_are_swept_with_numbers_of_their_own() -> None:
     chats.chat([user("y")], said("done"))
     walk = [told._replace(recording=to_json(made)) for told, made in chats.calls if made is not None]
     trials = plan_trials(walk, select_kinds("sweep:http-500,mcp-error,mcp-gone"))
-    assert [(each.again, each.rule["recording"]) for each in trials] == [
+    assert [(each.label, each.rule["recording"]) for each in trials] == [
         ("http-500@1", 102), ("http-500@2", 105), ("mcp-error@1", 103), ("mcp-error@2", 104), ("mcp-gone@1", 103),
         ("mcp-gone@2", 104),
     ]  # fmt: skip
@@ -117,25 +117,25 @@ def went(calls: object, said: str = BASELINE.said, **more: object) -> SweepRun:
 ])  # fmt: skip
 def test_what_the_agent_did(run: SweepRun, outcome: SweepOutcome, detail: str, mark: str) -> None:
     """Each way to end has a name; only what a sound agent would not do breaks it."""
-    found = find_effect(trial(), run, [BASELINE])
-    assert (found.outcome, found.detail, found.mark) == (outcome, detail, mark)
+    found = judge_trial(trial(), run, [BASELINE])
+    assert (found.outcome, found.detail, found.severity_mark) == (outcome, detail, mark)
 
 
 def test_giving_up_is_sound_where_asking_again_is_no_cure() -> None:
     """With a message; an error that nobody caught breaks the agent there too."""
     refused = went(ACCEPTED[:2], failed="the model declined")
-    assert not find_effect(trial("refusal"), refused, [BASELINE]).weak
+    assert not judge_trial(trial("refusal"), refused, [BASELINE]).weak
     crashed = went(ACCEPTED[:2], failed="KeyError: 'x'", crashed=True)
-    assert find_effect(trial("refusal"), crashed, [BASELINE]).weak
+    assert judge_trial(trial("refusal"), crashed, [BASELINE]).weak
 
 
 def test_what_differs_from_run_to_run_counts_for_nothing() -> None:
     """Lines that undisturbed runs do not agree on, and the numbers in those that they do."""
     more = SweepRun(calls=BASELINE.calls, seconds=1.0, said="one\ntook 41 ms\ntwo\n")
     other = went(ACCEPTED, said="one\ntook 5 ms\ntwo\n")
-    assert find_effect(trial(), other, [BASELINE]).outcome is SweepOutcome.QUIET
-    assert find_effect(trial(), other, [BASELINE, more]).outcome is SweepOutcome.RECOVERED
-    assert find_effect(trial(), went(ACCEPTED, said="one\ntook 5 ms\n"), [BASELINE, more]).outcome is SweepOutcome.QUIET
+    assert judge_trial(trial(), other, [BASELINE]).outcome is SweepOutcome.QUIET
+    assert judge_trial(trial(), other, [BASELINE, more]).outcome is SweepOutcome.RECOVERED
+    assert judge_trial(trial(), went(ACCEPTED, said="one\ntook 5 ms\n"), [BASELINE, more]).outcome is SweepOutcome.QUIET
 
 
 @pytest.mark.parametrize(("err", "said", "crashed"), [
@@ -150,8 +150,8 @@ def test_what_differs_from_run_to_run_counts_for_nothing() -> None:
 ])  # fmt: skip
 def test_last_words(err: str, said: str, crashed: bool) -> None:
     """The message that a person would look for: the error's own line, else the last one."""
-    assert last_words("out of ideas\n", err, 1) == (said, crashed)
-    assert last_words("", "", 3) == ("exit code 3", False)
+    assert final_message("out of ideas\n", err, 1) == (said, crashed)
+    assert final_message("", "", 3) == ("exit code 3", False)
 
 
 FINDINGS = [
@@ -166,16 +166,16 @@ FINDINGS = [
 def test_a_bound_hit_is_the_same_call_in_each_run() -> None:
     """Its request has this run's words, and so another key; a fault and a retry of it have that key, too."""
     bound: set[int | None] = set()
-    first = rename_bound([call(1, "a", interaction=1), call(2, "b", interaction=2, bound=("at",))], bound)
+    first = rekey_bound([call(1, "a", interaction=1), call(2, "b", interaction=2, bound=("at",))], bound)
     again = [call(1, "a", interaction=1), injected(2, "c"), call(3, "c", interaction=2, bound=("at",))]
     assert [each.key for each in first] == ["a", "#2"]
-    assert [each.key for each in rename_bound(again, bound)] == ["a", "#2", "#2"]
-    assert [each.key for each in rename_bound([call(1, "b", interaction=2)], bound)] == ["#2"]
+    assert [each.key for each in rekey_bound(again, bound)] == ["a", "#2", "#2"]
+    assert [each.key for each in rekey_bound([call(1, "b", interaction=2)], bound)] == ["#2"]
 
 
 def test_alike_findings_share_a_row() -> None:
     """With the longest time of them; what breaks the agent is marked."""
-    assert sweep_lines(FINDINGS) == [
+    assert format_findings(FINDINGS) == [
         "fault     call      what the agent did",
         "http-429  1-2,4     recovered: 1 retry, +1.5 s",
         "http-429  5         recovered: 2 retries, +0.2 s",
@@ -185,20 +185,20 @@ def test_alike_findings_share_a_row() -> None:
 
 def test_what_it_comes_to() -> None:
     """How many of each, which break it, what a sound agent does, how to see it again."""
-    assert sweep_summary(FINDINGS, "llmproxy run --faults FAULT -- x") == [
+    assert summarize_findings(FINDINGS, "llmproxy run --faults FAULT -- x") == [
         "5 faults, one at a time: 4 recovered, 1 wrong but quiet",
         "1 of them breaks the agent: length",
         "A robust agent does not use the half as an answer: asks for the rest, retries, or reports the limit.",
         "Run one alone: llmproxy run --faults length@2 -- x",
     ]
-    assert sweep_summary(FINDINGS[:2], "")[-1] == "None of them breaks the agent."
+    assert summarize_findings(FINDINGS[:2], "")[-1] == "None of them breaks the agent."
     unsure = [SweepFinding(trial("length", 2), SweepOutcome.WENT_ON, "at call 3", weak=False)]
-    assert "Unknown, for want of recordings: length@2" in sweep_summary(unsure, "x FAULT")[1]
-    assert sweep_summary([], "") == ["0 faults, one at a time: none"]
+    assert "Unknown, for want of recordings: length@2" in summarize_findings(unsure, "x FAULT")[1]
+    assert summarize_findings([], "") == ["0 faults, one at a time: none"]
 
 
 def test_as_plain_values() -> None:
     """For programs."""
-    assert sweep_to_json(FINDINGS)[-1] == {
+    assert findings_to_json(FINDINGS)[-1] == {
         "kind": "length", "call": 2, "outcome": "wrong but quiet", "detail": "says 'a', not 'b'", "weak": True,
     }  # fmt: skip

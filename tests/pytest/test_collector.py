@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from llmproxy.calls import Use
-from llmproxy.client.reports import Report, Unused
+from llmproxy.client.reports import Report, UnusedRecording
 from llmproxy.errors import Exit
 from llmproxy.pytest.collector import Collector
 
@@ -68,7 +68,7 @@ def test_the_last_line_adds_everything_up() -> None:
 def test_what_a_green_test_hides_is_said() -> None:
     """Swallowed misses, recordings that nobody asks for any more, lost answers."""
     collector = Collector(lambda: None)
-    unused = tuple(Unused(n, "messages", "claude", "x" * 99) for n in range(5))
+    unused = tuple(UnusedRecording(n, "messages", "claude", "x" * 99) for n in range(5))
     heard(collector, "a", "passed", Report("a", "a", misses=1, miss_texts=["no such"], unused=unused, failed=2))
     assert summary(collector)[1:-2] == [
         "a: 2 answers could not be recorded: its cassette is incomplete",

@@ -9,7 +9,7 @@ from decimal import Decimal
 import pytest
 
 from llmproxy.calls import Call, Totals, find_doubts
-from llmproxy.client.reports import Report, one_line
+from llmproxy.client.reports import Report, format_counts
 from llmproxy.protocol import Decision
 from llmproxy.report import html, json_report, junit
 from llmproxy.report.console import summary_lines
@@ -78,5 +78,5 @@ def test_lines_of_calls_summaries_and_the_viewer_say_what_is_carried() -> None:
     totals.add(call)
     said = "1 hit (1 bound: date; 1 carried under system-3f2a)"
     assert summary_lines(totals, 0)[0].startswith(said)
-    assert one_line(Report.of({**totals.to_json(), "name": "x"})).startswith(said)
+    assert format_counts(Report.from_json({**totals.to_json(), "name": "x"})).startswith(said)
     assert "1 hit was carried under system-3f2a" in find_doubts(totals, 0, used=True, fail_on_miss=False, strict=True)

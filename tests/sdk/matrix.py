@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 
-from llmproxy.client.environment import Interception, plan
+from llmproxy.client.environment import Interception, plan_env
 from tests.provider import Provider, Seen
 from tests.support import Proxy, proxy
 from tests.support.process import clean_env
@@ -211,7 +211,7 @@ def environment(px: Proxy, client: Client, way: str, session: str, *, record: bo
     how = Interception(health["ca"], health["ca_bundle"]) if intercepted else None
     keys = {"AWS_EC2_METADATA_DISABLED": "true", **(client.keys.get(way, KEYS) if record else {})}
     kind = {"replay": not record, "base_urls": not intercepted, "interception": how}
-    given = plan(px.url, session, clean_env(keys), **kind)  # type: ignore[arg-type]
+    given = plan_env(px.url, session, clean_env(keys), **kind)  # type: ignore[arg-type]
     env = keys | given.changes
     if client.tls and record and not intercepted:
         secure = env["AWS_ENDPOINT_URL_BEDROCK_RUNTIME"].replace("http://", "https://", 1)

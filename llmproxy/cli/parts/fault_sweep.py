@@ -18,8 +18,8 @@ from llmproxy.cli.parts.options import advise_record, refuse_live
 from llmproxy.cli.parts.run_ending import write_json_result
 from llmproxy.cli.parts.run_options import RunArguments
 from llmproxy.cli.parts.session_setup import find_agent_tools, plan_environment, redirect_tools, start_options
-from llmproxy.client.process import Attached, find_program
-from llmproxy.client.sweep import SweepFinding, select_kinds, sweep_lines, sweep_summary, sweep_to_json
+from llmproxy.client.process import AttachedProxy, find_program
+from llmproxy.client.sweep import SweepFinding, findings_to_json, format_findings, select_kinds, summarize_findings
 from llmproxy.client.sweep_command import OpenedRun, Sweep, SweepTarget
 from llmproxy.errors import Exit, MachineError, SettingsError
 from llmproxy.settings import Loaded
@@ -40,7 +40,7 @@ def run_sweep(asked: RunArguments, loaded: Loaded, env: Mapping[str, str]) -> in
     jobs = asked.options.jobs or os.cpu_count() or 1
     with tempfile.TemporaryDirectory(prefix="llmproxy-run-") as folder:
 
-        def open_trial(proxy: Attached, number: int, faults: Mapping[str, Any]) -> OpenedRun:
+        def open_trial(proxy: AttachedProxy, number: int, faults: Mapping[str, Any]) -> OpenedRun:
             report = proxy.control.open(
                 f"sweep-{os.getpid()}-{number}",
                 cassette=loaded.settings.cassette,
@@ -54,7 +54,7 @@ def run_sweep(asked: RunArguments, loaded: Loaded, env: Mapping[str, str]) -> in
             if tools is not None:
                 mine, _ = redirect_tools(asked, tools, proxy.url, report.name, own)
             return OpenedRun(
-                report.name, mine.command, plan_environment(proxy, report, env, mine, Path(folder)).applied_to(env)
+                report.name, mine.command, plan_environment(proxy, report, env, mine, Path(folder)).apply_to(env)
             )
 
         run = Sweep(
@@ -123,10 +123,10 @@ def print_findings(findings: Sequence[SweepFinding], typed: str, file: Path | No
     """Print and write to `file` the table and what it comes to; returns the exit code. `typed` has FAULT in it."""
     if sys.stderr.isatty():
         typer.echo("\r", err=True, nl=False)
-    for line in [*sweep_lines(findings), "", *sweep_summary(findings, typed)]:
+    for line in [*format_findings(findings), "", *summarize_findings(findings, typed)]:
         typer.echo(line)
     if file is not None:
-        write_findings(file, sweep_to_json(findings))
+        write_findings(file, findings_to_json(findings))
     return Exit.FAILED if any(each.weak for each in findings) else Exit.OK
 
 

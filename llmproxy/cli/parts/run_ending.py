@@ -17,11 +17,11 @@ from llmproxy.advice import StartCommand, suggest_command
 from llmproxy.calls import Totals, describe_hits, find_doubts, find_forbidden
 from llmproxy.cli.parts.printing import write_stderr_lines
 from llmproxy.cli.parts.store_arguments import compare_runs, open_given
-from llmproxy.client.control import ControlError, ProxyGone
+from llmproxy.client.control import ControlError, ProxyUnreachable
 from llmproxy.client.environment import EnvironmentPlan, in_ci
 from llmproxy.client.known_clients import PROJECTS, find_clients, is_configured, list_client_advice
-from llmproxy.client.process import Attached
-from llmproxy.client.reports import Report, first_lines, one_line
+from llmproxy.client.process import AttachedProxy
+from llmproxy.client.reports import Report, format_counts, list_miss_lines
 from llmproxy.errors import ENDED_BY_USER, Exit, LLMProxyError, MachineError
 from llmproxy.protocol import OFFLINE, PROXIES, Decision, UnknownTool
 from llmproxy.settings import Loaded, shown_path
@@ -44,7 +44,7 @@ LOOKED_AT = 500
 class RunEnding:
     """What is said and returned after the child."""
 
-    proxy: Attached
+    proxy: AttachedProxy
     session: str
     since: float
     """Unix time when the run began: older misses in the journal are not ours."""
@@ -110,10 +110,10 @@ class RunEnding:
     def _wait_for_port(self) -> None:
         """Wait for the proxy to listen again, where an injected fault may have closed its port."""
         process, until = self.proxy.process, time.monotonic() + LONGEST_SHUT
-        while self.loaded.settings.faults and process is not None and process.alive and time.monotonic() < until:
+        while self.loaded.settings.faults and process is not None and process.is_alive and time.monotonic() < until:
             try:
                 self.proxy.control.health()
-            except ProxyGone:
+            except ProxyUnreachable:
                 time.sleep(0.05)
             else:
                 return
@@ -133,7 +133,7 @@ class RunEnding:
 
     def print_end(self, code: int, plan: EnvironmentPlan) -> int:
         if self.trouble or self.report is None:
-            log = self.proxy.process.said if self.proxy.process is not None else ""
+            log = self.proxy.process.log_text if self.proxy.process is not None else ""
             write_stderr_lines(f"llmproxy: the proxy did not end the session: {self.trouble}", log[-2000:].rstrip())
             return code or Exit.ENVIRONMENT
         store = self.loaded.settings.store
@@ -146,8 +146,8 @@ class RunEnding:
 
             told = describe_accepted(store, self.report.carried_names, datetime.now().date())  # noqa: DTZ005 - here
             write_stderr_lines(*(f"  carried: {text}" for text in told))
-        write_stderr_lines(*first_lines(self.misses, prefix="  miss: "))
-        write_stderr_lines(*first_lines(self.refused, prefix="  refused: "))
+        write_stderr_lines(*list_miss_lines(self.misses, prefix="  miss: "))
+        write_stderr_lines(*list_miss_lines(self.refused, prefix="  refused: "))
         write_stderr_lines(*(f"  {text}" for text in (self.report.faults or {}).get("idle", ())))
         if self.misses:
             write_stderr_lines(self._suggest_next_step(shown_path(store)))
@@ -171,7 +171,7 @@ class RunEnding:
         if self.report.failed:
             write_stderr_lines("llmproxy: an answer could not be recorded: this recording is incomplete.")
         elif lost and self.proxy.process is not None:
-            write_stderr_lines(*self.proxy.process.said.splitlines()[-3:])
+            write_stderr_lines(*self.proxy.process.log_text.splitlines()[-3:])
         if self.unfiled:
             write_stderr_lines(f"llmproxy: {self.unfiled}")
             if in_ci(os.environ):
@@ -186,8 +186,8 @@ class RunEnding:
             )
             write_stderr_lines(f"llmproxy: {named}: {', '.join(doubts)}: exit code {Exit.MISS}.")
             return Exit.MISS
-        if self.report.left_as_it_was:
-            write_stderr_lines(f"llmproxy: {self.report.left_as_it_was}")
+        if self.report.why_not_replaced:
+            write_stderr_lines(f"llmproxy: {self.report.why_not_replaced}")
             return code or Exit.FAILED
         counted = self.totals or self.report
         settings = self.loaded.settings
@@ -202,7 +202,7 @@ class RunEnding:
         if self.tries:
             write_stderr_lines(
                 f"llmproxy: --only: exit code {Exit.MISS}: the command tried to bypass the proxy, and was blocked:",
-                *first_lines(sorted(self.tries.elements()), prefix="  tried: "),
+                *list_miss_lines(sorted(self.tries.elements()), prefix="  tried: "),
             )
             return Exit.MISS
         if self.loaded.settings.strict and not only:
@@ -225,7 +225,7 @@ class RunEnding:
         if self.report is None:
             return ""
 
-        return one_line(self.report)
+        return format_counts(self.report)
 
     def _count_misses(self) -> int:
         """Return the misses, those of other sessions of our proxy among them."""

@@ -14,13 +14,13 @@ from llmproxy.client.control import CONFLICT, ControlError
 from llmproxy.client.environment import (
     EnvironmentPlan,
     Interception,
-    combine,
-    java_truststore,
-    plan,
-    preset_bundles,
-    upstreams_of,
+    combine_bundles,
+    find_upstreams,
+    list_preset_bundles,
+    make_truststore,
+    plan_env,
 )
-from llmproxy.client.process import Attached
+from llmproxy.client.process import AttachedProxy
 from llmproxy.client.reports import Report
 from llmproxy.client.tools.agents import FoundTools
 from llmproxy.errors import MachineError, SettingsError
@@ -46,7 +46,7 @@ def start_options(flags: Mapping[str, object], *, forward: bool = False, tools: 
 
 
 def open_session(
-    proxy: Attached,
+    proxy: AttachedProxy,
     loaded: Loaded,
     env: Mapping[str, str],
     declared: Sequence[Mapping[str, str]] = (),
@@ -62,7 +62,7 @@ def open_session(
             mode=str(settings.mode) if not loaded.is_default("mode") else None,
             exhausted=str(settings.exhausted) if not loaded.is_default("exhausted") else None,
             speed=settings.speed if not loaded.is_default("speed") else None,
-            upstreams={**upstreams_of(env, proxy.url), **(tools.config.upstreams_of(proxy.url) if tools else {})}
+            upstreams={**find_upstreams(env, proxy.url), **(tools.config.list_upstreams(proxy.url) if tools else {})}
             or None,
             run_variables=declared,
             bind=str(settings.bind) if not loaded.is_default("bind") else None,
@@ -118,15 +118,15 @@ def read_faults(settings: Settings) -> Mapping[str, Any] | None:
 
 
 def plan_environment(
-    proxy: Attached, opened: Report, env: Mapping[str, str], asked: RunArguments, folder: Path
+    proxy: AttachedProxy, opened: Report, env: Mapping[str, str], asked: RunArguments, folder: Path
 ) -> EnvironmentPlan:
     interception = write_intercept_files(proxy, env, folder) if asked.options.intercept else None
     aws = (Path.home() / ".aws").is_dir()
-    return plan(
+    return plan_env(
         proxy.url,
         opened.name,
         env,
-        replay=opened.offline,
+        replay=opened.is_offline,
         base_urls=asked.options.base_urls,
         interception=interception,
         aws_files=aws,
@@ -135,7 +135,7 @@ def plan_environment(
     )
 
 
-def write_intercept_files(proxy: Attached, env: Mapping[str, str], folder: Path) -> Interception:
+def write_intercept_files(proxy: AttachedProxy, env: Mapping[str, str], folder: Path) -> Interception:
     """Write the bundle that an intercepted child trusts. Raises MachineError: no interception, or no certificate."""
     ca = proxy.control.health().ca
     if ca is None:
@@ -143,8 +143,8 @@ def write_intercept_files(proxy: Attached, env: Mapping[str, str], folder: Path)
             f"the proxy at {proxy.url} does not intercept HTTPS.",
             hint="Start it with --forward, or leave --intercept out.",
         )
-    bundle = combine(Path(ca), preset_bundles(env), folder / "bundle.pem")
-    return Interception(ca, str(bundle), java_truststore(Path(ca), folder))
+    bundle = combine_bundles(Path(ca), list_preset_bundles(env), folder / "bundle.pem")
+    return Interception(ca, str(bundle), make_truststore(Path(ca), folder))
 
 
 def refuse_start_options(flags: Mapping[str, object]) -> None:

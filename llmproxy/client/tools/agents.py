@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from llmproxy.client.tools.mcp_config import ToolsConfig, insert_in_command, make_config, read_config
+from llmproxy.client.tools.mcp_config import ToolsConfig, insert_config, make_config, read_config
 from llmproxy.errors import SettingsError
 from llmproxy.files import read_text
 
@@ -52,7 +52,7 @@ class FoundTools:
 def find_tools(asked: str | None, command: Sequence[str], env: Mapping[str, str], cwd: Path) -> FoundTools | None:
     """Return the agent's servers; None if it is not known to have any. Raises SettingsError: not in `asked`."""
     if asked is not None and asked != NONE:
-        insert_in_command(command, asked, f"{asked}.copy")  # what cannot be meant is said now
+        insert_config(command, asked, f"{asked}.copy")  # what cannot be meant is said now
         try:
             text = read_text(cwd / asked)
         except (OSError, ValueError) as error:
@@ -62,16 +62,16 @@ def find_tools(asked: str | None, command: Sequence[str], env: Mapping[str, str]
             raise SettingsError(f"--mcp-config {asked} cannot be read: {why}.") from error
 
         def place(made: Mapping[str, Any], folder: Path) -> tuple[str, ...]:
-            return insert_in_command(command, asked, write_copy(made, folder))
+            return insert_config(command, asked, write_config_copy(made, folder))
 
         return FoundTools(read_config(text, asked), place)
-    return _find_tools(command, env, cwd) if asked is None else None
+    return _find_agent_tools(command, env, cwd) if asked is None else None
 
 
-def _find_tools(command: Sequence[str], env: Mapping[str, str], cwd: Path) -> FoundTools | None:
+def _find_agent_tools(command: Sequence[str], env: Mapping[str, str], cwd: Path) -> FoundTools | None:
     """Return what a known agent has; one that a shell's text begins with gets its words there."""
-    if (inside := find_in_shell(command)) is not None:
-        found = _find_tools((inside.program, *inside.words), env, cwd)
+    if (inside := parse_shell_command(command)) is not None:
+        found = _find_agent_tools((inside.program, *inside.words), env, cwd)
         if found is None:
             return None
         if any(word.startswith((_CLAUDE, _STRICT)) for word in inside.words):
@@ -93,7 +93,7 @@ def _find_tools(command: Sequence[str], env: Mapping[str, str], cwd: Path) -> Fo
     return row(command, env, cwd) if row is not None and runs else None
 
 
-def write_copy(made: Mapping[str, Any], folder: Path) -> str:
+def write_config_copy(made: Mapping[str, Any], folder: Path) -> str:
     copy = folder / "mcp.json"
     copy.touch(mode=0o600)  # it may hold credentials
     copy.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
@@ -133,7 +133,7 @@ def _find_claude_tools(command: Sequence[str], env: Mapping[str, str], cwd: Path
     def place(made: Mapping[str, Any], folder: Path) -> tuple[str, ...]:
         program, *others = (word for word in rest if word != _STRICT)
         # of the unread ones claude says what is wrong
-        return (program, _CLAUDE, write_copy(made, folder), *unread, _STRICT, *others)
+        return (program, _CLAUDE, write_config_copy(made, folder), *unread, _STRICT, *others)
 
     return FoundTools(make_config(servers), place, tuple(notes))
 
@@ -217,13 +217,13 @@ def _find_codex_tools(command: Sequence[str], env: Mapping[str, str], cwd: Path)
         return None
 
     def place(made: Mapping[str, Any], _: Path) -> tuple[str, ...]:
-        words = list(_toml_overrides(made["mcpServers"], servers))
+        words = list(_build_toml_overrides(made["mcpServers"], servers))
         return (command[0], *(part for word in words for part in ("-c", word)), *command[1:])
 
     return FoundTools(make_config(servers), place, tuple(notes))
 
 
-def _toml_overrides(made: Mapping[str, Any], before: Mapping[str, Any]) -> Iterator[str]:
+def _build_toml_overrides(made: Mapping[str, Any], before: Mapping[str, Any]) -> Iterator[str]:
     """Yield what differs, as codex takes it: strings of JSON are strings of TOML."""
     for name, server in made.items():
         for key in ("command", "args", "url"):
@@ -254,7 +254,7 @@ _TEXT = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class InShell:
+class ShellCommand:
     """A program with its words, in a shell's."""
 
     program: str
@@ -273,7 +273,7 @@ class InShell:
         return (*self._shell, text, *self._after)
 
 
-def find_in_shell(command: Sequence[str]) -> InShell | None:
+def parse_shell_command(command: Sequence[str]) -> ShellCommand | None:
     """Return what a shell's text begins with; None for any other command, and for a text that cannot be read."""
     program = command[0].replace("\\", "/").rpartition("/")[2]
     if program not in _SHELLS or len(command) < 3 or _RUNS.fullmatch(command[1]) is None:
@@ -286,4 +286,4 @@ def find_in_shell(command: Sequence[str]) -> InShell | None:
         words = tuple(shlex.split(rest))
     except ValueError:
         return None
-    return InShell(found["program"], words, tuple(command[:2]), found["before"], rest, tuple(command[3:]))
+    return ShellCommand(found["program"], words, tuple(command[:2]), found["before"], rest, tuple(command[3:]))

@@ -44,7 +44,7 @@ class ToolsConfig:
         found: Mapping[str, Any] = self.values[self.table]
         return found
 
-    def upstreams_of(self, url: str) -> dict[str, str]:
+    def list_upstreams(self, url: str) -> dict[str, str]:
         """Return what the proxy at `url` must know: of itself nothing, or it would ask itself."""
         return {name: origin for name, origin in self.upstreams.items() if not is_proxy_url(origin, url)}
 
@@ -64,20 +64,20 @@ def read_config(text: str, name: str) -> ToolsConfig:
         raise SettingsError(
             f"--mcp-config {name} names servers twice, in {' and in '.join(full)}.", hint="Leave one of them out."
         )
-    return _with_upstreams(values, [*full, *tables][0])
+    return _build_config(values, [*full, *tables][0])
 
 
 def make_config(servers: Mapping[str, Any]) -> ToolsConfig:
-    return _with_upstreams({_TABLES[0]: dict(servers)}, _TABLES[0])
+    return _build_config({_TABLES[0]: dict(servers)}, _TABLES[0])
 
 
-def _with_upstreams(values: Mapping[str, Any], table: str) -> ToolsConfig:
-    names = upstream_names(values[table])
+def _build_config(values: Mapping[str, Any], table: str) -> ToolsConfig:
+    names = choose_upstream_names(values[table])
     found = {names[server]: origin for server, each in values[table].items() if (origin := _server_origin(each))}
     return ToolsConfig(values, table, names, found)
 
 
-def upstream_names(servers: Iterable[str]) -> dict[str, str]:
+def choose_upstream_names(servers: Iterable[str]) -> dict[str, str]:
     """Return by server the name it is recorded under: were two equal, one would be answered with the other's words."""
     plain = {each: UPSTREAM + re.sub(r"[^a-z0-9._-]+", "-", each.lower()) for each in servers}
     often = Counter(plain.values())
@@ -108,12 +108,12 @@ def rewrite(config: ToolsConfig, url: str, session: str, shim: Sequence[str]) ->
     made: dict[str, Any] = {}
     told = []
     for name, server in config.servers.items():
-        made[name], how = _place_server(name, server, config, (url.rstrip("/"), session), shim)
+        made[name], how = _rewrite_server(name, server, config, (url.rstrip("/"), session), shim)
         told.append(f"{name}: {how}")
     return {**config.values, config.table: made}, told
 
 
-def _place_server(
+def _rewrite_server(
     name: str,
     server: Any,  # noqa: ANN401 - JSON
     config: ToolsConfig,
@@ -136,10 +136,10 @@ def _place_server(
         parts = urlsplit(server["url"])
         place = f"{url}/s/{quote(session, safe='')}/{config.names[name]}{parts.path or '/'}"
         return {**server, "url": place + (f"?{parts.query}" if parts.query else "")}, "over HTTP, behind the proxy"
-    return server, f"LEFT AS IT IS, and asked for real: {_explain_left_out(server)}"
+    return server, f"LEFT AS IT IS, and asked for real: {_explain_unproxied(server)}"
 
 
-def _explain_left_out(server: object) -> str:
+def _explain_unproxied(server: object) -> str:
     """Describe why a server cannot be put behind anything."""
     if not isinstance(server, dict) or not ("command" in server or "url" in server):
         return "it has neither `command` nor `url`"
@@ -151,7 +151,7 @@ def _explain_left_out(server: object) -> str:
     return "its `url` is no plain address: http or https, a host, no user and no variable"
 
 
-def insert_in_command(command: Sequence[str], file: str, copy: str) -> tuple[str, ...]:
+def insert_config(command: Sequence[str], file: str, copy: str) -> tuple[str, ...]:
     """Return the command with the copy in place of the file, added for Claude Code. Raises SettingsError."""
     made = tuple(
         copy if word == file else f"{word[: -len(file)]}{copy}" if word.endswith(f"={file}") else word

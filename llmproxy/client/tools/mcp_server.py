@@ -15,7 +15,13 @@ from contextlib import suppress
 from typing import IO, Any
 
 from llmproxy.advice import install_command
-from llmproxy.client.tools.mcp_tools import McpTool, ServerOptions, command_of, list_tools_of, refuse_unknown
+from llmproxy.client.tools.mcp_tools import (
+    McpTool,
+    ServerOptions,
+    build_command,
+    list_offered_tools,
+    unknown_tool_error,
+)
 from llmproxy.errors import LLMProxyError, MachineError, sign_text
 
 PATIENCE = 600.0
@@ -57,7 +63,7 @@ def _make_server(serving: ServerOptions) -> Any:  # noqa: ANN401 (two generation
 
     import llmproxy
 
-    tools = {each.name: each for each in list_tools_of(serving)}
+    tools = {each.name: each for each in list_offered_tools(serving)}
     listed = ListToolsResult.model_validate({"tools": [_describe_tool(each) for each in tools.values()]})
     kind: Any = Server
     about = {"version": llmproxy.__version__, "instructions": _write_instructions(tools, serving)}
@@ -96,8 +102,8 @@ async def answer_tool_call(
     """Do what is asked: what a model is to read, and whether it failed."""
     try:
         if (tool := tools.get(name)) is None:
-            raise refuse_unknown(name, serving)
-        return await run_command(command_of(tool, arguments, serving)), False
+            raise unknown_tool_error(name, serving)
+        return await run_command(build_command(tool, arguments, serving)), False
     except CommandFailed as error:
         return str(error), True
     except LLMProxyError as error:

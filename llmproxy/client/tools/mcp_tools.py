@@ -76,33 +76,33 @@ class McpTool:
 def _find_cassette(asked: Arguments, serving: ServerOptions) -> str:
     """Return the cassette that is meant. Raises SettingsError."""
     if named := str(asked.get("cassette") or serving.cassette):
-        return _refuse_option(named)
+        return _require_no_option(named)
     raise SettingsError("name a cassette.", hint="The tool `list` has their names.")
 
 
-def _refuse_option(word: str) -> str:
+def _require_no_option(word: str) -> str:
     """Return a word that is no option. Raises SettingsError."""
     if not word or word.startswith("-"):
         raise SettingsError(f"{word!r} is no name of a cassette, and no number.", hint="The tool `list` has both.")
     return word
 
 
-def _list_words(asked: Arguments, serving: ServerOptions) -> Sequence[str]:
+def _build_ls_words(asked: Arguments, serving: ServerOptions) -> Sequence[str]:
     named = asked.get("cassette") or serving.cassette
     channel = [f"--channel={asked['channel']}"] if "channel" in asked else []
-    return ["ls", *([_refuse_option(named)] if named else []), f"--limit={asked.get('limit', 50)}", *channel]
+    return ["ls", *([_require_no_option(named)] if named else []), f"--limit={asked.get('limit', 50)}", *channel]
 
 
-def _show_words(asked: Arguments, serving: ServerOptions) -> Sequence[str]:
-    return ["show", _refuse_option(str(asked.get("what") or _find_cassette(asked, serving)))]
+def _build_show_words(asked: Arguments, serving: ServerOptions) -> Sequence[str]:
+    return ["show", _require_no_option(str(asked.get("what") or _find_cassette(asked, serving)))]
 
 
-def _replay_words(asked: Arguments, serving: ServerOptions) -> Sequence[str]:
+def _build_replay_words(asked: Arguments, serving: ServerOptions) -> Sequence[str]:
     results = [f"--override-tool={name}={value}" for name, value in asked.get("tool_results", {}).items()]
     answers = [f"--override-llm={number}={value}" for number, value in asked.get("answers", {}).items()]
     named = asked.get("cassette") or serving.cassette
     run = [flag if value is None else f"{flag}={value}" for flag, value in serving.options]
-    return ["replay", *([f"--cassette={_refuse_option(named)}"] if named else []), *run, *results, *answers]
+    return ["replay", *([f"--cassette={_require_no_option(named)}"] if named else []), *run, *results, *answers]
 
 
 TOOLS = (
@@ -115,12 +115,12 @@ TOOLS = (
             "channel": {"type": "string", "enum": ["llm", "mcp", "http"], "description": "Only calls of this kind."},
             "limit": {"type": "integer", "minimum": 1, "maximum": 1000, "description": "How many at most; 50."},
         },
-        _list_words,
+        _build_ls_words,
     ),
     McpTool(
         "show",
         "Show an interaction whole (what was asked, what was answered, tool calls, tokens, times), or a cassette as a "
-        "conversation.", {"what": _EITHER}, _show_words,
+        "conversation.", {"what": _EITHER}, _build_show_words,
     ),
     McpTool(
         "why",
@@ -133,7 +133,7 @@ TOOLS = (
         "diff",
         "Say where two interactions differ, by prompt, tool or message; or two cassettes, by tools, texts, tokens, "
         "cost, time and requests.", {"old": _EITHER, "new": _EITHER},
-        lambda asked, _: ["diff", _refuse_option(asked["old"]), _refuse_option(asked["new"])], ("old", "new"),
+        lambda asked, _: ["diff", _require_no_option(asked["old"]), _require_no_option(asked["new"])], ("old", "new"),
     ),
     McpTool(
         "learn",
@@ -145,7 +145,7 @@ TOOLS = (
         "Run the agent on its recording with results of tools or answers of the model overridden, and say where it "
         "leaves the recording."
         " The agent's command was chosen by whoever started this server. No model is asked.",
-        {"cassette": _CASSETTE, **_OVERRIDES}, _replay_words, runs_agent=True,
+        {"cassette": _CASSETTE, **_OVERRIDES}, _build_replay_words, runs_agent=True,
     ),
     McpTool(
         "fork", "Make a new cassette that begins like another one.",
@@ -156,7 +156,7 @@ TOOLS = (
         },
         lambda asked, serving: [
             "fork", _find_cassette(asked, serving), *([f"--at={asked['at']}"] if "at" in asked else []),
-            *([f"--as={_refuse_option(asked['name'])}"] if "name" in asked else []),
+            *([f"--as={_require_no_option(asked['name'])}"] if "name" in asked else []),
         ],
         writes=True,
     ),
@@ -220,13 +220,13 @@ def _shorten_json(value: object) -> str:
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 
-def list_tools_of(serving: ServerOptions) -> list[McpTool]:
+def list_offered_tools(serving: ServerOptions) -> list[McpTool]:
     return [each for each in TOOLS if (serving.write or not each.writes) and (serving.agent or not each.runs_agent)]
 
 
-def refuse_unknown(name: str, serving: ServerOptions) -> SettingsError:
+def unknown_tool_error(name: str, serving: ServerOptions) -> SettingsError:
     """Return the error for a tool that is not offered: unknown, or to be allowed when the server is started."""
-    offered = ", ".join(each.name for each in list_tools_of(serving))
+    offered = ", ".join(each.name for each in list_offered_tools(serving))
     known = next((each for each in TOOLS if each.name == name), None)
     if known is None:
         return SettingsError(f"there is no tool {name[:SHOWN]!r}. There is: {offered}.")
@@ -235,7 +235,7 @@ def refuse_unknown(name: str, serving: ServerOptions) -> SettingsError:
     return SettingsError(f"{name} is not offered: this server was started without it.", hint=hint)
 
 
-def command_of(tool: McpTool, asked: Arguments, serving: ServerOptions) -> list[str]:
+def build_command(tool: McpTool, asked: Arguments, serving: ServerOptions) -> list[str]:
     """Return the words behind ``llmproxy`` for one call. Raises SettingsError."""
     asked = {name: value for name, value in asked.items() if value is not None}  # as models leave out what they may
     check_arguments(tool, asked)

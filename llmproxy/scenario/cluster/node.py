@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from llmproxy.client.process import Attached, attach
+from llmproxy.client.process import AttachedProxy, attach
 from llmproxy.errors import Exit, LLMProxyError, MachineError, MissError
 from llmproxy.protocol import OFFLINE, PACER_VARIABLE
 from llmproxy.report.events import Event, Handler
@@ -90,7 +90,7 @@ class EventList:
 class WorkerNode(ABC):
     """A test in this process: its folder, its proxy."""
 
-    proxy: Attached
+    proxy: AttachedProxy
 
     @abstractmethod
     def run(self, *arguments: Any) -> NodeReply[Any]:  # noqa: ANN401 - what the runner was given

@@ -179,7 +179,7 @@ async def _call_model(
 ) -> Answer:
     chosen = model.temperature if model.temperature_given else None
     sent = {"timeout": timeout} | asked | _route_keywords(model, party, session)
-    replays = session is not None and session.opened.offline
+    replays = session is not None and session.opened.is_offline
     pauses = iter(PAUSES)
     while True:
         try:
@@ -209,6 +209,6 @@ def _route_keywords(model: ModelConfig, party: str, session: RunSession | None) 
     found["extra_headers"] = {**(model.extra_parameters.get("extra_headers") or {}), **found["extra_headers"]}
     if client := model.extra_parameters.get("client"):
         found["client"] = redirect_client(client, found["api_base"], model.model)
-    if session.opened.offline:
+    if session.opened.is_offline:
         said.setdefault("api_key", PLACEHOLDER_KEY)
     return said | found

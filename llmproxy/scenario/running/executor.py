@@ -22,7 +22,7 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Any, ClassVar, cast
 
-from llmproxy.client.host import HOST, Host
+from llmproxy.client.host import HOST, RunnerHooks
 from llmproxy.errors import AgentError, LLMProxyError, MachineError, SettingsError
 from llmproxy.report.event_handlers import Hiding
 from llmproxy.report.events import Handler, Started
@@ -81,7 +81,7 @@ def choose_cassette_name(
     script: Sequence[ScriptStep] | None,
     options: RunOptions,
     *,
-    host: Host = HOST,
+    host: RunnerHooks = HOST,
     namesakes: UsedNames = _NAMESAKES,
 ) -> str:
     if options.cassette:
@@ -301,7 +301,7 @@ class ScenarioExecutor:
                 )
             return None
         if HOST.ready is not None:
-            await asyncio.to_thread(HOST.wait)
+            await asyncio.to_thread(HOST.wait_for_proxy)
         models = [model for agent in self.agents for model in AdapterAttributes.of_adapter(agent).models]
         speaking = (each for each in self.agents if each.role is AgentRole.AGENT)
         how = {

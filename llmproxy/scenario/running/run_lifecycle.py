@@ -517,7 +517,7 @@ class RunLifecycle[S, R]:
         if self._asked is not None and self.report is not None:
             if self._asked.must_inject and self.report.unused_faults:
                 raise UnusedFaults("\n".join(self.report.unused_faults))
-            if self._asked.how.get("mocks") is not None and (idle := self.report.unmocked) is not None:
+            if self._asked.how.get("mocks") is not None and (idle := self.report.unused_mocks_error) is not None:
                 raise idle
         if self.thorough and self.problems:
             said, self.problems = self.problems, []

@@ -22,8 +22,8 @@ from pathlib import Path
 from llmproxy.amounts import format_count, seconds
 from llmproxy.calls import describe_hits, find_forbidden
 from llmproxy.client.environment import in_ci
-from llmproxy.client.reports import add_reports
-from llmproxy.client.sweep import SweepFinding, SweepRun, find_effect, last_words, plan_trials
+from llmproxy.client.reports import sum_reports
+from llmproxy.client.sweep import SweepFinding, SweepRun, final_message, judge_trial, plan_trials
 from llmproxy.core.faults import FaultKind
 from llmproxy.errors import Exit, LLMProxyError, MissError, SuiteError
 from llmproxy.protocol import OFFLINE
@@ -111,7 +111,7 @@ async def run_cases(
         if unfiled := find_unfiled(run_context.files, every):
             batch.notes.append(unfiled)
             code = Exit.MISS if code is Exit.OK and in_ci(os.environ) else code
-        totals, asked = add_reports(each.wire for each in every if each.wire), run_context.options
+        totals, asked = sum_reports(each.wire for each in every if each.wire), run_context.options
         forbidden = find_forbidden(totals, carried=asked.fail_on_carried, stale=asked.fail_on_stale)
         if code is Exit.OK and forbidden:
             batch.notes.append(f"{forbidden[0]}: {describe_hits(totals)}")
@@ -321,7 +321,7 @@ async def sweep_case(
     said: Callable[[str], object],
     found: list[SweepFinding],
 ) -> None:
-    """Sweep one scenario into `found`; `said` hears how far it is. Raises NoSweep."""
+    """Sweep one scenario into `found`; `said` hears how far it is. Raises SweepImpossible."""
     run_context.faults, run_context.keeps_calls = None, True
     baseline, ran = await _run_case_once(run_context, case)
     if ran.status is not Status.PASSED:
@@ -341,7 +341,7 @@ async def sweep_case(
         for number, trial in enumerate(trials, 1):
             run_context.faults = {"faults": [trial.rule]}
             went, _ = await _run_case_once(run_context, case)
-            found.append(find_effect(trial, went, [baseline]))
+            found.append(judge_trial(trial, went, [baseline]))
             said(f"\r{number}/{len(trials)}")
     finally:
         run_context.faults = None
@@ -370,4 +370,4 @@ def _error_text(ran: CaseResult) -> tuple[str, bool]:
     )
     how, _, complaints = said.partition(ON_STDERR)
     first = how.partition("\n")[0] or ran.status.value
-    return last_words("", complaints, 1) if complaints.strip() else (first, False)
+    return final_message("", complaints, 1) if complaints.strip() else (first, False)

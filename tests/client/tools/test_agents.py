@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.client.tools.agents import FoundTools, find_tools, write_copy
+from llmproxy.client.tools.agents import FoundTools, find_tools, write_config_copy
 from llmproxy.client.tools.mcp_config import rewrite
 from llmproxy.errors import SettingsError
 
@@ -158,7 +158,7 @@ def test_what_nobody_can_read_is_left_to_the_agent(tmp_path: Path) -> None:
 def test_a_copy_holds_what_the_file_held(tmp_path: Path) -> None:
     """Also half a pair of a surrogate, which no UTF-8 can say."""
     made = {"mcpServers": {"\ud800 \u00e9": {"command": "x"}}}
-    assert json.loads(Path(write_copy(made, tmp_path)).read_text(encoding="utf-8")) == made
+    assert json.loads(Path(write_config_copy(made, tmp_path)).read_text(encoding="utf-8")) == made
 
 
 def test_a_named_file_goes_before_and_none_leaves_all(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.client.tools.mcp_config import insert_in_command, make_config, read_config, rewrite
+from llmproxy.client.tools.mcp_config import insert_config, make_config, read_config, rewrite
 from llmproxy.errors import SettingsError
 
 CONFIG: dict[str, Any] = {
@@ -103,13 +103,13 @@ def test_what_is_no_configuration_is_said(text: str) -> None:
 )
 def test_the_command_gets_the_copy(command: list[str], made: tuple[str, ...]) -> None:
     """Where it named the file; Claude Code takes it by an option of its own."""
-    assert insert_in_command(command, "x.json", "/tmp/c") == made
+    assert insert_config(command, "x.json", "/tmp/c") == made
 
 
 def test_a_command_that_does_not_name_the_file_is_refused() -> None:
     """Its servers would run for real, and nobody would know."""
     with pytest.raises(SettingsError, match="does not name this file"):
-        insert_in_command(["agent"], "x.json", "/tmp/c")
+        insert_config(["agent"], "x.json", "/tmp/c")
 
 
 def test_a_server_at_the_proxy_s_own_address_is_left() -> None:
@@ -123,4 +123,4 @@ def test_a_server_at_the_proxy_s_own_address_is_left() -> None:
     assert made["mcpServers"]["old"] == servers["old"]
     assert made["mcpServers"]["new"]["url"] == "http://127.0.0.1:8080/s/x/mcp.new/mcp"
     assert told[0].startswith("old: LEFT AS IT IS: its address is the proxy's own")
-    assert config.upstreams_of("http://127.0.0.1:8080") == {"mcp.new": "http://127.0.0.1:9000"}
+    assert config.list_upstreams("http://127.0.0.1:8080") == {"mcp.new": "http://127.0.0.1:9000"}

@@ -17,7 +17,7 @@ from mcp.client.stdio import stdio_client
 
 from llmproxy.cli.mcp import find_served_store
 from llmproxy.client.tools.mcp_server import LONGEST, shorten_output
-from llmproxy.client.tools.mcp_tools import TOOLS, McpTool, ServerOptions, command_of, list_tools_of
+from llmproxy.client.tools.mcp_tools import TOOLS, McpTool, ServerOptions, build_command, list_offered_tools
 from llmproxy.core.store.file.connect import advise_missing
 from llmproxy.errors import SettingsError
 from tests.support.forked import program
@@ -115,8 +115,8 @@ def test_with_write_and_an_agent_it_forks_and_replays(tmp_path: Path) -> None:
 def test_each_tool_is_a_command(name: str, asked: dict[str, Any], words: list[str]) -> None:
     """The cassette that was typed is meant where none is named."""
     serving = ServerOptions("x.db", "c", write=True, agent=("a", "-b"))
-    (tool,) = (each for each in list_tools_of(serving) if each.name == name)
-    assert command_of(tool, asked, serving) == words
+    (tool,) = (each for each in list_offered_tools(serving) if each.name == name)
+    assert build_command(tool, asked, serving) == words
 
 
 @pytest.mark.parametrize(
@@ -145,17 +145,17 @@ def test_a_suite_s_recordings_are_found_where_they_are_alone(
 def test_an_agent_s_servers_are_left_out_of_its_replays() -> None:
     """By the configuration that was typed beside it."""
     serving = ServerOptions(agent=("a",), options=(("--mcp-config", "tools.json"),))
-    (tool,) = (each for each in list_tools_of(serving) if each.runs_agent)
-    assert command_of(tool, {}, serving) == ["replay", "--mcp-config=tools.json", "--", "a"]
+    (tool,) = (each for each in list_offered_tools(serving) if each.runs_agent)
+    assert build_command(tool, {}, serving) == ["replay", "--mcp-config=tools.json", "--", "a"]
 
 
 def test_no_argument_becomes_an_option() -> None:
     """A model may have read it in a recording."""
     serving = ServerOptions(write=True, agent=("a",))
-    for tool in list_tools_of(serving):
+    for tool in list_offered_tools(serving):
         for each in set(tool.properties) & {"cassette", "what", "old"}:
             with pytest.raises(SettingsError, match="no name of a cassette"):
-                command_of(tool, {**dict.fromkeys(tool.required, "1"), each: "--store=/etc/x"}, serving)
+                build_command(tool, {**dict.fromkeys(tool.required, "1"), each: "--store=/etc/x"}, serving)
 
 
 ODD: list[Any] = [
@@ -174,15 +174,15 @@ def test_what_is_no_argument_is_refused_in_words(tool: McpTool) -> None:
         for odd in ODD:
             if odd not in SOUND[schema["type"]]:
                 with pytest.raises(SettingsError, match=f"{name} of {tool.name} cannot be"):
-                    command_of(tool, {**whole, name: odd}, serving)
+                    build_command(tool, {**whole, name: odd}, serving)
         sound = SOUND[schema["type"]]
-        plain = command_of(tool, whole, serving)
-        assert [command_of(tool, {**whole, name: each}, serving) for each in sound] == [plain] * len(sound)
+        plain = build_command(tool, whole, serving)
+        assert [build_command(tool, {**whole, name: each}, serving) for each in sound] == [plain] * len(sound)
     with pytest.raises(SettingsError, match="not 'zzz'"):
-        command_of(tool, {**whole, "zzz": 1}, serving)
+        build_command(tool, {**whole, "zzz": 1}, serving)
     for name in tool.required:
         with pytest.raises(SettingsError, match=f"{name} is missing"):
-            command_of(tool, {**whole, name: None}, serving)
+            build_command(tool, {**whole, name: None}, serving)
 
 
 def test_what_is_too_long_for_a_model_is_cut_in_the_middle() -> None:

@@ -142,7 +142,7 @@ def test_calls_of_tools_are_swept_too(tape: tuple[Path, str]) -> None:
     for agent, outcome in (("sound", SweepOutcome.RECOVERED), ("hasty", SweepOutcome.WENT_ON)):
         found = sweep(tape, kinds, TOOL_SUITE.format(agent=agent))
         kinds_again = ["mcp-error@1", "mcp-tool-error@1", "mcp-gone@1"]
-        assert [(each.trial.again, each.outcome) for each in found] == [(each, outcome) for each in kinds_again]
+        assert [(each.trial.label, each.outcome) for each in found] == [(each, outcome) for each in kinds_again]
 
 
 def test_a_scenario_that_does_not_pass_undisturbed_is_none_to_sweep(tape: tuple[Path, str]) -> None:

@@ -43,7 +43,7 @@ class ShimOptions(NamedTuple):
 _OPTIONS = {f"--{name}": name for name in ShimOptions._fields[1:]}
 
 
-def read_words(words: Sequence[str]) -> ShimOptions | None:
+def parse_shim_words(words: Sequence[str]) -> ShimOptions | None:
     """Read the words behind ``llmproxy mcp``; None unless they are plainly our options, ``--`` and a command."""
     found: dict[str, str] = {}
     at = 0
@@ -62,16 +62,16 @@ def read_words(words: Sequence[str]) -> ShimOptions | None:
 
 def run_shim(asked: ShimOptions, env: Mapping[str, str]) -> int:
     """Serve the client on our stdin and stdout until it goes; return the exit code. Raises LLMProxyError."""
-    from llmproxy.client.tools.shim.server_pipes import to_stdout
+    from llmproxy.client.tools.shim.server_pipes import make_line_writer
     from llmproxy.client.tools.shim.stdio_proxy import StdioProxy
 
     tmp = env.get("TMPDIR", "/tmp").rstrip("/")  # noqa: S108 - compared with
     places = {"cwd": str(Path.cwd()), "home": str(Path.home()), "tmp": tmp}
     signal.signal(signal.SIGTERM, _raise_interrupt)
-    host = _make_host(asked, asked.name or server_name(asked.command, places), env)
+    host = _make_tool_host(asked, asked.name or choose_server_name(asked.command, places), env)
     gc.enable()  # `__main__` put it off
     own = {name: value for name, value in env.items() if name not in (URL_VARIABLE, RUN_VARIABLE)}
-    shim = StdioProxy(asked.command, own, host, to_stdout())
+    shim = StdioProxy(asked.command, own, host, make_line_writer())
     try:
         return shim.serve(lambda size: os.read(0, size))
     except KeyboardInterrupt:
@@ -82,7 +82,7 @@ def _raise_interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def _make_host(asked: ShimOptions, server: str, env: Mapping[str, str]) -> ToolHost:
+def _make_tool_host(asked: ShimOptions, server: str, env: Mapping[str, str]) -> ToolHost:
     secrets = [
         value
         for name, value in env.items()
@@ -91,17 +91,17 @@ def _make_host(asked: ShimOptions, server: str, env: Mapping[str, str]) -> ToolH
     flags = {
         name: value for name in ("mode", "cassette", "store", "faults") if (value := getattr(asked, name)) is not None
     }
-    from llmproxy.client.tools.shim.tool_hosts import OwnHost, ProxyHost
+    from llmproxy.client.tools.shim.tool_hosts import EngineToolHost, ProxyToolHost
 
     if url := asked.proxy or env.get(URL_VARIABLE, ""):
         if flags:
             raise SettingsError(f"--{', --'.join(flags)}: a proxy runs at {url}, and it has options of its own.")
         named = asked.session or env.get(RUN_VARIABLE, "") or DEFAULT_SESSION
-        return ProxyHost(url, named, server, f"{os.getpid()}-{os.urandom(4).hex()}", secrets)
+        return ProxyToolHost(url, named, server, f"{os.getpid()}-{os.urandom(4).hex()}", secrets)
     from llmproxy.core.providers.hosts import from_environment
     from llmproxy.settings import load
 
-    return OwnHost(from_environment(load(flags, env, Path.cwd()), env).settings, server, env, secrets)
+    return EngineToolHost(from_environment(load(flags, env, Path.cwd()), env).settings, server, env, secrets)
 
 
 _RUNNERS = frozenset({
@@ -113,15 +113,15 @@ _RUNNERS = frozenset({
 _VERSION = re.compile(r"@[\w.^~-]+$")
 
 
-def server_name(command: Sequence[str], places: Mapping[str, str]) -> str:
+def choose_server_name(command: Sequence[str], places: Mapping[str, str]) -> str:
     """Return the name of a server started by `command`, the same wherever `places` (cwd, home, tmp) are."""
     words = [word for word in command if not word.startswith("-")]
-    meant = next((word for word in words if _base_name(word) not in _RUNNERS), words[0] if words else "server")
-    shown = re.sub(r"[^A-Za-z0-9._-]+", "-", _base_name(meant)).strip("-.") or "server"
+    meant = next((word for word in words if _program_name(word) not in _RUNNERS), words[0] if words else "server")
+    shown = re.sub(r"[^A-Za-z0-9._-]+", "-", _program_name(meant)).strip("-.") or "server"
     return f"{shown[:60]}-{_digest_command(command, places)}"
 
 
-def _base_name(word: str) -> str:
+def _program_name(word: str) -> str:
     """Return what a path or a package is called: ``@scope/server-files@1.2`` is server-files."""
     bare = word.replace("\\", "/").rstrip("/").rpartition("/")[2]
     return re.sub(r"\.exe$", "", _VERSION.sub("", bare), flags=re.IGNORECASE) or bare
@@ -132,7 +132,7 @@ def _digest_command(command: Sequence[str], places: Mapping[str, str]) -> str:
     longest_first = sorted(
         ((path, name) for name, path in places.items() if len(path) > 1), key=lambda pair: -len(pair[0])
     )
-    told = [_base_name(command[0]) if command else ""]
+    told = [_program_name(command[0]) if command else ""]
     for word in command[1:]:
         for path, name in longest_first:
             word = re.sub(re.escape(path) + r"(?![\w.-])", f"<{name}>", word)  # noqa: PLW2901 - one after the other

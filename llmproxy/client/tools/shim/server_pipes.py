@@ -86,7 +86,7 @@ class ToolServer:
             return False
         return True
 
-    def lines(self) -> Iterator[bytes]:
+    def read_lines(self) -> Iterator[bytes]:
         if self._child.stdout is None:
             return iter(())
         out = self._child.stdout.fileno()
@@ -143,7 +143,7 @@ def split_after_notifications(data: bytes) -> list[bytes]:
     return parts
 
 
-def to_stdout(fd: int = 1, patience: float = READING) -> Callable[[bytes], None]:
+def make_line_writer(fd: int = 1, patience: float = READING) -> Callable[[bytes], None]:
     """Return what writes whole lines to a descriptor from any thread; a client that is gone is no error."""
     guard = threading.Lock()
     last = b""

@@ -96,10 +96,12 @@ class StdioProxy:
             return
         message = parse_message(bare)
         if message is None:
-            self._on_other_line(line, bare)
+            self._on_non_message(line, bare)
             return
         if "method" in message and message.get("id", 0) is None:
-            self._write_whole(error({}, "llmproxy: an id is a text or a number, and never null", INVALID_REQUEST))
+            self._write_whole(
+                build_error_line({}, "llmproxy: an id is a text or a number, and never null", INVALID_REQUEST)
+            )
             return
         if message.get("method") in ("initialize", "notifications/initialized"):
             self._greeting.append(bare)
@@ -107,10 +109,10 @@ class StdioProxy:
             params = message.get("params")
             left = params.get("requestId") if isinstance(params, dict) else None
             with self._guard:
-                pending = self._pending.pop(message_id({"id": left}) or "", None)
+                pending = self._pending.pop(get_message_id({"id": left}) or "", None)
             if pending is not None:
                 self._record_outcome(pending, left=True)
-                self._doubtful.add(message_id(pending.message) or "")
+                self._doubtful.add(get_message_id(pending.message) or "")
         try:
             with self._asking:
                 heard = self._host.on_line(bare)
@@ -145,23 +147,25 @@ class StdioProxy:
 
         self._call_host(take)
 
-    def _on_other_line(self, line: bytes, bare: bytes) -> None:
+    def _on_non_message(self, line: bytes, bare: bytes) -> None:
         if batch := split_batch(bare):
             for each in batch:
                 self.on_client_line(each)
         elif self._server is not None and not self._dead:
             self._server.write(line)
         else:
-            self._write_whole(error({"id": find_id(bare)}, "llmproxy: this line is no JSON-RPC message", PARSE_ERROR))
+            self._write_whole(
+                build_error_line({"id": find_raw_id(bare)}, "llmproxy: this line is no JSON-RPC message", PARSE_ERROR)
+            )
 
     def _forward_line(self, number: int, message: dict[str, Any], line: bytes) -> None:
-        asked = message_id(message) if "method" in message else None
+        asked = get_message_id(message) if "method" in message else None
         self._last = number
         if asked is not None:
             with self._guard:
                 if (earlier := self._pending.get(asked)) is not None:
                     self._doubtful.add(asked)
-                self._pending[asked] = _PendingRequest(number, message, progress_token(message), monotonic())
+                self._pending[asked] = _PendingRequest(number, message, get_progress_token(message), monotonic())
             if earlier is not None:
                 self._discard_request(earlier)
         sent = self._start_server(message) and self._server is not None and self._server.write(line + b"\n")
@@ -174,7 +178,7 @@ class StdioProxy:
         elif not sent:
             if self._reader is not None:
                 self._reader.join(2.0)  # it knows how the server ended
-            self._give_up(self._dead or "the server reads no more")
+            self._fail_pending(self._dead or "the server reads no more")
 
     def _start_server(self, message: dict[str, Any]) -> bool:
         """Start the server, if it does not run; one that starts late is greeted as its client greeted the recording."""
@@ -190,7 +194,7 @@ class StdioProxy:
         self._reader = threading.Thread(target=self._read_server, args=(self._server,), daemon=True)
         greeting = self._greeting if message.get("method") != "initialize" else []
         if greeting:
-            self._swallowed = message_id(parse_message(greeting[0]) or {})
+            self._swallowed = get_message_id(parse_message(greeting[0]) or {})
         self._reader.start()
         for n, line in enumerate(greeting):
             if message == parse_message(line):
@@ -205,7 +209,7 @@ class StdioProxy:
     def _read_server(self, server: ToolServer) -> None:
         """Pass on what the server says, and keep it, until it ends."""
         try:
-            for line in server.lines():
+            for line in server.read_lines():
                 self._on_server_line(line)
         except LLMProxyError as why:
             self._dead = f"the server said {why}"
@@ -216,7 +220,7 @@ class StdioProxy:
             "the server closed its output" if code is None else f"the server ended (exit code {code})"
         )
         self._greeted.set()
-        self._give_up(self._dead)
+        self._fail_pending(self._dead)
 
     def _on_server_line(self, line: bytes) -> None:
         bare = line.rstrip(b"\r\n")
@@ -228,7 +232,7 @@ class StdioProxy:
             elif not self.failed:
                 self._write_whole(line if line.endswith(b"\n") else line + b"\n")  # what follows is a line of its own
             return
-        answered = message_id(message) if "method" not in message else None
+        answered = get_message_id(message) if "method" not in message else None
         if answered is not None and answered == self._swallowed:
             self._swallowed = None
             self._greeted.set()
@@ -241,7 +245,7 @@ class StdioProxy:
         elif self._record_outcome(pending):  # first: what was read is kept
             self._write_whole(bare + b"\n")
         else:
-            self._write_whole(error(pending.message, f"llmproxy: {self.failed}"))
+            self._write_whole(build_error_line(pending.message, f"llmproxy: {self.failed}"))
 
     def _discard_request(self, pending: _PendingRequest) -> bool:
         """Keep nothing of a request, and say so: its client hears an answer all the same. False: the host is gone."""
@@ -251,7 +255,7 @@ class StdioProxy:
 
     def _record_outcome(self, pending: _PendingRequest, *, left: bool = False) -> bool:
         """Keep what answered a request, or that it is lost where that is unknown. False: the host is gone."""
-        if message_id(pending.message) in self._doubtful:
+        if get_message_id(pending.message) in self._doubtful:
             return self._discard_request(pending)
         return self._call_host(lambda: self._host.on_server_answer(pending.number, pending.lines, left=left))
 
@@ -264,7 +268,7 @@ class StdioProxy:
             return pending
         if "method" not in message:
             return None
-        token = progress_token(message) if message["method"] == "notifications/progress" else None
+        token = get_progress_token(message) if message["method"] == "notifications/progress" else None
         mine = (each for each in self._pending.values() if token is not None and each.token == token)
         place = next(mine, None) or next(reversed(self._pending.values()), None)
         if place is not None:
@@ -280,14 +284,14 @@ class StdioProxy:
 
     # --- what goes wrong -------------------------------------------------------------------------------------------
 
-    def _give_up(self, why: str) -> None:
+    def _fail_pending(self, why: str) -> None:
         """Tell everybody who waits that no answer will come."""
         with self._guard:
             waiting, self._pending = list(self._pending.values()), {}
         begun = " before it answered" if self._server is not None else ""
         for each in waiting:
             if not self._gone:  # on purpose: who waits sees what a server leaves that is gone, nothing
-                self._write_whole(error(each.message, f"llmproxy: {why}{begun}"))
+                self._write_whole(build_error_line(each.message, f"llmproxy: {why}{begun}"))
             self._call_host(lambda each=each: self._host.on_server_loss(each.number, why))  # type: ignore[misc]
 
     def _call_host(self, tell: Callable[[], None]) -> bool:
@@ -303,8 +307,8 @@ class StdioProxy:
     def _refuse_message(self, why: LLMProxyError, message: dict[str, Any] | None) -> None:
         self.failed = unsign_text(why)
         sys.stderr.write(f"llmproxy: mcp: {self.failed}\n")
-        if message is not None and "method" in message and message_id(message) is not None:
-            self._write_whole(error(message, f"llmproxy: {self.failed}"))
+        if message is not None and "method" in message and get_message_id(message) is not None:
+            self._write_whole(build_error_line(message, f"llmproxy: {self.failed}"))
 
     def _end_session(self) -> int:
         code = 0
@@ -338,12 +342,12 @@ def parse_message(line: bytes) -> dict[str, Any] | None:
     return value if isinstance(value, dict) and value.get("jsonrpc") == "2.0" else None
 
 
-def message_id(message: dict[str, Any]) -> str | None:
+def get_message_id(message: dict[str, Any]) -> str | None:
     """Return the id of a message, by which 1 and "1" differ; None without one."""
     return json.dumps(message["id"]) if message.get("id") is not None else None
 
 
-def progress_token(message: dict[str, Any]) -> str | None:
+def get_progress_token(message: dict[str, Any]) -> str | None:
     """Return the progress token that a request gives, or that a progress notification is for."""
     params = message.get("params")
     if not isinstance(params, dict):
@@ -353,7 +357,7 @@ def progress_token(message: dict[str, Any]) -> str | None:
     return None if token is None else json.dumps(token)
 
 
-def error(message: dict[str, Any], text: str, code: int = ENDED) -> bytes:
+def build_error_line(message: dict[str, Any], text: str, code: int = ENDED) -> bytes:
     """Return the line that answers a request with an error of ours; of a tool's call one that its model reads."""
     said: dict[str, Any] = {"jsonrpc": "2.0", "id": message.get("id")}
     if message.get("method") == "tools/call":
@@ -380,7 +384,7 @@ def split_batch(line: bytes) -> list[bytes]:
     return found
 
 
-def find_id(line: bytes) -> Any:  # noqa: ANN401 - JSON
+def find_raw_id(line: bytes) -> Any:  # noqa: ANN401 - JSON
     """Return the id of a line that is no message, even one nested too deep to be read; None where it has none."""
     try:
         value = json.loads(line)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from urllib.parse import quote, urlsplit
 
-from llmproxy.client.control import is_socket_quiet
+from llmproxy.client.control import is_socket_idle
 from llmproxy.errors import MachineError
 from llmproxy.protocol import CONTROL_PREFIX, Decision
 
@@ -59,7 +59,7 @@ class ToolHost(Protocol):
         """Hear that the client has gone, and what the server said unasked."""
 
 
-class ProxyHost:
+class ProxyToolHost:
     """A proxy that runs. One call at a time, on one connection that stays open: when it ends, so have we."""
 
     def __init__(self, url: str, session: str, server: str, connection: str, secrets: Sequence[str] = ()) -> None:
@@ -95,7 +95,7 @@ class ProxyHost:
         from http.client import HTTPConnection
 
         connection = self._http = self._http or HTTPConnection(*self._place, timeout=TIMEOUT)
-        if not is_socket_quiet(connection.sock):
+        if not is_socket_idle(connection.sock):
             connection.close()
         return connection
 
@@ -124,7 +124,7 @@ def _decode_lines(lines: Sequence[tuple[int, bytes]]) -> list[tuple[int, str]]:
     return [(number, line.decode("utf-8", "surrogatepass")) for number, line in lines]
 
 
-class _OwnContext:
+class _EngineContext:
     """Carries out what the engine decides, at once."""
 
     def __init__(self, engine: Engine) -> None:
@@ -143,7 +143,7 @@ class _OwnContext:
         self._engine.outcome(exchange, exchange.recording.status)
 
 
-class OwnHost:
+class EngineToolHost:
     """An engine of our own on the store, for one client of one server; no proxy runs."""
 
     def __init__(self, settings: Settings, server: str, env: Mapping[str, str], secrets: Sequence[str]) -> None:
@@ -173,7 +173,7 @@ class OwnHost:
         )
         found = [check_run_variable(**each) for each in gather_run_variables(env, Path.cwd(), git=False)]
         session = self._engine.sessions.open_session(settings.cassette, mode=settings.mode, run_variables=found)
-        self._line: ToolLine = ToolLine(self._engine, _OwnContext(self._engine), session.name, server)
+        self._line: ToolLine = ToolLine(self._engine, _EngineContext(self._engine), session.name, server)
         self._line.learn(secrets)
 
     def on_line(self, line: bytes) -> LineOutcome:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.cli.commands import load_command
-from llmproxy.client.tools.shim.command import ShimOptions, read_words, server_name
+from llmproxy.client.tools.shim.command import ShimOptions, choose_server_name, parse_shim_words
 from tests.support.process import clean_env
 from tests.test_architecture import HEAVY, imported
 
@@ -28,7 +28,7 @@ from tests.test_architecture import HEAVY, imported
 )
 def test_plain_words_are_read(words: str, asked: ShimOptions) -> None:
     """Options with a value, two dashes, the server's command."""
-    assert read_words(words.split()) == asked
+    assert parse_shim_words(words.split()) == asked
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_plain_words_are_read(words: str, asked: ShimOptions) -> None:
 )
 def test_what_is_not_plain_is_the_command_line_s(words: str) -> None:
     """It has the help, and says what is wrong."""
-    assert read_words(words.split()) is None
+    assert parse_shim_words(words.split()) is None
 
 
 def test_both_readers_know_the_same_options() -> None:
@@ -84,12 +84,14 @@ PLACES = {"cwd": "/home/kim/a", "home": "/home/kim", "tmp": "/tmp"}
 )
 def test_a_server_is_called_after_its_program(command: str, name: str) -> None:
     """What only starts it says nothing."""
-    assert server_name(command.split(), PLACES).rpartition("-")[0] == name
+    assert choose_server_name(command.split(), PLACES).rpartition("-")[0] == name
 
 
 def test_a_server_has_one_name_in_every_folder() -> None:
     """The run's own folders are no difference, other arguments are."""
-    here = server_name(["npx", "files", "/home/kim/a/docs"], PLACES)
-    assert here == server_name(["npx", "files", "/srv/ci/docs"], {"cwd": "/srv/ci", "home": "/root", "tmp": "/tmp"})
-    assert server_name(["npx", "files", "/home/kim/a/other"], PLACES) != here
-    assert server_name(["npx", "files", "/home/kim/a/docs"], {"cwd": "/x"}) != here
+    here = choose_server_name(["npx", "files", "/home/kim/a/docs"], PLACES)
+    assert here == choose_server_name(
+        ["npx", "files", "/srv/ci/docs"], {"cwd": "/srv/ci", "home": "/root", "tmp": "/tmp"}
+    )
+    assert choose_server_name(["npx", "files", "/home/kim/a/other"], PLACES) != here
+    assert choose_server_name(["npx", "files", "/home/kim/a/docs"], {"cwd": "/x"}) != here

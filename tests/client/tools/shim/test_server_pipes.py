@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from llmproxy.client.tools.shim.server_pipes import split_after_notifications, to_stdout
+from llmproxy.client.tools.shim.server_pipes import make_line_writer, split_after_notifications
 
 PROGRESS = b'{"jsonrpc":"2.0","method":"notifications/progress","params":{}}\n'
 RESULT = b'{"jsonrpc":"2.0","id":1,"result":{}}\n'
@@ -61,7 +61,7 @@ def test_a_result_waits_until_its_progress_was_read(
 ) -> None:
     """Whoever reads all that is there gets the one, then the other."""
     fd, read, close = made()
-    write = to_stdout(fd, patience=60)
+    write = make_line_writer(fd, patience=60)
     for before, at_once in ((b"", PROGRESS + RESULT), (PROGRESS, RESULT)):
         write(before)
         writer = threading.Thread(target=write, args=(at_once,))
@@ -75,5 +75,5 @@ def test_a_client_that_is_gone_is_no_error() -> None:
     """Nobody reads: nothing is raised."""
     ours, theirs = socket.socketpair()
     theirs.close()
-    to_stdout(ours.fileno())(PROGRESS + RESULT)
+    make_line_writer(ours.fileno())(PROGRESS + RESULT)
     ours.close()

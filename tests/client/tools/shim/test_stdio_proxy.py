@@ -16,7 +16,7 @@ import pytest
 
 from llmproxy.client.tools.shim import server_pipes
 from llmproxy.client.tools.shim.stdio_proxy import StdioProxy
-from llmproxy.client.tools.shim.tool_hosts import LineOutcome, OwnHost
+from llmproxy.client.tools.shim.tool_hosts import EngineToolHost, LineOutcome
 from llmproxy.errors import Exit, MachineError
 from llmproxy.protocol import Mode
 from llmproxy.settings import Settings
@@ -380,7 +380,7 @@ def test_calls_at_once_are_answered_in_the_order_in_which_they_were(tmp_path: Pa
         written: list[bytes] = []
         said = iter([json.dumps(each).encode() + b"\n" for each in asked])
         settings = Settings(mode=mode, store=tmp_path / "x.db")
-        shim = StdioProxy(server, os.environ, OwnHost(settings, "slow", {}, ()), written.append)
+        shim = StdioProxy(server, os.environ, EngineToolHost(settings, "slow", {}, ()), written.append)
         assert shim.serve(lambda _, said=said: next(said, b"")) == 0  # type: ignore[misc]
         assert [json.loads(line)["id"] for line in b"".join(written).splitlines()] == [3, 1, 2]
 

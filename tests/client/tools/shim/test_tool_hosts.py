@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import pytest
 
-from llmproxy.client.tools.shim.tool_hosts import ProxyHost
+from llmproxy.client.tools.shim.tool_hosts import ProxyToolHost
 from llmproxy.errors import MachineError
 
 
@@ -50,9 +50,9 @@ def answer(body: bytes = HEARD, status: str = "200 OK", more: str = "") -> bytes
     return f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n{more}\r\n".encode() + body
 
 
-def host(*connections: Sequence[bytes]) -> ProxyHost:
+def host(*connections: Sequence[bytes]) -> ProxyToolHost:
     """Speak to such a peer."""
-    return ProxyHost(f"http://127.0.0.1:{peer(*connections)}", "s", "server", "c")
+    return ProxyToolHost(f"http://127.0.0.1:{peer(*connections)}", "s", "server", "c")
 
 
 def test_answers_are_put_together_and_the_connection_stays() -> None:
