@@ -20,7 +20,7 @@ from llmproxy.calls import find_forbidden
 from llmproxy.client.control import ControlError
 from llmproxy.client.reports import Report, format_counts, shorten_miss, sum_reports
 from llmproxy.errors import Exit, SettingsError
-from llmproxy.pytest.options import BASELINE, MODE, rerun_command
+from llmproxy.pytest.options import BASELINE, MODE, build_rerun_command
 from llmproxy.pytest.scenario_runs import SCENARIOS
 from llmproxy.report.events import Completed, Handler, Selected
 from llmproxy.report.report_kinds import report_handler
@@ -42,11 +42,11 @@ _LISTED = 5
 """Remarks that are written without -v."""
 
 
-class Collector:
+class RunSummary:
     """Hears what sessions and scenarios came to, wherever they ran, and sums it up."""
 
     def __init__(self, texts: Callable[[], Any], handlers: Sequence[Handler] = ()) -> None:
-        """Begin with nothing; `handlers` are told all events of scenarios at the end; `texts`: see `Scenarios`."""
+        """Begin empty; `handlers` are told all events of scenarios at the end; `texts`: see `ScenarioRunPlugin`."""
         self._texts = texts
         self.done: list[tuple[str, Report]] = []
         self.passed: set[str] = set()
@@ -116,8 +116,8 @@ class Collector:
             self._changed += [*found.lines(), *found.steps(store, folder)]
             if found.any and session.exitstatus in (Exit.OK, Exit.FAILED):
                 session.exitstatus = Exit.CHANGED
-        self._find_forbidden(session)
-        rows = [*self.rows, *self._list_recorded()]
+        self._fail_on_forbidden(session)
+        rows = [*self.rows, *self._list_recorded_rows()]
         if rows and self.state is not None:
             self._add_to_trend(self.state(), rows, int(exitstatus))
         if rows and self.events and self.last is not None:
@@ -127,7 +127,7 @@ class Collector:
         run_tree = RunTree()
         for tree in self.events:
             run_tree.add(deserialize_event(tree))
-        rows = self._texts().scenario_rows(run_tree, self.rows)
+        rows = self._texts().build_scenario_rows(run_tree, self.rows)
         if self.baseline is not None:
             self._compare_with_baseline(self.baseline, rows)
         shard = self.shard()
@@ -149,7 +149,7 @@ class Collector:
         if self._lost and session.exitstatus == 0:
             session.exitstatus = Exit.ENVIRONMENT
 
-    def _find_forbidden(self, session: pytest.Session) -> None:
+    def _fail_on_forbidden(self, session: pytest.Session) -> None:
         """End with the code of what --fail-on-carried or --fail-on-stale forbids."""
         total = sum_reports(report for _, report in self.done)
         carried, stale = self.fails_on() if total.carried or total.stale else (False, False)
@@ -165,10 +165,10 @@ class Collector:
         except SettingsError as error:
             self._lost.append(str(error))
 
-    def _list_recorded(self) -> list[Mapping[str, Any]]:
+    def _list_recorded_rows(self) -> list[Mapping[str, Any]]:
         """Return the rows of tests in Python whose runs were recorded: nothing is kept of who has no proxy."""
         found = {test: runs for test, runs in self._tests.items() if any(run.get("cassette") for run in runs)}
-        return self._texts().rows_by_test(found, self.passed, whole=True) if found else []
+        return self._texts().merge_rows_by_test(found, self.passed, whole=True) if found else []
 
     def _write_last_report(self, path: Path) -> list[Handler]:
         try:
@@ -187,7 +187,7 @@ class Collector:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Write what all sessions and scenarios came to, and what somebody should look at although the test passed."""
-        self._write_sessions(terminalreporter)
+        self._write_session_lines(terminalreporter)
         if self._changed:
             terminalreporter.section("llmproxy: changes", sep="-")
         for line in self._changed:
@@ -202,7 +202,7 @@ class Collector:
         from llmproxy.report.rows import row_table
 
         several = {test: runs for test, runs in self._tests.items() if test.endswith("]")}
-        cases = self._texts().rows_by_test(several, self.passed) if several else []
+        cases = self._texts().merge_rows_by_test(several, self.passed) if several else []
         for line in row_table([*self.rows, *cases]):
             terminalreporter.write_line(line)
         if self.runs:
@@ -212,7 +212,7 @@ class Collector:
                 reporter.add_result(*texts.unpack_run(tree))
             reporter.print_report(terminalreporter.write_line, colour=terminalreporter.hasmarkup)
 
-    def _write_sessions(self, terminalreporter: pytest.TerminalReporter) -> None:
+    def _write_session_lines(self, terminalreporter: pytest.TerminalReporter) -> None:
         if not self.done:
             return
         tests = len({test for test, _ in self.done})
@@ -224,7 +224,7 @@ class Collector:
         terminalreporter.section("llmproxy", sep="-")
         for line in shown:
             terminalreporter.write_line(line)
-        for line in self._list_views():
+        for line in self._list_view_commands():
             terminalreporter.write_line(line)
         total = sum_reports(report for _, report in self.done)
         terminalreporter.write_line(f"{tests} {'test' if tests == 1 else 'tests'}: {format_counts(total)}")
@@ -233,10 +233,10 @@ class Collector:
         if self._forbidden:
             terminalreporter.write_line(self._forbidden)
         if total.misses:
-            typed = rerun_command(terminalreporter.config)
+            typed = build_rerun_command(terminalreporter.config)
             terminalreporter.write_line(f"Record what is missing, with your keys: {typed} {MODE} auto")
 
-    def _list_views(self) -> Iterator[str]:
+    def _list_view_commands(self) -> Iterator[str]:
         """Yield what opens the recording of a failed test in the viewer."""
         failed = [each for each in self.done if each[0] not in self.passed]
         for test, report in failed[:_LISTED]:
@@ -282,7 +282,7 @@ def hide_libraries(error: BaseException | None) -> None:
         frames = [error.__traceback__] if error.__traceback__ else []
         while frames and (after := frames[-1].tb_next):
             frames.append(after)
-        own = [not _is_library(each.tb_frame.f_code.co_filename) for each in frames]
+        own = [not _is_library_file(each.tb_frame.f_code.co_filename) for each in frames]
         first = own.index(True) if True in own else len(frames)
         kept = [each for at, each in enumerate(frames) if at < first or own[at]] if first < len(frames) else []
         for each, following in zip(kept, [*kept[1:], None], strict=True):
@@ -291,7 +291,7 @@ def hide_libraries(error: BaseException | None) -> None:
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
 
-def _is_library(file: str) -> bool:
+def _is_library_file(file: str) -> bool:
     return bool({"site-packages", "dist-packages"} & set(Path(file).parts)) or file.startswith(_STDLIB)
 
 
@@ -305,7 +305,7 @@ def _strip_quoting(text: str) -> str:
     return re.sub(r"""\\[nrt]|[\\\s"']""", "", text)
 
 
-def unwrap_misses(report: pytest.TestReport, misses: Sequence[str]) -> None:
+def unquote_misses(report: pytest.TestReport, misses: Sequence[str]) -> None:
     """Put a miss, line by line, where an SDK has it quoted in the one line of its error."""
     for traceback, crash, _ in getattr(report.longrepr, "chain", ()):
         for lines in (entry.lines for entry in traceback.reprentries if hasattr(entry, "lines")):
@@ -327,7 +327,7 @@ def _shorten_miss(lines: Sequence[str]) -> Sequence[str]:
     return lines if len(lines) <= _SHOWN else [*lines[: _SHOWN - 4], "  ...", *lines[-3:]]
 
 
-def misses_of(session: SharedSession) -> tuple[str, ...]:
+def read_misses(session: SharedSession) -> tuple[str, ...]:
     """Return what was refused so far because it was never recorded; nothing where the proxy does not answer."""
     with suppress(ControlError):
         return session.misses
@@ -341,7 +341,7 @@ def miss_sections(session: SharedSession, shown: str = "", renew: str = "") -> l
         misses = tuple(report.miss_texts)
     except ControlError as error:
         return [("llmproxy", str(error))]
-    injected = _injected_faults_section(session)
+    injected = _build_faults_section(session)
     title = f'llmproxy: {len(misses)} of its requests not in cassette "{session.cassette}" (mode {session.mode})'
     untold = [miss for miss in misses if not is_miss_shown("\n".join(_shorten_miss(miss.splitlines())), shown)]
     known = bool(misses and renew and (report.hits or report.unused))
@@ -349,7 +349,7 @@ def miss_sections(session: SharedSession, shown: str = "", renew: str = "") -> l
     return [*injected, *([(title, "\n\n".join(untold))] if untold else []), *anew]
 
 
-def _injected_faults_section(session: SharedSession) -> list[tuple[str, str]]:
+def _build_faults_section(session: SharedSession) -> list[tuple[str, str]]:
     """Return which injected faults a failed test met, call by call; nothing if it met none."""
     if not session.report().injected:
         return []

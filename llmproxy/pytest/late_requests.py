@@ -31,7 +31,7 @@ _WAITING = frozenset({"queue.py", "selectors.py", "concurrent/futures/thread.py"
 """Ends of the files in which a worker waits for what it is given next."""
 
 
-class LateThreads:
+class LateRequestGuard:
     def __init__(self) -> None:
         self.refused: list[str] = []
         """What to say about calls that were refused, one line each."""
@@ -44,21 +44,21 @@ class LateThreads:
         self._address: Callable[[], tuple[str, int] | None] = lambda: None
         self._hooked = False
 
-    def begin(self) -> None:
+    def on_test_start(self) -> None:
         """Hear that a test begins: what runs already is not its own."""
         self._before = frozenset(threading.enumerate())
-        self._tasks_before = WeakSet(_list_unfinished(sys._current_frames().values()))  # noqa: SLF001 - documented, under this name
+        self._tasks_before = WeakSet(_list_unfinished_tasks(sys._current_frames().values()))  # noqa: SLF001 - documented, under this name
         self._patch_send()
 
-    def end(self, test: str, address: Callable[[], tuple[str, int] | None]) -> None:
+    def on_test_end(self, test: str, address: Callable[[], tuple[str, int] | None]) -> None:
         """Hear that a test ended; `address` says where the proxy listens."""
         frames = sys._current_frames()  # noqa: SLF001 - documented, under this name
         new = [each for each in threading.enumerate() if each not in self._before]
-        late = [each for each in new if not waits_for_work(frames.get(each.ident or 0))]
+        late = [each for each in new if not is_idle_worker(frames.get(each.ident or 0))]
         for thread in late:
             self._of.setdefault(thread, test)
         others = [frame for ident, frame in frames.items() if ident != threading.get_ident()]
-        for task in _list_unfinished(others):
+        for task in _list_unfinished_tasks(others):
             if task not in self._tasks_before:
                 self._tasks.setdefault(task, test)
         self._address = address
@@ -136,7 +136,7 @@ def _peer_address(connection: socket.socket) -> tuple[Any, ...] | None:
     return tuple(where[:2]) if isinstance(where, tuple) else None
 
 
-def _list_unfinished(frames: Iterable[FrameType]) -> list[Task[Any]]:
+def _list_unfinished_tasks(frames: Iterable[FrameType]) -> list[Task[Any]]:
     """Return what the event loops have still to do that run in these threads."""
     if (asyncio := sys.modules.get("asyncio")) is None:
         return []
@@ -162,7 +162,7 @@ def _current_task() -> Task[Any] | None:
         return None  # no loop runs in this thread
 
 
-def waits_for_work(frame: FrameType | None) -> bool:
+def is_idle_worker(frame: FrameType | None) -> bool:
     """Return by its innermost frame whether a thread is a pool's, queue's or event loop's worker without work."""
     while frame is not None and frame.f_code.co_filename == threading.__file__:
         frame = frame.f_back

@@ -98,7 +98,7 @@ def _has_langwatch() -> bool:
     return bool(spec and spec.origin and Path(spec.origin).with_name("pytest_plugin.py").is_file())
 
 
-def rerun_command(config: pytest.Config, test: str = "", more: str = "") -> str:
+def build_rerun_command(config: pytest.Config, test: str = "", more: str = "") -> str:
     """Return how this run, or one `test`, is typed again without a mode: options choosing recordings, `more`, tests."""
     options, words = config.known_args_namespace, ["pytest"]
     for name, flag in _AGAIN.items():
@@ -113,7 +113,7 @@ def rerun_command(config: pytest.Config, test: str = "", more: str = "") -> str:
     return shlex.join([*words, *(getattr(options, "file_or_dir", None) or ())])
 
 
-def update_mode(config: pytest.Config) -> str:
+def read_update_mode(config: pytest.Config) -> str:
     """Return what becomes of recordings: ``all``, ``changed``, ``trial`` or nothing. Raises ValueError."""
     options = config.known_args_namespace
     trial = "" if CHANGES in TAKEN or not getattr(options, "llmproxy_changes", False) else Update.TRIAL.value
@@ -137,7 +137,7 @@ def is_distributed(config: pytest.Config) -> bool:
     return asked and "PYTEST_XDIST_WORKER" not in os.environ
 
 
-def report_handlers(config: pytest.Config, store: Callable[[], Path | None]) -> list[Handler]:
+def make_report_handlers(config: pytest.Config, store: Callable[[], Path | None]) -> list[Handler]:
     """Return who writes the scenario reports on `store`; none in xdist's workers. Raises pytest.UsageError."""
     asked = config.getoption(REPORT, default=[])
     if not asked or config.getoption("collectonly", default=False) or hasattr(config, "workerinput"):

@@ -28,8 +28,8 @@ from llmproxy.client.host import HOST
 from llmproxy.client.process import find_running_url
 from llmproxy.errors import LLMProxyError, sign_text
 from llmproxy.protocol import OFFLINE, Mode, Update
-from llmproxy.pytest.collector import ATTRIBUTE, Collector, hide_libraries, miss_sections, misses_of, unwrap_misses
-from llmproxy.pytest.late_requests import LateThreads
+from llmproxy.pytest.collector import ATTRIBUTE, RunSummary, hide_libraries, miss_sections, read_misses, unquote_misses
+from llmproxy.pytest.late_requests import LateRequestGuard
 from llmproxy.pytest.options import (
     CASSETTE_DIR,
     DEBUG,
@@ -41,24 +41,24 @@ from llmproxy.pytest.options import (
     TAKEN,
     UPDATE,
     add_options,
+    build_rerun_command,
     is_distributed,
+    make_report_handlers,
     read_baseline_option,
-    report_handlers,
-    rerun_command,
-    update_mode,
+    read_update_mode,
 )
-from llmproxy.pytest.run_proxies import RUN_VARIABLE, AskedProxy, RunProxies
-from llmproxy.pytest.scenario_runs import LISTENER, MARKER as AGENT_TEST, Scenarios
+from llmproxy.pytest.run_proxies import RUN_VARIABLE, ControllerProxy, WorkerProxyServer
+from llmproxy.pytest.scenario_runs import LISTENER, MARKER as AGENT_TEST, ScenarioRunPlugin
 from llmproxy.pytest.shared_proxy import (
     CASSETTES,
     LIVE_MEMBERS,
     PluginOptions,
-    Shared,
+    SharedProxy,
     SharedSession,
-    SuiteBench,
-    cassette_name,
+    SuiteResources,
     choose_mode,
-    live_of,
+    make_cassette_name,
+    read_live_options,
 )
 from llmproxy.settings import load
 
@@ -86,9 +86,9 @@ _PEEK = 200_000
 """Bytes in which the keys of a suite are looked for."""
 
 
-def suite_uses(places: Iterable[Path], root: Path, files: Sequence[str], norecurse: Sequence[str]) -> bool:
+def uses_plugin(places: Iterable[Path], root: Path, files: Sequence[str], norecurse: Sequence[str]) -> bool:
     """Return whether a test file or conftest below `places` uses fixture or marker; `files`, `norecurse`: pytest's."""
-    return any(mentions_plugin(path) for path in suite_files(places, root, files, norecurse))
+    return any(mentions_plugin(path) for path in python_files(places, root, files, norecurse))
 
 
 def mentions_plugin(path: Path) -> bool:
@@ -99,7 +99,7 @@ def mentions_plugin(path: Path) -> bool:
         return False
 
 
-def suite_files(places: Iterable[Path], root: Path, files: Sequence[str], norecurse: Sequence[str]) -> Iterator[Path]:
+def python_files(places: Iterable[Path], root: Path, files: Sequence[str], norecurse: Sequence[str]) -> Iterator[Path]:
     """Yield what pytest would import, each file once: named files, files of named folders, conftests above them."""
     seen: set[Path] = set()
     for place in places:
@@ -123,11 +123,11 @@ def _walk_folders(folder: Path, files: Sequence[str], norecurse: Sequence[str]) 
                 yield Path(here, name)
 
 
-def is_suite_name(name: str) -> bool:
+def is_suite_file_name(name: str) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in _SUITE_NAMES)
 
 
-def is_suite(path: Path) -> bool:
+def is_suite_file(path: Path) -> bool:
     """Return whether a file looks like a suite, by the keys at the left margin, unparsed: it may be broken."""
     try:
         with path.open("rb") as file:
@@ -159,16 +159,16 @@ _ARGUMENTS = ("cassette", "mode", "speed", "exhausted", "sample", "bind", *LIVE_
 class _PluginRun:
     taken: set[str] = field(default_factory=set)
     """Options that another plugin had first."""
-    shared: Shared | None = None
+    shared: SharedProxy | None = None
     notes: list[str] = field(default_factory=list)
     found: list[str] = field(default_factory=list)
     """What the collected tests show, and the user should know as well."""
-    asked: AskedProxy | None = None
+    asked: ControllerProxy | None = None
     """How the controller of this worker is asked for a proxy."""
-    proxies: RunProxies | None = None
+    proxies: WorkerProxyServer | None = None
     """Of the controller of xdist."""
-    late: LateThreads = field(default_factory=LateThreads)
-    bench: SuiteBench | None = None
+    late: LateRequestGuard = field(default_factory=LateRequestGuard)
+    bench: SuiteResources | None = None
     """Of YAML suites, once there are some."""
 
     def option(self, config: pytest.Config, flag: str) -> str:
@@ -187,12 +187,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add_options(parser)
 
 
-def _mode(config: pytest.Config, marker: str = "") -> str:
+def _choose_run_mode(config: pytest.Config, marker: str = "") -> str:
     option = (
         "" if MODE in config.stash[_RUN].taken else getattr(config.known_args_namespace, "llmproxy_mode", None) or ""
     )
     modes = {Update.ALL: Mode.RECORD, Update.CHANGED: Mode.REPLAY, Update.TRIAL: Mode.REPLAY}
-    option = {update.value: mode.value for update, mode in modes.items()}.get(update_mode(config), option)
+    option = {update.value: mode.value for update, mode in modes.items()}.get(read_update_mode(config), option)
     variable, ini = os.environ.get("LLMPROXY_MODE", ""), str(config.getini("llmproxy_mode") or "")
     return choose_mode(option=option, marker=marker, variable=variable, ini=ini, ci=in_ci(os.environ))
 
@@ -219,11 +219,11 @@ def pytest_configure(config: pytest.Config) -> None:
         from llmproxy.scenario.config import ScenarioConfig
 
         ScenarioConfig.configure(verbose=True, debug=True)
-    scenarios = config.stash[LISTENER] = Scenarios(_reporter_texts, keep_events=keep, debug=debug)
+    scenarios = config.stash[LISTENER] = ScenarioRunPlugin(_import_scenario_report, keep_events=keep, debug=debug)
     scenarios.recorded = lambda: run.shared is not None
 
     def read_asked(item: pytest.Item) -> tuple[str, str, object]:
-        asked = _read_marker(item)
+        asked = _read_options(item)
         return asked.mode if run.shared is not None else "", asked.cassette, asked.faults
 
     scenarios.asked_of = read_asked
@@ -234,34 +234,37 @@ def pytest_configure(config: pytest.Config) -> None:
 
         sharding = make_sharding(config)
         config.pluginmanager.register(sharding, "llmproxy-sharding")
-    collector = Collector(
-        _reporter_texts, report_handlers(config, lambda: _tested_store(config, run, suites=bool(collector.rows)))
+    collector = RunSummary(
+        _import_scenario_report,
+        make_report_handlers(config, lambda: _tested_store(config, run, suites=bool(collector.rows))),
     )
     collector.baseline = read_baseline_option(config)
     if sharding is not None:
         collector.shard = lambda: sharding.told
     if not (hasattr(config, "workerinput") or config.getoption(REJUDGE, default=None)):
-        collector.state = lambda: _make_bench(config, run).state(os.environ)
+        collector.state = lambda: _make_resources(config, run).state_path(os.environ)
         collector.store_of = lambda suites: _tested_store(config, run, suites=suites)
-        collector.last = lambda: _make_bench(config, run).last_report()
+        collector.last = lambda: _make_resources(config, run).last_report_path()
         collector.accepted = lambda names: _describe_accepted(config, run, names)
         collector.fails_on = lambda: _read_forbidden(config)
-        if update_mode(config) == Update.TRIAL:
+        if read_update_mode(config) == Update.TRIAL:
             collector.stores = lambda: _list_stores(config, run)
     config.pluginmanager.register(collector, "llmproxy-summary")
 
 
-def _make_bench(config: pytest.Config, run: _PluginRun) -> SuiteBench:
-    return SuiteBench(config.rootpath, _mode(config), run.option(config, CASSETTE_DIR), update=update_mode(config))
+def _make_resources(config: pytest.Config, run: _PluginRun) -> SuiteResources:
+    return SuiteResources(
+        config.rootpath, _choose_run_mode(config), run.option(config, CASSETTE_DIR), update=read_update_mode(config)
+    )
 
 
 def _tested_store(config: pytest.Config, run: _PluginRun, *, suites: bool) -> Path | None:
     """Return the store of what was tested; None where a running proxy has another one."""
-    before = nullcontext(os.environ) if run.shared is None else run.shared.aside()  # the proxy that we named is ours
+    before = nullcontext(os.environ) if run.shared is None else run.shared.old_env()  # the proxy that we named is ours
     with before as env:
         if find_running_url(env):
             return None
-        return _make_bench(config, run).store(env) if suites else load({}, env, config.rootpath).settings.store
+        return _make_resources(config, run).find_store(env) if suites else load({}, env, config.rootpath).settings.store
 
 
 def _list_stores(config: pytest.Config, run: _PluginRun) -> dict[Path, Path | None]:
@@ -286,7 +289,7 @@ def _read_forbidden(config: pytest.Config) -> tuple[bool, bool]:
     return said.fail_on_carried, said.fail_on_stale
 
 
-def _reporter_texts() -> object:
+def _import_scenario_report() -> object:
     from llmproxy.pytest import scenario_report as pytest_plugin
 
     return pytest_plugin
@@ -301,44 +304,44 @@ def _set_up_run(config: pytest.Config) -> None:
         f"the option {flag} belongs to another plugin; use the ini setting or LLMPROXY_*" for flag in sorted(TAKEN)
     ]
     try:
-        mode = _mode(config)
+        mode = _choose_run_mode(config)
     except ValueError as error:
         raise pytest.UsageError(sign_text(error)) from error
-    run.asked = AskedProxy.find(os.environ.pop(RUN_VARIABLE, None), config.rootpath)
-    wanted = _is_wanted(config, run)
+    run.asked = ControllerProxy.find(os.environ.pop(RUN_VARIABLE, None), config.rootpath)
+    wanted = _is_plugin_used(config, run)
     if not is_distributed(config):
         if wanted:
             _prepare_proxy(config, run, mode)
     elif not find_running_url(os.environ):
-        run.proxies = RunProxies(os.environ, config.rootpath)
+        run.proxies = WorkerProxyServer(os.environ, config.rootpath)
         os.environ[RUN_VARIABLE] = run.proxies.address
         run.notes += filter(None, [run.proxies.reserved.notice if wanted else ""])
 
 
-def _uses_llmproxy(config: pytest.Config, run: _PluginRun) -> bool:
+def _has_recording_options(config: pytest.Config, run: _PluginRun) -> bool:
     """Return whether somebody said what becomes of recordings."""
-    return bool(run.option(config, MODE) or update_mode(config) or os.environ.get("LLMPROXY_MODE"))
+    return bool(run.option(config, MODE) or read_update_mode(config) or os.environ.get("LLMPROXY_MODE"))
 
 
-def _is_wanted(config: pytest.Config, run: _PluginRun) -> bool:
+def _is_plugin_used(config: pytest.Config, run: _PluginRun) -> bool:
     """Return whether this suite uses us, before anything of it is imported."""
-    if _uses_llmproxy(config, run) or config.getini("llmproxy_autouse"):
+    if _has_recording_options(config, run) or config.getini("llmproxy_autouse"):
         return True
     here = config.invocation_params.dir
     named = [str(each).partition("::")[0] for each in getattr(config.known_args_namespace, "file_or_dir", None) or ()]
     testpaths = [config.rootpath / path for path in config.getini("testpaths")] if here == config.rootpath else []
     places = [here / path for path in named] or testpaths or [here]
     there = [place for place in places if place.exists()]
-    return suite_uses(there, config.rootpath, config.getini("python_files"), config.getini("norecursedirs"))
+    return uses_plugin(there, config.rootpath, config.getini("python_files"), config.getini("norecursedirs"))
 
 
 def _prepare_proxy(config: pytest.Config, run: _PluginRun, mode: str) -> None:
     folder = run.option(config, CASSETTE_DIR)
     where = str(config.rootpath / folder) if folder else ""
-    typed = rerun_command(config)
-    update = update_mode(config)
+    typed = build_rerun_command(config)
+    update = read_update_mode(config)
     offline = mode in OFFLINE and update != Update.CHANGED
-    run.shared = Shared(
+    run.shared = SharedProxy(
         os.environ, config.rootpath, replay=offline, cassette_dir=where, typed=typed, update=update, asked=run.asked,
     )  # fmt: skip
     run.notes += run.shared.prepare().notes
@@ -362,9 +365,9 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> SuiteFile | None:
     """Collect a suite; a file that is only called like one is left alone, unless it was named."""
-    if not is_suite_name(file_path.name):
+    if not is_suite_file_name(file_path.name):
         return None
-    if not is_suite(file_path) and not parent.session.isinitpath(file_path):
+    if not is_suite_file(file_path) and not parent.session.isinitpath(file_path):
         with suppress(Warning):  # where warnings are errors, somebody else's file must not become one
             parent.warn(pytest.PytestCollectionWarning(f"{file_path} is no suite of llmproxy; it is left alone"))
         return None
@@ -372,10 +375,10 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> SuiteFile 
 
     config, run = parent.config, parent.config.stash[_RUN]
     if run.bench is None:
-        run.bench = _make_bench(config, run)
+        run.bench = _make_resources(config, run)
         run.bench.rejudge = str(config.getoption(REJUDGE, default=None) or "")
         run.bench.asked = run.asked
-        run.bench.aside = run.shared.aside if run.shared is not None else nullcontext
+        run.bench.old_env = run.shared.old_env if run.shared is not None else nullcontext
     return SuiteFile.from_parent(parent, path=file_path, bench=run.bench)
 
 
@@ -385,19 +388,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     always = config.getini("llmproxy_autouse")
     for item in items:
         names: list[str] | None = getattr(item, "fixturenames", None)
-        if names is not None and (FIXTURE in names or always or _is_marked(item)):
+        if names is not None and (FIXTURE in names or always or _has_our_marker(item)):
             names[:] = [name for name in names if name != FIXTURE]
-            names.insert(_first_test_by_function(item, names), FIXTURE)
+            names.insert(_find_function_scope(item, names), FIXTURE)
 
 
-def _is_marked(item: pytest.Item) -> bool:
+def _has_our_marker(item: pytest.Item) -> bool:
     """Return whether a marker asks for the fixture, ours or the faults', unless the runs have their own sessions."""
     if item.get_closest_marker(FIXTURE):
         return True
     return item.get_closest_marker(FAULTS) is not None and not item.get_closest_marker(AGENT_TEST)
 
 
-def _first_test_by_function(item: pytest.Item, names: Sequence[str]) -> int:
+def _find_function_scope(item: pytest.Item, names: Sequence[str]) -> int:
     """Return where the fixtures of function scope begin; those of wider scope belong to no single test."""
     known = getattr(getattr(item, "_fixtureinfo", None), "name2fixturedefs", {})
     wide = [at for at, name in enumerate(names) if known.get(name) and known[name][-1].scope != "function"]
@@ -408,7 +411,7 @@ def _first_test_by_function(item: pytest.Item, names: Sequence[str]) -> int:
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Start the proxy if a test needs it (it gets ready while others run), else give the environment back."""
     config, run = session.config, session.config.stash[_RUN]
-    wanted = AGENT_TEST if _uses_llmproxy(config, run) else FIXTURE
+    wanted = AGENT_TEST if _has_recording_options(config, run) else FIXTURE
     users = [
         each
         for each in session.items
@@ -416,7 +419,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     ]
     if not users:
         if run.shared is not None:
-            run.shared.restore()
+            run.shared.restore_environment()
         if (
             session.items
             and run.bench is None
@@ -429,16 +432,16 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             )
         return
     if run.shared is None:
-        _prepare_proxy(config, run, _mode(config))
+        _prepare_proxy(config, run, _choose_run_mode(config))
         run.found.append(
             "the environment was set late: set llmproxy_mode in the ini file, so that clients made at import find us"
         )
     if not config.getoption("collectonly", default=False) and run.shared is not None:
         try:
-            asked = [_read_marker(item) for item in users]
+            asked = [_read_options(item) for item in users]
             live = any(each.mode not in OFFLINE or each.live for each in asked)
-            run.shared.start(live=live or update_mode(config) == Update.CHANGED)
-            HOST.ready = run.shared.ready
+            run.shared.start(live=live or read_update_mode(config) == Update.CHANGED)
+            HOST.ready = run.shared.wait_ready
         except (LLMProxyError, ValueError):
             return  # the first test that needs it says why
 
@@ -452,21 +455,21 @@ def llmproxy(request: pytest.FixtureRequest) -> Iterator[SharedSession]:
     if shared is None:
         pytest.fail("llmproxy: no proxy was prepared for this run", pytrace=False)
     try:
-        walk = shared.begin(replace(_read_marker(request.node), run_variables=_list_run_variables(request)))
+        walk = shared.begin_test(replace(_read_options(request.node), run_variables=_list_run_variables(request)))
         HOST.session = walk.name
     except (LLMProxyError, ValueError) as error:
         raise pytest.fail.Exception(sign_text(error), pytrace=False) from None  # it says all, once
     request.node.stash[_SESSION] = walk
     late = request.config.stash[_RUN].late
-    late.begin()
+    late.on_test_start()
     yield walk
-    late.end(request.node.nodeid, shared.address)
+    late.on_test_end(request.node.nodeid, shared.address)
     passed = request.node.stash.get(_PASSED, False)
     interrupted = _PASSED not in request.node.stash  # a test that Ctrl-C ends has no report
     try:
         HOST.session = ""
         unfiled = shared.find_unfiled(walk)
-        ended = shared.finish(walk, complete=passed, interrupted=interrupted)
+        ended = shared.finish_test(walk, complete=passed, interrupted=interrupted)
         ended.unfiled = "" if in_ci(os.environ) else unfiled
         request.config.stash[LISTENER].record_attempt(request.node.nodeid, [ended], passed=passed)
     except LLMProxyError as error:
@@ -492,11 +495,11 @@ def _list_run_variables(request: pytest.FixtureRequest) -> tuple[dict[str, str],
 @pytest.fixture(scope="session")
 def scenario_reporter(request: pytest.FixtureRequest) -> ScenarioReporter:
     """What the scenarios of this process came to so far: `results`, `get_summary()`, `print_report()`."""
-    reporter: ScenarioReporter = request.config.stash[LISTENER].report_to()
+    reporter: ScenarioReporter = request.config.stash[LISTENER].get_reporter()
     return reporter
 
 
-def _read_marker(item: pytest.Item) -> PluginOptions:
+def _read_options(item: pytest.Item) -> PluginOptions:
     """Return what marker and options ask for. Raises ValueError."""
     marker = item.get_closest_marker(FIXTURE)
     given: dict[str, Any] = dict(marker.kwargs) if marker else {}
@@ -504,18 +507,18 @@ def _read_marker(item: pytest.Item) -> PluginOptions:
         raise ValueError(f"the marker llmproxy takes names only, as cassette={marker.args[0]!r}")
     if unknown := sorted(set(given) - set(_ARGUMENTS)):
         raise ValueError(f"the marker llmproxy has no {', '.join(unknown)}; it has {', '.join(_ARGUMENTS)}")
-    typed = _mode(item.config, str(given.pop("mode", None) or ""))
+    typed = _choose_run_mode(item.config, str(given.pop("mode", None) or ""))
     mode = item.config.stash[LISTENER].retry_mode(item.nodeid, typed)
-    cassette = str(given.pop("cassette", None) or cassette_name(item.nodeid))
-    live = live_of(
+    cassette = str(given.pop("cassette", None) or make_cassette_name(item.nodeid))
+    live = read_live_options(
         {name: given.pop(name) for name in LIVE_MEMBERS if name in given},
         str(getattr(item.config.known_args_namespace, "llmproxy_live", None) or ""),
         ci=in_ci(os.environ),
     )
-    return PluginOptions(cassette, mode, faults=_faults_of(item), live=live, **given)
+    return PluginOptions(cassette, mode, faults=_read_fault_markers(item), live=live, **given)
 
 
-def _faults_of(item: pytest.Item) -> Mapping[str, Any] | None:
+def _read_fault_markers(item: pytest.Item) -> Mapping[str, Any] | None:
     """Return injected faults of the nearest place's markers: test, class or module. Raises ValueError."""
     placed = [(marker, node) for node, marker in item.iter_markers_with_node(FAULTS)]
     if not placed:
@@ -553,7 +556,7 @@ def pytest_runtest_makereport(
     walk = item.stash.get(_SESSION, None)
     if walk is not None and call.excinfo is not None and call.when == "call":
         whole = any(item.config.getoption(name, default=False) for name in ("fulltrace", "usepdb"))
-        if not whole and misses_of(walk):
+        if not whole and read_misses(walk):
             hide_libraries(call.excinfo.value)
     report = yield
     if walk is None:
@@ -569,8 +572,8 @@ def pytest_runtest_makereport(
     if report.when == "call":
         item.stash[_PASSED] = report.passed
     if report.failed:
-        anew = rerun_command(item.config, item.nodeid, f" {UPDATE}=all")
-        unwrap_misses(report, misses_of(walk))
+        anew = build_rerun_command(item.config, item.nodeid, f" {UPDATE}=all")
+        unquote_misses(report, read_misses(walk))
         report.sections += miss_sections(walk, report.longreprtext, anew)
     return report
 

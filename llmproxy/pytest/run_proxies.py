@@ -1,10 +1,10 @@
 """The proxies of a run of pytest: one for each way to start it, whichever process asks for it first.
 
-Workers of xdist are processes of their own. Their controller starts the proxies (`RunProxies`), and says in a variable
-of the environment where it is asked for one. A worker asks over a connection that it keeps (`AskedProxy`): when the
-connection closes, the worker is gone, and the session that it left open is closed for it. Proxies end with the
-controller, also when that is killed. A process without a controller starts its own (`OwnProxy`), and so does a worker
-that works in another folder than its controller.
+Workers of xdist are processes of their own. Their controller starts the proxies (`WorkerProxyServer`), and says in a
+variable of the environment where it is asked for one. A worker asks over a connection that it keeps
+(`ControllerProxy`): when the connection closes, the worker is gone, and the session that it left open is closed for
+it. Proxies end with the controller, also when that is killed. A process without a controller starts its own
+(`OwnProxy`), and so does a worker that works in another folder than its controller.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class OwnProxy:
             self._place = None
 
 
-class RunProxies:
+class WorkerProxyServer:
     """What the controller of xdist has for its workers."""
 
     def __init__(self, env: Mapping[str, str], folder: Path) -> None:
@@ -116,7 +116,7 @@ class RunProxies:
             if asked["key"] != self._key:
                 return
             try:
-                url = self._start_asked(asked)
+                url = self._start_requested(asked)
                 told = {"url": url}
             except MachineError as error:
                 told = {"error": error.message, "hint": error.hint}
@@ -127,7 +127,7 @@ class RunProxies:
             with suppress(ControlError):
                 Control(url, token=self._env.get("LLMPROXY_TOKEN", "")).close(session, complete=False)
 
-    def _start_asked(self, asked: Mapping[str, Any]) -> str:
+    def _start_requested(self, asked: Mapping[str, Any]) -> str:
         with self._guard:
             proxy = self._started.get(asked["place"])
             if proxy is None:
@@ -143,7 +143,7 @@ class RunProxies:
                 each.end()
 
 
-class AskedProxy:
+class ControllerProxy:
     """A proxy that the controller of this worker starts."""
 
     def __init__(self, told: Mapping[str, Any], place: str = "") -> None:
@@ -159,8 +159,8 @@ class AskedProxy:
         told = json.loads(value) if value else {}
         return cls(told) if told.get("folder") == str(folder) else None
 
-    def beside(self, options: Sequence[str]) -> AskedProxy:
-        return AskedProxy(self._told, json.dumps(options))
+    def with_options(self, options: Sequence[str]) -> ControllerProxy:
+        return ControllerProxy(self._told, json.dumps(options))
 
     def start(self, options: Sequence[str], typed: str = "", update: str = "") -> None:
         if self._lines is None:

@@ -33,7 +33,7 @@ _BAD = (Status.FAILED, Status.AGENT_ERROR, Status.ENVIRONMENT_ERROR)
 
 
 @dataclass(frozen=True, slots=True)
-class NamedResult:
+class ReportedScenario:
     """A scenario that ran in another process: what can still be said of it."""
 
     name: str
@@ -61,10 +61,10 @@ class ScenarioReporter:
     def print_report(self, write: Callable[[str], object] = print, *, colour: bool | None = None) -> None:
         """Write the report, a line at a time; nothing if no scenario ran. In colours where output is a terminal."""
         paint = _make_painter(sys.stdout.isatty() if colour is None else colour)
-        for line in self._report_lines(paint) if self.results else ():
+        for line in self._format_report(paint) if self.results else ():
             write(line)
 
-    def _report_lines(self, paint: Callable[[str, str], str]) -> Iterator[str]:
+    def _format_report(self, paint: Callable[[str, str], str]) -> Iterator[str]:
         found = self.get_summary()
         rate = found["success_rate"]
         yield ""
@@ -80,7 +80,7 @@ class ScenarioReporter:
 
 
 def _format_run(number: int, scenario: Any, result: ScenarioResult, paint: Callable[[str, str], str]) -> Iterator[str]:  # noqa: ANN401 - as the plugin holds it
-    sample, runs = _sample_numbers(scenario)
+    sample, runs = _get_sample_numbers(scenario)
     name = f"{scenario.name} [{sample}/{runs}]" if runs > 1 else scenario.name
     word, colour = ("PASSED", "green") if result.success else ("FAILED", "red")
     kind = (
@@ -105,7 +105,7 @@ def _make_painter(colour: bool) -> Callable[[str, str], str]:  # noqa: FBT001 - 
     return lambda text, name: f"\x1b[{_COLOURS[name]}m{text}\x1b[0m" if colour else text
 
 
-def _sample_numbers(scenario: Any) -> tuple[int, int]:  # noqa: ANN401 - as the plugin holds it
+def _get_sample_numbers(scenario: Any) -> tuple[int, int]:  # noqa: ANN401 - as the plugin holds it
     options = getattr(scenario, "options", scenario)
     return getattr(options, "sample", 1), getattr(options, "runs", 1)
 
@@ -119,16 +119,16 @@ _KEPT = (
 
 
 def pack_run(scenario: Any, result: ScenarioResult) -> dict[str, Any]:  # noqa: ANN401 - as the plugin holds it
-    sample, runs = _sample_numbers(scenario)
+    sample, runs = _get_sample_numbers(scenario)
     kept = {name: plain(getattr(result, name)) for name in _KEPT}
     agent = result.usage.get(AGENT)
     cost = None if agent is None else agent.cost_usd
     return {"name": str(scenario.name), "sample": sample, "runs": runs, "result": kept, "cost_usd": cost}
 
 
-def unpack_run(tree: Mapping[str, Any]) -> tuple[NamedResult, ScenarioResult]:
+def unpack_run(tree: Mapping[str, Any]) -> tuple[ReportedScenario, ScenarioResult]:
     kept = {**tree["result"], "status": Status(tree["result"]["status"])}
-    return NamedResult(tree["name"], tree["sample"], tree["runs"]), ScenarioResult(messages=[], **kept)
+    return ReportedScenario(tree["name"], tree["sample"], tree["runs"]), ScenarioResult(messages=[], **kept)
 
 
 def sum_costs(uses: Iterable[PartyUse]) -> str:
@@ -139,14 +139,14 @@ def sum_costs(uses: Iterable[PartyUse]) -> str:
     return format(sum((Decimal(cost) for cost in used if cost is not None), Decimal(0)), "f")
 
 
-def list_properties(prefix: str, **known: str | None) -> list[tuple[str, object]]:
+def list_result_properties(prefix: str, **known: str | None) -> list[tuple[str, object]]:
     """Return what a scenario came to as properties of its test, for JUnit; what is unknown is left out."""
     return [(f"{prefix}.{name}", value) for name, value in known.items() if value]
 
 
-def run_properties(scenario: Any, result: ScenarioResult, number: int) -> list[tuple[str, object]]:  # noqa: ANN401 - as the plugin holds it
+def list_run_properties(scenario: Any, result: ScenarioResult, number: int) -> list[tuple[str, object]]:  # noqa: ANN401 - as the plugin holds it
     """Return a run as properties of its test; `number` counts the test's runs from 1."""
-    return list_properties(
+    return list_result_properties(
         "scenario" if number == 1 else f"scenario.{number}",
         name=str(scenario.name),
         status=plain(result.status),
@@ -156,7 +156,7 @@ def run_properties(scenario: Any, result: ScenarioResult, number: int) -> list[t
     )
 
 
-def scenario_rows(run_tree: RunTree, known: Iterable[Mapping[str, Any]] = ()) -> list[Mapping[str, Any]]:
+def build_scenario_rows(run_tree: RunTree, known: Iterable[Mapping[str, Any]] = ()) -> list[Mapping[str, Any]]:
     """Return a row for each scenario of a run tree, for the end of a report; `known` ones are taken as they are."""
     made = {str(row["scenario"]): row for row in known}
     scenarios = run_tree.scenarios()
@@ -180,7 +180,7 @@ def scenario_rows(run_tree: RunTree, known: Iterable[Mapping[str, Any]] = ()) ->
     return list(made.values())
 
 
-def rows_by_test(
+def merge_rows_by_test(
     found: Mapping[str, Sequence[Mapping[str, Any]]], good: Collection[str], *, whole: bool = False
 ) -> list[Mapping[str, Any]]:
     """Return the rows of tests in Python by what their runs came to: ``tests/test_it.py::test_weather[rome]``, a case
@@ -197,11 +197,13 @@ def rows_by_test(
 # -- a test that failed ------------------------------------------------------------------------------------------------
 
 
-def sections(runs: Sequence[Run], results: Mapping[str, ScenarioResult], shown: str = "") -> list[tuple[str, str]]:
+def build_failure_sections(
+    runs: Sequence[Run], results: Mapping[str, ScenarioResult], shown: str = ""
+) -> list[tuple[str, str]]:
     """Return what a failed test says of its failed runs, or all; `shown` misses are left out; results by run id."""
     bad = [run for run in runs if run.status in _BAD]
     chosen = bad or list(runs)
-    found = [_run_section(run, results.get(run.started.run_id), shown) for run in chosen[:_SHOWN]]
+    found = [_build_run_section(run, results.get(run.started.run_id), shown) for run in chosen[:_SHOWN]]
     if len(chosen) > _SHOWN:
         found.append(
             ("scenarios", f"... and {len(chosen) - _SHOWN} more runs; --scenario-report html=FILE has them all")
@@ -209,7 +211,7 @@ def sections(runs: Sequence[Run], results: Mapping[str, ScenarioResult], shown: 
     return found
 
 
-def _run_section(run: Run, result: ScenarioResult | None, shown: str) -> tuple[str, str]:
+def _build_run_section(run: Run, result: ScenarioResult | None, shown: str) -> tuple[str, str]:
     start = run.started
     number = f" [{start.sample}/{start.runs}]" if start.runs > 1 else ""
     title = f'scenario "{start.name}"{number}: {run.status.value.replace("_", " ")}'
@@ -224,7 +226,7 @@ def _run_section(run: Run, result: ScenarioResult | None, shown: str) -> tuple[s
     parts += ["\n".join(wrong)] if wrong else []
     criteria = run.criteria or _list_criteria(start, result)
     if criteria:
-        parts.append("\n".join(["criteria:", *(line for each in criteria for line in _criterion_lines(each))]))
+        parts.append("\n".join(["criteria:", *(line for each in criteria for line in _format_criterion(each))]))
     if misses:
         parts += ["\n\n".join(["never recorded:", *untold])] if untold else []
     parts.append(f"run it again: {start.rerun}")
@@ -242,7 +244,7 @@ def _list_criteria(start: Started, result: ScenarioResult | None) -> list[Criter
     return [Criterion(id=f"c{n}", text=text, status=status) for n, (text, status) in enumerate(found, 1)]
 
 
-def _criterion_lines(criterion: Criterion) -> Iterator[str]:
+def _format_criterion(criterion: Criterion) -> Iterator[str]:
     yield f"  {criterion.status:<12} {criterion.text}"
     if criterion.evidence:
         yield f"{'':15}evidence: {criterion.evidence}"

@@ -20,13 +20,13 @@ import pytest
 from llmproxy.client.host import HOST
 from llmproxy.client.reports import Report
 from llmproxy.protocol import Mode, Plays
-from llmproxy.pytest.options import MODE, TAKEN, rerun_command
-from llmproxy.pytest.shared_proxy import cassette_name
+from llmproxy.pytest.options import MODE, TAKEN, build_rerun_command
+from llmproxy.pytest.shared_proxy import make_cassette_name
 from llmproxy.report.events import Event, Started
 from llmproxy.report.run_tree import Run, RunTree, plain
 
 MARKER = "agent_test"
-LISTENER = pytest.StashKey["Scenarios"]()
+LISTENER = pytest.StashKey["ScenarioRunPlugin"]()
 """Of the config: who hears of the runs."""
 SCENARIOS = "llmproxy_scenarios"
 """Attribute of a test report with the runs that ended since the one before."""
@@ -38,7 +38,7 @@ _LOOPS = ("asyncio.base_events", "asyncio.runners", "concurrent.futures._base")
 _ASYNC_PLUGINS = ("asyncio", "pytest_asyncio", "trio", "tornasync", "twisted", "pytest_twisted", "asyncio-cooperative")
 
 
-class Scenarios:
+class ScenarioRunPlugin:
     """Hears of every run in this process; `llmproxy.client.host` tells it."""
 
     def __init__(self, texts: Callable[[], Any], *, keep_events: bool, debug: bool) -> None:
@@ -53,7 +53,7 @@ class Scenarios:
         self.again = ""
         """What runs only this test again."""
         self.asked_of: Callable[[pytest.Item], tuple[str, str, object]] = lambda item: (
-            "", cassette_name(item.nodeid), None,
+            "", make_cassette_name(item.nodeid), None,
         )  # fmt: skip
         """Sessions of a test's runs: mode, recording's name, which leads those of scenarios, faults; set with the
         proxy.
@@ -82,7 +82,7 @@ class Scenarios:
     # -- what HOST tells
 
     @property
-    def handler(self) -> Scenarios:
+    def handler(self) -> ScenarioRunPlugin:
         """Hears the events: this one itself."""
         return self
 
@@ -102,13 +102,13 @@ class Scenarios:
         self._fresh.append((scenario, result))
         self._reports.append(getattr(scenario, "wire_report", None))
         self._ended[result.run_id] = result
-        self.report_to().add_result(scenario, result)
+        self.get_reporter().add_result(scenario, result)
 
-    def begin_suite(self, again: str) -> None:
+    def begin_suite_case(self, again: str) -> None:
         """Note that the test is a suite's scenario, which `again` runs once more and which reports its own failure."""
         self._of_suite, self.again = True, again
 
-    def end_suite(self, row: Mapping[str, Any], reports: Iterable[Report | None]) -> list[list[Event]]:
+    def end_suite_case(self, row: Mapping[str, Any], reports: Iterable[Report | None]) -> list[list[Event]]:
         """Take what a scenario of a suite came to, with the reports of its sessions; returns its events, run by run."""
         self._rows.append(plain(row))
         told = [each for each in reports if each is not None]
@@ -117,14 +117,14 @@ class Scenarios:
         runs: list[Run] = list(self._run_tree.runs.values()) if self._run_tree is not None else []
         return [[run.started, *run.parts, *([run.finished] if run.finished else [])] for run in runs]
 
-    def report_to(self) -> Any:  # noqa: ANN401 - a ScenarioReporter, imported late
+    def get_reporter(self) -> Any:  # noqa: ANN401 - a ScenarioReporter, imported late
         if self.reporter is None:
             self.reporter = self._texts().ScenarioReporter()
         return self.reporter
 
     # -- how runs are recorded
 
-    def place(self, cassette: str) -> str:
+    def choose_cassette(self, cassette: str) -> str:
         """Return the name of a run's recording: its test's (or wider fixture's), the second of a name with a number."""
         if not self._place:
             return cassette
@@ -147,7 +147,7 @@ class Scenarios:
         before = self._place
         if fixturedef.scope != "function":
             each = f"[{getattr(request, 'param_index', '')}]" if hasattr(request, "param") else ""
-            self._place = cassette_name(f"{request.node.nodeid or 'session'}::{fixturedef.argname}{each}")
+            self._place = make_cassette_name(f"{request.node.nodeid or 'session'}::{fixturedef.argname}{each}")
         try:
             return (yield)
         finally:
@@ -175,14 +175,14 @@ class Scenarios:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         self.test, self._run_tree, self._ended, self._of_suite = item.nodeid, None, {}, False
-        self.again = rerun_command(item.config, item.nodeid, _mode_again(item.config))
+        self.again = build_rerun_command(item.config, item.nodeid, _build_rerun_option(item.config))
         file, line, _ = item.location
         self._line = f"{file}:{(line or 0) + 1}"
-        HOST.listener, HOST.place = self, self.place
+        HOST.listener, HOST.place = self, self.choose_cassette
         try:
             HOST.mode, self._place, HOST.faults = self.asked_of(item)
         except ValueError:  # the fixture says what is wrong with the marker
-            HOST.mode, self._place = "", cassette_name(item.nodeid)
+            HOST.mode, self._place = "", make_cassette_name(item.nodeid)
         try:
             return (yield)
         finally:
@@ -219,7 +219,7 @@ class Scenarios:
         if self._ended:
             _hide_own_frames()
             if call.excinfo is not None and not item.config.getoption("fulltrace", default=False):
-                _without_loops(call.excinfo.tb)
+                _drop_event_loop_frames(call.excinfo.tb)
         report = yield
         if parcel is not None:
             setattr(report, SCENARIOS, parcel)
@@ -228,7 +228,7 @@ class Scenarios:
             self._reports = []
         if report.failed and self._run_tree is not None and not self._of_suite:
             runs: list[Run] = list(self._run_tree.runs.values())
-            report.sections += self._texts().sections(runs, self._ended, report.longreprtext)
+            report.sections += self._texts().build_failure_sections(runs, self._ended, report.longreprtext)
         return report
 
     def _pack_report(self, item: pytest.Item) -> dict[str, Any]:
@@ -237,7 +237,7 @@ class Scenarios:
         events, self._events = self._events, []
         before = len(self._ended) - len(fresh)
         for number, (scenario, result) in enumerate(fresh, before + 1):
-            item.user_properties += texts.run_properties(scenario, result, number)
+            item.user_properties += texts.list_run_properties(scenario, result, number)
         wires = [getattr(scenario, "wire_report", None) for scenario, _ in fresh]
         of_suite, self._rows, rows = self._wires, [], self._rows
         self._wires = []
@@ -249,7 +249,7 @@ class Scenarios:
         }
 
 
-def _mode_again(config: pytest.Config) -> str:
+def _build_rerun_option(config: pytest.Config) -> str:
     """Return the option with which a test runs on what it recorded: without one, its runs would call their models."""
     typed = None if MODE in TAKEN else config.getoption(MODE)
     if typed is None:
@@ -278,7 +278,7 @@ def _hide_own_frames() -> None:
             setattr(module, "__tracebackhide__", True)  # noqa: B010 - pytest's name, which no module declares
 
 
-def _without_loops(tb: TracebackType) -> None:
+def _drop_event_loop_frames(tb: TracebackType) -> None:
     """Take the event loops' frames, forty lines, out between the test and what it raised."""
     while tb.tb_next is not None:
         if tb.tb_next.tb_next is not None and tb.tb_next.tb_frame.f_globals.get("__name__", "") in _LOOPS:

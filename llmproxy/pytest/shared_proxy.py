@@ -28,7 +28,7 @@ from llmproxy.client.run_variables import gather_run_variables
 from llmproxy.errors import MachineError
 from llmproxy.files import make_ignored
 from llmproxy.protocol import DEFAULT_HOST, OFFLINE, VCR_MODES, Mode, Update
-from llmproxy.pytest.run_proxies import AskedProxy, OwnProxy
+from llmproxy.pytest.run_proxies import ControllerProxy, OwnProxy
 from llmproxy.settings import load
 from llmproxy.store_server import find_store_server
 from llmproxy.values import read_channels, read_patterns, read_unknown_tool
@@ -43,14 +43,14 @@ BUSY = 30.0
 _ODD = re.compile(r"[^A-Za-z0-9._]+")
 
 
-def cassette_name(test: str) -> str:
+def make_cassette_name(test: str) -> str:
     """Return the cassette of a test, from its node id: readable, and unique by 8 hex digits of the id's hash."""
     words = test.rpartition("/")[2].replace(".py::", ".").replace("::", ".")
     slug = _ODD.sub("-", words).strip("-.")[:SLUG].rstrip("-.") or "test"
     return f"{slug}-{hashlib.sha256(test.encode()).hexdigest()[:8]}"
 
 
-def _mode_of(text: str) -> str:
+def _parse_mode(text: str) -> str:
     """Return a mode by our name. Raises ValueError, naming what would be allowed."""
     known = {mode.value: mode.value for mode in Mode} | {name: mode.value for name, mode in VCR_MODES.items()}
     if text.strip().lower() not in known:
@@ -67,14 +67,14 @@ def choose_mode(*, option: str = "", marker: str = "", variable: str = "", ini: 
     Raises ValueError: one of them is no mode.
     """
     given = [(option, True), (marker, False), (variable, True), (ini, False)]
-    modes = [(_mode_of(text), told) for text, told in given if text]
+    modes = [(_parse_mode(text), told) for text, told in given if text]
     return next((mode for mode, told in modes if told or not ci or mode in OFFLINE), Mode.REPLAY.value)
 
 
 LIVE_MEMBERS = ("live", "unknown_tool", "read_only")
 
 
-def live_of(marker: Mapping[str, Any], option: str, *, ci: bool) -> Mapping[str, Any] | None:
+def read_live_options(marker: Mapping[str, Any], option: str, *, ci: bool) -> Mapping[str, Any] | None:
     """Return a test's live channels, of options, else of the marker (not in CI), or None. Raises ValueError."""
     live = option or ("" if ci else marker.get("live") or "")
     if not live:
@@ -151,7 +151,7 @@ class SharedSession:
 
 
 @dataclass(slots=True)
-class Shared:
+class SharedProxy:
     """One test process's proxy. :meth:`prepare`, :meth:`begin` and :meth:`finish` each test, at last :meth:`end`."""
 
     env: MutableMapping[str, str]
@@ -173,9 +173,9 @@ class Shared:
     _set: dict[str, str] = field(default_factory=dict)
     _keys: Mapping[str, str] = field(default_factory=dict)
     """Placeholders among them."""
-    asked: AskedProxy | None = None
+    asked: ControllerProxy | None = None
     """How the controller of this worker is asked for a proxy; None where there is none."""
-    _proxy: OwnProxy | AskedProxy | None = None
+    _proxy: OwnProxy | ControllerProxy | None = None
     """None where one runs already."""
     _pool: ConnectionPool = field(default_factory=ConnectionPool)
     _control: Control | None = None
@@ -202,7 +202,7 @@ class Shared:
         aws = (Path.home() / ".aws").is_dir()
         return plan_env(self.url, self.name, self.env, replay=self.replay, aws_files=aws, key_names=key_names)
 
-    def _keep_keys(self, wanted: Sequence[str] | None) -> None:
+    def _set_placeholder_keys(self, wanted: Sequence[str] | None) -> None:
         """Let placeholders stand for the keys that a recorded test needed, so that a program that goes by them chooses
         as it did; None: all. What the test itself set or deleted stays so.
         """
@@ -220,7 +220,7 @@ class Shared:
             words += ["--cassette-dir", self.cassette_dir] if self.cassette_dir else []
             self._proxy.start(words, f"{self.typed} --llmproxy-mode {{mode}}", self.update)
 
-    def begin(self, asked: PluginOptions) -> SharedSession:
+    def begin_test(self, asked: PluginOptions) -> SharedSession:
         """Open a test's session and send this process's traffic to it. Raises MachineError: not served, refused."""
         control = self._ready_control()
         opened = control.open(
@@ -228,8 +228,8 @@ class Shared:
             sample=asked.sample, run_variables=self._list_run_variables(asked), bind=asked.bind, faults=asked.faults,
             live=asked.live, patience=BUSY,
         )  # fmt: skip
-        self._keep_keys(opened.key_names if opened.is_offline else None)
-        if isinstance(self._proxy, AskedProxy):
+        self._set_placeholder_keys(opened.key_names if opened.is_offline else None)
+        if isinstance(self._proxy, ControllerProxy):
             self._proxy.announce_session(opened.name)
         return SharedSession(opened.name, opened.cassette, opened.mode, session_url(self.url, opened.name), control)
 
@@ -239,15 +239,15 @@ class Shared:
         found = gather_run_variables(self._before or self.env, Path.cwd())
         return [*(each for each in found if each["name"] not in names), *asked.run_variables]
 
-    def ready(self) -> None:
+    def wait_ready(self) -> None:
         """Wait until the proxy serves; started now if nobody did. Raises MachineError."""
         self._ready_control()
 
     @contextmanager
-    def aside(self) -> Iterator[Mapping[str, str]]:
+    def old_env(self) -> Iterator[Mapping[str, str]]:
         """Give the environment of before us, for a while, to somebody with a proxy of his own."""
         mine = {name: value for name, value in self._set.items() if self.env.get(name) == value}
-        self.restore()
+        self.restore_environment()
         try:
             yield self.env
         finally:
@@ -270,11 +270,11 @@ class Shared:
 
         return describe_unfiled(*self._files, {walk.cassette: lambda: [call.interaction for call in walk.calls()]})
 
-    def finish(self, walk: SharedSession, *, complete: bool = True, interrupted: bool = False) -> Report:
+    def finish_test(self, walk: SharedSession, *, complete: bool = True, interrupted: bool = False) -> Report:
         """Close a test's session; returns its report. Not `complete`: failed; `interrupted`: cut off."""
         if walk.closed is None:
             walk.closed = self._ready_control().close(walk.name, complete=complete, interrupted=interrupted)
-            if isinstance(self._proxy, AskedProxy):
+            if isinstance(self._proxy, ControllerProxy):
                 self._proxy.announce_session("")
         return walk.closed
 
@@ -283,7 +283,7 @@ class Shared:
         parts = urlsplit(self.url)
         return (parts.hostname, parts.port) if parts.hostname and parts.port else None
 
-    def restore(self) -> None:
+    def restore_environment(self) -> None:
         """Give the environment back; what somebody changed since is theirs."""
         for name, value in self._set.items():
             if self.env.get(name) == value:
@@ -295,7 +295,7 @@ class Shared:
 
     def end(self) -> None:
         """End the proxy, if it was started, and restore the environment."""
-        self.restore()
+        self.restore_environment()
         self._pool.close()
         if self._proxy is not None:
             self._proxy.end()
@@ -324,7 +324,7 @@ LOCK = "suite.lock"
 
 
 @dataclass(slots=True)
-class SuiteBench:
+class SuiteResources:
     """What all suites of a pytest process share: the mode, and a proxy once the first scenario runs."""
 
     root: Path
@@ -334,15 +334,15 @@ class SuiteBench:
     """Which recordings are to be replaced, ``all``, ``changed`` or ``trial``."""
     rejudge: str = ""
     """A JSON report whose runs are judged again; empty where agents are run."""
-    aside: Callable[[], AbstractContextManager[object]] = nullcontext
+    old_env: Callable[[], AbstractContextManager[object]] = nullcontext
     """Makes a context in which the environment is as it was before the plugin set it."""
-    asked: AskedProxy | None = None
+    asked: ControllerProxy | None = None
     """How the controller of this worker is asked for a proxy; None where there is none."""
     _url: str = ""
     _failed: str = ""
     _open: ExitStack = field(default_factory=ExitStack)
 
-    def proxy(self, env: Mapping[str, str]) -> str:
+    def ensure_proxy(self, env: Mapping[str, str]) -> str:
         """Return the running proxy's address, or of one started now. Raises MachineError: none, now and later."""
         if self._failed:
             raise MachineError(self._failed)
@@ -359,7 +359,7 @@ class SuiteBench:
             Control(url, token=env.get(TOKEN_VARIABLE, "")).health()
             return url
         words = self._proxy_options(env)
-        proxy = self.asked.beside(words) if self.asked is not None else OwnProxy(dict(env), self.root)
+        proxy = self.asked.with_options(words) if self.asked is not None else OwnProxy(dict(env), self.root)
         self._open.callback(proxy.end)
         proxy.start(words, update=self.update)
         return proxy.wait_ready()
@@ -376,39 +376,39 @@ class SuiteBench:
         live = self.mode not in OFFLINE or self.update == Update.CHANGED
         words += ["--allow-live"] if live else []
         if known.is_default("store"):
-            words.append(f"--store={self.store(env)}")
+            words.append(f"--store={self.find_store(env)}")
         folder = self.root / (self.cassette_dir or CASSETTES)
         if self.cassette_dir or (known.is_default("cassette_dir") and not on_server and (live or folder.is_dir())):
             words.append(f"--cassette-dir={folder}")
         return words
 
-    def store(self, env: Mapping[str, str]) -> Path:
+    def find_store(self, env: Mapping[str, str]) -> Path:
         """Return where the recordings are, unless a running proxy has others."""
         known = load({}, env, self.root)
-        return self.folder() / STORE.name if known.is_default("store") else known.settings.store
+        return self.state_folder() / STORE.name if known.is_default("store") else known.settings.store
 
-    def files(self, env: Mapping[str, str]) -> tuple[Path, Path] | None:
+    def find_recording_files(self, env: Mapping[str, str]) -> tuple[Path, Path] | None:
         """Return the store, and the folder of the cassettes' files; None of a running proxy, and of a server."""
         known = load({}, env, self.root)
         if find_running_url(env) or find_store_server(known.settings.store) is not None:
             return None
         said = None if known.is_default("cassette_dir") else known.settings.cassette_dir
-        return self.store(env), self.root / (self.cassette_dir or said or CASSETTES)
+        return self.find_store(env), self.root / (self.cassette_dir or said or CASSETTES)
 
-    def state(self, env: Mapping[str, str]) -> Path:
+    def state_path(self, env: Mapping[str, str]) -> Path:
         """Return the database of what is known beside the recordings."""
-        store = self.store(env)
+        store = self.find_store(env)
         return store.with_name(f"{store.name}.state.db")
 
-    def last_report(self) -> Path:
+    def last_report_path(self) -> Path:
         """Return the file that keeps what the last test told, as that of `llmproxy test` does."""
-        return self.folder() / "last-report.jsonl"
+        return self.state_folder() / "last-report.jsonl"
 
-    def folder(self) -> Path:
+    def state_folder(self) -> Path:
         return make_ignored(self.root / STORE.parent)
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
+    def lock(self) -> Iterator[None]:
         """Wait until no other worker looks at rows."""
         try:
             import fcntl
@@ -418,6 +418,6 @@ class SuiteBench:
         if "PYTEST_XDIST_WORKER" not in os.environ:
             yield
             return
-        with (self.folder() / LOCK).open("w") as file:
+        with (self.state_folder() / LOCK).open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield

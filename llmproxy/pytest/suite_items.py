@@ -22,10 +22,10 @@ import pytest
 
 from llmproxy.client.environment import in_ci
 from llmproxy.errors import LLMProxyError, SuiteError
-from llmproxy.pytest.options import MODE, REJUDGE, rerun_command
-from llmproxy.pytest.scenario_report import list_properties, sum_costs
+from llmproxy.pytest.options import MODE, REJUDGE, build_rerun_command
+from llmproxy.pytest.scenario_report import list_result_properties, sum_costs
 from llmproxy.pytest.scenario_runs import LISTENER
-from llmproxy.pytest.shared_proxy import SuiteBench
+from llmproxy.pytest.shared_proxy import SuiteResources
 from llmproxy.report.event_handlers import Hiding
 from llmproxy.report.events import Event, Finished, Started, Status
 from llmproxy.suite.project import SuiteOptions, read_project_table
@@ -47,9 +47,9 @@ class SuiteFailure(Exception):
 
 
 class SuiteFile(pytest.File):
-    bench: SuiteBench
+    bench: SuiteResources
 
-    def __init__(self, *, bench: SuiteBench, **node: Any) -> None:  # noqa: ANN401 - what pytest gives a node
+    def __init__(self, *, bench: SuiteResources, **node: Any) -> None:  # noqa: ANN401 - what pytest gives a node
         super().__init__(**node)
         self.bench = bench
         self._run_context: RunContext | None = None
@@ -73,17 +73,17 @@ class SuiteFile(pytest.File):
         if self._run_context is None:
             defaults, folder = read_project_table(self.bench.root)
             options = SuiteOptions(mode=self.bench.mode, command=f"llmproxy test {show_path(self.path)}")
-            proxy = self.bench.proxy(os.environ)
+            proxy = self.bench.ensure_proxy(os.environ)
             run_context = RunContext(
                 options=options, proxy=proxy, folder=self.bench.root, defaults=defaults, defaults_folder=folder
             )
-            run_context.files = self.bench.files(os.environ)
+            run_context.files = self.bench.find_recording_files(os.environ)
             if self.bench.rejudge:
-                run_context.recorded = read_runs(Path(self.bench.rejudge), None, self.bench.store(os.environ))
+                run_context.recorded = read_runs(Path(self.bench.rejudge), None, self.bench.find_store(os.environ))
             self._run_context = run_context  # whole: what could not be judged again must not run for the next scenario
         return self._run_context
 
-    def begin(self, case: SuiteCase) -> None:
+    def run_setup_hooks(self, case: SuiteCase) -> None:
         """Run what a suite wants once before its scenarios. Raises SuiteError, for each of them, if that failed."""
         key = id(case.suite)
         if self.bench.rejudge:
@@ -102,7 +102,7 @@ class SuiteFile(pytest.File):
         run_context, self._run_context = self._run_context, None
         begun, self._begun = self._begun, {}
         try:
-            with self.bench.aside():
+            with self.bench.old_env():
                 for case in begun.values():
                     _run_hooks(case, case.suite.hooks.after_all if case.suite.hooks else (), "afterAll")
         except LLMProxyError as error:
@@ -135,30 +135,30 @@ class SuiteItem(pytest.Item):
 
     def setup(self) -> None:
         try:
-            with self.parent.bench.aside():
+            with self.parent.bench.old_env():
                 self.parent.run_context()
-                self.parent.begin(self.case)
+                self.parent.run_setup_hooks(self.case)
         except LLMProxyError as error:
             raise pytest.fail.Exception(str(error), pytrace=False) from None
 
     def runtest(self) -> None:
         bench, run_context = self.parent.bench, self.parent.run_context()
-        again = rerun_command(self.config, self.nodeid) + (
+        again = build_rerun_command(self.config, self.nodeid) + (
             f" {REJUDGE} {shlex.quote(bench.rejudge)}" if bench.rejudge else ""
         )
         scenarios = self.config.stash[LISTENER]
-        scenarios.begin_suite(again)
+        scenarios.begin_suite_case(again)
         run_context.handlers = [scenarios]
         mode = scenarios.retry_mode(self.nodeid, bench.mode)
         run_context.options = replace(run_context.options, mode=mode, command=again, only="", mode_flag=MODE)
-        turn: AbstractContextManager[None] = bench.alone() if run_context.entities_for(self.case) else nullcontext()
-        with bench.aside(), turn:
+        turn: AbstractContextManager[None] = bench.lock() if run_context.entities_for(self.case) else nullcontext()
+        with bench.old_env(), turn:
             ran = asyncio.run(self._run_case(run_context))
         made = build_row(self.case.id, ran, self.case.scenario.min_pass_rate) | matrix_axes(self.case)
         unfiled, first = find_unfiled(run_context.files, ran), next((each.wire for each in ran if each.wire), None)
         if first is not None:
             first.unfiled = "" if in_ci(os.environ) else unfiled
-        events = scenarios.end_suite(made, [each.wire for each in ran])
+        events = scenarios.end_suite_case(made, [each.wire for each in ran])
         self.user_properties += _list_item_properties(made, events)
         self._raise_verdict(made, ran, events)
         if unfiled and in_ci(os.environ):
@@ -177,7 +177,7 @@ class SuiteItem(pytest.Item):
         shown_apart = False
         for number, (each, text) in enumerate(zip(ran, told, strict=True), 1):
             if several and (each.status is Status.PASSED or not passed):
-                shown_apart |= sub_report(self, f"run {number}/{len(ran)}", each.status, text)
+                shown_apart |= report_subtest(self, f"run {number}/{len(ran)}", each.status, text)
         if passed and expected:
             pytest.xfail(_pick_reason(expected, "xfail: true"))
         if made["status"] == Status.SKIPPED:
@@ -204,7 +204,7 @@ class SuiteItem(pytest.Item):
 def _list_item_properties(made: Mapping[str, Any], runs: Sequence[Sequence[Event]]) -> list[tuple[str, object]]:
     started = [event for run in runs for event in run if isinstance(event, Started)]
     used = [use for run in runs for event in run if isinstance(event, Finished) for use in event.usage.values()]
-    return list_properties(
+    return list_result_properties(
         "scenario",
         name=started[0].name if started else "",
         status=made["status"],
@@ -245,7 +245,7 @@ def _format_events(events: Sequence[Event]) -> str:
     return "".join(lines).rstrip("\n")
 
 
-def sub_report(item: pytest.Item, name: str, status: Status, text: str) -> bool:
+def report_subtest(item: pytest.Item, name: str, status: Status, text: str) -> bool:
     """Report a run of an item as a subtest; returns whether this pytest (9.0 on) can: else the item says it."""
     try:
         from _pytest.subtests import SubtestContext, SubtestReport

@@ -152,7 +152,7 @@ class RunSession:
     async def declare_run_variables(self, run_variables: Sequence[Mapping[str, str]]) -> None:
         """Declare what is true of this run only, from the next request on."""
         if run_variables and self._closed is None:
-            await asyncio.to_thread(self.control.declare, self.name, run_variables)
+            await asyncio.to_thread(self.control.declare_run_variables, self.name, run_variables)
 
     async def set_faults(self, faults: Mapping[str, Any] | None, *, again: bool = False) -> Mapping[str, Any]:
         """Meet these faults from now on, the proxy's if None; returns the old ones' report. `again`: go on."""

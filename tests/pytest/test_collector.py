@@ -10,7 +10,7 @@ import pytest
 from llmproxy.calls import Use
 from llmproxy.client.reports import Report, UnusedRecording
 from llmproxy.errors import Exit
-from llmproxy.pytest.collector import Collector
+from llmproxy.pytest.collector import RunSummary
 
 RECORD = "Record what is missing, with your keys: pytest --llmproxy-cassette-dir 'my cassettes' a --llmproxy-mode auto"
 
@@ -36,7 +36,7 @@ class Terminal:
         self.lines.append(text)
 
 
-def heard(collector: Collector, test: str, outcome: str, report: Report) -> None:
+def heard(collector: RunSummary, test: str, outcome: str, report: Report) -> None:
     """Send both reports of a test."""
     for when, result in (("call", outcome), ("teardown", "passed")):
         sent = pytest.TestReport(test, ("", 0, ""), {}, outcome=result, longrepr=None, when=when)  # type: ignore[arg-type]
@@ -45,7 +45,7 @@ def heard(collector: Collector, test: str, outcome: str, report: Report) -> None
         collector.pytest_runtest_logreport(sent)
 
 
-def summary(collector: Collector, verbosity: int = 0) -> list[str]:
+def summary(collector: RunSummary, verbosity: int = 0) -> list[str]:
     """Return what it writes."""
     terminal = Terminal(verbosity)
     collector.pytest_terminal_summary(terminal)  # type: ignore[arg-type]
@@ -54,12 +54,12 @@ def summary(collector: Collector, verbosity: int = 0) -> list[str]:
 
 def test_nothing_is_written_where_nobody_used_us() -> None:
     """Other people's suites look as before."""
-    assert summary(Collector(lambda: None)) == []
+    assert summary(RunSummary(lambda: None)) == []
 
 
 def test_the_last_line_adds_everything_up() -> None:
     """Hits, misses, recorded, and the cost that was not spent."""
-    collector = Collector(lambda: None)
+    collector = RunSummary(lambda: None)
     heard(collector, "a", "passed", Report("a", "a", hits=2, saved=Use(cost=Decimal("0.5"))))
     heard(collector, "b", "failed", Report("b", "b", misses=1, miss_texts=["no"]))
     assert summary(collector) == ["-llmproxy", "2 tests: 2 hits, 1 miss, 0 recorded; $0.5000 not spent", RECORD]
@@ -67,7 +67,7 @@ def test_the_last_line_adds_everything_up() -> None:
 
 def test_what_a_green_test_hides_is_said() -> None:
     """Swallowed misses, recordings that nobody asks for any more, lost answers."""
-    collector = Collector(lambda: None)
+    collector = RunSummary(lambda: None)
     unused = tuple(UnusedRecording(n, "messages", "claude", "x" * 99) for n in range(5))
     heard(collector, "a", "passed", Report("a", "a", misses=1, miss_texts=["no such"], unused=unused, failed=2))
     assert summary(collector)[1:-2] == [
@@ -85,7 +85,7 @@ def test_recordings_above_their_age_have_a_code(
     forbids: tuple[bool, bool], before: int, code: Exit, said: bool
 ) -> None:
     """Where --fail-on-stale was set, and nothing else failed."""
-    collector, session = Collector(lambda: None), SimpleNamespace(exitstatus=before)
+    collector, session = RunSummary(lambda: None), SimpleNamespace(exitstatus=before)
     collector.fails_on = lambda: forbids
     heard(collector, "a", "passed", Report("a", "a", hits=2, stale=1))
     collector.pytest_sessionfinish(session, before)  # type: ignore[arg-type]
@@ -96,7 +96,7 @@ def test_recordings_above_their_age_have_a_code(
 
 def test_a_long_list_is_for_those_who_ask() -> None:
     """-v shows all."""
-    collector = Collector(lambda: None)
+    collector = RunSummary(lambda: None)
     for n in range(9):
         heard(collector, f"t{n}", "passed", Report("a", "a", failed=1))
     assert summary(collector)[-2] == "... and 4 more: -v"

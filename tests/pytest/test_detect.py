@@ -6,7 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.pytest.plugin import _SUITE_NAMES, SUITE_KEYS, is_suite, is_suite_name, suite_files, suite_uses
+from llmproxy.pytest.plugin import (
+    _SUITE_NAMES,
+    SUITE_KEYS,
+    is_suite_file,
+    is_suite_file_name,
+    python_files,
+    uses_plugin,
+)
 from llmproxy.suite.reading.parts import SUITES
 
 FILES, NORECURSE = ("test_*.py", "*_test.py"), (".*", "node_modules")
@@ -27,7 +34,7 @@ FILES, NORECURSE = ("test_*.py", "*_test.py"), (".*", "node_modules")
 def test_a_use_is_a_parameter_a_marker_or_a_name(tmp_path: Path, text: str, uses: bool) -> None:
     """To import our package is not to ask for the fixture."""
     (tmp_path / "test_a.py").write_text(text)
-    assert suite_uses([tmp_path], tmp_path, FILES, NORECURSE) is uses
+    assert uses_plugin([tmp_path], tmp_path, FILES, NORECURSE) is uses
 
 
 def test_only_what_pytest_would_import_is_read(tmp_path: Path) -> None:
@@ -43,7 +50,7 @@ def test_only_what_pytest_would_import_is_read(tmp_path: Path) -> None:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("")
     (tmp_path / "env" / "pyvenv.cfg").write_text("")
-    found = {path.relative_to(tmp_path).as_posix() for path in suite_files([tmp_path], tmp_path, FILES, NORECURSE)}
+    found = {path.relative_to(tmp_path).as_posix() for path in python_files([tmp_path], tmp_path, FILES, NORECURSE)}
     assert found == {"conftest.py", "a/test_x.py", "a/conftest.py"}
 
 
@@ -52,8 +59,8 @@ def test_a_named_file_brings_the_conftests_above_it(tmp_path: Path) -> None:
     (tmp_path / "a" / "b").mkdir(parents=True)
     (tmp_path / "conftest.py").write_text("def pytest_thing(): ...\ndef agent(llmproxy): ...")
     (tmp_path / "a" / "b" / "test_x.py").write_text("")
-    assert suite_uses([tmp_path / "a" / "b" / "test_x.py"], tmp_path, FILES, NORECURSE)
-    assert not suite_uses([tmp_path / "a" / "b" / "test_x.py"], tmp_path / "a", FILES, NORECURSE)
+    assert uses_plugin([tmp_path / "a" / "b" / "test_x.py"], tmp_path, FILES, NORECURSE)
+    assert not uses_plugin([tmp_path / "a" / "b" / "test_x.py"], tmp_path / "a", FILES, NORECURSE)
 
 
 @pytest.mark.parametrize(
@@ -75,8 +82,8 @@ def test_a_suite_of_ours_is_told_by_its_keys(tmp_path: Path, text: str, ours: bo
     """Also one that is broken: its error must be seen; not one of another tool."""
     path = tmp_path / "suite.yaml"
     path.write_text(text)
-    assert is_suite(path) is ours
-    assert is_suite(tmp_path / "nowhere.yaml") is False
+    assert is_suite_file(path) is ours
+    assert is_suite_file(tmp_path / "nowhere.yaml") is False
 
 
 def test_the_keys_of_a_suite_are_those_of_the_format() -> None:
@@ -90,5 +97,5 @@ def test_the_keys_of_a_suite_are_those_of_the_format() -> None:
 def test_suites_are_called_as_the_command_finds_them() -> None:
     """One list of names, written twice."""
     assert tuple(_SUITE_NAMES) == tuple(SUITES)
-    assert is_suite_name("agent.suite.yaml")
-    assert not is_suite_name("suites.yaml")
+    assert is_suite_file_name("agent.suite.yaml")
+    assert not is_suite_file_name("suites.yaml")

@@ -7,18 +7,18 @@ import sys
 import threading
 from pathlib import Path
 
-from llmproxy.pytest.late_requests import LateThreads
+from llmproxy.pytest.late_requests import LateRequestGuard
 from tests.support.process import ROOT, clean_env
 
 TRY = """
 import asyncio, queue, socket, sys, threading, time
 from concurrent.futures import ThreadPoolExecutor
-from llmproxy.pytest.late_requests import LateThreads
+from llmproxy.pytest.late_requests import LateRequestGuard
 
 server = socket.create_server(("127.0.0.1", 0))
 theirs = socket.create_server(("127.0.0.1", 0))
 where, other = server.getsockname(), theirs.getsockname()
-late, go, said = LateThreads(), threading.Event(), []
+late, go, said = LateRequestGuard(), threading.Event(), []
 
 def ask(who, address=where):
     try:
@@ -94,7 +94,7 @@ KEPT = """
 import asyncio, http.client, socket, sys, threading, time
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from llmproxy.pytest.late_requests import LateThreads
+from llmproxy.pytest.late_requests import LateRequestGuard
 
 class Server(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
@@ -110,7 +110,7 @@ heard = []
 server = ThreadingHTTPServer(("127.0.0.1", 0), Server)
 server.daemon_threads = True
 threading.Thread(target=server.serve_forever, daemon=True).start()
-late, go, ready, said = LateThreads(), threading.Event(), threading.Barrier(6), []
+late, go, ready, said = LateRequestGuard(), threading.Event(), threading.Barrier(6), []
 plain = socket.socket.sendall
 
 def connected():
@@ -193,11 +193,11 @@ def test_a_kept_alive_connection_carries_nothing_of_an_ended_test() -> None:
 
 def test_without_late_threads_nothing_is_hooked() -> None:
     """A suite that waits for its threads pays nothing."""
-    late = LateThreads()
-    late.begin()
+    late = LateRequestGuard()
+    late.on_test_start()
     thread = threading.Thread(target=Path.cwd)
     thread.start()
     thread.join()
-    late.end("test_a", lambda: ("127.0.0.1", 1))
+    late.on_test_end("test_a", lambda: ("127.0.0.1", 1))
     assert not late._hooked
     assert late.refused == []

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.errors import MachineError
-from llmproxy.pytest.run_proxies import AskedProxy, RunProxies
+from llmproxy.pytest.run_proxies import ControllerProxy, WorkerProxyServer
 from tests.provider import Provider, step
 from tests.support import pytest_run
 from tests.support.process import ROOT, clean_env, until
@@ -125,20 +125,20 @@ def test_a_killed_controller_leaves_nothing_running(tmp_path: Path) -> None:
 
 def test_who_does_not_have_the_key_starts_nothing(tmp_path: Path) -> None:
     """Nor does a worker in another folder ask its controller."""
-    run = RunProxies(clean_env({"LLMPROXY_COMMAND": "/nosuch"}), tmp_path)
+    run = WorkerProxyServer(clean_env({"LLMPROXY_COMMAND": "/nosuch"}), tmp_path)
     try:
         for address, said in (
             (re.sub(r'"key": "\w+"', '"key": "x"', run.address), "the controller of this worker has ended"),
             (run.address, "cannot start the proxy: /nosuch"),
         ):
-            asked = AskedProxy.find(address, tmp_path)
+            asked = ControllerProxy.find(address, tmp_path)
             assert asked is not None
             asked.start(["--mode", "replay"])
             with pytest.raises(MachineError, match=said):
                 asked.wait_ready()
             asked.end()
-        assert AskedProxy.find(run.address, tmp_path / "other") is None
-        assert AskedProxy.find(None, tmp_path) is None
+        assert ControllerProxy.find(run.address, tmp_path / "other") is None
+        assert ControllerProxy.find(None, tmp_path) is None
     finally:
         run.end()
     assert os.environ.get("PYTEST_LLMPROXY_RUN") is None

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from llmproxy.pytest.scenario_report import (
-    NamedResult,
+    ReportedScenario,
     ScenarioReporter,
+    build_failure_sections,
+    build_scenario_rows,
+    list_run_properties,
     pack_run,
-    run_properties,
-    scenario_rows,
-    sections,
     sum_costs,
     unpack_run,
 )
@@ -29,7 +29,7 @@ def result(success: bool = True, **more: Any) -> ScenarioResult:  # noqa: ANN401
 def report(*results: ScenarioResult, colour: bool = False) -> list[str]:
     reporter, lines = ScenarioReporter(), list[str]()
     for each in results:
-        reporter.add_result(NamedResult("refund"), each)
+        reporter.add_result(ReportedScenario("refund"), each)
     reporter.print_report(lines.append, colour=colour)
     return lines
 
@@ -69,10 +69,10 @@ def test_an_error_is_told_by_its_first_line_and_its_kind() -> None:
 
 def test_a_run_travels_as_plain_values() -> None:
     """From a worker to whoever reports."""
-    packed = pack_run(NamedResult("refund", 2, 3), result(status=Status.AGENT_ERROR, success=False))
+    packed = pack_run(ReportedScenario("refund", 2, 3), result(status=Status.AGENT_ERROR, success=False))
     sent = json.loads(json.dumps(packed))
     who, back = unpack_run(sent)
-    assert who == NamedResult("refund", 2, 3)
+    assert who == ReportedScenario("refund", 2, 3)
     assert (back.success, back.status, back.reasoning) == (False, Status.AGENT_ERROR, "so it is")
 
 
@@ -81,13 +81,13 @@ def test_properties_leave_out_what_is_unknown() -> None:
     agent, user = (PartyUse(calls=1, cost_usd=cost) for cost in ("0.10", "0.05"))
     used = {"agent": agent, "user": user, "judge": PartyUse()}
     known = result(usage=used, cassette="refund", run_id="r1")
-    assert run_properties(NamedResult("refund"), known, 1) == [
+    assert list_run_properties(ReportedScenario("refund"), known, 1) == [
         ("scenario.name", "refund"), ("scenario.status", "passed"), ("scenario.cassette", "refund"),
         ("scenario.cost_usd", "0.15"), ("scenario.run_id", "r1"),
     ]  # fmt: skip
     unknown = result(usage={**used, "judge": PartyUse(calls=1)}, run_id="r2")
     assert sum_costs(unknown.usage.values()) == ""
-    assert run_properties(NamedResult("refund"), unknown, 2) == [
+    assert list_run_properties(ReportedScenario("refund"), unknown, 2) == [
         ("scenario.2.name", "refund"), ("scenario.2.status", "passed"), ("scenario.2.run_id", "r2"),
     ]  # fmt: skip
 
@@ -108,14 +108,14 @@ def test_a_failure_tells_the_runs_that_went_wrong_with_criteria_and_evidence() -
     why: dict[str, Any] = {"evidence": "“no”", "reason": "rude", "votes": ["failed", "passed"]}
     criterion = Criterion(id="c1", text="is polite", status="failed", **why)
     told = story(Status.PASSED, Status.FAILED, criteria=[criterion], reasoning="rude", misses=["m1"])
-    (section,) = sections(list(told.runs.values()), {})
+    (section,) = build_failure_sections(list(told.runs.values()), {})
     assert section[0] == 'scenario "refund" [2/2]: failed'
     assert section[1] == (
         "user: hi 2\n\nwhy: rude\n\ncriteria:\n  failed       is polite\n               evidence: “no”\n"
         "               because: rude\n               votes: failed, passed\n\nnever recorded:\n\nm1\n\n"
         'run it again: pytest "t.py::test_it"'
     )
-    every = sections(list(story(*[Status.PASSED] * 8).runs.values()), {})
+    every = build_failure_sections(list(story(*[Status.PASSED] * 8).runs.values()), {})
     assert len(every) == 6
     assert "3 more runs" in every[-1][1]
 
@@ -123,15 +123,15 @@ def test_a_failure_tells_the_runs_that_went_wrong_with_criteria_and_evidence() -
 def test_criteria_of_a_judge_without_evidence_come_from_its_result() -> None:
     """A judge of one's own lists them; one that never spoke has judged nothing."""
     runs = list(story(Status.FAILED).runs.values())
-    listed = sections(runs, {"r1": result(success=False, failed_criteria=["is polite"])})
+    listed = build_failure_sections(runs, {"r1": result(success=False, failed_criteria=["is polite"])})
     assert "  failed       is polite" in listed[0][1]
-    assert "  not judged   is polite" in sections(runs, {})[0][1]
+    assert "  not judged   is polite" in build_failure_sections(runs, {})[0][1]
 
 
 def test_rows_count_each_kind_and_keep_what_is_known() -> None:
     """A rate leaves out what says nothing about the agent."""
-    (row,) = scenario_rows(story(Status.PASSED, Status.AGENT_ERROR, Status.ENVIRONMENT_ERROR))
+    (row,) = build_scenario_rows(story(Status.PASSED, Status.AGENT_ERROR, Status.ENVIRONMENT_ERROR))
     assert (row["status"], row["passed"], row["agent_error"], row["rate"], row["runs"]) == ("flaky", 1, 1, 0.5, 3)
-    assert scenario_rows(story(Status.PASSED), [{"scenario": "refund", "rate": 0.9}]) == [
+    assert build_scenario_rows(story(Status.PASSED), [{"scenario": "refund", "rate": 0.9}]) == [
         {"scenario": "refund", "rate": 0.9}
     ]

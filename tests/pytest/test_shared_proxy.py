@@ -11,7 +11,7 @@ import pytest
 
 from llmproxy.client.control import session_url
 from llmproxy.errors import MachineError
-from llmproxy.pytest.shared_proxy import PluginOptions, Shared, SuiteBench, cassette_name, choose_mode, live_of
+from llmproxy.pytest.shared_proxy import PluginOptions, SharedProxy, SuiteResources, make_cassette_name, choose_mode, read_live_options
 from tests.support import Proxy, proxy
 from tests.support.process import ROOT, clean_env
 from tests.support.proxy import ask_chat
@@ -23,18 +23,18 @@ from tests.support.proxy import ask_chat
 ])  # fmt: skip
 def test_a_cassette_s_name_is_fit_for_a_url(test: str) -> None:
     """Readable, short, and no letter that anybody would encode."""
-    assert re.fullmatch(r"[A-Za-z0-9._-]{1,100}", cassette_name(test))
+    assert re.fullmatch(r"[A-Za-z0-9._-]{1,100}", make_cassette_name(test))
 
 
 def test_names_are_readable_and_different() -> None:
     """The hash keeps apart what the slug makes alike."""
-    assert cassette_name("tests/test_x.py::TestY::test_z[oslo 1]").startswith("test_x.TestY.test_z-oslo-1-")
-    assert cassette_name("a/test_x.py::t") != cassette_name("b/test_x.py::t")
+    assert make_cassette_name("tests/test_x.py::TestY::test_z[oslo 1]").startswith("test_x.TestY.test_z-oslo-1-")
+    assert make_cassette_name("a/test_x.py::t") != make_cassette_name("b/test_x.py::t")
 
 
-def shared(tmp_path: Path, env: dict[str, str]) -> Shared:
+def shared(tmp_path: Path, env: dict[str, str]) -> SharedProxy:
     """Return one for an environment."""
-    return Shared(env, tmp_path, name="pytest-gw0")
+    return SharedProxy(env, tmp_path, name="pytest-gw0")
 
 
 def test_the_environment_is_set_before_anything_is_started_and_given_back(tmp_path: Path) -> None:
@@ -57,13 +57,13 @@ def test_each_test_walks_its_own_cassette_under_the_process_s_address(tmp_path: 
     try:
         counts = []
         for name in ("a", "b"):
-            walk = one.begin(PluginOptions(name, "replay"))
+            walk = one.begin_test(PluginOptions(name, "replay"))
             assert ask_chat(f"{session_url(one.url, 'pytest-gw0')}/v1") == 404
             assert ask_chat(f"{walk.url}/v1") == 404
             assert walk.base_url == f"{one.url}/s/{name}/v1"
             assert len(walk.misses) == 2
-            counts.append(one.finish(walk).misses)
-            assert (walk.report().misses, one.finish(walk).misses) == (2, 2)
+            counts.append(one.finish_test(walk).misses)
+            assert (walk.report().misses, one.finish_test(walk).misses) == (2, 2)
         assert counts == [2, 2]
     finally:
         one.end()
@@ -74,7 +74,7 @@ def test_a_running_proxy_is_used_where_the_environment_names_one(tmp_path: Path,
     env = clean_env({"LLMPROXY_URL": px.url, "LLMPROXY_COMMAND": "/nosuch"})
     one = shared(tmp_path, env)
     one.prepare()
-    one.finish(one.begin(PluginOptions("c", "replay")))
+    one.finish_test(one.begin_test(PluginOptions("c", "replay")))
     one.end()
     assert px.is_healthy()
     assert env["LLMPROXY_URL"] == px.url
@@ -87,7 +87,7 @@ def test_a_proxy_that_cannot_start_fails_every_test_at_once_with_its_reason(tmp_
     one.prepare()
     for _ in range(2):
         with pytest.raises(MachineError, match="out of luck"):
-            one.begin(PluginOptions("a", "replay"))
+            one.begin_test(PluginOptions("a", "replay"))
     one.end()
 
 
@@ -95,11 +95,11 @@ def test_a_cassette_that_cannot_be_bound_is_closed_again(tmp_path: Path, px: Pro
     """A second binding of a process is refused, and leaves nothing open."""
     one = shared(tmp_path, clean_env({"LLMPROXY_URL": px.url}))
     one.prepare()
-    walk = one.begin(PluginOptions("first", "replay"))
+    walk = one.begin_test(PluginOptions("first", "replay"))
     with pytest.raises(MachineError, match="bound"):
-        one.begin(PluginOptions("second", "replay"))
+        one.begin_test(PluginOptions("second", "replay"))
     assert "second" not in [each["name"] for each in px.control("sessions")["sessions"]]
-    one.finish(walk)
+    one.finish_test(walk)
     one.end()
 
 
@@ -127,40 +127,40 @@ def test_the_mode_is_chosen_by_whoever_is_nearest(given: dict[str, object], mode
 def test_a_marker_says_which_channels_are_live() -> None:
     """As a session takes it; the command line is nearer, and in CI it alone may spend money."""
     marker = {"live": "llm", "unknown_tool": "fail", "read_only": ["get_*"]}
-    assert live_of(marker, "", ci=False) == {"live": ["llm"], "unknown_tool": "fail", "read_only": ["get_*"]}
-    assert live_of(marker, "mcp,http", ci=False) == {**marker, "live": ["mcp", "http"]}
-    assert live_of(marker, "", ci=True) is None
-    assert live_of({}, "llm", ci=True) == {"live": ["llm"]}
-    assert live_of({}, "", ci=False) is None
+    assert read_live_options(marker, "", ci=False) == {"live": ["llm"], "unknown_tool": "fail", "read_only": ["get_*"]}
+    assert read_live_options(marker, "mcp,http", ci=False) == {**marker, "live": ["mcp", "http"]}
+    assert read_live_options(marker, "", ci=True) is None
+    assert read_live_options({}, "llm", ci=True) == {"live": ["llm"]}
+    assert read_live_options({}, "", ci=False) is None
     with pytest.raises(ValueError, match="not one of llm, mcp, http"):
-        live_of({"live": ["model"]}, "", ci=False)
+        read_live_options({"live": ["model"]}, "", ci=False)
 
 
 def test_the_proxy_is_started_as_by_the_command(tmp_path: Path) -> None:
     """Recordings in tests/cassettes, the database where nobody commits it; a folder that is not there yet only where it is needed."""
-    words = SuiteBench(tmp_path, "replay")._proxy_options({})
+    words = SuiteResources(tmp_path, "replay")._proxy_options({})
     assert f"--store={tmp_path / '.llmproxy' / 'llmproxy.db'}" in words
     assert not [word for word in words if word.startswith("--cassette-dir")]
     assert "--allow-live" not in words
     assert (tmp_path / ".llmproxy" / ".gitignore").read_text() == "*\n"
-    recording = SuiteBench(tmp_path, "record")._proxy_options({})
+    recording = SuiteResources(tmp_path, "record")._proxy_options({})
     assert {f"--cassette-dir={tmp_path / 'tests' / 'cassettes'}", "--allow-live"} <= set(recording)
-    assert f"--cassette-dir={tmp_path / 'mine'}" in SuiteBench(tmp_path, "replay", "mine")._proxy_options({})
+    assert f"--cassette-dir={tmp_path / 'mine'}" in SuiteResources(tmp_path, "replay", "mine")._proxy_options({})
 
 
 def test_what_the_project_says_is_left_to_the_proxy(tmp_path: Path) -> None:
     """It reads the same settings itself."""
     (tmp_path / "pyproject.toml").write_text('[tool.llmproxy]\nstore = "x.db"\ncassette-dir = "c"\n')
-    words = SuiteBench(tmp_path, "record")._proxy_options({})
+    words = SuiteResources(tmp_path, "record")._proxy_options({})
     assert not [word for word in words if word.startswith(("--store", "--cassette-dir"))]
 
 
 def test_a_proxy_that_cannot_start_is_tried_once(tmp_path: Path) -> None:
     """No scenario waits for it again."""
-    bench = SuiteBench(tmp_path, "replay")
+    bench = SuiteResources(tmp_path, "replay")
     for env in ({"LLMPROXY_COMMAND": "/nosuch/llmproxy"}, {}):
         with pytest.raises(MachineError, match="cannot start the proxy"):
-            bench.proxy(env)
+            bench.ensure_proxy(env)
     bench.close()
 
 
@@ -168,8 +168,8 @@ def test_a_running_proxy_is_used(tmp_path: Path) -> None:
     """The one that LLMPROXY_URL names; it is not ended with us."""
     px: Proxy
     with proxy("replay", tmp_path / "x.db") as px:
-        bench = SuiteBench(tmp_path, "replay")
-        assert bench.proxy({"LLMPROXY_URL": px.url}) == px.url
+        bench = SuiteResources(tmp_path, "replay")
+        assert bench.ensure_proxy({"LLMPROXY_URL": px.url}) == px.url
         bench.close()
         assert px.is_healthy()
 
@@ -178,10 +178,10 @@ def test_workers_take_turns(tmp_path: Path) -> None:
     """Two processes never hold it at the same time."""
     code = f"""
 import pathlib, time
-from llmproxy.pytest.shared_proxy import SuiteBench
+from llmproxy.pytest.shared_proxy import SuiteResources
 root = pathlib.Path({str(tmp_path)!r})
 for _ in range(20):
-    with SuiteBench(root, "replay").alone():
+    with SuiteResources(root, "replay").alone():
         (root / "inside").mkdir()
         time.sleep(0.01)
         (root / "inside").rmdir()

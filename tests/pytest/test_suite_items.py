@@ -13,7 +13,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from llmproxy.pytest.suite_items import sub_report
+from llmproxy.pytest.suite_items import report_subtest
 from llmproxy.report.events import Status
 from tests.provider import Provider, step
 from tests.suite import rig
@@ -201,5 +201,5 @@ def test_a_run_is_a_report_of_its_item(status: Status, outcome: str) -> None:
         config=SimpleNamespace(pluginmanager=SimpleNamespace(getplugin=lambda name: None)),
         ihook=SimpleNamespace(pytest_runtest_logreport=lambda *, report: sent.append(report)),
     )  # fmt: skip
-    assert sub_report(item, "run 1/2", status, "why")
+    assert report_subtest(item, "run 1/2", status, "why")
     assert [(each.nodeid, each.outcome) for each in sent] == [("s.yaml::one", outcome)]

@@ -7,7 +7,7 @@ from dataclasses import fields
 
 import pytest
 
-from llmproxy.pytest.scenario_report import scenario_rows
+from llmproxy.pytest.scenario_report import build_scenario_rows
 from llmproxy.report.events import (
     Assertion,
     Completed,
@@ -75,7 +75,7 @@ def test_scenarios_of_one_name_in_two_tests_are_two() -> None:
         run_id = f"{len(story.runs)}"
         story.add(Started(run_id=run_id, scenario="same", name="same", place=place, cassette=cassette))
         story.add(Finished(run_id=run_id, scenario="same", status=Status(status)))
-    rows = scenario_rows(story)
+    rows = build_scenario_rows(story)
     assert [(each.status.value, len(each.runs)) for each in story.scenarios()] == [
         ("passed", 2),
         ("failed", 1),
