@@ -475,12 +475,12 @@ def test_an_event_reaches_junit(grown: Grown) -> None:
     """The tree of a run keeps it, and the report writes it."""
     code = """
 from llmproxy.report.events import Finished, Started, Status, Warned
-from llmproxy.report.junit import junit_xml
+from llmproxy.report.junit import render_junit
 from llmproxy.report.run_tree import RunTree
 tree = RunTree()
 for event in (Started(run_id="r", scenario="s", name="s", at=0.0), Warned("r", "mind the gap")):
     tree.add(event)
-print(junit_xml(tree).decode())
+print(render_junit(tree).decode())
 """
     assert "<system-err>mind the gap</system-err>" in grown.python(code)
 

@@ -110,16 +110,16 @@ def print_changes(
     markdown: Path | None = None,
 ) -> int:  # fmt: skip
     """Print what has changed, and return the exit code; `code` is the command's own. Raises MachineError."""
-    for text in [*found.lines(), *found.steps(store, folder)]:
+    for text in [*found.format_lines(), *found.list_next_steps(store, folder)]:
         print_line(printable(text))
-    final = Exit.CHANGED if found.any and code in (Exit.OK, Exit.MISS, Exit.FAILED) else code
+    final = Exit.CHANGED if found.has_changes and code in (Exit.OK, Exit.MISS, Exit.FAILED) else code
     try:
         if json_file is not None:
             told = found.to_json() | {"command_exit_code": code, "exit_code": int(final)}
             json_file.write_text(json.dumps(told, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
         if markdown is not None:
             with markdown.open("a", encoding="utf-8") as file:
-                file.write("\n".join([*found.markdown(), ""]))
+                file.write("\n".join([*found.to_markdown(), ""]))
     except OSError as error:
         raise MachineError(f"{error.filename} cannot be written: {error.strerror or error}") from error
     return final

@@ -27,8 +27,8 @@ from llmproxy.core.store.queries import Note, list_declared, notes_of, volatile_
 from llmproxy.errors import CassetteCorrupt, Exit, SettingsError
 from llmproxy.settings import Loaded, shared_path
 from llmproxy.trace.export import write_otlp, write_trace
-from llmproxy.ui.html_file import choose_cassettes, recording
-from llmproxy.ui.page import is_page_cookie, page_html
+from llmproxy.ui.html_file import choose_cassettes, page_data
+from llmproxy.ui.page import is_page_cookie, render_page
 
 if TYPE_CHECKING:
     from llmproxy.core.store.store import Store
@@ -198,8 +198,8 @@ def export_page(file: str, store: Path, cassette: str | None, sample: int | None
         wanted = list(choose_cassettes(database, cassette, sample))
         if not wanted:
             raise build_no_cassette_error(database, name_session(cassette or "any name", sample or 1))
-        made = recording(database, wanted, cassette or store.name) | {"store_words": store_words(shared_path(store))}
-        text = page_html(made, title=cassette or store.name)
+        made = page_data(database, wanted, cassette or store.name) | {"store_words": store_words(shared_path(store))}
+        text = render_page(made, title=cassette or store.name)
     if file == "-":
         sys.stdout.write(text)
         return

@@ -20,8 +20,8 @@ from llmproxy.core.cassettes.formats import open_source, review
 from llmproxy.core.cassettes.uniting import unite_folders, unite_stores
 from llmproxy.errors import Exit, MachineError, SettingsError
 from llmproxy.report.events import Event
-from llmproxy.report.merging import merge_parts, read_part, report_kind
-from llmproxy.report.report_kinds import CHOICES, report_handler
+from llmproxy.report.merging import detect_report_kind, merge_parts, read_part
+from llmproxy.report.report_kinds import CHOICES, make_report_handler
 
 JOURNAL = ".state.db"
 _YAML = (".yaml", ".yml")
@@ -108,7 +108,7 @@ def _classify_file(path: Path, found: MergeInputs) -> bool:
         return False
     if is_database(path):
         found.stores.append(path)
-    elif kind := report_kind(path):
+    elif kind := detect_report_kind(path):
         found.reports[path] = kind
     else:
         return False
@@ -170,7 +170,7 @@ def _merge_reports(reports: dict[Path, str], wanted: Sequence[str]) -> int:
 
 def _write_reports(events: Sequence[Event], wanted: Sequence[str]) -> None:
     for text in wanted:
-        handler = report_handler(text)
+        handler = make_report_handler(text)
         for event in events:
             handler.handle(event)
         try:

@@ -35,7 +35,7 @@ from llmproxy.core.traffic.grpc import Descriptors, format_messages
 from llmproxy.core.traffic.interaction import TRAILER, Interaction, is_grpc
 from llmproxy.errors import CassetteNotFound, SettingsError, printable
 from llmproxy.trace.observing.wire import find_kept_differences
-from llmproxy.ui.recordings.rows import WantedCalls, sums
+from llmproxy.ui.recordings.rows import CallFilter, sum_up
 from llmproxy.ui.recordings.steps import read_steps
 
 _HEAD = 12
@@ -286,8 +286,8 @@ def _cassette_to_json(store: Reading, cassette: str, sample: int) -> dict[str, A
             of_tools = of_tools or each.operation.startswith(MCP_PREFIX)
             yield each
 
-    wanted = WantedCalls(cassette, sample)
-    told = {"cassette": cassette, "sample": sample, **sums(store, wanted), "steps": read_steps(read_interactions())}
+    wanted = CallFilter(cassette, sample)
+    told = {"cassette": cassette, "sample": sample, **sum_up(store, wanted), "steps": read_steps(read_interactions())}
     return told | {"differences": find_kept_differences(read_interactions()) if of_tools else []}
 
 

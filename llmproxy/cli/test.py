@@ -45,7 +45,7 @@ from llmproxy.files import make_ignored
 from llmproxy.protocol import UPDATE_VARIABLE, Mode, Update
 from llmproxy.report.baseline import BaselineReport, read_baseline
 from llmproxy.report.events import Completed, Handler
-from llmproxy.report.report_kinds import CHOICES, report_handler
+from llmproxy.report.report_kinds import CHOICES, make_report_handler
 from llmproxy.store_server import find_store_server, is_server, without_secrets
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ class TestOptions:
 
         if self.update:
             refuse_in_ci(env)
-        reports = [report_handler(text, lambda: self.find_store(env)) for text in self.reports]
+        reports = [make_report_handler(text, lambda: self.find_store(env)) for text in self.reports]
         ended = CompletionTracker()
         try:
             code = self._run_cases([*reports, ended], env)
@@ -305,7 +305,7 @@ class TestOptions:
 
     def print_trend(self) -> int:
         """Show the last tests; of some suites, or of the scenarios that --id names. Raises LLMProxyError."""
-        from llmproxy.report.trend import read_tests, trend_lines
+        from llmproxy.report.trend import format_trend, read_tests
 
         path = find_state_path(load_settings(self.flags))
         tests = read_tests(path)
@@ -314,7 +314,7 @@ class TestOptions:
             from llmproxy.suite.reading.load import load_suites
 
             known |= {case.id for case in load_suites(self.paths).scenarios}
-        lines = trend_lines(tests, lambda name: not known or name in known)
+        lines = format_trend(tests, lambda name: not known or name in known)
         for line in lines:
             typer.echo(line)
         if not lines:

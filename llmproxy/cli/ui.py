@@ -26,8 +26,8 @@ from llmproxy.core.sessions.session import split_name
 from llmproxy.core.store.file.store import open_store
 from llmproxy.errors import CassetteNotFound, Exit, MachineError, SettingsError
 from llmproxy.protocol import UI_PREFIX
-from llmproxy.report.live_report import report_document, report_reader
-from llmproxy.report.merging import report_kind
+from llmproxy.report.live_report import make_report_reader, read_report_document
+from llmproxy.report.merging import detect_report_kind
 from llmproxy.scenario.lab.labels import write_label
 from llmproxy.settings import shown_path
 from llmproxy.store_server import find_store_server, is_server, show_store
@@ -124,7 +124,7 @@ def open_view_target(what: str | None, store: Path | None) -> Iterator[ViewTarge
 
 def make_question_answerer(path: Path, report: Path | None = None) -> Ask:
     """Return what answers the page's questions: out of a store, which is opened for each, and of a report of tests."""
-    told = None if report is None else report_reader(report, path.with_name(f"{path.name}.state.db"))
+    told = None if report is None else make_report_reader(report, path.with_name(f"{path.name}.state.db"))
 
     def ask(question: str, query: dict[str, str]) -> Any:  # noqa: ANN401 - plain values
         if question == "report" and told is not None:
@@ -143,9 +143,9 @@ def is_report(path: Path) -> bool:
         raise SettingsError(f"{path} is the viewer itself, with its report inside.", hint="Open it in a browser.")
     if path.suffix.lower() == ".xml":
         raise SettingsError(f"{path} says too little to look at.", hint="llmproxy test --report json=FILE")
-    kind = report_kind(path)
+    kind = detect_report_kind(path)
     if kind == "json":
-        report_document(path)
+        read_report_document(path)
     return bool(kind)
 
 

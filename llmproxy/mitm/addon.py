@@ -28,8 +28,8 @@ from llmproxy.mitm.proxy_parts import Built, build_parts, guard_of
 from llmproxy.mitm.recorder import Recorder, deny_connection
 from llmproxy.mitm.serve import OPTIONS, PATIENCE, cut_connections
 from llmproxy.mitm.sockets import Sockets
-from llmproxy.report.console import summary_lines
-from llmproxy.report.live_line import request_line
+from llmproxy.report.console import format_totals
+from llmproxy.report.live_line import format_request_line
 from llmproxy.settings import Origin, Source, list_options, load
 
 log = logging.getLogger(__name__)
@@ -119,7 +119,7 @@ class RecordReplay:
 
     def _on_call(self, call: Call) -> None:
         self._totals.add(call)
-        log.info("%s", request_line(call))
+        log.info("%s", format_request_line(call))
 
     async def done(self) -> None:
         """Let open answers end, then close the store."""
@@ -137,5 +137,5 @@ class RecordReplay:
         await self._built.close()
         for text in notes:
             log.warning("llmproxy: %s", text)
-        for text in summary_lines(self._totals, unused):
+        for text in format_totals(self._totals, unused):
             log.info("llmproxy: %s", text)

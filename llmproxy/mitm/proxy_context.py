@@ -331,14 +331,14 @@ class ProxyContext:
         """Answer our page in a browser, soon."""
         if self._viewer is None:
             from llmproxy.report.live_report import (
-                report_reader,  # late: a start must not wait for what may never be opened
+                make_report_reader,  # late: a start must not wait for what may never be opened
             )
             from llmproxy.ui.proxy import Viewer
 
             engine, token, store = self.engine, self.token, self.engine.config.store
-            tests = report_reader(Path.cwd() / LAST_REPORT, store.with_name(f"{store.name}.state.db"))
+            tests = make_report_reader(Path.cwd() / LAST_REPORT, store.with_name(f"{store.name}.state.db"))
             self._viewer = Viewer(engine, self.watch, lambda: list(self.open.values()), token, self.page_token, tests)
-        return self._viewer.ask(asked)
+        return self._viewer.answer_request(asked)
 
     def forget_client(self, client: str) -> None:
         """Forget what is known of a connection that has ended, by its id."""

@@ -23,7 +23,7 @@ from llmproxy.errors import Exit, SettingsError
 from llmproxy.pytest.options import BASELINE, MODE, build_rerun_command
 from llmproxy.pytest.scenario_runs import SCENARIOS
 from llmproxy.report.events import Completed, Handler, Selected
-from llmproxy.report.report_kinds import report_handler
+from llmproxy.report.report_kinds import make_report_handler
 from llmproxy.report.run_tree import RunTree, deserialize_event
 
 if TYPE_CHECKING:
@@ -113,8 +113,8 @@ class RunSummary:
             found = read_changes(store, self._since)
             if not found.counts["cassettes"]:
                 continue
-            self._changed += [*found.lines(), *found.steps(store, folder)]
-            if found.any and session.exitstatus in (Exit.OK, Exit.FAILED):
+            self._changed += [*found.format_lines(), *found.list_next_steps(store, folder)]
+            if found.has_changes and session.exitstatus in (Exit.OK, Exit.FAILED):
                 session.exitstatus = Exit.CHANGED
         self._fail_on_forbidden(session)
         rows = [*self.rows, *self._list_recorded_rows()]
@@ -126,7 +126,7 @@ class RunSummary:
             return
         run_tree = RunTree()
         for tree in self.events:
-            run_tree.add(deserialize_event(tree))
+            run_tree.add_event(deserialize_event(tree))
         rows = self._texts().build_scenario_rows(run_tree, self.rows)
         if self.baseline is not None:
             self._compare_with_baseline(self.baseline, rows)
@@ -172,15 +172,15 @@ class RunSummary:
 
     def _write_last_report(self, path: Path) -> list[Handler]:
         try:
-            return [report_handler(f"jsonl={path}")]
+            return [make_report_handler(f"jsonl={path}")]
         except (OSError, SettingsError) as error:
             self._lost.append(f"this test is not kept for `llmproxy label`: {error}")
             return []
 
     def _add_to_trend(self, path: Path, rows: Sequence[Mapping[str, Any]], exitstatus: int) -> None:
-        from llmproxy.report.trend import Trend
+        from llmproxy.report.trend import TrendRecorder
 
-        kept = Trend(path, self._lost.append)
+        kept = TrendRecorder(path, self._lost.append)
         kept.handle(Selected(title="pytest", scenarios=len(rows), runs=len(rows), at=self._since))
         code = Exit.INTERRUPTED if exitstatus == _INTERRUPTED else exitstatus
         kept.handle(Completed(exit_code=code, seconds=time.time() - self._since, scenarios=rows))
@@ -199,11 +199,11 @@ class RunSummary:
                 terminalreporter.write_line(f"{row['scenario']}: {row['told']}")
         for line in self._compared:
             terminalreporter.write_line(line)
-        from llmproxy.report.rows import row_table
+        from llmproxy.report.rows import format_row_table
 
         several = {test: runs for test, runs in self._tests.items() if test.endswith("]")}
         cases = self._texts().merge_rows_by_test(several, self.passed) if several else []
-        for line in row_table([*self.rows, *cases]):
+        for line in format_row_table([*self.rows, *cases]):
             terminalreporter.write_line(line)
         if self.runs:
             texts = self._texts()

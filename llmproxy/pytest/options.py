@@ -18,8 +18,8 @@ import pytest
 from llmproxy.errors import LLMProxyError, SettingsError, sign_text
 from llmproxy.protocol import UPDATE_VARIABLE, Mode, Update
 from llmproxy.report.events import Handler
-from llmproxy.report.report_kinds import CHOICES, report_handler
-from llmproxy.report.sharding import describe_cut, read_shard, read_times, split_items, weigh_items
+from llmproxy.report.report_kinds import CHOICES, make_report_handler
+from llmproxy.report.sharding import describe_shard, parse_shard, read_times, split_items, weigh_items
 from llmproxy.values import in_words
 
 MODE, CASSETTE_DIR = "--llmproxy-mode", "--llmproxy-cassette-dir"
@@ -143,7 +143,7 @@ def make_report_handlers(config: pytest.Config, store: Callable[[], Path | None]
     if not asked or config.getoption("collectonly", default=False) or hasattr(config, "workerinput"):
         return []
     try:
-        return [report_handler(text, store) for text in asked]
+        return [make_report_handler(text, store) for text in asked]
     except LLMProxyError as error:
         raise pytest.UsageError(str(error).replace("--report", REPORT)) from error
 
@@ -183,14 +183,14 @@ def make_sharding(config: pytest.Config) -> Sharding | None:
 class Sharding:
     def __init__(self, text: str, times: Mapping[str, int]) -> None:
         """Cut as `text` says; `times`: milliseconds of each test, as far as they are known. Raises SettingsError."""
-        self.shard, self._times = read_shard(text, SHARD), times
+        self.shard, self._times = parse_shard(text, SHARD), times
         self.told: Mapping[str, Any] | None = None
         """How it was cut, once tests were collected."""
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         parts = split_items(weigh_items({item.nodeid: _count_runs(item) for item in items}, self._times), self.shard.of)
-        self.told = describe_cut(self.shard, parts, "pytest")
+        self.told = describe_shard(self.shard, parts, "pytest")
         others = [item for item in items if parts[item.nodeid] != self.shard.number]
         if others:
             config.hook.pytest_deselected(items=others)

@@ -19,7 +19,7 @@ from llmproxy.pytest.collector import is_miss_shown
 from llmproxy.report.events import Criterion, PartyUse, Started, Status
 from llmproxy.report.formatting import describe_assertion, format_conversation
 from llmproxy.report.rows import build_row, wilson
-from llmproxy.report.run_tree import Run, RunTree, plain
+from llmproxy.report.run_tree import Run, RunTree, to_plain
 from llmproxy.scenario.types import ScenarioResult
 
 HEADER = "=== Scenario Test Report ==="
@@ -120,7 +120,7 @@ _KEPT = (
 
 def pack_run(scenario: Any, result: ScenarioResult) -> dict[str, Any]:  # noqa: ANN401 - as the plugin holds it
     sample, runs = _get_sample_numbers(scenario)
-    kept = {name: plain(getattr(result, name)) for name in _KEPT}
+    kept = {name: to_plain(getattr(result, name)) for name in _KEPT}
     agent = result.usage.get(AGENT)
     cost = None if agent is None else agent.cost_usd
     return {"name": str(scenario.name), "sample": sample, "runs": runs, "result": kept, "cost_usd": cost}
@@ -149,7 +149,7 @@ def list_run_properties(scenario: Any, result: ScenarioResult, number: int) -> l
     return list_result_properties(
         "scenario" if number == 1 else f"scenario.{number}",
         name=str(scenario.name),
-        status=plain(result.status),
+        status=to_plain(result.status),
         cassette=result.cassette,
         cost_usd=sum_costs(result.usage.values()),
         run_id=result.run_id,

@@ -23,7 +23,7 @@ from llmproxy.protocol import Mode, Plays
 from llmproxy.pytest.options import MODE, TAKEN, build_rerun_command
 from llmproxy.pytest.shared_proxy import make_cassette_name
 from llmproxy.report.events import Event, Started
-from llmproxy.report.run_tree import Run, RunTree, plain
+from llmproxy.report.run_tree import Run, RunTree, to_plain
 
 MARKER = "agent_test"
 LISTENER = pytest.StashKey["ScenarioRunPlugin"]()
@@ -110,7 +110,7 @@ class ScenarioRunPlugin:
 
     def end_suite_case(self, row: Mapping[str, Any], reports: Iterable[Report | None]) -> list[list[Event]]:
         """Take what a scenario of a suite came to, with the reports of its sessions; returns its events, run by run."""
-        self._rows.append(plain(row))
+        self._rows.append(to_plain(row))
         told = [each for each in reports if each is not None]
         self._wires += [each.to_json() for each in told]
         self._reports += told
@@ -243,7 +243,7 @@ class ScenarioRunPlugin:
         self._wires = []
         return {
             "runs": [texts.pack_run(scenario, result) for scenario, result in fresh],
-            "events": [plain(event) for event in events],
+            "events": [to_plain(event) for event in events],
             "rows": rows,
             "wires": [*(wire.to_json() for wire in wires if wire is not None), *of_suite],
         }

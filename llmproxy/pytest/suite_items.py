@@ -26,7 +26,7 @@ from llmproxy.pytest.options import MODE, REJUDGE, build_rerun_command
 from llmproxy.pytest.scenario_report import list_result_properties, sum_costs
 from llmproxy.pytest.scenario_runs import LISTENER
 from llmproxy.pytest.shared_proxy import SuiteResources
-from llmproxy.report.event_handlers import Hiding
+from llmproxy.report.event_handlers import SecretHider
 from llmproxy.report.events import Event, Finished, Started, Status
 from llmproxy.suite.project import SuiteOptions, read_project_table
 from llmproxy.suite.reading.load import SuiteCase, load_suites
@@ -239,7 +239,7 @@ def _format_events(events: Sequence[Event]) -> str:
     from llmproxy.report.run_console import SuiteConsole
 
     lines: list[str] = []
-    console = Hiding(SuiteConsole(lines.append))
+    console = SecretHider(SuiteConsole(lines.append))
     for event in events:
         console.handle(event)
     return "".join(lines).rstrip("\n")

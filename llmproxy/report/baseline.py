@@ -34,11 +34,11 @@ def read_baseline(
         hint = "`llmproxy test --report json=FILE` writes one, and `pytest --scenario-report json=FILE`."
         raise SettingsError(f"{flag} {path} is no JSON report of a test.", hint=hint) from error
     if scenarios is not None and not rows.keys() & set(scenarios):
-        raise SettingsError(f"{flag} {path} {_rows_of_others(rows)} that are selected.", hint=_OTHERS)
+        raise SettingsError(f"{flag} {path} {_describe_other_suites(rows)} that are selected.", hint=_OTHERS)
     return rows
 
 
-def _rows_of_others(rows: Collection[str]) -> str:
+def _describe_other_suites(rows: Collection[str]) -> str:
     return f"is of other suites: it has {', '.join(list(rows)[:3]) or 'nothing'}, and none of the scenarios"
 
 
@@ -55,7 +55,7 @@ class BaselineReport:
 
     def handle(self, event: Event) -> None:
         if isinstance(event, Completed):
-            for line in [*compare_rows(self._rows, event.scenarios), *_list_not_run(self._left)]:
+            for line in [*compare_rows(self._rows, event.scenarios), *_format_not_run(self._left)]:
                 self._write(line + "\n")
 
     def close(self) -> None:
@@ -68,12 +68,12 @@ def compare_with_baseline(
     """Return lines of a test, scenarios known at its end, missing ones counted. Raises SettingsError."""
     ran = {str(row.get("scenario")) for row in now}
     if not ran & before.keys():
-        raise SettingsError(f"{flag} {path} {_rows_of_others(before)} that ran.", hint=_OTHERS)
+        raise SettingsError(f"{flag} {path} {_describe_other_suites(before)} that ran.", hint=_OTHERS)
     known = {name: row for name, row in before.items() if name in ran}
-    return [*compare_rows(known, now), *_list_not_run(len(before) - len(known))]
+    return [*compare_rows(known, now), *_format_not_run(len(before) - len(known))]
 
 
-def _list_not_run(number: int) -> list[str]:
+def _format_not_run(number: int) -> list[str]:
     return [f"  {number:,} of the baseline did not run"] if number else []
 
 

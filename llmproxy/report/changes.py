@@ -60,7 +60,7 @@ class ChangeGroup:
         return told | {"cassettes": [*self.cassettes], "difference": self.told.difference if self.told else ""}
 
 
-class Bill(NamedTuple):
+class RerecordCost(NamedTuple):
     """What it costs to record anew: US dollars of each call, None where that is not known."""
 
     costs: Sequence[float | None]
@@ -99,22 +99,22 @@ class Changes:
     refused: Sequence[ChangeGroup]
     counts: Mapping[str, int]
     """Calls, changed, carried under accepted changes; cassettes, changed; tests that pass, pass carried, fail."""
-    bill: Bill | None
+    bill: RerecordCost | None
 
     @property
-    def any(self) -> bool:
+    def has_changes(self) -> bool:
         return bool(self.groups or self.refused)
 
-    def lines(self) -> Iterator[str]:
+    def format_lines(self) -> Iterator[str]:
         counts, told = self.counts, format_count(self.counts["calls"], "call")
         cassettes = format_count(counts["cassettes"], "cassette")
         if not counts["calls"]:
             yield "no call came, or nothing is recorded: nothing can have changed"
             return
-        if not self.any:
+        if not self.has_changes:
             carried = f"; {counts['accepted']} carried under accepted changes" if counts["accepted"] else ""
             yield f"no change in {told}, {cassettes}{carried}"
-            yield from self._test_lines()
+            yield from self._format_test_lines()
             return
         where = f"{counts['changed']} of {told}, {counts['changed_cassettes']} of {cassettes}"
         yield f"{format_count(len(self.groups), 'change')} in {where}"
@@ -123,19 +123,19 @@ class Changes:
         for each in rows:
             calls, where = format_count(each.calls, "call"), name_some(each.cassettes, " ")
             yield f"  {each.name:<{width}}  {each.text}   {calls}  {where}"
-        yield from self._test_lines()
+        yield from self._format_test_lines()
         if self.groups:
             yield "(recorded answers show how the program reacts to them, not how the model reacts to the change)"
         if self.bill is not None:
             yield str(self.bill)
 
-    def _test_lines(self) -> Iterator[str]:
+    def _format_test_lines(self) -> Iterator[str]:
         counts = self.counts
         if any(counts[name] for name in ("as_before", "carried", "failed")):
             passed = f"{format_count(counts['as_before'], 'test passes', 'tests pass')} as before"
             yield f"with recorded answers: {passed}, {counts['carried']} with carried answers, {counts['failed']} fail"
 
-    def steps(self, store: Path, folder: Path | None = None) -> list[str]:
+    def list_next_steps(self, store: Path, folder: Path | None = None) -> list[str]:
         """Return what to type next; `folder` holds the cassettes' files, where no settings say it."""
         where = f" --cassette-dir {quote_word(shown_path(folder))}" if folder else ""
         return [f"next: {suggest_command(f'review{where}', store)}"] if self.groups else []
@@ -145,10 +145,10 @@ class Changes:
         rows = {name: [each.to_json() for each in getattr(self, of)] for name, of in _ROWS.items()}
         return rows | {"counts": dict(self.counts), "bill": self.bill and self.bill.to_json()}
 
-    def markdown(self) -> Iterator[str]:
-        first, *rest = self.lines()
+    def to_markdown(self) -> Iterator[str]:
+        first, *rest = self.format_lines()
         yield f"**{first}**"
-        if self.any:
+        if self.has_changes:
             yield from ("", "| change | what | calls | cassettes |", "|---|---|---|---|")
             for each in (*self.groups, *self.refused):
                 cells = (f"`{each.name}`", each.text, str(each.calls), name_some(each.cassettes, " "))
@@ -219,15 +219,15 @@ def summarize_trials(trials: Iterable[TrialResult], recordings: Recordings) -> C
         for name, number in zip(_COUNTS, found, strict=False):
             counts[name] += number
         counts[ended] += trial.passed is not None
-        for change in _find_removed(trial, recordings):
+        for change in _find_removed_calls(trial, recordings):
             group = groups.setdefault(change.name, ChangeGroup(change.name, str(change), change))
             group.calls += 1
             group.cassettes.setdefault(trial.cassette, set()).add(change.digests)
-        bills.append(_estimate_bill(changed, recordings(trial) if changed else {}))
+        bills.append(_estimate_cost(changed, recordings(trial) if changed else {}))
     ordered = sorted(groups.values(), key=lambda each: (each.origin, each.name.partition("-")[0], -each.calls))
     costs, after = [cost for bill in bills for cost in bill.costs], [cost for bill in bills for cost in bill.after]
     seconds, follows = sum(each.seconds for each in bills), sum(each.follows for each in bills)
-    bill = Bill(costs, after, seconds, follows) if costs else None
+    bill = RerecordCost(costs, after, seconds, follows) if costs else None
     return Changes(ordered, list(refused.values()), counts, bill)
 
 
@@ -236,7 +236,7 @@ _MISSING = frozenset({Reason.NO_PLACE, Reason.NOT_LOOKED_AT})
 _COUNTS = ("calls", "changed", "accepted", "cassettes", "changed_cassettes", "as_before", "carried", "failed")
 
 
-def _find_removed(trial: TrialResult, recordings: Recordings) -> Iterator[Change]:
+def _find_removed_calls(trial: TrialResult, recordings: Recordings) -> Iterator[Change]:
     """Yield the recorded calls that are no longer made, where a trial went the recorded way to its end."""
     if trial.served is None or trial.passed is False or any(call.refusal for call in trial.seen):
         return
@@ -251,7 +251,7 @@ def _find_removed(trial: TrialResult, recordings: Recordings) -> Iterator[Change
             yield build_call_removal(what, row.key, next(own, ChangeOrigin(Author.PROMPT)))
 
 
-def _estimate_bill(changed: Sequence[TrialCall], rows: Mapping[int, RowSummary]) -> Bill:
+def _estimate_cost(changed: Sequence[TrialCall], rows: Mapping[int, RowSummary]) -> RerecordCost:
     seen, before = {call.recording for call in changed}, 0
     after, follows = list[float | None](), 0.0
     for id_, row in rows.items():
@@ -259,4 +259,4 @@ def _estimate_bill(changed: Sequence[TrialCall], rows: Mapping[int, RowSummary])
         if before and id_ not in seen:  # it is asked if any of the changed ones before it is answered otherwise
             after.append(row.cost_usd)
             follows += 1 - (1 - OTHERWISE) ** before
-    return Bill([call.cost for call in changed], after, sum(call.ms or 0.0 for call in changed) / 1000, follows)
+    return RerecordCost([call.cost for call in changed], after, sum(call.ms or 0.0 for call in changed) / 1000, follows)

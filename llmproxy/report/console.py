@@ -21,7 +21,7 @@ from llmproxy.amounts import dollars, format_count
 from llmproxy.calls import Call, Totals, Use, describe_hits, describe_stubs
 from llmproxy.core.providers.table import example_base_urls
 from llmproxy.protocol import BUNDLES, DEFAULT_STORE, NODE_CA, NODE_PROXY, OFFLINE, PROXIES, Channel, Decision, Mode
-from llmproxy.report.live_line import describe_steps, escape, head_line, paint, request_line
+from llmproxy.report.live_line import describe_steps, escape, format_head_line, format_request_line, paint
 
 _HEADS_AGAIN = 40
 """Lines after which a terminal gets the heads of the columns again."""
@@ -32,7 +32,7 @@ def wants_colour(stream: TextIO, env: Mapping[str, str]) -> bool:
     return not env.get("NO_COLOR") and env.get("TERM") != "dumb" and stream.isatty()
 
 
-def terminal_room(stream: TextIO) -> int | None:
+def find_width(stream: TextIO) -> int | None:
     """Return the cells of a line of the terminal that `stream` is, None if it is none."""
     try:
         return os.get_terminal_size(stream.fileno()).columns or None if stream.isatty() else None
@@ -98,7 +98,7 @@ class Console:
     def on_start(self, info: ProxyStarted) -> None:
         self._store = info.store
         if not self._quiet:
-            self._write_lines(*started_lines(info))
+            self._write_lines(*format_start(info))
 
     def on_call(self, call: Call) -> None:
         if self._quiet and not call.lost and call.decision is not Decision.REFUSE:
@@ -108,9 +108,9 @@ class Console:
             self._later(self.flush)
         # Heads stand above the first line; on a terminal they scroll away, so again and again.
         if not self._quiet and (self._lines == 0 or (room is not None and self._lines % _HEADS_AGAIN == 0)):
-            self._waiting.append(paint(head_line(room), "dim", colour=self._colour))
+            self._waiting.append(paint(format_head_line(room), "dim", colour=self._colour))
         self._lines += 1
-        self._waiting.append(request_line(call, colour=self._colour, zone=self._zone, room=room))
+        self._waiting.append(format_request_line(call, colour=self._colour, zone=self._zone, room=room))
         if self._verbose:
             self._waiting += describe_steps(call)
         if self._later is None:
@@ -121,7 +121,7 @@ class Console:
 
     def on_end(self, totals: Totals, unused: int | None) -> None:
         """Say what it all came to; `unused` recordings nobody asked for, None if that is not known."""
-        first, *others = summary_lines(totals, unused, self._store)
+        first, *others = format_totals(totals, unused, self._store)
         self._write_lines(first, *(paint(text, "MISS", colour=self._colour) for text in others))
 
     def flush(self) -> None:
@@ -142,7 +142,7 @@ class Console:
             self._gone = True
 
 
-def started_lines(info: ProxyStarted) -> list[str]:
+def format_start(info: ProxyStarted) -> list[str]:
     what = f"llmproxy: {info.url}  mode {info.mode}  store {escape(info.store)}  cassette {escape(info.cassette)}"
     upstreams = [f"  upstream {name} = {escape(url)} ({escape(str(source))})" for name, url, source in info.upstreams]
     lines = [what, *upstreams, f"  export {example_base_urls(info.url)}"]
@@ -162,7 +162,7 @@ def started_lines(info: ProxyStarted) -> list[str]:
     return lines
 
 
-def summary_lines(totals: Totals, unused: int | None, store: str = DEFAULT_STORE) -> list[str]:
+def format_totals(totals: Totals, unused: int | None, store: str = DEFAULT_STORE) -> list[str]:
     """Return the sum in one line, and one more for each thing that somebody must look at.
 
     `unused` recordings nobody asked for, None if that is not known; `store` is its path as it is shown.

@@ -39,7 +39,7 @@ class _FunctionHandler:
         """Nothing is kept back."""
 
 
-def handlers_from(given: object) -> tuple[Handler, ...]:
+def to_handlers(given: object) -> tuple[Handler, ...]:
     """Return handlers; of a function one that calls it. Raises ValueError: neither; it would hear nothing."""
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise ValueError(f"handlers takes a list of handlers or functions, not {given!r}")  # noqa: TRY004 - as for every other argument
@@ -78,7 +78,7 @@ _KNOWN, _NAME = 1024, 120
 """Texts that are looked through once, and characters of the longest of them."""
 
 
-class Hiding:
+class SecretHider:
     """Hands events on without their secrets."""
 
     def __init__(self, inner: Handler, env: Mapping[str, str] | None = None) -> None:

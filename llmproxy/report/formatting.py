@@ -60,15 +60,15 @@ def format_calls(message: Message) -> Iterator[tuple[str, str, str | None]]:
     """Yield the tool calls of a message, its own or those seen on the wire: name, arguments, result."""
     for call in message.tool_calls:
         result = call.get("result")
-        yield str(call.get("name")), _arguments(call.get("arguments")), None if result is None else show_value(result)
+        yield (str(call.get("name")), _show_args(call.get("arguments")), None if result is None else show_value(result))
     if not message.tool_calls:
         for call in message.message.get("tool_calls") or ():
             function = call.get("function") if isinstance(call, dict) else None
             if isinstance(function, dict):
-                yield str(function.get("name")), _arguments(function.get("arguments")), None
+                yield str(function.get("name")), _show_args(function.get("arguments")), None
 
 
-def _arguments(value: object) -> str:
+def _show_args(value: object) -> str:
     if isinstance(value, str):
         try:
             value = json.loads(value)

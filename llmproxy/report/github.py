@@ -20,7 +20,7 @@ from llmproxy.report.run_tree import Run, RunTree
 _PLACE = re.compile(r"(?P<file>[^:]+\.\w+):(?P<line>\d+)(?::\d+)?")
 
 
-class GitHub:
+class GitHubAnnotator:
     """Writes a workflow command for each run that did not pass, and the summary if there is a file for it."""
 
     def __init__(self, write: Callable[[str], object], summary: Path | None = None, root: Path | None = None) -> None:
@@ -33,7 +33,7 @@ class GitHub:
 
     def handle(self, event: Event) -> None:
         """Mark a run that has ended; one of several when everything has."""
-        self._run_tree.add(event)
+        self._run_tree.add_event(event)
         if isinstance(event, Finished) and (run := self._run_tree.runs.get(event.run_id)):
             if run.started.runs > 1:
                 self._waiting.append(run)
@@ -51,7 +51,7 @@ class GitHub:
         self._waiting = []
 
     def _annotate_run(self, run: Run, level: str = "error") -> None:
-        for line in workflow_commands(run, self._root, level):
+        for line in build_workflow_commands(run, self._root, level):
             self._marked = self._marked or level == "error"
             self._write(line + "\n")
 
@@ -60,10 +60,10 @@ class GitHub:
         self._annotate_waiting()
         if self._summary is not None:
             with self._summary.open("a", encoding="utf-8", errors="backslashreplace") as out:
-                out.write(summary_table(self._run_tree))
+                out.write(format_summary_table(self._run_tree))
 
 
-def workflow_commands(run: Run, root: Path | None = None, level: str = "error") -> list[str]:
+def build_workflow_commands(run: Run, root: Path | None = None, level: str = "error") -> list[str]:
     """Return a run's workflow commands, none if it passed; `root` is the checkout, `level` how bad they are."""
     if run.status in (Status.PASSED, Status.SKIPPED):
         return []
@@ -79,10 +79,10 @@ def workflow_commands(run: Run, root: Path | None = None, level: str = "error") 
             title, describe_assertion(each), root, each.where, step.place, run.started.place, level=level
         )
         for step, each in failed
-    ] or [_format_annotation(title, run.why, root, _find_stop(run), run.started.place, level=level)]
+    ] or [_format_annotation(title, run.why, root, _find_stopping_step(run), run.started.place, level=level)]
 
 
-def _find_stop(run: Run) -> str:
+def _find_stopping_step(run: Run) -> str:
     """Return where the step is written that ended a run without an assertion that says why."""
     return next((step.place for step in run.steps if step.status not in (Status.PASSED, Status.SKIPPED)), "")
 
@@ -112,7 +112,7 @@ def _escape_property(text: str) -> str:
     return _escape_data(text).replace(":", "%3A").replace(",", "%2C")
 
 
-def summary_table(run_tree: RunTree) -> str:
+def format_summary_table(run_tree: RunTree) -> str:
     rows = [
         f"| {_escape_cell(each.name)} | {each.status.value.replace('_', ' ')} |"
         f" {sum(run.status is Status.PASSED for run in each.runs)} of {len(each.runs)} |"

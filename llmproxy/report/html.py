@@ -27,7 +27,7 @@ from llmproxy.report.json_report import to_document as plain_values
 from llmproxy.report.run_tree import Run, RunTree, ScenarioRuns
 from llmproxy.report.trend import read_tests, trend_columns
 from llmproxy.settings import shown_path
-from llmproxy.ui.page import page_html
+from llmproxy.ui.page import render_page
 
 MOST = 8 << 20
 """Bytes of recordings in one report; a page of three times as much opens slowly, and mail refuses it."""
@@ -36,36 +36,36 @@ _NAMED = 5
 _GOOD = frozenset({Status.PASSED, Status.SKIPPED})
 
 
-def report_evidence(run_tree: RunTree, store: Path | None, most: int = MOST) -> dict[str, Any]:
+def collect_evidence(run_tree: RunTree, store: Path | None, most: int = MOST) -> dict[str, Any]:
     """Return the data of a page that a report stands on: recordings, what of them is left out, and the trend."""
     if store is None or not run_tree.runs or not store.is_file():
         return {}
     try:
-        return _embed_recordings(run_tree, store, most) | {"trend": _trend_columns(run_tree, store)}
+        return _embed_recordings(run_tree, store, most) | {"trend": _read_columns(run_tree, store)}
     except LLMProxyError as error:
         return {"left": [{"told": f"The recordings are not in this file: {error}"}]}
 
 
-def _trend_columns(run_tree: RunTree, store: Path) -> list[dict[str, Any]]:
+def _read_columns(run_tree: RunTree, store: Path) -> list[dict[str, Any]]:
     return trend_columns(read_tests(Path(f"{store}.state.db")), {scenario.id for scenario in run_tree.scenarios()})
 
 
 def _embed_recordings(run_tree: RunTree, store: Path, most: int) -> dict[str, Any]:
     from llmproxy.core.store.file.store import FileStore  # late: most reports need none
-    from llmproxy.ui.html_file import recording
+    from llmproxy.ui.html_file import page_data
 
     with FileStore.open(store, writable=False, now=time.time) as opened:
         there = {(info.name, info.sample): info for info in opened.cassettes() if info.live}
         ranked = sorted(run_tree.runs.values(), key=lambda run: run.status in _GOOD)
         wanted = dict.fromkeys((run.started.cassette, run.started.sample) for run in ranked)
-        made = recording(opened, [there[place] for place in wanted if place in there], run_tree.title, most)
+        made = page_data(opened, [there[place] for place in wanted if place in there], run_tree.title, most)
     shown = shown_path(store)
     found = made["cassettes"]
     made["cassettes"] = [each for each in found if each["rows"]]
-    return {**made, "left": list(_list_left(found, shown)), "store_words": store_words(shown)}
+    return {**made, "left": list(_list_left_out(found, shown)), "store_words": store_words(shown)}
 
 
-def _list_left(cassettes: Sequence[Mapping[str, Any]], store: str) -> Iterator[dict[str, str]]:
+def _list_left_out(cassettes: Sequence[Mapping[str, Any]], store: str) -> Iterator[dict[str, str]]:
     """Yield what is not in the file, and the command that shows it."""
     for each in cassettes:
         if each["rows"] and each["left"]:
@@ -87,17 +87,17 @@ NAMES = {
 }  # fmt: skip
 
 
-def report_page(run_tree: RunTree, store: Path | None = None) -> str:
+def render_report(run_tree: RunTree, store: Path | None = None) -> str:
     """Return a run tree as one HTML document, with what it stands on where its recordings are in `store`."""
-    found = {"cassettes": []} | report_evidence(run_tree, store)
+    found = {"cassettes": []} | collect_evidence(run_tree, store)
     report = {**plain_values(run_tree), "trend": found.pop("trend", []), "left": found.pop("left", [])}
     data = {**found, "kind": MARK, "title": run_tree.title, "start": "#/report", "report": report}
-    return page_html(
-        data | {"recordings": bool(found["cassettes"])}, title=run_tree.title, plain="\n".join(plain_text(run_tree))
+    return render_page(
+        data | {"recordings": bool(found["cassettes"])}, title=run_tree.title, plain="\n".join(render_text(run_tree))
     )
 
 
-def plain_text(run_tree: RunTree) -> Iterator[str]:
+def render_text(run_tree: RunTree) -> Iterator[str]:
     """Yield a run tree as lines of text: each scenario's runs with conversation, checks, criteria and cost."""
     yield run_tree.title
     scenarios = run_tree.scenarios()
@@ -109,17 +109,17 @@ def plain_text(run_tree: RunTree) -> Iterator[str]:
     yield from ended.notes if ended else ()
     rates = {str(row.get("scenario")): row for row in (ended.scenarios if ended else ())}
     for each in scenarios:
-        yield from _scenario_lines(each, rates.get(each.id))
+        yield from _format_scenario(each, rates.get(each.id))
 
 
-def _scenario_lines(scenario: ScenarioRuns, row: Mapping[str, Any] | None) -> Iterator[str]:
+def _format_scenario(scenario: ScenarioRuns, row: Mapping[str, Any] | None) -> Iterator[str]:
     yield ""
     yield f"== {scenario.name}: {NAMES[scenario.status]}{_format_interval(row) if len(scenario.runs) > 1 else ''}"
     first = scenario.runs[0].started
     yield from filter(None, (first.description, " · ".join(filter(None, [scenario.suite, *first.tags]))))
     for run in scenario.runs:
         yield f"-- run {run.started.sample} of {run.started.runs}: {NAMES[run.status]}"
-        yield from _run_lines(run)
+        yield from _format_run(run)
 
 
 def _format_interval(row: Mapping[str, Any] | None) -> str:
@@ -127,13 +127,13 @@ def _format_interval(row: Mapping[str, Any] | None) -> str:
     return f", 95 %: {found[0]:.0%} to {found[1]:.0%}" if isinstance(found, list | tuple) and len(found) == 2 else ""
 
 
-def _run_lines(run: Run) -> Iterator[str]:
+def _format_run(run: Run) -> Iterator[str]:
     done = run.finished
     yield from filter(None, [run.why])
     if done is not None:
         yield " · ".join(filter(None, [seconds(done.total_seconds), describe_replay(done), *done.labels]))
     for criterion in run.criteria:
-        yield from _criterion_lines(criterion)
+        yield from _format_criterion(criterion)
     for part in run.parts:
         if isinstance(part, Message):
             yield from (
@@ -143,20 +143,20 @@ def _run_lines(run: Run) -> Iterator[str]:
         elif isinstance(part, Verdict):
             yield f"{part.judge or 'judge'}: {part.reasoning}"
         else:
-            yield from _step_lines(part)
+            yield from _format_step(part)
     yield from done.misses if done else ()
     yield from describe_uses(done) if done else ()
     yield from filter(None, [run.started.rerun])
 
 
-def _criterion_lines(criterion: Criterion) -> Iterator[str]:
+def _format_criterion(criterion: Criterion) -> Iterator[str]:
     yield f"[{criterion.status}] {criterion.text}"
     yield from filter(None, [criterion.reason, criterion.evidence and f'"{criterion.evidence}"'])
     if len(criterion.votes) > 1:
         yield f"votes: {', '.join(criterion.votes)}"
 
 
-def _step_lines(step: Step) -> Iterator[str]:
+def _format_step(step: Step) -> Iterator[str]:
     calls = f", interactions {', '.join(map(str, step.interactions))}" if step.interactions else ""
     yield f"{step.label or f'{step.kind} {step.index + 1}'}: {NAMES[step.status]}{calls}"
     yield from filter(None, [step.message])

@@ -15,7 +15,7 @@ from typing import Any, TextIO
 
 from llmproxy.files import read_text
 from llmproxy.report.events import Event
-from llmproxy.report.run_tree import Run, RunTree, ScenarioRuns, plain
+from llmproxy.report.run_tree import Run, RunTree, ScenarioRuns, to_plain
 
 FORMAT = 1
 
@@ -36,7 +36,7 @@ class JsonLines:
             raise
 
     def handle(self, event: Event) -> None:
-        self._out.write(json.dumps(plain(event), ensure_ascii=False) + "\n")
+        self._out.write(json.dumps(to_plain(event), ensure_ascii=False) + "\n")
         self._out.flush()
 
     def close(self) -> None:
@@ -112,10 +112,10 @@ def to_json_text(run_tree: RunTree) -> str:
 
 
 def to_document(run_tree: RunTree) -> dict[str, Any]:
-    return report_head(run_tree) | {"scenarios": [scenario_to_json(scenario) for scenario in run_tree.scenarios()]}
+    return build_head(run_tree) | {"scenarios": [scenario_to_json(scenario) for scenario in run_tree.scenarios()]}
 
 
-def report_head(run_tree: RunTree) -> dict[str, Any]:
+def build_head(run_tree: RunTree) -> dict[str, Any]:
     selected, completed = run_tree.selected, run_tree.completed
     return {
         "format": FORMAT,
@@ -124,11 +124,11 @@ def report_head(run_tree: RunTree) -> dict[str, Any]:
         "at": selected.at if selected else None,
         "exit_code": completed.exit_code if completed else None,
         "seconds": completed.seconds if completed else None,
-        "notes": plain(completed.notes) if completed else [],
-        "part_notes": plain(completed.part_notes) if completed else [],
-        "summary": plain(completed.scenarios) if completed else [],
-        "times": plain(completed.times) if completed else {},
-        "shard": plain(selected.shard) if selected else None,
+        "notes": to_plain(completed.notes) if completed else [],
+        "part_notes": to_plain(completed.part_notes) if completed else [],
+        "summary": to_plain(completed.scenarios) if completed else [],
+        "times": to_plain(completed.times) if completed else {},
+        "shard": to_plain(selected.shard) if selected else None,
     }
 
 
@@ -146,7 +146,7 @@ def _run_to_json(run: Run) -> dict[str, Any]:
     return {
         "status": run.status.value,
         "why": run.why,
-        "started": plain(run.started),
-        "parts": [plain(part) for part in run.parts],
-        "finished": None if run.finished is None else plain(run.finished),
+        "started": to_plain(run.started),
+        "parts": [to_plain(part) for part in run.parts],
+        "finished": None if run.finished is None else to_plain(run.finished),
     }

@@ -23,17 +23,17 @@ _ODD = late("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """What XML 1.0 has no way to say."""
 
 
-def junit_xml(run_tree: RunTree) -> bytes:
-    root = ET.Element("testsuites", name=_text(run_tree.title))
+def render_junit(run_tree: RunTree) -> bytes:
+    root = ET.Element("testsuites", name=_escape_text(run_tree.title))
     scenarios = run_tree.scenarios()
     for name in dict.fromkeys(scenario.suite for scenario in scenarios):
-        root.append(_suite(name or run_tree.title, [each for each in scenarios if each.suite == name], run_tree))
+        root.append(_build_suite(name or run_tree.title, [each for each in scenarios if each.suite == name], run_tree))
     ended = run_tree.completed
     seconds = ended.seconds if ended else sum(float(suite.get("time", "0")) for suite in root)
     if (why := describe_without_runs(ended.exit_code if ended else None, ended.notes if ended else ())) and not any(
         root.iter("error")
     ):
-        root.append(_whole_test_suite(run_tree.title, why))
+        root.append(_build_whole_test_suite(run_tree.title, why))
     for name in ("tests", "failures", "errors"):
         root.set(name, str(sum(int(suite.get(name, "0")) for suite in root.iter("testsuite"))))
     root.set("time", f"{seconds:.3f}")
@@ -41,22 +41,24 @@ def junit_xml(run_tree: RunTree) -> bytes:
     return bytes(ET.tostring(root, encoding="utf-8", xml_declaration=True))
 
 
-def _whole_test_suite(title: str, why: str) -> ET.Element:
+def _build_whole_test_suite(title: str, why: str) -> ET.Element:
     """Return a suite with one case for the whole test: who reads only this file must not read a success."""
-    suite = ET.Element("testsuite", name=_text(title), tests="1", failures="0", errors="1", skipped="0", time="0.000")
-    case = ET.SubElement(suite, "testcase", name=WHOLE, classname=_text(title))
+    suite = ET.Element(
+        "testsuite", name=_escape_text(title), tests="1", failures="0", errors="1", skipped="0", time="0.000"
+    )
+    case = ET.SubElement(suite, "testcase", name=WHOLE, classname=_escape_text(title))
     kind = Status.ENVIRONMENT_ERROR.value
-    ET.SubElement(case, "error", type=kind, message=_text(why.partition("\n")[0])).text = _text(why)
+    ET.SubElement(case, "error", type=kind, message=_escape_text(why.partition("\n")[0])).text = _escape_text(why)
     return suite
 
 
-def _suite(name: str, scenarios: list[ScenarioRuns], run_tree: RunTree) -> ET.Element:
+def _build_suite(name: str, scenarios: list[ScenarioRuns], run_tree: RunTree) -> ET.Element:
     runs = [(scenario, run) for scenario in scenarios for run in scenario.runs]
     kinds = [_classify_run(scenario, run) for scenario, run in runs]
     seconds = sum((run.finished.total_seconds or 0.0) if run.finished else 0.0 for _, run in runs)
     suite = ET.Element(
         "testsuite",
-        name=_text(name),
+        name=_escape_text(name),
         tests=str(len(runs)),
         failures=str(kinds.count("failure")),
         errors=str(kinds.count("error")),
@@ -65,30 +67,30 @@ def _suite(name: str, scenarios: list[ScenarioRuns], run_tree: RunTree) -> ET.El
     )
     if run_tree.selected and run_tree.selected.at:
         suite.set("timestamp", datetime.fromtimestamp(run_tree.selected.at, UTC).strftime("%Y-%m-%dT%H:%M:%S"))
-    suite.extend(_case_element(name, scenario, run) for scenario, run in runs)
+    suite.extend(_build_case(name, scenario, run) for scenario, run in runs)
     return suite
 
 
-def _case_element(suite: str, scenario: ScenarioRuns, run: Run) -> ET.Element:
+def _build_case(suite: str, scenario: ScenarioRuns, run: Run) -> ET.Element:
     title = scenario.id if scenario.id == scenario.name else f"{scenario.id} {scenario.name}"
-    case = ET.Element("testcase", name=_text(title + _sample_suffix(run)), classname=_text(suite))
+    case = ET.Element("testcase", name=_escape_text(title + _format_sample(run)), classname=_escape_text(suite))
     if run.finished and run.finished.total_seconds is not None:
         case.set("time", f"{run.finished.total_seconds:.3f}")
     if run.status is Status.SKIPPED:
-        ET.SubElement(case, "skipped", message=_text(run.why))
+        ET.SubElement(case, "skipped", message=_escape_text(run.why))
     elif kind := _classify_run(scenario, run):
         lines = list(_list_reasons(run))
         problem = ET.SubElement(
-            case, kind, type=run.status.value, message=_text(lines[0] if lines else run.status.value)
+            case, kind, type=run.status.value, message=_escape_text(lines[0] if lines else run.status.value)
         )
-        problem.text = _text("\n".join(lines))
+        problem.text = _escape_text("\n".join(lines))
     ended = run.finished
     bound = describe_replay(ended) if ended and (ended.bound or ended.carried or ended.stale or ended.dealt) else ""
     labels = run.finished.labels if run.finished else ()
     if run.status in _KINDS and _classify_run(scenario, run) is None:
         labels = (f"{run.status.value}, and the scenario passes with its other runs", *_list_reasons(run), *labels)
     if said := "\n".join(filter(None, (bound, *labels, format_conversation(run)))):
-        ET.SubElement(case, "system-out").text = _text(said)
+        ET.SubElement(case, "system-out").text = _escape_text(said)
     return case
 
 
@@ -97,7 +99,7 @@ def _classify_run(scenario: ScenarioRuns, run: Run) -> str | None:
     return None if scenario.status is Status.PASSED else _KINDS.get(run.status)
 
 
-def _sample_suffix(run: Run) -> str:
+def _format_sample(run: Run) -> str:
     return f" [{run.started.sample} of {run.started.runs}]" if run.started.runs > 1 else ""
 
 
@@ -127,5 +129,5 @@ def _list_reasons(run: Run) -> Iterator[str]:
         yield f"again: {run.started.rerun}"
 
 
-def _text(text: str) -> str:
+def _escape_text(text: str) -> str:
     return _ODD.sub(lambda found: found[0].encode("unicode_escape").decode(), text)

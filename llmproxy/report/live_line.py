@@ -22,31 +22,31 @@ _BORDERS = " /:,-"
 """Where a long name is best broken."""
 
 
-def cell_width(text: str) -> int:
+def count_cells(text: str) -> int:
     """Return how many cells a text of printable characters takes."""
     return len(text) if text.isascii() else sum(map(_char_cells, text))
 
 
 def cut(text: str, room: int) -> str:
     """Return as much of a text as fits into `room` cells, a cut marked."""
-    if cell_width(text) <= room:
+    if count_cells(text) <= room:
         return text
     return text[: _count_fitting(text, room - 1)].rstrip() + "…" if room > 0 else ""
 
 
 def cut_middle(text: str, room: int) -> str:
     """Return as much of a name as fits, cut in its middle: long ones begin alike and part at their ends."""
-    if cell_width(text) <= room:
+    if count_cells(text) <= room:
         return text
     front = cut(text, (room + 2) // 3)
-    end = _count_fitting(text[::-1], room - cell_width(front))
+    end = _count_fitting(text[::-1], room - count_cells(front))
     return front + text[len(text) - end :]
 
 
 def fold_text(text: str, room: int, borders: str = _BORDERS) -> list[str]:
     """Return the lines of a text in a column of `room` cells: all of it, broken behind a border where one is near."""
     lines = []
-    while cell_width(text) > room:
+    while count_cells(text) > room:
         most = max(_count_fitting(text, room), 1)
         near = max(text.rfind(border, 0, most) for border in borders) + 1
         end = near if near > most // 2 else most
@@ -56,7 +56,7 @@ def fold_text(text: str, room: int, borders: str = _BORDERS) -> list[str]:
 
 
 def pad_cells(text: str, room: int, *, right: bool = False) -> str:
-    spaces = " " * (room - cell_width(text))
+    spaces = " " * (room - count_cells(text))
     return spaces + text if right else text + spaces
 
 
@@ -119,13 +119,13 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-def head_line(room: int | None = None) -> str:
+def format_head_line(room: int | None = None) -> str:
     texts = {column.head: column.head for column in _COLUMNS}
-    head = "  ".join([*_laid_out(texts, room), "recording, session", "prompt -> answer"])
+    head = "  ".join([*_lay_out_columns(texts, room), "recording, session", "prompt -> answer"])
     return head if room is None else cut(head, room)
 
 
-def request_line(
+def format_request_line(
     call: Call, *, colour: bool = False, zone: tzinfo | None = None, room: int | None = None, texts: bool = True
 ) -> str:
     """Return the line of one request.
@@ -133,7 +133,7 @@ def request_line(
     `zone` is the machine's own unless given, `room` the cells of the terminal, None for a pipe, `texts` whether it
     shows prompt and answer.
     """
-    before, after = _surround_duration(call.alike, colour, room, texts)
+    before, after = _format_around_duration(call.alike, colour, room, texts)
     took = duration(call.ms)
     took = pad_cells(took if room is None else cut(took, _TOOK.cells), _TOOK.cells, right=True)
     return f"{paint(_format_clock(int(call.at), zone), 'dim', colour=colour)}  {before}  {took}{after}"
@@ -145,7 +145,7 @@ def _format_clock(second: int, zone: tzinfo | None) -> str:
 
 
 @lru_cache(_REMEMBERED)
-def _surround_duration(
+def _format_around_duration(
     alike: tuple[Any, ...],
     colour: bool,  # noqa: FBT001 - a cache's key
     room: int | None,
@@ -167,18 +167,18 @@ def _surround_duration(
         "took": "",
         "tokens": in_and_out(call.input, call.output),
     }
-    columns = list(_laid_out(cells, room))
-    left = None if room is None else room - cell_width("  ".join(columns))
+    columns = list(_lay_out_columns(cells, room))
+    left = None if room is None else room - count_cells("  ".join(columns))
     extras = [*_list_extras(call, left, key=room is None or room >= _WIDEST)]
     plain = "  ".join([*columns, *extras])
-    said = _share_room(call, None if room is None else room - cell_width(plain) - 3) if texts else ""
+    said = _fit_prompt_and_answer(call, None if room is None else room - count_cells(plain) - 3) if texts else ""
     columns[1] = paint(columns[1], word, colour=colour)
     at = [column for column in _COLUMNS if column.is_shown(room)].index(_TOOK)
     behind = [*columns[at + 1 :], *extras, *([paint(said, "dim", colour=colour)] if said else [])]
     return "  ".join(columns[1:at]), "".join(f"  {each}" for each in behind).rstrip()
 
 
-def _laid_out(cells: dict[str, str], room: int | None) -> Iterator[str]:
+def _lay_out_columns(cells: dict[str, str], room: int | None) -> Iterator[str]:
     for column in _COLUMNS:
         if not column.is_shown(room):
             continue
@@ -195,13 +195,13 @@ def _list_extras(call: Call, room: int | None, *, key: bool) -> Iterator[str]:
     near = f"nearest #{call.nearest}" if call.nearest is not None else ""
     session = escape(call.session) if call.session != DEFAULT_SESSION else ""
     if session and room is not None:
-        left = room - sum(cell_width(each) + 2 for each in (found or digest, party, near) if each) - 2
+        left = room - sum(count_cells(each) + 2 for each in (found or digest, party, near) if each) - 2
         session = cut_middle(session, max(min(left, _SESSION), left // 2, _FEWEST))
     note = escape(call.note, _NOTE) if call.note else ""
     yield from filter(None, (found or digest, session, party, near, note))
 
 
-def _share_room(call: Call, room: int | None) -> str:
+def _fit_prompt_and_answer(call: Call, room: int | None) -> str:
     """Return prompt and answer as far as `room` goes; a short one leaves its share to the other."""
     texts = [printable(" ".join(text.split())) for text in (call.asked, call.answered)]
     if not any(texts):
@@ -212,9 +212,9 @@ def _share_room(call: Call, room: int | None) -> str:
     if room < _FEWEST:
         return ""
     half = (room - len(arrow)) // 2
-    first = max(half, room - len(arrow) - cell_width(texts[1])) if texts[1] else room
+    first = max(half, room - len(arrow) - count_cells(texts[1])) if texts[1] else room
     asked = cut(texts[0], first)
-    answered = cut(texts[1], room - len(arrow) - cell_width(asked))
+    answered = cut(texts[1], room - len(arrow) - count_cells(asked))
     return arrow.join([asked, answered])
 
 

@@ -22,10 +22,10 @@ from llmproxy.core.traffic.json_bytes import parse_json
 from llmproxy.errors import SettingsError
 from llmproxy.files import read_text
 from llmproxy.report.events import Completed, Selected
-from llmproxy.report.json_report import FORMAT, is_being_written, report_head, scenario_to_json
+from llmproxy.report.json_report import FORMAT, build_head, is_being_written, scenario_to_json
 from llmproxy.report.run_tree import RunTree, ScenarioRuns, deserialize_event
 from llmproxy.report.trend import read_tests, trend_columns
-from llmproxy.ui.data import number
+from llmproxy.ui.data import get_int
 
 RUNNING = "running"
 """The status of a run, and of a scenario, that has begun and will end."""
@@ -38,9 +38,9 @@ class LiveReport:
     def __init__(self, path: Path) -> None:
         """Follow the report at `path`, which may not be there yet, and is made anew with each test."""
         self._path, self._alone = path, Lock()
-        self._begin_reading(b"")
+        self._restart_reading(b"")
 
-    def _begin_reading(self, first: bytes) -> None:
+    def _restart_reading(self, first: bytes) -> None:
         self._first, self._read, self._count = first, 0, 0
         self._run_tree = RunTree()
         self._changed: dict[str, int] = {}
@@ -51,7 +51,7 @@ class LiveReport:
         with self._alone:
             locked = is_being_written(self._path)  # before it is read: what ends in between is told the next time
             try:
-                self._catch_up()
+                self._read_new_lines()
             except OSError as error:
                 raise SettingsError(f"the report {self._path} cannot be read: {error.strerror or error}.") from error
             except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -61,7 +61,7 @@ class LiveReport:
             name = f"{crc32(self._first):08x}{'+' if running else ''}"
             since = after if test == name else -1
             selected = self._run_tree.selected or Selected(title="", scenarios=0, runs=0)
-            return report_head(self._run_tree) | {
+            return build_head(self._run_tree) | {
                 "test": name,
                 "count": self._count,
                 RUNNING: running,
@@ -73,24 +73,24 @@ class LiveReport:
                 ],
             }
 
-    def _catch_up(self) -> None:
+    def _read_new_lines(self) -> None:
         """Read whole lines from where the last ones ended; from the beginning where the file is another one."""
         try:
             with self._path.open("rb") as file:
                 first = file.readline()
                 if not self._first or first != self._first:
-                    self._begin_reading(first if first.endswith(b"\n") else b"")
+                    self._restart_reading(first if first.endswith(b"\n") else b"")
                 file.seek(self._read)
                 lines = file.read()
         except FileNotFoundError:
-            self._begin_reading(b"")
+            self._restart_reading(b"")
             return
         whole_lines = lines[: lines.rfind(b"\n") + 1]
         self._read += len(whole_lines)
         for line in whole_lines.splitlines():
             event = deserialize_event(json.loads(line))
             self._count += 1
-            self._run_tree.add(event)
+            self._run_tree.add_event(event)
             if not isinstance(event, Selected | Completed) and event.run_id in self._run_tree.runs:
                 self._changed[event.run_id] = self._count
 
@@ -108,7 +108,7 @@ def _to_json(scenario: ScenarioRuns, *, running: bool) -> dict[str, Any]:
     return tree
 
 
-def report_reader(report: Path, state: Path) -> Callable[[Mapping[str, str]], dict[str, Any]]:
+def make_report_reader(report: Path, state: Path) -> Callable[[Mapping[str, str]], dict[str, Any]]:
     """Return what answers the page's question for a report, a document or one in lines; `state` has the tests before
     it.
 
@@ -119,8 +119,8 @@ def report_reader(report: Path, state: Path) -> Callable[[Mapping[str, str]], di
     followed = LiveReport(report)
 
     def read_state(query: Mapping[str, str]) -> dict[str, Any]:
-        known, after = query.get("test", ""), number(query, "after", 0, 1 << 53)
-        found = report_document(report, known) if report.suffix == ".json" else followed.read_state(known, after)
+        known, after = query.get("test", ""), get_int(query, "after", 0, 1 << 53)
+        found = read_report_document(report, known) if report.suffix == ".json" else followed.read_state(known, after)
         if found["test"] == known:
             return found
         return {**found, "trend": trend_columns(read_tests(state), {str(each["id"]) for each in found["scenarios"]})}
@@ -128,7 +128,7 @@ def report_reader(report: Path, state: Path) -> Callable[[Mapping[str, str]], di
     return read_state
 
 
-def report_document(path: Path, known: str = "") -> dict[str, Any]:
+def read_report_document(path: Path, known: str = "") -> dict[str, Any]:
     """Return a JSON report as a followed one; its name alone if it is the `known` one. Raises SettingsError."""
     try:
         same: dict[str, Any] = {"test": f"{path.stat().st_mtime_ns:x}", "count": 0, RUNNING: False, "scenarios": []}

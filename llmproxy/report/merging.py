@@ -19,7 +19,7 @@ from llmproxy.errors import Exit, SettingsError
 from llmproxy.files import read_bytes, read_text
 from llmproxy.report.events import Completed, Event, Selected, Status, Step
 from llmproxy.report.json_report import FORMAT
-from llmproxy.report.run_tree import Run, RunTree, deserialize_event, plain
+from llmproxy.report.run_tree import Run, RunTree, deserialize_event, to_plain
 
 _LISTED = 5
 """Scenarios of a missing part that are named."""
@@ -45,7 +45,7 @@ class PartReport:
     path: Path
     run_tree: RunTree
     shard: Mapping[str, Any]
-    """As `sharding.describe_cut` made it."""
+    """As `sharding.describe_shard` made it."""
 
     @property
     def number(self) -> int:
@@ -57,19 +57,19 @@ class PartReport:
         """Unix seconds; 0 where it is not known."""
         return self.run_tree.selected.at if self.run_tree.selected else 0.0
 
-    def item(self, run: Run) -> str:
+    def item_name(self, run: Run) -> str:
         return str(self.shard.get("runs", {}).get(run.started.run_id, run.started.scenario))
 
     def tree(self) -> list[Any]:
         """Return everything that it told as plain values, whatever file it stood in."""
         runs = [[run.started, *run.parts, run.finished] for run in self.run_tree.runs.values()]
-        return [[[plain(each) for each in run] for run in runs], plain(self.run_tree.completed)]
+        return [[[to_plain(each) for each in run] for run in runs], to_plain(self.run_tree.completed)]
 
 
 # -- files
 
 
-def report_kind(path: Path) -> str:
+def detect_report_kind(path: Path) -> str:
     """Return what kind of report a file is: ``json`` or ``jsonl``; empty for anything else. Raises OSError."""
     if path.suffix.lower() not in (".json", ".jsonl"):
         return ""
@@ -85,7 +85,7 @@ def read_part(path: Path, kind: str) -> PartReport:
     run_tree = RunTree()
     try:
         for tree in _list_lines(path) if kind == "jsonl" else _list_events(json.loads(read_bytes(path))):
-            run_tree.add(deserialize_event(tree))
+            run_tree.add_event(deserialize_event(tree))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise SettingsError(
             f"{path} is no report that this version reads: {str(error) or type(error).__name__}.",
@@ -128,26 +128,26 @@ def _list_events(tree: Any) -> Iterator[Mapping[str, Any]]:  # noqa: ANN401 - wh
 
 
 @dataclass(frozen=True, slots=True)
-class Merged:
+class MergedReport:
     events: Sequence[Event]
     exit_code: int
     missing: Sequence[str]
     """What did not come, in words; nothing if all is there."""
 
 
-def merge_parts(parts: Sequence[PartReport], advise: Advise | None = None) -> Merged:
+def merge_parts(parts: Sequence[PartReport], advise: Advise | None = None) -> MergedReport:
     """Put parts together. Raises SettingsError: of several tests, or one that came twice with other results."""
-    _check_cut(parts)
-    _check_same("title", [(part, part.run_tree.title) for part in parts])
-    _check_same(
+    _check_same_cut(parts)
+    _require_same("title", [(part, part.run_tree.title) for part in parts])
+    _require_same(
         "mode", [(part, part.run_tree.selected.mode) for part in parts if part.run_tree.runs and part.run_tree.selected]
     )
     kept = _drop_duplicates(parts)
-    gone = [*_list_missing(kept), *filter(None, map(_describe_end, kept))]
+    gone = [*_list_missing_parts(kept), *filter(None, map(_describe_interruption, kept))]
     order = {name: n for n, name in enumerate(kept[0].shard["items"])}
     runs = sorted(
         (
-            (order.get(part.item(run), len(order)), part.number, run)
+            (order.get(part.item_name(run), len(order)), part.number, run)
             for part in kept
             for run in part.run_tree.runs.values()
         ),
@@ -155,7 +155,7 @@ def merge_parts(parts: Sequence[PartReport], advise: Advise | None = None) -> Me
     )
     ordered = [run for _, _, run in runs]
     completed = _merge_completed(kept, ordered, advise, gone)
-    return Merged([_merge_selected(kept), *_list_run_events(ordered), completed], completed.exit_code, gone)
+    return MergedReport([_merge_selected(kept), *_list_run_events(ordered), completed], completed.exit_code, gone)
 
 
 def _merge_selected(parts: Sequence[PartReport]) -> Selected:
@@ -208,7 +208,7 @@ def _merge_completed(
 # -- are they parts of one test, and all of them?
 
 
-def _check_cut(parts: Sequence[PartReport]) -> None:
+def _check_same_cut(parts: Sequence[PartReport]) -> None:
     """See that all parts were cut from one test, in the same way. Raises SettingsError naming two that were not."""
     first, mine = parts[0].path, parts[0].shard
     for part in parts[1:]:
@@ -228,7 +228,7 @@ def _check_cut(parts: Sequence[PartReport]) -> None:
         )
 
 
-def _check_same(what: str, values: Sequence[tuple[PartReport, str]]) -> None:
+def _require_same(what: str, values: Sequence[tuple[PartReport, str]]) -> None:
     for part, value in values[1:]:
         first, mine = values[0]
         if value != mine:
@@ -257,7 +257,7 @@ def _drop_members(tree: Any, names: frozenset[str]) -> Any:  # noqa: ANN401 - pl
     return [_drop_members(each, names) for each in tree] if isinstance(tree, list | tuple) else tree
 
 
-def _list_missing(parts: Sequence[PartReport]) -> Iterator[str]:
+def _list_missing_parts(parts: Sequence[PartReport]) -> Iterator[str]:
     shard, there = parts[0].shard, {part.number for part in parts}
     for number in range(1, int(shard["of"]) + 1):
         if number in there:
@@ -268,7 +268,7 @@ def _list_missing(parts: Sequence[PartReport]) -> Iterator[str]:
         yield f"part {number}/{shard['of']} is missing: {what}"
 
 
-def _describe_end(part: PartReport) -> str:
+def _describe_interruption(part: PartReport) -> str:
     """Say that a part did not come to its end, or was interrupted; empty if it did."""
     ended = part.run_tree.completed
     if ended is not None and ended.exit_code != _INTERRUPTED[part.shard["by"]]:
@@ -308,5 +308,5 @@ def _list_rows(parts: Sequence[PartReport], runs: Sequence[Run], order: Mapping[
             first = each.runs[0]
             if names[each.id] > 1 and part.shard["by"] == "pytest":
                 name = f"{each.id} [{numbers.get(id(first), 0)}: {first.started.place}]"
-            found.append((order.get(part.item(first), len(order)), {**row, "scenario": name}))
+            found.append((order.get(part.item_name(first), len(order)), {**row, "scenario": name}))
     return [row for _, row in sorted(found, key=lambda each: each[0])]

@@ -14,7 +14,7 @@ from llmproxy.report.events import Event, Handler
 from llmproxy.report.run_tree import RunTree
 
 
-class Buffered:
+class BufferedReport:
     """A report that is one document: it keeps the events, and writes the file when everything is over.
 
     That the place can be written to is tried at the beginning, not after an hour of tests: what is written there then
@@ -32,7 +32,7 @@ class Buffered:
             self._write_document()
 
     def handle(self, event: Event) -> None:
-        self._run_tree.add(event)
+        self._run_tree.add_event(event)
 
     def close(self) -> None:
         """Write the document. Raises OSError."""
@@ -48,38 +48,38 @@ class Buffered:
             file.write(text)
 
 
-def _junit_report(path: Path) -> Handler:
-    from llmproxy.report.junit import junit_xml
+def _make_junit_report(path: Path) -> Handler:
+    from llmproxy.report.junit import render_junit
 
-    return Buffered(path, junit_xml)
-
-
-def _html_report(path: Path, store: Callable[[], Path | None]) -> Handler:
-    from llmproxy.report.html import report_page
-
-    return Buffered(path, lambda run_tree: report_page(run_tree, store() if run_tree.completed else None))
+    return BufferedReport(path, render_junit)
 
 
-def _json_report(path: Path) -> Handler:
+def _make_html_report(path: Path, store: Callable[[], Path | None]) -> Handler:
+    from llmproxy.report.html import render_report
+
+    return BufferedReport(path, lambda run_tree: render_report(run_tree, store() if run_tree.completed else None))
+
+
+def _make_json_report(path: Path) -> Handler:
     from llmproxy.report.json_report import to_json_text
 
-    return Buffered(path, to_json_text)
+    return BufferedReport(path, to_json_text)
 
 
-def _jsonl_report(path: Path) -> Handler:
+def _make_jsonl_report(path: Path) -> Handler:
     from llmproxy.report.json_report import JsonLines
 
     return JsonLines(path)
 
 
-def _github_report(path: Path | None) -> Handler:
-    from llmproxy.report.github import GitHub
+def _make_github_report(path: Path | None) -> Handler:
+    from llmproxy.report.github import GitHubAnnotator
 
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
     summary = os.environ.get("GITHUB_STEP_SUMMARY", "")
     root = os.environ.get("GITHUB_WORKSPACE", "")
-    return GitHub(sys.stdout.write, path or (Path(summary) if summary else None), Path(root) if root else None)
+    return GitHubAnnotator(sys.stdout.write, path or (Path(summary) if summary else None), Path(root) if root else None)
 
 
 class ReportKind(NamedTuple):
@@ -94,11 +94,11 @@ class ReportKind(NamedTuple):
 
 
 KINDS: Mapping[str, ReportKind] = {
-    "junit": ReportKind(_junit_report, "report.xml"),
-    "html": ReportKind(_html_report, "report.html", recordings=True),
-    "json": ReportKind(_json_report, "report.json"),
-    "jsonl": ReportKind(_jsonl_report, "report.jsonl"),
-    "github": ReportKind(_github_report, "summary.md", alone=True),
+    "junit": ReportKind(_make_junit_report, "report.xml"),
+    "html": ReportKind(_make_html_report, "report.html", recordings=True),
+    "json": ReportKind(_make_json_report, "report.json"),
+    "jsonl": ReportKind(_make_jsonl_report, "report.jsonl"),
+    "github": ReportKind(_make_github_report, "summary.md", alone=True),
 }
 """By name, as ``--report`` takes it."""
 *_MOST, _LAST = (name if row.alone else f"{name}=FILE" for name, row in KINDS.items())
@@ -106,14 +106,14 @@ CHOICES = f"{', '.join(_MOST)} or {_LAST}"
 """How each kind is asked for: ``junit=FILE, ... or github``."""
 
 
-def report_handler(text: str, store: Callable[[], Path | None] = lambda: None) -> Handler:
+def make_report_handler(text: str, store: Callable[[], Path | None] = lambda: None) -> Handler:
     """Return the handler that `--report` asks for, which gets to see no secrets: ``junit=FILE``, ``github``.
 
     `store` tells, when all is over, which database has the recordings of what was tested; None where nobody knows.
 
     Raises SettingsError: there is no such kind, or it lacks its file.
     """
-    from llmproxy.report.event_handlers import Hiding
+    from llmproxy.report.event_handlers import SecretHider
 
     kind, _, name = text.partition("=")
     row = KINDS.get(kind)
@@ -124,6 +124,6 @@ def report_handler(text: str, store: Callable[[], Path | None] = lambda: None) -
         raise SettingsError(f"--report {text!r}: it needs a file, as {kind}={row.example}.")
     told = (store,) if row.recordings else ()
     try:
-        return Hiding(row.handler(Path(name) if name else None, *told))
+        return SecretHider(row.handler(Path(name) if name else None, *told))
     except OSError as error:
         raise SettingsError(f"--report {text!r}: cannot write there: {error.strerror or error}.") from error

@@ -23,7 +23,7 @@ from typing import Any
 
 from llmproxy.amounts import align_rows, dollars, duration, format_count
 from llmproxy.report.events import Status
-from llmproxy.report.run_tree import is_amount, is_event_type
+from llmproxy.report.run_tree import is_amount, matches_annotation
 
 Z95 = 1.959963984540054
 """The 97.5 % point of the normal distribution: two-sided 95 %."""
@@ -42,7 +42,7 @@ class Interval:
 
 def wilson(passed: int, runs: int, z: float = Z95) -> Interval | None:
     """Return the Wilson score interval of a proportion, or None. Source: Wilson 1927; Newcombe 1998, method 3."""
-    check_passes(passed, runs)
+    check_pass_counts(passed, runs)
     if not runs:
         return None
     share, square = passed / runs, z * z
@@ -55,7 +55,7 @@ def wilson(passed: int, runs: int, z: float = Z95) -> Interval | None:
     return Interval(low, high)
 
 
-def check_passes(passed: int, runs: int, k: int = 1) -> None:
+def check_pass_counts(passed: int, runs: int, k: int = 1) -> None:
     """Raise ValueError for more passes than runs, and for a `k` that counts nothing."""
     if not 0 <= passed <= runs:
         raise ValueError(f"{passed} of {runs} runs cannot have passed")
@@ -74,7 +74,7 @@ def validate_row(row: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a row that was read if it is one. Raises TypeError."""
     for name, kind in _KINDS.items():
         value = row.get(name)
-        if not is_event_type(value, kind) or (name == "cost_usd" and value is not None and not is_amount(value)):
+        if not matches_annotation(value, kind) or (name == "cost_usd" and value is not None and not is_amount(value)):
             raise TypeError(f"`{name}` of a scenario is {value!r:.60}, which is no {kind}")
     return row
 
@@ -113,7 +113,7 @@ _COUNTED = tuple(each.value for each in (Status.PASSED, Status.FAILED, Status.AG
 """How a cell ends that says something about the agent."""
 
 
-def row_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def format_row_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the lines for the rows of `Completed.scenarios`: of each scenario with several cases."""
     groups: dict[str, list[tuple[str, Mapping[str, Any]]]] = {}
     for row in rows:

@@ -20,7 +20,7 @@ from llmproxy.amounts import format_count, seconds
 from llmproxy.lazy_regex import late
 from llmproxy.report.events import Completed, Event, Finished, Message, Selected, Started, Status, Step
 from llmproxy.report.formatting import describe_replay, format_content, show_value
-from llmproxy.report.rows import row_table
+from llmproxy.report.rows import format_row_table
 
 _LINES = 5
 """Lines of a tool's arguments or result that are printed."""
@@ -51,13 +51,15 @@ class ScenarioConsole:
             self._print_message(event)
         elif isinstance(event, Finished):
             if event.bound:
-                self._line("yellow", "Bound:", f"{event.bound} replayed with this run's {', '.join(event.bound_names)}")
+                self._print(
+                    "yellow", "Bound:", f"{event.bound} replayed with this run's {', '.join(event.bound_names)}"
+                )
             if event.carried:
-                self._line("yellow", "Carried:", f"{event.carried} under {', '.join(event.carried_names)}")
+                self._print("yellow", "Carried:", f"{event.carried} under {', '.join(event.carried_names)}")
             if event.error:
                 # A run by itself raises its error: a miss is explained there, over many lines.
                 short = bool(event.misses) and self._alone
-                self._line("red", "Error:", event.error.partition("\n")[0] if short else event.error)
+                self._print("red", "Error:", event.error.partition("\n")[0] if short else event.error)
 
     def close(self) -> None:
         """Nothing is kept back."""
@@ -66,20 +68,20 @@ class ScenarioConsole:
         said = event.message
         role, content = said.get("role"), said.get("content")
         if role == "user":
-            self._line("green", "User:", content)
+            self._print("green", "User:", content)
         elif role == "assistant":
             if content:
-                self._line("blue", "Agent:", content)
+                self._print("blue", "Agent:", content)
             for call in said.get("tool_calls") or ():
                 function = call.get("function") or {}
-                arguments = _first_lines(function.get("arguments", "{}"))
-                self._line("magenta", f"ToolCall({function.get('name')}):", f"\n\n{indent(arguments, '    ')}\n")
+                arguments = _cut_lines(function.get("arguments", "{}"))
+                self._print("magenta", f"ToolCall({function.get('name')}):", f"\n\n{indent(arguments, '    ')}\n")
         elif role == "tool":
-            self._line("magenta", "ToolResult:", f"\n\n{indent(_first_lines(content or said), '    ')}\n")
+            self._print("magenta", "ToolResult:", f"\n\n{indent(_cut_lines(content or said), '    ')}\n")
         elif role != "system" or not event.author:
-            self._line("magenta", f"{str(role).capitalize()}:", content)
+            self._print("magenta", f"{str(role).capitalize()}:", content)
 
-    def _line(self, colour: str, title: str, text: object) -> None:
+    def _print(self, colour: str, title: str, text: object) -> None:
         prefix = self._paint_text("yellow", self._prefix) if self._prefix else ""
         self._print_text(f"{prefix}{self._paint_text(colour, title)} {text}")
 
@@ -91,7 +93,7 @@ class ScenarioConsole:
         print(text, file=self._stream or sys.stdout, flush=True)
 
 
-def _first_lines(value: object) -> str:
+def _cut_lines(value: object) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     with suppress(ValueError):
         text = json.dumps(json.loads(text), indent=2, ensure_ascii=False)
@@ -163,13 +165,13 @@ class SuiteConsole:
         if event.unrecorded:
             return  # said once, at the end
         number = f" [{start.sample}/{start.runs}]" if start.runs > 1 else ""
-        about = ", ".join(filter(None, [seconds(event.total_seconds), *_list_marks(event)]))
+        about = ", ".join(filter(None, [seconds(event.total_seconds), *_list_run_facts(event)]))
         named = start.name.replace(" [", "[") not in (
             "",
             start.scenario,
         )  # a case without a name of its own has its id as name
         title = f"{start.scenario}{number}" + (f"  {start.name}" if named else "")
-        self._print_line(f"{self._status_word(event.status)} {title}" + (f"  ({about})" if about else ""))
+        self._print_line(f"{self._format_status(event.status)} {title}" + (f"  ({about})" if about else ""))
         bad = event.status not in (Status.PASSED, Status.SKIPPED)
         if bad and not self._verbose and (before := self._find_same_error(event, start, number)):
             self._print_line(f"      the same as {before}")
@@ -222,7 +224,7 @@ class SuiteConsole:
         for row in event.scenarios:
             if row.get("rate") is not None and int(row.get("runs") or 0) > 1:
                 self._print_line(f"  {row['scenario']}: {row.get('told') or row['rate']}")
-        for line in row_table(event.scenarios):
+        for line in format_row_table(event.scenarios):
             self._print_line(line)
         for note in event.notes:
             self._print_text("", note)
@@ -243,7 +245,7 @@ class SuiteConsole:
             else _escape_unprintable(text) + "\n"
         )
 
-    def _status_word(self, status: Status) -> str:
+    def _format_status(self, status: Status) -> str:
         word, code = _WORD[status]
         return f"\x1b[{code}m{word:<5}\x1b[0m" if self._colour else f"{word:<5}"
 
@@ -273,7 +275,7 @@ def _escape_unprintable(text: str) -> str:
     )
 
 
-def _list_marks(event: Finished) -> list[str]:
+def _list_run_facts(event: Finished) -> list[str]:
     agent = event.usage.get("agent")
     tokens = (
         []

@@ -1,7 +1,7 @@
 """Events -> a tree of runs: scenarios, their runs, and what happened in each.
 
 Reports that are one document (JUnit, JSON, HTML) fold the stream with :class:`RunTree`; those that show things as they
-happen need none of it. A run that never finished (Ctrl-C, a crash) stays in the tree, without an end. `plain` makes
+happen need none of it. A run that never finished (Ctrl-C, a crash) stays in the tree, without an end. `to_plain` makes
 plain JSON values of an event, and `deserialize_event` the event again, for events that another process saw.
 """
 
@@ -100,7 +100,7 @@ class RunTree:
     runs: dict[str, Run] = field(default_factory=dict)
     """By run_id, in the order of their beginning."""
 
-    def add(self, event: Event) -> None:
+    def add_event(self, event: Event) -> None:
         """Take the next event. One of a run that never started is dropped: nothing could be said about it."""
         if isinstance(event, Selected):
             self.selected = event
@@ -137,16 +137,16 @@ class RunTree:
         return list(found.values())
 
 
-def plain(value: Any) -> Any:  # noqa: ANN401 - any field of an event
+def to_plain(value: Any) -> Any:  # noqa: ANN401 - any field of an event
     """Return an event (or a part) as plain JSON; half a surrogate pair becomes its escape, which JSON can carry."""
     if hasattr(value, "__dataclass_fields__"):
-        return {"event": type(value).__name__.lower()} | {name: plain(part) for name, part in asdict(value).items()}
+        return {"event": type(value).__name__.lower()} | {name: to_plain(part) for name, part in asdict(value).items()}
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, dict):
-        return {str(name): plain(part) for name, part in value.items()}
+        return {str(name): to_plain(part) for name, part in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [plain(part) for part in value]
+        return [to_plain(part) for part in value]
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     return value if value is None or isinstance(value, bool | int | float) else str(value)
@@ -169,17 +169,17 @@ LATEST = 253_402_300_800
 """Unix seconds at which there are no years any more."""
 
 
-def is_event_type(value: object, kind: str) -> bool:
+def matches_annotation(value: object, kind: str) -> bool:
     """Return whether a plain value is of the kind that an annotation names; of what no table names it is."""
     kind, _, optional = kind.partition(" | ")
     if optional and value is None:
         return True
     if kind.startswith("Sequence["):
-        return isinstance(value, list | tuple) and all(is_event_type(each, kind[9:-1]) for each in value)
+        return isinstance(value, list | tuple) and all(matches_annotation(each, kind[9:-1]) for each in value)
     if kind.startswith("Mapping["):
         inner = kind.partition(", ")[2][:-1]
         return isinstance(value, dict) and all(
-            isinstance(name, str) and is_event_type(each, inner) for name, each in value.items()
+            isinstance(name, str) and matches_annotation(each, inner) for name, each in value.items()
         )
     return kind not in _SCALARS or _SCALARS[kind](value)
 
@@ -188,7 +188,7 @@ def _check_fields[T: DataclassInstance](made: T) -> T:
     """Return what was made if each of its fields holds what is declared. Raises TypeError."""
     for each in fields(made):
         value = getattr(made, each.name)
-        right = is_event_type(value, str(each.type))
+        right = matches_annotation(value, str(each.type))
         if right and each.name == "at":
             right = 0 <= value < LATEST
         if right and each.name == "cost_usd" and value is not None:

@@ -35,7 +35,7 @@ class Shard:
         return f"{self.number}/{self.of}"
 
 
-def read_shard(text: str, flag: str = "--shard") -> Shard:
+def parse_shard(text: str, flag: str = "--shard") -> Shard:
     """Read ``3/10``. Raises SettingsError naming `flag`."""
     found = _SHARD.fullmatch(text.strip())
     if found is None:
@@ -66,7 +66,7 @@ def read_times(path: Path, flag: str = "--shard-times") -> dict[str, int]:
 
 
 def check_shard(shard: Any) -> None:  # noqa: ANN401 - what a file holds
-    """See that plain values are what `describe_cut` makes. Raises TypeError."""
+    """See that plain values are what `describe_shard` makes. Raises TypeError."""
     shard = shard if isinstance(shard, dict) else {}
     number, of, items, parts = (shard.get(name) for name in ("number", "of", "items", "parts"))
     if shard.get("by") not in ("test", "pytest") or not _is_list_of([number, of], int) or not 1 <= number <= of <= MOST:
@@ -106,7 +106,7 @@ def split_items(weighed: Mapping[str, int], of: int) -> dict[str, int]:
     return {name: found[name] for name in weighed}
 
 
-def describe_cut(shard: Shard, parts: Mapping[str, int], by: str, **more: Any) -> dict[str, Any]:  # noqa: ANN401 - plain values
+def describe_shard(shard: Shard, parts: Mapping[str, int], by: str, **more: Any) -> dict[str, Any]:  # noqa: ANN401 - plain values
     """Return what a part's report says of the cut: all items in order, each one's part; `by`: ``test``, ``pytest``."""
     return {
         "number": shard.number,

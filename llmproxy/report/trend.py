@@ -23,7 +23,7 @@ from llmproxy.errors import CassetteCorrupt, Exit
 from llmproxy.report.baseline import rank_row
 from llmproxy.report.events import Completed, Event, Selected
 from llmproxy.report.rows import validate_row
-from llmproxy.report.run_tree import LATEST, is_event_type
+from llmproxy.report.run_tree import LATEST, matches_annotation
 from llmproxy.sqlite_file import FileState, Words, open_connection, peek, translate_errors, write_transaction
 
 KEPT = 200
@@ -52,7 +52,7 @@ _LEGEND = ". passed, F failed, ~ flaky, A agent error, E environment error, - sk
 
 
 @dataclass(frozen=True, slots=True)
-class KeptTest:
+class RecordedTest:
     at: float
     """When it began, Unix time."""
     title: str
@@ -61,7 +61,7 @@ class KeptTest:
     """Scenario -> status, runs, passed, rate, cost_usd, latency_ms."""
 
 
-class Trend:
+class TrendRecorder:
     """Keeps a test when it is over."""
 
     def __init__(self, path: Path, lost: Callable[[str], object]) -> None:
@@ -99,7 +99,7 @@ def record_test(path: Path, selected: Selected, completed: Completed) -> None:
         conn.execute("DELETE FROM test_rows WHERE test NOT IN (SELECT id FROM tests)")
 
 
-def read_tests(path: Path, limit: int = SHOWN) -> list[KeptTest]:
+def read_tests(path: Path, limit: int = SHOWN) -> list[RecordedTest]:
     """Return the last tests, oldest first; none if none was kept. Raises CassetteCorrupt: a damaged database."""
     with translate_errors(path, _WORDS, writing=False):
         state = peek(path)
@@ -125,14 +125,14 @@ def read_tests(path: Path, limit: int = SHOWN) -> list[KeptTest]:
             return found
 
 
-def _build_test(path: Path, at: Any, title: Any, code: Any, rows: Sequence[Mapping[str, Any]]) -> KeptTest:  # noqa: ANN401 - what a file holds
+def _build_test(path: Path, at: Any, title: Any, code: Any, rows: Sequence[Mapping[str, Any]]) -> RecordedTest:  # noqa: ANN401 - what a file holds
     """Return a test that was read. Raises CassetteCorrupt: a value is none of its column's."""
     why = (
         ""
-        if is_event_type(title, "str") and is_event_type(code, "int")
+        if matches_annotation(title, "str") and matches_annotation(code, "int")
         else f"a test is called {title!r:.60} and ended with {code!r:.60}"
     )
-    if not is_event_type(at, "float") or not 0 <= at < LATEST:
+    if not matches_annotation(at, "float") or not 0 <= at < LATEST:
         why = f"a test began at {at!r:.60}"
     made: dict[str, Mapping[str, Any]] = {}
     try:
@@ -141,10 +141,10 @@ def _build_test(path: Path, at: Any, title: Any, code: Any, rows: Sequence[Mappi
         why = str(error)
     if why:
         raise CassetteCorrupt(f"The state database {path} is damaged: {why}.", hint=_REMOVE)
-    return KeptTest(at, title, code, made)
+    return RecordedTest(at, title, code, made)
 
 
-def trend_columns(tests: Sequence[KeptTest], names: AbstractSet[str]) -> list[dict[str, Any]]:
+def trend_columns(tests: Sequence[RecordedTest], names: AbstractSet[str]) -> list[dict[str, Any]]:
     """Return tests as the columns of a page: of these scenarios alone, and only tests that ran one of them."""
     return [
         {"at": test.at, "statuses": {name: row["status"] for name, row in test.rows.items() if name in names}}
@@ -153,7 +153,7 @@ def trend_columns(tests: Sequence[KeptTest], names: AbstractSet[str]) -> list[di
     ]
 
 
-def trend_lines(tests: Sequence[KeptTest], only: Callable[[str], bool] = lambda _name: True) -> list[str]:
+def format_trend(tests: Sequence[RecordedTest], only: Callable[[str], bool] = lambda _name: True) -> list[str]:
     """Return a table of tests, oldest first: a line for each scenario, those that got worse first."""
     names = list(dict.fromkeys(name for test in reversed(tests) for name in test.rows if only(name)))
     if not names:
@@ -166,7 +166,7 @@ def trend_lines(tests: Sequence[KeptTest], only: Callable[[str], bool] = lambda 
     return [head, *(f"  {text}" for text in align_rows(rows)), _LEGEND]
 
 
-def _summarize_scenario(name: str, tests: Sequence[KeptTest]) -> tuple[int, str, str]:
+def _summarize_scenario(name: str, tests: Sequence[RecordedTest]) -> tuple[int, str, str]:
     """Return how urgent a scenario is, its name, and what changed between the last two tests that ran it."""
     rows = [test.rows[name] for test in tests if name in test.rows]
     last, before = rows[-1], rows[-2] if len(rows) > 1 else None

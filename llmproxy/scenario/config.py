@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictStr, model_
 
 from llmproxy.did_you_mean import nearest_word
 from llmproxy.errors import SettingsError
-from llmproxy.report.event_handlers import HandlerLike, handlers_from
+from llmproxy.report.event_handlers import HandlerLike, to_handlers
 from llmproxy.report.events import Handler
 
 _VOICE = "is part of voice, which is not here: conversations are text."
@@ -173,7 +173,7 @@ class ScenarioConfig(BaseModel):
         known = ScenarioConfig.defaults
         ScenarioConfig.defaults = ConfigDefaults(
             proxy=known.proxy if proxy is None else proxy,
-            handlers=known.handlers if handlers is None else handlers_from(handlers),
+            handlers=known.handlers if handlers is None else to_handlers(handlers),
         )
 
     def merge(self, other: ScenarioConfig) -> ScenarioConfig:

@@ -26,7 +26,7 @@ class PageAnswer:
     more: Headers = ()
 
 
-def answer_headers(answer: PageAnswer) -> Headers:
+def build_headers(answer: PageAnswer) -> Headers:
     """Return the header fields of every answer of ours: nothing is kept, framed, sniffed or told to others."""
     return (
         ("content-type", answer.kind),
@@ -40,9 +40,9 @@ def answer_headers(answer: PageAnswer) -> Headers:
 
 
 def page_answer(start: dict[str, Any]) -> PageAnswer:
-    from llmproxy.ui.page import page_html  # late: it reads and hashes files
+    from llmproxy.ui.page import render_page  # late: it reads and hashes files
 
-    return PageAnswer(200, "text/html; charset=utf-8", page_html({"served": True, **start}, served=True).encode())
+    return PageAnswer(200, "text/html; charset=utf-8", render_page({"served": True, **start}, served=True).encode())
 
 
 def json_answer(status: int, value: object) -> PageAnswer:
@@ -55,14 +55,14 @@ def answer_question(ask: Ask, question: str, query: dict[str, str]) -> PageAnswe
     try:
         return json_answer(200, ask(question, query))
     except LLMProxyError as error:
-        return format_error(error)
+        return error_answer(error)
     except Exception as error:
         logger.debug("the viewer could not answer %s", question, exc_info=True)
         told = f"llmproxy: this cannot be shown: {type(error).__name__}: {str(error)[:300]}"
         return json_answer(500, {"error": {"code": "llmproxy_viewer", "message": told, "hint": _FAULT}})
 
 
-def format_error(error: LLMProxyError) -> PageAnswer:
+def error_answer(error: LLMProxyError) -> PageAnswer:
     told = {"code": error.code, "message": error.message, "hint": error.hint}
     status = 404 if isinstance(error, CassetteNotFound) else error.status
     return json_answer(status, {"error": told})

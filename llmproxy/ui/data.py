@@ -23,8 +23,8 @@ from llmproxy.protocol import AGENT
 from llmproxy.store_server import find_store_server, show_store
 from llmproxy.ui.recordings import rows
 from llmproxy.ui.recordings.calls import attach_results, body_to_json, call_to_json as told_call
-from llmproxy.ui.recordings.reading import Reader
-from llmproxy.ui.recordings.rows import WantedCalls
+from llmproxy.ui.recordings.reading import RecordingReader
+from llmproxy.ui.recordings.rows import CallFilter
 from llmproxy.ui.recordings.steps import read_steps as steps_of
 
 Json = Any
@@ -56,7 +56,7 @@ def answer_question(store: Reading, question: str, query: Query) -> Json:
     return QUESTIONS[question](store, query)
 
 
-def number(query: Query, name: str, default: int | None, most: int) -> int:
+def get_int(query: Query, name: str, default: int | None, most: int) -> int:
     """Return a whole number of a query. Raises BadQuestion."""
     text = query.get(name, "")
     if not text and default is not None:
@@ -66,24 +66,24 @@ def number(query: Query, name: str, default: int | None, most: int) -> int:
     return int(text)
 
 
-def read_wanted(query: Query) -> WantedCalls:
+def read_call_filter(query: Query) -> CallFilter:
     """Return which calls a query means. Raises BadQuestion."""
     if "cassette" not in query:
         raise BadQuestion("llmproxy: say which cassette: ?cassette=NAME.")
-    sample = number(query, "sample", 1, 999_999)
+    sample = get_int(query, "sample", 1, 999_999)
     find, model = (query.get(name, "")[:200] for name in ("find", "model"))
     ids = tuple(
-        number({"ids": each}, "ids", None, 1 << 62) for each in query.get("ids", "").split(",")[:STORY_CALLS] if each
+        get_int({"ids": each}, "ids", None, 1 << 62) for each in query.get("ids", "").split(",")[:STORY_CALLS] if each
     )
-    return WantedCalls(query["cassette"], sample, find, query.get("failed") == "1", model, ids)
+    return CallFilter(query["cassette"], sample, find, query.get("failed") == "1", model, ids)
 
 
 # --- the questions ---------------------------------------------------------------------------------------------------
 
 
-def cassettes_answer(store: Reading, _query: Query) -> Json:
+def answer_cassettes(store: Reading, _query: Query) -> Json:
     """Return every cassette and sample, whose child it is, and what was asked first."""
-    children, sums = children_of(store), rows.count_all(store)
+    children, sums = list_children(store), rows.summarize_cassettes(store)
     return {
         "store": store.path.name if find_store_server(store.path) is None else show_store(store.path),
         "cassettes": [
@@ -103,7 +103,7 @@ TOLD = 500
 NO_CHILD = {"fork": None, "parent": None}
 
 
-def children_of(store: Reading) -> dict[tuple[str, int], dict[str, str]]:
+def list_children(store: Reading) -> dict[tuple[str, int], dict[str, str]]:
     """Return of each recording that is a fork where it parted, and the name of its parent."""
     return {
         (each.cassette, each.sample): {
@@ -114,45 +114,45 @@ def children_of(store: Reading) -> dict[tuple[str, int], dict[str, str]]:
     }
 
 
-def calls_answer(store: Reading, query: Query) -> Json:
+def answer_calls(store: Reading, query: Query) -> Json:
     """Return a window of a recording's calls; ``sums=1`` adds what all come to, and what is drawn of each."""
-    which = read_wanted(query)
-    offset, limit = number(query, "offset", 0, 10**9), number(query, "limit", 200, rows.MOST)
+    which = read_call_filter(query)
+    offset, limit = get_int(query, "offset", 0, 10**9), get_int(query, "limit", 200, rows.MOST)
     found: dict[str, Json] = {"offset": offset, "rows": rows.read_window(store, which, offset, limit)}
     if query.get("sums") == "1":
-        found |= {"sums": rows.sums(store, which), "strip": rows.timeline_marks(store, which)}
+        found |= {"sums": rows.sum_up(store, which), "strip": rows.list_timeline_marks(store, which)}
     return found
 
 
-def place_answer(store: Reading, query: Query) -> Json:
+def answer_place(store: Reading, query: Query) -> Json:
     """Return a call's place in its recording's list, and its name in every store made of the same cassettes."""
-    row = _read_row(store, number(query, "id", None, 1 << 62))
-    which = replace(read_wanted({**query, "cassette": row.cassette}), sample=row.sample)
+    row = _read_row(store, get_int(query, "id", None, 1 << 62))
+    which = replace(read_call_filter({**query, "cassette": row.cassette}), sample=row.sample)
     return {
         "cassette": row.cassette,
         "sample": row.sample,
-        "place": rows.position_of(store, which, row.started_at, row.id),
+        "place": rows.count_rows_before(store, which, row.started_at, row.id),
         "recording": f"{row.key}#{row.occurrence}",
     }
 
 
-def list_steps(store: Reading, query: Query) -> Json:
+def answer_steps(store: Reading, query: Query) -> Json:
     """Return what was asked, done and answered, from the recording's beginning on."""
-    which = read_wanted(query)
+    which = read_call_filter(query)
     ids = [row["id"] for row in _select_agent_calls(rows.read_window(store, which, 0, rows.MOST))]
-    read: list[Interaction] = list(fit_limit((store.load(id_) for id_ in islice(ids, STORY_CALLS)), STORY_BYTES))
-    return {"steps": steps_of(read), "calls": len(read), "of": rows.count_wanted(store, which)}
+    read: list[Interaction] = list(limit_bytes((store.load(id_) for id_ in islice(ids, STORY_CALLS)), STORY_BYTES))
+    return {"steps": steps_of(read), "calls": len(read), "of": rows.count_calls(store, which)}
 
 
-def call_answer(store: Reading, query: Query) -> Json:
+def answer_call(store: Reading, query: Query) -> Json:
     """Return one call, opened: what is new in it, and what its tools answered."""
-    return open_call(store, number(query, "id", None, 1 << 62))
+    return open_call(store, get_int(query, "id", None, 1 << 62))
 
 
 def open_call(store: Reading, id_: int) -> dict[str, Json]:
     """Return a call in its place among those around it. Raises CassetteNotFound."""
     row = _read_row(store, id_)
-    reader = Reader()
+    reader = RecordingReader()
     for earlier in reversed(list(_list_neighbours(store, row, BEFORE, later=False))):
         reader.read(earlier)
     found = {id_: told_call(reader.read(store.load(id_)))}
@@ -161,19 +161,19 @@ def open_call(store: Reading, id_: int) -> dict[str, Json]:
     return found[id_]
 
 
-def bodies_answer(store: Reading, query: Query) -> Json:
+def answer_bodies(store: Reading, query: Query) -> Json:
     """Return both bodies of a call, byte for byte: text, or base64."""
-    found = store.load(number(query, "id", None, 1 << 62))
+    found = store.load(get_int(query, "id", None, 1 << 62))
     return {"request": body_to_json(found.request.body), "response": body_to_json(found.response.body)}
 
 
 QUESTIONS: Mapping[str, Callable[[Reading, Query], Json]] = {
-    "cassettes": cassettes_answer,
-    "calls": calls_answer,
-    "place": place_answer,
-    "steps": list_steps,
-    "call": call_answer,
-    "bodies": bodies_answer,
+    "cassettes": answer_cassettes,
+    "calls": answer_calls,
+    "place": answer_place,
+    "steps": answer_steps,
+    "call": answer_call,
+    "bodies": answer_bodies,
 }
 
 
@@ -185,7 +185,7 @@ def _select_agent_calls(listed: list[dict[str, Json]]) -> list[dict[str, Json]]:
     return [row for row in listed if row["party"] == AGENT] or listed
 
 
-def fit_limit(found: Iterable[Interaction], most: int) -> Iterator[Interaction]:
+def limit_bytes(found: Iterable[Interaction], most: int) -> Iterator[Interaction]:
     """Yield interactions until their bodies are too much to be read at once; the first one whatever its size."""
     left = most
     for each in found:
@@ -214,4 +214,4 @@ def _list_neighbours(store: Reading, row: RowSummary, count: int, *, later: bool
     )
     place = (to_sql(row.cassette), row.sample, to_sql(row.party), row.started_at, row.id)
     found = store.rows(sql, (*place, count))
-    yield from fit_limit((store.load(id_) for (id_,) in found), AROUND_BYTES)
+    yield from limit_bytes((store.load(id_) for (id_,) in found), AROUND_BYTES)

@@ -21,11 +21,11 @@ from llmproxy.core.store.reading import CassetteInfo, Reading
 from llmproxy.core.store.rows import describe
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.protocol import AGENT
-from llmproxy.ui.data import NO_CHILD, STORY_BYTES, STORY_CALLS, children_of, fit_limit
+from llmproxy.ui.data import NO_CHILD, STORY_BYTES, STORY_CALLS, limit_bytes, list_children
 from llmproxy.ui.recordings import rows
-from llmproxy.ui.recordings.calls import attach_results, body_to_json, call_to_json, text_delta, text_of
-from llmproxy.ui.recordings.reading import PlacedExchange, Reader
-from llmproxy.ui.recordings.rows import WantedCalls
+from llmproxy.ui.recordings.calls import attach_results, body_to_json, call_to_json, compute_text_delta, decode_text
+from llmproxy.ui.recordings.reading import PlacedExchange, RecordingReader
+from llmproxy.ui.recordings.rows import CallFilter
 from llmproxy.ui.recordings.steps import read_steps
 
 MARK = "llmproxy recording"
@@ -36,18 +36,18 @@ _ONE = 2
 """Calls of the largest size that a page with a limit has room for."""
 
 
-def recording(store: Reading, wanted: Sequence[CassetteInfo], title: str, most: int | None = None) -> dict[str, Any]:
+def page_data(store: Reading, wanted: Sequence[CassetteInfo], title: str, most: int | None = None) -> dict[str, Any]:
     """Return cassettes as a page's data; above `most` bytes the last, and huge calls, are left out and counted."""
     maker = PageDataBuilder(most=most)
-    children, sums = children_of(store), rows.count_all(store)
+    children, sums = list_children(store), rows.summarize_cassettes(store)
     cassettes = []
     for info in wanted:
-        found = list(maker.take(store, info))
-        which = WantedCalls(info.name, info.sample)
+        found = list(maker.add_cassette(store, info))
+        which = CallFilter(info.name, info.sample)
         taken = {each.id for each in found}
         own = [each for each in found if each.party == AGENT] or found
-        told = list(fit_limit(islice(own, STORY_CALLS), STORY_BYTES))
-        listed = list(map(_call_row, found))
+        told = list(limit_bytes(islice(own, STORY_CALLS), STORY_BYTES))
+        listed = list(map(_build_call_row, found))
         cassettes.append(
             {
                 **asdict(info),
@@ -57,16 +57,16 @@ def recording(store: Reading, wanted: Sequence[CassetteInfo], title: str, most: 
                 "asked": listed[0]["asked"] if listed else "",
                 "rows": listed,
                 "left": info.live - len(found),
-                "sums": rows.sums(store, which),
-                "strip": [each for each in rows.timeline_marks(store, which) if each[0] in taken],
+                "sums": rows.sum_up(store, which),
+                "strip": [each for each in rows.list_timeline_marks(store, which) if each[0] in taken],
                 "steps": {"steps": read_steps(told), "calls": len(told), "of": info.live},
             }
         )
     start = f"#/c/{quote(canonical_name(f'{wanted[0].name}~{wanted[0].sample}'), safe='')}" if len(wanted) == 1 else ""
-    return {"kind": MARK, "title": title, "start": start, "cassettes": cassettes, **maker.data()}
+    return {"kind": MARK, "title": title, "start": start, "cassettes": cassettes, **maker.build_data()}
 
 
-def _call_row(interaction: Interaction) -> dict[str, Any]:
+def _build_call_row(interaction: Interaction) -> dict[str, Any]:
     """Return a call's row with the file's texts: those of the store name what has a stand-in here."""
     i, chunks = interaction, interaction.response.chunks
     asked, answered, cost = describe(i)
@@ -88,7 +88,7 @@ class _ValuePool:
     size: int = 0
     """Characters of all of them."""
 
-    def put(self, value: Any) -> int:  # noqa: ANN401 - plain values
+    def add(self, value: Any) -> int:  # noqa: ANN401 - plain values
         name = json.dumps(value)
         if name not in self.numbers:
             self.numbers[name] = len(self.values)
@@ -110,46 +110,46 @@ class PageDataBuilder:
     size: int = 0
     """Characters of calls and bodies."""
 
-    def take(self, store: Reading, info: CassetteInfo) -> Iterator[Interaction]:
+    def add_cassette(self, store: Reading, info: CassetteInfo) -> Iterator[Interaction]:
         """Take one cassette and sample's calls, giving those there was room for, each party's conversations apart."""
-        readers: dict[str, Reader] = {}
+        readers: dict[str, RecordingReader] = {}
         for each in store.interactions(info.name, info.sample):
-            if self.most is not None and self.full(self.most):
+            if self.most is not None and self.is_full(self.most):
                 return
             if self.most is None or _count_bytes(each) <= self.most // _ONE:
                 taken = without_names(each)
-                self._add_call(readers.setdefault(taken.party, Reader()).read(taken))
+                self._add_call(readers.setdefault(taken.party, RecordingReader()).read(taken))
                 yield taken
 
-    def full(self, most: int) -> bool:
+    def is_full(self, most: int) -> bool:
         """Return whether nothing more shall be taken."""
         return self.size + self.messages.size + self.tools.size >= most
 
     def _add_call(self, told: PlacedExchange) -> None:
         made = call_to_json(told)
-        made |= {"messages": list(map(self.messages.put, made["messages"])), "tools": self.tools.put(made["tools"])}
+        made |= {"messages": list(map(self.messages.add, made["messages"])), "tools": self.tools.add(made["tools"])}
         interaction = told.exchange.interaction
         self.calls[made["id"]] = made
         attach_results(self.calls, told.results)
-        found = {"request": self._request_data(told), "response": body_to_json(interaction.response.body)}
+        found = {"request": self._build_request(told), "response": body_to_json(interaction.response.body)}
         self.bodies[made["id"]] = found
         if self.most is not None:
             self.size += len(json.dumps(made)) + len(json.dumps(found))
 
-    def _request_data(self, told: PlacedExchange) -> dict[str, Any]:
+    def _build_request(self, told: PlacedExchange) -> dict[str, Any]:
         interaction, previous = told.exchange.interaction, told.previous
-        text = text_of(interaction.request.body)
-        base = None if previous is None else text_of(previous.interaction.request.body)
+        text = decode_text(interaction.request.body)
+        base = None if previous is None else decode_text(previous.interaction.request.body)
         of = previous.interaction.id if previous else None
         depth = self.depth.get(of or 0, 0) + 1
         if text is None or base is None or of is None or depth > _DEEPEST:
             return body_to_json(interaction.request.body)
-        made = text_delta((of, base), text)
+        made = compute_text_delta((of, base), text)
         if "of" in made:
             self.depth[interaction.id or 0] = depth
         return made
 
-    def data(self) -> dict[str, Any]:
+    def build_data(self) -> dict[str, Any]:
         return {
             "calls": self.calls,
             "bodies": self.bodies,

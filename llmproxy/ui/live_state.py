@@ -36,7 +36,7 @@ class LiveState:
     open: list[dict[str, Json]]
 
 
-def live_snapshot(engine: Engine, watch: CallLog, opened: Iterable[Exchange], after: int) -> LiveState:
+def take_snapshot(engine: Engine, watch: CallLog, opened: Iterable[Exchange], after: int) -> LiveState:
     """Take what happened after the `after`-th call."""
     sessions = [
         {
@@ -53,12 +53,7 @@ def live_snapshot(engine: Engine, watch: CallLog, opened: Iterable[Exchange], af
         for each in engine.sessions.walks.values()
     ]
     waiting = [
-        {
-            "at": each.progress.started_at,
-            "party": each.party,
-            "operation": each.operation,
-            "model": each.identity.model,
-        }
+        {"at": each.progress.started_at, "party": each.party, "operation": each.operation, "model": each.identity.model}
         for each in opened
     ]
     return LiveState(
@@ -72,13 +67,13 @@ def live_snapshot(engine: Engine, watch: CallLog, opened: Iterable[Exchange], af
     )
 
 
-def plain_state(seen: LiveState) -> dict[str, Json]:
+def state_to_json(seen: LiveState) -> dict[str, Json]:
     return {
         "now": seen.now,
         "mode": seen.mode,
         "store": seen.store,
         "count": seen.count,
-        "rows": [_call_row(number, each) for number, each in seen.rows],
+        "rows": [_call_to_row(number, each) for number, each in seen.rows],
         "sessions": seen.sessions,
         "open": seen.open,
     }
@@ -104,7 +99,7 @@ def find_miss(misses: Sequence[JournaledMiss], at: float, session: str, key: str
     }
 
 
-def what(call: Call) -> str:
+def classify(call: Call) -> str:
     """Return what happened in one word: hit, bound, carried, miss, recorded, passed, fault, refused."""
     if call.fault:
         return "fault"
@@ -115,9 +110,9 @@ def what(call: Call) -> str:
     return "bound" if call.bound and call.decision is Decision.REPLAY else _WORDS[call.decision]
 
 
-def _call_row(number: int, o: Call) -> dict[str, Json]:
+def _call_to_row(number: int, o: Call) -> dict[str, Json]:
     return {
-        "n": number, "at": o.at, "what": what(o), "session": o.session, "party": o.party, "provider": o.provider,
+        "n": number, "at": o.at, "what": classify(o), "session": o.session, "party": o.party, "provider": o.provider,
         "model": o.model, "operation": o.operation or f"{o.method} {o.target}", "channel": o.channel.value,
         "status": o.status, "ms": o.ms, "first": o.first_ms, "in": o.input, "out": o.output,
         "cost": None if o.cost is None else float(o.cost), "id": o.interaction, "nearest": o.nearest, "key": o.key,

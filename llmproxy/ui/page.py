@@ -26,16 +26,16 @@ UNSEEN = re.compile(
 _NO_SCRIPT = "This page is put together by its own script, which asks nobody. Here scripts are switched off."
 
 
-def page_html(data: dict[str, Any], title: str = "llmproxy", plain: str = "", *, served: bool = False) -> str:
+def render_page(data: dict[str, Any], title: str = "llmproxy", plain: str = "", *, served: bool = False) -> str:
     """Return the page with its data; `plain` shows where no script may run, `served` lets it ask its server."""
-    style, code = read_static("style.css"), page_scripts()
+    style, code = read_static("style.css"), list_page_scripts()
     text = (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{content_security_policy(style, code, served=served)}">'
+        f'<meta http-equiv="Content-Security-Policy" content="{build_security_policy(style, code, served=served)}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="referrer" '
         'content="no-referrer"><meta name="generator" content="llmproxy">'
-        f"<title>{escape(visible(title))}</title>\n<style>{style}</style></head>\n"
-        f'<body><div id="app"></div>\n<noscript><p>{_NO_SCRIPT}</p><pre>{escape(visible(plain))}</pre></noscript>\n'
+        f"<title>{escape(to_visible(title))}</title>\n<style>{style}</style></head>\n"
+        f'<body><div id="app"></div>\n<noscript><p>{_NO_SCRIPT}</p><pre>{escape(to_visible(plain))}</pre></noscript>\n'
         f'<script type="application/json" id="data">{escape_for_html(data)}</script>\n'
     )
     return text + "".join(f"<script>{each}</script>\n" for each in code) + "</body></html>\n"
@@ -46,18 +46,18 @@ def is_page_cookie(path: Path) -> bool:
         return b'<meta name="generator" content="llmproxy">' in file.read(20_000)
 
 
-def content_security_policy(style: str, code: list[str], *, served: bool) -> str:
+def build_security_policy(style: str, code: list[str], *, served: bool) -> str:
     """Return the Content-Security-Policy of the page."""
-    named = " ".join(_csp_digest(each) for each in code)
+    named = " ".join(_digest_for_csp(each) for each in code)
     asks = "; connect-src 'self'" if served else ""
     return (
-        f"default-src 'none'; script-src {named}; style-src {_csp_digest(style)}; img-src data:; media-src data:"
+        f"default-src 'none'; script-src {named}; style-src {_digest_for_csp(style)}; img-src data:; media-src data:"
         f"{asks}; base-uri 'none'; form-action 'none'"
     )
 
 
 @lru_cache(64)
-def _csp_digest(text: str) -> str:
+def _digest_for_csp(text: str) -> str:
     return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
 
 
@@ -65,10 +65,10 @@ def escape_for_html(value: object) -> str:
     """Return JSON that can stand in a script element: no markup in it, and nothing that a terminal would obey."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     text = text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-    return visible(text)
+    return to_visible(text)
 
 
-def visible(text: str) -> str:
+def to_visible(text: str) -> str:
     """Return a text with what does not show written as its number, as JSON writes it."""
     return UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
@@ -92,15 +92,15 @@ START = (
 )
 
 
-def page_scripts() -> list[str]:
+def list_page_scripts() -> list[str]:
     """Return the scripts of the page, in order: what defines modules, the modules, and what starts the first one."""
-    return [START, *(page_script(name) for name in _list_needed(MAIN)), f'use("{MAIN}");']
+    return [START, *(read_page_script(name) for name in _list_imports(MAIN)), f'use("{MAIN}");']
 
 
-def page_script(name: str) -> str:
+def read_page_script(name: str) -> str:
     """Return a module as a script, its first line first, without characters that a terminal obeys."""
     body = _CONTROL.sub(
-        lambda found: f"\\x{ord(found[0]):02x}", _module_body(name)
+        lambda found: f"\\x{ord(found[0]):02x}", _convert_module(name)
     )  # one in a minified string stays what it was
     return f'modules["{name}"] = function (exports, use) {{ {body}\n}};\n//# sourceURL=llmproxy/ui/static/{name}\n'
 
@@ -111,7 +111,7 @@ def read_static(name: str) -> str:
     return files("llmproxy").joinpath("ui", "static", name).read_text("utf-8")
 
 
-def _list_needed(name: str, seen: dict[str, None] | None = None) -> Iterator[str]:
+def _list_imports(name: str, seen: dict[str, None] | None = None) -> Iterator[str]:
     """Yield a module and those that it imports, each once."""
     seen = {} if seen is None else seen
     if name in seen:
@@ -119,11 +119,11 @@ def _list_needed(name: str, seen: dict[str, None] | None = None) -> Iterator[str
     seen[name] = None
     text = read_static(name)
     for match in [*_IMPORT.finditer(text), *_DEFAULT.finditer(text), *_BARE.finditer(text)]:
-        yield from _list_needed(_path(name, match[match.lastindex or 1]), seen)
+        yield from _list_imports(_resolve_import(name, match[match.lastindex or 1]), seen)
     yield name
 
 
-def _path(importer: str, named: str) -> str:
+def _resolve_import(importer: str, named: str) -> str:
     """Return the path in `static/` that an import means."""
     if named in VENDORED:
         return VENDORED[named]
@@ -132,13 +132,15 @@ def _path(importer: str, named: str) -> str:
     return f"{folder}/{path}" if folder else path
 
 
-def _module_body(name: str) -> str:
+def _convert_module(name: str) -> str:
     text = read_static(name)
     if "module" in text[:300] and "define.amd" in text[:300]:  # UMD: with `exports` and `module` it fills these
         return f"const module = {{ exports }};{text}"
-    text = _IMPORT.sub(lambda found: f'const {{{_rename_imports(found[1])}}} = use("{_path(name, found[2])}");', text)
-    text = _DEFAULT.sub(lambda found: f'const {found[1]} = use("{_path(name, found[2])}").default;', text)
-    text = _BARE.sub(lambda found: f'use("{_path(name, found[1])}");', text)
+    text = _IMPORT.sub(
+        lambda found: f'const {{{_rename_imports(found[1])}}} = use("{_resolve_import(name, found[2])}");', text
+    )
+    text = _DEFAULT.sub(lambda found: f'const {found[1]} = use("{_resolve_import(name, found[2])}").default;', text)
+    text = _BARE.sub(lambda found: f'use("{_resolve_import(name, found[1])}");', text)
     declared = _DECLARED.findall(text)
     text = _EXPORTED_DEFAULT.sub("exports.default = ", _DECLARED.sub("", text))
     text = _LISTED.sub(lambda found: _assign_exports(found[1]), text)

@@ -26,7 +26,7 @@ from llmproxy.errors import CassetteNotFound, LLMProxyError
 from llmproxy.protocol import UI_PREFIX
 from llmproxy.store_server import show_store
 from llmproxy.ui import data, live_state
-from llmproxy.ui.answers import PageAnswer, answer_question, format_error, json_answer, page_answer, redirect_to_page
+from llmproxy.ui.answers import PageAnswer, answer_question, error_answer, json_answer, page_answer, redirect_to_page
 
 _DATA = UI_PREFIX + "data/"
 _NOTHING: dict[str, Any] = {"cassettes": []}
@@ -47,50 +47,50 @@ class Viewer:
     """Answers what the last test in this folder told, or tells."""
     _thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "llmproxy-viewer"))
 
-    def ask(self, asked: ControlRequest) -> Future[PageAnswer]:
+    def answer_request(self, asked: ControlRequest) -> Future[PageAnswer]:
         """Answer a request, soon. Call it where the engine lives."""
         path = urlsplit(asked.target).path
         if path == "/":
-            return _wrap_answer(redirect_to_page())
+            return _to_future(redirect_to_page())
         refusing = refusal(asked, self.token, self.page_token)
         if asked.method not in ("GET", "HEAD"):
-            return _wrap_answer(json_answer(405, _error("llmproxy_method", "llmproxy: the viewer is for reading.")))
+            return _to_future(json_answer(405, _error_json("llmproxy_method", "llmproxy: the viewer is for reading.")))
         if path in (UI_PREFIX, UI_PREFIX.rstrip("/")):
-            return _wrap_answer(self._page_answer(asked, refusing))
+            return _to_future(self._answer_page(asked, refusing))
         if refusing is not None:
-            return _wrap_answer(format_error(refusing))
+            return _to_future(error_answer(refusing))
         if not path.startswith(_DATA):
-            return _wrap_answer(json_answer(404, _error("llmproxy_not_found", "llmproxy: there is nothing here.")))
+            return _to_future(json_answer(404, _error_json("llmproxy_not_found", "llmproxy: there is nothing here.")))
         question, query = (
             path.removeprefix(_DATA),
             dict(parse_qsl(urlsplit(asked.target).query, keep_blank_values=True)),
         )
         try:
-            asker = self._answer_for(question, query)
+            asker = self._choose_answerer(question, query)
         except LLMProxyError as error:
-            return _wrap_answer(format_error(error))
+            return _to_future(error_answer(error))
         return self._thread.submit(answer_question, asker, question, query)
 
     def close(self) -> None:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    def _page_answer(self, asked: ControlRequest, refusing: LLMProxyError | None) -> PageAnswer:
+    def _answer_page(self, asked: ControlRequest, refusing: LLMProxyError | None) -> PageAnswer:
         """Return the page; its token only to whom may ask without one, and never to a script."""
         opens = header(asked.headers, "sec-fetch-dest") in (None, "document")
-        typed = refusal(_describe_no_page(asked), self.token)
+        typed = refusal(_to_typed_navigation(asked), self.token)
         if (refusing is not None and not opens) or (typed is not None and asked.loopback):
-            return format_error(refusing or typed or Forbidden("llmproxy: not for you."))
+            return error_answer(refusing or typed or Forbidden("llmproxy: not for you."))
         given = self.page_token if opens and typed is None else ""
         store = self.engine.config.shown or show_store(self.engine.config.store)
         start = {"live": True, "tests": self.tests is not None, "start": "#/live", "token": given}
         return page_answer({**start, "store": store, "store_words": store_words(store)})
 
-    def _answer_for(self, question: str, query: Mapping[str, str]) -> Callable[[str, dict[str, str]], Any]:
+    def _choose_answerer(self, question: str, query: Mapping[str, str]) -> Callable[[str, dict[str, str]], Any]:
         """Return what answers a question; what it needs of the engine is taken now."""
         engine, path = self.engine, self.engine.config.store
         if question == "live":
-            seen = live_state.live_snapshot(engine, self.watch, self.opened(), data.number(query, "after", 0, 1 << 53))
-            return lambda *_: live_state.plain_state(seen)
+            seen = live_state.take_snapshot(engine, self.watch, self.opened(), data.get_int(query, "after", 0, 1 << 53))
+            return lambda *_: live_state.state_to_json(seen)
         if question == "miss":
             misses, all_of_them = engine.journal.list_misses(), suggest_command("why", path)
             return lambda *_: _find_miss(misses, query, all_of_them)
@@ -101,7 +101,7 @@ class Viewer:
 
 def _answer_question(path: Path, question: str, query: dict[str, str]) -> Any:  # noqa: ANN401 - plain values
     if question == "cassettes":
-        return _with_store(
+        return _use_store(
             path,
             lambda store: data.answer_question(store, question, query) if store else {"store": path.name, **_NOTHING},
         )
@@ -120,7 +120,7 @@ def _find_miss(misses: Any, query: Mapping[str, str], all_of_them: str) -> Any: 
     return found
 
 
-def _with_store(path: Path, use: Callable[[Store | None], Any]) -> Any:  # noqa: ANN401 - plain values
+def _use_store(path: Path, use: Callable[[Store | None], Any]) -> Any:  # noqa: ANN401 - plain values
     try:
         store = open_store(path, writable=False, now=lambda: 0.0)
     except CassetteNotFound:
@@ -129,18 +129,18 @@ def _with_store(path: Path, use: Callable[[Store | None], Any]) -> Any:  # noqa:
         return use(store)
 
 
-def _describe_no_page(asked: ControlRequest) -> ControlRequest:
+def _to_typed_navigation(asked: ControlRequest) -> ControlRequest:
     """Return a navigation as if it were typed: a link of our own page leads to the page as well."""
     names = ("sec-fetch-site", "origin") if header(asked.headers, "sec-fetch-site") == "same-origin" else ()
     headers = tuple((name, value) for name, value in asked.headers if name.lower() not in names)
     return ControlRequest(asked.method, asked.target, headers, b"", asked.loopback, asked.guard, asked.scheme)
 
 
-def _error(code: str, message: str) -> dict[str, Any]:
+def _error_json(code: str, message: str) -> dict[str, Any]:
     return {"error": {"code": code, "message": message, "hint": UI_PREFIX}}
 
 
-def _wrap_answer(answer: PageAnswer) -> Future[PageAnswer]:
+def _to_future(answer: PageAnswer) -> Future[PageAnswer]:
     made: Future[PageAnswer] = Future()
     made.set_result(answer)
     return made

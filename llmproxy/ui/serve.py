@@ -23,9 +23,9 @@ from llmproxy.ui.answers import (
     Ask,
     Headers,
     PageAnswer,
-    answer_headers,
     answer_question,
-    format_error,
+    build_headers,
+    error_answer,
     json_answer,
     page_answer,
     redirect_to_page,
@@ -39,7 +39,7 @@ Put = Callable[[dict[str, str]], Any]
 """What the page wrote to plain values; raises LLMProxyError."""
 
 
-def respond_to(
+def respond_to_request(
     method: str,
     target: str,
     headers: Headers,
@@ -58,7 +58,7 @@ def respond_to(
     try:
         Guard().check(SeenHead(headers))
     except RefusedError as error:
-        return format_error(error)
+        return error_answer(error)
     writes = put is not None and path == UI_PREFIX + _LABEL and method == "POST"
     if method not in ("GET", "HEAD") and not writes:
         return json_answer(
@@ -77,12 +77,12 @@ def respond_to(
         hint = "Open the address that `llmproxy ui` printed, whole."
         return json_answer(403, {"error": {"code": "llmproxy_forbidden", "message": told, "hint": hint}})
     if put is not None and writes:
-        return _put_answer(put, body)
+        return _answer_put(put, body)
     query = dict(parse_qsl(asked, keep_blank_values=True))
     return answer_question(ask, path.removeprefix(UI_PREFIX + _DATA), query)
 
 
-def _put_answer(put: Put, body: bytes) -> PageAnswer:
+def _answer_put(put: Put, body: bytes) -> PageAnswer:
     said = parse_json(body)
     if not isinstance(said, dict) or not all(isinstance(each, str) for each in said.values()):
         told = "llmproxy: what the page sent is no JSON object of texts."
@@ -90,10 +90,10 @@ def _put_answer(put: Put, body: bytes) -> PageAnswer:
     try:
         return json_answer(200, put(said))
     except LLMProxyError as error:
-        return format_error(error)
+        return error_answer(error)
 
 
-def _content_length(said: str) -> int | None:
+def _parse_content_length(said: str) -> int | None:
     """Return a length that is taken; of thousands of digits, Python reads none."""
     plain = said.isascii() and said.isdecimal() and len(said) <= len(str(_MOST))
     return int(said) if plain and int(said) <= _MOST else None
@@ -108,14 +108,14 @@ def make_server(port: int, token: str, ask: Ask, start: dict[str, Any], put: Put
 
         def do_GET(self) -> None:
             headers = tuple(self.headers.items())
-            length, body = _content_length(self.headers.get("content-length", "")), b""
+            length, body = _parse_content_length(self.headers.get("content-length", "")), b""
             if self.command == "POST" and length is not None:
                 body = self.rfile.read(length)
             elif self.command not in ("GET", "HEAD"):
                 self.close_connection = True  # its body is not read
-            answer = respond_to(self.command, self.path, headers, token, ask, start, put, body)
+            answer = respond_to_request(self.command, self.path, headers, token, ask, start, put, body)
             self.send_response_only(answer.status)
-            for name, value in (*answer_headers(answer), ("content-length", str(len(answer.body)))):
+            for name, value in (*build_headers(answer), ("content-length", str(len(answer.body)))):
                 self.send_header(name, value)
             self.end_headers()
             if self.command != "HEAD":

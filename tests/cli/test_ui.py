@@ -12,7 +12,7 @@ from llmproxy.core.cassettes.formats.vcr import write
 from llmproxy.core.cassettes.stand_ins import release_all
 from llmproxy.report import html
 from llmproxy.report.events import Selected
-from llmproxy.report.report_kinds import report_handler
+from llmproxy.report.report_kinds import make_report_handler
 from tests.report import samples as report_samples
 from tests.support.chats import chat, fill, run
 from tests.ui import samples
@@ -38,7 +38,7 @@ def test_a_store_a_cassette_and_a_file_are_told_apart(tmp_path: Path, monkeypatc
 def test_what_tests_left_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a folder where only tests ran: their report, with their store; beside a store of calls that one, with the tests."""
     monkeypatch.chdir(tmp_path)
-    writer = report_handler(f"jsonl={LAST_REPORT}")
+    writer = make_report_handler(f"jsonl={LAST_REPORT}")
     writer.handle(Selected(title="tasks", scenarios=1, runs=1))
     writer.close()
     with open_view_target(None, None) as seen:
@@ -61,7 +61,11 @@ def test_what_tests_left_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("report.html", html.report_page(report_samples.story()), "is the viewer itself, with its report inside"),
+        (
+            "report.html",
+            html.render_report(report_samples.story()),
+            "is the viewer itself, with its report inside",
+        ),
         ("report.xml", "<testsuites/>", "says too little to look at"),
         ("report.json", '{"format": 2, "exit_code": 0, "scenarios": []}', "a report of format 2; this version reads 1"),
     ],

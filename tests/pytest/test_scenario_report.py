@@ -97,9 +97,9 @@ def story(*statuses: Status, **finished: Any) -> RunTree:  # noqa: ANN401
     for number, status in enumerate(statuses, 1):
         who: dict[str, Any] = {"run_id": f"r{number}", "scenario": "refund"}
         more: dict[str, Any] = {"rerun": 'pytest "t.py::test_it"', "criteria": ["is polite"]}
-        made.add(Started(**who, name="refund", sample=number, runs=len(statuses), **more))
-        made.add(Message(run_id=who["run_id"], message={"role": "user", "content": f"hi {number}"}))
-        made.add(Finished(**who, status=status, **finished))
+        made.add_event(Started(**who, name="refund", sample=number, runs=len(statuses), **more))
+        made.add_event(Message(run_id=who["run_id"], message={"role": "user", "content": f"hi {number}"}))
+        made.add_event(Finished(**who, status=status, **finished))
     return made
 
 

@@ -119,7 +119,7 @@ def story(given: Iterable[Event] = ()) -> RunTree:
     """Return what comes of these events, or of all of the sample."""
     told = RunTree()
     for event in given or events():
-        told.add(event)
+        told.add_event(event)
     return told
 
 

@@ -12,10 +12,10 @@ from llmproxy.calls import Call, Totals, find_doubts
 from llmproxy.client.reports import Report, format_counts
 from llmproxy.protocol import Decision
 from llmproxy.report import html, json_report, junit
-from llmproxy.report.console import summary_lines
+from llmproxy.report.console import format_totals
 from llmproxy.report.events import Finished, Started, Status
 from llmproxy.report.formatting import describe_replay
-from llmproxy.report.live_line import describe_steps, request_line
+from llmproxy.report.live_line import describe_steps, format_request_line
 from llmproxy.report.run_console import ScenarioConsole, SuiteConsole
 from llmproxy.ui.live_state import what
 from tests.report import samples
@@ -50,7 +50,7 @@ def test_console_junit_json_and_html_say_it() -> None:
     """The same words in all of them, and numbers for programs in JSON."""
     story, words = samples.story((STARTED, BOUND)), "replayed, 3 bound: cwd, date"
     assert words in html.report_page(story)
-    assert words in junit.junit_xml(story).decode()
+    assert words in junit.render_junit(story).decode()
     run = json.loads(json_report.to_json_text(story))["scenarios"][0]["runs"][0]
     assert (run["finished"]["bound"], run["finished"]["bound_names"]) == (3, ["cwd", "date"])
     out = io.StringIO()
@@ -71,12 +71,12 @@ def test_a_scenario_says_it_when_it_ends() -> None:
 def test_lines_of_calls_summaries_and_the_viewer_say_what_is_carried() -> None:
     """A word of its own in the line, the names of the changes in the sum, and a doubt where a proof is asked for."""
     call = Call(Decision.REPLAY, status=200, bound=("date",), carried=("system-3f2a",), cost=Decimal("0.1"))
-    assert "CARRIED" in request_line(call, colour=False, zone=None, room=None)
+    assert "CARRIED" in format_request_line(call, colour=False, zone=None, room=None)
     assert "system-3f2a" in "\n".join(describe_steps(call))
-    assert what(call) == "carried"
+    assert classify(call) == "carried"
     totals = Totals()
     totals.add(call)
     said = "1 hit (1 bound: date; 1 carried under system-3f2a)"
-    assert summary_lines(totals, 0)[0].startswith(said)
+    assert format_totals(totals, 0)[0].startswith(said)
     assert format_counts(Report.from_json({**totals.to_json(), "name": "x"})).startswith(said)
     assert "1 hit was carried under system-3f2a" in find_doubts(totals, 0, used=True, fail_on_miss=False, strict=True)

@@ -68,12 +68,12 @@ def test_one_edit_in_several_cassettes_is_one_change() -> None:
         (edit.name, 3, ("refund", "vip")),
         (tool.name, 1, ("vip",)),
     }
-    told = "\n".join(found.lines())
+    told = "\n".join(found.format_lines())
     assert "2 changes in 4 of 16 calls, 3 of 4 cassettes" in told
     assert 'system prompt: "Be brief." -> "Be brief and kind."   3 calls  refund vip' in told
     assert "question" in told
     assert "with recorded answers: 1 test passes as before, 2 with carried answers, 1 fail" in told
-    assert found.any
+    assert found.has_changes
 
 
 def test_a_call_that_is_no_longer_made_is_a_change() -> None:
@@ -95,9 +95,9 @@ def test_a_call_that_is_no_longer_made_is_a_change() -> None:
 
 def test_nothing_changed_is_said_in_one_line() -> None:
     """Nothing to review, nothing to pay."""
-    assert list(total(trial("plain", passed=None)).lines()) == ["no change in 4 calls, 1 cassette"]
-    assert "1 test passes as before" in [*total(trial("plain")).lines()][1]
-    assert not total(trial("plain")).any
+    assert list(total(trial("plain", passed=None)).format_lines()) == ["no change in 4 calls, 1 cassette"]
+    assert "1 test passes as before" in [*total(trial("plain")).format_lines()][1]
+    assert not total(trial("plain")).has_changes
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_the_bill_counts_what_is_known_and_says_what_is_not(
 def test_a_table_for_a_pull_request_holds_every_change() -> None:
     """Texts cannot break out of their cells."""
     edit = change("a|b", "c")
-    rows = list(total(trial("refund", call(1, edit)), trial("new", call(None, why=Reason.NO_PLACE))).markdown())
+    rows = list(total(trial("refund", call(1, edit)), trial("new", call(None, why=Reason.NO_PLACE))).to_markdown())
     assert rows[0] == "**1 change in 1 of 8 calls, 1 of 2 cassettes**"
     assert f'| `{edit.name}` | system prompt: "a\\|b" -> "c" | 1 | refund |' in rows
     assert any(row.startswith("| `new` | chat.completions without a recorded counterpart | 1 | new |") for row in rows)
@@ -135,5 +135,5 @@ def test_a_table_for_a_pull_request_holds_every_change() -> None:
 def test_what_is_accepted_is_no_change_any_more() -> None:
     """Calls that are carried under accepted changes are counted, and neither listed nor paid for."""
     found = total(trial("refund", call(1, change())._replace(pending=())))
-    assert next(found.lines()) == "no change in 4 calls, 1 cassette; 1 carried under accepted changes"
-    assert (found.any, found.groups, found.bill) == (False, [], None)
+    assert next(found.format_lines()) == "no change in 4 calls, 1 cassette; 1 carried under accepted changes"
+    assert (found.has_changes, found.groups, found.bill) == (False, [], None)

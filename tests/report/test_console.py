@@ -14,8 +14,8 @@ import pytest
 from llmproxy.calls import Call, Totals, Use
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.protocol import Decision, Mode
-from llmproxy.report.console import Console, ProxyStarted, Reporter, summary_lines, terminal_room, wants_colour
-from llmproxy.report.live_line import request_line
+from llmproxy.report.console import Console, ProxyStarted, Reporter, find_width, format_totals, wants_colour
+from llmproxy.report.live_line import format_request_line
 
 ASKED = partial(
     Call, method="POST", target="/v1/chat/completions", provider="openai", operation="chat.completions",
@@ -46,8 +46,8 @@ def test_a_pipe_gets_no_colour_and_a_terminal_may_refuse(tmp_path: Path) -> None
     assert not wants_colour(Terminal(), {"NO_COLOR": "1"})
     assert not wants_colour(Terminal(), {"TERM": "dumb"})
     with (tmp_path / "out").open("w") as stream:
-        assert terminal_room(stream) is None
-    assert terminal_room(stream) is None
+        assert find_width(stream) is None
+    assert find_width(stream) is None
 
 
 def test_quiet_leaves_misses_and_the_summary() -> None:
@@ -77,7 +77,7 @@ def test_heads_stand_above_the_lines_and_again_where_they_scroll_away() -> None:
 
 
 def test_who_asks_for_all_gets_the_steps() -> None:
-    """Below each request_line, how it came to its end."""
+    """Below each format_request_line, how it came to its end."""
     stream = io.StringIO()
     Console(stream, verbose=True, zone=UTC).on_call(MISS)
     assert [text.split()[:2] for text in stream.getvalue().splitlines()[2:]] == [
@@ -108,16 +108,17 @@ def test_lines_of_one_turn_are_written_together_and_none_is_lost() -> None:
 
 
 def test_a_line_says_its_own_time_and_duration() -> None:
-    """Requests that are alike but for these share the rest of their request_line; nothing of one is said of another."""
+    """Requests that are alike but for these share the rest of their format_request_line; nothing of one is said of another."""
     for room in (None, 100, 200):
         first, second = (
-            request_line(HIT._replace(at=at, ms=ms), zone=UTC, room=room) for at, ms in ((0, 3.2), (61, 750_000))
+            format_request_line(HIT._replace(at=at, ms=ms), zone=UTC, room=room) for at, ms in ((0, 3.2), (61, 750_000))
         )
         assert (first[:16], second[:16]) == ("00:00:00  REPLAY", "00:01:01  REPLAY")
         assert "    3 ms  " in first
         assert ("12 min 30 s  " if room is None else "  12 min…  ") in second
         assert (
-            request_line(HIT._replace(model="other"), zone=UTC, room=room).split()[3 if room != 100 else 2] == "other"
+            format_request_line(HIT._replace(model="other"), zone=UTC, room=room).split()[3 if room != 100 else 2]
+            == "other"
         )
 
 
@@ -163,9 +164,9 @@ def test_the_first_lines_say_where_and_what_to_type() -> None:
 )  # fmt: skip
 def test_the_summary_is_one_sentence(totals: Totals, unused: int | None, text: str) -> None:
     """Unknown is said, zero is not invented."""
-    assert summary_lines(totals, unused)[0] == text
+    assert format_totals(totals, unused)[0] == text
 
 
 def test_a_loss_is_said_loudly() -> None:
     """A recording that lacks an answer must not look complete."""
-    assert "1 answer could not be recorded" in summary_lines(Totals(failed=1), None)[1]
+    assert "1 answer could not be recorded" in format_totals(Totals(failed=1), None)[1]

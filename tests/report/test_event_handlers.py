@@ -11,9 +11,9 @@ import pytest
 
 from llmproxy import scenario
 from llmproxy.core.secrets.redact import Redactor
-from llmproxy.report.event_handlers import Hiding, handlers_from, hide_secrets
+from llmproxy.report.event_handlers import SecretHider, hide_secrets, to_handlers
 from llmproxy.report.events import Event, Finished, Message
-from llmproxy.report.report_kinds import KINDS, report_handler
+from llmproxy.report.report_kinds import KINDS, make_report_handler
 from llmproxy.report.run_console import ScenarioConsole
 from llmproxy.scenario.config import ScenarioConfig
 from tests.report import samples
@@ -31,10 +31,10 @@ SCRIPT = [scenario.user("hi"), scenario.agent(), scenario.succeed()]
 def test_a_function_hears_every_event() -> None:
     """In the order in which they happen; an object with `handle` does as ever."""
     heard: list[Any] = []
-    (handler,) = handlers_from([heard.append])
+    (handler,) = to_handlers([heard.append])
     samples.feed(handler)
     assert heard == list(samples.events())
-    assert handlers_from([handler]) == (handler,)
+    assert to_handlers([handler]) == (handler,)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_a_function_hears_every_event() -> None:
 def test_what_would_hear_nothing_is_refused(given: Any, words: str) -> None:  # noqa: ANN401 - anything at all
     """Silence would look like a run in which nothing happened."""
     with pytest.raises(ValueError, match="handlers") as caught:
-        handlers_from(given)
+        to_handlers(given)
     assert words in str(caught.value)
 
 
@@ -96,7 +96,7 @@ def test_no_kind_of_report_shows_a_key(
 ) -> None:
     """Neither one of a known kind nor one that stands in the environment."""
     monkeypatch.setenv("GATEWAY_KEY", OWN)
-    samples.feed(report_handler(f"{kind}={tmp_path / 'report'}"), telling())
+    samples.feed(make_report_handler(f"{kind}={tmp_path / 'report'}"), telling())
     shown = (tmp_path / "report").read_text("utf-8") + capsys.readouterr().out
     assert "[REDACTED]" in shown or kind == "github"
     assert GITHUB not in shown
@@ -106,7 +106,7 @@ def test_no_kind_of_report_shows_a_key(
 def test_the_console_shows_none_either() -> None:
     """What is printed while a scenario runs."""
     out = io.StringIO()
-    samples.feed(Hiding(ScenarioConsole(verbose=2, stream=out), {"MY_TOKEN": OWN}), telling())
+    samples.feed(SecretHider(ScenarioConsole(verbose=2, stream=out), {"MY_TOKEN": OWN}), telling())
     assert "my keys: [REDACTED] and [REDACTED]" in out.getvalue()
     assert GITHUB not in out.getvalue()
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from llmproxy.report.events import Assertion, Completed, Event, Finished, Started, Status, Step
-from llmproxy.report.github import GitHub
+from llmproxy.report.github import GitHubAnnotator
 from llmproxy.suite.project import SuiteOptions
 from llmproxy.suite.reading.parts import show_path
 from llmproxy.suite.run.run_context import RunContext
@@ -21,7 +21,7 @@ def written(tmp_path: Path) -> tuple[list[str], str]:
     lines: list[str] = []
     summary = tmp_path / "summary.md"
     summary.write_text("# before\n", "utf-8")
-    samples.feed(GitHub(lines.append, summary))
+    samples.feed(GitHubAnnotator(lines.append, summary))
     return lines, summary.read_text("utf-8")
 
 
@@ -57,7 +57,7 @@ def test_what_knows_no_line_is_marked_where_its_step_is_written(tmp_path: Path) 
     for steps, line in (([step], 9), ([replace(step, place="")], 4), ([], 4)):
         for root, file in ((None, "sub/t.suite.yaml"), (Path.cwd().parent, f"{Path.cwd().name}/sub/t.suite.yaml")):
             lines: list[str] = []
-            handler = GitHub(lines.append, None, root)
+            handler = GitHubAnnotator(lines.append, None, root)
             events: list[Event] = [
                 begin,
                 *steps,
@@ -72,7 +72,7 @@ def test_annotations_of_a_suite_point_into_it(tmp_path: Path) -> None:
     text = f"name: t\nagent: {rig.echo(tmp_path)}\nscenarios:\n  - id: one\n    steps:\n      - chat: x\n"
     text += "        response: {contains: nope}\n  - id: two\n    steps:\n      - {chat: x}\n      - chat: $runIndex\n        timeout: 1\n"
     lines: list[str] = []
-    world = RunContext(options=SuiteOptions(), proxy=None, handlers=[GitHub(lines.append)])
+    world = RunContext(options=SuiteOptions(), proxy=None, handlers=[GitHubAnnotator(lines.append)])
     asyncio.run(run_cases(world, rig.cases_of(tmp_path, text)))
     assert any(f"file={show_path(tmp_path / 't.suite.yaml')},line=6,title=one" in line for line in lines), lines
 
@@ -80,7 +80,7 @@ def test_annotations_of_a_suite_point_into_it(tmp_path: Path) -> None:
 def told(*runs: Status, code: int, passes: bool, notes: tuple[str, ...] = ()) -> list[str]:
     """Return the commands for one scenario's runs, and what it comes to."""
     lines: list[str] = []
-    handler = GitHub(lines.append)
+    handler = GitHubAnnotator(lines.append)
     for number, status in enumerate(runs, 1):
         name = f"r{number}"
         handler.handle(Started(run_id=name, scenario="s", name="s", sample=number, runs=len(runs)))
@@ -104,7 +104,7 @@ def test_annotations_say_what_the_exit_code_says() -> None:
 
 def test_the_summary_says_why_the_test_as_a_whole_ended_badly(tmp_path: Path) -> None:
     """Where no scenario ran there is no table."""
-    handler = GitHub(lambda _: None, tmp_path / "s.md")
+    handler = GitHubAnnotator(lambda _: None, tmp_path / "s.md")
     handler.handle(Completed(exit_code=5, seconds=0.0, notes=["nothing selected: none of 2 scenarios"]))
     handler.close()
     assert (tmp_path / "s.md").read_text() == (

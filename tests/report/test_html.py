@@ -1,4 +1,4 @@
-"""The HTML report_page: everything is in it, nothing breaks out of it, nothing is loaded."""
+"""The HTML render_report: everything is in it, nothing breaks out of it, nothing is loaded."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from llmproxy.report.events import Assertion, Completed, Event, Finished, Selected, Started, Status, Step
-from llmproxy.report.html import report_evidence, report_page
-from llmproxy.report.report_kinds import Buffered, report_handler
+from llmproxy.report.html import collect_evidence, render_report
+from llmproxy.report.report_kinds import BufferedReport, make_report_handler
 from llmproxy.report.run_console import SuiteConsole
 from llmproxy.report.run_tree import RunTree
-from llmproxy.report.trend import Trend
-from llmproxy.ui.page import page_scripts
+from llmproxy.report.trend import TrendRecorder
+from llmproxy.ui.page import list_page_scripts
 from tests.report import samples
 from tests.ui import samples as recordings
 
@@ -48,7 +48,7 @@ PASSED, FAILED = told("good", "forked", Status.PASSED), told("bad", "agent", Sta
 
 def test_calls_of_the_runs_are_in_it_and_of_nobody_else(tmp_path: Path) -> None:
     """Failed runs first; a cassette that no run used stays where it is."""
-    found = report_evidence(story(PASSED, FAILED), recordings.store(tmp_path / "x.db"))
+    found = collect_evidence(story(PASSED, FAILED), recordings.store(tmp_path / "x.db"))
     assert [each["name"] for each in found["cassettes"]] == ["agent", "forked"]
     assert found["calls"][3]["cassette"] == "agent"
     assert found["left"] == []
@@ -57,7 +57,7 @@ def test_calls_of_the_runs_are_in_it_and_of_nobody_else(tmp_path: Path) -> None:
 def test_what_there_is_no_room_for_is_counted_with_the_command_that_shows_it(tmp_path: Path) -> None:
     """The failed run has the room, the passed one's recording is named."""
     path = recordings.store(tmp_path / "x.db")
-    found = report_evidence(story(PASSED, FAILED), path, 12_000)
+    found = collect_evidence(story(PASSED, FAILED), path, 12_000)
     (kept,) = found["cassettes"]
     assert (kept["name"], kept["live"]) == ("agent", 5)
     assert 0 < len(kept["rows"]) < 5
@@ -73,7 +73,7 @@ def test_one_call_that_would_fill_it_leaves_room_for_the_others(tmp_path: Path) 
     """It is left out, and what came after it is there."""
     large = recordings.call(1, [{"role": "user", "content": "word " * 20_000}], recordings.says(text="Read."), at=0)
     small = recordings.call(2, [{"role": "user", "content": "And?"}], recordings.says(text="Nothing."), at=9)
-    found = report_evidence(story(FAILED), recordings.store(tmp_path / "x.db", large, small), 100_000)
+    found = collect_evidence(story(FAILED), recordings.store(tmp_path / "x.db", large, small), 100_000)
     assert [row["asked"] for row in found["cassettes"][0]["rows"]] == ["And?"]
     assert found["cassettes"][0]["left"] == 1
 
@@ -84,7 +84,7 @@ def test_a_report_is_not_lost_to_a_store(tmp_path: Path, content: bytes | None) 
     path = tmp_path / "x.db"
     if content is not None:
         path.write_bytes(content)
-    found = report_evidence(story(FAILED), path)
+    found = collect_evidence(story(FAILED), path)
     assert [each["told"].startswith("The recordings are not in this file") for each in found.get("left", ())] == (
         [] if content is None else [True]
     )
@@ -100,11 +100,11 @@ def test_the_handler_asks_for_the_store_when_all_is_over(tmp_path: Path) -> None
         asked.append(len(asked))
         return path
 
-    handler = report_handler(f"html={file}", store)
+    handler = make_report_handler(f"html={file}", store)
     assert asked == []
     recordings.store(path, recordings.personal())
     for at, status in ((60.0, "passed"), (120.0, "failed")):
-        kept = Trend(tmp_path / "x.db.state.db", lambda why: pytest.fail(str(why)))
+        kept = TrendRecorder(tmp_path / "x.db.state.db", lambda why: pytest.fail(str(why)))
         kept.handle(Selected(title="t", scenarios=1, runs=1, at=at))
         kept.handle(
             Completed(
@@ -156,7 +156,7 @@ def read(text: str) -> Reader:
 def test_every_message_criterion_and_check_is_on_the_page(tmp_path: Path) -> None:
     """Whatever was said, asked for and found can be read; the file is written at the end."""
     out = tmp_path / "x" / "report.html"
-    samples.feed(Buffered(out, report_page))
+    samples.feed(BufferedReport(out, report_page))
     text = read(out.read_text("utf-8")).text
     for run in samples.story().runs.values():
         for message in run.messages:
@@ -171,11 +171,11 @@ def test_every_message_criterion_and_check_is_on_the_page(tmp_path: Path) -> Non
 
 
 def test_what_an_agent_says_cannot_become_markup() -> None:
-    """A script in an answer stays text, nothing is loaded, and the report_page's own policy runs nothing but the viewer's page_scripts."""
-    text = report_page(samples.story())
+    """A script in an answer stays text, nothing is loaded, and the render_report's own policy runs nothing but the viewer's list_page_scripts."""
+    text = render_report(samples.story())
     reader = read(text)
     assert "<script>alert('x')</script>" in reader.text
-    assert reader.tags.count("script") == len(page_scripts()) + 1
+    assert reader.tags.count("script") == len(list_page_scripts()) + 1
     assert set(reader.tags) <= {
         "html", "head", "meta", "title", "style", "body", "div", "noscript", "p", "pre", "script",
     }  # fmt: skip
@@ -185,7 +185,7 @@ def test_what_an_agent_says_cannot_become_markup() -> None:
     assert "@import" not in text
     found = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)
     assert found is not None
-    named = " ".join(map(digest, page_scripts()))
+    named = " ".join(map(digest, list_page_scripts()))
     assert found[1] == (
         f"default-src 'none'; script-src {named}; style-src {digest(style)}; img-src data:; media-src data:; base-uri 'none'; form-action 'none'"
     )
@@ -198,7 +198,7 @@ def digest(text: str) -> str:
 
 
 def test_what_an_agent_says_cannot_drive_a_terminal_or_turn_text_round() -> None:
-    """A report_page is also read with `less`, and a name that reads backwards lies: such characters are written as their numbers."""
+    """A render_report is also read with `less`, and a name that reads backwards lies: such characters are written as their numbers."""
     story = samples.story()
     unseen = [
         *map(chr, [*range(9), *range(0x0B, 0x0D), *range(0x0E, 0x20), *range(0x7F, 0xA0)]),
@@ -207,14 +207,14 @@ def test_what_an_agent_says_cannot_drive_a_terminal_or_turn_text_round() -> None
         "\ud800",
     ]
     story.completed = Completed(exit_code=1, seconds=1, notes=(f"<{''.join(unseen)}>",))
-    text = report_page(story)
+    text = render_report(story)
     assert not set(unseen) & set(text)
     assert all(f"\\u{ord(each):04x}" in text for each in unseen)
 
 
 def test_nothing_at_all_is_still_a_page() -> None:
-    """No run gives a report_page that says so by its empty table."""
-    assert "did not end" in read(report_page(RunTree())).text
+    """No run gives a render_report that says so by its empty table."""
+    assert "did not end" in read(render_report(RunTree())).text
 
 
 def test_scenarios_are_counted_as_the_console_counts_them() -> None:

@@ -10,8 +10,8 @@ import pytest
 import xmlschema
 
 from llmproxy.report.events import Completed, Finished, Started, Status
-from llmproxy.report.junit import junit_xml
-from llmproxy.report.report_kinds import Buffered
+from llmproxy.report.junit import render_junit
+from llmproxy.report.report_kinds import BufferedReport
 from llmproxy.report.run_tree import RunTree
 from tests.report import samples
 
@@ -20,7 +20,7 @@ SCHEMA = Path(__file__).with_name("junit.xsd")
 
 def tree() -> ET.Element:
     """Return the sample's file, parsed."""
-    return ET.fromstring(junit_xml(samples.story()))
+    return ET.fromstring(render_junit(samples.story()))
 
 
 def case(name: str) -> ET.Element:
@@ -30,7 +30,7 @@ def case(name: str) -> ET.Element:
 def test_the_file_is_valid_by_the_schema_of_ci_systems(tmp_path: Path) -> None:
     """Every element and attribute is one that Jenkins accepts; a broken file is refused by the same schema."""
     out = tmp_path / "a" / "junit.xml"
-    samples.feed(Buffered(out, junit_xml))
+    samples.feed(BufferedReport(out, render_junit))
     schema = xmlschema.XMLSchema(str(SCHEMA))
     schema.validate(str(out))
     broken = out.read_text("utf-8").replace("<failure", "<failed").replace("</failure", "</failed")
@@ -83,7 +83,7 @@ def test_faults_on_purpose_are_named() -> None:
     told = samples.story(
         replace(each, labels=[label]) if isinstance(each, Finished) else each for each in samples.events()
     )
-    said = [each.text or "" for each in ET.fromstring(junit_xml(told)).iter("system-out")]
+    said = [each.text or "" for each in ET.fromstring(render_junit(told)).iter("system-out")]
     assert len([text for text in said if label in text]) == len(
         [1 for each in samples.events() if isinstance(each, Finished)]
     )
@@ -91,7 +91,7 @@ def test_faults_on_purpose_are_named() -> None:
 
 def test_nothing_at_all_is_still_a_file() -> None:
     """No run gives an empty, valid list."""
-    assert xmlschema.XMLSchema(str(SCHEMA)).is_valid(junit_xml(RunTree()).decode())
+    assert xmlschema.XMLSchema(str(SCHEMA)).is_valid(render_junit(RunTree()).decode())
 
 
 @pytest.mark.parametrize(("verdict", "failures"), [("passed", "0"), ("flaky", "1")])
@@ -99,10 +99,10 @@ def test_a_run_that_its_scenario_can_do_without_is_no_failure(verdict: str, fail
     """With `minPassRate` the exit code is 0, and so the file's counts are; what was wrong stands in the output."""
     story = RunTree()
     for number, status in enumerate((Status.PASSED, Status.FAILED), 1):
-        story.add(Started(run_id=f"r{number}", scenario="s", name="s", sample=number, runs=2))
-        story.add(Finished(run_id=f"r{number}", scenario="s", status=status, error="it said no"))
-    story.add(Completed(exit_code=0, seconds=1.0, scenarios=[{"scenario": "s", "status": verdict}]))
-    root = ET.fromstring(junit_xml(story))
+        story.add_event(Started(run_id=f"r{number}", scenario="s", name="s", sample=number, runs=2))
+        story.add_event(Finished(run_id=f"r{number}", scenario="s", status=status, error="it said no"))
+    story.add_event(Completed(exit_code=0, seconds=1.0, scenarios=[{"scenario": "s", "status": verdict}]))
+    root = ET.fromstring(render_junit(story))
     assert (root.get("failures"), len(list(root.iter("failure")))) == (failures, int(failures))
     said = "".join(root.itertext())
     assert "it said no" in said

@@ -9,14 +9,14 @@ import pytest
 from llmproxy.calls import Call
 from llmproxy.protocol import Decision
 from llmproxy.report.live_line import (
-    cell_width,
+    count_cells,
     cut,
     cut_middle,
     describe_steps,
     fold_text,
-    head_line,
+    format_head_line,
+    format_request_line,
     pad_cells,
-    request_line,
 )
 from tests.report.test_console import HIT, MISS
 
@@ -25,10 +25,10 @@ TALK = HIT._replace(asked="Do I need an umbrella in Oslo? " * 9, answered="It ra
 
 def test_a_hit_is_one_aligned_line() -> None:
     """Time, what happened, provider, model, operation, status, duration, tokens, row."""
-    assert request_line(HIT, zone=UTC) == (
+    assert format_request_line(HIT, zone=UTC) == (
         "12:34:56  REPLAY   openai     gpt-4o-mini               chat.completions  200         3 ms        412>38  #7"
     )
-    assert head_line().split() == [
+    assert format_head_line().split() == [
         *("time", "what", "provider", "model", "operation", "status", "took", "tokens"),
         *("recording,", "session", "prompt", "->", "answer"),
     ]
@@ -36,11 +36,11 @@ def test_a_hit_is_one_aligned_line() -> None:
 
 def test_a_miss_stands_out_and_stays_one_line() -> None:
     """The long text is what `llmproxy why` prints."""
-    assert request_line(MISS, zone=UTC) == (
+    assert format_request_line(MISS, zone=UTC) == (
         "12:34:56  MISS     openai     gpt-4o-mini               chat.completions  404       0.0 ms"
         "                01234567  weather  nearest #7"
     )
-    assert "\x1b[1;31mMISS" in request_line(MISS, colour=True, zone=UTC)
+    assert "\x1b[1;31mMISS" in format_request_line(MISS, colour=True, zone=UTC)
 
 
 def test_what_came_over_the_wire_cannot_move_the_cursor() -> None:
@@ -55,7 +55,7 @@ def test_what_came_over_the_wire_cannot_move_the_cursor() -> None:
         asked="\x1b[2J\u202e",
         answered="\ud800",
     )
-    shown = request_line(evil, zone=UTC)
+    shown = format_request_line(evil, zone=UTC)
     assert shown.isprintable()
     assert len(shown) < 300
     assert all(text.isprintable() for text in describe_steps(evil))
@@ -70,10 +70,10 @@ def test_prompt_and_answer_fill_the_width_and_no_more(room: int) -> None:
         TALK._replace(answered=""),
         MISS._replace(asked="?"),
     ):
-        shown = request_line(outcome, zone=UTC, room=room)
-        assert cell_width(shown) <= room
+        shown = format_request_line(outcome, zone=UTC, room=room)
+        assert count_cells(shown) <= room
         assert ("#7" if outcome.interaction else "nearest #7") in shown
-    head, shown = head_line(room), request_line(TALK, zone=UTC, room=room)
+    head, shown = format_head_line(room), format_request_line(TALK, zone=UTC, room=room)
     assert head.index("model") == shown.index("gpt-4o-mini")
     assert head.index("status") == shown.index("200")
     assert "Do I" in shown
@@ -81,16 +81,16 @@ def test_prompt_and_answer_fill_the_width_and_no_more(room: int) -> None:
 
 def test_both_texts_get_room_and_a_short_one_leaves_its_share() -> None:
     """On a wide terminal both are there."""
-    shown = request_line(TALK, zone=UTC, room=200)
+    shown = format_request_line(TALK, zone=UTC, room=200)
     assert "umbrella" in shown
     assert "It rains" in shown
-    assert request_line(TALK._replace(answered="No."), zone=UTC, room=200).endswith("-> No.")
+    assert format_request_line(TALK._replace(answered="No."), zone=UTC, room=200).endswith("-> No.")
 
 
 def test_a_note_is_whole_whatever_the_width() -> None:
     """What must be read is not cut; the terminal breaks the line."""
     note = "NOT RECORDED: the disk is full, and what came since then is lost for good"
-    assert note in request_line(TALK._replace(note=note), zone=UTC, room=80)
+    assert note in format_request_line(TALK._replace(note=note), zone=UTC, room=80)
 
 
 @pytest.mark.parametrize("room", [80, 100, 120, 200])
@@ -99,18 +99,18 @@ def test_a_long_name_of_a_session_is_cut_in_its_middle(room: int) -> None:
     session = "tests/agents/test_weather.py::test_what_to_wear[Paris-in-the-rain]"
     for outcome in (TALK, MISS._replace(party="judge")):
         long = outcome._replace(session=session)
-        shown = request_line(long, zone=UTC, room=room)
-        assert cell_width(shown) <= room or (
+        shown = format_request_line(long, zone=UTC, room=room)
+        assert count_cells(shown) <= room or (
             room == 80 and outcome is not TALK
         )  # who asked and what is nearest are never cut
         assert "rain]" in shown
-        assert session in request_line(long, zone=UTC)
-    assert "Do I" in request_line(TALK._replace(session=session), zone=UTC, room=200)
+        assert session in format_request_line(long, zone=UTC)
+    assert "Do I" in format_request_line(TALK._replace(session=session), zone=UTC, room=200)
 
 
 def test_wide_characters_take_two_cells_and_accents_none() -> None:
     """As terminals show them."""
-    assert (cell_width("abc"), cell_width("東京"), cell_width("e\u0301")) == (3, 4, 1)
+    assert (count_cells("abc"), count_cells("東京"), count_cells("e\u0301")) == (3, 4, 1)
 
 
 def test_a_cut_is_marked_and_fits() -> None:
@@ -126,9 +126,9 @@ def test_columns_are_filled_by_cells() -> None:
 def test_a_name_cut_in_its_middle_keeps_both_ends() -> None:
     """Long names begin alike and part at their ends: most of what is kept is the end."""
     shown = cut_middle("tests/test_weather.py::test_paris", 17)
-    assert (shown, cell_width(shown)) == ("tests…:test_paris", 17)
+    assert (shown, count_cells(shown)) == ("tests…:test_paris", 17)
     assert cut_middle("short", 16) == "short"
-    assert cell_width(cut_middle("東京都" * 9, 16)) <= 16
+    assert count_cells(cut_middle("東京都" * 9, 16)) <= 16
 
 
 def test_a_folded_text_is_whole() -> None:
@@ -140,5 +140,5 @@ def test_a_folded_text_is_whole() -> None:
     for text in ("東京都" * 9, "e\u0301" * 30, "a b " * 9):
         lines = fold_text(text, 7)
         assert "".join(lines) == text
-        assert max(map(cell_width, lines)) <= 7
+        assert max(map(count_cells, lines)) <= 7
     assert fold_text("", 8) == [""]

@@ -12,8 +12,8 @@ import pytest
 
 from llmproxy.errors import SettingsError
 from llmproxy.report.events import Completed, Event, Finished, Selected, Started, Status
-from llmproxy.report.merging import Merged, PartReport, fold_exit_codes, merge_parts, read_part, report_kind
-from llmproxy.report.report_kinds import report_handler
+from llmproxy.report.merging import MergedReport, PartReport, fold_exit_codes, merge_parts, read_part, detect_report_kind
+from llmproxy.report.report_kinds import make_report_handler
 from tests.report import samples, whole as made
 
 KINDS = ("json", "jsonl", "html", "junit")
@@ -31,11 +31,11 @@ def as_parts(every: list[list[Event]]) -> list[PartReport]:
     return found
 
 
-def write(folder: Path, name: str, events: list[Event] | Merged) -> dict[str, Path]:
+def write(folder: Path, name: str, events: list[Event] | MergedReport) -> dict[str, Path]:
     found = {}
     for kind in KINDS:
         path = folder / f"{name}.{kind if kind != 'junit' else 'xml'}"
-        samples.feed(report_handler(f"{kind}={path}"), events.events if isinstance(events, Merged) else events)
+        samples.feed(make_report_handler(f"{kind}={path}"), events.events if isinstance(events, MergedReport) else events)
         found[kind] = path
     return found
 
@@ -47,7 +47,7 @@ def test_ten_parts_are_one_test_byte_for_byte(kind: str, tmp_path: Path) -> None
     every = made.parts()
     files = [write(tmp_path, f"part{n}", events)[kind] for n, events in enumerate(every)]
     files.append(write(tmp_path, "again", made.later(every[4], 60.0))[kind])
-    assert [report_kind(path) for path in files] == [kind] * 11
+    assert [detect_report_kind(path) for path in files] == [kind] * 11
     for seed in range(3):
         mixed = [*random.Random(seed).sample(files, len(files)), files[2]]
         done = merge_parts([read_part(path, kind) for path in mixed])
@@ -185,7 +185,7 @@ def test_what_is_no_part_is_named(tmp_path: Path) -> None:
     for kind in MERGED:
         with pytest.raises(SettingsError, match=rf"whole\.{kind} is the report of a whole test"):
             read_part(whole[kind], kind)
-    report_handler(f"json={tmp_path / 'begun.json'}")
+    make_report_handler(f"json={tmp_path / 'begun.json'}")
     with pytest.raises(SettingsError, match="ended before it knew what to run"):
         read_part(tmp_path / "begun.json", "json")
     part = write(tmp_path, "part", made.parts(2)[0])
@@ -206,7 +206,7 @@ def test_files_that_are_no_reports_are_none(tmp_path: Path) -> None:
         ("e.json", ""),
     ):
         (tmp_path / name).write_text(text)
-        assert report_kind(tmp_path / name) == "", name
+        assert detect_report_kind(tmp_path / name) == "", name
 
 
 @pytest.mark.parametrize("kind", MERGED)

@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from llmproxy.errors import Exit, SettingsError
-from llmproxy.report.report_kinds import KINDS, Buffered, report_handler
+from llmproxy.report.report_kinds import KINDS, BufferedReport, make_report_handler
 from tests.report import samples
 
 
@@ -17,7 +17,7 @@ def test_an_old_report_does_not_outlive_a_run_that_died(tmp_path: Path) -> None:
     out = tmp_path / "report.txt"
     out.write_text("all passed")
     out.chmod(0o640)
-    handler = Buffered(
+    handler = BufferedReport(
         out, lambda story: f"{len(story.runs)} runs, {'over' if story.completed else 'not over'}, half \ud800"
     )
     assert out.read_text("utf-8") == "0 runs, not over, half \\ud800"
@@ -31,7 +31,7 @@ def test_an_old_report_does_not_outlive_a_run_that_died(tmp_path: Path) -> None:
 def test_a_report_is_a_whole_document_from_its_beginning(tmp_path: Path, kind: str) -> None:
     """Nothing selected, or killed: what reads it can, and reads no success."""
     out = tmp_path / "report"
-    report_handler(f"{kind}={out}")
+    make_report_handler(f"{kind}={out}")
     said = out.read_text("utf-8")
     assert {"junit": "<error", "html": "did not end", "json": '"exit_code": null'}[kind] in said
     if kind == "junit":
@@ -42,14 +42,14 @@ def test_a_place_that_cannot_be_written_to_is_refused_at_once(tmp_path: Path) ->
     """Not after an hour of tests."""
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="file"):
-        Buffered(tmp_path / "file" / "x.html", lambda _run_tree: "")
+        BufferedReport(tmp_path / "file" / "x.html", lambda _run_tree: "")
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_writes_its_file(kind: str, tmp_path: Path) -> None:
     """A kind of the table makes a handler that leaves a file."""
     out = tmp_path / "reports" / f"out.{kind}"
-    samples.feed(report_handler(f"{kind}={out}"))
+    samples.feed(make_report_handler(f"{kind}={out}"))
     assert out.stat().st_size > 400
 
 
@@ -59,7 +59,7 @@ def test_every_kind_writes_its_file(kind: str, tmp_path: Path) -> None:
 def test_what_cannot_be_is_refused_with_what_can(text: str, said: str) -> None:
     """The error names the choice and what to type."""
     with pytest.raises(SettingsError, match=said) as caught:
-        report_handler(text)
+        make_report_handler(text)
     assert caught.value.exit_code is Exit.USAGE
 
 
@@ -68,4 +68,4 @@ def test_a_file_that_cannot_be_written_is_refused_at_once(kind: str, tmp_path: P
     """Not after an hour of tests."""
     (tmp_path / "file").write_text("")
     with pytest.raises(SettingsError, match="cannot write"):
-        report_handler(f"{kind}={tmp_path / 'file' / 'x'}")
+        make_report_handler(f"{kind}={tmp_path / 'file' / 'x'}")

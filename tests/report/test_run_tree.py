@@ -22,7 +22,7 @@ from llmproxy.report.events import (
     Step,
     Verdict,
 )
-from llmproxy.report.run_tree import RunTree, deserialize_event, is_event_type, plain
+from llmproxy.report.run_tree import RunTree, deserialize_event, matches_annotation, to_plain
 from tests.report import samples
 
 
@@ -55,10 +55,10 @@ def test_a_run_without_an_end_says_that_it_was_interrupted() -> None:
 def test_every_event_is_plain_json() -> None:
     """Odd characters and half a surrogate pair included; what nobody knows is null, never 0."""
     for event in samples.events():
-        assert json.loads(json.dumps(plain(event)))["event"] == type(event).__name__.lower()
-    assert plain("half \ud800 of a pair") == "half \\ud800 of a pair"
-    assert plain({"x": (Status.PASSED, {1: None})}) == {"x": ["passed", {"1": None}]}
-    finished = plain(samples.finished("fine", 1, Status.PASSED))
+        assert json.loads(json.dumps(to_plain(event)))["event"] == type(event).__name__.lower()
+    assert to_plain("half \ud800 of a pair") == "half \\ud800 of a pair"
+    assert to_plain({"x": (Status.PASSED, {1: None})}) == {"x": ["passed", {"1": None}]}
+    finished = to_plain(samples.finished("fine", 1, Status.PASSED))
     assert finished["usage"]["agent"]["output_tokens"] is None
     assert finished["waited_seconds"] is None
 
@@ -73,15 +73,15 @@ def test_scenarios_of_one_name_in_two_tests_are_two() -> None:
         ("test_b.py:9", "b/same.2", "passed"),
     ):
         run_id = f"{len(story.runs)}"
-        story.add(Started(run_id=run_id, scenario="same", name="same", place=place, cassette=cassette))
-        story.add(Finished(run_id=run_id, scenario="same", status=Status(status)))
+        story.add_event(Started(run_id=run_id, scenario="same", name="same", place=place, cassette=cassette))
+        story.add_event(Finished(run_id=run_id, scenario="same", status=Status(status)))
     rows = build_scenario_rows(story)
     assert [(each.status.value, len(each.runs)) for each in story.scenarios()] == [
         ("passed", 2),
         ("failed", 1),
         ("passed", 1),
     ]
-    story.add(Completed(exit_code=1, seconds=1.0, scenarios=rows))
+    story.add_event(Completed(exit_code=1, seconds=1.0, scenarios=rows))
     assert [each.status.value for each in story.scenarios()] == ["passed", "failed", "passed"]
     assert [row["status"] for row in rows] == ["passed", "failed", "passed"]
     assert len({row["scenario"] for row in rows}) == 3
@@ -116,10 +116,10 @@ EVENTS: list[Event] = [
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event).__name__)
 def test_an_event_survives_the_way_through_json(event: Event) -> None:
     """Kind, status, nested parts, and what is not known."""
-    tree = json.loads(json.dumps(plain(event)))
+    tree = json.loads(json.dumps(to_plain(event)))
     back = deserialize_event(tree)
     assert type(back) is type(event)
-    assert plain(back) == plain(event)
+    assert to_plain(back) == to_plain(event)
     assert getattr(back, "status", None) is getattr(event, "status", None)
 
 
@@ -137,7 +137,7 @@ ODD: list[object] = [
 @pytest.mark.parametrize("event", EVENTS, ids=lambda each: type(each).__name__)
 def test_a_field_holds_what_it_declares_or_the_report_is_none(event: Event) -> None:
     """Whatever somebody wrote into a report: no value of another kind gets behind the reader, where sums and sorting would fall over it."""
-    tree = plain(event)
+    tree = to_plain(event)
     declared = {each.name: str(each.type) for each in fields(event)}
     refused = 0
     for name, value in tree.items():
@@ -148,7 +148,7 @@ def test_a_field_holds_what_it_declares_or_the_report_is_none(event: Event) -> N
                 refused += 1
                 continue
             kind = declared[name]
-            assert is_event_type(odd, kind) or not kind.startswith(
+            assert matches_annotation(odd, kind) or not kind.startswith(
                 ("str", "int", "float", "bool", "Mapping[str, int]", "Sequence[str]")
             ), (name, odd, made)
         assert deserialize_event({**tree, name: value}) == deserialize_event(tree)
@@ -159,7 +159,7 @@ def test_times_and_amounts_can_be_told() -> None:
     """There are no years after 9999, and `$NaN` is no price."""
     for at in (-1.0, 1e12, float("inf")):
         with pytest.raises(TypeError, match="`at` of selected is"):
-            deserialize_event({**plain(EVENTS[0]), "at": at})
+            deserialize_event({**to_plain(EVENTS[0]), "at": at})
     for cost in ("nan", "x", "1e999", "Infinity"):
         with pytest.raises(TypeError, match="`cost_usd` of partyuse is"):
-            deserialize_event({**plain(EVENTS[5]), "usage": {"agent": {"calls": 1, "cost_usd": cost}}})
+            deserialize_event({**to_plain(EVENTS[5]), "usage": {"agent": {"calls": 1, "cost_usd": cost}}})

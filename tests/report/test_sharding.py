@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 
 from llmproxy.errors import SettingsError
-from llmproxy.report.sharding import Shard, check_shard, describe_cut, read_shard, read_times, split_items, weigh_items
+from llmproxy.report.sharding import (
+    Shard,
+    check_shard,
+    describe_shard,
+    parse_shard,
+    read_times,
+    split_items,
+    weigh_items,
+)
 
 NAMES = [f"s{n}" for n in range(60)]
 
@@ -52,7 +60,7 @@ def test_without_times_scenarios_weigh_what_they_repeat() -> None:
 def test_more_parts_than_scenarios_leave_some_empty() -> None:
     """Nobody runs anything twice."""
     assert split_items({"a": 1, "b": 1}, 5) == {"a": 1, "b": 2}
-    assert describe_cut(Shard(4, 5), {"a": 1}, "test", more=1) == {
+    assert describe_shard(Shard(4, 5), {"a": 1}, "test", more=1) == {
         "number": 4, "of": 5, "by": "test", "items": ["a"], "parts": [1], "more": 1,
     }  # fmt: skip
 
@@ -61,15 +69,15 @@ def test_more_parts_than_scenarios_leave_some_empty() -> None:
 def test_what_is_no_part_is_refused(text: str) -> None:
     """With the option, what was typed, and how it is written."""
     with pytest.raises(SettingsError, match=r"--shard is .*such as 3/10"):
-        read_shard(text)
+        parse_shard(text)
 
 
 @pytest.mark.parametrize("text", ["0/10", "11/10", "1/0", "1/99999"])
 def test_parts_that_there_cannot_be_are_refused(text: str) -> None:
     """A part that ran nothing because it was counted from 0 would look like a success."""
     with pytest.raises(SettingsError, match=r"--shard is .*(there is no part|there can be 1 to)"):
-        read_shard(text)
-    assert read_shard("10/10") == Shard(10, 10)
+        parse_shard(text)
+    assert parse_shard("10/10") == Shard(10, 10)
 
 
 def test_times_come_from_a_json_report(tmp_path: Path) -> None:
@@ -85,7 +93,7 @@ def test_times_come_from_a_json_report(tmp_path: Path) -> None:
         read_times(tmp_path / "none.json")
 
 
-WHOLE = describe_cut(Shard(1, 2), {"a": 1, "b": 2}, "test", runs={"r": "a"})
+WHOLE = describe_shard(Shard(1, 2), {"a": 1, "b": 2}, "test", runs={"r": "a"})
 ODD: list[object] = [None, True, 0, 3, 10**12, 1.5, "1", "x", [], {}, ["a", "a"], [1, 3], [1], [True, 2], {"r": 1}]
 
 

@@ -14,7 +14,7 @@ from llmproxy.core.sessions.journal import Journal
 from llmproxy.errors import CassetteCorrupt, Exit
 from llmproxy.report import trend
 from llmproxy.report.events import Completed, Selected
-from llmproxy.report.trend import Trend, read_tests, trend_lines
+from llmproxy.report.trend import TrendRecorder, format_trend, read_tests
 
 
 def row(scenario: str, status: str, **more: Any) -> dict[str, Any]:  # noqa: ANN401 - figures
@@ -25,7 +25,7 @@ def row(scenario: str, status: str, **more: Any) -> dict[str, Any]:  # noqa: ANN
 def end(path: Path, *rows: dict[str, Any], at: float = 0.0, code: int = 0) -> list[str]:
     """Let a test end; returns what could not be kept."""
     lost: list[str] = []
-    kept = Trend(path, lost.append)
+    kept = TrendRecorder(path, lost.append)
     kept.handle(Selected(title="t", scenarios=1, runs=1, at=at))
     kept.handle(Completed(exit_code=code, seconds=1.0, scenarios=rows))
     kept.close()
@@ -44,14 +44,14 @@ def test_what_got_worse_comes_first(tmp_path: Path) -> None:
         row("bad", "failed"),
         at=180.0,
     )
-    assert trend_lines(read_tests(path)) == [
+    assert format_trend(read_tests(path)) == [
         "the last 3 tests, 1970-01-01 00:01 to 1970-01-01 00:03 UTC, the newest at the right; 1 worse",
         "  ..F  one   passed 2 of 3  worse  $0.0010 -> $0.0025  1.9 s",
         "   FF  bad   passed 0 of 2",
         "  . .  good  passed 2 of 2",
         ". passed, F failed, ~ flaky, A agent error, E environment error, - skipped",
     ]
-    assert trend_lines(read_tests(path), lambda name: name == "gone") == []
+    assert format_trend(read_tests(path), lambda name: name == "gone") == []
 
 
 def test_it_lies_beside_the_journal(tmp_path: Path) -> None:
@@ -113,6 +113,6 @@ def test_a_value_that_is_none_of_its_columns_is_damage_or_told(tmp_path: Path, t
         with closing(sqlite3.connect(path)) as conn, conn:
             conn.execute(f"UPDATE {table} SET {column} = ?", (odd,))
         with suppress(CassetteCorrupt):  # and no other error
-            assert trend_lines(read_tests(path))
+            assert format_trend(read_tests(path))
             told += 1
     assert told < len(ODD)

@@ -9,7 +9,7 @@ import pytest
 
 from llmproxy.core.dialects.writing import parse_arguments
 from llmproxy.errors import SettingsError
-from llmproxy.report.formatting import _arguments as in_a_report
+from llmproxy.report.formatting import _show_args as in_a_report
 from llmproxy.report.merging import read_part
 from llmproxy.report.sharding import read_times
 from llmproxy.scenario.models.errors import our_text

@@ -15,8 +15,8 @@ from urllib.request import Request
 import pytest
 
 from llmproxy.core.store.file.store import FileStore
-from llmproxy.ui.html_file import choose_cassettes, recording
-from llmproxy.ui.page import page_html
+from llmproxy.ui.html_file import choose_cassettes, page_data
+from llmproxy.ui.page import render_page
 from tests.support.browser import Browser, Page
 from tests.support.chats import chat, fill
 from tests.support.proxy import DIRECT, proxy
@@ -144,7 +144,9 @@ def test_in_a_file_it_stays_text(browser: Browser, store: Path, tmp_path: Path) 
     """The same from the disk, with a network that would answer: not one request."""
     with FileStore.open(store, writable=False, now=lambda: samples.NOW) as opened:
         file = tmp_path / "shared.html"
-        file.write_text(page_html(recording(opened, list(choose_cassettes(opened, None, None)), hostile.EVIL)), "utf-8")
+        file.write_text(
+            render_page(page_data(opened, list(choose_cassettes(opened, None, None)), hostile.EVIL)), "utf-8"
+        )
     page = browser.open(file.as_uri())
     page.see("recording", "main")
     assert walk(page, store, ("said", "bytes")) == {}

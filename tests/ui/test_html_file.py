@@ -10,7 +10,7 @@ import pytest
 
 from llmproxy.core.store.store import Store
 from llmproxy.ui.data import answer_question
-from llmproxy.ui.html_file import choose_cassettes, recording
+from llmproxy.ui.html_file import choose_cassettes, page_data
 from tests.support.browser import Browser
 from tests.support.chats import run
 from tests.support.recordings import reopened
@@ -25,7 +25,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 def test_a_message_stands_once(store: Store) -> None:
     """However often it is sent again; and a request is what it adds."""
-    data = recording(store, list(choose_cassettes(store, "agent", None)), "agent")
+    data = page_data(store, list(choose_cassettes(store, "agent", None)), "agent")
     assert sum("The sum in calc.py" in each["text"] for each in data["messages"]) == 1
     assert [("of" in each["request"]) for each in data["bodies"].values()] == [False, True, True, False, True]
 
@@ -33,14 +33,14 @@ def test_a_message_stands_once(store: Store) -> None:
 def test_rows_are_those_of_the_store(store: Store) -> None:
     """A file and the server say the same of a call."""
     for name in ("agent", "picture", "hostile"):
-        data = recording(store, list(choose_cassettes(store, name, None)), name)
+        data = page_data(store, list(choose_cassettes(store, name, None)), name)
         assert data["cassettes"][0]["rows"] == answer_question(store, "calls", {"cassette": name})["rows"]
 
 
 def test_who_recorded_it_is_not_in_the_file(tmp_path: Path) -> None:
     """What names a person has a stand-in, in bodies, texts and rows alike."""
     with reopened(samples.store(tmp_path / "x.db", samples.personal())) as store:
-        data = recording(store, list(choose_cassettes(store, None, None)), "x")
+        data = page_data(store, list(choose_cassettes(store, None, None)), "x")
     assert "gertrude" not in json.dumps(data)
     assert "/home/user/notes.txt" in data["cassettes"][0]["rows"][0]["asked"]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import llmproxy
-from llmproxy.ui.page import escape_for_html, page_html, page_script, page_scripts
+from llmproxy.ui.page import escape_for_html, list_page_scripts, read_page_script, render_page
 from tests.ui.samples import EVIL
 
 STATIC = Path(llmproxy.__file__).parent / "ui" / "static"
@@ -23,7 +23,7 @@ GROUNDS = ("back", "tint", "user", "chosen")
 
 def test_the_page_is_small() -> None:
     """It is put into every report: at most 300 KB without data, and what the documentation says."""
-    size = len(page_html({}).encode())
+    size = len(render_page({}).encode())
     assert size < LARGEST
     said = (Path(__file__).parents[2] / "docs" / "ui.md").read_text("utf-8")
     assert f"The viewer is {size / 1000:.0f} KB without data" in said
@@ -31,16 +31,16 @@ def test_the_page_is_small() -> None:
 
 def test_the_policy_names_every_script_and_the_style() -> None:
     """By digest, and allows nothing else; a file may ask nobody, a served page where it came from."""
-    text = page_html({"x": EVIL})
+    text = render_page({"x": EVIL})
     found = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)
     assert found is not None
-    for code in [*page_scripts(), (STATIC / "style.css").read_text()]:
+    for code in [*list_page_scripts(), (STATIC / "style.css").read_text()]:
         assert f"'sha256-{b64encode(sha256(code.encode()).digest()).decode()}'" in found[1]
     assert found[1].startswith("default-src 'none'; ")
     assert "unsafe" not in found[1]
     assert "connect-src" not in found[1]
-    assert "connect-src 'self'" in page_html({}, served=True)
-    assert text.count("<script>") == len(page_scripts())
+    assert "connect-src 'self'" in render_page({}, served=True)
+    assert text.count("<script>") == len(list_page_scripts())
 
 
 def test_data_cannot_become_markup() -> None:
@@ -48,7 +48,7 @@ def test_data_cannot_become_markup() -> None:
     held = escape_for_html({"x": EVIL})
     assert not re.search(r"[<>&\x00-\x08\x1b\u202e\ud800-\udfff]", held)
     assert json.loads(held) == {"x": EVIL}
-    assert "<script>document.title" not in page_html({"x": EVIL}, EVIL, EVIL)
+    assert "<script>document.title" not in render_page({"x": EVIL}, EVIL, EVIL)
 
 
 def test_nothing_of_ours_makes_markup_of_text() -> None:
@@ -63,13 +63,13 @@ def test_nothing_of_ours_makes_markup_of_text() -> None:
 def test_modules_keep_their_lines() -> None:
     """What a browser's tools show as line 30 is line 30 of the file."""
     lines = (STATIC / "main.js").read_text().splitlines()
-    assert page_script("main.js").splitlines()[len(lines) - 1] == lines[-1]
-    assert page_script("main.js").endswith("//# sourceURL=llmproxy/ui/static/main.js\n")
+    assert read_page_script("main.js").splitlines()[len(lines) - 1] == lines[-1]
+    assert read_page_script("main.js").endswith("//# sourceURL=llmproxy/ui/static/main.js\n")
 
 
 def test_every_module_is_on_the_page() -> None:
     """None is forgotten, and none stays that nobody imports."""
-    text = page_html({})
+    text = render_page({})
     for path in STATIC.rglob("*.js"):
         assert f"sourceURL=llmproxy/ui/static/{path.relative_to(STATIC).as_posix()}\n" in text, path
 

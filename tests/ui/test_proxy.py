@@ -21,8 +21,8 @@ from llmproxy.core.sessions.journal import Journal
 from llmproxy.protocol import UI_PREFIX, Decision, Mode
 from llmproxy.report.events import Selected, Started
 from llmproxy.report.json_report import JsonLines
-from llmproxy.report.live_report import report_reader
-from llmproxy.ui.data import QUESTIONS, number
+from llmproxy.report.live_report import make_report_reader
+from llmproxy.ui.data import QUESTIONS, get_int
 from llmproxy.ui.proxy import Viewer
 from tests.support.chats import NOW, chat, fill
 from tests.ui import samples
@@ -45,7 +45,9 @@ class Asker:
     def ask(
         self, target: str, headers: dict[str, str] = OWN, *, method: str = "GET", loopback: bool = True
     ) -> tuple[int, str]:
-        found = self.viewer.ask(ControlRequest(method, target, tuple(headers.items()), b"", loopback)).result(10)
+        found = self.viewer.answer_request(
+            ControlRequest(method, target, tuple(headers.items()), b"", loopback)
+        ).result(10)
         return found.status, found.body.decode()
 
     def get(self, question: str, **query: object) -> Any:  # noqa: ANN401 - JSON
@@ -111,7 +113,7 @@ def test_every_question_is_documented(asker: Asker) -> None:
 def test_the_last_test_of_the_folder_is_told(asker: Asker, tmp_path: Path) -> None:
     """While it runs, and when it is over; where the proxy knows of no folder there is no such question."""
     assert asker.ask(f"{DATA}report")[0] == 404
-    asker.viewer.tests = report_reader(tmp_path / "last.jsonl", tmp_path / "x.db.state.db")
+    asker.viewer.tests = make_report_reader(tmp_path / "last.jsonl", tmp_path / "x.db.state.db")
     assert asker.get("report")["scenarios"] == []
     writer = JsonLines(tmp_path / "last.jsonl")
     for event in (Selected(title="tasks", scenarios=1, runs=1), Started(run_id="r", scenario="s", name="s")):
@@ -237,7 +239,7 @@ def test_an_empty_token_is_none() -> None:
 )
 def test_a_bad_number_is_the_askers_mistake(asker: Asker, query: str) -> None:
     """Also where the answer begins in the engine's own thread: nothing there is an internal error."""
-    asker.viewer.tests = lambda given: number(given, "after", 0, 9)
+    asker.viewer.tests = lambda given: get_int(given, "after", 0, 9)
     status, body = asker.ask(DATA + query)
     assert (status, json.loads(body)["error"]["code"]) == (400, "llmproxy_question")
 

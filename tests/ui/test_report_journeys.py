@@ -25,10 +25,10 @@ from llmproxy.report.events import (
     Status,
     Step,
 )
-from llmproxy.report.html import report_page as written
+from llmproxy.report.html import render_report as written
 from llmproxy.report.json_report import JsonLines
 from llmproxy.report.run_tree import RunTree
-from llmproxy.report.trend import Trend
+from llmproxy.report.trend import TrendRecorder
 from llmproxy.scenario.lab.labels import read_labels
 from llmproxy.ui.serve import make_server
 from tests.report import samples as report_samples
@@ -61,7 +61,7 @@ def story() -> RunTree:
             Finished(run_id=name, scenario=name, status=Status(status)),
         ]
     for event in events:
-        told.add(event)
+        told.add_event(event)
     told.completed = Completed(exit_code=1, seconds=12.5)
     return told
 
@@ -272,7 +272,7 @@ def test_a_served_report_leads_to_the_calls_and_takes_labels(browser: Browser, t
     file.write_text(json_report.to_json_text(story()), "utf-8")
     for at, status in ((60.0, "passed"), (120.0, "failed")):
         same = {"scenario": "refund[gpt-4o]", "status": "passed", "runs": 1, "passed": 1}
-        kept = Trend(tmp_path / "x.db.state.db", lambda why: pytest.fail(str(why)))
+        kept = TrendRecorder(tmp_path / "x.db.state.db", lambda why: pytest.fail(str(why)))
         kept.handle(Selected(title="t", scenarios=1, runs=1, at=at))
         rows = [{"scenario": "on-calls", "status": status, "runs": 1, "passed": 0}, same]
         kept.handle(Completed(exit_code=1, seconds=1.0, scenarios=rows))

@@ -20,7 +20,7 @@ import typer
 
 from llmproxy.amounts import duration, format_count
 from llmproxy.errors import printable
-from llmproxy.report.live_line import cell_width, cut, fold_text, pad_cells
+from llmproxy.report.live_line import count_cells, cut, fold_text, pad_cells
 
 _LEAST = 24
 """Cells below which the last column of a table says too little."""
@@ -105,7 +105,7 @@ def fit_columns(
     says, where a space stands in them. What tells rows apart is always there and whole; only the last column is cut.
     """
     cells = [[to_line(cell) or "-" for cell in row] for row in rows]
-    widths = [max(map(cell_width, column)) for column in zip(head, *cells, strict=True)]
+    widths = [max(map(count_cells, column)) for column in zip(head, *cells, strict=True)]
     last = len(head) - 1
     kept = list(range(last))
     least = min(widths[last], _LEAST)
@@ -125,7 +125,7 @@ def fit_columns(
         first, *more = zip_longest(*(fold_text(row[n], widths[n]) for n in kept), fillvalue="")
         front = _align_cells(first, widths, kept)
         if not below:
-            yield f"{front}  {row[last] if room is None else cut(row[last], room - cell_width(front) - 2)}".rstrip()
+            yield f"{front}  {row[last] if room is None else cut(row[last], room - count_cells(front) - 2)}".rstrip()
         else:
             yield front.rstrip()
         yield from (_align_cells(each, widths, kept).rstrip() for each in more)
@@ -233,6 +233,6 @@ class ProgressLine:
     def _overwrite_line(self, text: str) -> None:
         text = cut(text, shutil.get_terminal_size().columns - 1)
         if text or self._shown:
-            self._stream.write(f"\r{text}{' ' * (self._shown - cell_width(text))}" + ("" if text else "\r"))
+            self._stream.write(f"\r{text}{' ' * (self._shown - count_cells(text))}" + ("" if text else "\r"))
             self._stream.flush()
-        self._shown = cell_width(text)
+        self._shown = count_cells(text)

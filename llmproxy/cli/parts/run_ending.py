@@ -219,9 +219,9 @@ class RunEnding:
     def summary_line(self) -> str:
         """What it came to, in a line: our proxy's own sum, else the session's."""
         if self.totals is not None:
-            from llmproxy.report.console import summary_lines
+            from llmproxy.report.console import format_totals
 
-            return summary_lines(self.totals, self.unused)[0]
+            return format_totals(self.totals, self.unused)[0]
         if self.report is None:
             return ""
 

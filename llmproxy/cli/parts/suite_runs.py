@@ -19,12 +19,12 @@ from llmproxy.cli.parts.options import LAST_REPORT, store_of
 from llmproxy.errors import Exit, LLMProxyError, SettingsError
 from llmproxy.files import make_ignored
 from llmproxy.report.console import wants_colour
-from llmproxy.report.event_handlers import Hiding
+from llmproxy.report.event_handlers import SecretHider
 from llmproxy.report.events import Completed, Event, Handler, Selected
-from llmproxy.report.report_kinds import report_handler
+from llmproxy.report.report_kinds import make_report_handler
 from llmproxy.report.run_console import SuiteConsole
-from llmproxy.report.sharding import describe_cut, read_shard, read_times, split_items, weigh_items
-from llmproxy.report.trend import Trend
+from llmproxy.report.sharding import describe_shard, parse_shard, read_times, split_items, weigh_items
+from llmproxy.report.trend import TrendRecorder
 
 if TYPE_CHECKING:
     from llmproxy.settings import Loaded as LoadedSettings
@@ -49,14 +49,14 @@ def cut_shard(
         return None
     from llmproxy.suite.selection import add_runs  # the schema of suites: `--help` and a wrong option need none of it
 
-    shard = read_shard(text)
+    shard = parse_shard(text)
     weighed = weigh_items(
         {case.id: runs or case.scenario.runs for case in cases}, {} if times is None else read_times(times)
     )
     parts = split_items(weighed, shard.of)
     title = ", ".join(dict.fromkeys(case.suite.name for case in cases))
     mine = [case for case in cases if parts[case.id] == shard.number]
-    told = describe_cut(shard, parts, "test", command=add_runs(command, runs), partly=partly)
+    told = describe_shard(shard, parts, "test", command=add_runs(command, runs), partly=partly)
     return ShardCases(mine, title, told)
 
 
@@ -160,7 +160,7 @@ def make_last_report_writer() -> Handler | None:
     """Return who keeps what this test tells, for `label` and `--rejudge last`; None where nothing can be written."""
     try:
         make_ignored(Path.cwd() / LAST_REPORT.parent)
-        return report_handler(f"jsonl={Path.cwd() / LAST_REPORT}")
+        return make_report_handler(f"jsonl={Path.cwd() / LAST_REPORT}")
     except (OSError, SettingsError) as error:
         typer.echo(f"llmproxy: this test is not kept for `llmproxy label`: {error}", err=True)
         return None
@@ -173,7 +173,7 @@ def find_state_path(settings: LoadedSettings) -> Path:
 
 
 def make_trend_recorder(settings: LoadedSettings) -> Handler:
-    return Trend(find_state_path(settings), lambda text: typer.echo(f"llmproxy: {text}", err=True))
+    return TrendRecorder(find_state_path(settings), lambda text: typer.echo(f"llmproxy: {text}", err=True))
 
 
 def make_suite_console(*, verbose: bool) -> Handler:
@@ -183,4 +183,4 @@ def make_suite_console(*, verbose: bool) -> Handler:
         sys.stdout.flush()
 
     colour = wants_colour(sys.stdout, os.environ)
-    return Hiding(SuiteConsole(write, colour=colour, live=sys.stdout.isatty(), verbose=verbose))
+    return SecretHider(SuiteConsole(write, colour=colour, live=sys.stdout.isatty(), verbose=verbose))

@@ -55,7 +55,7 @@ from llmproxy.mitm.sockets import is_peer_gone
 from llmproxy.mitm.websocket_recorder import UpgradeMissed, UpgradeRefused
 from llmproxy.mitm.websocket_replay import Socket
 from llmproxy.protocol import CONTROL_PREFIX, UI_PREFIX, Channel, Decision
-from llmproxy.ui.answers import PageAnswer, answer_headers
+from llmproxy.ui.answers import PageAnswer, build_headers
 
 log = logging.getLogger(__name__)
 
@@ -154,7 +154,7 @@ class OwnAnswers:
             return
         answer = self._viewed.result()
         close = not head.keep_alive
-        whole = whole_response(answer.status, answer_headers(answer), answer.body, close=close, method=head.method)
+        whole = whole_response(answer.status, build_headers(answer), answer.body, close=close, method=head.method)
         yield from self._layer.finish(whole, close=close)
         if waited:
             yield from self._layer.read()

@@ -18,7 +18,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from math import comb, fsum
 
-from llmproxy.report.rows import Interval, check_passes
+from llmproxy.report.rows import Interval, check_pass_counts
 
 RESAMPLES = 2000
 """Of a bootstrap: the ends of a 95 % interval then stand on 50 values each."""
@@ -33,13 +33,13 @@ _DEFINED = 0.9
 
 def pass_at_k(passed: int, runs: int, k: int) -> float | None:
     """Return the estimate of one in `k` passing, 1 - C(n-c,k)/C(n,k), or None. Source: Chen et al. 2021 (HumanEval)."""
-    check_passes(passed, runs, k)
+    check_pass_counts(passed, runs, k)
     return None if k > runs else 1 - comb(runs - passed, k) / comb(runs, k)
 
 
 def pass_hat_k(passed: int, runs: int, k: int) -> float | None:
     """Return the estimate of `k` of `k` passing, C(c,k)/C(n,k), or None. Source: Yao et al. 2024 (tau-bench)."""
-    check_passes(passed, runs, k)
+    check_pass_counts(passed, runs, k)
     return None if k > runs else comb(passed, k) / comb(runs, k)
 
 
@@ -126,7 +126,7 @@ def judge_spread(passes: Sequence[int], repeats: int) -> Variance | None:
     if repeats < 2:
         raise ValueError(f"a judge must be asked at least twice about each transcript, not {repeats} times")
     for passed in passes:
-        check_passes(passed, repeats)
+        check_pass_counts(passed, repeats)
     if len(passes) < FEWEST_TRANSCRIPTS:
         return None
     return _judge_variance([passed / repeats for passed in passes], repeats)

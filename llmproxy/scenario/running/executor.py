@@ -24,7 +24,7 @@ from typing import Any, ClassVar, cast
 
 from llmproxy.client.host import HOST, RunnerHooks
 from llmproxy.errors import AgentError, LLMProxyError, MachineError, SettingsError
-from llmproxy.report.event_handlers import Hiding
+from llmproxy.report.event_handlers import SecretHider
 from llmproxy.report.events import Handler, Started
 from llmproxy.report.langwatch import LangWatchEvents, ScenarioEventBus, Stream
 from llmproxy.scenario.agent_adapter import AdapterAttributes, AgentAdapter
@@ -480,7 +480,7 @@ class ScenarioExecutor:
             return handlers
         from llmproxy.report.run_console import ScenarioConsole
 
-        return (*handlers, Hiding(ScenarioConsole(verbose=int(self.config.verbose))))
+        return (*handlers, SecretHider(ScenarioConsole(verbose=int(self.config.verbose))))
 
 
 def _check_script(script: Sequence[ScriptStep] | None) -> list[ScriptStep]:

@@ -47,7 +47,7 @@ from llmproxy.report.events import (
     Verdict,
 )
 from llmproxy.report.rows import build_row
-from llmproxy.report.trend import Trend
+from llmproxy.report.trend import TrendRecorder
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.run_session import RunSession, wait_despite_cancel
 from llmproxy.scenario.running.agent_caller import AgentTraffic, Caller
@@ -172,7 +172,7 @@ class ProgramRuns:
             make_ignored(store.parent)
         rows = [build_row(name, each) for name, each in runs.items()]
         bad = any(row["status"] not in ("passed", "skipped") for row in rows)
-        kept = Trend(store.with_name(f"{store.name}.state.db"), _print_line)
+        kept = TrendRecorder(store.with_name(f"{store.name}.state.db"), _print_line)
         count = sum(map(len, runs.values()))
         kept.handle(Selected(title=Path(sys.argv[0]).name, scenarios=len(rows), runs=count, at=self._since))
         code = Exit.FAILED if bad else Exit.OK

@@ -28,7 +28,7 @@ from typing import Any, Protocol
 
 from llmproxy.core.forks.mocks import read_mocks
 from llmproxy.errors import AgentError, LLMProxyError
-from llmproxy.report.event_handlers import HandlerLike, handlers_from
+from llmproxy.report.event_handlers import HandlerLike, to_handlers
 from llmproxy.report.events import Status
 from llmproxy.scenario.config import ScenarioConfig
 from llmproxy.scenario.types import AgentRole, Message, ScenarioResult
@@ -109,7 +109,7 @@ class RunOptions:
     def __post_init__(self) -> None:
         """Take functions as handlers; refuse numbers that cannot be meant."""
         if self.handlers != ():
-            object.__setattr__(self, "handlers", handlers_from(self.handlers))
+            object.__setattr__(self, "handlers", to_handlers(self.handlers))
         if self.mock is not None:
             read_mocks(self.mock)
         for name in ("timeout", "call_timeout", "max_concurrency", "sample", "runs"):

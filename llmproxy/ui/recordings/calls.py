@@ -37,7 +37,7 @@ def call_to_json(told: PlacedExchange) -> dict[str, Any]:
     """Return a call as the page takes it; `results` of its tools are added by :func:`settle`, from later calls."""
     exchange = told.exchange
     return {
-        **call_facts(exchange.interaction), "messages": _messages_to_json(exchange), "known": told.known,
+        **build_call_facts(exchange.interaction), "messages": _messages_to_json(exchange), "known": told.known,
         "previous": told.previous.interaction.id if told.previous else None, "retry": told.retry,
         "changes": _list_changes(told.previous, exchange, told.known) if told.previous else [],
         "tools": _list_tools(exchange.tree),
@@ -57,7 +57,7 @@ def attach_results(calls: Mapping[int, dict[str, Any]], results: Sequence[ShownR
             caller["results"][each.call] = {"text": each.text, "in": each.told_in}
 
 
-def call_facts(interaction: Interaction) -> dict[str, Any]:
+def build_call_facts(interaction: Interaction) -> dict[str, Any]:
     """Return what is known of a call beside what was said."""
     i, usage = interaction, interaction.usage
     cost = cost_of(i.provider, i.model, usage)
@@ -78,7 +78,7 @@ def call_facts(interaction: Interaction) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _to_json(message: Message, shown: Sequence[Medium] = ()) -> dict[str, Any]:
+def _message_to_json(message: Message, shown: Sequence[Medium] = ()) -> dict[str, Any]:
     made: dict[str, Any] = {"role": message.role, "text": message.text}
     if message.role == "user" and (typed := list_typed(message.text)) != message.text:
         made |= {"text": typed, "sent": message.text}
@@ -102,7 +102,7 @@ def _tool_call_to_json(call: ToolCall) -> dict[str, Any]:
 
 def _messages_to_json(exchange: OpenedExchange) -> list[dict[str, Any]]:
     shown = _find_media(exchange.tree, exchange.messages)
-    return [_to_json(message, shown.get(n, ())) for n, message in enumerate(exchange.messages)]
+    return [_message_to_json(message, shown.get(n, ())) for n, message in enumerate(exchange.messages)]
 
 
 def _find_media(tree: dict[str, Any], messages: Sequence[Message]) -> dict[int, list[Medium]]:
@@ -127,7 +127,7 @@ def _answer_to_json(exchange: OpenedExchange) -> dict[str, Any] | None:
     response = exchange.interaction.response
     kind = header(response.headers, "content-type") or ""
     shown = [] if exchange.interaction.stream else find_media(events_of(kind, response.body))
-    return _to_json(exchange.answer, shown)
+    return _message_to_json(exchange.answer, shown)
 
 
 def _list_tools(tree: dict[str, Any]) -> list[dict[str, str]]:
@@ -214,7 +214,7 @@ def _walk_media(value: Any, depth: int) -> Iterator[Medium]:  # noqa: ANN401 - J
     if depth > _DEPTH:
         return
     if isinstance(value, dict):
-        own = _medium_of(value)
+        own = _read_medium(value)
         if own is not None:
             yield own
             return
@@ -229,7 +229,7 @@ def _walk_media(value: Any, depth: int) -> Iterator[Medium]:  # noqa: ANN401 - J
             yield made
 
 
-def _medium_of(block: dict[str, Any]) -> Medium | None:
+def _read_medium(block: dict[str, Any]) -> Medium | None:
     inner = as_dict(block.get("source")) or block
     kind = inner.get("media_type") or inner.get("mimeType") or inner.get("mime_type")
     data = as_str(inner.get("data")) or as_str(inner.get("bytes"))
@@ -257,14 +257,14 @@ def body_to_json(data: bytes) -> dict[str, Any]:
         return {"base64": b64encode(data).decode()}
 
 
-def text_of(data: bytes) -> str | None:
+def decode_text(data: bytes) -> str | None:
     try:
         return data.decode()
     except UnicodeDecodeError:
         return None
 
 
-def text_delta(base: tuple[int, str], text: str) -> dict[str, Any]:
+def compute_text_delta(base: tuple[int, str], text: str) -> dict[str, Any]:
     """Return `text` as what it adds to another one, or as it is where that saves nothing."""
     of, old = base
     front = common_prefix(old, text)
@@ -272,8 +272,13 @@ def text_delta(base: tuple[int, str], text: str) -> dict[str, Any]:
     if front + back < _WORTH:
         return {"text": text}
     middle = text[front : len(text) - back]
-    return {"of": of, "prefix": _units(text[:front]), "suffix": _units(text[len(text) - back :]), "text": middle}
+    return {
+        "of": of,
+        "prefix": _utf16_len(text[:front]),
+        "suffix": _utf16_len(text[len(text) - back :]),
+        "text": middle,
+    }
 
 
-def _units(text: str) -> int:
+def _utf16_len(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2

@@ -43,7 +43,7 @@ class PlacedExchange:
 
 
 @dataclass(slots=True)
-class Reader:
+class RecordingReader:
     """Reads the calls of one recording; feed them in the order of their requests."""
 
     _history: History = field(default_factory=History)

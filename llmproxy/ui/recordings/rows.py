@@ -28,7 +28,7 @@ _MODELS = "SELECT DISTINCT model FROM interactions WHERE {where} AND model IS NO
 
 
 @dataclass(frozen=True, slots=True)
-class WantedCalls:
+class CallFilter:
     cassette: str
     sample: int = 1
     find: str = ""
@@ -39,7 +39,7 @@ class WantedCalls:
     ids: tuple[int, ...] = ()
     """Only these; any where there are none."""
 
-    def where(self) -> tuple[str, tuple[object, ...]]:
+    def to_sql(self) -> tuple[str, tuple[object, ...]]:
         """Return the condition, and its values."""
         parts: list[tuple[str, tuple[object, ...]]] = [
             ("cassette = ? AND sample = ? AND superseded_at IS NULL", (to_sql(self.cassette), self.sample))
@@ -58,23 +58,23 @@ class WantedCalls:
         return " AND ".join(sql for sql, _ in parts), tuple(value for _, values in parts for value in values)
 
 
-def read_window(store: Reading, wanted: WantedCalls, offset: int, limit: int) -> list[dict[str, Any]]:
+def read_window(store: Reading, wanted: CallFilter, offset: int, limit: int) -> list[dict[str, Any]]:
     """Return rows in the order of their requests, from the `offset`-th on, at most MOST."""
-    where, values = wanted.where()
+    where, values = wanted.to_sql()
     sql = f"{SELECT_SUMMARY} WHERE {where} ORDER BY started_at, id LIMIT ? OFFSET ?"
     return [row_to_json(to_summary(row)) for row in store.rows(sql, (*values, min(limit, MOST), offset))]
 
 
 def read_first_prompt(store: Reading, info: CassetteInfo) -> str:
     """Return the beginning of the first request's prompt."""
-    where, values = WantedCalls(info.name, info.sample).where()
+    where, values = CallFilter(info.name, info.sample).to_sql()
     found = store.rows(f"SELECT last_user_text FROM interactions WHERE {where} ORDER BY started_at, id LIMIT 1", values)  # noqa: S608 - constants only
     return from_sql(found[0][0] or "")[:USER] if found else ""
 
 
-def sums(store: Reading, wanted: WantedCalls) -> dict[str, Any]:
+def sum_up(store: Reading, wanted: CallFilter) -> dict[str, Any]:
     """Return what the calls come to; None is unknown, never 0."""
-    where, values = wanted.where()
+    where, values = wanted.to_sql()
     ((calls, tokens_in, tokens_out, cost, priced, first, last, failed, counted, parties),) = store.rows(
         _SUMS.format(where=where), values
     )
@@ -85,7 +85,7 @@ def sums(store: Reading, wanted: WantedCalls) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def count_all(store: Reading) -> dict[tuple[str, int], dict[str, Any]]:
+def summarize_cassettes(store: Reading) -> dict[tuple[str, int], dict[str, Any]]:
     """Return of each cassette and sample its models, what it cost, and how many of its calls failed."""
     found: dict[tuple[str, int], dict[str, Any]] = {}
     sql = (
@@ -100,14 +100,14 @@ def count_all(store: Reading) -> dict[tuple[str, int], dict[str, Any]]:
     return found
 
 
-def count_wanted(store: Reading, wanted: WantedCalls) -> int:
-    where, values = wanted.where()
+def count_calls(store: Reading, wanted: CallFilter) -> int:
+    where, values = wanted.to_sql()
     return int(store.rows(f"SELECT count(*) FROM interactions WHERE {where}", values)[0][0])  # noqa: S608 - constants only
 
 
-def timeline_marks(store: Reading, wanted: WantedCalls) -> list[list[Any]]:
+def list_timeline_marks(store: Reading, wanted: CallFilter) -> list[list[Any]]:
     """Return what is drawn of each call: id, Unix time, ms, ms to first byte, failed?, party, model; or nothing."""
-    where, values = wanted.where()
+    where, values = wanted.to_sql()
     sql = (
         "SELECT id, started_at, duration_ms, first_byte_ms, status >= 400"  # noqa: S608 - only names of ours
         " OR ending <> 'complete', party, coalesce(model, operation) FROM interactions"
@@ -117,9 +117,9 @@ def timeline_marks(store: Reading, wanted: WantedCalls) -> list[list[Any]]:
     return found if len(found) <= DRAWN else []
 
 
-def position_of(store: Reading, wanted: WantedCalls, started_at: float, id_: int) -> int:
+def count_rows_before(store: Reading, wanted: CallFilter, started_at: float, id_: int) -> int:
     """Return how many rows come before a call."""
-    where, values = wanted.where()
+    where, values = wanted.to_sql()
     sql = (
         f"SELECT count(*) FROM interactions WHERE {where}"  # noqa: S608 - constants only
         " AND (started_at, id) < (?, ?)"

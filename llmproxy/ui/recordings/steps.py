@@ -29,7 +29,9 @@ Step = dict[str, Any]
 
 def read_steps(interactions: Iterable[Interaction]) -> list[Step]:
     reader = _StepReader()
-    return [step for span in build_spans(reader.record(interactions)) for step in reader.read(span)] + reader.late()
+    return [
+        step for span in build_spans(reader.record(interactions)) for step in reader.read(span)
+    ] + reader.list_unanswered()
 
 
 @dataclass(slots=True)
@@ -66,17 +68,17 @@ class _StepReader:
                 yield {**step, "call": here[0]}
             self.waiting.clear()
         elif span.kind is SpanKind.LLM_RESPONSE:
-            yield from self._response_step(span)
+            yield from self._make_response_step(span)
         elif span.kind is SpanKind.TOOL_CALL:
             self.of[span.id] = here = self.of.get(span.parent_id or "", (None, 0))
             if words := self.words.pop(span.parent_id or "", ""):
                 yield {"kind": "says", "call": here[0], "depth": here[1], "text": words}
-            yield _tool_step(span, *here)
+            yield _make_tool_step(span, *here)
         elif span.kind is SpanKind.AGENT_OUTPUT:
             call, depth = self.of.get(span.parent_id or "", (None, 0))
             yield {"kind": "answer", "call": call, "depth": depth, "text": _shorten_step(span.output)}
 
-    def late(self) -> list[Step]:
+    def list_unanswered(self) -> list[Step]:
         """Return what no request followed."""
         return [{**step, "call": None} for step in self.waiting]
 
@@ -92,7 +94,7 @@ class _StepReader:
         elif span.metadata.get("llmproxy.model_call"):
             yield {"kind": "call", "call": number, "depth": depth, "text": span.name, "error": span.error}
 
-    def _response_step(self, span: Span) -> Iterator[Step]:
+    def _make_response_step(self, span: Span) -> Iterator[Step]:
         asked, depth = self.of.get(span.parent_id or "", (None, 0))
         call = self.answers.get(span.id, asked)
         self.of[span.id] = call, depth
@@ -102,7 +104,7 @@ class _StepReader:
             self.words[span.id] = _shorten_step(span.output)
 
 
-def _tool_step(span: Span, call: int | None, depth: int) -> Step:
+def _make_tool_step(span: Span, call: int | None, depth: int) -> Step:
     given = span.tool_args if span.tool_args is not None else span.input
     return {
         "kind": "tool",

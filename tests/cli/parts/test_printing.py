@@ -13,7 +13,7 @@ from llmproxy.cli.parts.printing import (
     to_paragraphs,
     wrap_text,
 )
-from llmproxy.report.live_line import cell_width
+from llmproxy.report.live_line import count_cells
 
 
 @pytest.mark.parametrize("text", ["\x1b[31mred", "a\x07b", "\u202ereversed", "\udc80", "\x9b2J", "a\rb"])
@@ -66,7 +66,7 @@ def test_a_table_fits_its_terminal_and_drops_nothing_that_tells_rows_apart(room:
     text = "\n".join(lines)
     assert all(cells in text for row in ROWS for cells in (row[1], row[3])) or room == 40
     assert "How are you" in text
-    assert max(map(cell_width, lines)) <= room
+    assert max(map(count_cells, lines)) <= room
     assert ("ms" in lines[0], "party" in lines[0]) == (room >= 76, room >= 83)
 
 
@@ -74,7 +74,7 @@ def test_a_long_name_goes_on_below_itself() -> None:
     """All of it, and in its column."""
     name = "tests/agents/test_weather.py::test_what_to_wear[Paris-in-the-rain-and-in-the-snow]"
     lines = list(fit_columns(("cassette", "live", "state"), [(name, "12", "complete")], 60))
-    assert max(map(cell_width, lines)) <= 60
+    assert max(map(count_cells, lines)) <= 60
     first, live, state = lines[1].split()
     assert (first + "".join(row.strip() for row in lines[2:]), live, state) == (name, "12", "complete")
 
@@ -93,7 +93,7 @@ def test_a_text_is_broken_between_words() -> None:
     rows = list(wrap_text(text, 40, 10))
     assert rows[:3] == ["It rains in Bergen, so take", "an umbrella with you.", ""]
     assert rows[3:5] == ["x" * 30, "x" * 20]
-    assert max(map(cell_width, rows)) == 30
+    assert max(map(count_cells, rows)) == 30
     assert list(wrap_text(text, None)) == text.split("\n")
 
 

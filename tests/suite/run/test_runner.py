@@ -410,14 +410,14 @@ def test_an_interruption_at_any_moment_leaves_no_row(tmp_path: Path, signals: in
 
 def test_everything_is_told_in_order(tmp_path: Path) -> None:
     """Selected, then for each run Started ... Finished, at last Completed; all of it is JSON."""
-    from llmproxy.report.run_tree import plain
+    from llmproxy.report.run_tree import to_plain
 
     found = run(tmp_path, "{chat: x, label: first}")
     kinds = [type(each).__name__ for each in found.told.events]
     assert kinds == ["Selected", "Started", "Message", "Message", "Step", "Finished", "Completed"]
     assert isinstance(found.told.events[0], Selected)
     assert (found.told.events[0].scenarios, found.told.steps[0].label) == (1, "first")
-    json.dumps([plain(each) for each in found.told.events])
+    json.dumps([to_plain(each) for each in found.told.events])
 
 
 def test_a_handler_that_fails_disturbs_nobody(tmp_path: Path) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 
-from llmproxy.ui.recordings.reading import Reader
+from llmproxy.ui.recordings.reading import RecordingReader
 from tests.ui import samples
 
 
 def test_what_is_new_is_told_from_what_is_sent_again() -> None:
     """The history is known, the results of tools are new; a sub-agent begins a conversation of its own."""
-    reader = Reader()
+    reader = RecordingReader()
     told = [reader.read(each) for each in samples.agent()]
     new = [[message.role for message in each.exchange.messages[each.known :]] for each in told]
     assert new == [["system", "user"], ["tool"], [], ["system", "user"], ["tool", "tool"]]
@@ -21,7 +21,7 @@ def test_what_is_new_is_told_from_what_is_sent_again() -> None:
 def test_results_find_the_call_that_asked_for_them() -> None:
     """Those of the retried answer, not of the one that failed."""
     path = [dataclasses.replace(each, id=n) for n, each in enumerate(samples.agent(), 1)]
-    reader = Reader()
+    reader = RecordingReader()
     results = [result for each in path for result in reader.read(each).results]
     assert [(each.caller, each.call, each.told_in) for each in results] == [
         (1, "toolu_1", 2),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.core.store.store import Store
-from llmproxy.ui.recordings.rows import WantedCalls, position_of, read_window, sums, timeline_marks
+from llmproxy.ui.recordings.rows import CallFilter, count_rows_before, list_timeline_marks, read_window, sum_up
 from tests.support.recordings import reopened
 from tests.ui import samples
 
@@ -21,9 +21,9 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 def test_a_window_gives_its_part_in_order(store: Store) -> None:
     """By time, however they were stored."""
-    assert [row["id"] for row in read_window(store, WantedCalls("agent"), 1, 3)] == [2, 3, 4]
-    assert read_window(store, WantedCalls("agent"), 5, 10) == []
-    assert read_window(store, WantedCalls("nothing"), 0, 10) == []
+    assert [row["id"] for row in read_window(store, CallFilter("agent"), 1, 3)] == [2, 3, 4]
+    assert read_window(store, CallFilter("agent"), 5, 10) == []
+    assert read_window(store, CallFilter("nothing"), 0, 10) == []
 
 
 @pytest.mark.parametrize(
@@ -32,32 +32,32 @@ def test_a_window_gives_its_part_in_order(store: Store) -> None:
 )
 def test_finding_looks_into_prompts_answers_and_models(store: Store, find: str, ids: list[int]) -> None:
     """Case does not count, and what SQL takes for a wildcard is a letter."""
-    assert [row["id"] for row in read_window(store, WantedCalls("agent", find=find), 0, 10)] == ids
+    assert [row["id"] for row in read_window(store, CallFilter("agent", find=find), 0, 10)] == ids
 
 
 def test_only_what_failed(store: Store) -> None:
     """One refusal of five calls."""
-    only = WantedCalls("agent", failed=True)
+    only = CallFilter("agent", failed=True)
     assert [row["status"] for row in read_window(store, only, 0, 10)] == [529]
-    assert sums(store, only)["calls"] == 1
+    assert sum_up(store, only)["calls"] == 1
 
 
 def test_sums_say_what_is_unknown(store: Store) -> None:
     """A failed call has no tokens and so no price to miss; nothing recorded has no sum at all."""
-    found = sums(store, WantedCalls("agent"))
+    found = sum_up(store, CallFilter("agent"))
     assert (found["calls"], found["failed"], found["unpriced"]) == (5, 1, 0)
     assert found["to"] - found["from"] > 40
-    nothing = sums(store, WantedCalls("nothing"))
+    nothing = sum_up(store, CallFilter("nothing"))
     assert (nothing["calls"], nothing["in"], nothing["cost"]) == (0, None, None)
 
 
 def test_a_call_knows_its_place(store: Store) -> None:
     """So that the list can be opened where it stands."""
-    for place, row in enumerate(read_window(store, WantedCalls("agent"), 0, 10)):
-        assert position_of(store, WantedCalls("agent"), row["at"], row["id"]) == place
+    for place, row in enumerate(read_window(store, CallFilter("agent"), 0, 10)):
+        assert count_rows_before(store, CallFilter("agent"), row["at"], row["id"]) == place
 
 
 def test_the_strip_holds_what_is_drawn(store: Store) -> None:
     """Id, time, milliseconds, first byte, failed."""
-    assert [each[0] for each in timeline_marks(store, WantedCalls("agent"))] == [1, 2, 3, 4, 5]
-    assert [each[4] for each in timeline_marks(store, WantedCalls("agent"))] == [0, 1, 0, 0, 0]
+    assert [each[0] for each in list_timeline_marks(store, CallFilter("agent"))] == [1, 2, 3, 4, 5]
+    assert [each[4] for each in list_timeline_marks(store, CallFilter("agent"))] == [0, 1, 0, 0, 0]
