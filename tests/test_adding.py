@@ -309,10 +309,10 @@ def test_a_provider_is_a_row(grown: Grown, tmp_path: Path) -> None:
 import json
 from llmproxy.core.providers.routing import route, route_host
 from llmproxy.scenario.models.route import route_model as models
-from llmproxy.trace.reading.exchange import provider_name
+from llmproxy.trace.reading.exchange import get_otel_provider
 by_prefix = route("POST", "/acme/v1/chat/completions", (), {})
 by_host = route_host("https", "api.acme.example", 443, "POST", "/v1/chat/completions", (), {})
-print(json.dumps([by_prefix.operation, by_host.provider.name, models("acme_ai/x", "http://p")["api_base"], provider_name("acme")]))
+print(json.dumps([by_prefix.operation, by_host.provider.name, models("acme_ai/x", "http://p")["api_base"], get_otel_provider("acme")]))
 """
     told = json.loads(grown.python(asked))
     assert told == ["chat.completions", "acme", "http://p/acme/v1", "acme.cloud"]

@@ -41,7 +41,7 @@ from llmproxy.core.traffic.differences import Difference, build_difference, diff
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import Exit, SettingsError
 from llmproxy.trace.comparing.diff import FailOn
-from llmproxy.trace.comparing.render import build_tree, render
+from llmproxy.trace.comparing.render import diff_to_json, render
 from llmproxy.trace.comparing.requests import RecordingDiff, find_unexplained
 
 _PLACES = 100
@@ -140,7 +140,7 @@ def compare_cassettes(database: Store | None, old: str, new: str) -> ComparedCas
     found = (fork_of(store, *split_name(name)) for name, store in kept.items())
     return ComparedCassettes(
         (old, new),
-        RecordingDiff.compute(*sides, names=(old, new)),
+        RecordingDiff.compare(*sides, names=(old, new)),
         tuple(each for each in found if each is not None),
         exchanged,
         tuple(zip(said, fields, strict=True)),
@@ -151,16 +151,16 @@ def _to_json(found: ComparedCassettes) -> dict[str, Any]:
     plain: dict[str, Any] = found.diff.requests.to_dict()
     bound = [bindings_to_json(*each) for each in found.bound]
     told = {"forks": [each.to_json() for each in found.forks], "bindings": bound, "exchanged": list(found.exchanged)}
-    return {**plain, "trace": build_tree(found.diff.trace), **told}
+    return {**plain, "trace": diff_to_json(found.diff.trace), **told}
 
 
 def _format_lines(found: ComparedCassettes) -> Iterator[str]:
     """Yield the lines of a terminal. What was recorded is escaped where it is put in; the colours are ours."""
     color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     yield from (to_line(text) if not text.startswith("  ") else f"  {to_line(text)}" for text in found.reasons)
-    if found.diff.trace.has_changes or not found.diff.others:
+    if found.diff.trace.has_changes or not found.diff.unexplained_pairs:
         yield render(found.diff.trace, color=color, width=shutil.get_terminal_size().columns)
-    for pair in found.diff.others:
+    for pair in found.diff.unexplained_pairs:
         number = " -> ".join(dict.fromkeys(str(n) for n in (pair.old, pair.new) if n is not None))
         yield f"Request {number} {pair.what}: {to_line(pair.title)}  {pair.asked}"
         for each in find_unexplained(pair):
@@ -175,7 +175,7 @@ def _format_markdown(found: ComparedCassettes) -> Iterator[str]:
     if found.reasons:
         yield ""
     yield render(found.diff.trace, "markdown")
-    for pair in found.diff.others:
+    for pair in found.diff.unexplained_pairs:
         changes = ", ".join(each.what for each in find_unexplained(pair))
         yield f"\n- request {pair.new or pair.old} {pair.what}: {to_line(pair.title)} ({to_line(changes)})"
     yield f"\nRequests: {found.diff.requests.summarize()}"

@@ -46,12 +46,12 @@ from llmproxy.trace.comparing.drift import (
     PLANTED,
     Contract,
     compare_shapes,
+    compute_p_value,
     correct_p_values,
     describe_behavior,
-    find_p_value,
-    find_power,
+    estimate_power,
+    find_least_p_value,
     find_refusals,
-    least_p_value,
     measure_call,
     measure_distance,
     read_contract,
@@ -209,7 +209,7 @@ class _DriftPlan:
         yield (
             f"asking {len(self.chosen)} of {self.recorded} recorded calls {self.runs} times each: about {price}{bound}"
         )
-        seen = ", ".join(f"in {share:.0%} {find_power(sizes, share):.2f}" for share in PLANTED)
+        seen = ", ".join(f"in {share:.0%} {estimate_power(sizes, share):.2f}" for share in PLANTED)
         yield (
             f"how probably a change of behavior would be seen: {seen} of these calls, if by chance two answers differ "
             f"in {NOISE:.0%}"
@@ -492,10 +492,10 @@ def _judge_models(found: Sequence[_Comparison]) -> list[_ModelVerdict]:
     ps: list[float | None] = []
     for calls in models.values():
         told = [each for each in calls if len(each.usable) > 1]
-        least = least_p_value([(len(each.baseline), len(each.usable)) for each in told])
+        least = find_least_p_value([(len(each.baseline), len(each.usable)) for each in told])
         statistics = [measure_call(each.baseline, each.usable, measure_distance) for each in told]
         both = all(each.earlier for each in told)
-        ps.append(find_p_value(statistics, both=both) if told and least * len(models) <= ALPHA else None)
+        ps.append(compute_p_value(statistics, both=both) if told and least * len(models) <= ALPHA else None)
     corrected = iter(correct_p_values([p for p in ps if p is not None]))
     return [
         _ModelVerdict(model, calls, None if p is None else next(corrected))

@@ -88,7 +88,7 @@ def spans_to_json(made: Sequence[Interaction]) -> list[object]:
     """Return the spans of interactions, for the control API; what makes them is imported when it is first asked for."""
     from llmproxy.trace.reading import recording as wire
 
-    return list(wire.plain_spans(made))
+    return list(wire.spans_to_json(made))
 
 
 class EndedAnswer(NamedTuple):

@@ -122,7 +122,7 @@ class ScenarioState(BaseModel):
         if self.executor.unattributed:
             self._require_seen(self.executor, what)
         if unfinished := next((each for each in found.tools if each.output is None), None):
-            raise MachineError(f"nobody can tell {what}: the answer of {unfinished.where} did not come whole.")
+            raise MachineError(f"nobody can tell {what}: the answer of {unfinished.place} did not come whole.")
         return found
 
     @property

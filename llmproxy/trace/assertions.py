@@ -55,7 +55,7 @@ def output_matches(run: Subject, pattern: str | re.Pattern[str]) -> AssertionRes
 def output_json(run: Subject, embedded: bool = False) -> AssertionResult:  # noqa: FBT001, FBT002 - Evalcraft's parameters
     """The output is JSON; `embedded`: or holds it in a fenced block. `actual` is the value."""
     cassette = cassette_of(run)
-    value, problem = _json_output(cassette, embedded=embedded)
+    value, problem = _parse_json_output(cassette, embedded=embedded)
     return build_result("output_json", cassette, "JSON", value if not problem else cassette.output_text, problem)
 
 
@@ -65,7 +65,7 @@ def output_json_schema(run: Subject, schema: Any, embedded: bool = False) -> Ass
     Raises ValueError, TypeError: the schema itself is none.
     """
     cassette = cassette_of(run)
-    value, problem = _json_output(cassette, embedded=embedded)
+    value, problem = _parse_json_output(cassette, embedded=embedded)
     if not problem:
         problem = _validate_model(schema, value) if isinstance(schema, type) else _validate_schema(schema, value)
     expected = getattr(schema, "__name__", schema)
@@ -74,7 +74,7 @@ def output_json_schema(run: Subject, schema: Any, embedded: bool = False) -> Ass
     )
 
 
-def _json_output(cassette: Cassette, *, embedded: bool) -> tuple[Any, str]:
+def _parse_json_output(cassette: Cassette, *, embedded: bool) -> tuple[Any, str]:
     texts = [cassette.output_text, *(_FENCE.findall(cassette.output_text) if embedded else ())]
     problem = ""
     for text in texts:
@@ -157,7 +157,7 @@ def no_loops(run: Subject, *, max_tool_repeats: int = 2, max_step_repeats: int =
     model came more than `max_step_repeats` times in a row with the same words.
     """
     cassette = cassette_of(run)
-    calls = Counter(call_key(span) for span in cassette.get_tool_calls())
+    calls = Counter(make_call_key(span) for span in cassette.get_tool_calls())
     loops = [f"{call} x {count}" for call, count in calls.items() if count > max_tool_repeats]
     words = [span.output for span in cassette.spans if span.kind is SpanKind.LLM_RESPONSE]
     for words_, group in groupby(words):
@@ -318,7 +318,7 @@ def _read_arguments(span: Span) -> Any:  # noqa: ANN401 - JSON
     return span.tool_args if span.tool_args is not None else ({} if span.input is None else span.input)
 
 
-def call_key(span: Span) -> str:
+def make_call_key(span: Span) -> str:
     """Return what two calls share if they are the same call."""
     return f"{span.tool_name} {fingerprint(_read_arguments(span))}"
 

@@ -29,7 +29,7 @@ from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteCorrupt, CassetteNewer, CassetteNotFound, MachineError
 from llmproxy.files import read_text, replace_file
 from llmproxy.protocol import AGENT
-from llmproxy.trace.model import Provenance, Span, SpanKind, TraceNotJSON, check_number_of, fingerprint_of, require_type
+from llmproxy.trace.model import Provenance, Span, SpanKind, TraceNotJSON, check_number, fingerprint_spans, require_type
 
 
 def read_json_file[T](path: Path, make: Callable[[Any], T]) -> T:
@@ -107,7 +107,7 @@ class Cassette:
 
     def compute_fingerprint(self) -> str:
         """Set and return the fingerprint: 16 hex digits over everything in the spans, ids and times included."""
-        self.fingerprint = fingerprint_of(span.to_dict() for span in self.spans)
+        self.fingerprint = fingerprint_spans(span.to_dict() for span in self.spans)
         return self.fingerprint
 
     @property
@@ -178,7 +178,7 @@ class Cassette:
         """Return the enveloped form; totals and fingerprint are computed anew first."""
         self.compute_metrics()
         self.compute_fingerprint()
-        return {**trace_header(self), "spans": [span.to_dict() for span in self.spans]}
+        return {**build_trace_header(self), "spans": [span.to_dict() for span in self.spans]}
 
     @classmethod
     def from_dict(cls, data: Any) -> Cassette:  # noqa: ANN401 - JSON
@@ -197,7 +197,7 @@ class Cassette:
         require_type(head, dict, "`cassette`")
         members = {name: copy.deepcopy(head[name]) for name in _HEAD if name in head}
         for name in ("total_tokens", "total_cost_usd", "total_duration_ms", "llm_call_count", "tool_call_count"):
-            check_number_of(members.get(name, 0), name)
+            check_number(members.get(name, 0), name)
         if head.get("provenance"):
             members["provenance"] = Provenance.from_dict(head["provenance"])
         spans = data.get("spans", [])
@@ -221,9 +221,11 @@ class Cassette:
     @classmethod
     def from_store(cls, path: str | Path, *, cassette: str, sample: int = 1, party: str | None = AGENT) -> Cassette:
         """Turn a recording into a trace; `party` None takes everybody's. Raises CassetteNotFound, CassetteError."""
-        from llmproxy.trace.reading.recording import spans_of
+        from llmproxy.trace.reading.recording import load_spans
 
-        return _of_spans(TraceHead(cassette, sample), spans_of(path, cassette=cassette, sample=sample, party=party))
+        return _to_cassette(
+            TraceHead(cassette, sample), load_spans(path, cassette=cassette, sample=sample, party=party)
+        )
 
 
 _HEAD = tuple(name for name in Cassette.__dataclass_fields__
@@ -238,7 +240,7 @@ def _read_span(data: object, position: int) -> Span:
         raise
 
 
-def trace_header(cassette: Cassette) -> dict[str, Any]:
+def build_trace_header(cassette: Cassette) -> dict[str, Any]:
     head = {name: getattr(cassette, name) for name in _HEAD}
     head["provenance"] = cassette.provenance.to_dict() if cassette.provenance else None
     return {"evalcraft_version": WRITES, "llmproxy_trace": FORMAT, "cassette": head}
@@ -255,7 +257,7 @@ class TraceHead:
         )  # fmt: skip
         self._root: set[str] = set()
 
-    def see(self, span: Span) -> None:
+    def add_span(self, span: Span) -> None:
         """Add a span to the totals, and see whether it is what the whole run began or ended with."""
         trace = self.trace
         trace.count(span)
@@ -274,12 +276,12 @@ def from_interactions(interactions: Iterable[Interaction], name: str, *, party: 
     """Turn interactions, in the order of their requests, into a trace of this name."""
     from llmproxy.trace.reading.spans import build_spans
 
-    return _of_spans(TraceHead(name, 1), build_spans(each for each in interactions if party in (None, each.party)))
+    return _to_cassette(TraceHead(name, 1), build_spans(each for each in interactions if party in (None, each.party)))
 
 
-def _of_spans(head: TraceHead, spans: Iterable[Span]) -> Cassette:
+def _to_cassette(head: TraceHead, spans: Iterable[Span]) -> Cassette:
     for span in spans:
-        head.see(span)
+        head.add_span(span)
         head.trace.spans.append(span)
     head.trace.compute_fingerprint()
     return head.trace

@@ -22,9 +22,9 @@ from typing import IO, Any
 
 import llmproxy
 from llmproxy.protocol import AGENT
-from llmproxy.trace.cassette import Cassette, TraceHead, from_interactions, trace_header
+from llmproxy.trace.cassette import Cassette, TraceHead, build_trace_header, from_interactions
 from llmproxy.trace.model import Fingerprint, Span, SpanKind
-from llmproxy.trace.reading.recording import CallLike, read_interactions, spans_of
+from llmproxy.trace.reading.recording import CallLike, load_spans, read_interactions
 
 _INTERNAL, _CLIENT = 1, 3
 _ERROR = 2
@@ -89,7 +89,7 @@ class Converter:
         attributes = {"gen_ai.operation.name": "chat"}
         attributes |= (request.metadata or {}) if request else {}
         attributes |= span.metadata or {}
-        attributes |= _price_attributes(span)
+        attributes |= _build_price_attributes(span)
         self._strip_reasoning(attributes)
         if span.model and "gen_ai.response.model" not in attributes:
             attributes["gen_ai.response.model"] = span.model
@@ -110,7 +110,7 @@ class Converter:
         attributes = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": span.tool_name}
         attributes |= span.metadata or {}
         if self._content:
-            attributes |= _call_content(span)
+            attributes |= _build_call_content(span)
         plain = self._convert_span(span, _INTERNAL, attributes, span.timestamp, span.duration_ms)
         plain["name"] = f"execute_tool {span.tool_name or ''}".strip()
         return plain | _build_status(span)
@@ -118,10 +118,10 @@ class Converter:
     def _convert_step(self, span: Span) -> Plain:
         metadata = span.metadata or {}
         asks = span.name == "llm_attempt" or metadata.get("llmproxy.model_call") or "mcp.method.name" in metadata
-        attributes = metadata | _price_attributes(span)
+        attributes = metadata | _build_price_attributes(span)
         self._strip_reasoning(attributes)
         if self._content and span.tool_name:
-            attributes |= _call_content(span)
+            attributes |= _build_call_content(span)
         plain = self._convert_span(span, _CLIENT if asks else _INTERNAL, attributes, span.timestamp, span.duration_ms)
         if metadata.get("gen_ai.operation.name") == "invoke_agent":
             plain["conversation"] = metadata.get("gen_ai.conversation.id")
@@ -172,7 +172,7 @@ def _build_status(span: Span) -> Plain:
     return {"status": {"code": _ERROR, "message": span.error}} if span.error else {}
 
 
-def _price_attributes(span: Span) -> Plain:
+def _build_price_attributes(span: Span) -> Plain:
     """Return cost and, for spans that came without attributes, tokens."""
     found: Plain = {} if span.cost_usd is None else {"llmproxy.cost_usd": span.cost_usd}
     usage = span.token_usage
@@ -192,7 +192,7 @@ def _to_json_text(value: object) -> str | None:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
-def _call_content(span: Span) -> Plain:
+def _build_call_content(span: Span) -> Plain:
     said = span.tool_args if span.tool_args is not None else span.input
     return {
         "gen_ai.tool.call.arguments": _to_json_text(said),
@@ -260,10 +260,10 @@ def write_trace(
 ) -> Cassette:
     """Write a recording as a trace file; returns its head (totals, fingerprint). Raises as `Cassette.from_store`."""
     header, fingerprint, first = TraceHead(cassette, sample), Fingerprint(), True
-    head = trace_header(header.trace)
+    head = build_trace_header(header.trace)
     versions = {name: value for name, value in head.items() if name != "cassette"}
-    for span in spans_of(store, cassette=cassette, sample=sample, party=party):
-        header.see(span)
+    for span in load_spans(store, cassette=cassette, sample=sample, party=party):
+        header.add_span(span)
         plain = span.to_dict()
         fingerprint.add(plain)
         out.write(json.dumps(versions)[:-1] + ', "spans": [\n' if first else ",\n")
@@ -271,8 +271,8 @@ def write_trace(
         first = False
     if first:
         out.write(json.dumps(versions)[:-1] + ', "spans": [')
-    header.trace.fingerprint = fingerprint.text()
-    out.write(f'\n], "cassette": {json.dumps(trace_header(header.trace)["cassette"], indent=1)}}}\n')
+    header.trace.fingerprint = fingerprint.hexdigest()
+    out.write(f'\n], "cassette": {json.dumps(build_trace_header(header.trace)["cassette"], indent=1)}}}\n')
     return header.trace
 
 
@@ -280,7 +280,7 @@ def write_otlp(
     out: IO[str], store: Path | str, *, cassette: str, sample: int = 1, party: str | None = AGENT, content: bool = True
 ) -> int:
     """Write OTLP in JSON lines; returns how many spans. `content`: what was said. Raises as `Cassette.from_store`."""
-    spans = spans_of(store, cassette=cassette, sample=sample, party=party)
+    spans = load_spans(store, cassette=cassette, sample=sample, party=party)
     written = 0
     for batch in _batch_spans(spans, Converter(f"{cassette}~{sample}", content=content)):
         line = json.dumps(export_request(batch, cassette), ensure_ascii=False, separators=(",", ":"))
@@ -307,12 +307,12 @@ _HALF = re.compile("[\ud800-\udfff]")
 
 def cassette(calls: Iterable[CallLike], name: str, party: str | None = AGENT) -> Cassette:
     """Return calls as a trace, at the times when they arrived in this run."""
-    given = [(told, _span_time(told)) for told in calls]
+    given = [(told, _get_call_time(told)) for told in calls]
     made = [(each, at) for told, at in given for each in read_interactions([told])]
     placed = (replace(each, started_at=at) if at else each for each, at in made)
     return from_interactions(placed, name, party=party)
 
 
-def _span_time(told: CallLike) -> float:
+def _get_call_time(told: CallLike) -> float:
     at = told.get("at") if isinstance(told, Mapping) else getattr(told, "at", None)
     return float(at or 0)

@@ -110,14 +110,14 @@ class TokenUsage:
         require_type(data, dict, "token_usage")
         counts = {name: data.get(name, 0) for name in _COUNTS}
         for name, count in counts.items():
-            check_number_of(count, f"token_usage.{name}")
+            check_number(count, f"token_usage.{name}")
         return cls(**counts)
 
 
 _COUNTS = tuple(TokenUsage.__dataclass_fields__)
 
 
-def check_number_of(given: object, name: str) -> None:
+def check_number(given: object, name: str) -> None:
     """Refuse what cannot be added up. Raises TraceWrongValue."""
     if given is not None and (isinstance(given, bool) or not isinstance(given, int | float)):
         raise TraceWrongValue(f"`{name}` must be a number, not {given!r:.60}.")
@@ -182,8 +182,8 @@ class Span:
         except ValueError as error:
             known = ", ".join(kind.value for kind in SpanKind)
             raise TraceWrongValue(f"{data['kind']!r:.60} is not a kind of span; there are {known}.") from error
-        check_number_of(data.get("duration_ms", 0.0), "duration_ms")
-        check_number_of(data.get("cost_usd"), "cost_usd")
+        check_number(data.get("duration_ms", 0.0), "duration_ms")
+        check_number(data.get("cost_usd"), "cost_usd")
         members["token_usage"] = TokenUsage.from_dict(data["token_usage"]) if data.get("token_usage") else None
         span = cls(**members)
         if UNKNOWN in (data.get("metadata") or ()):
@@ -283,18 +283,18 @@ class Fingerprint:
         self._digest.update(self._between + canonical_json(span))
         self._between = b", "
 
-    def text(self) -> str:
+    def hexdigest(self) -> str:
         """Return 16 hex digits, over what was added so far."""
         closed = self._digest.copy()
         closed.update(b"]")
         return closed.hexdigest()[:16]
 
 
-def fingerprint_of(spans: Iterable[dict[str, Any]]) -> str:
+def fingerprint_spans(spans: Iterable[dict[str, Any]]) -> str:
     fingerprint = Fingerprint()
     for span in spans:
         fingerprint.add(span)
-    return fingerprint.text()
+    return fingerprint.hexdigest()
 
 
 def canonical_json(span: dict[str, Any]) -> bytes:

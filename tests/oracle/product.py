@@ -24,8 +24,8 @@ from llmproxy.suite.schema.values import Verify
 from llmproxy.suite.stores import StoreAdapter, build_store
 from llmproxy.suite.stores.http import HttpStore
 from llmproxy.suite.stores.http_map import read_http_entity
-from llmproxy.trace.observing.processing import Processing, find_processing
-from llmproxy.trace.observing.wire import Observed, Wire
+from llmproxy.trace.observing.processing import ProcessingFindings, find_processing
+from llmproxy.trace.observing.wire import AgentStep, WireObserver
 from tests.oracle.agents import Exchange
 from tests.oracle.history import Chapter
 from tests.oracle.places import Database, Service
@@ -62,14 +62,14 @@ def told(number: int, exchange: Exchange) -> tuple[Call, Interaction]:
     return call, interaction
 
 
-def seen(exchanges: Iterable[Exchange]) -> Wire:
+def seen(exchanges: Iterable[Exchange]) -> WireObserver:
     """Return the wire of a run."""
-    wire = Wire()
-    wire.feed(told(number, exchange) for number, exchange in enumerate(exchanges, 1))
+    wire = WireObserver()
+    wire.add_calls(told(number, exchange) for number, exchange in enumerate(exchanges, 1))
     return wire
 
 
-def judge(said: dict[str, Any], step: Observed) -> Status:
+def judge(said: dict[str, Any], step: AgentStep) -> Status:
     """Return what a suite makes of an assertion."""
     scope = VariableScope()
     usage = Usage.model_validate({"callCount": said["callCount"]}) if "callCount" in said else None
@@ -90,13 +90,13 @@ def judge(said: dict[str, Any], step: Observed) -> Status:
     return worst(found)
 
 
-def history(wire: Wire, step: Chapter) -> Processing:
+def history(wire: WireObserver, step: Chapter) -> ProcessingFindings:
     """Return what the product knows of the history in a step."""
-    before = [each for each in wire.seen if each.call.seq <= step.after]
-    return find_processing(wire.step(step.after, step.until), before, continues=step.continues, spoken=step.spoken)
+    before = [each for each in wire.calls if each.call.seq <= step.after]
+    return find_processing(wire.observe(step.after, step.until), before, continues=step.continues, spoken=step.spoken)
 
 
-def judge_history(said: dict[str, Any], found: Processing) -> Status:
+def judge_history(said: dict[str, Any], found: ProcessingFindings) -> Status:
     """Return what a suite makes of an assertion about it."""
     wanted = MessageProcessing.model_validate(said["messageProcessing"])
     return worst(check_processing(wanted, found, VariableScope()))

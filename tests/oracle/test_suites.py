@@ -20,7 +20,7 @@ import pytest
 
 from llmproxy.client.control import Control
 from llmproxy.report.events import Status
-from llmproxy.trace.observing.wire import Wire
+from llmproxy.trace.observing.wire import WireObserver
 from tests.oracle.acting import ACTOR, Part
 from tests.oracle.agents import Exchange, World
 from tests.oracle.history import Life, claim, recalls
@@ -190,10 +190,10 @@ def test_what_a_real_proxy_tells_is_judged_as_truly(px: tuple[Proxy, Upstream]) 
         perform(made.url, name, run.exchanges)
         calls = control.calls(name)
         assert [call.attempt for call in calls] == [each.attempt for each in run.exchanges]
-        wire = Wire()
-        wire.read(calls)
+        wire = WireObserver()
+        wire.add_recorded_calls(calls)
         for step in run.steps:
-            measured = wire.step(step.after, step.until)
+            measured = wire.observe(step.after, step.until)
             for _ in range(ASSERTIONS):
                 said = think_of(random)
                 what, must = f"seed {seed}, calls {step.after} to {step.until}: {said}", in_sight(said, step)

@@ -23,7 +23,7 @@ from llmproxy.report.events import Event, Started, Step
 from llmproxy.scenario.cluster.node import RunParcel, write_files
 from llmproxy.store_server import find_store_server, without_secrets
 from llmproxy.trace.observing.tools import RecordedAt
-from llmproxy.trace.observing.wire import reference_of
+from llmproxy.trace.observing.wire import make_reference
 from llmproxy.trace.reading.recording import read_cassette_lines
 
 _LISTED = 6
@@ -115,7 +115,7 @@ def number_calls(store: Path) -> Known:
             return {}
         try:
             found = read_cassette_lines(store, cassette=cassette, sample=sample)
-            return {reference_of(line): int(line["recorded"]["id"]) for line in found}
+            return {make_reference(line): int(line["recorded"]["id"]) for line in found}
         except LLMProxyError:
             return {}
 

@@ -31,7 +31,7 @@ from llmproxy.scenario.values.criteria import refuse_contradiction
 from llmproxy.scenario.values.messages import Farewell, list_messages, refuse_awaitable
 from llmproxy.scenario.values.run import describe_exit
 from llmproxy.trace.observing.tools import ServedTools, ToolUse
-from llmproxy.trace.observing.wire import Wire, recorded_at
+from llmproxy.trace.observing.wire import WireObserver, find_recorded_time
 
 
 @dataclass
@@ -50,7 +50,7 @@ class AgentTraffic:
     """Whether somebody saw what the agent called, and relies on there being nothing else."""
     on_calls: Callable[[Sequence[Call]], None] | None = None
     """Hears of calls that are new."""
-    _wire: Wire | None = None
+    _wire: WireObserver | None = None
     _read: int = 0
     """How many of the calls the wire has read."""
 
@@ -75,7 +75,7 @@ class AgentTraffic:
             raise MachineError("the proxy is of an earlier version: it does not tell which calls came last.")
         if named:
             late = [call for call in further if call.party == AGENT]
-            self.read_wire.read(late)
+            self.read_wire.add_recorded_calls(late)
             return late
         await self._add_calls(session, further, None)
         return [call for call in self.calls if call.party == AGENT and call.seq > self.answered]
@@ -94,11 +94,11 @@ class AgentTraffic:
     # -- what it says
 
     @property
-    def read_wire(self) -> Wire:
+    def read_wire(self) -> WireObserver:
         """All that the agent said to models and servers, as far as looked at; results may come with later calls."""
         if self._wire is None:
-            self._wire = Wire()
-        self._wire.read(self.calls[self._read :])
+            self._wire = WireObserver()
+        self._wire.add_recorded_calls(self.calls[self._read :])
         self._read = len(self.calls)
         return self._wire
 
@@ -108,7 +108,7 @@ class AgentTraffic:
         if self.session is None:
             return None
         self.relied = True
-        return self.read_wire.tools()
+        return self.read_wire.list_tool_uses()
 
     @property
     def served_tools(self) -> ServedTools | None:
@@ -123,20 +123,20 @@ class AgentTraffic:
         """Which answer to the agent is not known, and why; empty if all are."""
         if not self.calls:
             return ""
-        return next((f"{each.where} {each.unread}" for each in self.read_wire.step(0).unread), "")
+        return next((f"{each.place} {each.why_unread}" for each in self.read_wire.observe(0).unread), "")
 
     @property
     def unknown_call_reasons(self) -> Sequence[str]:
         """Why it is not known what answers to the agent asked for, each reason once; the same in every replay."""
         if not self.calls:
             return ()
-        return tuple(dict.fromkeys(each.unread for each in self.read_wire.step(0).unread))
+        return tuple(dict.fromkeys(each.why_unread for each in self.read_wire.observe(0).unread))
 
     def recorded_at(self) -> float | None:
         """Return when the first of the replayed calls was recorded, Unix time; None if none was replayed."""
         if not self.calls:
             return None
-        return recorded_at(self.calls)
+        return find_recorded_time(self.calls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +244,7 @@ class Caller:
         traffic.answered = traffic.seen
         if error is not None and (lost := describe_unreached(calls)):
             raise UpstreamError(lost) from error
-        return [each for each in traffic.read_wire.tools() if each.seq > before] if calls else ()
+        return [each for each in traffic.read_wire.list_tool_uses() if each.seq > before] if calls else ()
 
 
 async def call_in_time(

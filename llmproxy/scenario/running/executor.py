@@ -460,7 +460,7 @@ class ScenarioExecutor:
         }
         if traffic.session is not None:
             found |= {"cassette": self.cassette, "waited": lifecycle.caller.waited}
-            found["tool_calls"] = tuple(traffic.read_wire.tools())
+            found["tool_calls"] = tuple(traffic.read_wire.list_tool_uses())
             found["recorded_at"] = traffic.recorded_at()
         return result.model_copy(update=found)
 

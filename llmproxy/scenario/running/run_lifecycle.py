@@ -56,7 +56,7 @@ from llmproxy.scenario.types import Message, ScenarioResult
 from llmproxy.scenario.values.messages import copy_value
 from llmproxy.scenario.values.run import describe_error, describe_exit
 from llmproxy.settings import load
-from llmproxy.trace.observing.wire import Wire
+from llmproxy.trace.observing.wire import WireObserver
 
 _ONE_AT_A_TIME = threading.RLock()
 
@@ -196,7 +196,7 @@ class LateCallsError(MachineError):
     code = "llmproxy_suite_late_calls"
 
 
-def name_late_calls(calls: Sequence[Call], wire: Wire, strays: int, named: Sequence[Call] = ()) -> list[str]:
+def name_late_calls(calls: Sequence[Call], wire: WireObserver, strays: int, named: Sequence[Call] = ()) -> list[str]:
     """Name calls of the agent that came too late: tools where an answer asks for some, else the request.
 
     Args:
@@ -210,21 +210,21 @@ def name_late_calls(calls: Sequence[Call], wire: Wire, strays: int, named: Seque
     if calls:
         said.append(f"after the end of the scenario the agent made further calls: {_name_calls(calls, wire)}")
     if strays:
-        apart = Wire(None)
-        apart.read(named)
+        apart = WireObserver(None)
+        apart.add_recorded_calls(named)
         many = "1 call arrived that belongs" if strays == 1 else f"{strays} calls arrived that belong"
         what = f": {_name_calls(named, apart)}" if named else ""
         said.append(f"{many} to no run, since nobody had its turn then{what}")
     return said
 
 
-def _name_calls(calls: Sequence[Call], wire: Wire) -> str:
+def _name_calls(calls: Sequence[Call], wire: WireObserver) -> str:
     try:
-        tools = wire.step(calls[0].seq - 1).tools
+        tools = wire.observe(calls[0].seq - 1).tools
     except LLMProxyError:  # a damaged recording: the calls are named all the same
         tools = ()
     asked = {tool.seq for tool in tools}
-    named = [f"{tool.name} ({tool.where})" for tool in tools]
+    named = [f"{tool.name} ({tool.place})" for tool in tools]
     named += [
         f"a request to {call.model or call.operation} (call {call.seq})" for call in calls if call.seq not in asked
     ]

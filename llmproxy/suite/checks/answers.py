@@ -21,7 +21,7 @@ from llmproxy.suite.project import SuiteOptions
 from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.schema.response import Response
 from llmproxy.suite.schema.steps import StepBase, Talk
-from llmproxy.trace.observing.wire import Observed, Wire
+from llmproxy.trace.observing.wire import AgentStep, WireObserver
 
 FORMAT = 1
 
@@ -94,7 +94,7 @@ class CheckedStep(Protocol):
     """Of the step that is being executed, from 0."""
 
     @property
-    def wire(self) -> Wire:
+    def wire(self) -> WireObserver:
         """What the agent said to models and servers."""
 
 
@@ -104,11 +104,11 @@ def check_response_snapshot(context: CheckedStep, step: Talk, answer: str) -> As
     return _compare_with_snapshot(context, step, "response", "response.snapshot", seen)
 
 
-def check_tools_snapshot(context: CheckedStep, step: Talk, measured: Observed) -> Assertion:
+def check_tools_snapshot(context: CheckedStep, step: Talk, measured: AgentStep) -> Assertion:
     """Compare the tool calls of a step with the stored ones, in order: their names, or their arguments too."""
     if measured.unread:
         first = measured.unread[0]
-        message = f"the answer of {first.where} {first.unread}, so the calls are not known"
+        message = f"the answer of {first.place} {first.why_unread}, so the calls are not known"
         return build_unclear("toolsSnapshot", message)
     uses = [use for use in measured.tools if step.include_hosted or not use.hosted]
     names_only = step.tools_snapshot == "names"

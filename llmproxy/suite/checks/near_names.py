@@ -17,9 +17,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from llmproxy.report.events import Assertion
 from llmproxy.suite.matchers.table import assertion, build_unclear
 from llmproxy.suite.schema.response import ToolExpect
-from llmproxy.trace.observing.tools import Seen
-from llmproxy.trace.observing.wire import Observed
-from llmproxy.trace.reading.exchange import declared_arguments
+from llmproxy.trace.observing.tools import SeenCall
+from llmproxy.trace.observing.wire import AgentStep
+from llmproxy.trace.reading.exchange import list_arguments
 
 _PREFIX = re.compile(r"__|[./:]")
 """Between a server and its tool: ``mcp__github__search``, ``github.search``, ``github/search``."""
@@ -32,13 +32,13 @@ _DEEPEST = 8
 """Levels of arguments whose names are compared."""
 
 
-def check_tool_names(tools: Mapping[str, ToolExpect], step: Observed, run: Sequence[Seen]) -> list[Assertion]:
+def check_tool_names(tools: Mapping[str, ToolExpect], step: AgentStep, run: Sequence[SeenCall]) -> list[Assertion]:
     """Return the errors of names probably meant otherwise, and what `offered` asserts; `run` is all so far."""
     before = _find_listed_tools(run)
     now, called = _find_listed_tools(step.seen), {use.name for use in step.tools}
     arguments: dict[str, _Names] = {}
     for each in run:
-        arguments |= {} if each.exchange is None else declared_arguments(each.exchange.tree)
+        arguments |= {} if each.exchange is None else list_arguments(each.exchange.tree)
     made: list[Assertion] = []
     for name, wanted in tools.items():
         if name == "*":
@@ -57,7 +57,7 @@ def check_tool_names(tools: Mapping[str, ToolExpect], step: Observed, run: Seque
     return made
 
 
-def describe_unlisted_tools(tools: Mapping[str, ToolExpect], step: Observed, run: Sequence[Seen]) -> list[str]:
+def describe_unlisted_tools(tools: Mapping[str, ToolExpect], step: AgentStep, run: Sequence[SeenCall]) -> list[str]:
     """Return the tools of a step that nobody offered or called: that they were not called proves little."""
     known = _find_listed_tools(run) | {use.name for use in step.tools}
     return [name for name, wanted in tools.items() if name != "*" and name not in known and wanted.offered is None]
@@ -119,7 +119,7 @@ def _is_one_edit(one: str, other: str) -> bool:
 # -- what was offered --------------------------------------------------------------------------------------------------
 
 
-def _find_listed_tools(seen: Iterable[Seen]) -> set[str]:
+def _find_listed_tools(seen: Iterable[SeenCall]) -> set[str]:
     return {name for each in seen if each.exchange is not None for name in each.exchange.tools}
 
 
@@ -135,7 +135,7 @@ def _check_tool_listed(name: str, now: set[str], called: set[str], *, offered: b
     return assertion(f"tools.{name}.offered", message, holds=right, expected=offered, actual=name in now)
 
 
-def _check_arguments(name: str, wanted: ToolExpect, schema: _Names, step: Observed) -> list[Assertion]:
+def _check_arguments(name: str, wanted: ToolExpect, schema: _Names, step: AgentStep) -> list[Assertion]:
     known: dict[tuple[str, ...], frozenset[str]] = dict(schema)
     uses = [use for use in step.tools if use.name == name]
     for use in uses:

@@ -14,19 +14,11 @@ from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.near_names import find_near_name
 from llmproxy.suite.matchers.core import MatchOutcome
 from llmproxy.suite.matchers.plain_values import get_path, show, to_json
-from llmproxy.suite.matchers.table import (
-    all_hold,
-    assertion,
-    build_unclear,
-    check,
-    check_input,
-    check_number,
-    evaluate,
-)
+from llmproxy.suite.matchers.table import all_hold, assertion, build_unclear, check, check_input, check_number, evaluate
 from llmproxy.suite.matchers.variables import StepError, VariableScope
 from llmproxy.suite.schema.response import ToolExpect
 from llmproxy.trace.observing.tools import ServedTools, ToolUse, find_differences
-from llmproxy.trace.observing.wire import Observed
+from llmproxy.trace.observing.wire import AgentStep
 
 _LISTED = 12
 """Calls that a message lists."""
@@ -44,9 +36,9 @@ def check_tool_order(names: Sequence[str], calls: Sequence[ToolUse]) -> Assertio
         ]
         if not found:
             last = before[0] if before else None
-            what = f"{name} was not called" + (f" after {names[place - 1]} ({last.where})" if last is not None else "")
+            what = f"{name} was not called" + (f" after {names[place - 1]} ({last.place})" if last is not None else "")
             return replace(
-                made, status=Status.FAILED, message=f"{what}; {_format_calls(calls)}", where=last.where if last else ""
+                made, status=Status.FAILED, message=f"{what}; {_format_calls(calls)}", where=last.place if last else ""
             )
         before = found
     return made
@@ -69,11 +61,11 @@ def check_called_before(name: str, other: str, uses: Sequence[ToolUse], calls: S
 def _check_relation(
     name: str, what: str, other: str, wrong: Sequence[ToolUse], others: Sequence[ToolUse], calls: Sequence[ToolUse]
 ) -> Assertion:
-    made = Assertion(name=name, status=Status.PASSED, expected=other, where=others[0].where if others else "")
+    made = Assertion(name=name, status=Status.PASSED, expected=other, where=others[0].place if others else "")
     if not others:
         return replace(made, status=Status.FAILED, message=f"{other} was never called; {_format_calls(calls)}")
     if wrong:
-        return replace(made, status=Status.FAILED, message=f"{what}; {_format_calls(calls)}", where=wrong[0].where)
+        return replace(made, status=Status.FAILED, message=f"{what}; {_format_calls(calls)}", where=wrong[0].place)
     return made
 
 
@@ -104,7 +96,7 @@ def build_unseen(names: Iterable[str], reason: str) -> list[Assertion]:
 
 
 def check_tools(
-    tools: Mapping[str, ToolExpect], step: Observed, scope: VariableScope, *, only: bool = False, hosted: bool = False
+    tools: Mapping[str, ToolExpect], step: AgentStep, scope: VariableScope, *, only: bool = False, hosted: bool = False
 ) -> list[Assertion]:
     """Check the calls of each tool; `only`: no others; `hosted`: ``*`` means the provider's tools as well."""
     made: list[Assertion] = []
@@ -115,7 +107,7 @@ def check_tools(
             made += _CallCheck(name, wanted, _choose_uses(name, tools, step, hosted=hosted), step, scope).check_all()
     if only:
         others = [
-            use for use in step.tools if use.name not in tools and "*" not in tools and (hosted or use.asked_of_agent)
+            use for use in step.tools if use.name not in tools and "*" not in tools and (hosted or use.is_for_agent)
         ]
         message = f"only {', '.join(tools) or 'no tools'} should be called; called as well: {_format_uses(others)}"
         told = assertion("onlyTools", message, holds=not others, expected=sorted(tools), where=_find_place(others))
@@ -125,7 +117,7 @@ def check_tools(
 
 def check_served_tools(
     tools: Mapping[str, ToolExpect],
-    asked: Observed,
+    asked: AgentStep,
     served: ServedTools,
     scope: VariableScope,
     *,
@@ -135,7 +127,7 @@ def check_served_tools(
     keys = [f"{_SERVED}.{name}" for name in tools]
     if served.unknown:
         return build_unseen([*keys, *([_AS_ASKED] if as_asked else [])], served.unknown)
-    step, made = Observed(tools=served.tools), list[Assertion]()
+    step, made = AgentStep(tools=served.tools), list[Assertion]()
     for name, wanted in tools.items():
         if name != "*" and name not in served.names:
             if meant := find_near_name(name, served.names):
@@ -163,7 +155,7 @@ def _check_listed(name: str, served: ServedTools, *, offered: bool) -> Assertion
     return assertion(key, message, holds=there is offered, expected=offered, actual=there)
 
 
-def _check_asked_tools(asked: Observed, served: ServedTools) -> Assertion:
+def _check_asked_tools(asked: AgentStep, served: ServedTools) -> Assertion:
     if asked.unread:
         return _build_unread_error(_AS_ASKED, asked)
     differences = find_differences(asked.tools, served)
@@ -173,21 +165,21 @@ def _check_asked_tools(asked: Observed, served: ServedTools) -> Assertion:
 _SERVED, _AS_ASKED = "serverTools", "serversAsAsked"
 
 
-def check_order(names: Sequence[str], step: Observed) -> Assertion:
+def check_order(names: Sequence[str], step: AgentStep) -> Assertion:
     return _build_unread_error("toolOrder", step) if step.unread else check_tool_order(names, step.tools)
 
 
-def _choose_uses(name: str, tools: Mapping[str, ToolExpect], step: Observed, *, hosted: bool) -> list[ToolUse]:
+def _choose_uses(name: str, tools: Mapping[str, ToolExpect], step: AgentStep, *, hosted: bool) -> list[ToolUse]:
     if name != "*":
         return [use for use in step.tools if use.name == name]
-    return [use for use in step.tools if use.name not in tools and (hosted or use.asked_of_agent)]
+    return [use for use in step.tools if use.name not in tools and (hosted or use.is_for_agent)]
 
 
-def _build_unread_error(name: str, step: Observed) -> Assertion:
+def _build_unread_error(name: str, step: AgentStep) -> Assertion:
     first, more = step.unread[0], len(step.unread) - 1
     others = f" (and {more} more)" if more else ""
-    told = f"the answer of {first.where} {first.unread}{others}, so what was called is not known"
-    return build_unclear(name, told, where=first.where)
+    told = f"the answer of {first.place} {first.why_unread}{others}, so what was called is not known"
+    return build_unclear(name, told, where=first.place)
 
 
 class _CallCheck:
@@ -198,7 +190,7 @@ class _CallCheck:
         name: str,
         wanted: ToolExpect,
         calls: Sequence[ToolUse],
-        step: Observed,
+        step: AgentStep,
         scope: VariableScope,
         no_result: str = "no result of it was seen in a later request",
     ) -> None:
@@ -345,7 +337,7 @@ class _CallCheck:
             else (f"none of {len(judged)} calls of {self.name} has", "The nearest")
         )
         message = f"{few} this input: {wrong}. {it} was {_format_use(use)}"
-        return assertion(name, message, expected=expected, actual=to_json(use.arguments), where=use.where)
+        return assertion(name, message, expected=expected, actual=to_json(use.arguments), where=use.place)
 
     def _has_other_type(self, use: ToolUse, wanted: Mapping[str, object]) -> bool:
         """Return whether a call has this input but for the kind of a value: ``"5"`` where 5 is asked for."""
@@ -356,22 +348,22 @@ class _CallCheck:
         name = f"tools.{self.name}.{key}"
         if not _is_readable(use, wanted):
             message = f"the arguments of the call are not JSON: {show(use.raw, 300)}"
-            return [assertion(name, message, expected=to_json(dict(wanted)), actual=use.raw, where=use.where)]
-        return check_input(name, use.arguments, wanted, self.scope, where=use.where)
+            return [assertion(name, message, expected=to_json(dict(wanted)), actual=use.raw, where=use.place)]
+        return check_input(name, use.arguments, wanted, self.scope, where=use.place)
 
     def _check_output(self, use: ToolUse, wanted: object) -> list[Assertion]:
         """Check what one call returned."""
-        return check(f"tools.{self.name}.output", use.output, wanted, self.scope, where=use.where)
+        return check(f"tools.{self.name}.output", use.output, wanted, self.scope, where=use.place)
 
     def _check_error(self, use: ToolUse, wanted: object) -> list[Assertion]:
         """Check whether one call failed, and how."""
         name = f"tools.{self.name}.error"
         if use.errored and not isinstance(wanted, bool):
-            return check(name, use.output, wanted, self.scope, where=use.where)
+            return check(name, use.output, wanted, self.scope, where=use.place)
         what = "answered with an error" if use.errored else "did not answer with an error"
         message = f"{what}: {show(use.output, 120)}"
         holds = use.errored is wanted
-        return [assertion(name, message, holds=holds, expected=to_json(wanted), actual=use.errored, where=use.where)]
+        return [assertion(name, message, holds=holds, expected=to_json(wanted), actual=use.errored, where=use.place)]
 
     def _join_calls(self, key: str, judge: Callable[[ToolUse, object], list[Assertion]]) -> Assertion:
         """Join what is found of each call: all right, or one if the file says so; an unseen one is an error."""
@@ -406,13 +398,13 @@ def _has_status(use: ToolUse, status: str) -> bool | None:
     if status == "requested":
         return True
     if status == "executed":
-        return use.executed if use.settled else None
+        return use.executed if use.is_settled else None
     return False if use.denied else use.errored if use.output is not None else None
 
 
 def _is_readable(use: ToolUse, paths: Iterable[str]) -> bool:
     """Return whether the arguments of a call can be looked into: they are JSON, or a text that is meant as a whole."""
-    return use.parsed or all(path == "$" for path in paths)
+    return use.has_json_arguments or all(path == "$" for path in paths)
 
 
 def _allows_zero(count: object, scope: VariableScope) -> bool:
@@ -427,7 +419,7 @@ def _allows_zero(count: object, scope: VariableScope) -> bool:
 
 def _format_use(use: ToolUse) -> str:
     given = use.arguments
-    if use.parsed and isinstance(given, dict):
+    if use.has_json_arguments and isinstance(given, dict):
         return f"{use.name}({', '.join(f'{name}={show(value, 60)}' for name, value in given.items())})"
     return f"{use.name}({show(use.raw, 120)})"
 
@@ -442,14 +434,14 @@ def _format_results(uses: Sequence[ToolUse]) -> str:
 
 
 def _find_place(uses: Sequence[ToolUse]) -> str:
-    return uses[0].where if uses else ""
+    return uses[0].place if uses else ""
 
 
-def check_total(wanted: object, step: Observed, scope: VariableScope, *, hosted: bool = False) -> list[Assertion]:
+def check_total(wanted: object, step: AgentStep, scope: VariableScope, *, hosted: bool = False) -> list[Assertion]:
     """Check how many tools were called in all."""
     if step.unread:
         return [_build_unread_error("totalToolCalls", step)]
-    uses = [use for use in step.tools if hosted or use.asked_of_agent]
+    uses = [use for use in step.tools if hosted or use.is_for_agent]
     found = check_number("totalToolCalls", len(uses), wanted, scope, where=_find_place(uses))
     seen = f"the calls: {_format_uses(uses)}" if uses else "no tool was called in this step"
     return [

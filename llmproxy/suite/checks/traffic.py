@@ -22,13 +22,13 @@ from llmproxy.suite.matchers.table import all_hold, assertion, build_unclear, ch
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.schema.response import MessageProcessing, Processor, Usage
 from llmproxy.suite.schema.steps import Talk
-from llmproxy.trace.observing.processing import EVIDENCE, Processing, ProcessingFinding, find_processing
-from llmproxy.trace.observing.tools import RecordedAt, Seen, Tokens
-from llmproxy.trace.observing.wire import Observed, estimate_usage
+from llmproxy.trace.observing.processing import EVIDENCE, ProcessingFinding, ProcessingFindings, find_processing
+from llmproxy.trace.observing.tools import RecordedAt, SeenCall, StepSum
+from llmproxy.trace.observing.wire import AgentStep, estimate_usage
 
 
 def check_usage(
-    wanted: Usage, step: Observed, scope: VariableScope, name: str = "usage", where: str = ""
+    wanted: Usage, step: AgentStep, scope: VariableScope, name: str = "usage", where: str = ""
 ) -> list[Assertion]:
     """Check tokens, calls and cost; what is unknown is an error, unless the known part decides."""
     where = where or _describe_span(step)
@@ -46,7 +46,7 @@ def check_usage(
 
 
 def _check_usage_number(
-    name: str, key: str, matcher: object, step: Observed, scope: VariableScope, *, estimate: bool, where: str
+    name: str, key: str, matcher: object, step: AgentStep, scope: VariableScope, *, estimate: bool, where: str
 ) -> list[Assertion]:
     tokens = step.usage[key]
     if tokens.complete:
@@ -61,8 +61,8 @@ def _check_usage_number(
     return check(name, Unknown(_explain_unknown(key, tokens, step)), matcher, scope, where=where)
 
 
-def _explain_unknown(key: str, tokens: Tokens, step: Observed) -> str:
-    if step.unrecorded:
+def _explain_unknown(key: str, tokens: StepSum, step: AgentStep) -> str:
+    if step.unrecorded_answers:
         return f"{key} is not known: answers were passed through and not recorded"
     known = _to_float(tokens.known)
     if key == "callCount":
@@ -95,12 +95,12 @@ def _to_float(value: int | Decimal | None) -> Any:  # noqa: ANN401 - a number
     return float(value) if isinstance(value, Decimal) else value
 
 
-def _describe_span(step: Observed) -> str:
+def _describe_span(step: AgentStep) -> str:
     ids = step.interactions
     return RecordedAt(*dict.fromkeys((ids[0], ids[-1]))) if ids else ""
 
 
-_NAMES = tuple(each.name for each in fields(Processing))
+_NAMES = tuple(each.name for each in fields(ProcessingFindings))
 _COUNTS = ("condensedMessages", "recentMessages", "totalMessages", "partsRemoved", "droppedMessages")
 _WHERE = "the agent's answer"
 
@@ -139,9 +139,9 @@ def _read_finding(name: str, said: object) -> ProcessingFinding:
     )
 
 
-def merge_agent_findings(seen: Processing, said: Mapping[str, ProcessingFinding]) -> Processing:
+def merge_agent_findings(seen: ProcessingFindings, said: Mapping[str, ProcessingFinding]) -> ProcessingFindings:
     """Put what the agent says beside what the wire shows."""
-    return Processing(**{name: _join_findings(getattr(seen, name), said.get(name)) for name in _NAMES})
+    return ProcessingFindings(**{name: _join_findings(getattr(seen, name), said.get(name)) for name in _NAMES})
 
 
 def _join_findings(seen: ProcessingFinding, said: ProcessingFinding | None) -> ProcessingFinding:
@@ -164,7 +164,7 @@ def _join_findings(seen: ProcessingFinding, said: ProcessingFinding | None) -> P
     return ProcessingFinding(activated=None, evidence="unobservable", reason=reason, where=seen.where)
 
 
-def check_processing(wanted: MessageProcessing, found: Processing, scope: VariableScope) -> list[Assertion]:
+def check_processing(wanted: MessageProcessing, found: ProcessingFindings, scope: VariableScope) -> list[Assertion]:
     """Check every processor that the step speaks of."""
     made: list[Assertion] = []
     parts = (
@@ -281,9 +281,9 @@ class TrafficWindow:
 
 def evaluate_traffic(
     context: CheckedStep, step: Talk, window: TrafficWindow, strays: int = 0
-) -> tuple[list[Assertion], Observed]:
+) -> tuple[list[Assertion], AgentStep]:
     """Evaluate what the step says about traffic; `strays` are this process's calls that arrived in nobody's turn."""
-    measured = context.wire.step(window.after)
+    measured = context.wire.observe(window.after)
     if not step.about_wire:
         return [], measured
     if reason := explain_unseen_traffic(context, step.usage, measured):
@@ -298,7 +298,7 @@ def evaluate_traffic(
         made += build_unseen(_list_tool_names(step), toolless)
     elif step.tools or step.only_tools:
         tools = check_tools(step.tools or {}, measured, context.scope, only=step.only_tools, hosted=step.include_hosted)
-        names = check_tool_names(step.tools or {}, measured, context.wire.seen) if not measured.unread else []
+        names = check_tool_names(step.tools or {}, measured, context.wire.calls) if not measured.unread else []
         # What is said of a name that was meant otherwise says nothing.
         wrong = tuple(each.name for each in names if each.status is Status.ENVIRONMENT_ERROR)
         made += [each for each in tools if not _is_part_of(each.name, wrong)] + names
@@ -315,20 +315,20 @@ def evaluate_traffic(
     if step.usage is not None:
         made += check_usage(step.usage, measured, context.scope)
     if step.message_processing is not None:
-        before = [each for each in context.wire.seen if each.call.seq <= window.after]
+        before = [each for each in context.wire.calls if each.call.seq <= window.after]
         found = find_processing(measured, before, continues=window.continues, spoken=context.spoken)
         said = read_processing(answer for index, answer in context.declared if index == window.index)
         made += check_processing(step.message_processing, merge_agent_findings(found, said), context.scope)
     return made, measured
 
 
-def find_uncounted_calls(step: Talk, measured: Observed) -> list[str]:
+def find_uncounted_calls(step: Talk, measured: AgentStep) -> list[str]:
     """Return the tools that the provider ran, where something is said about all tools, and those are left out of it."""
     about_all = step.total_tool_calls is not None or step.only_tools or "*" in (step.tools or {})
     if not about_all or step.include_hosted:
         return []
     named = {} if step.total_tool_calls is not None else step.tools or {}
-    return sorted({use.name for use in measured.tools if not use.asked_of_agent and use.name not in named})
+    return sorted({use.name for use in measured.tools if not use.is_for_agent and use.name not in named})
 
 
 def _is_part_of(name: str, wrong: Sequence[str]) -> bool:
@@ -352,19 +352,19 @@ def _list_tool_names(step: Talk) -> list[str]:
     return [f"tools.{name}" for name in step.tools or ()] + [key for key in _ABOUT_TOOLS if key in step.about_wire]
 
 
-def explain_no_tools(step: Talk, measured: Observed) -> str:
+def explain_no_tools(step: Talk, measured: AgentStep) -> str:
     """Return why a step can say nothing about tools although models answered in it; else empty."""
-    answers = [each for each in measured.seen if each.readable]
+    answers = [each for each in measured.seen if each.is_readable]
     if not answers or not _list_tool_names(step) or any(each.call.operation not in _TEXT_ONLY for each in answers):
         return ""
-    seen = ", ".join(f"{each.where} ({each.call.operation})" for each in answers[:_SHOWN])
+    seen = ", ".join(f"{each.place} ({each.call.operation})" for each in answers[:_SHOWN])
     return (
         "only texts were completed in this step, by an API that has no tools, so nothing can be said about them: "
         f"{seen}"
     )
 
 
-def explain_unseen_traffic(context: CheckedStep, usage: Usage | None, measured: Observed) -> str:
+def explain_unseen_traffic(context: CheckedStep, usage: Usage | None, measured: AgentStep) -> str:
     """Describe why nothing can be said about the agent's traffic; empty where something can.
 
     It takes one answer of a model that was read whole. Traffic that nobody can read (embeddings, a path that nobody
@@ -374,21 +374,21 @@ def explain_unseen_traffic(context: CheckedStep, usage: Usage | None, measured: 
         return NO_PROXY
     if measured.readable or (_expects_no_calls(usage, context) and not measured.unread):
         return ""
-    if not measured.exchanges:
+    if not measured.count:
         return NO_TRAFFIC
     seen = ", ".join(map(_describe_call, measured.seen[:_SHOWN]))
-    more = f" and {measured.exchanges - _SHOWN} more" if measured.exchanges > _SHOWN else ""
+    more = f" and {measured.count - _SHOWN} more" if measured.count > _SHOWN else ""
     return (
         "no answer of a model that could be read was seen in this step, so nothing can be said about it; seen were "
         f"{seen}{more}"
     )
 
 
-def _describe_call(seen: Seen) -> str:
+def _describe_call(seen: SeenCall) -> str:
     status = f"HTTP {seen.call.status}" if seen.call.status else "no answer"
     wrong = "" if seen.exchange is None else (seen.exchange.error or "")[:_WIDE].removeprefix(status).lstrip(": ")
-    why = seen.unread or ("no question to a model" if not seen.chat else wrong)
-    return f"{seen.where} ({seen.call.operation}, {status}{f', {why}' if why else ''})"
+    why = seen.why_unread or ("no question to a model" if not seen.is_chat else wrong)
+    return f"{seen.place} ({seen.call.operation}, {status}{f', {why}' if why else ''})"
 
 
 def _expects_no_calls(usage: Usage | None, context: CheckedStep) -> bool:

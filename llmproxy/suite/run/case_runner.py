@@ -37,7 +37,7 @@ from llmproxy.suite.run.step_context import StepContext, StepResult, status_of
 from llmproxy.suite.run.steps import insert_setup_rows, perform_step
 from llmproxy.suite.schema.steps import StepBase, Talk
 from llmproxy.suite.selection import NothingRecorded, cassette_name, nothing_recorded, steps_until
-from llmproxy.trace.observing.wire import recorded_latency
+from llmproxy.trace.observing.wire import sum_recorded_latency
 from llmproxy.yaml_reader import YamlPlace
 
 
@@ -273,7 +273,7 @@ class _CaseRun:
         wanted = self.case.scenario.usage
         if wanted is None:
             return
-        measured = context.wire.step(0)
+        measured = context.wire.observe(0)
         reason = explain_unseen_traffic(context, wanted, measured)
         made = build_unseen(["usage"], reason) if reason else check_usage(wanted, measured, context.scope)
         index = len(self.steps)
@@ -344,7 +344,7 @@ class _CaseRun:
             recorded_at=None if context is None or beside_live else lifecycle.traffic.recorded_at(),
             calls=calls if self.run_context.keeps_calls else (),
             served=frozenset(each.interaction for each in calls),
-            latency=recorded_latency(calls),
+            latency=sum_recorded_latency(calls),
         )
 
     def _build_result(self, status: Status, error: BaseException | None = None) -> CaseResult:

@@ -28,7 +28,7 @@ from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, Message
 from llmproxy.scenario.values.messages import text_of
 from llmproxy.suite.matchers.table import build_unclear
-from llmproxy.trace.observing.wire import reference_of
+from llmproxy.trace.observing.wire import make_reference
 from llmproxy.trace.reading.recording import read_cassette_lines
 
 _TALKS = ("chat", "simulate")
@@ -117,7 +117,7 @@ class RecordedRuns:
             return {}
         control.close(control.open(run.cassette, sample=run.sample, mode="replay").name)  # so that it is in the store
         found = {
-            reference_of(line): _build_call(line)
+            make_reference(line): _build_call(line)
             for line in read_cassette_lines(self.store, cassette=run.cassette, sample=run.sample)
         }
         if gone := wanted - {""} - found.keys():

@@ -186,7 +186,7 @@ async def _ask_judge(
     running = _RunningStep(
         context.session,
         unscripted=False,
-        wire_before={place: context.wire.step(*window).tools for place, window in conversation.windows.items()},
+        wire_before={place: context.wire.observe(*window).tools for place, window in conversation.windows.items()},
         wire_unknown=_list_unknown_reasons(context, conversation),
     )
     conversation.states[AgentRole.JUDGE] = _StepState(about, running)
@@ -225,5 +225,5 @@ def _build_criterion(name: str, found: CriterionResult) -> Assertion:
 
 def _list_unknown_reasons(context: StepContext, conversation: SuiteConversation) -> Sequence[str]:
     """Return why answers to the agent in it may have called what nobody knows of, each reason once."""
-    steps = [context.wire.step(*window) for window in conversation.windows.values()]
-    return tuple(dict.fromkeys(each.unread for step in steps for each in step.unread))
+    steps = [context.wire.observe(*window) for window in conversation.windows.values()]
+    return tuple(dict.fromkeys(each.why_unread for step in steps for each in step.unread))

@@ -44,7 +44,7 @@ from llmproxy.suite.project import SuiteOptions
 from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.run.rejudge import RecordedAgent
 from llmproxy.suite.selection import explain_miss
-from llmproxy.trace.observing.wire import Observed, Wire
+from llmproxy.trace.observing.wire import AgentStep, WireObserver
 
 _ENDLESS = ScenarioConfig(max_turns=sys.maxsize, verbose=False)
 """A suite's steps say themselves how long they go on."""
@@ -247,7 +247,7 @@ class StepResult:
     message: str = ""
     interactions: Sequence[int] = ()
     recordings: Sequence[str] = ()
-    again: Callable[[], tuple[list[Assertion], Observed]] | None = None
+    again: Callable[[], tuple[list[Assertion], AgentStep]] | None = None
     """Evaluates what is about traffic again, for calls that came after the answer."""
     status: Status | None = None
     """If its assertions do not say so."""
@@ -333,7 +333,7 @@ class StepContext:
         return self.caller.traffic
 
     @property
-    def wire(self) -> Wire:
+    def wire(self) -> WireObserver:
         """What the agent said to models and servers."""
         return self.traffic.read_wire
 
@@ -415,9 +415,9 @@ class StepContext:
 
     def on_agent(self, conversation: SuiteConversation, message: Mapping[str, Any], *, first: bool) -> None:
         """Tell the reports what the agent says, and before its first words what it called."""
-        measured = self.wire.step(self._start)
+        measured = self.wire.observe(self._start)
         calls = [
-            {"name": use.name, "arguments": use.arguments, "result": use.result, "where": use.where}
+            {"name": use.name, "arguments": use.arguments, "result": use.result, "where": use.place}
             for use in measured.tools
         ]
         self._emit_message(

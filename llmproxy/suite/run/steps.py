@@ -97,7 +97,7 @@ async def _run_conversation(
     context.scope.record_answer(answer.text)
     if conversation.name:
         context.scope.record_conversation(conversation.name, conversation.thread_id)
-    strays = await context.count_strays() if step.about_wire and not context.wire.step(window.after).exchanges else 0
+    strays = await context.count_strays() if step.about_wire and not context.wire.observe(window.after).count else 0
     done.again, done.rest = lambda: evaluate_traffic(context, step, window, strays), [*answer.judged, *done.rest]
     done.recheck_traffic()
     if _DONE.search(answer.text) and any(
@@ -106,11 +106,11 @@ async def _run_conversation(
         said = "the answer says that something was done, and an expected tool was not called"
         context.labels.append(f"step {context.index + 1}: {said}")
     if step.tools:
-        for name in describe_unlisted_tools(step.tools, context.wire.step(window.after), context.wire.seen):
+        for name in describe_unlisted_tools(step.tools, context.wire.observe(window.after), context.wire.calls):
             context.labels.append(
                 f"step {context.index + 1}: no model is offered {name}, so that it was not called proves little"
             )
-    if uncounted := find_uncounted_calls(step, context.wire.step(window.after)):
+    if uncounted := find_uncounted_calls(step, context.wire.observe(window.after)):
         context.labels.append(
             f"step {context.index + 1}: not counted, since the provider runs it: {', '.join(uncounted)}"
             " (`includeHosted: true` counts it)"
@@ -133,7 +133,7 @@ async def _run_conversation(
 def _describe_differences(context: StepContext, window: TrafficWindow) -> list[str]:
     """Say where tools got something else than models asked for, or models read something else than came."""
     served = context.wire.read_served(window.after)
-    if served.unknown or (measured := context.wire.step(window.after)).unread:
+    if served.unknown or (measured := context.wire.observe(window.after)).unread:
         return []
     asked = measured.tools
     return [*find_differences(asked, served)[:_TOLD], *find_misread(asked, served)[:_TOLD]]

@@ -118,11 +118,11 @@ def find_changes(
     for tool, n, before, after in pair_calls(old, new):
         places = list(_find_differences("arguments", _read_arguments(before), _read_arguments(after), 0))
         if results:
-            places += _find_differences("result", _open_result(before.tool_result), _open_result(after.tool_result), 0)
+            places += _find_differences("result", _read_result(before.tool_result), _read_result(after.tool_result), 0)
         for path, left, right in places:
             if any(fnmatchcase(path, glob) or fnmatchcase(f"{tool}.{path}", glob) for glob in globs):
                 continue
-            looks = name_incidental(left, right)
+            looks = classify_incidental(left, right)
             harmless = looks is not None or path.startswith("result")
             found.append(ToolFieldChange(tool, n, path, left, right, INFO if harmless else CONTRACT, looks))
     return found
@@ -135,7 +135,7 @@ def _read_arguments(span: Span) -> Any:  # noqa: ANN401 - JSON
     return {} if span.input is None else span.input
 
 
-def _open_result(value: Any) -> Any:  # noqa: ANN401 - JSON
+def _read_result(value: Any) -> Any:  # noqa: ANN401 - JSON
     """Return what a result says: one that is JSON text counts as the value."""
     if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
         try:
@@ -145,7 +145,7 @@ def _open_result(value: Any) -> Any:  # noqa: ANN401 - JSON
     return value
 
 
-def name_incidental(old: object, new: object) -> str | None:
+def classify_incidental(old: object, new: object) -> str | None:
     """Name the kind of a value that differs by nature on both sides, or return None."""
     if isinstance(old, str) and isinstance(new, str):
         return next((name for name, pattern in _INCIDENTAL if pattern.fullmatch(old) and pattern.fullmatch(new)), None)
@@ -208,7 +208,7 @@ class ReplayDiff:
     ) -> ReplayDiff:
         """Compare two runs; `ignore_fields` are globs on ``<tool>.<field>`` or ``<field>`` (``*.arguments.date``)."""
         sequences = old.get_tool_sequence(), new.get_tool_sequence()
-        texts = texts_of(old, new)
+        texts = list_texts(old, new)
         return ReplayDiff(
             tool_sequence_changed=sequences[0] != sequences[1], output_changed=old.output_text != new.output_text,
             token_count_changed=old.total_tokens != new.total_tokens,
@@ -278,7 +278,7 @@ class ReplayDiff:
         return "\n".join(lines) or "No changes detected."
 
 
-def texts_of(old: Cassette, new: Cassette) -> tuple[list[str], list[str]]:
+def list_texts(old: Cassette, new: Cassette) -> tuple[list[str], list[str]]:
     """Return what the model said in either run, in order; the last words are left out where they are a run's output."""
     before, after = _find_texts(old), _find_texts(new)
     if before == after:

@@ -30,7 +30,7 @@ from statistics import fmean
 
 from llmproxy.core.dialects.streams import events_of, framing
 from llmproxy.core.traffic.interaction import Ending, Interaction, header
-from llmproxy.trace.reading.exchange import History, open_exchange
+from llmproxy.trace.reading.exchange import RequestHistory, open_exchange
 
 _OPAQUE = frozenset({"input", "args", "arguments", "metadata", "parsed", "logprobs"})
 """Members whose content is the model's or the user's, not the provider's shape."""
@@ -96,7 +96,7 @@ class Contract:
 
 def read_contract(interaction: Interaction) -> Contract:
     """Read an answer. Never raises."""
-    response, opened = interaction.response, open_exchange(interaction, History())
+    response, opened = interaction.response, open_exchange(interaction, RequestHistory())
     kind = header(response.headers, "content-type") or ""
     said = opened.answer
     refused = response.status in _REFUSED and response.status not in _NOT_OURS
@@ -110,7 +110,7 @@ def read_contract(interaction: Interaction) -> Contract:
         members=frozenset(each for event in events_of(kind, response.body) for each in _walk_members(event)),
         legible=any(kinds) and not (said and said.unknown),
         kinds=kinds, tools=tuple(sorted(call.name for call in said.tool_calls)) if said else (),
-        finish=tuple(sorted(opened.finish_reasons)), text=text, language=find_language(text),
+        finish=tuple(sorted(opened.finish_reasons)), text=text, language=detect_language(text),
         model=opened.answer_model,
     )  # fmt: skip
 
@@ -130,7 +130,7 @@ def _walk_members(value: object, path: str = "") -> Iterator[tuple[str, str]]:
         yield path, "boolean" if isinstance(value, bool) else "string" if isinstance(value, str) else "number"
 
 
-def find_language(text: str) -> str:
+def detect_language(text: str) -> str:
     """Return the language of a text by its script and its function words: ``en``; empty where they do not tell."""
     for name, script in _SCRIPTS:
         if len(script.findall(text)) * 3 > len(text):
@@ -239,7 +239,7 @@ def _mean_distance(apart: Sequence[Sequence[float]], earlier: frozenset[int]) ->
     return fmean(apart[one][other] for one in earlier for other in range(len(apart)) if other not in earlier)
 
 
-def find_p_value(calls: Sequence[CallStatistic], *, both: bool = False, seed: int = 0, drawn: int = DRAWN) -> float:
+def compute_p_value(calls: Sequence[CallStatistic], *, both: bool = False, seed: int = 0, drawn: int = DRAWN) -> float:
     """Return how probable a sum as large as the one that was seen is if nothing has changed.
 
     `both`: or as small, which says that new answers vary more than earlier ones. Not for recordings: one that was kept
@@ -255,7 +255,7 @@ def find_p_value(calls: Sequence[CallStatistic], *, both: bool = False, seed: in
     return (1 + sum((abs(each) if both else each) >= least for each in sums)) / (1 + drawn)
 
 
-def least_p_value(sizes: Sequence[tuple[int, int]]) -> float:
+def find_least_p_value(sizes: Sequence[tuple[int, int]]) -> float:
     """Return a bound below which no p of these calls can lie: one arrangement of all."""
     return prod(1 / comb(old + new, old) for old, new in sizes)
 
@@ -270,7 +270,7 @@ def correct_p_values(ps: Sequence[float]) -> list[float]:
     return found
 
 
-def find_power(
+def estimate_power(
     sizes: Sequence[tuple[int, int]], share: float, *, noise: float = NOISE, alpha: float = ALPHA, seed: int = 0
 ) -> float:
     """Return how probably a change would be seen in which that share of the calls goes another way.
@@ -290,5 +290,5 @@ def find_power(
             if (answers, old) not in known:
                 known[answers, old] = measure_call(answers[:old], answers[old:], lambda one, two: float(one != two))
             calls.append(known[answers, old])
-        found += find_p_value(calls, seed=number, drawn=_DRAWN_IN_SIMULATIONS) <= alpha
+        found += compute_p_value(calls, seed=number, drawn=_DRAWN_IN_SIMULATIONS) <= alpha
     return found / _SIMULATED

@@ -159,7 +159,7 @@ def _pair_calls(
     old: Sequence[PolicyCall], new: Sequence[PolicyCall]
 ) -> tuple[list[tuple[int, int]], list[int], list[int]]:
     """Return which call of one run stands for which of the other, and what is left of each."""
-    pairs = _in_common([_identify_call(call) for call in old], [_identify_call(call) for call in new])
+    pairs = _find_common_calls([_identify_call(call) for call in old], [_identify_call(call) for call in new])
     moved: dict[tuple[str, Any], deque[int]] = defaultdict(deque)
     for j in (j for j in range(len(new)) if j not in {j for _, j in pairs}):
         moved[_identify_call(new[j])].append(j)
@@ -171,19 +171,19 @@ def _pair_calls(
     ]
     left = [i for i in range(len(old)) if i not in {i for i, _ in pairs}]
     right = [j for j in range(len(new)) if j not in {j for _, j in pairs}]
-    same_place = _zip_left(old, new, left, right, pairs)
+    same_place = _pair_leftovers(old, new, left, right, pairs)
     gone = [i for i in left if i not in {i for i, _ in same_place}]
     added = [j for j in right if j not in {j for _, j in same_place}]
     return sorted(pairs + same_place), gone, added
 
 
-def _in_common(old: Sequence[object], new: Sequence[object]) -> list[tuple[int, int]]:
+def _find_common_calls(old: Sequence[object], new: Sequence[object]) -> list[tuple[int, int]]:
     """Return what is the same in both, in order, as places in both."""
     blocks = SequenceMatcher(None, old, new, autojunk=False).get_matching_blocks()
     return [(i + n, j + n) for i, j, size in blocks for n in range(size)]
 
 
-def _zip_left(
+def _pair_leftovers(
     old: Sequence[PolicyCall],
     new: Sequence[PolicyCall],
     left: Sequence[int],

@@ -21,7 +21,7 @@ _RED, _GREEN, _YELLOW, _DIM, _OFF = "\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[2m
 def render(diff: ReplayDiff, form: Form = "text", *, color: bool = False, width: int = 100) -> str:
     """Return a diff as ``text`` (side by side in `width` columns), ``json`` or ``markdown``; ends without a newline."""
     if form == "json":
-        return json.dumps(build_tree(diff), indent=2, ensure_ascii=False, default=str)
+        return json.dumps(diff_to_json(diff), indent=2, ensure_ascii=False, default=str)
     if form == "markdown":
         return _render_markdown(diff)
     if form != "text":
@@ -29,7 +29,7 @@ def render(diff: ReplayDiff, form: Form = "text", *, color: bool = False, width:
     return _render_text(diff, color=color, width=max(width, 60))
 
 
-def build_tree(diff: ReplayDiff) -> dict[str, Any]:
+def diff_to_json(diff: ReplayDiff) -> dict[str, Any]:
     """Return everything in a diff as plain values; more than `ReplayDiff.to_dict`, whose members are the original's."""
     data = diff.to_dict()
     for change, plain in zip(diff.tool_changes, data["tool_changes"], strict=True):
@@ -41,7 +41,7 @@ def build_tree(diff: ReplayDiff) -> dict[str, Any]:
     return data | {name: getattr(diff, name) for name in sides} | {"contract_changed": diff.fails("contract")}
 
 
-def _name_change(change: ToolFieldChange) -> str:
+def _classify_change(change: ToolFieldChange) -> str:
     if change.looks:
         return f"incidental: {change.looks}"
     return "contract" if change.severity == "contract" else "result"
@@ -92,7 +92,8 @@ def _render_sections(diff: ReplayDiff, row: Callable[..., str], paint: Callable[
         if (change.tool, change.call) != place:
             place = (change.tool, change.call)
             yield f"{change.tool} (call {change.call})"
-        yield f"  {change.field}  [{paint(_name_change(change), _YELLOW if change.severity == 'contract' else _DIM)}]"
+        colour = _YELLOW if change.severity == "contract" else _DIM
+        yield f"  {change.field}  [{paint(_classify_change(change), colour)}]"
         yield row(_show_value(change.old), _show_value(change.new), same=False)
     if diff.texts_changed:
         yield "Texts before the output"
@@ -142,7 +143,7 @@ def _render_markdown(diff: ReplayDiff) -> str:
     for change in diff.tool_changes:
         what = _format_cell(f"{change.tool} (call {change.call}) {change.field}")
         old, new = (_format_cell(_show_value(value)) for value in (change.old, change.new))
-        rows.append(f"| {what} | {old} | {new} | {_name_change(change)} |")
+        rows.append(f"| {what} | {old} | {new} | {_classify_change(change)} |")
     for name, old, new, counts in _list_totals(diff):
         if counts or name == "latency":
             rows.append(f"| {name} | {old} | {new} | {'' if counts else 'not counted'} |")

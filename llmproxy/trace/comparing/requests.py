@@ -63,7 +63,7 @@ class ComparedTurn:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class TurnChange:
     what: str
     """``asked``, ``model``, ``status``, ``text``, ``call 1 get_weather $.city``, ``tokens in``, ``cost`` ..."""
     old: str
@@ -72,7 +72,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class TurnPair:
     """One turn of either cassette, or of both."""
 
     what: What
@@ -81,7 +81,7 @@ class Pair:
     new: int | None
     title: str
     asked: str
-    changes: tuple[Change, ...] = ()
+    changes: tuple[TurnChange, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +101,10 @@ class ChangedTotals:
 class CassetteDiff:
     old: ChangedTotals
     new: ChangedTotals
-    pairs: tuple[Pair, ...] = field(default=())
+    pairs: tuple[TurnPair, ...] = field(default=())
 
     @property
-    def same(self) -> bool:
+    def is_same(self) -> bool:
         """Whether a reviewer has nothing to look at."""
         return all(pair.what == "same" for pair in self.pairs)
 
@@ -117,7 +117,7 @@ class CassetteDiff:
         plain = asdict(self)
         for side in ("old", "new"):
             plain[side]["cost"] = float(plain[side]["cost"])
-        return {"same": self.same, **plain}
+        return {"same": self.is_same, **plain}
 
     def summarize(self) -> str:
         """Return how many requests of each kind there are, and what became of tokens and cost."""
@@ -125,14 +125,14 @@ class CassetteDiff:
         return ", ".join(f"{self.count(kind)} {kind}" for kind in kinds) + f"; {_describe_change(self.old, self.new)}"
 
 
-def cassette_diff(old: Sequence[Interaction], new: Sequence[Interaction]) -> CassetteDiff:
+def compare_cassettes(old: Sequence[Interaction], new: Sequence[Interaction]) -> CassetteDiff:
     """Compare two cassettes, each in the order of its requests. Never raises on odd bodies."""
-    a, b = [*map(to_turn, old)], [*map(to_turn, new)]
+    a, b = [*map(read_turn, old)], [*map(read_turn, new)]
     pairs = tuple(_align_turns([each.key for each in old], [each.key for each in new], a, b))
-    return CassetteDiff(_add_up(a), _add_up(b), pairs)
+    return CassetteDiff(_sum_turns(a), _sum_turns(b), pairs)
 
 
-def to_turn(one: Interaction) -> ComparedTurn:
+def read_turn(one: Interaction) -> ComparedTurn:
     family = family_of(one.provider, one.operation)
     kind = content_type(one.response.headers)
     call = read_call(one.request.body, kind or "", one.response.body) if is_call(one.operation) else None
@@ -163,7 +163,9 @@ def _decode_body(body: bytes) -> str:
     return text if isinstance(tree, str) else json.dumps(tree, ensure_ascii=False, sort_keys=True)
 
 
-def _align_turns(keys: list[Any], new_keys: list[Any], a: list[ComparedTurn], b: list[ComparedTurn]) -> Iterator[Pair]:
+def _align_turns(
+    keys: list[Any], new_keys: list[Any], a: list[ComparedTurn], b: list[ComparedTurn]
+) -> Iterator[TurnPair]:
     for tag, i1, i2, j1, j2 in SequenceMatcher(None, keys, new_keys, autojunk=False).get_opcodes():
         i, j = i1, j1
         while i < i2 and j < j2:
@@ -172,26 +174,26 @@ def _align_turns(keys: list[Any], new_keys: list[Any], a: list[ComparedTurn], b:
             yield _compare_pair(i, j, a[i], b[j])
             i, j = i + 1, j + 1
         for n in range(i, i2):
-            yield Pair("removed", n + 1, None, a[n].title, show_json(a[n].asked), tuple(_list_removed(a[n])))
+            yield TurnPair("removed", n + 1, None, a[n].title, show_json(a[n].asked), tuple(_list_removed(a[n])))
         for n in range(j, j2):
-            changes = tuple(Change(each.what, "", each.old) for each in _list_removed(b[n]))
-            yield Pair("added", None, n + 1, b[n].title, show_json(b[n].asked), changes)
+            changes = tuple(TurnChange(each.what, "", each.old) for each in _list_removed(b[n]))
+            yield TurnPair("added", None, n + 1, b[n].title, show_json(b[n].asked), changes)
 
 
-def _compare_pair(i: int, j: int, old: ComparedTurn, new: ComparedTurn) -> Pair:
+def _compare_pair(i: int, j: int, old: ComparedTurn, new: ComparedTurn) -> TurnPair:
     changes = tuple(_compare_turns(old, new))
-    return Pair("changed" if changes else "same", i + 1, j + 1, new.title, show_json(new.asked), changes)
+    return TurnPair("changed" if changes else "same", i + 1, j + 1, new.title, show_json(new.asked), changes)
 
 
-def _list_removed(turn: ComparedTurn) -> Iterator[Change]:
+def _list_removed(turn: ComparedTurn) -> Iterator[TurnChange]:
     """Yield what a turn of one side alone answers, as the old side of changes."""
     if turn.text:
-        yield Change("text", show_json(turn.text), "")
+        yield TurnChange("text", show_json(turn.text), "")
     for n, call in enumerate(turn.calls, 1):
-        yield Change(f"call {n} {call.name}", show_json(_parse_arguments(call.arguments)), "")
+        yield TurnChange(f"call {n} {call.name}", show_json(_parse_arguments(call.arguments)), "")
 
 
-def _compare_turns(old: ComparedTurn, new: ComparedTurn) -> Iterator[Change]:
+def _compare_turns(old: ComparedTurn, new: ComparedTurn) -> Iterator[TurnChange]:
     for name in ("provider", "operation", "model", "asked", "status", "ending", "text"):
         before, after = getattr(old, name), getattr(new, name)
         if before != after:
@@ -200,26 +202,26 @@ def _compare_turns(old: ComparedTurn, new: ComparedTurn) -> Iterator[Change]:
     for name in ("tokens_in", "tokens_out", "cost"):
         before, after = getattr(old, name), getattr(new, name)
         if before != after:
-            yield Change(name.replace("_", " "), _format_number(before), _format_number(after))
+            yield TurnChange(name.replace("_", " "), _format_number(before), _format_number(after))
 
 
-def _compare_calls(old: Sequence[ToolCall], new: Sequence[ToolCall]) -> Iterator[Change]:
+def _compare_calls(old: Sequence[ToolCall], new: Sequence[ToolCall]) -> Iterator[TurnChange]:
     """Compare calls by name in order, then their arguments by JSON path. Ids are no difference."""
     names = [each.name for each in old], [each.name for each in new]
     for _, i1, i2, j1, j2 in SequenceMatcher(None, *names, autojunk=False).get_opcodes():
         both = min(i2 - i1, j2 - j1)
         for i, j in zip(range(i1, i1 + both), range(j1, j1 + both), strict=True):
             if old[i].name != new[j].name:
-                yield Change(f"call {j + 1}", _format_call(old[i]), _format_call(new[j]))
+                yield TurnChange(f"call {j + 1}", _format_call(old[i]), _format_call(new[j]))
                 continue
             found = differences(_parse_arguments(old[i].arguments), _parse_arguments(new[j].arguments), _ARGUMENTS)
             yield from (_classify_change(f"call {j + 1} {new[j].name} {each.path}", each) for each in found)
-        yield from (Change(f"call {i + 1}", _format_call(old[i]), "") for i in range(i1 + both, i2))
-        yield from (Change(f"call {j + 1}", "", _format_call(new[j])) for j in range(j1 + both, j2))
+        yield from (TurnChange(f"call {i + 1}", _format_call(old[i]), "") for i in range(i1 + both, i2))
+        yield from (TurnChange(f"call {j + 1}", "", _format_call(new[j])) for j in range(j1 + both, j2))
 
 
-def _classify_change(what: str, difference: Difference) -> Change:
-    return Change(what, difference.old, difference.new)
+def _classify_change(what: str, difference: Difference) -> TurnChange:
+    return TurnChange(what, difference.old, difference.new)
 
 
 def _format_call(call: ToolCall) -> str:
@@ -233,7 +235,7 @@ def _parse_arguments(arguments: str) -> object:
         return arguments
 
 
-def _add_up(turns: Sequence[ComparedTurn]) -> ChangedTotals:
+def _sum_turns(turns: Sequence[ComparedTurn]) -> ChangedTotals:
     return ChangedTotals(
         turns=len(turns),
         calls=sum(len(each.calls) for each in turns),
@@ -268,15 +270,15 @@ class RecordingDiff:
     requests: CassetteDiff
 
     @classmethod
-    def compute(
+    def compare(
         cls, old: Sequence[Interaction], new: Sequence[Interaction], *, names: tuple[str, str]
     ) -> RecordingDiff:
         """Compare two recordings, each in the order of its requests. Never raises on odd bodies."""
         before, after = (from_interactions(side, name) for side, name in zip((old, new), names, strict=True))
-        return cls(ReplayDiff.compute(before, after), cassette_diff(old, new))
+        return cls(ReplayDiff.compute(before, after), compare_cassettes(old, new))
 
     @property
-    def others(self) -> list[Pair]:
+    def unexplained_pairs(self) -> list[TurnPair]:
         """Requests of which something is to be told that the comparison of the runs does not tell."""
         return [each for each in self.requests.pairs if each.what in ("added", "removed") or find_unexplained(each)]
 
@@ -284,10 +286,10 @@ class RecordingDiff:
         """Return whether this is a failure: of the ``contract``, or for ``any`` change; None: it never is."""
         if on is None:
             return False
-        return self.trace.fails(on) or (on == "any" and not self.requests.same)
+        return self.trace.fails(on) or (on == "any" and not self.requests.is_same)
 
 
-def find_unexplained(pair: Pair) -> list[Change]:
+def find_unexplained(pair: TurnPair) -> list[TurnChange]:
     """Return a request's changes that the runs do not tell: all, unless both have the conversation."""
     chat = any(word in CHAT for word in pair.title.split()[1:2])
     return [each for each in pair.changes if pair.what != "changed" or not chat or not each.what.startswith(_TOLD)]

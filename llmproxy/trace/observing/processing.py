@@ -22,15 +22,15 @@ from llmproxy.core.dialects.messages import as_dict, as_list, as_str, words
 from llmproxy.core.dialects.streams import events_of
 from llmproxy.core.dialects.table import CHAT
 from llmproxy.core.traffic.interaction import header
-from llmproxy.trace.observing.linking import HistoryLink, is_quoted_later, link_request, only_tools, summary_in_system
+from llmproxy.trace.observing.linking import HistoryLink, has_only_tools, is_quoted_later, link_request, system_summary
 from llmproxy.trace.observing.threads import HistoryGap
-from llmproxy.trace.observing.tools import Seen
-from llmproxy.trace.observing.wire import Observed
+from llmproxy.trace.observing.tools import SeenCall
+from llmproxy.trace.observing.wire import AgentStep
 from llmproxy.trace.reading.exchange import OpenedExchange, list_earlier_ids
 
 
 @dataclass(frozen=True, slots=True)
-class Declared:
+class DeclaredProcessor:
     """A processor that the provider says it ran."""
 
     processor: str
@@ -40,7 +40,7 @@ class Declared:
     """None: there is one, and nobody can read it."""
 
 
-def declared_by(exchange: OpenedExchange) -> Iterator[Declared]:
+def read_declared(exchange: OpenedExchange) -> Iterator[DeclaredProcessor]:
     response = exchange.interaction.response
     kind = header(response.headers, "content-type") or ""
     compactions: dict[int, str] = {}
@@ -59,16 +59,18 @@ def declared_by(exchange: OpenedExchange) -> Iterator[Declared]:
             compactions[at] = compactions.get(at, "") + as_str(delta.get("content"))
     for text in compactions.values():
         unknown: dict[str, int | None] = {"condensedMessages": None, "recentMessages": None, "totalMessages": None}
-        yield Declared("condenser", "the provider compacted the conversation", unknown, [text] if text else None)
+        yield DeclaredProcessor(
+            "condenser", "the provider compacted the conversation", unknown, [text] if text else None
+        )
 
 
-def _read_edit(edit: dict[str, Any]) -> Iterator[Declared]:
+def _read_edit(edit: dict[str, Any]) -> Iterator[DeclaredProcessor]:
     kind = as_str(edit.get("type"))
     for prefix, member in (("clear_tool_uses", "cleared_tool_uses"), ("clear_thinking", "cleared_thinking_turns")):
         if kind.startswith(prefix):
             count = edit.get(member)
             parts = count if isinstance(count, int) and not isinstance(count, bool) else None
-            yield Declared("pruner", f"the provider applied {kind}", {"partsRemoved": parts})
+            yield DeclaredProcessor("pruner", f"the provider applied {kind}", {"partsRemoved": parts})
 
 
 def _walk_blocks(value: dict[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -112,7 +114,7 @@ class ProcessingFinding:
 
 
 @dataclass(frozen=True, slots=True)
-class Processing:
+class ProcessingFindings:
     """What is known about the processors of a step."""
 
     condenser: ProcessingFinding
@@ -121,8 +123,8 @@ class Processing:
 
 
 def find_processing(
-    step: Observed, before: Sequence[Seen] = (), *, continues: bool = False, spoken: Sequence[str] = ()
-) -> Processing:
+    step: AgentStep, before: Sequence[SeenCall] = (), *, continues: bool = False, spoken: Sequence[str] = ()
+) -> ProcessingFindings:
     """Find out what was done to the history in a step.
 
     Args:
@@ -137,29 +139,29 @@ def find_processing(
     doubts: list[str] = []
     for seen in (each for each in step.seen if each.call.operation in CHAT and not _is_failed(each)):
         if seen.exchange is None:
-            doubts.append(f"{seen.where} was not recorded, so what it carried is not known")
+            doubts.append(f"{seen.place} was not recorded, so what it carried is not known")
             continue
-        for each in declared_by(seen.exchange):
-            finding = _build_active_processor("declared", each.reason, seen, dict(each.values), each.summaries)
+        for each in read_declared(seen.exchange):
+            finding = _build_active_finding("declared", each.reason, seen, dict(each.values), each.summaries)
             found[each.processor].append((finding, EVIDENCE.index("declared")))
         if reason := describe_hidden_history(seen.exchange):
-            doubts.append(f"{seen.where}: {reason}")
+            doubts.append(f"{seen.place}: {reason}")
             continue
         link = link_request(seen, all_seen, continues=continues, spoken=spoken)
         if (isinstance(link, str) or (link is not None and link.ends_early)) and is_quoted_later(seen, all_seen):
             continue  # it wrote a summary: what it was told is no history of the conversation
         if isinstance(link, str):
-            doubts.append(f"{seen.where}: {link}")
+            doubts.append(f"{seen.place}: {link}")
         elif link is not None:
             for name, finding in _find_processors(link):
                 found[name].append((finding, EVIDENCE.index(finding.evidence)))
     if not step.seen:
         doubts.append("the agent sent no request in this step")
-    return Processing(**{name: _join_findings(name, each, doubts) for name, each in found.items()})
+    return ProcessingFindings(**{name: _join_findings(name, each, doubts) for name, each in found.items()})
 
 
-def _is_failed(seen: Seen) -> bool:
-    return seen.exchange.failed if seen.exchange is not None else not seen.answered
+def _is_failed(seen: SeenCall) -> bool:
+    return seen.exchange.failed if seen.exchange is not None else not seen.is_answered
 
 
 # -- telling -----------------------------------------------------------------------------------------------------------
@@ -170,23 +172,23 @@ def _find_processors(link: HistoryLink) -> list[tuple[str, ProcessingFinding]]:
     told: list[tuple[str, ProcessingFinding]] = []
     pruned = link.change.pruned
     for gap in link.change.gaps:
-        texts = [item.text for item in gap.inserted] or summary_in_system(link.change, proof=link.proof)
+        texts = [item.text for item in gap.inserted] or system_summary(link.change, proof=link.proof)
         if texts:
-            told.append(("condenser", _build_condensed(link, gap, texts)))
-            told += [] if link.proof else [("tokenLimiter", _build_unknown_loss(link, gap))]
-        elif all(only_tools(item) for item in gap.missing):
+            told.append(("condenser", _build_condenser_finding(link, gap, texts)))
+            told += [] if link.proof else [("tokenLimiter", _build_loss_finding(link, gap))]
+        elif all(has_only_tools(item) for item in gap.missing):
             pruned += sum(max(len(item.calls), 1) for item in gap.missing)
         else:
             values: dict[str, int | None] = {"droppedMessages": len(gap.missing)}
             reason = f"{len(gap.missing)} messages of the history are missing, and nothing stands in their place"
-            told.append(("tokenLimiter", _build_active_processor("proven", reason, link.seen, values, [])))
+            told.append(("tokenLimiter", _build_active_finding("proven", reason, link.seen, values, [])))
     if pruned:
         reason = f"{pruned} parts of earlier messages are gone"
-        told.append(("pruner", _build_active_processor("proven", reason, link.seen, {"partsRemoved": pruned}, [])))
+        told.append(("pruner", _build_active_finding("proven", reason, link.seen, {"partsRemoved": pruned}, [])))
     return told
 
 
-def _build_condensed(link: HistoryLink, gap: HistoryGap, texts: list[str]) -> ProcessingFinding:
+def _build_condenser_finding(link: HistoryLink, gap: HistoryGap, texts: list[str]) -> ProcessingFinding:
     values: dict[str, int | None] = {
         "condensedMessages": len(gap.missing),
         "recentMessages": gap.kept if gap.sure else None,
@@ -197,24 +199,24 @@ def _build_condensed(link: HistoryLink, gap: HistoryGap, texts: list[str]) -> Pr
     reason = f"{len(gap.missing)} messages are missing and a text stands in their place ({source})"
     if not gap.sure:
         reason += "; the conversation repeats itself, so that which of them stayed is not known"
-    return _build_active_processor(evidence, reason, link.seen, values, texts)
+    return _build_active_finding(evidence, reason, link.seen, values, texts)
 
 
-def _build_unknown_loss(link: HistoryLink, gap: HistoryGap) -> ProcessingFinding:
+def _build_loss_finding(link: HistoryLink, gap: HistoryGap) -> ProcessingFinding:
     reason = (
         f"tokenLimiter cannot be observed: {len(gap.missing)} messages are missing, and it is not proven that the new "
         "text is a summary of them"
     )
-    return _build_unobservable(reason, link.seen.where)
+    return _build_unobservable_finding(reason, link.seen.place)
 
 
-def _build_active_processor(
-    evidence: str, reason: str, seen: Seen, values: dict[str, int | None], texts: list[str] | None
+def _build_active_finding(
+    evidence: str, reason: str, seen: SeenCall, values: dict[str, int | None], texts: list[str] | None
 ) -> ProcessingFinding:
-    return ProcessingFinding(True, evidence, reason, seen.where, values, texts)  # noqa: FBT003 - it was at work
+    return ProcessingFinding(True, evidence, reason, seen.place, values, texts)  # noqa: FBT003 - it was at work
 
 
-def _build_unobservable(reason: str, where: str = "") -> ProcessingFinding:
+def _build_unobservable_finding(reason: str, where: str = "") -> ProcessingFinding:
     return ProcessingFinding(None, "unobservable", reason, where)
 
 
@@ -229,5 +231,5 @@ def _join_findings(
         best.summaries = known or (None if None in texts else [])
         return best
     if doubts:
-        return _build_unobservable(f"{name} cannot be observed: {'; '.join(doubts[:3])}")
+        return _build_unobservable_finding(f"{name} cannot be observed: {'; '.join(doubts[:3])}")
     return ProcessingFinding(activated=False, evidence="proven", reason="every request carried its whole history")

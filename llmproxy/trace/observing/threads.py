@@ -44,7 +44,7 @@ class HistoryItem:
     """What counts of the text."""
 
     @property
-    def mark(self) -> tuple[str, str, tuple[str, ...]]:
+    def key(self) -> tuple[str, str, tuple[str, ...]]:
         """What is equal in equal messages."""
         return self.role, self.alike, self.calls
 
@@ -84,11 +84,11 @@ class ThreadChange:
         return tuple(item for gap in self.gaps for item in gap.missing)
 
 
-def system_text(messages: Sequence[Message]) -> str:
+def join_system_text(messages: Sequence[Message]) -> str:
     return "\n".join(message.text for message in messages if message.role == "system")
 
 
-def list_items(messages: Sequence[Message]) -> list[HistoryItem]:
+def list_history(messages: Sequence[Message]) -> list[HistoryItem]:
     """Return the history in a request, system prompts left out, the pieces of one answer put together."""
     items: list[HistoryItem] = []
     for message in messages:
@@ -123,10 +123,10 @@ def count_common(one: Sequence[HistoryItem], other: Sequence[HistoryItem]) -> in
     """Return how many messages two histories share at the beginning and at the end."""
     most = min(len(one), len(other))
     head = 0
-    while head < most and one[head].mark == other[head].mark:
+    while head < most and one[head].key == other[head].key:
         head += 1
     tail = 0
-    while tail < most - head and one[-1 - tail].mark == other[-1 - tail].mark:
+    while tail < most - head and one[-1 - tail].key == other[-1 - tail].key:
         tail += 1
     return head + tail
 
@@ -148,7 +148,7 @@ def compare_threads(
     body, new = list(sent[: len(sent) - kept_back]), list(sent[len(sent) - kept_back :])
     gaps: list[HistoryGap] = []
     pruned = kept_all = 0
-    opcodes = _align_items([item.mark for item in expected], [item.mark for item in body])
+    opcodes = _align_items([item.key for item in expected], [item.key for item in body])
     equal_after = sum(i2 - i1 for tag, i1, i2, _, _ in opcodes if tag == "equal")
     for tag, i1, i2, j1, j2 in opcodes:
         if tag == "equal":
@@ -166,7 +166,7 @@ def compare_threads(
             gaps.append(
                 HistoryGap(i1, tuple(missing), tuple(inserted), equal_after, sure=not _is_ambiguous(expected, i1, i2))
             )
-    grown, other = _find_grown(before, after) if before != after else ("", False)
+    grown, other = _find_added_lines(before, after) if before != after else ("", False)
     return ThreadChange(len(expected) + len(new), tuple(gaps), pruned, grown, other, tuple(new))
 
 
@@ -186,8 +186,8 @@ def _align_items(one: Sequence[object], other: Sequence[object]) -> list[tuple[s
 
 def _is_ambiguous(expected: Sequence[HistoryItem], start: int, end: int) -> bool:
     """Return whether as many messages, one earlier or later, could be the missing ones: the same would be left."""
-    earlier = start > 0 and expected[start - 1].mark == expected[end - 1].mark
-    return earlier or (end < len(expected) and expected[start].mark == expected[end].mark)
+    earlier = start > 0 and expected[start - 1].key == expected[end - 1].key
+    return earlier or (end < len(expected) and expected[start].key == expected[end].key)
 
 
 def _count_new_items(sent: Sequence[HistoryItem]) -> int:
@@ -284,7 +284,7 @@ def _is_edited(item: HistoryItem, sent: HistoryItem) -> bool:
     return matcher.real_quick_ratio() >= ALIKE and matcher.quick_ratio() >= ALIKE and matcher.ratio() >= ALIKE
 
 
-def _find_grown(before: str, after: str) -> tuple[str, bool]:
+def _find_added_lines(before: str, after: str) -> tuple[str, bool]:
     """Return the lines that are new in a system prompt, and whether more than dates and numbers is new in them."""
     old, lines = before.splitlines(), after.splitlines()
     new, other = list[str](), False

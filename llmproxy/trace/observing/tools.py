@@ -6,9 +6,9 @@ What servers of tools (MCP) really got and returned, beside what models asked fo
     known
 
 A call that met a fault, or that replay refused, no server got. One of which nothing was recorded is not known: it is
-in `unread`.
+in `why_unread`.
 
-`Seen` is one exchange of the agent, and what of it counts. Answers that nobody can read, or only in part: what they
+`SeenCall` is one exchange of the agent, and what of it counts. Answers that nobody can read, or only in part: what they
 asked for is not known, and so is nothing that depends on it. A table says which requests are no questions to a model
 that could call a tool. What is in no table and looks as if it did is not passed over.
 """
@@ -31,8 +31,8 @@ from llmproxy.core.traffic.interaction import Chunk, Interaction, Usage, header
 from llmproxy.core.traffic.json_bytes import same_json
 from llmproxy.protocol import Decision
 from llmproxy.trace.reading.conversations import RecordedConversation
-from llmproxy.trace.reading.exchange import OpenedExchange, result_value
-from llmproxy.trace.reading.spans import tool_endings
+from llmproxy.trace.reading.exchange import OpenedExchange, parse_result
+from llmproxy.trace.reading.spans import list_tool_endings
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class ToolUse:
             return self.raw
 
     @property
-    def parsed(self) -> bool:
+    def has_json_arguments(self) -> bool:
         """Whether the arguments are JSON."""
         arguments = self.arguments
         return not (isinstance(arguments, str) and arguments == self.raw)
@@ -105,15 +105,15 @@ class ToolUse:
     @property
     def result(self) -> Any:  # noqa: ANN401 - JSON
         """The output, parsed where it is an object or a list; None if no result was seen."""
-        return None if self.output is None else result_value(self.output)
+        return None if self.output is None else parse_result(self.output)
 
     @property
-    def asked_of_agent(self) -> bool:
+    def is_for_agent(self) -> bool:
         """Whether the agent was to run it, or to allow it: a call of its own, whoever executes it."""
         return self.approval or not self.hosted
 
     @property
-    def settled(self) -> bool:
+    def is_settled(self) -> bool:
         """Whether it is known if it was executed: a call whose result nobody saw may have been, unless denied."""
         return self.executed or self.denied
 
@@ -124,7 +124,7 @@ class ToolUse:
         return self.seq > other.seq and other.asking.is_over_before(self.asking)
 
     @property
-    def where(self) -> str:
+    def place(self) -> str:
         return format_call_place(self.interaction, self.seq)
 
     def to_message(self) -> dict[str, Any]:
@@ -247,7 +247,7 @@ def find_differences(asked: Sequence[ToolUse], served: ServedTools) -> list[str]
     """
     of_models: dict[str, list[ToolUse]] = {}
     for use in asked:
-        name = server_name(use.name, served.names)
+        name = find_server_name(use.name, served.names)
         if name and not use.hosted and not use.denied:
             of_models.setdefault(name, []).append(use)
     of_servers: dict[str, list[ToolUse]] = {}
@@ -291,19 +291,19 @@ def find_misread(asked: Sequence[ToolUse], served: ServedTools) -> list[str]:
 
 def _find_candidates(use: ToolUse, servers: Sequence[ToolUse], names: frozenset[str]) -> Iterator[ToolUse]:
     """Yield the calls of servers that a model's call may have become."""
-    name = server_name(use.name, names)
+    name = find_server_name(use.name, names)
     return (each for each in servers if each.name == name and same_json(each.arguments, use.arguments))
 
 
 def _contains_result(read: str, returned: str) -> bool:
     """Return whether what a model read holds what a server returned: line for line, or as the same JSON."""
-    there = _without_white_space(_ESCAPED.sub(lambda match: json.loads(f'"{match[0]}"'), read))
-    if all(_without_white_space(line) in there for line in returned.splitlines() if not _NO_TEXT.fullmatch(line)):
+    there = _strip_white_space(_ESCAPED.sub(lambda match: json.loads(f'"{match[0]}"'), read))
+    if all(_strip_white_space(line) in there for line in returned.splitlines() if not _NO_TEXT.fullmatch(line)):
         return True
     return any(same_json(value, wanted) for wanted in _walk_json_values(returned) for value in _walk_json_values(read))
 
 
-def _without_white_space(text: str) -> str:
+def _strip_white_space(text: str) -> str:
     """Return a text without white space, and without the marks of escapes."""
     return re.sub(r"[\s\\]", "", text)
 
@@ -318,9 +318,9 @@ def _walk_json_values(text: str) -> Iterator[Any]:
             continue
 
 
-def server_name(name: str, known: frozenset[str]) -> str:
+def find_server_name(name: str, known: frozenset[str]) -> str:
     """Return the name that a server has for a tool which a model calls `name`; empty for one that no server has."""
-    return next((each for each in tool_endings(name) if each in known), "")
+    return next((each for each in list_tool_endings(name) if each in known), "")
 
 
 def _describe_differences(models: Sequence[ToolUse], servers: Sequence[ToolUse]) -> list[str]:
@@ -342,7 +342,7 @@ def _describe_differences(models: Sequence[ToolUse], servers: Sequence[ToolUse])
 
 
 def _format_use(use: ToolUse) -> str:
-    raw = json.dumps(use.arguments, ensure_ascii=False) if use.parsed else " ".join(use.raw.split())
+    raw = json.dumps(use.arguments, ensure_ascii=False) if use.has_json_arguments else " ".join(use.raw.split())
     return f"{use.name}({raw if len(raw) <= _SHOWN else raw[:_SHOWN] + '...'})"
 
 
@@ -372,7 +372,7 @@ def explain_unread(exchange: OpenedExchange) -> str:
     return ""
 
 
-def can_ask_unseen(operation: str, body: bytes | None) -> bool:
+def may_hold_calls(operation: str, body: bytes | None) -> bool:
     """Return whether an exchange of an unknown kind may hold tool calls; `body` is its answer, if kept."""
     first = operation.partition("/")[0]
     if operation in _CALLERS or first in _CALLERS or (f"{first}/" in _CALLERS and operation != first):
@@ -384,7 +384,7 @@ _OK = range(200, 300)
 
 
 @dataclass(slots=True, eq=False)
-class Seen:
+class SeenCall:
     call: Call
     exchange: OpenedExchange | None
     """None where nothing is recorded: passed through, refused, lost."""
@@ -397,66 +397,66 @@ class Seen:
     """What its answer asked for, whether it counts or not."""
 
     @property
-    def chat(self) -> bool:
+    def is_chat(self) -> bool:
         """Whether a model was asked something."""
         return self.call.operation in CHAT
 
     @property
-    def whole(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether a whole answer came; of one that is not recorded, whether its status says so."""
         return self.call.status in _OK if self.exchange is None else not self.exchange.failed
 
     @property
-    def went_on(self) -> bool:
+    def ran_tool(self) -> bool:
         """Whether the agent ran a tool that the answer asked for, however much of it came."""
         return any(tool.executed and not tool.hosted for tool in self.tools)
 
     @property
-    def answered(self) -> bool:
+    def is_answered(self) -> bool:
         """Whether a model answered, and the answer counts."""
-        return self.chat and not self.replaced and (self.whole or self.went_on)
+        return self.is_chat and not self.replaced and (self.is_complete or self.ran_tool)
 
     @property
-    def readable(self) -> bool:
+    def is_readable(self) -> bool:
         """Whether a model answered, and everything that it asked for is known."""
-        return self.answered and self.exchange is not None and not self.unread
+        return self.is_answered and self.exchange is not None and not self.why_unread
 
     @property
-    def unread(self) -> str:
+    def why_unread(self) -> str:
         """Describe why it is not known what was asked for here; empty where it is."""
         if self.unclear:
             return "is one of several to equal requests, of which the client asked for one again: nothing tells which"
         if self.replaced:
             return ""
         exchange = self.exchange
-        if not self.chat:
+        if not self.is_chat:
             body = None if exchange is None else exchange.interaction.response.body
-            asks = self.call.status in _OK and can_ask_unseen(self.call.operation, body)
+            asks = self.call.status in _OK and may_hold_calls(self.call.operation, body)
             return f"went to {self.call.operation}, whose answers are not read" if asks else ""
         if exchange is None:
-            return "was passed through and not recorded" if self.whole else ""
-        if self.whole:
+            return "was passed through and not recorded" if self.is_complete else ""
+        if self.is_complete:
             return explain_unread(exchange)
         # What the provider ran itself tells nothing about who went on with the answer.
-        missing = [tool.name or "a tool" for tool in self.tools if not tool.executed or not self.went_on]
+        missing = [tool.name or "a tool" for tool in self.tools if not tool.executed or not self.ran_tool]
         if missing:
             return f"was cut off while it asked for {', '.join(missing)}"
-        return explain_unread(exchange) if self.went_on else ""
+        return explain_unread(exchange) if self.ran_tool else ""
 
     @property
-    def broken(self) -> bool:
+    def is_cut_off(self) -> bool:
         """Whether an answer broke off, and nobody can tell whether its client was content with what it had."""
-        if not self.chat or self.replaced or self.exchange is None or self.exchange.answer is None:
+        if not self.is_chat or self.replaced or self.exchange is None or self.exchange.answer is None:
             return False
-        return not self.whole and not self.went_on
+        return not self.is_complete and not self.ran_tool
 
     @property
-    def where(self) -> str:
+    def place(self) -> str:
         return format_call_place(self.call.interaction, self.call.seq)
 
 
 @dataclass(frozen=True, slots=True)
-class Tokens:
+class StepSum:
     """A sum of something over a step."""
 
     known: int | Decimal | None
@@ -470,7 +470,7 @@ class Tokens:
         return self.known if self.complete else None
 
 
-def usage_of(chosen: Sequence[Seen]) -> dict[str, Tokens]:
+def sum_usage(chosen: Sequence[SeenCall]) -> dict[str, StepSum]:
     """Add up what the counted answers took; every prompt token is input, cached or not."""
     counted = [each for each in chosen if _is_priced(each)]
     usages = [Usage() if each.exchange is None else each.exchange.interaction.usage for each in counted]
@@ -481,9 +481,9 @@ def usage_of(chosen: Sequence[Seen]) -> dict[str, Tokens]:
     ]
     total = [None if None in pair else sum(each or 0 for each in pair) for pair in zip(given, said, strict=True)]
     return {
-        "callCount": Tokens(
-            sum(1 for each in chosen if each.answered and not _is_noise(each)),
-            complete=not any(each.broken or _is_noise(each) for each in chosen),
+        "callCount": StepSum(
+            sum(1 for each in chosen if each.is_answered and not _is_noise(each)),
+            complete=not any(each.is_cut_off or _is_noise(each) for each in chosen),
         ),
         "inputTokens": _add_up(given),
         "outputTokens": _add_up(said),
@@ -494,25 +494,25 @@ def usage_of(chosen: Sequence[Seen]) -> dict[str, Tokens]:
         "reasoningTokens": _add_up([each.reasoning for each in usages]),
         "costUsd": _add_up([_compute_cost(each) for each in counted]),
         "latencyMs": _add_up([_measure_ms(each) for each in chosen]),
-        "firstTokenMs": _find_longest([_until_first(each) for each in counted]),
+        "firstTokenMs": _find_longest([_measure_first_chunk(each) for each in counted]),
     }
 
 
-def _is_noise(seen: Seen) -> bool:
+def _is_noise(seen: SeenCall) -> bool:
     """Return whether something was answered that is no answer of a model, as far as anybody can read it."""
     exchange = seen.exchange
-    return seen.answered and exchange is not None and exchange.answer is None and bool(seen.unread)
+    return seen.is_answered and exchange is not None and exchange.answer is None and bool(seen.why_unread)
 
 
-def _is_priced(seen: Seen) -> bool:
+def _is_priced(seen: SeenCall) -> bool:
     """Return whether an exchange is a model's call that went well: an answer that counts, or embeddings etc."""
     if seen.call.operation in CHAT:
-        return seen.answered
+        return seen.is_answered
     exchange = seen.exchange
     return exchange is not None and not exchange.failed and exchange.interaction.usage != Usage()
 
 
-def _compute_cost(seen: Seen) -> Decimal | None:
+def _compute_cost(seen: SeenCall) -> Decimal | None:
     if seen.exchange is None:
         return None
     interaction = seen.exchange.interaction
@@ -521,27 +521,27 @@ def _compute_cost(seen: Seen) -> Decimal | None:
     return next((cost for cost in costs if cost is not None), None)
 
 
-def _measure_ms(seen: Seen) -> int | None:
+def _measure_ms(seen: SeenCall) -> int | None:
     """Return an exchange's time on the wire, milliseconds, as recorded: a replay's own pace says nothing."""
     chunks = _list_chunks(seen)
     return round(chunks[-1].offset / 1000) if chunks else None
 
 
-def _until_first(seen: Seen) -> int | None:
+def _measure_first_chunk(seen: SeenCall) -> int | None:
     chunks = _list_chunks(seen)
     return round(chunks[0].offset / 1000) if chunks else None
 
 
-def _list_chunks(seen: Seen) -> Sequence[Chunk]:
+def _list_chunks(seen: SeenCall) -> Sequence[Chunk]:
     return () if seen.exchange is None else seen.exchange.interaction.response.chunks
 
 
-def _find_longest(values: Sequence[int | None]) -> Tokens:
+def _find_longest(values: Sequence[int | None]) -> StepSum:
     known = [value for value in values if value is not None]
-    return Tokens(max(known, default=None), complete=bool(values) and len(known) == len(values))
+    return StepSum(max(known, default=None), complete=bool(values) and len(known) == len(values))
 
 
-def _add_up(values: Sequence[int | None] | Sequence[Decimal | None]) -> Tokens:
+def _add_up(values: Sequence[int | None] | Sequence[Decimal | None]) -> StepSum:
     known: list[int | Decimal] = [value for value in values if value is not None]
     total = sum(known) if known or not values else None
-    return Tokens(total, complete=len(known) == len(values))
+    return StepSum(total, complete=len(known) == len(values))

@@ -36,18 +36,18 @@ from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.core.traffic.json_bytes import layout_json, parse_json
 from llmproxy.protocol import AGENT, Decision
 from llmproxy.trace.observing.tools import (
-    Seen,
+    SeenCall,
     ServedTools,
-    Tokens,
+    StepSum,
     ToolCallExchange,
     ToolUse,
     find_differences,
     find_misread,
     read_served,
-    usage_of,
+    sum_usage,
 )
-from llmproxy.trace.reading.conversations import MessagePlace, Pending, RecordedConversation, RecordedConversations
-from llmproxy.trace.reading.exchange import History, OpenedExchange, open_exchange
+from llmproxy.trace.reading.conversations import MessagePlace, PendingCall, RecordedConversation, RecordedConversations
+from llmproxy.trace.reading.exchange import OpenedExchange, RequestHistory, open_exchange
 from llmproxy.trace.reading.recording import read_interactions
 
 
@@ -75,7 +75,7 @@ class ReplacedCalls(NamedTuple):
     """One of several that are alike was repeated, and nothing tells which; one of them is in `sure`."""
 
 
-def find_replaced(sent: Iterable[SentRequest]) -> ReplacedCalls:
+def find_replaced_calls(sent: Iterable[SentRequest]) -> ReplacedCalls:
     questions: dict[str, list[SentRequest]] = {}
     for each in sent:
         if each.question is not None:
@@ -119,23 +119,23 @@ _FLAGS = (("isError", True), ("is_error", True), ("success", False), ("ok", Fals
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class ToolResult:
     text: str
     errored: bool
 
     @classmethod
-    def of(cls, text: str, *, declared: bool) -> Result:
+    def classify(cls, text: str, *, declared: bool) -> ToolResult:
         """Make one; `declared`: the dialect says that the tool failed."""
         return cls(text, declared or _is_error_result(text))
 
 
-def read_results(exchange: OpenedExchange) -> list[Result | None]:
+def read_results(exchange: OpenedExchange) -> list[ToolResult | None]:
     """Return for each message of a request the result that it is, None for what is none."""
     declared: dict[str, list[bool]] = {}
     for call_id, failed in _read_failure_marks(exchange.tree):
         declared.setdefault(call_id, []).append(failed)
     counts: dict[str, int] = {}
-    found: list[Result | None] = []
+    found: list[ToolResult | None] = []
     for message in exchange.messages:
         if message.role != "tool":
             found.append(None)
@@ -143,7 +143,7 @@ def read_results(exchange: OpenedExchange) -> list[Result | None]:
         call_id = message.tool_call_id or ""
         counts[call_id] = number = counts.get(call_id, -1) + 1  # an id may come again with each turn
         flags = declared.get(call_id, [])
-        found.append(Result.of(message.text, declared=number < len(flags) and flags[number]))
+        found.append(ToolResult.classify(message.text, declared=number < len(flags) and flags[number]))
     return found
 
 
@@ -173,69 +173,69 @@ def _holds_error(value: Mapping[str, object]) -> bool:
     return named or any(value.get(name) is flag for name, flag in _FLAGS)
 
 
-def recorded_at(calls: Iterable[Call]) -> float | None:
+def find_recorded_time(calls: Iterable[Call]) -> float | None:
     """Return when the first replayed exchange was recorded, Unix time; None: none was, or nobody knows."""
     replayed = [call.recording for call in calls if call.decision == Decision.REPLAY and call.recording]
     times = [each.get("recorded", {}).get("started_at") for each in replayed]
     return min((at for at in times if isinstance(at, (int, float))), default=None)
 
 
-def recorded_latency(calls: Iterable[Call], party: str = AGENT) -> float | None:
+def sum_recorded_latency(calls: Iterable[Call], party: str = AGENT) -> float | None:
     """Return a party's time in models, milliseconds, as recorded; None for no calls, or one not recorded."""
-    ends = [_recorded_ms(call.recording) for call in calls if call.party == party]
+    ends = [_read_recorded_ms(call.recording) for call in calls if call.party == party]
     return None if not ends or None in ends else sum(each for each in ends if each is not None)
 
 
-def _recorded_ms(recording: Mapping[str, Any] | None) -> float | None:
+def _read_recorded_ms(recording: Mapping[str, Any] | None) -> float | None:
     chunks = str(((recording or {}).get("recorded") or {}).get("chunks") or "").split()
     return int(chunks[-1].partition(":")[0]) / 1000 if chunks else None
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
+class AgentStep:
     """What the agent did on the wire in a stretch of its calls."""
 
-    seen: Sequence[Seen] = ()
+    seen: Sequence[SeenCall] = ()
     tools: Sequence[ToolUse] = ()
     """The calls of tools that count, in the order in which models asked for them."""
-    usage: Mapping[str, Tokens] = field(default_factory=dict)
+    usage: Mapping[str, StepSum] = field(default_factory=dict)
     """By the names that suites use: ``inputTokens``, ``cacheReadTokens``, ``costUsd`` ..."""
     replayed: bool = False
     """Whether every exchange was answered from a recording."""
 
     @property
-    def exchanges(self) -> int:
+    def count(self) -> int:
         """How many requests of the agent arrived."""
         return len(self.seen)
 
     @property
     def readable(self) -> bool:
         """Whether a model was seen to answer, at least once, in words that can be read whole."""
-        return any(each.readable for each in self.seen)
+        return any(each.is_readable for each in self.seen)
 
     @property
-    def retries(self) -> tuple[Seen, ...]:
+    def retries(self) -> tuple[SeenCall, ...]:
         """Exchanges that came to nothing: failed answers, and whole ones that the client asked for again."""
         return tuple(
             each
             for each in self.seen
-            if each.replaced or (each.exchange is not None and each.exchange.failed and not each.went_on)
+            if each.replaced or (each.exchange is not None and each.exchange.failed and not each.ran_tool)
         )
 
     @property
-    def unread(self) -> tuple[Seen, ...]:
-        """Answers of which it is not known what they asked for; `Seen.unread` says why."""
-        return tuple(each for each in self.seen if each.unread)
+    def unread(self) -> tuple[SeenCall, ...]:
+        """Answers of which it is not known what they asked for; `SeenCall.why_unread` says why."""
+        return tuple(each for each in self.seen if each.why_unread)
 
     @property
-    def unrecorded(self) -> tuple[Seen, ...]:
+    def unrecorded_answers(self) -> tuple[SeenCall, ...]:
         """Answers whose content nobody kept (mode passthrough)."""
-        return tuple(each for each in self.seen if each.exchange is None and each.answered)
+        return tuple(each for each in self.seen if each.exchange is None and each.is_answered)
 
     @property
     def recordings(self) -> tuple[str, ...]:
-        """What was recorded of each exchange, by :func:`reference_of`; empty for one of which nothing is kept."""
-        return tuple("" if each.call.recording is None else reference_of(each.call.recording) for each in self.seen)
+        """What was recorded of each exchange, by :func:`make_reference`; empty for one of which nothing is kept."""
+        return tuple("" if each.call.recording is None else make_reference(each.call.recording) for each in self.seen)
 
     @property
     def interactions(self) -> tuple[int, ...]:
@@ -243,7 +243,7 @@ class Observed:
         return tuple(each.call.interaction for each in self.seen if each.call.interaction is not None)
 
 
-class Wire:
+class WireObserver:
     """Everything that a party of one run said to models so far; feed it in order of arrival."""
 
     def __init__(self, party: str | None = AGENT) -> None:
@@ -252,9 +252,9 @@ class Wire:
         self._fed: list[tuple[Call, Interaction | None]] = []
         self._of_tools: list[tuple[Call, Interaction | None]] = []
         """Messages to servers of tools."""
-        self._opened: list[Seen] = []
-        self._history, self._conversations = History(), RecordedConversations()
-        self._waiting = Waiting()
+        self._opened: list[SeenCall] = []
+        self._history, self._conversations = RequestHistory(), RecordedConversations()
+        self._waiting = WaitingCalls()
         self._heard: set[tuple[RecordedConversation, str | None]] = set()
         """In which conversation which request was sent."""
         self._origins: dict[str | None, set[str | None]] = {}
@@ -263,11 +263,11 @@ class Wire:
         """Of each call, by its number."""
         self._approvals: dict[str, ToolUse] = {}
 
-    def read(self, calls: Iterable[Call]) -> None:
+    def add_recorded_calls(self, calls: Iterable[Call]) -> None:
         """Take calls that are new, with the recordings that they bring."""
-        self.feed((call, None) for call in calls)
+        self.add_calls((call, None) for call in calls)
 
-    def feed(self, calls: Iterable[tuple[Call, Interaction | None]]) -> None:
+    def add_calls(self, calls: Iterable[tuple[Call, Interaction | None]]) -> None:
         """Take calls that are new, and what was recorded of them if they do not bring it."""
         for call, interaction in calls:
             if call.operation.startswith(MCP_PREFIX):
@@ -278,42 +278,44 @@ class Wire:
                 self._fed.append((call, interaction))
 
     @property
-    def seen(self) -> Sequence[Seen]:
+    def calls(self) -> Sequence[SeenCall]:
         """Every exchange so far. Raises CassetteCorrupt for a recording that no proxy of this version tells."""
         for call, interaction in self._fed[len(self._opened) :]:
             made = interaction or next(iter(read_interactions([call])), None)
             self._opened.append(
-                self._place_exchange(Seen(call, None if made is None else open_exchange(made, self._history)))
+                self._place_exchange(SeenCall(call, None if made is None else open_exchange(made, self._history)))
             )
         return self._opened
 
-    def step(self, after: int, until: int | None = None) -> Observed:
-        """Return what happened in calls after number `after`, up to `until`. Raises as `seen`."""
+    def observe(self, after: int, until: int | None = None) -> AgentStep:
+        """Return what happened in calls after number `after`, up to `until`. Raises as `calls`."""
         self._mark_replaced()
-        chosen = [each for each in self.seen if each.call.seq > after and (until is None or each.call.seq <= until)]
-        return Observed(
+        chosen = [each for each in self.calls if each.call.seq > after and (until is None or each.call.seq <= until)]
+        return AgentStep(
             seen=tuple(chosen),
             tools=tuple(tool for each in chosen for tool in _find_counted(each)),
-            usage=usage_of(chosen),
+            usage=sum_usage(chosen),
             replayed=bool(chosen) and all(str(each.call.decision) == Decision.REPLAY for each in chosen),
         )
 
     def read_served(self, after: int = 0, until: int | None = None) -> ServedTools:
-        """Return what servers of tools got in calls after number `after`, up to `until`. Raises as `seen`."""
+        """Return what servers of tools got in calls after number `after`, up to `until`. Raises as `calls`."""
         for number, (call, made) in enumerate(self._of_tools):
             if made is None and call.recording is not None:
                 self._of_tools[number] = call, next(iter(read_interactions([call])), None)
         return read_served(self._of_tools, after, until)
 
-    def tools(self) -> Sequence[ToolUse]:
-        """Return every call of a tool so far that counts; results may have come with a later call. Raises as `seen`."""
+    def list_tool_uses(self) -> Sequence[ToolUse]:
+        """Return every call of a tool so far that counts; results may have come with a later one. Raises as `calls`."""
         self._mark_replaced()
-        return [tool for each in self.seen for tool in _find_counted(each)]
+        return [tool for each in self.calls for tool in _find_counted(each)]
 
     def _mark_replaced(self) -> None:
-        asked = [each for each in self.seen if each.chat]
-        replaced = find_replaced(
-            SentRequest(each.call.seq, each.call.key, each.call.attempt, each.whole or each.went_on, each.went_on)
+        asked = [each for each in self.calls if each.is_chat]
+        replaced = find_replaced_calls(
+            SentRequest(
+                each.call.seq, each.call.key, each.call.attempt, each.is_complete or each.ran_tool, each.ran_tool
+            )
             for each in asked
         )
         for each in asked:
@@ -325,21 +327,21 @@ class Wire:
 
     # -- one exchange
 
-    def _place_exchange(self, seen: Seen) -> Seen:
+    def _place_exchange(self, seen: SeenCall) -> SeenCall:
         exchange = seen.exchange
-        if exchange is None or not seen.chat:
+        if exchange is None or not seen.is_chat:
             return seen
-        place = self._conversations.place(exchange)
+        place = self._conversations.place_exchange(exchange)
         seen.conversation = place.conversation or RecordedConversation(
             str(len(self._opened)), "", exchange.tools, place.system
         )
         self._attach_results(seen, exchange, place, seen.conversation)
-        self._conversations.record(exchange, place, seen.conversation)
+        self._conversations.add_turn(exchange, place, seen.conversation)
         self._take_calls(seen, exchange, seen.conversation)
         return seen
 
     def _attach_results(
-        self, seen: Seen, exchange: OpenedExchange, place: MessagePlace, conversation: RecordedConversation
+        self, seen: SeenCall, exchange: OpenedExchange, place: MessagePlace, conversation: RecordedConversation
     ) -> None:
         """Give the results that are new in a request to the calls that wait for them."""
         for item in map(as_dict, as_list(exchange.tree.get("input"))):
@@ -356,15 +358,15 @@ class Wire:
         said = read_results(exchange)
         for told in find_new_results(exchange.messages):
             result, call_id = said[told.place], exchange.messages[told.place].tool_call_id
-            self._conversations.answer(conversation, call_id)
+            self._conversations.match_result(conversation, call_id)
             if result is None or not told.sure or told.place < place.known:
                 continue
-            if (tool := self._waiting.take(conversation, call_id, told, of=origins)) is not None:
+            if (tool := self._waiting.take_call(conversation, call_id, told, of=origins)) is not None:
                 found.add(self._keys[tool.seq])
                 tool.executed, tool.output, tool.errored = True, result.text, result.errored
                 tool.heard = seen.call.seq
 
-    def _take_calls(self, seen: Seen, exchange: OpenedExchange, conversation: RecordedConversation) -> None:
+    def _take_calls(self, seen: SeenCall, exchange: OpenedExchange, conversation: RecordedConversation) -> None:
         answer = exchange.answer
         if answer is None:
             return
@@ -385,18 +387,18 @@ class Wire:
                 tool.approval = True
                 self._approvals[asked.id or ""] = tool
             elif asked.hosted:
-                result = None if asked.output is None else Result.of(asked.output, declared=asked.failed)
+                result = None if asked.output is None else ToolResult.classify(asked.output, declared=asked.failed)
                 tool.executed = True
                 tool.output, tool.errored = (result.text, result.errored) if result else (None, False)
             elif not exchange.failed:
-                self._conversations.wait(conversation, Pending(tool.id, tool.name, tool, None))
+                self._conversations.add_pending(conversation, PendingCall(tool.id, tool.name, tool, None))
             if known is None:
                 seen.tools.append(tool)
         own = [tool for tool in seen.tools if not tool.hosted]
-        self._waiting.add(conversation, own, asked=seen.call.key, cut=exchange.failed)
+        self._waiting.add_calls(conversation, own, asked=seen.call.key, cut=exchange.failed)
 
 
-def _build_asking(seen: Seen, exchange: OpenedExchange) -> ToolCallExchange:
+def _build_asking(seen: SeenCall, exchange: OpenedExchange) -> ToolCallExchange:
     """Return what orders two exchanges: in replay, where answers take no time, also when they were recorded."""
     call, began = seen.call, exchange.interaction.started_at
     live = (call.at, call.at + call.ms / 1000)
@@ -404,14 +406,14 @@ def _build_asking(seen: Seen, exchange: OpenedExchange) -> ToolCallExchange:
     return ToolCallExchange(live, recorded)
 
 
-def _find_counted(seen: Seen) -> Iterable[ToolUse]:
+def _find_counted(seen: SeenCall) -> Iterable[ToolUse]:
     """Return the calls of an answer that count; of one that was cut off, those that were run all the same."""
-    if not seen.answered:
+    if not seen.is_answered:
         return ()
-    return seen.tools if seen.whole else [tool for tool in seen.tools if tool.executed]
+    return seen.tools if seen.is_complete else [tool for tool in seen.tools if tool.executed]
 
 
-def reference_of(recording: Mapping[str, Any]) -> str:
+def make_reference(recording: Mapping[str, Any]) -> str:
     """Return what names a recording in all stores of its cassettes: key, occurrence, a digest of the answer."""
     known = recording["recorded"]
     answer = [recording.get(name) for name in ("status", "response_body")]
@@ -421,9 +423,9 @@ def reference_of(recording: Mapping[str, Any]) -> str:
 
 def read_tools(calls: Iterable[Call], party: str | None = AGENT) -> Sequence[ToolUse]:
     """Return the tool calls in answers to a party's calls; `party` None: everybody's. Raises CassetteCorrupt."""
-    wire = Wire(party)
-    wire.read(call for call in calls if call.recording is not None)
-    return wire.tools()
+    wire = WireObserver(party)
+    wire.add_recorded_calls(call for call in calls if call.recording is not None)
+    return wire.list_tool_uses()
 
 
 _MS = 1000
@@ -436,12 +438,12 @@ def find_kept_differences(made: Iterable[Interaction]) -> list[str]:
     `made`: a cassette's interactions, in order. Empty also where no server or no model was seen, and where an answer of
     a model cannot be read.
     """
-    wire = Wire()
-    wire.feed((_build_call(number, each), each) for number, each in enumerate(made, 1))
+    wire = WireObserver()
+    wire.add_calls((_build_call(number, each), each) for number, each in enumerate(made, 1))
     served = wire.read_served()
-    if served.unknown or not any(each.chat for each in wire.seen) or wire.step(0).unread:
+    if served.unknown or not any(each.is_chat for each in wire.calls) or wire.observe(0).unread:
         return []
-    return [*find_differences(wire.tools(), served), *find_misread(wire.tools(), served)]
+    return [*find_differences(wire.list_tool_uses(), served), *find_misread(wire.list_tool_uses(), served)]
 
 
 def _build_call(number: int, made: Interaction) -> Call:
@@ -457,13 +459,13 @@ CHARACTERS = 4
 """Of a token."""
 
 
-def estimate_usage(key: str, step: Observed) -> int | None:
+def estimate_usage(key: str, step: AgentStep) -> int | None:
     """Return an estimate of what suites call `key`; None if it is none of those that can be estimated."""
-    if key not in ("inputTokens", "outputTokens", "totalTokens") or step.unrecorded:
+    if key not in ("inputTokens", "outputTokens", "totalTokens") or step.unrecorded_answers:
         return None
     total = 0
     for seen in step.seen:
-        if seen.exchange is None or not seen.answered:
+        if seen.exchange is None or not seen.is_answered:
             continue
         usage, exchange = seen.exchange.interaction.usage, seen.exchange
         if key != "outputTokens":
@@ -485,7 +487,7 @@ def _estimate_tokens(messages: Iterable[Message]) -> int:
 type _Mark = tuple[str | None, str | None, str, str]
 
 
-class Waiting:
+class WaitingCalls:
     """The calls of one run whose results have not come yet."""
 
     def __init__(self) -> None:
@@ -495,7 +497,7 @@ class Waiting:
         self._run: dict[_Mark, int] = {}
         """Calls whose results came, and the number of the latest such answer."""
 
-    def add(
+    def add_calls(
         self, conversation: RecordedConversation, tools: Sequence[ToolUse], *, asked: str | None, cut: bool = False
     ) -> None:
         """Remember what the answer to the request `asked` asks the agent for; `cut`: the answer was cut off."""
@@ -505,7 +507,7 @@ class Waiting:
             if tool.id:
                 self._ids[tool.id] = self._ids.get(tool.id, 0) + 1
 
-    def take(
+    def take_call(
         self,
         conversation: RecordedConversation,
         call_id: str | None,
@@ -518,7 +520,7 @@ class Waiting:
         if found is None:
             return None
         self._calls.remove(found)
-        self._run[found.mark] = max(found.answer, self._run.get(found.mark, 0))
+        self._run[found.match_key] = max(found.answer, self._run.get(found.match_key, 0))
         return found.tool
 
     def _find_candidates(
@@ -527,13 +529,13 @@ class Waiting:
         asked = told.call
         # Of whole answers before those that were cut off, of the latest answer first, there in their order.
         # What an answer that was cut off asked for is over once the same call of a later one was run.
-        waiting = [each for each in self._calls if not (each.cut and self._run.get(each.mark, 0) > each.answer)]
+        waiting = [each for each in self._calls if not (each.cut and self._run.get(each.match_key, 0) > each.answer)]
         waiting = [each for each in waiting if of is None or each.asked in of]
         latest = sorted(waiting, key=lambda each: (each.cut, -each.answer))
         own = [each for each in latest if each.conversation is conversation]
         if asked is not None:
             alike = [each for each in latest if _is_same_call(each.tool, asked)]
-            exact = [each for each in alike if _all_same(each.together, told.together)] or alike
+            exact = [each for each in alike if _are_same_calls(each.together, told.together)] or alike
             yield from (each for each in own if each in exact)
             yield from exact
         by_id = [each for each in latest if call_id and each.tool.id == call_id]
@@ -557,7 +559,7 @@ class _AnsweredCall(NamedTuple):
     """Key of the request."""
 
     @property
-    def mark(self) -> _Mark:
+    def match_key(self) -> _Mark:
         """What is the same in the same call of another answer to the same request."""
         return self.asked, self.tool.id, self.tool.name, layout_json(self.tool.raw)
 
@@ -568,7 +570,7 @@ def _is_same_call(tool: ToolUse, asked: ToolCall) -> bool:
     return tool.raw == asked.arguments or layout_json(tool.raw) == layout_json(asked.arguments)
 
 
-def _all_same(tools: Sequence[ToolUse], asked: Sequence[ToolCall]) -> bool:
+def _are_same_calls(tools: Sequence[ToolUse], asked: Sequence[ToolCall]) -> bool:
     return len(tools) == len(asked) and all(_is_same_call(*pair) for pair in zip(tools, asked, strict=True))
 
 

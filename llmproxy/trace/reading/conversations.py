@@ -35,7 +35,7 @@ _START: Digest = b""
 
 
 @dataclass(slots=True, eq=False)
-class Pending:
+class PendingCall:
     """A tool call whose result has not come yet."""
 
     call_id: str | None
@@ -57,7 +57,7 @@ class RecordedConversation:
     """After the last answer."""
     ended: float | None = None
     """When the last answer was there: Unix time, None if unknown."""
-    pending: list[Pending] = field(default_factory=list)
+    pending: list[PendingCall] = field(default_factory=list)
     calls: dict[str, str] = field(default_factory=dict)
     """Ids of answered calls -> ids of their spans."""
     failed: Any = None
@@ -84,7 +84,7 @@ class RecordedConversations:
         self._ids: dict[str, tuple[RecordedConversation, Digest]] = {}
         self._waiting: dict[str, RecordedConversation] = {}
 
-    def place(self, exchange: OpenedExchange) -> MessagePlace:
+    def place_exchange(self, exchange: OpenedExchange) -> MessagePlace:
         """Tell where a request belongs."""
         messages, start, found = exchange.messages, _START, None
         for name in list_earlier_ids(exchange.tree):
@@ -107,7 +107,7 @@ class RecordedConversations:
             return MessagePlace(waiting, _messages_since_answer(messages), digest, system)
         for mark, count in reversed(marks[:-1]):
             earlier = self._asked.get(mark)
-            if earlier is not None and _share_tools(earlier.tools, exchange.tools):
+            if earlier is not None and _have_common_tools(earlier.tools, exchange.tools):
                 return MessagePlace(earlier, max(count, _messages_since_answer(messages)), digest, system)
         return MessagePlace(None, _messages_since_answer(messages), digest, system)
 
@@ -119,7 +119,7 @@ class RecordedConversations:
                 return self._waiting[message.tool_call_id]
         return None
 
-    def record(self, exchange: OpenedExchange, place: MessagePlace, conversation: RecordedConversation) -> None:
+    def add_turn(self, exchange: OpenedExchange, place: MessagePlace, conversation: RecordedConversation) -> None:
         key = exchange.interaction.key
         self._failed.pop(key, None)
         if exchange.failed:
@@ -135,13 +135,13 @@ class RecordedConversations:
         for name in exchange.interaction.made_ids:
             self._ids[name] = conversation, after
 
-    def wait(self, conversation: RecordedConversation, pending: Pending) -> None:
+    def add_pending(self, conversation: RecordedConversation, pending: PendingCall) -> None:
         """Remember a tool call whose result is to come."""
         conversation.pending.append(pending)
         if pending.call_id:
             self._waiting[pending.call_id] = conversation
 
-    def answer(self, conversation: RecordedConversation, call_id: str | None) -> Pending | None:
+    def match_result(self, conversation: RecordedConversation, call_id: str | None) -> PendingCall | None:
         """Take the tool call that a result is for: by its id, by its tool's name, or the first one for no id at all."""
         pending = conversation.pending
         found = next((each for each in pending if call_id and each.call_id == call_id), None)
@@ -163,7 +163,7 @@ def _choose_conversation(
     return min(conversations, key=lambda each: (each.last != mark, each.tools != tools))
 
 
-def _share_tools(one: frozenset[str], other: frozenset[str]) -> bool:
+def _have_common_tools(one: frozenset[str], other: frozenset[str]) -> bool:
     return not one or not other or bool(one & other)
 
 

@@ -33,14 +33,14 @@ _DEPTH = 8
 """Levels of a value that are looked into for texts."""
 
 
-def span_id(interaction: Interaction, part: str) -> str:
+def make_span_id(interaction: Interaction, part: str) -> str:
     """Return the id of a span: 32 hex digits, the same for the same recording."""
     i = interaction
     text = f"{i.cassette}\0{i.sample}\0{i.party}\0{i.key}\0{i.occurrence}\0{i.started_at!r}\0{part}"
     return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
-def token_usage(usage: Usage) -> TokenUsage:
+def build_token_usage(usage: Usage) -> TokenUsage:
     """Return tokens as the trace counts them: the prompt is its fresh part, the total all of them."""
     fresh = None if usage.input is None else max(usage.input - (usage.cached or 0) - (usage.cache_written or 0), 0)
     total = None if usage.input is None or usage.output is None else usage.input + usage.output
@@ -62,7 +62,7 @@ def set_span_arguments(span: Span, call: ToolCall) -> None:
         span.metadata["llmproxy.arguments"] = "not an object"
 
 
-def result_value(text: str) -> Any:  # noqa: ANN401 - JSON
+def parse_result(text: str) -> Any:  # noqa: ANN401 - JSON
     """Return what a tool answered: an object or a list if it is one, else the text."""
     if text.lstrip()[:1] in ("{", "["):
         try:
@@ -88,7 +88,7 @@ def join_texts(value: Any, depth: int = 0) -> str:  # noqa: ANN401 - JSON
     return "\n".join(join_texts(part, depth + 1) for part in parts)
 
 
-def tool_name(exchange: OpenedExchange, call_id: str | None) -> str | None:
+def find_tool_name(exchange: OpenedExchange, call_id: str | None) -> str | None:
     """Return the tool of a call that stands in the request's history only."""
     calls = [call for message in exchange.messages for call in message.tool_calls]
     named = next((call.name for call in calls if call_id and call.id == call_id), None)
@@ -105,14 +105,14 @@ _ELSEWHERE = frozenset({"instructions", "systemInstruction", "system_instruction
                         "request"})  # fmt: skip
 
 
-class History:
+class RequestHistory:
     """What the last requests said."""
 
     def __init__(self) -> None:
         self._recent: OrderedDict[int, tuple[list[Any], list[list[Message]]]] = OrderedDict()
         self._count = 0
 
-    def messages(self, interaction: Interaction, tree: dict[str, Any]) -> Sequence[Message]:
+    def read_messages(self, interaction: Interaction, tree: dict[str, Any]) -> Sequence[Message]:
         """Return the conversation in a request of body `tree`, as `core.dialects.conversation.read_conversation`."""
         entries = tree.get("messages")
         if not isinstance(entries, list) or tree.keys() & _ELSEWHERE:
@@ -152,7 +152,7 @@ class PlainMessages:
     def __init__(self) -> None:
         self._made: OrderedDict[int, tuple[Message, dict[str, Any]]] = OrderedDict()
 
-    def of(self, message: Message) -> dict[str, Any]:
+    def to_plain(self, message: Message) -> dict[str, Any]:
         """Return role, content, tool calls, the id of the call answered, and reasoning, as far as there is any."""
         known = self._made.get(id(message))  # what is remembered is alive, so its id is nobody else's
         if known is not None:
@@ -216,7 +216,7 @@ class OpenedExchange:
         return response.status >= _CLIENT_ERROR or response.ending is not Ending.COMPLETE or self.error is not None
 
 
-def open_exchange(interaction: Interaction, history: History) -> OpenedExchange:
+def open_exchange(interaction: Interaction, history: RequestHistory) -> OpenedExchange:
     """Open an interaction; `history` knows those before it."""
     response = interaction.response
     kind = header(response.headers, "content-type") or ""
@@ -226,11 +226,11 @@ def open_exchange(interaction: Interaction, history: History) -> OpenedExchange:
     last = response.chunks[-1].offset if response.chunks else response.head_offset
     model, answer_id, finished = _read_names(events)
     return OpenedExchange(
-        interaction=interaction, tree=tree, messages=history.messages(interaction, tree),
+        interaction=interaction, tree=tree, messages=history.read_messages(interaction, tree),
         answer=_read_answer(interaction.operation, events) if response.status < _CLIENT_ERROR else None,
-        tools=list_declared(tree), answer_model=model, answer_id=answer_id, finish_reasons=finished,
+        tools=list_tools(tree), answer_model=model, answer_id=answer_id, finish_reasons=finished,
         error=_describe_error(response, events), duration_ms=last / 1000 if timed else None,
-        first_token_ms=_first_token(interaction, kind) if timed and interaction.stream else None,
+        first_token_ms=_measure_first_token(interaction, kind) if timed and interaction.stream else None,
     )  # fmt: skip
 
 
@@ -241,7 +241,7 @@ def _read_answer(operation: str, events: Sequence[dict[str, Any]]) -> Message | 
     return draft.message() if draft.heard or draft.unknown else None
 
 
-def _first_token(interaction: Interaction, kind: str) -> float | None:
+def _measure_first_token(interaction: Interaction, kind: str) -> float | None:
     """Return when the first chunk had come after which the answer is not empty any more."""
     draft, add = Draft(), codec_of(interaction.operation).add
     parser, data, seen = SSEParser(), b"", 0
@@ -266,12 +266,12 @@ def _first_token(interaction: Interaction, kind: str) -> float | None:
 # -- the request -------------------------------------------------------------------------------------------------------
 
 
-def list_declared(tree: dict[str, Any]) -> frozenset[str]:
+def list_tools(tree: dict[str, Any]) -> frozenset[str]:
     """Return the names of the tools that a request declares; a tool of the provider's own has its type for a name."""
     return frozenset(name for name, _ in _walk_tools(tree))
 
 
-def declared_arguments(tree: dict[str, Any]) -> dict[str, dict[tuple[str, ...], frozenset[str]]]:
+def list_arguments(tree: dict[str, Any]) -> dict[str, dict[tuple[str, ...], frozenset[str]]]:
     """Return arguments' names of each declared tool by place, () the top, lists' items as the list."""
     return {name: _list_names_below(arguments) for name, arguments in _walk_tools(tree) if arguments}
 
@@ -326,7 +326,7 @@ _PARAMETERS = (
 _HOLDERS = ("generationConfig", "generation_config", "inferenceConfig", "options")
 
 
-def request_parameters(tree: dict[str, Any]) -> dict[str, Any]:
+def read_parameters(tree: dict[str, Any]) -> dict[str, Any]:
     """Return the parameters of a request by OpenTelemetry's names; what the request does not say is left out."""
     holders = [tree, *(tree[name] for name in _HOLDERS if isinstance(tree.get(name), dict))]
     found: dict[str, Any] = {}
@@ -394,7 +394,7 @@ def _find_text(value: dict[str, Any], *names: str) -> str | None:
 
 def _describe_error(response: Response, events: Sequence[dict[str, Any]]) -> str | None:
     """Return what an answer says went wrong: HTTP's status, an error event of a stream, a cut."""
-    told = next((said for value in events[-4:] if (said := _find_complaint(value))), None)
+    told = next((said for value in events[-4:] if (said := _find_error_text(value))), None)
     if response.status >= _CLIENT_ERROR:
         said = told or (_find_text(events[0], "message", "detail") if events else None) or response.reason
         return f"HTTP {response.status}: {said}".rstrip(": ")
@@ -403,7 +403,7 @@ def _describe_error(response: Response, events: Sequence[dict[str, Any]]) -> str
     return None if response.ending is Ending.COMPLETE else f"the answer is {response.ending.value}"
 
 
-def _find_complaint(value: dict[str, Any]) -> str | None:
+def _find_error_text(value: dict[str, Any]) -> str | None:
     for holder in (value, as_dict(value.get("response"))):
         error = holder.get("error")
         if isinstance(error, str) and error:
@@ -416,7 +416,7 @@ def _find_complaint(value: dict[str, Any]) -> str | None:
     return None
 
 
-def provider_name(provider: str) -> str:
+def get_otel_provider(provider: str) -> str:
     """Return OpenTelemetry's name of a provider; our own where it has none."""
     return _PROVIDERS.get(provider, provider)
 

@@ -29,11 +29,11 @@ from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteNotFound
 from llmproxy.protocol import AGENT
 from llmproxy.trace.model import Span
-from llmproxy.trace.reading.exchange import History, OpenedExchange, open_exchange
+from llmproxy.trace.reading.exchange import OpenedExchange, RequestHistory, open_exchange
 from llmproxy.trace.reading.spans import build_spans
 
 
-def spans_of(path: Path | str, *, cassette: str, sample: int = 1, party: str | None = AGENT) -> Iterator[Span]:
+def load_spans(path: Path | str, *, cassette: str, sample: int = 1, party: str | None = AGENT) -> Iterator[Span]:
     """Yield a recording's spans, one by one. Raises CassetteNotFound, CassetteCorrupt, CassetteNewer, CassetteBusy."""
     # The clock is for writing; what is open for reading never asks it.
     with closing(open_store(path, writable=False, now=time.time)) as store:  # noqa: TID251 - never asked, as above
@@ -47,7 +47,7 @@ def spans_of(path: Path | str, *, cassette: str, sample: int = 1, party: str | N
 
 
 def read_cassette_lines(path: Path | str, *, cassette: str, sample: int = 1) -> Iterator[dict[str, Any]]:
-    """Yield the agent's recordings as a proxy tells them in JSON, in their order. Raises as :func:`spans_of`."""
+    """Yield the agent's recordings as a proxy tells them in JSON, in their order. Raises as :func:`load_spans`."""
     with closing(open_store(path, writable=False, now=time.time)) as store:  # noqa: TID251 - as above
         for interaction in _iterate_calls(store, cassette, sample, AGENT):
             yield to_json(interaction)
@@ -83,7 +83,7 @@ def _read_recording(told: CallLike) -> tuple[Mapping[str, Any] | None, int | Non
 
 def open_exchanges(calls: Iterable[CallLike], party: str | None = AGENT) -> Iterator[OpenedExchange]:
     """Yield the conversations of calls, opened: asked, answered, tools, times. `party` None takes everybody's."""
-    history = History()
+    history = RequestHistory()
     for interaction in read_interactions(calls):
         if party in (None, interaction.party) and interaction.operation in CHAT:
             yield open_exchange(interaction, history)
@@ -93,5 +93,5 @@ def read_spans(calls: Iterable[CallLike], party: str | None = AGENT) -> list[Spa
     return list(build_spans(each for each in read_interactions(calls) if party in (None, each.party)))
 
 
-def plain_spans(made: Iterable[Interaction]) -> list[dict[str, Any]]:
+def spans_to_json(made: Iterable[Interaction]) -> list[dict[str, Any]]:
     return [span.to_dict() for span in build_spans(made)]

@@ -46,20 +46,20 @@ from llmproxy.core.providers.table import MCP_PREFIX
 from llmproxy.core.traffic.interaction import Interaction, Usage, header
 from llmproxy.protocol import STDIO_PREFIX
 from llmproxy.trace.model import Span, SpanKind
-from llmproxy.trace.reading.conversations import MessagePlace, Pending, RecordedConversation, RecordedConversations
+from llmproxy.trace.reading.conversations import MessagePlace, PendingCall, RecordedConversation, RecordedConversations
 from llmproxy.trace.reading.exchange import (
-    History,
     OpenedExchange,
     PlainMessages,
+    RequestHistory,
+    build_token_usage,
+    find_tool_name,
+    get_otel_provider,
     join_texts,
+    make_span_id,
     open_exchange,
-    provider_name,
-    request_parameters,
-    result_value,
+    parse_result,
+    read_parameters,
     set_span_arguments,
-    span_id,
-    token_usage,
-    tool_name,
 )
 
 HELD_SPANS = 10_000
@@ -68,25 +68,25 @@ HELD_BYTES = 8 << 20
 
 
 @dataclass(slots=True, eq=False)
-class Entry:
+class QueuedSpan:
     span: Span
     ready: bool
     size: int
 
 
-class Line:
+class SpanQueue:
     def __init__(self) -> None:
-        self._waiting: deque[Entry] = deque()
+        self._waiting: deque[QueuedSpan] = deque()
         self._size = 0
 
-    def put(self, span: Span, *, ready: bool = True, size: int = 0) -> Entry:
+    def add_span(self, span: Span, *, ready: bool = True, size: int = 0) -> QueuedSpan:
         """Add a span at the end; set `ready` of what is returned when it is complete."""
-        entry = Entry(span, ready, size)
+        entry = QueuedSpan(span, ready, size)
         self._waiting.append(entry)
         self._size += size
         return entry
 
-    def take(self) -> Iterator[Span]:
+    def take_ready(self) -> Iterator[Span]:
         """Take what is complete, and what there is too much of."""
         waiting = self._waiting
         while waiting and (waiting[0].ready or len(waiting) > HELD_SPANS or self._size > HELD_BYTES):
@@ -94,7 +94,7 @@ class Line:
             self._size -= entry.size
             yield entry.span
 
-    def rest(self) -> Iterator[Span]:
+    def drain(self) -> Iterator[Span]:
         while self._waiting:
             yield self._waiting.popleft().span
         self._size = 0
@@ -109,7 +109,7 @@ _CHAT = ("chat.completions", "responses", "messages", "converse", "invoke", "api
 _EMBEDDINGS = ("embed",)
 
 
-def operation_name(operation: str) -> str:
+def get_operation_name(operation: str) -> str:
     """Return ``chat``, ``generate_content``, ``text_completion``, ``embeddings``; else the operation itself."""
     if operation in _CHAT:
         return "chat"
@@ -122,22 +122,22 @@ def _drop_none(**attributes: Any) -> dict[str, Any]:  # noqa: ANN401 - attribute
     return {name.replace("__", "."): value for name, value in attributes.items() if value is not None}
 
 
-def request_attributes(exchange: OpenedExchange) -> dict[str, Any]:
+def build_request_attributes(exchange: OpenedExchange) -> dict[str, Any]:
     interaction = exchange.interaction
     server = urlsplit(interaction.upstream) if interaction.upstream else None
     found = _drop_none(
-        gen_ai__operation__name=operation_name(interaction.operation),
-        gen_ai__provider__name=provider_name(interaction.provider), gen_ai__request__model=interaction.model,
+        gen_ai__operation__name=get_operation_name(interaction.operation),
+        gen_ai__provider__name=get_otel_provider(interaction.provider), gen_ai__request__model=interaction.model,
         server__address=server.hostname if server else None, server__port=server.port if server else None,
         llmproxy__operation=interaction.operation, llmproxy__interaction=interaction.id,
         llmproxy__key=interaction.key, llmproxy__occurrence=interaction.occurrence, llmproxy__party=interaction.party,
         llmproxy__stream=interaction.stream, llmproxy__tools=sorted(exchange.tools) or None,
     )  # fmt: skip
-    return found | request_parameters(exchange.tree)
+    return found | read_parameters(exchange.tree)
 
 
-def response_attributes(exchange: OpenedExchange) -> dict[str, Any]:
-    """Return the attributes of an answer; its tokens are :func:`usage_attributes`."""
+def build_response_attributes(exchange: OpenedExchange) -> dict[str, Any]:
+    """Return the attributes of an answer; its tokens are :func:`build_usage_attributes`."""
     response, first = exchange.interaction.response, exchange.first_token_ms
     found = _drop_none(
         gen_ai__response__model=exchange.answer_model,
@@ -157,7 +157,7 @@ def response_attributes(exchange: OpenedExchange) -> dict[str, Any]:
 _CLIENT_ERROR = 400
 
 
-def usage_attributes(usage: Usage) -> dict[str, Any]:
+def build_usage_attributes(usage: Usage) -> dict[str, Any]:
     """Return the tokens of a call: input and output with their cached, written and reasoning parts."""
     return {
         name: count
@@ -172,7 +172,7 @@ def usage_attributes(usage: Usage) -> dict[str, Any]:
     }
 
 
-def call_attributes(call: ToolCall) -> dict[str, Any]:
+def build_call_attributes(call: ToolCall) -> dict[str, Any]:
     return {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": call.name} | (
         {"gen_ai.tool.call.id": call.id} if call.id else {}
     )
@@ -186,17 +186,17 @@ _TEXT_EVIDENCE = 8
 class FailedAnswer:
     """A failed answer, while it is open whether the client asks again."""
 
-    request: Entry
-    response: Entry
+    request: QueuedSpan
+    response: QueuedSpan
     attempts: int = 1
 
 
-class Builder:
+class SpanBuilder:
     """Turns the interactions of one recording into spans; feed them in the order of their requests."""
 
     def __init__(self) -> None:
-        self._line = Line()
-        self._history, self._plain = History(), PlainMessages()
+        self._line = SpanQueue()
+        self._history, self._plain = RequestHistory(), PlainMessages()
         self._conversations = RecordedConversations()
         self._all: list[RecordedConversation] = []
         self._carried: set[str] = set()
@@ -207,28 +207,28 @@ class Builder:
         if interaction.operation in CHAT:
             self._add_chat(open_exchange(interaction, self._history))
         elif interaction.operation.startswith(MCP_PREFIX):
-            self._add_served(interaction)
+            self._add_mcp_message(interaction)
         elif interaction.usage != Usage():
             self._add_other_call(open_exchange(interaction, self._history))
-        yield from self._line.take()
+        yield from self._line.take_ready()
 
     def finish(self) -> Iterator[Span]:
-        yield from self._line.rest()
+        yield from self._line.drain()
 
     # -- one exchange
 
     def _add_chat(self, exchange: OpenedExchange) -> None:
-        place = self._conversations.place(exchange)
+        place = self._conversations.place_exchange(exchange)
         conversation = place.conversation or self._begin_conversation(exchange, place)
         if place.retry and conversation.failed is not None:
             request = self._make_attempt(conversation.failed)
         else:
             self._release_failed(conversation)
             self._add_new_parts(exchange, place, conversation)
-            request = self._line.put(
+            request = self._line.add_span(
                 self._build_request(exchange, conversation), size=len(exchange.interaction.request.body)
             )
-        response = self._line.put(self._build_response(exchange, conversation, request.span))
+        response = self._line.add_span(self._build_response(exchange, conversation, request.span))
         if exchange.failed:
             attempts = conversation.failed.attempts + 1 if place.retry and conversation.failed else 1
             conversation.failed = FailedAnswer(request, response, attempts)
@@ -236,7 +236,7 @@ class Builder:
         else:
             conversation.failed = None
             request.ready = True
-        self._conversations.record(exchange, place, conversation)
+        self._conversations.add_turn(exchange, place, conversation)
         conversation.ended = _compute_end(exchange)
         self._add_answer(exchange, conversation, response.span)
 
@@ -255,11 +255,11 @@ class Builder:
             pending, evidence = parent
             span.parent_id, span.name = pending.span.id, "sub-agent"
             span.metadata["llmproxy.parent.from"] = evidence
-        self._line.put(span)
+        self._line.add_span(span)
         self._all.append(conversation)
         return conversation
 
-    def _find_parent_call(self, exchange: OpenedExchange, new: RecordedConversation) -> tuple[Pending, str] | None:
+    def _find_parent_call(self, exchange: OpenedExchange, new: RecordedConversation) -> tuple[PendingCall, str] | None:
         """Find the tool call that is being run while this conversation starts, with what tells it."""
         words = "".join(message.text for message in exchange.messages if message.role == "user").strip()
         running = [each for each in reversed(self._all[-_LOOKED_AT:]) if each.pending]
@@ -288,18 +288,18 @@ class Builder:
                 span = self._build_span(exchange, SpanKind.USER_INPUT, "user_input", f"input{n}")
                 span.input, span.parent_id = message.text, conversation.step
                 span.metadata = {"gen_ai.conversation.id": conversation.id}
-                self._line.put(span)
+                self._line.add_span(span)
 
     def _add_result(
         self, exchange: OpenedExchange, conversation: RecordedConversation, message: Message, n: int
     ) -> None:
-        pending = self._conversations.answer(conversation, message.tool_call_id)
+        pending = self._conversations.match_result(conversation, message.tool_call_id)
         span = self._build_span(exchange, SpanKind.TOOL_RESULT, "tool_result", f"result{n}")
-        span.tool_result = span.output = result_value(message.text)
+        span.tool_result = span.output = parse_result(message.text)
         span.metadata = {"gen_ai.conversation.id": conversation.id, "gen_ai.tool.call.id": message.tool_call_id}
         if pending is None:
             known = conversation.calls.get(message.tool_call_id or "")
-            span.parent_id, span.tool_name = known or conversation.step, tool_name(exchange, message.tool_call_id)
+            span.parent_id, span.tool_name = known or conversation.step, find_tool_name(exchange, message.tool_call_id)
             if known is None:
                 span.metadata["llmproxy.call_unseen"] = True
         else:
@@ -310,7 +310,7 @@ class Builder:
                 waited = (exchange.interaction.started_at - conversation.ended) * 1000
                 call.duration_ms = round(max(waited, 0.0), 3)
             pending.line.ready = True
-        self._line.put(span)
+        self._line.add_span(span)
 
     def _build_request(self, exchange: OpenedExchange, conversation: RecordedConversation) -> Span:
         interaction = exchange.interaction
@@ -318,8 +318,8 @@ class Builder:
             exchange, SpanKind.LLM_REQUEST, f"chat {interaction.model or interaction.operation}", "request"
         )
         span.parent_id, span.model = conversation.step, interaction.model
-        span.input = [self._plain.of(message) for message in exchange.messages]
-        span.metadata = request_attributes(exchange) | {"gen_ai.conversation.id": conversation.id}
+        span.input = [self._plain.to_plain(message) for message in exchange.messages]
+        span.metadata = build_request_attributes(exchange) | {"gen_ai.conversation.id": conversation.id}
         return span
 
     def _build_response(self, exchange: OpenedExchange, conversation: RecordedConversation, request: Span) -> Span:
@@ -331,7 +331,7 @@ class Builder:
         span.parent_id, span.error = request.id, exchange.error
         if exchange.answer is not None:
             span.output = exchange.answer.text or (None if exchange.answer.tool_calls else "")
-        span.metadata = response_attributes(exchange) | {"gen_ai.conversation.id": conversation.id}
+        span.metadata = build_response_attributes(exchange) | {"gen_ai.conversation.id": conversation.id}
         _set_price(span, exchange)
         return span
 
@@ -345,19 +345,19 @@ class Builder:
                 exchange, SpanKind.TOOL_CALL, f"execute_tool {call.name}", f"call{n}", duration_ms=None
             )
             span.timestamp, span.parent_id, span.tool_name = response.timestamp, response.id, call.name
-            span.metadata = call_attributes(call) | {"gen_ai.conversation.id": conversation.id}
+            span.metadata = build_call_attributes(call) | {"gen_ai.conversation.id": conversation.id}
             set_span_arguments(span, call)
-            entry = self._line.put(span, ready=False)
-            self._conversations.wait(conversation, Pending(call.id, call.name, span, entry))
+            entry = self._line.add_span(span, ready=False)
+            self._conversations.add_pending(conversation, PendingCall(call.id, call.name, span, entry))
         if answer.text and not answer.tool_calls:
             span = self._build_span(exchange, SpanKind.AGENT_OUTPUT, "agent_output", "output")
             span.timestamp, span.parent_id, span.output = response.timestamp, response.id, answer.text
             span.metadata = {"gen_ai.conversation.id": conversation.id}
-            self._line.put(span)
+            self._line.add_span(span)
 
-    def _add_served(self, interaction: Interaction) -> None:
+    def _add_mcp_message(self, interaction: Interaction) -> None:
         """Add a message to a server of tools, under the model's call that it carries out where one like it waits."""
-        span = span_of_mcp(interaction)
+        span = build_mcp_span(interaction)
         if span is None:
             return
         waiting = (each.span for one in reversed(self._all[-_LOOKED_AT:]) for each in one.pending)
@@ -365,11 +365,11 @@ class Builder:
         if call is not None:
             span.parent_id = call.id
             self._carried.add(call.id)
-        self._line.put(span)
+        self._line.add_span(span)
 
     # -- retries, and the rest
 
-    def _make_attempt(self, failed: FailedAnswer) -> Entry:
+    def _make_attempt(self, failed: FailedAnswer) -> QueuedSpan:
         """Turn a failed answer into an attempt: the request stays one, and what it took is not added up."""
         span = failed.response.span
         span.kind, span.name = SpanKind.AGENT_STEP, "llm_attempt"
@@ -391,9 +391,11 @@ class Builder:
         name = f"{interaction.operation} {interaction.model or ''}".strip()
         span = self._build_span(exchange, SpanKind.AGENT_STEP, name, "step", duration_ms=exchange.duration_ms)
         span.error = exchange.error
-        span.metadata = request_attributes(exchange) | response_attributes(exchange) | {"llmproxy.model_call": True}
+        span.metadata = (
+            build_request_attributes(exchange) | build_response_attributes(exchange) | {"llmproxy.model_call": True}
+        )
         _set_price(span, exchange)
-        self._line.put(span)
+        self._line.add_span(span)
 
     @staticmethod
     def _build_span(
@@ -401,7 +403,7 @@ class Builder:
     ) -> Span:
         interaction = exchange.interaction
         return Span(
-            id=span_id(interaction, part),
+            id=make_span_id(interaction, part),
             kind=kind,
             name=name,
             timestamp=interaction.started_at,
@@ -424,9 +426,9 @@ def _set_price(span: Span, exchange: OpenedExchange) -> None:
     """Set model, tokens and cost."""
     interaction, usage = exchange.interaction, exchange.interaction.usage
     span.model = exchange.answer_model or interaction.model
-    span.metadata |= usage_attributes(usage)
+    span.metadata |= build_usage_attributes(usage)
     if usage.input is not None or usage.output is not None:
-        span.token_usage = token_usage(usage)
+        span.token_usage = build_token_usage(usage)
     costs = (cost_of(interaction.provider, model, usage) for model in (interaction.model, exchange.answer_model))
     cost = next((cost for cost in costs if cost is not None), None)
     span.cost_usd = None if cost is None else float(cost)
@@ -434,7 +436,7 @@ def _set_price(span: Span, exchange: OpenedExchange) -> None:
 
 def build_spans(interactions: Iterable[Interaction]) -> Iterator[Span]:
     """Turn interactions, in the order of their requests, into spans, one by one."""
-    builder = Builder()
+    builder = SpanBuilder()
     for interaction in interactions:
         yield from builder.feed(interaction)
     yield from builder.finish()
@@ -445,7 +447,7 @@ _PREFIX = re.compile(r"__|[./:]")
 _FAILED = 400
 
 
-def span_of_mcp(interaction: Interaction) -> Span | None:
+def build_mcp_span(interaction: Interaction) -> Span | None:
     """Return a message to a server as a step; None for one that waits for no answer."""
     operation = interaction.operation
     if operation in (ANSWER, END, STREAM) or operation.startswith(NOTIFICATION):
@@ -453,7 +455,7 @@ def span_of_mcp(interaction: Interaction) -> Span | None:
     response, chunks = interaction.response, interaction.response.chunks
     duration = chunks[-1].offset / 1000 if chunks else None
     span = Span(
-        id=span_id(interaction, "mcp"),
+        id=make_span_id(interaction, "mcp"),
         kind=SpanKind.AGENT_STEP,
         name=operation.removeprefix(MCP_PREFIX),
         timestamp=interaction.started_at,
@@ -461,7 +463,7 @@ def span_of_mcp(interaction: Interaction) -> Span | None:
     )
     span.metadata = _mcp_attributes(interaction)
     call = read_call(interaction.request.body, header(response.headers, "content-type") or "", response.body)
-    code = _error_code(interaction)
+    code = _find_error_code(interaction)
     if code is not None:
         span.metadata |= {"rpc.response.status_code": str(code), "error.type": str(code)}
     if response.status >= _FAILED:
@@ -471,7 +473,7 @@ def span_of_mcp(interaction: Interaction) -> Span | None:
         span.error = span.error or (None if code is None else f"JSON-RPC error {code}")
         return span
     span.metadata |= {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": call.tool}
-    span.tool_name, span.tool_result = call.tool, result_value(call.result)
+    span.tool_name, span.tool_result = call.tool, parse_result(call.result)
     arguments = json.loads(call.arguments)
     span.tool_args = arguments if isinstance(arguments, dict) else None
     span.input = None if isinstance(arguments, dict) else arguments
@@ -505,7 +507,7 @@ def _mcp_attributes(interaction: Interaction) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _error_code(interaction: Interaction) -> int | None:
+def _find_error_code(interaction: Interaction) -> int | None:
     """Return the code of the JSON-RPC error that a message was answered with; None for a result."""
     for part in messages_of(interaction.response):
         error = part.value.get("error") if isinstance(part.value, dict) and "method" not in part.value else None
@@ -516,9 +518,9 @@ def _error_code(interaction: Interaction) -> int | None:
 
 def is_carried_out(call: Span, served: Span) -> bool:
     """Return whether a message carries out a model's call of a tool: its name, maybe prefixed, and its arguments."""
-    return served.tool_name in tool_endings(call.tool_name or "") and call.tool_args == served.tool_args
+    return served.tool_name in list_tool_endings(call.tool_name or "") and call.tool_args == served.tool_args
 
 
-def tool_endings(name: str) -> list[str]:
+def list_tool_endings(name: str) -> list[str]:
     """Return the names that the server of a tool may have for it which a model calls `name`, the longest first."""
     return [name, *(name[each.end() :] for each in _PREFIX.finditer(name))]

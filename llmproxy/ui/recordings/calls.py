@@ -22,7 +22,7 @@ from llmproxy.core.store.rows import recorded_at
 from llmproxy.core.traffic.differences import ABSENT, common_prefix, common_suffix
 from llmproxy.core.traffic.frames import is_frames, transcript
 from llmproxy.core.traffic.interaction import Interaction, Response, header
-from llmproxy.trace.reading.exchange import OpenedExchange, has_content, request_parameters
+from llmproxy.trace.reading.exchange import OpenedExchange, has_content, read_parameters
 from llmproxy.ui.recordings.reading import PlacedExchange, ShownResult
 
 CHUNKS = 2000
@@ -42,7 +42,7 @@ def call_to_json(told: PlacedExchange) -> dict[str, Any]:
         "changes": _list_changes(told.previous, exchange, told.known) if told.previous else [],
         "tools": _list_tools(exchange.tree),
         "parameters": {
-            name.removeprefix("gen_ai.request."): value for name, value in request_parameters(exchange.tree).items()
+            name.removeprefix("gen_ai.request."): value for name, value in read_parameters(exchange.tree).items()
         },
         "answer": _answer_to_json(exchange), "error": exchange.error, "finish": list(exchange.finish_reasons),
         "timing": _timing_to_json(exchange),

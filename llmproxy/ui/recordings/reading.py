@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from llmproxy.core.dialects.table import CHAT
 from llmproxy.core.traffic.interaction import Interaction
-from llmproxy.trace.reading.conversations import MessagePlace, Pending, RecordedConversation, RecordedConversations
-from llmproxy.trace.reading.exchange import History, OpenedExchange, open_exchange
+from llmproxy.trace.reading.conversations import MessagePlace, PendingCall, RecordedConversation, RecordedConversations
+from llmproxy.trace.reading.exchange import OpenedExchange, RequestHistory, open_exchange
 
 
 class ShownResult(NamedTuple):
@@ -46,7 +46,7 @@ class PlacedExchange:
 class RecordingReader:
     """Reads the calls of one recording; feed them in the order of their requests."""
 
-    _history: History = field(default_factory=History)
+    _history: RequestHistory = field(default_factory=RequestHistory)
     _conversations: RecordedConversations = field(default_factory=RecordedConversations)
     _last: dict[str, OpenedExchange] = field(default_factory=dict)
     """By conversation."""
@@ -56,11 +56,11 @@ class RecordingReader:
         exchange = open_exchange(interaction, self._history)
         if interaction.operation not in CHAT:
             return PlacedExchange(exchange)
-        place = self._conversations.place(exchange)
+        place = self._conversations.place_exchange(exchange)
         conversation = place.conversation or self._begin_call(exchange, place)
         previous = self._last.get(conversation.id)
         results = tuple(self._take_results(exchange, place, conversation))
-        self._conversations.record(exchange, place, conversation)
+        self._conversations.add_turn(exchange, place, conversation)
         self._add_pending(exchange, conversation)
         self._last[conversation.id] = exchange
         known = place.known if previous is not None else 0
@@ -76,7 +76,7 @@ class RecordingReader:
         for message in exchange.messages[place.known :]:
             if message.role != "tool":
                 continue
-            pending = self._conversations.answer(conversation, message.tool_call_id)
+            pending = self._conversations.match_result(conversation, message.tool_call_id)
             if pending is not None:
                 name = pending.call_id or pending.name
                 yield ShownResult(pending.span.id, name, message.text, exchange.interaction.id or 0)
@@ -85,4 +85,4 @@ class RecordingReader:
         if exchange.answer is None or exchange.failed:
             return
         for call in exchange.answer.tool_calls:
-            self._conversations.wait(conversation, Pending(call.id, call.name, exchange.interaction, None))
+            self._conversations.add_pending(conversation, PendingCall(call.id, call.name, exchange.interaction, None))

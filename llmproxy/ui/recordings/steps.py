@@ -18,7 +18,7 @@ from typing import Any
 from llmproxy.core.dialects.messages import list_typed
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.trace.model import Span, SpanKind
-from llmproxy.trace.reading.exchange import span_id
+from llmproxy.trace.reading.exchange import make_span_id
 from llmproxy.trace.reading.spans import build_spans
 
 TEXT = 6000
@@ -50,7 +50,7 @@ class _StepReader:
     def record(self, interactions: Iterable[Interaction]) -> Iterator[Interaction]:
         """Remember interactions on their way into spans."""
         for each in interactions:
-            self.answers[span_id(each, "response")] = each.id
+            self.answers[make_span_id(each, "response")] = each.id
             yield each
 
     def read(self, span: Span) -> Iterator[Step]:

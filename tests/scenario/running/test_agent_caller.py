@@ -164,7 +164,7 @@ async def test_exchanges_are_looked_at_once() -> None:
     await caller.call_agent(Agent(), given())
     assert session.asked == [0, 2]
     assert [each.seq for each in caller.traffic.calls] == [1, 2]
-    assert list(caller.traffic.read_wire.tools()) == []
+    assert list(caller.traffic.read_wire.list_tool_uses()) == []
 
 
 def test_whose_misses_raise_is_not_asked_about() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from llmproxy.suite.checks.traffic import merge_agent_findings, read_processing
-from llmproxy.trace.observing.processing import Processing, ProcessingFinding
+from llmproxy.trace.observing.processing import ProcessingFinding, ProcessingFindings
 
 UNSEEN = ProcessingFinding(activated=None, evidence="unobservable", reason="the provider keeps the history")
 IDLE = ProcessingFinding(activated=False, evidence="proven", reason="every request carried its whole history")
@@ -20,7 +20,7 @@ PROVEN = replace(INFERRED, evidence="proven")
 
 def condenser(seen: ProcessingFinding, said: object) -> ProcessingFinding:
     """Return what is known about the condenser."""
-    return merge_agent_findings(Processing(seen, UNSEEN, UNSEEN), read_processing([said])).condenser
+    return merge_agent_findings(ProcessingFindings(seen, UNSEEN, UNSEEN), read_processing([said])).condenser
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.near_names import check_tool_names, describe_unlisted_tools, find_near_name, is_near_name
 from llmproxy.suite.schema.response import ToolExpect
-from llmproxy.trace.reading.exchange import declared_arguments
+from llmproxy.trace.reading.exchange import list_arguments
 from tests.support.messages import asks, call, said, user
 from tests.trace.observing.chats import Chats
 
@@ -74,7 +74,7 @@ def looked(
     chats = Chats()
     chats.chat([user("x")], asks(*calls) if calls else said("hi"), tools=tools)
     wanted = {name: ToolExpect.model_validate(value) for name, value in expected.items()}
-    return check_tool_names(wanted, chats.wire.step(0), chats.wire.seen)
+    return check_tool_names(wanted, chats.wire.observe(0), chats.wire.calls)
 
 
 MISSPELT = [0, 1, {"gte": 1}, {"count": 0, "input": {"title": "x"}}, {"offered": False}, {"every": {"title": "x"}}]
@@ -99,7 +99,7 @@ def test_a_tool_that_is_offered_or_called_is_no_misspelling() -> None:
     chats.chat([user("x")], said("hi"), tools=("createTask",))
     wanted = {name: ToolExpect.model_validate(0) for name in ("sendMail", "createTask")}
     wanted["dropAll"] = ToolExpect.model_validate({"count": 0, "offered": False})
-    assert describe_unlisted_tools(wanted, chats.wire.step(0), chats.wire.seen) == ["sendMail"]
+    assert describe_unlisted_tools(wanted, chats.wire.observe(0), chats.wire.calls) == ["sendMail"]
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ TREES = [
 @pytest.mark.parametrize("tree", TREES, ids=[str(n) for n in range(len(TREES))])
 def test_arguments_are_read_in_every_dialect(tree: dict[str, Any]) -> None:
     """OpenAI's two, Anthropic's, Gemini's two, Bedrock's, Cohere's."""
-    assert declared_arguments(tree) == {"t": {(): {"title"}}}
+    assert list_arguments(tree) == {"t": {(): {"title"}}}
 
 
 @pytest.mark.parametrize("key", ["input", "every"])
@@ -152,12 +152,12 @@ def test_a_misspelt_argument_is_an_error(key: str, path: str, meant: str) -> Non
     offer = [{"type": "function", "function": tool}]
     chats.chat([user("x")], asks(call("t", {"title": "a"})), tools=(), body={"tools": offer})
     wanted = {"t": ToolExpect.model_validate({key: {path: {"exists": False}}})}
-    (found,) = check_tool_names(wanted, chats.wire.step(0), chats.wire.seen)
+    (found,) = check_tool_names(wanted, chats.wire.observe(0), chats.wire.calls)
     assert (found.name, found.status) == (f"tools.t.{key}", Status.ENVIRONMENT_ERROR)
     assert found.message.endswith(f"did you mean {meant!r}?")
     for fine in ("title", "$.title", "other", "due_date.day"):
         wanted = {"t": ToolExpect.model_validate({key: {fine: 1}})}
-        assert check_tool_names(wanted, chats.wire.step(0), chats.wire.seen) == []
+        assert check_tool_names(wanted, chats.wire.observe(0), chats.wire.calls) == []
 
 
 NESTED = {
@@ -186,7 +186,7 @@ def test_arguments_within_arguments_are_compared_too(path: str, meant: str) -> N
     called = call("t", {"address": {"city": "Oslo"}, "given": [{}, {"name": "x"}]})
     chats.chat([user("x")], asks(called), tools=(), body={"tools": offer})
     wanted = {"t": ToolExpect.model_validate({"count": 0, "input": {path: "x"}})}
-    found = [each.message for each in check_tool_names(wanted, chats.wire.step(0), chats.wire.seen)]
+    found = [each.message for each in check_tool_names(wanted, chats.wire.observe(0), chats.wire.calls)]
     told = path.replace("[0]", "").replace("[1]", "")
     assert found == ([f"t has no argument {told!r}; did you mean {meant!r}?"] if meant else [])
 
@@ -207,9 +207,9 @@ def test_that_no_call_has_an_argument_which_there_is_not_is_no_pass(path: str, h
     offer = [{"type": "function", "function": {"name": "t", "parameters": {"properties": NESTED}}}]
     wanted = {"t": ToolExpect.model_validate({"count": 0, "input": {path: "x"}})}
     chats.chat([user("x")], said("no"), tools=(), body={"tools": offer})
-    assert check_tool_names(wanted, chats.wire.step(0), chats.wire.seen) == []
+    assert check_tool_names(wanted, chats.wire.observe(0), chats.wire.calls) == []
     chats.chat([user("y")], asks(call("t", {"address": {"city": "Oslo"}, "given": 1})), tools=(), body={"tools": offer})
-    found = check_tool_names(wanted, chats.wire.step(0), chats.wire.seen)
+    found = check_tool_names(wanted, chats.wire.observe(0), chats.wire.calls)
     status = [("tools.t.input", Status.ENVIRONMENT_ERROR)] if has else []
     assert [(each.name, each.status) for each in found] == status
     assert all(f"t has no argument {path!r}; it has {has}" in each.message for each in found)

@@ -10,7 +10,7 @@ from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.traffic import check_processing
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.schema.response import MessageProcessing
-from llmproxy.trace.observing.processing import Processing, ProcessingFinding
+from llmproxy.trace.observing.processing import ProcessingFinding, ProcessingFindings
 
 PASSED, FAILED, ERROR = Status.PASSED, Status.FAILED, Status.ENVIRONMENT_ERROR
 QUIET = ProcessingFinding(activated=False, evidence="proven", reason="every request carried its whole history")
@@ -27,7 +27,7 @@ def active(evidence: str = "proven", **more: Any) -> ProcessingFinding:  # noqa:
 def check(finding: ProcessingFinding, least: str = "proven", **wanted: Any) -> list[Assertion]:  # noqa: ANN401
     """Check a condenser."""
     said = MessageProcessing.model_validate({"condenser": wanted, "minEvidence": least})
-    return check_processing(said, Processing(finding, QUIET, QUIET), VariableScope())
+    return check_processing(said, ProcessingFindings(finding, QUIET, QUIET), VariableScope())
 
 
 @pytest.mark.parametrize(("finding", "activated", "status"), [

@@ -30,7 +30,7 @@ def step(*calls: Any, results: tuple[str, ...] = (), recorded: bool = True) -> A
     if results:
         answers = [result(text, each["id"]) for text, each in zip(results, calls, strict=False)]
         chats.chat([user("x"), asks(*calls), *answers], said("done"))
-    return chats.wire.step(0)
+    return chats.wire.observe(0)
 
 
 CREATE = call("createTask", {"title": "Buy milk", "tags": ["a", "b"]}, "c1")
@@ -155,7 +155,7 @@ def test_what_is_said_of_several_calls_holds_for_every_one(
     chats.chat([user("x")], asks(*calls) if calls else said("no"))
     if given:
         chats.chat([user("x"), asks(*calls), *given], said("done"))
-    found = check_tools(wanted(createTask=tool), chats.wire.step(0), VariableScope())
+    found = check_tools(wanted(createTask=tool), chats.wire.observe(0), VariableScope())
     statuses = {each.status for each in found}
     assert next((each for each in (FAILED, ERROR) if each in statuses), PASSED) is status, found
 
@@ -195,7 +195,7 @@ def test_totals_leave_the_providers_own_tools_out() -> None:
     call_of_a = {"type": "function_call", "call_id": "c", "name": "a", "arguments": "{}"}
     output = [{"type": "web_search_call", "id": "w"}, call_of_a]
     chats.add("openai", "responses", "/v1/responses", {"input": "x"}, {"object": "response", "output": output})
-    seen = chats.wire.step(0)
+    seen = chats.wire.observe(0)
     assert all_hold(check_total(1, seen, VariableScope()))
     assert all_hold(check_total(2, seen, VariableScope(), hosted=True))
     assert "a()" in check_total(0, seen, VariableScope())[0].message
@@ -249,7 +249,7 @@ def test_what_a_server_got_is_checked_as_what_a_model_asked_for(
 ) -> None:
     """The same words; a misspelt tool passes nothing."""
     chats = served_step()
-    found = check_served_tools(wanted(**tool), chats.wire.step(0), chats.wire.read_served(), VariableScope())
+    found = check_served_tools(wanted(**tool), chats.wire.observe(0), chats.wire.read_served(), VariableScope())
     worst = next((each for each in found if each.status is not PASSED), None)
     assert found
     assert (worst.status if worst else PASSED) is status, found
@@ -272,7 +272,7 @@ def test_what_servers_got_is_an_error_where_nobody_knows() -> None:
     ):
         expected = {"error": False} if tool == "deleteTask" and chats is cut else 0
         found = check_served_tools(
-            wanted(**{tool: expected}), chats.wire.step(0), chats.wire.read_served(), VariableScope()
+            wanted(**{tool: expected}), chats.wire.observe(0), chats.wire.read_served(), VariableScope()
         )
         assert found[-1].status is ERROR, found
         assert said_of_it in found[-1].message
@@ -281,12 +281,12 @@ def test_what_servers_got_is_an_error_where_nobody_knows() -> None:
 def test_servers_got_what_models_asked_for() -> None:
     """Call by call; one too many is told. An answer of a model that nobody can read makes it an error."""
     chats = served_step()
-    (found,) = check_served_tools({}, chats.wire.step(0), chats.wire.read_served(), VariableScope(), as_asked=True)
+    (found,) = check_served_tools({}, chats.wire.observe(0), chats.wire.read_served(), VariableScope(), as_asked=True)
     assert (found.name, found.status) == ("serversAsAsked", FAILED)
     assert 'a server got createTask({"title": "Buy bread"}), which no model asked for' in found.message
     chats.chat([user("y")], asks(OTHER))
-    (found,) = check_served_tools({}, chats.wire.step(0), chats.wire.read_served(), VariableScope(), as_asked=True)
+    (found,) = check_served_tools({}, chats.wire.observe(0), chats.wire.read_served(), VariableScope(), as_asked=True)
     assert found.status is PASSED
     chats.chat([user("z")], said("x"), recorded=False, decision="PASS")
-    (found,) = check_served_tools({}, chats.wire.step(0), chats.wire.read_served(), VariableScope(), as_asked=True)
+    (found,) = check_served_tools({}, chats.wire.observe(0), chats.wire.read_served(), VariableScope(), as_asked=True)
     assert found.status is ERROR

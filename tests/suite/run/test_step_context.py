@@ -8,7 +8,7 @@ import pytest
 
 from llmproxy.report.events import Assertion, Message, Status
 from llmproxy.suite.run.step_context import StepResult, status_of
-from llmproxy.trace.observing.wire import Observed
+from llmproxy.trace.observing.wire import AgentStep
 from tests.suite.run.test_runner import run
 
 P, F, E = Status.PASSED, Status.FAILED, Status.ENVIRONMENT_ERROR
@@ -30,7 +30,9 @@ def test_a_status_of_its_own_counts() -> None:
 
 def test_traffic_can_be_looked_at_again() -> None:
     """For calls that came after the answer."""
-    done = StepResult(rest=[Assertion(name="r", status=P)], again=lambda: ([Assertion(name="w", status=F)], Observed()))
+    done = StepResult(
+        rest=[Assertion(name="r", status=P)], again=lambda: ([Assertion(name="w", status=F)], AgentStep())
+    )
     done.recheck_traffic()
     assert [each.name for each in done.assertions] == ["w", "r"]
     StepResult().recheck_traffic()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from llmproxy.core.traffic.interaction import Chunk
-from llmproxy.trace.comparing.drift import Contract, compare_shapes, find_language, measure_distance, read_contract
+from llmproxy.trace.comparing.drift import Contract, compare_shapes, detect_language, measure_distance, read_contract
 from tests.support.chats import chat
 
 
@@ -76,7 +76,7 @@ def test_one_answer_that_has_it_is_enough() -> None:
 ])  # fmt: skip
 def test_a_language_is_known_or_not_told(text: str, language: str) -> None:
     """By script and function words; a short text has none."""
-    assert find_language(text) == language
+    assert detect_language(text) == language
 
 
 @pytest.mark.parametrize(("new", "far"), [

@@ -9,10 +9,10 @@ import pytest
 
 from llmproxy.trace.comparing.drift import (
     ALPHA,
+    compute_p_value,
     correct_p_values,
-    find_p_value,
-    find_power,
-    least_p_value,
+    estimate_power,
+    find_least_p_value,
     measure_call,
 )
 
@@ -34,7 +34,7 @@ def nights(share: float, count: int, *, calls: int = 20, earlier: int = 1, seed:
             other = lot.random() < share
             answers = [int((lot.random() < STRAY) ^ (at >= earlier and other)) for at in range(earlier + 3)]
             told.append(measure_call(answers[:earlier], answers[earlier:], apart))
-        found += find_p_value(told, seed=night, drawn=99) <= ALPHA
+        found += compute_p_value(told, seed=night, drawn=99) <= ALPHA
     return found / count
 
 
@@ -47,15 +47,15 @@ def test_false_alarms_are_rare(earlier: int) -> None:
 @pytest.mark.parametrize(("share", "about"), [(0.1, 0.22), (0.3, 0.75), (0.6, 0.99)])
 def test_what_is_said_of_power_is_so(share: float, about: float) -> None:
     """Twenty calls, three answers, one recorded: what was said, and what comes of it, within five points."""
-    told = find_power([(1, 3)] * 20, share)
+    told = estimate_power([(1, 3)] * 20, share)
     assert told == pytest.approx(about, abs=0.05)
     assert nights(share, 800) == pytest.approx(told, abs=0.05)
 
 
 def test_a_single_call_is_never_significant() -> None:
     """One recorded answer and three others: one of four arrangements is as far apart."""
-    assert find_p_value([measure_call([0], [1, 1, 1], apart)]) == pytest.approx(0.25, abs=0.02)
-    assert least_p_value([(1, 3)]) == 0.25
+    assert compute_p_value([measure_call([0], [1, 1, 1], apart)]) == pytest.approx(0.25, abs=0.02)
+    assert find_least_p_value([(1, 3)]) == 0.25
     with pytest.raises(ValueError, match="an earlier answer"):
         measure_call([], [1], apart)
 
@@ -63,8 +63,8 @@ def test_a_single_call_is_never_significant() -> None:
 def test_more_variety_than_before_is_seen_where_the_earlier_ones_are_a_sample() -> None:
     """A recording is none: it was kept because it was usual."""
     calls = [measure_call([0, 0, 0], [0, 0, 1], apart)] * 20
-    assert find_p_value(calls) > 0.5
-    assert find_p_value([measure_call([0], [0, 0, 1], apart)] * 20, both=True) < ALPHA
+    assert compute_p_value(calls) > 0.5
+    assert compute_p_value([measure_call([0], [0, 0, 1], apart)] * 20, both=True) < ALPHA
 
 
 def test_several_models_are_corrected_for() -> None:

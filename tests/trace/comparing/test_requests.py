@@ -10,7 +10,7 @@ from llmproxy.core.cassettes.formats.recorded import Recorded
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.interaction import Interaction
-from llmproxy.trace.comparing.requests import CassetteDiff, cassette_diff
+from llmproxy.trace.comparing.requests import CassetteDiff, compare_cassettes
 from tests.trace.observing.test_servers import Tools
 
 JSON = (("content-type", "application/json"),)
@@ -60,8 +60,8 @@ def test_nothing_changed() -> None:
         turn("a", "x", ("f", {"a": 1}), made_id="two"),
         replace(second, response_body=second.response_body.replace(b": ", b":")),
     )
-    diff = cassette_diff(old, [replace(each, started_at=5.0) for each in new])
-    assert diff.same
+    diff = compare_cassettes(old, [replace(each, started_at=5.0) for each in new])
+    assert diff.is_same
     assert [pair.what for pair in diff.pairs] == ["same", "same"]
     assert diff.summarize() == "2 same, 0 changed, 0 added, 0 removed; tokens in +0, out +0, cost +$0"
 
@@ -74,7 +74,7 @@ def test_what_an_agent_sees() -> None:
         turn("b", None, ("f", {"city": "Bergen", "n": 1}), ("g", {})),
         turn("c", tokens=20),
     )
-    diff = cassette_diff(old, new)
+    diff = compare_cassettes(old, new)
     found = changes(diff)
     assert found[0][0] == "text"
     assert found[0][1].endswith('one"')
@@ -88,16 +88,16 @@ def test_what_an_agent_sees() -> None:
 
 def test_turns_that_came_and_went() -> None:
     """Turns are aligned by request, so one put in makes no later one different; another request or model is a change."""
-    diff = cassette_diff(
+    diff = compare_cassettes(
         side(turn("a"), turn("b"), turn("c")), side(turn("a"), turn("new", "more", ("f", {})), turn("b"), turn("c"))
     )
     assert [(pair.what, pair.old, pair.new) for pair in diff.pairs] == [
         ("same", 1, 1), ("added", None, 2), ("same", 2, 3), ("same", 3, 4)
     ]  # fmt: skip
-    back = cassette_diff(side(turn("a"), turn("gone")), side(turn("a")))
+    back = compare_cassettes(side(turn("a"), turn("gone")), side(turn("a")))
     assert [(each.what, each.old, each.new) for each in back.pairs[1].changes] == [("text", '"yes"', "")]
     assert back.count("removed") == 1
-    diff = cassette_diff(
+    diff = compare_cassettes(
         side(turn("a"), turn("b"), turn("c")), side(turn("a"), turn("bb", model="gpt-4o-mini"), turn("c"))
     )
     assert [pair.what for pair in diff.pairs] == ["same", "changed", "same"]
@@ -108,7 +108,7 @@ def test_turns_that_came_and_went() -> None:
     other = Recorded(
         "POST", URL.replace("chat/completions", "embeddings"), JSON, b'{"input":"a"}', 200, "", JSON, b"{}"
     )
-    diff = cassette_diff(side(turn("a")), side(other))
+    diff = compare_cassettes(side(turn("a")), side(other))
     assert [pair.what for pair in diff.pairs] == ["removed", "added"]
 
 
@@ -116,7 +116,7 @@ def test_calls_are_compared_by_name() -> None:
     """A call that was replaced by another, and arguments that are no JSON, are shown as they are."""
     broken = turn("a", None, ("f", {"x": 1}))
     broken = replace(broken, response_body=broken.response_body.replace(b'{\\"x\\": 1}', b"{oops"))
-    diff = cassette_diff(
+    diff = compare_cassettes(
         side(turn("a", None, ("f", {"x": 1})), turn("b", None, ("f", {}))), side(broken, turn("b", None, ("g", {})))
     )
     assert changes(diff) == [("call 1 f $", '{"x": 1}', '"{oops"'), ("call 1", "f({})", "g({})")]
@@ -124,21 +124,21 @@ def test_calls_are_compared_by_name() -> None:
 
 def test_changes_are_printable() -> None:
     """What models say cannot move the cursor of whoever reads the diff."""
-    diff = cassette_diff(side(turn("a\x1b[2J", "x")), side(turn("a\x1b[2J", "y\x1b[31m\n", ("f\x1b", {}))))
+    diff = compare_cassettes(side(turn("a\x1b[2J", "x")), side(turn("a\x1b[2J", "y\x1b[31m\n", ("f\x1b", {}))))
     assert all(text.isprintable() for each in changes(diff) for text in each)
     assert all(pair.title.isprintable() for pair in diff.pairs)
 
 
 def test_plain_values() -> None:
     """The whole is JSON for scripts, an unknown price is counted; bytes that are nothing are compared as text."""
-    diff = cassette_diff(side(turn("a", model="nobody-knows")), [])
+    diff = compare_cassettes(side(turn("a", model="nobody-knows")), [])
     plain = json.loads(json.dumps(diff.to_dict()))
     assert plain["same"] is False
     assert plain["old"] == {"turns": 1, "calls": 0, "tokens_in": 10, "tokens_out": 2, "cost": 0.0, "unpriced": 1}
     one, two = (
         Recorded("GET", "https://api.openai.com/x", (), b"\xff", 200, "", (), body) for body in (b"\xff\x00", b"[[[")
     )
-    assert changes(cassette_diff(side(one), side(two))) == [("text", '"\\\\xff\\u0000"', '"[[["')]
+    assert changes(compare_cassettes(side(one), side(two))) == [("text", '"\\\\xff\\u0000"', '"[[["')]
 
 
 def test_calls_of_servers_of_tools_are_told_as_such() -> None:
@@ -148,7 +148,7 @@ def test_calls_of_servers_of_tools_are_told_as_such() -> None:
         chats = Tools()
         chats.serve("echo", {"text": text}, f"echo: {text}", failed=failed)
         sides.append([made for _, made in chats.calls if made is not None])
-    diff = cassette_diff(*sides)
+    diff = compare_cassettes(*sides)
     assert [(what, old) for what, old, _ in changes(diff)] == [
         ("asked", '"echo({\\"text\\": \\"a\\"})"'),
         ("text", '"echo: a"'),

@@ -10,7 +10,7 @@ from llmproxy.calls import Call
 from llmproxy.core.dialects.usage import usage_of
 from llmproxy.core.providers.table import Family
 from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction, Key, Request, Response
-from llmproxy.trace.observing.wire import Wire
+from llmproxy.trace.observing.wire import WireObserver
 
 NOW = 1_800_000_000.0
 JSON = (("content-type", "application/json"),)
@@ -83,8 +83,8 @@ class Chats:
         return pair
 
     @property
-    def wire(self) -> Wire:
+    def wire(self) -> WireObserver:
         """Everything so far, as a run sees it."""
-        wire = Wire()
-        wire.feed(self.calls)
+        wire = WireObserver()
+        wire.add_calls(self.calls)
         return wire

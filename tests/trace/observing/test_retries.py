@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmproxy.trace.observing.wire import SentRequest, find_replaced
+from llmproxy.trace.observing.wire import SentRequest, find_replaced_calls
 from tests.support.messages import asks, call, result, said, user
 from tests.trace.observing.chats import Chats
 
@@ -38,22 +38,25 @@ def sent(text: str) -> list[SentRequest]:
 ])  # fmt: skip
 def test_a_retry_repeats_what_came_to_nothing_or_says_so(told: str, replaced: set[int]) -> None:
     """The answer to the last of them counts; equal requests with whole answers all count."""
-    assert find_replaced(sent(told)).sure == replaced
+    assert find_replaced_calls(sent(told)).sure == replaced
 
 
 def test_of_several_alike_nothing_tells_which_was_repeated() -> None:
     """Two clients at once, both answered, and one asks again: what differs in the answers is not known."""
-    assert find_replaced(sent("a0+ a0+ a1+")) == (frozenset({2}), frozenset({1, 2}))
+    assert find_replaced_calls(sent("a0+ a0+ a1+")) == (frozenset({2}), frozenset({1, 2}))
     chats = Chats()
     for n, attempt in enumerate((0, 0, 1)):
         chats.chat([user("pay")], asks(call("charge", {"eur": n}, f"c{n}")) if n == 0 else said("no"), attempt=attempt)
-    assert ["nothing tells which" in each.unread for each in chats.wire.step(0).unread] == [True, True]
+    assert ["nothing tells which" in each.why_unread for each in chats.wire.observe(0).unread] == [
+        True,
+        True,
+    ]
 
 
 def test_an_unknown_question_repeats_nothing() -> None:
     """What has no key is compared with nothing."""
     assert (
-        find_replaced([SentRequest(1, None, None, whole=False), SentRequest(2, None, None, whole=True)]).sure
+        find_replaced_calls([SentRequest(1, None, None, whole=False), SentRequest(2, None, None, whole=True)]).sure
         == frozenset()
     )
 
@@ -63,7 +66,7 @@ def test_a_tool_that_ran_three_times_counts_three_times() -> None:
     chats = Chats()
     for n in (1, 2, 3):
         chats.chat([user("pay")], asks(call("charge", {"eur": 5}, f"c{n}")))
-    assert [use.id for use in chats.wire.step(0).tools] == ["c1", "c2", "c3"]
+    assert [use.id for use in chats.wire.observe(0).tools] == ["c1", "c2", "c3"]
 
 
 def test_a_recorded_retry_that_was_served_to_a_first_request_is_none() -> None:
@@ -71,7 +74,7 @@ def test_a_recorded_retry_that_was_served_to_a_first_request_is_none() -> None:
     chats = Chats()
     for _ in range(2):
         chats.chat([user("pay")], asks(CHARGE), headers={"x-stainless-retry-count": "1"}, attempt=0)
-    assert len(chats.wire.step(0).tools) == 2
+    assert len(chats.wire.observe(0).tools) == 2
 
 
 def test_an_answer_that_was_cut_off_and_asked_again_counts_once() -> None:
@@ -80,7 +83,7 @@ def test_an_answer_that_was_cut_off_and_asked_again_counts_once() -> None:
     chats.chat([user("pay")], asks(CHARGE), ending="cut")
     chats.chat([user("pay")], asks(CHARGE))
     chats.chat([user("pay"), asks(CHARGE), result("ok")], said("done"))
-    step = chats.wire.step(0)
+    step = chats.wire.observe(0)
     assert [(use.seq, use.executed) for use in step.tools] == [(2, True)]
     assert ([each.call.seq for each in step.retries], step.unread) == ([1], ())
 
@@ -92,7 +95,7 @@ def test_a_client_that_left_at_the_tool_call_and_ran_it_has_called_it() -> None:
     chats.chat([user("pay"), asks(CHARGE), result("ok")], said("done"))
     chats.chat([user("pay")], asks(CHARGE), ending="cut")  # once more, in another conversation
     chats.chat([user("pay"), asks(CHARGE), result("ok too")], said("done"))
-    step = chats.wire.step(0)
+    step = chats.wire.observe(0)
     assert [(use.seq, use.output) for use in step.tools] == [(1, "ok"), (3, "ok too")]
     assert step.unread == ()
 
@@ -101,5 +104,8 @@ def test_a_call_in_an_answer_that_was_cut_off_is_not_known() -> None:
     """Nobody can tell whether it was run: neither counted nor passed over."""
     chats = Chats()
     chats.chat([user("pay")], asks(CHARGE), ending="cut")
-    step = chats.wire.step(0)
-    assert (step.tools, [each.unread for each in step.unread]) == ((), ["was cut off while it asked for charge"])
+    step = chats.wire.observe(0)
+    assert (step.tools, [each.why_unread for each in step.unread]) == (
+        (),
+        ["was cut off while it asked for charge"],
+    )

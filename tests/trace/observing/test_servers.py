@@ -31,7 +31,7 @@ class Tools(Chats):
         self.add("http", f"mcp:tools/call {name}", "/", body, value, **more)
 
     def differences(self) -> list[str]:
-        return find_differences(self.wire.tools(), self.wire.read_served())
+        return find_differences(self.wire.list_tool_uses(), self.wire.read_served())
 
 
 def asked(*calls: dict[str, Any]) -> Tools:
@@ -54,7 +54,7 @@ def test_what_a_server_got_and_returned() -> None:
     ]
     assert (found.unknown, found.names, found.listed) == ("", frozenset({"echo", "send"}), frozenset({"echo", "send"}))
     assert [each.name for each in chats.wire.read_served(after=3).tools] == ["send"]
-    assert chats.wire.tools() == []
+    assert chats.wire.list_tool_uses() == []
 
 
 def test_what_no_server_got_is_left_out_and_what_nobody_recorded_is_not_known() -> None:
@@ -118,7 +118,7 @@ def test_a_result_that_a_model_did_not_read_as_it_came_is_told(returned: str, re
     chats = asked(ECHO)
     chats.serve("echo", ECHO_ARGUMENTS, returned)
     chats.chat([user("x"), asks(ECHO), result(read)], said("ok"))
-    told = find_misread(chats.wire.tools(), chats.wire.read_served())
+    told = find_misread(chats.wire.list_tool_uses(), chats.wire.read_served())
     assert len(told) == (not same), told
     if not same:
         assert all(json.dumps(each, ensure_ascii=False) in told[0] for each in (read, returned))
@@ -138,5 +138,5 @@ def test_results_of_the_same_question_are_told_apart_and_what_nobody_read_is_no_
     third = call("mcp__t__echo", {}, "c3")
     chats.chat([user("x"), asks(), result("2", "c1"), result("1", "c2")], asks(third), tools=("mcp__t__echo",))
     chats.serve("echo", {}, "3")
-    assert find_misread(chats.wire.tools(), chats.wire.read_served()) == []
-    assert find_misread(chats.wire.tools(), Chats().wire.read_served()) == []
+    assert find_misread(chats.wire.list_tool_uses(), chats.wire.read_served()) == []
+    assert find_misread(chats.wire.list_tool_uses(), Chats().wire.read_served()) == []

@@ -74,7 +74,7 @@ def test_a_call_has_its_arguments_its_result_and_its_place() -> None:
     """Requested by one answer, executed because the next request carries the result; history is not counted again."""
     (found,) = read_tools([call(1, FIRST, answer(WEATHER)), call(2, SECOND, answer(SAID))])
     assert (found.name, found.arguments, found.raw) == ("get_weather", {"city": "Oslo"}, '{"city": "Oslo"}')
-    assert (found.id, found.seq, found.interaction, found.where) == ("c1", 1, 101, "interaction 101")
+    assert (found.id, found.seq, found.interaction, found.place) == ("c1", 1, 101, "interaction 101")
     assert (found.executed, found.hosted, found.errored) == (True, False, False)
     assert (found.output, found.result) == ('{"t": 12}', {"t": 12})
 
@@ -85,7 +85,7 @@ def test_a_call_has_its_arguments_its_result_and_its_place() -> None:
 def test_arguments_are_parsed_or_kept_as_they_came(raw: str, arguments: object) -> None:
     """What is no JSON is the text that the model wrote."""
     (found,) = read_tools([call(1, FIRST, answer(asks(("c1", "f", raw))))])
-    assert (found.arguments, found.raw, found.parsed) == (arguments, raw, raw != "{not json")
+    assert (found.arguments, found.raw, found.has_json_arguments) == (arguments, raw, raw != "{not json")
 
 
 def test_calls_come_in_the_order_in_which_they_were_asked_for() -> None:

@@ -13,7 +13,7 @@ from llmproxy.core.dialects.table import CHAT
 from llmproxy.core.providers.routing import family_of
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.core.traffic.json_bytes import parse_json
-from llmproxy.trace.reading.exchange import History, PlainMessages
+from llmproxy.trace.reading.exchange import RequestHistory, PlainMessages
 from tests.support.messages import asks, call, result, said, user
 from tests.support.traffic import exchanges
 from tests.trace.runs import Json, chat
@@ -35,17 +35,17 @@ MESSAGES = st.lists(
 @given(st.lists(MESSAGES, max_size=8))
 def test_it_is_what_the_core_reads(requests: list[Json]) -> None:
     """Whatever came before."""
-    history = History()
+    history = RequestHistory()
     for messages in requests:
         made = body_of({"messages": messages})
-        assert list(history.messages(made, {"messages": messages})) == read_conversation(
+        assert list(history.read_messages(made, {"messages": messages})) == read_conversation(
             "openai", "chat.completions", made.request.body
         )
 
 
 def test_over_real_traffic(traffic: Path) -> None:
     """In every dialect."""
-    history = History()
+    history = RequestHistory()
     for each in exchanges(traffic):
         if each.route is None or each.route.operation not in CHAT:
             continue
@@ -54,17 +54,17 @@ def test_over_real_traffic(traffic: Path) -> None:
         made = dataclasses.replace(made, request=dataclasses.replace(made.request, body=each.asked))
         family = family_of(made.provider, made.operation)
         expected = read_conversation(family, made.operation, each.asked)
-        assert list(history.messages(made, tree if isinstance(tree, dict) else {})) == expected
+        assert list(history.read_messages(made, tree if isinstance(tree, dict) else {})) == expected
 
 
 def test_what_was_read_is_used_again() -> None:
     """The same message is the same object, and has the same plain form."""
-    history, plain = History(), PlainMessages()
-    one = history.messages(body_of({}), {"messages": [user("a")]})
-    two = history.messages(body_of({}), {"messages": [user("a"), said("b"), asks(call()), result()]})
+    history, plain = RequestHistory(), PlainMessages()
+    one = history.read_messages(body_of({}), {"read_messages": [user("a")]})
+    two = history.read_messages(body_of({}), {"read_messages": [user("a"), said("b"), asks(call()), result()]})
     assert one[0] is two[0]
-    assert plain.of(one[0]) is plain.of(two[0])
-    assert [plain.of(message) for message in two[2:]] == [
+    assert plain.to_plain(one[0]) is plain.to_plain(two[0])
+    assert [plain.to_plain(message) for message in two[2:]] == [
         {"role": "assistant", "content": "", "tool_calls": [{"id": "call_1", "name": "get_weather", "arguments": '{"city": "Paris"}'}]},
         {"role": "tool", "content": '{"temp": 18}', "tool_call_id": "call_1"},
     ]  # fmt: skip

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from llmproxy.trace import Span
-from llmproxy.trace.reading.spans import HELD_BYTES, HELD_SPANS, Line
+from llmproxy.trace.reading.spans import HELD_BYTES, HELD_SPANS, SpanQueue
 
 
-def named(line: Line) -> list[str]:
+def named(line: SpanQueue) -> list[str]:
     """Take what is complete."""
-    return [span.name for span in line.take()]
+    return [span.name for span in line.take_ready()]
 
 
 def test_nothing_overtakes_what_is_not_complete() -> None:
     """What follows an open span waits with it."""
-    line = Line()
-    line.put(Span(name="a"))
-    open_one = line.put(Span(name="b"), ready=False)
-    line.put(Span(name="c"))
+    line = SpanQueue()
+    line.add_span(Span(name="a"))
+    open_one = line.add_span(Span(name="b"), ready=False)
+    line.add_span(Span(name="c"))
     assert named(line) == ["a"]
     open_one.ready = True
     assert named(line) == ["b", "c"]
@@ -24,19 +24,19 @@ def test_nothing_overtakes_what_is_not_complete() -> None:
 
 def test_the_line_is_bounded() -> None:
     """By number and by size; the oldest is let go as it is."""
-    line = Line()
-    line.put(Span(name="open"), ready=False)
+    line = SpanQueue()
+    line.add_span(Span(name="open"), ready=False)
     for _ in range(HELD_SPANS):
-        line.put(Span(name="x"))
+        line.add_span(Span(name="x"))
     assert len(named(line)) == HELD_SPANS + 1
-    line.put(Span(name="open"), ready=False)
-    line.put(Span(name="huge"), size=HELD_BYTES + 1)
+    line.add_span(Span(name="open"), ready=False)
+    line.add_span(Span(name="huge"), size=HELD_BYTES + 1)
     assert named(line) == ["open", "huge"]
 
 
 def test_the_rest() -> None:
     """At the end everything goes."""
-    line = Line()
-    line.put(Span(name="open"), ready=False)
-    assert [span.name for span in line.rest()] == ["open"]
-    assert list(line.rest()) == []
+    line = SpanQueue()
+    line.add_span(Span(name="open"), ready=False)
+    assert [span.name for span in line.drain()] == ["open"]
+    assert list(line.drain()) == []

@@ -9,7 +9,7 @@ import pytest
 from llmproxy.core.dialects.messages import ToolCall
 from llmproxy.core.traffic.interaction import Usage
 from llmproxy.trace import Span, TokenUsage
-from llmproxy.trace.reading.exchange import join_texts, result_value, set_span_arguments, span_id, token_usage
+from llmproxy.trace.reading.exchange import join_texts, parse_result, set_span_arguments, make_span_id, build_token_usage
 from tests.support.messages import said, user
 from tests.trace.runs import Json, chat
 
@@ -22,7 +22,7 @@ from tests.trace.runs import Json, chat
 ])  # fmt: skip
 def test_tokens_unknown_are_none(usage: Usage, expected: TokenUsage) -> None:
     """None is never taken for 0, and a total of something unknown is unknown."""
-    assert token_usage(usage) == expected
+    assert build_token_usage(usage) == expected
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_tokens_unknown_are_none(usage: Usage, expected: TokenUsage) -> None:
 )
 def test_results_are_objects_lists_or_texts(text: str, value: Json) -> None:
     """A number in a text stays the text that the tool answered with."""
-    assert result_value(text) == value
+    assert parse_result(text) == value
 
 
 def test_arguments_of_any_depth_are_kept() -> None:
@@ -45,13 +45,13 @@ def test_arguments_of_any_depth_are_kept() -> None:
 def test_ids_depend_on_what_is_recorded() -> None:
     """Not on the row, and not on chance."""
     one = chat(1, [user("x")], said("y"))
-    assert span_id(one, "call0") == span_id(dataclasses.replace(one, id=99), "call0")
+    assert make_span_id(one, "call0") == make_span_id(dataclasses.replace(one, id=99), "call0")
     others = [
         dataclasses.replace(one, occurrence=2),
         dataclasses.replace(one, cassette="b"),
         dataclasses.replace(one, sample=2),
     ]
-    assert len({span_id(each, "call0") for each in [one, *others]} | {span_id(one, "call1")}) == 5
+    assert len({make_span_id(each, "call0") for each in [one, *others]} | {make_span_id(one, "call1")}) == 5
 
 
 def test_texts_within_a_value() -> None:

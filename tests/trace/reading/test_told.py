@@ -9,7 +9,7 @@ from llmproxy.core.cassettes.stand_ins import to_json
 from llmproxy.errors import CassetteCorrupt
 from llmproxy.trace.export import cassette
 from llmproxy.trace.model import SpanKind
-from llmproxy.trace.reading.recording import open_exchanges, plain_spans, read_interactions, read_spans
+from llmproxy.trace.reading.recording import open_exchanges, read_interactions, read_spans, spans_to_json
 from tests.support.chats import chat
 
 
@@ -49,7 +49,7 @@ def test_a_recording_played_twice_has_spans_of_its_own_each_time() -> None:
 
 def test_spans_are_plain_values_for_the_control_api() -> None:
     """JSON, as a file has them."""
-    assert {span["kind"] for span in plain_spans([chat()])} >= {"llm_request", "llm_response"}
+    assert {span["kind"] for span in spans_to_json([chat()])} >= {"llm_request", "llm_response"}
 
 
 def test_what_is_no_recording_is_said() -> None:
