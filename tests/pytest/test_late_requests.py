@@ -38,7 +38,7 @@ def wait():
 
 old = threading.Thread(target=lambda: (go.wait(20), ask("older")))
 old.start()
-late.begin()
+late.on_test_start()
 thread = threading.Thread(target=wait)
 thread.start()
 ask("in the test")
@@ -57,8 +57,8 @@ work.put(lambda: ask("queue, in its test"))
 while not any(who == "queue, in its test" for who, _ in said):
     time.sleep(0.01)
 time.sleep(0.2)
-late.end("test_a", lambda: where)
-late.begin()
+late.on_test_end("test_a", lambda: where)
+late.on_test_start()
 go.set()
 thread.join(20)
 old.join(20)
@@ -69,7 +69,7 @@ work.put(lambda: ask("queue"))
 work.put(None)
 while not any(who == "queue" for who, _ in said):
     time.sleep(0.01)
-late.end("test_b", lambda: where)
+late.on_test_end("test_b", lambda: where)
 print(sorted(said), len(late.refused))
 """
 
@@ -157,7 +157,7 @@ async def in_a_loop(who):
     except OSError as error:
         said.append((who, "after its end" in str(error)))
 
-late.begin()
+late.on_test_start()
 shared, theirs = connected(), []
 threads = [
     threading.Thread(target=by, args=("own", None, True)),
@@ -169,15 +169,15 @@ threads = [
 for each in threads:
     each.start()
 ready.wait(60)
-late.end("test_a", lambda: server.server_address)
-late.begin()
+late.on_test_end("test_a", lambda: server.server_address)
+late.on_test_start()
 theirs.append(connected())
 ask("next", theirs[0])
 go.set()
 for each in threads:
     each.join(60)
 ask("next-again", connected())
-late.end("test_b", lambda: server.server_address)
+late.on_test_end("test_b", lambda: server.server_address)
 late.close()
 print(sorted(heard), sorted(said), len(late.refused), socket.socket.sendall is plain)
 """

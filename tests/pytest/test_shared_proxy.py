@@ -181,7 +181,7 @@ import pathlib, time
 from llmproxy.pytest.shared_proxy import SuiteResources
 root = pathlib.Path({str(tmp_path)!r})
 for _ in range(20):
-    with SuiteResources(root, "replay").alone():
+    with SuiteResources(root, "replay").lock():
         (root / "inside").mkdir()
         time.sleep(0.01)
         (root / "inside").rmdir()
