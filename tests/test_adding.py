@@ -145,7 +145,7 @@ class Warned:
 '''
 EVENT_IN_JUNIT = """\
     for each in (part for part in run.parts if isinstance(part, Warned)):
-        ET.SubElement(case, "system-err").text = _text(each.text)
+        ET.SubElement(case, "system-err").text = _escape_text(each.text)
 """
 
 
@@ -479,7 +479,7 @@ from llmproxy.report.junit import render_junit
 from llmproxy.report.run_tree import RunTree
 tree = RunTree()
 for event in (Started(run_id="r", scenario="s", name="s", at=0.0), Warned("r", "mind the gap")):
-    tree.add(event)
+    tree.add_event(event)
 print(render_junit(tree).decode())
 """
     assert "<system-err>mind the gap</system-err>" in grown.python(code)

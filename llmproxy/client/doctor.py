@@ -18,8 +18,6 @@ _LONG = 80
 
 
 class DoctorVerdict(StrEnum):
-    """How a check ended."""
-
     OK = "ok"
     NOTE = "note"
     BAD = "BAD"

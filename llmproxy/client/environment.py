@@ -35,8 +35,6 @@ from llmproxy.protocol import BUNDLES, NODE_CA, NODE_PROXY, PLACEHOLDER_KEY, PRO
 
 @dataclass(frozen=True, slots=True)
 class BaseURL:
-    """A variable that holds a provider's base URL."""
-
     name: str
     path: str
     preset_only: bool = False

@@ -346,7 +346,6 @@ def _summary_file(log: Path) -> Path:
 
 
 def _find_address(lines: Sequence[str]) -> str:
-    """Return the address that a proxy announced, or an empty text."""
     found = (line for line in lines if line.startswith(_ANNOUNCED) and line.endswith("\n"))
     return next((str(json.loads(line)["serves"]) for line in found), "")
 

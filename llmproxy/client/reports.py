@@ -30,8 +30,6 @@ class Health:
 
 @dataclass(frozen=True, slots=True)
 class UnusedRecording:
-    """A recording that nobody asked for."""
-
     id: int
     operation: str
     model: str | None

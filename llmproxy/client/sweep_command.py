@@ -209,7 +209,6 @@ class Sweep:
 
 
 def _kill_group(popen: subprocess.Popen[bytes]) -> None:
-    """End a command and everything that it started."""
     with suppress(OSError):
         if hasattr(os, "killpg"):
             os.killpg(popen.pid, signal.SIGKILL)

@@ -14,7 +14,7 @@ from llmproxy.advice import suggest_command
 from llmproxy.errors import SuiteError
 from llmproxy.scenario.values.run import cassette_of
 from llmproxy.trace.model import Span, SpanKind
-from llmproxy.trace.reading.recording import load_spans
+from llmproxy.trace.reading.recording import spans_of
 
 _HEAD = 60
 """Characters of an answer that a step asserts."""
@@ -49,7 +49,7 @@ class MadeSuite:
 
 def make_suite(store: Path, name: str, *, sample: int = 1, agent: Mapping[str, Any] | None = None) -> MadeSuite:
     """Make a suite of what is recorded under `name`. Raises SuiteError: no user speaks; CassetteError."""
-    turns, notes = read_suite_turns(load_spans(store, cassette=name, sample=sample))
+    turns, notes = read_suite_turns(spans_of(store, cassette=name, sample=sample))
     if not turns:
         raise SuiteError(
             f"{name}: nobody speaks with an agent in this recording, so there is nothing to test.",

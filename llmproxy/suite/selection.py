@@ -28,7 +28,7 @@ from llmproxy.scenario.values.run import cassette_of
 from llmproxy.suite.project import SuiteOptions
 from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.schema.steps import StepBase
-from llmproxy.trace.reading.recording import load_spans
+from llmproxy.trace.reading.recording import spans_of
 
 
 def cassette_name(suite: str, case: str) -> str:
@@ -269,7 +269,7 @@ def _find_cost(store: Path, cassette: str) -> Decimal | None:
     """Return what the first sample of a cassette cost; None if that is not known."""
     with suppress(LLMProxyError):
         total = Decimal(0)
-        for span in load_spans(store, cassette=cassette, party=None):
+        for span in spans_of(store, cassette=cassette, party=None):
             if span.token_usage is not None:
                 if span.cost_usd is None:
                     return None

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
         SpanKind as SpanKind,
         TokenUsage as TokenUsage,
     )
-    from llmproxy.trace.reading.recording import load_spans as load_spans
+    from llmproxy.trace.reading.recording import spans_of as spans_of
     from llmproxy.trace.replay.engine import (
         NetworkBlocked as NetworkBlocked,
         NetworkGuard as NetworkGuard,

@@ -221,11 +221,9 @@ class Cassette:
     @classmethod
     def from_store(cls, path: str | Path, *, cassette: str, sample: int = 1, party: str | None = AGENT) -> Cassette:
         """Turn a recording into a trace; `party` None takes everybody's. Raises CassetteNotFound, CassetteError."""
-        from llmproxy.trace.reading.recording import load_spans
+        from llmproxy.trace.reading.recording import spans_of
 
-        return _to_cassette(
-            TraceHead(cassette, sample), load_spans(path, cassette=cassette, sample=sample, party=party)
-        )
+        return _to_cassette(TraceHead(cassette, sample), spans_of(path, cassette=cassette, sample=sample, party=party))
 
 
 _HEAD = tuple(name for name in Cassette.__dataclass_fields__

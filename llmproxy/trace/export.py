@@ -24,7 +24,7 @@ import llmproxy
 from llmproxy.protocol import AGENT
 from llmproxy.trace.cassette import Cassette, TraceHead, build_trace_header, from_interactions
 from llmproxy.trace.model import Fingerprint, Span, SpanKind
-from llmproxy.trace.reading.recording import CallLike, load_spans, read_interactions
+from llmproxy.trace.reading.recording import CallLike, read_interactions, spans_of
 
 _INTERNAL, _CLIENT = 1, 3
 _ERROR = 2
@@ -262,7 +262,7 @@ def write_trace(
     header, fingerprint, first = TraceHead(cassette, sample), Fingerprint(), True
     head = build_trace_header(header.trace)
     versions = {name: value for name, value in head.items() if name != "cassette"}
-    for span in load_spans(store, cassette=cassette, sample=sample, party=party):
+    for span in spans_of(store, cassette=cassette, sample=sample, party=party):
         header.add_span(span)
         plain = span.to_dict()
         fingerprint.add(plain)
@@ -280,7 +280,7 @@ def write_otlp(
     out: IO[str], store: Path | str, *, cassette: str, sample: int = 1, party: str | None = AGENT, content: bool = True
 ) -> int:
     """Write OTLP in JSON lines; returns how many spans. `content`: what was said. Raises as `Cassette.from_store`."""
-    spans = load_spans(store, cassette=cassette, sample=sample, party=party)
+    spans = spans_of(store, cassette=cassette, sample=sample, party=party)
     written = 0
     for batch in _batch_spans(spans, Converter(f"{cassette}~{sample}", content=content)):
         line = json.dumps(export_request(batch, cassette), ensure_ascii=False, separators=(",", ":"))

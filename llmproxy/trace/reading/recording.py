@@ -33,7 +33,7 @@ from llmproxy.trace.reading.exchange import OpenedExchange, RequestHistory, open
 from llmproxy.trace.reading.spans import build_spans
 
 
-def load_spans(path: Path | str, *, cassette: str, sample: int = 1, party: str | None = AGENT) -> Iterator[Span]:
+def spans_of(path: Path | str, *, cassette: str, sample: int = 1, party: str | None = AGENT) -> Iterator[Span]:
     """Yield a recording's spans, one by one. Raises CassetteNotFound, CassetteCorrupt, CassetteNewer, CassetteBusy."""
     # The clock is for writing; what is open for reading never asks it.
     with closing(open_store(path, writable=False, now=time.time)) as store:  # noqa: TID251 - never asked, as above
@@ -47,7 +47,7 @@ def load_spans(path: Path | str, *, cassette: str, sample: int = 1, party: str |
 
 
 def read_cassette_lines(path: Path | str, *, cassette: str, sample: int = 1) -> Iterator[dict[str, Any]]:
-    """Yield the agent's recordings as a proxy tells them in JSON, in their order. Raises as :func:`load_spans`."""
+    """Yield the agent's recordings as a proxy tells them in JSON, in their order. Raises as :func:`spans_of`."""
     with closing(open_store(path, writable=False, now=time.time)) as store:  # noqa: TID251 - as above
         for interaction in _iterate_calls(store, cassette, sample, AGENT):
             yield to_json(interaction)

@@ -13,7 +13,7 @@ from llmproxy.core.dialects.table import CHAT
 from llmproxy.core.providers.routing import family_of
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.core.traffic.json_bytes import parse_json
-from llmproxy.trace.reading.exchange import RequestHistory, PlainMessages
+from llmproxy.trace.reading.exchange import PlainMessages, RequestHistory
 from tests.support.messages import asks, call, result, said, user
 from tests.support.traffic import exchanges
 from tests.trace.runs import Json, chat
@@ -60,8 +60,8 @@ def test_over_real_traffic(traffic: Path) -> None:
 def test_what_was_read_is_used_again() -> None:
     """The same message is the same object, and has the same plain form."""
     history, plain = RequestHistory(), PlainMessages()
-    one = history.read_messages(body_of({}), {"read_messages": [user("a")]})
-    two = history.read_messages(body_of({}), {"read_messages": [user("a"), said("b"), asks(call()), result()]})
+    one = history.read_messages(body_of({}), {"messages": [user("a")]})
+    two = history.read_messages(body_of({}), {"messages": [user("a"), said("b"), asks(call()), result()]})
     assert one[0] is two[0]
     assert plain.to_plain(one[0]) is plain.to_plain(two[0])
     assert [plain.to_plain(message) for message in two[2:]] == [

@@ -10,7 +10,7 @@ from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.trace import Cassette
 from llmproxy.trace.export import otlp
 from llmproxy.trace.model import Span, SpanKind
-from llmproxy.trace.reading.spans import build_spans, build_mcp_span
+from llmproxy.trace.reading.spans import build_mcp_span, build_spans
 from tests.support.messages import asks, call, result, said, user
 from tests.trace.observing.test_servers import Tools
 

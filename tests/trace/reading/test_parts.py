@@ -9,7 +9,13 @@ import pytest
 from llmproxy.core.dialects.messages import ToolCall
 from llmproxy.core.traffic.interaction import Usage
 from llmproxy.trace import Span, TokenUsage
-from llmproxy.trace.reading.exchange import join_texts, parse_result, set_span_arguments, make_span_id, build_token_usage
+from llmproxy.trace.reading.exchange import (
+    build_token_usage,
+    join_texts,
+    make_span_id,
+    parse_result,
+    set_span_arguments,
+)
 from tests.support.messages import said, user
 from tests.trace.runs import Json, chat
 

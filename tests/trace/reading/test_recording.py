@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.errors import CassetteCorrupt, CassetteNotFound
-from llmproxy.trace import Cassette, load_spans
+from llmproxy.trace import Cassette, spans_of
 from llmproxy.trace.cassette import from_interactions
 from tests.support.messages import said, user
 from tests.trace.runs import NOW, chat, loop, recorded, store
@@ -40,7 +40,7 @@ def test_the_agents_own_exchanges_by_default(tmp_path: Path) -> None:
     path = store(tmp_path / "x.db", *loop(), chat(9, [user("Good?")], said("Yes."), party="judge"))
     assert Cassette.from_store(path, cassette="default").llm_call_count == 4
     assert Cassette.from_store(path, cassette="default", party=None).llm_call_count == 6
-    assert [span.output for span in load_spans(path, cassette="default", party="judge")][-1] == "Yes."
+    assert [span.output for span in spans_of(path, cassette="default", party="judge")][-1] == "Yes."
 
 
 def test_the_output_is_the_main_agents(tmp_path: Path) -> None:
