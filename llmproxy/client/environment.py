@@ -118,7 +118,7 @@ class EnvironmentPlan:
         return {**{name: value for name, value in env.items() if name not in self.dropped}, **self.changes}
 
 
-def plan(
+def plan_env(
     url: str, session: str | None, env: Mapping[str, str], *, replay: bool, base_urls: bool = True,
     interception: Interception | None = None, aws_files: bool = False, recorded: Sequence[str] = (),
     key_names: Sequence[str] | None = None,

@@ -17,7 +17,7 @@ from llmproxy.report.events import Finished, Started, Status
 from llmproxy.report.formatting import describe_replay
 from llmproxy.report.live_line import describe_steps, format_request_line
 from llmproxy.report.run_console import ScenarioConsole, SuiteConsole
-from llmproxy.ui.live_state import what
+from llmproxy.ui.live_state import classify
 from tests.report import samples
 
 STARTED = Started(run_id="r", scenario="s", name="s")
@@ -49,7 +49,7 @@ def test_none_bound_and_not_known_say_nothing(finished: Finished, words: str) ->
 def test_console_junit_json_and_html_say_it() -> None:
     """The same words in all of them, and numbers for programs in JSON."""
     story, words = samples.story((STARTED, BOUND)), "replayed, 3 bound: cwd, date"
-    assert words in html.report_page(story)
+    assert words in html.render_report(story)
     assert words in junit.render_junit(story).decode()
     run = json.loads(json_report.to_json_text(story))["scenarios"][0]["runs"][0]
     assert (run["finished"]["bound"], run["finished"]["bound_names"]) == (3, ["cwd", "date"])

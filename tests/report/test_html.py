@@ -156,7 +156,7 @@ def read(text: str) -> Reader:
 def test_every_message_criterion_and_check_is_on_the_page(tmp_path: Path) -> None:
     """Whatever was said, asked for and found can be read; the file is written at the end."""
     out = tmp_path / "x" / "report.html"
-    samples.feed(BufferedReport(out, report_page))
+    samples.feed(BufferedReport(out, render_report))
     text = read(out.read_text("utf-8")).text
     for run in samples.story().runs.values():
         for message in run.messages:
@@ -218,7 +218,7 @@ def test_nothing_at_all_is_still_a_page() -> None:
 
 
 def test_scenarios_are_counted_as_the_console_counts_them() -> None:
-    """Not runs; and one that was to pass in half of its runs counts as what it came to, everywhere on the report_page."""
+    """Not runs; and one that was to pass in half of its runs counts as what it came to, everywhere on the render_report."""
     events: list[Event] = []
     for name, statuses in (("often", ["passed", "failed", "passed"]), ("once", ["failed"])):
         for n, status in enumerate(statuses, 1):
@@ -227,7 +227,7 @@ def test_scenarios_are_counted_as_the_console_counts_them() -> None:
             events.append(Finished(run_id=run_id, scenario=name, status=Status(status)))
     rows = [{"scenario": "often", "status": "passed"}, {"scenario": "once", "status": "failed"}]
     events.append(Completed(exit_code=1, seconds=1.0, scenarios=rows))
-    made = report_page(samples.story(events))
+    made = render_report(samples.story(events))
     assert "2 scenarios, 4 runs" in made
     statuses_told = [each["status"] for each in written_data(made)["report"]["scenarios"]]
     assert statuses_told == ["passed", "failed"]

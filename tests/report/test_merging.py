@@ -12,7 +12,14 @@ import pytest
 
 from llmproxy.errors import SettingsError
 from llmproxy.report.events import Completed, Event, Finished, Selected, Started, Status
-from llmproxy.report.merging import MergedReport, PartReport, fold_exit_codes, merge_parts, read_part, detect_report_kind
+from llmproxy.report.merging import (
+    MergedReport,
+    PartReport,
+    detect_report_kind,
+    fold_exit_codes,
+    merge_parts,
+    read_part,
+)
 from llmproxy.report.report_kinds import make_report_handler
 from tests.report import samples, whole as made
 
@@ -35,7 +42,9 @@ def write(folder: Path, name: str, events: list[Event] | MergedReport) -> dict[s
     found = {}
     for kind in KINDS:
         path = folder / f"{name}.{kind if kind != 'junit' else 'xml'}"
-        samples.feed(make_report_handler(f"{kind}={path}"), events.events if isinstance(events, MergedReport) else events)
+        samples.feed(
+            make_report_handler(f"{kind}={path}"), events.events if isinstance(events, MergedReport) else events
+        )
         found[kind] = path
     return found
 
