@@ -11,7 +11,14 @@ import pytest
 
 from llmproxy.client.control import session_url
 from llmproxy.errors import MachineError
-from llmproxy.pytest.shared_proxy import PluginOptions, SharedProxy, SuiteResources, make_cassette_name, choose_mode, read_live_options
+from llmproxy.pytest.shared_proxy import (
+    PluginOptions,
+    SharedProxy,
+    SuiteResources,
+    choose_mode,
+    make_cassette_name,
+    read_live_options,
+)
 from tests.support import Proxy, proxy
 from tests.support.process import ROOT, clean_env
 from tests.support.proxy import ask_chat
