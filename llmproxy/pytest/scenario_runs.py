@@ -93,7 +93,7 @@ class ScenarioRunPlugin:
             self._events.append(event)
         if self._run_tree is None:
             self._run_tree = RunTree()
-        self._run_tree.add(event)
+        self._run_tree.add_event(event)
 
     def close(self) -> None:
         """Nothing is kept back."""
