@@ -28,7 +28,7 @@ DIALECT_OPERATION = """\
     "/murmur": Operation("murmur", stream_default=True),
 """
 DIALECT_ROW = """\
-    Row("murmur", operations=("murmur",)),
+    DialectRow("murmur", operations=("murmur",)),
 """
 DIALECT = '''
 """Murmurs: lines of what is heard."""
@@ -36,7 +36,7 @@ DIALECT = '''
 from dataclasses import replace
 
 from llmproxy.core.dialects import chat
-from llmproxy.core.dialects.table import Codec
+from llmproxy.core.dialects.codecs import Codec
 
 _MURMUR = Codec(lambda draft, value: draft.add_text(value.get("heard")), lambda value: value.get("over") is True)
 DIALECT = replace(chat.DIALECT, codecs={"murmur": _MURMUR})
@@ -186,10 +186,10 @@ class Change(NamedTuple):
 
 
 CHANGES: dict[str, list[Change]] = {
-    "a provider": [Change("core/providers/table.py", PROVIDER, '_compatible("mistral"')],
+    "a provider": [Change("core/providers/specs.py", PROVIDER, '_compatible("mistral"')],
     "a dialect of bodies": [
-        Change("core/providers/table.py", DIALECT_OPERATION, '"/fine_tuning": Operation'),
-        Change("core/dialects/table.py", DIALECT_ROW, 'Row("ollama"'),
+        Change("core/providers/specs.py", DIALECT_OPERATION, '"/fine_tuning": Operation'),
+        Change("core/dialects/codecs.py", DIALECT_ROW, 'DialectRow("ollama"'),
         Change("core/dialects/murmur.py", DIALECT),
     ],
     "a format of recordings": [
@@ -343,7 +343,7 @@ import sys, time
 from pathlib import Path
 from llmproxy.core.store.file.store import FileStore
 with FileStore.open(Path(sys.argv[1]), writable=False, now=time.time) as store:
-    print(*(each.response.ending.name for each in store.interactions("default")))
+    print(*(each.response.ending.name for each in store.iter_interactions("default")))
 """
     assert grown.python(endings, str(store)).split() == ["COMPLETE", "UNTERMINATED"]
 

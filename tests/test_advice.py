@@ -34,8 +34,8 @@ from llmproxy.advice import (
     upgrade_of,
 )
 from llmproxy.cli.commands import COMMANDS
-from llmproxy.core.providers.hosts import from_environment
-from llmproxy.mitm.proxy_parts import start_command_of
+from llmproxy.core.providers.hosts import add_env_upstreams
+from llmproxy.mitm.proxy_parts import build_start_command
 from llmproxy.settings import Loaded, list_options, load
 
 PACKAGE = Path(__file__).resolve().parents[1] / "llmproxy"
@@ -56,7 +56,7 @@ BY_HAND = {
     "client/tools/agents.py": "the name of the command that starts the agent already",
     "client/tools/mcp_config.py": "how an agent is given its configuration of tools",
     "client/process.py": "how a command is written as words",
-    "core/faults/reading.py": "how faults are written; a rule was refused before anything ran",
+    "core/faults/parsing.py": "how faults are written; a rule was refused before anything ran",
     "core/providers/hosts.py": "another way to record altogether, under interception",
     "core/store/file/connect.py": "sqlite_file puts the path in, quoted, as {typed}",
     "mitm/addon.py": "instead of mitmproxy, with options of its own",
@@ -81,7 +81,7 @@ BY_HAND = {
     "scenario/run_session.py": "the proxy that LLMPROXY_URL names is somebody else's",
     "cli/merge.py": "several stores are read, and their names typed",
     "cli/parts/demo_tools.py": "how one goes on, with an agent of one's own",
-    "core/cassettes/uniting.py": "several stores, of which the text names the one that is meant, or the user chooses",
+    "core/cassettes/merging.py": "several stores, of which the text names the one that is meant, or the user chooses",
     "core/store/server/schema.py": "the store stands in the text, without its password",
     "core/store/server/store.py": "where the server is was said with its password, which no text repeats",
     "pytest/options.py": "what options do",
@@ -247,7 +247,7 @@ def test_a_command_typed_as_printed_starts_the_same_proxy(
     loaded = load(FLAGS if name is None else {name: FLAGS[name]}, {}, tmp_path)
     settings = loaded.settings
     store = str(settings.store.relative_to(tmp_path))
-    printed = start_command_of(loaded, {}).command("auto", settings.cassette, store=store)
+    printed = build_start_command(loaded, {}).command("auto", settings.cassette, store=store)
     words = shlex.split(printed)
     assert words[:4] == ["llmproxy", "start", "--mode", "auto"]
     same(loaded, load(parse(words[2:]), {}, tmp_path))
@@ -265,15 +265,15 @@ def test_from_the_environment_too(chosen: dict[str, None]) -> None:
     if {"LLMPROXY_QUIET", "LLMPROXY_VERBOSE"} <= set(env):
         del env["LLMPROXY_QUIET"]
     loaded = load({}, env, Path.cwd())
-    words = shlex.split(start_command_of(loaded, env).command("auto"))
+    words = shlex.split(build_start_command(loaded, env).command("auto"))
     same(loaded, load(parse(words[2:]), {}, Path.cwd()), "cassette", "store")
 
 
 def test_a_gateway_that_a_variable_names_is_kept_by_that_variable() -> None:
     """Its key must never go to the public host; a password in the address is not printed, and the command then fails instead."""
     env = {"OPENAI_BASE_URL": "https://gw.corp/v1", "ANTHROPIC_BASE_URL": "https://me:hunter2@gw.corp/a b"}
-    loaded = from_environment(load({}, {}, Path.cwd()), env)
-    assert start_command_of(loaded, env).command("record") == (
+    loaded = add_env_upstreams(load({}, {}, Path.cwd()), env)
+    assert build_start_command(loaded, env).command("record") == (
         "OPENAI_BASE_URL=https://gw.corp/v1 ANTHROPIC_BASE_URL='https://USER:PASSWORD@gw.corp/a b' llmproxy start --mode record"
     )
 
@@ -285,11 +285,11 @@ def test_what_another_command_started_is_started_by_that_again() -> None:
         "LLMPROXY_STARTED_BY": "llmproxy run --intercept",
         "LLMPROXY_SPEED": "1",
     }
-    loaded = from_environment(load({"port": "0", "upstream": ["a=http://a/v1"]}, env, Path.cwd()), env)
-    assert start_command_of(loaded, env).command("auto", "c") == (
+    loaded = add_env_upstreams(load({"port": "0", "upstream": ["a=http://a/v1"]}, env, Path.cwd()), env)
+    assert build_start_command(loaded, env).command("auto", "c") == (
         "llmproxy run --intercept --mode auto --cassette c --upstream a=http://a/v1 -- ..."
     )
-    spawned = start_command_of(loaded, env | {"LLMPROXY_STARTED_BY": ""})
+    spawned = build_start_command(loaded, env | {"LLMPROXY_STARTED_BY": ""})
     assert spawned.command("auto") == "llmproxy start --mode auto --upstream a=http://a/v1"
 
 
@@ -307,7 +307,7 @@ def test_a_page_is_named_where_its_proxy_goes_on(
     typed: dict[str, str], env: dict[str, str], page: str, tmp_path: Path
 ) -> None:
     """A proxy that somebody started, at its port; what starts proxies of its own, such as the demo, ends them."""
-    assert start_command_of(load(typed, {}, tmp_path), env).page == page
+    assert build_start_command(load(typed, {}, tmp_path), env).page == page
 
 
 def test_inside_mitmproxy_options_are_set() -> None:

@@ -126,7 +126,7 @@ OTHERS = ("compare.body_to_bytes", "call.answer.held", "chat.completions", "stor
 
 
 def test_docstrings_point_to_what_is_there() -> None:
-    """A module or a name in a module, as in `core.engine.fast_path` or `misses.nearest`: it is found under this name."""
+    """A module or a name in a module, as in `core.engine.fast_path` or `misses.nearest_recording`: it is found under this name."""
     words: dict[str, set[str]] = {}
     for path in PACKAGE.rglob("*.py"):
         parts = path.relative_to(ROOT).with_suffix("").parts

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llmproxy import protocol
-from llmproxy.core.store.reading import is_good
+from llmproxy.core.store.reading import is_good_status
 from llmproxy.protocol import VCR_MODES, Decision, Mode
 
 
@@ -33,4 +33,4 @@ def test_modes_and_decisions_are_spelt_as_documented() -> None:
 )
 def test_what_may_stand_for_the_providers_answer(status: int, good: bool) -> None:
     """A bad day or a bad key may not."""
-    assert is_good(status) is good
+    assert is_good_status(status) is good

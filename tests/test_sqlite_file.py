@@ -170,8 +170,8 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def recorder(path: Path) -> Iterator[Store]:
     """Record in this process, with a journal beside."""
     with FileStore.open(path, writable=True, now=time.time) as store:
-        store.add(chat(), supersede=False)
-        store.add(chat("And now?"), supersede=False)
+        store.add_interaction(chat(), supersede=False)
+        store.add_interaction(chat("And now?"), supersede=False)
         journal = Journal.open(Path(f"{path}.state.db"), time.time)
         CacheStore(path.parent / "cache.db").put("key", "value", name="f", cache_key="k")
         yield store
@@ -234,7 +234,7 @@ def test_no_command_disturbs_a_living_recorder(command: str, path: Path, recorde
     for typed in TYPED[command]:
         with watched(path):
             main([command, *typed])
-    new = recorder.add(chat(command), supersede=False)
+    new = recorder.add_interaction(chat(command), supersede=False)
     assert recorder.load(new).request.body
 
 
@@ -253,7 +253,7 @@ def engine(mode: Mode, path: Path) -> None:
 def cassettes(path: Path) -> None:
     with FileStore.open(path, writable=True, now=time.time) as store:
         kept = CassetteDir(path.parent / "kept", now=time.time)
-        kept.save(store, "default")
+        kept.save_cassette(store, "default")
         kept.load_into(store, rules=Rules())
 
 
@@ -282,7 +282,7 @@ def test_whatever_opens_the_store_leaves_the_recorder_its_locks(opener: str, pat
     """Readers, further writers, engines of every mode, the folder of cassettes, journals: none gives the recorder's locks up."""
     with watched(path):
         OPENERS[opener](path)
-    assert recorder.add(chat(opener), supersede=False)
+    assert recorder.add_interaction(chat(opener), supersede=False)
 
 
 @pytest.mark.parametrize("opener", ["nothing", "reader", "copy", "cassettes", "once"])
@@ -296,17 +296,17 @@ def test_a_second_process_that_ends_takes_nothing_with_it(opener: str, path: Pat
         from pathlib import Path
         from tests.support.recordings import interaction, reopened
         with reopened(Path(sys.argv[1]), writable=True) as store:
-            store.add(interaction(7, cassette="other"), supersede=False)
+            store.add_interaction(interaction(7, cassette="other"), supersede=False)
     """
     done = subprocess.run(
         [sys.executable, "-c", other, str(path), str(HERE)], check=False, timeout=60, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    acknowledged = [recorder.add(interaction(n, cassette="mine"), supersede=False) for n in range(5)]
+    acknowledged = [recorder.add_interaction(interaction(n, cassette="mine"), supersede=False) for n in range(5)]
     recorder.close()
     with reopened(path) as store:
-        assert [row.id for row in store.summaries("mine")] == acknowledged
-        assert len(store.summaries("other")) == 1
+        assert [row.id for row in store.list_summaries("mine")] == acknowledged
+        assert len(store.list_summaries("other")) == 1
         assert store.conn.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
 
@@ -347,7 +347,7 @@ def removed(path: Path) -> None:
 def replaced(path: Path) -> None:
     removed(path)
     with reopened(path, writable=True) as store:
-        store.add(interaction(9, cassette="theirs"), supersede=False)
+        store.add_interaction(interaction(9, cassette="theirs"), supersede=False)
 
 
 def cleaned(path: Path) -> None:
@@ -364,14 +364,14 @@ def test_what_is_acknowledged_is_in_the_file_under_the_path(how: Callable[[Path]
     """
     gone = pytest.raises(RecordingError, match="some are gone") if how is removed else nullcontext()
     with gone, FileStore.open(path, writable=True, now=lambda: NOW) as store:
-        store.add(interaction(1), supersede=False)
+        store.add_interaction(interaction(1), supersede=False)
         how(path)
-        acknowledged = [store.add(interaction(n), supersede=False) for n in (2, 3)]
-        assert {slot.id for n in (2, 3) for slot in store.slots("default", 1, "agent", interaction(n).key)} == set(
+        acknowledged = [store.add_interaction(interaction(n), supersede=False) for n in (2, 3)]
+        assert {slot.id for n in (2, 3) for slot in store.find_keyed("default", 1, "agent", interaction(n).key)} == set(
             acknowledged
         )
     with reopened(path) as again:
-        stored = {row.key for row in again.summaries("default")}
+        stored = {row.key for row in again.list_summaries("default")}
     assert stored >= {interaction(2).key, interaction(3).key}
 
 

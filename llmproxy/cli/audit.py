@@ -14,7 +14,7 @@ from llmproxy.cli.parts.printing import print_json, print_line, to_line
 from llmproxy.cli.parts.store_arguments import STORE, open_given
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.sessions.journal import read_questions
-from llmproxy.core.store.checks import AuditedPair, UncountedCall, compare_served, find_merged, find_uncounted
+from llmproxy.core.store.integrity_checks import AuditedPair, UncountedCall, compare_served, find_merged, find_uncounted
 from llmproxy.errors import Exit
 from llmproxy.store_server import show_store
 
@@ -34,12 +34,12 @@ def audit(
     settings = load_settings({"store": store}).settings
     rules = Rules.from_config(settings.normalize.as_config())
     with open_given(store) as database:
-        path, total = database.path, len(database.summaries())
+        path, total = database.path, len(database.list_summaries())
         pairs = list(find_merged(database, rules, settings.upstream))
         merges = list_merges(database, rules, settings.upstream)
         services = find_uncounted(database, rules, settings.upstream)
         answers = list(compare_served(database, read_questions(Path(f"{path}.state.db")), rules, settings.upstream))
-    unexplained = [pair for pair in (*pairs, *answers) if pair.unexplained]
+    unexplained = [pair for pair in (*pairs, *answers) if pair.unexplained_differences]
     if as_json:
         found = {"merged": [_to_json(p) for p in pairs], "served": [_to_json(p) for p in answers]}
         others = [{"service": each.provider, "fields": dict(each.fields), "alike": each.alike} for each in services]
@@ -57,7 +57,7 @@ def audit(
         for pair in unexplained[:_SHOWN]:
             other = "a question that was served" if pair.other is None else f"recording {pair.other}"
             print_line(f"  unexplained: recording {pair.recording} ({to_line(pair.operation)}) and {other}:")
-            for each in pair.unexplained[:_SHOWN]:
+            for each in pair.unexplained_differences[:_SHOWN]:
                 print_line(f"    {to_line(each.place)}: {to_line(each.old)} -> {to_line(each.new)}")
         for service in services:
             _print_ignored_fields(service)

@@ -23,7 +23,7 @@ from llmproxy.cli.parts.run_options import RunArguments
 from llmproxy.cli.parts.store_arguments import open_given
 from llmproxy.client.process import find_running_url
 from llmproxy.core.cassettes.folder import CassetteDir
-from llmproxy.core.changes.accepted import AcceptedChange
+from llmproxy.core.changes.acceptance import AcceptedChange
 from llmproxy.core.sessions.trial_results import clear_served
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.queries import accepted_of, put_accepted
@@ -139,7 +139,7 @@ def check_cassette_dir(loaded: Loaded, cassettes: Iterable[str]) -> None:
     settings = loaded.settings
     if settings.cassette_dir is None and find_store_server(settings.store) is None:
         with open_given(settings.store) as store:
-            filed = next(filter(store.file_of, cassettes), "")
+            filed = next(filter(store.read_synced_file, cassettes), "")
         if filed:
             raise SettingsError(
                 f"cassette {to_line(filed)} is kept in a file, which has to say it too: in which folder?",
@@ -155,7 +155,7 @@ def write_accepted_changes(loaded: Loaded, made: Mapping[str, Sequence[AcceptedC
             put_accepted(store, cassette, accepted)
             if settings.cassette_dir is not None:
                 files = CassetteDir(settings.cassette_dir, now=time.time)
-                files.save(store, cassette, remember=store.remember_file)
+                files.save_cassette(store, cassette, remember=store.record_synced_file)
 
 
 def _load_cassette_files(loaded: Loaded) -> None:

@@ -25,11 +25,11 @@ from llmproxy.amounts import dollars, seconds
 from llmproxy.cli.parts.demo_talk import Create, DemoClient, run_conversation
 from llmproxy.cli.ui import open_browser
 from llmproxy.client.process import ProxyCommand, find_proxy_command, spawn_proxy
-from llmproxy.core.cassettes.adopt import adopt
-from llmproxy.core.cassettes.formats.vcr import parse
-from llmproxy.core.dialects.usage import cost_of
+from llmproxy.core.cassettes.formats.vcr import parse_text
+from llmproxy.core.cassettes.importing import import_exchanges
+from llmproxy.core.dialects.usage import compute_cost
 from llmproxy.core.keys.scrub import Rules
-from llmproxy.core.providers.table import example_base_urls
+from llmproxy.core.providers.specs import format_example_urls
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.store.file.store import open_store
 from llmproxy.errors import SettingsError
@@ -93,7 +93,7 @@ def demo(
     typer.echo(
         "\nNow with your own agent, in any language:\n\n"
         "  llmproxy start --mode record        # once; keeps everything in ./llmproxy.db\n"
-        f"  {example_base_urls('http://127.0.0.1:8080')} <your agent>\n"
+        f"  {format_example_urls('http://127.0.0.1:8080')} <your agent>\n"
         "  llmproxy start --mode replay        # from now on: the same agent, offline, without a key"
     )
 
@@ -129,12 +129,12 @@ def _format_cost(recorded: _RecordedTotals) -> str:
 
 def _import_demo_recording(store: Path) -> _RecordedTotals:
     text = (files("llmproxy") / "data" / "demo.yaml").read_text("utf-8")
-    adopted = adopt(parse(text, "demo.yaml"), CASSETTE, rules=Rules(), redactor=Redactor())
+    adopted = import_exchanges(parse_text(text, "demo.yaml"), CASSETTE, rules=Rules(), redactor=Redactor())
     found = [each.interaction for each in adopted if each.interaction is not None]
     with open_store(store, writable=True, now=time.time) as database:
         for interaction in found:
-            database.add(interaction, supersede=False)
-    costs = [cost_of(each.provider, each.model, each.usage) for each in found]
+            database.add_interaction(interaction, supersede=False)
+    costs = [compute_cost(each.provider, each.model, each.usage) for each in found]
     known = [cost for cost in costs if cost is not None]
     tokens = sum((each.usage.input or 0) + (each.usage.output or 0) for each in found)
     return _RecordedTotals(len(found), tokens, sum(known, Decimal(0)) if len(known) == len(costs) else None)

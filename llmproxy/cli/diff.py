@@ -31,14 +31,14 @@ from llmproxy.cli.parts.printing import print_json, print_line, to_line
 from llmproxy.cli.parts.store_arguments import STORE, is_id, open_given
 from llmproxy.core.bindings import Fit, Mismatch, VolatileField
 from llmproxy.core.bindings.volatile_fields import list_builtin
-from llmproxy.core.dialects.conversation import answer_of, compare
+from llmproxy.core.dialects.conversation import compare_segments, read_interaction_answer
 from llmproxy.core.engine.volatile_field_learning import align_runs, compare_requests
-from llmproxy.core.forks.table import Fork, fork_of
+from llmproxy.core.forks.fork_rows import Fork, find_fork
 from llmproxy.core.sessions.session import split_name
-from llmproxy.core.store.queries import volatile_fields_of
+from llmproxy.core.store.queries import read_volatile_fields
 from llmproxy.core.store.store import Store
-from llmproxy.core.traffic.differences import Difference, build_difference, differences
 from llmproxy.core.traffic.interaction import Interaction
+from llmproxy.core.traffic.json_diff import Difference, build_difference, differences
 from llmproxy.errors import Exit, SettingsError
 from llmproxy.trace.comparing.diff import FailOn
 from llmproxy.trace.comparing.render import diff_to_json, render
@@ -120,8 +120,8 @@ class ComparedCassettes:
         if self.exchanged:
             lines.append(f"exchanged before comparing: {', '.join(self.exchanged)}")
         for fork in self.forks:
-            lines.append(f"{fork.cassette} is a {fork.describe()}")
-            lines += [f"  {each.name} returns {each.text[:_PLACES]}" for each in fork.overrides.tools]
+            lines.append(f"{fork.cassette} is a {fork.describe_origin()}")
+            lines += [f"  {each.typed_name} returns {each.text[:_PLACES]}" for each in fork.overrides.tools]
             lines += [
                 f"  LLM call {n} answers {said.text[:_PLACES]!r}" for n, said in sorted(fork.overrides.answers.items())
             ]
@@ -134,10 +134,10 @@ def compare_cassettes(database: Store | None, old: str, new: str) -> ComparedCas
     rules, upstreams = read_key_rules(loaded), loaded.settings.upstream
     sides = [load_cassette(name, database, rules, upstreams) for name in (old, new)]
     kept = {name: database for name in (old, new) if database is not None and not Path(name).is_file()}
-    fields = [volatile_fields_of(kept[name], split_name(name)[0]) if name in kept else () for name in (old, new)]
+    fields = [read_volatile_fields(kept[name], split_name(name)[0]) if name in kept else () for name in (old, new)]
     said = [list(dict.fromkeys(filter(None, (each.run_variables for each in side)))) for side in sides]
     sides[0], exchanged = align_runs(sides[0], sides[1], (*fields[0], *fields[1], *list_builtin()), rules, upstreams)
-    found = (fork_of(store, *split_name(name)) for name, store in kept.items())
+    found = (find_fork(store, *split_name(name)) for name, store in kept.items())
     return ComparedCassettes(
         (old, new),
         RecordingDiff.compare(*sides, names=(old, new)),
@@ -186,7 +186,7 @@ def _format_markdown(found: ComparedCassettes) -> Iterator[str]:
 
 def _check_replayable(database: Store, a: Interaction, b: Interaction) -> Fit | Mismatch | None:
     """Return whether the first would answer the second, in its run; None where nothing was declared or may vary."""
-    own = {field: None for one in (a, b) for field in volatile_fields_of(database, one.cassette)}
+    own = {field: None for one in (a, b) for field in read_volatile_fields(database, one.cassette)}
     if a.key == b.key or not (own or (a.run_variables and b.run_variables)):
         return None
     loaded = load_settings({})
@@ -234,7 +234,7 @@ def _compare_requests(a: Interaction, b: Interaction) -> list[Difference]:
     outside = [
         {"provider": each.provider, "method": each.request.method, "target": each.request.target} for each in (a, b)
     ]
-    places = compare(b.operation, _parse_body(a.request.body), _parse_body(b.request.body), _PLACES)
+    places = compare_segments(b.operation, _parse_body(a.request.body), _parse_body(b.request.body), _PLACES)
     found = [build_difference(f"$.body{path[1:]}", old, new, where) for where, path, old, new in places]
     return [*differences(outside[0], outside[1], _PLACES), *found]
 
@@ -243,7 +243,7 @@ def _parse_answer_pair(a: Interaction, b: Interaction) -> tuple[object, object]:
     """Return the answers as trees: JSON as it is; where one of them is a stream, what both say."""
     bodies = [_parse_body(one.response.body) for one in (a, b)]
     if any(isinstance(body, str) for body in bodies):
-        said = [answer_of(one) for one in (a, b)]
+        said = [read_interaction_answer(one) for one in (a, b)]
         if None not in said:
             bodies = [asdict(message) for message in said if message is not None]
     statuses = [{"status": one.response.status, "ending": one.response.ending.value} for one in (a, b)]

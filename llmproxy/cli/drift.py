@@ -31,11 +31,11 @@ from llmproxy.cli.parts.printing import print_json, print_line, to_line
 from llmproxy.cli.parts.store_arguments import STORE, open_given
 from llmproxy.cli.rerecord import build_live_headers, estimate_max_cost, find_live_upstream
 from llmproxy.client.process import attach
-from llmproxy.core.dialects.table import CHAT
-from llmproxy.core.dialects.usage import cost_of, usage_of
+from llmproxy.core.dialects.codecs import CHAT
+from llmproxy.core.dialects.usage import compute_cost, read_usage
 from llmproxy.core.providers.routing import family_of
-from llmproxy.core.secrets.redact import is_marked
-from llmproxy.core.store.rows import RowSummary, recorded_at
+from llmproxy.core.secrets.redact import has_redaction_mark
+from llmproxy.core.store.rows import RowSummary, read_answer_time
 from llmproxy.core.traffic.interaction import Ending, Headers, Interaction, Usage
 from llmproxy.core.traffic.json_bytes import parse_json
 from llmproxy.errors import Exit, SettingsError
@@ -139,7 +139,7 @@ def drift(
     code = _choose_exit_code(verdicts)
     if code is Exit.OK:
         with open_given(kept, writable=True) as database:
-            database.rename(night, night.replace(_ASKED, _BEFORE))
+            database.rename_cassette(night, night.replace(_ASKED, _BEFORE))
     if as_json:
         print_json(_to_json(verdicts, plan, spending, code))
     else:
@@ -157,9 +157,9 @@ def _accept_last_answers(kept: Path, first: str) -> None:
         if not nights:
             raise SettingsError(f"nothing was asked yet: {kept} is empty.", hint=f"First: {first}")
         for name in nights[:-1]:
-            database.delete([row.id for row in database.summaries(name)])
+            database.delete_interactions([row.id for row in database.list_summaries(name)])
         if nights[-1].startswith(_ASKED):
-            database.rename(nights[-1], nights[-1].replace(_ASKED, _BEFORE))
+            database.rename_cassette(nights[-1], nights[-1].replace(_ASKED, _BEFORE))
     print_line(f"What was answered on {nights[-1].partition(' ')[2]} counts as before from now on.")
 
 
@@ -221,7 +221,7 @@ def _sample_calls(
 ) -> _DriftPlan:
     """Draw calls over models, cassettes and kinds of calls; the same ones as long as the recordings are the same."""
     names: list[str | None] = [*dict.fromkeys(cassettes)] or [None]
-    rows = [row for name in names for row in database.summaries(name)]
+    rows = [row for name in names for row in database.list_summaries(name)]
     for name in cassettes:
         if not any(row.cassette == name for row in rows):
             raise SettingsError(
@@ -269,7 +269,7 @@ def _interleave_groups(groups: Mapping[tuple[Any, ...], list[RowSummary]]) -> It
 
 def _prepare_call(recorded: Interaction, loaded: Loaded, limit: Decimal | None) -> _SampledCall:
     """Return a call as it will be sent. Raises SettingsError, whose message is why it is not."""
-    if is_marked(recorded.request):
+    if has_redaction_mark(recorded.request):
         raise SettingsError("a secret was taken out of the request, and nobody knows it any more")
     body = parse_json(recorded.request.body)
     if not isinstance(body, dict):
@@ -295,7 +295,7 @@ def _is_provider_tool(tool: object) -> bool:
 
 
 def _cost_of_usage(recorded: Interaction, usage: Usage) -> Decimal | None:
-    return cost_of(recorded.provider, recorded.model, usage)
+    return compute_cost(recorded.provider, recorded.model, usage)
 
 
 # -- asking ------------------------------------------------------------------------------------------------------------
@@ -384,7 +384,7 @@ def _send_call(client: httpx.Client, sampled: _SampledCall, spending: _CostLimit
         refused = not answer.is_success
         if "x-llmproxy-error" in answer.headers:
             lost = _read_miss_reason(answer.content) or answer.reason_phrase
-        usage = usage_of(family, recorded.operation, kind, answer.content, tuple(answer.headers.items()))
+        usage = read_usage(family, recorded.operation, kind, answer.content, tuple(answer.headers.items()))
         cost = Decimal(0) if refused else _cost_of_usage(recorded, usage)
     except httpx.HTTPError as error:
         lost = f"{type(error).__name__}: {error}"  # what came of it is in the store, or nothing is
@@ -415,7 +415,7 @@ def _read_nightly_answers(
     if kept.exists():
         with open_given(kept) as database:
             for name in {each.name for each in database.cassettes() if each.name.startswith(begins)}:
-                for each in database.interactions(name):
+                for each in database.iter_interactions(name):
                     if since is None or each.started_at >= since.get(_request_key(each), 0):
                         found[_request_key(each)].append(read_contract(each))
     return found
@@ -424,7 +424,7 @@ def _read_nightly_answers(
 def _read_earlier_answers(kept: Path, plan: _DriftPlan) -> dict[tuple[str, str, bytes], list[Contract]]:
     """Return the earlier answers; what was recorded anew since then is what counts from then on."""
     asked = (each.recorded for each in plan.chosen)
-    since = {_request_key(each): recorded_at(each.started_at, each.response.headers) for each in asked}
+    since = {_request_key(each): read_answer_time(each.started_at, each.response.headers) for each in asked}
     every = _read_nightly_answers(kept, _BEFORE, since)
     return {name: [each for each in found if each.usable] for name, found in every.items()}
 

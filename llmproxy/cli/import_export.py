@@ -17,13 +17,13 @@ from llmproxy.cli.parts.options import load_settings
 from llmproxy.cli.parts.printing import ProgressLine, format_size
 from llmproxy.cli.parts.store_arguments import STORE, build_no_cassette_error, name_session, refuse_url
 from llmproxy.core.bindings import read_run_variables
-from llmproxy.core.cassettes.folder import CassetteDir, slug
+from llmproxy.core.cassettes.exporting import describe_names, export_all, find_names
+from llmproxy.core.cassettes.folder import CassetteDir, build_slug
 from llmproxy.core.cassettes.formats import FORMATS, Format, get_format, open_source, review, vcr, write_text
-from llmproxy.core.cassettes.stand_ins import describe_names, find_names, release_all
-from llmproxy.core.forks.table import Fork, fork_of
+from llmproxy.core.forks.fork_rows import Fork, find_fork
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.store.file.store import open_store
-from llmproxy.core.store.queries import Note, list_declared, notes_of, volatile_fields_of
+from llmproxy.core.store.queries import Note, list_run_variables, read_notes, read_volatile_fields
 from llmproxy.errors import CassetteCorrupt, Exit, SettingsError
 from llmproxy.settings import Loaded, shared_path
 from llmproxy.trace.export import write_otlp, write_trace
@@ -147,10 +147,10 @@ def export(
         typer.echo(f"Wrote {format_count(names, 'cassette')} to {file}.")
         return
     with open_store(settings.store, writable=False, now=time.time) as database, ProgressLine(f"exporting to {file}"):
-        found = list(database.interactions(settings.cassette, sample))
+        found = list(database.iter_interactions(settings.cassette, sample))
         if not found:
             raise build_no_cassette_error(database, name_session(settings.cassette, sample or 1))
-        fork, fields = _find_fork(database, settings.cassette, written), notes_of(database, settings.cassette)
+        fork, fields = _find_fork(database, settings.cassette, written), read_notes(database, settings.cassette)
     if file == "-":
         sys.stdout.write(_format_export((found, fields), settings.cassette, written, fork))
         return
@@ -179,8 +179,8 @@ def _export_trace(file: str, store: Path, cassette: str, sample: int, form: str)
 def _describe_lost_bindings(store: Path, cassette: str, sample: int) -> str:
     """Name what a cassette holds for bindings, and spans do not; empty for nothing."""
     with open_store(store, writable=False, now=time.time) as database:
-        runs = [read_run_variables(said) for said in list_declared(database, cassette, sample)]
-        fields = [field.name for field in volatile_fields_of(database, cassette)]
+        runs = [read_run_variables(said) for said in list_run_variables(database, cassette, sample)]
+        fields = [field.name for field in read_volatile_fields(database, cassette)]
     names = dict.fromkeys(each.name for run in runs for each in run)
     found = {"run variables": ", ".join(names), "volatile fields": ", ".join(fields)}
     return " and ".join(f"{what} ({each})" for what, each in found.items() if each)
@@ -218,8 +218,8 @@ def textconv(
     refuse_url(file)
     with open_store(file, writable=False, now=time.time) as database:
         for name in dict.fromkeys(info.name for info in database.cassettes() if info.live):
-            recorded = release_all(database.interactions(name), notes_of(database, name))
-            sys.stdout.write(review.dumps(recorded, name, fork_of(database, name, 1)) + "\n")
+            recorded = export_all(database.iter_interactions(name), read_notes(database, name))
+            sys.stdout.write(review.dumps(recorded, name, find_fork(database, name, 1)) + "\n")
 
 
 def _choose_format(file: str, form: str | None, *, everything: bool) -> Format:
@@ -243,29 +243,29 @@ def _export_all(database: Store, folder: Path, written: Format, *, force: bool) 
     if written.name == "review":
         kept = CassetteDir(folder, now=time.time)
         for name in names:
-            kept.save(database, name, force=force)
+            kept.save_cassette(database, name, force=force)
     else:
         for name in names:
-            path = folder / f"{slug(name)}{written.suffixes[0]}"
-            found = list(database.interactions(name)), notes_of(database, name)
+            path = folder / f"{build_slug(name)}{written.suffixes[0]}"
+            found = list(database.iter_interactions(name)), read_notes(database, name)
             _write_atomically(path, found, name, written, _find_fork(database, name, written), force=force)
     return len(names)
 
 
 def _find_fork(database: Store, cassette: str, written: Format) -> Fork | None:
     """Return whose child a cassette is; says so where the format has no place for it."""
-    fork = fork_of(database, cassette, 1)
+    fork = find_fork(database, cassette, 1)
     if fork is None or written.name == "review":
         return fork
-    swapped = ", ".join(each.name for each in fork.overrides.tools)
+    swapped = ", ".join(each.typed_name for each in fork.overrides.tools)
     lost = f"; without it the result of {swapped} is not swapped in a replay" if swapped else ""
-    typer.echo(f"llmproxy: {cassette} is a {fork.describe()}. {written.name} cannot say so{lost}.", err=True)
+    typer.echo(f"llmproxy: {cassette} is a {fork.describe_origin()}. {written.name} cannot say so{lost}.", err=True)
     typer.echo("  --format review (or --all, --cassette-dir) keeps it.", err=True)
     return None
 
 
 def _format_export(found: Found, cassette: str, written: Format, fork: Fork | None) -> str:
-    recorded = release_all(*found, whole=written.name != "review")
+    recorded = export_all(*found, whole=written.name != "review")
     return review.dumps(recorded, cassette, fork) if fork else written.dumps(recorded, cassette)
 
 
@@ -274,7 +274,7 @@ def _write_atomically(
 ) -> None:
     """Write a file atomically. Raises CassetteCorrupt if it would overwrite what is not ours."""
     if written.name == "vcr":
-        vcr.write(path, release_all(*found, whole=True), cassette, force=force)
+        vcr.write_file(path, export_all(*found, whole=True), cassette, force=force)
         return
     if path.exists() and not force:
         source = open_source(path)

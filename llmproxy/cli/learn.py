@@ -32,7 +32,7 @@ from llmproxy.core.cassettes.folder import CassetteDir
 from llmproxy.core.engine.volatile_field_learning import Merge, find_field_merges
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.store.file.store import open_store
-from llmproxy.core.store.queries import newest_declared, put_volatile_fields, volatile_fields_of
+from llmproxy.core.store.queries import read_newest_variables, read_volatile_fields, write_volatile_fields
 from llmproxy.errors import Exit, MachineError, SettingsError
 from llmproxy.settings import Loaded
 from llmproxy.store_server import is_there
@@ -130,7 +130,7 @@ def _choose_time_zone(loaded: Loaded) -> str:
     if not is_there(loaded.settings.store):  # the folder of cassettes has not been read yet
         return ""
     with open_given(loaded.settings.store) as store:
-        said = newest_declared(store, loaded.settings.cassette)
+        said = read_newest_variables(store, loaded.settings.cassette)
     recorded = next((each.value for each in read_run_variables(said) if each.name == "date"), "")
     here = next(each["value"] for each in gather_run_variables(os.environ, Path.cwd()) if each["name"] == "date")
     zone = find_other_day_zone(recorded) if recorded == here else ""
@@ -176,7 +176,7 @@ def _accept_fields(loaded: Loaded, tried: TrialResult, *, accept: bool, take: Se
     left = [lesson.slot.name for lesson in free if lesson not in taken]
     if left:
         words = " ".join(f"--take {each}" for each in left)
-        plain = "" if accept or not any(each.accepted for each in free) else "--accept "
+        plain = "" if accept or not any(each.is_accepted for each in free) else "--accept "
         kinds = ", ".join(name for name, kind in KINDS.items() if kind.accepted)
         write_stderr_lines(
             f"llmproxy: not taken: {', '.join(left)}. If they may be anything of their kind: {plain}{words}",
@@ -204,21 +204,21 @@ def _choose_fields(lessons: Sequence[LearnedField], *, accept: bool, take: Seque
         return [
             lesson
             for lesson in lessons
-            if typer.confirm(f"May {lesson.slot.name} ({lesson.slot.kind}) vary?", default=lesson.accepted, err=True)
+            if typer.confirm(f"May {lesson.slot.name} ({lesson.slot.kind}) vary?", default=lesson.is_accepted, err=True)
         ]
-    return [lesson for lesson in lessons if (accept and lesson.accepted) or lesson.slot.name in take]
+    return [lesson for lesson in lessons if (accept and lesson.is_accepted) or lesson.slot.name in take]
 
 
 def _format_field_rows(lessons: Sequence[LearnedField]) -> list[str]:
     rows: list[tuple[str, ...]] = [("name", "kind", "where", "recorded", "now")]
-    for lesson in sorted(lessons, key=lambda each: (each.foreign, not each.accepted)):
+    for lesson in sorted(lessons, key=lambda each: (each.is_foreign, not each.is_accepted)):
         field = lesson.slot
         where = f"{field.tool}: {field.before}..." if field.before else f"{field.tool} {field.at}"
-        mark = "" if lesson.accepted else " (by name)"
+        mark = "" if lesson.is_accepted else " (by name)"
         texts = map(_shorten_text, (where, lesson.recorded, lesson.present))
         rows.append((f"{field.name}{mark}", field.kind, *texts))
     lines = [f"  {text}" for text in align_rows(rows)]
-    if foreign := sum(lesson.foreign for lesson in lessons):
+    if foreign := sum(lesson.is_foreign for lesson in lessons):
         lines.insert(len(lines) - foreign, _FOREIGN)
     return lines
 
@@ -255,12 +255,12 @@ def _add_volatile_fields(loaded: Loaded, fields: Sequence[VolatileField]) -> Non
 
 def _read_volatile_fields(loaded: Loaded) -> tuple[VolatileField, ...]:
     with open_given(loaded.settings.store) as store:
-        return volatile_fields_of(store, loaded.settings.cassette)
+        return read_volatile_fields(store, loaded.settings.cassette)
 
 
 def _write_volatile_fields(loaded: Loaded, fields: Sequence[VolatileField]) -> None:
     settings = loaded.settings
     with open_store(settings.store, writable=True, now=time.time) as store:
-        put_volatile_fields(store, settings.cassette, fields)
+        write_volatile_fields(store, settings.cassette, fields)
         if settings.cassette_dir is not None:
-            CassetteDir(settings.cassette_dir, now=time.time).save(store, settings.cassette)
+            CassetteDir(settings.cassette_dir, now=time.time).save_cassette(store, settings.cassette)

@@ -14,10 +14,10 @@ from llmproxy.cli.parts.bindings import bindings_to_json, format_volatile_fields
 from llmproxy.cli.parts.completion import complete_cassettes
 from llmproxy.cli.parts.printing import print_json, print_line, print_table, to_line, to_paragraphs
 from llmproxy.cli.parts.store_arguments import STORE, describe_cassettes, name_session, open_given, resolve_store_path
-from llmproxy.core.forks.table import Fork, forks
+from llmproxy.core.forks.fork_rows import Fork, list_forks
 from llmproxy.core.sessions.journal import read_faulted_calls, read_misses
-from llmproxy.core.store.file.connect import advise_missing
-from llmproxy.core.store.queries import list_declared, volatile_fields_of
+from llmproxy.core.store.file.connect import advise_missing_store
+from llmproxy.core.store.queries import list_run_variables, read_volatile_fields
 from llmproxy.core.store.reading import CassetteInfo
 from llmproxy.core.store.rows import RowSummary
 from llmproxy.core.traffic.interaction import Ending
@@ -59,12 +59,12 @@ def ls(
     with open_given(store) as database:
         few = limit if limit and cassette is None and not as_json else None
         infos = database.cassettes(cassette, latest=few)
-        total = database.count(cassette, superseded=superseded)
-        rows = database.summaries(cassette, superseded=superseded, limit=limit or None, channel=channel)
+        total = database.count_interactions(cassette, superseded=superseded)
+        rows = database.list_summaries(cassette, superseded=superseded, limit=limit or None, channel=channel)
         bound = {
             (info.name, info.sample): (
-                list_declared(database, info.name, info.sample),
-                volatile_fields_of(database, info.name),
+                list_run_variables(database, info.name, info.sample),
+                read_volatile_fields(database, info.name),
             )
             for info in infos
         }
@@ -73,10 +73,10 @@ def ls(
             (each.cassette, each.sample)
             for info in infos
             if not (info.closed_cleanly or info.holder)
-            for each in database.summaries(info.name, superseded=False, limit=None)
+            for each in database.list_summaries(info.name, superseded=False, limit=None)
             if (each.status or 0) >= _FAILED or each.ending in (Ending.CUT, Ending.UNTERMINATED, Ending.FAILED)
         )
-        children = {(each.cassette, each.sample): each for each in forks(database)}
+        children = {(each.cassette, each.sample): each for each in list_forks(database)}
     if as_json:
         plain = {
             "cassettes": [asdict(info) | bindings_to_json(*bound[info.name, info.sample]) for info in infos],
@@ -158,7 +158,7 @@ CASSETTE_COLUMNS: Sequence[Column[CassetteInfo]] = (
 def _describe_state(info: CassetteInfo, fork: Fork | None, failed: int) -> str:
     left = f"incomplete, {failed} failed" if failed else "incomplete: interrupted, or its test failed"
     state = "complete" if info.closed_cleanly else f"recorded by {info.holder}" if info.holder else left
-    return state if fork is None else f"{state}, {fork.describe()}"
+    return state if fork is None else f"{state}, {fork.describe_origin()}"
 
 
 def _format_operation(row: RowSummary) -> str:
@@ -223,7 +223,7 @@ def why(
             print_line(f"No request was refused, as far as {path} knows.")
         else:
             print_line(f"Nothing is known: there is no {path}, so nothing has run with this store.")
-            print_line(advise_missing(resolve_store_path(store)))
+            print_line(advise_missing_store(resolve_store_path(store)))
     for n, missed in enumerate(found):
         print_line(("\n" if n else "") + f"--- {when(missed.at)}")
         print_line(to_paragraphs(missed.text))

@@ -30,7 +30,7 @@ from llmproxy.cli.parts.verifying import Verifier
 from llmproxy.core.cassettes.folder import CassetteDir
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.sessions.journal import read_served_ids
-from llmproxy.core.store.checks import stored_bytes
+from llmproxy.core.store.integrity_checks import count_stored_bytes
 from llmproxy.core.store.rows import RowSummary
 from llmproxy.core.store.store import Store
 from llmproxy.errors import CassetteError, CassetteNotFound, Exit, MachineError, SettingsError
@@ -139,7 +139,7 @@ def _require_cassette(places: Collection[Path], cassette: str) -> None:
 def _prune_store(path: Path, asked: PruneOptions) -> bool:
     """Delete of one store what was asked for; returns False if somebody said no."""
     with open_given(path, writable=True) as database:
-        rows = database.summaries(asked.cassette, superseded=True)
+        rows = database.list_summaries(asked.cassette, superseded=True)
         if asked.older_than is not None:
             until = time.time() - asked.older_than * _DAY
             rows = [row for row in rows if row.started_at < until]
@@ -156,11 +156,11 @@ def _confirm_and_delete(database: Store, chosen: Collection[RowSummary], *, yes:
     live = sum(not row.superseded for row in chosen)
     what = f"{format_count(len(ids), 'interaction')} of {_format_cassette_names(chosen)}"
     print_line(f"{what}: {live:,} live, {len(ids) - live:,} replaced by newer ones;")
-    print_line(f"about {format_size(stored_bytes(database, ids))} of {show_store(database.path)}.")
+    print_line(f"about {format_size(count_stored_bytes(database, ids))} of {show_store(database.path)}.")
     if not yes and not _ask_confirmation():
         print_line("Nothing was deleted.")
         return False
-    done = database.delete(ids)
+    done = database.delete_interactions(ids)
     freed = "" if not done.freed else f"; the file is {format_size(done.freed)} smaller"
     print_line(f"Deleted {format_count(done.interactions, 'interaction')}{freed}.")
     return True
@@ -180,7 +180,7 @@ def rm(
     """Delete cassettes or single interactions, after showing them and asking."""
     with open_given(store, writable=True) as database:
         numbers = [] if cassette else [typed for typed in what if is_id(typed)]
-        rows = database.summaries(None, superseded=True) if numbers else []
+        rows = database.list_summaries(None, superseded=True) if numbers else []
         wanted = {row.id: row for row in (_find_row(rows, typed, database) for typed in numbers)}
         whole = []
         for typed in what:
@@ -188,7 +188,7 @@ def rm(
                 continue
             named = find_cassette(database, typed)
             whole += [named.cassette] if named.sample is None else []
-            wanted |= {row.id: row for row in database.summaries(named.cassette, named.sample, superseded=True)}
+            wanted |= {row.id: row for row in database.list_summaries(named.cassette, named.sample, superseded=True)}
         done = _confirm_and_delete(database, list(wanted.values()), yes=yes)
         if done:
             _print_remaining_files(store, whole)
@@ -215,10 +215,9 @@ def rename(
 ) -> None:
     """Give a cassette another name."""
     with open_given(store, writable=True) as database:
-        named = find_cassette(database, old)
-        if named.sample is not None:
+        if find_cassette(database, old).sample is not None:
             raise SettingsError(f"{to_line(old)} is a sample; a cassette is renamed with all of them.")
-        database.rename(old, check_new_name(new))
+        database.rename_cassette(old, check_new_name(new))
         print_line(f"{to_line(old)} is now {to_line(new)}.")
         _print_remaining_files(store, [old])
 
@@ -228,7 +227,7 @@ def _print_remaining_files(store: Path | None, cassettes: Collection[str]) -> No
     folder = load_settings({"store": store}).settings.cassette_dir
     if folder is None or not folder.is_dir():
         return
-    files = CassetteDir(folder, now=time.time).files()
+    files = CassetteDir(folder, now=time.time).list_cassette_files()
     for name in cassettes:
         if name in files:
             print_line(f"{files[name]} still holds it, and is read again where it changes: remove it, too.")

@@ -17,7 +17,7 @@ from llmproxy.amounts import format_count
 from llmproxy.cli.parts.store_arguments import is_database, refuse_url
 from llmproxy.cli.parts.suite_runs import advise_recording
 from llmproxy.core.cassettes.formats import open_source, review
-from llmproxy.core.cassettes.uniting import unite_folders, unite_stores
+from llmproxy.core.cassettes.merging import merge_folders, merge_stores
 from llmproxy.errors import Exit, MachineError, SettingsError
 from llmproxy.report.events import Event
 from llmproxy.report.merging import detect_report_kind, merge_parts, read_part
@@ -128,7 +128,7 @@ def _merge_folders(folders: Sequence[Path], target: Path) -> None:
     if target.exists() and not target.is_dir():
         raise SettingsError(f"--cassette-dir {target} is a file, not a folder.")
     target.mkdir(parents=True, exist_ok=True)
-    done = unite_folders([each for each in folders if each.resolve() != target.resolve()], target, time.time)
+    done = merge_folders([each for each in folders if each.resolve() != target.resolve()], target, time.time)
     typer.echo(f"{format_count(len(done.written), 'cassette file')} written to {target}, {done.unchanged} as before.")
 
 
@@ -141,7 +141,7 @@ def _merge_stores(stores: Sequence[Path], target: Path) -> None:
     if not stores:
         raise SettingsError(f"--store {target}: no store was given.")
     target.parent.mkdir(parents=True, exist_ok=True)
-    done = unite_stores(stores, target, time.time)
+    done = merge_stores(stores, target, time.time)
     aside = f", {done.stale} left out that another store had replaced" if done.stale else ""
     held = f"{format_count(done.cassettes, 'cassette')} with {format_count(done.interactions, 'interaction')}"
     typer.echo(f"{held} of {format_count(len(set(stores)), 'store')} in {target}{aside}.")

@@ -11,7 +11,7 @@ import typer
 
 from llmproxy.cli.parts.printing import ProgressLine, to_line
 from llmproxy.cli.parts.store_arguments import STORE, refuse_url, resolve_store_path
-from llmproxy.core.cassettes.uniting import copy_cassette
+from llmproxy.core.cassettes.merging import copy_cassette
 from llmproxy.core.store.file.store import open_store
 from llmproxy.errors import SettingsError
 from llmproxy.protocol import DEFAULT_STORE
@@ -60,8 +60,8 @@ def _copy_cassettes(
         open_store(target, writable=True, now=time.time, whole=False) as other,
     ):
         for name in names:
-            one.refresh(name)
-            other.refresh(new or name)
+            one.refresh_cassette(name)
+            other.refresh_cassette(new or name)
             with ProgressLine(f"bringing {to_line(name)} to {show_store(target)}"):
                 done = copy_cassette(one, other, name, new or name, instead=instead, holder=holder)
             many = f"{done.interactions} interaction{'s' * (done.interactions != 1)}"

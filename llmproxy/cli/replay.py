@@ -35,8 +35,8 @@ from llmproxy.client.control import CONFLICT, ControlError
 from llmproxy.client.process import AttachedProxy, attach, find_program, find_running_url, run_child
 from llmproxy.client.reports import Report, format_counts
 from llmproxy.client.run_variables import gather_run_variables
+from llmproxy.core.forks.fork_rows import fork_cassette
 from llmproxy.core.forks.overrides import Overrides, parse_overrides
-from llmproxy.core.forks.table import fork_by_hand
 from llmproxy.core.sessions.session import split_name
 from llmproxy.errors import ENDED_BY_USER, Exit, LLMProxyError, SettingsError
 from llmproxy.protocol import VCR_MODES, Mode
@@ -47,8 +47,7 @@ from llmproxy.trace.export import cassette
 
 
 def register(app: typer.Typer) -> None:
-    settings = {"allow_interspersed_args": False}
-    app.command("replay", cls=StoreCommand, context_settings=settings)(replay)
+    app.command("replay", cls=StoreCommand, context_settings={"allow_interspersed_args": False})(replay)
     app.command("fork")(fork)
 
 
@@ -197,7 +196,7 @@ def fork(
         check_new_name(as_)
     with open_given(store, writable=True) as database:
         holder = f"llmproxy fork {os.getpid()} on {platform.node()}"
-        made = fork_by_hand(database, split_name(parent), at, as_, holder, time.time())
+        made = fork_cassette(database, split_name(parent), at, as_, holder, time.time())
     print_line(f"{to_line(made.cassette)}: {format_count(made.shared, 'interaction')} of {to_line(parent)}")
     again = StartCommand("llmproxy run", " -- COMMAND")
     print_line(f"Go on with it: {again.command('auto', made.cassette, store=shown_path(database.path))}")

@@ -33,12 +33,12 @@ from llmproxy.cli.parts.printing import print_line, to_line
 from llmproxy.cli.parts.run_options import RunArguments, RunOptions
 from llmproxy.cli.parts.store_arguments import is_id, open_given, require_id
 from llmproxy.client.process import attach
-from llmproxy.core.dialects.usage import MARGIN, cost_at_most, cost_of
-from llmproxy.core.providers.table import PROVIDERS, KeyVariable
-from llmproxy.core.secrets.redact import is_marked
-from llmproxy.core.store.rows import describe
+from llmproxy.core.dialects.usage import MARGIN, compute_cost, compute_maximum_cost
+from llmproxy.core.providers.specs import PROVIDERS, KeyVariable
+from llmproxy.core.secrets.redact import has_redaction_mark
+from llmproxy.core.store.rows import describe_interaction
 from llmproxy.core.store.store import Addition, Store
-from llmproxy.core.traffic.frames import is_frames
+from llmproxy.core.traffic.frames import is_websocket_body
 from llmproxy.core.traffic.interaction import Headers, Interaction, header
 from llmproxy.core.traffic.json_bytes import parse_json
 from llmproxy.errors import CassetteBusy, Exit, MachineError, SettingsError
@@ -83,8 +83,7 @@ def rerecord(
     if command:
         names = [f"{CHOSEN_RECORDING}{each.id}" for each in found]
         raise typer.Exit(_rerecord_changed(flags, get_options(ctx), command, names))
-    questions = [_prepare_request(each, loaded) for each in found]
-    if not _rerecord_all(questions, store, loaded.settings.max_cost):
+    if not _rerecord_all([_prepare_request(each, loaded) for each in found], store, loaded.settings.max_cost):
         raise typer.Exit(int(Exit.FAILED))
 
 
@@ -109,7 +108,7 @@ def _load_live_recording(id_: int, store: Path | None) -> Interaction:
     """Return a live recording. Raises CassetteBusy, CassetteNotFound, SettingsError."""
     with open_given(store) as database:
         found = database.load(id_)
-        live = {row.id for row in database.summaries(found.cassette)}
+        live = {row.id for row in database.list_summaries(found.cassette)}
         place, listed = (found.cassette, found.sample), database.cassettes()
         holder = next((each.holder for each in listed if (each.name, each.sample) == place), "")
     if holder:
@@ -132,7 +131,7 @@ def estimate_max_cost(recorded: Interaction) -> Decimal | None:
     tokens, body = recorded.usage.input, parse_json(recorded.request.body)
     if tokens is None or not isinstance(body, dict):
         return None
-    return cost_at_most(recorded.provider, recorded.model, int(tokens * MARGIN) + 1, body)
+    return compute_maximum_cost(recorded.provider, recorded.model, int(tokens * MARGIN) + 1, body)
 
 
 def _rerecord_all(questions: Sequence[_RerecordRequest], store: Path | None, limit: Decimal | None) -> bool:
@@ -167,22 +166,22 @@ def _store_good_answer(question: _RerecordRequest, made: Interaction, store: Pat
         return None
     with open_given(store, writable=True) as database:
         new = _replace_recording(database, found, made)
-    same = describe(made)[:2] == describe(found)[:2]
+    same = describe_interaction(made)[:2] == describe_interaction(found)[:2]
     print_line(f"#{found.id} is replaced by #{new}, whose answer is {'the same' if same else 'another one'}.")
     if not same:
         follows = suggest_command(f"rerecord {new} -- COMMAND", database.path)
         print_line(f"What is different: {suggest_command(f'diff {found.id} {new}', database.path)}")
         print_line(f"Turns after it hold the old answer, and miss if your agent says the new one. With them: {follows}")
-    cost = cost_of(made.provider, made.model, made.usage)
+    cost = compute_cost(made.provider, made.model, made.usage)
     return (question.most or Decimal(0)) if cost is None else cost
 
 
 def build_live_headers(found: Interaction, env: Mapping[str, str], record: str) -> Headers:
     """Return headers with a key of the environment where one was recorded; `record` is advice. Raises SettingsError."""
     request = found.request
-    if is_frames(found.response.headers):
+    if is_websocket_body(found.response.headers):
         raise SettingsError("a WebSocket cannot be asked again by one request: record it with your agent.")
-    if is_marked(request):
+    if has_redaction_mark(request):
         raise SettingsError(
             f"a secret was taken out of the request of {found.id}, and nobody knows it any more: it cannot be asked "
             f"again.",
@@ -196,7 +195,7 @@ def build_live_headers(found: Interaction, env: Mapping[str, str], record: str) 
     if row is not None and row.signed:
         raise SettingsError(f"requests to {found.provider} are signed anew for each call: record it with your agent.")
     keys = (row and row.keys) or (KeyVariable(f"{re.sub('[^A-Z0-9]', '_', found.provider.upper())}_API_KEY"),)
-    fields = {name: held for key in keys for name, held in key.fields().items()}
+    fields = {name: held for key in keys for name, held in key.list_header_fields().items()}
     name = next((name for name in fields if env.get(name)), None)
     if name is None:
         if asked:
@@ -248,7 +247,7 @@ def _find_newest_id(path: Path) -> int:
     if not path.exists():
         return 0
     with open_given(path) as database:
-        return database.last_id("new") or 0
+        return database.find_last_id("new") or 0
 
 
 def _replace_recording(database: Store, old: Interaction, new: Interaction) -> int:
@@ -257,5 +256,4 @@ def _replace_recording(database: Store, old: Interaction, new: Interaction) -> i
     response = new.response
     if header(response.headers, "date") is None:  # who keeps a response without a date appends one (RFC 9110, 6.6.1)
         response = replace(response, headers=(*response.headers, ("date", formatdate(new.started_at, usegmt=True))))
-    made = replace(old, id=None, response=response, **kept)
-    return database.add_all([Addition(made, instead=old.id)])[0]
+    return database.add_interactions([Addition(replace(old, id=None, response=response, **kept), instead=old.id)])[0]

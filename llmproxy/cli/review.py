@@ -20,8 +20,8 @@ from llmproxy.cli.changes import check_cassette_dir, list_accepted_changes, writ
 from llmproxy.cli.parts.options import load_settings
 from llmproxy.cli.parts.printing import print_line, to_line
 from llmproxy.cli.parts.store_arguments import STORE
-from llmproxy.core.changes.accepted import AcceptedChange, Condition, accept_changes, client_slug, unite_accepted
-from llmproxy.core.changes.values import Author
+from llmproxy.core.changes.acceptance import AcceptedChange, Condition, accept_changes, client_slug, merge_accepted
+from llmproxy.core.changes.change import Author
 from llmproxy.errors import SettingsError, printable
 from llmproxy.report.changes import ChangeGroup, read_changes
 from llmproxy.settings import Loaded
@@ -115,7 +115,7 @@ def _ask_decision(group: ChangeGroup) -> str:
         print_line(f"    {_KEYS}")
         typed = (sys.stdin.readline() or "q").strip().lower()[:1]
         if typed == "d":
-            for text in group.change.difference.splitlines():
+            for text in group.change.difference_text.splitlines():
                 print_line(f"    {printable(text)}")
         elif typed in ("k", "r", "s", "q"):
             return typed
@@ -151,7 +151,7 @@ def _write_accepted_changes(
         for cassette, seen in group.cassettes.items():
             (taken,) = accept_changes([group.change], today, until=until, when=when)
             known = made.get(cassette, before.get(cassette, ()))
-            made[cassette] = unite_accepted(known, [taken._replace(exactly=frozenset(seen))])
+            made[cassette] = merge_accepted(known, [taken._replace(exactly=frozenset(seen))])
     write_accepted_changes(loaded, made)
     print_line(f"accepted: {name_some(group.name for group in chosen)}, in {to_line(name_some(made, ' '))}")
     print_line("Answers are carried from now on, and every run says so; under --strict it ends with 4.")

@@ -37,8 +37,7 @@ from llmproxy.errors import ENDED_BY_USER, Exit, SettingsError
 
 
 def register(app: typer.Typer) -> None:
-    settings = {"allow_interspersed_args": False}
-    app.command("run", cls=FreePortCommand, context_settings=settings)(run)
+    app.command("run", cls=FreePortCommand, context_settings={"allow_interspersed_args": False})(run)
 
 
 def run(
@@ -120,8 +119,7 @@ def _run_repeats(
     for left in range(asked.options.runs or 1, 0, -1):
         ended = run_once(heard.append)
         code, last = ended or code, left == 1 or bool(heard)
-        interrupted = bool(heard) or ended in ENDED_BY_USER
-        end.close_session(failed=ended != Exit.OK, interrupted=interrupted, last=last)
+        end.close_session(failed=ended != Exit.OK, interrupted=bool(heard) or ended in ENDED_BY_USER, last=last)
         runs.add(end.report, ended)
         if last or end.trouble:
             break

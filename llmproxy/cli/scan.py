@@ -16,7 +16,7 @@ from llmproxy.amounts import format_count
 from llmproxy.cli.parts.printing import ProgressLine, print_line, to_line
 from llmproxy.cli.parts.store_arguments import STORE, is_database, is_store, refuse_url, resolve_store_path
 from llmproxy.core.bindings.shell_listings import list_git_users
-from llmproxy.core.secrets.redact import SHAPED, Redactor, names_in, names_of
+from llmproxy.core.secrets.redact import SHAPED, Redactor, count_recording_secrets, list_secret_lines
 from llmproxy.core.store.file.store import open_store
 from llmproxy.errors import Exit, LLMProxyError, MachineError
 from llmproxy.files import read_bytes
@@ -129,7 +129,7 @@ def _find_secrets(path: Path, redactor: Redactor) -> Iterator[tuple[str, str]]:
         if recorded:
             return
     text = _read_file(path).decode("utf-8", "surrogateescape")
-    found = names_in(text, redactor)
+    found = list_secret_lines(text, redactor)
     if "\0" in text:  # in bytes of no text all but a key's own shape is chance
         yield from (("in the file's bytes", name) for name in found if name in SHAPED)
         return
@@ -142,7 +142,7 @@ def _find_git_names(path: Path) -> Iterator[tuple[str, str]]:
     """Yield whom git names in what agents and their tools said: no secret, but names that a shared file may hold."""
     if path.is_file() and is_store(path):
         with open_store(path, writable=False, now=time.time) as database:
-            for row in database.summaries(superseded=True):
+            for row in database.list_summaries(superseded=True):
                 one = database.load(row.id)
                 text = b"\n".join((one.request.body, one.response.body)).decode("utf-8", "replace")
                 yield from ((f"interaction {row.id} of cassette {row.cassette}", who) for who in list_git_users(text))
@@ -156,9 +156,8 @@ def _find_git_names(path: Path) -> Iterator[tuple[str, str]]:
 def _scan_store(path: Path, redactor: Redactor) -> Iterator[tuple[str, str]]:
     """Yield what stands in recordings, replaced ones too. Raises CassetteError, also for a database not ours."""
     with open_store(path, writable=False, now=time.time) as database:
-        for row in database.summaries(superseded=True):
-            found = names_of(database.load(row.id), redactor)
-            for part, names in found.items():
+        for row in database.list_summaries(superseded=True):
+            for part, names in count_recording_secrets(database.load(row.id), redactor).items():
                 found_here = Counter(names)
                 yield (
                     f"interaction {row.id} of cassette {row.cassette}, {part}",

@@ -21,16 +21,16 @@ from llmproxy.cli.parts.printing import body_text, get_width, print_json, print_
 from llmproxy.cli.parts.store_arguments import STORE, find_cassette, is_id, name_session, open_given, suggest_cassette
 from llmproxy.core.dialects.conversation import read_answer, read_conversation
 from llmproxy.core.dialects.messages import Message
-from llmproxy.core.dialects.usage import answered_by, cost_of
-from llmproxy.core.forks.table import fork_of
+from llmproxy.core.dialects.usage import answered_by, compute_cost
+from llmproxy.core.forks.fork_rows import find_fork
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.mcp import read_call
 from llmproxy.core.providers.routing import family_of
-from llmproxy.core.providers.table import MCP_PREFIX, channel_of, client_of
-from llmproxy.core.store.queries import list_declared
-from llmproxy.core.store.reading import Reading
-from llmproxy.core.store.rows import content_type, recorded_at
-from llmproxy.core.traffic.frames import is_frames, transcript
+from llmproxy.core.providers.specs import MCP_PREFIX, channel_of, client_of
+from llmproxy.core.store.queries import list_run_variables
+from llmproxy.core.store.reading import Readable
+from llmproxy.core.store.rows import content_type, read_answer_time
+from llmproxy.core.traffic.frames import format_transcript, is_websocket_body
 from llmproxy.core.traffic.grpc import Descriptors, format_messages
 from llmproxy.core.traffic.interaction import TRAILER, Interaction, is_grpc
 from llmproxy.errors import CassetteNotFound, SettingsError, printable
@@ -80,7 +80,7 @@ def _show_interaction(
             found = database.load(int(typed))
         except CassetteNotFound as error:
             raise CassetteNotFound(error.message, hint=other or error.hint) from None
-        fork = fork_of(database, found.cassette, found.sample)
+        fork = find_fork(database, found.cassette, found.sample)
         settings = load_settings({"store": store}).settings
         rules = Rules.from_config(settings.normalize.as_config())
         values = [] if raw else read_volatile(database, found, rules, settings.upstream)
@@ -104,7 +104,7 @@ def _show_interaction(
     for text in [
         *_format_head(found),
         *_describe_bindings(found, values),
-        *([f"cassette    {fork.describe()}"] if fork else []),
+        *([f"cassette    {fork.describe_origin()}"] if fork else []),
     ]:
         head, value = text[:_HEAD], printable(text[_HEAD:])
         print_line(head + f"\n{' ' * _HEAD}".join(wrap_text(value, get_width(), _HEAD)))
@@ -134,9 +134,9 @@ def _print_grpc(found: Interaction, descriptor: Path | None) -> None:
 def _print_conversation(found: Interaction, asked: Sequence[Message], answer: Message | None) -> None:
     """Print messages of a WebSocket, a tool's call and its result, or the conversation and the answer."""
     ending = "" if found.response.ending.value == "complete" else f" ({found.response.ending.value})"
-    if is_frames(found.response.headers):
+    if is_websocket_body(found.response.headers):
         print_line(f"\n=== messages{ending}")
-        for text in transcript(found.response.body):
+        for text in format_transcript(found.response.body):
             print_line(to_line(text))
         return
     if (call := read_call(found.request.body, content_type(found.response.headers), found.response.body)) is not None:
@@ -156,14 +156,14 @@ def _print_conversation(found: Interaction, asked: Sequence[Message], answer: Me
 
 def _format_head(found: Interaction) -> list[str]:
     answer, usage = found.response, found.usage
-    cost = cost_of(found.provider, found.model, usage)
+    cost = compute_cost(found.provider, found.model, usage)
     spent = [f"{value:,} {what}" for value, what in (
         (usage.input, "tokens in"), (usage.cached, "of them cached"), (usage.cache_written, "written to the cache"),
         (usage.output, "out"), (usage.reasoning, "of them reasoning")) if value is not None]  # fmt: skip
     last = answer.chunks[-1].offset if answer.chunks else answer.head_offset
     first = answer.chunks[0].offset if answer.chunks else answer.head_offset
     client, model = client_of(found.request.headers), answered_by(answer)
-    again = recorded_at(found.started_at, answer.headers)
+    again = read_answer_time(found.started_at, answer.headers)
     size = sum(len(chunk.data) for chunk in answer.chunks)
     return [
         (
@@ -232,7 +232,7 @@ def _to_json(found: Interaction, asked: list[Message], answer: Message | None) -
     plain["conversation"] = [asdict(message) for message in asked]
     plain["answer"] = None if answer is None else asdict(answer)
     plain |= {"client": str(client_of(found.request.headers) or ""), "answered_by": answered_by(found.response)}
-    plain["recorded_at"] = recorded_at(found.started_at, found.response.headers)
+    plain["recorded_at"] = read_answer_time(found.started_at, found.response.headers)
     return plain
 
 
@@ -262,10 +262,10 @@ def show_cassette(typed: str, store: Path | None, *, single: str, as_json: bool)
         for n, sample in enumerate(samples):
             told = _cassette_to_json(database, named.cassette, sample)
             print_line(("\n" if n else "") + "\n".join(wrap_text(_format_totals(told), cells)))
-            if (fork := fork_of(database, named.cassette, sample)) is not None:
-                print_line(to_line(fork.describe()))
+            if (fork := find_fork(database, named.cassette, sample)) is not None:
+                print_line(to_line(fork.describe_origin()))
             for text in format_runs(
-                name_session(to_line(named.cassette), sample), list_declared(database, named.cassette, sample)
+                name_session(to_line(named.cassette), sample), list_run_variables(database, named.cassette, sample)
             ):
                 print_line("\n".join(wrap_text(text, cells)))
             for text in format_conversation(told["steps"], cells):
@@ -277,12 +277,12 @@ def show_cassette(typed: str, store: Path | None, *, single: str, as_json: bool)
                 print_line("\n".join(["", *wrap_text(to_paragraphs(f"differs: {each}"), cells)]))
 
 
-def _cassette_to_json(store: Reading, cassette: str, sample: int) -> dict[str, Any]:
+def _cassette_to_json(store: Readable, cassette: str, sample: int) -> dict[str, Any]:
     of_tools = False
 
     def read_interactions() -> Iterator[Interaction]:
         nonlocal of_tools
-        for each in store.interactions(cassette, sample):
+        for each in store.iter_interactions(cassette, sample):
             of_tools = of_tools or each.operation.startswith(MCP_PREFIX)
             yield each
 

@@ -1,6 +1,4 @@
-"""``llmproxy status`` and ``llmproxy stop``: a proxy that runs already, in whatever terminal or container it was
-started.
-"""
+"""``llmproxy status`` and ``llmproxy stop``: a proxy that runs already, in whatever terminal or container."""
 
 from __future__ import annotations
 

@@ -14,12 +14,12 @@ import typer
 
 from llmproxy.amounts import align_rows, format_count
 from llmproxy.cli.parts.options import CASSETTES, STORE, OwnOptions, get_flags, load_settings
-from llmproxy.core.cassettes.folder import slug
+from llmproxy.core.cassettes.exporting import export_all
+from llmproxy.core.cassettes.folder import build_slug
 from llmproxy.core.cassettes.formats import review, write_text
-from llmproxy.core.cassettes.stand_ins import release_all
-from llmproxy.core.forks.table import fork_of
+from llmproxy.core.forks.fork_rows import find_fork
 from llmproxy.core.store.file.store import open_store
-from llmproxy.core.store.queries import notes_of
+from llmproxy.core.store.queries import read_notes
 from llmproxy.errors import Exit, MachineError, SettingsError
 from llmproxy.scenario.agents.config import build_agent
 from llmproxy.suite.make import make_suite, rebase_agent_paths, starter_suite
@@ -133,10 +133,10 @@ def from_session(
 def _copy_recording(store: Path, name: str, sample: int, cassette: str, folder: Path) -> Path:
     """Write a recording as a test's cassette, and return its file. Raises CassetteError, MachineError."""
     with closing(open_store(store, writable=False, now=time.time)) as opened:
-        found = [replace(each, sample=1) for each in opened.interactions(name, sample)]
-        recorded = release_all(found, notes_of(opened, name))
-        fork = fork_of(opened, name, sample)
-    target = folder / f"{slug(cassette)}.yaml"
+        found = [replace(each, sample=1) for each in opened.iter_interactions(name, sample)]
+        recorded = export_all(found, read_notes(opened, name))
+        fork = find_fork(opened, name, sample)
+    target = folder / f"{build_slug(cassette)}.yaml"
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -206,8 +206,8 @@ def _quote_cassette(path: Path, name: str) -> str:
     """Return a cassette's name as it stands in an address. Raises CassetteNotFound, which says what there is."""
     cassette, sample = split_name(name)
     with open_store(path, writable=False, now=time.time) as database:
-        if not database.has(cassette, sample):
-            names = ", ".join(database.names(20)) or "none"
+        if not database.has_recordings(cassette, sample):
+            names = ", ".join(database.list_cassette_names(20)) or "none"
             raise CassetteNotFound(
                 f"there is no file and no cassette {name}; {show_store(path)} holds: {names}.",
                 hint=suggest_command("ls", path),

@@ -201,12 +201,12 @@ class Control:
 
     def read_learned_fields(self, session: str) -> tuple[LearnedField, ...]:
         """Return what a trial taught so far. Raises ControlError if the session is none."""
-        from llmproxy.core.bindings.volatile_fields import read_volatile_field
+        from llmproxy.core.bindings.volatile_fields import parse_volatile_field
         from llmproxy.core.bindings.volatile_learning import LearnedField
 
         rows = self._request("GET", _session_path(session, "lessons"))["lessons"]
         return tuple(
-            LearnedField(read_volatile_field(row["slot"]), str(row["recorded"]), str(row["present"]), str(row["path"]))
+            LearnedField(parse_volatile_field(row["slot"]), str(row["recorded"]), str(row["present"]), str(row["path"]))
             for row in rows
         )
 

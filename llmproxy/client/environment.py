@@ -25,9 +25,9 @@ from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 from llmproxy.client.control import session_url
-from llmproxy.core.providers.hosts import COPILOT_URL, find_copilot_provider, is_copilot_elsewhere, upstreams_from_env
+from llmproxy.core.providers.hosts import COPILOT_URL, find_copilot_provider, is_copilot_elsewhere, read_env_upstreams
+from llmproxy.core.providers.specs import BEARER_TOKEN, PROVIDERS
 from llmproxy.core.providers.stubs import SIGN_IN_HOSTS, SIGN_IN_URLS
-from llmproxy.core.providers.table import BEARER_TOKEN, PROVIDERS
 from llmproxy.errors import MachineError
 from llmproxy.files import replace_file
 from llmproxy.protocol import BUNDLES, NODE_CA, NODE_PROXY, PLACEHOLDER_KEY, PROXIES, RUN_VARIABLE
@@ -175,7 +175,7 @@ def is_proxy_url(value: str, url: str) -> bool:
 
 def find_upstreams(env: Mapping[str, str], url: str) -> dict[str, str]:
     """Return by provider where variables of base URLs point that are not ours: a running proxy must forward there."""
-    return upstreams_from_env(env, urlsplit(url).netloc.rpartition("@")[2])
+    return read_env_upstreams(env, urlsplit(url).netloc.rpartition("@")[2])
 
 
 def _build_base_urls(base: str, env: Mapping[str, str], notes: list[str]) -> dict[str, str]:
@@ -259,8 +259,7 @@ def _extend_no_proxy(
         words += [*LOOPBACK, urlsplit(url).hostname or ""]
     else:  # a local Ollama is to be intercepted too
         words = [word for word in words if word.partition(":")[0] not in LOOPBACK and word not in LOOPBACK]
-    merged = "*" if "*" in words else ",".join(dict.fromkeys(filter(None, words)))
-    return dict.fromkeys(NO_PROXIES, merged)
+    return dict.fromkeys(NO_PROXIES, "*" if "*" in words else ",".join(dict.fromkeys(filter(None, words))))
 
 
 def _provider_hosts() -> list[str]:

@@ -149,8 +149,7 @@ def _parse_address(text: str) -> Address:
     raw = bytes.fromhex(number)
     packed = b"".join(raw[at : at + 4][::-1] for at in range(0, len(raw), 4))
     address = ipaddress.ip_address(packed)
-    mapped = getattr(address, "ipv4_mapped", None)
-    return str(mapped or address), int(port, 16)
+    return str(getattr(address, "ipv4_mapped", None) or address), int(port, 16)
 
 
 def _is_local(host: str) -> bool:

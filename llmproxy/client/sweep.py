@@ -23,9 +23,9 @@ from typing import Any, NamedTuple
 from llmproxy.amounts import align_rows, format_count, seconds
 from llmproxy.calls import Call
 from llmproxy.core.faults import KINDS, BadFaults, FaultKind, FaultRule, FaultTarget as Asked
-from llmproxy.core.faults.injection import call_of, covers, is_chosen
-from llmproxy.core.keys.mcp import is_call
-from llmproxy.core.providers.table import MCP_PREFIX
+from llmproxy.core.faults.injection import build_fault_target, can_meet, is_chosen_by_rule
+from llmproxy.core.keys.mcp import is_tool_call
+from llmproxy.core.providers.specs import MCP_PREFIX
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.protocol import AGENT, Channel, Decision
 from llmproxy.trace.reading.recording import read_interactions
@@ -75,14 +75,14 @@ def _list_answered_calls(calls: Sequence[Call]) -> Iterator[tuple[Call, Asked]]:
     for each in calls:
         made = next(iter(read_interactions([each])), None)
         if each.party == AGENT and each.decision == Decision.REPLAY and made is not None and each.key:
-            yield each, call_of(made)
+            yield each, build_fault_target(made)
 
 
 def _find_faulty_calls(kind: FaultKind, calls: Sequence[tuple[Call, Asked]]) -> Iterator[tuple[int, Call, Asked]]:
     """Yield the calls that the kind alone chooses, each once, with the number that ``KIND@N`` means."""
     rule, seen, number = FaultRule(kind), set[tuple[str | None, int | None]](), 0
     for each, call in calls:
-        if covers(rule, call) and is_chosen(rule, call):
+        if can_meet(rule, call) and is_chosen_by_rule(rule, call):
             number += 1
             if (each.key, each.occurrence) not in seen:
                 seen.add((each.key, each.occurrence))
@@ -151,8 +151,7 @@ def judge_trial(trial: Trial, went: SweepRun, baseline: Sequence[SweepRun]) -> S
     """Compare with `baseline`, one undisturbed run or more: where those differ from each other counts for nothing."""
     mine = [call for call in went.calls if call.party == AGENT]
     before = [call for call in baseline[0].calls if call.party == AGENT]
-    injected = [call for call in mine if call.fault]
-    if not injected:
+    if not [call for call in mine if call.fault]:
         return SweepFinding(trial, SweepOutcome.UNMET, "the call did not come", weak=False)
     missed = next((call for call in mine if call.miss), None)
     if went.hung:
@@ -212,7 +211,7 @@ def _describe_left_out(trial: Trial, mine: Sequence[Call], before: Sequence[Call
     tools = [
         call.operation.removeprefix(MCP_PREFIX)
         for call in before
-        if is_call(call.operation) and (call.key, call.occurrence) not in served
+        if is_tool_call(call.operation) and (call.key, call.occurrence) not in served
     ]
     said = [f"call{'s' if len(lacking) > 1 else ''} {', '.join(lacking)}"] if lacking else []
     return f"ended well, without {' and '.join([*said, *tools])}" if said or tools else ""
@@ -262,8 +261,7 @@ def final_message(stdout: str, stderr: str, code: int) -> tuple[str, bool]:
     lines = [line for line in text.splitlines() if line.strip()]
     plain = [line for line in lines if not line[0].isspace() and not line.startswith(("Node.js v", "}", "{"))]
     named = [line for line in plain if re.match(r"[\w.$ ]*(Error|Exception|panicked)\b", line)]
-    said = (named if crashed and named else plain or lines or [f"exit code {code}"])[-1]
-    return said, crashed
+    return (named if crashed and named else plain or lines or [f"exit code {code}"])[-1], crashed
 
 
 def format_findings(findings: Sequence[SweepFinding]) -> list[str]:

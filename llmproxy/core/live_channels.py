@@ -25,11 +25,11 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import NamedTuple, Protocol
 
-from llmproxy.core.dialects.table import CHAT
-from llmproxy.core.keys.mcp import ANSWER, DISCOVER, END, NOTIFICATION, STREAM, is_call, is_message
-from llmproxy.core.providers.table import HTTP_PREFIX, MCP_PREFIX, PROVIDERS, SAFE
+from llmproxy.core.dialects.codecs import CHAT
+from llmproxy.core.keys.mcp import ANSWER, DISCOVER, END, NOTIFICATION, STREAM, is_rpc_message, is_tool_call
+from llmproxy.core.providers.specs import HTTP_PREFIX, MCP_PREFIX, PROVIDERS, SAFE
 from llmproxy.core.traffic.interaction import Interaction, Key
-from llmproxy.core.traffic.json_bytes import NotLossless, parse
+from llmproxy.core.traffic.json_bytes import LossyJson, parse
 from llmproxy.protocol import Channel, UnknownTool
 
 _OF_MODELS = frozenset({*CHAT, "embeddings", "count_tokens", "models", "moderations", "rerank"})
@@ -45,30 +45,30 @@ class LiveChannels:
     read_only: tuple[str, ...] = ()
     """Patterns of calls that change nothing: names of tools, ``POST api.example.com/search*``."""
 
-    def declares(self, name: str) -> bool:
-        """Return whether the user said that a call changes nothing; `name` as :func:`name_of_call` gives it."""
+    def is_declared_read_only(self, name: str) -> bool:
+        """Return whether the user said that a call changes nothing; `name` as :func:`name_call` gives it."""
         return any(fnmatchcase(name, pattern) for pattern in self.read_only)
 
     def to_json(self) -> dict[str, object]:
         return {"channels": sorted(self.channels), "unknown_tool": str(self.unknown), "read_only": list(self.read_only)}
 
 
-def name_of_call(operation: str, provider: str, method: str, target: str) -> str:
+def name_call(operation: str, provider: str, method: str, target: str) -> str:
     """Return what people call a call: the name of the tool, else MCP's method; of HTTP method, host and path."""
     if operation.startswith(MCP_PREFIX):
-        return operation.rpartition(" ")[2] if is_call(operation) else operation.removeprefix(MCP_PREFIX)
+        return operation.rpartition(" ")[2] if is_tool_call(operation) else operation.removeprefix(MCP_PREFIX)
     return f"{method} {provider.removeprefix(HTTP_PREFIX)}{target.partition('?')[0]}"
 
 
-def asks_a_model(provider: str, operation: str, body: bytes) -> bool:
+def is_model_request(provider: str, operation: str, body: bytes) -> bool:
     """Return whether an `llm` request is for a model: a name of `--upstream` may be any service."""
     if provider in PROVIDERS:
         return True
     if operation.partition("/")[0] not in _OF_MODELS:
         return False
     try:
-        return not is_message(parse(body)) if body else True
-    except NotLossless:
+        return not is_rpc_message(parse(body)) if body else True
+    except LossyJson:
         return True
 
 
@@ -136,40 +136,42 @@ class ToolPath:
     """Interactions that may have changed something, in order."""
 
 
-def depends(channel: Channel, operation: str) -> bool:
+def may_depend_on_state(channel: Channel, operation: str) -> bool:
     """Return whether an answer may depend on a state: not setting up a connection, nor what is offered (`LISTS`)."""
     if channel is not Channel.MCP:
         return channel is Channel.HTTP
     return not (operation in _SETS_UP or operation in LISTS or operation.startswith(NOTIFICATION))
 
 
-def read_path(rows: Iterable[ToolRow], changes: Callable[[ToolRow], bool]) -> ToolPath:
+def build_tool_path(rows: Iterable[ToolRow], changes: Callable[[ToolRow], bool]) -> ToolPath:
     """Return the walk of recordings in the order asked; `changes` tells of each whether it may change something."""
     found: list[tuple[ToolRow, bool]] = [
         (row, changes(row))
         for row in rows
-        if depends(row.channel, row.operation) or (row.channel is Channel.MCP and row.operation in LISTS)
+        if may_depend_on_state(row.channel, row.operation) or (row.channel is Channel.MCP and row.operation in LISTS)
     ]
     steps: dict[int, PathStep] = {}
     made: list[int] = []
     for at, (row, changing) in enumerate(found):
-        name = name_of_call(row.operation, row.provider, row.method, row.target)
+        name = name_call(row.operation, row.provider, row.method, row.target)
         steps[row.id] = PathStep(len(made), changing, name, _find_concurrent_changes(found, at))
         made += [row.id] * changing
     return ToolPath(steps, tuple(made))
 
 
-def may_change(row: ToolRow, read_only_tools: Mapping[str, frozenset[str]], declared: Callable[[str], bool]) -> bool:
+def may_have_changed(
+    row: ToolRow, read_only_tools: Mapping[str, frozenset[str]], declared: Callable[[str], bool]
+) -> bool:
     """Return whether a recorded call may have changed something; `read_only_tools` by server are its word."""
     if row.channel is Channel.HTTP:
         changing = row.method not in SAFE
     else:  # of a method that nobody knows, too
-        changing = depends(row.channel, row.operation) and row.operation not in _READS
-    name = name_of_call(row.operation, row.provider, row.method, row.target)
+        changing = may_depend_on_state(row.channel, row.operation) and row.operation not in _READS
+    name = name_call(row.operation, row.provider, row.method, row.target)
     return changing and name not in read_only_tools.get(row.provider, frozenset()) and not declared(name)
 
 
-def tools_that_only_read(messages: Iterable[object]) -> tuple[set[str], set[str]]:
+def split_read_only_tools(messages: Iterable[object]) -> tuple[set[str], set[str]]:
     """Return the tools that a server's answers to `tools/list` call read-only, and all others that they name."""
     reading: set[str] = set()
     others: set[str] = set()
@@ -188,19 +190,19 @@ def tools_that_only_read(messages: Iterable[object]) -> tuple[set[str], set[str]
 def _find_concurrent_changes(found: Sequence[tuple[ToolRow, bool]], at: int) -> tuple[int, ...]:
     """Return the changes during which a call ran, or that ran during it."""
     row = found[at][0]
-    begun, over = row.started_at, _end(row)
+    begun, over = row.started_at, _get_end_time(row)
     return tuple(
         other.id
         for n, (other, changing) in enumerate(found)
-        if n != at and changing and other.started_at < over and begun < _end(other)
+        if n != at and changing and other.started_at < over and begun < _get_end_time(other)
     )
 
 
-def _end(row: ToolRow) -> float:
+def _get_end_time(row: ToolRow) -> float:
     return row.started_at + (row.duration_ms or 0.0) / _SECOND
 
 
-def same_call(request: bytes, name: str, arguments: str) -> bool:
+def is_same_call(request: bytes, name: str, arguments: str) -> bool:
     """Return whether a recorded call is what a model asked for: tool, maybe after its server, and arguments."""
     try:
         asked = json.loads(request)["params"]
@@ -277,7 +279,7 @@ class LiveSession:
         self.announced = ()
         self._read.clear()
 
-    def choose[R: HasId](
+    def choose_recording[R: HasId](
         self,
         path: ToolPath,
         key: Key,
@@ -323,13 +325,13 @@ class LiveSession:
             return "each of its recordings was told already, and a call may change something"
         beside = set(step.beside)
         if beside and not all(announced(each) for each in (*sorted(beside), id_)):
-            names = _names(path, sorted(beside))
+            names = _join_call_names(path, sorted(beside))
             return f"it was recorded while {names} ran, so nobody knows in which state it was answered"
         before = set(path.changes[: step.state])
         if missing := sorted(before - beside - self.done):
-            return f"it was recorded after {_names(path, missing)}, which this run has not called"
+            return f"it was recorded after {_join_call_names(path, missing)}, which this run has not called"
         if extra := sorted(self.done - before - beside):
-            return f"it was recorded before {_names(path, extra)}, which this run has called already"
+            return f"it was recorded before {_join_call_names(path, extra)}, which this run has called already"
         return ""
 
     def record_unanswered(self, name: str) -> None:
@@ -337,7 +339,7 @@ class LiveSession:
         if len(self.unknown) < MOST_TOLD:
             self.unknown.append(name)
 
-    def take(self) -> list[Interaction]:
+    def take_queued(self) -> list[Interaction]:
         """Return what waits to be stored, once; more may come meanwhile, from another thread."""
         taken = []
         while self.waiting:
@@ -356,7 +358,7 @@ class LiveSession:
         }
 
 
-def _names(path: ToolPath, ids: Sequence[int]) -> str:
+def _join_call_names(path: ToolPath, ids: Sequence[int]) -> str:
     names = [path.steps[each].name for each in ids]
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return ", ".join(names[:_NAMED]) + more

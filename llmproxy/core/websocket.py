@@ -16,17 +16,17 @@ from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 
 from llmproxy.advice import suggest_command
-from llmproxy.core.keys.normalize import MadeBy, Walk
+from llmproxy.core.keys.normalize import MadeBy, ShapeWalk
 from llmproxy.core.keys.rules import NOTHING, RESPONSES, Do, Rule, Shape
-from llmproxy.core.keys.scrub import Rules, apply, compile_rules
-from llmproxy.core.misses.context import MissContext
-from llmproxy.core.providers.table import Family
+from llmproxy.core.keys.scrub import Rules, apply_rules, compile_rules
+from llmproxy.core.misses.miss_context import MissContext
+from llmproxy.core.providers.specs import Family
 from llmproxy.core.secrets.kinds import SHORTEST
 from llmproxy.core.sessions.exchange import Recording
-from llmproxy.core.traffic.differences import Difference, count, differences, short
-from llmproxy.core.traffic.frames import CONTENT_TYPE, CUT, SWITCHING, Frame, chunks
+from llmproxy.core.traffic.frames import CONTENT_TYPE, CUT, SWITCHING, Frame, build_frame_chunks
 from llmproxy.core.traffic.interaction import Ending, Headers, Response, without
-from llmproxy.core.traffic.json_bytes import NotLossless, dump, parse, parse_json
+from llmproxy.core.traffic.json_bytes import LossyJson, dump, parse, parse_json
+from llmproxy.core.traffic.json_diff import Difference, clip, count, differences
 from llmproxy.errors import printable
 
 Due = tuple[int, Frame]
@@ -56,7 +56,7 @@ _ENOUGH = 50
 
 
 @dataclass(frozen=True, slots=True)
-class FrameForm:
+class CanonicalFrame:
     body: bytes
     tree: object
     """JSON; the text itself if it is none; a description of bytes."""
@@ -66,21 +66,21 @@ class FrameCanon:
     """Brings one side's messages of a conversation into canonical form, in order; the client's ids get names."""
 
     def __init__(self, family: Family, operation: str, rules: Rules, made_by: MadeBy) -> None:
-        self._walk, self._rules = Walk(made_by), compile_rules(rules)
+        self._walk, self._rules = ShapeWalk(made_by), compile_rules(rules)
         self._shape = SHAPES.get((family, operation.partition("/")[0]), NOTHING)
 
-    def __call__(self, data: str | bytes) -> FrameForm:
+    def __call__(self, data: str | bytes) -> CanonicalFrame:
         """Return the form of the next message (redacted)."""
         try:
             tree = parse(data)
-        except NotLossless:
+        except LossyJson:
             if isinstance(data, str):
-                return FrameForm(data.encode("utf-8", "surrogatepass"), data)
-            return FrameForm(b"\0" + data, f"{len(data)} bytes with sha256 {sha256(data).hexdigest()}")
-        tree = apply(tree, self._rules)
+                return CanonicalFrame(data.encode("utf-8", "surrogatepass"), data)
+            return CanonicalFrame(b"\0" + data, f"{len(data)} bytes with sha256 {sha256(data).hexdigest()}")
+        tree = apply_rules(tree, self._rules)
         if isinstance(tree, dict):
-            self._walk.body(tree, self._shape)
-        return FrameForm(dump(tree), tree)
+            self._walk.apply_shape(tree, self._shape)
+        return CanonicalFrame(dump(tree), tree)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class FrameMismatch:
 
     number: int
     """Of the client's message, from 1."""
-    form: FrameForm
+    form: CanonicalFrame
     expected: int
     """How many messages of the client's were recorded."""
     nearest: int | None
@@ -119,11 +119,11 @@ class FramePlayer:
         return not any(frame.close is None or not frame.client for frame in self._frames[self._at :])
 
     @property
-    def speaks_first(self) -> bool:
+    def server_speaks_first(self) -> bool:
         """Whether the server said something before the client's first message."""
         return bool(self._frames) and not self._frames[0].client
 
-    def opening(self, since: int) -> list[Due]:
+    def list_opening_frames(self, since: int) -> list[Due]:
         """Return what the server says by itself; `since` is when it had accepted the upgrade, microseconds."""
         return self._take_due(since)
 
@@ -132,7 +132,7 @@ class FramePlayer:
         form, number = self._here(data), self.heard + 1
         frame = self._frames[self._at] if self._at < len(self._frames) else None
         if frame is None or not frame.client or frame.close is not None or self._there(frame.data).body != form.body:
-            return self._mismatch(number, form)
+            return self._build_mismatch(number, form)
         self.heard = number
         self._at += 1
         return self._take_due(frame.at)
@@ -144,20 +144,20 @@ class FramePlayer:
             self._at += 1
         return due
 
-    def _mismatch(self, number: int, form: FrameForm) -> FrameMismatch:
+    def _build_mismatch(self, number: int, form: CanonicalFrame) -> FrameMismatch:
         canon = self._canon()
         forms = [canon(frame.data) for frame in self._frames if frame.client and frame.close is None]
         near: int | None = None
         fewest = _ENOUGH + 2
         order = sorted(range(len(forms)), key=lambda index: abs(index - number + 1))  # of equals the one in this place
         for index in order[:_COMPARED]:
-            if (found := _distance(forms[index], form)) < fewest:
+            if (found := _measure_distance(forms[index], form)) < fewest:
                 near, fewest = index, found
         places = () if near is None else tuple(differences(forms[near].tree, form.tree))
         return FrameMismatch(number, form, len(forms), None if near is None else near + 1, places)
 
 
-def _distance(old: FrameForm, new: FrameForm) -> int:
+def _measure_distance(old: CanonicalFrame, new: CanonicalFrame) -> int:
     if old.body == new.body:
         return 0
     if not isinstance(old.tree, dict) or not isinstance(new.tree, dict):
@@ -188,24 +188,23 @@ class FrameMiss:
 
 def explain(context: MissContext, recording: int, mismatch: FrameMismatch, *, records: bool = False) -> FrameMiss:
     """Explain a mismatch with recording `recording`, all redacted; `records`: the next such one is recorded."""
-    text = "\n".join(_lines(context, recording, mismatch, records=records))
+    text = "\n".join(_format_lines(context, recording, mismatch, records=records))
     nearest = {
         "id": recording,
         "message": mismatch.nearest,
         "differences": [each.to_dict() for each in mismatch.differences],
     }
     data = {**asdict(context), "reason": "message", "message": mismatch.number, "nearest": nearest, "text": text}
-    return FrameMiss(_reason(recording, mismatch), text, data)
+    return FrameMiss(_format_reason(recording, mismatch), text, data)
 
 
-def _reason(recording: int, mismatch: FrameMismatch) -> str:
+def _format_reason(recording: int, mismatch: FrameMismatch) -> str:
     end = "; see llmproxy why"
     start = f"llmproxy: message {mismatch.number} is not in recording #{recording}"
     if mismatch.nearest is None:
         return cut(f"{start}, which has none{end}", LONGEST_REASON)
     if not mismatch.differences:
-        where = f"; equals its message {mismatch.nearest} of {mismatch.expected}"
-        return cut(start + where + end, LONGEST_REASON)
+        return cut(start + f"; equals its message {mismatch.nearest} of {mismatch.expected}" + end, LONGEST_REASON)
     near = f"; nearest {mismatch.nearest} of {mismatch.expected} differs at "
     room = LONGEST_REASON - len((start + near + end).encode())
     return start + near + cut(printable(mismatch.differences[0].path), room) + end
@@ -217,7 +216,7 @@ def cut(text: str, size: int) -> str:
     return text if len(data) <= size else data[: max(0, size - 3)].decode(errors="ignore") + "…"
 
 
-def _cause(recording: int, mismatch: FrameMismatch) -> str:
+def _describe_cause(recording: int, mismatch: FrameMismatch) -> str:
     if mismatch.nearest is None:
         return f"the recorded client (#{recording}) said nothing"
     if not mismatch.differences:
@@ -230,27 +229,27 @@ def _cause(recording: int, mismatch: FrameMismatch) -> str:
         if mismatch.number <= mismatch.expected
         else f", after {mismatch.expected} messages recording #{recording} has no more"
     )
-    return f"{which} {mismatch.nearest} of recording #{recording} differs at {short(first.path, 80)}{looks}{more}"
+    return f"{which} {mismatch.nearest} of recording #{recording} differs at {clip(first.path, 80)}{looks}{more}"
 
 
-def _lines(context: MissContext, recording: int, mismatch: FrameMismatch, *, records: bool) -> list[str]:
-    what = " ".join(short(part, 60) for part in (context.provider, context.operation, context.model or "") if part)
+def _format_lines(context: MissContext, recording: int, mismatch: FrameMismatch, *, records: bool) -> list[str]:
+    what = " ".join(clip(part, 60) for part in (context.provider, context.operation, context.model or "") if part)
     anew = context.again.command("record", context.cassette, store=context.store, upstreams=context.upstreams)
     lines = [
         (
             f"llmproxy: message {mismatch.number} of this WebSocket ({what}) in cassette"
-            f' "{short(context.cassette, 60)}" is not'
-            f" as recorded: {_cause(recording, mismatch)}."
+            f' "{clip(context.cassette, 60)}" is not'
+            f" as recorded: {_describe_cause(recording, mismatch)}."
         ),
         (
-            f'mode {context.mode}, session "{short(context.session, 60)}", store {short(context.store, 120)},'
+            f'mode {context.mode}, session "{clip(context.session, 60)}", store {clip(context.store, 120)},'
             f" key {context.key[:15]}; nothing was sent to the provider."
         ),
     ]
     for each in mismatch.differences[:_SHOWN]:
-        old, new = (short(value, 90) or "(absent)" for value in (each.old, each.new))
+        old, new = (clip(value, 90) or "(absent)" for value in (each.old, each.new))
         lines.append(
-            f"  {short(each.path, 100)}: {old} -> {new}" + (f"  [looks like {each.looks}]" if each.looks else "")
+            f"  {clip(each.path, 100)}: {old} -> {new}" + (f"  [looks like {each.looks}]" if each.looks else "")
         )
     if len(mismatch.differences) > _SHOWN:
         lines.append(f"  and {len(mismatch.differences) - _SHOWN} more")
@@ -307,7 +306,7 @@ class FrameRecording(Recording):
         """Microseconds until the server's first message, or the upgrade's answer where it said nothing."""
         return next((frame.at for frame in self._frames if not frame.client and frame.close is None), self._head_offset)
 
-    def message(self, offset: int, data: str | bytes, *, client: bool) -> None:
+    def record_message(self, offset: int, data: str | bytes, *, client: bool) -> None:
         self._frames.append(Frame(offset, client, data))
 
     def record_close(self, offset: int, code: int, reason: str, *, client: bool) -> None:
@@ -321,8 +320,8 @@ class FrameRecording(Recording):
             status=self.status,
             reason=self._reason,
             headers=self._headers,
-            chunks=chunks(frames),
-            ending=ending(frames),
+            chunks=build_frame_chunks(frames),
+            ending=find_ending(frames),
             head_offset=self._head_offset,
             chunked=True,
         )
@@ -333,24 +332,24 @@ class FrameRecording(Recording):
         for frame in frames:
             data = self._redact(frame.data) if frame.client and frame.data else frame.data
             if data != frame.data:
-                secrets.update(dict.fromkeys(_taken_out(parse_json(frame.data), parse_json(data))))
+                secrets.update(dict.fromkeys(_list_replaced_strings(parse_json(frame.data), parse_json(data))))
             kept.append(replace(frame, data=data))
         if secrets:
-            kept = [frame if frame.client else replace(frame, data=_blank(frame.data, secrets)) for frame in kept]
+            kept = [frame if frame.client else replace(frame, data=_mask(frame.data, secrets)) for frame in kept]
             self.overwritten = any(
                 old.data != new.data for old, new in zip(frames, kept, strict=True) if not old.client
             )
         return kept
 
 
-def _taken_out(plain: object, redacted: object) -> Iterator[str]:
+def _list_replaced_strings(plain: object, redacted: object) -> Iterator[str]:
     """Yield the strings that were replaced as a whole: a session's settings are said again by the server."""
     if isinstance(plain, dict) and isinstance(redacted, dict):
         for name, value in plain.items():
-            yield from _taken_out(value, redacted.get(name))
+            yield from _list_replaced_strings(value, redacted.get(name))
     elif isinstance(plain, list) and isinstance(redacted, list):
         for one, other in zip(plain, redacted, strict=False):
-            yield from _taken_out(one, other)
+            yield from _list_replaced_strings(one, other)
     elif (
         isinstance(plain, str)
         and isinstance(redacted, str)
@@ -360,7 +359,7 @@ def _taken_out(plain: object, redacted: object) -> Iterator[str]:
         yield plain
 
 
-def _blank(data: str | bytes, secrets: Iterable[str]) -> str | bytes:
+def _mask(data: str | bytes, secrets: Iterable[str]) -> str | bytes:
     """Overwrite secrets with as many bytes, as in any answer."""
     text = data.decode("utf-8", "surrogateescape") if isinstance(data, bytes) else data
     for secret in secrets:
@@ -369,7 +368,7 @@ def _blank(data: str | bytes, secrets: Iterable[str]) -> str | bytes:
     return text.encode("utf-8", "surrogateescape") if isinstance(data, bytes) else text
 
 
-def ending(frames: list[Frame]) -> Ending:
+def find_ending(frames: list[Frame]) -> Ending:
     """Return whether a conversation is whole: closed properly, or its client left when nothing was owed."""
     last = frames[-1] if frames else None
     if last is None or last.close is None:

@@ -18,16 +18,16 @@ from mitmproxy.proxy import mode_specs
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 
 from llmproxy.calls import Call, Totals
-from llmproxy.core.providers.hosts import from_environment
+from llmproxy.core.providers.hosts import add_env_upstreams
 from llmproxy.core.providers.routing import REST
-from llmproxy.core.providers.table import PROVIDERS
+from llmproxy.core.providers.specs import PROVIDERS
 from llmproxy.errors import LLMProxyError, SettingsError, sign_text
-from llmproxy.mitm.intercept import Intercept
+from llmproxy.mitm.intercept import ConnectInterceptor
 from llmproxy.mitm.next_layer import NextLayerChoice
-from llmproxy.mitm.proxy_parts import Built, build_parts, guard_of
+from llmproxy.mitm.proxy_parts import BuiltProxy, build_origin_guard, build_parts
 from llmproxy.mitm.recorder import Recorder, deny_connection
 from llmproxy.mitm.serve import OPTIONS, PATIENCE, cut_connections
-from llmproxy.mitm.sockets import Sockets
+from llmproxy.mitm.sockets import ClientSockets
 from llmproxy.report.console import format_totals
 from llmproxy.report.live_line import format_request_line
 from llmproxy.settings import Origin, Source, list_options, load
@@ -40,7 +40,7 @@ NOT_OURS = frozenset({"host", "port", "quiet", "verbose", "client_cert"})
 """Options that mitmproxy has already."""
 
 
-def upstreams_of(modes: Sequence[str]) -> dict[str, tuple[str, Source]]:
+def find_mode_upstreams(modes: Sequence[str]) -> dict[str, tuple[str, Source]]:
     """Return where mitmproxy's mode sends everything: name -> (URL, who said it). Raises SettingsError: unclear."""
     specs = [mode_specs.ProxyMode.parse(each) for each in modes]
     if all(isinstance(spec, mode_specs.RegularMode) for spec in specs):
@@ -55,7 +55,7 @@ def upstreams_of(modes: Sequence[str]) -> dict[str, tuple[str, Source]]:
     return dict.fromkeys((*PROVIDERS, REST), (url, Source(Origin.PROGRAM, f"mitmproxy --mode {spec.full_spec}")))
 
 
-class NothingPasses:
+class DenyAllConnections:
     """Stands in when we could not start: no connection at all."""
 
     def server_connect(self, data: ServerConnectionHookData) -> None:
@@ -67,9 +67,9 @@ class RecordReplay:
 
     def __init__(self) -> None:
         """Deny everything until the options are known."""
-        self.addons: list[object] = [NothingPasses()]
+        self.addons: list[object] = [DenyAllConnections()]
         self._begun = False
-        self._built: Built | None = None
+        self._built: BuiltProxy | None = None
         self._totals = Totals()
 
     def load(self, loader: Loader) -> None:
@@ -82,7 +82,7 @@ class RecordReplay:
         """Open the store with what is set; again only if one of our options changes."""
         if self._begun and "mode" in updated:
             log.error("llmproxy: mitmproxy's mode was changed: nothing passes until it is started again")
-            self.addons = [NothingPasses()]
+            self.addons = [DenyAllConnections()]
             return
         if self._begun and not any(name.startswith("llmproxy_") for name in updated):
             return
@@ -92,8 +92,10 @@ class RecordReplay:
         self._begun = True  # what we set ourselves comes back here
         try:
             ctx.options.update(**OURS_TO_SET)  # type: ignore[no-untyped-call]
-            given = load(self._read_flags(), os.environ, Path.cwd()).with_upstreams(upstreams_of(ctx.options.mode))
-            loaded = from_environment(given, os.environ)
+            given = load(self._read_options(), os.environ, Path.cwd()).with_upstreams(
+                find_mode_upstreams(ctx.options.mode)
+            )
+            loaded = add_env_upstreams(given, os.environ)
             self._built = build_parts(loaded, self._on_call, 'mitmdump -s "$(llmproxy addon)"')
         except LLMProxyError as error:
             log.error("%s", sign_text(error))  # noqa: TRY400 - its text says it all
@@ -101,15 +103,15 @@ class RecordReplay:
                 ctx.master.shutdown()  # type: ignore[no-untyped-call]
             return  # with it, an error at the start ends mitmproxy with status 1
         shell = self._built.shell
-        shell.forward, shell.guard = True, guard_of(loaded.settings, ctx.options.listen_host)
-        shell.sockets = Sockets(lambda: ctx.master.addons.get("proxyserver"))  # type: ignore[no-untyped-call]
-        self.addons = [NextLayerChoice(shell, http2=False), Intercept(shell, forward=True), Recorder(shell)]
+        shell.forward, shell.guard = True, build_origin_guard(loaded.settings, ctx.options.listen_host)
+        shell.sockets = ClientSockets(lambda: ctx.master.addons.get("proxyserver"))  # type: ignore[no-untyped-call]
+        self.addons = [NextLayerChoice(shell, http2=False), ConnectInterceptor(shell, forward=True), Recorder(shell)]
         for note in self._built.notes:
             log.warning("llmproxy: %s", note)
         config = shell.engine.config
         log.info("llmproxy: mode %s, store %s, cassette %s", config.mode, config.store, config.cassette)
 
-    def _read_flags(self) -> Mapping[str, object]:
+    def _read_options(self) -> Mapping[str, object]:
         given: dict[str, object] = {}
         for option in list_options():
             value = getattr(ctx.options, f"llmproxy_{option.name}", "") if option.name not in NOT_OURS else ""
@@ -127,11 +129,11 @@ class RecordReplay:
             return
         shell = self._built.shell
         shell.draining = True
-        await shell.drain(PATIENCE)
+        await shell.wait_until_idle(PATIENCE)
         server = ctx.master.addons.get("proxyserver")  # type: ignore[no-untyped-call]
         if server is not None:
             await cut_connections(server)
-        await shell.drain(1.0)
+        await shell.wait_until_idle(1.0)
         unused = shell.engine.questions.count_unused()
         notes = shell.engine.features.list_notes()
         await self._built.close()

@@ -99,15 +99,15 @@ class RequestReader:
         self.heads = 0
         """Taken so far."""
 
-    def feed(self, data: bytes) -> None:
+    def add_bytes(self, data: bytes) -> None:
         self._buffer += data
 
     @property
-    def waiting(self) -> int:
+    def count_waiting(self) -> int:
         """Bytes fed and not yet taken."""
         return len(self._buffer)
 
-    def rest(self) -> bytes:
+    def take_rest(self) -> bytes:
         """Take everything that is left: what comes from here on is no HTTP."""
         data = bytes(self._buffer)
         self._buffer.clear()
@@ -115,11 +115,11 @@ class RequestReader:
         return data
 
     @property
-    def between_requests(self) -> bool:
+    def is_between_requests(self) -> bool:
         """Whether the body of the last head was taken wholly."""
         return self._over
 
-    def head(self) -> Head | None:
+    def take_head(self) -> Head | None:
         """Return the next request's head, or None until it is here. Raises FramingError: no HTTP/1, or ambiguous."""
         buffer = self._buffer
         while buffer[:2] == b"\r\n":  # RFC 9112 2.2: ignore empty lines before a request
@@ -146,7 +146,7 @@ class RequestReader:
         self.heads += 1
         return head
 
-    def body(self) -> tuple[bytes, bytes, bool]:
+    def take_body(self) -> tuple[bytes, bytes, bool]:
         """Take what is here of the body: (raw bytes, decoded bytes, whether it is over).
 
         Trailers are dropped from both.
@@ -187,9 +187,9 @@ class RequestReader:
                 break
             size = bytes(buffer[at:line_end]).split(b";", 1)[0].strip(b" \t")
             if not _SIZE.fullmatch(size):
-                raise FramingError(f"llmproxy: {_describe(size)} is no chunk size.")
+                raise FramingError(f"llmproxy: {_show_line(size)} is no chunk size.")
             if int(size, 16) == 0:
-                if (after := self._after_trailers(line_end)) is None:
+                if (after := self._find_trailers_end(line_end)) is None:
                     break
                 raw += b"0\r\n\r\n"
                 at, self._over = after, True
@@ -200,7 +200,7 @@ class RequestReader:
         del buffer[:at]
         return bytes(raw), bytes(decoded), self._over
 
-    def _after_trailers(self, line_end: int) -> int | None:
+    def _find_trailers_end(self, line_end: int) -> int | None:
         if self._buffer[line_end + 2 : line_end + 4] == b"\r\n":
             return line_end + 4
         end = self._buffer.find(b"\r\n\r\n", line_end)
@@ -224,7 +224,7 @@ def parse_head(raw: bytes) -> Head:
     return _remembered(raw) if len(raw) <= SHORT_HEAD else _parse_head_bytes(raw)
 
 
-def _describe(line: bytes) -> str:
+def _show_line(line: bytes) -> str:
     """Return a line for an error, without what it says: in a broken head a key can stand anywhere."""
     word = _WORD.match(line)
     begins = f" that begins with {word[1].decode()!r}" if word else ""
@@ -237,7 +237,7 @@ def _parse_head_bytes(raw: bytes) -> Head:
         raise FramingError("llmproxy: HTTP/2 is not served here; use HTTP/1.1.")
     match = _REQUEST_LINE.fullmatch(lines[0])
     if match is None:
-        raise FramingError(f"llmproxy: {_describe(lines[0])} is no HTTP/1 request line.")
+        raise FramingError(f"llmproxy: {_show_line(lines[0])} is no HTTP/1 request line.")
     headers: list[tuple[str, str]] = []
     lengths: set[str] = set()
     codings: list[str] = []
@@ -245,7 +245,7 @@ def _parse_head_bytes(raw: bytes) -> Head:
     for line in lines[1:]:
         name, colon, value = line.partition(b":")
         if not colon or not _TOKEN.fullmatch(name) or b"\n" in value or b"\r" in value or b"\0" in value:
-            raise FramingError(f"llmproxy: {_describe(line)} is no header field.")
+            raise FramingError(f"llmproxy: {_show_line(line)} is no header field.")
         text = value.strip(b" \t").decode("latin-1")
         headers.append((name.decode("ascii"), text))
         match name.lower():
@@ -279,7 +279,9 @@ def _read_length(lengths: set[str], codings: list[str], *, http10: bool) -> int 
             raise FramingError("llmproxy: content-length and transfer-encoding of the request contradict each other.")
         return None
     if len(lengths) > 1 or not all(map(_LENGTH.fullmatch, lengths)):
-        raise FramingError(f"llmproxy: {_describe(', '.join(sorted(lengths)).encode('latin-1'))} is no content-length.")
+        raise FramingError(
+            f"llmproxy: {_show_line(', '.join(sorted(lengths)).encode('latin-1'))} is no content-length."
+        )
     return int(lengths.pop()) if lengths else 0
 
 

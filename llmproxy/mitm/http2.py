@@ -70,7 +70,7 @@ _RESET_BY_SERVER = re.compile(r"stream reset by \w+ \((\w+)\)")
 Commands = layer.CommandGenerator[None]
 
 
-class NotSpoken(RefusedError):
+class UnsupportedGrpc(RefusedError):
     """What of gRPC is not served."""
 
     code = "llmproxy_grpc_streams"
@@ -123,7 +123,7 @@ class StrictHttp2Server(Http2Server):
         self.h2_conn = PatientConnection(self.h2_conf)
 
 
-class Stream:
+class Http2Stream:
     """A replay layer, and the stream that it serves now, as HTTP/1 to it."""
 
     def __init__(self, context: Context, make: Callable[[Context], ReplayLayer], *, rpc: bool) -> None:
@@ -135,9 +135,9 @@ class Stream:
         self.layer, self.rpc = make(inner), rpc
         self.gone = False
         """Nothing more is served."""
-        self.begin(0)
+        self.begin_request(0)
 
-    def begin(self, number: int) -> None:
+    def begin_request(self, number: int) -> None:
         """Stand before a request, the first of this number."""
         self.number = number
         self.request: http.Request | None = None
@@ -152,10 +152,10 @@ class Stream:
         self.h1 = h11.Connection(h11.CLIENT, max_incomplete_event_size=LONGEST_HEAD)
 
     @property
-    def is_free(self) -> bool:
+    def is_reusable(self) -> bool:
         """Whether another request may come: this one is answered, and all is accounted for."""
         over = self.answered and not self.closed and self.h1.states[h11.CLIENT] is h11.DONE
-        return over and self.layer.between_requests
+        return over and self.layer.is_between_requests
 
 
 class Http2Layer(layer.Layer):
@@ -164,13 +164,13 @@ class Http2Layer(layer.Layer):
         super().__init__(context)
         self._shell, self._make = shell, make
         self._server = StrictHttp2Server(context.fork())
-        self._streams: dict[int, Stream] = {}
-        self._free: dict[bool, list[Stream]] = {True: [], False: []}
-        self._waiting: dict[commands.Command, Stream] = {}
+        self._streams: dict[int, Http2Stream] = {}
+        self._free: dict[bool, list[Http2Stream]] = {True: [], False: []}
+        self._waiting: dict[commands.Command, Http2Stream] = {}
         """By what was asked for: who waits for it."""
         self._looks: dict[commands.Command, int] = {}
         """By what was asked for: the stream to look at then."""
-        self._upstream: dict[Connection, Stream] = {}
+        self._upstream: dict[Connection, Http2Stream] = {}
 
     # --- events ----------------------------------------------------------------------------------------------------
 
@@ -179,10 +179,10 @@ class Http2Layer(layer.Layer):
             if (number := self._looks.pop(event.command, None)) is not None:
                 yield from self._check_stream(number)
             elif (stream := self._waiting.pop(event.command, None)) is not None:
-                yield from self._pass_in(stream, event)
+                yield from self._pass_event_to_layer(stream, event)
         elif isinstance(event, events.ConnectionEvent) and event.connection is not self.context.client:
             if (stream := self._upstream.get(event.connection)) is not None:
-                yield from self._pass_in(stream, event)
+                yield from self._pass_event_to_layer(stream, event)
         else:
             yield from self._handle_frames(event)
             if isinstance(event, events.ConnectionClosed):
@@ -220,8 +220,8 @@ class Http2Layer(layer.Layer):
     def _open_stream(self, event: RequestHeaders) -> Commands:
         request, rpc = event.request, is_grpc((("content-type", event.request.headers.get("content-type", "")),))
         free = self._free[rpc]
-        stream = free.pop() if free else Stream(self.context, self._make, rpc=rpc)
-        stream.begin(event.stream_id)
+        stream = free.pop() if free else Http2Stream(self.context, self._make, rpc=rpc)
+        stream.begin_request(event.stream_id)
         self._streams[event.stream_id] = stream
         if (user := self._shell.users.get(self.context.client.id)) is not None:
             self._shell.users[stream.client.id] = user
@@ -229,9 +229,9 @@ class Http2Layer(layer.Layer):
             stream.request = request
             yield from self._check_later(stream)
         else:
-            yield from self._send_in(stream, stream.h1.send(head_of(request, whole=event.end_stream)))
+            yield from self._send_in(stream, stream.h1.send(build_http1_head(request, whole=event.end_stream)))
 
-    def _receive_body(self, stream: Stream, data: bytes) -> Commands:
+    def _receive_body(self, stream: Http2Stream, data: bytes) -> Commands:
         if stream.request is None:
             yield from self._send_in(stream, stream.h1.send(h11.Data(data=data)))
             return
@@ -239,21 +239,23 @@ class Http2Layer(layer.Layer):
         if grpc.count_messages(stream.held) > 1:
             yield from self._refuse_streaming(stream)
         elif len(stream.held) > self._shell.engine.config.max_request:  # the layer says so, or lets it through
-            yield from self._pass_to_layer(stream, head_of(stream.request, whole=False))
+            yield from self._pass_to_layer(stream, build_http1_head(stream.request, whole=False))
 
-    def _receive_end(self, stream: Stream) -> Commands:
+    def _receive_end(self, stream: Http2Stream) -> Commands:
         if stream.request is not None:
-            yield from self._pass_to_layer(stream, head_of(stream.request, whole=False, length=len(stream.held)))
+            yield from self._pass_to_layer(
+                stream, build_http1_head(stream.request, whole=False, length=len(stream.held))
+            )
         yield from self._send_in(stream, stream.h1.send(h11.EndOfMessage()))
 
-    def _pass_to_layer(self, stream: Stream, head: h11.Request) -> Commands:
+    def _pass_to_layer(self, stream: Http2Stream, head: h11.Request) -> Commands:
         """Let the layer have what was held of a gRPC request."""
         stream.request = None
         data = bytes(stream.held)
         stream.held.clear()
         yield from self._send_in(stream, (stream.h1.send(head) or b"") + (stream.h1.send(h11.Data(data=data)) or b""))
 
-    def _check_later(self, stream: Stream) -> Commands:
+    def _check_later(self, stream: Http2Stream) -> Commands:
         look = commands.RequestWakeup(LOOK)
         self._looks[look] = stream.number
         yield look
@@ -268,17 +270,17 @@ class Http2Layer(layer.Layer):
         else:
             yield from self._check_later(stream)
 
-    def _refuse_streaming(self, stream: Stream) -> Commands:
+    def _refuse_streaming(self, stream: Http2Stream) -> Commands:
         """Say that gRPC with a stream of requests is not spoken."""
         request, stream.request = stream.request, None
         if request is None:
             return
-        error = NotSpoken(
+        error = UnsupportedGrpc(
             "llmproxy: a gRPC call whose client sends more than one message, or none to the end of its call,"
             " is not served; nothing was sent upstream.",
             hint="Unary calls and server streaming work: docs/interception.md, What is not supported.",
         )
-        status = NotSpoken.status
+        status = UnsupportedGrpc.status
         self._shell.on_call(self._shell.engine.sum_up_refusal(request.method, request.path, status, error))
         fields = [(name.encode(), value.encode()) for name, value in grpc.refusal(status, error.code, str(error))]
         yield from self._send_event(ResponseHeaders(stream.number, answer_of(200, fields), end_stream=True))
@@ -286,11 +288,11 @@ class Http2Layer(layer.Layer):
 
     # --- answers ---------------------------------------------------------------------------------------------------
 
-    def _send_in(self, stream: Stream, data: bytes | None) -> Commands:
+    def _send_in(self, stream: Http2Stream, data: bytes | None) -> Commands:
         if data and not stream.gone:
-            yield from self._pass_in(stream, events.DataReceived(stream.client, data))
+            yield from self._pass_event_to_layer(stream, events.DataReceived(stream.client, data))
 
-    def _pass_in(self, stream: Stream, event: events.Event) -> Commands:
+    def _pass_event_to_layer(self, stream: Http2Stream, event: events.Event) -> Commands:
         """Let the layer behind a stream work; what it has for its client goes out as frames."""
         for command in stream.layer.handle_event(event):
             if command.blocking or isinstance(command, commands.RequestWakeup):
@@ -308,7 +310,7 @@ class Http2Layer(layer.Layer):
             self._forget_upstream(event.connection)
         if stream.gone or not stream.number:
             return
-        if stream.is_free:
+        if stream.is_reusable:
             del self._streams[stream.number]
             stream.number = 0
             self._free[stream.rpc].append(stream)
@@ -316,7 +318,7 @@ class Http2Layer(layer.Layer):
             code = self._shell.resets.pop(stream.client.id, stream.code)
             yield from self._reset_stream(stream.number, ErrorCodes.NO_ERROR if stream.answered else code)
 
-    def _send_answer(self, stream: Stream, data: bytes) -> Commands:
+    def _send_answer(self, stream: Http2Stream, data: bytes) -> Commands:
         """Send what the layer says to its client; nothing is the end of its connection."""
         if stream.gone or stream.closed:
             return
@@ -326,14 +328,14 @@ class Http2Layer(layer.Layer):
         stream.h1.receive_data(data)
         try:
             while (event := stream.h1.next_event()) is not h11.NEED_DATA:
-                yield from self._send_out(stream, event)
+                yield from self._send_to_client(stream, event)
                 if isinstance(event, h11.EndOfMessage | h11.ConnectionClosed):
                     break
         except h11.RemoteProtocolError as why:  # an answer that was cut ends so
             log.debug("an answer ends before its end: %s", why)
             stream.closed = True
 
-    def _send_out(self, stream: Stream, event: object) -> Commands:
+    def _send_to_client(self, stream: Http2Stream, event: object) -> Commands:
         number = stream.number
         if isinstance(event, h11.Response):
             kept = [field for field in event.headers if field[0] not in ONE_CONNECTION]
@@ -353,7 +355,7 @@ class Http2Layer(layer.Layer):
             stream.answered = True
             yield from self._send_event(ResponseEndOfMessage(number))
 
-    def _send_head(self, stream: Stream, *, last: bool = False) -> Commands:
+    def _send_head(self, stream: Http2Stream, *, last: bool = False) -> Commands:
         head, stream.head = stream.head, None
         if head is not None:
             yield from self._send_event(ResponseHeaders(stream.number, head, end_stream=last))
@@ -371,7 +373,7 @@ class Http2Layer(layer.Layer):
         if (stream := self._streams.get(number)) is not None:
             yield from self._drop_stream(stream)
 
-    def _drop_stream(self, stream: Stream) -> Commands:
+    def _drop_stream(self, stream: Http2Stream) -> Commands:
         """Let the layer behind a stream hear that its client has gone, and end what it has upstream."""
         if stream.gone:
             return
@@ -379,7 +381,7 @@ class Http2Layer(layer.Layer):
         self._streams.pop(stream.number, None)
         if stream in self._free[stream.rpc]:
             self._free[stream.rpc].remove(stream)
-        yield from self._pass_in(stream, events.ConnectionClosed(stream.client))
+        yield from self._pass_event_to_layer(stream, events.ConnectionClosed(stream.client))
         for connection in [each for each, owner in self._upstream.items() if owner is stream]:
             yield commands.CloseConnection(connection)
             self._forget_upstream(connection)
@@ -390,7 +392,7 @@ class Http2Layer(layer.Layer):
         self._shell.streams.pop(connection.id, None)
 
 
-def reset_code(error: str) -> int | None:
+def find_reset_code(error: str) -> int | None:
     """Return the code that mitmproxy names where a server has reset a stream; None where none has."""
     found = _RESET_BY_SERVER.search(error)
     if found is None:
@@ -400,7 +402,7 @@ def reset_code(error: str) -> int | None:
     )
 
 
-def head_of(request: http.Request, *, whole: bool, length: int | None = None) -> h11.Request:
+def build_http1_head(request: http.Request, *, whole: bool, length: int | None = None) -> h11.Request:
     """Return a head as HTTP/1; `whole`: no body, `length`: its length. Raises h11.LocalProtocolError: impossible."""
     fields = [(name, value) for name, value in request.headers.fields if name not in (b"cookie", b"host")]
     if cookies := request.headers.get_all("cookie"):

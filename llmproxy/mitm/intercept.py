@@ -42,25 +42,25 @@ NEEDS_TOKEN = (  # a text about one
 ONLY_SCOPE = "only LLM hosts are forwarded for other machines"
 
 
-class NotForwarded(RefusedError):
+class HostNotForwarded(RefusedError):
     """The host is none of ours to serve, and nobody asked us to forward to others."""
 
     code = "llmproxy_not_forwarded"
     status = 403
 
 
-class Credentials(NamedTuple):
+class ProxyCredentials(NamedTuple):
     """User and password of a proxy's URL, percent-decoded; None where the URL names none."""
 
     user: str | None
     password: str
 
 
-def proxy_credentials(headers: Headers) -> Credentials:
+def read_proxy_credentials(headers: Headers) -> ProxyCredentials:
     """Read the proxy-authorization header. Raises RefusedError: a guess would mix two sessions."""
     scheme, _, value = (header(headers, "proxy-authorization") or "").partition(" ")
     if scheme.lower() != "basic":
-        return Credentials(None, "")
+        return ProxyCredentials(None, "")
     try:
         raw = base64.b64decode(value.strip(), validate=True)
         # Some clients decode the URL's user before they send it, others do not: a name without % comes to the same.
@@ -68,12 +68,12 @@ def proxy_credentials(headers: Headers) -> Credentials:
     except (binascii.Error, UnicodeDecodeError) as error:
         hint = "Percent-encode it as UTF-8: HTTPS_PROXY=http://<session>@HOST:PORT"
         raise RefusedError("llmproxy: the user name in the proxy's URL cannot be read.", hint=hint) from error
-    return Credentials(user or None, password)
+    return ProxyCredentials(user or None, password)
 
 
-def proxy_user(headers: Headers) -> str | None:
+def read_proxy_user(headers: Headers) -> str | None:
     """Return the user that a proxy's URL named; None without one. Raises RefusedError."""
-    return proxy_credentials(headers).user
+    return read_proxy_credentials(headers).user
 
 
 def is_loopback(address: str) -> bool:
@@ -84,7 +84,7 @@ def is_loopback(address: str) -> bool:
         return False
 
 
-def is_us(client: connection.Client, host: str, port: int) -> bool:
+def is_own_listener(client: connection.Client, host: str, port: int) -> bool:
     """Return whether a client names the very listener that it is connected to."""
     ours, listening = client.sockname[:2]
     local = host == "localhost" or is_loopback(host)
@@ -94,9 +94,9 @@ def is_us(client: connection.Client, host: str, port: int) -> bool:
 def find_destination(
     shell: ProxyContext, client: connection.Client, named: tuple[str, str, int], headers: Headers
 ) -> tuple[str, str, int] | None:
-    """Return a proxied request's (scheme, host, port), or None: ourselves. Raises RefusedError, NotForwarded."""
+    """Return a proxied request's (scheme, host, port), or None: ourselves. Raises RefusedError, HostNotForwarded."""
     scheme, host, port = named
-    if is_us(client, host, port):
+    if is_own_listener(client, host, port):
         return None
     if not shell.forward and not shell.engine.in_scope(host, port):
         shown = printable(host[:LONGEST])
@@ -104,17 +104,17 @@ def find_destination(
             f"llmproxy: {shown} is in no provider's table, and this proxy forwards to LLM hosts only; nothing was sent."
         )
         hint = f"Start it with --forward to use it as HTTP_PROXY, or name the host: --upstream NAME={scheme}://{shown}"
-        raise NotForwarded(msg, hint=hint)
+        raise HostNotForwarded(msg, hint=hint)
     if is_loopback(client.peername[0]):
         return named
-    if not _is_token(proxy_credentials(headers).password, shell.token):
+    if not _is_same_token(read_proxy_credentials(headers).password, shell.token):
         raise RefusedError(f"llmproxy: {NEEDS_TOKEN}.")
     if not shell.engine.in_scope(host, port):
         raise RefusedError(f"llmproxy: {ONLY_SCOPE}.")
     return named
 
 
-class Intercept:
+class ConnectInterceptor:
     """Decides about each CONNECT."""
 
     def __init__(self, shell: ProxyContext, *, forward: bool) -> None:
@@ -132,15 +132,14 @@ class Intercept:
             why = "internal error"
         if why:
             self._shell.tunnels.pop(flow.client_conn.id, None)
-            flow.response = refusal_response(flow.request.host, flow.request.port, why)
+            flow.response = build_refusal_response(flow.request.host, flow.request.port, why)
             self._report_refusal(flow, why)
 
     def _report_refusal(self, flow: http.HTTPFlow, why: str) -> None:
         """Report a refused tunnel, as any refused request."""
         try:
             target = f"{flow.request.host[:LONGEST]}:{flow.request.port}"
-            call = self._shell.engine.sum_up_refusal("CONNECT", target, 403, RefusedError(why))
-            self._shell.on_call(call)
+            self._shell.on_call(self._shell.engine.sum_up_refusal("CONNECT", target, 403, RefusedError(why)))
         except Exception:
             log.exception("could not report a refused tunnel")
 
@@ -153,15 +152,15 @@ class Intercept:
         )
         if not self._forward:
             return "this proxy is reached by base URL; start it with --forward to use it as HTTPS_PROXY"
-        user, password = proxy_credentials(headers)
+        user, password = read_proxy_credentials(headers)
         local = is_loopback(client.peername[0])
-        if not local and not _is_token(password, self._shell.token):
+        if not local and not _is_same_token(password, self._shell.token):
             return NEEDS_TOKEN
         if user is not None:
             self._shell.users[client.id] = user
         engine = self._shell.engine
         stubbed = local and engine.is_stubbed(host, offline=engine.mode_of(user) in OFFLINE)
-        if is_us(client, host, port) or engine.in_scope(host, port) or stubbed:
+        if is_own_listener(client, host, port) or engine.in_scope(host, port) or stubbed:
             self._inject_fault(client, host, port, user)
             return ""
         if not local:
@@ -180,7 +179,7 @@ class Intercept:
             self._shell.on_call(call)
 
 
-def refusal_response(host: str, port: int, why: str) -> http.Response:
+def build_refusal_response(host: str, port: int, why: str) -> http.Response:
     """Write the answer to a refused CONNECT; most clients show its reason phrase and nothing else of it."""
     text = f"llmproxy: no tunnel to {host[:LONGEST]}:{port}: {why}"
     fields = {"content-type": "text/plain; charset=utf-8", "connection": "close"}
@@ -189,10 +188,10 @@ def refusal_response(host: str, port: int, why: str) -> http.Response:
     return response
 
 
-def is_tunnel(shell: ProxyContext, data: ServerConnectionHookData) -> bool:
+def is_permitted_tunnel(shell: ProxyContext, data: ServerConnectionHookData) -> bool:
     """Return whether a connection is that of a tunnel that was permitted."""
     return data.server.address is not None and shell.tunnels.get(data.client.id) == data.server.address[:2]
 
 
-def _is_token(given: str, token: str) -> bool:
+def _is_same_token(given: str, token: str) -> bool:
     return bool(token) and hmac.compare_digest(given.encode("utf-8"), token.encode("utf-8", "surrogateescape"))

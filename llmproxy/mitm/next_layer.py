@@ -17,8 +17,8 @@ from mitmproxy.proxy.layers.http import HTTPMode
 from llmproxy.mitm.framing import FramingError, HeadTooSlow, RequestReader
 from llmproxy.mitm.http1.replay_layer import ReplayLayer
 from llmproxy.mitm.http2 import ALPN, PREFACE, Http2Layer
-from llmproxy.mitm.intercept import is_us
-from llmproxy.mitm.proxy_context import ProxyContext, whole_response
+from llmproxy.mitm.intercept import is_own_listener
+from llmproxy.mitm.proxy_context import ProxyContext, build_response
 
 log = logging.getLogger(__name__)
 
@@ -69,20 +69,20 @@ class ConnectLayer(layer.Layer):
             self._held += event.data
             if len(self._held) < len(PREFACE) and PREFACE.startswith(self._held):
                 return
-            if not may_connect(self._held):
-                yield from self._go_on(self._choose(self._held))
+            if not may_be_connect(self._held):
+                yield from self._continue_with(self._choose(self._held))
                 return
             try:
-                whole = has_connect(self._held)
+                whole = has_whole_connect(self._held)
             except FramingError as why:
                 yield from self._refuse_connect(why)
                 return
             if whole:
-                yield from self._go_on(layers.HttpLayer(self.context, HTTPMode.regular))
+                yield from self._continue_with(layers.HttpLayer(self.context, HTTPMode.regular))
         elif isinstance(event, events.ConnectionClosed):
             yield commands.CloseConnection(self.context.client)
 
-    def _go_on(self, behind: layer.Layer) -> layer.CommandGenerator[None]:
+    def _continue_with(self, behind: layer.Layer) -> layer.CommandGenerator[None]:
         self._behind, held, self._held = behind, self._held, b""
         yield from behind.handle_event(events.Start())
         yield from behind.handle_event(events.DataReceived(self.context.client, held))
@@ -90,7 +90,7 @@ class ConnectLayer(layer.Layer):
     def _refuse_connect(self, why: FramingError) -> layer.CommandGenerator[None]:
         fields = (("content-type", "text/plain; charset=utf-8"),)
         client = self.context.client
-        yield commands.SendData(client, whole_response(why.status, fields, f"{why}\n".encode(), close=True))
+        yield commands.SendData(client, build_response(why.status, fields, f"{why}\n".encode(), close=True))
         yield commands.CloseConnection(client)
         self._behind = ClosingLayer(self.context)
 
@@ -114,16 +114,16 @@ class HandshakeLayer(layers.ClientTLSLayer):
         yield from super()._handle_event(event)
 
 
-def may_connect(data: bytes) -> bool:
+def may_be_connect(data: bytes) -> bool:
     """Return whether what begins so is a CONNECT, or can still become one."""
     return CONNECT.startswith(data[: len(CONNECT)].upper())
 
 
-def has_connect(data: bytes) -> bool:
+def has_whole_connect(data: bytes) -> bool:
     """Return whether a CONNECT's whole head has come. Raises FramingError: it is none, or has no host and port."""
     reader = RequestReader()
-    reader.feed(data)
-    if (head := reader.head()) is None:
+    reader.add_bytes(data)
+    if (head := reader.take_head()) is None:
         return False
     try:
         port = parse_authority(head.target.encode("latin-1"), check=True)[1] if head.method == "CONNECT" else None
@@ -169,9 +169,11 @@ class NextLayerChoice:
         elif inside:
             host, port = (context.server.address or ("", 0))[:2]
             host = host.lower().rstrip(".")
-            origin = None if is_us(context.client, host, port) else ("https" if encrypted else "http", host, port)
+            origin = (
+                None if is_own_listener(context.client, host, port) else ("https" if encrypted else "http", host, port)
+            )
             nextlayer.layer = self._serve(context, data, origin)
-        elif may_connect(data) or PREFACE.startswith(data):
+        elif may_be_connect(data) or PREFACE.startswith(data):
             nextlayer.layer = ConnectLayer(
                 context, self._shell.head_patience, lambda held: self._serve(context, held, front=not encrypted)
             )
@@ -190,5 +192,5 @@ class NextLayerChoice:
             return Http2Layer(context, self._shell, make)
         behind = make(context)
         if front:
-            behind.stand_behind(self._shell.fronts.get((context.client.peername, context.client.sockname)))
+            behind.set_front(self._shell.fronts.get((context.client.peername, context.client.sockname)))
         return behind

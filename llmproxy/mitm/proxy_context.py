@@ -26,23 +26,23 @@ from mitmproxy.hooks import Hook
 from mitmproxy.master import Master
 
 from llmproxy.calls import Call, CallLog
-from llmproxy.core.control.tool_lines import ToolLines
-from llmproxy.core.dialects.streams import ending
-from llmproxy.core.dialects.table import ERROR_HEADER, envelope, status_of_miss
+from llmproxy.core.control.stdio_tools import StdioClients
+from llmproxy.core.dialects.codecs import ERROR_HEADER, status_of_miss, write_error
+from llmproxy.core.dialects.streams import decide_ending
 from llmproxy.core.engine.end_order import ALL_PAUSES, LONGEST_PAUSE, LOOK
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.engine.fast_path import Hit
-from llmproxy.core.mcp import refuse
-from llmproxy.core.providers.table import Family
+from llmproxy.core.mcp import build_refusal
+from llmproxy.core.providers.specs import Family
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import ClientEnds
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.traffic import grpc
 from llmproxy.core.traffic.interaction import Ending, Headers, Interaction, Usage
-from llmproxy.core.traffic.origin_guard import Guard
-from llmproxy.core.traffic.response_bytes import head_bytes
+from llmproxy.core.traffic.origin_guard import OriginGuard
+from llmproxy.core.traffic.response_bytes import write_head
 from llmproxy.errors import LLMProxyError, MissError
-from llmproxy.mitm.sockets import Closable, Sockets, has_read
+from llmproxy.mitm.sockets import ClientSockets, ClosableConnection, has_read
 from llmproxy.protocol import CACHE_HEADER, LAST_REPORT, Channel, Decision
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class EndedAnswer(NamedTuple):
     """Done when it is stored, with why it could not be, or when its client has waited long enough."""
 
 
-def _build_too_late(over: asyncio.Future[str]) -> None:
+def _fail_if_not_stored(over: asyncio.Future[str]) -> None:
     if not over.done():
         log.error("storing an answer takes over %s seconds; its client does not wait any longer", COMMIT_PATIENCE)
         over.set_result("")
@@ -112,22 +112,22 @@ class BegunRequest(Protocol):
     exchange: Exchange | None
 
 
-class Idle(Protocol):
+class IdleLayer(Protocol):
     """The layer behind, as what stands before it sees it."""
 
     @property
-    def seen(self) -> int:
+    def count_received(self) -> int:
         """Bytes of the client that have reached it."""
 
     @property
-    def between_requests(self) -> bool:
+    def is_between_requests(self) -> bool:
         """Whether it has answered everything and waits for a request."""
 
 
-class Ahead(Closable, Protocol):
+class FrontConnection(ClosableConnection, Protocol):
     """What stands before a connection's stream, as the layer behind it sees it."""
 
-    layer: Idle | None
+    layer: IdleLayer | None
     """The layer behind."""
 
 
@@ -136,7 +136,7 @@ LONGEST_TURN = 1.0
 
 
 @dataclass(slots=True)
-class _RecordedEnds:
+class _SessionEnds:
     """Ends of answers that a session recorded."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -152,24 +152,24 @@ class _RecordedEnds:
 
 
 @dataclass(slots=True)
-class Turns:
+class AnswerTurns:
     """Passes on what comes after an end when that was read, and after a pause: clients hear the recorded order."""
 
     clock: Callable[[], float]
     released: Mapping[str, Exchange]
-    _ends: dict[str, _RecordedEnds] = field(default_factory=dict)
+    _ends: dict[str, _SessionEnds] = field(default_factory=dict)
 
-    async def wait(self, exchange: Exchange) -> None:
+    async def wait_for_turn(self, exchange: Exchange) -> None:
         """Wait until a piece of an answer may reach its client; servers of tools' own messages wait for none."""
         ends = self._ends.get(exchange.session.name)
         if ends is None or (exchange.channel is Channel.MCP and exchange.method == "GET"):
             return
-        if self._wait_before(exchange, ends):
+        if self._get_wait(exchange, ends):
             async with ends.lock if exchange.progress.seq not in ends.coming else contextlib.nullcontext():
-                while wait := self._wait_before(exchange, ends):  # noqa: ASYNC110 - the kernel tells nobody
+                while wait := self._get_wait(exchange, ends):  # noqa: ASYNC110 - the kernel tells nobody
                     await asyncio.sleep(wait)
 
-    def _wait_before(self, exchange: Exchange, ends: _RecordedEnds) -> float:
+    def _get_wait(self, exchange: Exchange, ends: _SessionEnds) -> float:
         """Return in how many seconds to ask again; 0 if it is its turn."""
         now, own = self.clock(), exchange.progress.seq
         if ends.coming and ends.coming[0] != own:
@@ -177,7 +177,7 @@ class Turns:
                 return LOOK * (ends.coming.index(own) if own in ends.coming else len(ends.coming))
             ends.coming.popleft()  # its client has left, or the store is slow
             ends.until = now + LONGEST_TURN
-            return self._wait_before(exchange, ends)
+            return self._get_wait(exchange, ends)
         if ends.at <= exchange.progress.arrived or ends.seq == own:
             return 0.0
         if ends.client is not None and now < ends.until:
@@ -185,26 +185,26 @@ class Turns:
         left = max(0.0, ends.at + min(LONGEST_PAUSE, ALL_PAUSES / max(1, self._count_open(exchange))) - now)
         return left if ends.client is None else min(left, LOOK)
 
-    def on_piece(self, exchange: Exchange, data: bytes) -> None:
+    def on_answer_piece(self, exchange: Exchange, data: bytes) -> None:
         """Note a piece of a stream that goes to its client: what says that it is the last comes before HTTP's end."""
         if data and exchange.decision is Decision.RECORD and self._count_open(exchange) > 1:
             came, how = exchange.recording, (exchange.family, exchange.operation, exchange.identity.stream)
-            if ending(*how, came.status, came.mime_type, data, http_ended=False) is Ending.COMPLETE:
-                self._on_coming(exchange)
+            if decide_ending(*how, came.status, came.mime_type, data, http_ended=False) is Ending.COMPLETE:
+                self._record_coming_end(exchange)
 
     async def wait_for_end(self, exchange: Exchange) -> None:
         """Wait until an answer's end may be recorded and go to its client; until it has gone nothing else does."""
-        self._on_coming(exchange)
-        await self.wait(exchange)
+        self._record_coming_end(exchange)
+        await self.wait_for_turn(exchange)
 
-    def _on_coming(self, exchange: Exchange) -> None:
-        ends = self._ends.setdefault(exchange.session.name, _RecordedEnds())
+    def _record_coming_end(self, exchange: Exchange) -> None:
+        ends = self._ends.setdefault(exchange.session.name, _SessionEnds())
         if exchange.progress.seq not in ends.coming:
             if not ends.coming:
                 ends.until = max(ends.until, self.clock() + LONGEST_TURN)
             ends.coming.append(exchange.progress.seq)
 
-    def on_end(self, exchange: Exchange, client: ClientEnds) -> None:
+    def on_answer_end(self, exchange: Exchange, client: ClientEnds) -> None:
         """Note that the end of an answer goes to its client, or that it has left."""
         ends = self._ends.get(exchange.session.name)
         if ends is not None and exchange.progress.seq in ends.coming:
@@ -236,7 +236,7 @@ class ProxyContext:
     """Exchanges that have begun and not ended, by `id`."""
     losses: int = 0
     """Answers that should have been recorded and could not be."""
-    fronts: dict[tuple[object, object], Ahead] = field(default_factory=dict)
+    fronts: dict[tuple[object, object], FrontConnection] = field(default_factory=dict)
     """By the addresses of both ends of a client's connection: what stands before its stream."""
     arrived: dict[tuple[object, object], BegunRequest] = field(default_factory=dict)
     """By the same: the request that the bytes handed over begin with, counted already."""
@@ -254,7 +254,7 @@ class ProxyContext:
     """Opens the control API to peers that are not on this machine; empty: closed to them."""
     exposed: bool = False
     """Bound beyond loopback: the control API then wants the token from everybody."""
-    guard: Guard = field(default_factory=Guard)
+    guard: OriginGuard = field(default_factory=OriginGuard)
     """Tells web pages from clients."""
     forward: bool = False
     """Whether clients may use us as their proxy for hosts out of scope."""
@@ -272,7 +272,7 @@ class ProxyContext:
     """Ends the program soon, and returns the exit code that it would have now; None where we are part of another."""
     pace: Callable[[Exchange], Awaitable[float]] | None = None
     """Counts a call that is to go to its provider, and says in how many seconds it may; None where no rate was said."""
-    sockets: Sockets | None = None
+    sockets: ClientSockets | None = None
     """Does what injected faults do to connections."""
     draining: bool = False
     """The proxy is ending: what is open may finish, nothing new begins."""
@@ -284,19 +284,19 @@ class ProxyContext:
     _ended: deque[EndedAnswer] = field(default_factory=deque)
     _viewer: Viewer | None = None
     """Answers that page; made when it is first opened."""
-    turns: Turns = field(init=False)
-    lines: ToolLines | None = None
+    turns: AnswerTurns = field(init=False)
+    lines: StdioClients | None = None
     """Clients of servers of tools that speak over stdio."""
     _called: bool = False
     """The writer has been told that answers have ended, and has not looked yet."""
 
     def __post_init__(self) -> None:
-        self.lines = ToolLines(self)
-        self.turns = Turns(self.engine.clock, self.released)
+        self.lines = StdioClients(self)
+        self.turns = AnswerTurns(self.engine.clock, self.released)
 
     # --- answers of our own ----------------------------------------------------------------------------------------
 
-    def refusal(
+    def build_refusal(
         self, error: LLMProxyError, family: Family, *, close: bool, method: str = "POST", operation: str = "",
         grants: Headers = (), asked: Headers = (),
     ) -> tuple[int, bytes]:  # fmt: skip
@@ -304,30 +304,30 @@ class ProxyContext:
         plain = isinstance(error, MissError) and error.status == MissError.status
         status = self.engine.config.miss_status or status_of_miss(family, operation, asked) if plain else error.status
         if status == 204:
-            return status, head_bytes(204, "No Content", (("connection", "close"),) if close else ())
-        headers, body = envelope(family, status, error.code, self.engine.redactor.text(str(error)))
+            return status, write_head(204, "No Content", (("connection", "close"),) if close else ())
+        headers, body = write_error(family, status, error.code, self.engine.redactor.text(str(error)))
         extra: Headers = (*grants, *(((CACHE_HEADER, "miss"),) if isinstance(error, MissError) else ()))
         if status == 426:
             extra += (("upgrade", "HTTP/1.1"),)
-        return status, whole_response(status, (*headers, *extra), body, close=close, method=method)
+        return status, build_response(status, (*headers, *extra), body, close=close, method=method)
 
-    def refusal_of_mcp(
+    def build_mcp_refusal(
         self, error: LLMProxyError, exchange: Exchange, *, close: bool, method: str
     ) -> tuple[int, bytes]:
         """Write an error as MCP says it: (status, whole response)."""
         text = self.engine.redactor.text(str(error))
-        status, headers, body = refuse(exchange.operation, exchange.request.data, text)
+        status, headers, body = build_refusal(exchange.operation, exchange.request.data, text)
         extra: Headers = (*exchange.answer.grants, *(((CACHE_HEADER, "miss"),) if isinstance(error, MissError) else ()))
         ours: Headers = (*headers, (ERROR_HEADER, error.code), *extra)
-        return status, whole_response(status, ours, body, close=close, method=method)
+        return status, build_response(status, ours, body, close=close, method=method)
 
-    def refusal_of_grpc(self, error: LLMProxyError) -> tuple[int, bytes]:
+    def build_grpc_refusal(self, error: LLMProxyError) -> tuple[int, bytes]:
         """Write an error as gRPC says it: (status, whole response)."""
         text = self.engine.redactor.text(str(error))
         fields = grpc.refusal(error.status, error.code, text, miss=isinstance(error, MissError))
-        return error.status, whole_response(200, fields, b"", close=False)
+        return error.status, build_response(200, fields, b"", close=False)
 
-    def view(self, asked: ControlRequest) -> Future[PageAnswer]:
+    def answer_viewer(self, asked: ControlRequest) -> Future[PageAnswer]:
         """Answer our page in a browser, soon."""
         if self._viewer is None:
             from llmproxy.report.live_report import (
@@ -349,14 +349,14 @@ class ProxyContext:
 
     # --- what became of an exchange --------------------------------------------------------------------------------
 
-    def begin(self, exchange: Exchange) -> None:
+    def record_begin(self, exchange: Exchange) -> None:
         self.open[id(exchange)] = exchange
 
-    def busy(self, session: Session) -> bool:
+    def has_open_calls(self, session: Session) -> bool:
         """Return whether a session's calls are open: an SDK closes its stream before we have stored it."""
         return any(each.session is session for each in self.open.values())
 
-    def settle(self, exchange: Exchange, status: int, *, usage: Usage | None = None, lost: bool = False) -> None:
+    def report_ended(self, exchange: Exchange, status: int, *, usage: Usage | None = None, lost: bool = False) -> None:
         """Report an exchange that is over, once; safe to call again."""
         if id(exchange) not in self.open:
             return
@@ -372,27 +372,27 @@ class ProxyContext:
         for job in self.engine.on_sent(exchange):
             asyncio.get_running_loop().run_in_executor(self._writer, job)
 
-    def settle_hit(self, hit: Hit) -> None:
+    def report_hit(self, hit: Hit) -> None:
         """Report a hit that was sent."""
         try:
             self.on_call(self.engine.fast_path.record_hit(hit))
         except Exception:
             log.exception("could not report a hit")
 
-    def lose(self, exchange: Exchange, why: str) -> None:
+    def report_lost(self, exchange: Exchange, why: str) -> None:
         """Report an answer that should have been recorded and was not."""
         exchange.progress.finished = True
         exchange.note = f"NOT RECORDED: {why}"
-        self.settle(exchange, exchange.recording.status, lost=exchange.decision is Decision.RECORD)
+        self.report_ended(exchange, exchange.recording.status, lost=exchange.decision is Decision.RECORD)
 
-    def abandon(self, exchange: Exchange) -> None:
+    def report_abandoned(self, exchange: Exchange) -> None:
         """Report an exchange whose connection ended before anything of an answer came: there is nothing to lose."""
         exchange.note = (
             "the proxy ended before an answer came" if self.draining else "client left before an answer came"
         )
-        self.settle(exchange, 0)
+        self.report_ended(exchange, 0)
 
-    async def commit(self, exchange: Exchange, *, proper: bool) -> None:
+    async def commit_answer(self, exchange: Exchange, *, proper: bool) -> None:
         """Store the answer of a released exchange in the writer's thread, and report it.
 
         Returns when it is stored, or after COMMIT_PATIENCE seconds; then the client gets the end of its answer all the
@@ -403,15 +403,15 @@ class ProxyContext:
         exchange.progress.finished = True
         loop = asyncio.get_running_loop()
         over = loop.create_future()
-        late = loop.call_later(COMMIT_PATIENCE, _build_too_late, over)
+        late = loop.call_later(COMMIT_PATIENCE, _fail_if_not_stored, over)
         self._ended.append(EndedAnswer(exchange, proper, over))
-        self._call_writer()
+        self._schedule_writer()
         try:
             await over
         finally:
             late.cancel()
 
-    def _call_writer(self) -> None:
+    def _schedule_writer(self) -> None:
         """Have what has ended stored; what ends until the writer looks goes with it."""
         if self._ended and not self._called:
             self._called = True
@@ -450,34 +450,34 @@ class ProxyContext:
         """Report what the writer has stored, and let it be heard."""
         self._commits.popleft()
         for ended, found in stored:
-            why, exchange = _lost_reason(found), ended.exchange
+            why, exchange = _describe_loss(found), ended.exchange
             exchange.note = why or exchange.note
             usage = None if isinstance(found, Exception) else found
-            self.settle(exchange, exchange.recording.status, usage=usage, lost=usage is None)
+            self.report_ended(exchange, exchange.recording.status, usage=usage, lost=usage is None)
             if not ended.over.done():
                 ended.over.set_result(why)
-        self._call_writer()
+        self._schedule_writer()
 
-    def keep(self, exchange: Exchange, *, proper: bool = True) -> None:
+    def store_later(self, exchange: Exchange, *, proper: bool = True) -> None:
         """Store an answer that came by another way than a connection of ours, and report it, soon."""
         exchange.progress.finished = True
         self._kept = asyncio.get_running_loop().create_future()
         self._ended.append(EndedAnswer(exchange, proper, self._kept))
-        self._call_writer()
+        self._schedule_writer()
 
-    def take_kept(self) -> asyncio.Future[str] | None:
+    def take_pending_store(self) -> asyncio.Future[str] | None:
         """Return what began to be stored since this was asked last, as `EndedAnswer.over`: whoever told it waits."""
         kept, self._kept = self._kept, None
         return kept
 
-    async def in_writer(self, job: Callable[[], None]) -> None:
+    async def run_in_writer(self, job: Callable[[], None]) -> None:
         """Do something with the store in the writer's thread, whatever fails: the commits tell what matters."""
         try:
             await asyncio.get_running_loop().run_in_executor(self._writer, job)
         except LLMProxyError as error:
             log.warning("%s", error)
 
-    async def drain(self, patience: float) -> None:
+    async def wait_until_idle(self, patience: float) -> None:
         """Wait until nothing is open, at most `patience` seconds."""
         loop = asyncio.get_running_loop()
         until = loop.time() + patience
@@ -488,10 +488,10 @@ class ProxyContext:
         """Store what is still open as cut, wait for the last commits, then end all sessions and close the store."""
         for exchange in list(self.open.values()):
             if exchange.recording.has_head:
-                await self.commit(exchange, proper=False)
+                await self.commit_answer(exchange, proper=False)
             else:
                 exchange.note = exchange.note or "the proxy ended"
-                self.settle(exchange, 0)
+                self.report_ended(exchange, 0)
         while self._commits:
             _, late = await asyncio.wait([asyncio.wrap_future(self._commits[-1])], timeout=30)
             if late:
@@ -506,7 +506,7 @@ class ProxyContext:
             self._viewer.close()
 
 
-def _lost_reason(found: Usage | Exception) -> str:
+def _describe_loss(found: Usage | Exception) -> str:
     """Describe why an answer is not stored; nothing where it is."""
     if isinstance(found, LLMProxyError):
         return f"NOT RECORDED: {found.message}"
@@ -516,10 +516,10 @@ def _lost_reason(found: Usage | Exception) -> str:
     return ""
 
 
-def whole_response(status: int, headers: Headers, body: bytes, *, close: bool, method: str = "POST") -> bytes:
+def build_response(status: int, headers: Headers, body: bytes, *, close: bool, method: str = "POST") -> bytes:
     """Write a response of ours, length and all."""
     framing: Headers = (("content-length", str(len(body))), *((("connection", "close"),) if close else ()))
-    return head_bytes(status, REASONS.get(status, ""), (*headers, *framing)) + (b"" if method == "HEAD" else body)
+    return write_head(status, REASONS.get(status, ""), (*headers, *framing)) + (b"" if method == "HEAD" else body)
 
 
 REASONS = {

@@ -19,13 +19,13 @@ from llmproxy.core.engine.engine import Engine
 from llmproxy.core.faults import load_faults
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.live_channels import LiveChannels
-from llmproxy.core.providers.hosts import Pace
-from llmproxy.core.providers.table import channel_of
+from llmproxy.core.providers.hosts import CallPacer
+from llmproxy.core.providers.specs import channel_of
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config, Exchange
 from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.store.file.store import open_store
-from llmproxy.core.traffic.origin_guard import Guard
+from llmproxy.core.traffic.origin_guard import OriginGuard
 from llmproxy.errors import CassetteNotFound, MachineError, SettingsError
 from llmproxy.mitm.intercept import is_loopback
 from llmproxy.mitm.proxy_context import ProxyContext
@@ -40,22 +40,22 @@ ASKING = 60.0
 """Seconds that whoever counts may take to answer: it may be starting anew on another node."""
 
 
-def make_pacer(
+def build_pacer(
     rates: Mapping[str, str], asked: str, clock: Callable[[], float]
 ) -> Callable[[Exchange], Awaitable[float]] | None:
     """Return who says when a call may go; None where no rate was said. `asked`: as `protocol.PACER_VARIABLE` has it."""
     if not rates:
         return None
-    pace = Pace(rates, clock)
+    pace = CallPacer(rates, clock)
     said: set[str] = set()
 
     async def wait_of(exchange: Exchange) -> float:
         """Count a call, and return the seconds to wait. Raises MachineError where nobody counts."""
         where = exchange.route
         provider, model = where.provider.name, channel_of(where.provider.name, exchange.operation) is Channel.LLM
-        if where.not_llm or not (rate := pace.rate(provider, model=model)):
+        if where.not_llm or not (rate := pace.find_rate(provider, model=model)):
             return 0.0
-        seconds = await _ask_pacer(asked, provider, model=model) if asked else pace.take(provider, model=model)
+        seconds = await _ask_pacer(asked, provider, model=model) if asked else pace.count_call(provider, model=model)
         if seconds > 0 and provider not in said:
             said.add(provider)
             log.warning("%s has %s by now: further calls wait, this one %.1f s (--rate)", provider, rate, seconds)
@@ -85,7 +85,7 @@ async def _ask_pacer(whom: str, provider: str, *, model: bool) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Built:
+class BuiltProxy:
     """The parts of one running proxy that are not mitmproxy."""
 
     shell: ProxyContext
@@ -99,7 +99,7 @@ class Built:
         self.journal.close()
 
 
-def config_of(
+def build_config(
     settings: Settings, redirected: frozenset[str] = frozenset(), again: StartCommand | None = None
 ) -> Config:
     """Return what the engine must know of the settings; `redirected` names providers with a user's upstream."""
@@ -114,19 +114,19 @@ def config_of(
         again=again or StartCommand(), cassette_dir=settings.cassette_dir, upstreams=dict(settings.upstream),
         redirected=redirected, rules=Rules.from_config(settings.normalize.as_config()),
         allow_live=settings.allow_live, allow_host=settings.allow_host, record_host=settings.record_host,
-        live=live_of(settings),
+        live=build_live_channels(settings),
         faults=load_faults(settings.faults, Path.cwd(), seed=settings.faults_seed) if settings.faults else None,
         match_credential=settings.match_credential, stubs=settings.stub,
     )  # fmt: skip
 
 
-def live_of(settings: Settings) -> LiveChannels | None:
+def build_live_channels(settings: Settings) -> LiveChannels | None:
     if not settings.live:
         return None
     return LiveChannels(frozenset(settings.live), settings.unknown_tool, settings.read_only)
 
 
-def start_command_of(loaded: Loaded, env: Mapping[str, str], start: str = "llmproxy start") -> StartCommand:
+def build_start_command(loaded: Loaded, env: Mapping[str, str], start: str = "llmproxy start") -> StartCommand:
     """Return how this proxy is started again.
 
     What another command started (`run`, a test runner) is started by that again, from the same shell: its variables are
@@ -144,7 +144,7 @@ def start_command_of(loaded: Loaded, env: Mapping[str, str], start: str = "llmpr
     return StartCommand(start, "", options, variables, f"http://{DEFAULT_HOST}:{port}/" if port else "")
 
 
-def build_parts(loaded: Loaded, on_call: Callable[[Call], None], start: str = "llmproxy start") -> Built:
+def build_parts(loaded: Loaded, on_call: Callable[[Call], None], start: str = "llmproxy start") -> BuiltProxy:
     """Open the store and the journal.
 
     `on_call` takes each call that has ended, `start` is the command that a user types.
@@ -152,9 +152,9 @@ def build_parts(loaded: Loaded, on_call: Callable[[Call], None], start: str = "l
     Raises LLMProxyError: the store or the settings cannot be used.
     """
     named = frozenset(name for name, _, source in loaded.upstreams if not source.is_foreign)
-    config = config_of(loaded.settings, named, start_command_of(loaded, os.environ, start))
+    config = build_config(loaded.settings, named, build_start_command(loaded, os.environ, start))
     refuse_store_files(config)
-    filed = from_files(config)
+    filed = load_cassette_files(config)
     check_store(config)
     journal = Journal.open(Path(f"{config.store}.state.db"), time.time)
     try:
@@ -177,10 +177,10 @@ def build_parts(loaded: Loaded, on_call: Callable[[Call], None], start: str = "l
 
     shell = ProxyContext(
         engine, record, token=settings.token, exposed=is_exposed(settings.host),
-        guard=guard_of(settings, settings.host), forward=settings.forwards,
-        pace=make_pacer(settings.rate, os.environ.get(PACER_VARIABLE, ""), time.monotonic), watch=watch,
+        guard=build_origin_guard(settings, settings.host), forward=settings.forwards,
+        pace=build_pacer(settings.rate, os.environ.get(PACER_VARIABLE, ""), time.monotonic), watch=watch,
     )  # fmt: skip
-    return Built(shell, journal, tuple(notes))
+    return BuiltProxy(shell, journal, tuple(notes))
 
 
 def is_exposed(host: str) -> bool:
@@ -188,9 +188,9 @@ def is_exposed(host: str) -> bool:
     return host != "localhost" and not is_loopback(host)
 
 
-def guard_of(settings: Settings, host: str) -> Guard:
+def build_origin_guard(settings: Settings, host: str) -> OriginGuard:
     """Return what tells web pages from clients, for a listener at `host`."""
-    return Guard(settings.answer_to, settings.allow_origin, any_host=is_exposed(host))
+    return OriginGuard(settings.answer_to, settings.allow_origin, any_host=is_exposed(host))
 
 
 def check_store(config: Config) -> None:
@@ -230,7 +230,7 @@ def _make_folder(folder: Path) -> None:
         raise MachineError(f"cannot make the folder {shown_path(folder)}: {error.strerror or error}") from error
 
 
-def from_files(config: Config) -> list[str]:
+def load_cassette_files(config: Config) -> list[str]:
     """Bring the cassettes' files into the store; returns what to say. Raises CassetteError: nothing was written."""
     if config.cassette_dir is None:
         return []

@@ -35,10 +35,10 @@ from llmproxy.core.traffic.frames import SWITCHING
 from llmproxy.core.traffic.interaction import Headers, header, is_grpc
 from llmproxy.errors import LLMProxyError, UpstreamError, unsign_text
 from llmproxy.mitm.http1.incoming_request import LOOK
-from llmproxy.mitm.http2 import ALPN, PatientHttp2Client, reset_code
-from llmproxy.mitm.intercept import is_tunnel
+from llmproxy.mitm.http2 import ALPN, PatientHttp2Client, find_reset_code
+from llmproxy.mitm.intercept import is_permitted_tunnel
 from llmproxy.mitm.proxy_context import ProxyContext
-from llmproxy.mitm.websocket_recorder import SocketHooks, is_unasked_switch, is_upgrade, prepare_upgrade
+from llmproxy.mitm.websocket_recorder import WebSocketHooks, is_unasked_switch, is_upgrade, prepare_upgrade
 from llmproxy.protocol import CACHE_HEADER, OUR_HEADERS_PREFIX, Decision
 
 MOST = 64 << 10
@@ -47,7 +47,7 @@ _INTERIM = re.compile(rb"HTTP/1\.[01] 1(?!01)[0-9][0-9][ \r]")
 _SHORTEST = len(b"HTTP/1.1 100 ")
 
 
-class PatientClient(Http1Client):
+class InterimSkippingClient(Http1Client):
     """mitmproxy's reader of an upstream's answers, without the interim ones; equal content-lengths are one."""
 
     _passed = 0
@@ -91,7 +91,7 @@ class QuickHeaders(http.Headers):
         return False
 
 
-class TrailingServer(Http1Server):
+class TrailerWritingServer(Http1Server):
     """mitmproxy's writer of answers in HTTP/1, with the trailers of an answer that came over HTTP/2."""
 
     _trailers = b""
@@ -119,11 +119,11 @@ def unite_lengths(data: bytes) -> bytes:
     return b"\r\n".join([first, *kept, b"content-length: " + values[0]]) + data[end:]
 
 
-def read_past_interim() -> None:
+def patch_http_layers() -> None:
     """Let mitmproxy's HTTP layers read and write answers so, from the next connection on."""
     # Its names there are private only to type checkers.
-    http_layers.Http1Client = PatientClient  # type: ignore[attr-defined]
-    http_layers.Http1Server = TrailingServer  # type: ignore[attr-defined]
+    http_layers.Http1Client = InterimSkippingClient  # type: ignore[attr-defined]
+    http_layers.Http1Server = TrailerWritingServer  # type: ignore[attr-defined]
     http_layers.Http2Client = PatientHttp2Client  # type: ignore[attr-defined]
     read.Headers = QuickHeaders  # type: ignore[attr-defined]
 
@@ -159,14 +159,14 @@ def deny_connection(data: ServerConnectionHookData) -> None:
         data.server.error = DENIED
 
 
-class Recorder(SocketHooks):
+class Recorder(WebSocketHooks):
     """Obeys what the layer decided."""
 
     def __init__(self, shell: ProxyContext) -> None:
-        read_past_interim()
+        patch_http_layers()
         self._shell = shell
 
-    def _exchange(self, flow: http.HTTPFlow) -> Exchange | None:
+    def _find_exchange(self, flow: http.HTTPFlow) -> Exchange | None:
         """Return what this flow carries: the release may be taken back (the client left) before its last hook."""
         exchange: Exchange | None = flow.metadata.get(CARRIED)
         return exchange
@@ -203,12 +203,12 @@ class Recorder(SocketHooks):
                 flow.request.headers["grpc-accept-encoding"] = "identity"  # its messages would hide from redaction
             flow.request.stream = True
             exchange.progress.released = self._shell.engine.clock()
-            return self._address_in_time(flow, exchange) if self._shell.pace is not None else None
+            return self._address_when_due(flow, exchange) if self._shell.pace is not None else None
         except Exception as why:  # noqa: BLE001 - what leaves a hook lets the request go on to the provider
             self._fail_closed(flow, why)
             return None
 
-    async def _address_in_time(self, flow: http.HTTPFlow, exchange: Exchange) -> None:
+    async def _address_when_due(self, flow: http.HTTPFlow, exchange: Exchange) -> None:
         """Wait until the provider's rate lets this one go; nothing goes of what was taken back meanwhile."""
         try:
             seconds = await self._shell.pace(exchange) if self._shell.pace is not None else 0.0
@@ -230,7 +230,7 @@ class Recorder(SocketHooks):
         socket = is_upgrade(request)
         if socket:
             prepare_upgrade(request)
-        request.headers = QuickHeaders(forward_fields(request.headers.fields, host, socket=socket))
+        request.headers = QuickHeaders(build_forwarded_fields(request.headers.fields, host, socket=socket))
 
     def server_connect(self, data: ServerConnectionHookData) -> None:
         """Allow a connection only for what was released, to where it belongs. Written to be unable to raise."""
@@ -240,8 +240,8 @@ class Recorder(SocketHooks):
             exchange = self._shell.released.get(stream or data.client.id)
             if exchange is not None and exchange.decision in (Decision.RECORD, Decision.PASS):
                 allowed = data.server.address == split_upstream(exchange.route.upstream)[1]
-                offer_protocols(data, is_rpc=is_grpc(exchange.request.headers), is_stream=stream is not None)
-            allowed = allowed or is_tunnel(self._shell, data)
+                set_alpn_offers(data, is_rpc=is_grpc(exchange.request.headers), is_stream=stream is not None)
+            allowed = allowed or is_permitted_tunnel(self._shell, data)
         finally:
             if not allowed:
                 deny_connection(data)
@@ -251,7 +251,7 @@ class Recorder(SocketHooks):
     async def responseheaders(self, flow: http.HTTPFlow) -> None:
         """Note the head and put the tap on the body."""
         try:
-            exchange, response = self._exchange(flow), flow.response
+            exchange, response = self._find_exchange(flow), flow.response
             if exchange is None or response is None:
                 flow.kill()  # type: ignore[no-untyped-call]
                 return
@@ -265,9 +265,9 @@ class Recorder(SocketHooks):
                 raise self._build_unreachable(exchange, cause)  # noqa: TRY301 - one way out
             if response.is_http2 and is_grpc(_read_headers(response)):
                 response.headers.pop("content-length", None)  # what has one ends without trailers, in HTTP/1
-            kept, led = redirect_answer(_read_headers(response), exchange)
+            kept, led = redirect_to_proxy(_read_headers(response), exchange)
             reason = response.reason or status_codes.RESPONSES.get(response.status_code, "")
-            exchange.recording.on_head(self._offset(exchange), response.status_code, reason, kept)
+            exchange.recording.on_head(self._get_offset(exchange), response.status_code, reason, kept)
             said = b"recorded" if exchange.decision is Decision.RECORD else b"passed"
             grants = ((name.encode(), value.encode()) for name, value in exchange.answer.grants)
             ours = ((CACHE_NAME, said), *led, *grants)
@@ -278,20 +278,20 @@ class Recorder(SocketHooks):
             if response.is_http2 and not bodiless and "content-length" not in response.headers:
                 response.headers["transfer-encoding"] = "chunked"  # as the layer's client, HTTP/1, has to hear it
             if response.status_code != SWITCHING:
-                response.stream = self._make_tap(exchange)
-                await self._shell.turns.wait(exchange)  # an end may have gone out since the head came
+                response.stream = self._build_tap(exchange)
+                await self._shell.turns.wait_for_turn(exchange)  # an end may have gone out since the head came
         except Exception as why:  # noqa: BLE001 - as above
             self._fail_closed(flow, why)
 
-    def _make_tap(self, exchange: Exchange) -> Callable[[bytes], bytes]:
-        recording, offset = exchange.recording, self._offset
+    def _build_tap(self, exchange: Exchange) -> Callable[[bytes], bytes]:
+        recording, offset = exchange.recording, self._get_offset
 
         def tap(data: bytes) -> bytes:
             try:
                 if data:
                     recording.on_data(offset(exchange), data)
                 if not recording.may_hold_end:
-                    self._shell.turns.on_piece(exchange, data)
+                    self._shell.turns.on_answer_piece(exchange, data)
             except Exception:  # an exception that leaves a tap makes the client hang; the answer is its, come what may
                 log.exception("a piece of an answer could not be noted")
                 recording.damaged = True
@@ -299,37 +299,37 @@ class Recorder(SocketHooks):
 
         return tap
 
-    def _offset(self, exchange: Exchange) -> int:
+    def _get_offset(self, exchange: Exchange) -> int:
         since = exchange.progress.released or exchange.progress.arrived
         return round((self._shell.engine.clock() - since) * 1_000_000)
 
     async def response(self, flow: http.HTTPFlow) -> None:
         """Store the answer; its end reaches the client when this returns."""
-        exchange = self._exchange(flow)
+        exchange = self._find_exchange(flow)
         if exchange is not None and flow.websocket is not None:
-            self._switch(flow, exchange)
+            self._on_switch(flow, exchange)
         elif exchange is not None:
             if flow.response is not None and flow.response.trailers:
                 exchange.recording.trailers = _decode_fields(flow.response.trailers)
             if exchange.decision is Decision.RECORD:
                 await self._shell.turns.wait_for_end(exchange)
                 if exchange.recording.may_hold_end:
-                    exchange.recording.hold_last_bytes(self._offset(exchange))
-            await self._commit(exchange, proper=True)
-            self._shell.turns.on_end(exchange, (flow.client_conn.peername, flow.client_conn.sockname))
+                    exchange.recording.hold_last_bytes(self._get_offset(exchange))
+            await self._store_answer(exchange, proper=True)
+            self._shell.turns.on_answer_end(exchange, (flow.client_conn.peername, flow.client_conn.sockname))
 
     async def error(self, flow: http.HTTPFlow) -> None:
         """Store what came before the break, or say why nothing came: the layer tells it to the client."""
-        exchange = self._exchange(flow)
+        exchange = self._find_exchange(flow)
         if exchange is None:
             return
         if exchange.recording.has_head:
             why = flow.error.msg if flow.error else ""
             exchange.recording.left = why.startswith(CLIENT_LEFT) and not self._shell.draining
-            if (code := reset_code(why)) is not None:
+            if (code := find_reset_code(why)) is not None:
                 self._shell.resets[flow.client_conn.id] = code
                 exchange.recording.on_reset(code)
-            await self._commit(exchange, proper=False)
+            await self._store_answer(exchange, proper=False)
         elif exchange.error is None:
             cause = flow.error.msg if flow.error else "unknown error"
             exchange.error = self._build_unreachable(
@@ -347,17 +347,17 @@ class Recorder(SocketHooks):
         begun = self._shell.arrived.pop((client.peername, client.sockname), None)
         if begun is not None and begun.exchange is not None:
             begun.exchange.note = begun.exchange.note or "the connection ended before it was served"
-            self._shell.settle(begun.exchange, 0)
+            self._shell.report_ended(begun.exchange, 0)
         exchange = self._shell.released.pop(client.id, None)
         if exchange is not None:
-            self._shell.turns.on_end(exchange, None)
+            self._shell.turns.on_answer_end(exchange, None)
         if exchange is None or exchange.progress.finished:
             return
         if exchange.recording.has_head:
             exchange.recording.left = not self._shell.draining
-            await self._commit(exchange, proper=False)
+            await self._store_answer(exchange, proper=False)
         else:
-            self._shell.abandon(exchange)
+            self._shell.report_abandoned(exchange)
 
     async def request_prepared(self, asked: tuple[Exchange, bytes]) -> None:
         """Take the secrets out of a large body on a thread, while others are served."""
@@ -379,21 +379,21 @@ class Recorder(SocketHooks):
         """Wait for what is being stored: the layer answers whoever told it."""
         await asyncio.wait([stored])
 
-    async def _commit(self, exchange: Exchange, *, proper: bool) -> None:
+    async def _store_answer(self, exchange: Exchange, *, proper: bool) -> None:
         try:
-            await self._shell.commit(exchange, proper=proper)
+            await self._shell.commit_answer(exchange, proper=proper)
         except Exception as why:  # it would only be logged, and the answer go unrecorded and unmentioned
             log.exception("llmproxy failed in a hook; an answer is lost")
-            self._shell.lose(exchange, f"{type(why).__name__}: {why}")
+            self._shell.report_lost(exchange, f"{type(why).__name__}: {why}")
 
     def _build_unreachable(self, exchange: Exchange, cause: str, *, connected: bool = True) -> UpstreamError:
         what = "did not answer" if connected else "could not be reached"
-        msg = f"llmproxy: {exchange.route.provider.name} at {exchange.route.upstream} {what}: {plain_cause(cause)}"
+        msg = f"llmproxy: {exchange.route.provider.name} at {exchange.route.upstream} {what}: {simplify_cause(cause)}"
         hint = f"Nothing was recorded. Another address: --upstream {exchange.route.provider.name}=URL"
         return UpstreamError(self._shell.engine.redactor.text(msg), hint=hint)
 
 
-def offer_protocols(data: ServerConnectionHookData, *, is_rpc: bool, is_stream: bool) -> None:
+def set_alpn_offers(data: ServerConnectionHookData, *, is_rpc: bool, is_stream: bool) -> None:
     """Offer an upstream what its client speaks; gRPC is HTTP/2 and nothing else, without TLS too."""
     server = data.server
     if is_stream and server.tls:
@@ -404,7 +404,7 @@ def offer_protocols(data: ServerConnectionHookData, *, is_rpc: bool, is_stream: 
         server.alpn_offers = (HTTP1_ALPN,)
 
 
-def plain_cause(cause: str) -> str:
+def simplify_cause(cause: str) -> str:
     """Return why a connection failed without ``[Errno 111] Connect call failed ('::1', 1)`` around it."""
     found = _ERRNO.search(cause)
     if found is None:
@@ -412,7 +412,7 @@ def plain_cause(cause: str) -> str:
     return os.strerror(int(found[1])) if found[2] == "Connect call failed" else found[2].strip()
 
 
-def forward_fields(fields: Fields, host: bytes, *, socket: bool) -> Fields:
+def build_forwarded_fields(fields: Fields, host: bytes, *, socket: bool) -> Fields:
     """Return header fields as they go to `host`, in order. `socket`: it asks for a WebSocket."""
     ours = {b"host": host}
     if not any(name.lower() == b"authorization" and value.startswith(b"AWS4-") for name, value in fields):
@@ -429,7 +429,7 @@ def forward_fields(fields: Fields, host: bytes, *, socket: bool) -> Fields:
     return (*sent, *ours.items())
 
 
-def redirect_answer(headers: Headers, exchange: Exchange) -> tuple[Headers, Fields]:
+def redirect_to_proxy(headers: Headers, exchange: Exchange) -> tuple[Headers, Fields]:
     """Return an answer's fields as kept, and as the client gets them: a redirect leads back to us."""
     location = header(headers, "location")
     if location is None:
@@ -440,7 +440,7 @@ def redirect_answer(headers: Headers, exchange: Exchange) -> tuple[Headers, Fiel
         is_public=lambda host: provider_of_host(host, None) is where.provider,
     )  # fmt: skip
     fields = tuple((name, kept if name.lower() == "location" else value) for name, value in headers)
-    back = response_bytes.to_served(kept, exchange.place.prefix)
+    back = response_bytes.serve_location(kept, exchange.place.prefix)
     if back is None:
         exchange.note = f"leads to {response_bytes.leads_to(fields)}, past this proxy: what follows is not recorded"
         return fields, ()

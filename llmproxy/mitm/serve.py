@@ -25,16 +25,16 @@ from mitmproxy import http, master, options
 from mitmproxy.addons import core, next_layer, proxyserver
 
 from llmproxy.calls import Call, Totals, describe_hits, find_doubts, find_forbidden
-from llmproxy.core.store.file.connect import gitignore_hint
+from llmproxy.core.store.file.connect import build_gitignore_hint
 from llmproxy.errors import Exit, MachineError
-from llmproxy.mitm.authority import LateTls, confdir, prepare_authority, prepare_or_warn
-from llmproxy.mitm.http1.fast_path import Front, Fronted
-from llmproxy.mitm.intercept import Intercept
+from llmproxy.mitm.certificates import LazyTlsConfig, confdir, prepare_authority, prepare_or_warn
+from llmproxy.mitm.http1.fast_path import Front, FrontedProxyserver
+from llmproxy.mitm.intercept import ConnectInterceptor
 from llmproxy.mitm.next_layer import NextLayerChoice
 from llmproxy.mitm.proxy_context import HandledEvents, ProxyContext
-from llmproxy.mitm.proxy_parts import Built, build_parts
+from llmproxy.mitm.proxy_parts import BuiltProxy, build_parts
 from llmproxy.mitm.recorder import Recorder
-from llmproxy.mitm.sockets import Sockets, widen_backlog
+from llmproxy.mitm.sockets import ClientSockets, widen_backlog
 from llmproxy.protocol import SUMMARY_VARIABLE, Decision
 from llmproxy.report.console import ProxyStarted, Reporter
 from llmproxy.settings import Loaded, Settings, shown_path
@@ -68,9 +68,9 @@ def run_proxy(loaded: Loaded, report: Reporter, *, announce: bool = False) -> Ex
 
 async def _serve_until_signal(loaded: Loaded, report: Reporter, *, announce: bool) -> Exit:
     settings = loaded.settings
-    claim_port(settings.host, settings.port)
+    check_port_free(settings.host, settings.port)
     totals = Totals()
-    hints = [gitignore_hint]  # said with the first recording
+    hints = [build_gitignore_hint]  # said with the first recording
 
     def on_call(call: Call) -> None:
         totals.add(call)
@@ -83,7 +83,7 @@ async def _serve_until_signal(loaded: Loaded, report: Reporter, *, announce: boo
     shell = built.shell
     try:
         proxy = ServedProxy(shell, settings)
-        port = await proxy.listen()
+        port = await proxy.start_listening()
         shell.engine.record_port(port)
         gc.freeze()  # nothing of what a start makes is garbage: no collection need look at it again
         gc.set_threshold(20_000)  # ten times as rarely: most of what is made for a call goes without a collection
@@ -99,22 +99,22 @@ async def _serve_until_signal(loaded: Loaded, report: Reporter, *, announce: boo
         report.note(note)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    unhear = on_signals(loop, _list_endings(), stop.set)
+    unhear = on_signals(loop, _list_end_signals(), stop.set)
 
     def end_soon() -> int:
         loop.call_later(ANSWERED, stop.set)
-        return exit_code(settings, totals, shell.engine.questions.count_unused(), losses=shell.losses)[0]
+        return find_exit_code(settings, totals, shell.engine.questions.count_unused(), losses=shell.losses)[0]
 
     shell.stop = end_soon
-    beat = asyncio.create_task(_keep_heartbeat(shell))
+    beat = asyncio.create_task(_renew_leases(shell))
     await stop.wait()
     unhear()  # a second one ends us at once
     beat.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await beat
-    unused = await wind_up(proxy.end, built, report, totals)
+    unused = await close_and_report(proxy.stop_serving, built, report, totals)
     write_totals(totals, unused, os.environ.get(SUMMARY_VARIABLE, ""))
-    code, doubts = exit_code(settings, totals, unused, losses=shell.losses)
+    code, doubts = find_exit_code(settings, totals, unused, losses=shell.losses)
     if settings.strict and doubts:
         report.note(f"--strict: {', '.join(doubts)}")
     return code
@@ -133,13 +133,13 @@ def _describe_start(loaded: Loaded, shell: ProxyContext, port: int) -> ProxyStar
     """Return what is said when the proxy serves."""
     settings = loaded.settings
     return ProxyStarted(
-        url=f"http://{reachable_at(settings.host)}:{port}", mode=settings.mode, store=shown_path(settings.store),
+        url=f"http://{find_reachable_host(settings.host)}:{port}", mode=settings.mode, store=shown_path(settings.store),
         cassette=settings.cassette, upstreams=loaded.upstreams, live=settings.live, ca=shell.ca,
         ca_bundle=shell.ca_bundle,
     )  # fmt: skip
 
 
-def _list_endings() -> list[signal.Signals]:
+def _list_end_signals() -> list[signal.Signals]:
     """Return the signals that end the proxy in order."""
     endings = [signal.SIGINT, signal.SIGTERM]
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup
@@ -147,7 +147,9 @@ def _list_endings() -> list[signal.Signals]:
     return endings
 
 
-async def wind_up(end: Callable[[], Awaitable[None]], built: Built, report: Reporter, totals: Totals) -> int | None:
+async def close_and_report(
+    end: Callable[[], Awaitable[None]], built: BuiltProxy, report: Reporter, totals: Totals
+) -> int | None:
     """End what is open, store what is left, then say the sum; returns how many recordings were unused, or None."""
     await end()
     unused, notes = built.shell.engine.questions.count_unused(), built.shell.engine.features.list_notes()
@@ -181,7 +183,9 @@ def on_signals(
     return remove
 
 
-def exit_code(settings: Settings, totals: Totals, unused: int | None, *, losses: int) -> tuple[Exit, tuple[str, ...]]:
+def find_exit_code(
+    settings: Settings, totals: Totals, unused: int | None, *, losses: int
+) -> tuple[Exit, tuple[str, ...]]:
     """Return the exit code, and why, where a proof was asked for; `unused` (None: not known), `losses` unrecorded."""
     used = totals.calls > totals.refused or not settings.strict  # a proxy of its own may serve nobody
     doubts = find_doubts(totals, unused, used=used, fail_on_miss=settings.fail_on_miss, strict=settings.strict)
@@ -192,7 +196,7 @@ def exit_code(settings: Settings, totals: Totals, unused: int | None, *, losses:
     return code, doubts
 
 
-def reachable_at(host: str) -> str:
+def find_reachable_host(host: str) -> str:
     """Return the host of a base URL for who listens at `host`: every address is none that a client could ask for."""
     # What is bound everywhere has a base URL that names one place: asked for, 0.0.0.0 works on some systems and none of
     # their browsers.
@@ -200,7 +204,7 @@ def reachable_at(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def claim_port(host: str, port: int) -> None:
+def check_port_free(host: str, port: int) -> None:
     """Check that we may listen there, before anything is opened. Raises MachineError: taken, or not ours."""
     if not port:
         return
@@ -219,10 +223,10 @@ def claim_port(host: str, port: int) -> None:
             raise MachineError(msg, hint=hint) from error
 
 
-async def _keep_heartbeat(shell: ProxyContext) -> None:
+async def _renew_leases(shell: ProxyContext) -> None:
     while True:
         await asyncio.sleep(HEARTBEAT)
-        await shell.in_writer(shell.engine.sessions.renew_leases)
+        await shell.run_in_writer(shell.engine.sessions.renew_leases)
 
 
 def check_client_cert(path: Path) -> None:
@@ -255,11 +259,11 @@ class ServedProxy:
         opts = options.Options()
         self._master = master.Master(opts)
         self._master.addons = HandledEvents(self._master)
-        self._server, self._tls, self._forward = Fronted(shell, front), LateTls(), settings.forwards
+        self._server, self._tls, self._forward = FrontedProxyserver(shell, front), LazyTlsConfig(), settings.forwards
         # The wall (Recorder.server_connect) comes after Proxyserver, which may forbid a connection too but never allows
         # one.
-        shell.sockets = Sockets(lambda: self._server)
-        ours = ours or (NextLayerChoice(shell), Intercept(shell, forward=settings.forwards), Recorder(shell))
+        shell.sockets = ClientSockets(lambda: self._server)
+        ours = ours or (NextLayerChoice(shell), ConnectInterceptor(shell, forward=settings.forwards), Recorder(shell))
         addons = (core.Core(), self._server, *ours, next_layer.NextLayer(), self._tls)
         self._master.addons.add(*addons)  # type: ignore[no-untyped-call]
         given = OPTIONS | {
@@ -274,9 +278,9 @@ class ServedProxy:
             given["ssl_verify_upstream_trusted_ca"] = bundle
         opts.update(**given)  # type: ignore[no-untyped-call]
         if settings.forwards:
-            shell.ca, shell.ca_bundle = str(self.authority.ca), str(self.authority.bundle)
+            shell.ca, shell.ca_bundle = str(self.authority.ca_certificate), str(self.authority.ca_bundle)
 
-    async def listen(self) -> int:
+    async def start_listening(self) -> int:
         """Start to serve and return the port. Raises MachineError: nothing listens."""
         if not await self._server.setup_servers() or not self._server.listen_addrs():
             raise MachineError("cannot listen: mitmproxy started no server", hint="Take another port: --port 0")
@@ -285,17 +289,17 @@ class ServedProxy:
         if self._shell.sockets is not None:
             self._shell.sockets.watch_errors(asyncio.get_running_loop(), self._shell.fronts.values())
         if self._forward:
-            self._tls.ready()
+            self._tls.get_config()
         port: int = self._server.listen_addrs()[0][1]
         return port
 
-    async def end(self) -> None:
+    async def stop_serving(self) -> None:
         """Stop listening, let open answers finish for a while, cut what is left."""
         self._shell.draining = True
         await self._server.servers.update([])
-        await self._shell.drain(PATIENCE)
+        await self._shell.wait_until_idle(PATIENCE)
         await cut_connections(self._server)
-        await self._shell.drain(1.0)
+        await self._shell.wait_until_idle(1.0)
         await self._master.done()
 
 

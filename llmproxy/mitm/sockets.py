@@ -32,7 +32,7 @@ AT_THE_DOOR = 4096
 """Connections that may wait to be taken; the system has a limit of its own."""
 
 
-def _read_limit() -> int:
+def _get_descriptor_limit() -> int:
     """Return how many descriptors this process may have."""
     try:
         import resource
@@ -59,7 +59,7 @@ _QUIET = 10.0
 """Seconds in which it is not said again."""
 
 
-class Closable(Protocol):
+class ClosableConnection(Protocol):
     """A client's connection."""
 
     heard: float
@@ -73,19 +73,19 @@ class Closable(Protocol):
         """Close it."""
 
 
-class Sockets:
+class ClientSockets:
     def __init__(self, server: Callable[[], Proxyserver | None]) -> None:
         """`server` returns mitmproxy's, once there is one."""
         self._server = server
-        self.room = _read_limit() - SPARE
+        self.room = _get_descriptor_limit() - SPARE
         """Descriptors below which there is room for a new connection."""
         self._until = 0.0
         self._reopening: asyncio.Task[None] | None = None
         self._said = -_QUIET
 
-    def make_room(self, clients: Collection[Closable], descriptor: int | None = None) -> None:
+    def make_room(self, clients: Collection[ClosableConnection], descriptor: int | None = None) -> None:
         """Close idle connections, the longest idle first, if `descriptor`, the new, lowest one, is nearly the last."""
-        limit = _read_limit()
+        limit = _get_descriptor_limit()
         if descriptor is not None and descriptor < limit - SPARE:
             return
         gone = sorted((each for each in clients if each.is_idle), key=lambda each: each.heard or math.inf)[:TOGETHER]
@@ -99,7 +99,7 @@ class Sockets:
                 f"{len(gone)} idle connections are closed, the longest idle first" if gone else "no connection is idle",
             )
 
-    def watch_errors(self, loop: asyncio.AbstractEventLoop, clients: Collection[Closable]) -> None:
+    def watch_errors(self, loop: asyncio.AbstractEventLoop, clients: Collection[ClosableConnection]) -> None:
         """Make room when the system refuses a new connection: asyncio tries again a second later."""
 
         def on_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -110,7 +110,7 @@ class Sockets:
 
         loop.set_exception_handler(on_error)
 
-    def reset(self, client: Client) -> None:
+    def reset_connection(self, client: Client) -> None:
         """Reset a client's connection; one that cannot be reset is left to be closed."""
         server = self._server()
         handler = None if server is None else server.connections.get(client.id)
@@ -122,7 +122,7 @@ class Sockets:
             writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, AT_ONCE)
         writer.transport.abort()
 
-    def shut(self, seconds: float) -> None:
+    def refuse_connections(self, seconds: float) -> None:
         """Refuse new connections for so many seconds from now on."""
         self._until = max(self._until, asyncio.get_running_loop().time() + seconds)
         if self._reopening is None:
@@ -181,7 +181,7 @@ many owners are looked for in vain.
 
 
 @dataclass(slots=True)
-class Processes:
+class RunningProcesses:
     """Processes of this machine that have something to run, found by a socket of theirs.
 
     On a busy machine a client may have read an answer long before its turn to look at it comes.
@@ -235,7 +235,7 @@ class Processes:
         return False
 
 
-_PROCESSES = Processes()
+_PROCESSES = RunningProcesses()
 
 
 def _find_other_end(peer: Any, here: Any) -> tuple[int, int] | None:  # noqa: ANN401 - as above

@@ -49,7 +49,7 @@ def check_upgrade(head: Head) -> None:
         raise RefusedError(msg)
 
 
-def subprotocol_key(head: Head) -> str | None:
+def find_subprotocol_key(head: Head) -> str | None:
     """Return the key that a browser's client hides among the subprotocols, as it cannot set headers."""
     offered = (header(head.headers, "sec-websocket-protocol") or "").split(",")
     names = (name.strip() for name in offered)
@@ -64,7 +64,7 @@ def redact_message(engine: Engine, exchange: Exchange, data: str | bytes) -> str
     return body.decode() if isinstance(data, str) else body
 
 
-def split_message(data: str | bytes) -> list[Event]:
+def split_into_frames(data: str | bytes) -> list[Event]:
     """Cut a message into frames of at most PIECE characters or bytes."""
     marks = [*range(0, len(data), PIECE), len(data)] if data else [0, 0]
     if isinstance(data, str):
@@ -101,21 +101,21 @@ def prepare_upgrade(request: http.Request) -> None:
         request.headers["sec-websocket-extensions"] = ", ".join(kept)
 
 
-class SocketHooks:
+class WebSocketHooks:
     """The part of `Recorder` for WebSockets."""
 
     _shell: ProxyContext
 
-    def _exchange(self, flow: http.HTTPFlow) -> Exchange | None:
+    def _find_exchange(self, flow: http.HTTPFlow) -> Exchange | None:
         raise NotImplementedError
 
-    def _offset(self, exchange: Exchange) -> int:
+    def _get_offset(self, exchange: Exchange) -> int:
         raise NotImplementedError
 
-    async def _commit(self, exchange: Exchange, *, proper: bool) -> None:
+    async def _store_answer(self, exchange: Exchange, *, proper: bool) -> None:
         raise NotImplementedError
 
-    def _switch(self, flow: http.HTTPFlow, exchange: Exchange) -> None:
+    def _on_switch(self, flow: http.HTTPFlow, exchange: Exchange) -> None:
         """The upstream has switched protocols: write down messages from here on."""
         engine, socket = self._shell.engine, flow.websocket
         if socket is None:
@@ -127,7 +127,7 @@ class SocketHooks:
         exchange.recording = recording
 
     def websocket_message(self, flow: http.HTTPFlow) -> None:
-        exchange = self._exchange(flow)
+        exchange = self._find_exchange(flow)
         if exchange is None or flow.websocket is None:
             return
         try:
@@ -135,23 +135,23 @@ class SocketHooks:
             flow.websocket.messages.clear()  # mitmproxy would keep all of them, hours of audio
             if isinstance(exchange.recording, FrameRecording):
                 data = message.text if message.is_text else message.content
-                exchange.recording.message(self._offset(exchange), data, client=message.from_client)
+                exchange.recording.record_message(self._get_offset(exchange), data, client=message.from_client)
         except Exception:  # the message is the client's, come what may
             log.exception("a message of a WebSocket could not be noted")
             exchange.recording.damaged = True
 
     async def websocket_end(self, flow: http.HTTPFlow) -> None:
         """Store the conversation; its end reaches the client when this returns."""
-        exchange, socket = self._exchange(flow), flow.websocket
+        exchange, socket = self._find_exchange(flow), flow.websocket
         if exchange is None or socket is None or not isinstance(recording := exchange.recording, FrameRecording):
             return
         try:
             code, reason = socket.close_code or 0, socket.close_reason or ""
-            recording.record_close(self._offset(exchange), int(code), reason, client=bool(socket.closed_by_client))
-            await self._commit(exchange, proper=True)
+            recording.record_close(self._get_offset(exchange), int(code), reason, client=bool(socket.closed_by_client))
+            await self._store_answer(exchange, proper=True)
         except Exception as why:
             log.exception("the end of a WebSocket could not be noted")
-            self._shell.lose(exchange, f"{type(why).__name__}: {why}")
+            self._shell.report_lost(exchange, f"{type(why).__name__}: {why}")
         finally:
             recording.is_stored = True
 

@@ -23,14 +23,14 @@ from wsproto.utilities import RemoteProtocolError
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.engine.request_stages import build_miss_context
 from llmproxy.core.sessions.exchange import Exchange
-from llmproxy.core.traffic.frames import CUT, SWITCHING, Frame, decode
+from llmproxy.core.traffic.frames import CUT, SWITCHING, Frame, decode_frames
 from llmproxy.core.traffic.interaction import Response, header
 from llmproxy.core.traffic.response_bytes import NOT_REPLAYED
 from llmproxy.core.websocket import LONGEST_REASON, MISMATCH, Due, FrameCanon, FrameMismatch, FramePlayer, cut, explain
 from llmproxy.errors import MissError
 from llmproxy.mitm.framing import Head
 from llmproxy.mitm.proxy_context import ProxyContext
-from llmproxy.mitm.websocket_recorder import join_parts, redact_message, split_message
+from llmproxy.mitm.websocket_recorder import join_parts, redact_message, split_into_frames
 from llmproxy.protocol import CACHE_HEADER, KEY_HEADER, Decision
 
 log = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ NO_CODE, TOO_BIG, FAILED = 1005, 1009, 1011
 Commands = layer.CommandGenerator[None]
 
 
-class Socket:
+class ReplayedWebSocket:
     """One replayed WebSocket. Call `begin`, then `handle` for each event, until `is_closed`."""
 
     def __init__(self, shell: ProxyContext, context: Context, exchange: Exchange, head: Head) -> None:
@@ -55,7 +55,7 @@ class Socket:
         self._response = store.response(exchange.slot.id)
         self._player = self._make_player(self._response)
         self._ws = WSConnection(ConnectionType.SERVER)
-        self._hello = self._accept_upgrade()
+        self._hello = self._build_upgrade_answer()
         exchange.kept.interaction = exchange.slot.id
         self._due: deque[tuple[float, Frame]] = deque()
         self._wakeup: commands.RequestWakeup | None = None
@@ -78,26 +78,26 @@ class Socket:
                 exchange.family,
                 route.operation,
                 engine.config.rules,
-                lambda name: store.made_by(session.cassette, session.sample, name) if store else None,
+                lambda name: store.find_id_origin(session.cassette, session.sample, name) if store else None,
             )
 
-        return FramePlayer(decode(response.body), canon)
+        return FramePlayer(decode_frames(response.body), canon)
 
     # --- events ----------------------------------------------------------------------------------------------------
 
-    def begin(self, more: bytes) -> Commands:
+    def accept_upgrade(self, more: bytes) -> Commands:
         """Accept the upgrade and say what the server said by itself; `more` is what came behind the head."""
         yield commands.SendData(self._client, self._hello)
         try:
-            if self._player.speaks_first:
-                self._mark_played()
-            self._queue_due(self._player.opening(self._response.head_offset))
+            if self._player.server_speaks_first:
+                self._record_as_played()
+            self._queue_due(self._player.list_opening_frames(self._response.head_offset))
             yield from self._send_due()
-            yield from self.receive(more)
+            yield from self.receive_bytes(more)
         except Exception as why:  # noqa: BLE001 - said there
             yield from self._close_broken(why)
 
-    def _accept_upgrade(self) -> bytes:
+    def _build_upgrade_answer(self) -> bytes:
         self._ws.receive_data(self._head.raw)
         asked = next(iter(self._ws.events()))
         if not isinstance(asked, Request):
@@ -107,12 +107,13 @@ class Socket:
             subprotocol=chosen if chosen in asked.subprotocols else None,
             extensions=[PerMessageDeflate()],
             extra_headers=[
-                (name.lower().encode(), value.encode("latin-1", "replace")) for name, value in self._upgrade_headers()
+                (name.lower().encode(), value.encode("latin-1", "replace"))
+                for name, value in self._list_upgrade_headers()
             ],
         )
         return self._ws.send(answer)
 
-    def _upgrade_headers(self) -> list[tuple[str, str]]:
+    def _list_upgrade_headers(self) -> list[tuple[str, str]]:
         kept = [
             (name, value)
             for name, value in self._response.headers
@@ -122,18 +123,18 @@ class Socket:
         ]
         return [*kept, (CACHE_HEADER, "hit"), (KEY_HEADER, self._exchange.key or "")]
 
-    def handle(self, event: events.Event) -> Commands:
+    def handle_event(self, event: events.Event) -> Commands:
         """Take an event of the client's connection; raises nothing."""
         try:
-            yield from self._handle_checked(event)
+            yield from self._handle_open_event(event)
         except Exception as why:  # noqa: BLE001 - said there
             yield from self._close_broken(why)
 
-    def _handle_checked(self, event: events.Event) -> Commands:
+    def _handle_open_event(self, event: events.Event) -> Commands:
         if self.is_closed:
             return
         if isinstance(event, events.DataReceived):
-            yield from self.receive(event.data)
+            yield from self.receive_bytes(event.data)
         elif isinstance(event, events.Wakeup) and event.command is self._wakeup:
             self._wakeup = None
             if self._ending is not None and self._engine.clock() >= self._ending:
@@ -144,7 +145,7 @@ class Socket:
             self._on_connection_end()
             yield from self._end_socket()
 
-    def receive(self, data: bytes) -> Commands:
+    def receive_bytes(self, data: bytes) -> Commands:
         """Take bytes of the client's."""
         try:
             self._ws.receive_data(data)
@@ -196,18 +197,18 @@ class Socket:
         if (
             isinstance(said, FrameMismatch)
             and said.number == 1
-            and not self._player.speaks_first
+            and not self._player.server_speaks_first
             and self._take_other_recording(plain)
         ):
             said = self._player.on_message(plain)
         if isinstance(said, FrameMismatch):
             yield from self._close_missed(said)
         else:
-            self._mark_played()
+            self._record_as_played()
             self._queue_due(said)
             yield from self._send_due()
 
-    def _mark_played(self) -> None:
+    def _record_as_played(self) -> None:
         """Note the recording as played, once the client has said something: until then another socket may need it."""
         if self._exchange.slot is not None:
             self._exchange.session.served.add(self._exchange.slot.id)
@@ -218,15 +219,15 @@ class Socket:
         session, store = exchange.session, engine.store
         if store is None or exchange.slot is None:
             return False
-        for slot in store.slots(session.cassette, session.sample, exchange.party, exchange.party_and_key[1]):
+        for slot in store.find_keyed(session.cassette, session.sample, exchange.party, exchange.party_and_key[1]):
             if slot.status != SWITCHING or slot.id in session.served:
                 continue
             response = store.response(slot.id)
             player = self._make_player(response)
-            if not player.speaks_first and not isinstance(player.on_message(first), FrameMismatch):
+            if not player.server_speaks_first and not isinstance(player.on_message(first), FrameMismatch):
                 exchange.slot, exchange.kept.interaction = slot, slot.id
                 self._player, self._response = self._make_player(response), response
-                self._player.opening(response.head_offset)
+                self._player.list_opening_frames(response.head_offset)
                 return True
         return False
 
@@ -257,7 +258,7 @@ class Socket:
                 yield commands.SendData(self._client, out + self._ws.send(end))
                 yield from self._wait_for_end()
                 return
-            for piece in split_message(frame.data):
+            for piece in split_into_frames(frame.data):
                 out += self._ws.send(piece)
         if out:
             yield commands.SendData(self._client, out)
@@ -318,5 +319,5 @@ class Socket:
             self._exchange.note = f"client left after {self._player.heard} of {self._player.total} messages"
 
     def _finish_exchange(self) -> None:
-        self._mark_played()
-        self._shell.settle(self._exchange, SWITCHING)
+        self._record_as_played()
+        self._shell.report_ended(self._exchange, SWITCHING)

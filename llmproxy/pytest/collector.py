@@ -238,8 +238,7 @@ class RunSummary:
 
     def _list_view_commands(self) -> Iterator[str]:
         """Yield what opens the recording of a failed test in the viewer."""
-        failed = [each for each in self.done if each[0] not in self.passed]
-        for test, report in failed[:_LISTED]:
+        for test, report in [each for each in self.done if each[0] not in self.passed][:_LISTED]:
             store = self.store_of(test in self._suites) if report.hits or report.recorded or report.unused else None
             if store is not None:
                 name = f"{report.cassette}~{report.sample}" if report.sample > 1 else report.cassette

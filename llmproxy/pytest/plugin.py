@@ -524,19 +524,19 @@ def _read_fault_markers(item: pytest.Item) -> Mapping[str, Any] | None:
     if not placed:
         return None
     markers = [marker for marker, node in placed if node is placed[0][1]][::-1]  # as written: the first is on top
-    from llmproxy.core.faults import BadFaults, faults_for_session
-    from llmproxy.core.faults.reading import read_seed
+    from llmproxy.core.faults import BadFaults, parse_session_faults
+    from llmproxy.core.faults.parsing import parse_seed
 
     rules: list[Mapping[str, Any]] = []
     seeds: dict[int, None] = {}
     try:
         for marker in markers:
             given = dict(marker.kwargs)
-            seeds |= {read_seed(given.pop("seed")): None} if "seed" in given else {}
+            seeds |= {parse_seed(given.pop("seed")): None} if "seed" in given else {}
             asked: list[Any] = [*marker.args, *([given] if given else [])]
             if not asked:
                 raise ValueError("the marker faults says none: @pytest.mark.faults('http-429@2')")
-            found = [faults_for_session(each, item.config.rootpath) for each in asked]
+            found = [parse_session_faults(each, item.config.rootpath) for each in asked]
             rules += [rule.to_json() for each in found for rule in each.rules]
     except BadFaults as error:
         said = f"{error.inner}\n{error.hint}".rstrip()

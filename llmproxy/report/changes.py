@@ -17,13 +17,13 @@ from typing import Any, NamedTuple
 
 from llmproxy.advice import quote_word, suggest_command
 from llmproxy.amounts import dollars, duration, format_count, name_some
-from llmproxy.core.changes.accepted import build_call_removal, digest_call
-from llmproxy.core.changes.values import Author, Change, ChangeOrigin, Reason, TrialCall, shorten
-from llmproxy.core.dialects.table import CHAT
+from llmproxy.core.changes.acceptance import build_call_removal, digest_call
+from llmproxy.core.changes.change import Author, Change, ChangeOrigin, Reason, TrialCall, shorten
+from llmproxy.core.dialects.codecs import CHAT
 from llmproxy.core.providers.stubs import OPTIONAL
 from llmproxy.core.sessions.trial_results import TrialResult, read_trials
 from llmproxy.core.store.file.store import open_store
-from llmproxy.core.store.queries import accepted_of, list_gone
+from llmproxy.core.store.queries import accepted_of, list_accepted_unused
 from llmproxy.core.store.rows import RowSummary
 from llmproxy.settings import shown_path
 from llmproxy.store_server import is_there
@@ -57,7 +57,7 @@ class ChangeGroup:
 
     def to_json(self) -> dict[str, Any]:
         told = {name: getattr(self, name) for name in ("name", "text", "origin", "calls")}
-        return told | {"cassettes": [*self.cassettes], "difference": self.told.difference if self.told else ""}
+        return told | {"cassettes": [*self.cassettes], "difference": self.told.difference_text if self.told else ""}
 
 
 class RerecordCost(NamedTuple):
@@ -167,8 +167,8 @@ def read_changes(store: Path, since: float = 0.0) -> Changes:
     if trials and is_there(store):
         with open_store(store, writable=False, now=time.time) as database:
             for trial in trials:
-                gone = list_gone(database, trial.cassette)
-                found = sorted(database.summaries(*trial.place), key=lambda row: row.started_at)
+                gone = list_accepted_unused(database, trial.cassette)
+                found = sorted(database.list_summaries(*trial.place), key=lambda row: row.started_at)
                 rows[trial.place] = {row.id: row for row in found if digest_call(row.key) not in gone}
     return summarize_trials(trials, lambda trial: rows.get(trial.place, {}))
 
@@ -207,7 +207,7 @@ def summarize_trials(trials: Iterable[TrialResult], recordings: Recordings) -> C
             seen = [change for change in call.changes if change.name in call.pending and call.refusal is None]
             rows = [groups.setdefault(each.name, ChangeGroup(each.name, str(each), each)) for each in seen]
             if call.refusal is not None:
-                text = f"{call.operation} without a recorded counterpart" if call.is_new else call.refusal.text
+                text = f"{call.operation} without a recorded counterpart" if call.is_new_call else call.refusal.text
                 rows = [refused.setdefault(f"{call.refusal.why} {text}", ChangeGroup(call.refusal.why, text))]
             for row in rows:
                 row.calls += 1

@@ -19,7 +19,7 @@ from typing import Protocol, TextIO
 from llmproxy.advice import suggest_command
 from llmproxy.amounts import dollars, format_count
 from llmproxy.calls import Call, Totals, Use, describe_hits, describe_stubs
-from llmproxy.core.providers.table import example_base_urls
+from llmproxy.core.providers.specs import format_example_urls
 from llmproxy.protocol import BUNDLES, DEFAULT_STORE, NODE_CA, NODE_PROXY, OFFLINE, PROXIES, Channel, Decision, Mode
 from llmproxy.report.live_line import describe_steps, escape, format_head_line, format_request_line, paint
 
@@ -145,7 +145,7 @@ class Console:
 def format_start(info: ProxyStarted) -> list[str]:
     what = f"llmproxy: {info.url}  mode {info.mode}  store {escape(info.store)}  cassette {escape(info.cassette)}"
     upstreams = [f"  upstream {name} = {escape(url)} ({escape(str(source))})" for name, url, source in info.upstreams]
-    lines = [what, *upstreams, f"  export {example_base_urls(info.url)}"]
+    lines = [what, *upstreams, f"  export {format_example_urls(info.url)}"]
     if info.ca:
         lines.append(f"  HTTPS of LLM hosts is intercepted; clients must trust {escape(info.ca, None)}")
         proxied = dict.fromkeys(PROXIES, info.url) | {NODE_PROXY: "1"}

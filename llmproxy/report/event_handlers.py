@@ -99,7 +99,7 @@ class SecretHider:
 
             redactor = Redactor()
             keys = [("api-key", value) for name, value in self._env.items() if _KEYS.search(name.upper())]
-            redactor.learn(tuple(keys), "")
+            redactor.learn_request(tuple(keys), "")
             known = lru_cache(_KNOWN)(redactor.text)  # names, ids and states come with every event
             self._text = lambda text: known(text) if len(text) <= _NAME else redactor.text(text)
         return self._text

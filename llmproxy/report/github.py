@@ -127,5 +127,4 @@ def format_summary_table(run_tree: RunTree) -> str:
 
 
 def _escape_cell(text: str) -> str:
-    line = text.strip().partition("\n")[0]
-    return line.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
+    return text.strip().partition("\n")[0].replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")

@@ -214,8 +214,7 @@ def _fit_prompt_and_answer(call: Call, room: int | None) -> str:
     half = (room - len(arrow)) // 2
     first = max(half, room - len(arrow) - count_cells(texts[1])) if texts[1] else room
     asked = cut(texts[0], first)
-    answered = cut(texts[1], room - len(arrow) - count_cells(asked))
-    return arrow.join([asked, answered])
+    return arrow.join([asked, cut(texts[1], room - len(arrow) - count_cells(asked))])
 
 
 def describe_steps(call: Call) -> list[str]:

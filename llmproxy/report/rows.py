@@ -51,8 +51,7 @@ def wilson(passed: int, runs: int, z: float = Z95) -> Interval | None:
     whole = 1 + square / runs
     # The ends are exact at 0 and n; rounding must not put them a hair beyond.
     low = 0.0 if passed == 0 else max(0.0, (middle - reach) / whole)
-    high = 1.0 if passed == runs else min(1.0, (middle + reach) / whole)
-    return Interval(low, high)
+    return Interval(low, 1.0 if passed == runs else min(1.0, (middle + reach) / whole))
 
 
 def check_pass_counts(passed: int, runs: int, k: int = 1) -> None:

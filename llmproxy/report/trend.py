@@ -120,8 +120,7 @@ def read_tests(path: Path, limit: int = SHOWN) -> list[RecordedTest]:
                     (id_,),
                 )
                 names = [each[0] for each in rows.description]
-                made = [dict(zip(names, row, strict=True)) for row in rows]
-                found.append(_build_test(path, at, title, code, made))
+                found.append(_build_test(path, at, title, code, [dict(zip(names, row, strict=True)) for row in rows]))
             return found
 
 

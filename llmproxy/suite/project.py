@@ -143,8 +143,7 @@ def read_times(paths: Sequence[str]) -> Seen:
 
 
 def _list_files(paths: Sequence[str]) -> Iterator[Path]:
-    folders = {Path(path) if Path(path).is_dir() else Path(path).parent for path in paths}
-    for folder in sorted(folders):
+    for folder in sorted({Path(path) if Path(path).is_dir() else Path(path).parent for path in paths}):
         for root, names, files in os.walk(folder):
             names[:] = sorted(name for name in names if not name.startswith(".") and name not in _PASSED_OVER)
             yield from (

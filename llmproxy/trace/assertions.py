@@ -18,7 +18,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
 
-from llmproxy.core.traffic.differences import fingerprint
+from llmproxy.core.traffic.json_diff import encode_strictly
 from llmproxy.trace.cassette import AgentRun, Cassette
 from llmproxy.trace.model import AssertionResult, EvalResult, Span, SpanKind
 
@@ -159,8 +159,7 @@ def no_loops(run: Subject, *, max_tool_repeats: int = 2, max_step_repeats: int =
     cassette = cassette_of(run)
     calls = Counter(make_call_key(span) for span in cassette.get_tool_calls())
     loops = [f"{call} x {count}" for call, count in calls.items() if count > max_tool_repeats]
-    words = [span.output for span in cassette.spans if span.kind is SpanKind.LLM_RESPONSE]
-    for words_, group in groupby(words):
+    for words_, group in groupby([span.output for span in cassette.spans if span.kind is SpanKind.LLM_RESPONSE]):
         count = len(list(group))
         if words_ and count > max_step_repeats:
             loops.append(f"answer {_clip_text(str(words_))!r} x {count}")
@@ -320,7 +319,7 @@ def _read_arguments(span: Span) -> Any:  # noqa: ANN401 - JSON
 
 def make_call_key(span: Span) -> str:
     """Return what two calls share if they are the same call."""
-    return f"{span.tool_name} {fingerprint(_read_arguments(span))}"
+    return f"{span.tool_name} {encode_strictly(_read_arguments(span))}"
 
 
 def _format_options(*values: object) -> list[str]:

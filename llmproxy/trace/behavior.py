@@ -3,7 +3,7 @@
     spans -> roles, normalised prompts, outputs, tool names and arguments, results -> 16 hex digits
 
 Left out: ids, times, durations, tokens, cost, model versions, metadata, empty system noise; within texts and arguments,
-what `core.traffic.differences` takes for a date, an id or a temporary path stands as its kind. Retries are one call.
+what `core.traffic.json_diff` takes for a date, an id or a temporary path stands as its kind. Retries are one call.
 
 What a trace does not say: the spans whose cost, tokens or duration should be there and is not.
 

@@ -64,8 +64,7 @@ def answer_question(ask: Ask, question: str, query: dict[str, str]) -> PageAnswe
 
 def error_answer(error: LLMProxyError) -> PageAnswer:
     told = {"code": error.code, "message": error.message, "hint": error.hint}
-    status = 404 if isinstance(error, CassetteNotFound) else error.status
-    return json_answer(status, {"error": told})
+    return json_answer(404 if isinstance(error, CassetteNotFound) else error.status, {"error": told})
 
 
 def redirect_to_page() -> PageAnswer:

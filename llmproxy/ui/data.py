@@ -13,9 +13,9 @@ from dataclasses import asdict, replace
 from itertools import islice
 from typing import Any
 
-from llmproxy.core.forks.table import forks
+from llmproxy.core.forks.fork_rows import list_forks
 from llmproxy.core.sessions.session import canonical_name
-from llmproxy.core.store.reading import Reading
+from llmproxy.core.store.reading import Readable
 from llmproxy.core.store.rows import SELECT_SUMMARY, RowSummary, to_sql, to_summary
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteNotFound, RefusedError
@@ -49,7 +49,7 @@ class NoSuchQuestion(RefusedError):
     status = 404
 
 
-def answer_question(store: Reading, question: str, query: Query) -> Json:
+def answer_question(store: Readable, question: str, query: Query) -> Json:
     """Answer a question of the page. Raises BadQuestion, NoSuchQuestion, CassetteError."""
     if question not in QUESTIONS:
         raise NoSuchQuestion(f"llmproxy: the page has no question {question[:60]!r}.", hint=", ".join(QUESTIONS))
@@ -81,7 +81,7 @@ def read_call_filter(query: Query) -> CallFilter:
 # --- the questions ---------------------------------------------------------------------------------------------------
 
 
-def answer_cassettes(store: Reading, _query: Query) -> Json:
+def answer_cassettes(store: Readable, _query: Query) -> Json:
     """Return every cassette and sample, whose child it is, and what was asked first."""
     children, sums = list_children(store), rows.summarize_cassettes(store)
     return {
@@ -103,18 +103,18 @@ TOLD = 500
 NO_CHILD = {"fork": None, "parent": None}
 
 
-def list_children(store: Reading) -> dict[tuple[str, int], dict[str, str]]:
+def list_children(store: Readable) -> dict[tuple[str, int], dict[str, str]]:
     """Return of each recording that is a fork where it parted, and the name of its parent."""
     return {
         (each.cassette, each.sample): {
-            "fork": each.describe(),
+            "fork": each.describe_origin(),
             "parent": canonical_name(f"{each.parent}~{each.parent_sample}"),
         }
-        for each in forks(store)
+        for each in list_forks(store)
     }
 
 
-def answer_calls(store: Reading, query: Query) -> Json:
+def answer_calls(store: Readable, query: Query) -> Json:
     """Return a window of a recording's calls; ``sums=1`` adds what all come to, and what is drawn of each."""
     which = read_call_filter(query)
     offset, limit = get_int(query, "offset", 0, 10**9), get_int(query, "limit", 200, rows.MOST)
@@ -124,7 +124,7 @@ def answer_calls(store: Reading, query: Query) -> Json:
     return found
 
 
-def answer_place(store: Reading, query: Query) -> Json:
+def answer_place(store: Readable, query: Query) -> Json:
     """Return a call's place in its recording's list, and its name in every store made of the same cassettes."""
     row = _read_row(store, get_int(query, "id", None, 1 << 62))
     which = replace(read_call_filter({**query, "cassette": row.cassette}), sample=row.sample)
@@ -136,7 +136,7 @@ def answer_place(store: Reading, query: Query) -> Json:
     }
 
 
-def answer_steps(store: Reading, query: Query) -> Json:
+def answer_steps(store: Readable, query: Query) -> Json:
     """Return what was asked, done and answered, from the recording's beginning on."""
     which = read_call_filter(query)
     ids = [row["id"] for row in _select_agent_calls(rows.read_window(store, which, 0, rows.MOST))]
@@ -144,12 +144,12 @@ def answer_steps(store: Reading, query: Query) -> Json:
     return {"steps": steps_of(read), "calls": len(read), "of": rows.count_calls(store, which)}
 
 
-def answer_call(store: Reading, query: Query) -> Json:
+def answer_call(store: Readable, query: Query) -> Json:
     """Return one call, opened: what is new in it, and what its tools answered."""
     return open_call(store, get_int(query, "id", None, 1 << 62))
 
 
-def open_call(store: Reading, id_: int) -> dict[str, Json]:
+def open_call(store: Readable, id_: int) -> dict[str, Json]:
     """Return a call in its place among those around it. Raises CassetteNotFound."""
     row = _read_row(store, id_)
     reader = RecordingReader()
@@ -161,13 +161,13 @@ def open_call(store: Reading, id_: int) -> dict[str, Json]:
     return found[id_]
 
 
-def answer_bodies(store: Reading, query: Query) -> Json:
+def answer_bodies(store: Readable, query: Query) -> Json:
     """Return both bodies of a call, byte for byte: text, or base64."""
     found = store.load(get_int(query, "id", None, 1 << 62))
     return {"request": body_to_json(found.request.body), "response": body_to_json(found.response.body)}
 
 
-QUESTIONS: Mapping[str, Callable[[Reading, Query], Json]] = {
+QUESTIONS: Mapping[str, Callable[[Readable, Query], Json]] = {
     "cassettes": answer_cassettes,
     "calls": answer_calls,
     "place": answer_place,
@@ -195,8 +195,8 @@ def limit_bytes(found: Iterable[Interaction], most: int) -> Iterator[Interaction
             return
 
 
-def _read_row(store: Reading, id_: int) -> RowSummary:
-    found = store.rows(f"{SELECT_SUMMARY} WHERE id = ?", (id_,))
+def _read_row(store: Readable, id_: int) -> RowSummary:
+    found = store.query(f"{SELECT_SUMMARY} WHERE id = ?", (id_,))
     if not found:
         raise CassetteNotFound(
             f"There is no interaction {id_} in {store.path.name}.", hint="It may have been replaced."
@@ -204,7 +204,7 @@ def _read_row(store: Reading, id_: int) -> RowSummary:
     return to_summary(found[0])
 
 
-def _list_neighbours(store: Reading, row: RowSummary, count: int, *, later: bool) -> Iterator[Interaction]:
+def _list_neighbours(store: Readable, row: RowSummary, count: int, *, later: bool) -> Iterator[Interaction]:
     """Yield the calls of the same party before or after one, the nearest first, as far as they are quickly read."""
     sign, order = (">", "ASC") if later else ("<", "DESC")
     sql = (
@@ -213,5 +213,5 @@ def _list_neighbours(store: Reading, row: RowSummary, count: int, *, later: bool
         f" AND (started_at, id) {sign} (?, ?) ORDER BY started_at {order}, id {order} LIMIT ?"
     )
     place = (to_sql(row.cassette), row.sample, to_sql(row.party), row.started_at, row.id)
-    found = store.rows(sql, (*place, count))
+    found = store.query(sql, (*place, count))
     yield from limit_bytes((store.load(id_) for (id_,) in found), AROUND_BYTES)

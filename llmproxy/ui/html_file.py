@@ -2,7 +2,7 @@
 
 A message stands once however often it is sent again, and a request as what it adds to an earlier one; so a file grows
 with what was said. As in every file that leaves the machine, what names a person or a machine has a stand-in
-(`cassettes.stand_ins`).
+(`cassettes.exporting`).
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from itertools import islice
 from typing import Any
 from urllib.parse import quote
 
-from llmproxy.core.cassettes.stand_ins import without_names
-from llmproxy.core.providers.table import channel_of
+from llmproxy.core.cassettes.exporting import replace_names
+from llmproxy.core.providers.specs import channel_of
 from llmproxy.core.sessions.session import canonical_name
-from llmproxy.core.store.reading import CassetteInfo, Reading
-from llmproxy.core.store.rows import describe
+from llmproxy.core.store.reading import CassetteInfo, Readable
+from llmproxy.core.store.rows import describe_interaction
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.protocol import AGENT
 from llmproxy.ui.data import NO_CHILD, STORY_BYTES, STORY_CALLS, limit_bytes, list_children
@@ -36,7 +36,7 @@ _ONE = 2
 """Calls of the largest size that a page with a limit has room for."""
 
 
-def page_data(store: Reading, wanted: Sequence[CassetteInfo], title: str, most: int | None = None) -> dict[str, Any]:
+def page_data(store: Readable, wanted: Sequence[CassetteInfo], title: str, most: int | None = None) -> dict[str, Any]:
     """Return cassettes as a page's data; above `most` bytes the last, and huge calls, are left out and counted."""
     maker = PageDataBuilder(most=most)
     children, sums = list_children(store), rows.summarize_cassettes(store)
@@ -69,7 +69,7 @@ def page_data(store: Reading, wanted: Sequence[CassetteInfo], title: str, most: 
 def _build_call_row(interaction: Interaction) -> dict[str, Any]:
     """Return a call's row with the file's texts: those of the store name what has a stand-in here."""
     i, chunks = interaction, interaction.response.chunks
-    asked, answered, cost = describe(i)
+    asked, answered, cost = describe_interaction(i)
     return {
         "id": i.id, "party": i.party, "provider": i.provider, "operation": i.operation,
         "channel": channel_of(i.provider, i.operation).value, "model": i.model, "stream": i.stream,
@@ -110,14 +110,14 @@ class PageDataBuilder:
     size: int = 0
     """Characters of calls and bodies."""
 
-    def add_cassette(self, store: Reading, info: CassetteInfo) -> Iterator[Interaction]:
+    def add_cassette(self, store: Readable, info: CassetteInfo) -> Iterator[Interaction]:
         """Take one cassette and sample's calls, giving those there was room for, each party's conversations apart."""
         readers: dict[str, RecordingReader] = {}
-        for each in store.interactions(info.name, info.sample):
+        for each in store.iter_interactions(info.name, info.sample):
             if self.most is not None and self.is_full(self.most):
                 return
             if self.most is None or _count_bytes(each) <= self.most // _ONE:
-                taken = without_names(each)
+                taken = replace_names(each)
                 self._add_call(readers.setdefault(taken.party, RecordingReader()).read(taken))
                 yield taken
 
@@ -162,7 +162,7 @@ def _count_bytes(interaction: Interaction) -> int:
     return len(interaction.request.body) + sum(len(chunk.data) for chunk in interaction.response.chunks)
 
 
-def choose_cassettes(store: Reading, cassette: str | None, sample: int | None) -> Iterator[CassetteInfo]:
+def choose_cassettes(store: Readable, cassette: str | None, sample: int | None) -> Iterator[CassetteInfo]:
     """Yield the cassettes that are meant; all where none is named."""
     for info in store.cassettes():
         if info.live and cassette in (None, info.name) and sample in (None, info.sample):

@@ -1,7 +1,7 @@
 """The viewer at a proxy's own port: the page, its questions about the store, and what happens live.
 
-Who may ask is the control API's rule (`core.control.answering.refusal`); the page alone is given to everybody who may
-name us, without a token where the asker may not have one. Answers are made in a thread of their own, over a store
+Who may ask is the control API's rule (`core.control.answering.find_refusal`); the page alone is given to everybody who
+may name us, without a token where the asker may not have one. Answers are made in a thread of their own, over a store
 opened for each: a question about a large call must never hold up a replay.
 """
 
@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from llmproxy.advice import store_words, suggest_command
 from llmproxy.calls import CallLog
-from llmproxy.core.control.answering import ControlRequest, Forbidden, refusal
+from llmproxy.core.control.answering import ControlForbidden, ControlRequest, find_refusal
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.store.file.store import open_store
@@ -52,7 +52,7 @@ class Viewer:
         path = urlsplit(asked.target).path
         if path == "/":
             return _to_future(redirect_to_page())
-        refusing = refusal(asked, self.token, self.page_token)
+        refusing = find_refusal(asked, self.token, self.page_token)
         if asked.method not in ("GET", "HEAD"):
             return _to_future(json_answer(405, _error_json("llmproxy_method", "llmproxy: the viewer is for reading.")))
         if path in (UI_PREFIX, UI_PREFIX.rstrip("/")):
@@ -77,9 +77,9 @@ class Viewer:
     def _answer_page(self, asked: ControlRequest, refusing: LLMProxyError | None) -> PageAnswer:
         """Return the page; its token only to whom may ask without one, and never to a script."""
         opens = header(asked.headers, "sec-fetch-dest") in (None, "document")
-        typed = refusal(_to_typed_navigation(asked), self.token)
+        typed = find_refusal(_to_typed_navigation(asked), self.token)
         if (refusing is not None and not opens) or (typed is not None and asked.loopback):
-            return error_answer(refusing or typed or Forbidden("llmproxy: not for you."))
+            return error_answer(refusing or typed or ControlForbidden("llmproxy: not for you."))
         given = self.page_token if opens and typed is None else ""
         store = self.engine.config.shown or show_store(self.engine.config.store)
         start = {"live": True, "tests": self.tests is not None, "start": "#/live", "token": given}

@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from llmproxy.core.traffic.json_bytes import parse_json
-from llmproxy.core.traffic.origin_guard import Guard, SeenHead
+from llmproxy.core.traffic.origin_guard import OriginGuard, SeenHead
 from llmproxy.errors import LLMProxyError, RefusedError
 from llmproxy.protocol import TOKEN_HEADER, UI_PREFIX
 from llmproxy.ui.answers import (
@@ -56,7 +56,7 @@ def respond_to_request(
     if path == "/":
         return redirect_to_page()
     try:
-        Guard().check(SeenHead(headers))
+        OriginGuard().check_origin(SeenHead(headers))
     except RefusedError as error:
         return error_answer(error)
     writes = put is not None and path == UI_PREFIX + _LABEL and method == "POST"

@@ -10,7 +10,7 @@ import pytest
 
 from llmproxy.core.bindings import RunVariable, VolatileField
 from llmproxy.core.store.file.store import FileStore
-from llmproxy.core.store.queries import put_volatile_fields, volatile_fields_of
+from llmproxy.core.store.queries import read_volatile_fields, write_volatile_fields
 from llmproxy.protocol import Mode
 from tests.core.engine.test_engine import CHAT, answered, engine
 from tests.support.chats import NOW, run
@@ -57,7 +57,7 @@ def store(tmp_path: Path) -> Path:
     record(path, "a", A, bodies(A), ["I will", "see /tmp/a/project/x, made by 98e1ef"])
     record(path, "b", B, bodies(B, "aa01bc", "12 ms"), ["I will", "see /srv/ci/today/x, made by aa01bc"])
     with FileStore.open(path, writable=True, now=lambda: NOW) as opened:
-        put_volatile_fields(opened, "a", SLOTS)
+        write_volatile_fields(opened, "a", SLOTS)
     return path
 
 
@@ -166,7 +166,7 @@ def test_files_keep_run_variables_and_slots(
     code, out = run(capsys, other, "import", "--cassette", "a", str(file))
     assert code == 0, out
     with FileStore.open(other, writable=False, now=lambda: NOW) as opened:
-        assert volatile_fields_of(opened, "a") == SLOTS
+        assert read_volatile_fields(opened, "a") == SLOTS
     with engine(other, Mode.REPLAY) as made:
         made.sessions.open_session("a", run_variables=B)
         said = []

@@ -239,7 +239,7 @@ def test_an_interrupted_run_leaves_everything_whole(folder: Path, sent: signal.S
             going.send_signal(sent)
     until(lambda: run("run", "--strict", cwd=folder).returncode == 0, 30)
     with FileStore.open(folder / "llmproxy.db", writable=False, now=lambda: 0.0) as store:
-        assert len(store.summaries("default")) == 4
+        assert len(store.list_summaries("default")) == 4
 
 
 def test_what_a_client_itself_changed_is_accepted_at_once_for_its_versions(folder: Path) -> None:

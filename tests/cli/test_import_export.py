@@ -16,13 +16,13 @@ from pathlib import Path
 import pytest
 
 from llmproxy.cli import main
-from llmproxy.core.cassettes.folder import slug
+from llmproxy.core.cassettes.folder import build_slug
 from llmproxy.core.cassettes.formats import open_source
 from llmproxy.core.cassettes.formats.recorded import Recorded
 from llmproxy.core.cassettes.formats.vcr import dumps, read
-from llmproxy.core.changes.accepted import AcceptedChange
+from llmproxy.core.changes.acceptance import AcceptedChange
+from llmproxy.core.forks.fork_rows import Fork, find_fork, store_fork
 from llmproxy.core.forks.overrides import parse_overrides
-from llmproxy.core.forks.table import Fork, fork_of, put_fork
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.queries import put_accepted
 from llmproxy.core.traffic.interaction import Interaction
@@ -53,7 +53,7 @@ def cassette(path: Path, *texts: str, host: str = "https://api.openai.com", name
 
 def stored(name: str, path: Path = Path("llmproxy.db")) -> list[Interaction]:
     with FileStore.open(path, writable=False, now=lambda: 0.0) as store:
-        return list(store.interactions(name))
+        return list(store.iter_interactions(name))
 
 
 def run(*arguments: str | Path) -> int:
@@ -93,11 +93,11 @@ def test_names(capsys: pytest.CaptureFixture[str]) -> None:
     cassette(Path("all/two/test.yml"), "b")
     cassette(Path("all/test[x y].yaml"), "c")
     assert run("import", "all") == 0
-    assert len(stored("one.test")) == len(stored("two.test")) == len(stored(slug("test[x y]"))) == 1
+    assert len(stored("one.test")) == len(stored("two.test")) == len(stored(build_slug("test[x y]"))) == 1
     assert "3 cassettes" in capsys.readouterr().out
-    assert slug("a.b-c_1") == "a.b-c_1"
-    assert slug("a b") != slug("a_b") != slug("a/b")
-    assert all(re.fullmatch(r"[A-Za-z0-9._-]{1,100}", slug(name)) for name in ("ü" * 300, "trip~2"))
+    assert build_slug("a.b-c_1") == "a.b-c_1"
+    assert build_slug("a b") != build_slug("a_b") != build_slug("a/b")
+    assert all(re.fullmatch(r"[A-Za-z0-9._-]{1,100}", build_slug(name)) for name in ("ü" * 300, "trip~2"))
 
 
 def test_one_cassette_for_all() -> None:
@@ -275,9 +275,9 @@ def test_export_of_all_and_back(capsys: pytest.CaptureFixture[str]) -> None:
     run("import", cassette(Path("one.yaml"), "a", "b"), cassette(Path("odd name.yaml"), "c"))
     assert run("export", "--all", "kept") == 0
     assert "Wrote 2 cassettes to kept." in capsys.readouterr().out
-    assert sorted(path.name for path in Path("kept").iterdir()) == [f"{slug('odd name')}.yaml", "one.yaml"]
+    assert sorted(path.name for path in Path("kept").iterdir()) == [f"{build_slug('odd name')}.yaml", "one.yaml"]
     assert run("import", "kept", "--store", "second.db") == 0
-    for name in ("one", slug("odd name")):
+    for name in ("one", build_slug("odd name")):
         back, first = stored(name, Path("second.db")), stored(name)
         assert [replace(each, id=None) for each in back] == [replace(each, id=None) for each in first]
     assert run("export", "--all", "hars", "--format", "har") == 0
@@ -298,7 +298,7 @@ def test_a_fork_comes_back(capsys: pytest.CaptureFixture[str]) -> None:
     fork = Fork("trip@fork-1", "trip", 2, "because", overrides=parse_overrides(["get_weather=5"], []), created_at=1.5)
     run("import", cassette(Path("a.yaml"), "a", "b"), "--cassette", fork.cassette)
     with FileStore.open(Path("llmproxy.db"), writable=True, now=lambda: 0.0) as store:
-        put_fork(store, fork)
+        store_fork(store, fork)
     capsys.readouterr()
     assert run("export", "--cassette", fork.cassette, "f.har") == 0
     assert "har cannot say so; without it the result of get_weather is not swapped" in capsys.readouterr().err
@@ -310,7 +310,7 @@ def test_a_fork_comes_back(capsys: pytest.CaptureFixture[str]) -> None:
     for number, file in enumerate(("f.yaml", "all")):
         assert run("import", file, "--store", f"{number}.db") == 0
         with FileStore.open(Path(f"{number}.db"), writable=False, now=lambda: 0.0) as store:
-            assert fork_of(store, fork.cassette, 1) == fork
+            assert find_fork(store, fork.cassette, 1) == fork
 
 
 def test_textconv(capsys: pytest.CaptureFixture[str]) -> None:

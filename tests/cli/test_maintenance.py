@@ -17,7 +17,7 @@ import pytest
 
 from llmproxy.calls import Call
 from llmproxy.cli import main
-from llmproxy.core.forks.table import forks
+from llmproxy.core.forks.fork_rows import list_forks
 from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Key
@@ -183,7 +183,7 @@ def test_prune_deletes_what_was_replaced(path: Path, capsys: pytest.CaptureFixtu
     better = f"Much better. {random.Random(1).randbytes(30_000).hex()}"
     fill(path, chat(answer=better), chat(answer="Best."), supersede=True)
     with FileStore.open(path, writable=False, now=lambda: NOW) as store:
-        kept = list(store.interactions("default")) + list(store.interactions("other"))
+        kept = list(store.iter_interactions("default")) + list(store.iter_interactions("other"))
     before = path.stat().st_size
     code, out = run(capsys, path, "prune", "--yes")
     assert code == 0
@@ -191,7 +191,7 @@ def test_prune_deletes_what_was_replaced(path: Path, capsys: pytest.CaptureFixtu
     assert path.stat().st_size < before
     assert b"Much better" not in path.read_bytes()
     with FileStore.open(path, writable=False, now=lambda: NOW) as store:
-        assert list(store.interactions("default")) + list(store.interactions("other")) == kept
+        assert list(store.iter_interactions("default")) + list(store.iter_interactions("other")) == kept
     assert run(capsys, path, "prune", "--yes") == (0, f"There is nothing to delete in {path}.\n")
     assert run(capsys, path, "verify")[0] == 0
 
@@ -203,10 +203,10 @@ def test_prune_asks_first(path: Path) -> None:
         done = subprocess.run(command, input=said, capture_output=True, text=True, check=False, timeout=60)
         assert done.returncode == 1, done.stderr
     with FileStore.open(path, writable=False, now=lambda: NOW) as store:
-        assert len(store.summaries()) == 2
+        assert len(store.list_summaries()) == 2
     subprocess.run(command, input="y\n", capture_output=True, text=True, check=True, timeout=60)
     with FileStore.open(path, writable=False, now=lambda: NOW) as store:
-        assert [row.cassette for row in store.summaries()] == ["default"]
+        assert [row.cassette for row in store.list_summaries()] == ["default"]
 
 
 def test_prune_unused_is_what_the_last_run_left(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -219,7 +219,7 @@ def test_prune_unused_is_what_the_last_run_left(path: Path, capsys: pytest.Captu
     journal.close()
     assert "1 interaction of cassette default: 1 live" in run(capsys, path, "prune", "--unused", "--yes")[1]
     with FileStore.open(path, writable=False, now=lambda: NOW) as store:
-        assert [row.id for row in store.summaries()] == [1, 2]
+        assert [row.id for row in store.list_summaries()] == [1, 2]
 
 
 def test_prune_by_age(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -238,13 +238,13 @@ def test_pruning_a_conversation_keeps_what_builds_on_it(tmp_path: Path, capsys: 
         turns.append(chat(history, cassette="odd" if n % 2 else "even"))
     fill(path, *(dataclasses.replace(turn, cassette="x") for turn in turns))
     with FileStore.open(path, writable=True, now=lambda: NOW) as store:
-        kept = {row.id: store.load(row.id) for row in store.summaries() if row.id % 3 == 0}
-        with store.in_file() as conn:
+        kept = {row.id: store.load(row.id) for row in store.list_summaries() if row.id % 3 == 0}
+        with store.file_transaction() as conn:
             replaced = [(n,) for n in range(1, 13) if n not in kept]
             conn.executemany("UPDATE interactions SET superseded_at = 1 WHERE id = ?", replaced)
     assert run(capsys, path, "prune", "--yes")[0] == 0
     with FileStore.open(path, writable=False, now=lambda: NOW) as store:
-        assert {row.id: store.load(row.id) for row in store.summaries()} == kept
+        assert {row.id: store.load(row.id) for row in store.list_summaries()} == kept
         assert store.conn.execute("SELECT count(*) FROM bodies").fetchone() == (5,)
     assert run(capsys, path, "verify")[0] == 0
 
@@ -285,7 +285,7 @@ def test_a_renamed_cassette_replays_under_its_new_name(path: Path, capsys: pytes
     assert run(capsys, path, "fork", "other", "--at", "1")[0] == 0
     assert run(capsys, path, "rename", "other", "another") == (0, "other is now another.\n")
     with FileStore.open(path, writable=False, now=lambda: NOW) as store:
-        assert [each.parent for each in forks(store)] == ["another"]
+        assert [each.parent for each in list_forks(store)] == ["another"]
     assert [row["cassette"] for row in listed(capsys, path)] == ["default", "another", "other@fork-1"]
     assert run(capsys, path, "verify")[0] == 0
 

@@ -109,7 +109,7 @@ def test_stores_of_the_parts_are_one_store(tmp_path: Path, capsys: pytest.Captur
         (tmp_path / name).mkdir()
         Journal.open(tmp_path / name / "llmproxy.db.state.db", partial(float, n)).close()
         with reopened(tmp_path / name / "llmproxy.db", writable=True) as store:
-            store.add(interaction(n, cassette=name), supersede=False)
+            store.add_interaction(interaction(n, cassette=name), supersede=False)
     assert main(["merge", "a", "b", "--store", "all.db"]) == 0
     assert "2 cassettes with 2 interactions of 2 stores in all.db." in capsys.readouterr().out
     assert not (tmp_path / "all.db.state.db").exists()
@@ -123,7 +123,7 @@ def test_folders_of_cassettes(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     """They come together in the folder of the project."""
     for n, name in enumerate(("a", "b"), 1):
         with reopened(tmp_path / f"{name}.db", writable=True) as store:
-            store.add(interaction(n, cassette=name), supersede=False)
+            store.add_interaction(interaction(n, cassette=name), supersede=False)
         assert main(["export", "--all", f"parts/{name}/tests/cassettes", "--store", f"{name}.db"]) == 0
     capsys.readouterr()
     assert main(["merge", "parts/a", "parts/b", "--cassette-dir", "tests/cassettes"]) == 0

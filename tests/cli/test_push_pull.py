@@ -39,7 +39,7 @@ def test_a_cassette_goes_to_the_server_and_comes_back(folder: Path, capsys: pyte
         FileStore.open(folder / "llmproxy.db", writable=False, now=lambda: NOW) as one,
         FileStore.open(folder / "copy.db", writable=False, now=lambda: NOW) as other,
     ):
-        before, after = next(one.interactions("default")), next(other.interactions("mine"))
+        before, after = next(one.iter_interactions("default")), next(other.iter_interactions("mine"))
         assert (before.request, before.response, before.key) == (after.request, after.response, after.key)
         assert other.closed_cleanly("mine", 1) == one.closed_cleanly("default", 1)
 

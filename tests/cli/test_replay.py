@@ -16,7 +16,7 @@ import pytest
 
 import llmproxy
 from llmproxy.cli import main
-from llmproxy.core.forks.table import fork_of
+from llmproxy.core.forks.fork_rows import find_fork
 from llmproxy.core.store.file.store import FileStore
 from tests.provider import Provider, step
 from tests.support import process
@@ -62,7 +62,7 @@ class Here:
     def texts(self, cassette: str) -> list[str]:
         """Return the requests of a cassette."""
         with FileStore.open(self.folder / "llmproxy.db", writable=False, now=time.time) as store:
-            return [each.request.body.decode() for each in store.interactions(cassette)]
+            return [each.request.body.decode() for each in store.iter_interactions(cassette)]
 
 
 def record(folder: Path, *agent: str) -> Here:
@@ -146,7 +146,7 @@ def test_a_live_fork_is_recorded_names_its_parent_and_replays_offline(mine: Here
     assert child[0] == before[0]
     assert all('{\\"temp\\":5}' in text and "21" not in text for text in child[1:])
     with FileStore.open(mine.folder / "llmproxy.db", writable=False, now=time.time) as store:
-        fork = fork_of(store, "weather@fork-1", 1)
+        fork = find_fork(store, "weather@fork-1", 1)
     assert fork is not None
     assert (fork.parent, fork.step, fork.shared, fork.path) == ("weather", 2, 1, "$.messages[2].content")
     for again in (mine.replay("--cassette", "weather@fork-1"),

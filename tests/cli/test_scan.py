@@ -52,7 +52,7 @@ def test_secrets_are_named_by_place_and_kind_and_never_shown(
     assert run(capsys, clean, "import", *map(str, sorted(folder.iterdir())))[0] == 0
     assert run(capsys, clean, "scan")[0] == 0
     with FileStore.open(clean, writable=False, now=lambda: 0.0) as store:
-        assert len(store.summaries()) == 2
+        assert len(store.list_summaries()) == 2
 
 
 def test_files_and_folders_are_looked_through(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,13 +12,13 @@ import pytest
 from llmproxy.core.live_channels import (
     LiveChannels,
     LiveSession,
-    asks_a_model,
-    depends,
-    may_change,
-    name_of_call,
-    read_path,
-    same_call,
-    tools_that_only_read,
+    build_tool_path,
+    is_model_request,
+    is_same_call,
+    may_depend_on_state,
+    may_have_changed,
+    name_call,
+    split_read_only_tools,
 )
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.protocol import Channel
@@ -62,12 +62,12 @@ class Walk:
     def __init__(self, rows: Sequence[Row], announced: frozenset[int] = frozenset()) -> None:
         self.rows, self.announced = rows, announced
         self.live = LiveSession(LiveChannels(frozenset({Channel.LLM})), ("x", 1), "x@live-1")
-        self.path = read_path(rows, lambda row: may_change(row, {"tools": READING}, lambda _name: False))
+        self.path = build_tool_path(rows, lambda row: may_have_changed(row, {"tools": READING}, lambda _name: False))
 
     def ask(self, wish: Wish) -> str | None:
         """Ask; None where nothing may be told."""
         slots = [row for row in self.rows if row.wish == wish]
-        chosen = self.live.choose(
+        chosen = self.live.choose_recording(
             self.path,
             Key(repr(wish)),
             slots,
@@ -154,8 +154,8 @@ def test_a_method_that_nobody_knows_may_change_something(operation: str, depende
         def operation(self) -> str:
             return operation
 
-    assert depends(Channel.MCP, operation) is dependent
-    assert may_change(Method(1, WISHES[0], "", 0.0), {}, lambda _name: False) is changing
+    assert may_depend_on_state(Channel.MCP, operation) is dependent
+    assert may_have_changed(Method(1, WISHES[0], "", 0.0), {}, lambda _name: False) is changing
 
 
 def test_only_a_hint_that_never_wavers_counts() -> None:
@@ -166,7 +166,7 @@ def test_only_a_hint_that_never_wavers_counts() -> None:
         {"error": {}},
         "no message",
     ]
-    assert tools_that_only_read(lists) == ({"a"}, {"b", "c"})
+    assert split_read_only_tools(lists) == ({"a"}, {"b", "c"})
 
 
 @pytest.mark.parametrize(("provider", "operation", "body", "live"), [
@@ -180,22 +180,22 @@ def test_only_a_hint_that_never_wavers_counts() -> None:
 ])  # fmt: skip
 def test_under_a_name_of_ones_own_only_models_are_asked(provider: str, operation: str, body: bytes, live: bool) -> None:
     """There may be a server of tools, or any service, which must not run."""
-    assert asks_a_model(provider, operation, body) is live
+    assert is_model_request(provider, operation, body) is live
 
 
 def test_calls_have_names_that_can_be_typed() -> None:
     """As --read-only takes them."""
-    assert name_of_call("mcp:tools/call get", "tools", "POST", "/mcp") == "get"
-    assert name_of_call("mcp:resources/read", "tools", "POST", "/mcp") == "resources/read"
-    assert name_of_call("/x", "http:api.x.com", "POST", "/search?q=1") == "POST api.x.com/search"
-    assert LiveChannels(frozenset(), read_only=("POST api.x.com/s*",)).declares("POST api.x.com/search")
+    assert name_call("mcp:tools/call get", "tools", "POST", "/mcp") == "get"
+    assert name_call("mcp:resources/read", "tools", "POST", "/mcp") == "resources/read"
+    assert name_call("/x", "http:api.x.com", "POST", "/search?q=1") == "POST api.x.com/search"
+    assert LiveChannels(frozenset(), read_only=("POST api.x.com/s*",)).is_declared_read_only("POST api.x.com/search")
 
 
 def test_a_model_names_tools_behind_their_server() -> None:
     """Agents put the server's name before a tool's; arguments are compared as values."""
     asked = json.dumps({"params": {"name": "get", "arguments": {"a": 1, "b": 2}}}).encode()
-    assert same_call(asked, "mcp__tools__get", '{"b": 2, "a": 1}')
-    assert same_call(asked, "get", '{"a": 1, "b": 2}')
-    assert not same_call(asked, "forget", '{"a": 1, "b": 2}')
-    assert not same_call(asked, "get", '{"a": 1}')
-    assert not same_call(b"[]", "get", "{}")
+    assert is_same_call(asked, "mcp__tools__get", '{"b": 2, "a": 1}')
+    assert is_same_call(asked, "get", '{"a": 1, "b": 2}')
+    assert not is_same_call(asked, "forget", '{"a": 1, "b": 2}')
+    assert not is_same_call(asked, "get", '{"a": 1}')
+    assert not is_same_call(b"[]", "get", "{}")

@@ -10,17 +10,17 @@ import pytest
 from llmproxy.core.mcp import (
     AnswerPart,
     ToolText,
-    Wait,
+    WaitsFor,
+    adapt_ids,
     answers,
-    error_message,
+    build_error_message,
+    build_refusal,
     find_member,
     frame_chunk,
-    is_harmless,
+    may_go_unanswered,
     read_call,
-    readdress,
-    refuse,
-    turns_of_call,
-    turns_of_stream,
+    split_call_turns,
+    split_stream_turns,
 )
 from llmproxy.core.traffic.interaction import Chunk, Response
 
@@ -36,14 +36,14 @@ def response(kind: str, *chunks: bytes) -> Response:
 def test_only_the_id_changes() -> None:
     """Spaces, the order of members and the spelling of numbers stay; an id inside of the result is no id of a message."""
     body = b'{ "result" : {"id": 3, "n": 1.50, "t": "\\u00e9"}, "id" : 3 , "jsonrpc":"2.0"}'
-    made = readdress(response("application/json", body), ASKED, TODAY)
+    made = adapt_ids(response("application/json", body), ASKED, TODAY)
     assert made.body == body.replace(b'"id" : 3 ', b'"id" : "seven" ')
 
 
 def test_an_answer_with_equal_ids_is_the_recorded_one() -> None:
     """Byte for byte: the very object."""
     recorded = response("application/json", b'{"jsonrpc":"2.0","id":3,"result":{}}')
-    assert readdress(recorded, ASKED, ASKED) is recorded
+    assert adapt_ids(recorded, ASKED, ASKED) is recorded
 
 
 def test_progress_goes_to_the_token_of_today() -> None:
@@ -53,7 +53,7 @@ def test_progress_goes_to_the_token_of_today() -> None:
         b'data: {"jsonrpc":"2.0","id":3,"method":"sampling/createMessage","params":{}}\n\n',
         b'data: {"jsonrpc":"2.0","id":3,"result":{"text":"\xc3\xa9"}}\n\n',
     ]
-    assert [chunk.data for chunk in readdress(response("text/event-stream", *events), ASKED, TODAY).chunks] == [
+    assert [chunk.data for chunk in adapt_ids(response("text/event-stream", *events), ASKED, TODAY).chunks] == [
         events[0].replace(b'"progressToken":3', b'"progressToken":"p"'),
         events[1],
         events[2].replace(b'"id":3', b'"id":"seven"'),
@@ -62,7 +62,7 @@ def test_progress_goes_to_the_token_of_today() -> None:
 
 def test_an_answer_split_within_its_id_is_put_together() -> None:
     """Chunks end where the network ended them."""
-    made = readdress(response("application/json", b'{"jsonrpc":"2.0","id"', b":", b'3,"result":{}}'), ASKED, TODAY)
+    made = adapt_ids(response("application/json", b'{"jsonrpc":"2.0","id"', b":", b'3,"result":{}}'), ASKED, TODAY)
     assert json.loads(made.body) == {"jsonrpc": "2.0", "id": "seven", "result": {}}
 
 
@@ -91,11 +91,11 @@ def body(method: str, meta: dict[str, Any] | None = None) -> bytes:
 
 def test_a_call_gets_a_result_that_is_an_error() -> None:
     """So that the model reads our text; a client of the stateless era finds the kind of result that it insists on."""
-    assert error_message(body("tools/call"), "no") == {
+    assert build_error_message(body("tools/call"), "no") == {
         "jsonrpc": "2.0", "id": 5, "result": {"content": [{"type": "text", "text": "no"}], "isError": True},
     }  # fmt: skip
     stateless = body("tools/call", {"io.modelcontextprotocol/protocolVersion": "2026-07-28"})
-    assert error_message(stateless, "no")["result"]["resultType"] == "complete"
+    assert build_error_message(stateless, "no")["result"]["resultType"] == "complete"
 
 
 @pytest.mark.parametrize(("operation", "status", "harmless"), [
@@ -105,9 +105,9 @@ def test_a_call_gets_a_result_that_is_an_error() -> None:
 ])  # fmt: skip
 def test_each_message_is_refused_in_its_way(operation: str, status: int, *, harmless: bool) -> None:
     """A 404 would end the session; what nobody waits for has no body, and is no miss unless something depends on it."""
-    got, _, data = refuse(operation, body(operation.removeprefix("mcp:").partition(" ")[0]), "text\udc80")
+    got, _, data = build_refusal(operation, body(operation.removeprefix("mcp:").partition(" ")[0]), "text\udc80")
     assert got == status
-    assert is_harmless(operation) is harmless
+    assert may_go_unanswered(operation) is harmless
     assert not data or "text" in json.dumps(json.loads(data))
 
 
@@ -154,20 +154,20 @@ def stream(*chunks: bytes, every: int = 1_000_000) -> Response:
 
 def test_a_question_parts_an_answer() -> None:
     """All up to the question goes out at once; the rest only when it was answered."""
-    assert turns_of_call(stream(PROGRESS, QUESTION[:20], QUESTION[20:] + RESULT)) == [
-        AnswerPart(Wait.NOTHING, None, PROGRESS + QUESTION),
-        AnswerPart(Wait.ANSWER, 0, RESULT),
+    assert split_call_turns(stream(PROGRESS, QUESTION[:20], QUESTION[20:] + RESULT)) == [
+        AnswerPart(WaitsFor.NOTHING, None, PROGRESS + QUESTION),
+        AnswerPart(WaitsFor.ANSWER, 0, RESULT),
     ]
-    assert turns_of_call(stream(PROGRESS, RESULT)) is None
+    assert split_call_turns(stream(PROGRESS, RESULT)) is None
 
 
 def test_what_is_said_unasked_follows_what_it_followed() -> None:
     """Each piece of a stream waits for the last message that the client had sent before it; then the client may leave."""
     messages = [(99.5, 4), (100.5, 5)]
-    assert turns_of_stream(stream(b"a", b"b"), 100.0, messages, ended=False) == [
-        AnswerPart(Wait.SERVED, 4, b"a"), AnswerPart(Wait.SERVED, 5, b"b"), AnswerPart(Wait.FOR_EVER, None, b""),
+    assert split_stream_turns(stream(b"a", b"b"), 100.0, messages, ended=False) == [
+        AnswerPart(WaitsFor.SERVED, 4, b"a"), AnswerPart(WaitsFor.SERVED, 5, b"b"), AnswerPart(WaitsFor.FOR_EVER, None, b""),
     ]  # fmt: skip
-    assert turns_of_stream(stream(b"a"), 100.0, [], ended=True) == [AnswerPart(Wait.NOTHING, None, b"a")]
+    assert split_stream_turns(stream(b"a"), 100.0, [], ended=True) == [AnswerPart(WaitsFor.NOTHING, None, b"a")]
 
 
 def test_parts_are_http_chunks_where_the_client_takes_such() -> None:

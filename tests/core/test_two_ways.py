@@ -96,7 +96,7 @@ class Way:
     def pruned_elsewhere(self) -> None:
         """Let another process delete some recordings."""
         with FileStore.open(self.store, writable=True, now=self.now) as other:
-            other.delete([row.id for row in other.summaries(superseded=True) if row.id % 3 == 0])
+            other.delete_interactions([row.id for row in other.list_summaries(superseded=True) if row.id % 3 == 0])
 
     def wait(self, seconds: float) -> None:
         """Let time pass."""

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, strategies as st
 
 from llmproxy.core.keys.scrub import Rules, TextScrub
-from llmproxy.core.misses.context import MissContext
-from llmproxy.core.providers.table import Family
+from llmproxy.core.misses.miss_context import MissContext
+from llmproxy.core.providers.specs import Family
 from llmproxy.core.secrets.redact import Redactor
-from llmproxy.core.traffic.frames import CONTENT_TYPE, CUT, Frame, decode
+from llmproxy.core.traffic.frames import CONTENT_TYPE, CUT, Frame, decode_frames
 from llmproxy.core.traffic.interaction import Ending, Request, Response, header
 from llmproxy.core.websocket import (
     LONGEST_REASON,
@@ -21,8 +21,8 @@ from llmproxy.core.websocket import (
     FramePlayer,
     FrameRecording,
     cut,
-    ending,
     explain,
+    find_ending,
 )
 from tests.support.narrowing import narrow
 
@@ -54,8 +54,8 @@ def test_what_the_server_said_is_due_after_what_it_answered() -> None:
         server(4100, close=1000),
     ]  # fmt: skip
     play = player(*tape)
-    assert (play.total, play.speaks_first, play.is_over) == (2, True, False)
-    assert [(after, frame.data) for after, frame in play.opening(950)] == [(0, "hello")]
+    assert (play.total, play.server_speaks_first, play.is_over) == (2, True, False)
+    assert [(after, frame.data) for after, frame in play.list_opening_frames(950)] == [(0, "hello")]
     assert play.on_message("a") == [(500, tape[2]), (2000, tape[3])]
     assert play.on_message("d") == [(100, tape[5])]
     assert (play.heard, play.is_over) == (2, True)
@@ -64,8 +64,8 @@ def test_what_the_server_said_is_due_after_what_it_answered() -> None:
 def test_a_conversation_without_messages() -> None:
     """Opened and left: nothing is due, and anything said is one too many."""
     play = player(client(5, "", 1000))
-    assert play.opening(0) == []
-    assert (play.is_over, play.speaks_first, play.total) == (True, False, 0)
+    assert play.list_opening_frames(0) == []
+    assert (play.is_over, play.server_speaks_first, play.total) == (True, False, 0)
     missed = narrow(FrameMismatch, play.on_message("x"))
     assert (missed.number, missed.expected, missed.nearest, missed.differences) == (1, 0, None, ())
 
@@ -228,8 +228,8 @@ def test_a_conversation_becomes_a_response() -> None:
     """101, the upgrade's own headers without those of the connection, a chunk a message."""
     recording = FrameRecording(redact, 500, HEADERS)
     assert (recording.has_head, recording.is_whole, recording.first_byte_offset) == (True, False, 500)
-    recording.message(700, "hi", client=True)
-    recording.message(900, b"\x00", client=False)
+    recording.record_message(700, "hi", client=True)
+    recording.record_message(900, b"\x00", client=False)
     assert recording.first_byte_offset == 900
     recording.record_close(1000, 1000, "bye", client=False)
     response = end(recording)
@@ -238,7 +238,7 @@ def test_a_conversation_becomes_a_response() -> None:
         "Sec-WebSocket-Protocol": "realtime", "x-request-id": "req-1", "content-type": CONTENT_TYPE,
     }  # fmt: skip
     assert [chunk.offset for chunk in response.chunks] == [700, 900, 1000]
-    assert [frame.data for frame in decode(response.body)] == ["hi", b"\x00", "bye"]
+    assert [frame.data for frame in decode_frames(response.body)] == ["hi", b"\x00", "bye"]
 
 
 def test_secrets_of_the_client_are_taken_out_of_both_sides() -> None:
@@ -246,14 +246,14 @@ def test_secrets_of_the_client_are_taken_out_of_both_sides() -> None:
     tool = {"type": "mcp", "authorization": "Bearer hunter2/9-hunter2-hunter2", "server_url": "https://x"}
     update, echo = json.dumps({"session": {"tools": [tool]}}), json.dumps({"echo": [tool]}, ensure_ascii=False)
     recording = FrameRecording(redact, 0, ())
-    recording.message(1, update, client=True)
-    recording.message(2, echo, client=False)
-    recording.message(3, echo.encode(), client=False)
-    recording.message(4, "nothing in it", client=False)
+    recording.record_message(1, update, client=True)
+    recording.record_message(2, echo, client=False)
+    recording.record_message(3, echo.encode(), client=False)
+    recording.record_message(4, "nothing in it", client=False)
     response = end(recording)
     assert recording.overwritten
     assert b"hunter2" not in response.body
-    said = [frame.data for frame in decode(response.body)]
+    said = [frame.data for frame in decode_frames(response.body)]
     assert "[REDACTED-1:credential]" in str(said[0])
     assert len(str(said[1]).encode()) == len(echo.encode())
     assert json.loads(said[1])["echo"][0]["authorization"].startswith("REDACTED**")
@@ -264,8 +264,8 @@ def test_secrets_of_the_client_are_taken_out_of_both_sides() -> None:
 def test_without_secrets_nothing_is_overwritten() -> None:
     """The flag is for recordings that are not exact."""
     recording = FrameRecording(redact, 0, ())
-    recording.message(1, '{"type": "a"}', client=True)
-    recording.message(2, '{"type": "b"}', client=False)
+    recording.record_message(1, '{"type": "a"}', client=True)
+    recording.record_message(2, '{"type": "b"}', client=False)
     end(recording)
     assert not recording.overwritten
 
@@ -292,7 +292,7 @@ DONE = Frame(2, client=False, data='{"type": "response.done"}')
 ])  # fmt: skip
 def test_what_counts_as_whole(frames: list[Frame], expected: Ending) -> None:
     """Closed properly, or left by a client to which the server owed nothing (as with HTTP, where clients hang up after the terminator)."""
-    assert ending(frames) is expected
+    assert find_ending(frames) is expected
 
 
 def test_it_tells_when_the_end_has_begun() -> None:

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from llmproxy.core.bindings.volatile_fields import read_volatile_field
-from llmproxy.core.faults.reading import load_faults
+from llmproxy.core.bindings.volatile_fields import parse_volatile_field
+from llmproxy.core.faults.parsing import load_faults
 from llmproxy.settings import load
 from llmproxy.suite.project import read_project_table
 from tests.docs.test_commands import PAGES
@@ -63,7 +63,7 @@ def faults(text: str, folder: Path) -> object:
 
 def slots(text: str, _folder: Path) -> object:
     """Read what stands at the head of a cassette's file."""
-    return [read_volatile_field(each) for each in _read(text)["volatile"]]
+    return [parse_volatile_field(each) for each in _read(text)["volatile"]]
 
 
 def options(text: str, folder: Path) -> object:

@@ -31,10 +31,10 @@ from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.mitm.http1.fast_path import Front
 from llmproxy.mitm.http1.replay_layer import ReplayLayer
-from llmproxy.mitm.intercept import Intercept
+from llmproxy.mitm.intercept import ConnectInterceptor
 from llmproxy.mitm.next_layer import NextLayerChoice
 from llmproxy.mitm.proxy_context import ProxyContext
-from llmproxy.mitm.proxy_parts import config_of, guard_of
+from llmproxy.mitm.proxy_parts import build_config, build_origin_guard
 from llmproxy.mitm.recorder import Recorder
 from llmproxy.mitm.serve import ServedProxy
 from llmproxy.settings import Settings
@@ -55,7 +55,7 @@ class Rig:
         layer: type[ReplayLayer] = ReplayLayer,
         choice: type[NextLayerChoice] = NextLayerChoice,
         recorder: type[Recorder] = Recorder,
-        intercept: type[Intercept] = Intercept,
+        intercept: type[ConnectInterceptor] = ConnectInterceptor,
         shell: type[ProxyContext] = ProxyContext,
         front: type[Front] = Front,
         **options: Any,  # noqa: ANN401 - as Settings takes them
@@ -149,22 +149,22 @@ class Rig:
         self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()
         journal = Journal.open(Path(f"{self.store}.state.db"), time.time)
         made = engine(
-            config_of(self.settings, frozenset(self.settings.upstream)),
+            build_config(self.settings, frozenset(self.settings.upstream)),
             redactor=Redactor(),
             journal=journal,
             now=time.time,
             clock=time.monotonic,
         )
-        guard = guard_of(self.settings, self.settings.host)
+        guard = build_origin_guard(self.settings, self.settings.host)
         self.shell = shell(made, self.outcomes.append, guard=guard, forward=self.settings.forward)
         ours = choice(self.shell, layer), intercept(self.shell, forward=self.settings.forward), recorder(self.shell)
         before = {name: getattr(ctx, name, None) for name in ("master", "options")}
         proxy = ServedProxy(self.shell, self.settings, ours, self._front)
-        self.port = await proxy.listen()
+        self.port = await proxy.start_listening()
         self._ready.set()
         await self._end.wait()
         await asyncio.sleep(0.02)  # who has just connected gets a handler, which can be ended
-        await proxy.end()
+        await proxy.stop_serving()
         await self.shell.close()
         journal.close()
         vars(ctx).update(before)

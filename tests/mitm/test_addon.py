@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.errors import SettingsError
-from llmproxy.mitm.addon import NOT_OURS, RecordReplay, upstreams_of
+from llmproxy.mitm.addon import NOT_OURS, RecordReplay, find_mode_upstreams
 from llmproxy.settings import list_options
 from tests.mitm.rig import Rig, recorded
 from tests.mitm.wire import Wire, chat, request
@@ -104,11 +104,11 @@ def test_reverse_mode_sends_everything_to_its_target(store: Path, tmp_path: Path
 def test_modes_that_we_would_not_heed_are_refused(mode: str) -> None:
     """Where a client's request is meant to go would be ignored: it never starts."""
     with pytest.raises(SettingsError, match="cannot serve mitmproxy's mode"):
-        upstreams_of([mode])
+        find_mode_upstreams([mode])
     with pytest.raises(SettingsError, match="cannot serve mitmproxy's mode"):
-        upstreams_of(["reverse:http://127.0.0.1:9", "regular"])
-    assert upstreams_of(["regular", "regular@8081"]) == {}
-    assert set(dict(upstreams_of(["reverse:https://[::1]:8443"]).values())) == {"https://[::1]:8443"}
+        find_mode_upstreams(["reverse:http://127.0.0.1:9", "regular"])
+    assert find_mode_upstreams(["regular", "regular@8081"]) == {}
+    assert set(dict(find_mode_upstreams(["reverse:https://[::1]:8443"]).values())) == {"https://[::1]:8443"}
 
 
 def test_mitmdump_records_and_replays(store: Path, tmp_path: Path) -> None:

@@ -52,7 +52,9 @@ def tape(path: Path, *rows: tuple[str, str, str]) -> Path:
     with FileStore.open(path, writable=True, now=lambda: NOW) as store:
         for at, (cassette, text, said) in enumerate(rows):
             seen[cassette, text] = nth = seen.get((cassette, text), 0) + 1
-            store.add(recording(text, said, cassette=cassette, occurrence=nth, started_at=NOW + at), supersede=False)
+            store.add_interaction(
+                recording(text, said, cassette=cassette, occurrence=nth, started_at=NOW + at), supersede=False
+            )
     return path
 
 
@@ -301,7 +303,7 @@ def test_a_call_that_outlives_its_session_is_recorded(store: Path) -> None:
         assert rig.outcomes[0].interaction is not None
         with FileStore.open(store, writable=False, now=time.time) as found:
             assert found.closed_cleanly("a", 1)
-            assert len(found.summaries("a", 1)) == 1
+            assert len(found.list_summaries("a", 1)) == 1
         assert rig.shell.losses == 0
 
 

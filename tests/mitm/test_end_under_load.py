@@ -18,8 +18,8 @@ import pytest
 
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.store.file.store import FileStore
-from llmproxy.core.store.queries import list_times
-from llmproxy.mitm.proxy_context import ProxyContext, Turns
+from llmproxy.core.store.queries import list_call_times
+from llmproxy.mitm.proxy_context import AnswerTurns, ProxyContext
 from tests.mitm.rig import Rig, recorded
 from tests.mitm.wire import Wire, body_of, chat
 from tests.provider import Provider, Reply, Script, Step, step
@@ -164,17 +164,17 @@ def test_ends_that_come_together_are_recorded_in_the_order_in_which_a_client_hea
                     selector.unregister(wire.sock)
         rig.wait_idle()
     with FileStore.open(tmp_path / "x.db", writable=False, now=time.time) as kept:
-        ends = sorted((end, each) for each, _, end, *_ in list_times(kept, "default", 1))
+        ends = sorted((end, each) for each, _, end, *_ in list_call_times(kept, "default", 1))
         asked = [kept.load(each).request.body.decode() for _, each in ends]
     assert [re.findall(r"q\d+", body)[0] for body in asked] == heard
 
 
-class WaitingTurns(Turns):
+class WaitingTurns(AnswerTurns):
     """Lets no piece of an answer go on."""
 
     waits = threading.Event()
 
-    async def wait(self, exchange: Exchange) -> None:
+    async def wait_for_turn(self, exchange: Exchange) -> None:
         """Wait for ever."""
         self.waits.set()
         await asyncio.Event().wait()

@@ -77,11 +77,11 @@ BEFORE = [
     ("dispatcher", "place_request"),
     *(("stages", name) for name in ("begin_exchange", "identify_and_decide")),
     *(("keying", name) for name in ("derive_key", "redact")),
-    *(("layer", name) for name in ("_dispatch_event", "_receive_data", "read", "_on_head")),
-    *(("incoming", name) for name in ("open", "_check_origin", "arrive", "identify")),
+    *(("layer", name) for name in ("_dispatch_event", "_receive_data", "serve_received", "_on_head")),
+    *(("incoming", name) for name in ("place_request", "_check_origin", "count_arrival", "decide_request")),
     ("forwarding", "_release_request"),
     *(("recorder", name) for name in ("requestheaders", "_address_upstream")),
-    *(("shell", name) for name in ("begin",)),
+    *(("shell", name) for name in ("record_begin",)),
 ]
 """What raises before anything may be sent: then the upstream hears nothing at all."""
 
@@ -93,27 +93,28 @@ AFTER = [
     *(
         ("forwarding", name)
         for name in (
-            "on_event", "_pass_commands", "_undo_release", "_release_exchange", "_failed_before_answer", "upload",
-            "forward", "stream",
+            "on_event", "_pass_commands", "_end_forwarding", "_send_held_back", "_find_early_failure",
+            "forward_body", "forward", "forward_stream",
         )
     ),
-    *(("sender", name) for name in ("replay", "go_on", "drop")),
-    *(("incoming", name) for name in ("lay_out", "lay_out_playback")),
+    *(("sender", name) for name in ("send_recorded", "continue_sending", "drop_answer")),
+    *(("incoming", name) for name in ("plan_answer", "plan_playback")),
     *(
         ("layer", name)
         for name in (
-            "_on_whole_request", "_replay_answer", "_end_replay", "_send_due", "refuse", "finish", "_answer_exception",
-            "_client_left", "_await_request",
+            "_on_whole_request", "_replay_answer", "_end_replay", "_send_due", "refuse", "send_whole_answer", "_answer_exception",
+            "_on_client_left", "_await_request",
         )
     ),
     *(
         ("recorder", name)
         for name in (
-            "_exchange", "server_connect", "responseheaders", "_make_tap", "_offset", "response", "error", "_commit",
+            "_find_exchange", "server_connect", "responseheaders", "_build_tap", "_get_offset", "response", "error",
+            "_store_answer",
             "_build_unreachable",
         )
     ),
-    *(("shell", name) for name in ("commit", "_store_or_read", "refusal")),
+    *(("shell", name) for name in ("commit_answer", "_store_or_read", "build_refusal")),
     *(("choice", name) for name in ("_choose_layer",)),
 ]  # fmt: skip
 """What may raise when the request is on its way, or had been answered from the store."""
@@ -160,7 +161,7 @@ def test_no_client_hangs_whatever_raises(tape: Path, store: Path, mode: str, par
             assert p.connections == 0
 
 
-@pytest.mark.parametrize("method", ["store_answer", "_store_or_read", "commit", "response", "_commit"])
+@pytest.mark.parametrize("method", ["store_answer", "_store_or_read", "commit_answer", "_store_answer", "response"])
 def test_an_answer_that_could_not_be_stored_is_served_and_counted(tmp_path: Path, method: str) -> None:
     """The client's answer is its own; the loss is said."""
     part = next(name for name, found in PARTS.items() if hasattr(found, method))

@@ -14,16 +14,16 @@ def read(pieces: list[bytes]) -> list[tuple[Head, bytes, bytes]]:
     head: Head | None = None
     raw, decoded = bytearray(), bytearray()
     for piece in pieces:
-        reader.feed(piece)
+        reader.add_bytes(piece)
         while True:
-            if head is None and (head := reader.head()) is None:
+            if head is None and (head := reader.take_head()) is None:
                 break
-            more_raw, more, over = reader.body()
+            more_raw, more, over = reader.take_body()
             raw += more_raw
             decoded += more
             if not over:
                 break
-            assert reader.between_requests
+            assert reader.is_between_requests
             found.append((head, bytes(raw), bytes(decoded)))
             head, raw, decoded = None, bytearray(), bytearray()
     return found
@@ -150,13 +150,13 @@ def test_a_head_has_a_limit(end: bytes) -> None:
 def test_what_is_over_the_request_waits() -> None:
     """The bytes of the next request are not touched."""
     reader = RequestReader()
-    reader.feed(request(b"abc") + b"GET /next")
-    made = reader.head()
+    reader.add_bytes(request(b"abc") + b"GET /next")
+    made = reader.take_head()
     assert made is not None
     assert made.raw.endswith(b"\r\n\r\n")
-    assert reader.body() == (b"abc", b"abc", True)
-    assert reader.waiting == len(b"GET /next")
-    assert reader.head() is None
+    assert reader.take_body() == (b"abc", b"abc", True)
+    assert reader.count_waiting == len(b"GET /next")
+    assert reader.take_head() is None
 
 
 def test_a_request_with_another_body_says_its_framing_anew() -> None:

@@ -23,13 +23,13 @@ from llmproxy.core.engine.request_stages import RequestStages
 from llmproxy.errors import RefusedError
 from llmproxy.mitm.http1.replay_layer import ReplayLayer
 from llmproxy.mitm.intercept import (
-    Credentials,
-    Intercept,
+    ConnectInterceptor,
+    ProxyCredentials,
     find_destination,
     is_loopback,
-    is_us,
-    proxy_credentials,
-    proxy_user,
+    is_own_listener,
+    read_proxy_credentials,
+    read_proxy_user,
 )
 from llmproxy.mitm.next_layer import NextLayerChoice
 from llmproxy.mitm.recorder import Recorder
@@ -490,14 +490,14 @@ def test_each_tunnel_keeps_its_own_session(store: Path) -> None:
 
 def test_credentials_are_read_as_clients_write_them() -> None:
     """Decoded or percent-encoded, with and without a password; other schemes name nobody."""
-    assert proxy_user(()) is None
-    assert proxy_user((("Proxy-Authorization", "Negotiate abc"),)) is None
-    assert proxy_user(tuple(basic("").items())) is None
+    assert read_proxy_user(()) is None
+    assert read_proxy_user((("Proxy-Authorization", "Negotiate abc"),)) is None
+    assert read_proxy_user(tuple(basic("").items())) is None
     value = base64.b64encode(b"a%2Fb:s%C3%BC").decode()
-    assert proxy_credentials((("proxy-authorization", f"basic {value}"),)) == Credentials("a/b", "sü")
+    assert read_proxy_credentials((("proxy-authorization", f"basic {value}"),)) == ProxyCredentials("a/b", "sü")
     for broken in ("Basic ###", "Basic /w=="):
         with pytest.raises(RefusedError, match="cannot be read"):
-            proxy_user((("proxy-authorization", broken),))
+            read_proxy_user((("proxy-authorization", broken),))
 
 
 # --- who may ---------------------------------------------------------------------------------------------------------------
@@ -510,12 +510,12 @@ def client(peer: str, ours: str = "127.0.0.1", port: int = 8080) -> Client:
 
 def test_we_know_ourselves() -> None:
     """Any name of the loopback, at the port that the client came in by."""
-    assert is_us(client("127.0.0.1"), "localhost", 8080)
-    assert is_us(client("127.0.0.1", "::1"), "127.0.0.1", 8080)
-    assert is_us(client("10.0.0.2", "10.0.0.1"), "10.0.0.1", 8080)
-    assert not is_us(client("127.0.0.1"), "127.0.0.1", 8081)
-    assert not is_us(client("10.0.0.2", "10.0.0.1"), "127.0.0.1", 8080)
-    assert not is_us(client("127.0.0.1"), OPENAI, 8080)
+    assert is_own_listener(client("127.0.0.1"), "localhost", 8080)
+    assert is_own_listener(client("127.0.0.1", "::1"), "127.0.0.1", 8080)
+    assert is_own_listener(client("10.0.0.2", "10.0.0.1"), "10.0.0.1", 8080)
+    assert not is_own_listener(client("127.0.0.1"), "127.0.0.1", 8081)
+    assert not is_own_listener(client("10.0.0.2", "10.0.0.1"), "127.0.0.1", 8080)
+    assert not is_own_listener(client("127.0.0.1"), OPENAI, 8080)
     assert is_loopback("::1%lo")
     assert not is_loopback("nonsense")
 
@@ -540,7 +540,7 @@ def test_another_machine_needs_the_token_and_stays_in_scope(tape: Path) -> None:
             ("secret", "secret", "example.com", 403),
         ):
             rig.shell.token = token
-            Intercept(rig.shell, forward=True).http_connect(flow := from_afar(host, 443, password))
+            ConnectInterceptor(rig.shell, forward=True).http_connect(flow := from_afar(host, 443, password))
             assert (flow.response.status_code if flow.response else None) == status, (token, password, host)
             headers = (("proxy-authorization", flow.request.headers["proxy-authorization"]),)
             if status is None:
@@ -572,7 +572,7 @@ def raising(part: str, base: type, method: str) -> dict[str, type]:
 
 
 @pytest.mark.parametrize(("part", "base", "method"), [
-    ("intercept", Intercept, "_explain_refusal"), ("intercept", Intercept, "_report_refusal"),
+    ("intercept", ConnectInterceptor, "_explain_refusal"), ("intercept", ConnectInterceptor, "_report_refusal"),
     ("choice", NextLayerChoice, "_choose_layer"), ("dispatcher", RequestDispatcher, "is_in_scope"),
     ("dispatcher", RequestDispatcher, "get_mode"), ("stages", RequestStages, "begin_exchange"), ("layer", ReplayLayer, "_on_head"),
     ("recorder", Recorder, "requestheaders"),
@@ -621,7 +621,7 @@ def test_a_tunnel_that_failed_leaves_nothing_behind(tmp_path: Path) -> None:
 def test_an_earlier_permission_does_not_count_for_a_later_connect(tmp_path: Path) -> None:
     """Whatever the same connection was allowed before, its next CONNECT to a provider is no raw tunnel."""
     with Rig("record", tmp_path / "x.db", forward=True) as rig:
-        decides, same = Intercept(rig.shell, forward=True), client("127.0.0.1")
+        decides, same = ConnectInterceptor(rig.shell, forward=True), client("127.0.0.1")
         flow = http.HTTPFlow(same, Server(address=None))
         flow.request = http.Request.make("CONNECT", "http://example.com:443/")
         decides.http_connect(flow)

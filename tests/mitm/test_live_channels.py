@@ -37,7 +37,7 @@ def ask(client: Wire, service: CountingService, method: str, path: str, body: by
 def served(store: Path, cassette: str) -> list[tuple[str, int]]:
     """Return what a cassette holds: operation and status."""
     with FileStore.open(store, writable=False, now=lambda: 0.0) as opened:
-        return [(each.operation, each.status) for each in opened.summaries(cassette)]
+        return [(each.operation, each.status) for each in opened.list_summaries(cassette)]
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from mitmproxy import master, options
 
-from llmproxy.mitm.authority import LateTls, prepare_authority
+from llmproxy.mitm.certificates import LazyTlsConfig, prepare_authority
 from llmproxy.mitm.proxy_context import ProxyContext
 from tests.mitm.rig import Rig
 from tests.mitm.wire import Wire, chat
@@ -153,11 +153,11 @@ def test_it_is_made_once_and_hears_of_changes(tmp_path: Path) -> None:
         opts = options.Options()
         master.Master(opts)
         opts.update(confdir=str(prepare_authority(tmp_path / "one").folder))  # type: ignore[no-untyped-call]
-        late = LateTls()
+        late = LazyTlsConfig()
         late.configure({"confdir"})
-        made = late.ready()
+        made = late.get_config()
         first = made.certstore.default_ca
-        assert late.ready() is made
+        assert late.get_config() is made
         opts.update(confdir=str(prepare_authority(tmp_path / "two").folder))  # type: ignore[no-untyped-call]
         late.configure({"confdir"})
         assert made.certstore.default_ca != first

@@ -74,7 +74,7 @@ def test_no_secret_stands_in_any_file_nor_in_what_any_command_prints(
     for file in {*px.files(), *rx.files()}:
         assert leaked(file.read_bytes()) == [], file
     with FileStore.open(store, writable=False, now=time.time) as opened:
-        ids = [row.id for row in opened.summaries()]
+        ids = [row.id for row in opened.list_summaries()]
         for one in ids:
             assert leaked(repr(opened.load(one)).encode()) == []
     assert len(ids) == len(places)

@@ -22,8 +22,8 @@ from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.traffic.interaction import Usage
 from llmproxy.errors import CassetteBusy, LLMProxyError, MissError, RecordingError
 from llmproxy.mitm import proxy_context as module
-from llmproxy.mitm.proxy_context import ProxyContext, whole_response
-from llmproxy.mitm.proxy_parts import make_pacer
+from llmproxy.mitm.proxy_context import ProxyContext, build_response
+from llmproxy.mitm.proxy_parts import build_pacer
 from llmproxy.mitm.recorder import Recorder
 from llmproxy.protocol import Decision
 from tests.mitm.rig import Rig, recorded
@@ -129,30 +129,33 @@ def test_answers_that_end_together_are_stored_together(tmp_path: Path, bad: int)
 
 def test_answers_of_ours_have_a_length() -> None:
     """HEAD gets the length without the body; close is said."""
-    data = whole_response(404, (("x", "1"),), b"body", close=True)
+    data = build_response(404, (("x", "1"),), b"body", close=True)
     assert data.startswith(b"HTTP/1.1 404 Not Found\r\nx: 1\r\ncontent-length: 4\r\nconnection: close\r\n\r\n")
     assert data.endswith(b"body")
-    assert whole_response(200, (), b"body", close=False, method="HEAD").endswith(b"content-length: 4\r\n\r\n")
+    assert build_response(200, (), b"body", close=False, method="HEAD").endswith(b"content-length: 4\r\n\r\n")
 
 
 def test_a_miss_has_the_status_of_its_dialect(tmp_path: Path) -> None:
     """400 where Claude Code and Codex ask, so that each asks once; 404 elsewhere; what was set counts for all."""
     with Rig("replay", tmp_path / "x.db") as rig:
-        refusal = rig.shell.refusal
+        refusal = rig.shell.build_refusal
         assert refusal(MissError("m"), "anthropic", close=False, operation="messages")[0] == 400
         assert refusal(MissError("m"), "openai", close=False, operation="responses")[0] == 400
         assert refusal(MissError("m"), "openai", close=False, operation="chat.completions")[0] == 404
     with Rig("replay", tmp_path / "x.db", miss_status=404) as rig:
-        assert rig.shell.refusal(MissError("m"), "anthropic", close=False, operation="messages")[0] == 404
+        assert rig.shell.build_refusal(MissError("m"), "anthropic", close=False, operation="messages")[0] == 404
 
 
 def test_a_refusal_takes_the_miss_status_and_hides_secrets(tmp_path: Path) -> None:
     """--miss-status is for misses only; what was learned as a secret is taken out of every text."""
     with Rig("replay", tmp_path / "x.db", miss_status=501) as rig:
-        assert rig.shell.refusal(MissError("m"), "openai", close=False)[0] == 501
-        assert rig.shell.refusal(LLMProxyError("m"), "openai", close=False)[0] == 500
-        rig.shell.engine.redactor.learn((("authorization", "Bearer canary-0123456789abcdef"),), "/")
-        assert b"canary" not in rig.shell.refusal(LLMProxyError("x canary-0123456789abcdef"), "openai", close=False)[1]
+        assert rig.shell.build_refusal(MissError("m"), "openai", close=False)[0] == 501
+        assert rig.shell.build_refusal(LLMProxyError("m"), "openai", close=False)[0] == 500
+        rig.shell.engine.redactor.learn_request((("authorization", "Bearer canary-0123456789abcdef"),), "/")
+        assert (
+            b"canary"
+            not in rig.shell.build_refusal(LLMProxyError("x canary-0123456789abcdef"), "openai", close=False)[1]
+        )
 
 
 class Watching(Recorder):
@@ -210,7 +213,7 @@ def test_nothing_goes_before_its_time(tmp_path: Path) -> None:
 def test_where_nobody_counts_nothing_goes(tmp_path: Path) -> None:
     """An error that says why, and the provider hears nothing."""
     with provider() as upstream, Rig("record", tmp_path / "x.db", {"openai": upstream.url}) as rig:
-        rig.shell.pace = make_pacer({"*": "5/min"}, "1/secret", lambda: 0.0)
+        rig.shell.pace = build_pacer({"*": "5/min"}, "1/secret", lambda: 0.0)
         with rig.client() as c:
             answer = c.ask(chat("hi"))
         assert answer.status >= 500
@@ -221,7 +224,7 @@ def test_where_nobody_counts_nothing_goes(tmp_path: Path) -> None:
 def test_the_proxy_counts_by_itself(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """As the option says: the third of two a second waits, and that is said once."""
     with provider() as upstream, Rig("record", tmp_path / "x.db", {"openai": upstream.url}) as rig:
-        rig.shell.pace = make_pacer({"openai": "2/s"}, "", lambda: 5.0)
+        rig.shell.pace = build_pacer({"openai": "2/s"}, "", lambda: 5.0)
         with rig.client() as c:
             for n in range(4):
                 assert c.ask(chat(f"{n}")).status == 200
@@ -245,7 +248,7 @@ def test_another_one_may_count(tmp_path: Path) -> None:
         Rig("record", tmp_path / "x.db", {"openai": upstream.url}) as rig,
     ):
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        rig.shell.pace = make_pacer({"openai": "1/h"}, f"{server.server_address[1]}/hush", lambda: 0.0)
+        rig.shell.pace = build_pacer({"openai": "1/h"}, f"{server.server_address[1]}/hush", lambda: 0.0)
         with rig.client() as c:
             assert [c.ask(chat(f"{n}")).status for n in range(2)] == [200, 200]
         server.shutdown()
@@ -254,4 +257,4 @@ def test_another_one_may_count(tmp_path: Path) -> None:
 
 def test_without_a_rate_nobody_is_asked() -> None:
     """And nothing waits in a hook."""
-    assert make_pacer({}, "", lambda: 0.0) is None
+    assert build_pacer({}, "", lambda: 0.0) is None

@@ -125,8 +125,8 @@ def test_the_prefix_records_too(tmp_path: Path, service: CountingService) -> Non
 def test_a_recorded_service_has_its_channel(tape: Path, service: CountingService) -> None:
     """Each interaction says what it is about."""
     with FileStore.open(tape, writable=False, now=time.time) as store:
-        assert [row.provider for row in store.summaries(channel=Channel.HTTP)] == [f"http:{service.host}"] * 2
-        assert store.summaries(channel=Channel.LLM) == store.summaries(channel=Channel.MCP) == []
+        assert [row.provider for row in store.list_summaries(channel=Channel.HTTP)] == [f"http:{service.host}"] * 2
+        assert store.list_summaries(channel=Channel.LLM) == store.list_summaries(channel=Channel.MCP) == []
     assert {one.operation for one in recorded(tape)} == {"/invoices"}
 
 

@@ -15,7 +15,7 @@ import pytest
 from mitmproxy import http
 
 from llmproxy.core.traffic.interaction import Ending, header
-from llmproxy.mitm.recorder import Fields, QuickHeaders, forward_fields, plain_cause, unite_lengths
+from llmproxy.mitm.recorder import Fields, QuickHeaders, build_forwarded_fields, simplify_cause, unite_lengths
 from llmproxy.protocol import Decision
 from tests.mitm.rig import Rig, connected, recorded
 from tests.mitm.wire import CHAT, body_of, chat, chunked, request
@@ -109,9 +109,9 @@ SENT = (
 @pytest.mark.parametrize(("fields", "expected"), [each[1:] for each in SENT], ids=[each[0] for each in SENT])
 def test_the_fields_that_go_upstream(fields: Fields, expected: Fields) -> None:
     """Every other field goes on as it came, in its place."""
-    assert forward_fields(fields, b"up:1", socket=False) == expected
+    assert build_forwarded_fields(fields, b"up:1", socket=False) == expected
     upgrade = (b"upgrade", b"websocket")
-    assert upgrade in forward_fields((*fields, upgrade), b"up:1", socket=True)
+    assert upgrade in build_forwarded_fields((*fields, upgrade), b"up:1", socket=True)
 
 
 @pytest.mark.parametrize("name", ["Accept", "x-absent", "set-cookie", b"accept", "\xe4"])
@@ -135,14 +135,14 @@ def test_nothing_finished_is_unstored(store: Path) -> None:
 @pytest.mark.parametrize("coding", ["gzip", "deflate", "br", "zstd", "gzip, br"])
 def test_answers_that_are_compressed_all_the_same_are_stored_decoded(tmp_path: Path, coding: str) -> None:
     """We ask for identity; who does not listen is passed on as it is, and stored decoded."""
-    store, plain_cause = tmp_path / "x.db", json_answer({"choices": [{"message": {"content": "ä" * 500}}]})
-    answer = plain_cause.compressed(*coding.split(", "))
+    store, plain_answer = tmp_path / "x.db", json_answer({"choices": [{"message": {"content": "ä" * 500}}]})
+    answer = plain_answer.compressed(*coding.split(", "))
     with upstream(answer) as p, Rig("record", store, {"openai": p.url}) as rig, rig.client() as c:
         got = c.ask(chat())
         assert (got.headers["content-encoding"], got.body) == (coding, answer.body)
         assert p.requests[0].header("accept-encoding") == "identity"
     (made,) = recorded(store)
-    assert made.response.body == plain_cause.body
+    assert made.response.body == plain_answer.body
     assert "content-encoding" not in dict(made.response.headers)
 
 
@@ -513,7 +513,7 @@ def test_an_unreachable_upstream_is_a_readable_502(tmp_path: Path, mode: str, he
 ])  # fmt: skip
 def test_a_reason_is_told_in_words(cause: str, said: str) -> None:
     """Numbers and tuples of asyncio are for programmers."""
-    assert plain_cause(cause) == said
+    assert simplify_cause(cause) == said
 
 
 def test_an_unreachable_upstream_speaks_its_own_dialect(tmp_path: Path) -> None:

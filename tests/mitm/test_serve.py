@@ -28,8 +28,8 @@ from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Ending
 from llmproxy.errors import MachineError
 from llmproxy.mitm.proxy_context import HandledEvents, ProxyContext
-from llmproxy.mitm.proxy_parts import Built
-from llmproxy.mitm.serve import check_client_cert, claim_port, on_signals, reachable_at, wind_up
+from llmproxy.mitm.proxy_parts import BuiltProxy
+from llmproxy.mitm.serve import check_client_cert, check_port_free, close_and_report, find_reachable_host, on_signals
 from llmproxy.report.console import Console
 from tests.mitm.rig import Rig, connected, recorded
 from tests.mitm.wire import Wire, chat
@@ -357,10 +357,10 @@ def test_a_taken_port_is_said_and_nothing_is_made(store: Path) -> None:
         assert "--port 0" in done.stderr
         assert not store.exists()
         with pytest.raises(MachineError):
-            claim_port("127.0.0.1", port)
-    claim_port("127.0.0.1", 0)
+            check_port_free("127.0.0.1", port)
+    check_port_free("127.0.0.1", 0)
     with pytest.raises(MachineError, match=r"203\.0\.113\.1"):
-        claim_port("203.0.113.1", 8080)
+        check_port_free("203.0.113.1", 8080)
 
 
 def test_misses_decide_the_exit_code_if_asked(store: Path) -> None:
@@ -387,7 +387,7 @@ def test_a_store_that_appears_later_is_replayed(store: Path) -> None:
 ])  # fmt: skip
 def test_the_base_url_that_is_printed_can_be_used(host: str, said: str) -> None:
     """Bound to every address, one of them is said: no client can ask for all."""
-    assert reachable_at(host) == said
+    assert find_reachable_host(host) == said
 
 
 def test_an_upstream_that_asks_for_a_certificate_gets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -520,8 +520,10 @@ def test_the_last_line_counts_what_was_still_being_stored(tmp_path: Path) -> Non
         written.set()
 
     def closed() -> Future[int | None]:
-        built = Built(rig.shell, Journal.open(tmp_path / "other.state.db", time.time), ())
-        return asyncio.run_coroutine_threadsafe(wind_up(out_of_patience, built, Console(said), totals), rig._loop)
+        built = BuiltProxy(rig.shell, Journal.open(tmp_path / "other.state.db", time.time), ())
+        return asyncio.run_coroutine_threadsafe(
+            close_and_report(out_of_patience, built, Console(said), totals), rig._loop
+        )
 
     answer = Answer(200, SSE, (Piece(EVENT), Piece(b"data: [DONE]\n\n")), "chunked")
     with connected(Provider(Script((Step(answer),))), "record", tmp_path / "x.db", shell=ClosesOnce) as (rig, c):

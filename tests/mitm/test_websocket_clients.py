@@ -12,16 +12,16 @@ import pytest
 from wsproto.events import BytesMessage, TextMessage
 
 from llmproxy.errors import RefusedError
-from llmproxy.mitm.authority import CERTIFICATE, confdir
+from llmproxy.mitm.certificates import CERTIFICATE, confdir
 from llmproxy.mitm.framing import Head, parse_head
 from llmproxy.mitm.websocket_recorder import (
     PIECE,
     UpgradeMissed,
     UpgradeRefused,
     check_upgrade,
+    find_subprotocol_key,
     join_parts,
-    split_message,
-    subprotocol_key,
+    split_into_frames,
 )
 from tests.mitm.rig import Rig, recorded
 from tests.provider.websocket import Gone, Peer, Upstream
@@ -269,13 +269,13 @@ def test_refusals_let_clients_fall_back() -> None:
 ])  # fmt: skip
 def test_a_browsers_key_is_found(offered: str | None, key: str | None) -> None:
     """It cannot set headers, so the key stands among the subprotocols."""
-    assert subprotocol_key(head(Sec_WebSocket_Protocol=offered)) == key
+    assert find_subprotocol_key(head(Sec_WebSocket_Protocol=offered)) == key
 
 
 @pytest.mark.parametrize("data", ["", b"", "short", b"short", "ü" * (PIECE + 1), b"x" * (3 * PIECE)])
 def test_pieces_make_the_message(data: str | bytes) -> None:
     """All of one kind, none too long, and only the last one ends the message."""
-    found = split_message(data)
+    found = split_into_frames(data)
     assert all(isinstance(piece, TextMessage if isinstance(data, str) else BytesMessage) for piece in found)
     parts = [piece.data for piece in found if isinstance(piece, (TextMessage, BytesMessage))]
     assert join_parts([part if isinstance(part, str) else bytes(part) for part in parts]) == data

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from mitmproxy import http
 
-from llmproxy.core.traffic.frames import decode
+from llmproxy.core.traffic.frames import decode_frames
 from llmproxy.core.traffic.interaction import header
-from llmproxy.mitm.authority import CERTIFICATE, confdir
+from llmproxy.mitm.certificates import CERTIFICATE, confdir
 from llmproxy.mitm.recorder import Recorder
 from llmproxy.mitm.websocket_recorder import is_upgrade, prepare_upgrade
 from tests.mitm.rig import Rig, recorded
@@ -70,7 +70,7 @@ def test_a_conversation_becomes_one_interaction(tmp_path: Path) -> None:
     assert (kept.response.status, kept.response.ending, kept.operation) == (101, "complete", "realtime")
     assert header(kept.response.headers, "content-type") == "application/x-llmproxy-frames+jsonl"
     assert header(kept.response.headers, "x-request-id") == "req-1"
-    frames = decode(kept.response.body)
+    frames = decode_frames(kept.response.body)
     assert [(each.client, each.close) for each in frames] == [(True, None), (False, None)] * 2 + [(True, 4000)]
     assert (
         [each.offset for each in kept.response.chunks]
@@ -172,7 +172,7 @@ def test_a_server_that_breaks_off_is_a_break_for_the_client(store: Path) -> None
             assert client.say({"type": "cut"}).end().code == 1006
         rig.wait_idle()
     (kept,) = recorded(store)
-    assert (kept.response.ending, decode(kept.response.body)[-1].close) == ("cut", 1006)
+    assert (kept.response.ending, decode_frames(kept.response.body)[-1].close) == ("cut", 1006)
     with Rig("replay", store) as rig, Client(rig.port) as client:
         client.say({"type": "a"}).next()
         assert client.say({"type": "cut"}).end().code == 1006
@@ -191,7 +191,7 @@ def test_a_client_that_breaks_off_is_kept_so_far(store: Path, left: bytes) -> No
         rig.wait_outcomes(1)
         rig.wait_idle()
     (kept,) = recorded(store)
-    assert [each.close for each in decode(kept.response.body)] == [None, None, 1006]
+    assert [each.close for each in decode_frames(kept.response.body)] == [None, None, 1006]
     assert kept.response.ending == "complete"
 
 
@@ -254,7 +254,7 @@ def test_messages_are_not_held_back_and_pings_go_through(tmp_path: Path) -> None
             for n in range(50):
                 client.say({"type": "a", "n": n}).next()
         rig.wait_outcomes(1)
-    assert len(decode(recorded(tmp_path / "x.db")[0].response.body)) == 103
+    assert len(decode_frames(recorded(tmp_path / "x.db")[0].response.body)) == 103
 
 
 def test_frames_that_come_with_the_upgrade_are_not_taken_for_http(tmp_path: Path) -> None:
@@ -333,7 +333,7 @@ def test_an_open_socket_is_kept_when_the_proxy_ends(tmp_path: Path) -> None:
         (outcome,) = rig.outcomes
         assert (outcome.lost, outcome.note) == (False, "incomplete (cut)")
     (kept,) = recorded(tmp_path / "x.db")
-    assert (kept.response.ending, len(decode(kept.response.body)) >= 2) == ("cut", True)
+    assert (kept.response.ending, len(decode_frames(kept.response.body)) >= 2) == ("cut", True)
 
 
 def test_an_upstream_hears_no_goodbye_of_a_client_that_broke_off(tmp_path: Path) -> None:
@@ -349,10 +349,10 @@ def test_an_upstream_hears_no_goodbye_of_a_client_that_broke_off(tmp_path: Path)
 class Raising(Recorder):
     """A bug of ours in the message hook."""
 
-    def _offset(self, exchange: Any) -> int:  # noqa: ANN401
+    def _get_offset(self, exchange: Any) -> int:  # noqa: ANN401
         if exchange.recording.status == 101:
             raise RuntimeError("a bug")
-        return super()._offset(exchange)
+        return super()._get_offset(exchange)
 
 
 def test_a_message_that_could_not_be_noted_is_relayed_and_the_loss_is_said(
@@ -433,6 +433,6 @@ def test_sockets_of_one_session_at_once_are_kept_apart(store: Path) -> None:
                 assert client.hear()["of"]["n"] == n
         rig.wait_outcomes(20)
         assert rig.shell.losses == 0
-    assert [decode(each.response.body)[0].data for each in recorded(store)].count('{"type": "a", "n": 3}') == 1
+    assert [decode_frames(each.response.body)[0].data for each in recorded(store)].count('{"type": "a", "n": 3}') == 1
     assert sorted(each.occurrence for each in recorded(store)) == list(range(1, 21))
     assert upstream.ended == [Gone(1000)] * 20 or all(gone.code == 1000 for gone in upstream.ended)

@@ -16,7 +16,7 @@ from llmproxy.client.control import Control
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.store.file.store import FileStore
-from llmproxy.core.traffic.frames import Frame, chunks
+from llmproxy.core.traffic.frames import Frame, build_frame_chunks
 from llmproxy.core.traffic.interaction import Ending, Request
 from llmproxy.core.websocket import MISMATCH
 from tests.mitm.rig import Rig, recorded
@@ -70,11 +70,13 @@ def put(store: Path, frames: list[Frame], ending: Ending = Ending.COMPLETE, body
             client.hear()
         rig.wait_outcomes(1)
     (old,) = recorded(store)
-    pieces = chunks(frames)
+    pieces = build_frame_chunks(frames)
     if body is not None:
         pieces = (replace(pieces[0], data=body),)
     with FileStore.open(store, writable=True, now=time.time) as opened:
-        opened.add(replace(old, id=None, response=replace(old.response, chunks=pieces, ending=ending)), supersede=True)
+        opened.add_interaction(
+            replace(old, id=None, response=replace(old.response, chunks=pieces, ending=ending)), supersede=True
+        )
 
 
 @pytest.fixture
@@ -498,4 +500,4 @@ def test_a_live_model_is_asked_over_its_websocket(tmp_path: Path) -> None:
             assert [each["of"] for each in ask(client, "new")[:-1]] == ["new"] * 3
         rig.wait_outcomes(1)
     with FileStore.open(store, writable=False, now=time.time) as opened:
-        assert [len(opened.summaries(name)) for name in ("default", "default@live-1")] == [1, 1]
+        assert [len(opened.list_summaries(name)) for name in ("default", "default@live-1")] == [1, 1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmproxy.core.changes.values import Author, Change, ChangeOrigin, Reason, Refusal, TrialCall, digest_of, list_hunks
+from llmproxy.core.changes.change import Author, Change, ChangeOrigin, Reason, Refusal, TrialCall, diff_hunks, digest_of
 from llmproxy.core.sessions.trial_results import TrialResult
 from llmproxy.core.store.rows import RowSummary
 from llmproxy.core.traffic.interaction import Ending, Key
@@ -13,7 +13,7 @@ from llmproxy.report.changes import Changes, summarize_trials
 
 def change(before: str | None = "Be brief.", after: str | None = "Be brief and kind.", **more: object) -> Change:
     digests = ["" if text is None else digest_of([text]) for text in (before, after)]
-    made = Change("system", "system prompt", before, after, digests[0], digests[1], list_hunks(before, after))
+    made = Change("system", "system prompt", before, after, digests[0], digests[1], diff_hunks(before, after))
     return made._replace(**more)  # type: ignore[arg-type]
 
 

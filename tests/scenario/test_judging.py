@@ -151,7 +151,7 @@ def test_each_provider_is_understood_and_stored_as_the_judges_call(wire: Any) ->
     store, _, rulings = wire
     assert [ruling.findings["c1"].status for ruling in rulings] == [CriterionOutcome.PASSED] * 3
     with FileStore.open(store, writable=False, now=lambda: 0.0) as opened:
-        assert [each.party for each in opened.interactions("a")] == ["judge"] * 3
+        assert [each.party for each in opened.iter_interactions("a")] == ["judge"] * 3
     assert b"sk-secret" not in store.read_bytes()
 
 

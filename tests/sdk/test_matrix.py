@@ -76,7 +76,7 @@ def test_bedrock_keeps_region_and_model(matrix: Matrix, environments: dict[str, 
     if client not in lab.clients:
         pytest.skip("boto3 was not selected")
     with FileStore.open(lab.store, writable=False, now=lambda: 0.0) as store:
-        rows = [row for row in store.summaries(None, None, limit=10_000) if row.provider == "bedrock"]
+        rows = [row for row in store.list_summaries(None, None, limit=10_000) if row.provider == "bedrock"]
     assert {row.model for row in rows} == {"anthropic.claude-haiku-4-5-20251001-v1:0"}
     signed = [seen.header("authorization") or "" for seen in lab.seen if seen.dialect.startswith("bedrock")]
     assert any("/eu-central-1/bedrock/aws4_request" in value for value in signed)

@@ -53,7 +53,7 @@ def test_the_suite_loads_and_says_what_happened(tmp_path: Path) -> None:
     store = tmp_path / "x.db"
     with FileStore.open(store, writable=True, now=lambda: NOW) as opened:
         for each in made(talk()):
-            opened.add(each, supersede=False)
+            opened.add_interaction(each, supersede=False)
     found = make_suite(store, "default", agent={"http": "http://127.0.0.1:8000/v1"})
     (case,) = rig.cases_of(tmp_path, found.text)
     first, second = case.scenario.steps
@@ -73,7 +73,7 @@ def test_a_recording_without_a_user_is_refused(tmp_path: Path) -> None:
     chats = Chats()
     chats.add("openai", "embeddings", "/v1/embeddings", {"input": "x", "model": "m"}, {"usage": {"prompt_tokens": 1}})
     with FileStore.open(tmp_path / "x.db", writable=True, now=lambda: NOW) as opened:
-        opened.add(made(chats)[0], supersede=False)
+        opened.add_interaction(made(chats)[0], supersede=False)
     with pytest.raises(SuiteError, match="nobody speaks"):
         make_suite(tmp_path / "x.db", "default")
 

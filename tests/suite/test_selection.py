@@ -145,7 +145,7 @@ def recorded(tmp_path: Path) -> tuple[Path, Sequence[SuiteCase]]:
     _, made = Chats().chat([user("x")], said("y"), usage={"prompt_tokens": 100_000, "completion_tokens": 1000})
     assert made is not None
     with FileStore.open(tmp_path / "x.db", writable=True, now=lambda: NOW) as store:
-        store.add(replace(made, cassette="t/one"), supersede=False)
+        store.add_interaction(replace(made, cassette="t/one"), supersede=False)
     return tmp_path / "x.db", rig.cases_of(tmp_path, TEXT_cost)
 
 

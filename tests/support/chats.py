@@ -38,7 +38,7 @@ def chat(text: str = "How are you?", answer: str = "Fine.", **changes: object) -
         started_at=NOW,
         model="gpt-4o",
         usage=Usage(11, 2),
-        rules=rules.digest,
+        rules=rules.rules_digest,
         upstream="https://api.openai.com",
     )
     return dataclasses.replace(made, **changes)  # type: ignore[arg-type]
@@ -55,7 +55,7 @@ def fill(path: Path, *interactions: Interaction, supersede: bool = False) -> Non
     """Add to a store."""
     with FileStore.open(path, writable=True, now=lambda: NOW) as store:
         for interaction in interactions:
-            store.add(interaction, supersede=supersede)
+            store.add_interaction(interaction, supersede=supersede)
 
 
 def run(capsys: pytest.CaptureFixture[str], path: Path, *typed: str) -> tuple[int, str]:

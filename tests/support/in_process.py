@@ -26,9 +26,9 @@ from wsproto.events import AcceptConnection, CloseConnection, RejectConnection, 
 
 from llmproxy.core.control import answering as control
 from llmproxy.core.control.answering import ControlRequest
-from llmproxy.core.control.table import ControlledProxy
+from llmproxy.core.control.endpoints import ControlledProxy
 from llmproxy.core.engine.engine import Engine
-from llmproxy.core.mcp import Wait
+from llmproxy.core.mcp import WaitsFor
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config, Exchange, RequestPlace
 from llmproxy.core.sessions.journal import Journal
@@ -40,7 +40,7 @@ from llmproxy.errors import LLMProxyError, MissError
 from llmproxy.mitm.framing import parse_head
 from llmproxy.mitm.proxy_context import ProxyContext
 from llmproxy.mitm.websocket_recorder import UpgradeMissed, redact_message
-from llmproxy.mitm.websocket_replay import Socket
+from llmproxy.mitm.websocket_replay import ReplayedWebSocket
 from llmproxy.protocol import CONTROL_PREFIX, KEY_HEADER, Channel, Decision, Mode
 
 Json = dict[str, Any]
@@ -96,7 +96,7 @@ class InProcess:
         """Ask the control API."""
         said = json.dumps(body).encode() if body else b""
         asked = ControlRequest(method, CONTROL_PREFIX + path, (), said, loopback=True)
-        status, data, _ = control.answer(self.engine, asked, ControlledProxy())
+        status, data, _ = control.answer_control_request(self.engine, asked, ControlledProxy())
         return status, json.loads(data)
 
     def ask(
@@ -116,11 +116,11 @@ class InProcess:
             place = self._places[which] = engine.place("POST", target, None, headers)
         if (hit := engine.fast_path.find_answer(place, client, body)) is not None:
             self.labels.append(f"{label}'")
-            self.shell.settle_hit(hit)
+            self.shell.report_hit(hit)
             return _read(hit.data)
         self.labels.append(label)
         exchange = engine.begin(place)
-        self.shell.begin(exchange)
+        self.shell.record_begin(exchange)
         engine.identify(exchange, body)
         match exchange.decision:
             case Decision.REPLAY:
@@ -141,7 +141,7 @@ class InProcess:
         else:
             talk, plan = opened
             turns, body = deque(talk.turns or ()), b""
-            while turns and turns[0].wait is not Wait.FOR_EVER:
+            while turns and turns[0].wait is not WaitsFor.FOR_EVER:
                 if not (ready := talk.check_ready(turns[0])):
                     reply(body)
                 if isinstance(ready := talk.check_ready(turns[0]), str):
@@ -153,22 +153,22 @@ class InProcess:
                         continue
                 break
             answer = Answer(status, plan.head + body, body)
-        self.shell.settle(exchange, status)
+        self.shell.report_ended(exchange, status)
         return answer
 
     def _inject(self, exchange: Exchange, client: ClientHttp) -> Answer:
         answer = _join(self.engine.plan_made(exchange, client))
-        self.shell.settle(exchange, exchange.replayed_status or 0)
+        self.shell.report_ended(exchange, exchange.replayed_status or 0)
         return answer
 
     def _refuse(self, exchange: Exchange, error: LLMProxyError) -> Answer:
         exchange.decision = Decision.REFUSE
         if exchange.channel is Channel.MCP:
-            status, data = self.shell.refusal_of_mcp(error, exchange, close=False, method="POST")
+            status, data = self.shell.build_mcp_refusal(error, exchange, close=False, method="POST")
         else:
             operation = exchange.operation
-            status, data = self.shell.refusal(error, exchange.family, close=False, operation=operation)
-        self.shell.settle(exchange, status)
+            status, data = self.shell.build_refusal(error, exchange.family, close=False, operation=operation)
+        self.shell.report_ended(exchange, status)
         return _read(data)
 
     def _forward(self, exchange: Exchange, upstream: Upstream, client: ClientHttp, label: str, reply: Reply) -> Answer:
@@ -183,7 +183,7 @@ class InProcess:
                 reply(chunk.data)
         keep = self.engine.store_answer if exchange.decision is Decision.RECORD else self.engine.read_usage
         usage = keep(exchange, proper=True)
-        self.shell.settle(exchange, made.status, usage=usage)
+        self.shell.report_ended(exchange, made.status, usage=usage)
         if withheld:
             return self._inject(exchange, client)
         return Answer(made.status, made.body, made.body)
@@ -199,7 +199,7 @@ class InProcess:
         place = self.engine.place(head.method, target, None, head.headers)
         self.labels.append(label)
         exchange = self.engine.begin(place)
-        self.shell.begin(exchange)
+        self.shell.record_begin(exchange)
         self.engine.identify(exchange, b"")
         match exchange.decision:
             case Decision.REPLAY:
@@ -223,19 +223,19 @@ class InProcess:
         for each in ("", *says):
             if each:
                 self.sent.append((label, each.encode()))
-                recording.message(at, each, client=True)
+                recording.record_message(at, each, client=True)
             for answer in upstream(each):
                 at += 10
-                recording.message(at, answer, client=False)
+                recording.record_message(at, answer, client=False)
                 heard.append(answer)
         recording.record_close(at + 10, 1000, "", client=True)
         keep = self.engine.store_answer if exchange.decision is Decision.RECORD else self.engine.read_usage
-        self.shell.settle(exchange, SWITCHING, usage=keep(exchange, proper=True))
+        self.shell.report_ended(exchange, SWITCHING, usage=keep(exchange, proper=True))
         return Answer(SWITCHING, "\n".join(heard).encode(), b"")
 
     def _replay_socket(self, exchange: Exchange, client: WSConnection, raw: bytes, says: list[str]) -> Answer:
         peer = connection.Client(peername=("127.0.0.1", 1), sockname=("127.0.0.1", 2), timestamp_start=0)
-        socket = Socket(self.shell, Context(peer, Options()), exchange, parse_head(raw))
+        socket = ReplayedWebSocket(self.shell, Context(peer, Options()), exchange, parse_head(raw))
         heard: list[str] = []
 
         def take(made: Iterator[object]) -> None:
@@ -252,12 +252,12 @@ class InProcess:
                     elif isinstance(event, AcceptConnection | RejectConnection):
                         heard.append(type(event).__name__)
 
-        take(socket.begin(b""))
+        take(socket.accept_upgrade(b""))
         for each in [TextMessage(data=say) for say in says] + [CloseConnection(1000)]:
             if heard[-1].startswith("closed"):
                 break
-            take(socket.handle(events.DataReceived(peer, client.send(each))))
-        take(socket.handle(events.ConnectionClosed(peer)))
+            take(socket.handle_event(events.DataReceived(peer, client.send(each))))
+        take(socket.handle_event(events.ConnectionClosed(peer)))
         return Answer(SWITCHING, "\n".join(heard).encode(), b"")
 
 

@@ -237,9 +237,9 @@ class Bench:
         raise AssertionError("the agent never ends")
 
     def _end(self, session: str, *, close: bool) -> Json:
-        from llmproxy.core.control.table import report
+        from llmproxy.core.control.endpoints import build_session_report
 
-        told = report(self.engine, self.engine.sessions.get_session(session))
+        told = build_session_report(self.engine, self.engine.sessions.get_session(session))
         if close:
             self.engine.sessions.close_session(session)
         return told
@@ -248,4 +248,4 @@ class Bench:
         """Give what is recorded in a cassette."""
         store = self.engine.store
         assert store is not None
-        return store.interactions(cassette)
+        return store.iter_interactions(cassette)

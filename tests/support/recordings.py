@@ -53,17 +53,17 @@ def filled(path: Path, number: int = 3) -> None:
     """Make a store at rest."""
     with reopened(path, writable=True) as store:
         for n in range(number):
-            store.add(interaction(n), supersede=False)
+            store.add_interaction(interaction(n), supersede=False)
 
 
 def read_everything(path: Path) -> int:
     """Use every reading method of a store opened for replay, and return how many interactions it gives."""
     with reopened(path) as store:
         _ = (
-            store.generation, store.cassettes(), store.first_key("default", 1),
-            store.slots("default", 1, "agent", key(1)),
+            store.generation, store.cassettes(), store.find_first_key("default", 1),
+            store.find_keyed("default", 1, "agent", key(1)),
         )  # fmt: skip
-        return len(list(store.interactions("default")))
+        return len(list(store.iter_interactions("default")))
 
 
 PRELUDE = f"""

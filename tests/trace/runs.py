@@ -106,7 +106,7 @@ def loop() -> list[Interaction]:
 def store(path: Path, *interactions: Interaction) -> Path:
     with FileStore.open(path, writable=True, now=lambda: NOW) as opened:
         for each in interactions:
-            opened.add(each, supersede=False)
+            opened.add_interaction(each, supersede=False)
     return path
 
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.cassettes.adopt import adopt
 from llmproxy.core.cassettes.formats import open_source
 from llmproxy.core.cassettes.formats.vcr import read
-from llmproxy.core.dialects.table import CHAT
+from llmproxy.core.cassettes.importing import import_exchanges
+from llmproxy.core.dialects.codecs import CHAT
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.interaction import Ending, Interaction, header
@@ -41,7 +41,7 @@ def interactions(folder: Path) -> list[list[Interaction]]:
     """Return the interactions of each file of real traffic; read once."""
     found = []
     for path in sorted(folder.rglob("*.yaml")):
-        adopted = adopt(read(open_source(path)), path.stem, rules=Rules(), redactor=Redactor())
+        adopted = import_exchanges(read(open_source(path)), path.stem, rules=Rules(), redactor=Redactor())
         found.append([each.interaction for each in adopted if each.interaction is not None])
     return found
 

@@ -18,11 +18,11 @@ from typing import Protocol
 from urllib.parse import quote, urlsplit
 
 from llmproxy.cli.parts.importing import group_files, read_exchanges
-from llmproxy.core.cassettes.adopt import AdoptedExchange, adopt
 from llmproxy.core.cassettes.formats.recorded import Recorded
+from llmproxy.core.cassettes.importing import ImportedExchange, import_exchanges
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.secrets.redact import Redactor
-from llmproxy.core.traffic.encoding import decode
+from llmproxy.core.traffic.body_decoding import decode_body
 from llmproxy.core.traffic.interaction import Headers, header
 
 NOT_SENT = frozenset({"host", "content-length", "transfer-encoding", "connection", "keep-alive", "expect"})
@@ -40,13 +40,13 @@ class Row:
     different: list[str] = field(default_factory=list)
 
 
-def exchanges(folder: Path) -> Iterator[tuple[str, list[AdoptedExchange]]]:
+def exchanges(folder: Path) -> Iterator[tuple[str, list[ImportedExchange]]]:
     """Read every cassette as `llmproxy import` does: (session name, its exchanges)."""
     for name, pieces in group_files([folder], None).items():
-        yield name, adopt(read_exchanges(pieces), name, rules=Rules(), redactor=Redactor())
+        yield name, import_exchanges(read_exchanges(pieces), name, rules=Rules(), redactor=Redactor())
 
 
-def strangers(cassettes: Iterable[tuple[str, list[AdoptedExchange]]]) -> dict[str, str]:
+def strangers(cassettes: Iterable[tuple[str, list[ImportedExchange]]]) -> dict[str, str]:
     """Return the hosts that are in no provider table: provider name -> upstream."""
     found: dict[str, str] = {}
     for _, adopted in cassettes:
@@ -59,7 +59,7 @@ def strangers(cassettes: Iterable[tuple[str, list[AdoptedExchange]]]) -> dict[st
 class Way(Protocol):
     """How a cassette's requests reach the proxy."""
 
-    def ask(self, each: AdoptedExchange) -> http.client.HTTPResponse:
+    def ask(self, each: ImportedExchange) -> http.client.HTTPResponse:
         """Send a request as it was recorded."""
 
     def close(self) -> None:
@@ -73,7 +73,7 @@ class ByBaseURL:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
         self._session = quote(session, safe="")
 
-    def ask(self, each: AdoptedExchange) -> http.client.HTTPResponse:
+    def ask(self, each: ImportedExchange) -> http.client.HTTPResponse:
         recorded, interaction = each.recorded, each.interaction
         assert interaction is not None
         prefix = f"/s/{self._session}/{quote(interaction.provider, safe=':')}"
@@ -94,7 +94,7 @@ class ByInterception:
         self._tunnels: dict[str, http.client.HTTPSConnection] = {}
         self._plain = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
 
-    def ask(self, each: AdoptedExchange) -> http.client.HTTPResponse:
+    def ask(self, each: ImportedExchange) -> http.client.HTTPResponse:
         recorded = each.recorded
         url = urlsplit(recorded.uri)
         if url.scheme == "http":
@@ -113,7 +113,7 @@ class ByInterception:
             connection.close()
 
 
-def resend(way: Callable[[str], Way], cassettes: Iterable[tuple[str, list[AdoptedExchange]]]) -> dict[str, Row]:
+def resend(way: Callable[[str], Way], cassettes: Iterable[tuple[str, list[ImportedExchange]]]) -> dict[str, Row]:
     """Send everything and compare; `way` opens one for a session. Returns a row for each host."""
     table: dict[str, Row] = defaultdict(Row)
     for name, adopted in cassettes:
@@ -141,7 +141,7 @@ def sendable(recorded: Recorded) -> dict[str, str]:
     return {key: value for key, value in recorded.headers if key.lower() not in NOT_SENT}
 
 
-def _one(connection: Way, session: str, each: AdoptedExchange, row: Row) -> None:
+def _one(connection: Way, session: str, each: ImportedExchange, row: Row) -> None:
     recorded, interaction = each.recorded, each.interaction
     if interaction is None:
         raise AssertionError
@@ -167,7 +167,7 @@ SAFE = "".join(chr(code) for code in range(0x21, 0x7F))
 def _decoded(headers: Headers, body: bytes) -> bytes:
     coding = header(headers, "content-encoding")
     try:
-        return decode(body, coding) if coding else body
+        return decode_body(body, coding) if coding else body
     except ValueError:
         return body
 

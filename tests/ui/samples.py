@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from llmproxy.core.forks.table import Fork, put_fork
+from llmproxy.core.forks.fork_rows import Fork, store_fork
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction, Key, Request, Response, Usage
 
@@ -212,11 +212,11 @@ def store(path: Path, *interactions: Interaction) -> Path:
     with FileStore.open(path, writable=True, now=lambda: NOW) as made:
         found = interactions or (*agent(), *agent("forked", "return sum((a, b))"), picture(), *hostile())
         for each in found:
-            made.add(each, supersede=False)
+            made.add_interaction(each, supersede=False)
         for name in dict.fromkeys(each.cassette for each in found):
-            made.end(name, 1, "test", clean=True)
+            made.end_writing(name, 1, "test", clean=True)
         if not interactions:
-            put_fork(made, Fork("forked", "agent", 3, "the answer of call 2 was overridden", shared=2))
+            store_fork(made, Fork("forked", "agent", 3, "the answer of call 2 was overridden", shared=2))
     return path
 
 

@@ -80,7 +80,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def places(path: Path, tabs: Sequence[str] = TABS) -> list[tuple[str, str]]:
     """Return each view of each call, and the others, with what is there when it is shown."""
     with FileStore.open(path, writable=False, now=lambda: samples.NOW) as opened:
-        rows = [row for info in opened.cassettes() for row in opened.summaries(info.name, info.sample)]
+        rows = [row for info in opened.cassettes() for row in opened.list_summaries(info.name, info.sample)]
     names = list(dict.fromkeys(quote(row.cassette, safe="") for row in rows))
     calls = [
         (f"#/c/{quote(row.cassette, safe='')}/{row.id}/{tab}", f"#panel[aria-labelledby=tab-{tab}]")
@@ -120,7 +120,7 @@ def test_a_command_that_is_pasted_is_one_command(browser: Browser, store: Path, 
         page = browser.open(url)
         page.see("recording", "main")
         with FileStore.open(store, writable=False, now=lambda: samples.NOW) as opened:
-            (shell,) = [row.id for row in opened.summaries("agent") if row.answer_text == "paste me"]
+            (shell,) = [row.id for row in opened.list_summaries("agent") if row.answer_text == "paste me"]
         page.js("navigator.clipboard.writeText = async (text) => { window.pasted = text; }")
         page.js(f"location.hash = '#/c/agent/{shell}/use'")
         page.see("curl ", ".command pre")

@@ -12,8 +12,8 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from llmproxy.calls import KEPT, CallLog
-from llmproxy.core.control.answering import ControlRequest, answer, refusal
-from llmproxy.core.control.table import ControlledProxy
+from llmproxy.core.control.answering import ControlRequest, answer_control_request, find_refusal
+from llmproxy.core.control.endpoints import ControlledProxy
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config
@@ -207,7 +207,7 @@ def test_our_page_may_ask_the_control_api_too(asker: Asker) -> None:
             b'{"name": "x"}' if method == "POST" else b"",
             loopback=True,
         )
-        return answer(asker.engine, asked, ControlledProxy(page_token=PAGE))[0]
+        return answer_control_request(asker.engine, asked, ControlledProxy(page_token=PAGE))[0]
 
     own = OWN | {"origin": "http://127.0.0.1:8080"}
     assert (status("GET", own), status("POST", own)) == (200, 201)
@@ -231,7 +231,7 @@ def test_other_machines_get_the_page_and_no_data(asker: Asker) -> None:
 def test_an_empty_token_is_none() -> None:
     """A proxy without a page token lets no page in, whatever it sends."""
     headers = tuple((OWN | {"x-llmproxy-token": ""}).items())
-    assert refusal(ControlRequest("GET", DATA, headers, b"", loopback=True), "", "") is not None
+    assert find_refusal(ControlRequest("GET", DATA, headers, b"", loopback=True), "", "") is not None
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from llmproxy.core.bindings import VolatileField, list_volatile_values
 from llmproxy.core.bindings.volatile_fields import list_builtin
 from llmproxy.core.engine.volatile_field_learning import Merge, find_field_merges
 from llmproxy.core.keys.scrub import Rules
-from llmproxy.core.store.queries import canonical_of, volatile_fields_of
+from llmproxy.core.store.queries import canonical_of, read_volatile_fields
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import RefusedError
@@ -71,7 +71,7 @@ def read_volatile(
         tree = canonical_of(database, found, rules, upstreams).tree
     except RefusedError:
         return []
-    values = list_volatile_values((*volatile_fields_of(database, found.cassette), *list_builtin()), tree)
+    values = list_volatile_values((*read_volatile_fields(database, found.cassette), *list_builtin()), tree)
     return [{"name": each.slot.name, "kind": each.slot.kind, "value": each.value, "path": each.path} for each in values]
 
 
@@ -80,9 +80,9 @@ def list_merges(
 ) -> dict[str, list[Merge]]:
     """Return by cassette which recordings its volatile fields, and shipped ones, would merge; only those with any."""
     found = {}
-    for name in database.names() if cassette is None else [cassette]:
+    for name in database.list_cassette_names() if cassette is None else [cassette]:
         merges = find_field_merges(database, name, (), rules, upstreams)
-        if merges or volatile_fields_of(database, name):
+        if merges or read_volatile_fields(database, name):
             found[name] = merges
     return found
 
@@ -97,8 +97,7 @@ def print_merges(found: Mapping[str, Sequence[Merge]]) -> None:
         f"volatile fields ({named}): {count or 'no'} {'pair' if count == 1 else 'pairs'} of recordings "
         f"merged{':' if count else '.'}"
     )
-    told = [(name, each) for name, merges in found.items() for each in merges]
-    for name, each in told[:_SHOWN]:
+    for name, each in [(name, each) for name, merges in found.items() for each in merges][:_SHOWN]:
         alike = (
             "answered alike"
             if each.alike

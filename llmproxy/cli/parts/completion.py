@@ -84,5 +84,5 @@ def _list_cassette_names(store: Store) -> Iterator[str]:
 
 
 def _list_model_names(store: Store) -> Iterator[str]:
-    for provider, model in store.rows("SELECT DISTINCT provider, model FROM interactions WHERE model IS NOT NULL"):
+    for provider, model in store.query("SELECT DISTINCT provider, model FROM interactions WHERE model IS NOT NULL"):
         yield f"{provider}/{model}"

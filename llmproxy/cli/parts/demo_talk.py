@@ -50,16 +50,14 @@ def run_conversation(create: Create, say: Say, *, plain: str = PLAIN) -> None:
     _ask_with_tool(create, history, say)
     history.append({"role": "user", "content": STREAMED})
     say(f"\nuser       {STREAMED}\nassistant  ")
-    stream = create(model=MODEL, messages=history, stream=True, stream_options={"include_usage": True})
-    for chunk in stream:
+    for chunk in create(model=MODEL, messages=history, stream=True, stream_options={"include_usage": True}):
         if chunk.choices and chunk.choices[0].delta.content:
             say(chunk.choices[0].delta.content)
     say("\n")
 
 
 def _ask_with_tool(create: Create, history: list[ChatCompletionMessageParam], say: Say) -> None:
-    asked = create(model=MODEL, messages=history, tools=TOOLS).choices[0].message
-    for call in asked.tool_calls or ():
+    for call in create(model=MODEL, messages=history, tools=TOOLS).choices[0].message.tool_calls or ():
         if call.type != "function":
             continue
         result = get_weather(**json.loads(call.function.arguments))

@@ -11,15 +11,15 @@ from llmproxy.advice import suggest_command
 from llmproxy.amounts import align_rows, format_count, number, seconds
 from llmproxy.cli.parts.printing import ProgressLine
 from llmproxy.cli.parts.store_arguments import find_cassette
-from llmproxy.core.cassettes.adopt import AdoptedExchange, adopt
-from llmproxy.core.cassettes.folder import slug, without_row_numbers
-from llmproxy.core.cassettes.formats import FORMATS, SUFFIXES, Format, Source, open_source, recognise, review
+from llmproxy.core.cassettes.exporting import read_file_notes, replace_names
+from llmproxy.core.cassettes.folder import build_slug, remove_row_numbers
+from llmproxy.core.cassettes.formats import FORMATS, SUFFIXES, Format, Source, open_source, recognise_format, review
 from llmproxy.core.cassettes.formats.recorded import Recorded
-from llmproxy.core.cassettes.stand_ins import notes_in, without_names
-from llmproxy.core.forks.table import Fork, put_fork
+from llmproxy.core.cassettes.importing import ImportedExchange, import_exchanges
+from llmproxy.core.forks.fork_rows import Fork, store_fork
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.secrets.redact import Redactor
-from llmproxy.core.store.queries import put_notes
+from llmproxy.core.store.queries import write_notes
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Interaction, Key
 from llmproxy.errors import CassetteCorrupt, CassetteError, CassetteNotFound, SettingsError
@@ -62,7 +62,7 @@ def _expand_path(path: Path, form: Format | None) -> Iterator[tuple[ImportFile, 
     if not path.is_dir():
         if not path.exists():
             raise CassetteNotFound(f"There is no file {path}.")
-        yield ImportFile(path, form), _read_cassette_name(path) or slug(path.stem)
+        yield ImportFile(path, form), _read_cassette_name(path) or build_slug(path.stem)
         return
     files = sorted(file for file in path.rglob("*") if file.suffix in SUFFIXES and file.is_file())
     pieces = [piece for file in files if (piece := _recognise_file(file, form)) is not None]
@@ -70,17 +70,17 @@ def _expand_path(path: Path, form: Format | None) -> Iterator[tuple[ImportFile, 
         raise CassetteNotFound(f"The folder {path} holds no file of recordings.")
     for piece in pieces:
         if piece.form is not None and piece.form.apart:
-            yield piece, slug(path.resolve().name)
+            yield piece, build_slug(path.resolve().name)
         else:
             own = ".".join(piece.path.relative_to(path).with_suffix("").parts)
-            yield piece, _read_cassette_name(piece.path) or slug(own)
+            yield piece, _read_cassette_name(piece.path) or build_slug(own)
 
 
 def _recognise_file(path: Path, form: Format | None) -> ImportFile | None:
     """Return a file that lies in a folder; None for what is there for other reasons (package.json)."""
     if form is not None or path.suffix in _YAML:
         return ImportFile(path, form)
-    found = recognise(open_source(path))
+    found = recognise_format(open_source(path))
     return None if found is None else ImportFile(path, found)
 
 
@@ -90,7 +90,7 @@ def _read_cassette_name(path: Path) -> str:
         return ""
     with path.open("rb") as file:
         head = Source(file.read(4096), str(path))
-    return review.name_of(head) if review.recognises(head) else ""
+    return review.read_name(head) if review.recognises(head) else ""
 
 
 def read_exchanges(pieces: Sequence[ImportFile], models: Sequence[str] = ()) -> list[Recorded]:
@@ -108,11 +108,11 @@ def read_exchanges(pieces: Sequence[ImportFile], models: Sequence[str] = ()) -> 
 def _read_fork(pieces: Sequence[ImportFile]) -> Fork | None:
     """Return whose child the cassette of a file is; several files put together are nobody's. Raises CassetteError."""
     source = open_source(pieces[0].path)
-    return review.fork_in(source) if len(pieces) == 1 and review.recognises(source) else None
+    return review.read_fork(source) if len(pieces) == 1 and review.recognises(source) else None
 
 
 def _recognise_format(source: Source) -> Format:
-    found = recognise(source)
+    found = recognise_format(source)
     if found is None:
         raise CassetteCorrupt(
             f"{source.name}: this is not a file of recordings of any format that we know.",
@@ -125,11 +125,11 @@ def load_cassette(what: str, database: Store | None, rules: Rules, upstreams: Ma
     """Return a cassette named like a file or one in the store. Raises CassetteNotFound: neither; CassetteError."""
     if Path(what).is_file():
         recorded = read_exchanges([ImportFile(Path(what), None)])
-        adopted = adopt(recorded, "diff", rules=rules, redactor=Redactor(), upstreams=upstreams)
+        adopted = import_exchanges(recorded, "diff", rules=rules, redactor=Redactor(), upstreams=upstreams)
         return [each.interaction for each in adopted if each.interaction is not None]
     if database is None:
         raise CassetteNotFound(f"there is no file {what}.")
-    return list(database.interactions(*find_cassette(database, what)))
+    return list(database.iter_interactions(*find_cassette(database, what)))
 
 
 def show_progress(work: Mapping[str, list[ImportFile]]) -> Iterator[tuple[str, list[ImportFile]]]:
@@ -175,31 +175,31 @@ class Importer:
         started = time.perf_counter()
         try:
             recorded, fork = read_exchanges(pieces, self.models), _read_fork(pieces)
-            notes = notes_in(recorded, ", ".join(str(piece.path) for piece in pieces[:3]))
+            notes = read_file_notes(recorded, ", ".join(str(piece.path) for piece in pieces[:3]))
         except CassetteError as error:
             self.failed.append(error)
             return
-        adopted = adopt(recorded, name, rules=self.rules, redactor=Redactor(), upstreams=self.upstreams)
+        adopted = import_exchanges(recorded, name, rules=self.rules, redactor=Redactor(), upstreams=self.upstreams)
         self._store_interactions(database, name, adopted)
         if fork is not None and any(each.interaction for each in adopted):
-            put_fork(database, replace(fork, cassette=name))
+            store_fork(database, replace(fork, cassette=name))
         if notes:
-            put_notes(database, name, notes)
+            write_notes(database, name, notes)
         self.cassettes += 1
         self.seconds += time.perf_counter() - started
 
-    def _store_interactions(self, database: Store, name: str, adopted: Sequence[AdoptedExchange]) -> None:
+    def _store_interactions(self, database: Store, name: str, adopted: Sequence[ImportedExchange]) -> None:
         samples = {each.interaction.sample for each in adopted if each.interaction} or {1}
         holder = "llmproxy import"
         for sample in sorted(samples):
-            database.begin(name, sample, exclusive=True, holder=holder)
+            database.begin_writing(name, sample, exclusive=True, holder=holder)
         clean = False
         try:
-            live = list(database.interactions(name))
+            live = list(database.iter_interactions(name))
             # what came in while it was not known whose API that host is
             named = {_exchange_key(a.interaction): a.host for a in adopted if a.interaction and a.known}
-            database.delete({x.id for x in live if x.id and named.get(_exchange_key(x)) == x.provider})
-            known = _group_by_position(map(without_names, live))
+            database.delete_interactions({x.id for x in live if x.id and named.get(_exchange_key(x)) == x.provider})
+            known = _group_by_position(map(replace_names, live))
             named_before = {
                 (_exchange_key(x), x.response.body) for x in live if not x.upstream.endswith(f"//{x.provider}")
             }
@@ -216,20 +216,20 @@ class Importer:
             clean = True
         finally:
             for sample in samples:
-                database.end(name, sample, holder, clean=clean)
+                database.end_writing(name, sample, holder, clean=clean)
 
-    def _import_exchange(self, database: Store, name: str, each: AdoptedExchange) -> None:
+    def _import_exchange(self, database: Store, name: str, each: ImportedExchange) -> None:
         host = self._count_exchange(each, each.interaction)
         if each.interaction is None:
             self.skipped.append(f"{name}, interaction {each.recorded.number}: {each.why}")
             return
         if each.first:
-            host.replaced += len(database.slots(name, *_position_key(each.interaction)))
-        database.add(each.interaction, supersede=each.first)
+            host.replaced += len(database.find_keyed(name, *_position_key(each.interaction)))
+        database.add_interaction(each.interaction, supersede=each.first)
         host.asks_unknown |= not each.known and each.interaction.request.body.startswith(b"{")
         host.imported += 1
 
-    def _count_exchange(self, each: AdoptedExchange, interaction: Interaction | None) -> _HostCounts:
+    def _count_exchange(self, each: ImportedExchange, interaction: Interaction | None) -> _HostCounts:
         host = self.hosts.setdefault(each.host or "(no host)", _HostCounts())
         host.exchanges += 1
         if interaction is not None and (each.known or not host.provider):
@@ -275,6 +275,6 @@ def _exchange_key(each: Interaction) -> tuple[str, str, str, bytes]:
 
 def _group_by_position(found: Iterable[Interaction]) -> dict[tuple[int, str, Key], list[Interaction]]:
     places: dict[tuple[int, str, Key], list[Interaction]] = {}
-    for each in without_row_numbers(found):
+    for each in remove_row_numbers(found):
         places.setdefault(_position_key(each), []).append(each)
     return places

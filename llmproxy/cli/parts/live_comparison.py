@@ -146,7 +146,7 @@ def compare_live_runs(
     from llmproxy.core.bindings.volatile_fields import list_builtin
     from llmproxy.core.engine.volatile_field_learning import align_runs
     from llmproxy.core.store.file.store import open_store
-    from llmproxy.core.store.queries import volatile_fields_of
+    from llmproxy.core.store.queries import read_volatile_fields
     from llmproxy.scenario.repeats.model_comparison import ModelComparison, ModelRun
     from llmproxy.trace.comparing.policies import read_policy
 
@@ -156,11 +156,11 @@ def compare_live_runs(
     parent, sample = str(with_model[0].live["parent"]), int(with_model[0].live["parent_sample"])
     try:
         with open_store(path or loaded.settings.store, writable=False, now=lambda: 0.0) as store:
-            recorded = list(store.interactions(parent, sample))
-            volatile = (*volatile_fields_of(store, parent), *list_builtin())
+            recorded = list(store.iter_interactions(parent, sample))
+            volatile = (*read_volatile_fields(store, parent), *list_builtin())
             made = []
             for each in with_model:
-                mine = list(store.interactions(str(each.live["cassette"])))
+                mine = list(store.iter_interactions(str(each.live["cassette"])))
                 told, _ = align_runs(recorded, mine, volatile, read_key_rules(loaded), loaded.settings.upstream)
                 made.append(
                     ModelRun(

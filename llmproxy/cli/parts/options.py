@@ -210,9 +210,9 @@ def load_settings(flags: Mapping[str, object]) -> Loaded:
 
     Raises SettingsError: A name or value that we do not understand.
     """
-    from llmproxy.core.providers.hosts import from_environment
+    from llmproxy.core.providers.hosts import add_env_upstreams
 
-    return from_environment(load(flags, os.environ, Path.cwd()), os.environ)
+    return add_env_upstreams(load(flags, os.environ, Path.cwd()), os.environ)
 
 
 def advise_record(loaded: Loaded, cassette: str = "") -> str:

@@ -229,8 +229,7 @@ class RunEnding:
 
     def _count_misses(self) -> int:
         """Return the misses, those of other sessions of our proxy among them."""
-        of_session = 0 if self.report is None else self.report.misses
-        return max(of_session, 0 if self.totals is None else self.totals.misses)
+        return max(0 if self.report is None else self.report.misses, 0 if self.totals is None else self.totals.misses)
 
     def to_json(self, code: int, final: int) -> dict[str, object]:
         """Return what it came to as plain values: the session's report, the proxy's own sum, and both exit codes."""
@@ -248,12 +247,12 @@ class RunEnding:
 
     def _warn_of_fewer_calls(self, report: Report) -> list[str]:
         """Return what to say of a recording that has fewer calls than the one before; nothing of any other."""
-        from llmproxy.core.store.queries import count_before
+        from llmproxy.core.store.queries import count_live_before
 
         settings, before = self.loaded.settings, 0
         if self.proxy.process is not None and settings.mode.policy.anew:
             with suppress(LLMProxyError), open_given(settings.store) as store:
-                before = count_before(store, report.cassette, report.sample, self.since)
+                before = count_live_before(store, report.cassette, report.sample, self.since)
         told = f"{report.recorded} recorded, and {before} before in cassette {report.cassette}"
         return [
             f"llmproxy: FEWER CALLS THAN THE LAST TIME: {told}.",

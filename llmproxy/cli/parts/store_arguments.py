@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from llmproxy.client.reports import Miss
     from llmproxy.core.bindings.volatile_learning import LearnedField
-    from llmproxy.core.store.reading import Reading
+    from llmproxy.core.store.reading import Readable
     from llmproxy.core.store.store import Store
     from llmproxy.settings import Loaded
 
@@ -80,9 +80,9 @@ def list_recording_files(given: Sequence[Path]) -> Iterator[tuple[Path, bool]]:
 
 def _holds_recordings(path: Path) -> bool:
     """Return whether a file of a folder holds recordings: settings and the like lie there too."""
-    from llmproxy.core.cassettes.formats import open_source, recognise
+    from llmproxy.core.cassettes.formats import open_source, recognise_format
 
-    return recognise(open_source(path)) is not None
+    return recognise_format(open_source(path)) is not None
 
 
 @contextmanager
@@ -142,7 +142,7 @@ def is_id(typed: str) -> bool:
     return typed.isascii() and typed.isdecimal() and len(typed) <= LONGEST_NUMBER
 
 
-def find_cassette(store: Reading, typed: str) -> CassetteSample:
+def find_cassette(store: Readable, typed: str) -> CassetteSample:
     """Return the cassette of a name, without ``~N`` all samples. Raises CassetteNotFound: what it could be."""
     from llmproxy.core.sessions.session import split_name
 
@@ -155,7 +155,7 @@ def find_cassette(store: Reading, typed: str) -> CassetteSample:
     raise build_no_cassette_error(store, typed)
 
 
-def build_no_cassette_error(store: Reading, typed: str) -> CassetteNotFound:
+def build_no_cassette_error(store: Readable, typed: str) -> CassetteNotFound:
     known = {(info.name, info.sample) for info in store.cassettes()}
     names = sorted({name for name, _ in known})
     near = did_you_mean(typed, [*names, *(name_session(name, sample) for name, sample in known if sample > 1)])
@@ -163,11 +163,11 @@ def build_no_cassette_error(store: Reading, typed: str) -> CassetteNotFound:
     return CassetteNotFound(f"there is no cassette {to_line(typed)} in {show_store(store.path)}{near}", hint=hint)
 
 
-def suggest_cassette(store: Reading, typed: str, command: str) -> str:
+def suggest_cassette(store: Readable, typed: str, command: str) -> str:
     """Return how to get the cassette named by a number, typed after `command`, if there is one: a number is an id."""
     return (
         f"The cassette {typed}: {suggest_command(f'{command} --cassette {typed}', store.path)}"
-        if store.has(typed, 1)
+        if store.has_recordings(typed, 1)
         else ""
     )
 
@@ -198,13 +198,13 @@ def check_new_name(name: str) -> str:
     return name
 
 
-def describe_cassettes(store: Reading) -> str:
+def describe_cassettes(store: Readable) -> str:
     """Say in a line which cassettes there are; nothing where there is none."""
     names = sorted({info.name for info in store.cassettes()})
     return _describe_names(names, store) if names else ""
 
 
-def _describe_names(names: Sequence[str], store: Reading) -> str:
+def _describe_names(names: Sequence[str], store: Readable) -> str:
     shown = ", ".join(to_line(name) for name in names[:8])
     more = f", and {len(names) - 8} more: {suggest_command('ls', store.path)}" if len(names) > 8 else ""
     return f"There is {shown}{more}." if names else "Nothing is recorded in it."

@@ -56,8 +56,7 @@ def cut_shard(
     parts = split_items(weighed, shard.of)
     title = ", ".join(dict.fromkeys(case.suite.name for case in cases))
     mine = [case for case in cases if parts[case.id] == shard.number]
-    told = describe_shard(shard, parts, "test", command=add_runs(command, runs), partly=partly)
-    return ShardCases(mine, title, told)
+    return ShardCases(mine, title, describe_shard(shard, parts, "test", command=add_runs(command, runs), partly=partly))
 
 
 def emit_empty_shard(part: ShardCases, handlers: Sequence[Handler], mode: str, at: float) -> str:

@@ -12,14 +12,14 @@ from llmproxy.cli.parts.bindings import list_merges, print_merges
 from llmproxy.cli.parts.importing import ImportFile, read_exchanges
 from llmproxy.cli.parts.printing import ProgressLine, print_line, to_line
 from llmproxy.cli.parts.store_arguments import find_cassette, open_given
-from llmproxy.core.cassettes.adopt import adopt
-from llmproxy.core.cassettes.stand_ins import notes_in
+from llmproxy.core.cassettes.exporting import read_file_notes
+from llmproxy.core.cassettes.importing import import_exchanges
 from llmproxy.core.engine.carried_answers import find_conflicting_answers
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.secrets.redact import Redactor
-from llmproxy.core.store.checks import find_damages
+from llmproxy.core.store.integrity_checks import find_damages
 from llmproxy.core.store.queries import accepted_of
-from llmproxy.core.store.rederive import Rekeyed, find_merged_keys, find_split_keys, rekey, rekey_store
+from llmproxy.core.store.rekeying import Rekeyed, find_merged_keys, find_split_keys, rederive_keys, update_keys
 from llmproxy.core.store.store import Store
 from llmproxy.errors import CassetteNotFound, SettingsError
 from llmproxy.store_server import show_store
@@ -47,9 +47,9 @@ class Verifier:
                 return 0
             damaged = list(find_damages(database, working.iterate, self.cassette))
             readable = not any(each.interaction is None for each in damaged)
-            live = database.count(self.cassette) if readable else 0
+            live = database.count_interactions(self.cassette) if readable else 0
             found = (
-                list(working.iterate(rekey_store(database, self.rules, self.upstreams, self.cassette), live))
+                list(working.iterate(rederive_keys(database, self.rules, self.upstreams, self.cassette), live))
                 if readable
                 else []
             )
@@ -58,7 +58,7 @@ class Verifier:
         for each in damaged:
             where = "" if each.interaction is None else f"interaction {each.interaction}: "
             print_line(f"damaged: {where}{to_line(each.what)}")
-        for key in (each for each in found if each.damaged):
+        for key in (each for each in found if each.is_damaged):
             print_line(
                 f"damaged: interaction {key.id}: its key is {key.old[:15]}..., its request gives {key.new[:15]}..."
             )
@@ -68,7 +68,7 @@ class Verifier:
         print_merges(merged)
         for text in told:
             print_line(text)
-        wrong = len(damaged) + sum(each.damaged for each in found) + len(told)
+        wrong = len(damaged) + sum(each.is_damaged for each in found) + len(told)
         state = "nothing is wrong." if not wrong else f"{wrong} are not as they should be."
         print_line(f"{show_store(path)}: {format_count(len(found), 'live interaction')}, {state}")
         return wrong
@@ -76,8 +76,8 @@ class Verifier:
     def verify_file(self, path: Path) -> int:
         """Check that each exchange of a file would be a recording; returns how many are not. Raises CassetteError."""
         recorded = read_exchanges([ImportFile(path, None)])
-        adopted = adopt(recorded, "verify", rules=self.rules, redactor=Redactor(), upstreams=self.upstreams)
-        notes_in(recorded, path)
+        adopted = import_exchanges(recorded, "verify", rules=self.rules, redactor=Redactor(), upstreams=self.upstreams)
+        read_file_notes(recorded, path)
         skipped = [each for each in adopted if each.interaction is None]
         for each in skipped:
             print_line(f"{path}: exchange {each.recorded.number} is no recording: {to_line(each.why)}")
@@ -87,7 +87,7 @@ class Verifier:
 
     def _list_merged(self, database: Store) -> Iterator[str]:
         """Yield which recordings accepted changes would merge although their answers differ."""
-        for name in database.names() if self.cassette is None else [self.cassette]:
+        for name in database.list_cassette_names() if self.cassette is None else [self.cassette]:
             accepted = accepted_of(database, name)
             for one, other in find_conflicting_answers(database, name, accepted, self.rules, self.upstreams):
                 names = sorted({each.name for each in accepted})
@@ -124,7 +124,7 @@ class Verifier:
 
     def _rekey_store(self, path: Path) -> None:
         with open_given(path, writable=True) as database:
-            count = rekey(database, self.rules, self.upstreams)
+            count = update_keys(database, self.rules, self.upstreams)
         print_line(f"{format_count(count, 'key')} derived anew." if count else "Every key is as it should be.")
 
 

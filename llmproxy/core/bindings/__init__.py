@@ -4,26 +4,26 @@ A *run variable* is a value that was declared on both runs (`RunVariable`: cwd, 
 is a place in a tool's results whose value is known to vary (`VolatileField`). The exact key is asked first, and no
 exact key changes by anything in this room. Pure: no I/O, no clock, nothing of the engine.
 
-    bound_key(canonical)                                    what no binding can change, which finds candidates (``b1:``)
+    build_bound_key(canonical)                              what no binding can change, which finds candidates (``b1:``)
     bindings = Bindings(recorded run variables, present ones, volatile fields, Scope.ALL | PATHS | NONE)
     fit_request(bindings, recorded, present, known)         -> Fit | Mismatch of two canonical trees
     expect(bindings)                                        -> ExpectedMessages, which make the next comparisons quick
     rewrite_answer(bindings, fit, response, known)          -> Response | Mismatch
-    rebind_answer(bindings, request tree, response, known)  -> Response | Mismatch  for an exact hit (rule 4.1)
+    rebind_exact_answer(bindings, request tree, response, known)  -> Response | Mismatch  for an exact hit (rule 4.1)
     rewrite_request(bindings, tree)                         -> a recorded request in other words
     list_volatile_values(fields, tree)                      -> what stands in volatile fields of one request
 
 `Fit.names` are the bindings whose values differ, `Fit.identities` what tools made in this pair of requests: add them to
-the session's `Identities` (`known`) once the answer is served; a conflict is a `Mismatch`. `str(mismatch)` is a line
+the session's `IdPairs` (`known`) once the answer is served; a conflict is a `Mismatch`. `str(mismatch)` is a line
 for people; `why`, `path`, `recorded`, `present`, `name` are for programs.
 """
 
-from llmproxy.core.bindings.answer_rewriting import rebind_answer, rewrite_answer
-from llmproxy.core.bindings.bound_key import bound_key
+from llmproxy.core.bindings.answer_rewriting import rebind_exact_answer, rewrite_answer
+from llmproxy.core.bindings.bound_key_digest import build_bound_key
 from llmproxy.core.bindings.expected_messages import ExpectedMessages
 from llmproxy.core.bindings.fit_results import Fit, Misfit, Mismatch
-from llmproxy.core.bindings.identities import Identities, Identity, IdentityConflict
-from llmproxy.core.bindings.places import find_volatile_fields
+from llmproxy.core.bindings.id_pairs import IdPair, IdPairConflict, IdPairs
+from llmproxy.core.bindings.leaf_places import find_volatile_fields
 from llmproxy.core.bindings.request_comparison import create_expectations, fit_request, rewrite_request
 from llmproxy.core.bindings.run_bindings import Bindings, bind_arguments
 from llmproxy.core.bindings.run_variables import (
@@ -48,18 +48,19 @@ from llmproxy.core.bindings.volatile_fields import (
     VolatileField,
     VolatileKind,
     fits_kind,
-    read_volatile_field,
+    parse_volatile_field,
 )
 from llmproxy.core.bindings.volatile_learning import find_captured_fields
 from llmproxy.core.bindings.volatile_values import VolatileValue, list_volatile_values
-from llmproxy.core.traffic.json_bytes import split_json
+from llmproxy.core.traffic.json_bytes import split_json_parts
 from llmproxy.protocol import Scope
 
 __all__ = [
     "BLOCK", "KINDS", "LINE", "OUTSIDE", "PERSONAL", "SYSTEM", "TEXT", "BadRunVariable", "BadVolatileField", "Bindings",
-    "ExpectedMessages", "Fit", "Identities", "Identity", "IdentityConflict", "Misfit", "Mismatch", "RunVariable",
+    "ExpectedMessages", "Fit", "IdPair", "IdPairConflict", "IdPairs", "Misfit", "Mismatch", "RunVariable",
     "RunVariablePair", "Scope", "ValueKind", "VolatileField", "VolatileKind", "VolatileValue", "bind_arguments",
-    "bound_key", "check_run_variable", "create_expectations", "find_captured_fields", "find_volatile_fields",
-    "fit_request", "fits_kind", "list_volatile_values", "pair_run_variables", "read_run_variables",
-    "read_volatile_field", "rebind_answer", "rewrite_answer", "rewrite_request", "split_json", "write_run_variables",
+    "build_bound_key", "check_run_variable", "create_expectations", "find_captured_fields", "find_volatile_fields",
+    "fit_request", "fits_kind", "list_volatile_values", "pair_run_variables", "parse_volatile_field",
+    "read_run_variables", "rebind_exact_answer", "rewrite_answer", "rewrite_request", "split_json_parts",
+    "write_run_variables",
 ]  # fmt: skip

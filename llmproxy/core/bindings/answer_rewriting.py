@@ -25,17 +25,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from llmproxy.core.bindings.answer_text import ChannelForm, Path, Piece, list_arguments, list_texts, put_at, rename_keys
+from llmproxy.core.bindings.answer_text import ChannelForm, Path, Piece, list_arguments, list_texts, rename_keys, set_at
 from llmproxy.core.bindings.fit_results import Fit, Misfit, Mismatch
-from llmproxy.core.bindings.identities import (
-    Identities,
-    Identity,
-    IdentitySearch,
+from llmproxy.core.bindings.id_pairs import (
+    IdPair,
+    IdPairs,
+    IdPairSearch,
     ShortValue,
     cast_to_type_of,
-    contains_identity,
-    find_partial_identity,
-    list_changed_identities,
+    contains_recorded_id,
+    find_partial_id,
+    list_changed_ids,
     list_short_values,
     mentions_short_value,
     short_values_at,
@@ -43,7 +43,7 @@ from llmproxy.core.bindings.identities import (
 from llmproxy.core.bindings.run_bindings import Bindings
 from llmproxy.core.bindings.text_alignment import splice
 from llmproxy.core.bindings.value_forms import FormMatch
-from llmproxy.core.dialects.answer_bodies import Edit, edit_chunks, list_parts
+from llmproxy.core.dialects.answer_bodies import BodyEdit, apply_edits, list_json_parts
 from llmproxy.core.traffic.interaction import Response, header
 from llmproxy.lazy_regex import late
 
@@ -84,7 +84,7 @@ _SCALAR = late(
 )
 
 
-def build_unique_members(pairs: list[tuple[str, object]]) -> dict[str, object]:
+def parse_unique_members(pairs: list[tuple[str, object]]) -> dict[str, object]:
     """Return an object; ValueError where two members have one name: places could not tell its texts apart."""
     found = dict(pairs)
     if len(found) != len(pairs):
@@ -143,7 +143,7 @@ def keeps_shell_quoting(text: str, start: int, end: int, new: str) -> bool:
     if _PLAIN.fullmatch(new):
         return True
     recorded = text[start:end]
-    if _shell_characters(new) <= _shell_characters(recorded):
+    if _find_shell_characters(new) <= _find_shell_characters(recorded):
         return True
     opened = _find_open_quote(text, start)
     if opened < 0:
@@ -158,7 +158,7 @@ def is_in_code_block(text: str, at: int) -> bool:
     return text.count(_FENCE, 0, at) % 2 == 1
 
 
-def _shell_characters(value: str) -> set[str]:
+def _find_shell_characters(value: str) -> set[str]:
     """Return the characters that may mean something to a shell."""
     return set(_PLAIN.sub("", value))
 
@@ -200,7 +200,7 @@ class _Refused(Exception):
 
 
 def rewrite_answer(
-    bindings: Bindings, fit: Fit, response: Response, known: Identities | None = None, *, strict: bool = True
+    bindings: Bindings, fit: Fit, response: Response, known: IdPairs | None = None, *, strict: bool = True
 ) -> Response | Mismatch:
     """Return the response as this run must get it; the same object where nothing in it changes.
 
@@ -213,11 +213,11 @@ def rewrite_answer(
         return refused.mismatch
 
 
-def rebind_answer(
+def rebind_exact_answer(
     bindings: Bindings,
     request: object,
     response: Response,
-    known: Identities | None = None,
+    known: IdPairs | None = None,
     *,
     named: frozenset[str] | None = None,
 ) -> Response | Mismatch:
@@ -235,11 +235,11 @@ def rebind_answer(
         return response
     held = set(_find_present_forms(paths, request))
     # A short value may be meant by any number of an equal request, so its answer stays.
-    left = [each for each in known or () if each.distinct and each.recorded != each.present]
-    tokens = IdentitySearch(left)
+    left = [each for each in known or () if each.is_distinct and each.recorded != each.present]
+    tokens = IdPairSearch(left)
     held_ids = {token.identity for text in _iterate_texts(request) for token in tokens.find_matches(text)}
     fit = Fit((), (), unchanged=held)
-    others = Identities(each for each in left if each not in held_ids)
+    others = IdPairs(each for each in left if each not in held_ids)
     try:
         return AnswerRewriter(paths, fit, others, named=named).rewrite_response(response)
     except _Refused as refused:
@@ -270,7 +270,7 @@ class AnswerRewriter:
         self,
         bindings: Bindings,
         fit: Fit,
-        known: Identities | None = None,
+        known: IdPairs | None = None,
         *,
         strict: bool = True,
         named: frozenset[str] | None = None,
@@ -282,13 +282,13 @@ class AnswerRewriter:
         """
         self._strict = strict
         self._named = named
-        whole = Identities(fit.identities)
+        whole = IdPairs(fit.identities)
         for each in known or ():
-            whole.record_pair(each)
+            whole.record_new_pair(each)
         self._bindings, self._fit = bindings, fit
-        self._tokens = IdentitySearch(each for each in whole if each.recorded != each.present)
+        self._tokens = IdPairSearch(each for each in whole if each.recorded != each.present)
         self._shorts = list_short_values(bindings.pairs, whole)
-        self._changed: Mapping[str, Identity] = list_changed_identities(whole)
+        self._changed: Mapping[str, IdPair] = list_changed_ids(whole)
         self._members: dict[tuple[int, Path], dict[str, str]] = {}
         """What members of objects are called in this run, by value and place of the object."""
         self.names: set[str] = set()
@@ -301,17 +301,17 @@ class AnswerRewriter:
         if not body:
             return response
         try:
-            parts = list_parts(content_type, body)
+            parts = list_json_parts(content_type, body)
         except ValueError:
             parts = []
         if not parts:
             return self._check_non_json(response, body)
         edited = self._rewrite_values([part.value for part in parts])
-        edits = [Edit(part.start, part.end, part.write(part.value)) for n, part in enumerate(parts) if n in edited]
+        edits = [BodyEdit(part.start, part.end, part.write(part.value)) for n, part in enumerate(parts) if n in edited]
         if not edits:
             return response
         headers = tuple((name, value) for name, value in response.headers if name.lower() not in DROPPED)
-        return replace(response, headers=headers, chunks=edit_chunks(response.chunks, edits))
+        return replace(response, headers=headers, chunks=apply_edits(response.chunks, edits))
 
     def _check_non_json(self, response: Response, body: bytes) -> Response:
         """Let through what is no JSON, unless it holds what would have to be rewritten."""
@@ -339,7 +339,7 @@ class AnswerRewriter:
                         channels.setdefault(piece.channel, []).append((n, located))
                         if piece.tool:
                             tools.setdefault(piece.channel, piece.tool)
-                _record_tool(each, tools)
+                _record_called_tool(each, tools)
         for channel, pieces in channels.items():
             edited |= self._rewrite_channel(values, pieces, tools.get(channel) or tools.get(block_id_of(channel)) or "")
         self._rename_members(values)
@@ -352,7 +352,7 @@ class AnswerRewriter:
         node = value_at_path(values[n], piece.path)
         if piece.inner and (short := self._find_short_value(piece.tool or "", piece, node, place)):
             self.names.add(short.name)
-            put_at(values[n], piece.path, cast_to_type_of(node, short.present))
+            set_at(values[n], piece.path, cast_to_type_of(node, short.present))
             return True
         if not isinstance(node, str):
             return False
@@ -365,7 +365,7 @@ class AnswerRewriter:
         new = apply_text_changes(node, changes)
         if new == node:
             return False
-        put_at(values[n], piece.path, new)
+        set_at(values[n], piece.path, new)
         return True
 
     def _record_member_name(self, n: int, piece: Piece, place: str) -> bool:
@@ -409,7 +409,7 @@ class AnswerRewriter:
                 k += 1
             new += text[position:end] if position < end else ""
             if new != piece.text:
-                put_at(values[n], piece.path, new)
+                set_at(values[n], piece.path, new)
                 edited.add(n)
             at = end
         return edited
@@ -428,9 +428,9 @@ class AnswerRewriter:
 
     def _is_replaced(self, short: ShortValue, place: str) -> bool:
         """Return whether a short value is another one in this run: its request may leave it as it was."""
-        if short.mark not in self._fit.unchanged:
+        if short.mark_text not in self._fit.unchanged:
             return True
-        if self._fit.chosen.get(short.mark):
+        if self._fit.chosen.get(short.mark_text):
             raise _Refused(Mismatch(Misfit.BOTH_WAYS, place, short.recorded, short.present, short.name))
         return False
 
@@ -439,7 +439,7 @@ class AnswerRewriter:
     def _list_json_changes(self, text: str, place: str, tool: str) -> list[RewrittenPart]:
         """Return the changes to JSON text that keep it JSON: each string in it is rewritten by itself."""
         try:
-            whole = json.loads(text, object_pairs_hook=build_unique_members)
+            whole = json.loads(text, object_pairs_hook=parse_unique_members)
         except (ValueError, RecursionError):
             whole = None
         if not isinstance(whole, (dict, list)):  # broken off, a member twice, or a text of its own
@@ -516,8 +516,7 @@ class AnswerRewriter:
             named = _COMMANDS.fullmatch(piece.member) is not None
             is_command = named or (" " in text.strip() and piece.member not in _WRITTEN)
         if is_command:
-            recorded = text[change.start : change.end]
-            raise _Refused(Mismatch(Misfit.QUOTING, place, recorded, change.new, change.name))
+            raise _Refused(Mismatch(Misfit.QUOTING, place, text[change.start : change.end], change.new, change.name))
 
     def _refuse_remaining(self, text: str, changes: Iterable[RewrittenPart], place: str) -> None:
         """Refuse recorded identities in recorded text; in this run's values four digits are one's only by chance."""
@@ -525,9 +524,9 @@ class AnswerRewriter:
             return
         stays = apply_text_changes(text, [each._replace(new=_GAP) for each in changes])
         for value, identity in self._changed.items():
-            if len(value) >= _WHOLE_ID and contains_identity(identity, stays):
+            if len(value) >= _WHOLE_ID and contains_recorded_id(identity, stays):
                 raise _Refused(Mismatch(Misfit.LEAKED, place, value, "", identity.name))
-        if (begun := find_partial_identity(self._changed.values(), stays)) is not None:
+        if (begun := find_partial_id(self._changed.values(), stays)) is not None:
             raise _Refused(Mismatch(Misfit.LEAKED, place, begun[1], "", begun[0].name))
 
 
@@ -536,7 +535,7 @@ def _is_written_like(new: str, recorded: str, usual: str) -> bool:
     return all(sign not in new or sign in recorded or sign in usual for sign in ("~", "\\"))
 
 
-def _record_tool(event: object, tools: dict[object, str]) -> None:
+def _record_called_tool(event: object, tools: dict[object, str]) -> None:
     """Note which tool a block or an item is a call of, before its arguments come."""
     if not isinstance(event, dict):
         return

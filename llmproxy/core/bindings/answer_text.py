@@ -122,7 +122,7 @@ def _build_piece(
         which = (kind, event.get("item_id"), event.get("output_index"), event.get("content_index"))
         return Piece(path, value, which, form, tool)
     if kind == "content_block_delta":  # of Messages
-        return Piece(path, value, ("block", event.get("index"), name), _channel_form_of(name), tool)
+        return Piece(path, value, ("block", event.get("index"), name), _get_channel_form(name), tool)
     if "contentBlockDelta" in event:  # of converse
         index = (
             event["contentBlockDelta"].get("contentBlockIndex")
@@ -133,10 +133,10 @@ def _build_piece(
         return Piece(path, value, ("block", index, form), form, tool)
     if "choices" in path and "delta" in path:  # chat completions, by choice and call
         numbers = [step for step in path if isinstance(step, int)]
-        choice, call = _read_index(event, ("choices", numbers[0])), node.get("index") if "tool_calls" in path else None
+        choice, call = _get_index(event, ("choices", numbers[0])), node.get("index") if "tool_calls" in path else None
         if "tool_calls" in path and len(numbers) > 1:
-            call = _read_index(event, ("choices", numbers[0], "delta", "tool_calls", numbers[1]))
-        return Piece(path, value, ("choice", choice, call, name), _channel_form_of(name), tool)
+            call = _get_index(event, ("choices", numbers[0], "delta", "tool_calls", numbers[1]))
+        return Piece(path, value, ("choice", choice, call, name), _get_channel_form(name), tool)
     if path and path[0] in ("candidates", "response") and name == "text":  # of generateContent
         numbers = [step for step in path if isinstance(step, int)]
         return Piece(path, value, ("candidate", *numbers[:1]), ChannelForm.TEXT, tool)
@@ -147,16 +147,16 @@ def _build_piece(
         and "delta" in event
         and kind in ("content-delta", "tool-call-delta", "tool-call-start", "tool-plan-delta")
     ):
-        form = _channel_form_of(name)
+        form = _get_channel_form(name)
         return Piece(path, value, ("cohere", event.get("index"), form), form, tool)
-    return Piece(path, value, None, _channel_form_of(name), tool)
+    return Piece(path, value, None, _get_channel_form(name), tool)
 
 
-def _channel_form_of(name: str) -> ChannelForm:
+def _get_channel_form(name: str) -> ChannelForm:
     return ChannelForm.JSON if name in _ARGUMENTS else ChannelForm.TEXT
 
 
-def _read_index(event: object, path: Path) -> object:
+def _get_index(event: object, path: Path) -> object:
     node: Any = event
     for step in path:
         node = node[step]
@@ -175,7 +175,7 @@ def rename_keys(value: Any, path: Path, names: Mapping[str, str]) -> bool:  # no
     return True
 
 
-def put_at(value: Any, path: Path, new: object) -> None:  # noqa: ANN401 - JSON
+def set_at(value: Any, path: Path, new: object) -> None:  # noqa: ANN401 - JSON
     """Replace what stands at a path, in place."""
     for step in path[:-1]:
         value = value[step]

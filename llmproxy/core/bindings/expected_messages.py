@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from llmproxy.core.bindings.identities import list_short_values
-from llmproxy.core.bindings.places import LeafPlace, PlacedCall, PlaceReader, Zone, are_plain_names, volatile_fields_at
+from llmproxy.core.bindings.id_pairs import list_short_values
+from llmproxy.core.bindings.leaf_places import LeafPlace, PlacedCall, PlaceReader, Zone, are_plain_names, list_fields_at
 from llmproxy.core.bindings.run_bindings import Bindings
 from llmproxy.core.bindings.text_alignment import FilledGap, TextGap, splice
 from llmproxy.core.bindings.volatile_fields import may_occur
-from llmproxy.core.traffic.json_bytes import dump, split_json
+from llmproxy.core.traffic.json_bytes import dump, split_json_parts
 
 MOST_KEPT = 16 << 20
 """Characters of expected messages that are kept for one recorded run."""
@@ -88,7 +88,7 @@ class ExpectedMessages:
         if (made := found[1]) is not _UNSEEN:
             if made is None or not reader.resolves_to_same_tools(made.asked):
                 return None
-            reader.add_calls(made.calls)
+            reader.add_known_calls(made.calls)
             return made
         known, asked = len(reader.noted), len(reader.asked)
         try:
@@ -101,7 +101,7 @@ class ExpectedMessages:
         return made
 
     @property
-    def list_expected(self) -> list[ExpectedMessage]:
+    def all_expected(self) -> list[ExpectedMessage]:
         return [made for _, made in self._made.values() if made is not None and made is not _UNSEEN]
 
     def _remember_message(self, message: object, made: ExpectedMessage | None) -> None:
@@ -134,7 +134,7 @@ class _ExpectedMessageBuilder:
                 raise _UncertainMessage
             return {name: self._build_node(node[name], self._reader.member(node, name, place)) for name in sorted(node)}
         if isinstance(node, list):
-            return [self._build_node(each, place.child(n)) for n, each in enumerate(node)]
+            return [self._build_node(each, place.enter_child(n)) for n, each in enumerate(node)]
         if isinstance(node, str):
             return self._build_text(node, place)
         self._numbers |= node is not None
@@ -143,7 +143,7 @@ class _ExpectedMessageBuilder:
     def _build_text(self, text: str, place: LeafPlace) -> str:
         if place.zone is Zone.RESULT and place.call is not None and place.call.tool in self._bindings.json_tools:
             raise _UncertainMessage
-        volatile = volatile_fields_at(self._bindings, place)
+        volatile = list_fields_at(self._bindings, place)
         if any(may_occur(each, text) for each in volatile):
             raise _UncertainMessage
         new = self._replace_values(text, place)
@@ -186,7 +186,7 @@ def _is_json_text(text: str, place: LeafPlace) -> bool:
         return place.opened
     if place.zone is not Zone.RESULT or place.json or not ("{" in text or "[" in text):
         return False
-    return any(not isinstance(part, str) for part in split_json(text))
+    return any(not isinstance(part, str) for part in split_json_parts(text))
 
 
 def survives_parsing(text: str, gap: TextGap) -> bool:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from llmproxy.core.bindings.identities import Identity
-from llmproxy.core.traffic.differences import common_prefix
+from llmproxy.core.bindings.id_pairs import IdPair
+from llmproxy.core.traffic.json_diff import common_prefix
 
 ON_TRIAL = "on trial: "
 """How the reason begins why a trial taught nothing."""
@@ -82,7 +82,7 @@ class Mismatch:
 class Fit:
     names: tuple[str, ...]
     """Bindings and volatile fields whose values differ, sorted."""
-    identities: tuple[Identity, ...]
+    identities: tuple[IdPair, ...]
     """What tools made, in this pair of requests."""
     chosen: dict[str, set[str]] = field(default_factory=dict)
     """By recorded text, what stood in its place."""

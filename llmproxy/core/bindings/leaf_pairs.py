@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from llmproxy.core.bindings.expected_messages import ExpectedMessage, ExpectedMessages
 from llmproxy.core.bindings.fit_results import Mismatch, build_mismatch
-from llmproxy.core.bindings.places import LeafPlace, PlaceReader, Zone, are_plain_names, iterate_members
+from llmproxy.core.bindings.leaf_places import LeafPlace, PlaceReader, Zone, are_plain_names, iterate_members
 from llmproxy.core.bindings.run_bindings import Bindings, bind_arguments
-from llmproxy.core.traffic.json_bytes import read_json
+from llmproxy.core.traffic.json_bytes import parse_json_container
 
 Leaf = tuple[object, object, LeafPlace]
 """What was recorded, what stands there now, and where."""
@@ -62,7 +62,7 @@ def _pair_messages(
     expectations: ExpectedMessages,
 ) -> Mismatch | None:
     for n, (one, other) in enumerate(zip(mine, theirs, strict=False)):
-        at, known = place.child(n), len(reader.noted)
+        at, known = place.enter_child(n), len(reader.noted)
         expected = expectations.get_expected(one, at, reader)
         if expected is not None and expected.equals_message(other):
             paired.settled.append(expected)
@@ -85,7 +85,7 @@ def pair_leaves(
         return _pair_members(reader, mine, theirs, place, into)
     elif isinstance(mine, list) and isinstance(theirs, list):
         for n, (one, other) in enumerate(zip(mine, theirs, strict=False)):
-            if (wrong := pair_leaves(reader, one, other, place.child(n), into)) is not None:
+            if (wrong := pair_leaves(reader, one, other, place.enter_child(n), into)) is not None:
                 return wrong
         return compare_list_lengths(mine, theirs, place)
     elif mine == theirs and not place.json and not isinstance(mine, str):
@@ -151,7 +151,7 @@ class LeafPairVisitor:
         if place.zone is Zone.ARGUMENTS and place.opened:
             if self.skips_parsing(recorded, present, place):
                 return None
-            trees = read_json(recorded), read_json(present)
+            trees = parse_json_container(recorded), parse_json_container(present)
             if trees[0] is not None and trees[1] is not None:
                 return self.descend(*trees, place)
         return self.visit_text(recorded, present, place)
@@ -163,8 +163,8 @@ class LeafPairVisitor:
         if isinstance(names, Mismatch):
             return names
         for mine, theirs in names.items():
-            if (wrong := self.descend(recorded[mine], present[theirs], at := place.child(mine))) is not None:
-                here = place.child(theirs).path + wrong.path.removeprefix(at.path)
+            if (wrong := self.descend(recorded[mine], present[theirs], at := place.enter_child(mine))) is not None:
+                here = place.enter_child(theirs).path + wrong.path.removeprefix(at.path)
                 return replace(wrong, path=here) if wrong.path.startswith(at.path) else wrong
         return None
 
@@ -185,7 +185,7 @@ class LeafPairVisitor:
     def visit_text(self, recorded: str, present: str, place: LeafPlace) -> Mismatch | None:
         raise NotImplementedError
 
-    def bound_arguments(self, arguments: object) -> str:
+    def bind_call_arguments(self, arguments: object) -> str:
         """Return a recorded call's arguments in canonical JSON, with names for what is bound."""
         if (text := self._bound.get(id(arguments))) is None:
             text = self._bound[id(arguments)] = bind_arguments(self.bindings, arguments)

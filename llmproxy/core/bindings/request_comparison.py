@@ -20,27 +20,27 @@ from functools import lru_cache, partial
 
 from llmproxy.core.bindings.expected_messages import ExpectedMessage, ExpectedMessages, survives_parsing
 from llmproxy.core.bindings.fit_results import Fit, Misfit, Mismatch, build_mismatch, excerpt_line
-from llmproxy.core.bindings.identities import (
-    Identities,
-    IdentityMatch,
-    IdentitySearch,
+from llmproxy.core.bindings.id_pairs import (
+    IdPairMatch,
+    IdPairs,
+    IdPairSearch,
     ShortValue,
     cast_to_type_of,
-    list_changed_identities,
+    list_changed_ids,
     list_short_values,
     short_values_at,
 )
 from llmproxy.core.bindings.leaf_pairs import Leaf, LeafPairVisitor, PairedLeaves, pair_bodies
-from llmproxy.core.bindings.places import (
+from llmproxy.core.bindings.leaf_places import (
     LeafPlace,
     PlaceReader,
     Zone,
-    begin_place,
+    begin_member,
     find_json_field,
     find_volatile_fields,
     is_in_agent_block,
     iterate_members,
-    volatile_fields_at,
+    list_fields_at,
 )
 from llmproxy.core.bindings.run_bindings import Bindings
 from llmproxy.core.bindings.shell_listings import (
@@ -53,12 +53,12 @@ from llmproxy.core.bindings.shell_listings import (
     remove_own_git_status,
 )
 from llmproxy.core.bindings.text_alignment import FilledGap, GapOption, TextDivergence, TextGap, align_text, splice
-from llmproxy.core.bindings.value_equalities import ValueEqualities, merge_identities
+from llmproxy.core.bindings.value_equalities import ValueEqualities, find_merged_ids
 from llmproxy.core.bindings.value_forms import FormMatch, FormScope, ValueForm, is_isolated
 from llmproxy.core.bindings.volatile_fields import Names, VolatileMatch, fits_kind, list_match_ends
 from llmproxy.core.bindings.volatile_values import VolatileFieldReader
-from llmproxy.core.dialects.messages import find_blocks
-from llmproxy.core.traffic.json_bytes import dump, split_json
+from llmproxy.core.dialects.messages import find_agent_blocks
+from llmproxy.core.traffic.json_bytes import dump, split_json_parts
 
 _MOST_NAMES = 100
 """Members of an object that are tried for one that is called otherwise than expected."""
@@ -70,7 +70,7 @@ def fit_request(
     bindings: Bindings,
     recorded: object,
     present: object,
-    known: Identities | None = None,
+    known: IdPairs | None = None,
     expectations: ExpectedMessages | None = None,
 ) -> Fit | Mismatch:
     """Compare two canonical trees of requests.
@@ -82,7 +82,7 @@ def fit_request(
     fields = VolatileFieldReader(bindings)
     if (wrong := fields.read_fields(paired.leaves)) is not None:
         return wrong
-    if known is not None and (wrong := _check_known_identities(fields.found, known, paired)) is not None:
+    if known is not None and (wrong := _check_known_ids(fields.found, known, paired)) is not None:
         return wrong
     comparing = RequestComparison(bindings, fields.found, known)
     if not comparing.record_whole_messages(paired.settled):
@@ -92,10 +92,10 @@ def fit_request(
 
 def create_expectations(bindings: Bindings) -> ExpectedMessages:
     """Return what remembers the messages of one recorded run under these bindings."""
-    return ExpectedMessages(bindings, RequestComparison(bindings, Identities(), None).list_gaps)
+    return ExpectedMessages(bindings, RequestComparison(bindings, IdPairs(), None).list_gaps)
 
 
-def _check_known_identities(found: Identities, known: Identities, paired: PairedLeaves) -> Mismatch | None:
+def _check_known_ids(found: IdPairs, known: IdPairs, paired: PairedLeaves) -> Mismatch | None:
     """Let what the session knows check what this pair of requests says."""
     for each in found:
         conflict = known.find_conflict(each)
@@ -110,15 +110,15 @@ def _check_known_identities(found: Identities, known: Identities, paired: Paired
 class RequestComparison(LeafPairVisitor):
     """The comparison proper, once the identities are known."""
 
-    def __init__(self, bindings: Bindings, found: Identities, known: Identities | None) -> None:
+    def __init__(self, bindings: Bindings, found: IdPairs, known: IdPairs | None) -> None:
         super().__init__(bindings)
-        whole = Identities(found)
+        whole = IdPairs(found)
         for each in known or ():
-            whole.record_pair(each)  # what this pair says comes first; a conflict was found already
+            whole.record_new_pair(each)  # what this pair says comes first; a conflict was found already
         self._identities = whole
-        self._tokens = IdentitySearch(whole)
+        self._tokens = IdPairSearch(whole)
         self._shorts = list_short_values(bindings.pairs, whole)
-        self._forbidden = [text for text in list_changed_identities(whole) if len(text) >= _WHOLE_ID]
+        self._forbidden = [text for text in list_changed_ids(whole) if len(text) >= _WHOLE_ID]
         self.equalities = ValueEqualities(bindings, whole, self._shorts)
         self._heads = (*self._tokens.heads, *self._forbidden, *self.equalities.search_texts)
         self._used: set[str] = set()
@@ -140,7 +140,7 @@ class RequestComparison(LeafPairVisitor):
 
     def find_unequal(self, leaves: list[Leaf]) -> Mismatch | None:
         """Return which values are no longer equal, or became so; each leaf by itself fits."""
-        return merge_identities(self._found) or self.equalities.find_unequal(leaves, self.list_gaps, self._found)
+        return find_merged_ids(self._found) or self.equalities.find_unequal(leaves, self.list_gaps, self._found)
 
     def fit(self) -> Fit:
         """Return what was found; nothing differed."""
@@ -155,7 +155,7 @@ class RequestComparison(LeafPairVisitor):
         """Pair members by their names, in which the same may differ as in texts; each is one of the other's."""
         names, left = dict[str, str](), set(present)
         for name in sorted(recorded):
-            gaps = _merge_gaps(self._list_identity_gaps(name, accepts=False), self._list_form_gaps(name, place))
+            gaps = _merge_gaps(self._list_id_gaps(name, accepts=False), self._list_form_gaps(name, place))
             told = self._find_present_name(name, gaps, left, place)
             if told is None:
                 if name in left and gaps:
@@ -184,13 +184,13 @@ class RequestComparison(LeafPairVisitor):
     def visit_value(self, recorded: object, present: object, place: LeafPlace) -> Mismatch | None:
         """Compare two leaves that are no texts."""
         if type(recorded) is type(present) and recorded == present and not self._find_short_value(recorded, place):
-            self.equalities.record_plain_member(recorded, place)
+            self.equalities.record_equal_member(recorded, place)
             return None
-        field = find_json_field(self.bindings, self.bound_arguments, place)
-        if field is not None and not field.is_identity and _are_of_kind(field.kind, recorded, present):
+        field = find_json_field(self.bindings, self.bind_call_arguments, place)
+        if field is not None and not field.is_id and _are_values_of_kind(field.kind, recorded, present):
             self._used.add(field.name)
             return None
-        if field is not None and field.is_identity and self._is_mapped(field.name, str(recorded), str(present)):
+        if field is not None and field.is_id and self._is_mapped(field.name, str(recorded), str(present)):
             self._record_changed_value(field.name, str(recorded), str(present))
             return None
         short = self._find_short_value(recorded, place, present)
@@ -203,7 +203,7 @@ class RequestComparison(LeafPairVisitor):
             if type(recorded) is type(present) and recorded == present:
                 if short.identity:
                     return Mismatch(Misfit.LEAKED, place.path, short.recorded, short.present, short.name)
-                self._unchanged.add(short.mark)
+                self._unchanged.add(short.mark_text)
                 self.equalities.record_short_value(short, place, moved=False)
                 return None
         return build_mismatch(place.path, recorded, present)
@@ -224,14 +224,14 @@ class RequestComparison(LeafPairVisitor):
         if not short.identity:
             self.equalities.record_short_value(short, place, moved=True)
         self._record_changed_value(short.name, short.recorded, short.present)
-        self._chosen.setdefault(short.mark, set()).add(short.present)
+        self._chosen.setdefault(short.mark_text, set()).add(short.present)
 
     def _record_changed_value(self, name: str, recorded: str, present: str) -> None:
         if recorded != present:
             self._used.add(name)
 
     def visit_text(self, recorded: str, present: str, place: LeafPlace) -> Mismatch | None:
-        if recorded == present and not self._may_hold_identity(recorded, place):
+        if recorded == present and not self._may_hold_id(recorded, place):
             return None
         if place.zone in (Zone.RESULT, Zone.SYSTEM) and not place.json:
             if place.zone is Zone.RESULT:
@@ -245,7 +245,7 @@ class RequestComparison(LeafPairVisitor):
         if short is not None and recorded == present:
             if short.identity:
                 return Mismatch(Misfit.LEAKED, place.path, short.recorded, short.present, short.name)
-            self._unchanged.add(short.mark)
+            self._unchanged.add(short.mark_text)
             self.equalities.record_short_value(short, place, moved=False)
         elif short is not None:
             if present == short.present:
@@ -253,12 +253,12 @@ class RequestComparison(LeafPairVisitor):
                 return None
             return build_mismatch(place.path, recorded, present)
         elif place.json and recorded == present:
-            self.equalities.record_plain_member(recorded, place)
-        if place.json and find_json_field(self.bindings, self.bound_arguments, place) is not None:
-            field = find_json_field(self.bindings, self.bound_arguments, place)
-            if field is None or not _are_of_kind(field.kind, recorded, present):
+            self.equalities.record_equal_member(recorded, place)
+        if place.json and find_json_field(self.bindings, self.bind_call_arguments, place) is not None:
+            field = find_json_field(self.bindings, self.bind_call_arguments, place)
+            if field is None or not _are_values_of_kind(field.kind, recorded, present):
                 return self._compare_plain_text(recorded, present, place)
-            if not field.is_identity:
+            if not field.is_id:
                 self._used.add(field.name)
                 return None
             if not self._is_mapped(field.name, recorded, present):
@@ -290,9 +290,9 @@ class RequestComparison(LeafPairVisitor):
             self._record_choice(each, recorded, place)
         return True
 
-    def _may_hold_identity(self, text: str, place: LeafPlace) -> bool:
+    def _may_hold_id(self, text: str, place: LeafPlace) -> bool:
         """Return whether a text both say may hold anything: a value that must not come back, or one that stayed."""
-        if (self._shorts and (place.json or place.zone is Zone.RESULT)) or volatile_fields_at(self.bindings, place):
+        if (self._shorts and (place.json or place.zone is Zone.RESULT)) or list_fields_at(self.bindings, place):
             return True
         if place.call is not None and place.call.tool in self.bindings.json_tools:
             return True
@@ -306,7 +306,7 @@ class RequestComparison(LeafPairVisitor):
             return _NOT_JSON
         if "{" not in recorded and "[" not in recorded:
             return _NOT_JSON
-        mine, theirs = split_json(recorded), split_json(present)
+        mine, theirs = split_json_parts(recorded), split_json_parts(present)
         if len(mine) != len(theirs) or all(isinstance(each, str) for each in mine):
             return _NOT_JSON
         for one, other in zip(mine, theirs, strict=True):
@@ -366,15 +366,15 @@ class RequestComparison(LeafPairVisitor):
     def list_gaps(self, recorded: str, place: LeafPlace) -> list[TextGap]:
         """Return where a recorded text may differ: listings, then volatile fields, then ids, then run variables."""
         gaps = self._list_listing_gaps(recorded) if place.zone is Zone.RESULT else []
-        if fields := volatile_fields_at(self.bindings, place):
+        if fields := list_fields_at(self.bindings, place):
             call = place.call if place.zone is Zone.RESULT else None
-            found = find_volatile_fields(fields, call, recorded, self._names, self.bound_arguments)
+            found = find_volatile_fields(fields, call, recorded, self._names, self.bind_call_arguments)
             gaps = _merge_gaps(gaps, [self._build_volatile_gap(each) for each in found])
-        gaps = _merge_gaps(gaps, self._list_identity_gaps(recorded, accepts=place.zone is Zone.THINKING))
+        gaps = _merge_gaps(gaps, self._list_id_gaps(recorded, accepts=place.zone is Zone.THINKING))
         return _merge_gaps(gaps, self._list_form_gaps(recorded, place))
 
-    def _list_identity_gaps(self, recorded: str, *, accepts: bool) -> list[TextGap]:
-        return [_build_identity_gap(each, recorded, accepts=accepts) for each in self._tokens.find_matches(recorded)]
+    def _list_id_gaps(self, recorded: str, *, accepts: bool) -> list[TextGap]:
+        return [_build_id_gap(each, recorded, accepts=accepts) for each in self._tokens.find_matches(recorded)]
 
     def _list_form_gaps(self, recorded: str, place: LeafPlace) -> list[TextGap]:
         return [self._build_form_gap(spot) for spot in self.find_forms(recorded, place)]
@@ -385,7 +385,7 @@ class RequestComparison(LeafPairVisitor):
             return self.bindings.forms.find_matches(recorded)
         if place.zone is not Zone.USER:
             return self.bindings.plain_forms.find_matches(recorded)
-        if not (spans := find_blocks(recorded)):
+        if not (spans := find_agent_blocks(recorded)):
             return self.bindings.typed_forms.find_matches(recorded)
         return self.bindings.forms.find_matches(
             recorded, lambda form, at: form.reach is FormScope.EVERYWHERE or is_in_agent_block(spans, at)
@@ -403,7 +403,7 @@ class RequestComparison(LeafPairVisitor):
 
     def _build_volatile_gap(self, found: VolatileMatch) -> TextGap:
         field = found.slot
-        if not field.is_identity:
+        if not field.is_id:
             return TextGap(found.start, found.end, free=partial(list_match_ends, field.kind), name=field.name)
         present = next(
             (each.present for each in self._identities if each.name == field.name and each.recorded == found.value),
@@ -438,7 +438,7 @@ def _match_pattern(pattern: re.Pattern[str], text: str, at: int) -> Iterator[int
         yield found.end()
 
 
-def _build_identity_gap(token: IdentityMatch, recorded: str, *, accepts: bool) -> TextGap:
+def _build_id_gap(token: IdPairMatch, recorded: str, *, accepts: bool) -> TextGap:
     name, same = token.identity.name, recorded[token.start : token.end]
     options = [GapOption(token.present, is_isolated, name)]
     if token.present != same:
@@ -459,7 +459,7 @@ def _merge_gaps(gaps: list[TextGap], more: list[TextGap]) -> list[TextGap]:
     return sorted([*gaps, *kept], key=lambda gap: gap.start)
 
 
-def _are_of_kind(kind: str, *values: object) -> bool:
+def _are_values_of_kind(kind: str, *values: object) -> bool:
     return all(
         not isinstance(value, bool) and isinstance(value, (str, int, float)) and fits_kind(kind, str(value))
         for value in values
@@ -478,8 +478,8 @@ class RequestRewriter:
     """Tells recorded requests in the words of one other run, whole or message by message."""
 
     def __init__(self, bindings: Bindings) -> None:
-        self._comparing = RequestComparison(bindings, Identities(), None)
-        users = next((pair for pair in bindings.pairs if pair.name == "user" and pair.differs), None)
+        self._comparing = RequestComparison(bindings, IdPairs(), None)
+        users = next((pair for pair in bindings.pairs if pair.name == "user" and pair.has_changed), None)
         self._users = (users.recorded.value, users.present.value) if users is not None else None
 
     def rewrite_tree(self, tree: object) -> object:
@@ -495,7 +495,7 @@ class RequestRewriter:
 
     def rewrite_message(self, member: str, message: object) -> object:
         """Return one element of a body's member, as in the whole: speaker and form stand in the message itself."""
-        return self._rewrite_node(PlaceReader(), message, begin_place({}, member).child(0))
+        return self._rewrite_node(PlaceReader(), message, begin_member({}, member).enter_child(0))
 
     def _rewrite_node(self, reader: PlaceReader, node: object, place: LeafPlace) -> object:
         if isinstance(node, dict):
@@ -506,7 +506,7 @@ class RequestRewriter:
                 for name, value in node.items()
             }
         if isinstance(node, list):
-            return [self._rewrite_node(reader, each, place.child(n)) for n, each in enumerate(node)]
+            return [self._rewrite_node(reader, each, place.enter_child(n)) for n, each in enumerate(node)]
         return self._rewrite_text(node, place) if isinstance(node, str) else node
 
     def _rewrite_text(self, text: str, place: LeafPlace) -> str:

@@ -16,7 +16,7 @@ from llmproxy.core.bindings.run_variables import (
 from llmproxy.core.bindings.text_alignment import splice
 from llmproxy.core.bindings.value_forms import FormScope, FormSearch, ValueForm, list_value_forms
 from llmproxy.core.bindings.volatile_fields import LINE, TEXT, VolatileField
-from llmproxy.core.traffic.json_bytes import dump, read_json
+from llmproxy.core.traffic.json_bytes import dump, parse_json_container
 from llmproxy.protocol import Scope
 
 
@@ -46,7 +46,7 @@ class Bindings:
                 self.text_slots[field.tool] = (*self.text_slots.get(field.tool, ()), field)
         self.of_many: tuple[VolatileField, ...] = tuple(field for field in self.slots if field.tool_prefix)
         """Those of all tools whose names begin alike."""
-        self.changed = frozenset(pair.name for pair in pairs if pair.differs)
+        self.changed = frozenset(pair.name for pair in pairs if pair.has_changed)
         self.values = {pair.name: (pair.recorded.value, pair.present.value) for pair in pairs}
         """Recorded and present, by name."""
         declared = {each.name: each.value for each in self.present} if scope is Scope.ALL else {}
@@ -95,7 +95,7 @@ class Bindings:
 
 def bind_arguments(bindings: Bindings, arguments: object) -> str:
     """Return a recorded call's arguments as canonical JSON with ``{name}`` for what is bound: anchors hold them."""
-    value = read_json(arguments) if isinstance(arguments, str) else arguments
+    value = parse_json_container(arguments) if isinstance(arguments, str) else arguments
     text = dump(arguments if value is None else value).decode("ascii")
     spots = bindings.typed_forms.find_matches(text)
     return splice(text, ((spot.start, spot.end, f"{{{spot.forms[0].name}}}") for spot in spots))

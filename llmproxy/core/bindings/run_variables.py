@@ -153,7 +153,7 @@ class RunVariablePair:
         return self.recorded.name
 
     @property
-    def differs(self) -> bool:
+    def has_changed(self) -> bool:
         mine, theirs = self.recorded, self.present
         return mine.value != theirs.value or (mine.other or mine.value) != (theirs.other or theirs.value)
 
@@ -166,20 +166,20 @@ class RunVariablePair:
 
 def pair_run_variables(recorded: Iterable[RunVariable], present: Iterable[RunVariable]) -> tuple[RunVariablePair, ...]:
     """Return the pairs of one name and one nature, in the order of names; who is on one side only binds nothing."""
-    now: Mapping[str, RunVariable] = {each.name: _remove_own_status(each) for each in present}
+    now: Mapping[str, RunVariable] = {each.name: _remove_own_git_status(each) for each in present}
     found = [
         RunVariablePair(each, now[each.name])
-        for each in map(_remove_own_status, sorted(recorded, key=lambda each: each.name))
-        if each.name in now and each.name != API_KEYS and _are_same_kind(each, now[each.name])
+        for each in map(_remove_own_git_status, sorted(recorded, key=lambda each: each.name))
+        if each.name in now and each.name != API_KEYS and _have_same_kind(each, now[each.name])
     ]
     return tuple(found)
 
 
-def _remove_own_status(each: RunVariable) -> RunVariable:
+def _remove_own_git_status(each: RunVariable) -> RunVariable:
     """Return what git says of a folder without our own files, which come there when a run begins."""
     return replace(each, value=remove_own_git_status(each.value)) if each.name == "git_status" else each
 
 
-def _are_same_kind(recorded: RunVariable, present: RunVariable) -> bool:
+def _have_same_kind(recorded: RunVariable, present: RunVariable) -> bool:
     loose = (ValueKind.IDENTIFIER, ValueKind.SHORT)
     return recorded.kind == present.kind or (recorded.kind in loose and present.kind in loose)

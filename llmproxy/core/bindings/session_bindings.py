@@ -12,8 +12,8 @@ from typing import NamedTuple
 from llmproxy.core.bindings import (
     Bindings,
     ExpectedMessages,
-    Identities,
-    Identity,
+    IdPair,
+    IdPairs,
     RunVariable,
     Scope,
     VolatileField,
@@ -21,7 +21,7 @@ from llmproxy.core.bindings import (
     read_run_variables,
     write_run_variables,
 )
-from llmproxy.core.bindings.bound_key import UserTextEnds
+from llmproxy.core.bindings.bound_key_digest import UserTextEnds
 from llmproxy.core.bindings.volatile_learning import LearnedField
 from llmproxy.core.traffic.interaction import Response
 
@@ -35,7 +35,7 @@ class BoundAnswer(NamedTuple):
     response: Response
     names: tuple[str, ...]
     """Bindings and volatile fields that made the difference, sorted."""
-    identities: tuple[Identity, ...] = ()
+    identities: tuple[IdPair, ...] = ()
     """What tools made, known once the answer is served."""
     below: frozenset[str] = frozenset()
     """Paths below which the request named something in this run's words."""
@@ -60,7 +60,7 @@ class SessionBindings:
     """Of the cassette, of a trial, and those that ship."""
     trial: LearningTrial | None = None
     """What a trial taught so far; None outside of one."""
-    known: Identities = field(default_factory=Identities)
+    known: IdPairs = field(default_factory=IdPairs)
     """What stands for what, so far."""
     named: set[str] = field(default_factory=set)
     """Paths below which an earlier request named something in this run's words."""
@@ -80,7 +80,7 @@ class SessionBindings:
         self._said = None
 
     @property
-    def variables_text(self) -> str:
+    def write_variables(self) -> str:
         """The run variables as a recording keeps them."""
         if self._said is None:
             self._said = write_run_variables(self.declared.values())
@@ -105,13 +105,13 @@ class SessionBindings:
         self._expected.clear()
         self.typed.clear()
 
-    def add_identities(self, identities: Iterable[Identity], below: frozenset[str] = frozenset()) -> None:
+    def add_id_pairs(self, identities: Iterable[IdPair], below: frozenset[str] = frozenset()) -> None:
         """Note what a served answer's pair of requests said; it was checked already."""
         if not below <= self.named:
             self.named |= below
             self.untouched.clear()
         for each in identities:
-            if each.recorded != each.present and self.known.record_pair(each):
+            if each.recorded != each.present and self.known.record_new_pair(each):
                 self.untouched.clear()
 
     def add_learned_fields(self, lessons: Sequence[LearnedField]) -> None:
@@ -122,8 +122,8 @@ class SessionBindings:
         self.slots = (*(lesson.slot for lesson in lessons), *self.slots)
         self._forget_bindings()
 
-    def forget_identities(self) -> None:
+    def forget_id_pairs(self) -> None:
         """Forget what tools made: another run begins."""
-        self.known = Identities()
+        self.known = IdPairs()
         self.named.clear()
         self.untouched.clear()

@@ -95,7 +95,7 @@ def remove_own_git_status(text: str) -> str:
     return "\n".join(kept)
 
 
-def match_any_padding(literal: str) -> str:
+def build_padding_pattern(literal: str) -> str:
     """Return a pattern for what stands before a value in a row: the same, however it is padded."""
     return " +".join(re.escape(each) for each in _PADDED.split(literal))
 

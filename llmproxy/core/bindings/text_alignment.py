@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from llmproxy.core.traffic.differences import common_prefix
+from llmproxy.core.traffic.json_diff import common_prefix
 
 Fits = Callable[[str, int, int], bool]
 

@@ -18,15 +18,15 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from llmproxy.core.bindings.expected_messages import FindGaps
 from llmproxy.core.bindings.fit_results import Misfit, Mismatch, excerpt_line
-from llmproxy.core.bindings.identities import Identities, IdentitySearch, ShortValue, short_values_at
+from llmproxy.core.bindings.id_pairs import IdPairs, IdPairSearch, ShortValue, short_values_at
 from llmproxy.core.bindings.leaf_pairs import Leaf
-from llmproxy.core.bindings.places import LeafPlace, Zone, is_in_agent_block
+from llmproxy.core.bindings.leaf_places import LeafPlace, Zone, is_in_agent_block
 from llmproxy.core.bindings.run_bindings import Bindings
 from llmproxy.core.bindings.run_variables import ValueKind
 from llmproxy.core.bindings.text_alignment import FilledGap, TextGap
 from llmproxy.core.bindings.value_forms import FormSearch
-from llmproxy.core.dialects.messages import find_blocks
-from llmproxy.core.traffic.json_bytes import NotLossless, dump
+from llmproxy.core.dialects.messages import find_agent_blocks
+from llmproxy.core.traffic.json_bytes import LossyJson, dump
 
 _BINDING_ZONES = frozenset({Zone.USER, Zone.ARGUMENTS})
 """Where a path that stays as it was recorded is meant."""
@@ -35,11 +35,11 @@ _BINDING_ZONES = frozenset({Zone.USER, Zone.ARGUMENTS})
 class ValueEqualities:
     """What stood at the places of one pair of requests, by variable."""
 
-    def __init__(self, bindings: Bindings, identities: Identities, shorts: Sequence[ShortValue]) -> None:
+    def __init__(self, bindings: Bindings, identities: IdPairs, shorts: Sequence[ShortValue]) -> None:
         self._bindings = bindings
         self._natures = {pair.name: pair.recorded.kind for pair in bindings.pairs}
         self._values = {pair.name: pair.recorded.value for pair in bindings.pairs}
-        self._tokens = IdentitySearch(
+        self._tokens = IdPairSearch(
             each._replace(recorded=each.present, present=each.recorded)
             for each in identities
             if each.recorded != each.present
@@ -89,7 +89,7 @@ class ValueEqualities:
         else:
             self._stayed.setdefault(short.name, (place, short.recorded))
 
-    def record_plain_member(self, value: object, place: LeafPlace) -> None:
+    def record_equal_member(self, value: object, place: LeafPlace) -> None:
         """Note a member of JSON that is no variable, and is the same in both requests."""
         if not self._shorts:
             return
@@ -97,7 +97,7 @@ class ValueEqualities:
         for short in short_values_at(self._shorts, tool, place.subpath, place.member, value):
             self._stood.setdefault(short.name, (place, short.recorded))
 
-    def find_unequal(self, leaves: Iterable[Leaf], find_gaps: FindGaps, present: Identities) -> Mismatch | None:
+    def find_unequal(self, leaves: Iterable[Leaf], find_gaps: FindGaps, present: IdPairs) -> Mismatch | None:
         """Return what is no longer equal, or became so; `leaves` are those of both requests."""
         if self._merged is not None:
             return self._merged
@@ -135,14 +135,14 @@ class ValueEqualities:
             return place.zone is not Zone.THINKING
         if not gap.in_answers or place.zone not in _BINDING_ZONES:
             return False
-        return place.zone is not Zone.USER or not is_in_agent_block(find_blocks(recorded), gap.start)
+        return place.zone is not Zone.USER or not is_in_agent_block(find_agent_blocks(recorded), gap.start)
 
 
-def merge_identities(found: Identities) -> Mismatch | None:
+def find_merged_ids(found: IdPairs) -> Mismatch | None:
     """Return two values that tools made and told apart, under different names, that are one now."""
     seen: dict[str, tuple[str, str]] = {}
     for each in found:
-        if not each.distinct:
+        if not each.is_distinct:
             continue
         name, recorded = seen.setdefault(each.present, (each.name, each.recorded))
         if recorded != each.recorded and name != each.name:
@@ -156,5 +156,5 @@ def format_leaf_text(value: object) -> str:
         return value
     try:
         return dump(value).decode("utf-8", "replace") if isinstance(value, (dict, list)) else ""
-    except NotLossless:
+    except LossyJson:
         return ""

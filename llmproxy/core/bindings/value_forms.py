@@ -63,10 +63,10 @@ def _follows_escape(text: str, start: int) -> bool:
 
 def is_path(text: str, start: int, end: int) -> bool:
     """Return whether the path text[start:end] begins and ends there; a path below it goes on with a separator."""
-    return _path_begins(text, start) and path_ends(text, end)
+    return _is_path_start(text, start) and path_ends(text, end)
 
 
-def _path_begins(text: str, start: int) -> bool:
+def _is_path_start(text: str, start: int) -> bool:
     if not start:
         return True
     last = text[start - 1]
@@ -177,21 +177,21 @@ class FormMatch(NamedTuple):
 
 
 def list_value_forms(pairs: Sequence[RunVariablePair]) -> list[ValueForm]:
-    if not any(pair.differs for pair in pairs):
+    if not any(pair.has_changed for pair in pairs):
         return []
     homes = next((pair for pair in pairs if pair.name == "home" and pair.recorded.kind is ValueKind.PATH), None)
     found: list[ValueForm] = []
     for pair in pairs:
         match pair.recorded.kind:
             case ValueKind.PATH:  # the same on both sides: /home/kim/work stays while /home/kim becomes another home
-                found += _path_forms(pair, homes if homes is not pair else None)
-            case ValueKind.DATE if pair.differs:
-                found += _date_forms(pair)
-            case ValueKind.BLOCK if pair.differs:
+                found += _list_path_forms(pair, homes if homes is not pair else None)
+            case ValueKind.DATE if pair.has_changed:
+                found += _list_date_forms(pair)
+            case ValueKind.BLOCK if pair.has_changed:
                 for prefix in _LINE_PREFIXES:
                     text, now = (_prefix_lines(each.value, prefix) for each in (pair.recorded, pair.present))
                     found.append(ValueForm(pair.name, text, (now,), is_block, FormScope.AGENT, in_answers=False))
-            case ValueKind.IDENTIFIER if pair.differs and pair.present.kind is ValueKind.IDENTIFIER:
+            case ValueKind.IDENTIFIER if pair.has_changed and pair.present.kind is ValueKind.IDENTIFIER:
                 found.append(ValueForm(pair.name, pair.recorded.value, (pair.present.value,), is_isolated))
             case _:
                 pass
@@ -209,7 +209,7 @@ def _prefix_lines(text: str, prefix: str) -> str:
 # -- days --------------------------------------------------------------------------------------------------------------
 
 
-def _date_forms(pair: RunVariablePair) -> Iterator[ValueForm]:
+def _list_date_forms(pair: RunVariablePair) -> Iterator[ValueForm]:
     days = [pair.present.value, *([pair.present.other] if pair.present.other else [])]
     try:
         present = [format_dates(day) for day in days]
@@ -225,7 +225,7 @@ def _date_forms(pair: RunVariablePair) -> Iterator[ValueForm]:
 # -- paths -------------------------------------------------------------------------------------------------------------
 
 
-class _Way(NamedTuple):
+class _PathSpelling(NamedTuple):
     """One way to write a path; `write` returns an empty text where it cannot be written so."""
 
     write: Callable[[str], str]
@@ -244,22 +244,22 @@ def _build_escaper(levels: int, *, ascii_only: bool) -> Callable[[str], str]:
 
 
 _WAYS = (
-    _Way(lambda path: path, is_path),
-    _Way(_build_escaper(1, ascii_only=False), is_path),
-    _Way(_build_escaper(1, ascii_only=True), is_path),
-    _Way(_build_escaper(2, ascii_only=True), is_path),
-    _Way(lambda path: json.dumps(path)[1:-1].replace("/", "\\/"), is_path),
-    _Way(lambda path: re.sub(r"([^\w@%+=:,./~-])", r"\\\1", path) if path[:1] == "/" else "", is_path),
-    _Way(lambda path: path.replace("'", "'\\''") if path[:1] == "/" else "", is_path),
-    _Way(lambda path: re.sub(r'(["$`\\])', r"\\\1", path) if path[:1] == "/" else "", is_path),
-    _Way(lambda path: quote(path, safe="/"), is_path),
-    _Way(lambda path: quote(path, safe=""), is_isolated),
-    _Way(lambda path: quote(path, safe="").lower() if quote(path, safe="") != path else "", is_isolated),
-    _Way(lambda path: path.replace("/", "\\") if path[:1] != "/" else "", is_path),
-    _Way(lambda path: path.replace("\\", "/") if path[:1] != "/" else "", is_path),
-    _Way(lambda path: re.sub(r"[^A-Za-z0-9]", "-", path) if len(path) > 2 else "", is_slug),
-    _Way(lambda path: hashlib.sha256(path.encode("utf-8", "surrogatepass")).hexdigest(), is_isolated),
-    _Way(
+    _PathSpelling(lambda path: path, is_path),
+    _PathSpelling(_build_escaper(1, ascii_only=False), is_path),
+    _PathSpelling(_build_escaper(1, ascii_only=True), is_path),
+    _PathSpelling(_build_escaper(2, ascii_only=True), is_path),
+    _PathSpelling(lambda path: json.dumps(path)[1:-1].replace("/", "\\/"), is_path),
+    _PathSpelling(lambda path: re.sub(r"([^\w@%+=:,./~-])", r"\\\1", path) if path[:1] == "/" else "", is_path),
+    _PathSpelling(lambda path: path.replace("'", "'\\''") if path[:1] == "/" else "", is_path),
+    _PathSpelling(lambda path: re.sub(r'(["$`\\])', r"\\\1", path) if path[:1] == "/" else "", is_path),
+    _PathSpelling(lambda path: quote(path, safe="/"), is_path),
+    _PathSpelling(lambda path: quote(path, safe=""), is_isolated),
+    _PathSpelling(lambda path: quote(path, safe="").lower() if quote(path, safe="") != path else "", is_isolated),
+    _PathSpelling(lambda path: path.replace("/", "\\") if path[:1] != "/" else "", is_path),
+    _PathSpelling(lambda path: path.replace("\\", "/") if path[:1] != "/" else "", is_path),
+    _PathSpelling(lambda path: re.sub(r"[^A-Za-z0-9]", "-", path) if len(path) > 2 else "", is_slug),
+    _PathSpelling(lambda path: hashlib.sha256(path.encode("utf-8", "surrogatepass")).hexdigest(), is_isolated),
+    _PathSpelling(
         lambda path: posixpath.basename(path.replace("\\", "/")),
         is_bare_folder_name,
         FormScope.NOT_TYPED,
@@ -284,7 +284,7 @@ def _list_paths(one: RunVariable) -> tuple[str, ...]:
     return tuple(dict.fromkeys(_trim_path(path) for path in (one.value, one.other) if path))
 
 
-def _path_forms(pair: RunVariablePair, homes: RunVariablePair | None) -> Iterator[ValueForm]:
+def _list_path_forms(pair: RunVariablePair, homes: RunVariablePair | None) -> Iterator[ValueForm]:
     recorded, present = _list_paths(pair.recorded), _list_paths(pair.present)
     for n, before in enumerate(recorded):
         now = (present[min(n, len(present) - 1)], *present)
@@ -307,14 +307,14 @@ def _path_forms(pair: RunVariablePair, homes: RunVariablePair | None) -> Iterato
         yield ValueForm(pair.name, mine, tuple(text for text in (theirs, *present) if text), is_path)
     elif theirs:
         yield ValueForm(pair.name, recorded[0], (present[0], theirs), is_path)
-    yield from _folder_name_forms(pair, homes)
-    between = [_home_from_path(_trim_path(each.value), _trim_path(home.value)) for each, home in
+    yield from _list_folder_name_forms(pair, homes)
+    between = [_find_way_to_home(_trim_path(each.value), _trim_path(home.value)) for each, home in
                ((pair.recorded, homes.recorded), (pair.present, homes.present))]  # fmt: skip
     if between[0] and between[1]:
         yield ValueForm(homes.name, between[0], (between[1], *_list_paths(homes.present)), is_path, FormScope.NOT_TYPED)
 
 
-def _folder_name_forms(pair: RunVariablePair, homes: RunVariablePair) -> Iterator[ValueForm]:
+def _list_folder_name_forms(pair: RunVariablePair, homes: RunVariablePair) -> Iterator[ValueForm]:
     """Yield the working folder's name in hidden folders below home; in answers for known agents only."""
     recorded, present = (posixpath.basename(_trim_path(each.value)) for each in (pair.recorded, pair.present))
     if pair.name != "cwd" or not (recorded and present):
@@ -339,7 +339,7 @@ def _build_border_below(homes: Sequence[str]) -> Border:
     def is_below(text: str, start: int, end: int) -> bool:
         for home in homes:
             at = text.rfind(f"{home}/.", max(0, start - _LONGEST_PATH), start)
-            if at >= 0 and _PARTS.fullmatch(text, at + len(home), start) and _path_begins(text, at):
+            if at >= 0 and _PARTS.fullmatch(text, at + len(home), start) and _is_path_start(text, at):
                 return path_ends(text, end)
         return False
 
@@ -355,7 +355,7 @@ def _relative_to_home(path: str, home: str) -> str:
     return "~" + path[len(home) :] if path.startswith(home + "/") else ""
 
 
-def _home_from_path(path: str, home: str) -> str:
+def _find_way_to_home(path: str, home: str) -> str:
     """Return home relative to a path, if that names a folder: nothing but dots may stand anywhere."""
     if not (path.startswith("/") and home.startswith("/")):
         return ""

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import NamedTuple
 
-from llmproxy.core.bindings.shell_listings import LISTED, ROW, match_any_padding
+from llmproxy.core.bindings.shell_listings import LISTED, ROW, build_padding_pattern
 from llmproxy.core.bindings.value_forms import is_word_character
 from llmproxy.errors import LLMProxyError
 from llmproxy.files import DATA
@@ -37,7 +37,7 @@ LINE, TEXT = "line", "text"
 SYSTEM = "<system>"
 """`tool` of a volatile field in system text, which nobody but the agent writes."""
 BLOCK = "<block>"
-"""`tool` of a volatile field in what an agent wrote around a user's words (`find_blocks`)."""
+"""`tool` of a volatile field in what an agent wrote around a user's words (`find_agent_blocks`)."""
 OUTSIDE = ""
 """`tool` of a volatile field that stands in no tool's result: such are accepted one by one only."""
 
@@ -118,7 +118,7 @@ class VolatileField:
         return self.tool[:-1] if self.tool.endswith("*") else ""
 
     @property
-    def is_identity(self) -> bool:
+    def is_id(self) -> bool:
         """Whether its values map one to one and are exchanged."""
         return KINDS[self.kind].identity if self.noise is None else not self.noise
 
@@ -133,7 +133,7 @@ class VolatileField:
         return written if self.noise is None else {**written, "noise": self.noise}
 
 
-def read_volatile_field(value: object) -> VolatileField:
+def parse_volatile_field(value: object) -> VolatileField:
     """Return the volatile field that plain values, of YAML or the store, describe. Raises BadSlot: none."""
     if not isinstance(value, dict):
         raise BadVolatileField(f"llmproxy: a volatile field is a mapping with name, kind and tool; this is {value!r}.")
@@ -198,7 +198,7 @@ def _compile_anchor(field: VolatileField, names: tuple[tuple[str, tuple[str, ...
     known = dict(names)
     parts: list[str] = []
     last = 0
-    literally = match_any_padding if LISTED.match(field.before) else re.escape
+    literally = build_padding_pattern if LISTED.match(field.before) else re.escape
     gave_back = False
     for wild in _WILD.finditer(field.before):
         parts.append(literally(field.before[last : wild.start()]))
@@ -241,7 +241,7 @@ Names = tuple[tuple[str, tuple[str, ...]], ...]
 """What each bound name may stand for in the text in which a volatile field is looked for."""
 
 
-def find_in_text(field: VolatileField, text: str, names: Names) -> Iterator[VolatileMatch]:
+def find_field_values(field: VolatileField, text: str, names: Names) -> Iterator[VolatileMatch]:
     """Yield the volatile field's values in a text, in order. Only for volatile fields at `LINE` and `TEXT`."""
     for found in _compile_anchor(field, names).finditer(text):
         start, end = found.span("value")
@@ -251,19 +251,19 @@ def find_in_text(field: VolatileField, text: str, names: Names) -> Iterator[Vola
 
 
 @lru_cache(512)
-def _path_pattern(path: str) -> Callable[[str], object]:
+def _compile_path_pattern(path: str) -> Callable[[str], object]:
     steps = [rf"\.{re.escape(step[1])}" if step[1] else r"\[\d+\]" if step[2] == "*" else rf"\[{step[2]}\]"
              for step in _PATH_STEP.finditer(path)]  # fmt: skip
     return re.compile(r"\$" + "".join(steps)).fullmatch
 
 
-def is_at_path(slot_path: str, path: str) -> bool:
+def matches_path(slot_path: str, path: str) -> bool:
     """Return whether a JSON path is the one that a volatile field names; ``[*]`` stands for any index."""
-    return _path_pattern(slot_path)(path) is not None
+    return _compile_path_pattern(slot_path)(path) is not None
 
 
 @cache
 def list_builtin() -> tuple[VolatileField, ...]:
     """Return the volatile fields of all agents; each is anchored by a tool and a text that only its agent has."""
     rows = json.loads((DATA / "volatile_fields.json").read_bytes())
-    return tuple(read_volatile_field(field) for row in rows for field in row["volatile"])
+    return tuple(parse_volatile_field(field) for row in rows for field in row["volatile"])

@@ -79,7 +79,7 @@ def find_value_pair(
     return None
 
 
-def kind_of_pair(recorded: str, present: str, before: str = "", *, number: bool = False) -> str | None:
+def find_pair_kind(recorded: str, present: str, before: str = "", *, number: bool = False) -> str | None:
     """Return the kind of two differing whole values; None if they do not look volatile. `number`: numbers of JSON."""
     for kind in (each for each in _ORDER if not (number and each == "hex")):
         if (

@@ -24,18 +24,18 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from llmproxy.core.bindings.fit_results import Fit, Misfit, Mismatch
-from llmproxy.core.bindings.identities import Identities, Identity, IdentitySearch, ShortValue, short_values_at
+from llmproxy.core.bindings.id_pairs import IdPair, IdPairs, IdPairSearch, ShortValue, short_values_at
 from llmproxy.core.bindings.leaf_pairs import pair_bodies
-from llmproxy.core.bindings.places import LeafPlace, PlaceReader, Zone, find_json_field, iterate_members
+from llmproxy.core.bindings.leaf_places import LeafPlace, PlaceReader, Zone, find_json_field, iterate_members
 from llmproxy.core.bindings.request_comparison import RequestComparison, fit_request, rewrite_request
 from llmproxy.core.bindings.run_bindings import Bindings
 from llmproxy.core.bindings.run_variables import RunVariable, ValueKind
 from llmproxy.core.bindings.shell_listings import LISTED, LISTING, USER
 from llmproxy.core.bindings.text_alignment import TextDivergence, align_text, splice
 from llmproxy.core.bindings.volatile_fields import BLOCK, KINDS, LINE, OUTSIDE, SYSTEM, TEXT, VolatileField, fits_kind
-from llmproxy.core.bindings.volatile_kinds import LONGEST_BEFORE, ValuePair, find_value_pair, is_in_word, kind_of_pair
+from llmproxy.core.bindings.volatile_kinds import LONGEST_BEFORE, ValuePair, find_pair_kind, find_value_pair, is_in_word
 from llmproxy.core.bindings.volatile_values import VolatileFieldReader
-from llmproxy.core.traffic.json_bytes import split_json
+from llmproxy.core.traffic.json_bytes import split_json_parts
 from llmproxy.lazy_regex import late
 
 _TOOLS = late(r"^mcp_|web|brows|http|url|fetch|crawl|scrape|download|online", re.IGNORECASE)
@@ -132,24 +132,24 @@ class LearnedField:
     """JSON path in the request."""
 
     @property
-    def accepted(self) -> bool:
+    def is_accepted(self) -> bool:
         """Whether ``--accept`` takes it; all others are accepted one by one, by name."""
         number = self.slot.kind == "hex" and (self.recorded + self.present).isdigit()
         return (
             KINDS[self.slot.kind].accepted
             and not number
             and self.slot.tool not in (BLOCK, OUTSIDE, SYSTEM)
-            and not self.foreign
+            and not self.is_foreign
         )
 
     @property
-    def foreign(self) -> bool:
+    def is_foreign(self) -> bool:
         """Whether the value came from outside of the agent's machine: shown apart, and accepted by name only."""
         return is_external_result(self.slot.tool, self.slot.arguments)
 
 
 def learn_volatile_fields(
-    bindings: Bindings, recorded: object, present: object, known: Identities | None = None, *, outside: bool = False
+    bindings: Bindings, recorded: object, present: object, known: IdPairs | None = None, *, outside: bool = False
 ) -> tuple[LearnedField, ...] | Mismatch:
     """Return the volatile fields under which a recorded request fits the present one; empty where it fits as it is.
 
@@ -162,7 +162,7 @@ def learn_volatile_fields(
 
 
 def _learn_fields(
-    bindings: Bindings, recorded: object, present: object, known: Identities | None, *, outside: bool
+    bindings: Bindings, recorded: object, present: object, known: IdPairs | None, *, outside: bool
 ) -> tuple[tuple[LearnedField, ...], Fit | Mismatch]:
     """Return what was learned, and how the two compare then."""
     learned: list[LearnedField] = []
@@ -172,7 +172,7 @@ def _learn_fields(
         outcome = fit_request(now, recorded, present, known)
         if isinstance(outcome, Fit):
             break
-        if _unlearn_identity(outcome, learned):
+        if _demote_id(outcome, learned):
             continue
         new = _FieldLearner(now, recorded, present, known, [lesson.slot for lesson in learned], outside=outside).lessons
         if not new or len(learned) + len(new) > MOST_SLOTS:
@@ -181,12 +181,12 @@ def _learn_fields(
     return tuple(learned), outcome
 
 
-def _unlearn_identity(outcome: Mismatch, learned: list[LearnedField]) -> bool:
+def _demote_id(outcome: Mismatch, learned: list[LearnedField]) -> bool:
     """Make noise of a number that was taken for an id and does not map one to one: a count, then."""
     if outcome.why is not Misfit.NOT_ONE_TO_ONE:
         return False
     for n, lesson in enumerate(learned):
-        if lesson.slot.name == outcome.name and lesson.slot.kind == "integer" and lesson.slot.is_identity:
+        if lesson.slot.name == outcome.name and lesson.slot.kind == "integer" and lesson.slot.is_id:
             learned[n] = replace(lesson, slot=replace(lesson.slot, kind="count"))
             return True
     return False
@@ -204,7 +204,7 @@ class _FieldLearner(RequestComparison):
         bindings: Bindings,
         recorded: object,
         present: object,
-        known: Identities | None,
+        known: IdPairs | None,
         before: Sequence[VolatileField],
         *,
         outside: bool,
@@ -212,9 +212,9 @@ class _FieldLearner(RequestComparison):
         leaves = pair_bodies(recorded, present).leaves
         reading = VolatileFieldReader(bindings)
         reading.read_fields(leaves)
-        whole = Identities()
+        whole = IdPairs()
         for each in (*reading.found, *(known or ())):
-            whole.record_pair(each)
+            whole.record_new_pair(each)
         super().__init__(bindings, whole, None)
         self.lessons: list[LearnedField] = []
         self._outside = outside
@@ -252,8 +252,7 @@ class _FieldLearner(RequestComparison):
         wrong = super()._compare_plain_text(recorded, present, place)
         lines = not place.json or "\n" in recorded  # what a command wrote, as a member of its tool's JSON
         while wrong is not None and lines and self._may_learn_at(place) and len(self.lessons) < MOST_SLOTS:
-            lesson = self._learn_text(recorded, present, place)
-            if lesson is None:
+            if self._learn_text(recorded, present, place) is None:
                 return wrong
             wrong = super()._compare_plain_text(recorded, present, place)
         return wrong
@@ -266,9 +265,9 @@ class _FieldLearner(RequestComparison):
     # -- what is learned
 
     def _learn_leaf(self, recorded: str, present: str, place: LeafPlace, *, number: bool = False) -> bool:
-        if find_json_field(self.bindings, self.bound_arguments, place) is not None:
+        if find_json_field(self.bindings, self.bind_call_arguments, place) is not None:
             return False
-        kind = kind_of_pair(recorded, present, f"{place.member}: ", number=number)
+        kind = find_pair_kind(recorded, present, f"{place.member}: ", number=number)
         if kind is None or kind == "word":
             return False
         at = re.sub(r"\[\d+\]", "[*]", place.subpath)
@@ -302,7 +301,7 @@ class _FieldLearner(RequestComparison):
             if pair.recorded.kind is ValueKind.DATE:  # a time like any other, which is never written into an answer
                 continue
             if pair.name == USER and place.zone is Zone.SYSTEM:  # an agent says the name without the address
-                mine, theirs, kind = _git_user_name(mine), _git_user_name(theirs), "person"
+                mine, theirs, kind = _find_git_user_name(mine), _find_git_user_name(theirs), "person"
             if mine == theirs or not fits_kind(kind, mine) or not fits_kind(kind, theirs):
                 continue
             same = next(
@@ -326,14 +325,14 @@ class _FieldLearner(RequestComparison):
             if gap.start < start or gap.end > value.start or gap.name == LISTING:
                 continue
             parts.append(_escape_braces(text[last : gap.start]))
-            parts.append(self._with_wildcards(gap.name, text[gap.start : gap.end]))
+            parts.append(self._write_wildcards(gap.name, text[gap.start : gap.end]))
             last = gap.end
             varying += 1
         if varying > _BESIDE:
             return None
         return "".join([*parts, _escape_braces(text[last : value.start])])
 
-    def _with_wildcards(self, name: str, text: str) -> str:
+    def _write_wildcards(self, name: str, text: str) -> str:
         for pair in self.bindings.pairs:
             if pair.name == name and text == pair.recorded.value:
                 return f"{{{name}}}"
@@ -346,7 +345,7 @@ class _FieldLearner(RequestComparison):
         """Note a volatile field, and go on as if it had been known; False where it cannot be."""
         tool, arguments = SYSTEM, ""
         if place.zone is Zone.RESULT and place.call is not None:
-            tool, arguments = place.call.tool, self.bound_arguments(place.call.arguments)
+            tool, arguments = place.call.tool, self.bind_call_arguments(place.call.arguments)
         bare = value.kind if at == LINE and not before else ""  # then its kind alone tells it from another one
         if any(
             (each.tool, each.at, each.before, each.arguments) == (tool, at, before, arguments)
@@ -356,19 +355,19 @@ class _FieldLearner(RequestComparison):
             return False  # it is known, and did not help
         name = name_volatile_field(before, called, value.kind, tool, self._taken)
         field = VolatileField(name, value.kind, tool, at, before, arguments)
-        identity = Identity(name, value.kind, value.recorded, value.present)
+        identity = IdPair(name, value.kind, value.recorded, value.present)
         self._taken.add(name)
         self._known.append(field)
         self.lessons.append(LearnedField(field, value.recorded, value.present, place.path))
         self.bindings = with_volatile_fields(self.bindings, [field])
-        if field.is_identity:
+        if field.is_id:
             self._identities.add_pair(identity)
-            self._tokens = IdentitySearch(self._identities)
+            self._tokens = IdPairSearch(self._identities)
             self._heads = (*self._tokens.heads, *self._forbidden)
         return True
 
 
-def _git_user_name(user: str) -> str:
+def _find_git_user_name(user: str) -> str:
     """Return the name of one of git's users, ``Ann Smith <ann@example.com>``."""
     return user.partition(" <")[0]
 
@@ -454,12 +453,12 @@ def _walk_leaves(node: object, place: LeafPlace, reader: PlaceReader) -> Iterato
             yield from _walk_leaves(node[name], reader.member(node, name, place), reader)
     elif isinstance(node, list):
         for n, each in enumerate(node):
-            yield from _walk_leaves(each, place.child(n), reader)
+            yield from _walk_leaves(each, place.enter_child(n), reader)
     elif place.zone is Zone.RESULT and place.call is not None:
         if place.json:
             yield place.call.tool, place.subpath, place.member, node
         elif isinstance(node, str):
-            for part in split_json(node):
+            for part in split_json_parts(node):
                 if not isinstance(part, str):
                     yield from _walk_leaves(part, place.enter_json(), reader)
 
@@ -474,7 +473,7 @@ class RestatedRequest(NamedTuple):
     """Values of tools that a trial could learn; in the tree they stand as they are now."""
 
 
-def restate(bindings: Bindings, recorded: object, present: object, known: Identities | None = None) -> RestatedRequest:
+def restate(bindings: Bindings, recorded: object, present: object, known: IdPairs | None = None) -> RestatedRequest:
     """Return a recorded request in this run's words; what varies stays in it where nothing else differs."""
     if not isinstance(recorded, dict) or not isinstance(present, dict):
         return RestatedRequest(recorded)
@@ -491,7 +490,7 @@ def restate(bindings: Bindings, recorded: object, present: object, known: Identi
     return found if found.tree != present else RestatedRequest(rewrite_request(bindings, recorded))
 
 
-def _restate_once(bindings: Bindings, recorded: object, present: object, known: Identities | None) -> RestatedRequest:
+def _restate_once(bindings: Bindings, recorded: object, present: object, known: IdPairs | None) -> RestatedRequest:
     paired, fields = pair_bodies(recorded, present), VolatileFieldReader(bindings)
     fields.read_fields(paired.leaves)
     restating, tree = _RestatingComparison(bindings, fields.found, known), rewrite_request(bindings, recorded)
@@ -509,12 +508,12 @@ class _RestatingComparison(RequestComparison):
         gaps = self.list_gaps(recorded, place)
         parted = align_text(recorded, gaps, present)
         return (
-            present[: parted.present] + self._text_in_this_run(recorded, parted.recorded, place)
+            present[: parted.present] + self._restate_text_from(recorded, parted.recorded, place)
             if isinstance(parted, TextDivergence)
             else recorded
         )
 
-    def _text_in_this_run(self, text: str, start: int, place: LeafPlace) -> str:
+    def _restate_text_from(self, text: str, start: int, place: LeafPlace) -> str:
         """Return a recorded text from a position on, with what must stand at its gaps in this run."""
         # Where a value leaked the texts part behind it: what should have stood there is the difference.
         gaps = (gap for gap in self.list_gaps(text, place) if gap.options and gap.start >= start)

@@ -10,21 +10,21 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from llmproxy.core.bindings.fit_results import Misfit, Mismatch
-from llmproxy.core.bindings.identities import Identities, Identity
+from llmproxy.core.bindings.id_pairs import IdPair, IdPairs
 from llmproxy.core.bindings.leaf_pairs import Leaf, LeafPairVisitor, pair_bodies
-from llmproxy.core.bindings.places import (
+from llmproxy.core.bindings.leaf_places import (
     LeafPlace,
     PlacedCall,
     Zone,
     find_json_field,
     find_volatile_fields,
-    volatile_fields_at,
+    list_fields_at,
 )
 from llmproxy.core.bindings.run_bindings import Bindings
 from llmproxy.core.bindings.run_variables import RunVariablePair
 from llmproxy.core.bindings.shell_listings import remove_own_files
 from llmproxy.core.bindings.volatile_fields import Names, VolatileField, fits_kind
-from llmproxy.core.traffic.json_bytes import pair_json, split_json
+from llmproxy.core.traffic.json_bytes import pair_json_parts, split_json_parts
 
 
 def _list_present_values(pair: RunVariablePair) -> tuple[str, ...]:
@@ -38,7 +38,7 @@ class VolatileFieldReader(LeafPairVisitor):
 
     def __init__(self, bindings: Bindings) -> None:
         super().__init__(bindings)
-        self.found = Identities()
+        self.found = IdPairs()
         self._names: tuple[Names, Names] = (
             tuple((pair.name, (pair.recorded.value,)) for pair in bindings.pairs),
             tuple((pair.name, _list_present_values(pair)) for pair in bindings.pairs),
@@ -50,7 +50,7 @@ class VolatileFieldReader(LeafPairVisitor):
 
     def skips_parsing(self, recorded: str, present: str, place: LeafPlace) -> bool:  # noqa: ARG002 - the same for all of its kind
         """Return whether no volatile field stands in arguments."""
-        return not volatile_fields_at(self.bindings, place)
+        return not list_fields_at(self.bindings, place)
 
     def pair_member_names(
         self,
@@ -65,45 +65,42 @@ class VolatileFieldReader(LeafPairVisitor):
 
     def visit_value(self, recorded: object, present: object, place: LeafPlace) -> Mismatch | None:
         """Read a volatile field that is a number."""
-        field = find_json_field(self.bindings, self.bound_arguments, place)
-        if field is not None and field.is_identity and not isinstance(recorded, bool) and not isinstance(present, bool):
-            return self._pair_identity(field, str(recorded), str(present), place)
+        field = find_json_field(self.bindings, self.bind_call_arguments, place)
+        if field is not None and field.is_id and not isinstance(recorded, bool) and not isinstance(present, bool):
+            return self._pair_ids(field, str(recorded), str(present), place)
         return None
 
     def visit_text(self, recorded: str, present: str, place: LeafPlace) -> Mismatch | None:
         if not (
-            volatile_fields_at(self.bindings, place)
+            list_fields_at(self.bindings, place)
             or (place.call is not None and place.call.tool in self.bindings.json_tools)
         ):
             return None
-        if place.json and (field := find_json_field(self.bindings, self.bound_arguments, place)) is not None:
-            return self._pair_identity(field, recorded, present, place) if field.is_identity else None
+        if place.json and (field := find_json_field(self.bindings, self.bind_call_arguments, place)) is not None:
+            return self._pair_ids(field, recorded, present, place) if field.is_id else None
         call = place.call if place.zone is Zone.RESULT else None
         if call is not None and not place.json:
             recorded, present = remove_own_files(recorded, present)
-        fields = volatile_fields_at(self.bindings, place)
+        fields = list_fields_at(self.bindings, place)
         if call is not None and not place.json and _may_vary_in_json(recorded, self.bindings, call):
-            for mine, theirs in pair_json(recorded, present):
+            for mine, theirs in pair_json_parts(recorded, present):
                 if not isinstance(mine, str) and (wrong := self.descend(mine, theirs, place.enter_json())) is not None:
                     return wrong
         if not fields:
             return None
-        mine, theirs = (find_volatile_fields(fields, call, text, names, self.bound_arguments)
+        mine, theirs = (find_volatile_fields(fields, call, text, names, self.bind_call_arguments)
                         for text, names in zip((recorded, present), self._names, strict=True))  # fmt: skip
         for one, other in zip(mine, theirs, strict=False):
             if one.slot != other.slot:
                 break
-            if (
-                one.slot.is_identity
-                and (wrong := self._pair_identity(one.slot, one.value, other.value, place)) is not None
-            ):
+            if one.slot.is_id and (wrong := self._pair_ids(one.slot, one.value, other.value, place)) is not None:
                 return wrong
         return None
 
-    def _pair_identity(self, field: VolatileField, recorded: str, present: str, place: LeafPlace) -> Mismatch | None:
+    def _pair_ids(self, field: VolatileField, recorded: str, present: str, place: LeafPlace) -> Mismatch | None:
         if not (fits_kind(field.kind, recorded) and fits_kind(field.kind, present)):
             return None
-        conflict = self.found.add_pair(Identity(field.name, field.kind, recorded, present))
+        conflict = self.found.add_pair(IdPair(field.name, field.kind, recorded, present))
         if conflict is None:
             return None
         return Mismatch(Misfit.NOT_ONE_TO_ONE, place.path, recorded, f"{present}, before {conflict.other}", field.name)
@@ -142,21 +139,21 @@ class _VolatileValueLister(LeafPairVisitor):
         return {name: name for name in sorted(recorded)}
 
     def skips_parsing(self, recorded: str, present: str, place: LeafPlace) -> bool:  # noqa: ARG002 - the same for all of its kind
-        return not volatile_fields_at(self.bindings, place)
+        return not list_fields_at(self.bindings, place)
 
     def visit_value(self, recorded: object, present: object, place: LeafPlace) -> None:  # noqa: ARG002 - the same for all of its kind
-        field = find_json_field(self.bindings, self.bound_arguments, place)
+        field = find_json_field(self.bindings, self.bind_call_arguments, place)
         if field is not None and fits_kind(field.kind, str(recorded)):
             self.found.append(VolatileValue(field, str(recorded), place.path))
 
     def visit_text(self, recorded: str, present: str, place: LeafPlace) -> None:
         call = place.call if place.zone is Zone.RESULT else None
-        fields = volatile_fields_at(self.bindings, place)
+        fields = list_fields_at(self.bindings, place)
         if place.json:
             self.visit_value(recorded, present, place)
         elif call is not None and _may_vary_in_json(recorded, self.bindings, call):
-            for part in split_json(recorded):
+            for part in split_json_parts(recorded):
                 if not isinstance(part, str):
                     self.descend(part, part, place.enter_json())
-        found = find_volatile_fields(fields, call, recorded, (), self.bound_arguments) if fields else []
+        found = find_volatile_fields(fields, call, recorded, (), self.bind_call_arguments) if fields else []
         self.found += [VolatileValue(each.slot, each.value, place.path) for each in found]

@@ -1,7 +1,7 @@
 """One YAML file a cassette, in step with the store: what ``--cassette-dir`` keeps for pull requests.
 
     files -> store, when a run starts: the file wins           `CassetteDir.load_into`
-    store -> file, after a session that recorded               `CassetteDir.save`
+    store -> file, after a session that recorded               `CassetteDir.save_cassette`
 
 The files are what is committed; the store is what answers, and may be thrown away. At the start every file is compared
 with what the store holds of its cassette. Where they differ, all live recordings of the cassette are marked as replaced
@@ -27,25 +27,25 @@ from pathlib import Path
 
 from llmproxy.advice import quote_word, suggest_command
 from llmproxy.amounts import format_count
-from llmproxy.core.cassettes.adopt import adopt
-from llmproxy.core.cassettes.formats import Source, open_source, recognise, review, write_text
-from llmproxy.core.cassettes.formats.recorded import Recorded
-from llmproxy.core.cassettes.stand_ins import (
+from llmproxy.core.cassettes.exporting import (
     describe_names,
+    drop_unused,
+    export_all,
+    export_file,
     find_names,
-    notes_in,
-    release_all,
-    release_to_file,
+    read_file_notes,
+    replace_names,
     shorten,
-    without_names,
-    without_unused,
 )
-from llmproxy.core.forks.table import Fork, drop_fork, fork_of, put_fork
+from llmproxy.core.cassettes.formats import Source, open_source, recognise_format, review, write_text
+from llmproxy.core.cassettes.formats.recorded import Recorded
+from llmproxy.core.cassettes.importing import import_exchanges
+from llmproxy.core.forks.fork_rows import Fork, delete_fork, find_fork, store_fork
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.store.file.store import open_store
-from llmproxy.core.store.queries import Note, list_declared, notes_of, put_notes
-from llmproxy.core.store.reading import FileSeen, KeyedRecording, Reading, is_left_again
+from llmproxy.core.store.queries import Note, list_run_variables, read_notes, write_notes
+from llmproxy.core.store.reading import KeyedRecording, Readable, SyncedFile, is_left_again
 from llmproxy.core.store.rows import to_sql
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Interaction, Key
@@ -94,17 +94,17 @@ class CassetteDir:
         self._heads: dict[str, tuple[_Stamp, str]] = {}
         """The cassette that each file held when it was last opened."""
 
-    def files(self) -> dict[str, Path]:
+    def list_cassette_files(self) -> dict[str, Path]:
         """Return the file of each cassette. Raises CassetteCorrupt: two files say that they are the same cassette."""
-        return {name: Path(path) for name, path in self._by_name(self._list_files()).items()}
+        return {name: Path(path) for name, path in self._map_names_to_paths(self._list_files()).items()}
 
-    def _by_name(self, listed: Mapping[str, _Stamp]) -> dict[str, str]:
+    def _map_names_to_paths(self, listed: Mapping[str, _Stamp]) -> dict[str, str]:
         """Return the path of each cassette; a file is opened only if it is not as it was when it was opened before."""
         found: dict[str, str] = {}
         for path, stamp in listed.items():
             known, name = self._heads.get(path, (None, ""))
             if known != stamp:
-                name = self._name_inside(Path(path))
+                name = self._read_cassette_name(Path(path))
                 self._heads[path] = (stamp, name)
             if name in found:
                 raise CassetteCorrupt(
@@ -114,11 +114,11 @@ class CassetteDir:
             found[name] = path
         return found
 
-    def _name_inside(self, path: Path) -> str:
+    def _read_cassette_name(self, path: Path) -> str:
         """Return the cassette that a file holds: the name inside, in its head, else the file's own."""
         with path.open("rb") as file:
             head = Source(file.read(_HEAD), str(path))
-        inside = review.name_of(head) if review.recognises(head) else ""
+        inside = review.read_name(head) if review.recognises(head) else ""
         return inside or ".".join(path.relative_to(self.path).with_suffix("").parts)
 
     def _list_files(self) -> dict[str, _Stamp]:
@@ -160,40 +160,40 @@ class CassetteDir:
         differing: dict[str, _Read] = {}
         failed: list[CassetteError] = []
         skipped: list[str] = []
-        files = self.files()
+        files = self.list_cassette_files()
         merged: dict[Path, str] = {}
         for name, path in files.items():
             source = open_source(path)
             try:
                 if review.is_conflicted(source):
-                    merged[path] = review.keep_both(source)
+                    merged[path] = review.merge_both_sides(source)
                     source = Source(merged[path].encode(), source.name)
             except CassetteError as error:
                 failed.append(error)
                 continue
-            before = store.file_of(name)
-            digest = _digest(source.data)
+            before = store.read_synced_file(name)
+            digest = _digest_bytes(source.data)
             if (before is not None and before.sha256 == digest) or (
                 kept := _format_cassette(store, name)
             ) == source.data:
                 continue  # the store holds it, and maybe more that was recorded since
             try:
-                taken, left_out, fields = _adopt_file(source, name, rules, upstreams)
+                taken, left_out, fields = _import_file(source, name, rules, upstreams)
                 ours = review.recognises(source)
-                fork = review.fork_in(source) if ours else None
+                fork = review.read_fork(source) if ours else None
             except CassetteError as error:
                 failed.append(error)
                 continue
             skipped += [f"{path}, {why}" for why in left_out]
-            unfinished = _is_open(store, name) if not ours else review.is_open(source)
+            unfinished = _is_open(store, name) if not ours else review.is_incomplete(source)
             said = [shorten(each) for each in review.read(source)] if ours else []
-            if ours and review.dumps(without_unused(said, said), name, fork, unfinished=unfinished).encode() == kept:
+            if ours and review.dumps(drop_unused(said, said), name, fork, unfinished=unfinished).encode() == kept:
                 continue  # as written by a version that left out less
             if (taken, fork, unfinished, fields) != (
-                without_row_numbers(without_names(each) for each in store.interactions(name)),
-                fork_of(store, name, 1),
+                remove_row_numbers(replace_names(each) for each in store.iter_interactions(name)),
+                find_fork(store, name, 1),
                 _is_open(store, name),
-                notes_of(store, name),
+                read_notes(store, name),
             ):
                 differing[name] = _Read(taken, fork, fields, unfinished, digest, before.last_id if before else None)
         if failed:
@@ -210,59 +210,59 @@ class CassetteDir:
             merged=tuple(merged),
         )
 
-    def list_unfiled(self, store: Reading, cassette: str) -> frozenset[int]:
+    def list_unfiled(self, store: Readable, cassette: str) -> frozenset[int]:
         """Return ids of live recordings in no file, of a store that was in step at the start: no file, or newer."""
-        ids = frozenset(row.id for row in store.summaries(cassette))
-        if not self._path_of(cassette).exists():
+        ids = frozenset(row.id for row in store.list_summaries(cassette))
+        if not self._get_path(cassette).exists():
             return ids
-        seen = store.file_of(cassette)
+        seen = store.read_synced_file(cassette)
         return frozenset() if seen is None else frozenset(each for each in ids if each > seen.last_id)
 
     # -- store -> files
 
-    def save(
+    def save_cassette(
         self,
-        store: Reading,
+        store: Readable,
         cassette: str,
         *,
         force: bool = False,
-        remember: Callable[[str, FileSeen], None] = lambda _cassette, _seen: None,
+        remember: Callable[[str, SyncedFile], None] = lambda _cassette, _seen: None,
     ) -> Path | None:
         """Write the file of a cassette atomically, if it changed; return it, None where nothing is recorded.
 
-        `remember` is told what was written, for the store (`Store.remember_file`).
+        `remember` is told what was written, for the store (`Store.record_synced_file`).
 
         Raises CassetteCorrupt: a damaged file, or one of another format, stands in the way (`force` overwrites it);
         CassetteBusy: the file was edited since the store saw it (`force` overwrites it); MachineError: the folder
         cannot be written to.
         """
-        path = self._path_of(cassette)
+        path = self._get_path(cassette)
         while True:
             generation = store.generation
-            last = store.last_id(cassette)
+            last = store.find_last_id(cassette)
             data = _format_cassette(store, cassette)
             if data is None:
                 return None
             if not path.exists() or path.read_bytes() != data:
                 if path.exists() and not force:
-                    _check_seen(path, store, cassette)
+                    _check_file_known(path, store, cassette)
                 write_text(path, data.decode())
-                for said in describe_names(path, find_names(data.decode(), _list_runs(store, cassette))):
+                for said in describe_names(path, find_names(data.decode(), _list_run_variables(store, cassette))):
                     log.warning("%s", said)
             if store.generation == generation:
-                remember(cassette, FileSeen(_digest(data), last))
+                remember(cassette, SyncedFile(_digest_bytes(data), last))
                 return path  # else another process recorded meanwhile, and may have written before us
 
-    def _path_of(self, cassette: str) -> Path:
+    def _get_path(self, cassette: str) -> Path:
         """Return the file of a cassette, or a path for a new one: its name where that can be one, hashed where not."""
-        usual = self.path / f"{slug(cassette)}.yaml"
-        if usual.is_file() and self._name_inside(usual) == cassette:  # without looking at all the others
+        usual = self.path / f"{build_slug(cassette)}.yaml"
+        if usual.is_file() and self._read_cassette_name(usual) == cassette:  # without looking at all the others
             return usual
         listed = self._list_files()
-        if found := self._by_name(listed).get(cassette):
+        if found := self._map_names_to_paths(listed).get(cassette):
             return Path(found)
         taken = {path.rpartition(os.sep)[2].lower() for path in listed}  # file systems may not tell A from a
-        return self.path / f"{slug(cassette, unique=True)}.yaml" if usual.name.lower() in taken else usual
+        return self.path / f"{build_slug(cassette, unique=True)}.yaml" if usual.name.lower() in taken else usual
 
 
 def describe_unfiled(store: Path, folder: CassetteDir, served: Mapping[str, Callable[[], Iterable[int | None]]]) -> str:
@@ -284,7 +284,7 @@ _DEVICE = re.compile(r"\A(con|prn|aux|nul|com[0-9]|lpt[0-9])(\.|$)", re.IGNORECA
 """Windows' names of devices, whatever follows the point: a repository with such a file is not checked out there."""
 
 
-def slug(name: str, *, unique: bool = False) -> str:
+def build_slug(name: str, *, unique: bool = False) -> str:
     """Return `name` as one that stands in a URL and a path as it is; what is changed gets 8 hex digits: no two meet."""
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-").lstrip(".")
     if plain == name and len(name) <= _NAME and not unique and not _DEVICE.match(name):
@@ -296,27 +296,27 @@ def slug(name: str, *, unique: bool = False) -> str:
 # -- comparing
 
 
-def _format_cassette(store: Reading, cassette: str) -> bytes | None:
+def _format_cassette(store: Readable, cassette: str) -> bytes | None:
     """Return what the file of a cassette would hold; None if nothing of it is recorded."""
-    recorded = release_all(store.interactions(cassette), notes_of(store, cassette))
-    fork = fork_of(store, cassette, 1)
+    recorded = export_all(store.iter_interactions(cassette), read_notes(store, cassette))
+    fork = find_fork(store, cassette, 1)
     return review.dumps(recorded, cassette, fork, unfinished=_is_open(store, cassette)).encode() if recorded else None
 
 
-def _list_runs(store: Reading, cassette: str) -> list[str]:
+def _list_run_variables(store: Readable, cassette: str) -> list[str]:
     samples = {info.sample for info in store.cassettes(cassette) if info.live}
-    return [said for sample in samples for said in list_declared(store, cassette, sample)]
+    return [said for sample in samples for said in list_run_variables(store, cassette, sample)]
 
 
-def _is_open(store: Reading, cassette: str) -> bool:
+def _is_open(store: Readable, cassette: str) -> bool:
     return not all(info.closed_cleanly for info in store.cassettes(cassette) if info.live)
 
 
-def _digest(data: bytes) -> bytes:
+def _digest_bytes(data: bytes) -> bytes:
     return hashlib.sha256(data).digest()
 
 
-def without_row_numbers(interactions: Iterable[Interaction]) -> list[Interaction]:
+def remove_row_numbers(interactions: Iterable[Interaction]) -> list[Interaction]:
     """Leave out what only the store knows: row numbers and counts. That an answer was left again stays."""
     turns, again, plain = Counter[tuple[int, str, Key]](), set[tuple[int, str, Key]](), list[Interaction]()
     for each in interactions:
@@ -328,18 +328,18 @@ def without_row_numbers(interactions: Iterable[Interaction]) -> list[Interaction
     return plain
 
 
-def _adopt_file(
+def _import_file(
     source: Source, name: str, rules: Rules, upstreams: Mapping[str, str] | None
 ) -> tuple[list[Interaction], list[str], tuple[Note, ...]]:
     """Return a file's interactions in the store's order, what was skipped, and what it says of the cassette."""
-    if (form := recognise(source)) is None:
+    if (form := recognise_format(source)) is None:
         raise CassetteCorrupt(f"{source.name}: this is not a cassette of any format that we know.")
     recorded = form.read(source)
-    adopted = adopt(recorded, name, rules=rules, redactor=Redactor(), upstreams=upstreams)
+    adopted = import_exchanges(recorded, name, rules=rules, redactor=Redactor(), upstreams=upstreams)
     found = [each.interaction for each in adopted if each.interaction is not None]
     found.sort(key=lambda each: (each.sample, each.started_at))
     skipped = [f"interaction {each.recorded.number}: {each.why}" for each in adopted if each.interaction is None]
-    return without_row_numbers(found), skipped, notes_in(recorded, source.name)
+    return remove_row_numbers(found), skipped, read_file_notes(recorded, source.name)
 
 
 def _join_errors(failed: list[CassetteError]) -> CassetteError:
@@ -371,34 +371,34 @@ def _replace_recordings(
     clean = False
     try:
         for sample in samples or [1]:
-            _begin_waiting(store, name, sample, wait)
+            _begin_when_free(store, name, sample, wait)
             begun.append(sample)
-        put_fork(store, fork) if fork else drop_fork(store, name)
-        if read.notes != notes_of(store, name):
-            put_notes(store, name, read.notes)
+        store_fork(store, fork) if fork else delete_fork(store, name)
+        if read.notes != read_notes(store, name):
+            write_notes(store, name, read.notes)
         clean = not read.unfinished
-        live = list(store.interactions(name))
-        if without_row_numbers(map(without_names, live)) == new:  # whoever we waited for brought it in
-            store.remember_file(name, FileSeen(read.digest, store.last_id(name)))
+        live = list(store.iter_interactions(name))
+        if remove_row_numbers(map(replace_names, live)) == new:  # whoever we waited for brought it in
+            store.record_synced_file(name, SyncedFile(read.digest, store.find_last_id(name)))
             return 0
         kept = [each for each in live if read.synced is not None and (each.id or 0) > read.synced]
-        with store.in_file() as conn:
+        with store.file_transaction() as conn:
             aside = conn.execute(_RETIRE, (now(), to_sql(name))).rowcount
-        ids = [store.add(each, supersede=False) for each in new]
-        store.remember_file(name, FileSeen(read.digest, max(ids, default=store.last_id(name))))
-        for each, plain in zip(kept, without_row_numbers(map(without_names, kept)), strict=True):
+        ids = [store.add_interaction(each, supersede=False) for each in new]
+        store.record_synced_file(name, SyncedFile(read.digest, max(ids, default=store.find_last_id(name))))
+        for each, plain in zip(kept, remove_row_numbers(map(replace_names, kept)), strict=True):
             if plain not in new:
-                store.add(replace(each, id=None), supersede=False)
+                store.add_interaction(replace(each, id=None), supersede=False)
         return aside - len(kept)
     finally:
         for sample in begun:
-            store.end(name, sample, HOLDER, clean=clean)
+            store.end_writing(name, sample, HOLDER, clean=clean)
 
 
-def _begin_waiting(store: Store, name: str, sample: int, wait: Callable[[float], None] | None) -> None:
+def _begin_when_free(store: Store, name: str, sample: int, wait: Callable[[float], None] | None) -> None:
     for left in reversed(range(_RETRIES)):
         try:
-            store.begin(name, sample, exclusive=True, holder=HOLDER)
+            store.begin_writing(name, sample, exclusive=True, holder=HOLDER)
         except CassetteBusy:
             if wait is None or not left:
                 raise
@@ -407,7 +407,7 @@ def _begin_waiting(store: Store, name: str, sample: int, wait: Callable[[float],
             return
 
 
-def _check_seen(path: Path, store: Reading, cassette: str) -> None:
+def _check_file_known(path: Path, store: Readable, cassette: str) -> None:
     """Raise unless everything in a file is, or once was, in the store: recordings that newer ones replaced."""
     kept = suggest_command(f"export FILE --cassette {quote_word(cassette)} --format review", store.path)
     hint = f"It is in the store: {kept}; or start again and the file wins."
@@ -418,21 +418,21 @@ def _check_seen(path: Path, store: Reading, cassette: str) -> None:
         recorded = review.read(source)
     except CassetteError as error:
         raise CassetteCorrupt(f"Not overwritten: {error.message}", hint=hint) from error
-    if review.fork_in(source) not in (None, fork_of(store, cassette, 1)):
+    if review.read_fork(source) not in (None, find_fork(store, cassette, 1)):
         raise CassetteBusy(f"Not overwritten: {path} was edited while this cassette was in use (`fork`).", hint=hint)
     by_time: dict[float, list[int]] = {}
-    for row in store.summaries(cassette, superseded=True):
+    for row in store.list_summaries(cassette, superseded=True):
         by_time.setdefault(row.started_at, []).append(row.id)
     for each in recorded:
         started = each.extra.get("started_at", 0.0)
         known = by_time.get(float(started) if isinstance(started, int | float) else 0.0, ())
-        if not any(_are_same(shorten(each), release_to_file(store.load(id_))) for id_ in known):
+        if not any(_are_same_exchange(shorten(each), export_file(store.load(id_))) for id_ in known):
             raise CassetteBusy(
                 f"Not overwritten: {path} was edited while this cassette was in use (interaction {each.number}).",
                 hint=hint,
             )
 
 
-def _are_same(one: Recorded, other: Recorded) -> bool:
+def _are_same_exchange(one: Recorded, other: Recorded) -> bool:
     names = ("method", "uri", "headers", "body", "status", "response_headers", "response_body")
     return all(getattr(one, name) == getattr(other, name) for name in names)

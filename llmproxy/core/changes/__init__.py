@@ -1,6 +1,6 @@
 """Recordings that outlive an edit: which recorded answer stands here, and what of its request has changed since.
 
-    recorded, present request -> `request_diff.compare_requests`: the `Change`s, or the `Refusal` with its reason
+    recorded, present request -> `request_diff.diff_requests`: the `Change`s, or the `Refusal` with its reason
     a request that missed     -> `call_positions.CallPositions.find_recordings`: the recording at its place, or why none
     a change that is accepted -> `accepted.AcceptedChange`: in the store by cassette, in its file as `changes:`
     a call of a trial         -> `values.TrialCall`: what it came to, what it would cost to record anew

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from llmproxy.core.changes.request import ParsedRequest
+from llmproxy.core.changes.parsing import ParsedRequest
 from llmproxy.core.dialects.conversation import Kind
 from llmproxy.core.dialects.messages import SCHEMAS, Message, as_dict, as_list, as_str
 from llmproxy.core.dialects.usage import LIMITS
@@ -44,13 +44,13 @@ _GROUPS = frozenset({"generationConfig", "generation_config", "inferenceConfig",
 """Parameters whose members are parameters."""
 
 
-class AnswerRequests(NamedTuple):
+class GivenAnswer(NamedTuple):
     message: Message
     output: int | None = None
     """Tokens that were generated; None if unknown."""
 
 
-def find_impossible(given: AnswerRequests, was: ParsedRequest, now: ParsedRequest) -> str:
+def explain_impossible(given: GivenAnswer, was: ParsedRequest, now: ParsedRequest) -> str:
     """Return why a recorded answer is none that today's request could get; empty where it is possible."""
     if was.canonical.stream != now.canonical.stream:
         return f"stream is {str(now.canonical.stream).lower()} now"
@@ -80,7 +80,7 @@ def _list_parameters(request: ParsedRequest) -> Iterator[tuple[str, Any]]:
             yield name, segment.value
 
 
-def _check_parameter(name: str, old: Any, new: Any, given: AnswerRequests) -> str:  # noqa: ANN401 - what JSON holds
+def _check_parameter(name: str, old: Any, new: Any, given: GivenAnswer) -> str:  # noqa: ANN401 - what JSON holds
     said = given.message
     if name in _LIMITS:
         return _check_limit(old, new, given.output)
@@ -95,11 +95,11 @@ def _check_parameter(name: str, old: Any, new: Any, given: AnswerRequests) -> st
     if name in _KINDS:
         return "the answer would hold something else"
     if name in _CHOICES:
-        return _check_choice(new, [call.name for call in said.tool_calls if not call.hosted])
+        return _check_tool_choice(new, [call.name for call in said.tool_calls if not call.hosted])
     if name == "parallel_tool_calls":
         return "the answer calls several tools at once" if new is False and len(said.tool_calls) > 1 else ""
     if name in _FORMATS and new is not None:
-        return _check_format(new, said)
+        return _check_response_format(new, said)
     return ""
 
 
@@ -111,7 +111,7 @@ def _check_limit(old: Any, new: Any, output: int | None) -> str:  # noqa: ANN401
     return f"the answer has {output} tokens" if isinstance(new, int) and output > new else ""
 
 
-def _check_choice(new: Any, called: list[str]) -> str:  # noqa: ANN401 - what JSON holds
+def _check_tool_choice(new: Any, called: list[str]) -> str:  # noqa: ANN401 - what JSON holds
     tree = as_dict(new)
     tree = as_dict(tree.get("functionCallingConfig")) or as_dict(tree.get("function_calling_config")) or tree
     kind = (as_str(new) or as_str(tree.get("type")) or as_str(tree.get("mode")) or next(iter(tree), "")).lower()
@@ -131,7 +131,7 @@ def _check_choice(new: Any, called: list[str]) -> str:  # noqa: ANN401 - what JS
     return f"nobody knows whether {json.dumps(new)[:100]} allows the answer"
 
 
-def _check_format(new: Any, said: Message) -> str:  # noqa: ANN401 - what JSON holds
+def _check_response_format(new: Any, said: Message) -> str:  # noqa: ANN401 - what JSON holds
     tree = as_dict(new)
     inner = as_dict(tree.get("json_schema")) or as_dict(tree.get("format")) or tree
     if new in ("text", "text/plain") or tree.get("type") == "text" or not said.text:

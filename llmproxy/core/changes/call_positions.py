@@ -21,15 +21,15 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import NamedTuple
 
-from llmproxy.core.changes.accepted import AcceptedChange
+from llmproxy.core.changes.acceptance import AcceptedChange
+from llmproxy.core.changes.change import Reason, Refusal, digest_of
 from llmproxy.core.changes.client_frames import frames_of
-from llmproxy.core.changes.request import KnownAnswers, ParsedRequest, as_text, read_request, read_text
+from llmproxy.core.changes.parsing import KnownAnswers, ParsedRequest, parse_request, read_text, to_text
 from llmproxy.core.changes.result_wordings import blank_values
-from llmproxy.core.changes.values import Reason, Refusal, digest_of
 from llmproxy.core.dialects.conversation import Kind
 from llmproxy.core.dialects.messages import Message
 from llmproxy.core.keys.normalize import Canonical
-from llmproxy.core.providers.table import Client
+from llmproxy.core.providers.specs import Client
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.core.traffic.json_bytes import dump
 
@@ -83,7 +83,7 @@ class CallPositions:
         self.results: dict[str, set[str]] = {}
         """What each tool answered in any recording."""
         for each in all_:
-            self._add_recording(each)
+            self._place_recording(each)
         for alike in self._at_history.values():
             self._find_template_lines(alike)
         self._find_varying_lines([each for alike in self._at.values() for each in alike])
@@ -93,7 +93,7 @@ class CallPositions:
         """Note which lines of system text say something else in calls that share most of it."""
         texts: dict[frozenset[str], list[PlacedRecording]] = {}
         for each in standing:
-            lines = frozenset(line for block in each.request.systems for line in as_text(block.value).split("\n"))
+            lines = frozenset(line for block in each.request.systems for line in to_text(block.value).split("\n"))
             texts.setdefault(lines, []).append(each)
         some = list(texts)[:_MOST_ALIKE]
         for lines, group in texts.items():
@@ -102,11 +102,11 @@ class CallPositions:
             for each in group:
                 each.data = data
 
-    def _add_recording(self, recorded: RecordedCall) -> None:
-        request = self.parse(recorded.canonical, recorded.call_ids, recorded.client)
-        for tool, text in request.list_results:
+    def _place_recording(self, recorded: RecordedCall) -> None:
+        request = self.parse_recorded_request(recorded.canonical, recorded.call_ids, recorded.client)
+        for tool, text in request.tool_results:
             self.results.setdefault(tool, set()).add(text)
-        standing = PlacedRecording(recorded, request, _describe_meaning(recorded.answer))
+        standing = PlacedRecording(recorded, request, _digest_answer(recorded.answer))
         if (history := _digest_history(request)) is not None:
             self._at.setdefault(_digest_position(history, request), []).append(standing)
             self._at_history.setdefault(history, []).append(standing)
@@ -131,8 +131,10 @@ class CallPositions:
                 if prompt and question is not None and (history := _digest_history(each.request)) is not None:
                     self._by_line.setdefault((history, question[1]), []).append(each)
 
-    def parse(self, canonical: Canonical, call_ids: Sequence[str], client: Client | None = None) -> ParsedRequest:
-        return read_request(canonical, call_ids, self.known, frames_of(client))
+    def parse_recorded_request(
+        self, canonical: Canonical, call_ids: Sequence[str], client: Client | None = None
+    ) -> ParsedRequest:
+        return parse_request(canonical, call_ids, self.known, frames_of(client))
 
     def find_recordings(self, request: ParsedRequest) -> list[PlacedRecording] | Refusal:
         """Return the recordings at a request's place, all with one answer; else why there is none."""
@@ -147,16 +149,16 @@ class CallPositions:
             return Refusal(
                 Reason.IMPOSSIBLE, f"recording #{found[0].recorded.id} has its place, but is a failed answer"
             )
-        if not _have_one_answer(good):  # a client says the same around the words of the same call
-            framed = [as_text(part.value) for part in request.frames]
-            good = [each for each in good if [as_text(part.value) for part in each.request.frames] == framed] or good
-        if not _have_one_answer(good):
-            good = [each for each in good if each.request.first_system == request.first_system]
-        if not good or not _have_one_answer(good):
+        if not _have_equal_answers(good):  # a client says the same around the words of the same call
+            framed = [to_text(part.value) for part in request.frames]
+            good = [each for each in good if [to_text(part.value) for part in each.request.frames] == framed] or good
+        if not _have_equal_answers(good):
+            good = [each for each in good if each.request.first_system_text == request.first_system_text]
+        if not good or not _have_equal_answers(good):
             return Refusal(Reason.AMBIGUOUS, "recordings with different answers stand at its place")
         return good
 
-    def find_merges(self, accepted: Iterable[AcceptedChange]) -> Iterator[tuple[int, int]]:
+    def find_merged_pairs(self, accepted: Iterable[AcceptedChange]) -> Iterator[tuple[int, int]]:
         """Yield pairs of recordings with different answers whose requests are one under accepted changes."""
         after = {was: now for each in accepted for was, now in each.exactly if was and now}
         for standing in self._at.values():
@@ -179,7 +181,7 @@ class CallPositions:
         return [each for each in found.values() if asks_same_question(each, request)]
 
 
-def _have_one_answer(standing: Sequence[PlacedRecording]) -> bool:
+def _have_equal_answers(standing: Sequence[PlacedRecording]) -> bool:
     """Return whether recordings have one answer; of equal requests the order of the run tells which."""
     by_key: dict[Key, list[str]] = {}
     for each in standing:
@@ -197,9 +199,8 @@ def asks_same_question(standing: PlacedRecording, request: ParsedRequest) -> boo
             continue
         if read_text(old.value) is None or read_text(new.value) is None:
             return False
-        before, after = as_text(old.value).split("\n"), as_text(new.value).split("\n")
-        matcher = SequenceMatcher(None, before, after, autojunk=False)
-        for tag, i, j, at, to in matcher.get_opcodes():
+        before, after = to_text(old.value).split("\n"), to_text(new.value).split("\n")
+        for tag, i, j, at, to in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
             if tag == "equal":
                 continue
             if tag == "insert" and not _is_inside_template(standing, n, before, i):
@@ -219,7 +220,7 @@ def _is_inside_template(standing: PlacedRecording, n: int, lines: Sequence[str],
 
 def _list_user_lines(request: ParsedRequest) -> Iterable[tuple[int, str]]:
     for n, part in enumerate(request.words):
-        for line in as_text(part.value).split("\n"):
+        for line in to_text(part.value).split("\n"):
             yield n, line
 
 
@@ -245,7 +246,7 @@ def _digest_position(history: str, request: ParsedRequest) -> str:
     return digest_of([history, _digest_user_words(request)])
 
 
-def _describe_meaning(answer: Message | None) -> str:
+def _digest_answer(answer: Message | None) -> str:
     """Return what stands for what an answer says, without its ids."""
     if answer is None:
         return ""

@@ -19,7 +19,7 @@ from functools import cache, lru_cache
 from itertools import groupby
 from typing import NamedTuple
 
-from llmproxy.core.providers.table import Client
+from llmproxy.core.providers.specs import Client
 from llmproxy.files import DATA
 
 FRAME = "frame"
@@ -61,7 +61,7 @@ class ClientFrames:
         self.parameters = frozenset(row["parameters"])
         self.split = lru_cache(64)(self._split_text)
 
-    def wrote_part(self, text: str) -> bool:
+    def is_client_part(self, text: str) -> bool:
         """Return whether the client wrote a part of a user's message: its head and its last line are the client's."""
         lines = [line for line in text.split("\n") if line.strip()]
         known = len(lines) > 2 and all(map(self._match_client_line, (*lines[:2], lines[-1])))
@@ -69,14 +69,14 @@ class ClientFrames:
 
     def _match_client_line(self, line: str) -> _ClientLine | None:
         """Return a line of the client with what stands in its holes; None where it is not the client's."""
-        if digest_line(line) in self._lines:
+        if digest_frame_line(line) in self._lines:
             return _ClientLine(line.strip())
         matches = ((text, pattern.fullmatch(line.strip())) for text, pattern in self._holes.items())
         return next((_ClientLine(text, found.groups()) for text, found in matches if found), None)
 
     def _split_text(self, text: str) -> FrameSplit:
         own, others, between = list[_ClientLine](), list[str](), list[str]()
-        for line, found in self._classify_lines(text.split("\n")):
+        for line, found in self._match_client_lines(text.split("\n")):
             if found is None:
                 between.append(line)
             else:
@@ -87,7 +87,7 @@ class ClientFrames:
         values = tuple(value for each in own for value in each.values)
         return FrameSplit(tuple(each.text for each in own), tuple(filter(None, others)), values)
 
-    def _classify_lines(self, lines: Sequence[str]) -> Iterator[tuple[str, _ClientLine | None]]:
+    def _match_client_lines(self, lines: Sequence[str]) -> Iterator[tuple[str, _ClientLine | None]]:
         """Yield lines, each with what it is of the client's; empty lines are what stands around them."""
         said = [n for n, line in enumerate(lines) if line.strip()]
         found = {n: self._match_client_line(lines[n]) for n in said}
@@ -108,7 +108,7 @@ class ClientFrames:
         yield from ((line, found.get(n)) for n, line in enumerate(lines))
 
 
-def digest_line(line: str) -> str:
+def digest_frame_line(line: str) -> str:
     return hashlib.sha256(line.strip().encode("utf-8", "surrogatepass")).hexdigest()[:_DIGITS]
 
 

@@ -16,16 +16,16 @@ from difflib import SequenceMatcher
 from itertools import zip_longest
 from typing import Any, NamedTuple, Self
 
-from llmproxy.core.changes.answer_plausibility import AnswerRequests, find_impossible, is_question
+from llmproxy.core.changes.answer_plausibility import GivenAnswer, explain_impossible, is_question
 from llmproxy.core.changes.call_positions import PlacedRecording, asks_same_question
+from llmproxy.core.changes.change import Author, Change, ChangeOrigin, Hunk, Reason, Refusal, diff_hunks, digest_of
 from llmproxy.core.changes.client_frames import FRAME, ClientFrames, frames_of
-from llmproxy.core.changes.request import ParsedRequest, Slot, as_text, drop_ids, extends, read_call, read_text, tool_of
+from llmproxy.core.changes.parsing import ParsedRequest, Slot, drop_ids, extends, read_call, read_text, to_text, tool_of
 from llmproxy.core.changes.result_wordings import find_rewording
-from llmproxy.core.changes.values import Author, Change, ChangeOrigin, Hunk, Reason, Refusal, digest_of, list_hunks
 from llmproxy.core.dialects.conversation import Kind, Segment, describe_tool
 from llmproxy.core.dialects.messages import Message
 from llmproxy.core.keys.server_state import STATE_HEADER
-from llmproxy.core.providers.table import Client
+from llmproxy.core.providers.specs import Client
 from llmproxy.core.traffic.json_bytes import dump
 
 _PROJECTS = "mcp__"
@@ -43,7 +43,7 @@ class Refused(Exception):
         self.refusal = Refusal(why, text)
 
 
-def compare_requests(
+def diff_requests(
     standing: PlacedRecording,
     now: ParsedRequest,
     client: Client | None,
@@ -60,23 +60,23 @@ def compare_requests(
     """
     then = standing.recorded.client
     upgraded = then is not None and client is not None and then.name == client.name and then != client
-    compared = _Comparison(
+    compared = _RequestDiff(
         standing, now, client, recorded, present, frames_of(client) if upgraded else None, read_volatile
     )
     try:
-        found = list(compared.list_changes())
+        found = list(compared.iter_changes())
     except Refused as refused:
         return refused.refusal
     answer = standing.recorded.answer or Message("assistant", "")
     if answer.unknown:
         return Refusal(Reason.IMPOSSIBLE, f"the recorded answer holds {answer.unknown[0]}, which nobody here knows")
-    if impossible := find_impossible(AnswerRequests(answer, output), standing.request, now):
+    if impossible := explain_impossible(GivenAnswer(answer, output), standing.request, now):
         return Refusal(Reason.IMPOSSIBLE, impossible)
     return found or [compared.build_order_change()]
 
 
 @dataclass(slots=True)
-class _Comparison:
+class _RequestDiff:
     standing: PlacedRecording
     now: ParsedRequest
     client: Client | None
@@ -90,7 +90,7 @@ class _Comparison:
     def old_request(self) -> ParsedRequest:
         return self.standing.request
 
-    def list_changes(self) -> Iterator[Change]:
+    def iter_changes(self) -> Iterator[Change]:
         was, now = self.old_request.canonical, self.now.canonical
         if (was.variant, was.model) != (now.variant, now.model):
             raise Refused(Reason.MODEL, f"the path: {was.model or was.variant} -> {now.model or now.variant}")
@@ -104,8 +104,8 @@ class _Comparison:
             if old is None or new is None or dump(old.value) != dump(new.value):
                 yield from self._compare_slot(slot, old, new)
         yield from self._compare_members()
-        yield from self._compare_pairs("header", was.headers, now.headers)
-        yield from self._compare_pairs("query", was.query, now.query)
+        yield from self._compare_header_pairs("header", was.headers, now.headers)
+        yield from self._compare_header_pairs("query", was.query, now.query)
 
     def _compare_system_texts(self) -> Iterator[Change]:
         old, new = ([dump(each.value) for each in side.systems] for side in (self.old_request, self.now))
@@ -127,7 +127,7 @@ class _Comparison:
         name = segment.name
         match slot[0]:
             case Kind.TOOL | Kind.PARAMETER:
-                change = self._build_change(segment.kind, old, new, name, self._find_source(segment))
+                change = self._build_change(segment.kind, old, new, name, self._find_author(segment))
                 asked = name.removeprefix("parameter ") if slot[0] == Kind.PARAMETER else None
                 if asked is not None and any(is_question(asked, each.value) for each in (old, new) if each is not None):
                     raise Refused(Reason.QUESTION, f"{name}: {_format_change(change)}")
@@ -138,7 +138,7 @@ class _Comparison:
                         Reason.RESULT, f"{name}: {_format_change(self._build_change(segment.kind, old, new, name))}"
                     )
             case Kind.MODEL:
-                shown = " -> ".join("none" if each is None else as_text(each.value) for each in (old, new))
+                shown = " -> ".join("none" if each is None else to_text(each.value) for each in (old, new))
                 raise Refused(Reason.MODEL, f"model: {shown}")
             case Kind.USER:
                 change = self._build_change(Kind.USER, old, new, "user's words")
@@ -149,7 +149,7 @@ class _Comparison:
                 yield from self._compare_result(slot, name, old, new)
             case Kind.CALL:
                 yield from self._compare_call(name, old, new)
-            case Kind.ASSISTANT if old and new and as_text(old.value).split() == as_text(new.value).split():
+            case Kind.ASSISTANT if old and new and to_text(old.value).split() == to_text(new.value).split():
                 yield self._build_change(Kind.ASSISTANT, old, new, "assistant's text", Author.CLIENT)
             case _:
                 what = Reason.REQUEST if slot[0] == Kind.UNKNOWN else Reason.HISTORY
@@ -237,7 +237,7 @@ class _Comparison:
             texts = [None if each is None else "\n".join(sorted(each)) for each in sides]
             yield self._client_change(Kind.MEMBER, f"{slot[1]} of a message", *texts)
 
-    def _compare_pairs(
+    def _compare_header_pairs(
         self, kind: str, was: tuple[tuple[str, str], ...], now: tuple[tuple[str, str], ...]
     ) -> Iterator[Change]:
         for name in dict.fromkeys(name for name, _ in (*was, *now)):
@@ -251,10 +251,10 @@ class _Comparison:
     def _client_change(self, kind: str, name: str, before: str | None, after: str | None) -> Change:
         """Return a change that only a client can have made."""
         digests = ["" if text is None else digest_of([text]) for text in (before, after)]
-        hunks = list_hunks(before, after)
+        hunks = diff_hunks(before, after)
         return Change(kind, name, before, after, digests[0], digests[1], hunks, self._build_origin(Author.CLIENT))
 
-    def _find_source(self, segment: Segment) -> Author | None:
+    def _find_author(self, segment: Segment) -> Author | None:
         """Return whose a tool or a parameter is that another version of a client sends; None where no one knows."""
         names = {Kind.TOOL: "tools", Kind.PARAMETER: "parameters"}
         known = getattr(self.frames, names[segment.kind], ())
@@ -263,13 +263,13 @@ class _Comparison:
     def _build_change(
         self, kind: str, old: Segment | None, new: Segment | None, name: str, source: Author | None = None
     ) -> Change:
-        before, after = (None if each is None else as_text(each.value) for each in (old, new))
+        before, after = (None if each is None else to_text(each.value) for each in (old, new))
         digests = ["" if each is None else digest_of([dump(each.value).hex()]) for each in (old, new)]
         tool = name.removeprefix("tool ")
         if source is None:
             source = Author.TOOL_SERVER if kind == Kind.TOOL and tool.startswith(_PROJECTS) else Author.PROMPT
         origin = self._build_origin(source, tool.split("__")[1] if source is Author.TOOL_SERVER else "")
-        made = Change(str(kind), name, before, after, digests[0], digests[1], list_hunks(before, after), origin)
+        made = Change(str(kind), name, before, after, digests[0], digests[1], diff_hunks(before, after), origin)
         return made._replace(place=describe_tool(old, new)) if kind == Kind.TOOL and old and new else made
 
     def _build_origin(self, source: Author, name: str = "") -> ChangeOrigin:
@@ -288,8 +288,8 @@ class _FramedText(NamedTuple):
 
     @classmethod
     def from_request(cls, request: ParsedRequest, frames: ClientFrames) -> Self:
-        systems = [frames.split(as_text(part.value)) for part in request.systems]
-        words = [frames.split(as_text(part.value)) for part in request.frames]
+        systems = [frames.split(to_text(part.value)) for part in request.systems]
+        words = [frames.split(to_text(part.value)) for part in request.frames]
         others = Counter(text for split in (*systems, *words) for text in split.others)
         others |= Counter({value for split in (*systems, *words) for value in split.values})
         own = dict.fromkeys(line for split in (*systems, *words) for line in split.own)  # reminders come again

@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterable
 from difflib import SequenceMatcher
 
-from llmproxy.core.changes.values import Hunk
+from llmproxy.core.changes.change import Hunk
 from llmproxy.lazy_regex import late
 
 FAILS_NOW = "fails now"

@@ -7,22 +7,22 @@ import json
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, unquote
 
-from llmproxy.core.control.table import COUNTED, OPEN, TABLE, TOLD, ControlledProxy, RoutedRequest
-from llmproxy.core.control.values import BadControl, Json, read_object
+from llmproxy.core.control.endpoints import COUNTED, OPEN, TABLE, TOLD, ControlledProxy, RoutedRequest
+from llmproxy.core.control.parsing import BadControl, Json, parse_body
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.sessions.session import Session, SessionBusy, canonical_name
 from llmproxy.core.traffic.interaction import Headers, header
-from llmproxy.core.traffic.origin_guard import ForeignHost, Guard
+from llmproxy.core.traffic.origin_guard import ForeignHost, OriginGuard
 from llmproxy.errors import LLMProxyError, RefusedError
 from llmproxy.protocol import CONTROL_PREFIX, TOKEN_HEADER
 
 
-class Forbidden(RefusedError):
+class ControlForbidden(RefusedError):
     code = "llmproxy_forbidden"
     status = 403
 
 
-class NoSuch(RefusedError):
+class NoSuchPath(RefusedError):
     code = "llmproxy_not_found"
     status = 404
 
@@ -42,7 +42,7 @@ class ControlRequest:
     body: bytes
     loopback: bool
     """Whether the peer is on this machine, and that is enough to trust it."""
-    guard: Guard = field(default_factory=Guard)
+    guard: OriginGuard = field(default_factory=OriginGuard)
     """Knows our names."""
     scheme: str = "http"
     """Of the way to us."""
@@ -58,31 +58,31 @@ NOBODYS = {
 """What the npm package asks for in the place of a call that belongs to no running test (data/node/attribution.js)."""
 
 
-def answer(engine: Engine, asked: ControlRequest, proxy: ControlledProxy) -> tuple[int, bytes, str]:
+def answer_control_request(engine: Engine, asked: ControlRequest, proxy: ControlledProxy) -> tuple[int, bytes, str]:
     """Serve one control request: (status, body, content type). Errors are JSON too."""
     try:
         status, value = _serve_request(engine, asked, proxy)
     except LLMProxyError as error:
-        return error_answer(error)
+        return format_error(error)
     if isinstance(value, bytes):
         return status, value, "application/json"
-    return status, _to_bytes(value), "application/json"
+    return status, _dump_json(value), "application/json"
 
 
-def error_answer(error: LLMProxyError) -> tuple[int, bytes, str]:
+def format_error(error: LLMProxyError) -> tuple[int, bytes, str]:
     """Say an error as this API does: (status, body, content type)."""
     said: dict[str, Json] = {"code": error.code, "message": error.message, "hint": error.hint}
     if isinstance(error, SessionBusy) and error.bound_to:
         said["bound_to"] = error.bound_to
-    return error.status, _to_bytes({"error": said}), "application/json"
+    return error.status, _dump_json({"error": said}), "application/json"
 
 
-def _to_bytes(value: Json) -> bytes:
+def _dump_json(value: Json) -> bytes:
     # Half a surrogate pair (recorded text may hold one) has no UTF-8; Python's backslash form of it is JSON's.
     return json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
 
 
-def session_of(engine: Engine, asked: ControlRequest) -> Session | None:
+def find_counted_session(engine: Engine, asked: ControlRequest) -> Session | None:
     """Return the session whose sums a request asks for, whose open exchanges may end first; None: answer at once."""
     try:
         words, shape = _split_target(asked.target)
@@ -109,31 +109,31 @@ def _parse_query(target: str) -> dict[str, str]:
 def _serve_request(engine: Engine, asked: ControlRequest, proxy: ControlledProxy) -> tuple[int, Json]:
     words, shape = _split_target(asked.target)
     path = asked.target.partition("?")[0]
-    refusing = refusal(asked, proxy.token, proxy.page_token)
+    refusing = find_refusal(asked, proxy.token, proxy.page_token)
     if refusing is not None and shape not in OPEN:
         raise refusing
     endpoints = TABLE.get(shape)
     if endpoints is None:
         if (told := NOBODYS.get(shape[0])) is not None:
-            raise NoSuch(told)
+            raise NoSuchPath(told)
         known = ", ".join(sorted("/".join(row) for row in TABLE))
-        raise NoSuch(f"llmproxy: there is no {path[:80]}.", hint=f"There is, under {CONTROL_PREFIX}: {known}")
+        raise NoSuchPath(f"llmproxy: there is no {path[:80]}.", hint=f"There is, under {CONTROL_PREFIX}: {known}")
     endpoint = endpoints.get("GET" if asked.method == "HEAD" else asked.method)
     if endpoint is None:
         raise WrongMethod(f"llmproxy: {path[:80]} takes {' or '.join(endpoints)}, not {asked.method[:20]}.")
     name = words[1] if len(words) > 1 else ""
-    body, query = read_object(asked.body), _parse_query(asked.target)
+    body, query = parse_body(asked.body), _parse_query(asked.target)
     call = RoutedRequest(name, body, query, proxy, trusted=refusing is None, connection=asked.connection)
     return endpoint.handler(engine, call)
 
 
-def refusal(asked: ControlRequest, token: str, page_token: str = "") -> Forbidden | None:
+def find_refusal(asked: ControlRequest, token: str, page_token: str = "") -> ControlForbidden | None:
     """Return why a peer may not do this; `token` opens it to all who have it, `page_token` to our own page alone."""
     given = header(asked.headers, TOKEN_HEADER) or ""
     if _is_same_token(given, token):
         return None  # no page knows it
     if not asked.loopback:
-        return Forbidden(
+        return ControlForbidden(
             f"llmproxy: a proxy that other machines reach is driven only by who sends its token, as {TOKEN_HEADER}.",
             hint="Set LLMPROXY_TOKEN for it and for who asks it, or let it listen on 127.0.0.1 alone.",
         )
@@ -144,7 +144,7 @@ def refusal(asked: ControlRequest, token: str, page_token: str = "") -> Forbidde
         page = True
     if page and _is_same_token(given, page_token) and asked.guard.is_own_page(asked.headers, asked.scheme):
         return None
-    return Forbidden("llmproxy: the control API does not answer web pages or foreign hosts.") if page else None
+    return ControlForbidden("llmproxy: the control API does not answer web pages or foreign hosts.") if page else None
 
 
 def _is_same_token(given: str, token: str) -> bool:

@@ -16,7 +16,7 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from llmproxy.core.dialects.streams import framing, iter_frames, write_frame
+from llmproxy.core.dialects.streams import detect_framing, iter_frames, write_frame
 from llmproxy.core.traffic.interaction import Chunk
 from llmproxy.core.traffic.json_bytes import parse_json
 
@@ -30,15 +30,15 @@ class BodyPart(NamedTuple):
     write: Callable[[object], bytes]
 
 
-class Edit(NamedTuple):
+class BodyEdit(NamedTuple):
     start: int
     end: int
     data: bytes
 
 
-def list_parts(content_type: str, body: bytes) -> list[BodyPart]:
+def list_json_parts(content_type: str, body: bytes) -> list[BodyPart]:
     """Return the replaceable JSON values of a body, in order. Raises ValueError for a damaged binary stream."""
-    kind = framing(content_type, body)
+    kind = detect_framing(content_type, body)
     if kind == "sse":
         return [part for found in _DATA.finditer(body) if (part := _json_part(body, *found.span("data"))) is not None]
     if kind == "ndjson":
@@ -56,10 +56,10 @@ def _json_part(body: bytes, start: int, end: int) -> BodyPart | None:
     value = parse_json(data)
     if not isinstance(value, (dict, list)):
         return None
-    return BodyPart(start, end, value, lambda new: write_json(new, like=data))
+    return BodyPart(start, end, value, lambda new: write_json_like(new, like=data))
 
 
-def write_json(value: object, *, like: bytes) -> bytes:
+def write_json_like(value: object, *, like: bytes) -> bytes:
     """Write JSON as somebody else did: with or without spaces, with or without escapes beyond ASCII."""
     spaced = b'": ' in like[:2_000]
     indent = next((len(found[1]) for found in [re.match(rb"\s*[\[{]\r?\n( +)", like)] if found), None)
@@ -102,17 +102,19 @@ def _read_frame(kind: str, raw: bytes, payload: bytes, start: int, end: int) -> 
 
         def chunk(new: object) -> bytes:
             written = base64.b64encode(json.dumps(new, separators=(",", ":")).encode()).decode()
-            return write_frame(raw, write_json({**value, "bytes": written}, like=payload))
+            return write_frame(raw, write_json_like({**value, "bytes": written}, like=payload))
 
         return BodyPart(start, end, inner, chunk)
-    return BodyPart(start, end, {kind: value}, lambda new: write_frame(raw, write_json(_drop_kind(new), like=payload)))
+    return BodyPart(
+        start, end, {kind: value}, lambda new: write_frame(raw, write_json_like(_unwrap_event(new), like=payload))
+    )
 
 
-def _drop_kind(value: object) -> object:
+def _unwrap_event(value: object) -> object:
     return next(iter(value.values())) if isinstance(value, dict) else value
 
 
-def edit_chunks(chunks: Sequence[Chunk], edits: Sequence[Edit]) -> tuple[Chunk, ...]:
+def apply_edits(chunks: Sequence[Chunk], edits: Sequence[BodyEdit]) -> tuple[Chunk, ...]:
     """Replace bytes of a body in chunks: new ones go out where the old began. `edits`: in order, without overlap."""
     made: list[Chunk] = []
     at, n = 0, 0

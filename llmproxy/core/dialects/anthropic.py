@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from llmproxy.core.dialects.codecs import Codec, Dialect, Json, Layout, RepeatedRequest, Speaker, SpokenTurn, WantedForm
 from llmproxy.core.dialects.messages import (
     BLOCKS,
     By,
@@ -18,7 +19,6 @@ from llmproxy.core.dialects.messages import (
     block_call,
     block_result,
 )
-from llmproxy.core.dialects.table import Codec, Dialect, Json, Layout, RepeatedRequest, Speaker, SpokenTurn, WantedForm
 from llmproxy.core.dialects.writing import SSE, WHOLE, has_type, name_by_status, parse_arguments, sse, write_json
 from llmproxy.core.traffic.interaction import Headers
 
@@ -31,17 +31,17 @@ def add_message(draft: Draft, value: dict[str, Any]) -> None:
     if kind == "content_block_start":
         block = as_dict(value.get("content_block"))
         if (call := block_call(block)) is not None:
-            hosted = _by(block) is By.PROVIDER
-            draft.call(value.get("index"), call[0], call[1], as_json(call[2]) if call[2] else "", hosted=hosted)
+            hosted = _find_runner(block) is By.PROVIDER
+            draft.add_call(value.get("index"), call[0], call[1], as_json(call[2]) if call[2] else "", hosted=hosted)
         else:
             draft.add_text(block.get("text"))
         _record_block(draft, block)
     elif kind == "content_block_delta":
         delta = as_dict(value.get("delta"))
         draft.add_text(delta.get("text"))
-        draft.think(delta.get("thinking"))
+        draft.add_reasoning(delta.get("thinking"))
         if isinstance(delta.get("partial_json"), str):
-            draft.call(value.get("index"), arguments=delta["partial_json"])
+            draft.add_call(value.get("index"), arguments=delta["partial_json"])
     elif kind == "message" or (kind is None and "content" in value):
         add_blocks(draft, value.get("content"))
         for block in map(as_dict, as_list(value.get("content"))):
@@ -51,18 +51,18 @@ def add_message(draft: Draft, value: dict[str, Any]) -> None:
         draft.add_text(value.get("completion"))
 
 
-def _by(block: dict[str, Any]) -> By | None:
+def _find_runner(block: dict[str, Any]) -> By | None:
     asks = BLOCKS.get(as_str(block.get("type")))
     return None if asks is None else asks.by
 
 
 def _record_block(draft: Draft, block: dict[str, Any]) -> None:
     """Note what a block is beside words and calls."""
-    if _by(block) is None:
+    if _find_runner(block) is None:
         draft.unknown[as_str(block.get("type")) or "a block without a type"] = None
     content = as_dict(block.get("content"))
     failed = block.get("is_error") is True or as_str(content.get("type")).endswith("_error")
-    draft.result(block_result(block), failed=failed)
+    draft.add_result(block_result(block), failed=failed)
 
 
 # -- writing
@@ -71,7 +71,7 @@ _WHY = {"stop": "end_turn", "tool_calls": "tool_use", "length": "max_tokens",
                   "content_filter": "refusal"}  # fmt: skip
 
 
-def _blocks(message: Message) -> list[Json]:
+def _build_blocks(message: Message) -> list[Json]:
     if message.tool_call_id is not None:
         return [{"type": "tool_result", "tool_use_id": message.tool_call_id, "content": message.text}]
     blocks: list[Json] = [{"type": "text", "text": message.text}] if message.text else []
@@ -81,12 +81,12 @@ def _blocks(message: Message) -> list[Json]:
     ]
 
 
-def _ask(model: str, messages: Sequence[Message], streamed: bool) -> tuple[str, Json]:  # noqa: FBT001 - as of Speaker
+def _build_request(model: str, messages: Sequence[Message], streamed: bool) -> tuple[str, Json]:  # noqa: FBT001 - as of Speaker
     system = "\n".join(each.text for each in messages if each.role == "system")
     said = [
         {
             "role": "assistant" if each.role == "assistant" else "user",
-            "content": _blocks(each) if each.tool_calls or each.tool_call_id is not None else each.text,
+            "content": _build_blocks(each) if each.tool_calls or each.tool_call_id is not None else each.text,
         }
         for each in messages
         if each.role != "system"
@@ -95,29 +95,29 @@ def _ask(model: str, messages: Sequence[Message], streamed: bool) -> tuple[str, 
     return "https://api.anthropic.com/v1/messages", body | ({"stream": True} if streamed else {})
 
 
-def _usage(said: SpokenTurn) -> Json:
+def _build_usage(said: SpokenTurn) -> Json:
     return {
-        "input_tokens": said.tokens("input_tokens", "prompt_tokens") or 0,
-        "output_tokens": said.tokens("output_tokens", "completion_tokens") or 0,
+        "input_tokens": said.find_token_count("input_tokens", "prompt_tokens") or 0,
+        "output_tokens": said.find_token_count("output_tokens", "completion_tokens") or 0,
     }
 
 
-def _answer(said: SpokenTurn) -> Json:
+def _build_answer(said: SpokenTurn) -> Json:
     return {
         "id": f"msg_{said.id}",
         "type": "message",
         "role": "assistant",
         "model": said.model,
-        "content": _blocks(said.message),
+        "content": _build_blocks(said.message),
         "stop_reason": "refusal" if said.finish == "refusal" else _WHY.get(said.why, said.why),
         "stop_sequence": None,
-        "usage": _usage(said),
+        "usage": _build_usage(said),
     }
 
 
-def stream(said: SpokenTurn) -> list[tuple[str, object]]:
+def build_stream_events(said: SpokenTurn) -> list[tuple[str, object]]:
     """Write the events of an answer."""
-    answer, usage = _answer(said), _usage(said)
+    answer, usage = _build_answer(said), _build_usage(said)
     start = answer | {"content": [], "stop_reason": None, "usage": usage | {"output_tokens": 1}}
     events: list[Json] = [{"type": "message_start", "message": start}]
     for n, block in enumerate(answer["content"]):
@@ -141,10 +141,10 @@ def stream(said: SpokenTurn) -> list[tuple[str, object]]:
     return [(event["type"], event) for event in events]
 
 
-def write(said: SpokenTurn, wanted: WantedForm) -> tuple[Headers, list[bytes]]:
+def write_answer(said: SpokenTurn, wanted: WantedForm) -> tuple[Headers, list[bytes]]:
     if not wanted.stream:
-        return WHOLE, [write_json(_answer(said))]
-    return SSE, [sse([event]) for event in stream(said)]
+        return WHOLE, [write_json(_build_answer(said))]
+    return SSE, [sse([event]) for event in build_stream_events(said)]
 
 
 # -- errors
@@ -155,13 +155,13 @@ _ERRORS = {
 }  # fmt: skip
 
 
-def _error(status: int, message: str) -> Json:
+def _build_error(status: int, message: str) -> Json:
     kind = name_by_status(_ERRORS, status, "invalid_request_error", "api_error")
     return {"type": "error", "error": {"type": kind, "message": message}}
 
 
 def _write_error(status: int, code: str, message: str) -> tuple[Headers, object]:
-    return (), {**_error(status, message), "request_id": code}
+    return (), {**_build_error(status, message), "request_id": code}
 
 
 def _write_failure(status: int, _asked: RepeatedRequest) -> tuple[Json, Headers]:
@@ -175,20 +175,23 @@ def _write_failure(status: int, _asked: RepeatedRequest) -> tuple[Json, Headers]
     return {"type": "error", "error": {"type": kind, "message": text}, "request_id": "req_011CSHoEeqs5C35K2UUqR7Fy"}, ()
 
 
-def _error_event(_number: int) -> tuple[str, Json]:
+def _build_error_event(_number: int) -> tuple[str, Json]:
     return "error", {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
 
 
 DIALECT = Dialect(
     {
         "messages": Codec(
-            add_message, has_type("message_stop"), write=write, text_whole=False, exclusive=True, makes_ids=True,
+            add_message, has_type("message_stop"), write=write_answer, text_whole=False, exclusive=True, makes_ids=True,
             layout=Layout(system=("system",)),
         ),
         "complete": Codec(
             add_message, lambda value: value.get("stop_reason") is not None, exclusive=True, layout=Layout(("prompt",))
         ),
     },
-    _write_error, _write_failure, _error_event,
-    speaker=Speaker(_ask, _answer, stream, lambda error, status: _error(status, error.get("message", ""))),
+    _write_error, _write_failure, _build_error_event,
+    speaker=Speaker(
+        _build_request, _build_answer, build_stream_events,
+        lambda error, status: _build_error(status, error.get("message", "")),
+    ),
 )  # fmt: skip

@@ -8,9 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from llmproxy.core.dialects.chat import add_chat, error_event
-from llmproxy.core.dialects.messages import WORDS, Asks, By, Draft, add_blocks, as_dict, as_list, as_str, kind_of
-from llmproxy.core.dialects.streams import write_frame
-from llmproxy.core.dialects.table import (
+from llmproxy.core.dialects.codecs import (
     Codec,
     Dialect,
     Json,
@@ -19,8 +17,10 @@ from llmproxy.core.dialects.table import (
     SpokenTurn,
     WantedForm,
     codec_of,
-    speaker_of,
+    find_message_writer,
 )
+from llmproxy.core.dialects.messages import WORDS, Asks, By, Draft, add_blocks, as_dict, as_list, as_str, kind_of
+from llmproxy.core.dialects.streams import write_frame
 from llmproxy.core.dialects.writing import AWS, WHOLE, name_by_status, parse_arguments, write_json
 from llmproxy.core.traffic.interaction import Headers
 
@@ -53,14 +53,14 @@ def _add_converse(draft: Draft, value: dict[str, Any]) -> None:
     use = as_dict(begun.get("toolUse"))
     if use:
         hosted = use.get("type") is not None
-        draft.call(start.get("contentBlockIndex"), use.get("toolUseId"), use.get("name"), hosted=hosted)
+        draft.add_call(start.get("contentBlockIndex"), use.get("toolUseId"), use.get("name"), hosted=hosted)
     inner = as_dict(delta.get("delta"))
     _record_block(draft, begun)
     _record_block(draft, inner)
     draft.add_text(inner.get("text"))
-    draft.think(as_dict(inner.get("reasoningContent")).get("text"))
+    draft.add_reasoning(as_dict(inner.get("reasoningContent")).get("text"))
     if isinstance(inner.get("toolUse"), dict):
-        draft.call(delta.get("contentBlockIndex"), arguments=as_str(inner["toolUse"].get("input")))
+        draft.add_call(delta.get("contentBlockIndex"), arguments=as_str(inner["toolUse"].get("input")))
 
 
 def _record_block(draft: Draft, block: dict[str, Any]) -> None:
@@ -98,7 +98,7 @@ def _frame(kind: str, value: object) -> bytes:
 _WHY = {"length": "max_tokens", "content_filter": "content_filtered"}
 
 
-def _write(said: SpokenTurn, wanted: WantedForm) -> tuple[Headers, list[bytes]]:
+def _write_answer(said: SpokenTurn, wanted: WantedForm) -> tuple[Headers, list[bytes]]:
     blocks: list[Json] = [{"text": said.message.text}] if said.message.text or not said.message.tool_calls else []
     uses = [
         {"toolUseId": call.id, "name": call.name, "input": parse_arguments(call.arguments)}
@@ -123,8 +123,8 @@ def _write(said: SpokenTurn, wanted: WantedForm) -> tuple[Headers, list[bytes]]:
     return AWS, [*frames, _frame("messageStop", {"stopReason": why}), _frame("metadata", usage)]
 
 
-def _write_invoke(said: SpokenTurn, wanted: WantedForm) -> tuple[Headers, list[bytes]]:
-    speaker = speaker_of("claude")
+def _write_invoke_answer(said: SpokenTurn, wanted: WantedForm) -> tuple[Headers, list[bytes]]:
+    speaker = find_message_writer("claude")
     if not wanted.stream:
         return WHOLE, [write_json(speaker.answer(said))]
     events = [dict(as_dict(event)) for _, event in speaker.stream(said)]
@@ -169,11 +169,11 @@ _COUNT_HEADERS = {
 DIALECT = Dialect(
     {
         "converse": Codec(
-            _add_converse, lambda value: "metadata" in value, write=_write, text_whole=False,
+            _add_converse, lambda value: "metadata" in value, write=_write_answer, text_whole=False,
             layout=Layout(system=("system",), tools=("toolConfig",)),
         ),
         "invoke": Codec(
-            _add_invoke, lambda value: not _LAST.isdisjoint(value), write=_write_invoke, text_whole=False,
+            _add_invoke, lambda value: not _LAST.isdisjoint(value), write=_write_invoke_answer, text_whole=False,
             count_headers=_COUNT_HEADERS,
             layout=Layout(("messages", "prompt", "inputText", "message"), ("system", "preamble")),
         ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from llmproxy.core.dialects.codecs import Codec, Dialect, Json, Layout, RepeatedRequest, Speaker, SpokenTurn, WantedForm
 from llmproxy.core.dialects.messages import (
     Draft,
     Message,
@@ -16,7 +17,6 @@ from llmproxy.core.dialects.messages import (
     as_list,
     as_str,
 )
-from llmproxy.core.dialects.table import Codec, Dialect, Json, Layout, RepeatedRequest, Speaker, SpokenTurn, WantedForm
 from llmproxy.core.dialects.writing import SSE, WHOLE, drop_none, has_type, sse, write_json
 from llmproxy.core.traffic.interaction import Headers
 
@@ -31,22 +31,22 @@ def add_chat(draft: Draft, value: dict[str, Any]) -> None:
         for number, done in enumerate(map(as_dict, as_list(said.get("executed_tools")))):
             arguments = as_json(done.get("arguments"))
             name = as_str(done.get("name")) or as_str(done.get("type"))
-            draft.call(("executed", index, number), None, name, arguments, hosted=True, beside=True)
+            draft.add_call(("executed", index, number), None, name, arguments, hosted=True, beside=True)
         if index not in (0, None):
             add_tool_calls(draft, said.get("tool_calls"), choice=index)
             if old := as_dict(said.get("function_call")):
-                draft.call((index, "old"), None, old.get("name"), as_str(old.get("arguments")), beside=True)
+                draft.add_call((index, "old"), None, old.get("name"), as_str(old.get("arguments")), beside=True)
             continue
         draft.heard = draft.heard or bool(choice)
         content = said.get("content")
         draft.add_text(content) if isinstance(content, str) else add_blocks(draft, content)
         draft.add_text(said.get("refusal"))
         draft.add_text(choice.get("text"))
-        draft.think(said.get("reasoning_content", said.get("reasoning")))
+        draft.add_reasoning(said.get("reasoning_content", said.get("reasoning")))
         add_tool_calls(draft, said.get("tool_calls"))
         old = as_dict(said.get("function_call"))
         if old:
-            draft.call(0, None, old.get("name"), as_str(old.get("arguments")))
+            draft.add_call(0, None, old.get("name"), as_str(old.get("arguments")))
 
 
 def _add_writer(draft: Draft, value: dict[str, Any]) -> None:
@@ -58,7 +58,7 @@ def _add_writer(draft: Draft, value: dict[str, Any]) -> None:
 # -- writing
 
 
-def write_call(n: int, call: ToolCall) -> Json:
+def build_tool_call(n: int, call: ToolCall) -> Json:
     return {
         "id": call.id or f"call_{n}",
         "type": "function",
@@ -66,8 +66,8 @@ def write_call(n: int, call: ToolCall) -> Json:
     }
 
 
-def _message(message: Message) -> Json:
-    calls = [write_call(n, call) for n, call in enumerate(message.tool_calls)]
+def _build_message(message: Message) -> Json:
+    calls = [build_tool_call(n, call) for n, call in enumerate(message.tool_calls)]
     return drop_none(
         role=message.role,
         content=message.text or (None if calls else ""),
@@ -76,32 +76,32 @@ def _message(message: Message) -> Json:
     ) | ({"content": None} if calls and not message.text else {})
 
 
-def _ask(model: str, messages: Sequence[Message], stream: bool) -> tuple[str, Json]:  # noqa: FBT001 - as of Speaker
-    body: Json = {"model": model, "messages": [_message(each) for each in messages]}
+def _build_request(model: str, messages: Sequence[Message], stream: bool) -> tuple[str, Json]:  # noqa: FBT001 - as of Speaker
+    body: Json = {"model": model, "messages": [_build_message(each) for each in messages]}
     return "https://api.openai.com/v1/chat/completions", body | ({"stream": True} if stream else {})
 
 
-def _usage(said: SpokenTurn) -> Json | None:
-    asked = said.tokens("prompt_tokens", "input_tokens", "promptTokenCount")
-    replied = said.tokens("completion_tokens", "output_tokens", "candidatesTokenCount")
+def _build_usage(said: SpokenTurn) -> Json | None:
+    asked = said.find_token_count("prompt_tokens", "input_tokens", "promptTokenCount")
+    replied = said.find_token_count("completion_tokens", "output_tokens", "candidatesTokenCount")
     if asked is None and replied is None:
         return None
-    total = said.tokens("total_tokens", "totalTokenCount") or (asked or 0) + (replied or 0)
+    total = said.find_token_count("total_tokens", "totalTokenCount") or (asked or 0) + (replied or 0)
     details = {name: said.usage[name] for name in ("prompt_tokens_details", "completion_tokens_details")
                if isinstance(said.usage.get(name), dict)}  # fmt: skip
     return {"prompt_tokens": asked or 0, "completion_tokens": replied or 0, "total_tokens": total, **details}
 
 
-def _answer(said: SpokenTurn) -> Json:
-    message = {**_message(said.message), "role": "assistant", "refusal": None}
+def _build_answer(said: SpokenTurn) -> Json:
+    message = {**_build_message(said.message), "role": "assistant", "refusal": None}
     if said.finish == "refusal":
         message |= {"content": None, "refusal": said.message.text}
     choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": said.why}
     head: Json = {"id": f"chatcmpl-{said.id}", "object": "chat.completion", "created": 0, "model": said.model}
-    return head | {"choices": [choice]} | drop_none(usage=_usage(said))
+    return head | {"choices": [choice]} | drop_none(usage=_build_usage(said))
 
 
-def _stream(said: SpokenTurn) -> list[tuple[str, object]]:
+def _build_stream_events(said: SpokenTurn) -> list[tuple[str, object]]:
     head: Json = {"id": f"chatcmpl-{said.id}", "object": "chat.completion.chunk", "created": 0, "model": said.model}
 
     def chunk(delta: Json, why: str | None = None) -> tuple[str, object]:
@@ -111,14 +111,14 @@ def _stream(said: SpokenTurn) -> list[tuple[str, object]]:
     if said.message.text:
         events.append(chunk({"refusal" if said.finish == "refusal" else "content": said.message.text}))
     for n, call in enumerate(said.message.tool_calls):
-        events.append(chunk({"tool_calls": [{"index": n, **write_call(n, call)}]}))
+        events.append(chunk({"tool_calls": [{"index": n, **build_tool_call(n, call)}]}))
     return [*events, chunk({}, said.why), ("", "[DONE]")]
 
 
-def _write(said: SpokenTurn, wanted: WantedForm) -> tuple[Headers, list[bytes]]:
+def _write_answer(said: SpokenTurn, wanted: WantedForm) -> tuple[Headers, list[bytes]]:
     if not wanted.stream:
-        return WHOLE, [write_json(_answer(said))]
-    events = _stream(said)
+        return WHOLE, [write_json(_build_answer(said))]
+    events = _build_stream_events(said)
     if as_dict(wanted.request.get("stream_options")).get("include_usage"):
         head = {name: value for name, value in as_dict(events[0][1]).items() if name != "choices"}
         events.insert(-1, ("", {**head, "choices": [], "usage": said.usage}))
@@ -163,13 +163,13 @@ def error_event(_number: int) -> tuple[str, Json]:
 
 _LAYOUT = Layout(tools=("tools", "functions"))
 _PROMPT = Layout(("prompt", "inputs"))
-_CHAT = Codec(add_chat, done=True, write=_write, layout=_LAYOUT)
+_CHAT = Codec(add_chat, done=True, write=_write_answer, layout=_LAYOUT)
 
 DIALECT = Dialect(
     {
         **dict.fromkeys(("chat.completions", "fim.completions", "agents.completions"), _CHAT),
         "completions": Codec(add_chat, done=True, layout=_PROMPT),
-        "writer.chat": Codec(add_chat, write=_write, layout=_LAYOUT),
+        "writer.chat": Codec(add_chat, write=_write_answer, layout=_LAYOUT),
         "writer.completions": Codec(_add_writer, layout=_PROMPT),
         "generate": Codec(add_chat, layout=_PROMPT),
         "images.generations": Codec(add_chat, has_type("image_generation.completed"), layout=_PROMPT),
@@ -178,7 +178,7 @@ DIALECT = Dialect(
     },
     write_error, write_failure, error_event, reasoning_apart=True,
     speaker=Speaker(
-        _ask, _answer, _stream,
+        _build_request, _build_answer, _build_stream_events,
         lambda error, _status: {"error": {"message": "", "type": None, "param": None, "code": None} | error},
     ),
 )  # fmt: skip

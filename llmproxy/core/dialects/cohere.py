@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from llmproxy.core.dialects.chat import error_event, write_call
+from llmproxy.core.dialects.chat import build_tool_call, error_event
+from llmproxy.core.dialects.codecs import Codec, Dialect, Json, Layout, RepeatedRequest, SpokenTurn, WantedForm
 from llmproxy.core.dialects.messages import Draft, add_blocks, add_tool_calls, as_dict, as_list, as_str
-from llmproxy.core.dialects.table import Codec, Dialect, Json, Layout, RepeatedRequest, SpokenTurn, WantedForm
 from llmproxy.core.dialects.writing import SSE, WHOLE, has_type, parse_arguments, sse, write_json
 from llmproxy.core.traffic.interaction import Headers
 
 
-def _add(draft: Draft, value: dict[str, Any]) -> None:
+def _add_events(draft: Draft, value: dict[str, Any]) -> None:
     """Add v1 and v2, whole and in events."""
     kind = value.get("type") or value.get("event_type")
     if kind is None:
@@ -20,17 +20,17 @@ def _add(draft: Draft, value: dict[str, Any]) -> None:
         message = as_dict(value.get("message"))
         add_blocks(draft, message.get("content"))
         add_tool_calls(draft, message.get("tool_calls") or value.get("tool_calls"), offset=True)
-        draft.think(message.get("tool_plan"))
+        draft.add_reasoning(message.get("tool_plan"))
         return
     if kind == "text-generation":
         draft.add_text(value.get("text"))
     message = as_dict(as_dict(value.get("delta")).get("message"))
     content, calls = as_dict(message.get("content")), as_dict(message.get("tool_calls"))
     draft.add_text(content.get("text"))
-    draft.think(content.get("thinking", message.get("tool_plan")))
+    draft.add_reasoning(content.get("thinking", message.get("tool_plan")))
     if calls:
         function = as_dict(calls.get("function"))
-        draft.call(value.get("index"), calls.get("id"), function.get("name"), as_str(function.get("arguments")))
+        draft.add_call(value.get("index"), calls.get("id"), function.get("name"), as_str(function.get("arguments")))
     if kind == "stream-end" and not draft.calls:
         add_tool_calls(draft, as_dict(value.get("response")).get("tool_calls"), offset=True)
 
@@ -39,8 +39,8 @@ _WHY = {"length": "MAX_TOKENS", "content_filter": "ERROR"}
 _USAGE = {"billed_units": {"input_tokens": 0, "output_tokens": 0}, "tokens": {"input_tokens": 0, "output_tokens": 0}}
 
 
-def _write(said: SpokenTurn, wanted: WantedForm) -> tuple[Headers, list[bytes]]:
-    calls, text = [write_call(n, call) for n, call in enumerate(said.message.tool_calls)], said.message.text
+def _write_answer(said: SpokenTurn, wanted: WantedForm) -> tuple[Headers, list[bytes]]:
+    calls, text = [build_tool_call(n, call) for n, call in enumerate(said.message.tool_calls)], said.message.text
     why = _WHY.get(said.finish, "TOOL_CALL" if calls else "COMPLETE")
     if not wanted.stream:
         message: Json = {
@@ -69,7 +69,7 @@ def _write(said: SpokenTurn, wanted: WantedForm) -> tuple[Headers, list[bytes]]:
     return SSE, [sse([(event["type"], event)]) for event in events]
 
 
-def _write_v1(said: SpokenTurn, wanted: WantedForm) -> tuple[Headers, list[bytes]]:
+def _write_v1_answer(said: SpokenTurn, wanted: WantedForm) -> tuple[Headers, list[bytes]]:
     calls = [{"name": call.name, "parameters": parse_arguments(call.arguments)} for call in said.message.tool_calls]
     whole: Json = {
         "response_id": said.id,
@@ -104,11 +104,11 @@ def _write_failure(status: int, _asked: RepeatedRequest) -> tuple[Json, Headers]
     }, ()
 
 
-def _error_event_v1(_number: int) -> tuple[str, Json]:
+def _build_v1_error_event(_number: int) -> tuple[str, Json]:
     return "", {"event_type": "stream-end", "is_finished": True, "finish_reason": "ERROR"}
 
 
-def _error_event_v2(_number: int) -> tuple[str, Json]:
+def _build_v2_error_event(_number: int) -> tuple[str, Json]:
     delta = {"finish_reason": "ERROR", "error": "internal server error"}
     return "message-end", {"type": "message-end", "delta": delta}
 
@@ -120,11 +120,14 @@ def _is_finished(value: Json) -> bool:
 DIALECT = Dialect(
     {
         "v1.chat": Codec(
-            _add, _is_finished, write=_write_v1, text_whole=False, text_streamed=False, error_event=_error_event_v1,
+            _add_events, _is_finished, write=_write_v1_answer, text_whole=False, text_streamed=False,
+            error_event=_build_v1_error_event,
             layout=Layout(("chat_history", "message"), ("preamble",), results=("tool_results",)),
         ),
-        "v1.generate": Codec(_add, _is_finished, layout=Layout(("prompt",))),
-        "v2.chat": Codec(_add, has_type("message-end"), done=True, write=_write, error_event=_error_event_v2),
+        "v1.generate": Codec(_add_events, _is_finished, layout=Layout(("prompt",))),
+        "v2.chat": Codec(
+            _add_events, has_type("message-end"), done=True, write=_write_answer, error_event=_build_v2_error_event,
+        ),
     },
     _write_error, _write_failure, error_event,
 )  # fmt: skip

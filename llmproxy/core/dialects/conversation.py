@@ -23,6 +23,7 @@ from itertools import islice, zip_longest
 from math import inf
 from typing import Any, NamedTuple
 
+from llmproxy.core.dialects.codecs import Layout, codec_of, find_codec, get_dialect
 from llmproxy.core.dialects.messages import (
     NAMESPACE,
     Draft,
@@ -33,17 +34,16 @@ from llmproxy.core.dialects.messages import (
     block_call,
     block_result,
     entry_messages,
-    is_thought,
-    list_typed,
-    role_of,
+    is_thought_block,
+    keep_typed,
+    normalize_role,
     words,
 )
-from llmproxy.core.dialects.streams import events_once
-from llmproxy.core.dialects.table import Layout, codec_of, dialect_of, find_codec
-from llmproxy.core.providers.table import Family
-from llmproxy.core.traffic.differences import ABSENT, common_prefix, member, raw
+from llmproxy.core.dialects.streams import parse_events_cached
+from llmproxy.core.providers.specs import Family
 from llmproxy.core.traffic.interaction import Interaction, Response, header
 from llmproxy.core.traffic.json_bytes import parse_json
+from llmproxy.core.traffic.json_diff import ABSENT, build_member_path, common_prefix, list_raw_differences
 
 LOOKED_AT = 1000
 """Entries, from the end, among which the user's last words are looked for: 5 MB may hold millions of them."""
@@ -74,7 +74,7 @@ def _wrap_message(message: Message) -> Iterable[Message]:
     return (message,)
 
 
-def _list_parts(tree: dict[str, Any]) -> list[_Part]:
+def _list_conversation_parts(tree: dict[str, Any]) -> list[_Part]:
     """Return the parts of a request's conversation, in order."""
     found: list[_Part] = [(_list_system_messages, tree)]
     for name in _CONVERSATIONS:
@@ -92,7 +92,7 @@ def _list_parts(tree: dict[str, Any]) -> list[_Part]:
         value = tree.get(name)
         if isinstance(value, (str, list)) and value:
             texts = isinstance(value, list) and all(isinstance(part, str) for part in value)
-            role = role_of(tree.get("role"), "user")
+            role = normalize_role(tree.get("role"), "user")
             made = (Message(role, part) for part in (value if texts else [words(value)]) if part)
             found.extend((_wrap_message, message) for message in made)
             break
@@ -106,23 +106,23 @@ def _read_tree(body: bytes) -> dict[str, Any]:
 
 def read_conversation(family: Family, operation: str, body: bytes) -> list[Message]:  # noqa: ARG001 - the same for all of its kind
     """Return the conversation of a request, system first; empty where there is none. Never raises."""
-    found = (message for make, part in _list_parts(_read_tree(body)) for message in make(part))
+    found = (message for make, part in _list_conversation_parts(_read_tree(body)) for message in make(part))
     return [
         message for message in found if message.text or message.tool_calls or message.reasoning or message.tool_call_id
     ]
 
 
-def last_user_text(body: bytes) -> str | None:
+def read_last_user_text(body: bytes) -> str | None:
     """Return what the user typed last in a request's conversation, without reading what came before it. Never raises.
 
     What the agent put around it, or sent in the user's name, only where nothing was typed. None as well where all that
     stands before the last `LOOKED_AT` entries.
     """
     sent = None
-    for make, part in islice(reversed(_list_parts(_read_tree(body))), LOOKED_AT):
+    for make, part in islice(reversed(_list_conversation_parts(_read_tree(body))), LOOKED_AT):
         for message in reversed(list(make(part))):
             if message.role == "user" and message.text:
-                if typed := list_typed(message.text):
+                if typed := keep_typed(message.text):
                     return typed
                 sent = sent or message.text
     return sent
@@ -131,10 +131,10 @@ def last_user_text(body: bytes) -> str | None:
 def read_answer(family: Family, operation: str, content_type: str, body: bytes) -> Message | None:  # noqa: ARG001 - the same for all of its kind
     """Return the answer, put together if it was streamed, as far as it came; None where there is none. Never raises."""
     add, draft = codec_of(operation).add, Draft()
-    for value in events_once(content_type, body):
+    for value in parse_events_cached(content_type, body):
         if isinstance(value, dict):
             add(draft, value)
-    return draft.message() if draft.heard else None
+    return draft.build_message() if draft.heard else None
 
 
 def read_response(operation: str, response: Response) -> Message | None:
@@ -142,7 +142,7 @@ def read_response(operation: str, response: Response) -> Message | None:
     return read_answer("generic", operation, header(response.headers, "content-type") or "", response.body)
 
 
-def answer_of(one: Interaction) -> Message | None:
+def read_interaction_answer(one: Interaction) -> Message | None:
     """Return what an interaction was answered."""
     return read_response(one.operation, one.response)
 
@@ -156,11 +156,11 @@ _MAKERS = ("responses", "files", "containers", "conversations", "vector_stores",
 
 def made_ids(family: Family, operation: str, content_type: str, body: bytes) -> tuple[str, ...]:
     """Return the ids in a response that later requests may refer to, each once, in order. Never raises."""
-    makes, names = operation.startswith(_MAKERS), dialect_of(family).made_names
+    makes, names = operation.startswith(_MAKERS), get_dialect(family).made_names
     if not (makes or names or ((codec := find_codec(operation)) and codec.makes_ids)):
         return ()
     found: dict[str, None] = {}
-    for value in events_once(content_type, body):
+    for value in parse_events_cached(content_type, body):
         if isinstance(value, dict):
             found.update(dict.fromkeys(_list_ids(value, names, makes=makes)))
     return tuple(found)
@@ -242,14 +242,14 @@ class Place(NamedTuple):
 
 
 def list_segments(operation: str, body: object, most: float = inf) -> list[Segment]:
-    """Return a request's segments: system prompt, tools, model, parameters, messages. Raises _TooMany over `most`."""
+    """Return a request's segments: system prompt, tools, model, parameters, messages. Raises _TooManySegments."""
     codec = find_codec(operation)
-    reader = _Reader(codec.layout if codec else Layout(), most)
+    reader = _SegmentReader(codec.layout if codec else Layout(), most)
     reader.read_body("$", body)
-    return sorted(reader.found, key=_rank)
+    return sorted(reader.found, key=_rank_segment)
 
 
-def _rank(segment: Segment) -> int:
+def _rank_segment(segment: Segment) -> int:
     return _RANKS.get(segment.kind, len(_RANKS))
 
 
@@ -257,11 +257,11 @@ _MOST = 20_000
 """Segments of a request that are told apart to compare it: a refusal is quick, however large a body is."""
 
 
-class _TooMany(Exception):
+class _TooManySegments(Exception):
     pass
 
 
-class _Reader:
+class _SegmentReader:
     """Goes through one request."""
 
     def __init__(self, layout: Layout, most: float = inf) -> None:
@@ -273,7 +273,7 @@ class _Reader:
     def _add(self, kind: Kind, name: str, path: str, value: object) -> None:
         self.found.append(Segment(kind, name, path, value))
         if len(self.found) > self._most:
-            raise _TooMany
+            raise _TooManySegments
 
     def read_body(self, path: str, body: object) -> None:
         if not isinstance(body, dict) or not body:
@@ -281,7 +281,7 @@ class _Reader:
             return
         layout = self._layout
         for name, value in body.items():
-            here = member(path, name)
+            here = build_member_path(path, name)
             if name == layout.wrapper and as_dict(value):
                 self._layout = layout._replace(wrapper="")
                 self.read_body(here, value)
@@ -303,9 +303,9 @@ class _Reader:
         if as_list(as_dict(value).get("parts")):
             for name, each in as_dict(value).items():
                 if name == "parts":
-                    self._read_system(member(path, name), each)
+                    self._read_system(build_member_path(path, name), each)
                 else:
-                    self._add(Kind.MEMBER, f"system prompt: {name}", member(path, name), each)
+                    self._add(Kind.MEMBER, f"system prompt: {name}", build_member_path(path, name), each)
             return
         blocks = as_list(value)
         for n, block in enumerate(blocks):
@@ -320,9 +320,9 @@ class _Reader:
             self._read_tool(f"{path}[{n}]", entry)
         for inner, each in as_dict(value).items():
             if inner == _LIST and not isinstance(each, dict):
-                self._read_tools(inner, member(path, inner), each)
+                self._read_tools(inner, build_member_path(path, inner), each)
             else:
-                self._add(Kind.PARAMETER, f"parameter {inner}", member(path, inner), each)
+                self._add(Kind.PARAMETER, f"parameter {inner}", build_member_path(path, inner), each)
         if not as_list(value) and not as_dict(value):
             self._add(Kind.PARAMETER, f"parameter {name}", path, value)
 
@@ -337,7 +337,7 @@ class _Reader:
             return
         own = as_str(tree.get("name"))
         for name, value in tree.items():
-            here = member(path, name)
+            here = build_member_path(path, name)
             if name != group:
                 self._add(Kind.TOOL, f"tool {own or name}", here, value)
                 continue
@@ -356,7 +356,7 @@ class _Reader:
 
     def _read_message(self, path: str, said: str, number: int, entry: object) -> None:
         tree = as_dict(entry)
-        role = role_of(tree.get("role"), "user").lower()
+        role = normalize_role(tree.get("role"), "user").lower()
         holder = next((name for name in _HOLDERS if name in tree), None)
         if not tree or ("role" not in tree and self._read_block(path, said, tree)):
             if not tree:
@@ -370,7 +370,7 @@ class _Reader:
             known = self._tools.get(as_str(tree.get("tool_call_id"))) or tree.get("tool_name") or tree.get("name")
             whose = f"{said}, result of {known or 'a tool'}"
         for name, value in tree.items():
-            here = member(path, name)
+            here = build_member_path(path, name)
             parts = as_list(value)
             if name == holder and parts:
                 for n, part in enumerate(parts):
@@ -412,7 +412,7 @@ class _Reader:
         elif (result := block_result(block)) is not None:
             of = result.tool_call_id or ""
             self._add(Kind.RESULT, f"{said}, result of {self._tools.get(of) or of or 'a tool'}", path, block)
-        elif is_thought(block):
+        elif is_thought_block(block):
             self._add(Kind.THOUGHT, f"{said}, thinking", path, block)
         else:
             return False
@@ -422,22 +422,22 @@ class _Reader:
 # -- where two requests differ -----------------------------------------------------------------------------------------
 
 
-def compare(operation: str, old: object, new: object, limit: int) -> list[Place]:
+def compare_segments(operation: str, old: object, new: object, limit: int) -> list[Place]:
     """Return where two requests of an operation differ, what people edit first; tools by name, messages aligned."""
     codec, sides = find_codec(operation), []
-    with suppress(_TooMany):
+    with suppress(_TooManySegments):
         sides = [list_segments(operation, each, _MOST) for each in (old, new)]
     if codec is None or not sides:
-        return [Place("", *each) for each in raw(old, new, limit)]
+        return [Place("", *each) for each in list_raw_differences(old, new, limit)]
     before, after = sides
     rest = [_without_tools(each, codec.layout) for each in (old, new)]
-    found = [*_compare_tools(before, after, limit), *raw(rest[0], rest[1], limit)]
-    found = found or raw(old, new, limit)  # tools in another order
+    found = [*_compare_tools(before, after, limit), *list_raw_differences(rest[0], rest[1], limit)]
+    found = found or list_raw_differences(old, new, limit)  # tools in another order
     indices = [{each.path: each for each in side} for side in (before, after)]
     placed = []
     for path, was, now in found:
         segment = _find_segment(indices[now is not ABSENT], path)
-        placed.append((_rank(segment), Place(_describe_place(segment, path, was, now), path, was, now)))
+        placed.append((_rank_segment(segment), Place(_describe_place(segment, path, was, now), path, was, now)))
     return [place for _, place in sorted(placed, key=lambda each: each[0])][:limit]
 
 
@@ -465,7 +465,7 @@ def _compare_tools(old: list[Segment], new: list[Segment], limit: int) -> Iterat
         for before, after in zip_longest(*(side.get(name, ()) for side in sides)):
             path = (after or before).path
             was, now = (ABSENT if each is None else each.value for each in (before, after))
-            yield from ((path + inner[1:], left, right) for inner, left, right in raw(was, now, limit))
+            yield from ((path + inner[1:], left, right) for inner, left, right in list_raw_differences(was, now, limit))
 
 
 def describe_tool(old: Segment, new: Segment) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from llmproxy.core.dialects.codecs import Codec, Dialect, Json, Layout, RepeatedRequest, Speaker, SpokenTurn, WantedForm
 from llmproxy.core.dialects.messages import (
     WORDS,
     Asks,
@@ -18,7 +19,6 @@ from llmproxy.core.dialects.messages import (
     as_str,
     kind_of,
 )
-from llmproxy.core.dialects.table import Codec, Dialect, Json, Layout, RepeatedRequest, Speaker, SpokenTurn, WantedForm
 from llmproxy.core.dialects.writing import SSE, WHOLE, drop_none, name_by_status, parse_arguments, sse, write_json
 from llmproxy.core.traffic.interaction import Headers
 
@@ -45,7 +45,7 @@ PARTS: Mapping[str, Asks] = {
 # -- reading an answer
 
 
-def _add(draft: Draft, value: dict[str, Any]) -> None:
+def _add_candidates(draft: Draft, value: dict[str, Any]) -> None:
     value = as_dict(value.get("response")) or value
     draft.heard = draft.heard or "promptFeedback" in value
     for position, candidate in enumerate(map(as_dict, as_list(value.get("candidates")))):
@@ -67,10 +67,10 @@ def _record_part(draft: Draft, part: dict[str, Any], *, first: bool) -> None:
     asks, inner = PARTS[kind], as_dict(part.get(kind))
     if asks.by is By.NOBODY or (first and asks.by is By.AGENT):
         return
-    name = as_str(inner.get("toolType")).lower() or asks.name_in(inner)
-    arguments = as_json(asks.arguments_in(inner))
+    name = as_str(inner.get("toolType")).lower() or asks.find_name(inner)
+    arguments = as_json(asks.find_arguments(inner))
     hosted = asks.by is By.PROVIDER
-    draft.call(len(draft.beside), inner.get("id"), name, arguments, hosted=hosted, beside=True)
+    draft.add_call(len(draft.beside), inner.get("id"), name, arguments, hosted=hosted, beside=True)
 
 
 # -- writing
@@ -78,7 +78,7 @@ def _record_part(draft: Draft, part: dict[str, Any], *, first: bool) -> None:
 _WHY = {"stop": "STOP", "tool_calls": "STOP", "length": "MAX_TOKENS", "content_filter": "SAFETY"}
 
 
-def _parts(message: Message, names: Mapping[str | None, str] | None = None) -> list[Json]:
+def _build_parts(message: Message, names: Mapping[str | None, str] | None = None) -> list[Json]:
     """Return the parts of a message; `names` are those of the functions by the ids of their calls."""
     if message.tool_call_id is not None:
         name = (names or {}).get(message.tool_call_id, message.tool_call_id)
@@ -89,12 +89,12 @@ def _parts(message: Message, names: Mapping[str | None, str] | None = None) -> l
     ]
 
 
-def _ask(model: str, messages: Sequence[Message], stream: bool) -> tuple[str, Json]:  # noqa: FBT001 - as of Speaker
+def _build_request(model: str, messages: Sequence[Message], stream: bool) -> tuple[str, Json]:  # noqa: FBT001 - as of Speaker
     how = "streamGenerateContent?alt=sse" if stream else "generateContent"
-    system = [part for each in messages if each.role == "system" for part in _parts(each)]
+    system = [part for each in messages if each.role == "system" for part in _build_parts(each)]
     names = {call.id: call.name for each in messages for call in each.tool_calls}
     said = [
-        {"role": "model" if each.role == "assistant" else "user", "parts": _parts(each, names)}
+        {"role": "model" if each.role == "assistant" else "user", "parts": _build_parts(each, names)}
         for each in messages
         if each.role != "system"
     ]
@@ -102,10 +102,10 @@ def _ask(model: str, messages: Sequence[Message], stream: bool) -> tuple[str, Js
     return f"https://generativelanguage.googleapis.com/v1beta/models/{model}:{how}", body
 
 
-def _answer(said: SpokenTurn) -> Json:
-    content = {"role": "model", "parts": _parts(said.message)}
-    asked = said.tokens("promptTokenCount", "prompt_tokens", "input_tokens")
-    replied = said.tokens("candidatesTokenCount", "completion_tokens", "output_tokens")
+def _build_answer(said: SpokenTurn) -> Json:
+    content = {"role": "model", "parts": _build_parts(said.message)}
+    asked = said.find_token_count("promptTokenCount", "prompt_tokens", "input_tokens")
+    replied = said.find_token_count("candidatesTokenCount", "completion_tokens", "output_tokens")
     counts = drop_none(promptTokenCount=asked, candidatesTokenCount=replied)
     total = {"totalTokenCount": (asked or 0) + (replied or 0)}
     return {
@@ -122,12 +122,12 @@ def _answer(said: SpokenTurn) -> Json:
     }
 
 
-def _error(error: Json, status: int) -> Json:
+def _build_error(error: Json, status: int) -> Json:
     return {"error": {"code": status, "message": error.get("message", ""), "status": error.get("type") or "UNKNOWN"}}
 
 
-def _write(said: SpokenTurn, wanted: WantedForm) -> tuple[Headers, list[bytes]]:
-    answer = _answer(said)
+def _write_answer(said: SpokenTurn, wanted: WantedForm) -> tuple[Headers, list[bytes]]:
+    answer = _build_answer(said)
     if not wanted.stream:
         return WHOLE, [write_json(answer)]
     if "alt=sse" in wanted.target:
@@ -135,7 +135,7 @@ def _write(said: SpokenTurn, wanted: WantedForm) -> tuple[Headers, list[bytes]]:
     return WHOLE, [b"[", write_json(answer), b"]"]
 
 
-def _finishes(value: Json) -> bool:
+def _holds_finish_reason(value: Json) -> bool:
     """Return whether an event holds the reason why its answer ends, or why there is none."""
     inner = as_dict(value.get("response", value))  # Code Assist wraps it
     finished = any(as_dict(candidate).get("finishReason") for candidate in as_list(inner.get("candidates")))
@@ -171,7 +171,7 @@ def _write_failure(status: int, asked: RepeatedRequest) -> tuple[Json, Headers]:
     return {"error": error}, ()
 
 
-def _error_event(_number: int) -> tuple[str, Json]:
+def _build_error_event(_number: int) -> tuple[str, Json]:
     error = {"code": 503, "message": "The model is overloaded. Please try again later.", "status": "UNAVAILABLE"}
     return "", {"error": error}
 
@@ -179,11 +179,11 @@ def _error_event(_number: int) -> tuple[str, Json]:
 DIALECT = Dialect(
     {
         "generateContent": Codec(
-            _add, finishes=_finishes, write=_write, text_whole=False, text_streamed=False,
+            _add_candidates, finishes=_holds_finish_reason, write=_write_answer, text_whole=False, text_streamed=False,
             layout=Layout(("contents",), ("systemInstruction", "system_instruction"), wrapper="request"),
         )
     },
-    _write_error, _write_failure, _error_event,
+    _write_error, _write_failure, _build_error_event,
     made_names=("cachedContents", "files", "operations", "tunedModels", "batches", "fileSearchStores"),
-    speaker=Speaker(_ask, _answer, lambda said: [("", _answer(said))], _error),
+    speaker=Speaker(_build_request, _build_answer, lambda said: [("", _build_answer(said))], _build_error),
 )  # fmt: skip

@@ -53,16 +53,16 @@ class Asks:
     arguments: tuple[str, ...] = ()
     """Members that may hold the arguments: the first that is there."""
 
-    def name_in(self, item: Mapping[str, Any]) -> str:
+    def find_name(self, item: Mapping[str, Any]) -> str:
         """Return which tool is called, behind its namespace where it has one; empty if nobody says."""
-        return named_in(item) or self.name
+        return find_qualified_name(item) or self.name
 
-    def arguments_in(self, item: Mapping[str, Any]) -> object:
+    def find_arguments(self, item: Mapping[str, Any]) -> object:
         """Return what it is called with, None for nothing."""
         return next((item[name] for name in self.arguments if item.get(name) is not None), None)
 
 
-def named_in(item: Mapping[str, Any]) -> str | None:
+def find_qualified_name(item: Mapping[str, Any]) -> str | None:
     """Return the name that an item says, behind its namespace where it has one; None if it says none."""
     said, space = item.get("name"), item.get("namespace")
     if not isinstance(said, str):
@@ -188,7 +188,7 @@ def _id(value: object) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-def role_of(value: object, default: str) -> str:
+def normalize_role(value: object, default: str) -> str:
     """Return the role in our four words."""
     name = as_str(value) or default
     return _ROLES.get(name, name)
@@ -242,7 +242,7 @@ class Draft:
     unknown: dict[str, None] = field(default_factory=dict)
     """Kinds of items that no table knows."""
 
-    def call(
+    def add_call(
         self,
         index: object,
         call_id: object = None,
@@ -262,7 +262,7 @@ class Draft:
             entry.pieces.append(arguments)
         return entry
 
-    def result(self, message: Message | None, *, failed: bool = False) -> None:
+    def add_result(self, message: Message | None, *, failed: bool = False) -> None:
         """Note what a tool of the provider's answered."""
         if message is not None and message.tool_call_id:
             self.outputs[message.tool_call_id] = message.text, failed
@@ -272,13 +272,13 @@ class Draft:
             self.heard = True
             self.text.append(text)
 
-    def think(self, text: object) -> None:
+    def add_reasoning(self, text: object) -> None:
         """Add to the reasoning."""
         if isinstance(text, str):
             self.heard = True
             self.reasoning.append(text)
 
-    def message(self) -> Message:
+    def build_message(self) -> Message:
         """Return what was put together."""
         calls, beside = (
             tuple(each.build_call(self.outputs) for each in found.values()) for found in (self.calls, self.beside)
@@ -313,7 +313,7 @@ def words(content: object, depth: int = 0) -> str:
     return f"[{kind.removeprefix('input_').removesuffix('_url')}]" if kind else ""
 
 
-def is_thought(block: dict[str, Any]) -> bool:
+def is_thought_block(block: dict[str, Any]) -> bool:
     return block.get("type") in ("thinking", "reasoning") or "reasoningContent" in block or block.get("thought") is True
 
 
@@ -330,7 +330,7 @@ _REPEATED = frozenset({"server_tool_use", "mcp_tool_use", "mcp_call"})
 """Calls of the provider's own tools that histories repeat as they repeat the agent's."""
 
 
-def asks_of(block: dict[str, Any]) -> Asks | None:
+def find_call_form(block: dict[str, Any]) -> Asks | None:
     """Return how a block that has a type calls a tool; None if it calls none, or its type is in no table."""
     asks = _TYPED.get(as_str(block.get("type")))
     return None if asks is None or asks.by is By.NOBODY else asks
@@ -343,9 +343,9 @@ def is_hosted(block: dict[str, Any], asks: Asks) -> bool:
 
 def block_call(block: dict[str, Any]) -> tuple[object, object, object] | None:
     """Return id, name and arguments of a block that is a tool call, as histories have them."""
-    asks = asks_of(block)
+    asks = find_call_form(block)
     if asks is not None and (asks.by is By.AGENT or block["type"] in _REPEATED):
-        return block.get("call_id") or block.get("id"), asks.name_in(block), asks.arguments_in(block)
+        return block.get("call_id") or block.get("id"), asks.find_name(block), asks.find_arguments(block)
     if isinstance(block.get("toolUse"), dict):
         use = block["toolUse"]
         return use.get("toolUseId"), use.get("name"), use.get("input")
@@ -381,15 +381,15 @@ def add_blocks(draft: Draft, content: object) -> list[Message]:
         block = as_dict(part)
         call, result = block_call(block), block_result(block)
         if call is not None:
-            asks = asks_of(block)
+            asks = find_call_form(block)
             hosted = (
                 is_hosted(block, asks) if asks is not None else as_dict(block.get("toolUse")).get("type") is not None
             )
-            draft.call(len(draft.calls), call[0], call[1], as_json(call[2]), hosted=hosted)
+            draft.add_call(len(draft.calls), call[0], call[1], as_json(call[2]), hosted=hosted)
         elif result is not None:
             results.append(result)
-        elif is_thought(block):
-            draft.think(_read_thought(block))
+        elif is_thought_block(block):
+            draft.add_reasoning(_read_thought(block))
         elif part is not None:
             texts.append(words(part))
     if texts:
@@ -410,12 +410,12 @@ def add_tool_calls(draft: Draft, calls: object, *, offset: bool = False, choice:
         key: object = len(into) if offset else index if isinstance(index, int) else position
         key = key if choice is None else (choice, key)
         if not offset:
-            key = _going_on(into, key, call.get("id"), function.get("name"))
+            key = _find_draft_key(into, key, call.get("id"), function.get("name"))
         arguments = function.get("arguments", function.get("parameters", function.get("input")))
-        draft.call(key, call.get("id"), function.get("name"), as_json(arguments), beside=choice is not None)
+        draft.add_call(key, call.get("id"), function.get("name"), as_json(arguments), beside=choice is not None)
 
 
-def _going_on(calls: dict[object, DraftCall], key: object, call_id: object, name: object) -> object:
+def _find_draft_key(calls: dict[object, DraftCall], key: object, call_id: object, name: object) -> object:
     """Return the key that a piece belongs to: some servers give all calls one index, or none, and tell by id."""
     while (known := calls.get(key)) is not None:
         following = (key, "next")
@@ -430,11 +430,11 @@ def _going_on(calls: dict[object, DraftCall], key: object, call_id: object, name
 def entry_messages(value: object, default: str = "user") -> list[Message]:
     """Return the messages of one entry of a conversation; a tool's results come before the words beside them."""
     if isinstance(value, str):
-        return [Message(role_of(None, default), value)]
+        return [Message(normalize_role(None, default), value)]
     entry = as_dict(value)
     alone = block_call(entry), block_result(entry)
-    draft = Draft(role=role_of(entry.get("role"), default))
-    if any(alone) or is_thought(entry):
+    draft = Draft(role=normalize_role(entry.get("role"), default))
+    if any(alone) or is_thought_block(entry):
         draft.role = "assistant"
         results = add_blocks(draft, [entry])
     else:
@@ -442,12 +442,12 @@ def entry_messages(value: object, default: str = "user") -> list[Message]:
         results = add_blocks(draft, content)
     for thoughts in (entry.get("reasoning_content"), entry.get("thinking")):
         if not any(alone) and entry.get("type") != "thinking":
-            draft.think(thoughts)
+            draft.add_reasoning(thoughts)
     add_tool_calls(draft, entry.get("tool_calls"), offset=True)
     old = as_dict(entry.get("function_call"))
     if old and not any(alone):
-        draft.call(len(draft.calls), None, old.get("name"), as_json(old.get("arguments")))
-    message = draft.message()
+        draft.add_call(len(draft.calls), None, old.get("name"), as_json(old.get("arguments")))
+    message = draft.build_message()
     if draft.role == "tool" and not results:
         call_id = _id(entry.get("tool_call_id")) or _id(entry.get("tool_name")) or _id(entry.get("name"))
         return [Message("tool", message.text, tool_call_id=call_id)]
@@ -463,7 +463,7 @@ STATE_FOLDERS = (".gemini/tmp", ".gemini/history")
 """Folders below home in which a coding agent names a folder after the one it works in."""
 
 
-def find_blocks(text: str) -> list[tuple[int, int]]:
+def find_agent_blocks(text: str) -> list[tuple[int, int]]:
     """Return what an agent wrote into a user's message: blocks in tags of two words, ``<system-reminder>``."""
     if text.startswith(_OPENINGS):
         return [(0, len(text))]
@@ -485,10 +485,10 @@ def find_blocks(text: str) -> list[tuple[int, int]]:
     return spans
 
 
-def list_typed(text: str) -> str:
+def keep_typed(text: str) -> str:
     """Return what of a user's message was typed: all but the blocks that the agent wrote."""
     parts, last = [], 0
-    for start, end in find_blocks(text):
+    for start, end in find_agent_blocks(text):
         parts.append(text[last:start].strip())
         last = end
     return "\n".join(filter(None, [*parts, text[last:].strip()])) if last else text

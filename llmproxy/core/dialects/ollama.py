@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
+from llmproxy.core.dialects.codecs import Codec, Dialect, Json, Layout, RepeatedRequest, SpokenTurn, WantedForm
 from llmproxy.core.dialects.messages import Draft, add_tool_calls, as_dict
-from llmproxy.core.dialects.table import Codec, Dialect, Json, Layout, RepeatedRequest, SpokenTurn, WantedForm
 from llmproxy.core.dialects.writing import LINES, WHOLE, parse_arguments, write_json
 from llmproxy.core.traffic.interaction import Headers
 
 
-def _add(draft: Draft, value: dict[str, Any]) -> None:
+def _add_message(draft: Draft, value: dict[str, Any]) -> None:
     message = as_dict(value.get("message"))
     draft.add_text(message.get("content"))
-    draft.think(message.get("thinking") or None)
+    draft.add_reasoning(message.get("thinking") or None)
     add_tool_calls(draft, message.get("tool_calls"), offset=True)
     draft.add_text(value.get("response"))
 
 
-def _write(said: SpokenTurn, wanted: WantedForm) -> tuple[Headers, list[bytes]]:
+def _write_answer(said: SpokenTurn, wanted: WantedForm) -> tuple[Headers, list[bytes]]:
     head = {"model": said.model, "created_at": "1970-01-01T00:00:00Z"}
     calls = [
         {"function": {"name": call.name, "arguments": parse_arguments(call.arguments)}}
@@ -50,11 +50,11 @@ def _write_failure(status: int, _asked: RepeatedRequest) -> tuple[Json, Headers]
     return {"error": busy if status in (429, 503, 529) else "llama runner process has terminated: exit status 2"}, ()
 
 
-def _error_event(_number: int) -> tuple[str, Json]:
+def _build_error_event(_number: int) -> tuple[str, Json]:
     return "", {"error": "an error was encountered while running the model: unexpected EOF"}
 
 
-_TASK = Codec(_add, lambda value: value.get("status") == "success")
+_TASK = Codec(_add_message, lambda value: value.get("status") == "success")
 
 
 def _is_done(value: Json) -> bool:
@@ -63,9 +63,9 @@ def _is_done(value: Json) -> bool:
 
 DIALECT = Dialect(
     {
-        "api.chat": Codec(_add, _is_done, write=_write, text_whole=False, text_streamed=False),
-        "api.generate": Codec(_add, _is_done, layout=Layout(("prompt",), ("system",))),
+        "api.chat": Codec(_add_message, _is_done, write=_write_answer, text_whole=False, text_streamed=False),
+        "api.generate": Codec(_add_message, _is_done, layout=Layout(("prompt",), ("system",))),
         **dict.fromkeys(("api.pull", "api.push", "api.create"), _TASK),
     },
-    _write_error, _write_failure, _error_event,
+    _write_error, _write_failure, _build_error_event,
 )  # fmt: skip

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from llmproxy.core.dialects.chat import FAILED, error_event, write_error, write_failure
+from llmproxy.core.dialects.codecs import Codec, Dialect, Json, Layout, SpokenTurn, WantedForm
 from llmproxy.core.dialects.messages import (
     ITEMS,
     NAMESPACE,
@@ -16,13 +17,12 @@ from llmproxy.core.dialects.messages import (
     as_json,
     as_list,
     as_str,
-    asks_of,
     block_call,
     block_result,
+    find_call_form,
     is_hosted,
-    is_thought,
+    is_thought_block,
 )
-from llmproxy.core.dialects.table import Codec, Dialect, Json, Layout, SpokenTurn, WantedForm
 from llmproxy.core.dialects.writing import SSE, WHOLE, has_type, sse, write_json
 from llmproxy.core.traffic.interaction import Headers
 
@@ -38,25 +38,26 @@ def _add_response(draft: Draft, value: dict[str, Any]) -> None:
         draft.text, draft.reasoning, draft.calls, draft.beside, draft.outputs = [], [], {}, {}, {}
         for number, item in enumerate(map(as_dict, output)):
             add_blocks(
-                draft, item.get("content") if item.get("type") == "message" else [item] if _is_wanted(item) else None
+                draft,
+                item.get("content") if item.get("type") == "message" else [item] if _is_call_or_thought(item) else None,
             )
             _record_item(draft, item, number)
     elif kind in ("response.output_text.delta", "response.refusal.delta"):
         draft.add_text(value.get("delta"))
     elif kind in ("response.reasoning_summary_text.delta", "response.reasoning_text.delta"):
-        draft.think(value.get("delta"))
+        draft.add_reasoning(value.get("delta"))
     elif kind == "response.output_item.added":
         item = as_dict(value.get("item"))
         if (call := block_call(item)) is not None:
-            draft.call(value.get("output_index"), call[0], call[1])
+            draft.add_call(value.get("output_index"), call[0], call[1])
         _record_item(draft, item, value.get("output_index"))
     elif kind == "response.output_item.done":
         item = as_dict(value.get("item"))
         if (call := block_call(item)) is not None:  # it says all that its deltas told
-            draft.call(value.get("output_index"), call[0], call[1]).pieces = [as_json(call[2])]
+            draft.add_call(value.get("output_index"), call[0], call[1]).pieces = [as_json(call[2])]
         _record_item(draft, item, value.get("output_index"))
     elif kind in ("response.function_call_arguments.delta", "response.custom_tool_call_input.delta"):
-        draft.call(value.get("output_index"), arguments=as_str(value.get("delta")))
+        draft.add_call(value.get("output_index"), arguments=as_str(value.get("delta")))
 
 
 def _record_item(draft: Draft, item: dict[str, Any], index: object) -> None:
@@ -65,22 +66,22 @@ def _record_item(draft: Draft, item: dict[str, Any], index: object) -> None:
     if kind not in ITEMS:
         draft.unknown[kind or "an item without a type"] = None
         return
-    draft.result(block_result(item))
-    asks = asks_of(item)
+    draft.add_result(block_result(item))
+    asks = find_call_form(item)
     if asks is None:
         return
-    name = asks.name_in(item)
+    name = asks.find_name(item)
     call_id = item.get("call_id") or item.get("id")
     if block_call(item) is None:
-        entry = draft.call(index, call_id, name, hosted=True, beside=True)
-        entry.pieces, entry.pending = [as_json(asks.arguments_in(item))], kind == "mcp_approval_request"
+        entry = draft.add_call(index, call_id, name, hosted=True, beside=True)
+        entry.pieces, entry.pending = [as_json(asks.find_arguments(item))], kind == "mcp_approval_request"
     elif is_hosted(item, asks):
         for entry in draft.calls.values():
             entry.hosted = entry.hosted or entry.id == call_id
     if kind == "mcp_call" and (item.get("output") is not None or item.get("error") is not None):
         failed = item.get("error") is not None
         said = item.get("error") if failed else item.get("output")
-        draft.result(Message("tool", as_json(said), tool_call_id=as_str(call_id)), failed=failed)
+        draft.add_result(Message("tool", as_json(said), tool_call_id=as_str(call_id)), failed=failed)
 
 
 _SPOKEN = frozenset({"response.output_text.delta", "response.text.delta", "response.output_audio_transcript.delta",
@@ -98,8 +99,8 @@ def _add_realtime(draft: Draft, value: dict[str, Any]) -> None:
         _add_response(draft, {name: member for name, member in value.items() if name != "response"})
 
 
-def _is_wanted(item: dict[str, Any]) -> bool:
-    return block_call(item) is not None or is_thought(item)
+def _is_call_or_thought(item: dict[str, Any]) -> bool:
+    return block_call(item) is not None or is_thought_block(item)
 
 
 def _add_thread(draft: Draft, value: dict[str, Any]) -> None:
@@ -112,15 +113,15 @@ def _add_thread(draft: Draft, value: dict[str, Any]) -> None:
 # -- writing
 
 
-def _write(said: SpokenTurn, wanted: WantedForm) -> tuple[Headers, list[bytes]]:
-    final = _response(said, wanted.request)
+def _write_answer(said: SpokenTurn, wanted: WantedForm) -> tuple[Headers, list[bytes]]:
+    final = _build_response(said, wanted.request)
     if said.finish in _INCOMPLETE:
         final |= {"status": "incomplete", "incomplete_details": {"reason": _INCOMPLETE[said.finish]}}
     if not wanted.stream:
         return WHOLE, [write_json(final)]
     events = [("response.created", {"response": {**final, "status": "in_progress", "output": [], "usage": None}})]
     for index, item in enumerate(final["output"]):
-        events += _item_events(index, item)
+        events += _build_item_events(index, item)
     events.append((f"response.{final['status']}", {"response": final}))
     return SSE, [sse([(name, {"type": name, "sequence_number": n, **data})]) for n, (name, data) in enumerate(events)]
 
@@ -128,7 +129,7 @@ def _write(said: SpokenTurn, wanted: WantedForm) -> tuple[Headers, list[bytes]]:
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
 
-def _response(said: SpokenTurn, tree: Json) -> Json:
+def _build_response(said: SpokenTurn, tree: Json) -> Json:
     output: list[Json] = []
     if said.message.text or not said.message.tool_calls:
         part: Json = {"type": "output_text", "text": said.message.text, "annotations": [], "logprobs": []}
@@ -172,7 +173,7 @@ def _qualify_name(name: str, tree: Json) -> Json:
     return {"namespace": space, "name": name.removeprefix(space + NAMESPACE)} if space else {"name": name}
 
 
-def _item_events(index: int, item: Json) -> list[tuple[str, Json]]:
+def _build_item_events(index: int, item: Json) -> list[tuple[str, Json]]:
     where = {"output_index": index, "item_id": item["id"]}
     spoken = item["type"] == "message"
     empty: Json = {"content": []} if spoken else {"arguments": ""}
@@ -197,7 +198,7 @@ def _item_events(index: int, item: Json) -> list[tuple[str, Json]]:
     return [*events, ("response.output_item.done", {"output_index": index, "item": item})]
 
 
-def _error_event(number: int) -> tuple[str, Json]:
+def _build_error_event(number: int) -> tuple[str, Json]:
     value = {"type": "error", "code": "server_error", "message": FAILED, "param": None, "sequence_number": number}
     return "error", value
 
@@ -209,7 +210,8 @@ DIALECT = Dialect(
         "responses": Codec(
             _add_response,
             has_type("response.completed", "response.incomplete", "response.failed", "response.cancelled"),
-            below=True, write=_write, error_event=_error_event, layout=Layout(("input",), ("instructions",)),
+            below=True, write=_write_answer, error_event=_build_error_event,
+            layout=Layout(("input",), ("instructions",)),
         ),
         "realtime": Codec(_add_realtime),
         "threads": _THREAD,

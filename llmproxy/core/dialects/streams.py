@@ -5,7 +5,7 @@ and AWS's binary event stream. :func:`events_of` turns each into parsed JSON val
 conversation need not know the framing. What is read is never changed: replay sends the recorded bytes.
 
 Invariant: the events do not depend on where the network cut the bytes. Whether an answer is whole is decided from
-its content (:func:`ending`), since clients hang up right after the terminator. Sources: WHATWG HTML section 9.2
+its content (:func:`decide_ending`), since clients hang up right after the terminator. Sources: WHATWG HTML section 9.2
 (server-sent events), AWS "Event stream encoding", WIRE.md 3.4, read 2026-07.
 
 An answer of many megabytes is read one event after the other, and a document without what fills it: parsed at once, it
@@ -27,9 +27,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from llmproxy.core.dialects.table import stream_codec
-from llmproxy.core.providers.table import Family
-from llmproxy.core.traffic.frames import CONTENT_TYPE, server_events
+from llmproxy.core.dialects.codecs import find_stream_codec
+from llmproxy.core.providers.specs import Family
+from llmproxy.core.traffic.frames import CONTENT_TYPE, list_server_events
 from llmproxy.core.traffic.interaction import Ending
 from llmproxy.core.traffic.json_bytes import parse_json
 from llmproxy.lazy_regex import late
@@ -39,7 +39,7 @@ from llmproxy.lazy_regex import late
 LONG = 4 << 20
 """Bytes of an answer from which on it is read this way."""
 MOST_WEIGHT = 32 << 20
-"""Bytes that parsed values may take, by `weight`, before they are read so too: tiny ones take 40 times a body."""
+"""Bytes (`estimate_parsed_size`) from which on parsed values are read so, too: tiny ones take 40 times a body."""
 _STRING = 2048
 """Bytes of a string that are kept."""
 _LIST = 1 << 20
@@ -62,15 +62,15 @@ _MARK = late(rb'["\[\]{}]')
 _STRING_HERE = late(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\Z)', re.DOTALL)
 
 
-def is_long(body: bytes) -> bool:
+def is_long_body(body: bytes) -> bool:
     """Return whether a body is to be read this way."""
-    return len(body) > LONG or (len(body) > _SURELY_SHORT and weight(body) > MOST_WEIGHT)
+    return len(body) > LONG or (len(body) > _SURELY_SHORT and estimate_parsed_size(body) > MOST_WEIGHT)
 
 
 _SURELY_SHORT = MOST_WEIGHT // 256
 
 
-def weight(body: bytes) -> int:
+def estimate_parsed_size(body: bytes) -> int:
     """Return about how many bytes the JSON in a body takes when it is parsed: objects, lists, strings, members."""
     return 232 * body.count(b"{") + 72 * body.count(b"[") + 30 * body.count(b'"') + 40 * body.count(b",") + len(body)
 
@@ -94,7 +94,7 @@ class _OpenNode(NamedTuple):
     """Bytes that were kept before it."""
 
 
-class _Kept:
+class _ShortenedDocument:
     def __init__(self) -> None:
         self._parts: list[bytes] = []
         self._size = 0
@@ -102,7 +102,7 @@ class _Kept:
         self._left_out = 0
         """How deep the scan is inside what is left out; 0: not at all."""
 
-    def text(self, data: bytes | bytearray) -> None:
+    def add_text(self, data: bytes | bytearray) -> None:
         """Keep what stands there, unless it makes what it stands in too long."""
         if self._left_out:
             return
@@ -114,7 +114,7 @@ class _Kept:
             self._size = kept + 1
             self._left_out = 1
 
-    def begin(self, bracket: bytes) -> None:
+    def begin_node(self, bracket: bytes) -> None:
         """Enter a list or an object."""
         if self._left_out:
             self._left_out += 1
@@ -123,7 +123,7 @@ class _Kept:
         self._parts.append(bracket)
         self._size += 1
 
-    def end(self, bracket: bytes) -> None:
+    def end_node(self, bracket: bytes) -> None:
         self._left_out = max(0, self._left_out - 1)
         if self._left_out:
             return
@@ -132,34 +132,34 @@ class _Kept:
         if self._open:
             self._open.pop()
 
-    def is_lost(self) -> bool:
+    def is_nothing_left(self) -> bool:
         """Return whether nothing will be left, whatever comes."""
         too_much = self._size > _ALL or len(self._parts) > _PIECES
         return too_much or len(self._open) + self._left_out > _DEEPEST
 
-    def document(self) -> bytes:
+    def join_document(self) -> bytes:
         return b"".join(self._parts)
 
 
 def shorten_json(body: bytes | bytearray) -> bytes:
     """Return a JSON document without what fills it; b"" if nothing else is left. What is no JSON is none afterwards."""
-    kept, at = _Kept(), 0
+    kept, at = _ShortenedDocument(), 0
     for number, (mark, start, after) in enumerate(_list_tokens(body)):
-        kept.text(body[at : min(start, at + LONG + 1)])
+        kept.add_text(body[at : min(start, at + LONG + 1)])
         at = after
-        if number > _MOST or kept.is_lost():
+        if number > _MOST or kept.is_nothing_left():
             return b""
         if mark == b'"':
-            kept.text(_shorten_string(body, start, after))
+            kept.add_text(_shorten_string(body, start, after))
         elif mark in b"[{":
-            kept.begin(mark)
+            kept.begin_node(mark)
         else:
-            kept.end(mark)
-    kept.text(body[at : at + LONG + 1])
-    return b"" if kept.is_lost() else kept.document()
+            kept.end_node(mark)
+    kept.add_text(body[at : at + LONG + 1])
+    return b"" if kept.is_nothing_left() else kept.join_document()
 
 
-def elements(body: bytes) -> Iterator[bytes]:
+def split_array(body: bytes) -> Iterator[bytes]:
     """Yield the lists and objects of a JSON array, each as a document, but for one that was cut short."""
     depth, begun = 0, 0
     for mark, start, after in _list_tokens(body):
@@ -212,7 +212,7 @@ def iter_frames(data: bytes) -> Iterator[tuple[dict[str, str], bytes]]:
             message = f"event stream: the checksum of the frame at byte {start} is wrong"
             raise ValueError(message)
         payload = start + 12 + header_length
-        yield _frame_headers(bytes(view[start + 12 : payload])), bytes(view[payload : end - 4])
+        yield _parse_frame_headers(bytes(view[start + 12 : payload])), bytes(view[payload : end - 4])
         start = end
 
 
@@ -227,7 +227,7 @@ def write_frame(headers: Mapping[str, str] | bytes, payload: bytes) -> bytes:
     return frame + _WORD.pack(binascii.crc32(frame))
 
 
-def _frame_headers(data: bytes) -> dict[str, str]:
+def _parse_frame_headers(data: bytes) -> dict[str, str]:
     headers: dict[str, str] = {}
     position = 0
     try:
@@ -245,8 +245,7 @@ def _frame_headers(data: bytes) -> dict[str, str]:
             headers[name] = value.decode("utf-8", "replace") if kind == 7 else value.hex()
             position += length
     except IndexError as error:
-        message = "event stream: the headers of a frame are cut short"
-        raise ValueError(message) from error
+        raise ValueError("event stream: the headers of a frame are cut short") from error
     return headers
 
 
@@ -278,7 +277,7 @@ class SSEParser:
         self._event: str | None = None
         self._data: bytearray | None = None
 
-    def feed(self, data: bytes) -> list[Event]:
+    def parse_bytes(self, data: bytes) -> list[Event]:
         """Take the next bytes, cut anywhere, and return the events that they complete."""
         if not data:
             return []
@@ -291,15 +290,15 @@ class SSEParser:
             self._partial += data[start : end.start()]
             start = end.end()
             line, self._partial = self._partial, bytearray()
-            self._line(line, events)
+            self._parse_line(line, events)
         self._partial += data[start:]
         return events
 
-    def finish(self) -> list[Event]:
+    def finish_event(self) -> list[Event]:
         """Return what stands there unfinished: a last event without its blank line."""
-        return [*self.feed(b"\n"), *self.feed(b"\n")] if self._partial or self._data is not None else []
+        return [*self.parse_bytes(b"\n"), *self.parse_bytes(b"\n")] if self._partial or self._data is not None else []
 
-    def _line(self, line: bytearray, events: list[Event]) -> None:
+    def _parse_line(self, line: bytearray, events: list[Event]) -> None:
         if self._first:
             self._first = False
             if line.startswith(_BOM):
@@ -320,7 +319,7 @@ class SSEParser:
         elif line.startswith(b"event:"):
             self._event = line[6:].removeprefix(b" ").decode("utf-8", "replace") or None
         elif bytes(line[:6]) in (b"data", b"event"):
-            self._line(line + b":", events)
+            self._parse_line(line + b":", events)
 
 
 def _parse_sse(body: bytes) -> list[Event]:
@@ -328,13 +327,13 @@ def _parse_sse(body: bytes) -> list[Event]:
     events: list[Event] = []
     if b"\r" in body or _BOM in body:  # a mark is skipped at the start of a body, not of each event
         parser = SSEParser()
-        return [*parser.feed(body), *parser.finish()]
+        return [*parser.parse_bytes(body), *parser.finish_event()]
     for block in body.split(b"\n\n"):
         if block.startswith(b"data: ") and b"\n" not in block:
             events.append(Event(None, block[6:].decode("utf-8", "replace")))
         elif block:
             parser = SSEParser()
-            events += [*parser.feed(block + b"\n"), *parser.finish()]
+            events += [*parser.parse_bytes(block + b"\n"), *parser.finish_event()]
     return events
 
 
@@ -358,7 +357,7 @@ def _aws_events(body: bytes, read: Callable[[bytes], Any]) -> Iterator[object]:
 # -- events ------------------------------------------------------------------------------------------------------------
 
 
-def framing(content_type: str, body: bytes) -> Framing:
+def detect_framing(content_type: str, body: bytes) -> Framing:
     """Return how a body is framed: by its content type, and by its first bytes where that says nothing."""
     kind = content_type.partition(";")[0].strip().lower()
     if kind == "text/event-stream":
@@ -378,7 +377,7 @@ def framing(content_type: str, body: bytes) -> Framing:
 
 def events_of(content_type: str, body: bytes) -> list[object]:
     """Return the JSON values of a stream, or a plain body's one; no JSON (``[DONE]``) is left out. Never raises."""
-    return list(events_in(content_type, body, shortened=False))
+    return list(iter_events(content_type, body, shortened=False))
 
 
 _remembered = threading.local()
@@ -388,13 +387,13 @@ MOST_REMEMBERED = 32
 """Bodies; answers that are stored together are all asked about twice."""
 
 
-def events_once(content_type: str, body: bytes) -> Iterable[object]:
-    """Return `events_of` (of long bodies `events_in`), remembered in this thread; nobody may change the values."""
-    if is_long(body):
-        return events_in(content_type, body)
+def parse_events_cached(content_type: str, body: bytes) -> Iterable[object]:
+    """Return `events_of` (of long bodies `iter_events`), remembered in this thread; nobody may change the values."""
+    if is_long_body(body):
+        return iter_events(content_type, body)
     known: dict[tuple[str, bytes], tuple[int, list[object]]] = _remembered.__dict__.setdefault("known", {})
     if (found := known.get((content_type, body))) is None:
-        found = known[content_type, body] = weight(body), events_of(content_type, body)
+        found = known[content_type, body] = estimate_parsed_size(body), events_of(content_type, body)
         while len(known) > MOST_REMEMBERED or sum(size for size, _ in known.values()) > MOST_WEIGHT:
             del known[next(iter(known))]
     return found[1]
@@ -402,26 +401,26 @@ def events_once(content_type: str, body: bytes) -> Iterable[object]:
 
 def _read_shortened(document: bytes) -> Any:  # noqa: ANN401 - JSON
     """Return the value of one document of a stream; of a long one without what fills it."""
-    return parse_json(shorten_json(document) if is_long(document) else document)
+    return parse_json(shorten_json(document) if is_long_body(document) else document)
 
 
-def events_in(content_type: str, body: bytes, *, shortened: bool = True) -> Iterator[object]:
+def iter_events(content_type: str, body: bytes, *, shortened: bool = True) -> Iterator[object]:
     """Yield the JSON values of a stream; `shortened`: of a long document what `shorten_json` leaves. Never raises."""
     read = _read_shortened if shortened else parse_json
     if content_type.startswith(CONTENT_TYPE):  # a recorded WebSocket
-        yield from server_events(body)
+        yield from list_server_events(body)
         return
-    kind = framing(content_type, body)
+    kind = detect_framing(content_type, body)
     if kind == "sse":
-        events = _sse_in(body) if shortened else _parse_sse(body)
+        events = _iter_sse_events(body) if shortened else _parse_sse(body)
         values: Iterable[object] = (read(event.data.encode()) for event in events)
     elif kind == "ndjson":
         values = map(read, _iterate_lines(body))
     elif kind == "aws":
         values = _aws_events(body, read)
     elif kind == "array":
-        whole = None if shortened and is_long(body) else parse_json(body)
-        values = whole if isinstance(whole, list) else map(read, elements(body))
+        whole = None if shortened and is_long_body(body) else parse_json(body)
+        values = whole if isinstance(whole, list) else map(read, split_array(body))
     else:
         values = [read(body)]
         if values == [None] and kind == "json":  # NDJSON under a wrong name
@@ -434,7 +433,7 @@ def _iterate_lines(body: bytes) -> Iterator[bytes]:
         yield from line.splitlines()
 
 
-def _sse_in(body: bytes) -> Iterator[Event]:
+def _iter_sse_events(body: bytes) -> Iterator[Event]:
     if b"\r" in body or _BOM in body:
         yield from _parse_in_pieces(body, 0, len(body))
         return
@@ -453,13 +452,13 @@ def _parse_in_pieces(body: bytes, start: int, end: int) -> Iterator[Event]:
     """Yield the events of a part of a body, read piece by piece; of long ones what `shorten_json` leaves."""
     parser, view = SSEParser(short=True), memoryview(body)
     for at in range(start, end, _TAIL):
-        yield from parser.feed(bytes(view[at : min(at + _TAIL, end)]))
-    yield from parser.finish()
+        yield from parser.parse_bytes(bytes(view[at : min(at + _TAIL, end)]))
+    yield from parser.finish_event()
 
 
-def beginning(content_type: str, body: bytes) -> bytes:
+def cut_beginning(content_type: str, body: bytes) -> bytes:
     """Return the first megabyte of a stream, which says how its answer begins; of what is no stream the whole body."""
-    return body[:BEGINNING] if framing(content_type, body) in ("sse", "ndjson", "aws") else body
+    return body[:BEGINNING] if detect_framing(content_type, body) in ("sse", "ndjson", "aws") else body
 
 
 # -- endings -----------------------------------------------------------------------------------------------------------
@@ -470,26 +469,26 @@ _TAIL = 1 << 16
 """Bytes at the end of a long stream that are read for them first."""
 
 
-def _is_error(value: object) -> bool:
+def _is_error_event(value: object) -> bool:
     """Return whether an event says that the stream failed; after it nothing follows."""
     if not isinstance(value, dict):
         return False
     return bool(value.get("error")) or value.get("type") == "error" or "exception" in value
 
 
-def _last_sse(body: bytes) -> list[Event]:
+def _parse_last_sse(body: bytes) -> list[Event]:
     """Return the last few events; of a long body without reading all that comes before."""
     if len(body) > _TAIL and b"\r" not in body and _BOM not in body:  # then an empty line is a border of events
         tail = _parse_sse(body[body.find(b"\n\n", len(body) - _TAIL) :])
         if len(tail) >= _LOOK_BACK:
             return tail[-_LOOK_BACK:]
-    return list(deque(_sse_in(body), _LOOK_BACK))
+    return list(deque(_iter_sse_events(body), _LOOK_BACK))
 
 
-def _last_events(kind: Framing, body: bytes) -> tuple[list[Any], bool]:
+def _parse_last_events(kind: Framing, body: bytes) -> tuple[list[Any], bool]:
     """Return the last few events, and whether a ``[DONE]`` is among them."""
     if kind == "sse":
-        tail = _last_sse(body)
+        tail = _parse_last_sse(body)
         done = any(event.data.strip() == "[DONE]" or event.event == "done" for event in tail)
         return [
             _read_shortened(event.data.encode()) or ({"type": "error"} if event.event == "error" else None)
@@ -502,11 +501,11 @@ def _last_events(kind: Framing, body: bytes) -> tuple[list[Any], bool]:
     return list(deque((value for value in _aws_events(body, _read_shortened) if value is not None), _LOOK_BACK)), False
 
 
-def _has_finished(finishes: Callable[[Any], bool], content_type: str, body: bytes, *, http_ended: bool) -> Ending:
+def _decide_by_finish(finishes: Callable[[Any], bool], content_type: str, body: bytes, *, http_ended: bool) -> Ending:
     """Decide for a stream that has no terminator but the end of HTTP after the event that says why it ends."""
     finished = False
-    for value in events_in(content_type, body):
-        if _is_error(value):
+    for value in iter_events(content_type, body):
+        if _is_error_event(value):
             return Ending.COMPLETE
         finished = finished or (isinstance(value, dict) and finishes(value))
     if not http_ended:
@@ -514,7 +513,7 @@ def _has_finished(finishes: Callable[[Any], bool], content_type: str, body: byte
     return Ending.COMPLETE if finished else Ending.UNTERMINATED
 
 
-def ending(
+def decide_ending(
     family: Family,  # noqa: ARG001 - the operation tells the dialect
     operation: str,
     stream: bool,  # noqa: FBT001 - as its kin and its callers have it
@@ -529,18 +528,18 @@ def ending(
     as well as a terminator does.
     """
     by_http = Ending.COMPLETE if http_ended else Ending.CUT
-    kind = framing(content_type, body)
+    kind = detect_framing(content_type, body)
     if not 200 <= status < 300 or kind in ("json", "other"):
         return by_http
-    if (codec := stream_codec(operation)) is None:
+    if (codec := find_stream_codec(operation)) is None:
         return by_http
     if codec.finishes is not None:
         streamed = kind != "array" or stream
-        return _has_finished(codec.finishes, content_type, body, http_ended=http_ended) if streamed else by_http
+        return _decide_by_finish(codec.finishes, content_type, body, http_ended=http_ended) if streamed else by_http
     if kind == "array" or not (codec.ends or codec.done):
         return by_http
-    tail, done = _last_events(kind, body)
-    if (done and codec.done) or (tail and _is_error(tail[-1])):
+    tail, done = _parse_last_events(kind, body)
+    if (done and codec.done) or (tail and _is_error_event(tail[-1])):
         return Ending.COMPLETE
     if codec.ends is not None and any(isinstance(value, dict) and codec.ends(value) for value in tail):
         return Ending.COMPLETE

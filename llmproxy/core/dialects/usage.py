@@ -18,10 +18,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from llmproxy.core.dialects.streams import events_once
-from llmproxy.core.dialects.table import codec_of, dialect_of
-from llmproxy.core.providers.table import PROVIDERS, Family
-from llmproxy.core.traffic.frames import CONTENT_TYPE, server_events
+from llmproxy.core.dialects.codecs import codec_of, get_dialect
+from llmproxy.core.dialects.streams import parse_events_cached
+from llmproxy.core.providers.specs import PROVIDERS, Family
+from llmproxy.core.traffic.frames import CONTENT_TYPE, list_server_events
 from llmproxy.core.traffic.interaction import Headers, Response, Usage, header
 from llmproxy.files import DATA
 from llmproxy.lazy_regex import late
@@ -66,7 +66,7 @@ def _first_count(raw: _Raw, names: tuple[str, ...]) -> int | None:
     return next((number for name in names if (number := _read_count(raw.get(name))) is not None), None)
 
 
-def _value_at(value: object, *path: str) -> object:
+def _find_value(value: object, *path: str) -> object:
     for name in path:
         value = value.get(name) if isinstance(value, dict) else None
     return value
@@ -94,7 +94,7 @@ def _list_counts(value: object) -> Iterator[_Raw]:
         return
     yield {name: value[name] for name in _TOP & value.keys()}
     for place in _PLACES:
-        raw = _value_at(value, *place)
+        raw = _find_value(value, *place)
         if isinstance(raw, dict):
             for details in _DETAILS:
                 if isinstance(raw.get(details), dict):
@@ -102,20 +102,20 @@ def _list_counts(value: object) -> Iterator[_Raw]:
             yield raw
     results = value.get("results")  # Titan counts the output by result
     if isinstance(results, list):
-        counts = [_read_count(_value_at(result, "tokenCount")) for result in results]
+        counts = [_read_count(_find_value(result, "tokenCount")) for result in results]
         if counts and None not in counts:
             yield {"output_tokens": sum(count or 0 for count in counts)}
     if (count := _read_count(value.get("totalOutputTextTokenCount"))) is not None:
         yield {"output_tokens": count}
 
 
-def _in_headers(headers: Headers, counted: Mapping[str, str]) -> _Raw:
+def _read_header_counts(headers: Headers, counted: Mapping[str, str]) -> _Raw:
     """Return the counts that stand in header fields."""
     found = ((counted.get(name.lower()), value) for name, value in headers)
     return {name: int(value) for name, value in found if name and value.isdecimal() and len(value) < len(str(_MOST))}
 
 
-def usage_of(family: Family, operation: str, content_type: str, body: bytes, headers: Headers = ()) -> Usage:
+def read_usage(family: Family, operation: str, content_type: str, body: bytes, headers: Headers = ()) -> Usage:
     """Return the tokens that a response says it took; of a stream the last word. Never raises.
 
     Some models tell it in the response's `headers` only.
@@ -123,12 +123,12 @@ def usage_of(family: Family, operation: str, content_type: str, body: bytes, hea
     Looking up what the server keeps (``responses/resp_1``) is no call to a model and has no usage.
     """
     if content_type.startswith(CONTENT_TYPE):
-        return _of_socket(family, operation, body)
+        return _sum_socket_usage(family, operation, body)
     if "/" in operation and not operation.endswith(("/runs", "/submit_tool_outputs")):  # fetching costs nothing
         return Usage()
     codec = codec_of(operation)
-    raw: _Raw = _in_headers(headers, codec.count_headers)
-    for value in events_once(content_type, body):
+    raw: _Raw = _read_header_counts(headers, codec.count_headers)
+    for value in parse_events_cached(content_type, body):
         for part in _list_counts(value):
             raw.update((name, count) for name, count in part.items() if count is not None)
     if not raw:
@@ -138,10 +138,10 @@ def usage_of(family: Family, operation: str, content_type: str, body: bytes, hea
     )
 
 
-def _of_socket(family: Family, operation: str, body: bytes) -> Usage:
+def _sum_socket_usage(family: Family, operation: str, body: bytes) -> Usage:
     """Return the sum over a WebSocket: each of its answers is told, and billed, by itself."""
     sums: dict[str, int] = {}
-    for value in server_events(body):
+    for value in list_server_events(body):
         raw: _Raw = {}
         for part in _list_counts(value):
             raw.update((name, count) for name, count in part.items() if count is not None)
@@ -171,7 +171,7 @@ def _build_usage(raw: _Raw, *, exclusive: bool, operation: str, family: Family) 
         reasoning
         and None not in (taken, made)
         and total == (taken or 0) + (made or 0) + reasoning
-        and dialect_of(family).reasoning_apart
+        and get_dialect(family).reasoning_apart
     ):
         made = (made or 0) + reasoning  # as xAI has it
     return Usage(taken, made, cached, written, reasoning)
@@ -181,11 +181,11 @@ _MODELS = (("model",), ("message", "model"), ("response", "model"), ("modelVersi
            ("session", "model"))  # fmt: skip
 
 
-def model_of(family: Family, operation: str, content_type: str, body: bytes) -> str | None:  # noqa: ARG001 - the same for all of its kind
+def read_model(family: Family, operation: str, content_type: str, body: bytes) -> str | None:  # noqa: ARG001 - the same for all of its kind
     """Return the model that a request or a response names in its body, or None. Never raises."""
-    for value in events_once(content_type, body):
+    for value in parse_events_cached(content_type, body):
         for place in _MODELS:
-            model = _value_at(value, *place)
+            model = _find_value(value, *place)
             if isinstance(model, str) and model:
                 return model.removeprefix("models/")
     return None
@@ -195,7 +195,7 @@ def answered_by(answer: Response) -> str:
     """Return the model that an answer names, and its fingerprint where it has one; empty where it names none."""
     kind, body = header(answer.headers, "content-type") or "", answer.body
     places = (*_MODELS, ("system_fingerprint",))
-    said = (_value_at(value, *place) for value in events_once(kind, body) for place in places)
+    said = (_find_value(value, *place) for value in parse_events_cached(kind, body) for place in places)
     return " ".join(dict.fromkeys(each.removeprefix("models/") for each in said if isinstance(each, str)))
 
 
@@ -215,7 +215,7 @@ def _load_prices() -> dict[str, dict[str, list[Decimal | None]]]:
     return prices
 
 
-def _spellings(provider: str, model: str) -> Iterator[str]:
+def _list_model_spellings(provider: str, model: str) -> Iterator[str]:
     """Yield the names under which the table may know a model, the most exact first."""
     yield model
     bare = model.rpartition("/")[2] if model.startswith(("arn:", "models/")) else model
@@ -233,7 +233,7 @@ def _spellings(provider: str, model: str) -> Iterator[str]:
 
 def _find_prices(provider: str, model: str, prompt: int) -> _Row | None:
     rows = _load_prices().get(provider, {})
-    row = next((rows[name] for name in _spellings(provider, model) if name in rows), None)
+    row = next((rows[name] for name in _list_model_spellings(provider, model) if name in rows), None)
     if row is None:
         return None
     threshold = row[4] if len(row) > 4 else None
@@ -242,7 +242,7 @@ def _find_prices(provider: str, model: str, prompt: int) -> _Row | None:
     return padded[0], padded[1], padded[2], padded[3]
 
 
-def cost_of(provider: str, model: str | None, usage: Usage) -> Decimal | None:
+def compute_cost(provider: str, model: str | None, usage: Usage) -> Decimal | None:
     """Return the list price of a call in USD, or None if a price or a count that it needs is unknown."""
     if model is None or usage.input is None or usage.output is None:
         return None
@@ -268,22 +268,22 @@ MARGIN = 1.05
 """Tokens of a prompt are counted by the provider: today's count may be a little higher than the recorded one."""
 
 
-def cost_at_most(provider: str, model: str | None, prompt: int, body: Mapping[str, Any]) -> Decimal | None:
+def compute_maximum_cost(provider: str, model: str | None, prompt: int, body: Mapping[str, Any]) -> Decimal | None:
     """Return what a call costs at the most in USD: a prompt of so many tokens, kept in a cache or not, and as many
     generated as request or model allow. None: a price or a limit is not known.
     """
     holders = [body, *(body[name] for name in _INNER if isinstance(body.get(name), dict))]
     said, several = ([each[name] for each in holders for name in of if each.get(name)] for of in (LIMITS, _ANSWERS))
-    tokens = max((each for each in said if type(each) is int), default=None) or _model_limits().get(model or "")
+    tokens = max((each for each in said if type(each) is int), default=None) or _load_model_limits().get(model or "")
     if tokens is None or tokens <= 0:
         return None
     output = tokens * max((each for each in several if type(each) is int), default=1)
-    plain, cached = (cost_of(provider, model, Usage(prompt, output, cache_written=n or None)) for n in (0, prompt))
+    plain, cached = (compute_cost(provider, model, Usage(prompt, output, cache_written=n or None)) for n in (0, prompt))
     return plain if plain is None or cached is None else max(plain, cached)
 
 
 @cache
-def _model_limits() -> dict[str, int]:
+def _load_model_limits() -> dict[str, int]:
     """Return how many tokens each model answers with at the most, by litellm's table; none where that is not there."""
     spec = importlib.util.find_spec("litellm")
     if spec is None or spec.origin is None:

@@ -14,8 +14,8 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from llmproxy.core.dialects.codecs import Json, SpokenTurn, WantedForm, codec_of, find_codec
 from llmproxy.core.dialects.messages import Message, as_dict
-from llmproxy.core.dialects.table import Json, SpokenTurn, WantedForm, codec_of, find_codec
 from llmproxy.core.traffic.interaction import Chunk, Headers, Response
 from llmproxy.core.traffic.json_bytes import parse_json
 
@@ -29,7 +29,7 @@ _NONE = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
 # -- an answer
 
 
-def can_write(operation: str) -> bool:
+def can_write_answer(operation: str) -> bool:
     codec = find_codec(operation)
     return codec is not None and codec.write is not None
 
@@ -40,14 +40,14 @@ def writes_text_arguments(operation: str, *, stream: bool) -> bool:
     return codec.text_streamed if stream else codec.text_whole
 
 
-def write(
+def write_answer(
     operation: str, body: bytes, target: str, model: str | None, said: Message, *, stream: bool, call: int,
     finish: str = "", usage: Mapping[str, int] | None = None,
 ) -> Response:  # fmt: skip
     """Return the answer to a request, for the agent's `call`-th call of a model.
 
     `finish` is why it ended, as `SpokenTurn` has it; `usage` is told by the dialects that do not always say 0.
-    Raises LookupError for an operation that `can_write` denies.
+    Raises LookupError for an operation that `can_write_answer` denies.
     """
     if (writer := codec_of(operation).write) is None:
         raise LookupError(operation)

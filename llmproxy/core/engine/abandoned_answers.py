@@ -17,7 +17,7 @@ from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.queries import has_left
-from llmproxy.core.store.reading import KeyedRecording, Rekeying
+from llmproxy.core.store.reading import KeyChange, KeyedRecording
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.response_bytes import SendingPlan
 from llmproxy.errors import LLMProxyError
@@ -44,7 +44,7 @@ class AbandonedInterceptor(Interceptor[Exchange]):
 
     def on_decision(self, call: Exchange, found: Lookup, decided: Decided[KeyedRecording]) -> Decided[KeyedRecording]:
         """Ask for it live rather than repeat it."""
-        left = decided.recording is not None and decided.recording.left and call.channel is not Channel.MCP
+        left = decided.recording is not None and decided.recording.was_left and call.channel is not Channel.MCP
         repeated = call.nth > len(found.recordings) and call.session.settings.exhausted is Exhausted.LAST
         return Decided(Decision.RECORD) if left and repeated else decided
 
@@ -66,11 +66,11 @@ class AbandonedInterceptor(Interceptor[Exchange]):
             alike = [each.occurrence for each in rows if (each.party, each.key) == (mine.party, mine.key)]
             turn = sorted(alike).index(mine.occurrence) + 1
             try:
-                store.begin(*place, exclusive=True, holder=_HOLDER, anew=False)
+                store.begin_writing(*place, exclusive=True, holder=_HOLDER, anew=False)
                 try:
-                    store.rekey([Rekeying(mine.id, mine.key, mine.key, turn, mine.rules)])
+                    store.rekey_recordings([KeyChange(mine.id, mine.key, mine.key, turn, mine.rules)])
                 finally:
-                    store.end(*place, _HOLDER, clean=False)
+                    store.end_writing(*place, _HOLDER, clean=False)
             except LLMProxyError as why:
                 log.warning("recording #%s will not be asked live again: %s", mine.id, why.message)
 
@@ -79,7 +79,7 @@ class AbandonedInterceptor(Interceptor[Exchange]):
 
 def _is_abandoned(call: Exchange) -> bool:
     """Return whether an answer ends where its recorded client left."""
-    return call.slot is not None and call.slot.left and call.channel is not Channel.MCP
+    return call.slot is not None and call.slot.was_left and call.channel is not Channel.MCP
 
 
 class AbandonedFeature(Feature):

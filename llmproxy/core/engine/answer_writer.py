@@ -7,14 +7,14 @@ from dataclasses import replace
 
 from llmproxy.calls import Call
 from llmproxy.core.dialects.conversation import made_ids
-from llmproxy.core.dialects.usage import model_of, usage_of
+from llmproxy.core.dialects.usage import read_model, read_usage
 from llmproxy.core.engine.engine_state import TEXT, EngineState
 from llmproxy.core.engine.request_identification import KeyDeriver
 from llmproxy.core.keys.normalize import new_ids
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.reading import KeyedRecording
-from llmproxy.core.store.rows import Described, describe
+from llmproxy.core.store.rows import Described, describe_interaction
 from llmproxy.core.store.store import Addition
 from llmproxy.core.traffic.interaction import Interaction, Key, Request, Response, Usage, header
 from llmproxy.errors import CassetteNotFound, RecordingError
@@ -39,14 +39,14 @@ class AnswerWriter:
         """Store several answers in one transaction: all or, if this raises, none. Else as `store_answer`."""
         made = [self._build_interaction(exchange, proper=proper) for exchange, proper in ended]
         kept = [(exchange, one) for (exchange, _), one in zip(ended, made, strict=True) if one is not None]
-        said = [describe(one) for _, one in kept]
+        said = [describe_interaction(one) for _, one in kept]
         first = [exchange.session.claim_superseding(exchange.party_and_key) for exchange, _ in kept]
         if (store := self._state.stores.opened) is not None and kept:
             asked = dict.fromkeys(each for exchange, _ in kept for each in exchange.session.interceptors)
             taken = {each: each.take_queued() for each in asked}
             waiting = [one for some in taken.values() for one in some]
             try:
-                ids = store.add_all(
+                ids = store.add_interactions(
                     [
                         *map(Addition, waiting),
                         *(
@@ -85,9 +85,9 @@ class AnswerWriter:
             return None
         for each in reversed(exchange.interceptors):
             response = each.before_store(exchange, response)
-        response, redacted = self._state.redactor.response(response)
+        response, redacted = self._state.redactor.redact_response(response)
         kind, body = header(response.headers, "content-type") or "", response.body
-        usage = usage_of(exchange.family, exchange.operation, kind, body, response.headers)
+        usage = read_usage(exchange.family, exchange.operation, kind, body, response.headers)
         return self._builder.build(exchange, response, usage, redacted=redacted or exchange.recording.overwritten)
 
     def _notify_stored(self, exchange: Exchange, made: Interaction, stored: int, described: Described) -> None:
@@ -95,7 +95,7 @@ class AnswerWriter:
         for each in reversed(exchange.interceptors):
             each.on_stored(exchange, made)
         exchange.session.served.add(stored)
-        if not KeyedRecording(stored, 0, made.response.status, made.response.ending).good:
+        if not KeyedRecording(stored, 0, made.response.status, made.response.ending).is_good_status:
             exchange.session.position.failed.add(stored)
         # Not from the store: reading it belongs to the event loop, and this is the writer's thread.
         said, replied, _ = described
@@ -113,14 +113,13 @@ class AnswerWriter:
 
     def read_usage(self, exchange: Exchange, *, proper: bool) -> Usage:
         """Read what an answer used that is not stored."""
-        where = exchange.route
-        if where.not_llm:
+        if exchange.route.not_llm:
             return Usage()
         response = exchange.end_recording(proper=proper)
         for each in reversed(exchange.interceptors) if exchange.answer.withheld else ():
             each.on_withheld_answer(exchange, response)
         kind = header(response.headers, "content-type") or ""
-        return usage_of(exchange.family, exchange.operation, kind, response.body, response.headers)
+        return read_usage(exchange.family, exchange.operation, kind, response.body, response.headers)
 
 
 class InteractionBuilder:
@@ -143,7 +142,7 @@ class InteractionBuilder:
             cassette=exchange.save_target[0], sample=exchange.save_target[1], party=exchange.party,
             occurrence=exchange.kept.occurrence or exchange.nth, model=self._find_model(exchange, kind, body),
             stream=exchange.identity.stream, upstream=exchange.route.upstream, usage=usage, redacted=redacted,
-            rules=self._state.config.rules.digest,
+            rules=self._state.config.rules.rules_digest,
             made_ids=new_ids(made_ids(exchange.family, exchange.operation, kind, body), exchange.identity.refs),
         )  # fmt: skip
         for each in exchange.interceptors:
@@ -156,7 +155,7 @@ class InteractionBuilder:
         named = exchange.identity.model
         if exchange.channel is Channel.MCP or (named is not None and exchange.route.provider.name != "azure"):
             return named
-        return model_of(exchange.family, exchange.operation, kind, body) or named
+        return read_model(exchange.family, exchange.operation, kind, body) or named
 
     def load_call(self, session: Session, call: Call) -> Interaction | None:
         """Return what was said in a call that has ended; None where nothing is recorded of it."""

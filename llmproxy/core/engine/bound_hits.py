@@ -25,13 +25,13 @@ from llmproxy.core.bindings import (
     Mismatch,
     RunVariable,
     VolatileField,
-    bound_key,
+    build_bound_key,
     find_captured_fields,
     fit_request,
-    rebind_answer,
+    rebind_exact_answer,
     rewrite_answer,
 )
-from llmproxy.core.bindings.bound_key import read_last_user_text
+from llmproxy.core.bindings.bound_key_digest import read_last_user_text
 from llmproxy.core.bindings.fit_results import ON_TRIAL
 from llmproxy.core.bindings.request_comparison import RequestRewriter
 from llmproxy.core.bindings.session_bindings import BoundAnswer, LearningTrial, SessionBindings
@@ -40,24 +40,24 @@ from llmproxy.core.bindings.volatile_learning import learn_volatile_fields, rest
 from llmproxy.core.engine.decide import list_playable
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.keys.normalize import Canonical
-from llmproxy.core.misses.context import MissContext
-from llmproxy.core.misses.nearest import RestatedCandidate, Wording, conversation
+from llmproxy.core.misses.miss_context import MissContext
+from llmproxy.core.misses.nearest_recording import RestatedCandidate, Restater, get_messages
 from llmproxy.core.sessions.exchange import Config, Exchange
 from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup, MissReason
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.queries import (
     canonical_of,
     list_candidates,
-    list_in_order,
-    put_volatile_fields,
-    volatile_fields_of,
+    list_party_keys,
+    read_volatile_fields,
+    write_volatile_fields,
 )
 from llmproxy.core.store.reading import KeyedRecording
 from llmproxy.core.store.store import Store
-from llmproxy.core.traffic.differences import Difference, show_json
 from llmproxy.core.traffic.frames import SWITCHING
 from llmproxy.core.traffic.interaction import Interaction, Key, Response
 from llmproxy.core.traffic.json_bytes import dump
+from llmproxy.core.traffic.json_diff import Difference, show_json
 from llmproxy.errors import CassetteError, RefusedError
 from llmproxy.protocol import BOUND_HEADER, OFFLINE, Channel, Decision, Plays, Scope
 
@@ -141,11 +141,11 @@ class RecordedRequestCache:
 
     @staticmethod
     def _read_run_variables(store: Store, id_: int) -> str:
-        return store.read_declared([id_]).get(id_, "")
+        return store.read_run_variables([id_]).get(id_, "")
 
     def _read_bound_key(self, store: Store, id_: int) -> str:
         canonical = self.load_canonical(store, id_)
-        return "" if canonical is None else bound_key(canonical)
+        return "" if canonical is None else build_bound_key(canonical)
 
     def load_canonical(self, store: Store, id_: int) -> Canonical | None:
         """Return the canonical request of a recording; None for one that is damaged, or that no route knows today."""
@@ -181,17 +181,17 @@ class RecordedRequestCache:
 
     def record_captured_fields(self, session: Session, store: Store, run_variables: Sequence[RunVariable]) -> None:
         """Keep volatile fields where captured values stood in what this session recorded before they were declared."""
-        known = volatile_fields_of(store, session.cassette)
+        known = read_volatile_fields(store, session.cassette)
         ids = sorted(session.served)[-_LOOKED_AT:]
         trees = [made.tree for id_ in ids if (made := self.load_canonical(store, id_)) is not None]
         found = [slot for each in run_variables for slot in find_captured_fields(trees, each)]
         places = {(slot.tool, slot.at, slot.before) for slot in known}
         new = [slot for slot in dict.fromkeys(found) if (slot.tool, slot.at, slot.before) not in places]
         if new:
-            put_volatile_fields(store, session.cassette, [*known, *new])
+            write_volatile_fields(store, session.cassette, [*known, *new])
 
 
-class _RunRestater(Wording):
+class _RunRestater(Restater):
     """Recordings with this run's run variables for their own, which are no difference."""
 
     def __init__(self, bound: SessionBindings, requests: RecordedRequestCache, store: Store, wanted: Canonical) -> None:
@@ -203,11 +203,11 @@ class _RunRestater(Wording):
         told.
         """
 
-    def recall(self, id_: int) -> Canonical | None:
+    def find_cached(self, id_: int) -> Canonical | None:
         return self._requests.find_cached(id_)
 
-    def message(self, id_: int, recorded: Canonical, n: int) -> object:
-        member, said = conversation(recorded.tree)
+    def restate_message(self, id_: int, recorded: Canonical, n: int) -> object:
+        member, said = get_messages(recorded.tree)
         table = self._find_bindings(id_)
         if not table.changed:
             return said[n]
@@ -216,7 +216,7 @@ class _RunRestater(Wording):
             self._messages[which] = said[n], self._get_rewriter(table).rewrite_message(member, said[n])
         return self._messages[which][1]
 
-    def whole(self, id_: int, recorded: Canonical) -> Canonical:
+    def restate_whole(self, id_: int, recorded: Canonical) -> Canonical:
         """As it is where nothing else would differ."""
         table = self._find_bindings(id_)
         if not table.changed or recorded.tree is None:
@@ -226,14 +226,14 @@ class _RunRestater(Wording):
 
     def _restate_tree(self, id_: int, recorded: Canonical, table: Bindings) -> object:
         """Return the whole of a recording, its messages as they were told already."""
-        member, said = conversation(recorded.tree)
+        member, said = get_messages(recorded.tree)
         if not isinstance(recorded.tree, dict) or not isinstance(recorded.tree.get(member), list):
             return self._get_rewriter(table).rewrite_tree(recorded.tree)
         rest = self._get_rewriter(table).rewrite_tree({**recorded.tree, member: []})
-        messages = [self.message(id_, recorded, n) for n in range(len(said))]
+        messages = [self.restate_message(id_, recorded, n) for n in range(len(said))]
         return {**rest, member: messages} if isinstance(rest, dict) else rest
 
-    def restate_recording(self, id_: int, recorded: Canonical, whole: Canonical) -> RestatedCandidate:
+    def restate_nearest(self, id_: int, recorded: Canonical, whole: Canonical) -> RestatedCandidate:
         """What fits is no difference, and what varies is not the first that is told."""
         table, bound, wanted = self._find_bindings(id_), self._bound, self._wanted
         if not table or bound.scope is not Scope.ALL or len(wanted.body) > RESTATED:
@@ -276,7 +276,7 @@ class BindingInterceptor(Interceptor[Exchange]):
     # -- the session
 
     def on_restart(self) -> None:
-        self.bound.forget_identities()
+        self.bound.forget_id_pairs()
 
     def build_report(self) -> Mapping[str, Any]:
         """Return the run variables, too; one that is a secret without its value."""
@@ -324,13 +324,13 @@ class BindingInterceptor(Interceptor[Exchange]):
     def on_answer(self, call: Exchange, response: Response) -> Response:
         """Note what a served answer's pair of requests said."""
         if (answer := call.state.get(BoundAnswer)) is not None:
-            self.bound.add_identities(answer.identities, answer.below)
+            self.bound.add_id_pairs(answer.identities, answer.below)
         return response
 
     @override
     def on_interaction(self, call: Exchange, made: Interaction) -> Interaction:
         """Keep the run variables under which the session records, without what is secret."""
-        said, redactor = self.bound.variables_text, self._parts.state.redactor
+        said, redactor = self.bound.write_variables, self._parts.state.redactor
         if self._said[:2] != (said, redactor.epoch.count):
             self._said = said, redactor.epoch.count, redactor.text(said)
         return replace(made, run_variables=self._said[2])
@@ -350,7 +350,7 @@ class BindingInterceptor(Interceptor[Exchange]):
             return context
         return replace(context, unbound=compared.why, unbound_at=compared.at)
 
-    def build_restater(self, store: Store, wanted: Canonical) -> Wording:
+    def build_restater(self, store: Store, wanted: Canonical) -> Restater:
         return _RunRestater(self.bound, self._requests, store, wanted)
 
     # -- which recording?
@@ -370,7 +370,7 @@ class BindingInterceptor(Interceptor[Exchange]):
             table = bound.build_bindings(self._requests.declared_of(store, ids[0]))
             if not table or (recorded := self._requests.load_canonical(store, ids[0])) is None:
                 continue
-            if compared.why and typed is not None and not typed.may_equal(ids[0], recorded, table):
+            if compared.why and typed is not None and not typed.may_equal_recorded(ids[0], recorded, table):
                 continue
             result = fit_request(table, recorded.tree, wanted.tree, bound.known, bound.expected_messages(table))
             if isinstance(result, Mismatch):
@@ -378,7 +378,7 @@ class BindingInterceptor(Interceptor[Exchange]):
                     compared.why = f"recording #{ids[0]}, bound: {result}"
                     compared.at = result.path if result.why is Misfit.DIFFERENT else ""
                 continue
-            slots = store.slots(session.cassette, session.sample, call.party, key)
+            slots = store.find_keyed(session.cassette, session.sample, call.party, key)
             if list_playable(session.policy, slots):
                 fitting.append(BoundRecording(key, slots, result, table))
         if not fitting and bound.trial is not None:
@@ -423,7 +423,7 @@ class BindingInterceptor(Interceptor[Exchange]):
             if ids[0] in session.served or (recorded := self._requests.load_canonical(store, ids[0])) is None:
                 continue
             table = bound.build_bindings(said := self._requests.declared_of(store, ids[0]))
-            if outside and typed is not None and not typed.may_equal(ids[0], recorded, table):
+            if outside and typed is not None and not typed.may_equal_recorded(ids[0], recorded, table):
                 continue
             lessons = learn_volatile_fields(table, recorded.tree, wanted.tree, bound.known)
             if isinstance(lessons, Mismatch):
@@ -437,7 +437,7 @@ class BindingInterceptor(Interceptor[Exchange]):
         bound.add_learned_fields(lessons)
         table = bound.build_bindings(said)
         result = fit_request(table, recorded.tree, wanted.tree, bound.known)
-        slots = store.slots(session.cassette, session.sample, call.party, key)
+        slots = store.find_keyed(session.cassette, session.sample, call.party, key)
         if isinstance(result, Mismatch) or not list_playable(session.policy, slots):
             return None
         bound.trial.served += 1
@@ -450,7 +450,7 @@ class BindingInterceptor(Interceptor[Exchange]):
         if wanted.kind != "json":
             return []
         kind = (session.cassette, session.sample, call.party, where.provider.name, call.operation, wanted.stream)
-        alike = self._requests.index_by_bound_key(store, kind).get(bound_key(wanted), {})
+        alike = self._requests.index_by_bound_key(store, kind).get(build_bound_key(wanted), {})
         fresh = ((key, ids) for key, ids in alike.items() if (call.party, key) not in session.position.recorded_here)
         return list(islice(fresh, _MOST_COMPARED))
 
@@ -462,8 +462,7 @@ class BindingInterceptor(Interceptor[Exchange]):
         answers = [self._rewrite_found(store, each, each.slots[0]) for each in fitting]
         bodies = {each.response.body for each in answers if not isinstance(each, Mismatch)}
         if len(bodies) == 1 and not any(isinstance(each, Mismatch) for each in answers):
-            fresh = [each for each in fitting if each.slots[0].id not in session.served]
-            return (fresh or fitting)[0]
+            return ([each for each in fitting if each.slots[0].id not in session.served] or fitting)[0]
         follows = self._find_next_key(call, store)
         if (found := next((each for each in fitting if each.key == follows), None)) is not None:
             return found
@@ -476,7 +475,7 @@ class BindingInterceptor(Interceptor[Exchange]):
     def _find_next_key(call: Exchange, store: Store) -> Key | None:
         """Return the key of the recording that comes after what this walk was served last."""
         session = call.session
-        order = list_in_order(store, (session.cassette, session.sample), call.party)
+        order = list_party_keys(store, (session.cassette, session.sample), call.party)
         last = session.find_last_key(call.party)
         if last is None:
             return order[0][1] if order else None
@@ -503,7 +502,7 @@ class BindingInterceptor(Interceptor[Exchange]):
             return None
         recorded = store.response(slot.id)
         named = frozenset(bound.named) if call.channel is Channel.LLM else None
-        result = rebind_answer(table, canonical().tree, recorded, bound.known, named=named)
+        result = rebind_exact_answer(table, canonical().tree, recorded, bound.known, named=named)
         if isinstance(result, Mismatch):
             return result
         if result is recorded:
@@ -538,7 +537,7 @@ class BindingFeature(Feature):
 
     def _list_fields(self, session: Session) -> tuple[VolatileField, ...]:
         store = self.parts.state.sessions.store(session.settings.mode)
-        return volatile_fields_of(store, session.cassette) if store is not None else ()
+        return read_volatile_fields(store, session.cassette) if store is not None else ()
 
     def _build_interceptor(self, scope: Scope, fields: Sequence[VolatileField]) -> BindingInterceptor:
         return BindingInterceptor(self.parts, self._requests, SessionBindings(scope, slots=(*fields, *list_builtin())))

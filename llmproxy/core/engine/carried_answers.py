@@ -30,17 +30,17 @@ from llmproxy.core.bindings import (
     rewrite_answer,
     rewrite_request,
 )
-from llmproxy.core.bindings.places import PlacedCall
+from llmproxy.core.bindings.leaf_places import PlacedCall
 from llmproxy.core.bindings.run_variables import PATHS
 from llmproxy.core.bindings.session_bindings import BoundAnswer
-from llmproxy.core.changes.accepted import AcceptedChange
+from llmproxy.core.changes.acceptance import AcceptedChange
 from llmproxy.core.changes.call_positions import CallPositions, PlacedRecording, RecordedCall
-from llmproxy.core.changes.request import ParsedRequest, list_call_ids
-from llmproxy.core.changes.request_diff import ReadVolatile, compare_requests
-from llmproxy.core.changes.values import Change, Reason, Refusal, TrialCall
+from llmproxy.core.changes.change import Change, Reason, Refusal, TrialCall
+from llmproxy.core.changes.parsing import ParsedRequest, list_call_ids
+from llmproxy.core.changes.request_diff import ReadVolatile, diff_requests
+from llmproxy.core.dialects.codecs import CHAT
 from llmproxy.core.dialects.conversation import read_response
 from llmproxy.core.dialects.messages import Message
-from llmproxy.core.dialects.table import CHAT
 from llmproxy.core.engine.bound_hits import BindingInterceptor
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.engine.forking import ForkState
@@ -48,12 +48,12 @@ from llmproxy.core.engine.live_exchanges import LiveInterceptor
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.keys.server_state import is_success
-from llmproxy.core.misses.context import MissContext
-from llmproxy.core.providers.table import Client, client_of
+from llmproxy.core.misses.miss_context import MissContext
+from llmproxy.core.providers.specs import Client, client_of
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup, MissReason
 from llmproxy.core.sessions.session import Session
-from llmproxy.core.store.queries import accepted_of, canonical_of, list_in_order, newest_declared, summary
+from llmproxy.core.store.queries import accepted_of, canonical_of, list_party_keys, read_newest_variables, read_summary
 from llmproxy.core.store.reading import KeyedRecording
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Ending, Interaction, Key, Response, header
@@ -120,8 +120,8 @@ class CarryInterceptor(Interceptor[Exchange]):
             return found
         key = looked.standing.recorded.key
         session = call.session
-        slots = store.slots(session.cassette, session.sample, call.party, key)
-        return found._replace(key=key, recordings=tuple(each for each in slots if each.good))
+        slots = store.find_keyed(session.cassette, session.sample, call.party, key)
+        return found._replace(key=key, recordings=tuple(each for each in slots if each.is_good_status))
 
     @override
     def on_explain(self, call: Exchange, context: MissContext) -> MissContext:
@@ -129,8 +129,7 @@ class CarryInterceptor(Interceptor[Exchange]):
         looked = call.state.get(Carried)
         if looked is None or looked.refusal is None or context.state:
             return context
-        said = f"not carried ({looked.refusal.why}): {looked.refusal.text}"
-        return replace(context, not_carried=said)
+        return replace(context, not_carried=f"not carried ({looked.refusal.why}): {looked.refusal.text}")
 
     @override
     def on_decision(self, call: Exchange, found: Lookup, decided: Decided[KeyedRecording]) -> Decided[KeyedRecording]:
@@ -173,7 +172,7 @@ class CarryInterceptor(Interceptor[Exchange]):
         place = (call.progress.seq, call.session.cassette, call.session.sample, call.party, call.operation)
         if id_ is None or store is None:
             return TrialCall(*place, changes=looked.changes, refusal=looked.refusal)
-        row = summary(store, id_)
+        row = read_summary(store, id_)
         used = (row.tokens_in, row.tokens_out, row.cost_usd, row.duration_ms)
         return TrialCall(*place, id_, looked.changes, looked.refusal, _list_change_names(looked.pending), *used)
 
@@ -192,18 +191,18 @@ class CarryInterceptor(Interceptor[Exchange]):
             return _build_refusal(Reason.REQUEST, "it names a folder or a day of the recorded run")
         wanted, bindings = restated
         places = self._load_positions(call, store)
-        request = places.parse(
+        request = places.parse_recorded_request(
             wanted,
             _read_call_ids(wanted, self._parts.keying.redact(call, call.request.body or b"").body),
             client_of(call.request.headers),
         )
-        for tool, text in request.list_results:
+        for tool, text in request.tool_results:
             self._run.results.setdefault(tool, set()).add(text)
         thread = (
             call.party,
             header(call.request.headers, THREAD_FIELD) or "",
             *request.first_user_texts,
-            request.first_system,
+            request.first_system_text,
         )
         if self._trial and call.key is not None and self._run.refused.get(thread, call.key) != call.key:
             return _build_refusal(Reason.NOT_LOOKED_AT, "it follows a call of its thread that was refused")
@@ -216,7 +215,7 @@ class CarryInterceptor(Interceptor[Exchange]):
     def _restate_request(call: Exchange, store: Store, wanted: Canonical) -> tuple[Canonical, Bindings | None] | None:
         """Return a request in the recorded run's words, and the binding; None if it has a recorded value already."""
         binding = call.session.find_interceptor(BindingInterceptor)
-        if binding is None or not (said := newest_declared(store, call.session.cassette)):
+        if binding is None or not (said := read_newest_variables(store, call.session.cassette)):
             return wanted, None
         then, now, scope = read_run_variables(said), binding.bound.declared.values(), binding.bound.scope
         forward = Bindings(then, now, scope=scope)
@@ -244,9 +243,9 @@ class CarryInterceptor(Interceptor[Exchange]):
                     Reason.IMPOSSIBLE, f"the recorded answer names {named}, which is another one now"
                 )
                 continue
-            changes = compare_requests(
+            changes = diff_requests(
                 each, request, client, recorded=places.results, present=self._run.results,
-                output=summary(store, each.recorded.id).tokens_out,
+                output=read_summary(store, each.recorded.id).tokens_out,
                 read_volatile=_build_volatile_reader(session, bindings),
             )  # fmt: skip
             if isinstance(changes, Refusal):
@@ -290,7 +289,7 @@ def list_calls(
     store: Store, place: tuple[str, int], party: str, rules: Rules, upstreams: Mapping[str, str]
 ) -> Iterator[RecordedCall]:
     """Yield the recordings of a party's conversations in a cassette and sample, in the order of the run."""
-    for id_, key, _ in list_in_order(store, place, party):
+    for id_, key, _ in list_party_keys(store, place, party):
         try:
             each = store.load(id_)
             canonical = canonical_of(store, each, rules, upstreams)
@@ -308,7 +307,7 @@ def find_conflicting_answers(
     for info in store.cassettes(cassette) if accepted else ():
         place = (cassette, info.sample)
         for party in dict.fromkeys(each.party for each in store.list_keys(*place)):
-            yield from CallPositions(list_calls(store, place, party, rules, upstreams)).find_merges(accepted)
+            yield from CallPositions(list_calls(store, place, party, rules, upstreams)).find_merged_pairs(accepted)
 
 
 def _read_call_ids(canonical: Canonical, body: bytes) -> list[str]:
@@ -343,7 +342,7 @@ def _build_volatile_reader(session: Session, bindings: Bindings | None) -> ReadV
     def read(tool: str, arguments: object, text: str) -> tuple[str, Sequence[str]]:
         found = find_volatile_fields(binding.bound.slots, PlacedCall(tool, arguments), text, (), bound)
         ends = [0, *(end for each in found for end in (each.start, each.end)), len(text)]
-        values = [each.value for each in found if each.slot.is_identity]
+        values = [each.value for each in found if each.slot.is_id]
         return "\0".join(text[at:to] for at, to in batched(ends, 2)), values
 
     return read

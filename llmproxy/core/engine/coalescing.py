@@ -58,7 +58,7 @@ class CoalesceInterceptor(Interceptor[Exchange]):
             others = self._open.pop(call.party_and_key)[1:] if crowd and crowd[0] is call else []
         copies = [Addition(replace(made, occurrence=each.kept.occurrence)) for each in others]
         try:
-            for other, stored in zip(others, store.add_all(copies) if copies else (), strict=True):
+            for other, stored in zip(others, store.add_interactions(copies) if copies else (), strict=True):
                 other.slot = KeyedRecording(stored, other.kept.occurrence, got.status, got.ending)
                 other.decision, other.note = Decision.REPLAY, "shares the answer to the same request at the same time"
         finally:  # what could not be stored asks itself

@@ -12,13 +12,13 @@ from decimal import Decimal
 from typing import Any, override
 
 from llmproxy.calls import Call
-from llmproxy.core.dialects.usage import MARGIN, cost_at_most
+from llmproxy.core.dialects.usage import MARGIN, compute_maximum_cost
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.engine.stale_answers import StaleHit
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup
 from llmproxy.core.sessions.session import Session
-from llmproxy.core.store.queries import summary
+from llmproxy.core.store.queries import read_summary
 from llmproxy.core.store.reading import KeyedRecording
 from llmproxy.core.traffic.json_bytes import parse_json
 from llmproxy.errors import RefusedError
@@ -41,7 +41,7 @@ class CostMeter:
         if self.most is None:
             return ""
         model, tree = call.identity.model, parse_json(body)
-        cost = cost_at_most(call.route.provider.name, model, prompt, tree if isinstance(tree, dict) else {})
+        cost = compute_maximum_cost(call.route.provider.name, model, prompt, tree if isinstance(tree, dict) else {})
         if cost is None:
             what = f"what {model or call.operation} costs at the most"
             return f"{what} is not known (max_tokens in the request may tell), and --max-cost ${self.most} was given"
@@ -75,7 +75,7 @@ class BudgetInterceptor(Interceptor[Exchange]):
         body = self._keying.redact(call, call.request.body or b"").body
         prompt = len(body)  # no token is shorter than a byte
         if stale is not None and store is not None and found.key == call.key:
-            tokens = summary(store, stale.recording.id).tokens_in
+            tokens = read_summary(store, stale.recording.id).tokens_in
             prompt = prompt if tokens is None else int(tokens * MARGIN) + 1
         if not (why := self._spending.reserve_cost(call, body, prompt)):
             return decided

@@ -2,7 +2,7 @@
 
 The n-th request of a key in a session gets the n-th recording of it. What counts as a recording depends on the mode:
 where it plays everything, failures and cut answers have their turn too; where it plays only what is good, what it
-forwards instead replaces the failure (`core.store.reading.failures_behind`). An answer that its client left, and left
+forwards instead replaces the failure (`store.reading.find_trailing_failures`). An answer that its client left, and left
 again when it was asked live once more, is good as far as it goes; who reads on and asks again gets it live.
 """
 
@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from llmproxy.core.keys.mcp import is_call
-from llmproxy.core.providers.table import SAFE
+from llmproxy.core.keys.mcp import is_tool_call
+from llmproxy.core.providers.specs import SAFE
 from llmproxy.core.sessions.exchange import Exchange, RequestPlace
 from llmproxy.core.sessions.interceptor import Decided, Lookup, MissReason
 from llmproxy.core.sessions.session import Session
-from llmproxy.core.store.reading import KeyedRecording, ReplayCandidate, is_good, is_left_again
+from llmproxy.core.store.reading import KeyedRecording, ReplayCandidate, is_good_status, is_left_again
 from llmproxy.core.traffic.interaction import Ending, header
 from llmproxy.protocol import THREAD_FIELD, Channel, Decision, Exhausted, ModePolicy, Plays
 
@@ -98,7 +98,7 @@ def choose_exhausted(
     """
     tells = channel is Channel.HTTP and method not in SAFE
     # Of a tool nobody knows whether it changes something.
-    tells = tells or changes or (channel is Channel.MCP and is_call(operation))
+    tells = tells or changes or (channel is Channel.MCP and is_tool_call(operation))
     return Exhausted.MISS if tells and chosen is Exhausted.LAST else chosen
 
 
@@ -114,12 +114,12 @@ def describe_failure(recording: ReplayCandidate) -> str:
     """Return in a few words what is wrong with an answer that is served all the same; empty for a good one."""
     if recording.ending is not Ending.COMPLETE:
         return f"a recorded failure: {_SAID[recording.ending]}"
-    return "" if is_good(recording.status) else f"a recorded failure: {recording.status}"
+    return "" if is_good_status(recording.status) else f"a recorded failure: {recording.status}"
 
 
 def is_repeatable(recording: ReplayCandidate) -> bool:
     """Return whether this answer is whole, and not one that might be different a moment later."""
-    return recording.ending is Ending.COMPLETE and is_good(recording.status)
+    return recording.ending is Ending.COMPLETE and is_good_status(recording.status)
 
 
 def _decide_replay[R: ReplayCandidate](situation: DecisionInput[R], tape: Sequence[R]) -> Decided[R]:

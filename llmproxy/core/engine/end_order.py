@@ -33,11 +33,11 @@ from typing import NamedTuple, override
 from llmproxy.calls import Call
 from llmproxy.core.engine.end_time_inference import RecordedCall, infer_end_times, read_citations
 from llmproxy.core.engine.feature import EngineParts, Feature
-from llmproxy.core.misses.context import MissContext
+from llmproxy.core.misses.miss_context import MissContext
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import ClientEnds, Decided, Interceptor, Lookup
 from llmproxy.core.sessions.session import Session
-from llmproxy.core.store.queries import list_times
+from llmproxy.core.store.queries import list_call_times
 from llmproxy.core.store.reading import KeyedRecording
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.frames import SWITCHING
@@ -312,7 +312,7 @@ class OrderFeature(Feature):
     def on_replay_begin(self, session: Session, store: Store) -> None:
         patience = self.parts.state.config.order_wait
         if patience:
-            times = list_times(store, session.cassette, session.sample)
+            times = list_call_times(store, session.cassette, session.sample)
             calls = list(starmap(RecordedCall, times))
             if group_concurrent(calls) and (groups := group_concurrent(infer_end_times(calls, read_citations(store)))):
                 self.parts.state.sessions.features.add_interceptor(

@@ -20,7 +20,7 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import NamedTuple
 
-from llmproxy.core.dialects.conversation import answer_of
+from llmproxy.core.dialects.conversation import read_interaction_answer
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Interaction
 
@@ -155,7 +155,7 @@ def read_citations(store: Store) -> Cites:
 
 def _build_citation_pattern(made: Interaction) -> re.Pattern[bytes] | None:
     """Return what finds the beginning of an answer in JSON, or the id of its first call of a tool."""
-    if (said := answer_of(made)) is None:
+    if (said := read_interaction_answer(made)) is None:
         return None
     words = said.text.strip().partition("\n")[0].strip()[:LONGEST]
     words = words or next((call.id for call in said.tool_calls if call.id), "")

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from llmproxy.core.changes.accepted import digest_call
+from llmproxy.core.changes.acceptance import digest_call
 from llmproxy.core.engine.answer_writer import AnswerWriter, InteractionBuilder
 from llmproxy.core.engine.engine_state import EngineState, EngineStore
 from llmproxy.core.engine.fast_path import FastPath
@@ -33,7 +33,7 @@ from llmproxy.core.sessions.exchange import Config, Exchange
 from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.sessions.session import Session, SessionDefaults, Sessions, split_name
 from llmproxy.core.sessions.trial_results import TrialStore
-from llmproxy.core.store.queries import count_unused, list_gone
+from llmproxy.core.store.queries import count_unused, list_accepted_unused
 from llmproxy.core.store.rows import RowSummary
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Headers
@@ -155,7 +155,7 @@ class Engine:
     def wait_for_store(self) -> None:
         """Wait until the store's server is there again; not on the event loop. Raises Lost."""
         if self.opened_store is not None:
-            self.opened_store.reach()
+            self.opened_store.wait_for_server()
 
     def close(self) -> None:
         """End all sessions cleanly and close the store."""
@@ -186,7 +186,7 @@ class EngineQueries:
             record = self._state.config.again.command("record", store=shown)
             return [f"there is no store {shown} yet, so every request will be a miss. Record first: {record}"]
         self._state.stores.refresh_cassette(store, cassette, 1)
-        if not store.has(cassette, 1) and (others := store.names(10)):
+        if not store.has_recordings(cassette, 1) and (others := store.list_cassette_names(10)):
             return [f"cassette {cassette} is empty; {shown} has: {', '.join(others)}"]
         if "coding-agents" in self._state.config.rules.packs:
             learn = self._state.config.build_learn_command(cassette)
@@ -211,7 +211,7 @@ class EngineQueries:
         if store is None:
             return None
         unused = store.list_unused(session.cassette, session.sample, session.served)
-        gone = list_gone(store, session.cassette) if unused else ()
+        gone = list_accepted_unused(store, session.cassette) if unused else ()
         played = (row for row in unused if all(each.replays_channel(row.channel) for each in session.interceptors))
         return [row for row in played if row.operation not in OPTIONAL and digest_call(row.key) not in gone]
 
@@ -221,4 +221,4 @@ class EngineQueries:
         if store is None:
             return []
         cassette, sample = split_name(name) if name is not None else (None, None)
-        return store.summaries(cassette, sample, limit=limit)
+        return store.list_summaries(cassette, sample, limit=limit)

@@ -13,9 +13,9 @@ from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.sessions.session import Session, Sessions
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.reading import KeyedRecording
-from llmproxy.core.store.rederive import derive
+from llmproxy.core.store.rekeying import derive_current_keys
 from llmproxy.core.store.store import Store
-from llmproxy.core.traffic.response_bytes import Plans
+from llmproxy.core.traffic.response_bytes import PlanCache
 from llmproxy.protocol import Decision, Mode, Plays
 from llmproxy.store_server import is_there
 
@@ -122,8 +122,8 @@ class EngineStore:
 
     def refresh_cassette(self, store: Store, cassette: str, sample: int) -> None:
         """See what others recorded in a cassette; give what an older version did its keys of today."""
-        store.refresh(cassette)
-        derive(store, cassette, sample, self._config.rules, self._config.upstreams)
+        store.refresh_cassette(cassette)
+        derive_current_keys(store, cassette, sample, self._config.rules, self._config.upstreams)
 
     def write_cassette_file(self, session: Session) -> None:
         """Write the cassette's file, where such are kept; from any thread, so over a connection of its own."""
@@ -133,9 +133,9 @@ class EngineStore:
             with open_store(self._config.store, writable=False, now=self._now) as store:
                 kept, writer = CassetteDir(self._config.cassette_dir, now=self._now), self.opened
                 if writer is not None and writer.writable:
-                    kept.save(store, session.cassette, remember=writer.remember_file)
+                    kept.save_cassette(store, session.cassette, remember=writer.record_synced_file)
                 else:
-                    kept.save(store, session.cassette)
+                    kept.save_cassette(store, session.cassette)
 
     def close(self) -> None:
         if self.opened is not None:
@@ -156,9 +156,9 @@ class EngineState:
     stores: EngineStore
     sessions: Sessions
     memory: Memory = field(default_factory=Memory)
-    plans: Plans = field(default_factory=Plans)
+    plans: PlanCache = field(default_factory=PlanCache)
     pending: PendingRecordings = field(default_factory=PendingRecordings)
 
     def clear_caches(self) -> None:
         """Forget what was remembered by id: under the store's name there may be another file, with other ids."""
-        self.plans.forget()
+        self.plans.clear()

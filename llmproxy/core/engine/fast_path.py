@@ -27,7 +27,7 @@ from llmproxy.core.engine.decide import (
 from llmproxy.core.engine.engine_state import EngineState
 from llmproxy.core.engine.outcome_recorder import OutcomeRecorder
 from llmproxy.core.keys.normalize import KnownRequest
-from llmproxy.core.providers.table import channel_of
+from llmproxy.core.providers.specs import channel_of
 from llmproxy.core.sessions.exchange import RequestPlace
 from llmproxy.core.sessions.session import Session, SessionSettings, Walker
 from llmproxy.core.store.reading import KeyedRecording
@@ -112,14 +112,14 @@ class FastPath:
             or place.speaker != sessions.find_bound_party(place.name)
         ):
             return None
-        digest = state.memory.digest(place.counted, body)
+        digest = state.memory.digest_request(place.counted, body)
         asked = self._asked.get((id(place), digest))
         if (
             asked is None
             or asked.totals is not session.calls.totals
             or asked.generation != store.generation
             or asked.settings is not session.settings
-            or (asked.learned != learned.count and not learned.changes_nothing(asked.learned, noted=asked.known.noted))
+            or (asked.learned != learned.count and not learned.is_still_valid(asked.learned, noted=asked.known.noted))
         ) and (asked := self._classify(place, session, store, digest)) is None:
             return None
         asked.learned, walker = learned.count, asked.walker
@@ -140,17 +140,17 @@ class FastPath:
         state, learned = self._state, self._state.redactor.epoch
         if session.first is None or decide_from_head(place, session) is not None:
             return None
-        if (known := state.memory.get(digest, learned)) is None:
+        if (known := state.memory.get_known(digest, learned)) is None:
             return None
         channel = place.channel if place.route.known else channel_of(place.route.provider.name, known.path)
         if not session.is_plain_replay(channel) or place.route.keeps:
             return None  # what a server keeps is another question after a change
-        if place.learned != learned.count and not learned.changes_nothing(place.learned, noted=known.noted):
+        if place.learned != learned.count and not learned.is_still_valid(place.learned, noted=known.noted):
             return None
         generation = (
             store.generation
         )  # before the recordings: what is written meanwhile counts from the next request on
-        slots = store.slots(session.cassette, session.sample, place.party, known.key)
+        slots = store.find_keyed(session.cassette, session.sample, place.party, known.key)
         repeats = choose_exhausted(session.settings.exhausted, place.channel, place.method, changes=place.changes)
         self._clear_if_full()
         made = self._asked[id(place), digest] = CachedRequest(
@@ -163,7 +163,7 @@ class FastPath:
     def _decide_turn(self, asked: CachedRequest, turn: int, session: Session, store: Store) -> Call | None:
         """Return what becomes of a request at its turn; None if it is no hit."""
         slot = decide(DecisionInput(asked.policy, asked.slots, turn, asked.repeats)).recording
-        if slot is None or slot.status == SWITCHING or slot.status in REDIRECTS or slot.left:
+        if slot is None or slot.status == SWITCHING or slot.status in REDIRECTS or slot.was_left:
             return None
         self._clear_if_full()
         before = asked.calls.get(turn - 1)

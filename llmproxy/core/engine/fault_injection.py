@@ -19,19 +19,19 @@ from llmproxy.calls import Call
 from llmproxy.core.engine.decide import decide_arrival, list_playable
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.engine.request_identification import check_upstream_allowed
+from llmproxy.core.faults.answer_pieces import MICROSECONDS, time_pieces, with_pieces
 from llmproxy.core.faults.injection import (
     Faulting,
     InjectedFault,
-    call_of,
-    chosen_by,
-    covers,
-    is_chosen,
-    tools_of,
-    transport_of,
+    build_fault_target,
+    can_meet,
+    find_transport,
+    is_chosen_by_rule,
+    list_called_tools,
+    matches_field,
 )
-from llmproxy.core.faults.pieces import MICROSECONDS, time_pieces, with_pieces
-from llmproxy.core.faults.reading import PRESETS
-from llmproxy.core.faults.values import FaultRule, Faults, FaultTarget, Needs
+from llmproxy.core.faults.parsing import PRESETS
+from llmproxy.core.faults.rules import FaultNeeds, FaultRule, Faults, FaultTarget
 from llmproxy.core.providers.hosts import provider_of_host
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup
@@ -99,8 +99,8 @@ class FaultInterceptor(Interceptor[Exchange]):
             return found
         target = self._build_fault_target(call, found, nth, slot, made)
         for each in self.aside:
-            each.pass_by(target)
-        if (injected := self.faulting.inject(target)) is None:
+            each.count_unmet(target)
+        if (injected := self.faulting.inject_fault(target)) is None:
             return found
         call.state.put(injected)
         call.answer.told = ((FAULT_HEADER, injected.fault.kind.name),)
@@ -134,7 +134,7 @@ class FaultInterceptor(Interceptor[Exchange]):
             model=call.identity.model or "",
             operation=call.operation,
             channel=call.channel,
-            transport="websocket" if upgrade else transport_of(provider),
+            transport="websocket" if upgrade else find_transport(provider),
             key=found.key,
             nth=nth,
             family=call.family,
@@ -145,7 +145,7 @@ class FaultInterceptor(Interceptor[Exchange]):
             speed=0 if slot is None else call.session.settings.speed,  # what comes from the provider has had its time
             now=int(self._parts.state.now()),
             answer=answer,
-            tools=lambda: tools_of(call.family, call.operation, call.request.data, answer()),
+            tools=lambda: list_called_tools(call.family, call.operation, call.request.data, answer()),
             in_session=header(call.request.headers, "mcp-session-id") is not None,
             rpc=is_grpc(call.request.headers),
         )
@@ -168,9 +168,9 @@ class FaultInterceptor(Interceptor[Exchange]):
         """Let the session tell what the client of a struck call got; nothing of it is stored."""
         injected, response = call.state.get(InjectedFault), call.answer.made
         if self.faulting is not None and injected is not None and response is not None:
-            response, redacted = self._parts.state.redactor.response(response)
+            response, redacted = self._parts.state.redactor.redact_response(response)
             made = self._parts.builder.build(call, response, Usage(input=0, output=0), redacted=redacted)
-            self.faulting.keep(call.progress.seq, replace(made, occurrence=injected.call.nth))
+            self.faulting.keep_sent_answer(call.progress.seq, replace(made, occurrence=injected.call.nth))
 
     def on_withheld_answer(self, call: Exchange, response: Response) -> None:
         """Do to a provider's answer what the fault does; where there is nothing to do it to, it is sent as it came."""
@@ -187,7 +187,7 @@ class FaultInterceptor(Interceptor[Exchange]):
         call.answer.told, call.answer.made = (), with_pieces(response, time_pieces(response, 0), 0, cut=cut)
         call.note = f"{injected.fault} found nothing in this answer to be done to; not recorded"
         if self.faulting is not None:
-            self.faulting.spare(injected)
+            self.faulting.take_back(injected)
 
     def on_send_plan(self, call: Exchange, laid: SendingPlan) -> SendingPlan:
         """Let the connection end as the fault wants it."""
@@ -262,7 +262,7 @@ class FaultFeature(Feature):
         if (injected := known.faulting.inject_handshake(session.name, named, f"{host}:{port}")) is None:
             return None
         call = Call(
-            decision=Decision.FAULT, method="CONNECT", target=state.redactor.line(f"{host}:{port}"), status=0,
+            decision=Decision.FAULT, method="CONNECT", target=state.redactor.redact_target(f"{host}:{port}"), status=0,
             session=session.name, provider=named, note=str(injected.fault), fault=injected.fault.kind.name,
             at=state.now(), seq=session.calls.begin(),
         )  # fmt: skip
@@ -293,8 +293,8 @@ class FaultFeature(Feature):
 
 def list_targets(store: Store, cassette: str, sample: int) -> list[FaultTarget]:
     """Return a cassette's recordings, of many the last ones, as calls that a rule can look at."""
-    rows = sorted(row.id for row in store.summaries(cassette, sample, limit=MOST_READ))
-    return [call_of(store.load(row)) for row in rows]
+    rows = sorted(row.id for row in store.list_summaries(cassette, sample, limit=MOST_READ))
+    return [build_fault_target(store.load(row)) for row in rows]
 
 
 _HOSTS = "; hosts that are no model provider's are met where --record-host names them"
@@ -318,7 +318,7 @@ def explain_idle_by_rule(
 
 
 def _may_match(rule: FaultRule, call: FaultTarget) -> bool:
-    return covers(rule, call) and (not rule.texts.get("channel") or chosen_by(rule, "channel", call))
+    return can_meet(rule, call) and (not rule.texts.get("channel") or matches_field(rule, "channel", call))
 
 
 def _explain_idle_rule(rule: FaultRule, calls: Sequence[FaultTarget], came: int) -> str:
@@ -328,13 +328,12 @@ def _explain_idle_rule(rule: FaultRule, calls: Sequence[FaultTarget], came: int)
         return f"no call came that it chooses, and nothing is recorded to compare it with{_HOSTS}"
     if rule.kind.transports == ("tls",):
         return "no intercepted connection began that it chooses"
-    if not (left := [call for call in calls if covers(rule, call)]):
+    if not (left := [call for call in calls if can_meet(rule, call)]):
         return f"it meets calls of {_describe_channels(rule)} only, and none is recorded"
-    usual = [call for call in left if chosen_by(rule, "channel", call)]
-    if not usual and not rule.texts.get("channel"):
+    if not [call for call in left if matches_field(rule, "channel", call)] and not rule.texts.get("channel"):
         return f"no recording is of a channel that it meets unless one is named: {', '.join(rule.kind.usual)}"
     for name, patterns in rule.texts.items():
-        found = [call for call in left if chosen_by(rule, name, call)]
+        found = [call for call in left if matches_field(rule, name, call)]
         if patterns and not found:
             there = _join_names(_list_call_values(name, left)) or "none with any"
             return f"no recording has {name} {_join_names(patterns)}; there is {there}"
@@ -342,10 +341,10 @@ def _explain_idle_rule(rule: FaultRule, calls: Sequence[FaultTarget], came: int)
         ids = {call.recording for call in left}
         if not recordings & ids:
             return f"there is no recording {', '.join(f'#{each}' for each in sorted(recordings))} in this cassette"
-    chosen = [call for call in left if is_chosen(rule, call)]
+    chosen = [call for call in left if is_chosen_by_rule(rule, call)]
     if not chosen:
         return "no recording is chosen by all of its words together"
-    if rule.kind.needs is Needs.ANSWER and all(rule.kind.do(call, rule.values) is None for call in chosen):
+    if rule.kind.needs is FaultNeeds.ANSWER and all(rule.kind.do(call, rule.values) is None for call in chosen):
         return "no recorded answer has anything to do it to"
     if numbers := rule.numbers.get("call"):
         which = ", ".join(map(str, sorted(numbers)))

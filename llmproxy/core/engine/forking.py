@@ -19,20 +19,20 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from llmproxy.calls import Call
-from llmproxy.core.dialects.conversation import answer_of
+from llmproxy.core.dialects.conversation import read_interaction_answer
 from llmproxy.core.dialects.messages import Message
-from llmproxy.core.dialects.writing import can_write, write
+from llmproxy.core.dialects.writing import can_write_answer, write_answer
 from llmproxy.core.engine.decide import count_arrival
 from llmproxy.core.engine.feature import EngineParts, Feature
+from llmproxy.core.forks.fork_rows import CopiedRecording, Fork, find_fork, make_fork
 from llmproxy.core.forks.overrides import Overrides, UnknownArguments
-from llmproxy.core.forks.swap_results import Known, ResultPlace, swap_results
-from llmproxy.core.forks.table import Copy, Fork, fork_of, make_fork
+from llmproxy.core.forks.swap_results import Known, NumberedCall, swap_results
 from llmproxy.core.misses.explain import ExplainedMiss
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup, MissReason
 from llmproxy.core.sessions.session import Session, SessionBusy
 from llmproxy.core.store.reading import KeyedRecording
-from llmproxy.core.traffic.encoding import decode
+from llmproxy.core.traffic.body_decoding import decode_body
 from llmproxy.core.traffic.interaction import Interaction, Response, Usage, header, without
 from llmproxy.errors import LLMProxyError, RefusedError
 from llmproxy.protocol import AGENT, OFFLINE, Channel, Decision, Mode
@@ -83,7 +83,7 @@ class ForkState:
     """Where it forked; without a cassette where it stopped there."""
     requests: int = 0
     llm_calls: int = 0
-    shared: list[Copy] = field(default_factory=list)
+    shared: list[CopiedRecording] = field(default_factory=list)
     """What was played before the fork."""
     made: dict[int, Interaction] = field(default_factory=dict)
     """By number of the call in the session: answers made by hand."""
@@ -92,7 +92,7 @@ class ForkState:
     _seen: dict[str, None] = field(default_factory=dict)
     _causes: dict[str, None] = field(default_factory=dict)
     _last: tuple[str | None, bool] = (None, False)
-    calls: dict[str, ResultPlace] = field(default_factory=dict)
+    calls: dict[str, NumberedCall] = field(default_factory=dict)
     _counts: Counter[str] = field(default_factory=Counter)
     scanned: int = 0
     """Calls of the session whose answers were looked through for ids of tool calls."""
@@ -120,12 +120,12 @@ class ForkState:
         self._seen.update(dict.fromkeys(done.seen))
         self.calls.update(done.calls)
         for each in done.swaps:
-            self._used[each.override.name] += 1
+            self._used[each.override.typed_name] += 1
             self._causes[f"the result of {each.place.tool} (call {each.place.nth}) was overridden"] = None
         if done.swaps:
             call.request.body, call.request.rewritten = done.body, True
             call.request.headers = without(call.request.headers, "content-encoding")
-            call.note = f"overridden: {', '.join(dict.fromkeys(each.override.name for each in done.swaps))}"
+            call.note = f"overridden: {', '.join(dict.fromkeys(each.override.typed_name for each in done.swaps))}"
         return done.body
 
     def count_request(self, call: Exchange) -> int | None:
@@ -141,7 +141,7 @@ class ForkState:
         """Return which request a call is, the next, or the one that it asks again; it is not counted."""
         again = self._last[0] == call.key and bool(call.place.attempt)
         is_next = not again and self._last != (call.key, True)
-        llm_call = self.llm_calls - 1 + is_next if can_write(call.operation) else None
+        llm_call = self.llm_calls - 1 + is_next if can_write_answer(call.operation) else None
         return _RequestNumber(self.requests + (not again), llm_call)
 
     def on_call_end(self, call: Exchange, status: int) -> None:
@@ -153,7 +153,7 @@ class ForkState:
         said = None if number is None else self.overrides.answers.get(number)
         if said is None or number is None:
             return None
-        if not can_write(call.operation):
+        if not can_write_answer(call.operation):
             raise CannotOverride(f"llmproxy: an answer of {call.operation} cannot be overridden.")
         self._answered.add(number)
         self._causes[f"the answer of LLM call {number} was overridden"] = None
@@ -167,7 +167,7 @@ class ForkState:
 
     @staticmethod
     def _write_override(call: Exchange, number: int, said: Message) -> Response:
-        return write(
+        return write_answer(
             call.operation, call.request.data, call.route.target, call.identity.model, said,
             stream=call.identity.stream, call=number,
         )  # fmt: skip
@@ -177,7 +177,7 @@ class ForkState:
         for each in said.tool_calls if said is not None else ():
             self._counts[each.name] += 1
             if each.id:
-                self.calls.setdefault(each.id, ResultPlace(each.name, self._counts[each.name], each.arguments))
+                self.calls.setdefault(each.id, NumberedCall(each.name, self._counts[each.name], each.arguments))
 
     # -- the fork
 
@@ -214,7 +214,7 @@ class ForkState:
     def to_json(self) -> dict[str, Any]:
         """Return plain values, for the report of the session."""
         fork = self.fork
-        tools = [{**each.to_json(), "used": self._used[each.name]} for each in self.overrides.tools]
+        tools = [{**each.to_json(), "used": self._used[each.typed_name]} for each in self.overrides.tools]
         for each, plain in zip(self.overrides.tools, tools, strict=True):
             plain["inherited"] = each not in self.given.tools
         return {
@@ -285,18 +285,18 @@ class ForkInterceptor(Interceptor[Exchange]):
         coding, plain = header(call.request.headers, "content-encoding"), body
         if coding and coding.strip().lower() != "identity":
             try:
-                plain = decode(body, coding, self._parts.state.config.max_request)
+                plain = decode_body(body, coding, self._parts.state.config.max_request)
             except ValueError:
                 return body
 
-        def find_place(call_id: str) -> ResultPlace | None:
+        def find_place(call_id: str) -> NumberedCall | None:
             """Look for an id in the agent's answers since the last time that one was looked for."""
             calls = call.session.calls.list_calls_after(forking.scanned)
             forking.scanned = call.session.calls.arrived
             for each in calls:
                 found = self._parts.builder.load_call(call.session, each) if each.party == AGENT else None
                 if found is not None:
-                    forking.learn_tool_calls(answer_of(found))
+                    forking.learn_tool_calls(read_interaction_answer(found))
             return forking.calls.get(call_id)
 
         changed = forking.override_results(call, plain, find_place)
@@ -319,7 +319,7 @@ class ForkInterceptor(Interceptor[Exchange]):
         made = self._parts.builder.build(call, call.answer.made, Usage(input=0, output=0), redacted=False)
         forking.made[call.progress.seq] = made
         if forking.is_forked and opened is not None:  # by hand, so seldom: it need not wait for the writer's turn
-            call.kept.interaction = opened.add(made, supersede=False)
+            call.kept.interaction = opened.add_interaction(made, supersede=False)
             call.session.served.add(call.kept.interaction)
         return found
 
@@ -344,7 +344,7 @@ class ForkInterceptor(Interceptor[Exchange]):
             self._fork_run(call, decided.reason, len(found.recordings))
             return Decided(Decision.RECORD)
         if forking.live and recording is not None:
-            forking.shared.append(Copy(recording.id, call.nth, call.progress.started_at))
+            forking.shared.append(CopiedRecording(recording.id, call.nth, call.progress.started_at))
         return decided
 
     def _fork_run(self, call: Exchange, why: MissReason | None, recordings: int) -> None:
@@ -358,10 +358,10 @@ class ForkInterceptor(Interceptor[Exchange]):
             miss = parts.misses.explain_refusal(call, why, recordings, wanted)
         forking.fork = fork = forking.build_fork(call, miss, forking.child or "", now)
         session.superseded.update(session.position.counts)  # what is shared is not replaced when its key comes again
-        overrides = forking.overrides.redact(parts.state.redactor.text)
+        overrides = forking.overrides.redact_texts(parts.state.redactor.text)
         session.served.update(make_fork(store, replace(fork, overrides=overrides), forking.shared, now))
         for made in forking.made.values():
-            session.served.add(store.add(replace(made, cassette=fork.cassette, sample=1), supersede=False))
+            session.served.add(store.add_interaction(replace(made, cassette=fork.cassette, sample=1), supersede=False))
         session.cassette, session.sample = fork.cassette, 1
         session.settings = replace(session.settings, mode=Mode.RECORD)
         call.note = "; ".join(note for note in (call.note, f"fork: {fork.cassette}") if note)
@@ -399,13 +399,13 @@ class ForkFeature(Feature):
         sessions, inherited = self.parts.state.sessions, Overrides()
         parent = session.cassette, session.sample
         store = sessions.store(session.settings.mode)
-        if store is not None and (fork := fork_of(store, *parent)) is not None:
+        if store is not None and (fork := find_fork(store, *parent)) is not None:
             inherited = Overrides(fork.overrides.tools)  # answers made by hand are recorded in it
         if forking is None:
             return (
                 ForkInterceptor(self.parts, session, ForkState(inherited, parent=parent)) if inherited.tools else None
             )
-        forking.overrides, forking.asked_for, forking.parent = forking.given.over(inherited), not forking.mocks, parent
+        forking.overrides, forking.asked_for, forking.parent = forking.given.merge(inherited), not forking.mocks, parent
         if forking.live:
             forking.child = sessions.reserve_child(session.cassette, asked.get("child"))[1]
         return ForkInterceptor(self.parts, session, forking)

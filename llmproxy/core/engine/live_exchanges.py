@@ -11,12 +11,12 @@ from dataclasses import replace
 from typing import Any, NamedTuple, override
 
 from llmproxy.calls import Call
-from llmproxy.core.dialects.answer_bodies import list_parts
+from llmproxy.core.dialects.answer_bodies import list_json_parts
+from llmproxy.core.dialects.codecs import status_of_miss, write_error
 from llmproxy.core.dialects.conversation import read_response
-from llmproxy.core.dialects.table import envelope, status_of_miss
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.engine.request_identification import check_upstream_allowed
-from llmproxy.core.forks.table import LIVE, Fork, drop_fork, put_fork
+from llmproxy.core.forks.fork_rows import LIVE, Fork, delete_fork, store_fork
 from llmproxy.core.live_channels import (
     LISTS,
     TOOLS,
@@ -25,17 +25,17 @@ from llmproxy.core.live_channels import (
     RequestedTool,
     ToolPath,
     ToolRow,
-    asks_a_model,
-    depends,
-    may_change,
-    name_of_call,
-    read_path,
-    same_call,
-    tools_that_only_read,
+    build_tool_path,
+    is_model_request,
+    is_same_call,
+    may_depend_on_state,
+    may_have_changed,
+    name_call,
+    split_read_only_tools,
 )
-from llmproxy.core.mcp import refuse
-from llmproxy.core.misses.context import MissContext
-from llmproxy.core.providers.table import SAFE
+from llmproxy.core.mcp import build_refusal
+from llmproxy.core.misses.miss_context import MissContext
+from llmproxy.core.providers.specs import SAFE
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup, MissReason
 from llmproxy.core.sessions.session import LiveForbidden, Session, split_name
@@ -74,7 +74,7 @@ class LiveInterceptor(Interceptor[Exchange]):
         cassette, sample = split_name(session.name)
         store = parts.state.sessions.store(Mode.REPLAY)
         places = [(cassette, each) for each in dict.fromkeys((sample, 1))]
-        parent = next((place for place in places if store is not None and store.has(*place)), None)
+        parent = next((place for place in places if store is not None and store.has_recordings(*place)), None)
         if parent is None:
             msg = (
                 f"llmproxy: nothing is recorded in cassette {cassette!r},"
@@ -89,7 +89,7 @@ class LiveInterceptor(Interceptor[Exchange]):
         living, sessions = self.living, self._parts.state.sessions
         store, living.child = sessions.reserve_child(living.parent[0], None, kind="live")
         fork = Fork(living.child, living.parent[0], 1, why=f"{LIVE}{', '.join(sorted(living.asked.channels))}")
-        put_fork(store, replace(fork, parent_sample=living.parent[1], created_at=sessions.now()))
+        store_fork(store, replace(fork, parent_sample=living.parent[1], created_at=sessions.now()))
         living.again = living.begun = False
 
     # -- the session
@@ -108,16 +108,15 @@ class LiveInterceptor(Interceptor[Exchange]):
     @override
     def on_interceptor_added(self, other: Interceptor[Exchange]) -> None:
         if other.name == "faults":
-            msg = "llmproxy: live channels and injected faults exclude each other."
-            raise RefusedError(msg, hint="Give either.")
+            raise RefusedError("llmproxy: live channels and injected faults exclude each other.", hint="Give either.")
 
     def on_session_end(self) -> None:
         """Store what waits; a child in which nothing is goes."""
         if (store := self._parts.state.stores.opened) is not None:
             if waiting := self.take_queued():
-                store.add_all([Addition(each) for each in waiting])
-            if not store.has(*self.leased_cassette):
-                drop_fork(store, *self.leased_cassette)
+                store.add_interactions([Addition(each) for each in waiting])
+            if not store.has_recordings(*self.leased_cassette):
+                delete_fork(store, *self.leased_cassette)
 
     def find_unstored_call(self, seq: int) -> Interaction | None:
         return self.living.made.get(seq)
@@ -129,7 +128,7 @@ class LiveInterceptor(Interceptor[Exchange]):
         return not self.living.is_live(channel)
 
     def take_queued(self) -> list[Interaction]:
-        return self.living.take()
+        return self.living.take_queued()
 
     def requeue(self, waiting: Sequence[Interaction]) -> None:
         self.living.waiting.extend(waiting)
@@ -141,7 +140,7 @@ class LiveInterceptor(Interceptor[Exchange]):
         if call.route.not_llm or not self.living.is_live(call.channel):
             return found
         provider, asked = call.route.provider.name, call.request.data
-        if call.channel is Channel.LLM and not asks_a_model(provider, call.operation, asked):
+        if call.channel is Channel.LLM and not is_model_request(provider, call.operation, asked):
             return found
         self._send_live(call)
         return found
@@ -150,13 +149,13 @@ class LiveInterceptor(Interceptor[Exchange]):
         """Choose the recording of a tool's call by its state; what depends on none is decided as in every replay."""
         channel, operation, store = call.channel, call.operation, self._parts.state.stores.current
         lists = channel is Channel.MCP and operation in LISTS
-        if store is None or channel is Channel.LLM or not (lists or depends(channel, operation)):
+        if store is None or channel is Channel.LLM or not (lists or may_depend_on_state(channel, operation)):
             return decided
         living, slots = self.living, found.recordings
         path = living.path
         if path is None:
             path = living.path = _build_tool_path(living, store)
-        chosen = living.choose(
+        chosen = living.choose_recording(
             path, found.key, slots, alike=lambda some: len({_format_answer(store, slot.id) for slot in some}) <= 1,
             announced=lambda id_: _is_requested_by_model(living, store, id_), loose=lists,
         )  # fmt: skip
@@ -209,7 +208,9 @@ class LiveInterceptor(Interceptor[Exchange]):
     def _may_change_state(self, call: Exchange) -> bool:
         if call.channel is Channel.HTTP and call.method in SAFE:
             return False
-        return depends(call.channel, call.operation) and not self.living.asked.declares(_name_call(call))
+        return may_depend_on_state(call.channel, call.operation) and not self.living.asked.is_declared_read_only(
+            _name_call(call)
+        )
 
     def on_explain(self, call: Exchange, context: MissContext) -> MissContext:
         """Say of a tool's call that it came beside live channels."""
@@ -279,25 +280,25 @@ class LiveFeature(Feature):
 def build_tool_refusal(exchange: Exchange, text: str, miss_status: int | None) -> Response:
     """Return the answer that tells a tool's caller why there is none, as it is sent."""
     if exchange.channel is Channel.MCP:
-        status, headers, body = refuse(exchange.operation, exchange.request.data, text)
+        status, headers, body = build_refusal(exchange.operation, exchange.request.data, text)
     else:
         status = miss_status or status_of_miss(exchange.family, exchange.operation, exchange.request.headers)
-        headers, body = envelope(exchange.family, status, MissError.code, text)
+        headers, body = write_error(exchange.family, status, MissError.code, text)
     return Response(status, "", headers, (Chunk(0, body),) if body else ())
 
 
 def _name_call(exchange: Exchange) -> str:
-    return name_of_call(exchange.operation, exchange.route.provider.name, exchange.method, exchange.route.target)
+    return name_call(exchange.operation, exchange.route.provider.name, exchange.method, exchange.route.target)
 
 
 def _build_tool_path(living: LiveSession, store: Store) -> ToolPath:
-    rows = [row for row in store.summaries(*living.parent) if row.channel is not Channel.LLM]
+    rows = [row for row in store.list_summaries(*living.parent) if row.channel is not Channel.LLM]
     reading = _list_read_only_tools(store, rows)
 
     def changes(row: ToolRow) -> bool:
-        return may_change(row, reading, living.asked.declares)
+        return may_have_changed(row, reading, living.asked.is_declared_read_only)
 
-    return read_path((row for row in rows if not living.is_live(row.channel)), changes)
+    return build_tool_path((row for row in rows if not living.is_live(row.channel)), changes)
 
 
 def _list_read_only_tools(store: Store, rows: Sequence[RowSummary]) -> dict[str, frozenset[str]]:
@@ -306,14 +307,14 @@ def _list_read_only_tools(store: Store, rows: Sequence[RowSummary]) -> dict[str,
     for provider in {row.provider for row in rows if row.operation == TOOLS}:
         listed = (row.id for row in rows if row.provider == provider and row.operation == TOOLS)
         found[provider] = frozenset(
-            tools_that_only_read(each for id_ in listed for each in _read_messages(store, id_))[0]
+            split_read_only_tools(each for id_ in listed for each in _read_messages(store, id_))[0]
         )
     return found
 
 
 def _read_messages(store: Store, id_: int) -> Iterator[object]:
     response = store.response(id_)
-    return (part.value for part in list_parts(header(response.headers, "content-type") or "", response.body))
+    return (part.value for part in list_json_parts(header(response.headers, "content-type") or "", response.body))
 
 
 def _format_answer(store: Store, id_: int) -> str:
@@ -332,4 +333,4 @@ def _is_requested_by_model(living: LiveSession, store: Store, id_: int) -> bool:
     if not living.announced:
         return False
     request = store.load(id_).request.body
-    return any(same_call(request, call.name, call.arguments) for call in living.announced)
+    return any(is_same_call(request, call.name, call.arguments) for call in living.announced)

@@ -17,14 +17,14 @@ from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.keys.mcp import ANSWER, END, STREAM
 from llmproxy.core.mcp import (
     AnswerPart,
-    Wait,
+    WaitsFor,
+    adapt_ids,
     answers,
-    error_message,
-    event,
-    is_harmless,
-    readdress,
-    turns_of_call,
-    turns_of_stream,
+    build_error_message,
+    may_go_unanswered,
+    split_call_turns,
+    split_stream_turns,
+    write_sse_event,
 )
 from llmproxy.core.sessions.exchange import Exchange, HarmlessTelemetry
 from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup
@@ -88,7 +88,7 @@ class RecordedPlayback:
         if slot is None:
             raise ValueError("a talk is made for exchanges decided REPLAY")
         self._recorded = store.load(slot.id)
-        self.response = readdress(response, self._recorded.request.body, exchange.request.data)
+        self.response = adapt_ids(response, self._recorded.request.body, exchange.request.data)
         self.turns = self._list_turns()
         """None where nothing has to be waited for."""
 
@@ -98,15 +98,15 @@ class RecordedPlayback:
             if not 200 <= response.status < 300:
                 return None
             messages = [(row.started_at, row.id) for row in self._list_calls() if row.operation not in (STREAM, END)]
-            return turns_of_stream(response, self._recorded.started_at, messages, ended=False)
-        turns = turns_of_call(response)
-        told = turns or [AnswerPart(Wait.NOTHING, None, response.body)]
+            return split_stream_turns(response, self._recorded.started_at, messages, ended=False)
+        turns = split_call_turns(response)
+        told = turns or [AnswerPart(WaitsFor.NOTHING, None, response.body)]
         if response.ending is Ending.LEFT:  # the recorded client gave it up, and so may this one
-            return [*told, AnswerPart(Wait.FOR_EVER, None, b"")]
+            return [*told, AnswerPart(WaitsFor.FOR_EVER, None, b"")]
         if response.ending is Ending.CUT and (
             turns or self._is_ndjson
         ):  # else its connection is broken off where the recorded one was
-            return [*told, AnswerPart(Wait.BROKEN, None, b"")]
+            return [*told, AnswerPart(WaitsFor.BROKEN, None, b"")]
         return turns
 
     @property
@@ -116,26 +116,26 @@ class RecordedPlayback:
     def _list_calls(self) -> Iterator[RowSummary]:
         """Yield what is recorded of this server in this cassette, in order."""
         session, provider = self._exchange.session, self._exchange.route.provider.name
-        rows = self._store.summaries(session.cassette, session.sample, channel=Channel.MCP)
+        rows = self._store.list_summaries(session.cassette, session.sample, channel=Channel.MCP)
         return (row for row in rows if row.provider == provider)
 
     def on_client_asked(self, turn: AnswerPart) -> None:
         """Hear that the client was asked what `turn` waits for."""
-        if turn.wait is Wait.ANSWER:
+        if turn.wait is WaitsFor.ANSWER:
             self._questions[self._exchange.route.provider.name, json.dumps(turn.what)] = None
 
     def check_ready(self, turn: AnswerPart) -> bool | str:
         """Return whether a turn's data may go out now; a text: never, and why."""
         match turn.wait:
-            case Wait.NOTHING:
+            case WaitsFor.NOTHING:
                 return True
-            case Wait.SERVED:
+            case WaitsFor.SERVED:
                 return turn.what in self._exchange.session.served or self._recorded.id is None
-            case Wait.FOR_EVER:
+            case WaitsFor.FOR_EVER:
                 return False
-            case Wait.BROKEN:
+            case WaitsFor.BROKEN:
                 return BROKE_OFF
-            case Wait.ANSWER:
+            case WaitsFor.ANSWER:
                 which = (self._exchange.route.provider.name, json.dumps(turn.what))
                 if which not in self._replies and (reply := self._questions.get(which)) is not None:
                     del self._questions[which]
@@ -158,8 +158,8 @@ class RecordedPlayback:
 
     def build_refusal(self, text: str) -> bytes:
         """Return the end of the answer where it must not be told: an error in place of the result."""
-        message = error_message(self._exchange.request.data, text)
-        return json.dumps(message).encode() + b"\n" if self._is_ndjson else event(message)
+        message = build_error_message(self._exchange.request.data, text)
+        return json.dumps(message).encode() + b"\n" if self._is_ndjson else write_sse_event(message)
 
 
 class PlaybackInterceptor(Interceptor[Exchange]):
@@ -175,7 +175,7 @@ class PlaybackInterceptor(Interceptor[Exchange]):
 
     def on_decision(self, call: Exchange, found: Lookup, decided: Decided[KeyedRecording]) -> Decided[KeyedRecording]:
         """Note a client's answer to a question; let go unanswered what was not recorded and nothing depends on."""
-        if decided.reason is not None and is_harmless(call.operation):
+        if decided.reason is not None and may_go_unanswered(call.operation):
             call.error = HarmlessTelemetry("llmproxy: never recorded, and nothing depends on it; sent to nobody")
             decided = Decided(Decision.REFUSE)
         which = call.route.provider.name, _read_request_id(call.request.body)

@@ -9,7 +9,7 @@ from functools import lru_cache, partial
 from typing import NamedTuple
 
 from llmproxy.calls import Call
-from llmproxy.core.dialects.usage import cost_of
+from llmproxy.core.dialects.usage import compute_cost
 from llmproxy.core.engine.decide import is_repeatable
 from llmproxy.core.engine.engine_state import TEXT, EngineState
 from llmproxy.core.engine.request_stages import RepeatedMiss
@@ -83,7 +83,7 @@ def build_call(
     elif priced is not None:
         usage, cost = Usage(input=priced.input, output=priced.output), priced.cost
     elif usage is not None:
-        cost = cost_of(exchange.route.provider.name, exchange.identity.model, usage)
+        cost = compute_cost(exchange.route.provider.name, exchange.identity.model, usage)
     first, error = exchange.first_byte_offset, exchange.error
     return Call(
         decision=decision, method=exchange.method, target=target, status=status, session=exchange.session.name,
@@ -144,7 +144,7 @@ class OutcomeRecorder:
         if exchange.kept.occurrence:
             self._state.pending.on_call_end(exchange)
         if exchange.change is not None and not is_success(status):
-            exchange.session.position.changes.undo(exchange.change)
+            exchange.session.position.changes.undo_change(exchange.change)
         for each in reversed(exchange.interceptors):
             call = each.on_end(exchange, call)
         self.record_call(exchange.session, call, said)
@@ -158,12 +158,12 @@ class OutcomeRecorder:
     def redact_target(self, target: str) -> str:
         """Return a request's target, redacted; the same few come all the time."""
         learned, known = self._state.redactor.epoch, self._targets
-        if (seen := known.get(target)) is not None and learned.changes_nothing(seen[1], noted=seen[2]):
+        if (seen := known.get(target)) is not None and learned.is_still_valid(seen[1], noted=seen[2]):
             return seen[0]
         if len(known) > SHOWN_TARGETS:
             known.clear()
-        text, noted = self._state.redactor.run_noting(
-            partial(self._state.redactor.line, target), target.encode("utf-8", "replace")
+        text, noted = self._state.redactor.run_recording_searches(
+            partial(self._state.redactor.redact_target, target), target.encode("utf-8", "replace")
         )
         known[target] = text, learned.count, noted
         return text
@@ -171,7 +171,7 @@ class OutcomeRecorder:
     def record_refusal(self, method: str, target: str, status: int, error: LLMProxyError) -> Call:
         """Sum up a request that belongs nowhere."""
         call = Call(
-            decision=Decision.REFUSE, method=method, target=self._state.redactor.line(target), status=status,
+            decision=Decision.REFUSE, method=method, target=self._state.redactor.redact_target(target), status=status,
             note=self._state.redactor.text(error.message), at=self._state.now(),
         )  # fmt: skip
         self._state.journal.record_call(call)

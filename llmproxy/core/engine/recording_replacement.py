@@ -19,8 +19,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, override
 
 from llmproxy.calls import Call
-from llmproxy.core.changes.values import Change, Reason
-from llmproxy.core.dialects.conversation import answer_of, read_conversation
+from llmproxy.core.changes.change import Change, Reason
+from llmproxy.core.dialects.conversation import read_conversation, read_interaction_answer
 from llmproxy.core.dialects.messages import Message
 from llmproxy.core.dialects.usage import MARGIN
 from llmproxy.core.engine.carried_answers import Carried
@@ -54,10 +54,10 @@ class ReplacementInterceptor(Interceptor[Exchange]):
         store = self._state.sessions.store(Mode.RECORD)
         if store is None:
             raise AssertionError("a recording session without a store")
-        store.begin(*self.staged, exclusive=True, holder=self._state.sessions.holder)
+        store.begin_writing(*self.staged, exclusive=True, holder=self._state.sessions.holder)
         if left := [row.id for row in store.list_keys(*self.staged)]:  # of a session that failed, or was killed
-            store.delete(left)
-            store.begin(*self.staged, exclusive=True, holder=self._state.sessions.holder)
+            store.delete_interactions(left)
+            store.begin_writing(*self.staged, exclusive=True, holder=self._state.sessions.holder)
 
     @property
     def old_place(self) -> Place:
@@ -85,7 +85,7 @@ class ReplacementInterceptor(Interceptor[Exchange]):
             if self.replaces_recording(row.id) and (row.id not in ours or (row.party, row.key) in asked)
         ]
         holder, clean = self._state.sessions.holder, self.will_be_complete(store)
-        store.promote(self.staged, self.old_place, gone, holder=holder, clean=clean)
+        store.promote_staged(self.staged, self.old_place, gone, holder=holder, clean=clean)
         self.replaced = True
         if self._session.sealed is not False:  # an attempt that failed makes room for the next one
             ours.update(row.id for row in made)
@@ -105,7 +105,7 @@ class ReplacementInterceptor(Interceptor[Exchange]):
             return "nothing was recorded"
         if totals.failed or totals.refused:
             return "an answer could not be recorded, or its provider not be reached"
-        failed = store.rows(UNFINISHED, (to_sql(self.staged[0]), self.staged[1]))
+        failed = store.query(UNFINISHED, (to_sql(self.staged[0]), self.staged[1]))
         return "an answer had failed, or was cut" if failed else ""
 
     def build_report(self) -> Mapping[str, Any]:
@@ -169,10 +169,10 @@ class ReaskInterceptor(ReplacementInterceptor):
             call.refuse(RefusedError(f"llmproxy: nothing more is asked: {why}.", hint=_HINT))
             return found
         if recorded is not None and store is not None:
-            slots = store.slots(*self.old_place, call.party, found.key if again is not None else recorded.key)
+            slots = store.find_keyed(*self.old_place, call.party, found.key if again is not None else recorded.key)
             self._gone.update(slot.id for slot in slots)
         self._asked.add(call.key)
-        call.state.put(_ReaskedCall(None if recorded is None else answer_of(recorded)))
+        call.state.put(_ReaskedCall(None if recorded is None else read_interaction_answer(recorded)))
         call.nth = call.session.count_arrival(call.party_and_key, 1)
         call.session.mark_recorded(call.party_and_key)
         call.decision = Decision.RECORD
@@ -199,7 +199,7 @@ class ReaskInterceptor(ReplacementInterceptor):
         return any(_is_same_answer(answer, message) for answer in self._new for message in said)
 
     def on_stored(self, call: Exchange, made: Interaction) -> None:
-        asked, answer = call.state.get(_ReaskedCall), answer_of(made)
+        asked, answer = call.state.get(_ReaskedCall), read_interaction_answer(made)
         if asked is None or answer is None:
             return
         self._new.append(answer)
@@ -221,7 +221,7 @@ class ReaskInterceptor(ReplacementInterceptor):
 
     def _find_dependents(self, store: Store) -> Iterator[int]:
         """Yield the recordings that nobody asked for and whose history holds an answer that is another one now."""
-        for row in store.summaries(*self.old_place) if self._lost else ():
+        for row in store.list_summaries(*self.old_place) if self._lost else ():
             if row.id in self._session.served or row.id in self._gone:
                 continue
             one = store.load(row.id)

@@ -20,11 +20,11 @@ from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
 from llmproxy.core.engine.engine_state import EngineState
-from llmproxy.core.keys.fields import (
+from llmproxy.core.keys.head_rules import (
     CREDENTIAL,
     DECLARED,
     SAID_HEADER,
-    describe_unstored,
+    hash_unstored,
     read_cookies,
     uncounted_cookie,
 )
@@ -34,24 +34,24 @@ from llmproxy.core.keys.normalize import (
     Memory,
     Origin,
     canonicalize,
+    find_named_model,
     key_of,
     list_refs,
-    named_model,
 )
-from llmproxy.core.keys.server_state import STATE_HEADER, find_change, find_texts
+from llmproxy.core.keys.server_state import STATE_HEADER, find_change, find_path_texts
 from llmproxy.core.providers.hosts import check_signature, port_of, provider_of_host
 from llmproxy.core.providers.routing import DEFAULT, REST, Route, changes_something, route, route_host, split_session
-from llmproxy.core.providers.stubs import OPERATIONS, WELL_KNOWN, Stub, find_stub_host, find_stubs, has_stubs, make_rows
-from llmproxy.core.providers.table import HTTP_PREFIX, Family, channel_of, host_in_path, service
+from llmproxy.core.providers.specs import HTTP_PREFIX, Family, channel_of, host_in_path, service
+from llmproxy.core.providers.stubs import OPERATIONS, WELL_KNOWN, Stub, find_stub_host, find_stubs, has_stubs, load_rows
 from llmproxy.core.secrets.encodings import Fingerprints
 from llmproxy.core.secrets.redact import Redactor, find_placeholder
 from llmproxy.core.sessions.exchange import Config, Exchange, RequestPlace
 from llmproxy.core.sessions.session import Session, Sessions, parse_party
-from llmproxy.core.store.rows import from_sql, to_headers
-from llmproxy.core.traffic.encoding import decode
-from llmproxy.core.traffic.interaction import Headers, Request, attempt_of, header, without
+from llmproxy.core.store.rows import from_sql, parse_headers
+from llmproxy.core.traffic.body_decoding import decode_body
+from llmproxy.core.traffic.interaction import Headers, Request, header, read_attempt, without
 from llmproxy.core.traffic.json_bytes import parse_json
-from llmproxy.core.traffic.response_bytes import prefix_of
+from llmproxy.core.traffic.response_bytes import find_prefix
 from llmproxy.errors import LLMProxyError, MachineError, RefusedError, SettingsError
 from llmproxy.protocol import OFFLINE, OUR_HEADERS_PREFIX, PARTY_HEADER, SESSION_HEADER, Decision, Mode
 from llmproxy.values import host_matches
@@ -72,7 +72,7 @@ class RequestDispatcher:
     def __init__(self, config: Config, redactor: Redactor, sessions: Sessions) -> None:
         self._config, self._redactor, self._sessions = config, redactor, sessions
         self._secret: bytes | None = None
-        self._stubs = make_rows(config.stubs)
+        self._stubs = load_rows(config.stubs)
 
     def place_request(
         self, method: str, target: str, host: tuple[str, str, int] | None, headers: Headers, user: str | None = None
@@ -85,16 +85,16 @@ class RequestDispatcher:
         mode = self.get_mode(name) if host is not None else Mode.REPLAY  # by base URL everything is in scope
         own = self._get_upstreams(name)
         where, in_scope = self._find_route(method, target, headers, host, {**self._config.upstreams, **own}, mode)
-        self._redactor.learn(headers, where.target, where.provider.credentials)
+        self._redactor.learn_request(headers, where.target, where.provider.credentials)
         kept, stubs = self._select_headers(headers, where), self._find_stubs(where, method, headers)
         return RequestPlace(
             party=speaker if said is None else parse_party(said), name=name, speaker=speaker, route=where,
             in_scope=in_scope, method=method, headers=kept,
             operation=where.operation if where.known else self._redactor.text(where.operation),
-            counted=Memory.read_head(where.provider.name, method, where.target, kept, known=where.known),
+            counted=Memory.encode_head(where.provider.name, method, where.target, kept, known=where.known),
             learned=self._redactor.epoch.count, upstreams=own,
-            channel=channel_of(where.provider.name, where.operation), attempt=attempt_of(kept),
-            prefix=prefix_of(target, where.target) if host is None else "", changes=changes_something(where, method),
+            channel=channel_of(where.provider.name, where.operation), attempt=read_attempt(kept),
+            prefix=find_prefix(target, where.target) if host is None else "", changes=changes_something(where, method),
             stubs=stubs,
         )  # fmt: skip
 
@@ -143,7 +143,7 @@ class RequestDispatcher:
     def _select_headers(self, headers: Headers, where: Route) -> Headers:
         """Return the headers without ours, and with the fingerprints of what counts and is never stored."""
         kept = tuple((name, value) for name, value in headers if not name.lower().startswith(OUR_HEADERS_PREFIX))
-        if not where.known and (said := describe_unstored(kept, Fingerprints().of)):
+        if not where.known and (said := hash_unstored(kept, Fingerprints().digest)):
             kept = (*kept, (SAID_HEADER, said))
         if not self._config.match_credential:
             return kept
@@ -257,7 +257,7 @@ def fingerprint_connectors(body: bytes, store: Path) -> str:
     if b"authorization" not in body:
         return ""
     tree = parse_json(body)
-    found = [text for path in CONNECTORS for text in find_texts(tree, path)]
+    found = [text for path in CONNECTORS for text in find_path_texts(tree, path)]
     return "connectors " + _digest_secret("\n".join(found), read_store_secret(store)) if found else ""
 
 
@@ -314,21 +314,21 @@ class KeyDeriver:
         config = self._state.config
         if config.match_credential and (said := fingerprint_connectors(body, config.store)):
             exchange.request.add_header(CALLER_HEADER, said)
-        digest = self._state.memory.digest(exchange.place.counted, body)
+        digest = self._state.memory.digest_request(exchange.place.counted, body)
         learned = self._state.redactor.epoch
-        if (known := self._state.memory.get(digest, learned)) is not None:
+        if (known := self._state.memory.get_known(digest, learned)) is not None:
             return known, None
         if (known := self._find_recorded(exchange, body)) is not None:
-            self._state.memory.put(digest, known, learned)
+            self._state.memory.remember(digest, known, learned)
             return known, None
         if learned.count > ROTATING and exchange.request.redacted is None:
             derive = partial(self.build_canonical, exchange, body)
-            canonical, noted = self._state.redactor.run_noting(derive, exchange.place.counted)
+            canonical, noted = self._state.redactor.run_recording_searches(derive, exchange.place.counted)
         else:
             canonical, noted = self.build_canonical(exchange, body), False
-        model = canonical.model or named_model(canonical)
+        model = canonical.model or find_named_model(canonical)
         known = KnownRequest(key_of(canonical), model, canonical.stream, canonical.refs, canonical.operation, noted)
-        self._state.memory.put(digest, known, learned)
+        self._state.memory.remember(digest, known, learned)
         return known, canonical
 
     def _find_recorded(self, exchange: Exchange, body: bytes) -> KnownRequest | None:
@@ -347,7 +347,7 @@ class KeyDeriver:
         if store is None or store.derived.get(at, True) or received.redacted is not None or body is not received.body:
             return None
         row = store.find_same(*at, place.party, hashlib.sha256(body).digest(), f'"{len(body)}"')
-        if row is None or row[:2] != (state.config.rules.digest, where.operation):
+        if row is None or row[:2] != (state.config.rules.rules_digest, where.operation):
             return None
         key, model, stream, *head = row[2:]
         if _read_counted(*head) != place.counted or state.redactor.may_redact_again(body):
@@ -373,7 +373,7 @@ class KeyDeriver:
             change = find_change(where, exchange.method, known.key, known.refs, tree)
         if changes.made:
             made_by = self.find_origins(exchange.session)
-            if state := changes.state_before(where, exchange.method, known.refs, change, made_by):
+            if state := changes.digest_state_before(where, exchange.method, known.refs, change, made_by):
                 exchange.request.add_header(STATE_HEADER, state)
                 seen = self.build_canonical(exchange, body)
                 known = replace(known, key=key_of(seen))
@@ -386,7 +386,9 @@ class KeyDeriver:
         if len(exchange.place.counted) + len(body) < WORTH_A_THREAD or exchange.error is not None or let_through:
             return False
         return (
-            self._state.memory.get(self._state.memory.digest(exchange.place.counted, body), self._state.redactor.epoch)
+            self._state.memory.get_known(
+                self._state.memory.digest_request(exchange.place.counted, body), self._state.redactor.epoch
+            )
             is None
         )
 
@@ -409,7 +411,7 @@ class KeyDeriver:
         if coding and coding.strip().lower() != "identity":
             try:
                 body, headers = (
-                    decode(body, coding, self._state.config.max_request),
+                    decode_body(body, coding, self._state.config.max_request),
                     without(headers, "content-encoding"),
                 )
             except ValueError as why:
@@ -432,7 +434,7 @@ class KeyDeriver:
         def find_origins(name: str) -> Origin | None:
             place = session.id_source
             places = dict.fromkeys((place, session.save_target)) if store else ()
-            found = next((known for each in places if store and (known := store.made_by(*each, name))), None)
+            found = next((known for each in places if store and (known := store.find_id_origin(*each, name))), None)
             return found or self._state.pending.find_id_origin(place, name)
 
         return find_origins
@@ -442,7 +444,7 @@ class KeyDeriver:
 def _read_counted(provider: str, method: str, target: str, headers: str) -> bytes:
     """Return what counts of the head of a recorded request, as it is stored; nothing of a damaged one."""
     with suppress(ValueError, TypeError, AttributeError, RecursionError):
-        return Memory.read_head(provider, method, target, to_headers(headers), known=True)
+        return Memory.encode_head(provider, method, target, parse_headers(headers), known=True)
     return b""
 
 

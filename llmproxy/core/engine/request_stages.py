@@ -13,28 +13,28 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import replace
 
-from llmproxy.core.dialects.conversation import last_user_text
-from llmproxy.core.dialects.table import find_degrading
+from llmproxy.core.dialects.codecs import find_retrying_client
+from llmproxy.core.dialects.conversation import read_last_user_text
 from llmproxy.core.engine.decide import count_arrival, decide_arrival, decide_from_head, describe_failure, list_playable
 from llmproxy.core.engine.engine_state import TEXT, EngineState
 from llmproxy.core.engine.request_identification import KeyDeriver, check_upstream_allowed
-from llmproxy.core.forks.table import fork_of
+from llmproxy.core.forks.fork_rows import find_fork
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.keys.server_state import is_success
 from llmproxy.core.mcp import MICROSECONDS
-from llmproxy.core.misses.context import MissContext, MissPlace
-from llmproxy.core.misses.explain import ExplainedMiss, explain
-from llmproxy.core.misses.nearest import AS_RECORDED, Wording
-from llmproxy.core.providers.table import client_of
+from llmproxy.core.misses.explain import ExplainedMiss, explain_request
+from llmproxy.core.misses.miss_context import MissContext, MissPlace
+from llmproxy.core.misses.nearest_recording import AS_RECORDED, Restater
+from llmproxy.core.providers.specs import client_of
 from llmproxy.core.sessions.exchange import CallProgress, Config, Exchange, ReceivedRequest, RequestPlace
 from llmproxy.core.sessions.interceptor import ClientEnds, Lookup, MissReason, Playback
 from llmproxy.core.sessions.journal import AnsweredQuestion
 from llmproxy.core.sessions.session import MissedCall, Question
-from llmproxy.core.store.queries import canonical_of, count as count_recordings, count_of, find_other_places
+from llmproxy.core.store.queries import canonical_of, count as count_recordings, count_calls, find_other_places
 from llmproxy.core.store.reading import KeyedRecording
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Headers, Key, Request, Response, header
-from llmproxy.core.traffic.response_bytes import REDIRECTS, ClientHttp, OpenPlan, SendingPlan, leads_to, plan, plan_open
+from llmproxy.core.traffic.response_bytes import REDIRECTS, ClientHttp, HeadPlan, SendingPlan, leads_to, plan, plan_head
 from llmproxy.errors import MissError, RefusedError
 from llmproxy.protocol import PLACEHOLDER_KEY, Channel, Decision
 
@@ -71,12 +71,12 @@ def explain_miss(
     place, kind = (session.cassette, session.sample), (where.provider.name, exchange.operation)
     context = replace(
         build_miss_context(exchange, config),
-        stream=exchange.identity.stream, last_user=last_user_text(request.body) or "",
+        stream=exchange.identity.stream, last_user=read_last_user_text(request.body) or "",
         store_exists=store is not None, recordings=count_recordings(store, *place) if store else 0,
         same_operation=count_recordings(store, *place, *kind) if store else 0,
         played=recordings if why is MissReason.EXHAUSTED else 0,
         elsewhere=_find_other_places(store, key, exchange.channel) if store else (), complete=session.complete,
-        toolless=store is not None and exchange.channel is Channel.MCP and not count_of(store, *place, Channel.MCP),
+        toolless=store is not None and exchange.channel is Channel.MCP and not count_calls(store, *place, Channel.MCP),
         client=client_of(exchange.request.headers),
         is_placeholder=any(PLACEHOLDER_KEY in value for _, value in exchange.request.headers),
         is_python="python" in (header(exchange.request.headers, "user-agent") or "").lower(),
@@ -84,25 +84,27 @@ def explain_miss(
     for each in exchange.interceptors:
         context = each.on_explain(exchange, context)
     if store is None:
-        return explain(context, wanted, ())
+        return explain_request(context, wanted, ())
     told = (each.build_restater(store, wanted) for each in exchange.interceptors)
     wording = next((each for each in told if each is not None), AS_RECORDED)
     found = _list_candidates(exchange, config, store, wording)
-    return explain(context, wanted, found, wording, lambda id_: client_of(store.load(id_).request.headers))
+    return explain_request(context, wanted, found, wording, lambda id_: client_of(store.load(id_).request.headers))
 
 
 def _find_other_places(store: Store, key: Key, channel: Channel) -> tuple[MissPlace, ...]:
     """Return where else a key is recorded. A tool's call in a live run without tools may be a refused one."""
     found = [MissPlace(*each) for each in find_other_places(store, key, limit=PLACES)]
-    forks = {each: fork_of(store, each.cassette, each.sample) for each in found}
-    return tuple(each for each, fork in forks.items() if fork is None or not fork.has_served(channel))
+    forks = {each: find_fork(store, each.cassette, each.sample) for each in found}
+    return tuple(each for each, fork in forks.items() if fork is None or not fork.was_served(channel))
 
 
-def _list_candidates(exchange: Exchange, config: Config, store: Store, wording: Wording) -> list[tuple[int, Canonical]]:
+def _list_candidates(
+    exchange: Exchange, config: Config, store: Store, wording: Restater
+) -> list[tuple[int, Canonical]]:
     """Return recordings that the request could have meant, as they are seen under today's rules."""
     where, found = exchange.route, list[tuple[int, Canonical]]()
-    for id_ in store.candidates(exchange.session.cassette, where.provider.name, exchange.operation, CANDIDATES):
-        if (recorded := wording.recall(id_)) is None:
+    for id_ in store.list_candidate_ids(exchange.session.cassette, where.provider.name, exchange.operation, CANDIDATES):
+        if (recorded := wording.find_cached(id_)) is None:
             try:
                 recorded = canonical_of(store, store.load(id_), config.rules, config.upstreams)
             except RefusedError:  # recorded under a provider that has no route today
@@ -121,7 +123,7 @@ class RepeatedMiss(MissError):
 
 def build_question(exchange: Exchange, wanted: Canonical, typed: str) -> Question | None:
     """Return what all attempts at one question have in common, for a client that drops options and asks on."""
-    client = find_degrading(exchange.request.headers)
+    client = find_retrying_client(exchange.request.headers)
     if client is None:
         return None
     turns = wanted.tree.get("messages") if isinstance(wanted.tree, dict) else None
@@ -188,7 +190,7 @@ class RequestStages:
             if fails or exchange.decision is Decision.FAULT or exchange.answer.withheld:
                 exchange.change = None
             else:
-                exchange.session.position.changes.begin(exchange.change)
+                exchange.session.position.changes.begin_change(exchange.change)
 
     def _identify_call(self, exchange: Exchange, body: bytes) -> None:
         exchange.request.body = body
@@ -232,7 +234,7 @@ class RequestStages:
         key = exchange.key or Key("")
         slots: tuple[KeyedRecording, ...] = ()
         if store and not (exchange.decision is Decision.RECORD and session.policy.anew):
-            slots = store.slots(session.cassette, session.sample, exchange.party, key)
+            slots = store.find_keyed(session.cassette, session.sample, exchange.party, key)
 
         def canonical() -> Canonical:
             return seen or self._keying.build_canonical(exchange, body)
@@ -265,7 +267,7 @@ class RequestStages:
         walker = (exchange.party, key)
         if walker != session.first or store is None or session.position.stateless == walker:
             return False
-        slots = store.slots(session.cassette, session.sample, *walker)
+        slots = store.find_keyed(session.cassette, session.sample, *walker)
         return session.is_new_run(walker, len(list_playable(session.policy, slots)))
 
     def _record_question(self, exchange: Exchange, slot: KeyedRecording) -> None:
@@ -287,8 +289,7 @@ class AnswerPlanner:
         if exchange.slot is None and exchange.answer.made is not None:
             return exchange.answer.made
         if exchange.slot is None or self._state.stores.opened is None:
-            msg = "answer() is for exchanges decided REPLAY"
-            raise ValueError(msg)
+            raise ValueError("answer() is for exchanges decided REPLAY")
         response = exchange.answer.made or self._state.stores.opened.response(exchange.slot.id)
         self._record_served(exchange, exchange.slot)
         for each in reversed(exchange.interceptors):
@@ -346,13 +347,13 @@ class AnswerPlanner:
 
     def plan_playback(
         self, exchange: Exchange, client: ClientHttp, *, extra: Headers = ()
-    ) -> tuple[Playback, OpenPlan] | None:
+    ) -> tuple[Playback, HeadPlan] | None:
         """Lay out how an answer begins that must wait for its client; None for every other. After `plan_recorded`."""
         playback = self.get_playback(exchange)
         if playback is None or client.method == "HEAD":
             return None
         extra = (*extra, *exchange.answer.told)
-        return playback, plan_open(playback.response, client, now=self._state.now(), extra=extra)
+        return playback, plan_head(playback.response, client, now=self._state.now(), extra=extra)
 
     @staticmethod
     def on_answer_sent(exchange: Exchange) -> list[Callable[[], None]]:

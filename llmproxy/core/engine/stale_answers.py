@@ -18,7 +18,7 @@ from llmproxy.core.providers.routing import changes_something
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup
 from llmproxy.core.sessions.session import Session
-from llmproxy.core.store.queries import max_age_of, summary
+from llmproxy.core.store.queries import read_max_age, read_summary
 from llmproxy.core.store.reading import KeyedRecording
 from llmproxy.core.traffic.interaction import Ending, Interaction
 from llmproxy.protocol import Channel, Decision, Plays
@@ -44,7 +44,7 @@ class StaleInterceptor(Interceptor[Exchange]):
         store = self._state.stores.current
         if store is None or decided.recording is None or decided.decision is not Decision.REPLAY:
             return decided
-        recorded = summary(store, decided.recording.id).recorded_at
+        recorded = read_summary(store, decided.recording.id).recorded_at
         age = self._state.now() - recorded
         if -_DAY <= age <= self._most:
             return decided
@@ -80,5 +80,5 @@ class StaleFeature(Feature):
     def create_interceptor(self, session: Session, asked: Mapping[str, Any]) -> StaleInterceptor | None:
         store, most = self.parts.state.sessions.store(session.settings.mode), self.parts.state.config.max_age
         if store is not None and session.policy.plays is not Plays.NOTHING:
-            most = max_age_of(store, session.cassette, most)
+            most = read_max_age(store, session.cassette, most)
         return None if most is None else StaleInterceptor(self.parts, most)

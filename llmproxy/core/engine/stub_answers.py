@@ -36,13 +36,13 @@ class StubInterceptor(Interceptor[Exchange]):
     def _may_stub(self, stub: Stub | None) -> bool:
         """Return whether a call is not sent; where a channel is live, or a fork may be, sign-ins are."""
         offline = self._session.policy.on_miss is Decision.REFUSE
-        return offline and (self._session.leased_cassette is None or (stub is not None and not stub.signs_in))
+        return offline and (self._session.leased_cassette is None or (stub is not None and not stub.is_sign_in))
 
     @override
     def before_key(self, call: Exchange, body: bytes) -> bytes:
         rows = [row for row in call.place.stubs if row.always]
         asked = self._build_stub_request(call, body) if rows else None
-        stub = next((row for row in rows if asked is not None and row.fits(asked)), None)
+        stub = next((row for row in rows if asked is not None and row.matches_request(asked)), None)
         if stub is None and call.place.in_scope:
             return body
         where = call.route.upstream
@@ -64,7 +64,7 @@ class StubInterceptor(Interceptor[Exchange]):
     def on_miss(self, call: Exchange, why: MissReason, recordings: int) -> bool:
         rows = [row for row in call.place.stubs if not row.always]
         asked = self._build_stub_request(call, call.request.data) if rows and why is MissReason.NEVER else None
-        stub = next((row for row in rows if asked is not None and row.fits(asked)), None)
+        stub = next((row for row in rows if asked is not None and row.matches_request(asked)), None)
         if stub is None or asked is None or not self._may_stub(stub):
             return False
         return self._borrow_recording(call, stub) or self._answer_with_stub(call, stub, asked)
@@ -75,7 +75,7 @@ class StubInterceptor(Interceptor[Exchange]):
         if store is None or key is None or call.method != "GET":
             return False
         for cassette, sample, party in find_other_places(store, key, _OTHERS):
-            slots = store.slots(cassette, sample, party, key)
+            slots = store.find_keyed(cassette, sample, party, key)
             if (slot := next(filter(is_repeatable, slots), None)) is not None:
                 call.decision, call.slot = Decision.REPLAY, slot
                 call.note = f"this cassette lacks it; recorded in {cassette}, which asked first"
@@ -99,7 +99,7 @@ class StubInterceptor(Interceptor[Exchange]):
         origin = f"http://{host}{place.prefix}" if by_base_url else where.upstream
         store, session, models = self._state.stores.current, self._session, tuple[str, ...]()
         if store is not None and where.operation == "models" and where.known:
-            rows = store.summaries(session.cassette, session.sample)
+            rows = store.list_summaries(session.cassette, session.sample)
             names = (row.model for row in rows if row.provider == where.provider.name and row.operation != "models")
             models = tuple(dict.fromkeys(name for name in names if name))
         path, said = where.target.partition("?")[0], parse_members(where.target, headers, body)

@@ -21,10 +21,10 @@ from llmproxy.core.bindings import (
     Bindings,
     ExpectedMessages,
     Fit,
-    Identities,
+    IdPairs,
     Mismatch,
     VolatileField,
-    bound_key,
+    build_bound_key,
     create_expectations,
     fit_request,
     read_run_variables,
@@ -32,11 +32,11 @@ from llmproxy.core.bindings import (
 )
 from llmproxy.core.bindings.volatile_fields import list_builtin
 from llmproxy.core.bindings.volatile_learning import LearnedField, learn_volatile_fields
-from llmproxy.core.cassettes.stand_ins import rename
+from llmproxy.core.cassettes.exporting import rename_variables
 from llmproxy.core.dialects.conversation import read_response
 from llmproxy.core.keys.normalize import Canonical, canonicalize
 from llmproxy.core.keys.scrub import Rules
-from llmproxy.core.store.queries import canonical_of, route_of, volatile_fields_of
+from llmproxy.core.store.queries import canonical_of, find_recorded_route, read_volatile_fields
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Interaction, Response
 from llmproxy.errors import CassetteError, RefusedError
@@ -68,7 +68,7 @@ class _LearnedRun(NamedTuple):
 def learn_fields(store: Store, cassette: str, rules: Rules, upstreams: Mapping[str, str]) -> tuple[LearnedField, ...]:
     """Return what varies between a cassette's runs beyond its fields: a recording against the one older that fits."""
     lessons: list[LearnedField] = []
-    known = (*volatile_fields_of(store, cassette), *list_builtin())
+    known = (*read_volatile_fields(store, cassette), *list_builtin())
     left = MOST_COMPARED
     for group in _group_recordings(store, cassette, rules, upstreams).values():
         used: set[int | None] = set()
@@ -92,7 +92,7 @@ def find_field_merges(
     store: Store, cassette: str, slots: Sequence[VolatileField], rules: Rules, upstreams: Mapping[str, str]
 ) -> list[Merge]:
     """Return the recordings that volatile fields would merge: these, the cassette's own, and the shipped ones."""
-    slots = tuple(dict.fromkeys((*slots, *volatile_fields_of(store, cassette), *list_builtin())))
+    slots = tuple(dict.fromkeys((*slots, *read_volatile_fields(store, cassette), *list_builtin())))
     names = {slot.name for slot in slots}
     tables: dict[tuple[str, str], tuple[Bindings, ExpectedMessages]] = {}
     found = []
@@ -129,15 +129,14 @@ def _group_recordings(
 ) -> dict[tuple[object, ...], list[_LearnedRun]]:
     """Return the live recordings of a cassette that may answer each other, in the order in which they were made."""
     groups: dict[tuple[object, ...], list[_LearnedRun]] = defaultdict(list)
-    rows = sorted(store.summaries(cassette), key=lambda row: row.id)[-MOST_LOOKED_AT:]
-    for row in rows:
+    for row in sorted(store.list_summaries(cassette), key=lambda row: row.id)[-MOST_LOOKED_AT:]:
         try:
             one = store.load(row.id)
             canonical = canonical_of(store, one, rules, upstreams)
         except (CassetteError, RefusedError):
             continue
         if canonical.kind == "json":
-            key = (one.sample, one.party, one.provider, one.operation, one.stream, bound_key(canonical))
+            key = (one.sample, one.party, one.provider, one.operation, one.stream, build_bound_key(canonical))
             groups[key].append(_LearnedRun(one, canonical))
     return groups
 
@@ -173,15 +172,15 @@ def align_runs(
     waiting = defaultdict(list)
     for n, each in enumerate(new):
         if (canonical := _canonicalize_json(each, rules, upstreams)) is not None:
-            waiting[bound_key(canonical)].append((n, each, canonical))
+            waiting[build_bound_key(canonical)].append((n, each, canonical))
     same = {each.key for each in old} & {each.key for each in new}
-    known, names = Identities(), set[str]()
+    known, names = IdPairs(), set[str]()
     used = {n for n, each in enumerate(new) if each.key in same}
     told = []
     for one in old:
         made = one
         canonical = _canonicalize_json(one, rules, upstreams) if one.key not in same else None
-        for n, other, theirs in waiting[bound_key(canonical)] if canonical is not None else ():
+        for n, other, theirs in waiting[build_bound_key(canonical)] if canonical is not None else ():
             if n in used or canonical is None:
                 continue
             fit = fit_recordings(one, other, slots, canonical, theirs, known)
@@ -210,20 +209,20 @@ def fit_recordings(
     slots: Sequence[VolatileField],
     mine: Canonical,
     theirs: Canonical,
-    known: Identities | None,
+    known: IdPairs | None,
 ) -> Fit | Mismatch:
     """Hold one recording against the request of another."""
     return fit_request(_build_bindings(one, other, slots), mine.tree, theirs.tree, known)
 
 
 def _restate_as_asked(
-    one: Interaction, other: Interaction, slots: Sequence[VolatileField], fit: Fit, known: Identities
+    one: Interaction, other: Interaction, slots: Sequence[VolatileField], fit: Fit, known: IdPairs
 ) -> Interaction | None:
     response = rewrite_answer(_build_bindings(one, other, slots), fit, one.response, known)
     if isinstance(response, Mismatch):
         return None
     for each in fit.identities:
-        known.record_pair(each)
+        known.record_new_pair(each)
     return replace(one, key=other.key, request=other.request, response=response)
 
 
@@ -232,7 +231,7 @@ def _rename_folders(one: Interaction, new: Sequence[Interaction], names: set[str
     other = next((each for each in new if each.run_variables), None)
     if other is None or not one.run_variables:
         return one
-    renamed = rename(one, bindings := _build_bindings(one, other))
+    renamed = rename_variables(one, bindings := _build_bindings(one, other))
     if renamed.request != one.request or renamed.response != one.response:
         names |= bindings.changed
     return renamed
@@ -240,7 +239,7 @@ def _rename_folders(one: Interaction, new: Sequence[Interaction], names: set[str
 
 def _canonicalize_json(one: Interaction, rules: Rules, upstreams: Mapping[str, str]) -> Canonical | None:
     try:
-        canonical = canonicalize(one.request, route_of(one, upstreams), rules, lambda _: None)
+        canonical = canonicalize(one.request, find_recorded_route(one, upstreams), rules, lambda _: None)
     except RefusedError:
         return None
     return canonical if canonical.kind == "json" else None

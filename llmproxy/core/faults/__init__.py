@@ -2,7 +2,7 @@
 
     load_faults("rate-limited", folder) -> Faults      from a preset, a file, `http-429`, `reset@3`; `read_faults` from
                                                        plain values
-    faults_for_session(value, folder)                  the same for one session, test or scenario
+    parse_session_faults(value, folder)                  the same for one session, test or scenario
     Faulting(faults).inject(call)       -> InjectedFault   one session's faults: chosen, done to the
                                                        answer, counted
     KINDS, PRESETS                                     what there is
@@ -14,19 +14,19 @@ never stored and changes no key.
 
 from llmproxy.core.faults.injection import Faulting, InjectedFault
 from llmproxy.core.faults.kinds import KINDS
-from llmproxy.core.faults.reading import (
+from llmproxy.core.faults.parsing import (
     PRESETS,
     SWEEP,
     BadFaults,
-    faults_for_session,
     load_faults,
-    preset_text,
+    parse_session_faults,
     read_faults,
+    read_preset,
 )
-from llmproxy.core.faults.values import Broken, Fault, FaultKind, FaultRule, Faults, FaultTarget, Needs, Parameter
+from llmproxy.core.faults.rules import Broken, Fault, FaultKind, FaultNeeds, FaultRule, Faults, FaultTarget, Parameter
 
 __all__ = [
-    "KINDS", "PRESETS", "SWEEP", "BadFaults", "Broken", "Fault", "FaultKind", "FaultRule", "FaultTarget", "Faulting",
-    "Faults", "InjectedFault", "Needs", "Parameter", "faults_for_session", "load_faults", "preset_text",
-    "read_faults",
+    "KINDS", "PRESETS", "SWEEP", "BadFaults", "Broken", "Fault", "FaultKind", "FaultNeeds", "FaultRule",
+    "FaultTarget", "Faulting", "Faults", "InjectedFault", "Parameter", "load_faults", "parse_session_faults",
+    "read_faults", "read_preset",
 ]  # fmt: skip

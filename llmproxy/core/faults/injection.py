@@ -15,11 +15,11 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from llmproxy.core.dialects.conversation import read_answer
-from llmproxy.core.faults.pieces import kind_of
-from llmproxy.core.faults.values import TEXTS, Broken, Fault, FaultRule, Faults, FaultTarget, Needs
-from llmproxy.core.mcp import name_of_called_tool
+from llmproxy.core.faults.answer_pieces import read_content_type
+from llmproxy.core.faults.rules import TEXTS, Broken, Fault, FaultNeeds, FaultRule, Faults, FaultTarget
+from llmproxy.core.mcp import find_called_tool
 from llmproxy.core.providers.routing import family_of
-from llmproxy.core.providers.table import MCP_PREFIX, Family, channel_of
+from llmproxy.core.providers.specs import MCP_PREFIX, Family, channel_of
 from llmproxy.core.traffic.interaction import Interaction, Response, header
 from llmproxy.protocol import AGENT, STDIO_PREFIX, Channel
 
@@ -57,53 +57,53 @@ class Faulting:
         self._handshakes.clear()
         self._numbers.clear()
 
-    def inject(self, call: FaultTarget) -> InjectedFault | None:
+    def inject_fault(self, call: FaultTarget) -> InjectedFault | None:
         """Return the fault that this call meets, counted; None if none does."""
         request = (call.party, call.key, call.nth)
         injected = self._meets_fault.get(request, 0)
-        for fault in choose(self.faults, call, injected=injected, numbers=self._number(call, request)):
-            later = fault.kind.needs is Needs.ANSWER and call.recording is None
+        for fault in choose(self.faults, call, injected=injected, numbers=self._number_call(call, request)):
+            later = fault.kind.needs is FaultNeeds.ANSWER and call.recording is None
             broken = None if later else fault.kind.do(call, fault.rule.values)
             if later or broken is not None:
                 self._meets_fault[request] += 1
-                self._add(fault, 1)
+                self._count_injected(fault, 1)
                 return InjectedFault(call, fault, broken)
         return None
 
-    def pass_by(self, call: FaultTarget) -> None:
+    def count_unmet(self, call: FaultTarget) -> None:
         """Count a call that came while other faults were met: the third call of the session is the third."""
-        self._number(call, (call.party, call.key, call.nth))
+        self._number_call(call, (call.party, call.key, call.nth))
 
     def inject_handshake(self, session: str, provider: str, host: str) -> InjectedFault | None:
         """Return the fault of an intercepted connection's TLS handshake; each connection counts."""
         key = f"tls {host}"
         channel = Channel.LLM if provider else Channel.HTTP
         call = FaultTarget(session, AGENT, provider, "", "", channel, "tls", key, self._handshakes[key] + 1)
-        if (injected := self.inject(call)) is None:
+        if (injected := self.inject_fault(call)) is None:
             self._handshakes[key] += 1
         return injected
 
-    def spare(self, injected: InjectedFault) -> None:
+    def take_back(self, injected: InjectedFault) -> None:
         """Take back a fault that the provider's answer gave no hold to."""
         call, fault, _ = injected
         self._meets_fault[call.party, call.key, call.nth] -= 1
-        self._add(fault, -1)
+        self._count_injected(fault, -1)
 
-    def keep(self, seq: int, made: Interaction) -> None:
+    def keep_sent_answer(self, seq: int, made: Interaction) -> None:
         """Remember what the client of a call got, for whoever asks what the session was told."""
         self.made[seq] = made
         if len(self.made) > KEPT:
             self.made.popitem(last=False)
 
-    def _add(self, fault: Fault, times: int) -> None:
+    def _count_injected(self, fault: Fault, times: int) -> None:
         self.injected[fault.number] += times
         self.total[fault.number] += times
 
-    def _number(self, call: FaultTarget, request: Request) -> dict[int, int]:
+    def _number_call(self, call: FaultTarget, request: Request) -> dict[int, int]:
         """Return for each numbered rule the how-manieth this is of its calls, from 1; a retry is what it retries."""
         found = {}
         for index, rule in enumerate(self.faults.rules):
-            if rule.numbers.get("call") and covers(rule, call) and is_chosen(rule, call):
+            if rule.numbers.get("call") and can_meet(rule, call) and is_chosen_by_rule(rule, call):
                 known = self._numbers.setdefault(index, {})
                 found[index] = known.setdefault(request, len(known) + 1)
         return found
@@ -125,30 +125,30 @@ SWITCHING = 101
 """Status of a recorded WebSocket."""
 
 
-def call_of(one: Interaction) -> FaultTarget:
+def build_fault_target(one: Interaction) -> FaultTarget:
     socket = one.response.status == SWITCHING
     family = family_of(one.provider, one.operation)
     answer = None if socket else one.response
     return FaultTarget(
         session=one.cassette, party=one.party, provider=one.provider, model=one.model or "", operation=one.operation,
         channel=channel_of(one.provider, one.operation),
-        transport="websocket" if socket else transport_of(one.provider), key=one.key, nth=one.occurrence,
+        transport="websocket" if socket else find_transport(one.provider), key=one.key, nth=one.occurrence,
         family=family, recording=one.id, stream=one.stream, target=one.request.target, body=one.request.body,
-        answer=lambda: answer, tools=lambda: tools_of(family, one.operation, one.request.body, answer),
+        answer=lambda: answer, tools=lambda: list_called_tools(family, one.operation, one.request.body, answer),
         in_session=header(one.request.headers, "mcp-session-id") is not None,
     )  # fmt: skip
 
 
-def transport_of(provider: str) -> str:
+def find_transport(provider: str) -> str:
     """Return how a call of a provider comes that is no WebSocket."""
     return "stdio" if provider.startswith(STDIO_PREFIX) else "http"
 
 
-def tools_of(family: Family, operation: str, request: bytes, answer: Response | None) -> tuple[str, ...]:
+def list_called_tools(family: Family, operation: str, request: bytes, answer: Response | None) -> tuple[str, ...]:
     """Return the names of the tools that an answer calls; of MCP the one that the request calls."""
     if operation.startswith(MCP_PREFIX):
-        return name_of_called_tool(request)
-    said = None if answer is None else read_answer(family, operation, kind_of(answer), answer.body)
+        return find_called_tool(request)
+    said = None if answer is None else read_answer(family, operation, read_content_type(answer), answer.body)
     return () if said is None else tuple(call.name for call in (*said.tool_calls, *said.beside))
 
 
@@ -161,36 +161,36 @@ def choose(faults: Faults, call: FaultTarget, *, injected: int, numbers: Mapping
     names a call which of the calls that its other words choose this is, from 1.
     """
     for index, rule in enumerate(faults.rules):
-        if not (covers(rule, call) and is_chosen(rule, call)):
+        if not (can_meet(rule, call) and is_chosen_by_rule(rule, call)):
             continue
         calls = rule.numbers.get("call")
         if calls and numbers.get(index) not in calls:
             continue
-        if injected < rule.times and draw(faults.seed, call, index, injected) < rule.probability:
+        if injected < rule.times and draw_number(faults.seed, call, index, injected) < rule.probability:
             yield Fault(rule, index + 1, injected)
 
 
-def covers(rule: FaultRule, call: FaultTarget) -> bool:
+def can_meet(rule: FaultRule, call: FaultTarget) -> bool:
     """Return whether this kind can meet a call at all; the answer may still offer nothing to do it to."""
     return call.channel in rule.kind.channels and call.transport in rule.kind.transports
 
 
-def is_chosen(rule: FaultRule, call: FaultTarget) -> bool:
+def is_chosen_by_rule(rule: FaultRule, call: FaultTarget) -> bool:
     """Return whether a rule's words, but for numbers, choose a call; an answer's tools are read last: slow."""
     recordings = rule.numbers.get("recording")
     if recordings and call.recording not in recordings:
         return False
-    return all(chosen_by(rule, name, call) for name in TEXTS)
+    return all(matches_field(rule, name, call) for name in TEXTS)
 
 
-def chosen_by(rule: FaultRule, name: str, call: FaultTarget) -> bool:
-    patterns = rule.texts.get(name) or _default_of(rule, name, call)
+def matches_field(rule: FaultRule, name: str, call: FaultTarget) -> bool:
+    patterns = rule.texts.get(name) or _get_default_patterns(rule, name, call)
     if name == "tool":
-        return not patterns or any(matches(patterns, tool) for tool in call.tools())
-    return matches(patterns, getattr(call, name))
+        return not patterns or any(matches_any(patterns, tool) for tool in call.tools())
+    return matches_any(patterns, getattr(call, name))
 
 
-def _default_of(rule: FaultRule, name: str, call: FaultTarget) -> tuple[str, ...]:
+def _get_default_patterns(rule: FaultRule, name: str, call: FaultTarget) -> tuple[str, ...]:
     """Return what counts by default: the agent's calls, tools' if only they can be met, of MCP calls of tools."""
     if name == "party":
         return (AGENT,)
@@ -203,13 +203,12 @@ CALLS = f"{MCP_PREFIX}tools/call*"
 """Operations that call a tool."""
 
 
-def matches(patterns: tuple[str, ...], text: str) -> bool:
+def matches_any(patterns: tuple[str, ...], text: str) -> bool:
     """Return whether a text is one of those that the patterns mean; no pattern means all."""
     return not patterns or any(fnmatchcase(text, pattern) for pattern in patterns)
 
 
-def draw(seed: int, call: FaultTarget, rule: int, attempt: int) -> float:
+def draw_number(seed: int, call: FaultTarget, rule: int, attempt: int) -> float:
     """Return a number from 0 up to 1 that depends on nothing else."""
     words = [seed, call.session, rule, call.party, call.key, call.nth, attempt]
-    digest = hashlib.sha256(json.dumps(words).encode()).digest()
-    return int.from_bytes(digest[:8]) / (1 << 64)
+    return int.from_bytes(hashlib.sha256(json.dumps(words).encode()).digest()[:8]) / (1 << 64)

@@ -24,7 +24,7 @@ Json = Any
 RULE = ("when", "nth", "returns")
 
 
-class BadMock(OverrideError):
+class InvalidMock(OverrideError):
     """What a mock says cannot be meant; `inner` is for who names the place itself."""
 
     def __init__(self, inner: str, *, hint: str = "") -> None:
@@ -32,54 +32,54 @@ class BadMock(OverrideError):
         self.inner = inner
 
 
-def read_mocks(value: Json) -> tuple[ToolOverride, ...]:
-    """Read mocks, tool -> result or rules. Raises BadMock."""
+def parse_mocks(value: Json) -> tuple[ToolOverride, ...]:
+    """Read mocks, tool -> result or rules. Raises InvalidMock."""
     if not isinstance(value, Mapping) or not value:
-        raise BadMock(
+        raise InvalidMock(
             f"takes tools and what they return, not {format_given(value)}", hint='{"get_weather": {"temp": 5}}'
         )
     found: list[ToolOverride] = []
     for tool, said in value.items():
         if not isinstance(tool, str) or not tool:
-            raise BadMock(f"names no tool by {format_given(tool)}")
+            raise InvalidMock(f"names no tool by {format_given(tool)}")
         if isinstance(said, list | tuple):
             if not said:
                 hint = "a tool that returns an empty list: [{returns: []}]"
-                raise BadMock(f"of {tool}: an empty list has no rules", hint=hint)
+                raise InvalidMock(f"of {tool}: an empty list has no rules", hint=hint)
             # Overrides prefer the last given; people read a list from its top.
-            found += reversed([_read_rule(tool, each) for each in said])
+            found += reversed([_parse_mock_rule(tool, each) for each in said])
         else:
-            found.append(ToolOverride(tool, _to_text(tool, said)))
+            found.append(ToolOverride(tool, _dump_result(tool, said)))
     return tuple(found)
 
 
-def _read_rule(tool: str, rule: Json) -> ToolOverride:
+def _parse_mock_rule(tool: str, rule: Json) -> ToolOverride:
     hint = "a list is one of rules: [{when: {city: Oslo}, returns: ...}, {nth: 2, returns: ...}, {returns: ...}]"
     if not isinstance(rule, Mapping):
-        raise BadMock(f"of {tool}: {format_given(rule)} is no rule", hint=hint)
+        raise InvalidMock(f"of {tool}: {format_given(rule)} is no rule", hint=hint)
     unknown = next((str(name) for name in rule if name not in RULE), None)
     if unknown is not None:
         more = did_you_mean(unknown, RULE)
-        raise BadMock(f"of {tool}: a rule has no {unknown[:80]!r}{more}", hint=hint)
+        raise InvalidMock(f"of {tool}: a rule has no {unknown[:80]!r}{more}", hint=hint)
     if "returns" not in rule:
-        raise BadMock(f"of {tool}: {format_given(rule)} does not say what it `returns`", hint=hint)
+        raise InvalidMock(f"of {tool}: {format_given(rule)} does not say what it `returns`", hint=hint)
     when, nth = rule.get("when"), rule.get("nth")
     if "when" in rule and (not isinstance(when, Mapping) or not when):
-        raise BadMock(f"of {tool}: when is {format_given(when)}, not arguments with their values", hint=hint)
+        raise InvalidMock(f"of {tool}: when is {format_given(when)}, not arguments with their values", hint=hint)
     if "nth" in rule and (isinstance(nth, bool) or not isinstance(nth, int) or not 1 <= nth < MOST_CALLS):
-        raise BadMock(f"of {tool}: nth is {format_given(nth)}; calls of a tool count from 1")
+        raise InvalidMock(f"of {tool}: nth is {format_given(nth)}; calls of a tool count from 1")
     return ToolOverride(
-        tool, _to_text(tool, rule["returns"]), nth, None if when is None else json.loads(_to_text(tool, when))
+        tool, _dump_result(tool, rule["returns"]), nth, None if when is None else json.loads(_dump_result(tool, when))
     )
 
 
-def _to_text(tool: str, result: Json) -> str:
+def _dump_result(tool: str, result: Json) -> str:
     if isinstance(result, str):
         return result
     try:
         return json.dumps(result, ensure_ascii=False, allow_nan=False, default=_to_dict)
     except (TypeError, ValueError, RecursionError) as error:
-        raise BadMock(f"of {tool}: {format_given(result)} is no JSON: {error}") from error
+        raise InvalidMock(f"of {tool}: {format_given(result)} is no JSON: {error}") from error
 
 
 def _to_dict(value: object) -> dict[str, Any]:

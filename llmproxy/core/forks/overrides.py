@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from llmproxy.core.dialects.messages import Message, ToolCall
-from llmproxy.core.traffic.json_bytes import same_json
+from llmproxy.core.traffic.json_bytes import equals_json
 from llmproxy.errors import RefusedError, SettingsError, unsign_text
 from llmproxy.lazy_regex import late
 
@@ -50,7 +50,7 @@ class ToolOverride:
     when: Mapping[str, Json] | None = None
     """Arguments that the call has, each equal; None: whatever it has."""
 
-    def fits(self, nth: int, arguments: str | None) -> bool:
+    def applies_to(self, nth: int, arguments: str | None) -> bool:
         """Return whether it is for this call. Raises UnknownArguments where that depends on what nobody has seen."""
         if self.nth not in (None, nth):
             return False
@@ -59,7 +59,7 @@ class ToolOverride:
         if arguments is None:
             raise UnknownArguments(
                 f"llmproxy: a result of {self.tool} came without the call that it belongs to, so nobody can tell "
-                f"whether {self.name} is for it.",
+                f"whether {self.typed_name} is for it.",
                 hint="Override it by the number of the call, or for every call.",
             )
         try:
@@ -67,11 +67,11 @@ class ToolOverride:
         except (ValueError, RecursionError):
             return False
         return isinstance(given, dict) and all(
-            name in given and same_json(given[name], value) for name, value in self.when.items()
+            name in given and equals_json(given[name], value) for name, value in self.when.items()
         )
 
     @property
-    def value(self) -> Json:
+    def parsed_value(self) -> Json:
         """The result as a value where it is an object or a list, else the text; for dialects without texts."""
         if self.text.lstrip()[:1] in ("{", "["):
             try:
@@ -81,7 +81,7 @@ class ToolOverride:
         return self.text
 
     @property
-    def name(self) -> str:
+    def typed_name(self) -> str:
         """As it is typed, ``get_weather#2``, and with the arguments that it asks for."""
         name = self.tool if self.nth is None else f"{self.tool}#{self.nth}"
         return name if self.when is None else f"{name}({json.dumps(self.when, ensure_ascii=False, sort_keys=True)})"
@@ -100,18 +100,18 @@ class Overrides:
     def __bool__(self) -> bool:
         return bool(self.tools or self.answers)
 
-    def find(self, tool: str, nth: int, arguments: str | None = None) -> ToolOverride | None:
+    def find_override(self, tool: str, nth: int, arguments: str | None = None) -> ToolOverride | None:
         """Return the override of a tool's n-th call, else of its arguments, else of all. Raises UnknownArguments."""
-        mine = [each for each in reversed(self.tools) if each.tool == tool and each.fits(nth, arguments)]
+        mine = [each for each in reversed(self.tools) if each.tool == tool and each.applies_to(nth, arguments)]
         return min(mine, key=lambda each: (each.nth is None, each.when is None), default=None)
 
-    def over(self, other: Overrides) -> Overrides:
+    def merge(self, other: Overrides) -> Overrides:
         """Return these with those of `other` below: where both say something, these count."""
-        mine = {each.name for each in self.tools}
-        below = tuple(each for each in other.tools if each.name not in mine)
+        mine = {each.typed_name for each in self.tools}
+        below = tuple(each for each in other.tools if each.typed_name not in mine)
         return Overrides((*below, *self.tools), {**other.answers, **self.answers})
 
-    def redact(self, hide: Callable[[str], str]) -> Overrides:
+    def redact_texts(self, hide: Callable[[str], str]) -> Overrides:
         """Return these as they may be kept."""
         tools = tuple(replace(each, text=hide(each.text)) for each in self.tools)
         return Overrides(tools, {n: replace(said, text=hide(said.text)) for n, said in self.answers.items()})
@@ -134,7 +134,7 @@ class Overrides:
 # -- from JSON
 
 
-def read(value: Json) -> Overrides:
+def parse_json_overrides(value: Json) -> Overrides:
     """Read the JSON form. Raises OverrideError."""
     if value is None:
         return Overrides()
@@ -142,15 +142,15 @@ def read(value: Json) -> Overrides:
         what = "not an object" if not isinstance(value, dict) else f"there is no {format_given(unknown[0])} in them"
         raise OverrideError(f"llmproxy: overrides: {what}.", hint="They have: tools, answers")
     answers: dict[int, Message] = {}
-    for each in _read_rows(value, "answers", {"call", "text", "tool_calls"}):
-        number = _read_number(each.get("call"), "call", 0)
-        answers[number] = answer_of({name: each[name] for name in ("text", "tool_calls") if name in each})
+    for each in _parse_rows(value, "answers", {"call", "text", "tool_calls"}):
+        number = _parse_number(each.get("call"), "call", 0)
+        answers[number] = parse_answer({name: each[name] for name in ("text", "tool_calls") if name in each})
     return Overrides(
-        tuple(_read_tool(each) for each in _read_rows(value, "tools", {"tool", "nth", "when", "result"})), answers
+        tuple(_parse_tool(each) for each in _parse_rows(value, "tools", {"tool", "nth", "when", "result"})), answers
     )
 
 
-def _read_rows(value: Mapping[str, Json], name: str, members: set[str]) -> Iterable[Mapping[str, Json]]:
+def _parse_rows(value: Mapping[str, Json], name: str, members: set[str]) -> Iterable[Mapping[str, Json]]:
     rows = value.get(name)
     rows = [] if rows is None else rows
     if not isinstance(rows, list):
@@ -158,13 +158,12 @@ def _read_rows(value: Mapping[str, Json], name: str, members: set[str]) -> Itera
     for row in rows:
         if not isinstance(row, dict) or set(row) - members:
             raise OverrideError(
-                f"llmproxy: overrides.{name} holds {format_given(row)}.",
-                hint=f"Each has: {', '.join(sorted(members))}",
+                f"llmproxy: overrides.{name} holds {format_given(row)}.", hint=f"Each has: {', '.join(sorted(members))}"
             )
         yield row
 
 
-def _read_tool(row: Mapping[str, Json]) -> ToolOverride:
+def _parse_tool(row: Mapping[str, Json]) -> ToolOverride:
     tool, nth = row.get("tool"), row.get("nth")
     if not isinstance(tool, str) or not tool:
         raise OverrideError(f"llmproxy: the tool of an override is {format_given(tool)}, not a name.")
@@ -175,16 +174,16 @@ def _read_tool(row: Mapping[str, Json]) -> ToolOverride:
         raise OverrideError(f"llmproxy: when of an override is {format_given(when)}, not an object of arguments.")
     result = row["result"]
     text = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
-    return ToolOverride(tool, text, None if nth is None else _read_number(nth, "nth", 1), when)
+    return ToolOverride(tool, text, None if nth is None else _parse_number(nth, "nth", 1), when)
 
 
-def _read_number(value: Json, name: str, least: int) -> int:
+def _parse_number(value: Json, name: str, least: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value < MOST_CALLS:
         raise OverrideError(f"llmproxy: {name} of an override is {format_given(value)}; it counts from {least}.")
     return value
 
 
-def answer_of(value: Json) -> Message:
+def parse_answer(value: Json) -> Message:
     """Read an answer: a text, or an object of text and tool calls. Raises OverrideError."""
     if isinstance(value, str):
         return Message("assistant", value)
@@ -194,10 +193,10 @@ def answer_of(value: Json) -> Message:
     text, calls = value.get("text") or "", value.get("tool_calls") or []
     if not isinstance(text, str) or not isinstance(calls, list) or not (text or calls or "text" in value):
         raise OverrideError(f"llmproxy: an overridden answer is {format_given(value)}.", hint=hint)
-    return Message("assistant", text, tuple(_read_call(each, hint) for each in calls))
+    return Message("assistant", text, tuple(_parse_call(each, hint) for each in calls))
 
 
-def _read_call(value: Json, hint: str) -> ToolCall:
+def _parse_call(value: Json, hint: str) -> ToolCall:
     if (
         not isinstance(value, dict)
         or set(value) - {"name", "arguments", "id"}
@@ -233,34 +232,34 @@ def parse_overrides(tools: Iterable[str], answers: Iterable[str]) -> Overrides:
             )
         if int(match["call"]) in found:
             raise OverrideError(f"--override-llm {match['call']}: given twice.")
-        found[int(match["call"])] = _typed_answer(match["value"], f"--override-llm {match['call']}")
-    return Overrides(tuple(map(_typed_tool, tools)), found)
+        found[int(match["call"])] = _parse_typed_answer(match["value"], f"--override-llm {match['call']}")
+    return Overrides(tuple(map(_parse_typed_tool, tools)), found)
 
 
-def _typed_tool(text: str) -> ToolOverride:
+def _parse_typed_tool(text: str) -> ToolOverride:
     match = _TOOL.fullmatch(text)
     if match is None or (match["nth"] is not None and int(match["nth"]) == 0):
         raise OverrideError(
             f"--override-tool {text[:80]!r}: it must be NAME=RESULT, or NAME#N=RESULT for the N-th call, from 1.",
             hint="""For example: --override-tool get_weather='{"temp": 5}'""",
         )
-    _json_if_so(match["value"], f"--override-tool {match['tool']}")
+    _parse_if_json(match["value"], f"--override-tool {match['tool']}")
     return ToolOverride(match["tool"], match["value"], None if match["nth"] is None else int(match["nth"]))
 
 
-def _typed_answer(text: str, what: str) -> Message:
-    value = _json_if_so(text, what)
+def _parse_typed_answer(text: str, what: str) -> Message:
+    value = _parse_if_json(text, what)
     if not isinstance(value, dict):
         return Message("assistant", value if isinstance(value, str) and text.lstrip().startswith('"') else text)
     try:
-        return answer_of(value)
+        return parse_answer(value)
     except OverrideError as error:
         as_text = json.dumps({"text": text}, ensure_ascii=False)
         hint = f"{error.hint}\nTo answer with this very JSON as text: {as_text}"
         raise OverrideError(f"{what}: {unsign_text(error.message)}", hint=hint) from error
 
 
-def _json_if_so(text: str, what: str) -> Json:
+def _parse_if_json(text: str, what: str) -> Json:
     """Return the value of what looks like JSON, None for other text; broken JSON is an error, not a text."""
     if text.lstrip()[:1] not in ("{", "[", '"') or not text.strip():
         return None

@@ -20,7 +20,7 @@ from llmproxy.core.dialects.messages import as_dict, as_list, entry_messages
 from llmproxy.core.forks.overrides import Overrides, ToolOverride
 
 Node = dict[str, Any]
-Known = Callable[[str], "ResultPlace | None"]
+Known = Callable[[str], "NumberedCall | None"]
 """Tells which call an id belongs to that is not in the request's history."""
 _LISTS = ("chat_history", "messages", "contents", "input")
 _WRAPPERS = ("result", "output")
@@ -28,7 +28,7 @@ _WRAPPERS = ("result", "output")
 
 
 @dataclass(frozen=True, slots=True)
-class ResultPlace:
+class NumberedCall:
     """A call of a tool: the n-th of its name, from 1."""
 
     tool: str
@@ -40,7 +40,7 @@ class ResultPlace:
 @dataclass(frozen=True, slots=True)
 class Swap:
     override: ToolOverride
-    place: ResultPlace
+    place: NumberedCall
 
 
 @dataclass(slots=True)
@@ -49,7 +49,7 @@ class Swapped:
     swaps: tuple[Swap, ...] = ()
     seen: tuple[str, ...] = ()
     """Names of the tools whose calls or results are in the request."""
-    calls: dict[str, ResultPlace] = field(default_factory=dict)
+    calls: dict[str, NumberedCall] = field(default_factory=dict)
     """By id, the calls in its history."""
 
 
@@ -61,48 +61,48 @@ def swap_results(body: bytes, overrides: Overrides, known: Known = lambda _id: N
         return Swapped(body)
     if not isinstance(tree, dict):
         return Swapped(body)
-    reader = _ResultReader(overrides, known)
-    reader.body(as_dict(tree.get("request")) or tree)  # Code Assist wraps it
+    reader = _ResultSwapper(overrides, known)
+    reader.swap_body(as_dict(tree.get("request")) or tree)  # Code Assist wraps it
     if reader.swaps:
         body = json.dumps(tree, separators=(",", ":")).encode()
     return Swapped(body, tuple(reader.swaps), tuple(dict.fromkeys(reader.seen)), reader.calls)
 
 
-class _ResultReader:
+class _ResultSwapper:
     """Goes through one request's history in its order."""
 
     def __init__(self, overrides: Overrides, known: Known) -> None:
         self._overrides, self._known = overrides, known
         self.swaps: list[Swap] = []
         self.seen: list[str] = []
-        self.calls: dict[str, ResultPlace] = {}
+        self.calls: dict[str, NumberedCall] = {}
         self._counts: dict[str, int] = {}
         self._results: dict[str, int] = {}
-        self._open: list[ResultPlace] = []
+        self._open: list[NumberedCall] = []
 
-    def body(self, tree: Node) -> None:
+    def swap_body(self, tree: Node) -> None:
         for name in _LISTS:
             value = tree.get(name)
             for entry in [value] if isinstance(value, dict) else as_list(value):
                 if isinstance(entry, dict):
-                    self._read_entry(entry)
-        self._swap_cohere(tree)
+                    self._swap_entry(entry)
+        self._swap_cohere_outputs(tree)
 
-    def _read_entry(self, entry: Node) -> None:
+    def _swap_entry(self, entry: Node) -> None:
         for message in entry_messages(entry):
             for call in message.tool_calls:
                 self._counts[call.name] = nth = self._counts.get(call.name, 0) + 1
-                place = ResultPlace(call.name, nth, call.arguments)
+                place = NumberedCall(call.name, nth, call.arguments)
                 self.seen.append(call.name)
                 self._open.append(place)
                 if call.id:
                     self.calls[call.id] = place
         if entry.get("role") in ("tool", "function") and not _has_blocks(entry):
-            self._tool_message(entry)
+            self._swap_tool_message(entry)
         else:
-            for block in _walk_blocks(entry):
+            for block in _iter_blocks(entry):
                 self._swap_block(block)
-        self._swap_cohere(entry)
+        self._swap_cohere_outputs(entry)
 
     # -- the result of which call?
 
@@ -114,26 +114,26 @@ class _ResultReader:
             self._open.remove(place)
         self.seen.append(place.tool)
         self._results[place.tool] = max(self._results.get(place.tool, 0), place.nth)
-        found = self._overrides.find(place.tool, place.nth, place.arguments)
+        found = self._overrides.find_override(place.tool, place.nth, place.arguments)
         if found is not None:
             self.swaps.append(Swap(found, place))
         return found
 
-    def _find_place(self, call_id: object, name: object) -> ResultPlace | None:
+    def _find_place(self, call_id: object, name: object) -> NumberedCall | None:
         if isinstance(call_id, str) and call_id:
             place = self.calls.get(call_id) or self._known(call_id)
             if place is not None:
                 return place
         for tool in (name, call_id):  # where there are no ids, some clients send the tool's name as one
             if isinstance(tool, str) and tool and (tool is name or tool in self._counts):
-                return next((each for each in self._open if each.tool == tool), None) or ResultPlace(
+                return next((each for each in self._open if each.tool == tool), None) or NumberedCall(
                     tool, self._results.get(tool, 0) + 1
                 )
         return self._open[0] if self._open and not call_id else None
 
     # -- the shapes of results
 
-    def _tool_message(self, entry: Node) -> None:
+    def _swap_tool_message(self, entry: Node) -> None:
         """Chat completions, Ollama, Cohere v2, and OpenAI's old functions."""
         found = self._find_override(entry.get("tool_call_id"), entry.get("tool_name") or entry.get("name"))
         if found is not None:
@@ -150,7 +150,7 @@ class _ResultReader:
                 block["output"] = _build_content(block.get("output"), found)
         elif isinstance(result := block.get("toolResult"), dict):
             if (found := self._find_override(result.get("toolUseId"), None)) is not None:
-                value = found.value
+                value = found.parsed_value
                 result["content"] = [{"json": value} if isinstance(value, dict) else {"text": found.text}]
                 if result.get("status") == "error":
                     result["status"] = "success"
@@ -161,22 +161,22 @@ class _ResultReader:
                     if found is not None:
                         result["response"] = _build_object(result.get("response"), found)
 
-    def _swap_cohere(self, tree: Node) -> None:
+    def _swap_cohere_outputs(self, tree: Node) -> None:
         """Cohere v1: the call itself stands beside its outputs."""
         for result in map(as_dict, as_list(tree.get("tool_results"))):
             found = self._find_override(None, as_dict(result.get("call")).get("name"))
             if found is not None:
-                value = found.value
+                value = found.parsed_value
                 result["outputs"] = value if isinstance(value, list) else [_build_object(None, found)]
 
 
 def _has_blocks(entry: Node) -> bool:
     """Return whether the content of a tool's message holds results of its own (parts under the role ``tool``)."""
     return any(block.keys() & {"functionResponse", "function_response", "toolResult"} or
-               block.get("type") == "tool_result" for block in _walk_blocks(entry))  # fmt: skip
+               block.get("type") == "tool_result" for block in _iter_blocks(entry))  # fmt: skip
 
 
-def _walk_blocks(entry: Node) -> Iterator[Node]:
+def _iter_blocks(entry: Node) -> Iterator[Node]:
     yield entry
     for name in ("content", "parts"):
         yield from (block for block in as_list(entry.get(name)) if isinstance(block, dict))
@@ -195,7 +195,7 @@ def _build_content(old: object, found: ToolOverride) -> object:
 
 def _build_object(old: object, found: ToolOverride) -> object:
     """Return a result as an object, wrapped as the old one is."""
-    value = found.value
+    value = found.parsed_value
     wrapped = next((name for name in _WRAPPERS if isinstance(old, dict) and list(old) == [name]), None)
     if wrapped is not None and not (isinstance(value, dict) and list(value) == [wrapped]):
         inner = as_dict(old)[wrapped]

@@ -15,13 +15,13 @@ from copy import deepcopy
 from typing import NamedTuple
 from urllib.parse import parse_qsl, unquote
 
-from llmproxy.core.keys.fields import ID_QUERY, ignored_member, judge, signed_members
-from llmproxy.core.keys.normalize import Walk, shape_of
+from llmproxy.core.keys.head_rules import ID_QUERY, explain_ignored_member, find_signed_members, judge_header
+from llmproxy.core.keys.normalize import ShapeWalk, choose_body_shape
 from llmproxy.core.keys.rules import SYSTEM_BLOCKS, Do, Rule, Shape
-from llmproxy.core.keys.scrub import Rules, apply, compile_rules
+from llmproxy.core.keys.scrub import Rules, apply_rules, compile_rules
 from llmproxy.core.providers.routing import Route
 from llmproxy.core.traffic.interaction import Headers, Request, header
-from llmproxy.core.traffic.json_bytes import NotLossless, parse
+from llmproxy.core.traffic.json_bytes import LossyJson, parse
 
 NULLS = (
     "a member that is `null` counts as absent at the top of the body, in messages and in their parts; in tool schemas, "
@@ -46,7 +46,7 @@ class KeyDifference(NamedTuple):
     """Why that is sound; empty if nothing says so."""
 
 
-def explain(old: Request, new: Request, routes: tuple[Route, Route], rules: Rules) -> list[KeyDifference]:
+def explain_differences(old: Request, new: Request, routes: tuple[Route, Route], rules: Rules) -> list[KeyDifference]:
     """Return in what two requests with the same key differ, each with its reason."""
     return [
         *_compare_paths(old, new, routes),
@@ -62,10 +62,10 @@ def explain(old: Request, new: Request, routes: tuple[Route, Route], rules: Rule
 def _compare_paths(old: Request, new: Request, routes: tuple[Route, Route]) -> Iterator[KeyDifference]:
     one, other = (each.target.partition("?")[0] for each in (old, new))
     if one != other:
-        yield KeyDifference("path", one, other, _why_path(unquote(one), unquote(other), routes))
+        yield KeyDifference("path", one, other, _explain_path(unquote(one), unquote(other), routes))
 
 
-def _why_path(one: str, other: str, routes: tuple[Route, Route]) -> str:
+def _explain_path(one: str, other: str, routes: tuple[Route, Route]) -> str:
     if routes[0].known and one.rstrip("/") == other.rstrip("/"):
         return "another spelling of the same path"
     if routes[0].ids and len(routes[0].ids) == len(routes[1].ids):
@@ -80,7 +80,7 @@ def _why_path(one: str, other: str, routes: tuple[Route, Route]) -> str:
 
 def _compare_queries(old: Request, new: Request, where: Route) -> Iterator[KeyDifference]:
     one, other = (_group_query(each.target) for each in (old, new))
-    signed = frozenset() if where.known else signed_members(old.target.partition("?")[2])
+    signed = frozenset() if where.known else find_signed_members(old.target.partition("?")[2])
     for name in sorted(one.keys() | other.keys()):
         left, right = one.get(name, []), other.get(name, [])
         if left != right:
@@ -88,7 +88,7 @@ def _compare_queries(old: Request, new: Request, where: Route) -> Iterator[KeyDi
                 (
                     why
                     for value in (*left, *right)
-                    if (why := ignored_member(where.provider, name, value, known=where.known, signed=signed))
+                    if (why := explain_ignored_member(where.provider, name, value, known=where.known, signed=signed))
                 ),
                 "",
             )
@@ -109,28 +109,28 @@ def _compare_headers(old: Request, new: Request, where: Route) -> Iterator[KeyDi
     for name in sorted(one.keys() | other.keys()):
         left, right = one.get(name, ""), other.get(name, "")
         if left != right:
-            yield KeyDifference(f"header {name}", left, right, _why_header(name, where))
+            yield KeyDifference(f"header {name}", left, right, _explain_header(name, where))
 
 
-def list_uncounted(request: Request, where: Route) -> dict[str, str]:
+def list_uncounted_fields(request: Request, where: Route) -> dict[str, str]:
     """Return the header fields and members of the query that do not count in a request, each with the reason."""
     found = {}
     for name, _ in request.headers:
-        verdict = judge(lower := name.lower(), known=where.known)
+        verdict = judge_header(lower := name.lower(), known=where.known)
         if not verdict.counts and not lower.startswith("x-llmproxy-"):
             found[lower] = verdict.why
     for name, value in (
         pair for name, values in _group_query(request.target).items() for pair in ((name, v) for v in values)
     ):
-        signed = frozenset() if where.known else signed_members(request.target.partition("?")[2])
-        if why := ignored_member(where.provider, name, value, known=where.known, signed=signed):
+        signed = frozenset() if where.known else find_signed_members(request.target.partition("?")[2])
+        if why := explain_ignored_member(where.provider, name, value, known=where.known, signed=signed):
             found[f"query {name}"] = why
     return found
 
 
-def _why_header(name: str, where: Route) -> str:
+def _explain_header(name: str, where: Route) -> str:
     """Return why a header field may differ: it does not count, or says the same otherwise (else keys would differ)."""
-    verdict = judge(name, known=where.known)
+    verdict = judge_header(name, known=where.known)
     return f"says the same: {verdict.why}" if verdict.counts else verdict.why
 
 
@@ -158,14 +158,13 @@ def _compare_bodies(old: Request, new: Request, routes: tuple[Route, Route], rul
         return
     try:
         trees = parse(old.body), parse(new.body)
-    except NotLossless:
+    except LossyJson:
         why = "a form, escaped otherwise" if "application/x-www-form-urlencoded" in kinds else ""
         yield KeyDifference("body", "...", "...", why)
         return
-    touched = [_find_touched(deepcopy(tree), where, rules) for tree, where in zip(trees, routes, strict=True)]
-    differ = list(_find_changes(*trees))
-    for path, left, right in differ[:MOST]:
-        yield KeyDifference(_format_path(path), _short(left), _short(right), _find_reason(path, touched))
+    touched = [_find_ruled_places(deepcopy(tree), where, rules) for tree, where in zip(trees, routes, strict=True)]
+    for path, left, right in list(_find_tree_differences(*trees))[:MOST]:
+        yield KeyDifference(_format_path(path), _format_short(left), _format_short(right), _find_reason(path, touched))
 
 
 def _find_reason(path: Path, touched: Iterable[dict[Path, str]]) -> str:
@@ -176,7 +175,7 @@ def _find_reason(path: Path, touched: Iterable[dict[Path, str]]) -> str:
     return ""
 
 
-class _Watched(Walk):
+class _RuleTracer(ShapeWalk):
     """A walk that notes every member that a rule named."""
 
     def __init__(self, stream: bool | None) -> None:  # noqa: FBT001 - as the key has it
@@ -184,49 +183,49 @@ class _Watched(Walk):
         self.touched: dict[Path, str] = {}
         self.places: dict[int, Path] = {}
 
-    def body(self, tree: dict[str, object], shape: Shape) -> None:
-        self._place(tree, ())
-        super().body(tree, shape)
+    def apply_shape(self, tree: dict[str, object], shape: Shape) -> None:
+        self._record_paths(tree, ())
+        super().apply_shape(tree, shape)
 
-    def _place(self, node: object, path: Path) -> None:
+    def _record_paths(self, node: object, path: Path) -> None:
         if isinstance(node, dict):
             self.places[id(node)] = path
         children = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
         for name, child in children:
-            self._place(child, (*path, name))
+            self._record_paths(child, (*path, name))
 
-    def _object(self, node: dict[str, object], shape: Shape) -> None:
+    def _walk_object(self, node: dict[str, object], shape: Shape) -> None:
         path = self.places.get(id(node), ())
         empty = [name for name, value in node.items() if value is None]
-        super()._object(node, shape)
+        super()._walk_object(node, shape)
         for name in empty:
             if name not in node:
                 self.touched.setdefault((*path, name), NULLS)
 
-    def _member(self, node: dict[str, object], name: str, rule: Rule) -> None:
+    def _apply_member_rule(self, node: dict[str, object], name: str, rule: Rule) -> None:
         path, before = (*self.places.get(id(node), ()), name), node[name]
-        super()._member(node, name, rule)
+        super()._apply_member_rule(node, name, rule)
         leads_on = rule.do in (Do.WALK, Do.SPARE, Do.SYSTEM) or (rule.into is not None and isinstance(before, dict))
         if not leads_on or name not in node:
             self.touched[path] = rule.why
 
-    def bill(self, blocks: list[object]) -> bool:
+    def remove_billing_header(self, blocks: list[object]) -> bool:
         before = deepcopy(blocks)
-        gone = super().bill(blocks)
+        gone = super().remove_billing_header(blocks)
         if blocks != before:
             self.touched["system",] = SYSTEM_BLOCKS.why
         return gone
 
 
-def _find_touched(tree: object, where: Route, rules: Rules) -> dict[Path, str]:
+def _find_ruled_places(tree: object, where: Route, rules: Rules) -> dict[Path, str]:
     """Return the places of a tree that rules change, with the rules' reasons."""
     found: dict[Path, str] = {}
-    ruled = apply(deepcopy(tree), compile_rules(rules))
-    for path, _, _ in _find_changes(tree, ruled):
+    ruled = apply_rules(deepcopy(tree), compile_rules(rules))
+    for path, _, _ in _find_tree_differences(tree, ruled):
         found[path] = YOURS
     if where.known and isinstance(ruled, dict):
-        watched = _Watched(where.stream)
-        watched.body(ruled, shape_of(where, ruled))
+        watched = _RuleTracer(where.stream)
+        watched.apply_shape(ruled, choose_body_shape(where, ruled))
         found |= watched.touched
     return found
 
@@ -234,14 +233,14 @@ def _find_touched(tree: object, where: Route, rules: Rules) -> dict[Path, str]:
 _GONE = object()
 
 
-def _find_changes(old: object, new: object, path: Path = ()) -> Iterator[tuple[Path, object, object]]:
+def _find_tree_differences(old: object, new: object, path: Path = ()) -> Iterator[tuple[Path, object, object]]:
     """Yield the places where two trees differ, as deep as they go."""
     if isinstance(old, dict) and isinstance(new, dict):
         for name in sorted(old.keys() | new.keys()):
-            yield from _find_changes(old.get(name, _GONE), new.get(name, _GONE), (*path, name))
+            yield from _find_tree_differences(old.get(name, _GONE), new.get(name, _GONE), (*path, name))
     elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         for number, (left, right) in enumerate(zip(old, new, strict=True)):
-            yield from _find_changes(left, right, (*path, number))
+            yield from _find_tree_differences(left, right, (*path, number))
     elif type(old) is not type(new) or old != new:
         yield path, old, new
 
@@ -250,6 +249,6 @@ def _format_path(path: Path) -> str:
     return "$" + "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
 
 
-def _short(value: object) -> str:
+def _format_short(value: object) -> str:
     text = "absent" if value is _GONE else json.dumps(value, ensure_ascii=True)
     return text if len(text) <= 60 else f"{text[:59]}…"

@@ -19,7 +19,7 @@ from __future__ import annotations
 import re
 from typing import Any, NamedTuple
 
-from llmproxy.core.providers.table import MCP_PREFIX
+from llmproxy.core.providers.specs import MCP_PREFIX
 from llmproxy.core.traffic.interaction import Headers, header, without
 
 ANSWER = f"{MCP_PREFIX}answer"
@@ -56,33 +56,35 @@ class McpMessage(NamedTuple):
     """Those that may count."""
 
 
-def is_call(operation: str) -> bool:
+def is_tool_call(operation: str) -> bool:
     """Return whether an operation is the call of a tool; it names the tool, where its name is one."""
     return operation == _CALL or operation.startswith(f"{_CALL} ")
 
 
-def is_message(tree: object) -> bool:
+def is_rpc_message(tree: object) -> bool:
     """Return whether a body is one message of JSON-RPC 2.0."""
     if not isinstance(tree, dict) or tree.get("jsonrpc") != "2.0":
         return False
     return isinstance(tree.get("method"), str) or ("id" in tree and ("result" in tree or "error" in tree))
 
 
-def read(method: str, headers: Headers, tree: object) -> McpMessage | None:
+def parse_mcp_request(method: str, headers: Headers, tree: object) -> McpMessage | None:
     """Return what counts of a request; None for one that is no MCP. `method` is HTTP's."""
-    if isinstance(tree, dict) and is_message(tree):
+    if isinstance(tree, dict) and is_rpc_message(tree):
         said = tree.get("method")
-        operation = name_of(tree)
-        counted = _build_request(said, tree.get("params")) if isinstance(said, str) else _build_answer(tree)
-        return McpMessage(operation, {**counted, **_find_unknown_members(tree)}, _keep_headers(headers))
+        operation = name_operation(tree)
+        counted = (
+            _canonicalize_request(said, tree.get("params")) if isinstance(said, str) else _canonicalize_answer(tree)
+        )
+        return McpMessage(operation, {**counted, **_find_unknown_members(tree)}, _select_headers(headers))
     streams = "text/event-stream" in (header(headers, "accept") or "")
     if method == "GET" and streams and _has_mcp_headers(headers):
         last = header(headers, "last-event-id")
-        return McpMessage(STREAM, {"lastEventId": last} if last else None, _keep_headers(headers))
-    return McpMessage(END, None, _keep_headers(headers)) if method == "DELETE" and _has_mcp_headers(headers) else None
+        return McpMessage(STREAM, {"lastEventId": last} if last else None, _select_headers(headers))
+    return McpMessage(END, None, _select_headers(headers)) if method == "DELETE" and _has_mcp_headers(headers) else None
 
 
-def name_of(message: dict[str, Any]) -> str:
+def name_operation(message: dict[str, Any]) -> str:
     said, params = message.get("method"), message.get("params")
     if not isinstance(said, str):
         return ANSWER
@@ -91,7 +93,7 @@ def name_of(message: dict[str, Any]) -> str:
     return f"{MCP_PREFIX}{said}{named}"
 
 
-def _build_request(method: str, params: object) -> dict[str, Any]:
+def _canonicalize_request(method: str, params: object) -> dict[str, Any]:
     if not isinstance(params, dict):
         return {"method": method} if params is None else {"method": method, "params": params}
     gone = _LEFT_OUT.get(method, frozenset())
@@ -99,7 +101,7 @@ def _build_request(method: str, params: object) -> dict[str, Any]:
     return {"method": method, "params": kept} if kept else {"method": method}
 
 
-def _build_answer(tree: dict[str, Any]) -> dict[str, Any]:
+def _canonicalize_answer(tree: dict[str, Any]) -> dict[str, Any]:
     """Return the client's answer; of an error what it says is the client's business, that it is one is not."""
     if "result" not in tree:
         error = tree.get("error")
@@ -125,5 +127,5 @@ def _has_mcp_headers(headers: Headers) -> bool:
     return any(name.lower() in ("mcp-session-id", "mcp-protocol-version") for name, _ in headers)
 
 
-def _keep_headers(headers: Headers) -> Headers:
+def _select_headers(headers: Headers) -> Headers:
     return tuple(each for each in without(headers, *_OF_TRANSPORT) if not each[0].lower().startswith("mcp-"))

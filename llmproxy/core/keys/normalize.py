@@ -27,7 +27,7 @@ from typing import NamedTuple
 from urllib.parse import parse_qsl, unquote
 
 from llmproxy.core.keys import mcp
-from llmproxy.core.keys.fields import COUNTING, counted_headers, counted_query, exact_path
+from llmproxy.core.keys.head_rules import COUNTING, counted_query, list_counted_headers, normalize_path
 from llmproxy.core.keys.rules import (
     BILLING_HEADER,
     MESSAGES,
@@ -41,12 +41,12 @@ from llmproxy.core.keys.rules import (
     Rule,
     Shape,
 )
-from llmproxy.core.keys.scrub import Compiled, Rules, apply, compile_rules, substitute
-from llmproxy.core.providers.routing import Route, streams
+from llmproxy.core.keys.scrub import Compiled, Rules, apply_rules, compile_rules, substitute_patterns
+from llmproxy.core.providers.routing import Route, is_stream_request
 from llmproxy.core.secrets.find import CredentialEpoch
-from llmproxy.core.traffic.encoding import EncodedPart, multipart
+from llmproxy.core.traffic.body_decoding import EncodedPart, parse_multipart
 from llmproxy.core.traffic.interaction import Headers, Key, Request, header
-from llmproxy.core.traffic.json_bytes import NotLossless, dump, parse
+from llmproxy.core.traffic.json_bytes import LossyJson, dump, parse
 from llmproxy.lazy_regex import late
 
 
@@ -89,22 +89,22 @@ def canonicalize(request: Request, route: Route, rules: Rules, made_by: MadeBy) 
     kind, tree = read_body(
         request.body, content_type, named=not route.operation.startswith(UNNAMED_FILES) if route.known else None
     )
-    if not route.known and (said := mcp.read(request.method, request.headers, tree)) is not None:
-        return _of_mcp(request, route, said, ready)
-    stream = streams(route, tree if kind == "json" else None)
-    walker = Walk(made_by, stream=stream)
+    if not route.known and (said := mcp.parse_mcp_request(request.method, request.headers, tree)) is not None:
+        return _canonicalize_mcp(request, route, said, ready)
+    stream = is_stream_request(route, tree if kind == "json" else None)
+    walker = ShapeWalk(made_by, stream=stream)
     if kind == "json":
-        tree = tree if ready.is_empty else apply(tree, ready)
+        tree = tree if ready.is_empty else apply_rules(tree, ready)
         if route.known and isinstance(tree, dict):
-            walker.body(tree, shape_of(route, tree))
+            walker.apply_shape(tree, choose_body_shape(route, tree))
     elif tree is not None:
-        tree = scrub_fields(tree, ready)
+        tree = scrub_form_fields(tree, ready)
     body = request.body if tree is None and kind != "json" else dump(tree)
-    path = exact_path(request.target, slashes=route.model is None)
+    path = normalize_path(request.target, slashes=route.model is None)
     return Canonical(
         provider=route.provider.name, method=request.method, operation=_name_operation(request, route, walker),
         model=route.model, stream=stream,
-        headers=counted_headers(request.headers, known=route.known, kind=kind, stream=stream),
+        headers=list_counted_headers(request.headers, known=route.known, kind=kind, stream=stream),
         query=counted_query(request.target, route.provider, walker.name_id, known=route.known), kind=kind, body=body,
         tree=tree, refs=tuple(dict.fromkeys(walker.refs)), variant=f"{route.variant} {path}".strip(),
     )  # fmt: skip
@@ -116,44 +116,44 @@ REFERRING = late(rb'"(?:\w*[iI]ds?|conversation|container|file_?[uU]ri|cached_?[
 
 def list_refs(body: bytes, route: Route, rules: Rules) -> list[str]:
     """Return the ids of server state that a redacted body of JSON names; of most bodies its members tell at once."""
-    walker, ready = Walk(lambda _: None), compile_rules(rules)
+    walker, ready = ShapeWalk(lambda _: None), compile_rules(rules)
     if REFERRING.search(body) is not None:
-        with suppress(NotLossless):
-            tree = parse(body) if ready.is_empty else apply(parse(body), ready)
+        with suppress(LossyJson):
+            tree = parse(body) if ready.is_empty else apply_rules(parse(body), ready)
             if isinstance(tree, dict):
-                walker.body(tree, shape_of(route, tree))
+                walker.apply_shape(tree, choose_body_shape(route, tree))
     return walker.refs
 
 
-def _of_mcp(request: Request, route: Route, said: mcp.McpMessage, rules: Compiled) -> Canonical:
+def _canonicalize_mcp(request: Request, route: Route, said: mcp.McpMessage, rules: Compiled) -> Canonical:
     """Derive the canonical form of a message of MCP: what it says, to which server; nothing of its transport."""
-    tree = None if said.tree is None else said.tree if rules.is_empty else apply(said.tree, rules)
+    tree = None if said.tree is None else said.tree if rules.is_empty else apply_rules(said.tree, rules)
     path = request.target.partition("?")[0]
     return Canonical(
         provider=route.provider.name, method=request.method, operation=said.operation, model=None, stream=False,
-        headers=counted_headers(said.headers, known=False, kind="json", stream=False),
+        headers=list_counted_headers(said.headers, known=False, kind="json", stream=False),
         query=counted_query(request.target, route.provider, lambda name: name, known=False),
         kind="empty" if tree is None else "json", body=b"" if tree is None else dump(tree), tree=tree, refs=(),
-        variant=exact_path(request.target, slashes=True) or unquote(path),
+        variant=normalize_path(request.target, slashes=True) or unquote(path),
     )  # fmt: skip
 
 
 # -- the parts around the body -----------------------------------------------------------------------------------------
 
 
-def _name_operation(request: Request, route: Route, walk: Walk) -> str:
+def _name_operation(request: Request, route: Route, walk: ShapeWalk) -> str:
     path = request.target.partition("?")[0]
     if not route.known and path != route.target.partition("?")[0]:
         return unquote(path)  # a secret was taken out of a path that nobody knows; the route still holds it
     if not route.ids:
         return route.operation
     return "/".join(
-        walk.name_id(segment, _resource_name(route.operation, segment)) if segment in route.ids else segment
+        walk.name_id(segment, _build_resource_name(route.operation, segment)) if segment in route.ids else segment
         for segment in route.operation.split("/")
     )
 
 
-def _resource_name(operation: str, segment: str) -> str:
+def _build_resource_name(operation: str, segment: str) -> str:
     """Return the id as a resource name, ``files/abc``, which is how Google calls it."""
     collection = operation.partition("/" + segment)[0].rpartition("/")[2].rpartition(".")[2]
     return f"{collection}/{segment}"
@@ -178,7 +178,7 @@ def read_body(body: bytes, content_type: str, *, named: bool | None) -> tuple[st
     if media != "application/x-www-form-urlencoded" or body.lstrip()[:1] in (b"{", b"["):
         try:
             return "json", parse(body)
-        except NotLossless:
+        except LossyJson:
             return "raw", None
     try:
         pairs = parse_qsl(body.decode("utf-8"), keep_blank_values=True, strict_parsing=True, errors="strict")
@@ -189,7 +189,7 @@ def read_body(body: bytes, content_type: str, *, named: bool | None) -> tuple[st
 
 def _read_multipart(body: bytes, content_type: str, *, named: bool | None) -> list[object] | None:
     """Return parts as [field, text or sha256, extension], and what a part's head says more: servers heed types."""
-    parts = multipart(body, content_type)
+    parts = parse_multipart(body, content_type)
     if parts is None:
         return None
     fields: list[object] = []
@@ -202,7 +202,7 @@ def _read_multipart(body: bytes, content_type: str, *, named: bool | None) -> li
             field += [part.filename, part.content_type]
         elif named and part.filename is not None:
             field.append(part.filename)
-        if said := _head_members(part, typed=len(field) > _NAMED):
+        if said := _read_part_head(part, typed=len(field) > _NAMED):
             field.append(said)
         fields.append(field)
     return fields
@@ -218,7 +218,7 @@ _FRAMING = frozenset(
 """Of a part's head: what its entries hold, and older libraries' framing, of kinds that change nothing."""
 
 
-def _head_members(part: EncodedPart, *, typed: bool) -> dict[str, str]:
+def _read_part_head(part: EncodedPart, *, typed: bool) -> dict[str, str]:
     """Return what else the head of a part says, by name: its type, and whatever nobody thought of."""
     said = {}
     for line in part.head.decode().split("\r\n") if part.head else ():
@@ -246,20 +246,20 @@ def _file_extension(filename: str | None) -> str | None:
     return match[0].lower() if match else ""
 
 
-def scrub_fields(fields: object, rules: Compiled) -> object:
+def scrub_form_fields(fields: object, rules: Compiled) -> object:
     """Scrub the text fields of a form; where=system names nothing in one."""
     if not rules.everywhere or not isinstance(fields, list):
         return fields
     return [
         [
-            substitute(value, rules.everywhere) if i == 1 and isinstance(value, str) else value
+            substitute_patterns(value, rules.everywhere) if i == 1 and isinstance(value, str) else value
             for i, value in enumerate(field)
         ]
         for field in fields
     ]
 
 
-def shape_of(route: Route, tree: dict[str, object]) -> Shape:
+def choose_body_shape(route: Route, tree: dict[str, object]) -> Shape:
     """Return the rules for a body."""
     operation = route.operation.partition("/")[0]
     if (route.family, operation) == NATIVE:
@@ -322,14 +322,14 @@ class Memory:
         """What is known of a request, and how many credentials were learned when that was last true."""
 
     @staticmethod
-    def read_head(provider: str, method: str, target: str, headers: Headers, *, known: bool) -> bytes:
+    def encode_head(provider: str, method: str, target: str, headers: Headers, *, known: bool) -> bytes:
         """Return what of a request's head counts, as one text: none of its parts can hold a NUL, framing refuses it."""
         counting = COUNTING[known]
         kept = [f"{name}:{value}" for name, value in headers if counting[name]]
         return ("\0".join((provider, method, target, *kept)) + "\0\0").encode("utf-8", "surrogatepass")
 
     @staticmethod
-    def digest(counted: bytes, body: bytes) -> bytes:
+    def digest_request(counted: bytes, body: bytes) -> bytes:
         """Return what stands for a request: equal only for requests with equal keys."""
         if len(body) < WORTH_A_SWITCH:
             return hashlib.sha256(counted + body).digest()  # in one call: copying costs less than a second one
@@ -337,20 +337,20 @@ class Memory:
         digest.update(body)
         return digest.digest()
 
-    def get(self, digest: bytes, learned: CredentialEpoch) -> KnownRequest | None:
+    def get_known(self, digest: bytes, learned: CredentialEpoch) -> KnownRequest | None:
         """Return what is known and still true after all that was learned."""
         known, since = self._entries.get(digest, (None, 0))
         if known is None:
             return None
         if since != learned.count:
-            if not learned.changes_nothing(since, noted=known.noted):
+            if not learned.is_still_valid(since, noted=known.noted):
                 del self._entries[digest]
                 return None
             self._entries[digest] = known, learned.count
         self._entries.move_to_end(digest)
         return known
 
-    def put(self, digest: bytes, known: KnownRequest, learned: CredentialEpoch) -> None:
+    def remember(self, digest: bytes, known: KnownRequest, learned: CredentialEpoch) -> None:
         """Remember, unless the request names server state."""
         if known.refs:
             return
@@ -362,7 +362,7 @@ class Memory:
         return len(self._entries)
 
 
-def named_model(canonical: Canonical) -> str | None:
+def find_named_model(canonical: Canonical) -> str | None:
     """Return the model that a request's body names."""
     tree = canonical.tree
     name = tree.get("model") if isinstance(tree, dict) else None
@@ -390,7 +390,7 @@ MadeBy = Callable[[str], Origin | None]
 """Tells which interaction of this cassette made an id; None if none did."""
 
 
-class Walk:
+class ShapeWalk:
     """Applies shapes to one request's tree, in place, and keeps the names that it gave."""
 
     def __init__(self, made_by: MadeBy, *, stream: bool | None = None) -> None:
@@ -400,8 +400,8 @@ class Walk:
         self._aliases: dict[str, str] = {}
         self._later: list[tuple[dict[str, object], str]] = []
 
-    def body(self, tree: dict[str, object], shape: Shape) -> None:
-        self._object(tree, shape)
+    def apply_shape(self, tree: dict[str, object], shape: Shape) -> None:
+        self._walk_object(tree, shape)
         for node, name in self._later:  # only now is it known what the request declares
             node[name] = self._resolve_reference(node[name])
         self._later.clear()  # a WebSocket's messages are bodies of one conversation, one after the other
@@ -410,13 +410,13 @@ class Walk:
         """Return the text that stands for an id in the URL."""
         self.refs.append(name)
         origin = self._made_by(name) or (self._made_by(other) if other else None)
-        return f"<{origin.key} {origin.occurrence} {origin.ordinal}>" if origin else self.literal(name)
+        return f"<{origin.key} {origin.occurrence} {origin.ordinal}>" if origin else self.escape_unknown_id(name)
 
-    def literal(self, name: str) -> str:
+    def escape_unknown_id(self, name: str) -> str:
         """Return an id that nobody knows, so that it is no name of ours."""
         return f"={name}" if _OURS.match(name) else name
 
-    def _object(self, node: dict[str, object], shape: Shape) -> None:
+    def _walk_object(self, node: dict[str, object], shape: Shape) -> None:
         if shape.kinds:
             kind = node.get("type")
             shape = shape.kinds.get(kind, shape) if isinstance(kind, str) else shape
@@ -428,9 +428,9 @@ class Walk:
         if len(found) > 1:
             found.sort()
         for name in found:
-            self._member(node, name, members[name])
+            self._apply_member_rule(node, name, members[name])
 
-    def _member(self, node: dict[str, object], name: str, rule: Rule) -> None:
+    def _apply_member_rule(self, node: dict[str, object], name: str, rule: Rule) -> None:
         value = node[name]
         match rule.do:
             case Do.WALK:
@@ -446,15 +446,15 @@ class Walk:
                 elif _ID.fullmatch(value) is not None:
                     node[name] = self._aliases.setdefault(value, f"call#{len(self._aliases) + 1}")
                 else:
-                    node[name] = self.literal(value)
+                    node[name] = self.escape_unknown_id(value)
             case Do.REFER if not isinstance(value, dict):
                 self._later.append((node, name))
             case Do.FILE_URI if isinstance(value, str):
-                if short := self.file_name(value):
+                if short := self.parse_file_name(value):
                     self.refs.append(value)
                     node[name] = _describe_origin(self._made_by(short) or self._made_by(value)) or value
             case Do.JSON if isinstance(value, str):
-                with suppress(NotLossless):  # broken or partial arguments count as they are
+                with suppress(LossyJson):  # broken or partial arguments count as they are
                     node[name] = dump(parse(value)).decode("ascii")
             case Do.SIGNATURE:
                 if node.get("thinking"):
@@ -462,45 +462,45 @@ class Walk:
             case Do.SPARE if value in ([], {}):
                 del node[name]
             case Do.SYSTEM if isinstance(value, list):
-                if self.bill(value) and not value:
+                if self.remove_billing_header(value) and not value:
                     del node[name]
                 self._walk_elements(value, rule.into)
             case _:
                 self._walk_elements(value, rule.into)
-                node[name] = self.thing(value)
+                node[name] = self.escape_non_text_id(value)
 
     def _walk_elements(self, value: object, shape: Shape | None) -> None:
         if shape is None:
             return
         if isinstance(value, dict):
-            self._object(value, shape)
+            self._walk_object(value, shape)
         elif isinstance(value, list):
             for element in value:
                 if isinstance(element, dict):
-                    self._object(element, shape)
+                    self._walk_object(element, shape)
 
     def _resolve_reference(self, value: object) -> object:
         """Return what stands for an id, or a list of ids, of the server's state."""
         if isinstance(value, list):
             return [self._resolve_reference(element) for element in value]
         if not isinstance(value, str):
-            return self.thing(value)
+            return self.escape_non_text_id(value)
         if (alias := self._aliases.get(value)) is not None:
             return alias
         self.refs.append(value)
-        return _describe_origin(self._made_by(value)) or self.literal(value)
+        return _describe_origin(self._made_by(value)) or self.escape_unknown_id(value)
 
-    def thing(self, value: object) -> object:
+    def escape_non_text_id(self, value: object) -> object:
         """Return what stands in the place of an id and is no text, so that it is nothing that we put there."""
         return {"=": value} if isinstance(value, dict) and value.keys() & {"=", "made-by"} else value
 
-    def file_name(self, uri: str) -> str:
+    def parse_file_name(self, uri: str) -> str:
         """Return the resource name in the URI of an uploaded file; "" for any other URI."""
         if match := _GOOGLE_FILE.fullmatch(uri):
             return match[1]
         return uri if re.search(r"/files/[\w-]+/?$", uri) else ""
 
-    def bill(self, blocks: list[object]) -> bool:
+    def remove_billing_header(self, blocks: list[object]) -> bool:
         """Take Claude Code's billing header off the first system block; returns whether that whole block is gone."""
         first = blocks[0] if blocks else None
         text = first.get("text") if isinstance(first, dict) else None

@@ -69,10 +69,10 @@ NOTHING = Shape()
 
 
 VERSION = 3
-"""Of the tables below; part of `Rules.digest`. A change that moves a golden key also needs a new key tag."""
+"""Of the tables below; part of `Rules.rules_digest`. A change that moves a golden key also needs a new key tag."""
 
 
-def _ignore(*rows: tuple[str, str]) -> dict[str, Rule]:
+def _build_ignore_rules(*rows: tuple[str, str]) -> dict[str, Rule]:
     return {name: Rule(Do.IGNORE, why) for name, why in rows}
 
 
@@ -81,7 +81,7 @@ def _into(into: Shape, why: str = "holds ids or markers", do: Do = Do.WALK) -> R
 
 
 STREAM = {"stream": Rule(Do.STREAM, "the stream flag is a separate part of the key; `false` equals absent")}
-CACHE_MARKS = _ignore(
+CACHE_MARKS = _build_ignore_rules(
     ("cache_control", "prompt-cache marker: changes the cost, not the answer"),
     ("prompt_cache_breakpoint", "prompt-cache marker: changes the cost, not the answer"),
 )
@@ -95,7 +95,7 @@ TOOLS = _into(TOOL, EMPTY.why, Do.SPARE)
 
 # -- OpenAI: chat completions, and everybody who speaks it -------------------------------------------------------------
 
-OPENAI_ACCOUNTING = _ignore(
+OPENAI_ACCOUNTING = _build_ignore_rules(
     ("user", "end-user id for abuse detection"), ("safety_identifier", "end-user id for abuse detection"),
     ("metadata", "labels for the provider's dashboard"),
     ("client_metadata", "Codex puts installation and turn ids there"), ("prompt_cache_key", "prompt cache"),
@@ -129,12 +129,12 @@ PARTS = _into(RESPONSES_PART)
 ITEM = Shape({"id": DECLARE, "call_id": REFER, "content": PARTS, "output": PARTS, **CACHE_MARKS}, nulls=True)
 
 
-def _item(extra: Mapping[str, Rule]) -> Shape:
+def _build_item_shape(extra: Mapping[str, Rule]) -> Shape:
     return Shape({**ITEM.members, **extra}, nulls=True)
 
 
-def _call(**extra: Rule) -> Shape:
-    return _item({"call_id": DECLARE, **extra})
+def _build_call_shape(**extra: Rule) -> Shape:
+    return _build_item_shape({"call_id": DECLARE, **extra})
 
 
 _WITHOUT = "an item without content only refers to the server's copy"
@@ -142,26 +142,26 @@ INPUT_ITEM = Shape(
     ITEM.members,
     nulls=True,
     kinds={
-        "function_call": _call(arguments=ARGUMENTS),
-        "mcp_call": _call(arguments=ARGUMENTS, approval_request_id=REFER),
-        "mcp_approval_request": _call(arguments=ARGUMENTS),
-        "mcp_approval_response": _item({"approval_request_id": REFER}),
+        "function_call": _build_call_shape(arguments=ARGUMENTS),
+        "mcp_call": _build_call_shape(arguments=ARGUMENTS, approval_request_id=REFER),
+        "mcp_approval_request": _build_call_shape(arguments=ARGUMENTS),
+        "mcp_approval_response": _build_item_shape({"approval_request_id": REFER}),
         **dict.fromkeys(
             ("custom_tool_call", "computer_call", "local_shell_call", "shell_call", "apply_patch_call",
-             "tool_search_call"), _call()),
-        "code_interpreter_call": _call(container_id=REFER, id=Rule(Do.OWN, _WITHOUT, own=("code",))),
-        "file_search_call": _call(id=Rule(Do.OWN, _WITHOUT, own=("results",))),
-        "image_generation_call": _call(id=Rule(Do.OWN, _WITHOUT, own=("result",))),
-        "web_search_call": _call(id=Rule(Do.OWN, _WITHOUT, own=("action",))),
-        "reasoning": _item({"id": Rule(Do.OWN, _WITHOUT, own=("encrypted_content", "content"))}),
-        "compaction": _item({"id": Rule(Do.OWN, _WITHOUT, own=("encrypted_content",))}),
-        "item_reference": _item({"id": REFER}),
+             "tool_search_call"), _build_call_shape()),
+        "code_interpreter_call": _build_call_shape(container_id=REFER, id=Rule(Do.OWN, _WITHOUT, own=("code",))),
+        "file_search_call": _build_call_shape(id=Rule(Do.OWN, _WITHOUT, own=("results",))),
+        "image_generation_call": _build_call_shape(id=Rule(Do.OWN, _WITHOUT, own=("result",))),
+        "web_search_call": _build_call_shape(id=Rule(Do.OWN, _WITHOUT, own=("action",))),
+        "reasoning": _build_item_shape({"id": Rule(Do.OWN, _WITHOUT, own=("encrypted_content", "content"))}),
+        "compaction": _build_item_shape({"id": Rule(Do.OWN, _WITHOUT, own=("encrypted_content",))}),
+        "item_reference": _build_item_shape({"id": REFER}),
     },
 )  # fmt: skip
 CONTAINER = Shape({"id": REFER, "file_ids": REFER})
 _TOOL = {**CACHE_MARKS, "vector_store_ids": REFER, "container": Rule(Do.REFER, REFER.why, CONTAINER)}
 _CREDENTIAL = "a credential: replay works with any; --match-credential distinguishes callers"
-RESPONSES_TOOL = Shape(_TOOL, kinds={"mcp": Shape({**_TOOL, **_ignore(("authorization", _CREDENTIAL))})})
+RESPONSES_TOOL = Shape(_TOOL, kinds={"mcp": Shape({**_TOOL, **_build_ignore_rules(("authorization", _CREDENTIAL))})})
 RESPONSES = Shape(
     {
         **OPENAI_TOP, "input": _into(INPUT_ITEM),
@@ -210,7 +210,7 @@ MESSAGES = Shape(
     {
         **STREAM,
         **CACHE_MARKS,
-        **_ignore(
+        **_build_ignore_rules(
             ("metadata", "end-user id for abuse detection"),
             ("diagnostics", "refers to the previous message, for the provider's cache statistics"),
             ("service_tier", "price, speed or region"),
@@ -220,7 +220,7 @@ MESSAGES = Shape(
         "system": SYSTEM_BLOCKS,
         "messages": _into(Shape({**CACHE_MARKS, "content": _into(BLOCK)}, nulls=True)),
         "tools": TOOLS,
-        "mcp_servers": _into(Shape(_ignore(("authorization_token", _CREDENTIAL)))),
+        "mcp_servers": _into(Shape(_build_ignore_rules(("authorization_token", _CREDENTIAL)))),
         "container": Rule(Do.REFER, REFER.why, Shape({"id": REFER})),
     },
     nulls=True,
@@ -242,7 +242,7 @@ GEMINI_PART = Shape(
 CONTENT = _into(Shape({"parts": _into(GEMINI_PART)}, nulls=True))
 GENERATE = Shape(
     {
-        **_ignore(("labels", "labels for the provider's dashboard")),
+        **_build_ignore_rules(("labels", "labels for the provider's dashboard")),
         **dict.fromkeys(("contents", "content", "systemInstruction", "system_instruction"), CONTENT),
         **dict.fromkeys(("generationConfig", "generation_config", "tools"), EMPTY), "cachedContent": REFER,
         "cached_content": REFER,
@@ -258,7 +258,7 @@ _RECORD = Shape(
 )
 CONVERSE = Shape(
     {
-        **_ignore(("requestMetadata", "labels for the provider's dashboard")), "inferenceConfig": EMPTY,
+        **_build_ignore_rules(("requestMetadata", "labels for the provider's dashboard")), "inferenceConfig": EMPTY,
         "messages": _into(Shape({"content": _into(_RECORD)}, nulls=True)),
     },
     nulls=True,

@@ -80,15 +80,15 @@ class Rules:
         """Check what the settings file says. Raises SettingsError: an unknown member or pack, a bad path or pattern."""
         for name in config:
             _check_name(name, ("ignore", "scrub", "packs"), "setting")
-        packs = _read_texts(config, "packs")
+        packs = _parse_texts(config, "packs")
         for name in packs:
             _check_name(name, tuple(PACKS), "pack")
-        rules = cls(_read_texts(config, "ignore"), _read_scrubs(config.get("scrub", ())), packs)
+        rules = cls(_parse_texts(config, "ignore"), _parse_scrubs(config.get("scrub", ())), packs)
         compile_rules(rules)
         return rules
 
     @cached_property
-    def digest(self) -> str:
+    def rules_digest(self) -> str:
         """12 hex digits of these rules and of the version of the built-in ones."""
         text = json.dumps([VERSION, self.ignore, [[s.pattern, s.placeholder, s.where] for s in self.scrub], self.packs])
         return hashlib.sha256(text.encode()).hexdigest()[:12]
@@ -101,14 +101,14 @@ def _check_name(name: str, names: Sequence[str], what: str) -> None:
         raise SettingsError(f"{WHERE}: there is no {what} {name!r}", hint=hint)
 
 
-def _read_texts(config: Mapping[str, object], name: str) -> tuple[str, ...]:
+def _parse_texts(config: Mapping[str, object], name: str) -> tuple[str, ...]:
     value = config.get(name, ())
     if isinstance(value, str) or not isinstance(value, Sequence) or not all(isinstance(text, str) for text in value):
         raise SettingsError(f"{WHERE}: {name} must be a list of strings, not {value!r}")
     return tuple(value)
 
 
-def _read_scrubs(value: object) -> tuple[TextScrub, ...]:
+def _parse_scrubs(value: object) -> tuple[TextScrub, ...]:
     """Read ``[{pattern, placeholder, where}]``, or the short form ``{pattern = placeholder}``."""
     if isinstance(value, Mapping):
         value = [{"pattern": pattern, "placeholder": placeholder} for pattern, placeholder in value.items()]
@@ -193,10 +193,10 @@ def compile_rules(rules: Rules) -> Compiled:
 # -- applied -----------------------------------------------------------------------------------------------------------
 
 
-def apply(tree: object, rules: Compiled) -> object:
+def apply_rules(tree: object, rules: Compiled) -> object:
     """Take the ignored members out of a JSON tree (in place) and scrub its text; returns the tree."""
     for path in rules.paths:
-        _take_out(tree, path)
+        _remove_path(tree, path)
     if rules.system and isinstance(tree, dict):
         for name in SYSTEM_TEXT:
             if name in tree:
@@ -207,11 +207,11 @@ def apply(tree: object, rules: Compiled) -> object:
                 if isinstance(turn, dict) and turn.get("role") in SYSTEM_ROLES and "content" in turn:
                     turn["content"] = _scrub_text(turn["content"], rules.system)
     if rules.everywhere:
-        return _scrub_all(tree, rules.everywhere)
+        return _scrub_strings(tree, rules.everywhere)
     return tree
 
 
-def substitute(text: str, subs: tuple[tuple[re.Pattern[str], str], ...]) -> str:
+def substitute_patterns(text: str, subs: tuple[tuple[re.Pattern[str], str], ...]) -> str:
     """Apply patterns one after the other."""
     for pattern, placeholder in subs:
         text = pattern.sub(placeholder, text)
@@ -221,7 +221,7 @@ def substitute(text: str, subs: tuple[tuple[re.Pattern[str], str], ...]) -> str:
 def _scrub_text(node: object, subs: tuple[tuple[re.Pattern[str], str], ...]) -> object:
     """Scrub system text: a string, ``{"parts": [...]}``, or blocks with a ``text``."""
     if isinstance(node, str):
-        return substitute(node, subs)
+        return substitute_patterns(node, subs)
     if isinstance(node, list):
         return [_scrub_text(part, subs) for part in node]
     if isinstance(node, dict):
@@ -229,25 +229,25 @@ def _scrub_text(node: object, subs: tuple[tuple[re.Pattern[str], str], ...]) -> 
     return node
 
 
-def _scrub_all(node: object, subs: tuple[tuple[re.Pattern[str], str], ...]) -> object:
+def _scrub_strings(node: object, subs: tuple[tuple[re.Pattern[str], str], ...]) -> object:
     if isinstance(node, str):
-        return substitute(node, subs)
+        return substitute_patterns(node, subs)
     if isinstance(node, list):
-        return [_scrub_all(part, subs) for part in node]
+        return [_scrub_strings(part, subs) for part in node]
     if isinstance(node, dict):
-        return {name: _scrub_all(value, subs) for name, value in node.items()}
+        return {name: _scrub_strings(value, subs) for name, value in node.items()}
     return node
 
 
-def _take_out(node: object, path: tuple[Step, ...]) -> None:
+def _remove_path(node: object, path: tuple[Step, ...]) -> None:
     (kind, what), rest = path[0], path[1:]
     if kind == "deep":
         for child in list(node.values()) if isinstance(node, dict) else list(node) if isinstance(node, list) else []:
-            _take_out(child, path)
+            _remove_path(child, path)
     if isinstance(node, dict) and kind in ("name", "deep", "every"):
         for name in list(node) if kind == "every" else [str(what)] if what in node else []:
             if rest:
-                _take_out(node[name], rest)
+                _remove_path(node[name], rest)
             else:
                 del node[name]
     elif isinstance(node, list) and kind in ("index", "every"):
@@ -255,6 +255,6 @@ def _take_out(node: object, path: tuple[Step, ...]) -> None:
             if not -len(node) <= index < len(node):
                 continue
             if rest:
-                _take_out(node[index], rest)
+                _remove_path(node[index], rest)
             else:
                 del node[index]

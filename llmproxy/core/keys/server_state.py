@@ -6,7 +6,7 @@
 An id stands for an object at its birth (`core.keys.normalize.Origin`). What was made of it since is a digest of the
 successful changes in this session, in their order where that counts; it stands among the stored request's header fields
 (`STATE_HEADER`), so that the key is derived from what is stored alone. Which operations change what stands in the
-providers' rows (`core.providers.table.Operation`). A change is told by its own key, in which the state stands that it
+providers' rows (`core.providers.specs.Operation`). A change is told by its own key, in which the state stands that it
 met: so recordings with other ids, made in the same order, agree. What an object refers to is part of its state: a file
 that was put into a vector store that an assistant searches.
 
@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from llmproxy.core.keys.normalize import MadeBy
 from llmproxy.core.providers.routing import Route, changes_something
-from llmproxy.core.providers.table import METHOD_BEHIND_ID, SAFE
+from llmproxy.core.providers.specs import METHOD_BEHIND_ID, SAFE
 from llmproxy.core.traffic.interaction import Key
 
 STATE_HEADER = "x-llmproxy-state"
@@ -47,7 +47,7 @@ class StateChange(NamedTuple):
     """It takes one thing out of another: whether it can depends on what was done with these two."""
 
     @property
-    def both(self) -> frozenset[str]:
+    def mutual_names(self) -> frozenset[str]:
         return frozenset(self.names if self.takes_out and not self.ordered else ())
 
 
@@ -59,46 +59,46 @@ class StateChanges:
         """By thing: what changed it, in order."""
         self._births: dict[Key, StateChange] = {}
 
-    def begin(self, change: StateChange) -> None:
+    def begin_change(self, change: StateChange) -> None:
         """Note a change when it is asked for: what is asked beside it comes after it, as it does in replay."""
         for thing in change.things:
             self.made.setdefault(thing, []).append(change)
         self._births[change.key] = change
 
-    def undo(self, change: StateChange) -> None:
+    def undo_change(self, change: StateChange) -> None:
         """Forget a change that failed."""
         for thing in change.things:
             found = self.made.get(thing, [])
             found[:] = [each for each in found if each is not change]
 
-    def clear(self) -> None:
+    def clear_changes(self) -> None:
         """Begin again."""
         self.made.clear()
         self._births.clear()
 
-    def state_before(
+    def digest_state_before(
         self, route: Route, method: str, refs: Iterable[str], change: StateChange | None, made_by: MadeBy
     ) -> str:
         """Return the state of all that a request's answer may depend on; empty where nothing of it was changed."""
-        both = change.both if change is not None else frozenset[str]()
-        names = named_things(route, method, refs, change)
+        both = change.mutual_names if change is not None else frozenset[str]()
+        names = list_named_things(route, method, refs, change)
         lists = (
             method in SAFE and route.operation.rpartition("/")[2] not in route.ids
         )  # not one of a collection's things
-        return self.state_of(names, made_by, both, lists=lists)
+        return self.digest_state(names, made_by, both, lists=lists)
 
-    def state_of(
+    def digest_state(
         self, names: Iterable[str], made_by: MadeBy, both: frozenset[str] = frozenset(), *, lists: bool = False
     ) -> str:
         """Return 16 hex digits for what was made of these things, and of all that they refer to; empty where nothing
-        was. `made_by` finds what an object referred to at its birth; only changes that name `both` count.
+        was. `made_by` finds what an object referred to at its birth; only changes with `mutual_names` count.
 
         `lists`: the answer tells what was added, in its order.
         """
         said, todo = [], list(names)
         known, listed = set(todo), len(todo) if lists else 0
         for number, name in enumerate(todo):  # which grows
-            made = [each for each in self.made.get(_without_collection(name), []) if both <= {*each.names}]
+            made = [each for each in self.made.get(_strip_collection(name), []) if both <= {*each.names}]
             in_order = [each for each in made if each.ordered]
             heap = [each for each in made if not each.ordered]
             if number >= listed:
@@ -116,53 +116,53 @@ def find_change(route: Route, method: str, key: Key, refs: tuple[str, ...], tree
     """Return what a request changes if it succeeds; None for nearly all."""
     things: list[str] = []
     if changes_something(route, method):
-        things += [*map(_without_collection, _without_method(route)), _collection(route)]
+        things += [*map(_strip_collection, _strip_method(route)), _get_collection(route)]
     if method not in SAFE:
-        things += (_without_collection(each) for path in route.changes for each in find_texts(tree, path))
+        things += (_strip_collection(each) for path in route.changes for each in find_path_texts(tree, path))
     takes_out = method == "DELETE" and len(route.ids) > 1
     return StateChange(tuple(dict.fromkeys(things)), key, not route.unordered, refs, takes_out) if things else None
 
 
-def named_things(route: Route, method: str, refs: Iterable[str], change: StateChange | None) -> list[str]:
+def list_named_things(route: Route, method: str, refs: Iterable[str], change: StateChange | None) -> list[str]:
     """Return the things whose state an answer may depend on, in order; adding to an unordered one needs none."""
     named = list(dict.fromkeys(refs))
     if change is not None:
         return (
             named
             if change.ordered or change.takes_out
-            else [each for each in named if _without_collection(each) not in change.things]
+            else [each for each in named if _strip_collection(each) not in change.things]
         )
-    return [*named, _collection(route)] if (route.keeps or method in SAFE) and not route.ids else named
+    return [*named, _get_collection(route)] if (route.keeps or method in SAFE) and not route.ids else named
 
 
-def find_texts(tree: object, path: str) -> list[str]:
-    return list(_find_texts(tree, path.split(".")))
+def find_path_texts(tree: object, path: str) -> list[str]:
+    return list(_iter_path_texts(tree, path.split(".")))
 
 
-def _without_collection(name: str) -> str:
+def _strip_collection(name: str) -> str:
     """Return an id without what Google writes before it, ``files/abc``."""
     return name.rstrip("/").rpartition("/")[2]
 
 
-def _without_method(route: Route) -> tuple[str, ...]:
+def _strip_method(route: Route) -> tuple[str, ...]:
     """Return the ids of a path without the method that Google writes behind one, ``fileSearchStores/s:importFile``."""
     if route.family not in METHOD_BEHIND_ID:
         return route.ids
     return tuple(each.partition(":")[0] for each in route.ids)
 
 
-def _collection(route: Route) -> str:
+def _get_collection(route: Route) -> str:
     """Return what a request's thing is one of; Ollama's requests are all about its models (``api.tags``)."""
     name = route.operation.partition("/")[0]
     return f"{'api' if name.startswith('api.') else name} of {route.provider.name}"
 
 
-def _find_texts(tree: object, path: list[str]) -> Iterator[str]:
+def _iter_path_texts(tree: object, path: list[str]) -> Iterator[str]:
     if isinstance(tree, list):
         for each in tree:
-            yield from _find_texts(each, path)
+            yield from _iter_path_texts(each, path)
     elif not path:
         if isinstance(tree, str):
             yield tree
     elif isinstance(tree, dict) and path[0] in tree:
-        yield from _find_texts(tree[path[0]], path[1:])
+        yield from _iter_path_texts(tree[path[0]], path[1:])

@@ -4,8 +4,8 @@
 
 The engine counts (how many recordings, where else the key is known) and fills a `MissContext`; everything said about it
 is decided here, in the order of `_REASONS`: the first reason that holds names the cause, its steps say what to do. The
-nearest recording comes from `core.misses.nearest`. Everything handed in is redacted already; every value is escaped and
-shortened on its way out.
+nearest recording comes from `core.misses.nearest_recording`. Everything handed in is redacted already; every value is
+escaped and shortened on its way out.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import NamedTuple
 
 from llmproxy.advice import suggest_command
 from llmproxy.core.keys.normalize import Canonical
-from llmproxy.core.misses.context import MissContext
-from llmproxy.core.misses.nearest import AS_RECORDED, COUNTED, Nearest, Wording, nearest
-from llmproxy.core.providers.table import Client, channel_of
-from llmproxy.core.traffic.differences import short
+from llmproxy.core.misses.miss_context import MissContext
+from llmproxy.core.misses.nearest_recording import AS_RECORDED, COUNTED, Nearest, Restater, find_nearest
+from llmproxy.core.providers.specs import Client, channel_of
+from llmproxy.core.traffic.json_diff import clip
 from llmproxy.protocol import AGENT, Channel
 
 _SENT_TO: Mapping[Channel, str] = {Channel.LLM: "provider", Channel.MCP: "server", Channel.HTTP: "service"}
@@ -44,7 +44,7 @@ class ExplainedMiss:
         """What to do, ``{"about": why, "commands": [to type]}``; the likeliest first."""
         return tuple(
             {"about": each.about + each.more, "commands": list(each.commands)}
-            for each in _list_steps(_Case(self.context, self.nearest))
+            for each in _list_steps(_MissCase(self.context, self.nearest))
         )
 
     def to_dict(self) -> dict[str, object]:
@@ -55,55 +55,55 @@ class ExplainedMiss:
         context |= {name: str(getattr(self.context, name) or "") for name in ("client", "recorded_by")}
         return {
             **context,
-            "reason": reason(self.context, self.nearest),
+            "reason": find_reason(self.context, self.nearest),
             "nearest": self.nearest.to_dict() if self.nearest else None,
             "text": self.text,
-            "record": self.record,
-            "starts": self.starts,
-            "numbers_only": self.numbers_only,
+            "record": self.record_command,
+            "starts": self.start_commands,
+            "numbers_only": self.differs_in_numbers,
         }
 
     @property
-    def record(self) -> str:
+    def record_command(self) -> str:
         """The command that records it, where nothing is recorded at all; else nothing."""
-        case = _Case(self.context, self.nearest)
-        return _command(case, "auto") if _reason(case).steps is _record else ""
+        case = _MissCase(self.context, self.nearest)
+        return _build_command(case, "auto") if _match_reason(case).steps is _advise_record else ""
 
     @property
-    def starts(self) -> dict[str, str]:
+    def start_commands(self) -> dict[str, str]:
         """The commands of `text` that start a proxy by hand, by mode, for who has a shorter way."""
-        case = _Case(self.context, self.nearest)
+        case = _MissCase(self.context, self.nearest)
         there = self.context.elsewhere[0].cassette if self.context.elsewhere else ""
         modes = {} if self.context.again.runs else {"record": "", "auto": "", "replay": there}
-        return {mode: _command(case, mode, cassette) for mode, cassette in modes.items()}
+        return {mode: _build_command(case, mode, cassette) for mode, cassette in modes.items()}
 
     @property
-    def numbers_only(self) -> bool:
+    def differs_in_numbers(self) -> bool:
         """Whether nothing but numbers differs from the nearest recording."""
         pairs = [(each.old, each.new) for each in self.nearest.differences] if self.nearest else []
         return bool(pairs) and all(old and new and _NUMBER.sub("#", old) == _NUMBER.sub("#", new) for old, new in pairs)
 
 
-def explain(
+def explain_request(
     context: MissContext,
     wanted: Canonical,
     candidates: Sequence[tuple[int, Canonical]],
-    wording: Wording = AS_RECORDED,
+    wording: Restater = AS_RECORDED,
     recorded_by: Callable[[int], Client | None] = lambda _: None,
 ) -> ExplainedMiss:
     """Explain a miss; `candidates`: (row, canonical request), 50 are plenty; `recorded_by` returns a row's client."""
-    near = nearest(wanted, candidates, wording)
+    near = find_nearest(wanted, candidates, wording)
     context = context if near is None else replace(context, recorded_by=recorded_by(near.id))
-    return ExplainedMiss(context, near, miss_text(context, near))
+    return ExplainedMiss(context, near, format_miss(context, near))
 
 
-def reason(context: MissContext, near: Nearest | None) -> str:
-    return _reason(_Case(context, near)).name
+def find_reason(context: MissContext, near: Nearest | None) -> str:
+    return _match_reason(_MissCase(context, near)).name
 
 
-def miss_text(context: MissContext, nearest: Nearest | None) -> str:
+def format_miss(context: MissContext, nearest: Nearest | None) -> str:
     """Return a miss's text: at most 2,000 characters, mostly 12 lines; differences go before cause and commands."""
-    case, text = _Case(context, nearest), ""
+    case, text = _MissCase(context, nearest), ""
     for shown, width in ((5, 90), (5, 60), (4, 50), (3, 40), (2, 30), (1, 30), (0, 30)):
         text = "\n".join(_format_lines(case, shown, width))
         if len(text) <= LIMIT and text.count("\n") < LINES:
@@ -125,46 +125,46 @@ class _Step(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class _Case:
+class _MissCase:
     """Everything that the text is made from."""
 
     context: MissContext
     near: Nearest | None
 
 
-def _format_lines(case: _Case, shown: int, width: int) -> list[str]:
-    context, why = case.context, _reason(case)
-    what = " ".join(short(part, 60) for part in (context.provider, context.operation, context.model or "") if part)
-    which = [f"mode {context.mode}", f"session {_name(context.session)}"]
+def _format_lines(case: _MissCase, shown: int, width: int) -> list[str]:
+    context, why = case.context, _match_reason(case)
+    what = " ".join(clip(part, 60) for part in (context.provider, context.operation, context.model or "") if part)
+    which = [f"mode {context.mode}", f"session {_quote(context.session)}"]
     which += [f"sample {context.sample}"] if context.sample != 1 else []
-    which += [f"party {_name(context.party)}"] if context.party != AGENT else []
-    which += [f"store {short(context.store, 120)}", f"key {context.key[:15]}"]
-    asked = f"request: {short(context.method, 10)} {what}{', streaming' if context.stream else ''}"
+    which += [f"party {_quote(context.party)}"] if context.party != AGENT else []
+    which += [f"store {clip(context.store, 120)}", f"key {context.key[:15]}"]
+    asked = f"request: {clip(context.method, 10)} {what}{', streaming' if context.stream else ''}"
     if context.last_user:
-        asked += f', last user text "{short(context.last_user, width)}"'
+        asked += f', last user text "{clip(context.last_user, width)}"'
     cause = why.cause(case) if callable(why.cause) else why.cause
-    first = f"llmproxy: no recorded response for this request ({what}) in cassette {_name(context.cassette)}: {cause}."
+    first = f"llmproxy: no recorded response for this request ({what}) in cassette {_quote(context.cassette)}: {cause}."
     return [
         first,
         f"{', '.join(which)}; nothing was sent to the {_SENT_TO[channel_of(context.provider, context.operation)]}.",
         asked,
         *(_describe_nearest(case.near, shown, width) if case.near else ()),
         *_describe_clients(context),
-        *([short(context.unbound, 6 * width)] if context.unbound and not _shows_unbound(case, shown) else []),
-        *([short(context.not_carried, 6 * width)] if context.not_carried else []),
+        *([clip(context.unbound, 6 * width)] if context.unbound and not _shows_unbound(case, shown) else []),
+        *([clip(context.not_carried, 6 * width)] if context.not_carried else []),
         "What to do:",
         *(f"  {n}. {step}" for n, step in enumerate(_list_steps(case), 1)),
     ]
 
 
-def _shows_unbound(case: _Case, shown: int) -> bool:
+def _shows_unbound(case: _MissCase, shown: int) -> bool:
     """Return whether the nearest recording's differences say already what does not fit."""
     found = case.near.differences[:shown] if case.near else ()
     return any(item.path == case.context.unbound_at for item in found)
 
 
-def _list_steps(case: _Case) -> list[_Step]:
-    if (why := _reason(case)).steps is _record:
+def _list_steps(case: _MissCase) -> list[_Step]:
+    if (why := _match_reason(case)).steps is _advise_record:
         return why.steps(case)  # there is nothing to look at
     near = [_suggest_look(case, f"show {case.near.id}")] if case.near else []
     live = [_Step("or let the real tool answer: --unknown-tool live")] if case.context.beside_live else []
@@ -179,13 +179,13 @@ def _describe_nearest(near: Nearest, shown: int, width: int) -> list[str]:
     places = f"differs in {many}{len(found)} place{'s' if len(found) != 1 else ''}:" if found else "same content."
     lines = [f"nearest recording: #{near.id}, {places}"]
     for item in found[:shown]:
-        old, new = (short(value, width) or "(absent)" for value in (item.old, item.new))
+        old, new = (clip(value, width) or "(absent)" for value in (item.old, item.new))
         looks = f"  [looks like {item.looks}]" if item.looks else ""
-        lines.append(f"  {short(item.place, 100)}: {old} -> {new}{looks}")
+        lines.append(f"  {clip(item.place, 100)}: {old} -> {new}{looks}")
     if len(found) > shown > 0:
         lines.append(f"  and {len(found) - shown} more")
     if near.bound and shown:
-        lines.append(f"  no difference, since bound: {short(', '.join(near.bound), 2 * width)}")
+        lines.append(f"  no difference, since bound: {clip(', '.join(near.bound), 2 * width)}")
     return lines
 
 
@@ -198,40 +198,40 @@ def _describe_clients(context: MissContext) -> list[str]:
     if then is None or now is None or then == now:
         return said
     asked = now.version if now.name == then.name else str(now)
-    return [*said, f"recorded by {short(str(then), 60)}, asked by {short(asked, 60)}"]
+    return [*said, f"recorded by {clip(str(then), 60)}, asked by {clip(asked, 60)}"]
 
 
-def _name(text: str) -> str:
-    return f'"{short(text, 60)}"'
+def _quote(text: str) -> str:
+    return f'"{clip(text, 60)}"'
 
 
-def _command(case: _Case, mode: str, cassette: str = "") -> str:
+def _build_command(case: _MissCase, mode: str, cassette: str = "") -> str:
     name = cassette or case.context.cassette
     return case.context.again.command(mode, name, store=case.context.store, upstreams=case.context.upstreams)
 
 
-def _suggest_look(case: _Case, command: str) -> str:
+def _suggest_look(case: _MissCase, command: str) -> str:
     return suggest_command(command, case.context.store)
 
 
-def _record(case: _Case) -> list[_Step]:
+def _advise_record(case: _MissCase) -> list[_Step]:
     then = "" if case.context.again.runs or case.context.again.is_test_runner else ", and then run the agent once"
-    return [_Step(f"record what is missing{then}", [_command(case, "auto")])]
+    return [_Step(f"record what is missing{then}", [_build_command(case, "auto")])]
 
 
-def _append(case: _Case) -> list[_Step]:
+def _advise_more(case: _MissCase) -> list[_Step]:
     closed = "mode once adds nothing to a complete cassette; " if case.context.complete else ""
-    return [_Step(f"{closed}record what is missing", [_command(case, "auto")])]
+    return [_Step(f"{closed}record what is missing", [_build_command(case, "auto")])]
 
 
-def _record_anew(case: _Case) -> list[_Step]:
+def _advise_record_anew(case: _MissCase) -> list[_Step]:
     """Record one run, and no other order of it: there are more of those than anybody records."""
-    anew = _Step("record all of it again", [_command(case, "record")])
+    anew = _Step("record all of it again", [_build_command(case, "record")])
     sets = _Step("if a set gives the order, Python has another in each process: set PYTHONHASHSEED=0")
     return [sets, anew] if case.context.is_python else [anew]
 
 
-def _describe_order(case: _Case) -> str:
+def _describe_order(case: _MissCase) -> str:
     near = case.near
     if near is None:
         return "the same as a recording, in another order"
@@ -240,37 +240,37 @@ def _describe_order(case: _Case) -> str:
         what = "words"
     at_once = [group for group in case.context.concurrent if max(group) < near.id]
     why = f": #{min(at_once[-1])} to #{max(at_once[-1])} ran at the same time" if at_once else ""
-    return f"it is the same {what} as #{near.id} in another order, at {short(near.reordered, 80)}{why}"
+    return f"it is the same {what} as #{near.id} in another order, at {clip(near.reordered, 80)}{why}"
 
 
-def _without_tools(case: _Case) -> list[_Step]:
+def _advise_bare_run(case: _MissCase) -> list[_Step]:
     context, again = case.context, case.context.again.without_tools()
     typed = again and again.command("", context.cassette, store=context.store, upstreams=context.upstreams)
     step = _Step("leave its MCP servers unchanged, as in the recording", [typed] if typed else [])
-    return [step, *_append(case)]
+    return [step, *_advise_more(case)]
 
 
-def _use_other_recording(case: _Case) -> list[_Step]:
+def _advise_other_recording(case: _MissCase) -> list[_Step]:
     context, there = case.context, case.context.elsewhere[0]
     if there.cassette != context.cassette:
-        step = _Step("use that cassette", [_use(case, there.cassette)])
+        step = _Step("use that cassette", [_build_use_command(case, there.cassette)])
     elif there.sample != context.sample:
-        step = _Step(f"use session {_name(f'{there.cassette}~{there.sample}')}, or record sample {context.sample}")
+        step = _Step(f"use session {_quote(f'{there.cassette}~{there.sample}')}, or record sample {context.sample}")
     else:
-        who = f"{_name(there.party)} recorded it, {_name(context.party)} asked"
+        who = f"{_quote(there.party)} recorded it, {_quote(context.party)} asked"
         step = _Step(f"x-llmproxy-party says who calls: {who}")
-    return [step, *_append(case)]
+    return [step, *_advise_more(case)]
 
 
-def _use(case: _Case, cassette: str) -> str:
+def _build_use_command(case: _MissCase, cassette: str) -> str:
     """Return how a run uses another cassette: in a test its name is no option."""
     if case.context.again.is_test_runner:
         named, pytest = json.dumps(cassette), case.context.again.start.startswith("pytest")
         return f"@pytest.mark.llmproxy(cassette={named})" if pytest else f"session({{ cassette: {named} }})"
-    return _command(case, "replay", cassette)
+    return _build_command(case, "replay", cassette)
 
 
-def _explain_day(case: _Case) -> _Step:
+def _explain_day(case: _MissCase) -> _Step:
     """Say of a day in system text that `run`, the pytest plugin and suites declare it, and bind it."""
     context = case.context
     by_run = context.again if context.again.runs else context.again.by("llmproxy run", " -- YOUR COMMAND")
@@ -278,10 +278,10 @@ def _explain_day(case: _Case) -> _Step:
     return _Step("or record again with the day declared; it then replays on any other day", [typed])
 
 
-def _adapt(case: _Case) -> list[_Step]:
+def _advise_rules(case: _MissCase) -> list[_Step]:
     suggestion = case.near.suggestion if case.near else None
     if suggestion is None:
-        return [*_append(case), *_look_at_changes(case)]
+        return [*_advise_more(case), *_advise_trial(case)]
     rule = suggestion.toml.replace("\n", "   ")
     rest = (
         f"; {suggestion.left} other difference{'s' if suggestion.left > 1 else ''} would stay"
@@ -297,13 +297,13 @@ def _adapt(case: _Case) -> list[_Step]:
     # A rule that does not do it alone is not the first thing to try. Where something is unbound, the recording knows
     # its day already, and this is another difference of days.
     steps = [step, *([_explain_day(case)] if suggestion.of_days and not case.context.unbound else [])]
-    return [*_append(case), *steps] if suggestion.left else [*steps, *_append(case)]
+    return [*_advise_more(case), *steps] if suggestion.left else [*steps, *_advise_more(case)]
 
 
 _PYTEST_MODE, _PYTEST_CHANGES = "--llmproxy-mode {mode}", "--llmproxy-changes"
 
 
-def _look_at_changes(case: _Case) -> list[_Step]:
+def _advise_trial(case: _MissCase) -> list[_Step]:
     """Offer the trial that says what has changed in all calls, where the command is known that was run."""
     context, again = case.context, case.context.again
     if _PYTEST_MODE in again.start:
@@ -315,71 +315,71 @@ def _look_at_changes(case: _Case) -> list[_Step]:
     return [_Step("or list, offline, what changed, what it affects and what new recordings cost", [typed])]
 
 
-def _place(case: _Case) -> str:
+def _describe_place(case: _MissCase) -> str:
     context, there = case.context, case.context.elsewhere[0]
-    parts = [f"cassette {_name(there.cassette)}"] if there.cassette != context.cassette else []
+    parts = [f"cassette {_quote(there.cassette)}"] if there.cassette != context.cassette else []
     parts += [f"sample {there.sample}"] if there.sample != context.sample else []
-    parts += [f"party {_name(there.party)}"] if there.party != context.party else []
+    parts += [f"party {_quote(there.party)}"] if there.party != context.party else []
     return f"it is recorded under {', '.join(parts) or 'another place'}"
 
 
-def _explain_played(case: _Case) -> str:
+def _explain_played(case: _MissCase) -> str:
     played = case.context.played
     return (
         "its only recording was already played" if played == 1 else f"all its {played} recordings were already played"
     )
 
 
-def _in_state(case: _Case) -> list[_Step]:
-    name = short(case.context.beside_live, 60)
+def _advise_state(case: _MissCase) -> list[_Step]:
+    name = clip(case.context.beside_live, 60)
     step = "tools have a state, so a result recorded in another state may be wrong here; if it changes nothing: "
     return [_Step(f"{step}--read-only '{name}'")]
 
 
-def _describe_empty(case: _Case) -> str:
+def _describe_empty(case: _MissCase) -> str:
     return "nothing is recorded in it" + (f" for sample {case.context.sample}" if case.context.sample != 1 else "")
 
 
-def _operation(case: _Case) -> str:
+def _describe_operation(case: _MissCase) -> str:
     context = case.context
     recordings = (
         "its only recording is not" if context.recordings == 1 else f"none of its {context.recordings} recordings is"
     )
-    return f"{recordings} of {short(context.provider, 40)} {short(context.operation, 60)}"
+    return f"{recordings} of {clip(context.provider, 40)} {clip(context.operation, 60)}"
 
 
-def _describe_difference(case: _Case) -> str:
+def _describe_difference(case: _MissCase) -> str:
     first = case.near.differences[0] if case.near and case.near.differences else None
     if case.near is None or first is None:
         return "no recording has this key"
     looks = f", which looks like {first.looks}" if first.looks else ""
-    return f"the nearest recording (#{case.near.id}) differs at {short(first.place, 80)}{looks}"
+    return f"the nearest recording (#{case.near.id}) differs at {clip(first.place, 80)}{looks}"
 
 
 @dataclass(frozen=True, slots=True)
 class _Reason:
     name: str
-    holds: Callable[[_Case], bool]
-    cause: Callable[[_Case], str] | str
+    holds: Callable[[_MissCase], bool]
+    cause: Callable[[_MissCase], str] | str
     """Ends the first sentence, after "no recorded response for this request: "."""
-    steps: Callable[[_Case], list[_Step]]
+    steps: Callable[[_MissCase], list[_Step]]
 
 
 _REASONS = (
     _Reason("no_store", lambda case: not case.context.store_exists,
-            lambda case: f"there is no store {short(case.context.store, 120)}", _record),
+            lambda case: f"there is no store {clip(case.context.store, 120)}", _advise_record),
     _Reason("exhausted", lambda case: case.context.played > 0, _explain_played,
-            lambda case: [_Step("repeat the last answer instead: --exhausted last (or cycle)"), *_append(case)]),
-    _Reason("state", lambda case: bool(case.context.state), lambda case: short(case.context.state, 300), _in_state),
-    _Reason("elsewhere", lambda case: bool(case.context.elsewhere), _place, _use_other_recording),
-    _Reason("empty", lambda case: case.context.recordings == 0, _describe_empty, _record),
-    _Reason("no_tools", lambda case: case.context.toolless, "it was recorded without MCP servers", _without_tools),
-    _Reason("operation", lambda case: case.context.same_operation == 0, _operation, _append),
-    _Reason("order", lambda case: bool(case.near and case.near.reordered), _describe_order, _record_anew),
-    _Reason("different", bool, _describe_difference, _adapt),
+            lambda case: [_Step("repeat the last answer instead: --exhausted last (or cycle)"), *_advise_more(case)]),
+    _Reason("state", lambda case: bool(case.context.state), lambda case: clip(case.context.state, 300), _advise_state),
+    _Reason("elsewhere", lambda case: bool(case.context.elsewhere), _describe_place, _advise_other_recording),
+    _Reason("empty", lambda case: case.context.recordings == 0, _describe_empty, _advise_record),
+    _Reason("no_tools", lambda case: case.context.toolless, "it was recorded without MCP servers", _advise_bare_run),
+    _Reason("operation", lambda case: case.context.same_operation == 0, _describe_operation, _advise_more),
+    _Reason("order", lambda case: bool(case.near and case.near.reordered), _describe_order, _advise_record_anew),
+    _Reason("different", bool, _describe_difference, _advise_rules),
 )  # fmt: skip
 """The first row that holds is the reason; the last always does."""
 
 
-def _reason(case: _Case) -> _Reason:
+def _match_reason(case: _MissCase) -> _Reason:
     return next(row for row in _REASONS if row.holds(case))

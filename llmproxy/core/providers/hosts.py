@@ -26,7 +26,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from urllib.parse import urlsplit
 
-from llmproxy.core.providers.table import BEARER_TOKEN, HTTP_PREFIX, PROVIDERS, Provider
+from llmproxy.core.providers.specs import BEARER_TOKEN, HTTP_PREFIX, PROVIDERS, Provider
 from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.errors import RefusedError
 from llmproxy.lazy_regex import late
@@ -67,7 +67,7 @@ def find_copilot_provider(env: Mapping[str, str]) -> tuple[Provider, str]:
     """Return which provider GitHub Copilot's CLI asks with a key of the user's, and what follows that one's prefix in
     its base URL: whose host the variable names, else its type's, which is OpenAI if none is set.
     """
-    parts = urlsplit(_base_url_or_empty("", env.get(COPILOT_URL, "")))
+    parts = urlsplit(_parse_base_url("", env.get(COPILOT_URL, "")))
     known = provider_of_host(parts.hostname, port_of(parts.scheme, parts.port)) if parts.hostname else None
     if known is not None:
         return known, parts.path.rstrip("/")
@@ -77,24 +77,24 @@ def find_copilot_provider(env: Mapping[str, str]) -> tuple[Provider, str]:
 
 def is_copilot_elsewhere(env: Mapping[str, str], ours: str) -> bool:
     """Return whether Copilot's base URL names another place than the one to which we send its provider's requests."""
-    url = _base_url_or_empty("", env.get(COPILOT_URL, ""))
+    url = _parse_base_url("", env.get(COPILOT_URL, ""))
     parts, us = urlsplit(url), urlsplit(f"//{ours}")
-    if not url or _same_place(url, us.hostname or "", us.port):
+    if not url or _is_same_place(url, us.hostname or "", us.port):
         return False
     provider, _ = find_copilot_provider(env)
-    place = upstreams_from_env(env, ours).get(provider.name) or provider.upstream
-    same = _same_place(place, parts.hostname or "", port_of(parts.scheme, parts.port)) if place else False
+    place = read_env_upstreams(env, ours).get(provider.name) or provider.upstream
+    same = _is_same_place(place, parts.hostname or "", port_of(parts.scheme, parts.port)) if place else False
     return not (same or (place == provider.upstream and provider_of_host(parts.hostname or "", None) is provider))
 
 
-def upstreams_from_env(env: Mapping[str, str], ours: str) -> dict[str, str]:
+def read_env_upstreams(env: Mapping[str, str], ours: str) -> dict[str, str]:
     """Return the environment's base URLs by provider, the first usable one, but for `ours` (``host:port``)."""
     us = urlsplit(f"//{ours}")
     upstreams: dict[str, str] = {}
     for provider in PROVIDERS.values():
         for variable in _list_variables(provider, env):
-            url = _base_url_or_empty(provider.name, env.get(variable, "").strip())
-            if url and not _same_place(url, us.hostname or "", us.port):
+            url = _parse_base_url(provider.name, env.get(variable, "").strip())
+            if url and not _is_same_place(url, us.hostname or "", us.port):
                 upstreams.setdefault(provider.name, url)
     return upstreams
 
@@ -106,7 +106,7 @@ def _list_variables(provider: Provider, env: Mapping[str, str]) -> tuple[str, ..
     return (*provider.env, COPILOT_URL) if copilots else tuple(provider.env)
 
 
-def _base_url_or_empty(provider: str, value: str) -> str:
+def _parse_base_url(provider: str, value: str) -> str:
     """Return a variable's value as a base URL, or an empty string."""
     if provider == "ollama" and value and "://" not in value:  # OLLAMA_HOST is the server's variable as well
         host, _, port = value.partition(":")
@@ -123,7 +123,7 @@ def _base_url_or_empty(provider: str, value: str) -> str:
     return value.rstrip("/").removesuffix("/v2/chat").removesuffix("/v1/chat")  # litellm's COHERE_API_BASE
 
 
-def _same_place(url: str, host: str, port: int | None) -> bool:
+def _is_same_place(url: str, host: str, port: int | None) -> bool:
     parts = urlsplit(url)
     theirs = parts.hostname or ""
     if port_of(parts.scheme, parts.port) != port:
@@ -136,7 +136,7 @@ AWS = (".amazonaws.com", ".amazonaws.com.cn", ".api.aws")
 """How hosts end that check signatures; a gateway or a stand-in that --upstream names may well take what it gets."""
 
 
-class SignedForUs(RefusedError):
+class SignedForProxy(RefusedError):
     """AWS would refuse this signature; 400, because boto asks again after most other statuses."""
 
     code = "llmproxy_signed_for_proxy"
@@ -144,7 +144,7 @@ class SignedForUs(RefusedError):
 
 
 def check_signature(headers: Headers, upstream: str) -> None:
-    """Refuse a signature that its upstream cannot accept. Raises SignedForUs: for another host, on its way to AWS."""
+    """Refuse a signature that its upstream cannot accept. Raises SignedForProxy: for another host, going to AWS."""
     wanted = urlsplit(upstream)
     host, signed_for = wanted.hostname or "", (header(headers, "host") or "").strip().lower()
     if not host.endswith(AWS) or not (header(headers, "authorization") or "").startswith(ALGORITHM):
@@ -158,21 +158,21 @@ def check_signature(headers: Headers, upstream: str) -> None:
         "Record by interception, where the client signs for AWS: llmproxy run --intercept -- COMMAND\n"
         f"Or with an API key ({BEARER_TOKEN}) over https at this port. Replay by base URL takes any signature."
     )
-    raise SignedForUs(msg, hint=hint)
+    raise SignedForProxy(msg, hint=hint)
 
 
-def from_environment(loaded: Loaded, env: Mapping[str, str]) -> Loaded:
+def add_env_upstreams(loaded: Loaded, env: Mapping[str, str]) -> Loaded:
     """Add the providers whose base URL the environment sets; what was set by option stays."""
     ours = f"{loaded.settings.host}:{loaded.settings.port}"
     found = {}
-    for name, url in upstreams_from_env(env, ours).items():
+    for name, url in read_env_upstreams(env, ours).items():
         variables = (variable for variable in _list_variables(PROVIDERS[name], env) if variable in env)
-        setter = next(one for one in variables if url == _base_url_or_empty(name, env[one].strip()))
+        setter = next(one for one in variables if url == _parse_base_url(name, env[one].strip()))
         found[name] = (url, Source(Origin.ENVIRONMENT, setter))
     return loaded.with_upstreams(found)
 
 
-class Pace:
+class CallPacer:
     """Counts the calls of each provider that has a rate. One thread at a time."""
 
     def __init__(self, rates: Mapping[str, str], clock: Callable[[], float], *, since: float = -math.inf) -> None:
@@ -185,14 +185,14 @@ class Pace:
         self._since = since
         self._went: dict[str, deque[float]] = {}
 
-    def rate(self, provider: str, *, model: bool) -> str:
+    def find_rate(self, provider: str, *, model: bool) -> str:
         """Return the rate that holds for a provider, empty if none does; what is said of all holds for models."""
         named = self._rates.get(provider) or self._rates.get(provider.removeprefix(HTTP_PREFIX))
         return named or (self._rates.get(ANY_PROVIDER, "") if model else "")
 
-    def take(self, provider: str, *, model: bool = True) -> float:
+    def count_call(self, provider: str, *, model: bool = True) -> float:
         """Count one call, and return the seconds until it may go."""
-        rate = self.rate(provider, model=model)
+        rate = self.find_rate(provider, model=model)
         if not rate:
             return 0.0
         calls, seconds = parse_rate(rate)

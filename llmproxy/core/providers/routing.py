@@ -24,7 +24,7 @@ from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from llmproxy.core.providers.hosts import port_of, provider_of_host
-from llmproxy.core.providers.table import (
+from llmproxy.core.providers.specs import (
     HTTP_PREFIX,
     PROVIDERS,
     RAW_PREDICT,
@@ -34,7 +34,7 @@ from llmproxy.core.providers.table import (
     Family,
     Operation,
     Provider,
-    compatible,
+    build_compatible_provider,
 )
 from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.errors import RefusedError
@@ -71,7 +71,7 @@ class Route:
     model: str | None
     """From the path; None where the body names it."""
     stream: bool | None
-    """Where the path decides; None where the body does. Ask :func:`streams`."""
+    """Where the path decides; None where the body does. Ask :func:`is_stream_request`."""
     known: bool
     """Whether the operation is in the table. If not, it is generic HTTP."""
     not_llm: bool = False
@@ -124,19 +124,19 @@ _BEGINS = tuple((row.own.begins, row.name) for row in _ROWS if row.own.begins)
 _HOLDS = tuple((part, row) for row in _ROWS for part in row.own.holds)
 
 
-def _own_path(path: str) -> str | None:
+def _find_by_own_path(path: str) -> str | None:
     """Return the name of the provider that alone has such a path."""
     name = _EXACT.get(path)
     if name is not None:
         return name
     if "%" in path:
         path = unquote(path)
-    known = next((row.name for prefix, row in _BELOW if path.startswith(prefix) and find(row, path)), None)
+    known = next((row.name for prefix, row in _BELOW if path.startswith(prefix) and find_path(row, path)), None)
     known = known or next((name for begins, name in _BEGINS if path.startswith(begins)), None)
-    return known or next((row.name for part, row in _HOLDS if part in path and find(row, path)), None)
+    return known or next((row.name for part, row in _HOLDS if part in path and find_path(row, path)), None)
 
 
-def _by_headers(query: str, headers: Headers) -> str | None:
+def _find_by_headers(query: str, headers: Headers) -> str | None:
     """Return the name of the provider whose headers these are."""
     names = {name.lower() for name, _ in headers}
     return next(
@@ -156,8 +156,8 @@ _HINT = (
 
 
 @lru_cache(maxsize=64)
-def custom(name: str, url: str) -> Provider:
-    return compatible(name, url)
+def build_custom_provider(name: str, url: str) -> Provider:
+    return build_compatible_provider(name, url)
 
 
 def _find_provider(path: str, query: str, headers: Headers, upstreams: Mapping[str, str]) -> tuple[Provider, str]:
@@ -173,29 +173,28 @@ def _find_provider(path: str, query: str, headers: Headers, upstreams: Mapping[s
     if first in PROVIDERS:
         return PROVIDERS[first], slash + rest or "/"
     if first.startswith(STDIO_PREFIX):
-        return custom(first, STDIO_URL), slash + rest or "/"
+        return build_custom_provider(first, STDIO_URL), slash + rest or "/"
     if first in upstreams and first != DEFAULT:
-        return custom(first, upstreams[first]), slash + rest or "/"
-    name = _own_path(path)
+        return build_custom_provider(first, upstreams[first]), slash + rest or "/"
+    name = _find_by_own_path(path)
     if name is not None and PROVIDERS[name].own.certain:
         return PROVIDERS[name], path
-    name = _by_headers(query, headers) or name
+    name = _find_by_headers(query, headers) or name
     if name is not None:
         return PROVIDERS[name], path
-    if path.startswith("/v1/") or path == "/v1" or DEFAULT in upstreams or find(PROVIDERS["openai"], path):
+    if path.startswith("/v1/") or path == "/v1" or DEFAULT in upstreams or find_path(PROVIDERS["openai"], path):
         url = upstreams.get(DEFAULT)
-        return (custom(DEFAULT, url) if url else PROVIDERS["openai"]), path
+        return (build_custom_provider(DEFAULT, url) if url else PROVIDERS["openai"]), path
     if REST in upstreams:
-        return custom(DEFAULT, upstreams[REST]), path
+        return build_custom_provider(DEFAULT, upstreams[REST]), path
     prefixes = " ".join(f"/{name}" for name in (*PROVIDERS, *(n for n in upstreams if n not in PROVIDERS)))
-    message = f"llmproxy: no provider is known for the path {path}"
-    raise RefusedError(message, hint=_HINT.format(prefixes=prefixes))
+    raise RefusedError(f"llmproxy: no provider is known for the path {path}", hint=_HINT.format(prefixes=prefixes))
 
 
-def _route(
+def _build_route(
     provider: Provider, path: str, query: str, session: str | None, sent: Callable[[str], tuple[str, str]]
 ) -> Route:
-    found = find(provider, path)
+    found = find_path(provider, path)
     if found is None:
         plain = unquote(path) if "%" in path else path
         target = path + query
@@ -229,7 +228,9 @@ def route(method: str, target: str, headers: Headers, upstreams: Mapping[str, st
     path, mark, query = rest.partition("?")
     provider, path = _find_provider(path, query, headers, upstreams)
     url = upstreams.get(provider.name, "") or (STDIO_URL if provider.name.startswith(STDIO_PREFIX) else "")
-    return _route(provider, path, mark + query, session, lambda sent: send_to(provider, url, sent, headers))
+    return _build_route(
+        provider, path, mark + query, session, lambda sent: resolve_upstream(provider, url, sent, headers)
+    )
 
 
 # -- a request to a host -----------------------------------------------------------------------------------------------
@@ -254,16 +255,16 @@ def route_host(
         same = (parts.hostname or "", port_of(parts.scheme, parts.port)) == (host.lower(), port_of(scheme, port))
         below = parts.path.rstrip("/")
         if same and (path.startswith(below + "/") or path == below):
-            provider = PROVIDERS.get(name) or custom(name, url)
-            return _route(provider, path[len(below) :] or "/", mark + query, None, lambda _: (origin, target))
+            provider = PROVIDERS.get(name) or build_custom_provider(name, url)
+            return _build_route(provider, path[len(below) :] or "/", mark + query, None, lambda _: (origin, target))
     known = provider_of_host(host, port_of(scheme, port))
-    return _route(known, path, mark + query, None, lambda _: (origin, target)) if known else None
+    return _build_route(known, path, mark + query, None, lambda _: (origin, target)) if known else None
 
 
 # -- questions about a route -------------------------------------------------------------------------------------------
 
 
-def streams(route: Route, body_json: object) -> bool:
+def is_stream_request(route: Route, body_json: object) -> bool:
     """Return whether a stream was asked for: by the path where that decides, else by the body's ``stream``."""
     if route.stream is not None:
         return route.stream
@@ -355,12 +356,12 @@ def _index_paths(provider: Provider) -> dict[str, FoundPath]:
         other = "" if first[operation.name] == tail else tail
         for version in provider.versions:
             found[version + tail] = FoundPath(
-                operation, operation.name, variant=_version_suffix(provider, version) + other
+                operation, operation.name, variant=_build_version_suffix(provider, version) + other
             )
     return found
 
 
-def _version_suffix(provider: Provider, version: str) -> str:
+def _build_version_suffix(provider: Provider, version: str) -> str:
     """Return a version that is not what the provider's first one is, else ""."""
     return "" if version == provider.versions[0] or version in provider.alike else version
 
@@ -415,7 +416,7 @@ def _find_google(provider: Provider, path: str) -> FoundPath | None:
         name = compat["what"].replace("/", ".")
         model = None if compat["model"] == "openapi" else compat["model"]
         more = (
-            _version_suffix(provider, compat["version"]),
+            _build_version_suffix(provider, compat["version"]),
             "" if model is None else compat["project"],
             compat["location"],
         )
@@ -442,7 +443,7 @@ def _build_variant(provider: Provider, match: re.Match[str]) -> str:
     """
     version, publisher = match["version"], match["publisher"]
     more = (
-        _version_suffix(provider, f"/{version}") if version else "",
+        _build_version_suffix(provider, f"/{version}") if version else "",
         f"projects/{match['project']}" if match["project"] and match["kind"] != "models" else "",
         f"locations/{match['location']}" if match["location"] else "",
         f"publishers/{publisher}" if publisher not in (None, "google") else "",
@@ -459,7 +460,7 @@ _PATTERNS: dict[str, Callable[[Provider, str], FoundPath | None]] = {
 """By `Provider.pattern`."""
 
 
-def find(provider: Provider, path: str) -> FoundPath | None:
+def find_path(provider: Provider, path: str) -> FoundPath | None:
     found = _index_paths(provider).get(path)
     if found is not None:
         return found
@@ -470,7 +471,7 @@ def find(provider: Provider, path: str) -> FoundPath | None:
     return _index_paths(provider).get(plain) or _PATTERNS[provider.pattern](provider, plain)
 
 
-class _Base(NamedTuple):
+class _BaseUrl(NamedTuple):
     """A base URL taken apart."""
 
     origin: str
@@ -478,15 +479,15 @@ class _Base(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def _base(url: str) -> _Base:
+def _parse_base_url(url: str) -> _BaseUrl:
     parts = urlsplit(url)
-    return _Base(f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/"))
+    return _BaseUrl(f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/"))
 
 
 @lru_cache(maxsize=256)
 def _split_base(provider: Provider, url: str) -> tuple[str, tuple[str, ...]]:
     """Return the path of a base URL, and the prefixes of a target of which the first that fits is already in it."""
-    path = _base(url).path
+    path = _parse_base_url(url).path
     if not path:
         return "", ()
     versions = tuple(sorted((v for v in provider.versions if v), key=len, reverse=True))
@@ -494,21 +495,21 @@ def _split_base(provider: Provider, url: str) -> tuple[str, tuple[str, ...]]:
     # not): one that ends in a version brings it along.
     if path.endswith(versions) or _VERSION.fullmatch(path, path.rindex("/")):
         return path, (*versions, "/v1")
-    own = _base(provider.upstream).path if provider.upstream else ""
+    own = _parse_base_url(provider.upstream).path if provider.upstream else ""
     return path, (own,) if own else ()
 
 
-def send_to(provider: Provider, url: str, target: str, headers: Headers) -> tuple[str, str]:
+def resolve_upstream(provider: Provider, url: str, target: str, headers: Headers) -> tuple[str, str]:
     """Return origin and target for a base URL given by the user; the provider's own if `url` is empty."""
     if not url:
-        return _own_origin(provider, target, headers), target
+        return _find_own_origin(provider, target, headers), target
     path, strip = _split_base(provider, url)
     if not path and _known_without_version(url) and target.startswith("/v1/"):
-        return _base(url).origin, target[3:]
+        return _parse_base_url(url).origin, target[3:]
     for prefix in strip:
         if target.startswith(prefix) and target[len(prefix) : len(prefix) + 1] in ("/", "?", ""):
-            return _base(url).origin, path + target[len(prefix) :]
-    return _base(url).origin, path + target
+            return _parse_base_url(url).origin, path + target[len(prefix) :]
+    return _parse_base_url(url).origin, path + target
 
 
 @lru_cache(maxsize=256)
@@ -519,7 +520,7 @@ def _known_without_version(url: str) -> bool:
     return provider is not None and provider.family == "openai" and provider.versions[0] == "" and not parts.port
 
 
-def _own_origin(provider: Provider, target: str, headers: Headers) -> str:
+def _find_own_origin(provider: Provider, target: str, headers: Headers) -> str:
     if not provider.upstream:
         return ""
     if provider.name == "vertex":
@@ -528,5 +529,5 @@ def _own_origin(provider: Provider, target: str, headers: Headers) -> str:
         if match and match[1] != "global":
             return f"https://{match[1]}-aiplatform.googleapis.com"
     if provider.credentials is SIGNED_QUERY and (match := _REGION.search(header(headers, "authorization") or "")):
-        return _base(provider.upstream).origin.replace(_AWS_REGION, match[1])
-    return _base(provider.upstream).origin
+        return _parse_base_url(provider.upstream).origin.replace(_AWS_REGION, match[1])
+    return _parse_base_url(provider.upstream).origin

@@ -29,7 +29,7 @@ from typing import NamedTuple
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from llmproxy.core.providers.routing import Route
-from llmproxy.core.providers.table import NamedHost, host_in_path, service
+from llmproxy.core.providers.specs import NamedHost, host_in_path, service
 from llmproxy.core.traffic.interaction import Chunk, Headers, Response, header
 from llmproxy.core.traffic.json_bytes import parse_json
 from llmproxy.protocol import DUMMY
@@ -88,25 +88,25 @@ class Stub(NamedTuple):
     always: bool = True
 
     @property
-    def signs_in(self) -> bool:
+    def is_sign_in(self) -> bool:
         """Who goes live needs the real one. Its host is decrypted where the mode forwards, too: no dummy goes there."""
         return self.why == _KEY
 
-    def is_at(self, host: str) -> bool:
+    def matches_host(self, host: str) -> bool:
         return any(fnmatchcase(host, each) for each in self.hosts.split())
 
-    def fits(self, asked: Asked) -> bool:
+    def matches_request(self, asked: Asked) -> bool:
         """Return whether the body, too, is that of such a call."""
         return all(re.fullmatch(pattern, asked.said.get(name, "")) for name, pattern in self.says.items())
 
 
-def answer(status: int, text: str = "", kind: str = "", *more: tuple[str, str]) -> Response:
+def build_response(status: int, text: str = "", kind: str = "", *more: tuple[str, str]) -> Response:
     headers = (("content-type", kind), ("cache-control", "no-store"), *more) if text else more
     return Response(status, "", headers, (Chunk(0, text.encode()),) if text else ())
 
 
 def answer_json(value: object, status: int = 200, *more: tuple[str, str]) -> Response:
-    return answer(status, json.dumps(value, separators=(",", ":")), "application/json", *more)
+    return build_response(status, json.dumps(value, separators=(",", ":")), "application/json", *more)
 
 
 def token(kind: str = "access") -> str:
@@ -125,7 +125,7 @@ def _answer_token(asked: Asked) -> Response:
     """Answer as a token endpoint (RFC 6749, 5.1, RFC 8693), in the words of all that are known at once."""
     ends, made = int(asked.now) + LIFETIME, dict.fromkeys(("access_token", "accessToken"), token())
     made |= dict.fromkeys(("token", "value"), make_jwt(asked)) | {"token_type": "Bearer", "expires_on": str(ends)}
-    made |= {"expireTime": _format_end(asked), "issued_token_type": "urn:ietf:params:oauth:token-type:access_token"}
+    made |= {"expireTime": _format_expiry(asked), "issued_token_type": "urn:ietf:params:oauth:token-type:access_token"}
     made |= {name: asked.said[name] for name in ("scope", "resource") if asked.said.get(name)}
     if asked.said.get("grant_type") in ("authorization_code", "refresh_token", _JWT_GRANT):
         made["id_token"] = make_jwt(asked)
@@ -133,7 +133,7 @@ def _answer_token(asked: Asked) -> Response:
     return answer_json({**made, "expires_in": LIFETIME, "ext_expires_in": LIFETIME}, 200, flavor)
 
 
-def _format_end(asked: Asked) -> str:
+def _format_expiry(asked: Asked) -> str:
     return datetime.fromtimestamp(asked.now + LIFETIME, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -145,12 +145,12 @@ def _answer_google_metadata(asked: Asked) -> Response:
     if asked.said.get("recursive"):
         return answer_json({"aliases": ["default"], "email": f"{NAME}@llmproxy.invalid", "scopes": []}, 200, flavor)
     texts = {"identity": make_jwt(asked), "universe-domain": "googleapis.com", "": "computeMetadata/"}
-    return answer(200, texts.get(last, NAME), "application/text", flavor)
+    return build_response(200, texts.get(last, NAME), "application/text", flavor)
 
 
 def _aws_keys(asked: Asked) -> dict[str, str]:
     made = {"AccessKeyId": f"ASIA{DUMMY}000", "SecretAccessKey": token("secret")}
-    return {**made, "SessionToken": token("session"), "Expiration": _format_end(asked)}
+    return {**made, "SessionToken": token("session"), "Expiration": _format_expiry(asked)}
 
 
 def _answer_aws_sts(asked: Asked) -> Response:
@@ -160,15 +160,15 @@ def _answer_aws_sts(asked: Asked) -> Response:
     made = f"<{action}Result><Credentials>{told}</Credentials>{user * action.startswith('A')}</{action}Result>"
     made += f"<ResponseMetadata><RequestId>{NAME}</RequestId></ResponseMetadata>"
     space = 'xmlns="https://sts.amazonaws.com/doc/2011-06-15/"'
-    return answer(200, f"<{action}Response {space}>{made}</{action}Response>", "text/xml")
+    return build_response(200, f"<{action}Response {space}>{made}</{action}Response>", "text/xml")
 
 
 def _answer_aws_metadata(asked: Asked) -> Response:
     """Answer as the instance's metadata, or as the server of a container's credentials."""
     if asked.path == "/latest/api/token":
-        return answer(200, token("metadata"), "text/plain", ("x-aws-ec2-metadata-token-ttl-seconds", "21600"))
+        return build_response(200, token("metadata"), "text/plain", ("x-aws-ec2-metadata-token-ttl-seconds", "21600"))
     if asked.path.endswith("/security-credentials/"):
-        return answer(200, NAME, "text/plain")
+        return build_response(200, NAME, "text/plain")
     keys = _aws_keys(asked)
     return answer_json({"Code": "Success", "Type": "AWS-HMAC", **keys, "Token": keys["SessionToken"]})
 
@@ -187,7 +187,7 @@ def _answer_entra_discovery(asked: Asked) -> Response:
     return answer_json({"tenant_discovery_endpoint": at, "metadata": [names]})
 
 
-def _answer_metadata(asked: Asked, issuers: Sequence[str] = ()) -> Response:
+def _answer_oauth_metadata(asked: Asked, issuers: Sequence[str] = ()) -> Response:
     """Say of a server of tools that it is its own authorization server (RFC 9728, RFC 8414), at paths of ours; and that
     `issuers` are such, too: a client takes the one that it was told, and stops at others.
     """
@@ -216,7 +216,7 @@ def _answer_authorization(asked: Asked) -> Response | None:
     back, code = asked.said.get("redirect_uri", ""), {"code": token("code"), "state": asked.said.get("state", "")}
     if urlsplit(back).hostname not in ("127.0.0.1", "localhost", "::1"):
         return None
-    return answer(302, "", "", ("location", f"{back}{'&' if '?' in back else '?'}{urlencode(code)}"))
+    return build_response(302, "", "", ("location", f"{back}{'&' if '?' in back else '?'}{urlencode(code)}"))
 
 
 def _answer_quota(asked: Asked) -> Response:
@@ -236,7 +236,7 @@ def _answer_models(asked: Asked) -> Response | None:
 
 
 def _answer_nothing(_asked: Asked) -> Response:
-    return answer(204)
+    return build_response(204)
 
 
 _NO_REGISTRY = {"error": "llmproxy: in replay nobody asks the registry: nothing newer is known or installed"}
@@ -273,7 +273,7 @@ STUBS: tuple[Stub, ...] = (
     Stub("aws-metadata", _answer_aws_metadata, _KEY, "PUT GET", _LATEST, METADATA[0]),
     Stub("aws-container", _answer_aws_metadata, _KEY, "GET", "/v[12]/credentials(/.*)?", "169.254.170.*"),
     Stub("ci-oidc", _answer_token, _KEY, "GET", ".*/idtoken(/.*)?", _RUNNERS),
-    Stub("oauth-discovery", _answer_metadata, _KEY, "GET", _DISCOVERY),
+    Stub("oauth-discovery", _answer_oauth_metadata, _KEY, "GET", _DISCOVERY),
     Stub("oauth-registration", _answer_registration, _KEY, "POST", _REGISTRATION, says={"redirect_uris": ".+"}),
     Stub("oauth-authorization", _answer_authorization, _KEY, "GET", ".*/auth(oriz(e|ation))?", says=_ASKS_CODE),
     Stub("oauth-token", _answer_token, _KEY, "POST", ".*/(oauth2?|(access_)?token)", says={"grant_type": ".+"}),
@@ -314,19 +314,19 @@ SIGN_IN_HOSTS = ("GCE_METADATA_HOST", "GCE_METADATA_IP")
 """Variables that hold host and port of Google's metadata server."""
 
 
-def make_rows(own: Mapping[str, str]) -> tuple[Stub, ...]:
+def load_rows(own: Mapping[str, str]) -> tuple[Stub, ...]:
     """Return the user's own rows (`values.read_stubs`), and ours."""
     answers = {"token": _answer_token, "empty": _answer_nothing, "issuer": _answer_nothing}
     places = ((*place.partition("/"), answers[kind]) for place, kind in own.items())
     made = (Stub(host, kind, _KEY, "GET POST PUT", translate(f"/{path}"), host) for host, _, path, kind in places)
     issuers = [f"https://{place}".rstrip("/") for place, kind in own.items() if kind == "issuer"]
-    discover = partial(_answer_metadata, issuers=issuers)
-    return (*made, *(row._replace(answer=discover) if row.answer is _answer_metadata else row for row in STUBS))
+    discover = partial(_answer_oauth_metadata, issuers=issuers)
+    return (*made, *(row._replace(answer=discover) if row.answer is _answer_oauth_metadata else row for row in STUBS))
 
 
 def has_stubs(rows: Sequence[Stub], host: str, *, offline: bool) -> bool:
     """Return whether some calls to a host are stubbed: where nothing is `offline`, only sign-ins matter."""
-    return any(row.is_at(host) for row in rows if offline or row.signs_in)
+    return any(row.matches_host(host) for row in rows if offline or row.is_sign_in)
 
 
 def find_stubs(rows: Sequence[Stub], where: Route, method: str, headers: Headers) -> tuple[Stub, ...]:
@@ -340,7 +340,7 @@ def find_stubs(rows: Sequence[Stub], where: Route, method: str, headers: Headers
         for row in rows
         if method in row.methods.split()
         and (row.operation == where.operation if where.known else not row.operation)
-        and (not row.hosts or row.is_at(host))
+        and (not row.hosts or row.matches_host(host))
         and (not row.path or re.fullmatch(row.path, path))
         and agent.startswith(row.client)
     )

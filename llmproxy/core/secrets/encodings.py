@@ -23,8 +23,8 @@ from string import ascii_letters, digits
 from typing import TYPE_CHECKING
 from urllib.parse import unquote_plus
 
-from llmproxy.core.secrets.entropy import is_random, is_words
-from llmproxy.core.secrets.find import CREDENTIAL, Span, begin_keys, find_key_runs, list_runs
+from llmproxy.core.secrets.entropy import is_random, looks_like_words
+from llmproxy.core.secrets.find import CREDENTIAL, Span, find_key_runs, find_key_starts, list_runs
 from llmproxy.lazy_regex import Anywhere, late
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Fingerprints:
         self._found: dict[str, str] = {}
         self._together = b""
 
-    def of(self, secret: str) -> str:
+    def digest(self, secret: str) -> str:
         """Return 12 hex digits."""
         found = self._found.get(secret)
         if found is None:
@@ -60,13 +60,13 @@ class Fingerprints:
 
     def _new_fingerprint(self, secret: str) -> str:
         if len(self._found) < _EACH:
-            return fingerprint(secret)
+            return fingerprint_secret(secret)
         # Who guesses this one has to guess all of the first ones with it.
         self._together = self._together or _stretch_secret("\0".join(self._found))
         return hashlib.sha256(self._together + secret.encode("utf-8", "surrogatepass")).hexdigest()[:DIGITS]
 
 
-def fingerprint(secret: str) -> str:
+def fingerprint_secret(secret: str) -> str:
     """Return the 12 hex digits of one value, stretched for itself."""
     return _stretch_secret(secret).hex()[:DIGITS]
 
@@ -114,21 +114,21 @@ def overwrite_spans(text: str, spans: list[Span], numbers: dict[str, int] | None
     recorded of the link has it as well.
     """
     known = {} if numbers is None else numbers
-    links = {start for start, end, _ in spans if "=" in text[start - 1 : start] and _in_link(text, start, end)}
+    links = {start for start, end, _ in spans if "=" in text[start - 1 : start] and _is_in_link(text, start, end)}
     out: list[str] = []
     at, told = 0, len(spans) <= _MOST_LINKS
     for start, end, kind in spans:
         secret = text[start:end]
         if start in links and not OURS.fullmatch(secret) and len(links) <= _MOST_LINKS:
-            put = f"{FOLLOWED}{fingerprint(unquote_plus(secret))}".ljust(len(secret), "*")
+            put = f"{FOLLOWED}{fingerprint_secret(unquote_plus(secret))}".ljust(len(secret), "*")
         else:
-            put = make_filler(known.setdefault(secret, len(known) + 1), secret, kind, told=told)
+            put = build_filler(known.setdefault(secret, len(known) + 1), secret, kind, told=told)
         out += (text[at:start], put)
         at = end
     return "".join((*out, text[at:]))
 
 
-def _in_link(text: str, start: int, end: int) -> bool:
+def _is_in_link(text: str, start: int, end: int) -> bool:
     """Return whether a span is the whole value of a member of a link's query, and long enough for a fingerprint."""
     return (
         end - start > len(FOLLOWED) + DIGITS
@@ -138,7 +138,7 @@ def _in_link(text: str, start: int, end: int) -> bool:
     )
 
 
-def make_filler(number: int, secret: str, kind: str, *, told: bool = True) -> str:
+def build_filler(number: int, secret: str, kind: str, *, told: bool = True) -> str:
     """Return a placeholder of a secret's length: kind or fingerprint, as room allows; without `told` no fingerprint."""
     length = len(secret)
     ours = OURS.fullmatch(secret)
@@ -148,13 +148,13 @@ def make_filler(number: int, secret: str, kind: str, *, told: bool = True) -> st
     if kind or ours or length < _SHORTEST or not told:
         room = kind[: max(0, length - _ROOM)]
         return f"REDACTED-{number}{room and ':'}{room}"[: length - 1].ljust(length, "*")
-    digits = fingerprint(secret)
+    digits = fingerprint_secret(secret)
     if length > len(FOLLOWED) + DIGITS:
         return f"{FOLLOWED}{digits}".ljust(length, "*")
-    return f"REDx{_in_62(int(digits, 16))}"[: length - 1].ljust(length, "*")
+    return f"REDx{_encode_base62(int(digits, 16))}"[: length - 1].ljust(length, "*")
 
 
-def _in_62(number: int) -> str:
+def _encode_base62(number: int) -> str:
     out = ""
     while number:
         number, digit = divmod(number, 62)
@@ -162,7 +162,7 @@ def _in_62(number: int) -> str:
     return out
 
 
-def label_of(secret: str, kind: str, fingerprint: Callable[[str], str]) -> str:
+def build_label(secret: str, kind: str, fingerprint: Callable[[str], str]) -> str:
     """Return what a placeholder says behind its number: ``:github``, ``x02307ad9b0f2``; echoes ask as originals."""
     if ours := OURS.fullmatch(secret):
         tail = ours["digits"] or ours["few"]
@@ -184,14 +184,14 @@ _HOLDS_HIDDEN = Anywhere(r"\\(?:/|u00[2-7])")
 _ESCAPE = late(r"\\(?:u00([2-7][0-9a-fA-F])|(/)|.)", re.DOTALL)
 
 
-def hides(text: str) -> bool:
+def may_hide_secret(text: str) -> bool:
     """Return whether an ASCII character stands behind a JSON escape, where a secret could hide."""
     return "\\" in text and _HOLDS_HIDDEN.holds(find_key_runs(text).data)
 
 
 def unescape_text(text: str) -> tuple[str, Callable[[int], int]]:
     """Undo the JSON escapes of ASCII, in which a secret could hide, with a map of the view's offsets to the text's."""
-    if not hides(text):
+    if not may_hide_secret(text):
         return text, lambda offset: offset
     out: list[str] = []
     starts, origins = [0], [0]  # from each start in the view on, offsets count from its origin in the text
@@ -223,7 +223,7 @@ _MARGIN = 1 << 18
 """More than the longest expression, `_LONGEST_RUN`, and a key that a stream deals out over its events."""
 
 
-def search_windows(size: int) -> Iterator[tuple[int, int, int, int]]:
+def iter_windows(size: int) -> Iterator[tuple[int, int, int, int]]:
     """Yield how a large text is searched, (start, first, last, end): finds count in `first:last` only."""
     if size <= _WHOLE:
         yield 0, 0, size, size
@@ -233,7 +233,7 @@ def search_windows(size: int) -> Iterator[tuple[int, int, int, int]]:
         yield max(0, first - _MARGIN), first, last, min(last + _MARGIN, size)
 
 
-def with_checksums(body: bytes) -> bytes:
+def renew_checksums(body: bytes) -> bytes:
     """Write the checksum of each frame of an AWS event stream anew; a stream that was cut keeps its rest as it is."""
     out, at = bytearray(body), 0
     while at + 16 <= len(out):
@@ -270,7 +270,7 @@ _LONGEST_LINE = 4096
 _MOST_LINES = 400
 
 
-def find_wrapped(text: str, find: Find) -> list[Span]:
+def find_line_broken(text: str, find: Find) -> list[Span]:
     """Return the spans of secrets broken over lines, breaks and indents included, of all breaks searched at once."""
     blocks: list[_JoinedLines] = []
     done = 0
@@ -278,7 +278,7 @@ def find_wrapped(text: str, find: Find) -> list[Span]:
         if mark[0] in text:
             for at in _find_breaks(text, expression, mark):
                 if at >= done:
-                    pieces = _list_pieces(text, at)
+                    pieces = _list_line_pieces(text, at)
                     done = max(done, pieces[-1][1] if pieces else 0)
                     block = _JoinedLines(text, pieces)
                     if len(pieces) > 1 and _DIGIT.search(block.joined, _CONTEXT):
@@ -286,13 +286,13 @@ def find_wrapped(text: str, find: Find) -> list[Span]:
     if not blocks:
         return []
     whole = _SEPARATOR.join(block.joined for block in blocks)
-    spans = [*find(whole), *_coded_spans(whole, find)]
-    found = list(_in_blocks(blocks, spans)) if spans else []
-    begins = _block_starts(blocks)
-    for index in {bisect_right(begins, at) - 1 for at in begin_keys(whole)}:
+    spans = [*find(whole), *_find_base64_secrets(whole, find)]
+    found = list(_map_blocks_to_text(blocks, spans)) if spans else []
+    begins = _list_block_starts(blocks)
+    for index in {bisect_right(begins, at) - 1 for at in find_key_starts(whole)}:
         for count in range(2, min(len(blocks[index].pieces) - 1, _ENDS) + 1):
             begin = _JoinedLines(text, blocks[index].pieces[:count])
-            found += _in_blocks([begin], find(begin.joined))
+            found += _map_blocks_to_text([begin], find(begin.joined))
     return found
 
 
@@ -310,7 +310,7 @@ class _JoinedLines:
         self.joined = "".join([text[start:end] for start, end in pieces])
         self.starts = [0, *accumulate(end - start for start, end in pieces)][:-1]
 
-    def locate(self, start: int, end: int, kind: str) -> Span | None:
+    def map_to_text(self, start: int, end: int, kind: str) -> Span | None:
         """Return where a span of the joined text stands in the text; None for what is in one line."""
         starts = self.starts
         first, last = bisect_right(starts, start) - 1, bisect_left(starts, end) - 1
@@ -321,17 +321,17 @@ class _JoinedLines:
         return Span(self.pieces[first][0] + start - starts[first], self.pieces[last][0] + end - starts[last], kind)
 
 
-def _block_starts(blocks: list[_JoinedLines]) -> list[int]:
+def _list_block_starts(blocks: list[_JoinedLines]) -> list[int]:
     return [0, *accumulate(len(block.joined) + len(_SEPARATOR) for block in blocks)]
 
 
-def _in_blocks(blocks: list[_JoinedLines], spans: list[Span]) -> Iterator[Span]:
+def _map_blocks_to_text(blocks: list[_JoinedLines], spans: list[Span]) -> Iterator[Span]:
     """Yield where spans of joined blocks stand in the text."""
-    begins = _block_starts(blocks)
+    begins = _list_block_starts(blocks)
     for start, end, kind in spans:
         index = bisect_right(begins, start) - 1
         block, begin = blocks[index], begins[index]
-        if end - begin <= len(block.joined) and (found := block.locate(start - begin, end - begin, kind)):
+        if end - begin <= len(block.joined) and (found := block.map_to_text(start - begin, end - begin, kind)):
             yield found
 
 
@@ -344,7 +344,7 @@ def _find_breaks(text: str, expression: re.Pattern[str], mark: str) -> Iterator[
         at = text.find(mark, at + len(mark))
 
 
-def _list_pieces(text: str, at: int) -> list[tuple[int, int]]:
+def _list_line_pieces(text: str, at: int) -> list[tuple[int, int]]:
     """Return the key characters around a line break, line by line; inner lines have nothing else."""
     before = text[max(0, at - _LONGEST_LINE) : at]
     first = at - len(before) + len(before.rstrip(_KEY_CHARS))
@@ -358,7 +358,7 @@ def _list_pieces(text: str, at: int) -> list[tuple[int, int]]:
 
 def _is_next_line(joined: str, border: int, start: int, end: int) -> bool:
     """Return whether what stands behind the last break is no part of the key, but a word of the next line."""
-    return is_words(joined[border:end]) and border - start >= 20 and is_random(joined[start:border])
+    return looks_like_words(joined[border:end]) and border - start >= 20 and is_random(joined[start:border])
 
 
 # -- base64 ------------------------------------------------------------------------------------------------------------
@@ -375,14 +375,14 @@ _SAMPLE = 96
 
 def recode_text(text: str, find: Find) -> str:
     """Return the text with secrets in base64 of text overwritten, of the same length, and base64 as before."""
-    spans = list(_find_coded(text))
+    spans = list(_find_base64_text(text))
     # Lines of wrapped base64 are many: one search tells whether any of them holds anything.
     if not spans or (
-        len(spans) > _ENDS and not find(_SEPARATOR.join(_decode_run(text[start:end]) for start, end in spans))
+        len(spans) > _ENDS and not find(_SEPARATOR.join(_decode_base64(text[start:end]) for start, end in spans))
     ):
         return text
     for start, end in spans:
-        plain = _decode_run(text[start:end])
+        plain = _decode_base64(text[start:end])
         if inner := find(plain):
             coded = base64.b64encode(overwrite_spans(plain, inner).encode("latin-1")).decode()
             if set(text[start:end]) & {"-", "_"}:
@@ -391,13 +391,13 @@ def recode_text(text: str, find: Find) -> str:
     return text
 
 
-def _coded_spans(text: str, find: Find) -> Iterator[Span]:
-    for start, end in _find_coded(text):
-        for first, last, kind in find(_decode_run(text[start:end])):
+def _find_base64_secrets(text: str, find: Find) -> Iterator[Span]:
+    for start, end in _find_base64_text(text):
+        for first, last, kind in find(_decode_base64(text[start:end])):
             yield Span(start + first // 3 * _QUANTUM, min(end, start + -(-last // 3) * _QUANTUM), kind)
 
 
-def _find_coded(text: str) -> Iterator[tuple[int, int]]:
+def _find_base64_text(text: str) -> Iterator[tuple[int, int]]:
     """Yield the spans of base64 that decode to text; whole quanta."""
     data, _, found, _ = find_key_runs(text)
     runs = [(start, end) for start, end in found if end - start >= 6 * _QUANTUM]
@@ -407,7 +407,7 @@ def _find_coded(text: str) -> Iterator[tuple[int, int]]:
         start = first_of
         at = max(start, text.rfind("=", start, end - 2) + 1)
         coded = _CODED.match(text, at, end)
-        if coded and _is_text(text[at : min(at + _SAMPLE, coded.end())]):
+        if coded and _is_base64_text(text[at : min(at + _SAMPLE, coded.end())]):
             yield coded.span()
             start = coded.end()
         at = start
@@ -425,17 +425,17 @@ def may_hold_coded(data: bytes) -> bool:
     return bool(runs) and _HOLDS_TEXT.holds(b"\n".join([data[start:end] for start, end in runs]))
 
 
-def _is_text(coded: str) -> bool:
+def _is_base64_text(coded: str) -> bool:
     """Return whether base64 is text from its first character on, so that it is known where its quanta begin."""
-    plain = _decode_run(coded[: len(coded) // _QUANTUM * _QUANTUM].rstrip("="))
-    return len(plain) >= 12 and plain.isascii() and (plain.isprintable() or all(map(_is_character, plain)))
+    plain = _decode_base64(coded[: len(coded) // _QUANTUM * _QUANTUM].rstrip("="))
+    return len(plain) >= 12 and plain.isascii() and (plain.isprintable() or all(map(_is_text_character, plain)))
 
 
-def _is_character(char: str) -> bool:
+def _is_text_character(char: str) -> bool:
     return char.isprintable() or char in "\t\n\r"
 
 
-def _decode_run(coded: str) -> str:
+def _decode_base64(coded: str) -> str:
     bare = coded.rstrip("=").replace("-", "+").replace("_", "/")
     bare = bare[:-1] if len(bare) % _QUANTUM == 1 else bare
     return base64.b64decode(bare + "=" * (-len(bare) % _QUANTUM)).decode("latin-1")
@@ -449,7 +449,7 @@ _WIDE_RUN = b"\1\0" * 12
 """What `_WIDE` matches, in the classes of `_WIDE_CHARS`; most bytes with a NUL have none of it."""
 
 
-def narrow_text(text: str, find: Find) -> str:
+def overwrite_in_utf16(text: str, find: Find) -> str:
     """Return a text of bytes with the secrets overwritten that stand in UTF-16, wherever it begins."""
     if "\x00" not in text or _WIDE_RUN not in text.encode("latin-1", "replace").translate(_WIDE_CHARS):
         return text
@@ -476,7 +476,7 @@ _FEWEST = 3
 """Pieces of which a stream has more of the same name."""
 
 
-def find_dealt_secrets(text: str, find: Find) -> list[list[Span]]:
+def find_split_secrets(text: str, find: Find) -> list[list[Span]]:
     """Return secrets over several values of one name (``delta``, ``arguments``), each as spans of its parts."""
     streams: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for match in _SAID.finditer(text):
@@ -485,11 +485,11 @@ def find_dealt_secrets(text: str, find: Find) -> list[list[Span]]:
         parts
         for values in streams.values()
         if len(values) >= _FEWEST and sum(end - start for start, end in values) >= 16
-        for parts in _find_spread_secrets(text, values, find)
+        for parts in _find_joined_secrets(text, values, find)
     ]
 
 
-def _find_spread_secrets(text: str, values: list[tuple[int, int]], find: Find) -> Iterator[list[Span]]:
+def _find_joined_secrets(text: str, values: list[tuple[int, int]], find: Find) -> Iterator[list[Span]]:
     joined = "".join(text[start:end] for start, end in values)
     if not (found := find(joined)):
         return
@@ -513,7 +513,7 @@ def overwrite_parts(text: str, secrets: list[list[Span]], numbers: dict[str, int
     fillers: dict[tuple[int, int], str] = {}
     for parts in secrets:
         secret = "".join(text[start:end] for start, end, _ in parts)
-        whole = make_filler(numbers.setdefault(secret, len(numbers) + 1), secret, parts[0].kind)
+        whole = build_filler(numbers.setdefault(secret, len(numbers) + 1), secret, parts[0].kind)
         for start, end, _ in parts:
             fillers[start, end], whole = whole[: end - start], whole[end - start :]
     for (start, end), stand_in in sorted(fillers.items()):

@@ -39,7 +39,7 @@ _EXAMPLES = late(
 _DOZEN = late(r"[A-Za-z0-9]{12,}")
 
 
-def is_words(text: str) -> bool:
+def looks_like_words(text: str) -> bool:
     """Return whether a text is words, names and short numbers in whatever order: ``tenant-acme-7``, ``myAssistant``."""
     at = 0
     while at < len(text):
@@ -54,7 +54,7 @@ def _match_end(expression: re.Pattern[str], text: str, at: int) -> int:
     return match.end() if match else at
 
 
-def entropy(text: str) -> float:
+def measure_entropy(text: str) -> float:
     """Return how many bits each character of a text says (Shannon), by its own characters."""
     total = len(text)
     return -sum(count / total * log2(count / total) for count in Counter(text).values()) if total else 0.0
@@ -68,7 +68,7 @@ def is_example(text: str) -> bool:
 def is_random(text: str, least: float = 3.0, *, words: bool = True) -> bool:
     """Return whether a text can have been drawn by lot: no example, enough bits a character, no `words`."""
     text = text[:_LOOKED_AT]
-    return entropy(text) >= least and not is_example(text) and not (words and is_words(text))
+    return measure_entropy(text) >= least and not is_example(text) and not (words and looks_like_words(text))
 
 
 def has_dozen(text: str) -> bool:
@@ -117,7 +117,7 @@ def is_literal(text: str) -> bool:
     return _NO_VALUE.search(text[:_LOOKED_AT]) is None
 
 
-def _is_mixed(text: str) -> bool:
+def _has_mixed_classes(text: str) -> bool:
     classes = text.translate(_CLASSES)
     borders = sum(map(classes.count, _PAIRS)) + sum(1 for _ in _HUMP.finditer(classes))
     least, part = next((least, part) for below, least, part in _MIXED if len(text) < below)
@@ -129,19 +129,22 @@ def is_drawn(text: str, least: int = 8) -> bool:
     text = text[:_LOOKED_AT]
     if len(text) < least:
         return False
-    drawn = _is_mixed(text) or any(
-        _is_mixed(token)
+    drawn = _has_mixed_classes(text) or any(
+        _has_mixed_classes(token)
         or ((token.islower() or token.isupper()) and _CONSONANTS.search(token.lower()))
         or len(_UNSPEAKABLE.findall(token)) > 1
         for token in _TOKEN.findall(text)
     )
-    return drawn and entropy(text) >= 2.5 and is_literal(text) and not is_example(text)
+    return drawn and measure_entropy(text) >= 2.5 and is_literal(text) and not is_example(text)
 
 
-def is_token(text: str) -> bool:
+def looks_like_token(text: str) -> bool:
     """Return whether a value where only tokens stand is one: drawn by lot, or long, of letters and digits unbroken."""
     return is_drawn(text) or (
-        is_literal(text) and not is_example(text) and not is_words(text) and _LONG_TOKEN.search(text) is not None
+        is_literal(text)
+        and not is_example(text)
+        and not looks_like_words(text)
+        and _LONG_TOKEN.search(text) is not None
     )
 
 
@@ -160,7 +163,7 @@ PASSWORDS = frozenset(
 _TEMPLATE = late(r"\$?[<\[{(].*[>\]})]|\$\w+|%\w*%?|[*.x…]+|__\w+__", re.IGNORECASE | re.DOTALL)
 
 
-def is_password(text: str, user: str = "") -> bool:
+def looks_like_password(text: str, user: str = "") -> bool:
     """Return whether what stands for a password in a URL is one: no example, no variable, not the user's own name."""
     return (
         text.strip("#!").lower() not in PASSWORDS
@@ -174,10 +177,10 @@ def is_set(text: str) -> bool:
     """Return whether the value of a variable named like a password is one that somebody chose: no word, no example."""
     bare = text.strip("_,;:)(")
     return (
-        is_password(bare)
+        looks_like_password(bare)
         and is_literal(text)
-        and not is_words(bare)
+        and not looks_like_words(bare)
         and not is_example(text)
         and not bare.replace("_", "").isalpha()
-        and entropy(bare) >= 2.5
+        and measure_entropy(bare) >= 2.5
     )

@@ -43,9 +43,9 @@ from llmproxy.core.secrets.kinds import (
     SERVICE,
     Pattern,
     SecretKind,
-    expression,
+    compile_template,
+    find_least_length,
     is_sure_name,
-    least_of_name,
 )
 from llmproxy.lazy_regex import Anywhere, late
 
@@ -87,11 +87,11 @@ _NOT_BASE64 = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/_
 # -- what may be there -------------------------------------------------------------------------------------------------
 
 
-def _of_needles(pattern: Pattern) -> str:
+def _build_needle_expression(pattern: Pattern) -> str:
     return pattern.near or "|".join(re.sub(r"[^\w /:=@!\"]", r"\\\g<0>", each.decode()) for each in pattern.needles)
 
 
-_PLACED = tuple((pattern, Anywhere(_of_needles(pattern))) for pattern in PATTERNS)
+_PLACED = tuple((pattern, Anywhere(_build_needle_expression(pattern))) for pattern in PATTERNS)
 _HOLDS_NAMED = Anywhere(NAMED_VALUE)
 _HOLDS_LABEL = Anywhere(LABEL.near)
 _HOLDS_MEMBER = Anywhere(NAMED_MEMBER)
@@ -99,14 +99,14 @@ _LONGEST_BEGINNING = 256
 """More than these expressions ask for."""
 _WORTH_A_TEST = 1 << 12
 """Characters of a part that is searched for names only where there may be one."""
-_IS_NEAR = Anywhere(lambda: "|".join((*map(_of_needles, PATTERNS), f"(?:{NAMED_VALUE})", NAMED_MEMBER)))
+_IS_NEAR = Anywhere(lambda: "|".join((*map(_build_needle_expression, PATTERNS), f"(?:{NAMED_VALUE})", NAMED_MEMBER)))
 """In one, which is as quick as each; with `LABEL` in it they have more states than Rust keeps."""
 _MIXED = late(rb"[0-9][A-Za-z]|[A-Za-z][0-9]")
 _SERVICE = late(SERVICE.encode)
 """In lower case."""
 
 
-class Runs(NamedTuple):
+class KeyRuns(NamedTuple):
     """What a text has of key characters."""
 
     data: bytes
@@ -131,19 +131,19 @@ def list_runs(data: bytes, least: int) -> list[tuple[int, int]]:
 
 
 @lru_cache(maxsize=2)
-def find_key_runs(text: str) -> Runs:
+def find_key_runs(text: str) -> KeyRuns:
     """Return the runs of a text; longer ones than 50,000 are pictures and audio."""
     data = text.encode("ascii", "replace")
     spans, near = list_runs(data, _KEY_RUN), _IS_NEAR.holds(data)
     long = [(start, end) for start, end in spans if end - start >= _LONGEST_RUN]
     if not long:
-        return Runs(data, data, spans, near)
+        return KeyRuns(data, data, spans, near)
     starts, ends = [0, *(end for _, end in long)], [*(start for start, _ in long), len(data)]
     lean = b" ".join([data[start:end] for start, end in zip(starts, ends, strict=True)])
-    return Runs(data, lean, [(start, end) for start, end in spans if end - start < _LONGEST_RUN], near)
+    return KeyRuns(data, lean, [(start, end) for start, end in spans if end - start < _LONGEST_RUN], near)
 
 
-def shapes(text: str, *, named: bool = True) -> list[Span]:
+def find_by_shape(text: str, *, named: bool = True) -> list[Span]:
     """Return the spans of all that is a secret by its shape or its place, in no order; `named`: or by its name."""
     if len(text) < _SHORTEST:
         return []
@@ -152,20 +152,20 @@ def shapes(text: str, *, named: bool = True) -> list[Span]:
         Span(*span, pattern.label)
         for pattern, is_near in (_PLACED if near else ())
         if is_near.holds(lean) and any(lean.find(needle) >= 0 for needle in pattern.needles)
-        for span in pattern.spans(text)
+        for span in pattern.iter_spans(text)
     ]
     if near and named:
         found += _find_named(text, data)
-    if runs and (kinds := _find_kinds(text)):
-        found += {span[:2]: span for kind in kinds for span in _of_kind(kind, text)}.values()  # the last one names it
+    if runs and (kinds := _list_possible_kinds(text)):
+        found += {span[:2]: span for kind in kinds for span in _find_kind(kind, text)}.values()  # the last one names it
     if runs and named and _HOLDS_LABEL.holds(b"\n".join([data[max(0, start - _LABEL) : end] for start, end in runs])):
         found += _find_labelled(text, data, runs)
-    return [span for span in found if not in_base64(text, span.start, span.end)] if found else found
+    return [span for span in found if not is_inside_base64(text, span.start, span.end)] if found else found
 
 
 @cache
 def _prepare_kind(kind: SecretKind) -> tuple[str, int, re.Pattern[str]]:
-    return kind.needle, kind.lead, expression(kind.template)
+    return kind.needle, kind.lead_length, compile_template(kind.template)
 
 
 _SIGNS = (b":", b"=", b",", b">")
@@ -175,7 +175,7 @@ _ENV = late(rb"[A-Z][A-Z0-9_]*=")
 """A variable of the environment and its sign; nothing between them."""
 
 
-def _of_kind(kind: SecretKind, text: str) -> Iterator[Span]:
+def _find_kind(kind: SecretKind, text: str) -> Iterator[Span]:
     needle, lead, shape = _prepare_kind(kind)
     at = text.find(needle)
     while at >= 0:
@@ -187,7 +187,7 @@ def _of_kind(kind: SecretKind, text: str) -> Iterator[Span]:
 
 
 _LONG_BASE64 = late(rb"([A-Za-z0-9+/_\-]{512})[A-Za-z0-9+/_\-]++")
-"""The first characters of much base64: what begins behind them is chance (`in_base64`)."""
+"""The first characters of much base64: what begins behind them is chance (`is_inside_base64`)."""
 
 
 def _shorten_run(run: bytes) -> bytes:
@@ -198,11 +198,11 @@ def _shorten_run(run: bytes) -> bytes:
 def _group_kinds() -> list[tuple[list[tuple[bytes, SecretKind]], Anywhere]]:
     """Return kinds by needles, and whether a text has a run of any: all at once are more states than Rust keeps."""
     needles = sorted(((kind.needle.encode(), kind) for kind in KINDS), key=lambda row: row[0])
-    return [(list(rows), Anywhere("|".join(kind.run for _, kind in rows))) for rows in batched(needles, 32)]
+    return [(list(rows), Anywhere("|".join(kind.run_expression for _, kind in rows))) for rows in batched(needles, 32)]
 
 
 @lru_cache(maxsize=2)
-def _find_kinds(text: str) -> list[SecretKind]:
+def _list_possible_kinds(text: str) -> list[SecretKind]:
     """Return the kinds of which there may be a key, the most special last."""
     data, _, runs, _ = find_key_runs(text)
     joined = b"\n".join([_shorten_run(data[max(0, start - 1) : end]) for start, end in runs])
@@ -212,13 +212,13 @@ def _find_kinds(text: str) -> list[SecretKind]:
     return [kind for _, kind in sorted(found, key=lambda row: (len(row[0]), row[1].template))]
 
 
-def begin_keys(text: str) -> Iterator[int]:
+def find_key_starts(text: str) -> Iterator[int]:
     """Yield where keys of a fixed length may begin in a text, though what follows hides where they end."""
-    for kind in _find_kinds(text):
+    for kind in _list_possible_kinds(text):
         if kind.template.endswith("+>"):
             continue
         needle, lead, _ = _prepare_kind(kind)
-        loose, at = expression(kind.template, loose=True), text.find(needle)
+        loose, at = compile_template(kind.template, loose=True), text.find(needle)
         while at >= 0:
             if at >= lead and loose.match(text, at - lead):
                 yield at
@@ -229,8 +229,7 @@ def _is_key(kind: SecretKind, found: str) -> bool:
     if kind.wordy and not has_dozen(found):
         return False
     needle, lead, _ = _prepare_kind(kind)
-    body = found if lead else found[len(needle) :]
-    return is_random(body, kind.entropy, words=kind.mixed)
+    return is_random(found if lead else found[len(needle) :], kind.entropy, words=kind.has_mixed_alphabet)
 
 
 def has_border(text: str, start: int) -> bool:
@@ -277,12 +276,12 @@ def _find_named(text: str, data: bytes) -> Iterator[Span]:
                 match = NAMED.match(lowered, at)
                 # A gap counts behind an option alone, and prose has many: asked before the name is read.
                 named = match and (not match["gap"] or b"--" in lowered[max(0, at - _LONGEST_NAME) : at])
-                if match and named and (found := _value_of(text, data, lowered, match)):
+                if match and named and (found := _find_announced_value(text, data, lowered, match)):
                     yield found
                 at = lowered.find(word, at + len(word), last)
 
 
-def _value_of(text: str, data: bytes, lowered: bytes, match: re.Match[bytes]) -> Span | None:
+def _find_announced_value(text: str, data: bytes, lowered: bytes, match: re.Match[bytes]) -> Span | None:
     """Return where the secret stands that a name announces."""
     end = match.start() + len(match[0].rstrip(b" \t").rstrip(b":=>") if match["gap"] is None else match[0].rstrip())
     before = data[max(0, match.start() - _LONGEST_NAME) : match.start()]
@@ -294,13 +293,13 @@ def _value_of(text: str, data: bytes, lowered: bytes, match: re.Match[bytes]) ->
     word = _NAME_END.match(lowered, match.start())
     name, at, sign = lowered[start : word.end() if word else end], match.end(), match["sign"]
     variable = sign == b"=" and _ENV.fullmatch(data, start, at) is not None
-    if not (least := least_of_name(name, variable=variable)):
+    if not (least := find_least_length(name, variable=variable)):
         return None
     if (match["gap"] and not name.startswith(b"--")) or (sign == b">" and lead != b"<") or (sign == lead == b":"):
         return None
     if variable and (not lead or lead in b" \t\n\r\"'`"):
         found = ENV_VALUE.match(text, at)
-        said = least_of_name(name, variable=False) > 0
+        said = find_least_length(name, variable=False) > 0
         if found and (is_drawn(found["value"], least) or (said and is_set(found["value"]))):
             return Span(*found.span("value"))
     quoted = QUOTED_VALUE.match(text, at)
@@ -315,7 +314,7 @@ def _names_service(label: bytes) -> bool:
     return _SERVICE.search(label.lower()) is not None
 
 
-def in_base64(text: str, start: int, end: int) -> bool:
+def is_inside_base64(text: str, start: int, end: int) -> bool:
     """Return whether a match stands inside a long run of base64 that is more than the match itself."""
     before = text[max(0, start - _BASE64_RUN) : start]
     left = len(before) - len(before.rstrip(_NOT_BASE64))
@@ -324,7 +323,7 @@ def in_base64(text: str, start: int, end: int) -> bool:
     return left + right >= _BASE64_RUN
 
 
-def names_secret(text: str) -> bool:
+def has_secret_member(text: str) -> bool:
     """Return whether a text has a JSON member with such a name, and a value worth a look."""
     runs = find_key_runs(text)
     if not (runs.near and _HOLDS_MEMBER.holds(runs.data)):
@@ -333,7 +332,7 @@ def names_secret(text: str) -> bool:
     return any(pattern.search(lowered) for _, pattern in MEMBERS)
 
 
-def disjoint(spans: Iterable[Span]) -> list[Span]:
+def merge_spans(spans: Iterable[Span]) -> list[Span]:
     """Join overlapping spans, in order. The longest says what it is, of equal ones the one that knows."""
     out: list[Span] = []
     longest = 0
@@ -374,7 +373,7 @@ _NO_LETTERS = bytes(set(range(256)) - set(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghij
 """Bytes that are no letters and digits, and those that stand behind a backslash for a break."""
 
 
-def written_forms(secret: str) -> Iterator[str]:
+def list_written_forms(secret: str) -> Iterator[str]:
     """Yield a secret as it is, inside JSON, an URL or HTML, and in base64 and hexadecimal as a part of more."""
     data = secret.encode("utf-8", "surrogatepass")
     yield secret
@@ -387,20 +386,20 @@ def written_forms(secret: str) -> Iterator[str]:
     yield quote(secret, safe="", errors="replace")
     yield html.escape(secret)
     for lead in range(3):
-        inner = _encode_core(data, lead)
+        inner = _encode_base64_core(data, lead)
         if len(inner) >= _LEAST_ENCODED:
             yield inner
             yield inner.translate(_URLSAFE)
     yield data.hex()
 
 
-def common_endings(secret: str) -> Sequence[str | None]:
+def list_common_endings(secret: str) -> Sequence[str | None]:
     """Return characters that each form of a credential in a text needs; None for a form that has no such."""
     if not _PLAIN.fullmatch(secret):
-        return [_find_anchor(form) if len(form) >= FREE else None for form in written_forms(secret)]
+        return [_find_anchor(form) if len(form) >= FREE else None for form in list_written_forms(secret)]
     data = secret[-_ENOUGH:].encode()  # the same for the usual ones, in a tenth of the time
     if len(data) < _ENOUGH:
-        coded = "".join([_encode_core(data, lead)[-_ANCHOR:] for lead in range(3)])
+        coded = "".join([_encode_base64_core(data, lead)[-_ANCHOR:] for lead in range(3)])
     else:
         three = (b2a_base64(bytes(lead) + data, newline=False)[lead + 24 : lead + 32] for lead in range(3))
         coded = b"".join(three).decode()
@@ -411,10 +410,9 @@ def common_endings(secret: str) -> Sequence[str | None]:
     return found
 
 
-def _encode_core(data: bytes, lead: int) -> str:
+def _encode_base64_core(data: bytes, lead: int) -> str:
     """Return what of a secret's base64 does not depend on what is around it, `lead` bytes behind a border of three."""
-    coded = b2a_base64(bytes(lead) + data, newline=False).decode()
-    return coded[(0, 2, 3)[lead] : (lead + len(data)) * 8 // 6]
+    return b2a_base64(bytes(lead) + data, newline=False).decode()[(0, 2, 3)[lead] : (lead + len(data)) * 8 // 6]
 
 
 class KnownSecrets:
@@ -442,7 +440,7 @@ class KnownSecrets:
         """Count the forms, and what is not taken into forms yet."""
         return len(self._all) + len(self._waiting)
 
-    def add(self, secret: str) -> None:
+    def add_secret(self, secret: str) -> None:
         self._waiting[secret] = None
         if len(self._waiting) > _MOST_WAITING:
             self._waiting.popitem(last=False)
@@ -463,14 +461,14 @@ class KnownSecrets:
     def _rebuild_index(self) -> None:
         with self._lock:  # whoever comes meanwhile waits until all of it can be found
             for secret in list(self._waiting):
-                self._put(secret)
+                self._index_secret(secret)
                 self._waiting.pop(secret, None)
 
-    def _put(self, secret: str) -> None:
-        if len(self._all) > _WITHOUT_SHAPE and [span[:2] for span in shapes(secret)] == [(0, len(secret))]:
+    def _index_secret(self, secret: str) -> None:
+        if len(self._all) > _WITHOUT_SHAPE and [span[:2] for span in find_by_shape(secret)] == [(0, len(secret))]:
             self._all[secret] = None  # it is found by its shape
             return
-        new = [form for form in dict.fromkeys(written_forms(secret)) if form not in self._all]
+        new = [form for form in dict.fromkeys(list_written_forms(secret)) if form not in self._all]
         self._all.update(dict.fromkeys(new))
         for form in new:
             if len(self._few) < _FEW:
@@ -480,9 +478,9 @@ class KnownSecrets:
             else:
                 self._anchors[anchor] = (*self._anchors.get(anchor, ()), form)
         while len(self._all) > _MOST:
-            self._forget(self._all.popitem(last=False)[0])
+            self._forget_form(self._all.popitem(last=False)[0])
 
-    def _forget(self, form: str) -> None:
+    def _forget_form(self, form: str) -> None:
         if (anchor := _find_anchor(form)) is not None and form in self._anchors.get(anchor, ()):
             left = tuple(other for other in self._anchors[anchor] if other != form)
             if left:
@@ -490,17 +488,17 @@ class KnownSecrets:
             else:
                 del self._anchors[anchor]
 
-    def spans(self, text: str) -> list[Span]:
+    def find_spans(self, text: str) -> list[Span]:
         """Return where any of them stands, in no order; short ones only as a word of their own."""
         if self._waiting:
             self._rebuild_index()
         if self.hear_text is not None:
             self.hear_text(text)
-        found = [span for form in self._few if form in text for span in _find_places(form, text)]
-        found += [span for form in self._short if form in text for span in _find_places(form, text)]
+        found = [span for form in self._few if form in text for span in _find_form_spans(form, text)]
+        found += [span for form in self._short if form in text for span in _find_form_spans(form, text)]
         if self._anchors:
             for form in self._find_anchored(text):
-                found += _find_places(form, text)
+                found += _find_form_spans(form, text)
         return found
 
     def _find_anchored(self, text: str) -> set[str]:
@@ -519,7 +517,7 @@ def _find_anchor(form: str) -> str | None:
     return form[runs[0][1] - _ANCHOR : runs[0][1]] if runs else None
 
 
-def _find_places(form: str, text: str) -> Iterator[Span]:
+def _find_form_spans(form: str, text: str) -> Iterator[Span]:
     at = text.find(form)
     while at >= 0:
         end = at + len(form)
@@ -547,13 +545,13 @@ class CredentialEpoch:
         """The number of the last one that may have changed something."""
         self._searched: set[str] = set()
 
-    def add(self, common_endings: Collection[str | None]) -> None:
+    def count_credential(self, common_endings: Collection[str | None]) -> None:
         """Note one more, by a piece of each of its forms; None for a form that has none."""
         self.count += 1
         if None in common_endings or not self._searched.isdisjoint(common_endings):
             self._changed = self.count
 
-    def search(self, text: str) -> bool:
+    def record_search(self, text: str) -> bool:
         """Note that a text was searched; False if it is too long for that: whatever comes may change it."""
         data, lean, spans, _ = find_key_runs(text)
         if len(data) != len(lean) or sum(end - start for start, end in spans) > _LONGEST:
@@ -568,6 +566,6 @@ class CredentialEpoch:
             self._changed = self.count
         return True
 
-    def changes_nothing(self, since: int, *, noted: bool) -> bool:
+    def is_still_valid(self, since: int, *, noted: bool) -> bool:
         """Return whether what was derived when there were `since` still holds. `noted`: from noted texts only."""
         return since == self.count or (noted and since >= self._changed)

@@ -27,11 +27,11 @@ from llmproxy.core.secrets.entropy import (
     is_drawn,
     is_example,
     is_literal,
-    is_password,
     is_random,
     is_set,
-    is_token,
-    is_words,
+    looks_like_password,
+    looks_like_token,
+    looks_like_words,
     split_words,
 )
 from llmproxy.lazy_regex import late
@@ -47,13 +47,13 @@ _ONE_CASE = {"hex", "hexes", "digit", "low", "up", "base32", "bech32"}
 _PIECE = late(rf"<({'|'.join(sorted(ALPHABETS, key=len, reverse=True))})(\d+)(\+?)>")
 
 
-def any_of(words: Iterable[str]) -> str:
+def build_alternation(words: Iterable[str]) -> str:
     """Return an expression for any of these words, the longest: one step a character, however many."""
     tree: dict[str, list[str]] = defaultdict(list)
     for word in words:
         if word:
             tree[word[0]].append(word[1:])
-    branches = [re.escape(char) + any_of(rest) for char, rest in tree.items()]
+    branches = [re.escape(char) + build_alternation(rest) for char, rest in tree.items()]
     if not branches:
         return ""
     return f"(?:{'|'.join(branches)})" + ("" if all(words) else "?")
@@ -83,27 +83,26 @@ class SecretKind:
     @property
     def needle(self) -> str:
         """The literal text that must occur before anything else is tried: the longest with a known place in the key."""
-        fixed = re.split(r"<[^>]*\+>", self.template)[0]
-        return max(re.split(r"<[^>]*>", fixed), key=len)
+        return max(re.split(r"<[^>]*>", re.split(r"<[^>]*\+>", self.template)[0]), key=len)
 
     @property
-    def mixed(self) -> bool:
+    def has_mixed_alphabet(self) -> bool:
         """Whether words could be written in its alphabet."""
         return not {piece[1] for piece in _PIECE.finditer(self.template)} <= _ONE_CASE
 
     @property
-    def lead(self) -> int:
+    def lead_length(self) -> int:
         """How many characters of the key stand before the needle."""
         before = self.template.partition(self.needle)[0]
         return len(_PIECE.sub("", before)) + sum(int(piece[2]) for piece in _PIECE.finditer(before))
 
     @property
-    def run(self) -> str:
+    def run_expression(self) -> str:
         """An expression for the needle and what follows in one run of key characters."""
-        return _write_expression(re.split("(?<=.)[:@]", self.template[self.template.index(self.needle) :])[0])
+        return _template_to_regex(re.split("(?<=.)[:@]", self.template[self.template.index(self.needle) :])[0])
 
 
-def _write_expression(template: str) -> str:
+def _template_to_regex(template: str) -> str:
     out, at = [], 0
     for piece in _PIECE.finditer(template):
         out.append(re.escape(template[at : piece.start()]))
@@ -113,13 +112,13 @@ def _write_expression(template: str) -> str:
 
 
 @cache
-def expression(template: str, *, loose: bool = False) -> re.Pattern[str]:
+def compile_template(template: str, *, loose: bool = False) -> re.Pattern[str]:
     """Return what matches a template where it begins, as far as its open end goes; `loose`: whatever follows."""
     end = "" if loose or template.endswith("+>") else r"(?![A-Za-z0-9])"
-    return re.compile(_write_expression(template) + end)
+    return re.compile(_template_to_regex(template) + end)
 
 
-def _rows() -> tuple[SecretKind, ...]:
+def _build_kinds() -> tuple[SecretKind, ...]:
     rows = [SecretKind(name, template) for name, templates in _TABLE.items() for template in templates.split()]
     rows += [
         SecretKind(name, template, wordy=True) for name, templates in _WORDY.items() for template in templates.split()
@@ -291,7 +290,7 @@ _TABLE = {
     "datadog": "ddpat_<alnum22>_<hex40> ddapp_<alnum34+>", "vault, short": "hvs.<alnum24>",
 }  # fmt: skip
 
-KINDS = _rows()
+KINDS = _build_kinds()
 
 # -- by its place ------------------------------------------------------------------------------------------------------
 
@@ -316,19 +315,21 @@ class Pattern:
         """How a placeholder names it; nothing for what is not certain."""
         return format_label(self.name) if self.certain else ""
 
-    def spans(self, text: str) -> Iterator[tuple[int, int]]:
+    def iter_spans(self, text: str) -> Iterator[tuple[int, int]]:
         """Yield where such secrets stand in a text."""
         for match in self.regex.finditer(text):
             if self.is_one(match):
                 yield match.span("secret")
 
 
-def _looks_random(least: float = 2.5) -> Callable[[re.Match[str]], bool]:
+def _build_random_check(least: float = 2.5) -> Callable[[re.Match[str]], bool]:
     return lambda match: is_random(match["secret"], least)
 
 
 def _url_password(match: re.Match[str]) -> bool:
-    return is_password(match["secret"], match["user"]) and not ("," in match["secret"] and ":" in match["secret"])
+    return looks_like_password(match["secret"], match["user"]) and not (
+        "," in match["secret"] and ":" in match["secret"]
+    )
 
 
 _BARE_URL = late(
@@ -339,7 +340,7 @@ _NO_USERS = frozenset({"mailto", "acct", "sip", "sips", "xmpp", "im", "jid"})
 """What stands before the colon in front of an address that is no password's."""
 
 
-def bare_url_passwords(text: str, *, quoted: bool = False) -> list[tuple[int, int]]:
+def find_bare_url_passwords(text: str, *, quoted: bool = False) -> list[tuple[int, int]]:
     """Return the spans of passwords in a path or a query that names a host without its scheme.
 
     ``/user:password@host/v1``. Behind a slash only, or at the beginning: in running text the same form is an address
@@ -351,13 +352,13 @@ def bare_url_passwords(text: str, *, quoted: bool = False) -> list[tuple[int, in
         match.span("secret")
         for match in _BARE_URL.finditer(text)
         if _url_password(match)
-        and (not quoted or text[_word_of(text, match.start())] == "/")
+        and (not quoted or text[_find_word_start(text, match.start())] == "/")
         and match["user"].lower() not in _NO_USERS
         and (_BEGINNING.search(text, 0, match.start()) or match["host"] == "localhost" or not match["host"].isalnum())
     ]
 
 
-def _word_of(text: str, at: int) -> int:
+def _find_word_start(text: str, at: int) -> int:
     """Return where the word begins in which a place is."""
     while at and not text[at - 1].isspace():
         at -= 1
@@ -389,32 +390,32 @@ _PAIRS_OF_COOKIE = late(r"(?P<name>[\w.\-]{1,60})=(?P<secret>[^;\s\"'\\,]{8,4000
 _OF_COOKIE = frozenset(split_words("path domain expires max-age samesite version comment priority"))
 
 
-def _is_oauth(match: re.Match[str]) -> bool:
-    if is_token(match["secret"]):
+def _is_oauth_token(match: re.Match[str]) -> bool:
+    if looks_like_token(match["secret"]):
         return True
     text = match.string
-    return len(text) < _LONGEST_FORM and _FORM.fullmatch(text) is not None and is_password(match["secret"])
+    return len(text) < _LONGEST_FORM and _FORM.fullmatch(text) is not None and looks_like_password(match["secret"])
 
 
-def _is_connected(match: re.Match[str]) -> bool:
+def _is_connection_password(match: re.Match[str]) -> bool:
     """Return whether a password stands among other members of a connection string."""
     text, (start, end) = match.string, match.span()
     if not _CONNECTION.search(text[max(0, start - _CONTEXT) : end + _CONTEXT]):
         return False
     secret, bordered = match["secret"], ";" in text[end : end + 1] or text[start - 1 : start] in (";", "&", "?")
-    return is_set(secret) or (bordered and is_password(secret) and is_literal(secret))
+    return is_set(secret) or (bordered and looks_like_password(secret) and is_literal(secret))
 
 
-def _is_login(match: re.Match[str]) -> bool:
+def _is_base64_login(match: re.Match[str]) -> bool:
     """Return whether base64 is a user's name and a password."""
     try:
         user, colon, password = base64.b64decode(match["secret"], validate=True).decode("ascii").partition(":")
     except ValueError:
         return False
-    return bool(colon) and user.isprintable() and password.isprintable() and is_password(password, user)
+    return bool(colon) and user.isprintable() and password.isprintable() and looks_like_password(password, user)
 
 
-def _is_jwk(match: re.Match[str]) -> bool:
+def _is_jwk_secret(match: re.Match[str]) -> bool:
     around = match.string[max(0, match.start() - 10 * _CONTEXT) : match.end() + 10 * _CONTEXT]
     return _JWK.search(around) is not None and is_drawn(match["secret"])
 
@@ -423,7 +424,7 @@ def _is_jwk(match: re.Match[str]) -> bool:
 class Cookies(Pattern):
     """The values of a ``Cookie`` or ``Set-Cookie`` field in a text: those that were drawn by lot."""
 
-    def spans(self, text: str) -> Iterator[tuple[int, int]]:
+    def iter_spans(self, text: str) -> Iterator[tuple[int, int]]:
         """Yield where they stand."""
         for match in self.regex.finditer(text):
             for pair in _PAIRS_OF_COOKIE.finditer(text, *match.span("secret")):
@@ -455,18 +456,18 @@ PATTERNS: tuple[Pattern, ...] = (
             r"|(?<=[0-9\[]meyJ))"
             r"[\w\-]{8,2000}+\.[\w\-]{16,20000}+\.[\w\-]{16,2000}+(?:\.[\w\-]{1,20000}+){0,2})"
         ),
-        _looks_random(3.0),
+        _build_random_check(3.0),
     ),
     Pattern(
         "bearer", (b"earer",),
         late(r"earer(?<=[Bb]earer)(?:\s|%20|\\u0020|\+|:\s?){1,2}(?P<secret>[A-Za-z0-9._~+/\-]{20,4000}={0,2})"),
-        lambda match: is_token(match["secret"]),
+        lambda match: looks_like_token(match["secret"]),
         rf"earer(?:{_SPACE}|%20|\\u0020|\+|:{_SPACE}?){{1,2}}[A-Za-z0-9._~+/\-]{{6}}",
     ),
     Pattern(
         "basic", (b"asic ",),
         late(r"asic (?<=[:=\"' ][Bb]asic )(?P<secret>(?=[A-Za-z+/]{0,200}\d)[A-Za-z0-9+/]{12,2000}={0,2})(?![\w/+-])"),
-        _looks_random(2.5),
+        _build_random_check(2.5),
     ),
     Pattern(
         "url password", (b"://", b":\\/\\/"),
@@ -481,7 +482,7 @@ PATTERNS: tuple[Pattern, ...] = (
             r"\\{0,15}[\"']?\s{0,4}[:=]\s{0,4}\\{0,15}[\"']?"
             r"(?P<secret>[A-Za-z0-9/+]{40,4000}={0,2})(?![A-Za-z0-9/+=])"
         ),
-        _looks_random(3.0), certain=False,
+        _build_random_check(3.0), certain=False,
     ),
     Pattern(
         "presigned",
@@ -490,12 +491,12 @@ PATTERNS: tuple[Pattern, ...] = (
             b"ecret= ig%3D ature%3D oken%3D ey%3D".split()
         ),
         late(rf"(?:=|%3D)(?:{_AFTER_QUERY})(?P<secret>{_IN_QUERY}{{12,4000}}+)(?![(\[{{])"),
-        lambda match: is_token(match["secret"]),
+        lambda match: looks_like_token(match["secret"]),
         rf"[?&;6]{loosely('|'.join((*_QUERY, *_OAUTH)))}(?:=|%3D){_IN_QUERY}{{6}}", certain=False,
     ),
     Pattern(
         "oauth", (b"ccess_token=", b"efresh_token=", b"d_token=", b"lient_secret=", b"lient_assertion="),
-        late(rf"=(?:{_AFTER_OAUTH})(?P<secret>{_IN_QUERY}{{8,4000}}+)(?![(\[{{])"), _is_oauth, certain=False,
+        late(rf"=(?:{_AFTER_OAUTH})(?P<secret>{_IN_QUERY}{{8,4000}}+)(?![(\[{{])"), _is_oauth_token, certain=False,
     ),
     Pattern(
         "barred", (b"$production$", b"$sandbox$", b"!AQ", b"django-insecure-"),
@@ -503,7 +504,7 @@ PATTERNS: tuple[Pattern, ...] = (
             r"(?<![\w|!$])(?P<secret>access_token\$(?:production|sandbox)\$[0-9a-z]{16}\$[0-9a-f]{32}"
             r"|00[A-Za-z0-9]{13,16}!AQ[A-Za-z0-9._]{60,120}|django-insecure-[a-z0-9!@#$%^&*(\-_=+)]{50})(?![\w|!$])"
         ),
-        _looks_random(3.0),
+        _build_random_check(3.0),
     ),
     Pattern(
         "curl header", (b"--header", b"-H "),
@@ -511,7 +512,7 @@ PATTERNS: tuple[Pattern, ...] = (
             r"(?:-H|--header)[ =]{0,3}\\{0,15}[\"']?[A-Za-z\-]{0,40}(?i:authorization|key|token|secret)\s{0,2}:\s{0,3}"
             r"(?:(?i:bearer|basic|token|apikey)\s{1,3})?(?P<secret>[\w=~@.+/\-]{8,4000})"
         ),
-        _looks_random(2.5),
+        _build_random_check(2.5),
         rf"(?:-H|--header)[ =]*\\*[\"']?[A-Za-z\-?]*{loosely('authorization|key|token|secret')}"
         rf"{_SPACE}*:",
     ),
@@ -523,7 +524,7 @@ PATTERNS: tuple[Pattern, ...] = (
     ),
     Pattern(
         "connection string", (b"assword=", b"ASSWORD=", b"wd=", b"WD="),
-        late(r"(?i)\b(?:password|pwd)=(?P<secret>[^;\s&\"'\\<>(){}\[\],]{4,200})"), _is_connected,
+        late(r"(?i)\b(?:password|pwd)=(?P<secret>[^;\s&\"'\\<>(){}\[\],]{4,200})"), _is_connection_password,
         rf"{loosely('password|pwd')}=[^;\s&\"'\\<>(){{}}\[\],]{{4}}", certain=False,
     ),
     Pattern(
@@ -537,7 +538,7 @@ PATTERNS: tuple[Pattern, ...] = (
             r"login(?:\s|\\n){1,8}(?P<user>[^\s\\\"']{1,200})(?:\s|\\n){1,8}password(?:\s|\\n){1,8}"
             r"(?P<secret>[^\s\\\"'<>,;]{6,500})"
         ),
-        lambda match: _url_password(match) and is_literal(match["secret"]) and not is_words(match["secret"]),
+        lambda match: _url_password(match) and is_literal(match["secret"]) and not looks_like_words(match["secret"]),
         certain=False,
     ),
     Pattern(
@@ -551,7 +552,7 @@ PATTERNS: tuple[Pattern, ...] = (
             r'auth(?:(?<="auth)|(?<=_auth))\\*"?\s{0,4}[:=]\s{0,4}\\*"?'
             r"(?P<secret>[A-Za-z0-9+/]{8,2000}={0,2})(?![\w+/=])"
         ),
-        _is_login, rf"auth\\*\"?{_SPACE}*[:=]{_SPACE}*\\*\"?[A-Za-z0-9+/]{{6}}", certain=False,
+        _is_base64_login, rf"auth\\*\"?{_SPACE}*[:=]{_SPACE}*\\*\"?[A-Za-z0-9+/]{{6}}", certain=False,
     ),
     Pattern(
         "otpauth", (b"otpauth",),
@@ -560,7 +561,7 @@ PATTERNS: tuple[Pattern, ...] = (
     ),
     Pattern(
         "jwk", (b'"d', b'"p', b'"q', b'"k'),
-        late(r'"(?:d|p|q|dp|dq|qi|k)\\*"\s{0,4}:\s{0,4}\\*"(?P<secret>[\w\-]{22,4000})\\*"'), _is_jwk,
+        late(r'"(?:d|p|q|dp|dq|qi|k)\\*"\s{0,4}:\s{0,4}\\*"(?P<secret>[\w\-]{22,4000})\\*"'), _is_jwk_secret,
         rf'"(?:d|p|q|dp|dq|qi|k)\\*"{_SPACE}*:{_SPACE}*\\*"[A-Za-z0-9_\-?]{{6}}', certain=False,
     ),
     Cookies(
@@ -610,7 +611,7 @@ SERVICES = split_words(
 )  # fmt: skip
 """Whose keys have no shape of their own."""
 
-SERVICE = any_of([name.replace("_", mark) for name in SERVICES for mark in ("", "_", "-")])
+SERVICE = build_alternation([name.replace("_", mark) for name in SERVICES for mark in ("", "_", "-")])
 """An expression; in lower case."""
 LABEL = Label(
     near=rf"{loosely(SERVICE)}[A-Za-z0-9_?.\t -]*\\*[\"'`]?{_SPACE}*(?:=>|[:=,]){_SPACE}*"
@@ -725,7 +726,7 @@ def is_secret_member(name: str, value: str, *, said: bool = False) -> bool:
         return False  # a recipe's; a header field's is name=value
     if said and bare_name in _OAUTH_MEMBERS:
         return (
-            is_password(bare)
+            looks_like_password(bare)
             and is_literal(bare)
             and bare.isascii()
             and not is_example(bare)
@@ -735,7 +736,7 @@ def is_secret_member(name: str, value: str, *, said: bool = False) -> bool:
         return (
             len(value) >= _LONG and any(char.isdigit() for char in bare) and is_literal(bare) and not is_example(bare)
         )
-    return len(bare) >= _LONG and is_token(bare)
+    return len(bare) >= _LONG and looks_like_token(bare)
 
 
 def is_credential_name(name: str) -> bool:
@@ -812,7 +813,7 @@ def is_sure_name(name: bytes) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def least_of_name(name: bytes, *, variable: bool) -> int:
+def find_least_length(name: bytes, *, variable: bool) -> int:
     """Return how long a value under a lower-case name must be to be a secret, or 0; a `variable`'s any key is one."""
     text = name.decode("ascii", "replace").lstrip("-$@.")
     found = _SECRET_NAME.search(text)

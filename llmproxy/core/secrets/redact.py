@@ -32,31 +32,31 @@ from urllib.parse import parse_qsl, quote, unquote, unquote_plus
 from llmproxy.core.secrets.encodings import (
     OURS,
     Fingerprints,
-    find_dealt_secrets,
-    find_wrapped,
-    hides,
-    label_of,
+    build_label,
+    find_line_broken,
+    find_split_secrets,
+    iter_windows,
+    may_hide_secret,
     may_hold_coded,
-    narrow_text,
+    overwrite_in_utf16,
     overwrite_parts,
     overwrite_spans,
     recode_text,
+    renew_checksums,
     replace_spans,
-    search_windows,
     unescape_text,
-    with_checksums,
 )
-from llmproxy.core.secrets.entropy import is_password, is_words, split_words
+from llmproxy.core.secrets.entropy import looks_like_password, looks_like_words, split_words
 from llmproxy.core.secrets.find import (
     CREDENTIAL,
     FREE,
     CredentialEpoch,
     KnownSecrets,
     Span,
-    common_endings,
-    disjoint,
-    names_secret,
-    shapes,
+    find_by_shape,
+    has_secret_member,
+    list_common_endings,
+    merge_spans,
 )
 from llmproxy.core.secrets.kinds import (
     ANSWER_HEADER,
@@ -71,13 +71,13 @@ from llmproxy.core.secrets.kinds import (
     PLACEHOLDER,
     SECRET_HEADER,
     SHORTEST,
-    bare_url_passwords,
+    find_bare_url_passwords,
     is_api_key_member,
     is_credential_member,
     is_credential_name,
     is_secret_member,
 )
-from llmproxy.core.traffic.encoding import boundary_of
+from llmproxy.core.traffic.body_decoding import find_boundary
 from llmproxy.core.traffic.interaction import TRAILER, Cut, Headers, Interaction, Request, Response, header
 from llmproxy.lazy_regex import late
 from llmproxy.protocol import DUMMY
@@ -111,7 +111,7 @@ _NESTED = 4
 """How deep JSON inside strings inside JSON is followed."""
 
 
-def is_marked(request: Request) -> bool:
+def has_redaction_mark(request: Request) -> bool:
     """Return whether something was taken out of a request: a mark of ours stands in its body or its target."""
     return _MARKS.search(request.body) is not None or PLACEHOLDER.strip("[]") in request.target
 
@@ -140,7 +140,7 @@ def find_placeholder(headers: Headers, target: str, body: bytes = b"") -> str | 
     with suppress(ValueError, RecursionError):
         tree = json.loads(body) if body else None
         said = {name: value for name, value in tree.items() if name not in _SAID} if isinstance(tree, dict) else {}
-        for name in _find_carried(said):
+        for name in _find_placeholder_credentials(said):
             return name
     short = len(body) < _LONGEST_FORM or DUMMY.encode() in body
     form = body.decode("latin-1") if b"{" not in body[:1] and short else ""
@@ -158,14 +158,14 @@ def _find_in_headers(headers: Headers) -> str | None:
     return next((name for name, value in headers if _is_placeholder(value)), None)
 
 
-def _find_carried(tree: object) -> Iterator[str]:
+def _find_placeholder_credentials(tree: object) -> Iterator[str]:
     """Yield the names of credentials in a document whose value is a placeholder of ours."""
     members = (
         tree.items() if isinstance(tree, dict) else (("", each) for each in tree) if isinstance(tree, list) else ()
     )
     for name, value in members:
         if not isinstance(value, str):
-            yield from _find_carried(value)
+            yield from _find_placeholder_credentials(value)
         elif DUMMY in value or (is_credential_name(str(name)) and _is_placeholder(value)):
             yield str(name)
 
@@ -193,39 +193,39 @@ class Redactor:
 
     # -- learning ----------------------------------------------------------------------------------------------------
 
-    def learn(self, request_headers: Headers, target: str, names: frozenset[str] = NO_NAMES) -> None:
+    def learn_request(self, request_headers: Headers, target: str, names: frozenset[str] = NO_NAMES) -> None:
         """Note a request's credentials, to find them wherever they turn up later; `names` as of `request`."""
         for secret in find_credentials(request_headers, target, names):
-            self._record(secret)
+            self._learn_secret(secret)
 
     def learn_bearer(self, token: str) -> None:
-        """Note the credential of a request that stood behind `Bearer`, as `learn` does."""
-        if not is_words(token):
-            self._record(token)
+        """Note the credential of a request that stood behind `Bearer`, as `learn_request` does."""
+        if not looks_like_words(token):
+            self._learn_secret(token)
 
     def learn_value(self, value: str) -> None:
         """Note a value of which somebody says that it is secret, whatever it looks like: words too."""
-        self._record(value)
+        self._learn_secret(value)
 
-    def _record(self, secret: str) -> None:
+    def _learn_secret(self, secret: str) -> None:
         if len(secret) < SHORTEST or secret in self._known or secret.lower() in DUMMIES or "REDACT" in secret:
             return
-        self._known.add(secret)
+        self._known.add_secret(secret)
         self._seen_headers = {}
         self._plain_fields = set()
         self._plain_headers = set()  # after the index: who looked with the old one adds to the old set
-        self.epoch.add(common_endings(secret))
+        self.epoch.count_credential(list_common_endings(secret))
 
-    def run_noting(self, derive: Callable[[], T], head: bytes) -> tuple[T, bool]:
+    def run_recording_searches(self, derive: Callable[[], T], head: bytes) -> tuple[T, bool]:
         """Return what `derive` makes, and whether all searched for it, and `head`, was noted. See `learned`."""
         before, here = head.decode("latin-1"), get_ident()
-        all_noted = self.epoch.search(before)
+        all_noted = self.epoch.record_search(before)
 
         def record_text(text: str) -> None:
             nonlocal all_noted, before
             if text is not before and get_ident() == here:  # one text is searched several times in a row
                 before = text
-                all_noted = self.epoch.search(text) and all_noted
+                all_noted = self.epoch.record_search(text) and all_noted
 
         self._known.hear_text = record_text
         try:
@@ -237,32 +237,32 @@ class Redactor:
     # -- finding -----------------------------------------------------------------------------------------------------
 
     def _find_plain(self, text: str) -> list[Span]:
-        return disjoint(self._known.spans(text) + shapes(text))
+        return merge_spans(self._known.find_spans(text) + find_by_shape(text))
 
-    def _find_shapes(self, text: str) -> list[Span]:
+    def _find_in_joined_lines(self, text: str) -> list[Span]:
         """Return the spans of secrets in lines put together, where a name may stand by chance."""
-        return disjoint(self._known.spans(text) + shapes(text, named=False))
+        return merge_spans(self._known.find_spans(text) + find_by_shape(text, named=False))
 
-    def _find(self, text: str, *, ours: bool) -> list[Span]:
+    def _find_all(self, text: str, *, ours: bool) -> list[Span]:
         """Return the spans of secrets in a text, in order, apart. `ours`: placeholders of answers count too."""
-        spans = self._known.spans(text) + shapes(text)
+        spans = self._known.find_spans(text) + find_by_shape(text)
         if 0 <= text.find("\n") < len(text) - 1 or "\\n" in text:  # a line break at its end breaks nothing
-            spans += find_wrapped(text, self._find_shapes)
+            spans += find_line_broken(text, self._find_in_joined_lines)
         if ours and ("REDACTE" in text or "REDx" in text):
             spans += [Span(*match.span()) for match in OURS.finditer(text)]
-        return disjoint(spans)
+        return merge_spans(spans)
 
-    def places(self, text: str) -> list[Span]:
+    def find_places(self, text: str) -> list[Span]:
         """Return where secrets stand in a text, in order; those in base64 by the first changed character."""
-        spans = self._find(text, ours=False)
+        spans = self._find_all(text, ours=False)
         coded = recode_text(overwrite_spans(text, spans), self._find_plain)
         changed = [
             at for at, (one, other) in enumerate(zip(overwrite_spans(text, spans), coded, strict=True)) if one != other
         ]
-        return disjoint([*spans, *(Span(at, at + 1) for at in changed[:1])])
+        return merge_spans([*spans, *(Span(at, at + 1) for at in changed[:1])])
 
     def _and_ours(self, text: str) -> list[Span]:
-        return self._find(text, ours=True)
+        return self._find_all(text, ours=True)
 
     # -- requests ----------------------------------------------------------------------------------------------------
 
@@ -271,11 +271,11 @@ class Redactor:
 
         `clean`: its body is known to hold none.
         """
-        numbers = Marks(request, names)
-        target = self._target(request.target, numbers, names)
-        headers, body = self._headers(request.headers, numbers), request.body
+        numbers = SecretMarks(request, names)
+        target = self._redact_target(request.target, numbers, names)
+        headers, body = self._redact_headers(request.headers, numbers), request.body
         if not clean:
-            body = self._body(body, header(request.headers, "content-type") or "", numbers)
+            body = self._redact_body(body, header(request.headers, "content-type") or "", numbers)
         if target == request.target and headers == request.headers and body == request.body:
             return request
         return replace(request, target=target, headers=headers, body=body)
@@ -292,33 +292,33 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """Return a text that may be printed or logged; it may quote a path."""
-        spans = disjoint(
+        spans = merge_spans(
             [
                 *self._and_ours(text),
-                *(Span(*span) for span in (bare_url_passwords(text, quoted=True) if "@" in text else ())),
+                *(Span(*span) for span in (find_bare_url_passwords(text, quoted=True) if "@" in text else ())),
             ]
         )
         return recode_text(replace_spans(text, spans, lambda _secret, _kind: PLACEHOLDER), self._and_ours)
 
-    def line(self, target: str) -> str:
+    def redact_target(self, target: str) -> str:
         """Return path and query as they may be printed or logged."""
-        return self.text(self._target(target, Marks(Request("", "", (), b""), NO_NAMES), NO_NAMES))
+        return self.text(self._redact_target(target, SecretMarks(Request("", "", (), b""), NO_NAMES), NO_NAMES))
 
-    def _headers(self, headers: Headers, marks: Marks) -> Headers:
+    def _redact_headers(self, headers: Headers, marks: SecretMarks) -> Headers:
         """Redact header fields; a client sends the same ones with each request."""
         seen = self._seen_headers
         if (known := seen.get(headers)) is None:
-            known = tuple((name, self._header(name, value, marks)) for name, value in headers)
+            known = tuple((name, self._redact_header(name, value, marks)) for name, value in headers)
             if len(seen) < _SEEN_HEADERS and sum(len(value) for _, value in headers) < _LONGEST_HEADERS:
                 seen[headers] = known
         return known
 
-    def _header(self, name: str, value: str, marks: Marks) -> str:
+    def _redact_header(self, name: str, value: str, marks: SecretMarks) -> str:
         if SECRET_HEADER.search(lower := name.lower()):
             if lower not in FINGERPRINTED or value.startswith("[REDACTED"):
                 return value if lower in FINGERPRINTED else PLACEHOLDER
             return f"[REDACTEDx{marks.fingerprint(value)}]"
-        return self._redact_value(value, marks.name)
+        return self._redact_value(value, marks.mark_header)
 
     def _redact_value(self, value: str, put: Callable[[str, str], str]) -> str:
         """Redact the value of a field, or a path; those without a secret are remembered."""
@@ -330,13 +330,13 @@ class Redactor:
             plain.add(value)
         return text
 
-    def _target(self, target: str, numbers: Marks, names: frozenset[str]) -> str:
+    def _redact_target(self, target: str, numbers: SecretMarks, names: frozenset[str]) -> str:
         path, mark, query = target.partition("?")
         if "%" in path or "@" in path or self._redact_value(path, numbers.mark_secret) != path:
             path = self._redact_quoted(path, unquote, numbers.mark_secret)
         return path + mark + "&".join(self._member(each, numbers, names) for each in query.split("&")) if mark else path
 
-    def _member(self, pair: str, numbers: Marks, names: frozenset[str]) -> str:
+    def _member(self, pair: str, numbers: SecretMarks, names: frozenset[str]) -> str:
         """Redact one ``name=value`` of a query."""
         name, mark, value = pair.partition("=")
         plain, known = unquote_plus(value), unquote_plus(name)
@@ -350,53 +350,55 @@ class Redactor:
             return f"{name}=REDACTEDx{numbers.fingerprint(plain)}"
         return name + mark + self._redact_quoted(value, unquote_plus, numbers.mark_secret)
 
-    def _kind(self, name: str, value: str, *, said: bool = True) -> str:
+    def _find_member_kind(self, name: str, value: str, *, said: bool = True) -> str:
         """Return the kind of a member's value: its own, or that of what it carries for somebody else."""
-        for start, end, kind in shapes(value, named=False):
+        for start, end, kind in find_by_shape(value, named=False):
             if kind and end - start > len(value) // 2:
                 return kind
         bare = name.lower().replace("-", "").replace("_", "")
         return CREDENTIAL if said and bare in CARRIED else ""
 
-    def _field(self, pair: str, numbers: Marks) -> str:
+    def _redact_form_field(self, pair: str, numbers: SecretMarks) -> str:
         """Redact one ``name=value`` of a form."""
         name, mark, value = pair.partition("=")
         plain, known = unquote_plus(value), unquote_plus(name)
         if mark and plain and is_credential_member(known, plain):
             ours = plain.startswith("REDACTED") and not OURS.fullmatch(plain)
-            kind = CREDENTIAL if known.lower() in _WHO_ASKS else self._kind(known, plain)
+            kind = CREDENTIAL if known.lower() in _WHO_ASKS else self._find_member_kind(known, plain)
             return pair if ours else f"{name}={numbers.mark_field(plain, kind)}"
         return name + mark + self._redact_quoted(value, unquote_plus, numbers.mark_field)
 
     def _redact_quoted(self, text: str, decode: Callable[[str], str], put: Callable[[str, str], str]) -> str:
         """Redact percent-encoded text; it is written anew only if it holds a secret, with what `put` makes of each."""
         plain = decode(text)
-        spans = disjoint(
-            [*self._and_ours(plain), *(Span(*span) for span in (bare_url_passwords(plain) if "@" in plain else ()))]
+        spans = merge_spans(
+            [
+                *self._and_ours(plain),
+                *(Span(*span) for span in (find_bare_url_passwords(plain) if "@" in plain else ())),
+            ]
         )
         changed = recode_text(replace_spans(plain, spans, put), self._and_ours)
         return text if changed == plain else quote(changed, safe="/:@,~")
 
-    def _body(self, body: bytes, content_type: str, numbers: Marks) -> bytes:
+    def _redact_body(self, body: bytes, content_type: str, numbers: SecretMarks) -> bytes:
         if not body:
             return body
-        boundary = boundary_of(content_type) if "multipart" in content_type.lower() else None
+        boundary = find_boundary(content_type) if "multipart" in content_type.lower() else None
         if boundary is not None:
             mark = b"--" + boundary
-            return mark.join(self._document(piece, numbers) for piece in body.split(mark))
+            return mark.join(self._redact_document(piece, numbers) for piece in body.split(mark))
         if content_type.lower().startswith("application/x-www-form-urlencoded") and body.lstrip()[:1] not in (
             b"{",
             b"[",
         ):
             text = body.decode("latin-1")
-            pairs = "&".join(self._field(pair, numbers) for pair in text.split("&"))
-            return pairs.encode("latin-1")
-        return self._document(body, numbers)
+            return "&".join(self._redact_form_field(pair, numbers) for pair in text.split("&")).encode("latin-1")
+        return self._redact_document(body, numbers)
 
-    def _document(self, data: bytes, numbers: Marks) -> bytes:
+    def _redact_document(self, data: bytes, numbers: SecretMarks) -> bytes:
         """Redact JSON, lines of it, text, or bytes of no charset; only strings that hold a secret change."""
         if b"\0" in data:
-            data = narrow_text(data.decode("latin-1"), self._and_ours).encode("latin-1")
+            data = overwrite_in_utf16(data.decode("latin-1"), self._and_ours).encode("latin-1")
         try:
             text, charset = data.decode("utf-8"), "utf-8"
         except UnicodeDecodeError:
@@ -405,37 +407,37 @@ class Redactor:
         if not start:
             changed = self._redact_plain(text, numbers)
         elif start in '{["' or '{"' in text:
-            changed = self._json(text, numbers, _NESTED)
+            changed = self._redact_json(text, numbers, _NESTED)
         else:
             changed = self._redact_plain(text, numbers)
         return data if changed is text else changed.encode(charset)
 
-    def _redact_plain(self, text: str, numbers: Marks) -> str:
+    def _redact_plain(self, text: str, numbers: SecretMarks) -> str:
         spans = self._and_ours(text)
-        return recode_text(replace_spans(text, spans, numbers.placeholder) if spans else text, self._and_ours)
+        return recode_text(replace_spans(text, spans, numbers.build_placeholder) if spans else text, self._and_ours)
 
-    def _json(self, text: str, numbers: Marks, depth: int) -> str:
+    def _redact_json(self, text: str, numbers: SecretMarks, depth: int) -> str:
         """Redact text with JSON strings, decoded only if an escape or a member's name may hide something."""
-        if hides(text) or names_secret(text):
-            text = self._strings(text, numbers, depth)
+        if may_hide_secret(text) or has_secret_member(text):
+            text = self._redact_json_strings(text, numbers, depth)
         spans = [span for span in self._and_ours(text) if '"' not in text[span.start : span.end]]
-        return recode_text(replace_spans(text, spans, numbers.placeholder) if spans else text, self._and_ours)
+        return recode_text(replace_spans(text, spans, numbers.build_placeholder) if spans else text, self._and_ours)
 
-    def _strings(self, text: str, numbers: Marks, depth: int) -> str:
+    def _redact_json_strings(self, text: str, numbers: SecretMarks, depth: int) -> str:
         """Redact each JSON string in a text as what it stands for."""
         out: list[str] = []
         at, name, value_at = 0, "", -1
         for match in _STRING.finditer(text):
             inner = match[1]
             member = name if value_at >= 0 and not text[value_at : match.start()].strip() else ""
-            value = self._string(inner, member, numbers, depth)
+            value = self._redact_json_string(inner, member, numbers, depth)
             if value is not None:
                 out += (text[at : match.start(1)], value)
                 at = match.end(1)
             name, value_at = (inner, match.end()) if match[2] else ("", -1)
         return "".join((*out, text[at:])) if out else text
 
-    def _string(self, inner: str, member: str, numbers: Marks, depth: int) -> str | None:
+    def _redact_json_string(self, inner: str, member: str, numbers: SecretMarks, depth: int) -> str | None:
         """Return what to write between the quotes instead, or None if there is no secret in this string."""
         plain = inner
         if "\\" in inner:
@@ -444,16 +446,16 @@ class Redactor:
             except ValueError:
                 plain = inner
         if member and is_secret_member(member, plain, said=depth == _NESTED):
-            return numbers.placeholder(plain, self._kind(member, plain, said=depth == _NESTED))
+            return numbers.build_placeholder(plain, self._find_member_kind(member, plain, said=depth == _NESTED))
         if depth and plain[:1] in ("{", "[") and '"' in plain:
-            changed = self._json(plain, numbers, depth - 1)
+            changed = self._redact_json(plain, numbers, depth - 1)
         else:
             changed = self._redact_plain(plain, numbers)
         return None if changed == plain else json.dumps(changed)[1:-1]
 
     # -- responses ---------------------------------------------------------------------------------------------------
 
-    def response(self, response: Response) -> tuple[Response, bool]:
+    def redact_response(self, response: Response) -> tuple[Response, bool]:
         """Return the response as it may be stored, and whether a secret in it was overwritten (with as many bytes)."""
         headers = []
         flagged = False
@@ -462,39 +464,39 @@ class Redactor:
             if lower in DROPPED_HEADERS or lower.startswith(DROPPED_PREFIXES):
                 continue
             named = value.strip() and ANSWER_HEADER.search(lower)
-            spans = [Span(0, len(value), CREDENTIAL)] if named else self._in_field(value)
+            spans = [Span(0, len(value), CREDENTIAL)] if named else self._find_in_header(value)
             flagged = flagged or bool(spans)
             headers.append((name, overwrite_spans(value, spans)))
         body = response.body
-        changed = self.answer(
+        changed = self.redact_answer_body(
             body, (header(response.headers, "content-type") or "").lower(), pieces=len(response.chunks)
         )
         if changed is not body:
             flagged, chunks = True, response.chunks
             cut = chunks if isinstance(chunks, Cut) else Cut(body, ((each.offset, len(each.data)) for each in chunks))
             response = replace(response, chunks=cut.replace_body(changed))
-        spans = self._find(response.reason, ours=False)
+        spans = self._find_all(response.reason, ours=False)
         return replace(
             response, headers=tuple(headers), reason=overwrite_spans(response.reason, spans)
         ), flagged or bool(spans)
 
-    def _in_field(self, value: str) -> list[Span]:
+    def _find_in_header(self, value: str) -> list[Span]:
         """Return the spans of secrets in the value of an answer's header; most answers have the same few."""
         plain = self._plain_fields
         if value in plain:
             return []
-        spans = self._find(value, ours=False)
+        spans = self._find_all(value, ours=False)
         if not spans and len(value) < _LONGEST_HEADER and len(plain) < _PLAIN_HEADERS:
             plain.add(value)
         return spans
 
-    def answer(self, body: bytes, content_type: str = "", *, pieces: int = 1) -> bytes:
+    def redact_answer_body(self, body: bytes, content_type: str = "", *, pieces: int = 1) -> bytes:
         """Return an answer's body with secrets overwritten, as long as before; `pieces`: how many chunks."""
         dealt_out = pieces >= _STREAM or "stream" in content_type or "ndjson" in content_type
         media = content_type.startswith(("image/", "audio/", "video/"))
         numbers: dict[str, int] = {}
         made: bytearray | None = None
-        for start, first, last, end in search_windows(len(body)):
+        for start, first, last, end in iter_windows(len(body)):
             text = body[start:end].decode("latin-1")  # one character a byte: spans are offsets
             changed = self._media(text, numbers) if media else self._redact_answer(text, numbers, dealt_out=dealt_out)
             if changed != text:
@@ -503,51 +505,51 @@ class Redactor:
         if made is None or made == body:
             return body
         whole = bytes(made)
-        return with_checksums(whole) if content_type.startswith("application/vnd.amazon.eventstream") else whole
+        return renew_checksums(whole) if content_type.startswith("application/vnd.amazon.eventstream") else whole
 
     def _media(self, text: str, numbers: dict[str, int]) -> str:
         """Overwrite the credentials that were seen in pictures, sound and films."""
-        return overwrite_spans(text, disjoint(self._known.spans(text)), numbers)
+        return overwrite_spans(text, merge_spans(self._known.find_spans(text)), numbers)
 
     def _redact_answer(self, text: str, numbers: dict[str, int], *, dealt_out: bool) -> str:
         """Overwrite the secrets in an answer, or in a window of it."""
-        changed = narrow_text(text, self._find_plain)
+        changed = overwrite_in_utf16(text, self._find_plain)
         view, offset = unescape_text(changed)
-        spans = self._find(view, ours=False)
-        if names_secret(view):
-            spans = disjoint([*spans, *self._members(view)])
+        spans = self._find_all(view, ours=False)
+        if has_secret_member(view):
+            spans = merge_spans([*spans, *self._find_secret_members(view)])
         changed = overwrite_spans(
             changed, [Span(offset(start), offset(end), kind) for start, end, kind in spans], numbers
         )
         changed = recode_text(changed, self._find_plain)
         return (
-            overwrite_parts(changed, find_dealt_secrets(changed, self._find_plain), numbers) if dealt_out else changed
+            overwrite_parts(changed, find_split_secrets(changed, self._find_plain), numbers) if dealt_out else changed
         )
 
-    def _members(self, text: str) -> Iterator[Span]:
+    def _find_secret_members(self, text: str) -> Iterator[Span]:
         """Yield the spans of an answer's JSON members that are credentials by name."""
         for match in MEMBER.finditer(text):
             name, value, said = match["name"], match["value"], not match["escape"]
             if is_secret_member(name, value, said=said):
-                yield Span(*match.span("value"), self._kind(name, value, said=said))
+                yield Span(*match.span("value"), self._find_member_kind(name, value, said=said))
 
 
 def find_credentials(headers: Headers, target: str, names: frozenset[str]) -> Iterator[str]:
     """Yield what a request is sent with, in its header fields and its query; `names` as of `Redactor.request`."""
     for name, value in headers:
         if CREDENTIAL_HEADER.search(name.lower()):
-            yield from credentials(name.lower(), value.strip())
+            yield from split_credential(name.lower(), value.strip())
     if "=" in target:
         for name, value in parse_qsl(target.partition("?")[2]):
-            if (name.lower() in names or is_api_key_member(name, value)) and not is_words(value):
+            if (name.lower() in names or is_api_key_member(name, value)) and not looks_like_words(value):
                 yield value
 
 
-def credentials(name: str, value: str) -> Iterator[str]:
+def split_credential(name: str, value: str) -> Iterator[str]:
     """Return the parts of a credential's header that may turn up alone; names and words are none."""
     if name == "cookie":
         pairs = (pair.partition("=")[2].strip() for pair in value.split(";"))
-        yield from (secret for secret in pairs if len(secret) >= FREE and not is_words(secret))
+        yield from (secret for secret in pairs if len(secret) >= FREE and not looks_like_words(secret))
         return
     scheme, _, rest = value.partition(" ")
     rest = rest.strip()
@@ -557,24 +559,24 @@ def credentials(name: str, value: str) -> Iterator[str]:
             user, _, password = base64.b64decode(rest, validate=True).decode("utf-8").partition(":")
         except ValueError:
             return
-        if is_password(password, user) and (len(password) >= FREE or not is_words(password)):
+        if looks_like_password(password, user) and (len(password) >= FREE or not looks_like_words(password)):
             yield password
-        if len(user) >= FREE and not is_words(user):  # keys travel as user names too
+        if len(user) >= FREE and not looks_like_words(user):  # keys travel as user names too
             yield user
     elif scheme.upper().startswith("AWS4-"):
         yield from (match[1] for match in re.finditer(r"(?:Credential=([^/,]+)|Signature=(\w+))", rest) if match[1])
-    elif not is_words(rest or value):
+    elif not looks_like_words(rest or value):
         yield rest or value
 
 
-class Marks:
+class SecretMarks:
     """What stands for one request's secrets: numbers by first appearance, those left out that it brought along."""
 
     def __init__(self, request: Request, names: frozenset[str]) -> None:
         self._request, self._names = request, names
         self._numbers: dict[str, int] = {}
         self._next = 1
-        self.fingerprint = Fingerprints().of
+        self.fingerprint = Fingerprints().digest
         if b"REDACTED-" in request.body:
             found = _NUMBERED.findall(request.body.decode("latin-1"))
             self._next += max((int(number) for number in found if len(number) < SHORTEST), default=0)
@@ -584,29 +586,29 @@ class Marks:
         """What the request itself is sent with: whatever its form, in its body it is the caller's credential."""
         return frozenset(find_credentials(self._request.headers, self._request.target, self._names))
 
-    def _number_of(self, secret: str) -> int:
+    def _get_number(self, secret: str) -> int:
         if secret not in self._numbers:
             self._numbers[secret] = self._next
             self._next += 1
         return self._numbers[secret]
 
-    def _label(self, secret: str, kind: str) -> str:
-        return label_of(secret, CREDENTIAL if secret in self._own_credentials else kind, self.fingerprint)
+    def _build_label(self, secret: str, kind: str) -> str:
+        return build_label(secret, CREDENTIAL if secret in self._own_credentials else kind, self.fingerprint)
 
     def mark_secret(self, secret: str, _kind: str) -> str:
         """Return what stands for a secret in a URL, where it may say what is asked."""
         followed = _LINK.fullmatch(secret)
-        return f"REDACTED-{self._number_of(secret)}x{followed[1] if followed else self.fingerprint(secret)}"
+        return f"REDACTED-{self._get_number(secret)}x{followed[1] if followed else self.fingerprint(secret)}"
 
     def mark_field(self, secret: str, kind: str) -> str:
-        return f"REDACTED-{self._number_of(secret)}{self._label(secret, kind)}"
+        return f"REDACTED-{self._get_number(secret)}{self._build_label(secret, kind)}"
 
-    def placeholder(self, secret: str, kind: str) -> str:
+    def build_placeholder(self, secret: str, kind: str) -> str:
         return f"[{self.mark_field(secret, kind)}]"
 
-    def name(self, secret: str, kind: str) -> str:
+    def mark_header(self, secret: str, kind: str) -> str:
         """Return what stands for a secret in a header field."""
-        return f"[REDACTED{self._label(secret, kind)}]"
+        return f"[REDACTED{self._build_label(secret, kind)}]"
 
 
 # -- scanning ----------------------------------------------------------------------------------------------------------
@@ -619,15 +621,15 @@ SHAPED = frozenset(kind.label for kind in KINDS)
 """Kinds that tell by themselves what they are."""
 
 
-def names_in(text: str, redactor: Redactor) -> dict[str, list[int]]:
+def list_secret_lines(text: str, redactor: Redactor) -> dict[str, list[int]]:
     """Return the kinds of secrets in a text, each with the lines on which they begin."""
     found: dict[str, list[int]] = defaultdict(list)
-    for start, _, kind in redactor.places(text):
+    for start, _, kind in redactor.find_places(text):
         found[kind or OTHER].append(text.count("\n", 0, start) + 1)
     return dict(found)
 
 
-def names_of(interaction: Interaction, redactor: Redactor) -> dict[str, dict[str, int]]:
+def count_recording_secrets(interaction: Interaction, redactor: Redactor) -> dict[str, dict[str, int]]:
     """Return what today's rules would take out of a recording: by part of it, the kinds with how many of each."""
     request, response = interaction.request, interaction.response
     parts = {
@@ -637,10 +639,12 @@ def names_of(interaction: Interaction, redactor: Redactor) -> dict[str, dict[str
         "answer body": response.body.decode("utf-8", "surrogateescape"),
         "upstream": interaction.upstream,
     }
-    found = {part: {name: len(at) for name, at in names_in(text, redactor).items()} for part, text in parts.items()}
+    found = {
+        part: {name: len(at) for name, at in list_secret_lines(text, redactor).items()} for part, text in parts.items()
+    }
     if redactor.request(request).body != request.body and not found["request body"]:
         found["request body"] = {OTHER: 1}
-    answer = redactor.response(response)[0]
+    answer = redactor.redact_response(response)[0]
     if answer.body != response.body and not found["answer body"]:
         found["answer body"] = {OTHER: 1}
     if answer.headers != response.headers and not found["answer"]:

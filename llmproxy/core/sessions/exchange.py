@@ -12,19 +12,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 from llmproxy.advice import StartCommand, quote_word
-from llmproxy.core.dialects.streams import ending
-from llmproxy.core.faults.values import Faults
+from llmproxy.core.dialects.streams import decide_ending
+from llmproxy.core.faults.rules import Faults
 from llmproxy.core.keys.normalize import KnownRequest
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.keys.server_state import StateChange
 from llmproxy.core.live_channels import LiveChannels
 from llmproxy.core.providers.routing import Route
+from llmproxy.core.providers.specs import Family, channel_of
 from llmproxy.core.providers.stubs import Stub
-from llmproxy.core.providers.table import Family, channel_of
 from llmproxy.core.sessions.interceptor import CallState, ClientEnds, Interceptor
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.reading import KeyedRecording
-from llmproxy.core.traffic.encoding import Inflater
+from llmproxy.core.traffic.body_decoding import BodyDecoder
 from llmproxy.core.traffic.interaction import (
     RESET,
     Cut,
@@ -33,9 +33,9 @@ from llmproxy.core.traffic.interaction import (
     Key,
     Request,
     Response,
+    add_trailers,
     header,
     is_failed_call,
-    with_trailers,
     without,
 )
 from llmproxy.errors import LLMProxyError
@@ -449,11 +449,11 @@ class Recording:
         """Close the recording; `proper`: HTTP's framing ended the message. Slow: off the event loop."""
         proper = proper or self.is_whole
         chunks, undone = self._decode_chunks()
-        how = ending(family, operation, stream, self.status, self.mime_type, chunks.body, proper)
+        how = decide_ending(family, operation, stream, self.status, self.mime_type, chunks.body, proper)
         if how is Ending.CUT and (proper or self.left):
             how = Ending.UNTERMINATED if proper else Ending.LEFT
         headers = without(self._headers, "content-encoding") if undone else self._headers
-        headers = with_trailers(headers, self.trailers)
+        headers = add_trailers(headers, self.trailers)
         if how is Ending.COMPLETE and is_failed_call(headers):
             how = Ending.FAILED
         return Response(
@@ -477,9 +477,9 @@ class Recording:
 
 def _inflate_pieces(pieces: Iterator[tuple[int, bytes]], coding: str) -> Cut:
     """Undo a content-encoding, keeping borders and times. Raises ValueError for what does not decode."""
-    inflater, out = Inflater(coding), io.BytesIO()
+    inflater, out = BodyDecoder(coding), io.BytesIO()
     borders: list[tuple[int, int]] = []
     for offset, piece in pieces:
-        if data := inflater.feed(piece):
+        if data := inflater.decode_piece(piece):
             borders.append((offset, out.write(data)))
     return Cut(out.getvalue(), borders)

@@ -56,9 +56,9 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 from llmproxy.calls import Call
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.mcp import AnswerPart
-from llmproxy.core.misses.context import MissContext
 from llmproxy.core.misses.explain import ExplainedMiss
-from llmproxy.core.misses.nearest import Wording
+from llmproxy.core.misses.miss_context import MissContext
+from llmproxy.core.misses.nearest_recording import Restater
 from llmproxy.core.store.reading import KeyedRecording, ReplayCandidate
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Interaction, Key, Response
@@ -179,7 +179,7 @@ class Interceptor[C]:
         """Return what a miss is explained from."""
         return context
 
-    def build_restater(self, store: Store, wanted: Canonical) -> Wording | None:
+    def build_restater(self, store: Store, wanted: Canonical) -> Restater | None:
         """Return how recordings are told in this run's words, where a miss is explained."""
         return None
 

@@ -69,7 +69,7 @@ class JournaledMiss:
     data: Mapping[str, Any]
     """`explain.Miss.to_dict()`."""
     places: Sequence[Mapping[str, Any]] = ()
-    """Of the nearest recording, with their values (`misses.nearest`); in memory only."""
+    """Of the nearest recording, with their values (`misses.nearest_recording`); in memory only."""
     steps: Sequence[Mapping[str, Any]] = ()
     """What to do (`ExplainedMiss.steps`); in memory only."""
 
@@ -382,8 +382,7 @@ def read_questions(path: Path) -> list[tuple[int, Request, bool]]:
     """Return the last run's questions with hits: interaction, request, whether its body is the recorded one's."""
     last = "(SELECT max(id) FROM runs)"
     what = "SELECT interaction, method, target, headers, body FROM asked"
-    sql = f"{what} WHERE run = {last} ORDER BY id"
-    return list(_parse_rows(query_journal(path, sql, ()), _parse_question))
+    return list(_parse_rows(query_journal(path, f"{what} WHERE run = {last} ORDER BY id", ()), _parse_question))
 
 
 def _parse_question(*row: Any) -> tuple[int, Request, bool]:  # noqa: ANN401 - what a file holds

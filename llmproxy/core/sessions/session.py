@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from llmproxy.calls import Call, Totals
-from llmproxy.core.forks.table import reserve_name
+from llmproxy.core.forks.fork_rows import reserve_name
 from llmproxy.core.keys.normalize import Canonical, key_of
 from llmproxy.core.keys.server_state import StateChanges
 from llmproxy.core.sessions.interceptor import Interceptor
@@ -195,7 +195,7 @@ class ReplayPosition:
         self.counts.clear()
         self.recorded_here.clear()
         self.failed.clear()
-        self.changes.clear()
+        self.changes.clear_changes()
         self.threads.clear()
         self.last = None
 
@@ -463,8 +463,8 @@ class Sessions:
         of the other features, by their names.
 
         Raises SessionBusy: it is open already; RefusedError: the name cannot be; LiveForbidden: a replay proxy was
-        asked for a session with a network; CassetteBusy: another session records this cassette; CassetteExists: there
-        is a `child` already.
+        asked for a session with a network; CassetteBusy: another session records this cassette; CassetteNameTaken:
+        there is a `child` already.
         """
         name = canonical_name(name)
         known = self.walks.get(name)
@@ -491,7 +491,7 @@ class Sessions:
             raise LiveForbidden(msg, hint="Start the proxy with --allow-live to permit it.")
 
     def reserve_child(self, parent: str, child: str | None, *, kind: str = "fork") -> tuple[Store, str]:
-        """Lease a child's cassette; returns the store and its name. Raises CassetteExists: there is a `child`."""
+        """Lease a child's cassette; returns the store and its name. Raises CassetteNameTaken: there is a `child`."""
         if (store := self.store(Mode.RECORD)) is None:
             raise AssertionError("a child without a store")
         taken = [place[0] for each in self.walks.values() if (place := each.leased_cassette) is not None]
@@ -499,7 +499,7 @@ class Sessions:
 
     def read_first_key(self, session: Session, store: Store) -> None:
         """Read with which request the cassette begins."""
-        session.first = store.first_key(session.cassette, session.sample)
+        session.first = store.find_first_key(session.cassette, session.sample)
         if session.policy.plays is not Plays.NOTHING:
             self.features.on_replay_begin(session, store)
 
@@ -514,7 +514,7 @@ class Sessions:
         cassette, sample = session.cassette, session.sample
         if (store := self.store(mode)) is not None:  # maybe another one: a feature may have it opened for writing
             self.read_first_key(session, store)
-            if mode.policy.complete is not None and store.has(cassette, sample):
+            if mode.policy.complete is not None and store.has_recordings(cassette, sample):
                 session.complete = store.closed_cleanly(cassette, sample)
                 if not session.complete:
                     log.warning(
@@ -524,7 +524,7 @@ class Sessions:
                     )
             if session.policy.writes:
                 place, alone = session.save_target, session.policy.alone
-                store.begin(*place, exclusive=alone, holder=self.holder, anew=session.policy.anew)
+                store.begin_writing(*place, exclusive=alone, holder=self.holder, anew=session.policy.anew)
         self.walks[name] = session
         return session
 
@@ -581,7 +581,7 @@ class Sessions:
         if place is not None and (store := self.store(Mode.RECORD)) is not None:
             for each in session.interceptors:
                 each.on_session_end()
-            store.end(*place, self.holder, clean=session.sealed)
+            store.end_writing(*place, self.holder, clean=session.sealed)
             if writes:
                 self.on_run_end(session)
 
@@ -592,7 +592,7 @@ class Sessions:
         self._record_served(session)
         try:
             if (store := self.store(session.settings.mode)) is not None:
-                store.end(*session.leased_cassette or session.save_target, _LATE, clean=session.sealed)
+                store.end_writing(*session.leased_cassette or session.save_target, _LATE, clean=session.sealed)
                 if session.policy.writes:
                     self.on_run_end(session)
         except Exception as error:  # noqa: BLE001 - the answer itself is stored: who hears otherwise stores it twice
@@ -630,7 +630,7 @@ class Sessions:
         """Keep the leases of recording sessions."""
         for session in list(self.walks.values()):
             if (place := session.leased_cassette) is not None and (store := self.store(Mode.RECORD)) is not None:
-                store.heartbeat(*place, self.holder)
+                store.renew_lease(*place, self.holder)
 
     def close_sessions(self) -> None:
         """End every session before the store is closed; one that cannot be ended does not keep the others."""

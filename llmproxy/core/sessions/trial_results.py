@@ -13,7 +13,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from llmproxy.core.changes.values import TrialCall
+from llmproxy.core.changes.change import TrialCall
 from llmproxy.core.sessions.journal import SUFFIX, open_state, query_journal
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.rows import from_sql, to_sql

@@ -19,7 +19,7 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from llmproxy.core.traffic.differences import common_prefix, common_suffix
+from llmproxy.core.traffic.json_diff import common_prefix, count_common_suffix
 from llmproxy.errors import CassetteCorrupt
 
 LARGE = 4 << 20
@@ -39,7 +39,7 @@ def deflate_content(content: bytes, level: int) -> bytes | None:
     return out.getvalue() if out.tell() < most else None
 
 
-def fill(conn: sqlite3.Connection, row: int, data: bytes) -> None:
+def write_blob(conn: sqlite3.Connection, row: int, data: bytes) -> None:
     """Write `data` into a row's zeros in `bodies`, inside the caller's transaction. Raises sqlite3.Error."""
     view = memoryview(data)
     with conn.blobopen("bodies", "data", row) as blob:
@@ -47,7 +47,7 @@ def fill(conn: sqlite3.Connection, row: int, data: bytes) -> None:
             blob.write(view[at : at + PIECE])
 
 
-def contents(conn: sqlite3.Connection, row: int, *, deflated: bool) -> bytes:
+def read_blob(conn: sqlite3.Connection, row: int, *, deflated: bool) -> bytes:
     """Return what the column of a row of `bodies` holds. Raises sqlite3.Error, zlib.error."""
     out = io.BytesIO()
     inflater = zlib.decompressobj() if deflated else None
@@ -77,7 +77,7 @@ Group = tuple[str | bytes, str | bytes, str | bytes]
 """Cassette, provider, operation: bodies that are likely to share text."""
 
 DATA = f"CASE WHEN length({{0}}data) > {LARGE} THEN NULL ELSE {{0}}data END, length({{0}}data)"
-"""Columns of `Stored`, behind the name of the table's alias: what is large is left to be read in pieces."""
+"""Columns of `Blob`, behind the name of the table's alias: what is large is left to be read in pieces."""
 _ROW = f"SELECT id, sha256, encoding, base_id, prefix, suffix, {DATA.format('')} FROM bodies WHERE id = ?"
 _RECENT = """
 SELECT DISTINCT request_body FROM (
@@ -92,7 +92,7 @@ _SAME = "SELECT id, depth FROM bodies WHERE sha256 = ?"
 
 
 @dataclass(frozen=True, slots=True)
-class Encoded:
+class EncodedBody:
     """A content as it will stand in a row of `bodies`."""
 
     encoding: str
@@ -104,7 +104,7 @@ class Encoded:
 
 
 @dataclass(frozen=True, slots=True)
-class Base:
+class DeltaBase:
     """An earlier body that a delta may build on."""
 
     id: int
@@ -112,7 +112,7 @@ class Base:
     content: bytes
 
 
-def _pack_body(data: bytes) -> tuple[bool, bytes]:
+def _deflate_if_smaller(data: bytes) -> tuple[bool, bytes]:
     """Deflate where that saves a tenth."""
     if len(data) < _SMALL:
         return False, data
@@ -120,31 +120,31 @@ def _pack_body(data: bytes) -> tuple[bool, bytes]:
     return (False, data) if packed is None else (True, packed)
 
 
-def encode(content: bytes, bases: tuple[Base, ...] = ()) -> Encoded:
+def encode_body(content: bytes, bases: tuple[DeltaBase, ...] = ()) -> EncodedBody:
     """Return the smallest of the forms worth trying, given bodies to build on."""
-    best: tuple[int, int, Base] | None = None
+    best: tuple[int, int, DeltaBase] | None = None
     for base in bases:
         if base.depth >= MAX_DEPTH:
             continue
         prefix = common_prefix(base.content, content)
-        suffix = common_suffix(base.content, content, min(len(base.content), len(content)) - prefix)
+        suffix = count_common_suffix(base.content, content, min(len(base.content), len(content)) - prefix)
         if best is None or prefix + suffix > best[0] + best[1]:
             best = (prefix, suffix, base)
             if prefix + suffix >= len(content) - _LITTLE:
                 break
     if best is not None and best[0] + best[1] >= max(_LEAST_SHARED, len(content) // 2):
         prefix, suffix, base = best
-        deflated, data = _pack_body(content[prefix : len(content) - suffix])
-        return Encoded("delta+zlib" if deflated else "delta", data, base.id, prefix, suffix, base.depth + 1)
-    deflated, data = _pack_body(content)
-    return Encoded("zlib" if deflated else "identity", data)
+        deflated, data = _deflate_if_smaller(content[prefix : len(content) - suffix])
+        return EncodedBody("delta+zlib" if deflated else "delta", data, base.id, prefix, suffix, base.depth + 1)
+    deflated, data = _deflate_if_smaller(content)
+    return EncodedBody("zlib" if deflated else "identity", data)
 
 
 def _damage_error(row: int, why: str) -> CassetteCorrupt:
     return CassetteCorrupt(f"Row {row} of table `bodies` is damaged: {why}.")
 
 
-class Stored(NamedTuple):
+class Blob(NamedTuple):
     """What a row's column holds, as far as it was read with the row."""
 
     row: int
@@ -153,12 +153,12 @@ class Stored(NamedTuple):
     """None where it is to be read in pieces."""
     length: object
 
-    def content(self, conn: sqlite3.Connection) -> bytes:
+    def read_content(self, conn: sqlite3.Connection) -> bytes:
         """Return it inflated. Raises CassetteCorrupt."""
         deflated = self.encoding.endswith("zlib")
         try:
             if self.data is None and isinstance(self.length, int):
-                return contents(conn, self.row, deflated=deflated)
+                return read_blob(conn, self.row, deflated=deflated)
             if not isinstance(self.data, bytes):
                 raise _damage_error(self.row, f"its data is {type(self.data).__name__}, not bytes")
             return zlib.decompress(self.data) if deflated else self.data
@@ -166,9 +166,9 @@ class Stored(NamedTuple):
             raise _damage_error(self.row, str(error)) from error
 
 
-def decode_single(conn: sqlite3.Connection, sha256: bytes, stored: Stored) -> bytes:
+def decode_whole(conn: sqlite3.Connection, sha256: bytes, stored: Blob) -> bytes:
     """Return the content of a row that builds on no other. Raises CassetteCorrupt if it is not what was stored."""
-    content = stored.content(conn)
+    content = stored.read_content(conn)
     if hashlib.sha256(content).digest() != sha256:
         raise _damage_error(stored.row, "its content does not have the sha256 it was stored with")
     return content
@@ -186,7 +186,7 @@ class ContentCache:
         """Return what was read from `row` lately."""
         return self._kept.get(row)
 
-    def keep(self, row: int, content: bytes) -> None:
+    def put(self, row: int, content: bytes) -> None:
         """Remember it, the oldest making room."""
         if row in self._kept or len(content) > self._limit // 2:
             return
@@ -196,9 +196,9 @@ class ContentCache:
             self._bytes -= len(self._kept.popitem(last=False)[1])
 
 
-def read(conn: sqlite3.Connection, body_id: int, known: ContentCache | None = None) -> bytes:
+def read_body(conn: sqlite3.Connection, body_id: int, known: ContentCache | None = None) -> bytes:
     """Return the content of a body. Raises CassetteCorrupt naming the row that is damaged or missing."""
-    chain: list[tuple[int, int, int, Stored]] = []
+    chain: list[tuple[int, int, int, Blob]] = []
     at, digest = body_id, b""
     content: bytes | None = None
     while content is None:
@@ -209,44 +209,44 @@ def read(conn: sqlite3.Connection, body_id: int, known: ContentCache | None = No
             raise _damage_error(at, "it is missing" + (f", and row {chain[-1][0]} builds on it" if chain else ""))
         row_id, sha256, encoding, base_id, prefix, suffix, *data = row
         digest = digest or sha256
-        stored = Stored(row_id, encoding, *data)
+        stored = Blob(row_id, encoding, *data)
         if base_id is None:
-            content = stored.content(conn)
+            content = stored.read_content(conn)
         elif not isinstance(base_id, int) or base_id >= at:  # a body builds on an earlier one only: no cycles
             raise _damage_error(at, f"it cannot build on row {base_id}")
         else:
             chain.append((row_id, prefix, suffix, stored))
             at = base_id
     if chain:
-        content = _splice_chain(conn, content, chain)
+        content = _apply_deltas(conn, content, chain)
     if digest and hashlib.sha256(content).digest() != digest:
         raise _damage_error(body_id, "its content does not have the sha256 it was stored with")
     if known is not None:
-        known.keep(body_id, content)
+        known.put(body_id, content)
     return content
 
 
-def _splice_chain(conn: sqlite3.Connection, base: bytes, chain: list[tuple[int, int, int, Stored]]) -> bytes:
+def _apply_deltas(conn: sqlite3.Connection, base: bytes, chain: list[tuple[int, int, int, Blob]]) -> bytes:
     """Return what the first of a chain of deltas says, whose last builds on `base`."""
     buffer = bytearray(base)
     for row_id, prefix, suffix, stored in reversed(chain):
         if prefix < 0 or suffix < 0 or prefix + suffix > len(buffer):
             raise _damage_error(row_id, "it does not fit the body it builds on")
-        buffer[prefix : len(buffer) - suffix] = stored.content(conn)
+        buffer[prefix : len(buffer) - suffix] = stored.read_content(conn)
     return bytes(buffer)
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedBody:
     """A content made ready outside the transaction."""
 
     content: bytes
     sha256: bytes
-    encoded: Encoded | None
+    encoded: EncodedBody | None
     """None if the content was in the store already."""
 
 
-def _insert_body(conn: sqlite3.Connection, prepared: Prepared, how: Encoded) -> int | None:
+def _insert_body(conn: sqlite3.Connection, prepared: PreparedBody, how: EncodedBody) -> int | None:
     """Make a row and return its id; None if its content has one."""
     size = len(prepared.content)
     values = (prepared.sha256, size, how.encoding, how.base_id, how.prefix, how.suffix, how.depth)
@@ -256,27 +256,27 @@ def _insert_body(conn: sqlite3.Connection, prepared: Prepared, how: Encoded) -> 
     cursor = conn.execute(_INSERT.format("zeroblob(?)"), (*values, len(how.data)))
     if cursor.rowcount <= 0 or cursor.lastrowid is None:
         return None
-    fill(conn, cursor.lastrowid, how.data)
+    write_blob(conn, cursor.lastrowid, how.data)
     return cursor.lastrowid
 
 
-class Bodies:
+class BodyWriter:
     """The writing side: remembers the last few request bodies of each group as bases for the next."""
 
     def __init__(self) -> None:
         """Start with nothing remembered; the database is asked for what came before."""
-        self._recent: OrderedDict[Group, deque[Base]] = OrderedDict()
+        self._recent: OrderedDict[Group, deque[DeltaBase]] = OrderedDict()
         self._bytes = 0
 
-    def prepare(self, conn: sqlite3.Connection, content: bytes, group: Group | None) -> Prepared:
+    def prepare_body(self, conn: sqlite3.Connection, content: bytes, group: Group | None) -> PreparedBody:
         """Encode `content`, as a delta on a recent body of `group` if there is a good one. The slow part of storing."""
         digest = hashlib.sha256(content).digest()
         if len(content) > _LITTLE_WORK and conn.execute(_SAME, (digest,)).fetchone():
-            return Prepared(content, digest, None)
+            return PreparedBody(content, digest, None)
         bases = self._find_bases(conn, group) if group is not None and len(content) >= _LEAST_SHARED else ()
-        return Prepared(content, digest, encode(content, bases))
+        return PreparedBody(content, digest, encode_body(content, bases))
 
-    def put(self, conn: sqlite3.Connection, prepared: Prepared) -> tuple[int, int]:
+    def store_body(self, conn: sqlite3.Connection, prepared: PreparedBody) -> tuple[int, int]:
         """Store inside the caller's transaction and return (row, depth); a content that is there already is shared."""
         if (encoded := prepared.encoded) is not None:
             try:
@@ -289,9 +289,9 @@ class Bodies:
         if row is not None:
             return int(row[0]), int(row[1])
         # another process pruned what we meant to share; we hold the write lock, so it stays as it is
-        return _insert_body(conn, prepared, encode(prepared.content)) or 0, 0
+        return _insert_body(conn, prepared, encode_body(prepared.content)) or 0, 0
 
-    def remember(self, group: Group, stored: tuple[int, int], content: bytes) -> None:
+    def remember_base(self, group: Group, stored: tuple[int, int], content: bytes) -> None:
         """Offer a body that was committed, as (row, depth), to the next ones of its group."""
         body_id, depth = stored
         if len(content) < _LEAST_SHARED or len(content) > REMEMBERED_BYTES // 4:
@@ -303,7 +303,7 @@ class Bodies:
                 recent.remove(base)
                 recent.append(base)
                 return
-        recent.append(Base(body_id, depth, content))
+        recent.append(DeltaBase(body_id, depth, content))
         self._bytes += len(content)
         if len(recent) > CANDIDATES:
             self._bytes -= len(recent.popleft().content)
@@ -313,12 +313,12 @@ class Bodies:
         while self._bytes > REMEMBERED_BYTES:
             self._bytes -= len(recent.popleft().content)
 
-    def forget(self) -> None:
+    def forget_bases(self) -> None:
         """Drop the memory, after a failed write or a prune."""
         self._recent.clear()
         self._bytes = 0
 
-    def _find_bases(self, conn: sqlite3.Connection, group: Group) -> tuple[Base, ...]:
+    def _find_bases(self, conn: sqlite3.Connection, group: Group) -> tuple[DeltaBase, ...]:
         """Newest first: of equally good bases the first wins, and the newest shares most."""
         if group not in self._recent:
             self._recent[group] = deque()
@@ -326,8 +326,8 @@ class Bodies:
                 found = conn.execute("SELECT size, depth FROM bodies WHERE id = ?", (body_id,)).fetchone()
                 if found is not None and found[0] <= REMEMBERED_BYTES // 4:
                     try:
-                        content = read(conn, body_id)
+                        content = read_body(conn, body_id)
                     except CassetteCorrupt:
                         continue  # a damaged body is no base; `verify` and reading it report it
-                    self.remember(group, (body_id, int(found[1])), content)
+                    self.remember_base(group, (body_id, int(found[1])), content)
         return tuple(reversed(self._recent.get(group, ())))

@@ -11,14 +11,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 from urllib.parse import quote
 
-from llmproxy.core.bindings import BadVolatileField, VolatileField, read_run_variables, read_volatile_field
-from llmproxy.core.changes.accepted import GONE, AcceptedChange, digest_call
+from llmproxy.core.bindings import BadVolatileField, VolatileField, parse_volatile_field, read_run_variables
+from llmproxy.core.changes.acceptance import GONE, AcceptedChange, digest_call
 from llmproxy.core.keys.normalize import Canonical, canonicalize
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.providers.routing import Route, route
+from llmproxy.core.providers.specs import PROVIDERS
 from llmproxy.core.providers.stubs import OPTIONAL
-from llmproxy.core.providers.table import PROVIDERS
-from llmproxy.core.store.reading import Place, Reading, StoredRequest
+from llmproxy.core.store.reading import Place, Readable, StoredRequest
 from llmproxy.core.store.rows import OF_CHANNEL, SELECT_SUMMARY, Row, RowSummary, from_sql, to_sql, to_summary
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Interaction, Key
@@ -32,30 +32,30 @@ def count(store: Store, cassette: str, sample: int, provider: str | None = None,
     where, values = "cassette = ? AND sample = ? AND superseded_at IS NULL", [to_sql(cassette), sample]
     if provider is not None and operation is not None:
         where, values = f"{where} AND provider = ? AND operation = ?", [*values, to_sql(provider), to_sql(operation)]
-    return int(store.rows(f"SELECT count(*) FROM interactions WHERE {where}", values)[0][0])
+    return int(store.query(f"SELECT count(*) FROM interactions WHERE {where}", values)[0][0])
 
 
-def count_before(store: Store, cassette: str, sample: int, since: float) -> int:
+def count_live_before(store: Store, cassette: str, sample: int, since: float) -> int:
     """Count the recordings that were live at a second, Unix time."""
     sql = """SELECT count(*) FROM interactions WHERE cassette = ? AND sample = ? AND started_at < ?
         AND (superseded_at IS NULL OR superseded_at >= ?)"""
-    return int(store.rows(sql, (to_sql(cassette), sample, since, since))[0][0])
+    return int(store.query(sql, (to_sql(cassette), sample, since, since))[0][0])
 
 
-def count_of(store: Store, cassette: str, sample: int, channel: Channel) -> int:
+def count_calls(store: Store, cassette: str, sample: int, channel: Channel) -> int:
     where = f"cassette = ? AND sample = ? AND superseded_at IS NULL AND {OF_CHANNEL[channel]}"
-    return int(store.rows(f"SELECT count(*) FROM interactions WHERE {where}", [to_sql(cassette), sample])[0][0])
+    return int(store.query(f"SELECT count(*) FROM interactions WHERE {where}", [to_sql(cassette), sample])[0][0])
 
 
 def find_other_places(store: Store, key: Key, limit: int) -> list[tuple[str, int, str]]:
     """Return where else a key is recorded: (cassette, sample, party)."""
     sql = "SELECT DISTINCT cassette, sample, party FROM interactions WHERE key = ? AND superseded_at IS NULL LIMIT ?"
-    return [(from_sql(name), sample, from_sql(party)) for name, sample, party in store.rows(sql, [key, limit])]
+    return [(from_sql(name), sample, from_sql(party)) for name, sample, party in store.query(sql, [key, limit])]
 
 
-def summary(store: Store, interaction: int) -> RowSummary:
+def read_summary(store: Store, interaction: int) -> RowSummary:
     """Return one row as `ls` shows it. Raises CassetteNotFound."""
-    found = store.rows(f"{SELECT_SUMMARY} WHERE id = ?", [interaction])
+    found = store.query(f"{SELECT_SUMMARY} WHERE id = ?", [interaction])
     if not found:
         raise CassetteNotFound(f"There is no interaction {interaction} in {store.path}.")
     return to_summary(found[0])
@@ -68,9 +68,9 @@ def count_unused(
     sql = "SELECT id, key FROM interactions WHERE cassette = ? AND sample = ? AND superseded_at IS NULL"
     sql += "".join(f" AND NOT ({OF_CHANNEL[each]})" for each in sorted(without))
     sql += f" AND operation NOT IN ({', '.join('?' * len(OPTIONAL))})"
-    found = store.rows(sql, [to_sql(cassette), sample, *OPTIONAL])
+    found = store.query(sql, [to_sql(cassette), sample, *OPTIONAL])
     left = [key for id_, key in found if id_ not in served]
-    gone = list_gone(store, cassette) if left else ()
+    gone = list_accepted_unused(store, cassette) if left else ()
     return sum(digest_call(key) not in gone for key in left)
 
 
@@ -103,7 +103,7 @@ _LEFT = (
 )
 
 
-class Candidate(NamedTuple):
+class RequestCandidate(NamedTuple):
     id: int
     key: Key
 
@@ -115,7 +115,7 @@ class MaxAge(NamedTuple):
     """``30d``, as `--max-age` takes it."""
 
     @classmethod
-    def of(cls, value: object) -> Self:
+    def parse(cls, value: object) -> Self:
         """Raise ValueError: it is no age."""
         seconds_of(str(value))
         return cls(str(value))
@@ -129,51 +129,51 @@ _CHANGE, _AGE = "change", "max_age"
 """The members that an accepted change and an age stand in: the other rows are volatile fields."""
 
 
-def notes_of(store: Reading, cassette: str) -> tuple[Note, ...]:
+def read_notes(store: Readable, cassette: str) -> tuple[Note, ...]:
     """Return what a cassette says of itself, in the order of its file. Raises CassetteCorrupt."""
     sql = "SELECT field FROM volatile_fields WHERE cassette = ? ORDER BY position"
     try:
-        said = [json.loads(text) for (text,) in (store.rows(sql, (to_sql(cassette),)) if store.binds else ())]
-        return tuple(map(_read_note, said))
+        said = [json.loads(text) for (text,) in (store.query(sql, (to_sql(cassette),)) if store.can_bind else ())]
+        return tuple(map(_parse_note, said))
     except (ValueError, TypeError, BadVolatileField) as error:
         raise CassetteCorrupt(
             f"The volatile fields of cassette {cassette} in {store.path} are damaged: {unsign_text(error)}"
         ) from error
 
 
-def _read_note(value: Mapping[str, Any]) -> Note:
+def _parse_note(value: Mapping[str, Any]) -> Note:
     if _AGE in value:
-        return MaxAge.of(value[_AGE])
-    return AcceptedChange.from_member(value[_CHANGE]) if _CHANGE in value else read_volatile_field(value)
+        return MaxAge.parse(value[_AGE])
+    return AcceptedChange.from_member(value[_CHANGE]) if _CHANGE in value else parse_volatile_field(value)
 
 
-def put_notes(store: Store, cassette: str, notes: Iterable[Note]) -> None:
+def write_notes(store: Store, cassette: str, notes: Iterable[Note]) -> None:
     """Write what a cassette says of itself, in place of what it said."""
     said = [
         {_CHANGE: note.to_member()} if isinstance(note, AcceptedChange)
         else {_AGE: note.age} if isinstance(note, MaxAge) else note.to_dict()
         for note in sorted(notes, key=lambda note: _KINDS.index(type(note)))
     ]  # fmt: skip
-    store.put_volatile_fields(cassette, [json.dumps(each) for each in said])
+    store.write_volatile_fields(cassette, [json.dumps(each) for each in said])
 
 
-def volatile_fields_of(store: Reading, cassette: str) -> tuple[VolatileField, ...]:
+def read_volatile_fields(store: Readable, cassette: str) -> tuple[VolatileField, ...]:
     """Return the volatile fields of a cassette, in their order. Raises CassetteCorrupt."""
-    return tuple(note for note in notes_of(store, cassette) if isinstance(note, VolatileField))
+    return tuple(note for note in read_notes(store, cassette) if isinstance(note, VolatileField))
 
 
-def put_volatile_fields(store: Store, cassette: str, fields: Sequence[VolatileField]) -> None:
+def write_volatile_fields(store: Store, cassette: str, fields: Sequence[VolatileField]) -> None:
     """Write the volatile fields of a cassette, in place of those that it had."""
-    others = [note for note in notes_of(store, cassette) if not isinstance(note, VolatileField)]
-    put_notes(store, cassette, [*fields, *others])
+    others = [note for note in read_notes(store, cassette) if not isinstance(note, VolatileField)]
+    write_notes(store, cassette, [*fields, *others])
 
 
-def accepted_of(store: Reading, cassette: str) -> tuple[AcceptedChange, ...]:
+def accepted_of(store: Readable, cassette: str) -> tuple[AcceptedChange, ...]:
     """Return the accepted changes of a cassette, in their order. Raises CassetteCorrupt."""
-    return tuple(note for note in notes_of(store, cassette) if isinstance(note, AcceptedChange))
+    return tuple(note for note in read_notes(store, cassette) if isinstance(note, AcceptedChange))
 
 
-def list_gone(store: Reading, cassette: str) -> frozenset[str]:
+def list_accepted_unused(store: Readable, cassette: str) -> frozenset[str]:
     """Return `accepted.digest_call` of the recordings that may be left unused: somebody accepted that."""
     found = (each for each in accepted_of(store, cassette) if each.name.startswith(f"{GONE}-"))
     return frozenset(before for each in found for before, after in each.exactly if not after)
@@ -181,65 +181,68 @@ def list_gone(store: Reading, cassette: str) -> frozenset[str]:
 
 def put_accepted(store: Store, cassette: str, changes: Sequence[AcceptedChange]) -> None:
     """Write the accepted changes of a cassette, in place of those that it had."""
-    others = [note for note in notes_of(store, cassette) if not isinstance(note, AcceptedChange)]
-    put_notes(store, cassette, [*others, *changes])
+    others = [note for note in read_notes(store, cassette) if not isinstance(note, AcceptedChange)]
+    write_notes(store, cassette, [*others, *changes])
 
 
-def max_age_of(store: Reading, cassette: str, given: float | None) -> float | None:
+def read_max_age(store: Readable, cassette: str, given: float | None) -> float | None:
     """Return above how many seconds a recording is stale, by file or as `given`; or None. Raises CassetteCorrupt."""
-    own = [seconds_of(note.age) for note in notes_of(store, cassette) if isinstance(note, MaxAge)]
+    own = [seconds_of(note.age) for note in read_notes(store, cassette) if isinstance(note, MaxAge)]
     return min(filter(None, [*own, given]), default=None)
 
 
 def list_candidates(
-    store: Reading, place: tuple[str, int], party: str, provider: str, operation: str, *, stream: bool
-) -> list[Candidate]:
+    store: Readable, place: tuple[str, int], party: str, provider: str, operation: str, *, stream: bool
+) -> list[RequestCandidate]:
     """Return the live recordings of one kind of request, in the order in which they were requested."""
     values = (to_sql(place[0]), place[1], to_sql(party), to_sql(provider), to_sql(operation), stream)
-    return [Candidate(id_, store.name_of(*place, id_, key, 0)[0]) for id_, key in store.rows(_CANDIDATES, values)]
+    return [
+        RequestCandidate(id_, store.find_current_key(*place, id_, key, 0)[0])
+        for id_, key in store.query(_CANDIDATES, values)
+    ]
 
 
-def list_in_order(store: Reading, place: tuple[str, int], party: str) -> list[tuple[int, Key, int]]:
+def list_party_keys(store: Readable, place: tuple[str, int], party: str) -> list[tuple[int, Key, int]]:
     """Return id, key and occurrence of the live recordings of a party, in the order in which they were requested."""
-    found = store.rows(_IN_ORDER, (to_sql(place[0]), place[1], to_sql(party)))
-    return [(id_, *store.name_of(*place, id_, key, occurrence)) for id_, key, occurrence in found]
+    found = store.query(_IN_ORDER, (to_sql(place[0]), place[1], to_sql(party)))
+    return [(id_, *store.find_current_key(*place, id_, key, occurrence)) for id_, key, occurrence in found]
 
 
-def list_times(store: Reading, cassette: str, sample: int) -> list[Row]:
+def list_call_times(store: Readable, cassette: str, sample: int) -> list[Row]:
     """Return live recordings of a sample with times: id, begin and end (Unix seconds), party, key, id of the body."""
-    return store.rows(_TIMES, (to_sql(cassette), sample))
+    return store.query(_TIMES, (to_sql(cassette), sample))
 
 
-def has_left(store: Reading, cassette: str, sample: int) -> bool:
-    return bool(store.rows(_LEFT, (to_sql(cassette), sample)))
+def has_left(store: Readable, cassette: str, sample: int) -> bool:
+    return bool(store.query(_LEFT, (to_sql(cassette), sample)))
 
 
-def list_declared(store: Reading, cassette: str, sample: int) -> list[str]:
+def list_run_variables(store: Readable, cassette: str, sample: int) -> list[str]:
     """Return what was declared of the runs whose recordings are live in a sample of a cassette, the newest first."""
-    return [from_sql(said) for (said,) in store.rows(_RUNS, (to_sql(cassette), sample))] if store.binds else []
+    return [from_sql(said) for (said,) in store.query(_RUNS, (to_sql(cassette), sample))] if store.can_bind else []
 
 
-def newest_declared(store: Reading, cassette: str) -> str:
+def read_newest_variables(store: Readable, cassette: str) -> str:
     """Return the run variables declared of a cassette's newest live recording, as `write_run_variables`; or ""."""
-    found = store.rows(_NEWEST, (to_sql(cassette),))
-    said = store.read_declared([found[0][0]]) if found else {}
+    found = store.query(_NEWEST, (to_sql(cassette),))
+    said = store.read_run_variables([found[0][0]]) if found else {}
     return next(iter(said.values()), "")
 
 
-def list_key_names(store: Reading, cassette: str) -> tuple[str, ...] | None:
+def list_key_variables(store: Readable, cassette: str) -> tuple[str, ...] | None:
     """Return variables of keys set when a cassette was recorded, and its providers; None if the first is unknown."""
-    declared = read_run_variables(newest_declared(store, cassette))
+    declared = read_run_variables(read_newest_variables(store, cassette))
     said = next((each.value.split() for each in declared if each.name == API_KEYS), None)
     if said is None:
         return None
     sql = "SELECT DISTINCT provider FROM interactions WHERE cassette = ? AND superseded_at IS NULL"
-    providers = {str(name) for (name,) in store.rows(sql, (to_sql(cassette),))}
+    providers = {str(name) for (name,) in store.query(sql, (to_sql(cassette),))}
     keys = [key for name in providers & PROVIDERS.keys() for key in PROVIDERS[name].keys]
     missing = {key.name for key in keys if not {key.name, *key.instead} & {*said}}
     return tuple(sorted({*said, *missing, *(["AWS_ACCESS_KEY_ID"] if "bedrock" in providers else [])} - {"none"}))
 
 
-def route_of(interaction: Interaction | StoredRequest, upstreams: Mapping[str, str]) -> Route:
+def find_recorded_route(interaction: Interaction | StoredRequest, upstreams: Mapping[str, str]) -> Route:
     """Return the route that the recorded request had. Raises RefusedError for what no route can say."""
     name, request = interaction.provider, interaction.request
     if name not in PROVIDERS:
@@ -256,5 +259,5 @@ def read_canonical(
     store: Store, asked: Interaction | StoredRequest, place: Place, rules: Rules, upstreams: Mapping[str, str]
 ) -> Canonical:
     """Return the same of what may come from no whole recording; `place` is its cassette and sample."""
-    where = route_of(asked, upstreams)
-    return canonicalize(asked.request, where, rules, lambda made: store.made_by(*place, made))
+    where = find_recorded_route(asked, upstreams)
+    return canonicalize(asked.request, where, rules, lambda made: store.find_id_origin(*place, made))

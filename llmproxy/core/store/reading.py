@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from llmproxy.advice import suggest_command
 from llmproxy.core.store import rows
-from llmproxy.core.store.bodies import ContentCache, Stored, decode_single, read as read_body
-from llmproxy.core.store.file.connect import Signature, StoreReader, is_settled, open_reader, signature, translate
+from llmproxy.core.store.bodies import Blob, ContentCache, decode_whole, read_body
+from llmproxy.core.store.file.connect import Signature, StoreReader, is_settled, open_reader, read_signature, translate
 from llmproxy.core.store.rows import Row, RowSummary, from_sql, to_sql
 from llmproxy.core.traffic.interaction import Ending, Interaction, Key, Request, Response
 from llmproxy.errors import CassetteBusy, CassetteCorrupt, CassetteNotFound, LLMProxyError
@@ -101,7 +101,7 @@ _ILLEGIBLE = (TypeError, ValueError, AttributeError, OverflowError, RecursionErr
 """What is raised by a value that is none of its column's."""
 
 
-def is_good(status: int) -> bool:
+def is_good_status(status: int) -> bool:
     """Return whether an answer of this status may stand for the provider's in `auto`, or be repeated as the last."""
     return status < 500 and status not in TRANSIENT and status not in AUTHENTICATION
 
@@ -116,14 +116,14 @@ class KeyedRecording:
     """SHA-256 of its request's body; empty where nobody asks for it."""
 
     @property
-    def good(self) -> bool:
+    def is_good_status(self) -> bool:
         """Whether it may stand for the provider's answer in `auto` and `once`, or be repeated as the last."""
-        return self.ending is Ending.COMPLETE and is_good(self.status)
+        return self.ending is Ending.COMPLETE and is_good_status(self.status)
 
     @property
-    def left(self) -> bool:
+    def was_left(self) -> bool:
         """Whether its client left what would have been a good answer."""
-        return self.ending is Ending.LEFT and is_good(self.status)
+        return self.ending is Ending.LEFT and is_good_status(self.status)
 
 
 class ReplayCandidate(Protocol):
@@ -148,21 +148,22 @@ def is_left_again(recording: ReplayCandidate, turn: int) -> bool:
     `turn`, from 1, is its place among the live recordings of its key. Leaving once may be an interrupt or a timeout;
     twice it is the agent's way, and as much as it reads is recorded.
     """
-    return recording.ending is Ending.LEFT and is_good(recording.status) and recording.occurrence > turn
+    return recording.ending is Ending.LEFT and is_good_status(recording.status) and recording.occurrence > turn
 
 
 def find_left_once(slots: Sequence[KeyedRecording]) -> Sequence[KeyedRecording]:
     """Return the answers of a key, behind its last good one, that their clients left for the first time."""
-    behind = {each.id for each in failures_behind(slots)}
+    behind = {each.id for each in find_trailing_failures(slots)}
     return [
-        each for turn, each in enumerate(slots, 1) if each.id in behind and each.left and not is_left_again(each, turn)
+        each
+        for turn, each in enumerate(slots, 1)
+        if each.id in behind and each.was_left and not is_left_again(each, turn)
     ]
 
 
-def failures_behind(slots: Sequence[KeyedRecording]) -> Sequence[KeyedRecording]:
+def find_trailing_failures(slots: Sequence[KeyedRecording]) -> Sequence[KeyedRecording]:
     """Return failures behind a key's last good answer: what stands before one was overcome by retrying."""
-    last = max((at for at, each in enumerate(slots) if each.good), default=-1)
-    return slots[last + 1 :]
+    return slots[max((at for at, each in enumerate(slots) if each.is_good_status), default=-1) + 1 :]
 
 
 Place = tuple[str, int]
@@ -188,7 +189,7 @@ class StoredKey(NamedTuple):
     """Digest of the rules under which the key was derived; empty where that is not known."""
 
 
-class Rekeying(NamedTuple):
+class KeyChange(NamedTuple):
     """A live recording, and the slot that it is to have."""
 
     id: int
@@ -199,16 +200,16 @@ class Rekeying(NamedTuple):
     rules: str
 
 
-class Derived:
+class DerivedKeys:
     """Keys under today's rules of a cassette that was recorded under others: in memory, since a store that is replayed
     never changes.
 
-    `store.rederive` fills it when a session opens the cassette; `Reading` looks into it; the first write makes it last
-    (`Store.settle`).
+    `store.rekeying` fills it when a session opens the cassette; `Readable` looks into it; the first write makes it last
+    (`Store.write_current_keys`).
     """
 
     def __init__(self) -> None:
-        self.changes: list[Rekeying] = []
+        self.changes: list[KeyChange] = []
         """In the order in which they were requested."""
         self.names: dict[int, tuple[Key, int]] = {}
         """By id of every live recording: key and occurrence."""
@@ -222,7 +223,7 @@ class Derived:
         ids[nth] = each.id
         self.names[each.id] = key, nth
         if (key, nth, rules) != (each.key, each.occurrence, each.rules):
-            self.changes.append(Rekeying(each.id, each.key, key, nth, rules))
+            self.changes.append(KeyChange(each.id, each.key, key, nth, rules))
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +241,7 @@ class CassetteInfo:
     holder: str | None
 
 
-class FileSeen(NamedTuple):
+class SyncedFile(NamedTuple):
     """What the file of a cassette held when the store was last in step with it."""
 
     sha256: bytes
@@ -248,7 +249,7 @@ class FileSeen(NamedTuple):
     """Interactions of the cassette with larger ids stand in no file yet."""
 
 
-class Reading:
+class Readable:
     def __init__(self, path: Path, reader: StoreReader, *, now: Callable[[], float], watch: bool = False) -> None:
         """Read from `reader`, which is closed with this; `now` gives Unix time.
 
@@ -274,14 +275,14 @@ class Reading:
         self._list_fields_of: tuple[int, int] = (-1, -1)
         self._opened = 0
         """How often the file was opened anew."""
-        self._seen: Signature | None = signature(self._file) if watch else None
+        self._seen: Signature | None = read_signature(self._file) if watch else None
         self._settled = False
         """Whether every later write must show in the file's signature."""
         self._refused: Signature | None = None
         """Of a file that was put in the place of ours and cannot be read: said once."""
-        self._last_row = self._mark() if watch else ()
+        self._last_row = self._read_newest_row() if watch else ()
         self._binds = False
-        self.derived: dict[Place, Derived | None] = {}
+        self.derived: dict[Place, DerivedKeys | None] = {}
         """By cassette and sample, of those that were opened: the keys of what was recorded there under other rules."""
 
     @property
@@ -294,22 +295,22 @@ class Reading:
         commits go beside the file.
         """
         if self._watch:
-            seen = signature(self._file)
+            seen = read_signature(self._file)
             if seen != self._seen and seen is not None:  # removed: what is open stays readable
-                self._open_anew(seen)
+                self._reopen(seen)
             if self._settled:
                 return self._opened, -1
             if self._reader.in_place and self._seen is not None and is_settled(self._seen, self._now()):
                 self._settled = True
         else:
-            self._follow_writer()
-        found: int = self.rows("PRAGMA data_version")[0][0]
+            self._follow_writer_file()
+        found: int = self.query("PRAGMA data_version")[0][0]
         return self._opened, found
 
-    def _follow_writer(self) -> None:
+    def _follow_writer_file(self) -> None:
         """Read what our own writer writes, where that moved to another file. Raises CassetteError."""
 
-    def _open_anew(self, seen: Signature) -> None:
+    def _reopen(self, seen: Signature) -> None:
         """Read from the file as it is now. Whoever overwrites a database leaves SQLite with pages of two of them."""
         try:
             reader = open_reader(self.path)
@@ -320,19 +321,19 @@ class Reading:
             raise
         self._seen, self._refused, self._settled = seen, None, False
         before = self._last_row
-        self._read_from(reader)
-        self._last_row = self._mark()
+        self._use_reader(reader)
+        self._last_row = self._read_newest_row()
         if not self._has_row(before):
             log.warning("the store %s was replaced by another one; from now on that one is replayed", self.path)
-            self._begin_anew()
+            self._reset_derived_keys()
 
-    def _begin_anew(self) -> None:
+    def _reset_derived_keys(self) -> None:
         """Forget what was derived, and have it derived of the store that stands there now."""
         places = list(self.derived)
         self.derived.clear()
         self.hear_replaced(places)
 
-    def _read_from(self, reader: StoreReader) -> None:
+    def _use_reader(self, reader: StoreReader) -> None:
         """Read from another connection, maybe of another file: nothing that was remembered holds."""
         self._reader.close()
         self._reader, self.conn = reader, reader.conn
@@ -344,24 +345,24 @@ class Reading:
         self._binds = False
         self.reopened()
 
-    def _mark(self) -> Row:
+    def _read_newest_row(self) -> Row:
         """Return the youngest row, which tells stores apart; none of a damaged one, which reading will report."""
         try:
-            return self._maybe(_LAST_ROW) or ()
+            return self._first(_LAST_ROW) or ()
         except LLMProxyError:
             return ()
 
     def _has_row(self, row: Row) -> bool:
         sql = "SELECT id, started_at, response_body FROM interactions WHERE id = ?"  # the key may be derived anew
-        return not row or self.rows(sql, row[:1]) == [row]
+        return not row or self.query(sql, row[:1]) == [row]
 
-    def _check_same(self) -> None:
+    def _check_same_file(self) -> None:
         """Raise CassetteBusy if the file was replaced since its slots were read: an id means another recording."""
         before, opened = self._last_row, self._opened
         if self.generation[0] != opened and not self._has_row(before):
             raise CassetteBusy(f"The store {self.path} was replaced while it was read.", hint="Ask again.")
 
-    def slots(self, cassette: str, sample: int, party: str, key: Key) -> tuple[KeyedRecording, ...]:
+    def find_keyed(self, cassette: str, sample: int, party: str, key: Key) -> tuple[KeyedRecording, ...]:
         """Return the live recordings of `key` in order of occurrence; remembered until anybody commits."""
         generation = self.generation
         if generation != self._list_fields_of:
@@ -370,10 +371,10 @@ class Reading:
         place = (cassette, sample, party, key)
         if (known := self._slots.get(place)) is not None:
             return known
-        found = self.rows(SLOTS, (to_sql(cassette), sample, to_sql(party), key))
+        found = self.query(SLOTS, (to_sql(cassette), sample, to_sql(party), key))
         if (derived := self.derived.get((cassette, sample))) is not None:
-            found = self._name_volatile_fields(derived, found, party, key)
-        with self._legible("A recording"):
+            found = self._find_current_rows(derived, found, party, key)
+        with self._report_bad_value("A recording"):
             slots = tuple(
                 KeyedRecording(id_, index(nth), index(status), Ending(ending), asked)
                 for id_, nth, status, ending, asked in found
@@ -388,18 +389,18 @@ class Reading:
 
         `asked` is their SHA-256; `length` is left out of the fields of the head.
         """
-        return self._maybe(SAME, (length, asked, to_sql(cassette), sample, to_sql(party)))
+        return self._first(SAME, (length, asked, to_sql(cassette), sample, to_sql(party)))
 
-    def _name_volatile_fields(self, derived: Derived, found: Sequence[Row], party: str, key: Key) -> list[Row]:
+    def _find_current_rows(self, derived: DerivedKeys, found: Sequence[Row], party: str, key: Key) -> list[Row]:
         """Return the rows of a key under today's rules; `found` are those that have it in the store."""
         names = derived.names
         kept = {row[0]: row for row in found if names.get(row[0], (key, 0))[0] == key}
         for id_ in derived.keyed.get((party, key), {}).values():
-            kept |= {} if id_ in kept else {row[0]: row for row in self.rows(_SLOT, (id_,))}
+            kept |= {} if id_ in kept else {row[0]: row for row in self.query(_SLOT, (id_,))}
         named = [(id_, names[id_][1] if id_ in names else nth, *rest) for id_, nth, *rest in kept.values()]
         return sorted(named, key=lambda row: row[1])
 
-    def name_of(self, cassette: str, sample: int, id_: int, key: str, occurrence: int) -> tuple[Key, int]:
+    def find_current_key(self, cassette: str, sample: int, id_: int, key: str, occurrence: int) -> tuple[Key, int]:
         """Return key and occurrence of a recording under today's rules; `key` and `occurrence` are the stored ones."""
         derived = self.derived.get((cassette, sample))
         return (derived.names.get(id_) if derived else None) or (Key(key), occurrence)
@@ -410,44 +411,44 @@ class Reading:
         if remembered is not None:
             self._answers.move_to_end(interaction_id)
             return remembered[0]
-        row = self._maybe(rows.SELECT_RESPONSE, (interaction_id,))
+        row = self._first(rows.SELECT_RESPONSE, (interaction_id,))
         if row is None:
-            raise self._missing(interaction_id)
+            raise self._build_missing_error(interaction_id)
         if self._watch:
-            self._check_same()
+            self._check_same_file()
         self._price = interaction_id, row[8:14]
         base_id, sha256, *stored = row[14:]
         with self._locate_damage():
-            body = decode_single(self.conn, sha256, Stored(*stored)) if base_id is None else self.body(stored[0])
+            body = decode_whole(self.conn, sha256, Blob(*stored)) if base_id is None else self.read_body(stored[0])
         try:
             response = rows.to_response(row, body)
         except _ILLEGIBLE as error:
             raise self._damage_error(f"Interaction {interaction_id}", error) from error
-        self._remember(interaction_id, response, len(body))
+        self._cache_answer(interaction_id, response, len(body))
         return response
 
     def read_price(self, interaction_id: int) -> Row | None:
         """Return tokens, cost, model and texts (`rows.PRICED`) of a recording; None if it is gone."""
         last = self._price
-        return last[1] if last[0] == interaction_id else self._maybe(_PRICE, (interaction_id,))
+        return last[1] if last[0] == interaction_id else self._first(_PRICE, (interaction_id,))
 
     def load(self, interaction_id: int) -> Interaction:
         """Return the whole interaction as it was added. Raises CassetteNotFound, CassetteCorrupt."""
-        row = self._maybe(rows.SELECT_INTERACTION, (interaction_id,)) if interaction_id < 1 << 63 else None
+        row = self._first(rows.SELECT_INTERACTION, (interaction_id,)) if interaction_id < 1 << 63 else None
         if row is None:
-            raise self._missing(interaction_id)
-        made = self.rows("SELECT made_id FROM made_ids WHERE interaction_id = ? ORDER BY ordinal", (interaction_id,))
+            raise self._build_missing_error(interaction_id)
+        made = self.query("SELECT made_id FROM made_ids WHERE interaction_id = ? ORDER BY ordinal", (interaction_id,))
         named = dict(zip(rows.LOADED, row, strict=True))
         response = self.response(interaction_id)
-        with self._legible(f"Interaction {interaction_id}"):
+        with self._report_bad_value(f"Interaction {interaction_id}"):
             loaded = rows.to_interaction(
-                named, self.body(named["request_body"]), response, tuple(from_sql(made_id) for (made_id,) in made)
+                named, self.read_body(named["request_body"]), response, tuple(from_sql(made_id) for (made_id,) in made)
             )
-        said = self.read_declared([interaction_id]) if self.binds else {}
+        said = self.read_run_variables([interaction_id]) if self.can_bind else {}
         return replace(loaded, run_variables=said[interaction_id]) if said else loaded
 
     @contextmanager
-    def _legible(self, what: str) -> Iterator[None]:
+    def _report_bad_value(self, what: str) -> Iterator[None]:
         """Let a value that is none of its column's say of which recording it is. Raises CassetteCorrupt."""
         try:
             yield
@@ -462,76 +463,76 @@ class Reading:
         )
 
     @property
-    def binds(self) -> bool:
+    def can_bind(self) -> bool:
         """Whether the store knows run variables and slots; one of an older schema, opened for reading, does not."""
         if not self._binds:
-            self._binds = self._maybe("SELECT 1 FROM sqlite_master WHERE name = 'declared'") is not None
+            self._binds = self._first("SELECT 1 FROM sqlite_master WHERE name = 'declared'") is not None
         return self._binds
 
-    def read_declared(self, ids: Collection[int]) -> dict[int, str]:
+    def read_run_variables(self, ids: Collection[int]) -> dict[int, str]:
         """Return the run variables of the runs that made these recordings, by id; those without are left out."""
         sql = (
             "SELECT interaction_id, said FROM declared JOIN run_variables ON id = run_variables WHERE interaction_id "
             "= ?"
         )
-        return {row[0]: from_sql(row[1]) for id_ in ids for row in (self.rows(sql, (id_,)) if self.binds else ())}
+        return {row[0]: from_sql(row[1]) for id_ in ids for row in (self.query(sql, (id_,)) if self.can_bind else ())}
 
-    def made_by(self, cassette: str, sample: int, made_id: str) -> Origin | None:
+    def find_id_origin(self, cassette: str, sample: int, made_id: str) -> Origin | None:
         """Return which live interaction made this id, the first one; None if none in the cassette did."""
         from llmproxy.core.keys.normalize import Origin
 
-        row = self._maybe(_MADE_BY, (to_sql(cassette), sample, to_sql(made_id)))
+        row = self._first(_MADE_BY, (to_sql(cassette), sample, to_sql(made_id)))
         if row is None:
             return None
-        with self._legible(f"What made the id {made_id!r:.60}"):
-            return Origin(*self.name_of(cassette, sample, row[3], row[0], int(row[1])), int(row[2]))
+        with self._report_bad_value(f"What made the id {made_id!r:.60}"):
+            return Origin(*self.find_current_key(cassette, sample, row[3], row[0], int(row[1])), int(row[2]))
 
     def has_other_rules(self, cassette: str, sample: int, rules: str) -> bool:
         """Return whether live recordings were keyed under other rules than those of this digest."""
-        return self._maybe(_OTHER_RULES, (to_sql(cassette), sample, rules)) is not None
+        return self._first(_OTHER_RULES, (to_sql(cassette), sample, rules)) is not None
 
     def list_keys(self, cassette: str, sample: int) -> list[StoredKey]:
         """Return how the live recordings of a cassette are found, in the order in which they were requested."""
         found = []
-        for id_, party, key, nth, digest in self.rows(_KEYED, (to_sql(cassette), sample)):
-            with self._legible(f"Interaction {id_}"):
+        for id_, party, key, nth, digest in self.query(_KEYED, (to_sql(cassette), sample)):
+            with self._report_bad_value(f"Interaction {id_}"):
                 found.append(StoredKey(id_, from_sql(party), Key(key), index(nth), from_sql(digest)))
         return found
 
     def read_request(self, interaction_id: int) -> StoredRequest:
         """Return what was asked. Raises CassetteNotFound, CassetteCorrupt."""
-        row = self._maybe(_REQUEST, (interaction_id,))
+        row = self._first(_REQUEST, (interaction_id,))
         if row is None:
-            raise self._missing(interaction_id)
-        with self._legible(f"Interaction {interaction_id}"):
+            raise self._build_missing_error(interaction_id)
+        with self._report_bad_value(f"Interaction {interaction_id}"):
             provider, upstream, method, target, headers, body = row
-            request = Request(from_sql(method), from_sql(target), rows.to_headers(headers), self.body(body))
+            request = Request(from_sql(method), from_sql(target), rows.parse_headers(headers), self.read_body(body))
             return StoredRequest(from_sql(provider), from_sql(upstream), request)
 
-    def has(self, cassette: str, sample: int) -> bool:
+    def has_recordings(self, cassette: str, sample: int) -> bool:
         """Return whether anything live is recorded there."""
-        return self._maybe(_HAS, (to_sql(cassette), sample)) is not None
+        return self._first(_HAS, (to_sql(cassette), sample)) is not None
 
     def closed_cleanly(self, cassette: str, sample: int) -> bool:
         """Return whether the session that wrote there last came to its proper end."""
-        row = self._maybe(
+        row = self._first(
             "SELECT closed_cleanly FROM cassettes WHERE name = ? AND sample = ?", (to_sql(cassette), sample)
         )
         return row is not None and bool(row[0])
 
-    def first_key(self, cassette: str, sample: int) -> tuple[str, Key] | None:
+    def find_first_key(self, cassette: str, sample: int) -> tuple[str, Key] | None:
         """Return (party, key) of the request that came first in the latest recording."""
         name = to_sql(cassette)
-        since = self._maybe("SELECT latest_from FROM cassettes WHERE name = ? AND sample = ?", (name, sample))
-        row = self._maybe(_FIRST, (name, sample, since[0])) if since is not None else None
-        row = row or self._maybe(_FIRST, (name, sample, 0))
+        since = self._first("SELECT latest_from FROM cassettes WHERE name = ? AND sample = ?", (name, sample))
+        row = self._first(_FIRST, (name, sample, since[0])) if since is not None else None
+        row = row or self._first(_FIRST, (name, sample, 0))
         if row is None:
             return None
-        return from_sql(row[0]), self.name_of(cassette, sample, row[2], row[1], 0)[0]
+        return from_sql(row[0]), self.find_current_key(cassette, sample, row[2], row[1], 0)[0]
 
-    def candidates(self, cassette: str, provider: str, operation: str, limit: int) -> list[int]:
+    def list_candidate_ids(self, cassette: str, provider: str, operation: str, limit: int) -> list[int]:
         """Return ids of the last `limit` live interactions of an operation, oldest first; for a miss's nearest."""
-        found = self.rows(
+        found = self.query(
             "SELECT id FROM interactions WHERE cassette = ? AND provider = ? AND operation = ? AND superseded_at IS "
             "NULL"
             " ORDER BY id DESC LIMIT ?",
@@ -541,42 +542,41 @@ class Reading:
 
     def list_unused(self, cassette: str, sample: int, served: Collection[int]) -> list[RowSummary]:
         """Return the live recordings whose ids are not among `served`, in order."""
-        return [row for row in self.summaries(cassette, sample) if row.id not in served]
+        return [row for row in self.list_summaries(cassette, sample) if row.id not in served]
 
-    def summaries(
+    def list_summaries(
         self, cassette: str | None = None, sample: int | None = None, *, superseded: bool = False,
         limit: int | None = None, channel: Channel | None = None,
     ) -> list[RowSummary]:  # fmt: skip
         """Return rows in the order they were requested; of more than `limit` the last ones."""
         if limit is not None and cassette is None and sample is None and not superseded and channel is None:
-            ids = [row[0] for place in self.rows(_LATEST, (limit,)) for row in self.rows(_OF_PLACE, (*place, limit))]
+            ids = [row[0] for place in self.query(_LATEST, (limit,)) for row in self.query(_OF_PLACE, (*place, limit))]
             where, values = f"id IN ({', '.join(map(str, ids))})", tuple[object, ...]()
         else:
-            where, values = self._where(cassette, sample, superseded=superseded)
+            where, values = self._build_where(cassette, sample, superseded=superseded)
         where = where if channel is None else f"({where}) AND {rows.OF_CHANNEL[channel]}"
-        found = self.rows(
+        found = self.query(
             f"{rows.SELECT_SUMMARY} WHERE {where} ORDER BY started_at DESC, id DESC LIMIT ?",
             (*values, -1 if limit is None else limit),
         )
         return [rows.to_summary(row) for row in reversed(found)]
 
-    def interactions(self, cassette: str, sample: int | None = None) -> Iterator[Interaction]:
+    def iter_interactions(self, cassette: str, sample: int | None = None) -> Iterator[Interaction]:
         """Yield the live interactions of a cassette in the order they were requested, one at a time."""
-        where, values = self._where(cassette, sample, superseded=False)
-        sql = f"SELECT id FROM interactions WHERE {where} ORDER BY sample, started_at, id"
-        for (id_,) in self.rows(sql, values):
+        where, values = self._build_where(cassette, sample, superseded=False)
+        for (id_,) in self.query(f"SELECT id FROM interactions WHERE {where} ORDER BY sample, started_at, id", values):
             yield self.load(id_)
 
-    def last_id(self, cassette: str) -> int:
+    def find_last_id(self, cassette: str) -> int:
         """Return the largest id of a cassette's interactions, 0 if there are none."""
         return int(
-            self.rows("SELECT coalesce(max(id), 0) FROM interactions WHERE cassette = ?", (to_sql(cassette),))[0][0]
+            self.query("SELECT coalesce(max(id), 0) FROM interactions WHERE cassette = ?", (to_sql(cassette),))[0][0]
         )
 
-    def file_of(self, cassette: str) -> FileSeen | None:
+    def read_synced_file(self, cassette: str) -> SyncedFile | None:
         """Return what the cassette's file held when it was last read or written; None if it never was."""
-        row = self._maybe("SELECT sha256, last_id FROM files WHERE cassette = ?", (to_sql(cassette),))
-        return None if row is None else FileSeen(*row)
+        row = self._first("SELECT sha256, last_id FROM files WHERE cassette = ?", (to_sql(cassette),))
+        return None if row is None else SyncedFile(*row)
 
     def cassettes(self, name: str | None = None, *, latest: int | None = None) -> list[CassetteInfo]:
         """Return every cassette and sample that holds something; those of one name, or the `latest` recorded."""
@@ -584,35 +584,35 @@ class Reading:
             [("", ())] if name is None else [("WHERE cassette = ?", (to_sql(name),))]
         )
         if latest is not None:  # one by one: a list of them would be looked for in every row
-            places = sorted(self.rows(_LATEST, (latest,)), key=lambda place: (from_sql(place[0]), place[1]))
+            places = sorted(self.query(_LATEST, (latest,)), key=lambda place: (from_sql(place[0]), place[1]))
             asked = [("WHERE cassette = ? AND interactions.sample = ?", place) for place in places]
-        found = [row for where, values in asked for row in self.rows(_CASSETTES.format(where=where), values)]
+        found = [row for where, values in asked for row in self.query(_CASSETTES.format(where=where), values)]
         return [
             CassetteInfo(from_sql(name), sample, stored, live, first, last, tokens_in, tokens_out, bool(clean), holder)
             for name, sample, stored, live, first, last, tokens_in, tokens_out, clean, holder in found
         ]
 
-    def count(self, cassette: str | None = None, *, superseded: bool = False) -> int:
+    def count_interactions(self, cassette: str | None = None, *, superseded: bool = False) -> int:
         """Count the live interactions of a cassette, or of all; with those that newer recordings replaced."""
-        where, values = self._where(cassette, None, superseded=superseded)
-        return int(self.rows(f"SELECT count(*) FROM interactions WHERE {where}", values)[0][0])
+        where, values = self._build_where(cassette, None, superseded=superseded)
+        return int(self.query(f"SELECT count(*) FROM interactions WHERE {where}", values)[0][0])
 
-    def names(self, limit: int = -1) -> list[str]:
+    def list_cassette_names(self, limit: int = -1) -> list[str]:
         """Return the names of the cassettes in which something is live, at most `limit`."""
-        return [from_sql(name) for (name,) in self.rows(_NAMES, (limit,))]
+        return [from_sql(name) for (name,) in self.query(_NAMES, (limit,))]
 
-    def rows(self, sql: str, values: Sequence[object] = ()) -> list[Row]:
+    def query(self, sql: str, values: Sequence[object] = ()) -> list[Row]:
         """Return what a query finds. Raises CassetteCorrupt and its like for SQLite's errors."""
         try:
             return self.conn.execute(sql, values).fetchall()
         except sqlite3.Error as error:
             raise translate(error, self.path, writing=False) from error
 
-    def _maybe(self, sql: str, values: Sequence[object] = ()) -> Row | None:
-        found = self.rows(sql, values)
+    def _first(self, sql: str, values: Sequence[object] = ()) -> Row | None:
+        found = self.query(sql, values)
         return found[0] if found else None
 
-    def body(self, body_id: int) -> bytes:
+    def read_body(self, body_id: int) -> bytes:
         """Return the content of a row of `bodies`. Raises CassetteCorrupt."""
         with self._locate_damage():
             return read_body(self.conn, body_id, self._contents)
@@ -627,13 +627,13 @@ class Reading:
         except CassetteCorrupt as error:
             raise CassetteCorrupt(error.message, hint=suggest_command("verify", self.path)) from error
 
-    def _missing(self, interaction_id: int) -> CassetteNotFound:
+    def _build_missing_error(self, interaction_id: int) -> CassetteNotFound:
         return CassetteNotFound(
             f"There is no interaction {interaction_id} in {show_store(self.path)}.",
             hint=suggest_command("ls", self.path),
         )
 
-    def _remember(self, interaction_id: int, response: Response, size: int) -> None:
+    def _cache_answer(self, interaction_id: int, response: Response, size: int) -> None:
         if size > REMEMBERED_BYTES // 4:
             return
         self._answers[interaction_id] = (response, size + 1000)
@@ -643,7 +643,7 @@ class Reading:
             self._answer_bytes -= dropped
 
     @staticmethod
-    def _where(cassette: str | None, sample: int | None, *, superseded: bool) -> tuple[str, tuple[object, ...]]:
+    def _build_where(cassette: str | None, sample: int | None, *, superseded: bool) -> tuple[str, tuple[object, ...]]:
         parts: list[tuple[str, tuple[object, ...]]] = [("1", ())]
         if not superseded:
             parts.append(("superseded_at IS NULL", ()))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from llmproxy.core.providers.table import MCP_PREFIX, channel_of, client_of
+from llmproxy.core.providers.specs import MCP_PREFIX, channel_of, client_of
 from llmproxy.core.store.bodies import DATA
 from llmproxy.core.traffic.interaction import Cut, Ending, Headers, Interaction, Key, Request, Response, Usage
 from llmproxy.errors import CassetteCorrupt
@@ -138,7 +138,7 @@ def _dump_headers(headers: Headers) -> str:
     return json.dumps(headers, separators=(",", ":"))
 
 
-def to_headers(text: str) -> Headers:
+def parse_headers(text: str) -> Headers:
     """Read header fields back, their order and repetitions kept."""
     return tuple((name, value) for name, value in json.loads(text))
 
@@ -147,29 +147,29 @@ type Described = tuple[str | None, str | None, float | None]
 """Last user text, the answer's text, the cost."""
 
 
-def describe(interaction: Interaction) -> Described:
+def describe_interaction(interaction: Interaction) -> Described:
     """Return the last user text, the answer's text and the cost; None for what cannot be told. Never raises."""
     said = replied = cost = None
     try:
         operation, answer = interaction.operation, interaction.response
         if operation.startswith(MCP_PREFIX):
             return _describe_mcp(interaction)
-        from llmproxy.core.dialects.conversation import last_user_text, read_answer
-        from llmproxy.core.dialects.streams import beginning
-        from llmproxy.core.dialects.usage import cost_of
+        from llmproxy.core.dialects.conversation import read_answer, read_last_user_text
+        from llmproxy.core.dialects.streams import cut_beginning
+        from llmproxy.core.dialects.usage import compute_cost
         from llmproxy.core.providers.routing import family_of
-        from llmproxy.core.traffic.frames import is_frames, questions
+        from llmproxy.core.traffic.frames import is_websocket_body, list_questions
 
         family = family_of(interaction.provider, operation)
-        bodies = questions(answer.body) if is_frames(answer.headers) else [interaction.request.body]
-        last = next(filter(None, map(last_user_text, reversed(bodies))), None)
-        said = None if last is None else clip(last, LAST_USER_CHARACTERS)
+        bodies = list_questions(answer.body) if is_websocket_body(answer.headers) else [interaction.request.body]
+        last = next(filter(None, map(read_last_user_text, reversed(bodies))), None)
+        said = None if last is None else clip_text(last, LAST_USER_CHARACTERS)
         kind = content_type(answer.headers)
-        message = read_answer(family, operation, kind, beginning(kind, answer.body))
+        message = read_answer(family, operation, kind, cut_beginning(kind, answer.body))
         if message is not None:
             calls = ", ".join(f"{call.name}({call.arguments})" for call in message.tool_calls)
-            replied = clip(message.text or calls, ANSWER_CHARACTERS)
-        price = cost_of(interaction.provider, interaction.model, interaction.usage)
+            replied = clip_text(message.text or calls, ANSWER_CHARACTERS)
+        price = compute_cost(interaction.provider, interaction.model, interaction.usage)
         cost = None if price is None else float(price)
     except Exception:  # these columns are for looking; a recording must not fail because of them
         log.debug("describe.failed", exc_info=True)
@@ -184,22 +184,22 @@ def _describe_mcp(interaction: Interaction) -> tuple[str | None, str | None, Non
     call = read_call(interaction.request.body, content_type(answer.headers), answer.body)
     if call is None:
         return None, None, None
-    return clip(call.arguments, LAST_USER_CHARACTERS), clip(call.result, ANSWER_CHARACTERS), None
+    return clip_text(call.arguments, LAST_USER_CHARACTERS), clip_text(call.result, ANSWER_CHARACTERS), None
 
 
 def content_type(headers: Headers) -> str:
     return next((value for name, value in headers if name.lower() == "content-type"), "")
 
 
-def clip(text: str, limit: int) -> str:
+def clip_text(text: str, limit: int) -> str:
     """Return at most `limit` characters, the cut marked."""
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def to_row(interaction: Interaction, described: Described | None = None) -> tuple[Sql, ...]:
-    """Return the values of COLUMNS; `described` is what `describe` says of it, where that is known already."""
+    """Return the values of COLUMNS; `described`: what `describe_interaction` says of it, where known already."""
     i, request, response, usage = interaction, interaction.request, interaction.response, interaction.usage
-    said, replied, cost = described or describe(interaction)
+    said, replied, cost = described or describe_interaction(interaction)
     chunks = response.chunks
     first, last = (chunks[0].offset, chunks[-1].offset) if chunks else (response.head_offset, response.head_offset)
     return (
@@ -220,7 +220,7 @@ def to_response(row: Row, body: bytes) -> Response:
     _, status, reason, ending, head_us, chunked, headers, borders = row[:8]
     chunks = Cut(body, json.loads(borders))
     return Response(
-        status=status, reason=from_sql(reason), headers=to_headers(headers), chunks=chunks, ending=Ending(ending),
+        status=status, reason=from_sql(reason), headers=parse_headers(headers), chunks=chunks, ending=Ending(ending),
         head_offset=head_us, chunked=bool(chunked),
     )  # fmt: skip
 
@@ -229,7 +229,7 @@ def to_interaction(row: dict[str, Any], body: bytes, response: Response, made_id
     return Interaction(
         provider=from_sql(row["provider"]), operation=from_sql(row["operation"]), key=Key(row["key"]),
         request=Request(
-            from_sql(row["method"]), from_sql(row["target"]), to_headers(row["request_headers"]), body
+            from_sql(row["method"]), from_sql(row["target"]), parse_headers(row["request_headers"]), body
         ),
         response=response, started_at=row["started_at"], cassette=from_sql(row["cassette"]), sample=row["sample"],
         party=from_sql(row["party"]), occurrence=row["occurrence"], id=row["id"],
@@ -248,12 +248,12 @@ _MONTHS = {name: n for n, name in enumerate(re.findall("...", "JanFebMarAprMayJu
 _DAY = 86_400
 
 
-def recorded_at(started_at: float, headers: Headers) -> float:
+def read_answer_time(started_at: float, headers: Headers) -> float:
     """Return when an answer came (`RowSummary.recorded_at`)."""
-    return _recorded_at(started_at, _dump_headers(headers))
+    return _read_answer_time(started_at, _dump_headers(headers))
 
 
-def _recorded_at(started_at: float, headers: str) -> float:
+def _read_answer_time(started_at: float, headers: str) -> float:
     if (said := _DATE.search(headers)) is None or said[2] not in _MONTHS:
         return started_at
     day, _, *others = said.groups()
@@ -264,7 +264,7 @@ def _recorded_at(started_at: float, headers: str) -> float:
 
 @lru_cache(256)
 def _read_client(headers: str) -> str:
-    return str(client_of(to_headers(headers)) or "")
+    return str(client_of(parse_headers(headers)) or "")
 
 
 def to_summary(row: Row) -> RowSummary:
@@ -282,6 +282,6 @@ def to_summary(row: Row) -> RowSummary:
         "redacted": bool(summary["redacted"]),
         "superseded": summary["superseded"] is not None,
         "client": client,
-        "recorded_at": _recorded_at(summary["started_at"], summary["recorded_at"]),
+        "recorded_at": _read_answer_time(summary["started_at"], summary["recorded_at"]),
     }
     return RowSummary(**summary)

@@ -1,4 +1,4 @@
-"""What a store is: it is read by `Reading`, from a file on this machine, and does what `Writing` says, in a file or on
+"""What a store is: read by `Readable`, from a file on this machine, and written as `Writable` says, in a file or on
 a server.
 
 There are two kinds: `file.store.FileStore`, and `server.store.ServerStore`, whose file is a copy of what was read of
@@ -17,13 +17,13 @@ from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol, Self
 
 from llmproxy.core.store.reading import (
-    FileSeen,
+    KeyChange,
     KeyedRecording,
     Place,
-    Reading,
-    Rekeying,
-    failures_behind,
+    Readable,
+    SyncedFile,
     find_left_once,
+    find_trailing_failures,
 )
 from llmproxy.core.store.rows import Described
 from llmproxy.core.traffic.interaction import Interaction
@@ -56,7 +56,7 @@ class Addition(NamedTuple):
     instead: int | None = None
     """The one live recording of its key whose place it takes."""
     described: Described | None = None
-    """What `describe` says of it, where that is known already."""
+    """What `describe_interaction` says of it, where that is known already."""
 
 
 class Deleted(NamedTuple):
@@ -67,14 +67,14 @@ class Deleted(NamedTuple):
     """Bytes by which the file shrank; None on a server, which gives space back when it likes."""
 
 
-class Writing(Protocol):
+class Writable(Protocol):
     """What a kind of store must be able to do. Any thread may call these; each is one transaction."""
 
     writable: bool
-    """Whether it was opened to be written; else all but `refresh` and `close` raise StoreReadOnly."""
+    """Whether it was opened to be written; else all but `refresh_cassette` and `close` raise StoreReadOnly."""
 
     @abstractmethod
-    def add_all(self, many: Sequence[Addition], *, instead_of: str | None = None) -> list[int]:
+    def add_interactions(self, many: Sequence[Addition], *, instead_of: str | None = None) -> list[int]:
         """Store several interactions: all, or (when this raises) none; returns their ids, committed.
 
         One takes `interaction.occurrence` if no live recording has it, else the next after the last. `instead_of`: all
@@ -86,74 +86,74 @@ class Writing(Protocol):
         """
 
     @abstractmethod
-    def begin(self, cassette: str, sample: int, *, exclusive: bool, holder: str, anew: bool = True) -> None:
+    def begin_writing(self, cassette: str, sample: int, *, exclusive: bool, holder: str, anew: bool = True) -> None:
         """Open a writing session. An `exclusive` one (record, once) takes the lease, any other leaves no trace yet.
 
         `anew`: it records the cassette from its start; else it adds what is missing.
 
-        Raises CassetteBusy naming the holder whose lease is live. Call `heartbeat` at least every 5 s.
+        Raises CassetteBusy naming the holder whose lease is live. Call `renew_lease` at least every 5 s.
         """
 
     @abstractmethod
-    def heartbeat(self, cassette: str, sample: int, holder: str) -> bool:
+    def renew_lease(self, cassette: str, sample: int, holder: str) -> bool:
         """Keep the lease; False if it is gone."""
 
     @abstractmethod
-    def end(self, cassette: str, sample: int, holder: str, *, clean: bool | None) -> None:
+    def end_writing(self, cassette: str, sample: int, holder: str, *, clean: bool | None) -> None:
         """End a writing session; `clean`: the cassette is complete, None: if nothing in it failed or is cut."""
 
     @abstractmethod
-    def reach(self) -> None:
+    def wait_for_server(self) -> None:
         """Wait, as writing does, until what is read may be asked again; from any thread. Raises Lost."""
 
     @abstractmethod
-    def refresh(self, cassette: str) -> None:
+    def refresh_cassette(self, cassette: str) -> None:
         """See that what others recorded in a cassette can be read. Raises LLMProxyError."""
 
     @abstractmethod
-    def promote(self, staged: Place, place: Place, gone: Collection[int], *, holder: str, clean: bool) -> None:
+    def promote_staged(self, staged: Place, place: Place, gone: Collection[int], *, holder: str, clean: bool) -> None:
         """Make recordings of `staged` recordings of `place`, superseding `gone`; `clean`: it is complete then."""
 
     @abstractmethod
-    def put_volatile_fields(self, cassette: str, texts: Sequence[str]) -> None:
+    def write_volatile_fields(self, cassette: str, texts: Sequence[str]) -> None:
         """Write the slots of a cassette (JSON), in place of those that it had."""
 
     @abstractmethod
-    def remember_file(self, cassette: str, seen: FileSeen) -> None:
+    def record_synced_file(self, cassette: str, seen: SyncedFile) -> None:
         """Note that the store is in step with the file of a cassette."""
 
     @abstractmethod
-    def delete(self, ids: Collection[int]) -> Deleted:
+    def delete_interactions(self, ids: Collection[int]) -> Deleted:
         """Delete interactions, and every body that only they used."""
 
     @abstractmethod
-    def rename(self, old: str, new: str) -> None:
+    def rename_cassette(self, old: str, new: str) -> None:
         """Give a cassette and all its samples another name. Raises SettingsError if there is one of that name."""
 
     @abstractmethod
-    def rekey(self, made: Sequence[Rekeying]) -> None:
+    def rekey_recordings(self, made: Sequence[KeyChange]) -> None:
         """Give live recordings other keys, but for those that have another one than `Rekeying.old` meanwhile."""
 
     @abstractmethod
-    def in_file(self) -> AbstractContextManager[sqlite3.Connection]:
+    def file_transaction(self) -> AbstractContextManager[sqlite3.Connection]:
         """Hold the write lock of a store in a file; the block happens whole or not. Raises StoreReadOnly: no file."""
 
     @abstractmethod
     def close(self) -> None: ...
 
 
-class Store(Reading, Writing):
+class Store(Readable, Writable):
     """A store of any kind. Reading belongs to one thread at a time; writing may be done from any."""
 
-    def add(self, interaction: Interaction, *, supersede: bool) -> int:
-        """Store an interaction and return its id, as `add_all`; `supersede` replaces its key's live recordings."""
-        return self.add_all([Addition(interaction, supersede)])[0]
+    def add_interaction(self, interaction: Interaction, *, supersede: bool) -> int:
+        """Store an interaction and return its id; `supersede` replaces its key's live recordings."""
+        return self.add_interactions([Addition(interaction, supersede)])[0]
 
-    def settle(self, places: Collection[Place]) -> None:
+    def write_current_keys(self, places: Collection[Place]) -> None:
         """Write today's keys of cassettes recorded under other rules, before anything else is stored there."""
         for place, derived in list(self.derived.items()):
             if derived is not None and place in places:
-                self.rekey(derived.changes)
+                self.rekey_recordings(derived.changes)
                 self.derived[place] = None
 
     def __enter__(self) -> Self:
@@ -167,17 +167,17 @@ def choose_occurrence(
     given: Addition, live: Sequence[KeyedRecording], before: int | None
 ) -> tuple[frozenset[int], int]:
     """Return what an interaction supersedes, and its occurrence; `before`: the first id of its batch."""
-    gone = frozenset(each.id for each in live) if given.supersede else _find_healed(given, live, before)
+    gone = frozenset(each.id for each in live) if given.supersede else _find_replaced_failures(given, live, before)
     gone |= set() if given.instead is None else {given.instead}  # of another key too: the question of another run
     taken, nth = [each.occurrence for each in live if each.id not in gone], given.interaction.occurrence
     return gone, nth if nth not in taken else taken[-1] + 1
 
 
-def _find_healed(given: Addition, live: Sequence[KeyedRecording], before: int | None) -> frozenset[int]:
+def _find_replaced_failures(given: Addition, live: Sequence[KeyedRecording], before: int | None) -> frozenset[int]:
     """Return failures of earlier sessions that a new one replaces: a good one all, a left one the first left once."""
     made = KeyedRecording(0, 0, given.interaction.response.status, given.interaction.response.ending)
     if given.healing is None:
         return frozenset()
-    healed = failures_behind(live) if made.good else find_left_once(live) if made.left else ()
+    healed = find_trailing_failures(live) if made.is_good_status else find_left_once(live) if made.was_left else ()
     ids = [each.id for each in healed if each.id not in given.healing and (before is None or each.id < before)]
-    return frozenset(ids if made.good else ids[:1])
+    return frozenset(ids if made.is_good_status else ids[:1])

@@ -49,7 +49,7 @@ class Frame:
     """Close code; None for a message."""
 
 
-def is_frames(headers: Headers) -> bool:
+def is_websocket_body(headers: Headers) -> bool:
     """Return whether a response's body is a WebSocket conversation."""
     return (header(headers, "content-type") or "").startswith(CONTENT_TYPE)
 
@@ -57,25 +57,25 @@ def is_frames(headers: Headers) -> bool:
 # -- writing -----------------------------------------------------------------------------------------------------------
 
 
-def encode(frame: Frame) -> bytes:
+def encode_frame(frame: Frame) -> bytes:
     line: dict[str, object] = {"t": frame.at, "from": "client" if frame.client else "server"}
     if frame.close is not None:
         line |= {"close": frame.close, "reason": frame.data}
     elif isinstance(frame.data, str):
         line["text"] = frame.data
-    elif (text := _json_text(frame.data)) is not None:
+    elif (text := _decode_json_text(frame.data)) is not None:
         line |= {"text": text, "binary": True}
     else:
         line["data"] = base64.b64encode(frame.data).decode("ascii")
     return json.dumps(line, ensure_ascii=False, separators=(", ", ": ")).encode() + b"\n"
 
 
-def chunks(frames: Iterable[Frame]) -> tuple[Chunk, ...]:
+def build_frame_chunks(frames: Iterable[Frame]) -> tuple[Chunk, ...]:
     """Write a conversation, one chunk a line."""
-    return tuple(Chunk(frame.at, encode(frame)) for frame in frames)
+    return tuple(Chunk(frame.at, encode_frame(frame)) for frame in frames)
 
 
-def _json_text(data: bytes) -> str | None:
+def _decode_json_text(data: bytes) -> str | None:
     """Return binary data as text where that is JSON: readable, and it can be compared and redacted like any JSON."""
     if data[:1] not in (b"{", b"["):
         return None
@@ -88,20 +88,19 @@ def _json_text(data: bytes) -> str | None:
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-def decode(body: bytes) -> list[Frame]:
+def decode_frames(body: bytes) -> list[Frame]:
     """Read a conversation. Raises CassetteCorrupt: a line is not of the form above."""
     found = []
     for number, line in enumerate(body.split(b"\n"), 1):
         if line.strip():
             try:
-                found.append(_frame(json.loads(line)))
+                found.append(_parse_frame(json.loads(line)))
             except (ValueError, TypeError, KeyError, RecursionError, binascii.Error) as why:
-                msg = f"line {number} of a recorded WebSocket is damaged: {why}"
-                raise CassetteCorrupt(msg) from why
+                raise CassetteCorrupt(f"line {number} of a recorded WebSocket is damaged: {why}") from why
     return found
 
 
-def _frame(line: dict[str, Any]) -> Frame:
+def _parse_frame(line: dict[str, Any]) -> Frame:
     client = {"client": True, "server": False}[line["from"]]
     at = int(line["t"])
     if "close" in line:
@@ -114,12 +113,12 @@ def _frame(line: dict[str, Any]) -> Frame:
     return Frame(at, client, text.encode() if line.get("binary") else text)
 
 
-def server_events(body: bytes) -> list[object]:
+def list_server_events(body: bytes) -> list[object]:
     """Return the JSON values that the server sent; what is none, or is damaged, is left out. Never raises."""
-    return list(_events(body, "server"))
+    return list(_list_events(body, "server"))
 
 
-def _events(body: bytes, side: str) -> Iterator[object]:
+def _list_events(body: bytes, side: str) -> Iterator[object]:
     for line in body.split(b"\n"):
         try:
             whole = json.loads(line)
@@ -129,10 +128,10 @@ def _events(body: bytes, side: str) -> Iterator[object]:
             continue
 
 
-def questions(body: bytes) -> list[bytes]:
+def list_questions(body: bytes) -> list[bytes]:
     """Return what the client asked, each as the body of a request that says the same over HTTP. Never raises."""
     asked = []
-    for event in _events(body, "client"):
+    for event in _list_events(body, "client"):
         if isinstance(event, dict):
             turns = event["clientContent"].get("turns") if isinstance(event.get("clientContent"), dict) else None
             same = {"input": [event["item"]]} if "item" in event else {"contents": turns} if turns else event
@@ -143,9 +142,9 @@ def questions(body: bytes) -> list[bytes]:
 # -- showing -----------------------------------------------------------------------------------------------------------
 
 
-def transcript(body: bytes) -> Iterator[str]:
+def format_transcript(body: bytes) -> Iterator[str]:
     """Yield a conversation line by line, for people: `12.3 ms  client -> {...}`; long base64 is shortened."""
-    for frame in decode(body):
+    for frame in decode_frames(body):
         yield f"{frame.at / 1000:10.1f} ms  {'client ->' if frame.client else 'server <-'} {_format_frame(frame)}"
 
 
@@ -154,7 +153,7 @@ def _format_frame(frame: Frame) -> str:
         return "(cut, without a closing handshake)"
     if frame.close is not None:
         return f"(close {frame.close}{f': {frame.data!s}' if frame.data else ''})"
-    text = frame.data if isinstance(frame.data, str) else _json_text(frame.data)
+    text = frame.data if isinstance(frame.data, str) else _decode_json_text(frame.data)
     if text is None:
         return f"({len(frame.data)} bytes)"
     with suppress(ValueError, RecursionError):

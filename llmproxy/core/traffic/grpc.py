@@ -58,10 +58,10 @@ def refusal(status: int, code: str, text: str, *, miss: bool = False) -> Headers
     while len(quote(text, safe=_PLAIN)) > LONGEST:
         text = f"{text[: len(text) * 3 // 4]} ..."
     ours = (("x-llmproxy-error", code), *(((CACHE_HEADER, "miss"),) if miss else ()))
-    return (*failure(status, text), *ours)
+    return (*build_failure_head(status, text), *ours)
 
 
-def failure(status: int, text: str, retry_after: float = 0) -> Headers:
+def build_failure_head(status: int, text: str, retry_after: float = 0) -> Headers:
     """Return the head of an answer that is nothing but a failure, by its status of HTTP; `retry_after`: seconds."""
     wait = (("grpc-retry-pushback-ms", str(int(retry_after * 1000))),) if retry_after else ()
     number = str(_STATUS.get(status, FAILED_PRECONDITION))
@@ -88,7 +88,7 @@ class Descriptors:
             raise SettingsError(f"--descriptor {path} holds no descriptors: {why}.", hint=hint) from error
         self._known = [f"{each.package}.{one.name}".lstrip(".") for each in held.file for one in each.service]
 
-    def format(self, target: str, data: bytes, *, answer: bool) -> str:
+    def format_message(self, target: str, data: bytes, *, answer: bool) -> str:
         """Return a call's message as JSON. Raises SettingsError: an unknown call, or a message of another type."""
         from google.protobuf import json_format, message_factory
 
@@ -117,7 +117,7 @@ def format_messages(body: bytes, target: str, descriptors: Descriptors | None, *
         if compressed:
             continue
         if descriptors is not None:
-            yield descriptors.format(target, data, answer=answer)
+            yield descriptors.format_message(target, data, answer=answer)
         else:
             yield from (f"  {place:<10}  {text}" for place, text in find_texts(data))
     if whole < len(body):
@@ -126,13 +126,13 @@ def format_messages(body: bytes, target: str, descriptors: Descriptors | None, *
 
 def find_texts(data: bytes) -> list[tuple[str, str]]:
     """Return (numbers of the fields, text) of what can be printed in a message; of what is none, the whole."""
-    found = _read_fields(data, 0)
+    found = _read_text_fields(data, 0)
     if found is None:
-        return [("", text)] if (text := _decode_text(data)) else []
+        return [("", text)] if (text := _decode_printable(data)) else []
     return [(".".join(map(str, place)), text) for place, text in found]
 
 
-def _read_fields(data: bytes, depth: int) -> list[tuple[tuple[int, ...], str]] | None:
+def _read_text_fields(data: bytes, depth: int) -> list[tuple[tuple[int, ...], str]] | None:
     """Return the texts of a message; None if it is none."""
     found, at = list[tuple[tuple[int, ...], str]](), 0
     while at < len(data):
@@ -148,8 +148,8 @@ def _read_fields(data: bytes, depth: int) -> list[tuple[tuple[int, ...], str]] |
         if at > len(data):
             return None
         if kind == 2:
-            text = _decode_text(inner)
-            below = _read_fields(inner, depth + 1) if depth < _NESTED and (not text or text[0] < " ") else None
+            text = _decode_printable(inner)
+            below = _read_text_fields(inner, depth + 1) if depth < _NESTED and (not text or text[0] < " ") else None
             if below:
                 found += [((number, *place), each) for place, each in below]
             elif text:
@@ -170,7 +170,7 @@ def _read_varint(data: bytes, at: int) -> tuple[int, int]:
     return 0, len(data) + 1
 
 
-def _decode_text(data: bytes) -> str:
+def _decode_printable(data: bytes) -> str:
     """Return bytes as a text; empty if they cannot be printed."""
     try:
         text = data.decode("utf-8")

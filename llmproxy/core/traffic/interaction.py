@@ -66,7 +66,7 @@ def is_failed_call(headers: Headers) -> bool:
     return (header(headers, f"{TRAILER}grpc-status") or header(headers, "grpc-status")) in _FAILED_CALLS
 
 
-def with_trailers(headers: Headers, trailers: Headers) -> Headers:
+def add_trailers(headers: Headers, trailers: Headers) -> Headers:
     """Return an answer's header fields with its trailers."""
     return (*headers, *((TRAILER + name, value) for name, value in trailers)) if trailers else headers
 
@@ -155,7 +155,7 @@ class Cut(Sequence[Chunk]):
     def _chunk(self, at: int) -> Chunk:
         return Chunk(self._offsets[at], self.body[self._ends[at] : self._ends[at + 1]])
 
-    def views(self) -> Iterator[tuple[int, memoryview]]:
+    def iter_views(self) -> Iterator[tuple[int, memoryview]]:
         """Return offset and bytes of one after the other without copying them."""
         view = memoryview(self.body)
         return ((offset, view[self._ends[at] : self._ends[at + 1]]) for at, offset in enumerate(self._offsets))
@@ -244,7 +244,7 @@ ATTEMPTS = (("x-stainless-retry-count", _COUNT, 0), ("amz-sdk-request", _AWS, 1)
 """Header, its form, and what it says the first time: SDKs of models' makers count from 0, the ones of AWS from 1."""
 
 
-def attempt_of(headers: Headers) -> int | None:
+def read_attempt(headers: Headers) -> int | None:
     """Return 0 for a request's first sending, 1 for its first repetition ...; None if its client does not say."""
     for name, form, first in ATTEMPTS:
         said = header(headers, name)

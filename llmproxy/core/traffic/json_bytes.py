@@ -4,7 +4,7 @@ ones never.
     bytes -> `parse` -> tree -> `dump` -> bytes that depend on the value alone
 
 Member order, white space, escapes and ``1.0 = 1 = 1e0`` go; array order, ``true`` beside ``1``, ints beyond 2**53 and
-lone surrogates stay. What cannot be told apart safely is refused (`NotLossless`): numbers that a double cannot carry,
+lone surrogates stay. What cannot be told apart safely is refused (`LossyJson`): numbers that a double cannot carry,
 NaN, duplicate members, nesting deeper than `DEPTH`, bytes that are not UTF-8. The caller then keys the raw bytes. There
 is one canonicaliser only: two would split keys.
 
@@ -27,7 +27,7 @@ _SAFE_DIGITS = 16
 """A decimal of at most 15 digits (16 characters with its point) survives a double: IEEE 754 guarantees 15."""
 
 
-class NotLossless(ValueError):
+class LossyJson(ValueError):
     """This text is not JSON that can be canonicalised without loss."""
 
 
@@ -38,27 +38,25 @@ def _parse_number(text: str) -> int | float:
         return int(value) if value.is_integer() else value
     if isinf(value):
         message = "number beyond the range of a double"
-        raise NotLossless(message)
+        raise LossyJson(message)
     exact = Decimal(text)
     if value.is_integer() and exact == exact.to_integral_value():
         return int(exact)
     if Decimal(repr(value)) != exact:
         message = "number beyond the precision of a double"
-        raise NotLossless(message)
+        raise LossyJson(message)
     return value
 
 
 def _read_members(pairs: list[tuple[str, object]]) -> dict[str, object]:
     members = dict(pairs)
     if len(members) != len(pairs):
-        message = "duplicate member"
-        raise NotLossless(message)
+        raise LossyJson("duplicate member")
     return members
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    message = f"{name} is not JSON"
-    raise NotLossless(message)
+    raise LossyJson(f"{name} is not JSON")
 
 
 _decoder = json.JSONDecoder(object_pairs_hook=_read_members, parse_float=_parse_number, parse_constant=_refuse_constant)
@@ -68,26 +66,25 @@ _encoder = json.JSONEncoder(
 
 
 def parse(text: bytes | str) -> object:
-    """Parse JSON into a tree that stands for its value. Raises NotLossless: none, or not canonical without loss."""
+    """Parse JSON into a tree that stands for its value. Raises LossyJson: none, or not canonical without loss."""
     try:
         if isinstance(text, bytes):
             text = text.decode("utf-8")
         tree: object = _decoder.decode(text)
-    except NotLossless:
+    except LossyJson:
         raise
     except (
         ValueError,
         RecursionError,
         ArithmeticError,
     ) as error:  # JSONDecodeError and UnicodeDecodeError are ValueErrors
-        raise NotLossless(str(error)) from error
-    if text.count("[") + text.count("{") > DEPTH and _too_deep(tree):
-        message = f"nested deeper than {DEPTH}"
-        raise NotLossless(message)
+        raise LossyJson(str(error)) from error
+    if text.count("[") + text.count("{") > DEPTH and _is_too_deep(tree):
+        raise LossyJson(f"nested deeper than {DEPTH}")
     return tree
 
 
-def _too_deep(tree: object) -> bool:
+def _is_too_deep(tree: object) -> bool:
     level: list[Any] = [tree]
     for _ in range(DEPTH + 1):  # the parser makes nothing but plain dicts and lists
         level = [
@@ -114,7 +111,7 @@ def parse_json(data: str | bytes) -> Any:  # noqa: ANN401 - JSON
         return None
 
 
-def layout_json(text: str) -> str:
+def format_json_layout(text: str) -> str:
     """Return JSON in one layout, its members sorted; what is no JSON as it is."""
     try:
         return json.dumps(json.loads(text or "{}"), sort_keys=True)
@@ -122,12 +119,12 @@ def layout_json(text: str) -> str:
         return text
 
 
-def read_json(text: str) -> object | None:
+def parse_json_container(text: str) -> object | None:
     if text[:1] not in ("{", "[") and text.lstrip()[:1] not in ("{", "["):
         return None
     try:
         tree = parse(text)
-    except NotLossless:
+    except LossyJson:
         return None
     return tree if isinstance(tree, (dict, list)) else None
 
@@ -137,9 +134,9 @@ _LABEL = re.compile(r"[A-Z][a-z]{2,15}: (?=[{\[])")
 """As some agents write it before what a command printed: ``Output: {"a": 1}``."""
 
 
-def split_json(text: str) -> list[object]:
+def split_json_parts(text: str) -> list[object]:
     """Return a text's parts: strings, and (parsed) arrays and objects at the beginning of a line, or behind a label."""
-    whole = read_json(text)
+    whole = parse_json_container(text)
     if whole is not None:
         return [whole]
     parts: list[object] = []
@@ -150,7 +147,7 @@ def split_json(text: str) -> list[object]:
         line = lines[n]
         label = line[: found.end()] if (found := _LABEL.match(line)) else ""
         lines[n] = line[len(label) :]
-        taken = _read_lines(lines, n) if lines[n][:1] in ("{", "[") and len(parts) < _MOST_PIECES else None
+        taken = _parse_json_lines(lines, n) if lines[n][:1] in ("{", "[") and len(parts) < _MOST_PIECES else None
         if taken is None:
             prose.append(line)
             n += 1
@@ -164,31 +161,31 @@ def split_json(text: str) -> list[object]:
     return [*parts, "".join(prose)] if prose else parts
 
 
-def _read_lines(lines: Sequence[str], start: int) -> tuple[object, int] | None:
+def _parse_json_lines(lines: Sequence[str], start: int) -> tuple[object, int] | None:
     """Return the value that begins with a line, over the line or up to a line that closes it, and the line behind."""
-    if (value := read_json(lines[start])) is not None:
+    if (value := parse_json_container(lines[start])) is not None:
         return value, start + 1
     closing = "}" if lines[start][0] == "{" else "]"
     for end in range(start + 1, len(lines)):
         if lines[end][:1] == closing:
-            value = read_json("".join(lines[start : end + 1]))
+            value = parse_json_container("".join(lines[start : end + 1]))
             return None if value is None else (value, end + 1)
     return None
 
 
-def pair_json(recorded: str, present: str) -> Iterator[tuple[object, object]]:
+def pair_json_parts(recorded: str, present: str) -> Iterator[tuple[object, object]]:
     """Yield the parts of two texts side by side; nothing where they are not the same in number."""
-    mine, theirs = split_json(recorded), split_json(present)
+    mine, theirs = split_json_parts(recorded), split_json_parts(present)
     if len(mine) == len(theirs):
         yield from zip(mine, theirs, strict=True)
 
 
-def same_json(one: object, other: object) -> bool:
+def equals_json(one: object, other: object) -> bool:
     """Compare as JSON does: 1 is 1.0, true is no number."""
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(same_json(one[name], other[name]) for name in one)
+        return one.keys() == other.keys() and all(equals_json(one[name], other[name]) for name in one)
     if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(same_json, one, other))
+        return len(one) == len(other) and all(map(equals_json, one, other))
     return bool(one == other)

@@ -67,7 +67,7 @@ class SeenHead:
 
 
 @dataclass(frozen=True, slots=True)
-class Guard:
+class OriginGuard:
     answer_to: tuple[str, ...] = ()
     """Further names of ours."""
     allow_origin: tuple[str, ...] = ()
@@ -75,57 +75,56 @@ class Guard:
     any_host: bool = False
     """Bound beyond loopback: who connects may know us by any name."""
 
-    def check(self, seen: SeenHead) -> None:
+    def check_origin(self, seen: SeenHead) -> None:
         """Check that a request may be served. Raises ForeignHost, ForeignPage: nobody allowed that page."""
         if seen.target is None and not self.any_host:
             self.check_host(seen.headers)
         origins = _list_values(seen.headers, "origin")
         for origin in origins:
             if not self._is_allowed(origin) and not self._is_own(origin, seen):
-                raise _refuse_page(origin)
+                raise _build_page_refusal(origin)
         if not origins and self._is_cross_site(seen.headers):
-            raise _refuse_page("")
+            raise _build_page_refusal("")
 
-    def admits(self, seen: SeenHead) -> bool:
+    def is_admitted(self, seen: SeenHead) -> bool:
         try:
-            self.check(seen)
+            self.check_origin(seen)
         except RefusedError:
             return False
         return True
 
     def check_host(self, headers: Headers) -> None:
         """See that a request names us. Raises ForeignHost."""
-        said = _list_values(headers, "host")
-        for host in said:
+        for host in _list_values(headers, "host"):
             name, _ = split_host(host)
-            if name is None or not self.is_ours(name):
-                raise _refuse_host(name)
+            if name is None or not self.is_own_name(name):
+                raise _build_host_refusal(name)
 
-    def is_ours(self, name: str) -> bool:
+    def is_own_name(self, name: str) -> bool:
         """Return whether a host's name, in lower case, is one of ours."""
-        return is_loopback_name(name) or is_address(name) or name in CONTAINERS or name.rstrip(".") in self.answer_to
+        return is_loopback_name(name) or is_ip_address(name) or name in CONTAINERS or name.rstrip(".") in self.answer_to
 
-    def allowed_origin(self, headers: Headers) -> str | None:
+    def find_allowed_origin(self, headers: Headers) -> str | None:
         """Return the Origin of a page that ``--allow-origin`` permits, to be repeated to it; None for other clients."""
         origins = _list_values(headers, "origin")
         return origins[0] if len(origins) == 1 and self._is_allowed(origins[0]) else None
 
-    def grants(self, headers: Headers) -> Headers:
+    def build_cors_fields(self, headers: Headers) -> Headers:
         """Return the fields that let an allowed page read its answer; none for every other client."""
-        if not self.allow_origin or (origin := self.allowed_origin(headers)) is None:
+        if not self.allow_origin or (origin := self.find_allowed_origin(headers)) is None:
             return ()
         return (("access-control-allow-origin", origin), ("access-control-expose-headers", "*"), ("vary", "Origin"))
 
-    def preflight(self, method: str, headers: Headers) -> Headers | None:
+    def answer_preflight(self, method: str, headers: Headers) -> Headers | None:
         """Return the fields that answer an allowed page's preflight; None where the request is none."""
         wanted = header(headers, "access-control-request-method")
-        if method.upper() != "OPTIONS" or wanted is None or not (grants := self.grants(headers)):
+        if method.upper() != "OPTIONS" or wanted is None or not (grants := self.build_cors_fields(headers)):
             return None
-        fields = _check_tokens(header(headers, "access-control-request-headers") or "")
+        fields = _keep_valid_tokens(header(headers, "access-control-request-headers") or "")
         private = header(headers, "access-control-request-private-network") is not None
         return (
             *grants,
-            ("access-control-allow-methods", _check_tokens(wanted) or "POST"),
+            ("access-control-allow-methods", _keep_valid_tokens(wanted) or "POST"),
             *((("access-control-allow-headers", fields),) if fields else ()),
             *((("access-control-allow-private-network", "true"),) if private else ()),
             ("access-control-max-age", str(PREFLIGHT_SECONDS)),
@@ -142,14 +141,14 @@ class Guard:
         return own and bool(sites) and all(site.lower() == "same-origin" for site in sites)
 
     def _is_allowed(self, origin: str) -> bool:
-        return any(_pattern(each).fullmatch(origin.lower()) is not None for each in self.allow_origin)
+        return any(_compile_origin_pattern(each).fullmatch(origin.lower()) is not None for each in self.allow_origin)
 
     def _is_own(self, origin: str, seen: SeenHead) -> bool:
         """Return whether an Origin is the place that the request is for: a page that we, or that site, served."""
         if seen.target is not None:
             return _read_origin(origin) == seen.target
         name, port = split_host(header(seen.headers, "host") or "")
-        if not name or not self.is_ours(name):
+        if not name or not self.is_own_name(name):
             return False
         return _read_origin(origin) == (seen.scheme, name, port or DEFAULT_PORTS[seen.scheme])
 
@@ -160,7 +159,7 @@ class Guard:
         return any(site.lower() not in OWN_SITE for site in _list_values(headers, "sec-fetch-site"))
 
 
-def shows(headers: Headers) -> bool:
+def is_shown_as_page(headers: Headers) -> bool:
     """Return whether a browser is to show the answer as a page."""
     return (header(headers, "sec-fetch-dest") or "").lower() in DOCUMENTS
 
@@ -172,7 +171,7 @@ def is_loopback_name(name: str) -> bool:
 
 
 @lru_cache(256)
-def is_address(name: str) -> bool:
+def is_ip_address(name: str) -> bool:
     """Return whether a host is an IP address: no page owns one, so that its name can only be ours."""
     try:
         ipaddress.ip_address(name.partition("%")[0])
@@ -203,23 +202,23 @@ def _list_values(headers: Headers, name: str) -> Sequence[str]:
     return [value for field, value in headers if field.lower() == name]
 
 
-def _check_tokens(text: str) -> str:
+def _keep_valid_tokens(text: str) -> str:
     return text if _TOKENS.fullmatch(text) else ""
 
 
 @lru_cache(256)
-def _pattern(allowed: str) -> re.Pattern[str]:
+def _compile_origin_pattern(allowed: str) -> re.Pattern[str]:
     return re.compile(".*".join(map(re.escape, allowed.split("*"))))
 
 
-def _refuse_host(name: str | None) -> ForeignHost:
+def _build_host_refusal(name: str | None) -> ForeignHost:
     shown = name if name and re.fullmatch(r"[a-z0-9._-]{1,253}", name) else None
     named = f"does not answer to the name {shown}" if shown else "cannot read the name in the request's Host"
     hint = f"If that name is this proxy's, start it with --answer-to {shown or 'NAME'} as well."
     return ForeignHost(f"llmproxy: this proxy {named} (a web page could have chosen it); nothing was sent.", hint=hint)
 
 
-def _refuse_page(origin: str) -> ForeignPage:
+def _build_page_refusal(origin: str) -> ForeignPage:
     known = origin if origin == "null" or _ORIGIN.fullmatch(origin) else ""
     who = f"a web page of {known}" if known else "a web page"
     hint = f"If the page is yours, start the proxy with --allow-origin '{known or 'ORIGIN'}' as well."

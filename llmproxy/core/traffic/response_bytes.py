@@ -46,7 +46,7 @@ BODILESS = frozenset({204, 304})
 
 
 @lru_cache(1)
-def _http_date(second: int) -> str:
+def _format_http_date(second: int) -> str:
     from email.utils import formatdate  # 6 ms of the shim's start; what it speaks over pipes has no dates
 
     return formatdate(second, usegmt=True)
@@ -85,17 +85,17 @@ def plan(
     cut = response.ending in (Ending.CUT, Ending.LEFT) and not bodiless
     chunked = (response.chunked or cut) and not client.http10 and not bodiless
     close = cut or not client.keep_alive or (client.http10 and response.chunked)
-    if (headers := _led_back(response.headers, prefix)) is not response.headers:
+    if (headers := _redirect_to_proxy(response.headers, prefix)) is not response.headers:
         response = replace(response, headers=headers)
     said_close = close and not (cut and client.keep_alive and not client.http10)
-    head = _write_head(
+    head = _build_head(
         response, client, speed=speed, now=now, said=said, extra=extra, chunked=chunked,
         length=None if bodiless else len(response.body) + cut, close=said_close,
     )  # fmt: skip
     if bodiless:
         return SendingPlan(((_scale_offset(response.head_offset, speed), head),), close)
     pace = speed or (1 if timed else 0)
-    end = _last_chunk(response.headers) if chunked and not cut else b""
+    end = _write_last_chunk(response.headers) if chunked and not cut else b""
     if not pace:
         body = (
             [part for _, frame in _list_frames(response, chunked=chunked) for part in frame]
@@ -107,13 +107,13 @@ def plan(
     return SendingPlan(tuple(_merge_frames(_scale_offset(response.head_offset, pace), head, frames, pace)), close)
 
 
-def _last_chunk(headers: Headers) -> bytes:
+def _write_last_chunk(headers: Headers) -> bytes:
     """Write what ends an answer in chunks, with its trailers."""
     trailers = [(name[len(TRAILER) :], value) for name, value in headers if name.startswith(TRAILER)]
     return f"0\r\n{_write_lines(trailers)}\r\n".encode("latin-1", "replace")
 
 
-class OpenPlan(NamedTuple):
+class HeadPlan(NamedTuple):
     """How an answer begins whose body is sent in parts, each when its time has come."""
 
     head: bytes
@@ -123,17 +123,17 @@ class OpenPlan(NamedTuple):
     """Close the connection at the end."""
 
 
-def plan_open(
+def plan_head(
     response: Response, client: ClientHttp, *, now: float, extra: Headers = (), said: str = "hit"
-) -> OpenPlan:
+) -> HeadPlan:
     """Lay out the head of a response whose body is sent in parts; parameters as of `plan`."""
     chunked = not client.http10
     close = client.http10 or not client.keep_alive
     response = replace(response, chunked=True)
-    head = _write_head(
+    head = _build_head(
         response, client, speed=0, now=now, said=said, extra=extra, chunked=chunked, length=None, close=close
     )
-    return OpenPlan(head, chunked, close)
+    return HeadPlan(head, chunked, close)
 
 
 class PlannedAnswer:
@@ -146,9 +146,9 @@ class PlannedAnswer:
         self.data, self.close, self.second = data, close, second
         self._date_at = data.index(_DATE) + len(_DATE)  # ours comes before the body, and no recorded one is sent
 
-    def renew(self, second: int) -> None:
+    def renew_date(self, second: int) -> None:
         """Let the date be that of another second; a date always has the same length (RFC 9110 5.6.7)."""
-        date = _http_date(second).encode("ascii")
+        date = _format_http_date(second).encode("ascii")
         end = self._date_at + len(date)
         self.data, self.second = b"".join((self.data[: self._date_at], date, self.data[end:])), second
 
@@ -156,14 +156,14 @@ class PlannedAnswer:
 _DATE = b"\r\ndate: "
 
 
-class Plans:
+class PlanCache:
     """The last answers laid out at full speed, by kind of client; their date is renewed each second."""
 
     def __init__(self) -> None:
         self._laid: dict[tuple[int, ClientHttp, Headers], PlannedAnswer] = {}
         self._bytes = 0
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Forget everything; ids are another store's from now on."""
         self._laid.clear()
         self._bytes = 0
@@ -185,7 +185,7 @@ class Plans:
                 self._bytes = len(data)
             self._laid[which] = laid
         elif laid.second != second:
-            laid.renew(second)
+            laid.renew_date(second)
         return laid
 
 
@@ -202,7 +202,7 @@ def _list_frames(response: Response, *, chunked: bool) -> Iterator[tuple[int, Fr
     if not isinstance(response.chunks, Cut):
         parts: Iterable[tuple[int, bytes | memoryview]] = ((chunk.offset, chunk.data) for chunk in response.chunks)
     else:
-        parts = response.chunks.views()
+        parts = response.chunks.iter_views()
     for offset, data in parts:
         if data:  # an empty HTTP chunk would end the message
             yield offset, (b"%x\r\n" % len(data), data, b"\r\n") if chunked else (data,)
@@ -220,7 +220,7 @@ def _merge_frames(due: int, head: bytes, frames: Iterable[tuple[int, Frame]], sp
     return [*made, (due, b"".join(data))]
 
 
-def _write_head(
+def _build_head(
     response: Response, client: ClientHttp, *, speed: float, now: float, said: str, extra: Headers, chunked: bool,
     length: int | None, close: bool,
 ) -> bytes:  # fmt: skip
@@ -229,10 +229,10 @@ def _write_head(
         (name, value) for name, value in response.headers if name.lower() not in gone and not name.startswith(TRAILER)
     ]
     if not speed and is_transient(response.status):
-        fields = _without_waiting(fields)
+        fields = _drop_retry_after(fields)
     elif speed != 1:
-        fields = [(name, _scale_wait(name, value, speed)) for name, value in fields]
-    fields += [("date", _http_date(int(now))), (CACHE_HEADER, said), *extra]
+        fields = [(name, _scale_retry_after(name, value, speed)) for name, value in fields]
+    fields += [("date", _format_http_date(int(now))), (CACHE_HEADER, said), *extra]
     if chunked:
         fields.append(("transfer-encoding", "chunked"))
     elif length is not None and not (client.http10 and response.chunked and length == len(response.body)):
@@ -241,18 +241,18 @@ def _write_head(
         fields.append(("connection", "close"))
     elif client.http10:
         fields.append(("connection", "keep-alive"))
-    return head_bytes(response.status, response.reason, tuple(fields))
+    return write_head(response.status, response.reason, tuple(fields))
 
 
-def _led_back(headers: Headers, prefix: str) -> Headers:
+def _redirect_to_proxy(headers: Headers, prefix: str) -> Headers:
     """Return the fields with a `location` that leads to us; without one that leads to others."""
     if header(headers, "location") is None:
         return headers
-    led = ((name, to_served(value, prefix) if name.lower() == "location" else value) for name, value in headers)
+    led = ((name, serve_location(value, prefix) if name.lower() == "location" else value) for name, value in headers)
     return tuple((name, value) for name, value in led if value is not None)
 
 
-def head_bytes(status: int, reason: str, headers: Headers) -> bytes:
+def write_head(status: int, reason: str, headers: Headers) -> bytes:
     """Write a response head. Line breaks in recorded values cannot start a field of their own."""
     return f"HTTP/1.1 {status} {_escape_line(reason)}\r\n{_write_lines(headers)}\r\n".encode("latin-1", "replace")
 
@@ -270,7 +270,7 @@ def is_transient(status: int) -> bool:
     return status in TRANSIENT or status >= 500
 
 
-def _without_waiting(fields: list[tuple[str, str]]) -> list[tuple[str, str]]:
+def _drop_retry_after(fields: list[tuple[str, str]]) -> list[tuple[str, str]]:
     recorded = header(tuple(fields), "retry-after") or header(tuple(fields), "retry-after-ms")
     kept = [(name, value) for name, value in fields if name.lower() not in WAITING]
     # SDKs ignore a zero and back off for a second or more by themselves; one millisecond they obey (measured).
@@ -280,7 +280,7 @@ def _without_waiting(fields: list[tuple[str, str]]) -> list[tuple[str, str]]:
     return kept
 
 
-def _scale_wait(name: str, value: str, speed: float) -> str:
+def _scale_retry_after(name: str, value: str, speed: float) -> str:
     """Return how long a client is asked to wait at this speed; a date, and every other field, as it is."""
     if name.lower() not in POLLING or not value.isdecimal():
         return value
@@ -294,7 +294,7 @@ REDIRECTS = frozenset({201, 202, 300, 301, 302, 303, 307, 308})
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
-def prefix_of(target: str, at_provider: str) -> str:
+def find_prefix(target: str, at_provider: str) -> str:
     """Return what stands before the provider's path in a client's target, ``/s/weather/openai``; or ""."""
     path, own = target.partition("?")[0], at_provider.partition("?")[0]
     return path.removesuffix(own) if path.endswith(own) else ""
@@ -309,18 +309,18 @@ def to_stored(location: str, *, sent_to: str, target: str, at_provider: str, is_
     """
     try:
         leads = urlsplit(urljoin(sent_to + target, location))
-        own = _url_place(leads) == _url_place(urlsplit(sent_to)) or is_public(leads.hostname or "")
+        own = _get_origin(leads) == _get_origin(urlsplit(sent_to)) or is_public(leads.hostname or "")
     except ValueError:
         return "about:blank"
     if not own:
         return f"{leads.scheme}://{leads.netloc.rpartition('@')[2]}{leads.path}"
-    base = prefix_of(target, at_provider) if _url_place(leads) == _url_place(urlsplit(sent_to)) else ""
+    base = find_prefix(target, at_provider) if _get_origin(leads) == _get_origin(urlsplit(sent_to)) else ""
     path = (leads.path.removeprefix(base) if leads.path.startswith(f"{base}/") else leads.path) or "/"
     path = "/" + path.lstrip("/\\")  # `//host/x` would be another host's
     return path + (f"?{leads.query}" if leads.query else "") + (f"#{leads.fragment}" if leads.fragment else "")
 
 
-def to_served(kept: str, prefix: str) -> str | None:
+def serve_location(kept: str, prefix: str) -> str | None:
     """Return a kept `location` as it leads here; None for somebody else's."""
     return prefix + kept if kept.startswith("/") else None
 
@@ -331,5 +331,5 @@ def leads_to(headers: Headers) -> str | None:
     return None if kept is None or kept.startswith("/") else urlsplit(kept).hostname or "an address that cannot be read"
 
 
-def _url_place(url: SplitResult) -> tuple[str, str, int | None]:
+def _get_origin(url: SplitResult) -> tuple[str, str, int | None]:
     return url.scheme, url.hostname or "", url.port or DEFAULT_PORTS.get(url.scheme)

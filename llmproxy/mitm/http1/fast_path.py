@@ -36,12 +36,12 @@ from llmproxy.core.engine.request_identification import WORTH_A_THREAD
 from llmproxy.core.sessions.exchange import RequestPlace
 from llmproxy.core.traffic.frames import SWITCHING
 from llmproxy.core.traffic.interaction import header
-from llmproxy.core.traffic.origin_guard import Guard, SeenHead
+from llmproxy.core.traffic.origin_guard import OriginGuard, SeenHead
 from llmproxy.core.traffic.response_bytes import REDIRECTS, ClientHttp
 from llmproxy.errors import LLMProxyError
 from llmproxy.mitm.framing import FramingError, Head, parse_head
-from llmproxy.mitm.http1.incoming_request import Incoming, send_at_once
-from llmproxy.mitm.proxy_context import HandledEvents, Idle, ProxyContext
+from llmproxy.mitm.http1.incoming_request import IncomingRequest, join_immediate_answer
+from llmproxy.mitm.proxy_context import HandledEvents, IdleLayer, ProxyContext
 from llmproxy.protocol import CONTROL_PREFIX, Decision
 
 log = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ _CREDENTIAL = re.compile(
 
 
 class Front(asyncio.StreamReaderProtocol):
-    incoming = Incoming
+    incoming = IncomingRequest
     """What a request is to us; a test puts a broken one in its place."""
 
     def __init__(
@@ -78,15 +78,15 @@ class Front(asyncio.StreamReaderProtocol):
         self._held: list[bytes] = []
         self._wanted = 0
         """Bytes that what is held lacks at least."""
-        self._incoming: Incoming | None = None
+        self._incoming: IncomingRequest | None = None
         """The request that has begun here, and is not over."""
-        self._last: KnownHeads | None = None
+        self._last: MatchingHeads | None = None
         """The head that came last."""
         self._handed = 0
         self._full = False
         self._look: asyncio.TimerHandle | None = None
         """When to look whether what is held still waits."""
-        self.layer: Idle | None = None
+        self.layer: IdleLayer | None = None
         """Set by the layer that was put behind; None until something was handed over."""
         self._here = True
         self.heard = 0.0
@@ -119,7 +119,7 @@ class Front(asyncio.StreamReaderProtocol):
     @property
     def is_idle(self) -> bool:
         """Whether nothing is asked, or answered."""
-        return not self._held and self._incoming is None and self._take_back()
+        return not self._held and self._incoming is None and self._take_connection_back()
 
     def close(self) -> None:
         """Close the connection."""
@@ -141,7 +141,7 @@ class Front(asyncio.StreamReaderProtocol):
     def data_received(self, data: bytes) -> None:
         """Answer what can be answered here, hand over the rest."""
         self.heard = time()
-        if not self._here and not self._take_back():
+        if not self._here and not self._take_connection_back():
             self._handed += len(data)
             super().data_received(data)
             return
@@ -160,9 +160,9 @@ class Front(asyncio.StreamReaderProtocol):
             log.exception("llmproxy failed in front of a connection; the layer goes on")
             self._hand_over(b"".join(self._held))
         if self._held and self._look is None:
-            self._schedule_check()
+            self._schedule_hand_over()
 
-    def _schedule_check(self) -> None:
+    def _schedule_hand_over(self) -> None:
         self._look = asyncio.get_running_loop().call_later(self._shell.held_for, self._hand_over_waiting, self._held[0])
 
     def _hand_over_waiting(self, first: bytes) -> None:
@@ -173,12 +173,12 @@ class Front(asyncio.StreamReaderProtocol):
         if self._held[0] is first:
             self._hand_over(b"".join(self._held))
         else:
-            self._schedule_check()
+            self._schedule_hand_over()
 
-    def _take_back(self) -> bool:
+    def _take_connection_back(self) -> bool:
         """Take the connection back if the layer has nothing to do with it any more."""
         behind = self.layer
-        if behind is not None and behind.seen == self._handed and behind.between_requests:
+        if behind is not None and behind.count_received == self._handed and behind.is_between_requests:
             self._here = True
         return self._here
 
@@ -202,7 +202,7 @@ class Front(asyncio.StreamReaderProtocol):
             # A head is over at its first blank line, so bytes that begin with a whole head have that head.
             if last is None or not data.startswith(last.raw):
                 end = data.find(b"\r\n\r\n", 0, LONGEST_HEAD) + 4
-                self._last = last = self._heads.get(data[:end]) if end > 3 else None
+                self._last = last = self._heads.find_head(data[:end]) if end > 3 else None
             if last is None or self._shell.draining:
                 self._hand_over(data)
                 return
@@ -212,7 +212,7 @@ class Front(asyncio.StreamReaderProtocol):
                 and len(data) >= end + length
                 and self._send_fast_hit(last, data[end : end + length])
             ):
-                data = self._take_rest(data, end + length)
+                data = self._list_rest(data, end + length)
                 continue
             if last.credential != last.plain.credential:
                 self._last = last = self._heads.parse_head(last)
@@ -227,15 +227,15 @@ class Front(asyncio.StreamReaderProtocol):
             if not self._send_replay(data[end : end + length]):
                 self._hand_over(data)
                 return
-            data = self._take_rest(data, end + length)
+            data = self._list_rest(data, end + length)
 
-    def _take_rest(self, data: bytes, end: int) -> bytes:
+    def _list_rest(self, data: bytes, end: int) -> bytes:
         """Return what is left behind a request that was answered; nothing if the connection is closing."""
         rest = data[end:] if end < len(data) and not self._out.is_closing() else b""
         self._held = [rest] if rest else []
         return rest
 
-    def _send_fast_hit(self, last: KnownHeads, body: bytes) -> bool:
+    def _send_fast_hit(self, last: MatchingHeads, body: bytes) -> bool:
         """Send the recorded answer by the fast path. False, and nothing counted, if the long way must answer."""
         plain, engine = last.plain, self._shell.engine
         if plain.place is None:
@@ -245,12 +245,12 @@ class Front(asyncio.StreamReaderProtocol):
         if (hit := engine.fast_path.find_answer(plain.place, plain.client, body)) is None:
             return False
         self._out.write(hit.data)
-        self._shell.settle_hit(hit)
+        self._shell.report_hit(hit)
         if hit.close:
             self._out.close()
         return True
 
-    def _begin_request(self, plain: PlainHead) -> bool:
+    def _begin_request(self, plain: FastHead) -> bool:
         """Begin a request whose head is here; False if its body is not to be waited for here."""
         engine, head = self._shell.engine, plain.head
         incoming = self.incoming(self._shell)
@@ -258,7 +258,7 @@ class Front(asyncio.StreamReaderProtocol):
         try:
             if plain.place is None or not engine.holds(plain.place):
                 plain.place = engine.place(head.method, head.target, None, head.headers)
-            exchange = incoming.arrive(plain.place)
+            exchange = incoming.count_arrival(plain.place)
             exchange.progress.connection = self._place
         except LLMProxyError:
             return False  # the layer says it, in its way
@@ -273,25 +273,25 @@ class Front(asyncio.StreamReaderProtocol):
             raise AssertionError("no request has arrived")
         if incoming.head is None or len(incoming.head.raw) + len(body) >= WORTH_A_THREAD:
             return False  # the layer can wait for a thread
-        exchange = incoming.identify(body)
+        exchange = incoming.decide_request(body)
         slot = exchange.slot
         if exchange.decision is not Decision.REPLAY or slot is None:
             return False
         if slot.status == SWITCHING or slot.status in REDIRECTS or exchange.answer.held:
             return False  # what waits, or leads on, is the layer's
-        laid = incoming.lay_out()
-        if incoming.lay_out_playback() is not None or (data := send_at_once(laid)) is None:
+        laid = incoming.plan_answer()
+        if incoming.plan_playback() is not None or (data := join_immediate_answer(laid)) is None:
             return False  # so is what waits
         self._incoming = None
         self._out.write(data)
-        self._shell.settle(exchange, slot.status)
+        self._shell.report_ended(exchange, slot.status)
         if laid.close:
             self._out.close()
         return True
 
 
 @dataclass(slots=True)
-class PlainHead:
+class FastHead:
     """A head that the front may serve."""
 
     head: Head
@@ -304,9 +304,9 @@ class PlainHead:
 
 
 @dataclass(slots=True)
-class KnownHeads:
+class MatchingHeads:
     raw: bytes
-    plain: PlainHead
+    plain: FastHead
     end: int
     """Bytes of the head."""
     length: int
@@ -320,12 +320,12 @@ class KnownHeads:
 class Heads:
     """Plain heads parsed before, which the front may serve, by their bytes but length and credential."""
 
-    def __init__(self, guard: Guard, *, by_credential: bool = False) -> None:
+    def __init__(self, guard: OriginGuard, *, by_credential: bool = False) -> None:
         """Know nothing yet; `guard` tells which heads nobody may serve, `by_credential` that who asks counts."""
         self._guard, self._by_credential = guard, by_credential
-        self._known: dict[bytes, PlainHead] = {}
+        self._known: dict[bytes, FastHead] = {}
 
-    def get(self, raw: bytes) -> KnownHeads | None:
+    def find_head(self, raw: bytes) -> MatchingHeads | None:
         """Return a head; None if it is not for the front."""
         found = _LENGTH.search(raw)
         if found is None:
@@ -342,30 +342,30 @@ class Heads:
         plain = self._known.get(which)
         if plain is None and (plain := self._parse_plain(raw, which, credential)) is None:
             return None
-        return KnownHeads(raw, plain, len(raw), int(found[1]), which, credential)
+        return MatchingHeads(raw, plain, len(raw), int(found[1]), which, credential)
 
-    def parse_head(self, known: KnownHeads) -> KnownHeads:
+    def parse_head(self, known: MatchingHeads) -> MatchingHeads:
         """Return the head with what was read of its own bytes; others differ from its credential now."""
         plain = self._parse_plain(known.raw, known.which, known.credential)
         if plain is None:
             raise AssertionError("a head that only its credential makes bad")
         return replace(known, plain=plain)
 
-    def _parse_plain(self, raw: bytes, which: bytes, credential: bytes) -> PlainHead | None:
+    def _parse_plain(self, raw: bytes, which: bytes, credential: bytes) -> FastHead | None:
         try:
             head = parse_head(raw)
         except FramingError:
             return None
-        if not is_plain(head) or not self._guard.admits(SeenHead(head.headers)):
+        if not is_servable_by_front(head) or not self._guard.is_admitted(SeenHead(head.headers)):
             return None
         if len(self._known) >= REMEMBERED_HEADS:
             self._known.clear()
         client = ClientHttp(head.method, keep_alive=head.keep_alive)
-        plain = self._known[which] = PlainHead(head, client, credential)
+        plain = self._known[which] = FastHead(head, client, credential)
         return plain
 
 
-def is_plain(head: Head) -> bool:
+def is_servable_by_front(head: Head) -> bool:
     """Return whether a request may be served by the front.
 
     In origin form, its body announced once by length, nothing asked of the hop.
@@ -462,13 +462,13 @@ class ConnectionHandler(mode_servers.ProxyConnectionHandler):
         transport = self.transports[connection]
         if not isinstance(transport.writer, asyncio.StreamWriter) or transport.handler is None:
             raise AssertionError("a client without a socket")
-        tap = asyncio.ensure_future(self._end_with_client(transport.writer, transport.handler))
+        tap = asyncio.ensure_future(self._wait_until_client_leaves(transport.writer, transport.handler))
         try:
             await super().handle_connection(connection)
         finally:
             tap.cancel()
 
-    async def _end_with_client(self, writer: asyncio.StreamWriter, handler: asyncio.Task[None]) -> None:
+    async def _wait_until_client_leaves(self, writer: asyncio.StreamWriter, handler: asyncio.Task[None]) -> None:
         """Wait until the client's connection is lost; let the layers hear of it when they know all that it has sent."""
         with contextlib.suppress(OSError):
             await writer.wait_closed()
@@ -485,7 +485,7 @@ class ConnectionHandler(mode_servers.ProxyConnectionHandler):
             exchange = self.shell.released.get(self.shell.streams.get(event.connection.id, self.client.id))
             if exchange is not None and exchange.recording.status != SWITCHING:
                 try:
-                    await self.shell.turns.wait(exchange)
+                    await self.shell.turns.wait_for_turn(exchange)
                 except asyncio.CancelledError as why:
                     # mitmproxy closes a connection only where a read or a write is cancelled: the next one is.
                     await super().server_event(event)
@@ -517,7 +517,7 @@ class FrontedMode(mode_specs.ProxyMode):  # type: ignore[no-untyped-call]
     def __post_init__(self) -> None: ...
 
 
-class Fronted(proxyserver.Proxyserver):
+class FrontedProxyserver(proxyserver.Proxyserver):
     """The servers of a proxy that has a front."""
 
     def __init__(self, shell: ProxyContext, front: type[Front]) -> None:
@@ -526,8 +526,8 @@ class Fronted(proxyserver.Proxyserver):
         self.shell, self.front = shell, front
 
 
-class FrontedInstance(mode_servers.AsyncioServerInstance[FrontedMode]):  # type: ignore[no-untyped-call]
-    """A listener of that mode. Its manager is a `Fronted`."""
+class FrontedListener(mode_servers.AsyncioServerInstance[FrontedMode]):  # type: ignore[no-untyped-call]
+    """A listener of that mode. Its manager is a `FrontedProxyserver`."""
 
     def make_top_layer(self, context: Context) -> layer.Layer:
         """Let the next layer be chosen, as a regular proxy does."""
@@ -536,7 +536,7 @@ class FrontedInstance(mode_servers.AsyncioServerInstance[FrontedMode]):  # type:
     async def handle_stream(self, reader: Any, writer: Any = None) -> None:  # noqa: ANN401 - no common type
         """Serve one connection."""
         handler = ConnectionHandler(ctx.master, reader, writer, self._options, self.mode)  # type: ignore[no-untyped-call]
-        handler.shell = cast("Fronted", self.manager).shell
+        handler.shell = cast("FrontedProxyserver", self.manager).shell
         handler.max_conns = defaultdict(lambda: asyncio.Semaphore(STREAMS))
         handler.serve_below(self.make_top_layer(handler.layer.context))
         with self.manager.register_connection(handler.client.id, handler):
@@ -549,13 +549,13 @@ class FrontedInstance(mode_servers.AsyncioServerInstance[FrontedMode]):  # type:
         return SimpleNamespace(**{name: each.current() for name, each in options})
 
     @staticmethod
-    def _heads_of(shell: ProxyContext) -> Heads:
+    def _build_head_cache(shell: ProxyContext) -> Heads:
         return Heads(shell.guard, by_credential=shell.engine.config.match_credential)
 
     async def listen(self, host: str, port: int) -> list[Any]:
         """Listen as every server of mitmproxy does, with the front before each stream. Raises OSError."""
-        loop, manager = asyncio.get_running_loop(), cast("Fronted", self.manager)
-        heads = self._heads_of(manager.shell)
+        loop, manager = asyncio.get_running_loop(), cast("FrontedProxyserver", self.manager)
+        heads = self._build_head_cache(manager.shell)
 
         def front() -> Front:
             return manager.front(manager.shell, heads, self.handle_stream, loop)

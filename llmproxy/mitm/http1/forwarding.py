@@ -18,11 +18,11 @@ from mitmproxy.proxy.layers.http import HTTPMode
 from mitmproxy.proxy.layers.http._events import ResponseEndOfMessage
 
 from llmproxy.core.secrets.redact import may_hold_placeholder
-from llmproxy.core.traffic.differences import short
 from llmproxy.core.traffic.frames import SWITCHING
+from llmproxy.core.traffic.json_diff import clip
 from llmproxy.core.websocket import FrameRecording
 from llmproxy.errors import LLMProxyError, RefusedError
-from llmproxy.mitm.http1.incoming_request import Answerer, ClientState, Commands, LayerState
+from llmproxy.mitm.http1.incoming_request import AnsweringLayer, ClientConnection, Commands, LayerState
 from llmproxy.protocol import Decision
 
 LONGEST_MARK = 64
@@ -36,18 +36,18 @@ class NotPassedOn(RefusedError):
     code = "llmproxy_not_passed_on"
 
 
-class Forwarding:
+class RequestForwarder:
     """The requests of one connection that go upstream, one at a time."""
 
-    def __init__(self, here: ClientState, mode: HTTPMode, layer: Answerer) -> None:
+    def __init__(self, here: ClientConnection, mode: HTTPMode, layer: AnsweringLayer) -> None:
         """Hand on nothing yet; `mode` is mitmproxy's for what is."""
         self._here, self._mode, self._layer = here, mode, layer
         self._forwarder: layers.HttpLayer | None = None
         self._held: deque[commands.ConnectionCommand] = deque()
         self._spent: Connection | None = None
-        self.reset()
+        self.prepare_for_next()
 
-    def reset(self) -> None:
+    def prepare_for_next(self) -> None:
         """Stand before the next request."""
         self.uploading = False
         """Its body passes as it arrives."""
@@ -58,7 +58,7 @@ class Forwarding:
         """What comes from upstream is not for the client: an injected fault is done to it first."""
 
     @property
-    def switched(self) -> bool:
+    def has_switched(self) -> bool:
         """Whether a WebSocket goes through: the client has heard that the upstream switched protocols."""
         exchange = self._here.incoming.exchange
         status = exchange.recording.status if exchange else 0
@@ -77,11 +77,11 @@ class Forwarding:
         """Release the exchange and hand on a whole request."""
         yield from self._release_request(raw, uploading=False)
 
-    def stream(self, raw: bytes | bytearray, *, overflow: bool = False) -> Commands:
+    def forward_stream(self, raw: bytes | bytearray, *, overflow: bool = False) -> Commands:
         """Release the exchange and hand on its request as it comes. `overflow`: it cannot be matched."""
         self._overflow = overflow
         yield from self._release_request(raw, uploading=True)
-        yield from self.upload()
+        yield from self.forward_body()
 
     def _release_request(self, raw: bytes | bytearray, *, uploading: bool) -> Commands:
         here, exchange = self._here, self._here.incoming.exchange
@@ -96,11 +96,11 @@ class Forwarding:
             yield from self._forwarder.handle_event(events.Start())
         yield from self.on_event(events.DataReceived(here.client, bytes(raw)))
 
-    def upload(self) -> Commands:
+    def forward_body(self) -> Commands:
         """Pass the body on as it arrives; keep a copy for the key, up to the limit."""
         here, incoming = self._here, self._here.incoming
         most = here.shell.engine.config.max_request
-        raw, decoded, over = here.reader.body()
+        raw, decoded, over = here.reader.take_body()
         if raw and not self._overflow and (self._kept or may_hold_placeholder(incoming.body[-LONGEST_MARK:] + decoded)):
             self._kept += raw
             raw = b""
@@ -117,17 +117,17 @@ class Forwarding:
                 self.uploading = False
                 if not self._overflow:
                     whole = bytes(incoming.body)
-                    decided = yield from here.identify(whole)
+                    decided = yield from here.wait_for_decision(whole)
                     if decided.decision is Decision.REFUSE and decided.error is not None:
                         raise decided.error
         if not over:
-            yield from here.limit_for(here.shell.body_patience)
+            yield from here.start_time_limit(here.shell.body_patience)
         if over and self._kept:
             raw, self._kept = bytes(self._kept) + raw, bytearray()
         if raw and self._here.is_forwarding:
             yield from self.on_event(events.DataReceived(here.client, raw))
         elif over:
-            yield from self._undo_release()
+            yield from self._end_forwarding()
 
     # --- the answer ------------------------------------------------------------------------------------------------
 
@@ -138,13 +138,13 @@ class Forwarding:
         try:
             yield from self._pass_commands(self._forwarder.handle_event(event))
         except NotImplementedError:  # its answer to trailers of the upstream's, when the whole body has passed
-            yield from self._pass_commands(self._without_trailers(self._forwarder))
+            yield from self._pass_commands(self._end_without_trailers(self._forwarder))
         exchange = self._here.incoming.exchange
         if self._held and exchange is not None and not exchange.recording.is_whole:
-            yield from self._release_exchange()
-        yield from self._undo_release()
+            yield from self._send_held_back()
+        yield from self._end_forwarding()
 
-    def _without_trailers(self, forwarder: layers.HttpLayer) -> Commands:
+    def _end_without_trailers(self, forwarder: layers.HttpLayer) -> Commands:
         """End the answer where its body ended; that upstream connection cannot be used again."""
         for number, stream in list(forwarder.streams.items()):
             self._spent = stream.flow.server_conn
@@ -158,7 +158,7 @@ class Forwarding:
             if isinstance(command, commands.SendData) and self._has_silent_end:
                 continue  # mitmproxy would tell the other side that all is well: 1000
             if ours and self._here.is_forwarding:
-                failed = self._failed_before_answer(command)
+                failed = self._find_early_failure(command)
                 if failed is not None:
                     yield from self._layer.refuse(failed, close=True)
                     continue
@@ -172,21 +172,21 @@ class Forwarding:
                         self._held.append(command)  # with a length its last bytes are its end: not before it is stored
                         continue
                 elif isinstance(command, commands.CloseConnection):
-                    if self.switched and exchange is not None and exchange.recording.is_whole:
+                    if self.has_switched and exchange is not None and exchange.recording.is_whole:
                         self._held.append(command)  # the end of a WebSocket: not before it is stored
                         continue
-                    yield from self._release_exchange()
+                    yield from self._send_held_back()
                     here.state = LayerState.CLOSED
             elif ours and here.state in (LayerState.CLOSED, LayerState.LINGERING):
                 continue
             yield command
 
-    def _release_exchange(self) -> Commands:
+    def _send_held_back(self) -> Commands:
         """Send what was held back."""
         while self._held:
             yield self._held.popleft()
 
-    def _failed_before_answer(self, command: commands.Command) -> LLMProxyError | None:
+    def _find_early_failure(self, command: commands.Command) -> LLMProxyError | None:
         """Return why the forwarded request failed, if the client has not heard anything yet."""
         exchange, answering = self._here.incoming.exchange, self._here.incoming.answering
         if exchange is None or answering or exchange.error is not None:
@@ -194,40 +194,40 @@ class Forwarding:
         if isinstance(command, commands.SendData) and not exchange.recording.has_head:
             # No upstream has answered: this is mitmproxy's own page about a head that it does not take.
             said = unescape(_TAGS.sub(b" ", command.data.partition(b"<body>")[2]).decode("latin-1"))
-            failed = NotPassedOn(f"llmproxy: this request cannot be passed on: {short(' '.join(said.split()), 200)}")
+            failed = NotPassedOn(f"llmproxy: this request cannot be passed on: {clip(' '.join(said.split()), 200)}")
             failed.status = 400 if command.data.startswith(b"HTTP/1.1 4") else 502
             exchange.error = failed
         return exchange.error
 
-    def _undo_release(self) -> Commands:
+    def _end_forwarding(self) -> Commands:
         """When the forwarded request is over, stand before the next one."""
         here = self._here
-        if self.switched:
-            yield from self._pass_socket()
+        if self.has_switched:
+            yield from self._pass_websocket()
             return
         if not (self._here.is_forwarding and not self.uploading and self._forwarder and not self._forwarder.streams):
             return
-        yield from self._release_exchange()
+        yield from self._send_held_back()
         if self._spent is not None:
             yield commands.CloseConnection(self._spent)
             self._spent = None
         exchange = here.shell.released.pop(here.client.id, None)
         if exchange is not None and not exchange.progress.finished:
             if exchange.recording.has_head:
-                here.shell.lose(exchange, "its end was not noticed; see the log")
+                here.shell.report_lost(exchange, "its end was not noticed; see the log")
             else:
-                here.shell.abandon(exchange)
+                here.shell.report_abandoned(exchange)
         if self.withheld and exchange is not None and here.incoming.head is not None:
-            yield from self._layer.send_made()
+            yield from self._layer.send_made_answer()
             return
-        yield from self._layer.stand_anew()
+        yield from self._layer.await_next_request()
 
-    def _pass_socket(self) -> Commands:
+    def _pass_websocket(self) -> Commands:
         """Pass on what the client sent while the WebSocket opened; its end is heard once it is stored."""
         here = self._here
         recording = here.incoming.exchange.recording if here.incoming.exchange else None
         if isinstance(recording, FrameRecording) and recording.is_stored:
             here.state, here.incoming.exchange = LayerState.CLOSED, None
-            yield from self._release_exchange()
-        elif here.reader.waiting:
-            yield from self.on_event(events.DataReceived(here.client, here.reader.rest()))
+            yield from self._send_held_back()
+        elif here.reader.count_waiting:
+            yield from self.on_event(events.DataReceived(here.client, here.reader.take_rest()))

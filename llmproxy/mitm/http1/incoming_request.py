@@ -7,7 +7,7 @@ What the front cannot end it hands on as it is, and the layer goes on with it.
 
     open(...)  or  arrive(...)   the head is here
     identify(body)               the body is here: decided, once
-    lay_out()                    decided REPLAY: what is sent, and when; counts as served, once
+    plan_answer()                    decided REPLAY: what is sent, and when; counts as served, once
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from mitmproxy.connection import Client
 from mitmproxy.proxy import commands, layer
 from mitmproxy.proxy.context import Context
 
-from llmproxy.core.providers.table import Family, parse_port
+from llmproxy.core.providers.specs import Family, parse_port
 from llmproxy.core.sessions.exchange import Exchange, RequestPlace
 from llmproxy.core.sessions.interceptor import Playback
 from llmproxy.core.traffic.interaction import Headers, header
-from llmproxy.core.traffic.origin_guard import SANDBOX, SeenHead, shows
-from llmproxy.core.traffic.response_bytes import ClientHttp, OpenPlan, SendingPlan
+from llmproxy.core.traffic.origin_guard import SANDBOX, SeenHead, is_shown_as_page
+from llmproxy.core.traffic.response_bytes import ClientHttp, HeadPlan, SendingPlan
 from llmproxy.errors import CassetteError, LLMProxyError, MachineError, RefusedError
 from llmproxy.mitm.framing import FramingError, Head, RequestReader
-from llmproxy.mitm.intercept import find_destination, proxy_user
+from llmproxy.mitm.intercept import find_destination, read_proxy_user
 from llmproxy.mitm.proxy_context import ProxyContext
-from llmproxy.mitm.websocket_recorder import check_upgrade, subprotocol_key
+from llmproxy.mitm.websocket_recorder import check_upgrade, find_subprotocol_key
 from llmproxy.protocol import KEY_HEADER, Decision
 
 Origin = tuple[str, str, int]
@@ -39,7 +39,7 @@ Origin = tuple[str, str, int]
 _PORT = re.compile(r":[^:\]]*$")
 
 
-class Incoming:
+class IncomingRequest:
     __slots__ = (
         "answering", "body", "client", "continued", "exchange", "family", "grants", "head", "laid", "preflight", "raw",
         "refusal", "shell",
@@ -67,7 +67,7 @@ class Incoming:
 
     # --- the head is here ------------------------------------------------------------------------------------------
 
-    def open(self, head: Head, client: Client, origin: Origin | None) -> None:
+    def place_request(self, head: Head, client: Client, origin: Origin | None) -> None:
         """Find a request's place or `refusal`; `origin`: an intercepted client's server. Again: uncounted."""
         self.head = head
         self.client = ClientHttp(head.method, http10=head.http10, keep_alive=head.keep_alive)
@@ -79,23 +79,23 @@ class Incoming:
             check_servable(head)
             if self.exchange is None:
                 host = origin or (named and find_destination(shell, client, named, head.headers))
-                user = shell.users.get(client.id) or proxy_user(head.headers)
+                user = shell.users.get(client.id) or read_proxy_user(head.headers)
                 place = shell.engine.place(head.method, target, host, head.headers, user)
-                self.arrive(place).progress.connection = client.peername, client.sockname
-            if head.upgrade == "websocket" and (key := subprotocol_key(head)):
-                shell.engine.redactor.learn((("authorization", f"Bearer {key}"),), "")
+                self.count_arrival(place).progress.connection = client.peername, client.sockname
+            if head.upgrade == "websocket" and (key := find_subprotocol_key(head)):
+                shell.engine.redactor.learn_request((("authorization", f"Bearer {key}"),), "")
         except LLMProxyError as error:
             self.refusal = error
 
-    def arrive(self, place: RequestPlace) -> Exchange:
+    def count_arrival(self, place: RequestPlace) -> Exchange:
         """Count the request where it belongs. Raises LLMProxyError: its session cannot be."""
         self.exchange = exchange = self.shell.engine.begin(place)
         exchange.answer.grants = self.grants
-        self.shell.begin(exchange)
+        self.shell.record_begin(exchange)
         return exchange
 
     @property
-    def streams(self) -> bool:
+    def may_stream_body(self) -> bool:
         """Whether its body may go upstream as it comes: decided at the head."""
         exchange = self.exchange
         if self.refusal is not None or exchange is None or exchange.request.body is not None:
@@ -111,18 +111,18 @@ class Incoming:
         """
         guard = self.shell.guard
         try:
-            guard.check(SeenHead(head.headers, scheme, named))
+            guard.check_origin(SeenHead(head.headers, scheme, named))
         except RefusedError:
             self.family = self.shell.engine.family_of(head.method, target, named, head.headers)
             raise
-        recorded_page = named is None and shows(head.headers)
-        self.grants = guard.grants(head.headers) + (SANDBOX if recorded_page else ())
-        self.preflight = guard.preflight(head.method, head.headers)
+        recorded_page = named is None and is_shown_as_page(head.headers)
+        self.grants = guard.build_cors_fields(head.headers) + (SANDBOX if recorded_page else ())
+        self.preflight = guard.answer_preflight(head.method, head.headers)
         return self.preflight is not None
 
     # --- the body is here ------------------------------------------------------------------------------------------
 
-    def identify(self, body: bytes) -> Exchange:
+    def decide_request(self, body: bytes) -> Exchange:
         """Decide what becomes of the request, once; a store that turns out to be damaged is a refusal."""
         exchange = self.exchange
         if exchange is None:
@@ -138,7 +138,7 @@ class Incoming:
 
     # --- decided REPLAY --------------------------------------------------------------------------------------------
 
-    def lay_out(self) -> SendingPlan:
+    def plan_answer(self) -> SendingPlan:
         """Lay out the recorded answer for its client; from here on it counts as served."""
         if self.exchange is None:
             raise AssertionError("no request has arrived")
@@ -146,8 +146,8 @@ class Incoming:
             self.laid = self.shell.engine.plan(self.exchange, self.client, extra=self._extra_headers(self.exchange))
         return self.laid
 
-    def lay_out_playback(self) -> tuple[Playback, OpenPlan] | None:
-        """Lay out how an answer begins that must wait for its client; None for every other. After `lay_out`."""
+    def plan_playback(self) -> tuple[Playback, HeadPlan] | None:
+        """Lay out how an answer begins that must wait for its client; None for every other. After `plan_answer`."""
         if self.exchange is None:
             return None
         return self.shell.engine.plan_playback(self.exchange, self.client, extra=self._extra_headers(self.exchange))
@@ -156,7 +156,7 @@ class Incoming:
         return ((KEY_HEADER, exchange.key or ""), *self.grants)
 
 
-def send_at_once(laid: SendingPlan) -> bytes | None:
+def join_immediate_answer(laid: SendingPlan) -> bytes | None:
     """Return an answer that is sent now and whole; None if it takes its time."""
     return laid.pieces[0][1] if len(laid.pieces) == 1 and laid.pieces[0][0] == 0 else None
 
@@ -187,7 +187,7 @@ def split_absolute_target(head: Head) -> tuple[str, Origin | None]:
 
 def is_page_request(head: Head) -> bool:
     """Return whether a person opens the proxy's address in a browser."""
-    asks = shows(head.headers) or "text/html" in (header(head.headers, "accept") or "")
+    asks = is_shown_as_page(head.headers) or "text/html" in (header(head.headers, "accept") or "")
     return head.target == "/" and head.method in ("GET", "HEAD") and asks
 
 
@@ -239,10 +239,10 @@ class LayerState(Enum):
 
 
 @dataclass
-class ClientState:
+class ClientConnection:
     context: Context
     shell: ProxyContext
-    incoming: Incoming
+    incoming: IncomingRequest
     """The request that is being read, answered or passed on; between two of them one without a head."""
     reader: RequestReader = field(default_factory=RequestReader)
     state: LayerState = LayerState.READING
@@ -269,7 +269,7 @@ class ClientState:
         """Whether a request is on its way to its provider."""
         return self.state is LayerState.FORWARDING
 
-    def send(self, data: bytes) -> commands.SendData:
+    def build_send(self, data: bytes) -> commands.SendData:
         """Say that these bytes go to the client."""
         return commands.SendData(self.context.client, data)
 
@@ -278,51 +278,51 @@ class ClientState:
         self.wakeup = commands.RequestWakeup(seconds)
         return self.wakeup
 
-    def prepare(self, body: bytes) -> Commands:
-        """Wait until the secrets of a large body are taken out on a thread; `Incoming.identify` follows."""
+    def wait_for_redaction(self, body: bytes) -> Commands:
+        """Wait until a large body is redacted on a thread; `IncomingRequest.decide_request` follows."""
         exchange = self.incoming.exchange
         if exchange is not None and self.shell.engine.is_long(exchange, body):
             yield RequestPreparedHook((exchange, body))
 
-    def identify(self, body: bytes) -> layer.CommandGenerator[Exchange]:
+    def wait_for_decision(self, body: bytes) -> layer.CommandGenerator[Exchange]:
         """Have a request decided whose body is here; what the store's server must say is waited for.
 
         Raises LLMProxyError: why it cannot be decided.
         """
-        yield from self.prepare(body)
+        yield from self.wait_for_redaction(body)
         try:
-            exchange = self.incoming.identify(body)
+            exchange = self.incoming.decide_request(body)
         except MachineError:  # for a while, as writing does; nothing was counted yet
             if self.incoming.exchange is None:
                 raise
             self.incoming.exchange.request.body = None
             yield StoreAwaitedHook(self.incoming.exchange)
-            exchange = self.incoming.identify(body)
+            exchange = self.incoming.decide_request(body)
         if exchange.answer.awaited:
             yield AnswerAwaitedHook(exchange)
         return exchange
 
-    def limit_for(self, seconds: float) -> Commands:
+    def start_time_limit(self, seconds: float) -> Commands:
         """Look at a begun request when its time is over; a body's limit gives way to a head's."""
         if self.limit is None or seconds < self.limit.delay:
             self.limit, self.limited = commands.RequestWakeup(seconds), (self.reader.heads, self.seen)
             yield self.limit
 
 
-class Answerer(Protocol):
+class AnsweringLayer(Protocol):
     """The layer, as its parts see it."""
 
-    def finish(self, data: bytes, *, close: bool, lingering: bool = False) -> Commands:
+    def send_whole_answer(self, data: bytes, *, close: bool, lingering: bool = False) -> Commands:
         """Send a whole answer and stand before the next request, or close; `lingering`: the client may still send."""
 
     def refuse(self, error: LLMProxyError, *, close: bool) -> Commands:
         """Answer the request with an error in its provider's envelope."""
 
-    def read(self) -> Commands:
+    def serve_received(self) -> Commands:
         """Serve what has arrived, request after request, until something has to be waited for."""
 
-    def send_made(self) -> Commands:
+    def send_made_answer(self) -> Commands:
         """Let the client see what an interceptor made in place of its answer."""
 
-    def stand_anew(self) -> Commands:
+    def await_next_request(self) -> Commands:
         """Stand before the next request, and serve what has arrived of it."""

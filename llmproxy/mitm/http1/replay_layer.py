@@ -27,33 +27,33 @@ from mitmproxy.proxy.context import Context
 from mitmproxy.proxy.layers.http import HTTPMode
 
 from llmproxy.core.control import answering as control
-from llmproxy.core.control.answering import ControlRequest, error_answer
-from llmproxy.core.control.table import ControlledProxy
+from llmproxy.core.control.answering import ControlRequest, format_error
+from llmproxy.core.control.endpoints import ControlledProxy
 from llmproxy.core.secrets.redact import may_hold_placeholder
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.traffic.frames import SWITCHING
 from llmproxy.core.traffic.interaction import is_grpc
 from llmproxy.errors import LLMProxyError, MissError, RecordingError, RefusedError
 from llmproxy.mitm.framing import BodyTooSlow, Head, HeadTooSlow, rewrite_request
-from llmproxy.mitm.http1.forwarding import Forwarding
+from llmproxy.mitm.http1.forwarding import RequestForwarder
 from llmproxy.mitm.http1.incoming_request import (
     LOOK,
-    Answerer,
-    ClientState,
+    AnsweringLayer,
+    ClientConnection,
     Commands,
     Ending,
-    Incoming,
+    IncomingRequest,
     LayerState,
     Origin,
     is_page_request,
-    send_at_once,
+    join_immediate_answer,
 )
 from llmproxy.mitm.http1.stream_sender import StreamSender
 from llmproxy.mitm.intercept import is_loopback
-from llmproxy.mitm.proxy_context import Ahead, ProxyContext, whole_response
+from llmproxy.mitm.proxy_context import FrontConnection, ProxyContext, build_response
 from llmproxy.mitm.sockets import is_peer_gone
 from llmproxy.mitm.websocket_recorder import UpgradeMissed, UpgradeRefused
-from llmproxy.mitm.websocket_replay import Socket
+from llmproxy.mitm.websocket_replay import ReplayedWebSocket
 from llmproxy.protocol import CONTROL_PREFIX, UI_PREFIX, Channel, Decision
 from llmproxy.ui.answers import PageAnswer, build_headers
 
@@ -84,20 +84,20 @@ def is_tool_call(head: Head) -> bool:
     return head.method == "POST" and _TOOL_CALL.fullmatch(head.target) is not None
 
 
-class OwnAnswers:
+class OwnRequestAnswerer:
     """What one connection asks us, one question at a time."""
 
-    def __init__(self, here: ClientState, layer: Answerer) -> None:
+    def __init__(self, here: ClientConnection, layer: AnsweringLayer) -> None:
         self._here, self._layer = here, layer
-        self.reset()
+        self.prepare_for_next()
 
-    def reset(self) -> None:
+    def prepare_for_next(self) -> None:
         """Stand before the next question."""
         self._asked: float | None = None
         self._viewed: Future[PageAnswer] | None = None
         """What our page in a browser is answered."""
 
-    def answer(self, head: Head, body: bytes) -> Commands:
+    def answer_request(self, head: Head, body: bytes) -> Commands:
         """Answer, now or when what has to be waited for is over."""
         here, shell = self._here, self._here.shell
         local = is_loopback(here.client.peername[0]) and not shell.exposed
@@ -109,28 +109,28 @@ class OwnAnswers:
         if is_page_request(head) or f"{head.target.partition('?')[0]}/".startswith(UI_PREFIX):
             yield from self._answer_viewer(head, asked)
             return
-        session, now = control.session_of(shell.engine, asked), shell.engine.clock()
-        if session is not None and shell.busy(session):
+        session, now = control.find_counted_session(shell.engine, asked), shell.engine.clock()
+        if session is not None and shell.has_open_calls(session):
             self._asked = now if self._asked is None else self._asked
             if now - self._asked < PATIENCE:
                 yield from self._wait_for_answer()
                 return
         waited = here.state is LayerState.ASKED
         status, data, kind = self._call_control_api(asked)
-        if (stored := shell.take_kept()) is not None:
+        if (stored := shell.take_pending_store()) is not None:
             yield AnswerStoredHook(stored)
             if why := stored.result():
-                status, data, kind = error_answer(RecordingError(why))
-        whole = whole_response(status, (("content-type", kind),), data, close=not head.keep_alive, method=head.method)
-        yield from self._layer.finish(whole, close=not head.keep_alive)
+                status, data, kind = format_error(RecordingError(why))
+        whole = build_response(status, (("content-type", kind),), data, close=not head.keep_alive, method=head.method)
+        yield from self._layer.send_whole_answer(whole, close=not head.keep_alive)
         if waited:
-            yield from self._layer.read()
+            yield from self._layer.serve_received()
 
     def _wait_for_answer(self) -> Commands:
         self._here.state = LayerState.ASKED
         yield self._here.wake_after(LOOK)
 
-    def client_left(self) -> None:
+    def on_client_left(self) -> None:
         """Hear that the connection has ended; where it is idle, and we end it, its shim goes on with another one."""
         here = self._here
         if here.client.state is ConnectionState.CAN_WRITE and here.shell.lines is not None:
@@ -143,24 +143,24 @@ class OwnAnswers:
             token=shell.token, page_token=shell.page_token, ca=shell.ca, ca_bundle=shell.ca_bundle,
             spans_of=shell.spans_of, stop=shell.stop, lines=shell.lines,
         )  # fmt: skip
-        return control.answer(shell.engine, asked, proxy)
+        return control.answer_control_request(shell.engine, asked, proxy)
 
     def _answer_viewer(self, head: Head, asked: ControlRequest) -> Commands:
         """Answer our page in a browser, when its thread has the answer."""
         waited = self._viewed is not None
-        self._viewed = self._viewed or self._here.shell.view(asked)
+        self._viewed = self._viewed or self._here.shell.answer_viewer(asked)
         if not self._viewed.done():
             yield from self._wait_for_answer()
             return
         answer = self._viewed.result()
         close = not head.keep_alive
-        whole = whole_response(answer.status, build_headers(answer), answer.body, close=close, method=head.method)
-        yield from self._layer.finish(whole, close=close)
+        whole = build_response(answer.status, build_headers(answer), answer.body, close=close, method=head.method)
+        yield from self._layer.send_whole_answer(whole, close=close)
         if waited:
-            yield from self._layer.read()
+            yield from self._layer.serve_received()
 
 
-class TooLarge(RefusedError):
+class BodyTooLarge(RefusedError):
     """A request body over the limit cannot be matched against recordings."""
 
     code = "llmproxy_request_too_large"
@@ -171,10 +171,10 @@ class TooLarge(RefusedError):
 class LayerParts:
     """What a layer is put together of; a test puts a broken one in its place."""
 
-    incoming: type[Incoming] = Incoming
+    incoming: type[IncomingRequest] = IncomingRequest
     sender: type[StreamSender] = StreamSender
-    own_answers: type[OwnAnswers] = OwnAnswers
-    forwarding: type[Forwarding] = Forwarding
+    own_answers: type[OwnRequestAnswerer] = OwnRequestAnswerer
+    forwarding: type[RequestForwarder] = RequestForwarder
 
 
 class ReplayLayer(layer.Layer):
@@ -184,11 +184,11 @@ class ReplayLayer(layer.Layer):
         """Wait for the first request; `mode`: mitmproxy's, `origin` (scheme, host, port): intercepted."""
         super().__init__(context)
         self._shell, self._origin = shell, origin
-        self._here = here = ClientState(context, shell, self.parts.incoming(shell))
+        self._here = here = ClientConnection(context, shell, self.parts.incoming(shell))
         self._mode = mode
         self._own = self.parts.own_answers(here, self)
-        self._socket: Socket | None = None
-        self._front: Ahead | None = None
+        self._socket: ReplayedWebSocket | None = None
+        self._front: FrontConnection | None = None
         self._ended = False
         """The client sends no more, and waits for its answer."""
 
@@ -197,33 +197,33 @@ class ReplayLayer(layer.Layer):
         return self.parts.sender(self._here)
 
     @cached_property
-    def _forwarding(self) -> Forwarding:
+    def _forwarding(self) -> RequestForwarder:
         return self.parts.forwarding(self._here, self._mode, self)
 
     def _await_request(self) -> None:
         """Stand before the next request."""
         self._here.incoming = self.parts.incoming(self._shell)
-        self._own.reset()
+        self._own.prepare_for_next()
         if self._here.forwarded:
-            self._forwarding.reset()
+            self._forwarding.prepare_for_next()
 
-    def stand_behind(self, front: Ahead | None) -> None:
+    def set_front(self, front: FrontConnection | None) -> None:
         """Serve what the front hands over."""
         self._front = front
         if front is not None:
             front.layer = self
 
     @property
-    def seen(self) -> int:
+    def count_received(self) -> int:
         """Bytes of the client that have reached this layer."""
         return self._here.seen
 
     @property
-    def between_requests(self) -> bool:
+    def is_between_requests(self) -> bool:
         """Whether everything that came is answered."""
         here = self._here
         reading = here.state is LayerState.READING and here.incoming.head is None
-        return reading and not here.reader.waiting and self._socket is None
+        return reading and not here.reader.count_waiting and self._socket is None
 
     # --- events ----------------------------------------------------------------------------------------------------
 
@@ -242,25 +242,25 @@ class ReplayLayer(layer.Layer):
     def _dispatch_event(self, event: events.Event) -> Commands:
         here, client = self._here, self.context.client
         if isinstance(event, events.ConnectionClosed) and event.connection is client:
-            self._own.client_left()
+            self._own.on_client_left()
         if self._socket is not None:
-            yield from self._socket.handle(event)
+            yield from self._socket.handle_event(event)
         elif isinstance(event, events.DataReceived) and event.connection is client:
             yield from self._receive_data(event.data)
         elif isinstance(event, events.Wakeup) and event.command is here.limit:
-            yield from self._limit_over()
+            yield from self._on_time_limit()
         elif isinstance(event, events.Wakeup) and event.command is here.wakeup:
             here.wakeup = None
             if here.state is LayerState.ASKED and here.incoming.head is not None:
-                yield from self._own.answer(here.incoming.head, bytes(here.incoming.body))
+                yield from self._own.answer_request(here.incoming.head, bytes(here.incoming.body))
             elif here.state is LayerState.LINGERING:
                 yield from self._close_client()
             else:
-                yield from self._send_due(self._sender.go_on())
+                yield from self._send_due(self._sender.continue_sending())
         elif isinstance(event, events.ConnectionClosed) and event.connection is client and self._is_awaited():
             self._ended = True
         elif isinstance(event, events.ConnectionClosed) and event.connection is client and not here.is_forwarding:
-            yield from self._client_left()
+            yield from self._on_client_left()
         elif here.forwarded:
             yield from self._forwarding.on_event(event)
 
@@ -269,19 +269,19 @@ class ReplayLayer(layer.Layer):
         here.seen += len(data)
         if here.state in (LayerState.CLOSED, LayerState.LINGERING):
             return
-        here.reader.feed(data)
+        here.reader.add_bytes(data)
         if here.is_forwarding and self._forwarding.uploading:
-            yield from self._forwarding.upload()
-        elif here.is_forwarding and self._forwarding.switched:
-            yield from self._forwarding.on_event(events.DataReceived(self.context.client, here.reader.rest()))
+            yield from self._forwarding.forward_body()
+        elif here.is_forwarding and self._forwarding.has_switched:
+            yield from self._forwarding.on_event(events.DataReceived(self.context.client, here.reader.take_rest()))
         elif here.state is LayerState.READING:
-            yield from self.read()
-        elif here.reader.waiting > MAX_WAITING:
+            yield from self.serve_received()
+        elif here.reader.count_waiting > MAX_WAITING:
             log.warning("a client sent over %s bytes ahead of its answer; its connection is closed", MAX_WAITING)
             if here.is_forwarding:
                 yield from self._close_client()  # what came of the answer is stored when its hooks come
             else:
-                yield from self._client_left()
+                yield from self._on_client_left()
 
     def _is_awaited(self) -> bool:
         """Whether a client that sends no more still waits for the answer to what it has sent."""
@@ -289,58 +289,58 @@ class ReplayLayer(layer.Layer):
         if here.state is LayerState.REPLAYING and self._sender.is_open:
             return False  # a stream without an end of its own: who closes it has gone
         asked = here.state in (LayerState.REPLAYING, LayerState.ASKED) or (
-            here.is_forwarding and not self._forwarding.uploading and not self._forwarding.switched
+            here.is_forwarding and not self._forwarding.uploading and not self._forwarding.has_switched
         )
         is_there = client.state is ConnectionState.CAN_WRITE
         return asked and is_there and not is_peer_gone(client.peername, client.sockname)
 
-    def _client_left(self) -> Commands:
+    def _on_client_left(self) -> Commands:
         """End a replay whose client is gone; the occurrence stays used."""
         exchange = self._here.incoming.exchange
         if exchange is not None:
             answered = self._here.state is LayerState.REPLAYING
             exchange.note = "client left" if answered else "client left before its request was complete"
-            self._shell.settle(exchange, (exchange.replayed_status or 0) if answered else 0)
+            self._shell.report_ended(exchange, (exchange.replayed_status or 0) if answered else 0)
         yield from self._close_client()
 
     def _close_client(self) -> Commands:
         """Close the client's connection; what is released stays so until its hooks came, or the disconnection."""
         self._here.state = LayerState.CLOSED
-        self._sender.drop()
+        self._sender.drop_answer()
         yield commands.CloseConnection(self.context.client)
 
     # --- reading a request -----------------------------------------------------------------------------------------
 
-    def read(self) -> Commands:
+    def serve_received(self) -> Commands:
         """Serve what has arrived, request after request, until something has to be waited for."""
         here = self._here
         while here.state is LayerState.READING:
             if here.incoming.head is None:
-                if (head := here.reader.head()) is None:
+                if (head := here.reader.take_head()) is None:
                     if self._ended:
                         yield from self._close_client()
-                    elif here.reader.waiting:
-                        yield from here.limit_for(self._shell.head_patience)
+                    elif here.reader.count_waiting:
+                        yield from here.start_time_limit(self._shell.head_patience)
                     return
                 yield from self._on_head(head)
                 continue  # `_open` may have answered, or handed on
             incoming, head = here.incoming, here.incoming.head
-            raw, decoded, over = here.reader.body()
+            raw, decoded, over = here.reader.take_body()
             if incoming.refusal is None:
                 incoming.raw += raw if head.length is None else b""
                 incoming.body += decoded
-            if len(incoming.body) > self._body_limit(head):
-                yield from self._too_large()
+            if len(incoming.body) > self._get_body_limit(head):
+                yield from self._handle_too_large()
             elif over:
                 yield from self._on_whole_request(head, bytes(incoming.body))
             elif self._ended:
-                yield from self._client_left()
+                yield from self._on_client_left()
             else:
                 yield from self._send_continue(head)
-                yield from here.limit_for(self._shell.body_patience)
+                yield from here.start_time_limit(self._shell.body_patience)
                 return
 
-    def _limit_over(self) -> Commands:
+    def _on_time_limit(self) -> Commands:
         """Refuse a head that has not ended, or a body without bytes; what began since has its own limit."""
         here = self._here
         here.limit, (heads, seen) = None, here.limited
@@ -348,13 +348,13 @@ class ReplayLayer(layer.Layer):
         if self._forwarding.uploading if here.is_forwarding else reading and here.incoming.head is not None:
             if seen == here.seen:
                 raise BodyTooSlow(self._shell.body_patience)
-            yield from here.limit_for(self._shell.body_patience)
-        elif reading and here.reader.waiting:
+            yield from here.start_time_limit(self._shell.body_patience)
+        elif reading and here.reader.count_waiting:
             if heads == here.reader.heads:
                 raise HeadTooSlow(self._shell.head_patience)
-            yield from here.limit_for(self._shell.head_patience)
+            yield from here.start_time_limit(self._shell.head_patience)
 
-    def _body_limit(self, head: Head) -> int:
+    def _get_body_limit(self, head: Head) -> int:
         """Return how many bytes a request may have: what a server of tools has answered comes to us as one."""
         peer, shell = self.context.client.peername[0], self._shell
         own = is_tool_call(head) and is_loopback(peer) and not shell.exposed
@@ -364,7 +364,7 @@ class ReplayLayer(layer.Layer):
         """Tell a client that waits for it to send the body; once."""
         if head.expects and not self._here.incoming.continued:
             self._here.incoming.continued = True
-            yield self._here.send(b"HTTP/1.1 100 Continue\r\n\r\n")
+            yield self._here.build_send(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def _on_head(self, head: Head) -> Commands:
         """The head is here: find out where the request belongs."""
@@ -376,18 +376,18 @@ class ReplayLayer(layer.Layer):
             return
         if (head.target.startswith(CONTROL_PREFIX) or is_page_request(head)) and self._origin is None:
             return
-        self._hand_over()
-        here.incoming.open(head, self.context.client, self._origin)
-        if here.incoming.streams:
-            if not here.reader.waiting:
+        self._continue_begun_request()
+        here.incoming.place_request(head, self.context.client, self._origin)
+        if here.incoming.may_stream_body:
+            if not here.reader.count_waiting:
                 yield from self._send_continue(head)
-            yield from self._forwarding.stream(head.raw)
+            yield from self._forwarding.forward_stream(head.raw)
 
-    def _hand_over(self) -> None:
+    def _continue_begun_request(self) -> None:
         """Go on with the request that the front has begun, if the bytes that it handed over begin with one."""
         client = self.context.client
         begun = None if self._front is None else self._shell.arrived.pop((client.peername, client.sockname), None)
-        if isinstance(begun, Incoming):
+        if isinstance(begun, IncomingRequest):
             self._here.incoming = begun
 
     def _on_whole_request(self, head: Head, body: bytes) -> Commands:
@@ -397,20 +397,20 @@ class ReplayLayer(layer.Layer):
             yield from self.refuse(incoming.refusal, close=not head.keep_alive)
             return
         if incoming.preflight is not None:
-            whole = whole_response(200, incoming.preflight, b"", close=not head.keep_alive, method=head.method)
-            yield from self.finish(whole, close=not head.keep_alive)
+            whole = build_response(200, incoming.preflight, b"", close=not head.keep_alive, method=head.method)
+            yield from self.send_whole_answer(whole, close=not head.keep_alive)
             return
         if incoming.exchange is None:
-            yield from self._own.answer(head, body)
+            yield from self._own.answer_request(head, body)
             return
-        exchange = yield from self._here.identify(body)
+        exchange = yield from self._here.wait_for_decision(body)
         match exchange.decision:
             case Decision.REPLAY if exchange.slot is not None and exchange.slot.status == SWITCHING:
                 yield from self._replay_socket(exchange, head)
             case Decision.REPLAY:
                 yield from self._replay_answer(exchange)
             case Decision.FAULT:
-                yield from self.send_made()
+                yield from self.send_made_answer()
             case Decision.REFUSE if isinstance(exchange.error, MissError) and head.upgrade == "websocket":
                 yield from self.refuse(UpgradeMissed(exchange.error.message, hint=exchange.error.hint), close=True)
             case Decision.REFUSE if exchange.error is not None:
@@ -422,42 +422,42 @@ class ReplayLayer(layer.Layer):
             case _:
                 raise AssertionError(f"no decision for {exchange.method} {exchange.route.operation}")
 
-    def _too_large(self) -> Commands:
+    def _handle_too_large(self) -> Commands:
         """More than can be matched: `auto` lets it through unrecorded and says so, everything else refuses."""
         incoming, limit = self._here.incoming, self._shell.engine.config.max_request
         head, exchange = incoming.head, incoming.exchange
         doubtful = may_hold_placeholder(incoming.body)
         if head is None or exchange is None or doubtful or not self._shell.engine.may_pass_unrecorded(exchange):
             msg = f"llmproxy: the request's body is over {limit} bytes, so it cannot be matched against recordings."
-            yield from self.refuse(TooLarge(msg, hint="Raise the limit with --max-request."), close=True)
+            yield from self.refuse(BodyTooLarge(msg, hint="Raise the limit with --max-request."), close=True)
             return
         exchange.decision = Decision.PASS
         exchange.note = f"body over {limit} bytes: not recorded"
-        yield from self._forwarding.stream(head.raw + (incoming.raw or incoming.body), overflow=True)
+        yield from self._forwarding.forward_stream(head.raw + (incoming.raw or incoming.body), overflow=True)
 
     # --- answers ---------------------------------------------------------------------------------------------------
 
     def _replay_answer(self, exchange: Exchange) -> Commands:
         """Send the recorded answer."""
         incoming = self._here.incoming
-        laid = incoming.lay_out()
+        laid = incoming.plan_answer()
         incoming.answering = True
-        if (opened := incoming.lay_out_playback()) is not None:
-            yield from self._send_due(self._sender.talk(*opened))
-        elif not exchange.answer.held and (data := send_at_once(laid)) is not None:
+        if (opened := incoming.plan_playback()) is not None:
+            yield from self._send_due(self._sender.begin_playback(*opened))
+        elif not exchange.answer.held and (data := join_immediate_answer(laid)) is not None:
             self._here.close_after = laid.close
-            yield self._here.send(data)
+            yield self._here.build_send(data)
             yield from self._end_replay()
         else:
-            yield from self._send_due(self._sender.replay(laid))
+            yield from self._send_due(self._sender.send_recorded(laid))
 
-    def send_made(self) -> Commands:
+    def send_made_answer(self) -> Commands:
         """Let the client see what an interceptor made in place of its answer."""
         incoming = self._here.incoming
         if incoming.exchange is None:
             raise AssertionError("nothing was made")
         incoming.answering = True
-        yield from self._send_due(self._sender.send_made(incoming.exchange, withheld=self._forwarding.withheld))
+        yield from self._send_due(self._sender.send_made_answer(incoming.exchange, withheld=self._forwarding.withheld))
 
     def _replay_socket(self, exchange: Exchange, head: Head) -> Commands:
         """Yield the connection to a recorded WebSocket, for good."""
@@ -465,9 +465,9 @@ class ReplayLayer(layer.Layer):
             refused = UpgradeRefused("llmproxy: a WebSocket is recorded here, and this request is no upgrade.")
             yield from self.refuse(refused, close=True)
             return
-        socket = Socket(self._shell, self.context, exchange, head)
+        socket = ReplayedWebSocket(self._shell, self.context, exchange, head)
         self._here.incoming.answering, self._here.state, self._socket = True, LayerState.REPLAYING, socket
-        yield from socket.begin(self._here.reader.rest())
+        yield from socket.accept_upgrade(self._here.reader.take_rest())
 
     def _send_due(self, sending: Ending) -> Commands:
         """Send what is due; when all is sent, the request is over."""
@@ -478,15 +478,15 @@ class ReplayLayer(layer.Layer):
         here, exchange = self._here, self._here.incoming.exchange
         if exchange is not None:
             self._shell.on_sent(exchange)
-            self._shell.settle(exchange, exchange.replayed_status or 0)
+            self._shell.report_ended(exchange, exchange.replayed_status or 0)
         self._await_request()
         paced, here.state = here.state is LayerState.REPLAYING, LayerState.READING
         if self._sender.crash_after and self._shell.sockets is not None:
-            self._shell.sockets.reset(self.context.client)
+            self._shell.sockets.reset_connection(self.context.client)
         if here.close_after:
             yield from self._close_client()
         elif paced:
-            yield from self.read()
+            yield from self.serve_received()
 
     def refuse(self, error: LLMProxyError, *, close: bool, told: bool = True) -> Commands:
         """Answer with an error in the provider's envelope, or close a begun answer; not `told`: uncounted."""
@@ -494,19 +494,19 @@ class ReplayLayer(layer.Layer):
         exchange = incoming.exchange
         method = incoming.head.method if incoming.head else "POST"
         if exchange is not None and exchange.channel is Channel.MCP and exchange.request.body is not None:
-            status, data = shell.refusal_of_mcp(error, exchange, close=close, method=method)
+            status, data = shell.build_mcp_refusal(error, exchange, close=close, method=method)
         elif incoming.head and is_grpc(incoming.head.headers):
-            status, data = shell.refusal_of_grpc(error)
+            status, data = shell.build_grpc_refusal(error)
         else:
             family, operation = (exchange.family, exchange.operation) if exchange else (incoming.family, "")
             asked = exchange.request.headers if exchange else ()
-            status, data = shell.refusal(
+            status, data = shell.build_refusal(
                 error, family, close=close, method=method, operation=operation, grants=incoming.grants, asked=asked
             )
         shell.released.pop(self.context.client.id, None)
         if exchange is not None:
             exchange.decision = Decision.REFUSE
-            shell.settle(exchange, status)
+            shell.report_ended(exchange, status)
         elif told:
             shell.on_call(
                 shell.engine.sum_up_refusal(method, incoming.head.target if incoming.head else "", status, error)
@@ -514,7 +514,7 @@ class ReplayLayer(layer.Layer):
         if incoming.answering:
             yield from self._close_client()
         else:
-            yield from self.finish(data, close=close, lingering=close)
+            yield from self.send_whole_answer(data, close=close, lingering=close)
 
     def _answer_exception(self) -> Commands:
         """Answer an exception of ours: 500 if nothing was sent yet; then the connection ends."""
@@ -524,7 +524,7 @@ class ReplayLayer(layer.Layer):
             yield from self._close_client()
             return
         if self._here.incoming.exchange is None:
-            self._hand_over()
+            self._continue_begun_request()
         if self._here.incoming.exchange is not None:
             self._here.incoming.exchange.note = "llmproxy failed; see the log"
         error = LLMProxyError("llmproxy: internal error while serving this request; nothing more was sent upstream.")
@@ -535,12 +535,12 @@ class ReplayLayer(layer.Layer):
             self._shell.released.pop(self.context.client.id, None)
             yield from self._close_client()
 
-    def finish(self, data: bytes, *, close: bool, lingering: bool = False) -> Commands:
+    def send_whole_answer(self, data: bytes, *, close: bool, lingering: bool = False) -> Commands:
         """Send a whole answer and stand before the next request, or close; `lingering`: it may still send."""
         here = self._here
         here.state = LayerState.READING
         self._await_request()
-        yield here.send(data)
+        yield here.build_send(data)
         if lingering:
             here.state = LayerState.LINGERING
             linger = here.wake_after(LINGER)
@@ -549,8 +549,8 @@ class ReplayLayer(layer.Layer):
         elif close:
             yield from self._close_client()
 
-    def stand_anew(self) -> Commands:
+    def await_next_request(self) -> Commands:
         """Stand before the next request, and serve what has arrived of it."""
         self._here.state = LayerState.READING
         self._await_request()
-        yield from self.read()
+        yield from self.serve_received()

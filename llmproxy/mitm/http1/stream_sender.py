@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections import deque
 
-from llmproxy.core.mcp import LAST_CHUNK, AnswerPart, Wait, frame_chunk
+from llmproxy.core.mcp import LAST_CHUNK, AnswerPart, WaitsFor, frame_chunk
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Playback
-from llmproxy.core.traffic.response_bytes import OpenPlan, SendingPlan
-from llmproxy.mitm.http1.incoming_request import LOOK, ClientState, Ending, LayerState
+from llmproxy.core.traffic.response_bytes import HeadPlan, SendingPlan
+from llmproxy.mitm.http1.incoming_request import LOOK, ClientConnection, Ending, LayerState
 from llmproxy.mitm.sockets import has_read
 
 MICROSECONDS = 1_000_000
@@ -22,11 +22,11 @@ MICROSECONDS = 1_000_000
 class StreamSender:
     """The answer that one connection is sending."""
 
-    def __init__(self, here: ClientState) -> None:
+    def __init__(self, here: ClientConnection) -> None:
         self._here = here
         self._pieces: deque[tuple[int, bytes]] = deque()
         self._turns: deque[AnswerPart] = deque()
-        self._opened: tuple[Playback, OpenPlan] | None = None
+        self._opened: tuple[Playback, HeadPlan] | None = None
         self._began = 0.0
         self.crash_after = False
         """End the connection with a reset when the answer is sent."""
@@ -36,18 +36,18 @@ class StreamSender:
         """Whether this is an answer without an end of its own: whoever closes it has gone."""
         return self._opened is not None
 
-    def drop(self) -> None:
+    def drop_answer(self) -> None:
         """Send nothing more."""
         self._pieces.clear()
         self._turns.clear()
         self._opened = None
 
-    def replay(self, laid: SendingPlan) -> Ending:
+    def send_recorded(self, laid: SendingPlan) -> Ending:
         """Send a recorded answer in its time."""
         self._here.close_after = laid.close
         return (yield from self._begin_answer(laid))
 
-    def send_made(self, exchange: Exchange, *, withheld: bool) -> Ending:
+    def send_made_answer(self, exchange: Exchange, *, withheld: bool) -> Ending:
         """Send what an interceptor made of an answer; `withheld`: of one that an upstream gave."""
         here, shell = self._here, self._here.shell
         incoming = here.incoming
@@ -55,20 +55,20 @@ class StreamSender:
         here.close_after = laid.close or (withheld and here.close_after)
         self.crash_after = laid.crash
         if laid.shut and shell.sockets is not None:
-            shell.sockets.shut(laid.shut)
+            shell.sockets.refuse_connections(laid.shut)
         return (yield from self._begin_answer(laid))
 
-    def talk(self, talk: Playback, opened: OpenPlan) -> Ending:
+    def begin_playback(self, talk: Playback, opened: HeadPlan) -> Ending:
         """Begin an answer that goes on when its client has done what the recorded one did."""
         if talk.turns is None:
             raise AssertionError("nothing to wait for")
         here = self._here
         here.state, self._opened, here.close_after = LayerState.REPLAYING, (talk, opened), opened.close
         self._turns.extend(talk.turns)
-        yield here.send(opened.head)
+        yield here.build_send(opened.head)
         return (yield from self._continue_playback(talk, opened))
 
-    def go_on(self) -> Ending:
+    def continue_sending(self) -> Ending:
         """Its time has come: send what may be sent by now."""
         if self._opened is not None:
             return (yield from self._continue_playback(*self._opened))
@@ -96,7 +96,7 @@ class StreamSender:
             self._pieces.popleft()
             due += data
         if due:
-            yield self._here.send(due)
+            yield self._here.build_send(due)
         if self._pieces:
             yield self._here.wake_after(wait)
         return not self._pieces
@@ -114,7 +114,7 @@ class StreamSender:
         ends = here.client.peername, here.client.sockname
         return here.shell.engine.wait_before(exchange, offset, ends, has_read)
 
-    def _continue_playback(self, talk: Playback, opened: OpenPlan) -> Ending:
+    def _continue_playback(self, talk: Playback, opened: HeadPlan) -> Ending:
         """Send what may be sent by now, and look again soon."""
         due = b""
         wait = 0.0
@@ -131,10 +131,10 @@ class StreamSender:
         if not self._turns and opened.chunked:
             due += LAST_CHUNK
         if due:
-            yield self._here.send(due)
+            yield self._here.build_send(due)
         if not self._turns:
             self._opened = None
             return True
-        if wait or self._turns[0].wait is not Wait.FOR_EVER:
+        if wait or self._turns[0].wait is not WaitsFor.FOR_EVER:
             yield self._here.wake_after(wait or LOOK)
         return False

@@ -211,8 +211,7 @@ class CommandAgent(AgentAdapter):
             with suppress(ProcessEnded):
                 while True:
                     said += child.wait_for_line(max(deadline - time.monotonic(), 0.0))
-            code = child.wait_for_exit(_LAST_WORDS)
-            if code:
+            if child.wait_for_exit(_LAST_WORDS):
                 raise self._explain_end(child)
             return read_answer(said.decode("utf-8", "replace").strip(), self.who)
         except TimeoutError as error:

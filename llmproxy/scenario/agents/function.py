@@ -197,8 +197,7 @@ def _build_call_arguments(found: Callable[..., Any], given: AgentInput, who: str
     named = {each.name: values[each.name] for each in usable if each.name in values}
     unknown = [each.name for each in required if each.name not in values]
     if len(unknown) == 1 and len(required) == 1 and not named:
-        sole = required[0]
-        return ([values["input"] if "AgentInput" in str(sole.annotation) else values["message"]], {})
+        return ([values["input"] if "AgentInput" in str(required[0].annotation) else values["message"]], {})
     if unknown:
         name = unknown[0]
         raise SuiteError(

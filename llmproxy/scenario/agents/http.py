@@ -364,7 +364,7 @@ def _join_completion_message(found: HttpReply, who: str) -> object:
         if event.get("error"):
             raise AgentError(f"{who} broke off with an error: {format_value(event['error'])}")
         add_chat(draft, event)
-    message = draft.message()
+    message = draft.build_message()
     if not message.tool_calls:
         return message.text
     calls = [

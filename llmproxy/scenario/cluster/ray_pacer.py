@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from llmproxy.core.providers.hosts import Pace
+from llmproxy.core.providers.hosts import CallPacer
 
 Take = Callable[[str, bool], float]
 """Counts a call to a provider, which is one of models or not; returns the seconds until it may go."""
@@ -32,11 +32,11 @@ class RateCounter:
         self, rates: Mapping[str, str], *, anew: bool = False, clock: Callable[[], float] = time.monotonic
     ) -> None:
         """Count calls; `anew`: after another one that is gone."""
-        self._pace = Pace(rates, clock, **({"since": clock()} if anew else {}))
+        self._pace = CallPacer(rates, clock, **({"since": clock()} if anew else {}))
 
     def count_call(self, provider: str, model: bool) -> float:  # noqa: FBT001 - asked from elsewhere, by place
         """Count one call; returns the seconds until it may go."""
-        return self._pace.take(provider, model=model)
+        return self._pace.count_call(provider, model=model)
 
 
 def start_counting(ray: Any, rates: Mapping[str, str]) -> Any:  # noqa: ANN401 - the module, and a handle of an actor

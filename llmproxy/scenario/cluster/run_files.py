@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from llmproxy.core.providers.table import PROVIDERS
+from llmproxy.core.providers.specs import PROVIDERS
 from llmproxy.errors import LLMProxyError, SettingsError, SuiteError
 from llmproxy.report.events import Event, Started, Step
 from llmproxy.scenario.cluster.node import RunParcel, write_files
@@ -77,7 +77,7 @@ def load_cassettes(folder: Path, wanted: Iterable[str]) -> dict[str, bytes]:
     from llmproxy.core.cassettes.folder import CassetteDir
 
     names = set(wanted)
-    files = CassetteDir(folder, now=time.time).files() if folder.is_dir() else {}
+    files = CassetteDir(folder, now=time.time).list_cassette_files() if folder.is_dir() else {}
     return {path.relative_to(folder).as_posix(): path.read_bytes() for name, path in files.items() if name in names}
 
 
@@ -96,7 +96,7 @@ def describe_parcel(parcel: RunParcel, where: str, how: str) -> str:
 
 def merge_back(recorded: Sequence[Mapping[str, bytes]], target: Path) -> str:
     """Merge files, by name, into a folder; returns what was done, in words, empty for nothing. Raises MergeConflict."""
-    from llmproxy.core.cassettes.uniting import unite_folders
+    from llmproxy.core.cassettes.merging import merge_folders
 
     if not recorded:
         return ""
@@ -104,7 +104,7 @@ def merge_back(recorded: Sequence[Mapping[str, bytes]], target: Path) -> str:
     with tempfile.TemporaryDirectory(prefix="llmproxy-home-") as folder:
         for number, files in enumerate(recorded):
             write_files(files, Path(folder) / str(number))
-        done = unite_folders(sorted(Path(folder).iterdir()), target, time.time)
+        done = merge_folders(sorted(Path(folder).iterdir()), target, time.time)
     where = target.relative_to(Path.cwd()) if target.is_relative_to(Path.cwd()) else target
     return f"{len(done.written)} cassette files came home to {where}"
 

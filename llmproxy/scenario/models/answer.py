@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from llmproxy.core.dialects.table import ERROR_HEADER
+from llmproxy.core.dialects.codecs import ERROR_HEADER
 from llmproxy.core.traffic.json_bytes import parse_json
 from llmproxy.scenario.models.errors import CallFailed, ModelError
 from llmproxy.scenario.values.messages import html_title
@@ -45,8 +45,7 @@ class Answer:
     @classmethod
     def from_json_text(cls, kept: str) -> Answer:
         value = json.loads(kept)
-        calls = tuple(ModelToolCall(**call) for call in value.pop("tool_calls"))
-        return cls(**value, tool_calls=calls)
+        return cls(**value, tool_calls=tuple(ModelToolCall(**call) for call in value.pop("tool_calls")))
 
     def to_text(self) -> str:
         return json.dumps(asdict(self), ensure_ascii=False)
@@ -58,8 +57,7 @@ def spoken_text(content: object) -> str:
         content = "".join(
             str(part.get("text") or "") for part in content if isinstance(part, dict) and part.get("type") == "text"
         )
-    text = content if isinstance(content, str) else ""
-    return _THOUGHT_END.sub("", _THOUGHT.sub("", text)).strip()
+    return _THOUGHT_END.sub("", _THOUGHT.sub("", content if isinstance(content, str) else "")).strip()
 
 
 def read_litellm(found: Any) -> Answer:  # noqa: ANN401 (litellm has no types)

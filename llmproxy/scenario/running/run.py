@@ -125,8 +125,7 @@ def _clone_adapter(agent: Any) -> Any:  # noqa: ANN401 (an adapter, or what make
 def _concurrency_limit(number: int | None) -> asyncio.Semaphore | None:
     if number is None:
         return None
-    known = _LIMITS.setdefault(asyncio.get_running_loop(), {})
-    return known.setdefault(number, asyncio.Semaphore(number))
+    return _LIMITS.setdefault(asyncio.get_running_loop(), {}).setdefault(number, asyncio.Semaphore(number))
 
 
 # The parameters twice more, so that type checkers know that `runs=N` gives a RepeatResult.

@@ -79,8 +79,7 @@ class EventEmitter:
 
     def emit_message(self, message: Message, **about: Any) -> None:  # noqa: ANN401 (fields of the event)
         if self._goes_on():
-            copy = copy_value(message)
-            self.emit(MessageEvent(run_id=self.about.run_id, message=copy, at=self.clock(), **about))
+            self.emit(MessageEvent(run_id=self.about.run_id, message=copy_value(message), at=self.clock(), **about))
 
     def emit_step(self, kind: str, **about: Any) -> None:  # noqa: ANN401 (fields of the event)
         if self._goes_on():

@@ -139,8 +139,7 @@ def _calls_of_wire(call: ToolUse, turn: int) -> ToolCall:
 def _without_duplicates(calls: Sequence[ToolCall]) -> list[ToolCall]:
     """Return calls without those of the wire that a message of the same turn reports; each stands for one at most."""
     left = [call for call in calls if call.source == "wire"]
-    reported = any(call.source == "message" for call in calls)
-    if not reported or not left:
+    if not any(call.source == "message" for call in calls) or not left:
         return list(calls)
     found: list[ToolCall] = []
     for call in calls:

@@ -283,8 +283,7 @@ def tail(text: str, limit: int = TAIL) -> str:
 
 def html_title(body: str) -> str | None:
     """Return the title of a web page (an empty text if it has none), or None if this is no web page."""
-    start = body.lstrip()[:200].lower()
-    if not start.startswith(("<!doctype html", "<html", "<head", "<body", "<?xml", "<!--")):
+    if not body.lstrip()[:200].lower().startswith(("<!doctype html", "<html", "<head", "<body", "<?xml", "<!--")):
         return None
     found = _TITLE.search(body)
     return printable(" ".join(found["title"].split()))[:SHOWN] if found else ""

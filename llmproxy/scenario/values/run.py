@@ -26,7 +26,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from llmproxy.core.forks.mocks import read_mocks
+from llmproxy.core.forks.mocks import parse_mocks
 from llmproxy.errors import AgentError, LLMProxyError
 from llmproxy.report.event_handlers import HandlerLike, to_handlers
 from llmproxy.report.events import Status
@@ -111,7 +111,7 @@ class RunOptions:
         if self.handlers != ():
             object.__setattr__(self, "handlers", to_handlers(self.handlers))
         if self.mock is not None:
-            read_mocks(self.mock)
+            parse_mocks(self.mock)
         for name in ("timeout", "call_timeout", "max_concurrency", "sample", "runs"):
             value = getattr(self, name)
             if value is not None and value <= 0:

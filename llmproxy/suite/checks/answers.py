@@ -153,8 +153,7 @@ def _check_json(wanted: dict[str, object], answer: str, scope: VariableScope) ->
     try:
         value = json.loads(strip_fence(answer))
     except (ValueError, RecursionError) as error:
-        message = f"the answer is no JSON ({error})"
-        return [assertion("response.json", message, expected=dict(wanted), actual=answer)]
+        return [assertion("response.json", f"the answer is no JSON ({error})", expected=dict(wanted), actual=answer)]
     return check_input("response.json", value, wanted, scope)
 
 

@@ -8,7 +8,7 @@ from numbers import Number
 from typing import Any
 from uuid import UUID
 
-from llmproxy.core.traffic.differences import differences
+from llmproxy.core.traffic.json_diff import differences
 from llmproxy.suite.matchers.core import REGISTRY, Match, MatchOutcome, SeenValue, both, either, match, matcher
 from llmproxy.suite.matchers.plain_values import ABSENT, is_mistyped, kind_of, parse_time, same, show, to_json, to_nfc
 from llmproxy.suite.matchers.variables import parse_ref

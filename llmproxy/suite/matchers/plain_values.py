@@ -18,7 +18,7 @@ from numbers import Number
 from typing import Any
 from uuid import UUID
 
-from llmproxy.core.traffic.differences import show_json
+from llmproxy.core.traffic.json_diff import show_json
 from llmproxy.suite.stores.plain import to_plain as stored_as_plain
 from llmproxy.suite.stores.protocol import Kind
 

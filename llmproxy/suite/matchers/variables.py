@@ -208,8 +208,7 @@ class VariableScope:
             raise self._build_missing_error(found)
         value = self._values[found.name]
         if isinstance(value, _CapturedRow):
-            path = found.path or (value.primary,)
-            return follow(value.values, path, found.text)
+            return follow(value.values, found.path or (value.primary,), found.text)
         if found.name in {"conversation", "last"} and not found.path:
             raise StepError(f"{found.text} names no value by itself", hint=BUILT_IN[found.name])
         return follow(value, found.path, found.text)

@@ -104,8 +104,7 @@ class KnownNames:
 
     def tool_names(self, given: object, at: YamlPlace | None) -> None:
         """See that no reference stands where a tool is named: it would be taken for a tool that is never called."""
-        names = [*given] if isinstance(given, Mapping) else given if isinstance(given, list) else []
-        for i, name in enumerate(names):
+        for i, name in enumerate([*given] if isinstance(given, Mapping) else given if isinstance(given, list) else []):
             if isinstance(name, str) and parse_ref(name) is not None:
                 place = place_of(given, name, key=True) if isinstance(given, Mapping) else place_of(given, i)
                 self.problems.add(
@@ -348,7 +347,6 @@ class ScenarioFlow:
         self.names.check_text(response.get("judge"), place_of(response, "judge"), sure=True)
         self.names.answers = True
         self.names.check_fields(response.get("json"))
-        rest = {key: value for key, value in response.items() if key not in {"json", "judge"}}
-        for key, value in rest.items():
+        for key, value in {key: value for key, value in response.items() if key not in {"json", "judge"}}.items():
             self.names.check_matcher({key: value}, place_of(response, key))
         self.names.answers = False

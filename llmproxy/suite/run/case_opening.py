@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from llmproxy.core.forks.mocks import read_mocks
+from llmproxy.core.forks.mocks import parse_mocks
 from llmproxy.errors import LLMProxyError, MachineError, SuiteError
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.run_session import RunSession, to_thread
@@ -121,7 +121,7 @@ def resolve_mocks(case: SuiteCase, scope: VariableScope, *, proxy: bool) -> Mapp
         why = "this scenario has no proxy" if not proxy else "with `observe: none` the agent's traffic passes no proxy"
         raise SuiteError(f"mock: {why}, so nothing that the model reads can be swapped.")
     resolved: Mapping[str, Any] = scope.resolve_value(mock)
-    read_mocks(resolved)
+    parse_mocks(resolved)
     return resolved
 
 

@@ -158,8 +158,7 @@ async def judge(
 ) -> list[Assertion]:
     """Let a judge look at a conversation; each criterion is an assertion."""
     if conversation is None or not conversation.has_begun:
-        message = "there is no conversation to judge: nothing was said in it"
-        return [build_unclear(name, message)]
+        return [build_unclear(name, "there is no conversation to judge: nothing was said in it")]
     criteria = tuple(context.scope.interpolate_text(each) for each in said.criteria)
     return await _ask_judge(context, conversation, criteria, said.model, said.judges, f"{name}.criteria")
 

@@ -157,8 +157,7 @@ class StepConversations:
         return self.last if name is None else self._named.get(name)
 
     def _add_conversation(self, name: str, key: str) -> SuiteConversation:
-        made = thread_id() if self._fresh else thread_id(self._cassette or "suite", self._sample, key)
-        return self._make(name, made)
+        return self._make(name, thread_id() if self._fresh else thread_id(self._cassette or "suite", self._sample, key))
 
 
 _ANSWERS = 'An answer is a text, a message {"role": "assistant", "content": "..."}, or a list of messages.'
@@ -450,10 +449,10 @@ def resolve_faults(value: object, folder: Path) -> Mapping[str, Any] | None:
     """Return what `faults:` asks for as a session takes it; a file lies beside the suite. Raises SuiteError."""
     if value is None:
         return None
-    from llmproxy.core.faults import BadFaults, faults_for_session
+    from llmproxy.core.faults import BadFaults, parse_session_faults
 
     try:
-        return faults_for_session(value, folder if isinstance(value, str) else None).to_json()
+        return parse_session_faults(value, folder if isinstance(value, str) else None).to_json()
     except BadFaults as error:
         raise SuiteError(f"faults: {error.inner}", hint=error.hint) from error
 

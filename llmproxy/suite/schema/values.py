@@ -135,12 +135,12 @@ def _parse_interval(value: object, info: ValidationInfo) -> object:
 
 def _read_faults(value: object) -> object:
     """Read injected faults; a file of them is read when the scenario runs."""
-    from llmproxy.core.faults import BadFaults, faults_for_session
-    from llmproxy.core.faults.reading import names_file
+    from llmproxy.core.faults import BadFaults, parse_session_faults
+    from llmproxy.core.faults.parsing import looks_like_file
 
-    if not names_file(value):
+    if not looks_like_file(value):
         try:
-            faults_for_session(value)
+            parse_session_faults(value)
         except BadFaults as error:
             raise refuse(error.message, error.hint) from error
     return value
@@ -148,11 +148,11 @@ def _read_faults(value: object) -> object:
 
 def _read_mock(value: object) -> object:
     """Read what tools return instead; a result may still hold references."""
-    from llmproxy.core.forks.mocks import BadMock, read_mocks
+    from llmproxy.core.forks.mocks import InvalidMock, parse_mocks
 
     try:
-        read_mocks(value)
-    except BadMock as error:
+        parse_mocks(value)
+    except InvalidMock as error:
         raise refuse(error.inner, error.hint) from error
     return value
 

@@ -197,8 +197,7 @@ class HttpStore(StoreBase):
         """Ask for the row, or find it in the list."""
         spoken = self._find_entity(entity)
         if spoken.get is None:
-            rows = self.list(entity)
-            return next((row for row in rows if str(row.get(spoken.shape.key)) == str(id)), None)
+            return next((row for row in self.list(entity) if str(row.get(spoken.shape.key)) == str(id)), None)
         answer = self._send_request(spoken.get.method, self._base + spoken.get.fill_address(id=id))
         if answer.status_code in NOT_FOUND:
             return None

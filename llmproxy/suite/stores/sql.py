@@ -200,8 +200,7 @@ class SqlStore(StoreBase):
         from sqlalchemy import select
 
         key = mapped.table.c[mapped.source_column(mapped.info.key)]
-        query = select(*mapped.table.c).where(*where).order_by(key).limit(limit)
-        return self._read_rows(mapped, query)
+        return self._read_rows(mapped, select(*mapped.table.c).where(*where).order_by(key).limit(limit))
 
     def ids(self, entity: str, user: str | None) -> Ids:
         """Return the keys of all rows, of this user where the table knows users."""
@@ -284,8 +283,7 @@ class SqlStore(StoreBase):
         def add(connection: Connection) -> Any:  # noqa: ANN401 - a key
             if connection.dialect.insert_returning:
                 return connection.execute(statement.returning(mapped.table.c[key.source])).scalar_one()
-            done = connection.execute(statement)
-            return values.get(key.source, done.lastrowid)
+            return values.get(key.source, connection.execute(statement).lastrowid)
 
         made = to_plain(self.run_write(add, f"inserting into {entity}"), key.kind)
         row = None if made is None else self.get(entity, made)

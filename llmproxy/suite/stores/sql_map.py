@@ -121,8 +121,7 @@ def _rename_columns(name: str, plan: TableMap, reflected: Mapping[str, Any]) -> 
     for suite, source in (plan.columns or {}).items():
         if source not in reflected:
             near = did_you_mean(suite, RESERVED)
-            where = f"store.entities.{name}.{suite}" + (f" ({near[2:]})" if near else "")
-            raise unknown_column(known, source, where)
+            raise unknown_column(known, source, f"store.entities.{name}.{suite}" + (f" ({near[2:]})" if near else ""))
         back[source] = suite
     doubled = [suite for suite in back.values() if list(back.values()).count(suite) > 1]
     if doubled:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
-from llmproxy.core.traffic.json_bytes import same_json
+from llmproxy.core.traffic.json_bytes import equals_json
 from llmproxy.errors import printable
 from llmproxy.trace.cassette import Cassette
 from llmproxy.trace.model import Span, SpanKind
@@ -160,7 +160,7 @@ def _find_differences(path: str, old: Any, new: Any, depth: int) -> Iterator[tup
         for n in range(max(len(old), len(new))):
             left, right = (side[n] if n < len(side) else MISSING for side in (old, new))
             yield from _compare_member(f"{path}[{n}]", left, right, depth)
-    elif not same_json(old, new):
+    elif not equals_json(old, new):
         yield path, old, new
 
 

@@ -20,12 +20,12 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from llmproxy.core.dialects.conversation import read_answer
-from llmproxy.core.dialects.usage import cost_of
+from llmproxy.core.dialects.usage import compute_cost
 from llmproxy.core.providers.routing import family_of
-from llmproxy.core.providers.table import channel_of
+from llmproxy.core.providers.specs import channel_of
 from llmproxy.core.store.rows import content_type
-from llmproxy.core.traffic.differences import differences, fingerprint
 from llmproxy.core.traffic.interaction import Ending, Interaction
+from llmproxy.core.traffic.json_diff import differences, encode_strictly
 from llmproxy.errors import printable
 from llmproxy.protocol import AGENT, Channel
 
@@ -132,7 +132,7 @@ def read_policy(interactions: Iterable[Interaction]) -> PolicyRun:
         models |= dict.fromkeys([one.model] if one.model else [])
         tokens_in = None if tokens_in is None or one.usage.input is None else tokens_in + one.usage.input
         tokens_out = None if tokens_out is None or one.usage.output is None else tokens_out + one.usage.output
-        price = cost_of(one.provider, one.model, one.usage)
+        price = compute_cost(one.provider, one.model, one.usage)
         cost = None if cost is None or price is None else cost + price
     return PolicyRun(tuple(calls), answer, requests, tokens_in, tokens_out, cost, tuple(models), ended)
 
@@ -145,8 +145,7 @@ def compare_policies(old: PolicyRun, new: PolicyRun) -> tuple[PolicyChange, ...]
     for i, j in pairs:
         places = differences(old.calls[i].arguments, new.calls[j].arguments, _PLACES)
         found += [PolicyChange("arguments", old.calls[i].tool, each.path, each.old, each.new) for each in places]
-    in_order = sorted(pairs, key=lambda pair: pair[1])
-    for (i, j), (later, after) in pairwise(in_order):
+    for (i, j), (later, after) in pairwise(sorted(pairs, key=lambda pair: pair[1])):
         if later < i:
             first, second = str(new.calls[j]), str(new.calls[after])
             found.append(PolicyChange("order", new.calls[j].tool, old=second, new=first))
@@ -202,7 +201,7 @@ def count_tools(calls: Iterable[PolicyCall]) -> Counter[str]:
 
 
 def _identify_call(call: PolicyCall) -> tuple[str, Any]:
-    return call.tool, fingerprint(call.arguments)
+    return call.tool, encode_strictly(call.arguments)
 
 
 def _parse_value(arguments: str) -> Any:  # noqa: ANN401 - JSON

@@ -9,7 +9,7 @@ from difflib import SequenceMatcher
 from typing import Any, Literal
 
 from llmproxy.amounts import dollars, duration
-from llmproxy.core.traffic.differences import short, show_json
+from llmproxy.core.traffic.json_diff import clip, show_json
 from llmproxy.errors import printable
 from llmproxy.trace.comparing.diff import MISSING, ReplayDiff, ToolFieldChange
 
@@ -72,7 +72,7 @@ def _render_text(diff: ReplayDiff, *, color: bool, width: int) -> str:
         return f"{code}{text}{_OFF}" if color and text.strip() else text
 
     def row(left: str, right: str, *, same: bool) -> str:
-        left, right = short(left, half), short(right, half)
+        left, right = clip(left, half), clip(right, half)
         mark = " " if same else "|"
         codes = (_DIM, _DIM) if same else (_RED, _GREEN)
         return f"  {paint(left.ljust(half), codes[0])} {mark} {paint(right, codes[1])}".rstrip()
@@ -125,7 +125,7 @@ def _choose_fence(text: str, least: int) -> str:
 
 def _format_cell(text: str) -> str:
     """Return text as code in a table's cell: no bar, no line break and no backtick ends it."""
-    safe = short(text, 200).replace("|", "\\|")
+    safe = clip(text, 200).replace("|", "\\|")
     fence = _choose_fence(safe, 1)
     between = " " if "`" in safe else ""
     return f"{fence}{between}{safe}{between}{fence}" if safe else ""

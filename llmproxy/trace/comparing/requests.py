@@ -21,16 +21,16 @@ from decimal import Decimal
 from difflib import SequenceMatcher
 from typing import Any, Literal
 
+from llmproxy.core.dialects.codecs import CHAT
 from llmproxy.core.dialects.conversation import read_answer, read_conversation
 from llmproxy.core.dialects.messages import ToolCall
-from llmproxy.core.dialects.table import CHAT
-from llmproxy.core.dialects.usage import cost_of
-from llmproxy.core.keys.mcp import is_call
+from llmproxy.core.dialects.usage import compute_cost
+from llmproxy.core.keys.mcp import is_tool_call
 from llmproxy.core.mcp import ToolText, read_call
 from llmproxy.core.providers.routing import family_of
 from llmproxy.core.store.rows import content_type
-from llmproxy.core.traffic.differences import Difference, build_difference, differences, show_json
 from llmproxy.core.traffic.interaction import Interaction
+from llmproxy.core.traffic.json_diff import Difference, build_difference, differences, show_json
 from llmproxy.trace.cassette import from_interactions
 from llmproxy.trace.comparing.diff import FailOn, ReplayDiff
 
@@ -135,7 +135,7 @@ def compare_cassettes(old: Sequence[Interaction], new: Sequence[Interaction]) ->
 def read_turn(one: Interaction) -> ComparedTurn:
     family = family_of(one.provider, one.operation)
     kind = content_type(one.response.headers)
-    call = read_call(one.request.body, kind or "", one.response.body) if is_call(one.operation) else None
+    call = read_call(one.request.body, kind or "", one.response.body) if is_tool_call(one.operation) else None
     answer = read_answer(family, one.operation, kind, one.response.body)
     said = [
         each.text
@@ -148,7 +148,7 @@ def read_turn(one: Interaction) -> ComparedTurn:
         status=one.response.status, ending=one.response.ending.value, text=_format_result(call) if call is not None
         else _decode_body(one.response.body) if answer is None else answer.text,
         calls=() if answer is None else answer.tool_calls, tokens_in=one.usage.input, tokens_out=one.usage.output,
-        cost=cost_of(one.provider, one.model, one.usage),
+        cost=compute_cost(one.provider, one.model, one.usage),
     )  # fmt: skip
 
 

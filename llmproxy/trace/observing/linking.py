@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from os.path import commonpath
 
-from llmproxy.core.dialects.table import CHAT
+from llmproxy.core.dialects.codecs import CHAT
 from llmproxy.trace.observing.threads import (
     HistoryItem,
     ThreadChange,
@@ -228,8 +228,7 @@ def _is_summary(change: ThreadChange, writers: Sequence[SeenCall]) -> bool:
 
 def _find_inserted(change: ThreadChange) -> list[str]:
     """Return the texts that stand in the place of what is missing."""
-    texts = [item.text for gap in change.gaps for item in gap.inserted]
-    return texts + ([change.grown] if change.grown else [])
+    return [item.text for gap in change.gaps for item in gap.inserted] + ([change.grown] if change.grown else [])
 
 
 def has_only_tools(item: HistoryItem) -> bool:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 
 from llmproxy.core.dialects.messages import Message
-from llmproxy.core.traffic.json_bytes import layout_json
+from llmproxy.core.traffic.json_bytes import format_json_layout
 
 ALIKE = 0.9
 """Two texts of at least this similarity are one text that was edited."""
@@ -94,7 +94,7 @@ def list_history(messages: Sequence[Message]) -> list[HistoryItem]:
     for message in messages:
         if message.role == "system":
             continue
-        calls = tuple(f"{call.name} {layout_json(call.arguments)}" for call in message.tool_calls)
+        calls = tuple(f"{call.name} {format_json_layout(call.arguments)}" for call in message.tool_calls)
         item = HistoryItem(
             message.role,
             message.text,
@@ -237,8 +237,7 @@ def _pair_messages(
     for number in (each for each in reworded if {each - 1, each + 1} & gone.keys()):
         gone[number] = expected[number]
         used.discard(reworded[number])
-    missing = [gone[number] for number in sorted(gone)]
-    return missing, [item for j, item in enumerate(sent) if j not in used], pruned
+    return [gone[number] for number in sorted(gone)], [item for j, item in enumerate(sent) if j not in used], pruned
 
 
 def _is_reworded(item: HistoryItem, sent: HistoryItem, written: Sequence[str]) -> bool:

@@ -23,12 +23,12 @@ from decimal import Decimal
 from typing import Any, Self
 
 from llmproxy.calls import Call
-from llmproxy.core.dialects.table import CHAT
-from llmproxy.core.dialects.usage import cost_of
-from llmproxy.core.keys.mcp import is_call
-from llmproxy.core.mcp import messages_of, read_call
+from llmproxy.core.dialects.codecs import CHAT
+from llmproxy.core.dialects.usage import compute_cost
+from llmproxy.core.keys.mcp import is_tool_call
+from llmproxy.core.mcp import list_messages, read_call
 from llmproxy.core.traffic.interaction import Chunk, Interaction, Usage, header
-from llmproxy.core.traffic.json_bytes import same_json
+from llmproxy.core.traffic.json_bytes import equals_json
 from llmproxy.protocol import Decision
 from llmproxy.trace.reading.conversations import RecordedConversation
 from llmproxy.trace.reading.exchange import OpenedExchange, parse_result
@@ -199,7 +199,7 @@ def read_served(
         seen = True
         if made is not None and call.operation == _LIST:
             listed.update(_list_tools(made))
-        if not is_call(call.operation) or not _has_reached_server(call):
+        if not is_tool_call(call.operation) or not _has_reached_server(call):
             continue
         use = None if made is None else _build_use(call, made)
         if use is not None:
@@ -222,7 +222,7 @@ def _build_use(call: Call, made: Interaction) -> ToolUse | None:
     told = read_call(made.request.body, kind, made.response.body)
     if told is None:
         return None
-    whole = any("method" not in each.value for each in messages_of(made.response) if isinstance(each.value, dict))
+    whole = any("method" not in each.value for each in list_messages(made.response) if isinstance(each.value, dict))
     return ToolUse(
         told.tool, told.arguments, None, call.seq, call.interaction, executed=whole,
         output=told.result if whole else None, errored=told.failed,
@@ -230,7 +230,7 @@ def _build_use(call: Call, made: Interaction) -> ToolUse | None:
 
 
 def _list_tools(made: Interaction) -> Iterable[str]:
-    for each in messages_of(made.response):
+    for each in list_messages(made.response):
         result = each.value.get("result") if isinstance(each.value, dict) else None
         tools = result.get("tools") if isinstance(result, dict) else None
         for tool in tools if isinstance(tools, list) else ():
@@ -292,7 +292,7 @@ def find_misread(asked: Sequence[ToolUse], served: ServedTools) -> list[str]:
 def _find_candidates(use: ToolUse, servers: Sequence[ToolUse], names: frozenset[str]) -> Iterator[ToolUse]:
     """Yield the calls of servers that a model's call may have become."""
     name = find_server_name(use.name, names)
-    return (each for each in servers if each.name == name and same_json(each.arguments, use.arguments))
+    return (each for each in servers if each.name == name and equals_json(each.arguments, use.arguments))
 
 
 def _contains_result(read: str, returned: str) -> bool:
@@ -300,7 +300,9 @@ def _contains_result(read: str, returned: str) -> bool:
     there = _strip_white_space(_ESCAPED.sub(lambda match: json.loads(f'"{match[0]}"'), read))
     if all(_strip_white_space(line) in there for line in returned.splitlines() if not _NO_TEXT.fullmatch(line)):
         return True
-    return any(same_json(value, wanted) for wanted in _walk_json_values(returned) for value in _walk_json_values(read))
+    return any(
+        equals_json(value, wanted) for wanted in _walk_json_values(returned) for value in _walk_json_values(read)
+    )
 
 
 def _strip_white_space(text: str) -> str:
@@ -327,7 +329,7 @@ def _describe_differences(models: Sequence[ToolUse], servers: Sequence[ToolUse])
     left = list(servers)
     lonely: list[ToolUse] = []
     for use in models:
-        twin = next((each for each in left if same_json(each.arguments, use.arguments)), None)
+        twin = next((each for each in left if equals_json(each.arguments, use.arguments)), None)
         if twin is None:
             lonely.append(use)
         else:
@@ -517,7 +519,7 @@ def _compute_cost(seen: SeenCall) -> Decimal | None:
         return None
     interaction = seen.exchange.interaction
     models = (interaction.model, seen.exchange.answer_model)
-    costs = (cost_of(interaction.provider, model, interaction.usage) for model in models)
+    costs = (compute_cost(interaction.provider, model, interaction.usage) for model in models)
     return next((cost for cost in costs if cost is not None), None)
 
 
@@ -543,5 +545,4 @@ def _find_longest(values: Sequence[int | None]) -> StepSum:
 
 def _add_up(values: Sequence[int | None] | Sequence[Decimal | None]) -> StepSum:
     known: list[int | Decimal] = [value for value in values if value is not None]
-    total = sum(known) if known or not values else None
-    return StepSum(total, complete=len(known) == len(values))
+    return StepSum(sum(known) if known or not values else None, complete=len(known) == len(values))

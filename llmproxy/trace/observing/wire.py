@@ -31,9 +31,9 @@ from typing import Any, NamedTuple
 
 from llmproxy.calls import Call
 from llmproxy.core.dialects.messages import Message, ToolCall, as_dict, as_list, as_str
-from llmproxy.core.providers.table import MCP_PREFIX
+from llmproxy.core.providers.specs import MCP_PREFIX
 from llmproxy.core.traffic.interaction import Interaction
-from llmproxy.core.traffic.json_bytes import layout_json, parse_json
+from llmproxy.core.traffic.json_bytes import format_json_layout, parse_json
 from llmproxy.protocol import AGENT, Decision
 from llmproxy.trace.observing.tools import (
     SeenCall,
@@ -169,8 +169,7 @@ def _is_error_result(text: str) -> bool:
 
 
 def _holds_error(value: Mapping[str, object]) -> bool:
-    named = any(value.get(name) for name in _ERRORS)
-    return named or any(value.get(name) is flag for name, flag in _FLAGS)
+    return any(value.get(name) for name in _ERRORS) or any(value.get(name) is flag for name, flag in _FLAGS)
 
 
 def find_recorded_time(calls: Iterable[Call]) -> float | None:
@@ -561,13 +560,13 @@ class _AnsweredCall(NamedTuple):
     @property
     def match_key(self) -> _Mark:
         """What is the same in the same call of another answer to the same request."""
-        return self.asked, self.tool.id, self.tool.name, layout_json(self.tool.raw)
+        return self.asked, self.tool.id, self.tool.name, format_json_layout(self.tool.raw)
 
 
 def _is_same_call(tool: ToolUse, asked: ToolCall) -> bool:
     if tool.name != asked.name or (tool.id and asked.id and tool.id != asked.id):
         return False
-    return tool.raw == asked.arguments or layout_json(tool.raw) == layout_json(asked.arguments)
+    return tool.raw == asked.arguments or format_json_layout(tool.raw) == format_json_layout(asked.arguments)
 
 
 def _are_same_calls(tools: Sequence[ToolUse], asked: Sequence[ToolCall]) -> bool:

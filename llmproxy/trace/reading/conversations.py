@@ -26,7 +26,7 @@ from hashlib import blake2b
 from typing import Any
 
 from llmproxy.core.dialects.messages import Message
-from llmproxy.core.traffic.json_bytes import layout_json
+from llmproxy.core.traffic.json_bytes import format_json_layout
 from llmproxy.trace.reading.exchange import OpenedExchange, list_earlier_ids
 
 Digest = bytes
@@ -191,7 +191,7 @@ def chain_digests(start: Digest, messages: Iterable[Message]) -> Iterable[tuple[
         n += 1
         if message.role == "assistant":
             said.append(_strip_spaces(message.text))
-            calls += [f"{call.name} {layout_json(call.arguments)}" for call in message.tool_calls]
+            calls += [f"{call.name} {format_json_layout(call.arguments)}" for call in message.tool_calls]
             continue
         text = _strip_numbers(message.text) if message.role == "system" else _strip_spaces(message.text)
         if text or message.role == "tool":
@@ -202,8 +202,7 @@ def chain_digests(start: Digest, messages: Iterable[Message]) -> Iterable[tuple[
 
 
 def _chain_digest(digest: Digest, role: str, text: str) -> Digest:
-    said = f"{role}\0{text}".encode("utf-8", "surrogatepass")
-    return blake2b(digest + said, digest_size=16).digest()
+    return blake2b(digest + f"{role}\0{text}".encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 def _strip_spaces(text: str) -> str:

@@ -18,13 +18,13 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
+from llmproxy.core.dialects.codecs import codec_of
 from llmproxy.core.dialects.conversation import read_conversation
 from llmproxy.core.dialects.messages import SCHEMAS, Draft, Message, ToolCall, as_dict, as_list, entry_messages, words
 from llmproxy.core.dialects.streams import SSEParser, events_of
-from llmproxy.core.dialects.table import codec_of
 from llmproxy.core.dialects.usage import LIMITS
 from llmproxy.core.providers.routing import family_of
-from llmproxy.core.providers.table import PROVIDERS
+from llmproxy.core.providers.specs import PROVIDERS
 from llmproxy.core.traffic.interaction import Ending, Interaction, Response, Usage, header
 from llmproxy.core.traffic.json_bytes import parse_json
 from llmproxy.trace.model import Span, TokenUsage
@@ -238,7 +238,7 @@ def _read_answer(operation: str, events: Sequence[dict[str, Any]]) -> Message | 
     draft, add = Draft(), codec_of(operation).add
     for value in events:
         add(draft, value)
-    return draft.message() if draft.heard or draft.unknown else None
+    return draft.build_message() if draft.heard or draft.unknown else None
 
 
 def _measure_first_token(interaction: Interaction, kind: str) -> float | None:
@@ -249,7 +249,7 @@ def _measure_first_token(interaction: Interaction, kind: str) -> float | None:
     for chunk in interaction.response.chunks[:_FIRST_CHUNKS]:
         data += chunk.data
         if sse:
-            values = [parse_json(event.data) for event in parser.feed(chunk.data)]
+            values = [parse_json(event.data) for event in parser.parse_bytes(chunk.data)]
         else:  # what other framings have so far is read anew with each chunk; the first words come soon
             values = events_of(kind, data)[seen:]
             seen += len(values)

@@ -21,8 +21,8 @@ from typing import Any
 
 from llmproxy.advice import suggest_command
 from llmproxy.calls import Call
-from llmproxy.core.cassettes.stand_ins import from_json, to_json
-from llmproxy.core.dialects.table import CHAT
+from llmproxy.core.cassettes.exporting import from_json, to_json
+from llmproxy.core.dialects.codecs import CHAT
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Interaction
@@ -37,8 +37,8 @@ def spans_of(path: Path | str, *, cassette: str, sample: int = 1, party: str | N
     """Yield a recording's spans, one by one. Raises CassetteNotFound, CassetteCorrupt, CassetteNewer, CassetteBusy."""
     # The clock is for writing; what is open for reading never asks it.
     with closing(open_store(path, writable=False, now=time.time)) as store:  # noqa: TID251 - never asked, as above
-        if not store.has(cassette, sample):
-            names = ", ".join(store.names(20)) or "none"
+        if not store.has_recordings(cassette, sample):
+            names = ", ".join(store.list_cassette_names(20)) or "none"
             raise CassetteNotFound(
                 f"Nothing is recorded in {path} for cassette {cassette!r}, sample {sample}; there are: {names}.",
                 hint=suggest_command("ls", path),
@@ -54,7 +54,7 @@ def read_cassette_lines(path: Path | str, *, cassette: str, sample: int = 1) -> 
 
 
 def _iterate_calls(store: Store, cassette: str, sample: int, party: str | None) -> Iterator[Interaction]:
-    for interaction in store.interactions(cassette, sample):
+    for interaction in store.iter_interactions(cassette, sample):
         if party is None or interaction.party == party:
             yield interaction
 

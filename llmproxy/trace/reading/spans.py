@@ -37,12 +37,12 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from llmproxy.core.dialects.codecs import CHAT
 from llmproxy.core.dialects.messages import Message, ToolCall
-from llmproxy.core.dialects.table import CHAT
-from llmproxy.core.dialects.usage import cost_of
+from llmproxy.core.dialects.usage import compute_cost
 from llmproxy.core.keys.mcp import ANSWER, END, NOTIFICATION, STREAM
-from llmproxy.core.mcp import messages_of, parse_message, read_call
-from llmproxy.core.providers.table import MCP_PREFIX
+from llmproxy.core.mcp import list_messages, parse_message, read_call
+from llmproxy.core.providers.specs import MCP_PREFIX
 from llmproxy.core.traffic.interaction import Interaction, Usage, header
 from llmproxy.protocol import STDIO_PREFIX
 from llmproxy.trace.model import Span, SpanKind
@@ -429,7 +429,7 @@ def _set_price(span: Span, exchange: OpenedExchange) -> None:
     span.metadata |= build_usage_attributes(usage)
     if usage.input is not None or usage.output is not None:
         span.token_usage = build_token_usage(usage)
-    costs = (cost_of(interaction.provider, model, usage) for model in (interaction.model, exchange.answer_model))
+    costs = (compute_cost(interaction.provider, model, usage) for model in (interaction.model, exchange.answer_model))
     cost = next((cost for cost in costs if cost is not None), None)
     span.cost_usd = None if cost is None else float(cost)
 
@@ -509,7 +509,7 @@ def _mcp_attributes(interaction: Interaction) -> dict[str, Any]:
 
 def _find_error_code(interaction: Interaction) -> int | None:
     """Return the code of the JSON-RPC error that a message was answered with; None for a result."""
-    for part in messages_of(interaction.response):
+    for part in list_messages(interaction.response):
         error = part.value.get("error") if isinstance(part.value, dict) and "method" not in part.value else None
         if isinstance(error, dict) and isinstance(error.get("code"), int):
             return int(error["code"])

@@ -13,15 +13,15 @@ from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from llmproxy.core.dialects.conversation import compare
-from llmproxy.core.dialects.messages import Message, ToolCall, as_dict, as_list, as_str, entry_messages, list_typed
+from llmproxy.core.dialects.conversation import compare_segments
+from llmproxy.core.dialects.messages import Message, ToolCall, as_dict, as_list, as_str, entry_messages, keep_typed
 from llmproxy.core.dialects.streams import events_of
-from llmproxy.core.dialects.usage import answered_by, cost_of
-from llmproxy.core.providers.table import client_of
-from llmproxy.core.store.rows import recorded_at
-from llmproxy.core.traffic.differences import ABSENT, common_prefix, common_suffix
-from llmproxy.core.traffic.frames import is_frames, transcript
+from llmproxy.core.dialects.usage import answered_by, compute_cost
+from llmproxy.core.providers.specs import client_of
+from llmproxy.core.store.rows import read_answer_time
+from llmproxy.core.traffic.frames import format_transcript, is_websocket_body
 from llmproxy.core.traffic.interaction import Interaction, Response, header
+from llmproxy.core.traffic.json_diff import ABSENT, common_prefix, count_common_suffix
 from llmproxy.trace.reading.exchange import OpenedExchange, has_content, read_parameters
 from llmproxy.ui.recordings.reading import PlacedExchange, ShownResult
 
@@ -60,13 +60,13 @@ def attach_results(calls: Mapping[int, dict[str, Any]], results: Sequence[ShownR
 def build_call_facts(interaction: Interaction) -> dict[str, Any]:
     """Return what is known of a call beside what was said."""
     i, usage = interaction, interaction.usage
-    cost = cost_of(i.provider, i.model, usage)
+    cost = compute_cost(i.provider, i.model, usage)
     return {
         "id": i.id, "cassette": i.cassette, "sample": i.sample, "party": i.party, "occurrence": i.occurrence,
         "key": i.key, "provider": i.provider, "operation": i.operation, "model": i.model, "stream": i.stream,
         "upstream": i.upstream, "method": i.request.method, "target": i.request.target, "at": i.started_at,
         "status": i.response.status, "reason": i.response.reason, "ending": i.response.ending.value,
-        "redacted": i.redacted, "recorded_at": recorded_at(i.started_at, i.response.headers),
+        "redacted": i.redacted, "recorded_at": read_answer_time(i.started_at, i.response.headers),
         "client": str(client_of(i.request.headers) or ""), "answered_by": answered_by(i.response),
         "usage": {name: getattr(usage, name) for name in ("input", "cached", "cache_written", "output", "reasoning")},
         "cost": None if cost is None else float(cost),
@@ -80,7 +80,7 @@ def build_call_facts(interaction: Interaction) -> dict[str, Any]:
 
 def _message_to_json(message: Message, shown: Sequence[Medium] = ()) -> dict[str, Any]:
     made: dict[str, Any] = {"role": message.role, "text": message.text}
-    if message.role == "user" and (typed := list_typed(message.text)) != message.text:
+    if message.role == "user" and (typed := keep_typed(message.text)) != message.text:
         made |= {"text": typed, "sent": message.text}
     if message.reasoning:
         made["reasoning"] = message.reasoning
@@ -156,7 +156,7 @@ def _list_changes(previous: OpenedExchange, exchange: OpenedExchange, known: int
     operation = exchange.interaction.operation
     return [
         {name: value for name, value in each._asdict().items() if value is not ABSENT}
-        for each in compare(operation, old, new, CHANGES)
+        for each in compare_segments(operation, old, new, CHANGES)
     ]
 
 
@@ -180,7 +180,7 @@ def _timing_to_json(exchange: OpenedExchange) -> dict[str, Any] | None:
 
 def _list_frames(response: Response) -> list[str] | None:
     """Return the messages of a WebSocket, a line each; None of anything else."""
-    return list(transcript(response.body)) if is_frames(response.headers) else None
+    return list(format_transcript(response.body)) if is_websocket_body(response.headers) else None
 
 
 SHOWN = frozenset(
@@ -268,7 +268,7 @@ def compute_text_delta(base: tuple[int, str], text: str) -> dict[str, Any]:
     """Return `text` as what it adds to another one, or as it is where that saves nothing."""
     of, old = base
     front = common_prefix(old, text)
-    back = common_suffix(old, text, min(len(old), len(text)) - front)
+    back = count_common_suffix(old, text, min(len(old), len(text)) - front)
     if front + back < _WORTH:
         return {"text": text}
     middle = text[front : len(text) - back]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import NamedTuple
 
-from llmproxy.core.dialects.table import CHAT
+from llmproxy.core.dialects.codecs import CHAT
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.trace.reading.conversations import MessagePlace, PendingCall, RecordedConversation, RecordedConversations
 from llmproxy.trace.reading.exchange import OpenedExchange, RequestHistory, open_exchange
@@ -63,8 +63,7 @@ class RecordingReader:
         self._conversations.add_turn(exchange, place, conversation)
         self._add_pending(exchange, conversation)
         self._last[conversation.id] = exchange
-        known = place.known if previous is not None else 0
-        return PlacedExchange(exchange, known, previous, place.retry, results)
+        return PlacedExchange(exchange, place.known if previous is not None else 0, previous, place.retry, results)
 
     def _begin_call(self, exchange: OpenedExchange, place: MessagePlace) -> RecordedConversation:
         name = str(next(self._names))

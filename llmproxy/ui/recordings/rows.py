@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from llmproxy.core.store.reading import CassetteInfo, Reading
+from llmproxy.core.store.reading import CassetteInfo, Readable
 from llmproxy.core.store.rows import SELECT_SUMMARY, RowSummary, from_sql, to_sql, to_summary
 
 MOST = 1000
@@ -58,41 +58,42 @@ class CallFilter:
         return " AND ".join(sql for sql, _ in parts), tuple(value for _, values in parts for value in values)
 
 
-def read_window(store: Reading, wanted: CallFilter, offset: int, limit: int) -> list[dict[str, Any]]:
+def read_window(store: Readable, wanted: CallFilter, offset: int, limit: int) -> list[dict[str, Any]]:
     """Return rows in the order of their requests, from the `offset`-th on, at most MOST."""
     where, values = wanted.to_sql()
     sql = f"{SELECT_SUMMARY} WHERE {where} ORDER BY started_at, id LIMIT ? OFFSET ?"
-    return [row_to_json(to_summary(row)) for row in store.rows(sql, (*values, min(limit, MOST), offset))]
+    return [row_to_json(to_summary(row)) for row in store.query(sql, (*values, min(limit, MOST), offset))]
 
 
-def read_first_prompt(store: Reading, info: CassetteInfo) -> str:
+def read_first_prompt(store: Readable, info: CassetteInfo) -> str:
     """Return the beginning of the first request's prompt."""
     where, values = CallFilter(info.name, info.sample).to_sql()
-    found = store.rows(f"SELECT last_user_text FROM interactions WHERE {where} ORDER BY started_at, id LIMIT 1", values)  # noqa: S608 - constants only
+    first = f"SELECT last_user_text FROM interactions WHERE {where} ORDER BY started_at, id LIMIT 1"  # noqa: S608
+    found = store.query(first, values)
     return from_sql(found[0][0] or "")[:USER] if found else ""
 
 
-def sum_up(store: Reading, wanted: CallFilter) -> dict[str, Any]:
+def sum_up(store: Readable, wanted: CallFilter) -> dict[str, Any]:
     """Return what the calls come to; None is unknown, never 0."""
     where, values = wanted.to_sql()
-    ((calls, tokens_in, tokens_out, cost, priced, first, last, failed, counted, parties),) = store.rows(
+    ((calls, tokens_in, tokens_out, cost, priced, first, last, failed, counted, parties),) = store.query(
         _SUMS.format(where=where), values
     )
-    models = [from_sql(model) for (model,) in store.rows(_MODELS.format(where=where), values)]
+    models = [from_sql(model) for (model,) in store.query(_MODELS.format(where=where), values)]
     return {
         "calls": calls, "in": tokens_in, "out": tokens_out, "cost": cost, "unpriced": counted - priced, "from": first,
         "to": last, "failed": failed or 0, "parties": parties, "models": models,
     }  # fmt: skip
 
 
-def summarize_cassettes(store: Reading) -> dict[tuple[str, int], dict[str, Any]]:
+def summarize_cassettes(store: Readable) -> dict[tuple[str, int], dict[str, Any]]:
     """Return of each cassette and sample its models, what it cost, and how many of its calls failed."""
     found: dict[tuple[str, int], dict[str, Any]] = {}
     sql = (
         "SELECT cassette, sample, model, sum(cost_usd), sum(status >= 400 OR ending <> 'complete')"
         " FROM interactions WHERE superseded_at IS NULL GROUP BY cassette, sample, model ORDER BY model"
     )
-    for name, sample, model, cost, failed in store.rows(sql):
+    for name, sample, model, cost, failed in store.query(sql):
         own = found.setdefault((from_sql(name), sample), {"models": [], "cost": None, "failed": 0})
         own["models"] += [] if model is None else [from_sql(model)]
         own["cost"] = own["cost"] if cost is None else cost + (own["cost"] or 0)
@@ -100,12 +101,12 @@ def summarize_cassettes(store: Reading) -> dict[tuple[str, int], dict[str, Any]]
     return found
 
 
-def count_calls(store: Reading, wanted: CallFilter) -> int:
+def count_calls(store: Readable, wanted: CallFilter) -> int:
     where, values = wanted.to_sql()
-    return int(store.rows(f"SELECT count(*) FROM interactions WHERE {where}", values)[0][0])  # noqa: S608 - constants only
+    return int(store.query(f"SELECT count(*) FROM interactions WHERE {where}", values)[0][0])  # noqa: S608 - constants only
 
 
-def list_timeline_marks(store: Reading, wanted: CallFilter) -> list[list[Any]]:
+def list_timeline_marks(store: Readable, wanted: CallFilter) -> list[list[Any]]:
     """Return what is drawn of each call: id, Unix time, ms, ms to first byte, failed?, party, model; or nothing."""
     where, values = wanted.to_sql()
     sql = (
@@ -113,18 +114,18 @@ def list_timeline_marks(store: Reading, wanted: CallFilter) -> list[list[Any]]:
         " OR ending <> 'complete', party, coalesce(model, operation) FROM interactions"
         f" WHERE {where} ORDER BY started_at, id LIMIT ?"
     )
-    found = [[*row[:5], *map(from_sql, row[5:])] for row in store.rows(sql, (*values, DRAWN + 1))]
+    found = [[*row[:5], *map(from_sql, row[5:])] for row in store.query(sql, (*values, DRAWN + 1))]
     return found if len(found) <= DRAWN else []
 
 
-def count_rows_before(store: Reading, wanted: CallFilter, started_at: float, id_: int) -> int:
+def count_rows_before(store: Readable, wanted: CallFilter, started_at: float, id_: int) -> int:
     """Return how many rows come before a call."""
     where, values = wanted.to_sql()
     sql = (
         f"SELECT count(*) FROM interactions WHERE {where}"  # noqa: S608 - constants only
         " AND (started_at, id) < (?, ?)"
     )
-    return int(store.rows(sql, (*values, started_at, id_))[0][0])
+    return int(store.query(sql, (*values, started_at, id_))[0][0])
 
 
 def row_to_json(row: RowSummary) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from llmproxy.core.engine.engine import Engine
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config
 from llmproxy.core.sessions.journal import Journal
-from llmproxy.core.store.bodies import Base, encode
+from llmproxy.core.store.bodies import DeltaBase, encode_body
 from llmproxy.protocol import Mode
 
 MANY = 1_000
@@ -90,7 +90,7 @@ def copied(path: Path, first: int, keys: list[str]) -> None:
         columns = [name for name in row if name != "id"]
         insert = f"INSERT INTO interactions ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
         for number, key in enumerate(keys, first):
-            request = body_row(conn, traffic.body(number), (Base(base, 0, base_content),))
+            request = body_row(conn, traffic.body(number), (DeltaBase(base, 0, base_content),))
             answer = body_row(conn, traffic.answer(number, size=BIG_ANSWER), ())
             size = json.dumps([[120_000, BIG_ANSWER]], separators=(",", ":"))
             row |= {
@@ -105,9 +105,9 @@ def copied(path: Path, first: int, keys: list[str]) -> None:
         conn.commit()
 
 
-def body_row(conn: sqlite3.Connection, content: bytes, bases: tuple[Base, ...]) -> int:
+def body_row(conn: sqlite3.Connection, content: bytes, bases: tuple[DeltaBase, ...]) -> int:
     """Write a body as the store does."""
-    made = encode(content, bases)
+    made = encode_body(content, bases)
     values = (
         hashlib.sha256(content).digest(),
         len(content),

@@ -59,7 +59,7 @@ def test_cassettes_by_name_and_by_file(tmp_path: Path) -> None:
     """`diff` takes a file, a cassette of the store, or one sample of it."""
     filled(tmp_path / "a.db", 2)
     with reopened(tmp_path / "a.db", writable=True) as store:
-        store.add(interaction(9, sample=2), supersede=False)
+        store.add_interaction(interaction(9, sample=2), supersede=False)
 
         def found(what: str) -> int:
             return len(load_cassette(what, store, Rules(), {}))

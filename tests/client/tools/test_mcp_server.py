@@ -18,7 +18,7 @@ from mcp.client.stdio import stdio_client
 from llmproxy.cli.mcp import find_served_store
 from llmproxy.client.tools.mcp_server import LONGEST, shorten_output
 from llmproxy.client.tools.mcp_tools import TOOLS, McpTool, ServerOptions, build_command, list_offered_tools
-from llmproxy.core.store.file.connect import advise_missing
+from llmproxy.core.store.file.connect import advise_missing_store
 from llmproxy.errors import SettingsError
 from tests.support.forked import program
 from tests.support.process import clean_env
@@ -138,7 +138,7 @@ def test_a_suite_s_recordings_are_found_where_they_are_alone(
         Path(name).parent.mkdir(exist_ok=True)
         Path(name).write_text('[tool.llmproxy]\nstore = "mine.db"\n' if name.endswith(".toml") else "")
     assert find_served_store(tmp_path) == found
-    advised = advise_missing(tmp_path / "llmproxy.db")
+    advised = advise_missing_store(tmp_path / "llmproxy.db")
     assert advised.endswith(" --store .llmproxy/llmproxy.db") == (".llmproxy/llmproxy.db" in there), advised
 
 

@@ -12,8 +12,8 @@ import pytest
 from llmproxy.core.bindings import (
     Bindings,
     Fit,
-    Identities,
-    Identity,
+    IdPair,
+    IdPairs,
     Misfit,
     Mismatch,
     RunVariable,
@@ -22,7 +22,7 @@ from llmproxy.core.bindings import (
     rewrite_request,
 )
 from llmproxy.core.bindings.request_comparison import RequestRewriter
-from llmproxy.core.misses.nearest import conversation
+from llmproxy.core.misses.nearest_recording import get_messages
 from tests.core.bindings import test_near_duplicates as near
 from tests.support.messages import used, user
 from tests.support.narrowing import narrow
@@ -51,7 +51,7 @@ def test_the_outcome_is_that_of_the_comparison_of_leaves(operation: str) -> None
                 for each in presents:
                     wanted = fit_request(bindings, before, each, known)
                     assert fit_request(bindings, before, each, known, expectations) == wanted, seed
-        settled += bool(expectations.list_expected)
+        settled += bool(expectations.all_expected)
     assert settled > len(SEEDS) // 4
 
 
@@ -65,10 +65,10 @@ def _changed(tree: Json, rng: random.Random) -> Json:
         return tree
 
 
-def _some_ids(rng: random.Random, tree: Json) -> Identities:
+def _some_ids(rng: random.Random, tree: Json) -> IdPairs:
     """Return ids as an earlier request may have made them, one of which stands in the request."""
     words = [word for word in json.dumps(tree).replace("/", " ").split() if word.isalnum() and len(word) > 5]
-    return Identities([Identity("x", "word", rng.choice([*words, "nothing1"]), "other99")])
+    return IdPairs([IdPair("x", "word", rng.choice([*words, "nothing1"]), "other99")])
 
 
 @pytest.mark.parametrize("name", near.DUPLICATES)
@@ -116,7 +116,7 @@ def test_an_id_that_a_tool_makes_later_counts_in_what_was_expected_before() -> N
     expectations = create_expectations(bindings)
     for _ in range(3):
         assert isinstance(fit_request(bindings, before, now, None, expectations), Fit)
-    known = Identities([Identity("made", "hex", "c0ffee12", "beefbeef")])
+    known = IdPairs([IdPair("made", "hex", "c0ffee12", "beefbeef")])
     assert narrow(Mismatch, fit_request(bindings, before, now, known, expectations)).why is Misfit.LEAKED
 
 
@@ -156,7 +156,7 @@ def test_a_message_is_told_as_in_the_whole(operation: str) -> None:
         recorded, present = make_world(rng, made), make_world(rng, made)
         bindings = Bindings(recorded.run_variables(), present.run_variables(), SLOTS)
         tree = REQUESTS[operation](run, recorded)
-        member, messages = conversation(tree)
+        member, messages = get_messages(tree)
         whole = rewrite_request(bindings, tree)
         assert isinstance(whole, dict)
         assert [RequestRewriter(bindings).rewrite_message(member, each) for each in messages] == whole[member]

@@ -12,18 +12,18 @@ from llmproxy.core.bindings import (
     BadRunVariable,
     Bindings,
     Fit,
-    Identities,
-    Identity,
+    IdPair,
+    IdPairs,
     Mismatch,
     RunVariable,
     Scope,
     ValueKind,
-    bound_key,
+    build_bound_key,
     check_run_variable,
     fit_request,
 )
-from llmproxy.core.bindings.bound_key import read_last_user_text
-from llmproxy.core.bindings.identities import IdentitySearch
+from llmproxy.core.bindings.bound_key_digest import read_last_user_text
+from llmproxy.core.bindings.id_pairs import IdPairSearch
 from llmproxy.core.keys.normalize import Canonical, canonicalize
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.providers.routing import route
@@ -238,7 +238,7 @@ def _canonical(question: str, *more: object) -> Canonical:
 
 
 def _key(question: str) -> str:
-    return bound_key(_canonical(question))
+    return build_bound_key(_canonical(question))
 
 
 @pytest.mark.parametrize("question", [
@@ -270,7 +270,7 @@ def test_whatever_fits_is_a_candidate(recorded: str) -> None:
                         fitted += 1
                         assert _key(one) == _key(other), (one, other)
                         typed = known(read_last_user_text(_canonical(other), {}))
-                        assert typed.may_equal(1, _canonical(one), bindings), (one, other)
+                        assert typed.may_equal_recorded(1, _canonical(one), bindings), (one, other)
     assert fitted > 50
 
 
@@ -280,7 +280,7 @@ def test_what_was_typed_is_looked_at_first() -> None:
     recorded = [_canonical(f"In {folder} say {n}") for folder in ("/tmp/a", "/data") for n in range(9)]
     for question, wanted in (("In /srv/b say 7", [7]), ("In /data say 3", [3, 12]), ("In /srv/b say 77", [])):
         typed = known(read_last_user_text(_canonical(question), {}))
-        assert [n for n, one in enumerate(recorded) if typed.may_equal(n, one, bindings)] == wanted
+        assert [n for n, one in enumerate(recorded) if typed.may_equal_recorded(n, one, bindings)] == wanted
 
 
 @pytest.mark.parametrize("last", [
@@ -295,10 +295,10 @@ def test_where_it_is_not_clear_who_wrote_nothing_is_told(last: dict[str, object]
     assert read_last_user_text(_canonical("hi", last), {}) is None
 
 
-def exchanged(text: str, *identities: Identity) -> str:
+def exchanged(text: str, *identities: IdPair) -> str:
     """Return a text with this run's values."""
     parts, last = [], 0
-    for token in IdentitySearch(Identities(identities)).find_matches(text):
+    for token in IdPairSearch(IdPairs(identities)).find_matches(text):
         parts += [text[last : token.start], token.present]
         last = token.end
     return "".join([*parts, text[last:]])
@@ -313,10 +313,10 @@ def exchanged(text: str, *identities: Identity) -> str:
 ])  # fmt: skip
 def test_a_port_is_one_behind_the_name_of_this_machine(text: str, now: str) -> None:
     """A bare number may be anything, and another machine's port is another machine's."""
-    assert exchanged(text, Identity("port", "port", "40121", "39999")) == now
+    assert exchanged(text, IdPair("port", "port", "40121", "39999")) == now
 
 
 def test_a_commit_is_found_by_its_first_digits() -> None:
     """As many as somebody names, from seven on."""
-    made = Identity("commit", "hex", "0a1b2c3d4e" * 4, "ffeeddccbb" * 4)
+    made = IdPair("commit", "hex", "0a1b2c3d4e" * 4, "ffeeddccbb" * 4)
     assert exchanged("see 0a1b2c3 and 0a1b2c3d4e, not 0a1b2c", made) == "see ffeeddc and ffeeddccbb, not 0a1b2c"

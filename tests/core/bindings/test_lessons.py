@@ -17,9 +17,9 @@ from llmproxy.core.bindings import (
     VolatileField,
     check_run_variable,
     fit_request,
-    read_volatile_field,
+    parse_volatile_field,
 )
-from llmproxy.core.bindings.volatile_kinds import find_value_pair, kind_of_pair
+from llmproxy.core.bindings.volatile_kinds import find_pair_kind, find_value_pair
 from llmproxy.core.bindings.volatile_learning import (
     LearnedField,
     RestatedRequest,
@@ -29,7 +29,7 @@ from llmproxy.core.bindings.volatile_learning import (
     name_volatile_field,
     restate,
 )
-from llmproxy.core.traffic.differences import differences
+from llmproxy.core.traffic.json_diff import differences
 from tests.support.messages import used, user
 from tests.support.narrowing import narrow
 
@@ -91,7 +91,7 @@ def test_a_value_that_a_tool_made_is_learned_where_it_stands(
     old, new = asked(recorded), asked(present, cwd="/srv/of-today")
     found = learn(old, new)
     assert isinstance(found, tuple), found
-    assert [(each.slot.kind, each.slot.before, each.accepted) for each in found] == [(kind, before, accepted)]
+    assert [(each.slot.kind, each.slot.before, each.is_accepted) for each in found] == [(kind, before, accepted)]
     assert found[0].slot.tool == "sh"
     assert found[0].slot.arguments == '{"cmd":"ls {cwd}"}'
     assert isinstance(fit_request(Bindings(A, B, [found[0].slot]), old, new), Fit)
@@ -160,12 +160,14 @@ def test_system_text_is_learned_only_where_that_is_asked_for() -> None:
     assert isinstance(learn(old, new), Mismatch)
     found = learn_volatile_fields(Bindings(A, B), old, new, outside=True)
     assert isinstance(found, tuple)
-    assert [(each.slot.tool, each.slot.before, each.accepted) for each in found] == [("<system>", "Git user: ", False)]
+    assert [(each.slot.tool, each.slot.before, each.is_accepted) for each in found] == [
+        ("<system>", "Git user: ", False)
+    ]
 
 
 def test_a_slot_of_system_text_is_never_in_what_a_user_typed() -> None:
     """The same words in a question, or in the model's own, are what they are."""
-    slot = read_volatile_field({"name": "git_user", "kind": "name", "tool": "<system>", "before": "Git user: "})
+    slot = parse_volatile_field({"name": "git_user", "kind": "name", "tool": "<system>", "before": "Git user: "})
     table = Bindings(A, B, [slot])
 
     def fits(role: str, *texts: str) -> bool:
@@ -182,7 +184,7 @@ def test_a_commit_without_a_letter_is_a_commit() -> None:
     old, new = ([f"[main {commit}] Add", f"as {commit} says"] for commit in ("9266194", "8480380"))
     found = learn(asked(*old), asked(*new, cwd="/srv/of-today"))
     assert isinstance(found, tuple), found
-    assert [(each.slot.name, each.slot.kind, each.accepted) for each in found] == [("commit", "hex", False)]
+    assert [(each.slot.name, each.slot.kind, each.is_accepted) for each in found] == [("commit", "hex", False)]
     counted = learn(asked("[total 9266194 bytes]"), asked("[total 8480380 bytes]", cwd="/srv/of-today"))
     assert isinstance(counted, tuple)
     assert [each.slot.kind for each in counted] != ["hex"]
@@ -193,7 +195,7 @@ def test_a_number_that_does_not_map_one_to_one_is_a_count() -> None:
     old = asked("drwxr-xr-x 3 x .\ndrwxr-xr-x 5 x ..\n")
     found = learn(old, asked("drwxr-xr-x 3 x .\ndrwxr-xr-x 3 x ..\n", cwd="/srv/of-today"))
     assert isinstance(found, tuple)
-    assert [(each.slot.kind, each.accepted) for each in found] == [("count", False)]
+    assert [(each.slot.kind, each.is_accepted) for each in found] == [("count", False)]
 
 
 @pytest.mark.parametrize(("recorded", "present", "kind"), [
@@ -202,7 +204,7 @@ def test_a_number_that_does_not_map_one_to_one_is_a_count() -> None:
 ])  # fmt: skip
 def test_kinds_of_whole_values(recorded: str, present: str, kind: str | None) -> None:
     """What a leaf of JSON may be; two of different kinds, or two words, are none; equal requests teach nothing."""
-    assert kind_of_pair(recorded, present) == kind
+    assert find_pair_kind(recorded, present) == kind
     assert learn(asked("ok"), asked("ok", cwd="/srv/of-today")) == ()
 
 
@@ -235,9 +237,9 @@ def test_times_of_a_listing_are_one_slot() -> None:
     found = learn(before, now)
     assert isinstance(found, tuple), found
     merged = generalize_fields(found)
-    assert [(each.slot.name, each.slot.before, each.accepted) for each in merged] == [("file_time", "{:row} ", True)]
+    assert [(each.slot.name, each.slot.before, each.is_accepted) for each in merged] == [("file_time", "{:row} ", True)]
     assert isinstance(fit_request(Bindings(A, B, [merged[0].slot]), before, now), Fit)
-    assert read_volatile_field(merged[0].slot.to_dict()) == merged[0].slot
+    assert parse_volatile_field(merged[0].slot.to_dict()) == merged[0].slot
     assert [each.slot.before for each in generalize_fields(found[:1])] == ["-rw-r--r-- 1 root root 0 "]
 
 
@@ -277,7 +279,7 @@ def test_an_agents_own_word_for_gits_user_is_learned_for_whoever_ships_slots() -
     ("drwxr-xr-x ", "", "integer", "file_links"),
     ("drwxr-xr-x 3 ", "", "name", "file_owner"),
     ("drwxr-xr-x 3 {user} {user} ", "", "count", "file_size"),
-    ("-rw-r--r-- 1 {user} {user} 9 {:time} ", "", "uuid", "file_name"),
+    ("-rw-r--r-- 1 {user} {user} 9 {:time} ", "", "uuid", "parse_file_name"),
     ("[main ", "", "hex", "commit"),
     ("[{git_branch} (root-commit) ", "", "hex", "commit"),
     ("[", "", "name", "branch"),
@@ -350,7 +352,7 @@ def test_a_foreign_value_is_accepted_by_name_only() -> None:
     here, elsewhere = (
         LearnedField(VolatileField("id", "uuid", tool), "a", "b", "$") for tool in ("make_task", "web_search")
     )
-    assert (here.accepted, elsewhere.accepted) == (True, False)
+    assert (here.is_accepted, elsewhere.is_accepted) == (True, False)
 
 
 ONE, TWO = "19f646e8-3665-45bf-a023-f9a014bbc34a", "7617ef61-e131-4c27-aa35-7b0ab89eaae9"

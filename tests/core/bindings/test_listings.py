@@ -11,7 +11,7 @@ from llmproxy.core.bindings import (
     RunVariable,
     check_run_variable,
     fit_request,
-    read_volatile_field,
+    parse_volatile_field,
 )
 from llmproxy.core.bindings.volatile_fields import OUTSIDE, SYSTEM, list_builtin
 from tests.support.messages import used, user
@@ -32,7 +32,7 @@ def fit(recorded: str, present: str, *, user: str = "ann", folder: str = "/wk", 
     bindings = Bindings(
         [check_run_variable("cwd", "/tmp/a/project"), check_run_variable("user", "ann")],
         [check_run_variable("cwd", folder), check_run_variable("user", user)],
-        [read_volatile_field(slot)] if slot else [],
+        [parse_volatile_field(slot)] if slot else [],
     )
     before, now = (
         {"messages": used("sh", {"cmd": f"ls -la {cwd}"}, listed)}

@@ -16,7 +16,7 @@ from llmproxy.core.bindings import (
     Misfit,
     Mismatch,
     RunVariable,
-    bound_key,
+    build_bound_key,
     create_expectations,
     fit_request,
     rewrite_answer,
@@ -132,7 +132,7 @@ def test_the_bound_key_is_the_same_in_every_world(operation: str) -> None:
 
 def _key(where: Route, body: object) -> str:
     request = Request("POST", "/x", (), json.dumps(body).encode())
-    return bound_key(canonicalize(request, where, Rules(), lambda _: None))
+    return build_bound_key(canonicalize(request, where, Rules(), lambda _: None))
 
 
 SEEDS_DUPLICATES = (1, 5)

@@ -11,14 +11,14 @@ import pytest
 from llmproxy.core.bindings import (
     Bindings,
     Fit,
-    Identities,
-    Identity,
+    IdPair,
+    IdPairs,
     Misfit,
     Mismatch,
     RunVariable,
     VolatileField,
     fit_request,
-    rebind_answer,
+    rebind_exact_answer,
     rewrite_answer,
 )
 from llmproxy.core.bindings.answer_rewriting import is_in_code_block, keeps_shell_quoting
@@ -51,7 +51,7 @@ def _blocks(response: Response | Mismatch) -> list[Json]:
 
 
 def _identity(kind: str = "uuid", old: str = OLD, new: str = NEW) -> Fit:
-    return Fit((), (Identity("made", kind, old, new),))
+    return Fit((), (IdPair("made", kind, old, new),))
 
 
 def _bound(before: dict[str, str], now: dict[str, str]) -> Bindings:
@@ -81,7 +81,7 @@ WORDS = _bound(
 SEVENS = _bound({"task.id": "7", "user.id": "7"}, {"task.id": "1007", "user.id": "2001"})
 BELOW_HOME = _bound({"cwd": "/tmp/a", "home": "/home/ann"}, {"cwd": "/home/kim/src/a", "home": "/home/kim"})
 SHOP = _bound({"cwd": "/tmp/shop", "home": "/home/ann"}, {"cwd": "/srv/of-today", "home": "/srv/kim"})
-MADE, SWAPPED = _identity(), Fit((), (Identity("one", "uuid", OLD, NEW), Identity("other", "uuid", NEW, OLD)))
+MADE, SWAPPED = _identity(), Fit((), (IdPair("one", "uuid", OLD, NEW), IdPair("other", "uuid", NEW, OLD)))
 COMMIT, NEW_COMMIT = "1f3a9c0de4" * 4, "ab01cd23ef" * 4
 
 
@@ -145,11 +145,11 @@ ORDERS = _bound(
     *(pytest.param(_bound({"tmp": folder}, {"tmp": "/srv/ci/tmp"}), "", {},
                    [_text(f"Linux uses {folder}, which is cleared at reboot"), _use("write", content=f"WORKDIR {folder}")], None, id=folder)
       for folder in ("/tmp", "/root", "/app", "/usr/local", "/usr/src/app", "/var/tmp")),
-    pytest.param(BINDINGS, "", {"known": Identities([Identity("made", "uuid", OLD, NEW)])}, [_text(f"made {OLD}")], [_text(f"made {NEW}")],
+    pytest.param(BINDINGS, "", {"known": IdPairs([IdPair("made", "uuid", OLD, NEW)])}, [_text(f"made {OLD}")], [_text(f"made {NEW}")],
                  id="what a tool made this time"),
-    pytest.param(BINDINGS, OLD, {"known": Identities([Identity("made", "uuid", OLD, NEW)])}, [_text(f"made {OLD}")], None,
+    pytest.param(BINDINGS, OLD, {"known": IdPairs([IdPair("made", "uuid", OLD, NEW)])}, [_text(f"made {OLD}")], None,
                  id="a request that holds the recorded id"),
-    pytest.param(BINDINGS, "close it", {"known": Identities([Identity("task", "integer", "7", "1007")])}, [_use("close_task", id=7)], None,
+    pytest.param(BINDINGS, "close it", {"known": IdPairs([IdPair("task", "integer", "7", "1007")])}, [_use("close_task", id=7)], None,
                  id="a short id may be another thing's"),
     pytest.param(ORDERS, "", {}, [_text("2026-11-22 order-123456")], None, id="days and blocks"),
 ])  # fmt: skip
@@ -158,7 +158,7 @@ def test_an_exact_hit_names_this_runs_folders_and_ids(
 ) -> None:
     """An equal question gets the recorded words but for these; the same object where there are none."""
     answer = _message(*said)
-    got = rebind_answer(bindings, {"messages": [{"role": "user", "content": request_}]}, answer, **more)
+    got = rebind_exact_answer(bindings, {"messages": [{"role": "user", "content": request_}]}, answer, **more)
     assert got is answer if wanted is None else _blocks(got) == wanted
 
 
@@ -344,8 +344,8 @@ def test_what_the_session_knows_checks_and_does_not_choose() -> None:
         return {"messages": used("mint", "{}", value)}
 
     fit = narrow(Fit, fit_request(bindings, body(OLD), body(NEW)))
-    assert fit.identities == (Identity("made", "uuid", OLD, NEW),)
-    known = Identities(fit.identities)
+    assert fit.identities == (IdPair("made", "uuid", OLD, NEW),)
+    known = IdPairs(fit.identities)
     assert isinstance(fit_request(bindings, body(OLD), body(NEW), known), Fit)
     third = narrow(Mismatch, fit_request(bindings, body(OLD), body(NEW.replace("7", "8")), known))
     assert third.why is Misfit.NOT_ONE_TO_ONE

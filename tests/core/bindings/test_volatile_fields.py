@@ -17,9 +17,9 @@ from llmproxy.core.bindings import (
     VolatileField,
     fit_request,
     fits_kind,
-    read_volatile_field,
+    parse_volatile_field,
 )
-from llmproxy.core.bindings.volatile_fields import find_in_text
+from llmproxy.core.bindings.volatile_fields import find_field_values
 from tests.support.messages import used
 
 Json = Any
@@ -146,7 +146,7 @@ def test_a_slot_outside_of_results_is_found_by_what_stands_before_it() -> None:
 ])  # fmt: skip
 def test_slots_are_written_and_read(slot: VolatileField) -> None:
     """As plain values, for YAML and the store."""
-    assert read_volatile_field(slot.to_dict()) == slot
+    assert parse_volatile_field(slot.to_dict()) == slot
 
 
 @pytest.mark.parametrize("value", [
@@ -159,7 +159,7 @@ def test_slots_are_written_and_read(slot: VolatileField) -> None:
 def test_a_slot_that_cannot_be_is_an_error(value: object) -> None:
     """A typo in a cassette is said, not ignored."""
     with pytest.raises(BadVolatileField):
-        read_volatile_field(value)
+        parse_volatile_field(value)
 
 
 @pytest.mark.parametrize(("before", "text", "found"), [
@@ -170,5 +170,5 @@ def test_a_slot_that_cannot_be_is_an_error(value: object) -> None:
 ])  # fmt: skip
 def test_what_varies_before_a_value_gives_back_once(before: str, text: str, found: list[str]) -> None:
     """A name may end before a text that could be its own; forty one after another, in a stranger's cassette, would search for ever."""
-    slot = read_volatile_field({"name": "x", "kind": "word", "tool": "t", "before": before})
-    assert [each.value for each in find_in_text(slot, text, ())] == found
+    slot = parse_volatile_field({"name": "x", "kind": "word", "tool": "t", "before": before})
+    assert [each.value for each in find_field_values(slot, text, ())] == found

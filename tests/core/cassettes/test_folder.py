@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 
 from llmproxy.core.bindings import RunVariable, write_run_variables
-from llmproxy.core.cassettes.adopt import adopt
-from llmproxy.core.cassettes.folder import CassetteDir, LoadedFile, slug
+from llmproxy.core.cassettes.exporting import export_interaction
+from llmproxy.core.cassettes.folder import CassetteDir, LoadedFile, build_slug
 from llmproxy.core.cassettes.formats import review
 from llmproxy.core.cassettes.formats.recorded import Recorded
 from llmproxy.core.cassettes.formats.vcr import dumps
-from llmproxy.core.cassettes.stand_ins import release
+from llmproxy.core.cassettes.importing import import_exchanges
+from llmproxy.core.forks.fork_rows import Fork, find_fork, store_fork
 from llmproxy.core.forks.overrides import parse_overrides
-from llmproxy.core.forks.table import Fork, fork_of, put_fork
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.store.file.store import FileStore
@@ -44,7 +44,7 @@ def recordings(*texts: str, cassette: str = "trip", at: float = NOW, sample: int
                  extra={"started_at": at + n, "sample": sample, "head_offset": 5})
         for n, text in enumerate(texts)
     ]  # fmt: skip
-    adopted = adopt(exchanges, cassette, rules=Rules(), redactor=Redactor())
+    adopted = import_exchanges(exchanges, cassette, rules=Rules(), redactor=Redactor())
     return [each.interaction for each in adopted if each.interaction]
 
 
@@ -67,7 +67,7 @@ def fresh(tmp_path: Path) -> Iterator[Store]:
 
 def record(store: Store, *texts: str, **more: object) -> None:
     for each in recordings(*texts, **more):  # type: ignore[arg-type]
-        store.add(each, supersede=each.occurrence == 1)
+        store.add_interaction(each, supersede=each.occurrence == 1)
 
 
 def load(kept: CassetteDir, store: Store) -> LoadedFile:
@@ -75,11 +75,13 @@ def load(kept: CassetteDir, store: Store) -> LoadedFile:
 
 
 def plain(store: Store, cassette: str = "trip") -> list[Interaction]:
-    return [replace(each, id=None) for each in store.interactions(cassette)]
+    return [replace(each, id=None) for each in store.iter_interactions(cassette)]
 
 
 def answers(store: Store, cassette: str = "trip") -> list[str]:
-    return [json.loads(each.response.body)["choices"][0]["message"]["content"] for each in store.interactions(cassette)]
+    return [
+        json.loads(each.response.body)["choices"][0]["message"]["content"] for each in store.iter_interactions(cassette)
+    ]
 
 
 def test_a_clone_replays_at_once(kept: CassetteDir, store: Store, fresh: Store) -> None:
@@ -87,9 +89,9 @@ def test_a_clone_replays_at_once(kept: CassetteDir, store: Store, fresh: Store) 
     record(store, "a", "b", "a")
     record(store, "a", sample=2)
     for sample in (1, 2):
-        store.begin("trip", sample, exclusive=True, holder="a")
-        store.end("trip", sample, "a", clean=True)
-    assert kept.save(store, "trip") == kept.path / "trip.yaml"
+        store.begin_writing("trip", sample, exclusive=True, holder="a")
+        store.end_writing("trip", sample, "a", clean=True)
+    assert kept.save_cassette(store, "trip") == kept.path / "trip.yaml"
     assert load(kept, fresh) == LoadedFile(imported=("trip",), interactions=4)
     assert plain(fresh) == plain(store)
     assert fresh.closed_cleanly("trip", 1)
@@ -104,40 +106,40 @@ def test_a_clone_knows_whether_an_answer_was_left_again(
     (made,) = recordings("a")
     left = replace(made, response=replace(made.response, ending=Ending.LEFT))
     for nth in range(1, 2 + again):
-        store.add_all([Addition(replace(left, occurrence=nth), healing=())])
-    kept.save(store, "trip")
+        store.add_interactions([Addition(replace(left, occurrence=nth), healing=())])
+    kept.save_cassette(store, "trip")
     load(kept, fresh)
-    (slot,) = fresh.slots("trip", 1, "agent", made.key)
+    (slot,) = fresh.find_keyed("trip", 1, "agent", made.key)
     assert is_left_again(slot, 1) is again
 
 
 def test_in_step_nothing_is_written(kept: CassetteDir, store: Store, tmp_path: Path) -> None:
     """A store that agrees with the files is not touched, nor are the files."""
     record(store, "a", "b")
-    kept.save(store, "trip")
+    kept.save_cassette(store, "trip")
     store.close()
     before = (tmp_path / "a.db").read_bytes(), look(kept.path)
     with FileStore.open(tmp_path / "a.db", writable=True, now=lambda: NOW) as again:
         assert load(kept, again) == LoadedFile(unchanged=1)
-        kept.save(again, "trip")
+        kept.save_cassette(again, "trip")
     assert ((tmp_path / "a.db").read_bytes(), look(kept.path)) == before
 
 
 def test_an_edited_file_wins(kept: CassetteDir, store: Store) -> None:
     """What a person changed is answered; what was deleted is gone; the rest stays, and older recordings are set aside."""
     record(store, "a", "b", "c")
-    path = known(kept.save(store, "trip"))
+    path = known(kept.save_cassette(store, "trip"))
     path.write_text(path.read_text().replace("content: to a", "content: edited by hand"))
     assert load(kept, store) == LoadedFile(imported=("trip",), interactions=3, set_aside=3)
     assert answers(store) == ["edited by hand", "to b", "to c"]
     assert load(kept, store) == LoadedFile(unchanged=1)
-    first = next(iter(store.interactions("trip")))
+    first = next(iter(store.iter_interactions("trip")))
     assert first.response.chunks == (Chunk(0, first.response.body),)  # its borders no longer fit
     head, *interactions = path.read_text().split("\n# openai")
     path.write_text("\n# openai".join([head, interactions[0], interactions[2]]))
     assert load(kept, store).interactions == 2
     assert answers(store) == ["edited by hand", "to c"]
-    assert store.summaries("trip", superseded=True)[0].superseded
+    assert store.list_summaries("trip", superseded=True)[0].superseded
 
 
 def asked_by_an_sdk() -> Interaction:
@@ -150,35 +152,35 @@ def asked_by_an_sdk() -> Interaction:
 
 def test_a_question_is_short_to_review(kept: CassetteDir, store: Store, fresh: Store) -> None:
     """One of one line takes 20 lines; what was left out chooses no answer, so the key is the same."""
-    store.begin("trip", 1, exclusive=True, holder="a")
-    store.add(asked_by_an_sdk(), supersede=False)
-    store.end("trip", 1, "a", clean=True)
-    text = known(kept.save(store, "trip")).read_text()
+    store.begin_writing("trip", 1, exclusive=True, holder="a")
+    store.add_interaction(asked_by_an_sdk(), supersede=False)
+    store.end_writing("trip", 1, "a", clean=True)
+    text = known(kept.save_cassette(store, "trip")).read_text()
     assert len(text.splitlines()) <= 20
     assert [word in text for word in ("OpenAI/Python 3", "stainless", "run_variables")] == [True, False, False]
     load(kept, fresh)
-    assert [each.key for each in fresh.interactions("trip")] == [asked_by_an_sdk().key]
+    assert [each.key for each in fresh.iter_interactions("trip")] == [asked_by_an_sdk().key]
 
 
 def test_a_file_that_says_more_is_in_step_and_written_anew(kept: CassetteDir, store: Store) -> None:
     """As earlier versions wrote it, with all fields; it is read as it is, and no edit."""
-    store.add(asked_by_an_sdk(), supersede=False)
+    store.add_interaction(asked_by_an_sdk(), supersede=False)
     kept.path.mkdir()
     (kept.path / "trip.yaml").write_text(
-        review.dumps([release(replace(asked_by_an_sdk(), run_variables=""))], "trip", unfinished=True)
+        review.dumps([export_interaction(replace(asked_by_an_sdk(), run_variables=""))], "trip", unfinished=True)
     )
     assert load(kept, store) == LoadedFile(unchanged=1)
     record(store, "more", at=NOW + 9)
-    assert "stainless" not in known(kept.save(store, "trip")).read_text()
+    assert "stainless" not in known(kept.save_cassette(store, "trip")).read_text()
 
 
 def test_a_checked_out_file_brings_its_answers_back(kept: CassetteDir, store: Store) -> None:
     """Switching between two versions of a file switches the answers, as often as one likes."""
     record(store, "a")
-    path = known(kept.save(store, "trip"))
+    path = known(kept.save_cassette(store, "trip"))
     old = path.read_bytes()
     record(store, "x", "y", at=NOW + 50)
-    kept.save(store, "trip")
+    kept.save_cassette(store, "trip")
     for data, said in [(old, ["to a"]), (path.read_bytes(), ["to a", "to x", "to y"]), (old, ["to a"])]:
         path.write_bytes(data)
         load(kept, store)
@@ -189,47 +191,47 @@ def test_a_checked_out_file_brings_its_answers_back(kept: CassetteDir, store: St
 def test_differently_written_files_are_in_step(kept: CassetteDir, store: Store) -> None:
     """Comments and other ways of writing the same are no difference: the store is not filled with copies."""
     record(store, "a")
-    path = known(kept.save(store, "trip"))
+    path = known(kept.save_cassette(store, "trip"))
     path.write_text("# checked by me\n" + path.read_text().replace("content: to a", "content: 'to a'"))
     assert load(kept, store) == LoadedFile(unchanged=1)
-    assert len(store.summaries("trip", superseded=True)) == 1
+    assert len(store.list_summaries("trip", superseded=True)) == 1
 
 
 def test_a_fork_is_in_its_file(kept: CassetteDir, store: Store, fresh: Store) -> None:
     """With the overridden results, which a clone swaps too; the file wins here as well, and an edit is not overwritten."""
     fork = Fork("trip", "base", 2, "because", overrides=parse_overrides(["get_weather=5"], []), created_at=NOW)
     record(store, "a", "b")
-    put_fork(store, fork)
-    path = known(kept.save(store, "trip"))
+    store_fork(store, fork)
+    path = known(kept.save_cassette(store, "trip"))
     assert load(kept, fresh).imported == ("trip",)
-    assert (fork_of(fresh, "trip", 1), plain(fresh)) == (fork, plain(store))
+    assert (find_fork(fresh, "trip", 1), plain(fresh)) == (fork, plain(store))
     assert load(kept, fresh).imported == ()
     path.write_text(path.read_text().replace('result: "5"', 'result: "6"'))
     with pytest.raises(CassetteBusy, match="`fork`"):
-        kept.save(store, "trip")
+        kept.save_cassette(store, "trip")
     assert (load(kept, fresh).imported, load(kept, fresh).imported) == (("trip",), ())
-    assert known(fork_of(fresh, "trip", 1)).overrides.tools[0].text == "6"
+    assert known(find_fork(fresh, "trip", 1)).overrides.tools[0].text == "6"
     head, rest = path.read_text().split("fork:\n")
     path.write_text(head + rest[rest.index("interactions:") :])
     load(kept, fresh)
-    assert (fork_of(fresh, "trip", 1), len(plain(fresh))) == (None, 2)
+    assert (find_fork(fresh, "trip", 1), len(plain(fresh))) == (None, 2)
 
 
 def test_other_cassettes_stay(kept: CassetteDir, store: Store) -> None:
     """A cassette without a file is neither changed nor written."""
     record(store, "a", cassette="mine")
     record(store, "b")
-    kept.save(store, "trip")
+    kept.save_cassette(store, "trip")
     load(kept, store)
     assert answers(store, "mine") == ["to a"]
-    assert list(kept.files()) == ["trip"]
-    assert kept.save(store, "nothing") is None
+    assert list(kept.list_cassette_files()) == ["trip"]
+    assert kept.save_cassette(store, "nothing") is None
 
 
 def test_damage_stops_everything(kept: CassetteDir, store: Store, tmp_path: Path) -> None:
     """Damaged files are named together; no sound one was brought in, and none was overwritten."""
     record(store, "a")
-    kept.save(store, "trip")
+    kept.save_cassette(store, "trip")
     (kept.path / "cut.yaml").write_text((kept.path / "trip.yaml").read_text().replace("trip", "cut")[:-40])
     (kept.path / "odd.yaml").write_text("just: this\n")
     with FileStore.open(tmp_path / "b.db", writable=True, now=lambda: NOW) as fresh:
@@ -246,39 +248,39 @@ def test_damage_stops_everything(kept: CassetteDir, store: Store, tmp_path: Path
 def test_a_damaged_file_is_not_overwritten(kept: CassetteDir, store: Store) -> None:
     """A file that cannot be read, or that others wrote, stays; `force` replaces it."""
     record(store, "a")
-    path = known(kept.save(store, "trip"))
+    path = known(kept.save_cassette(store, "trip"))
     for text in (path.read_text()[:-30], "llmproxy-cassette: 2\ncassette: trip\n...\n", dumps([], "trip")):
         path.write_text(text)
         with pytest.raises(CassetteError, match="Not overwritten"):
-            kept.save(store, "trip")
+            kept.save_cassette(store, "trip")
         assert path.read_text() == text
-    kept.save(store, "trip", force=True)
+    kept.save_cassette(store, "trip", force=True)
     assert load(kept, store) == LoadedFile(unchanged=1)
 
 
 def test_an_edit_during_the_run_is_not_overwritten(kept: CassetteDir, store: Store) -> None:
     """What a person wrote while the proxy ran stays; what other recordings replaced may be overwritten."""
     record(store, "a", "b")
-    path = known(kept.save(store, "trip"))
+    path = known(kept.save_cassette(store, "trip"))
     record(store, "a", at=NOW + 20)  # recorded anew: the file's is known, though replaced
-    kept.save(store, "trip")
+    kept.save_cassette(store, "trip")
     edited = path.read_text().replace("to b", "to me")
     path.write_text(edited)
     record(store, "c", at=NOW + 30)
     with pytest.raises(CassetteBusy, match=r"was edited while this cassette was in use \(interaction"):
-        kept.save(store, "trip")
+        kept.save_cassette(store, "trip")
     assert path.read_text() == edited
 
 
 def test_the_name_inside_counts(kept: CassetteDir, store: Store) -> None:
     """A file that was moved is the same cassette, and is written where it lies now; two files of one are refused."""
     record(store, "a")
-    path = known(kept.save(store, "trip"))
+    path = known(kept.save_cassette(store, "trip"))
     moved = kept.path / "deep" / "other.yaml"
     moved.parent.mkdir()
     path.rename(moved)
     record(store, "b", at=NOW + 9)
-    assert kept.save(store, "trip") == moved
+    assert kept.save_cassette(store, "trip") == moved
     (kept.path / "copy.yml").write_text(moved.read_text())
     with pytest.raises(CassetteCorrupt, match="are both cassette 'trip'"):
         load(kept, store)
@@ -287,16 +289,16 @@ def test_the_name_inside_counts(kept: CassetteDir, store: Store) -> None:
 def test_a_file_is_opened_again_only_after_a_change(kept: CassetteDir, store: Store) -> None:
     """In a folder of ten thousand each new cassette would open all: what is as it was is known, what is not is read."""
     record(store, "a")
-    path = known(kept.save(store, "trip"))
+    path = known(kept.save_cassette(store, "trip"))
     before = path.stat()
-    assert kept.files() == {"trip": path}
+    assert kept.list_cassette_files() == {"trip": path}
     path.write_text(path.read_text().replace("cassette: trip", "cassette: hike"))
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert kept.files() == {"trip": path}
+    assert kept.list_cassette_files() == {"trip": path}
     os.utime(path)
-    assert kept.files() == {"hike": path}
+    assert kept.list_cassette_files() == {"hike": path}
     path.rename(kept.path / "elsewhere.yaml")
-    assert kept.files() == {"hike": kept.path / "elsewhere.yaml"}
+    assert kept.list_cassette_files() == {"hike": kept.path / "elsewhere.yaml"}
 
 
 @pytest.mark.parametrize(
@@ -305,7 +307,7 @@ def test_a_file_is_opened_again_only_after_a_change(kept: CassetteDir, store: St
 def test_any_name_is_a_file_in_the_folder(name: str, kept: CassetteDir, store: Store, fresh: Store) -> None:
     """Names that no path can be get a hash; the folder is never left, and the name comes back."""
     record(store, "a", cassette=name)
-    path = known(kept.save(store, name))
+    path = known(kept.save_cassette(store, name))
     assert path.parent == kept.path
     assert len(path.name) <= 110
     assert load(kept, fresh).imported == (name,)
@@ -315,9 +317,9 @@ def test_names_that_differ_in_case_only(kept: CassetteDir, store: Store) -> None
     """On file systems that do not tell them apart, two cassettes must not share a file."""
     record(store, "a", cassette="Trip")
     record(store, "b", cassette="trip")
-    paths = [kept.save(store, "Trip"), kept.save(store, "trip")]
+    paths = [kept.save_cassette(store, "Trip"), kept.save_cassette(store, "trip")]
     assert len({str(path).lower() for path in paths}) == 2
-    assert slug("trip") == "trip" != slug("trip", unique=True)
+    assert build_slug("trip") == "trip" != build_slug("trip", unique=True)
     for device in (
         "con",
         "NUL",
@@ -325,8 +327,8 @@ def test_names_that_differ_in_case_only(kept: CassetteDir, store: Store) -> None
         "com1",
         "Lpt9.a.b",
     ):  # no file on Windows, whatever stands behind the point
-        assert slug(device).partition(".")[0].lower() not in ("con", "nul", "aux", "com1", "lpt9")
-    assert [slug(name) for name in ("console", "silicon.1", "com10")] == ["console", "silicon.1", "com10"]
+        assert build_slug(device).partition(".")[0].lower() not in ("con", "nul", "aux", "com1", "lpt9")
+    assert [build_slug(name) for name in ("console", "silicon.1", "com10")] == ["console", "silicon.1", "com10"]
 
 
 def test_other_programs_yaml(kept: CassetteDir, store: Store) -> None:
@@ -343,14 +345,14 @@ def test_other_programs_yaml(kept: CassetteDir, store: Store) -> None:
     assert load(kept, store).unchanged == 1
     record(store, "a", cassette="old.playback")
     with pytest.raises(CassetteCorrupt, match="was not written by llmproxy"):
-        kept.save(store, "old.playback")
+        kept.save_cassette(store, "old.playback")
 
 
 def test_somebody_records_it(kept: CassetteDir, store: Store, fresh: Store) -> None:
     """A cassette that is being recorded is waited for, then refused by name; one in step does not care."""
     record(store, "a")
-    kept.save(store, "trip")
-    fresh.begin("trip", 1, exclusive=True, holder="somebody")
+    kept.save_cassette(store, "trip")
+    fresh.begin_writing("trip", 1, exclusive=True, holder="somebody")
     waited: list[float] = []
     with pytest.raises(CassetteBusy, match="somebody"):
         kept.load_into(fresh, rules=Rules(), wait=waited.append)
@@ -361,18 +363,18 @@ def test_somebody_records_it(kept: CassetteDir, store: Store, fresh: Store) -> N
     def ended(seconds: float) -> None:
         """Do as the other process would: bring the file in, and end."""
         for each in recordings("a"):
-            fresh.add(each, supersede=False)
-        fresh.end("trip", 1, "somebody", clean=True)
+            fresh.add_interaction(each, supersede=False)
+        fresh.end_writing("trip", 1, "somebody", clean=True)
 
     assert kept.load_into(fresh, rules=Rules(), wait=ended).set_aside == 0
-    assert len(fresh.summaries("trip", superseded=True)) == 1
+    assert len(fresh.list_summaries("trip", superseded=True)) == 1
 
 
 def test_many_processes_start_at_once(kept: CassetteDir, store: Store, tmp_path: Path) -> None:
     """Runs that start together on one empty store bring everything in once."""
     for n in range(5):
         record(store, "a", "b", cassette=f"c{n}")
-        kept.save(store, f"c{n}")
+        kept.save_cassette(store, f"c{n}")
     program = (
         "import sys, time; from pathlib import Path; from llmproxy.core.cassettes.folder import CassetteDir\n"
         "from llmproxy.core.keys.normalize import Rules; from llmproxy.core.store.file.store import FileStore\n"
@@ -391,12 +393,12 @@ def test_many_processes_start_at_once(kept: CassetteDir, store: Store, tmp_path:
 def test_what_others_record_meanwhile_is_in_the_file(kept: CassetteDir, store: Store, tmp_path: Path) -> None:
     """Two processes that record one cassette leave a file with the recordings of both, whoever wrote last."""
     record(store, "a")
-    kept.save(store, "trip")
+    kept.save_cassette(store, "trip")
     with FileStore.open(tmp_path / "a.db", writable=True, now=lambda: NOW) as other:
         record(other, "b", at=NOW + 5)
-        kept.save(other, "trip")
+        kept.save_cassette(other, "trip")
     record(store, "c", at=NOW + 9)
-    kept.save(store, "trip")
+    kept.save_cassette(store, "trip")
     assert all(f"content: to {name}" in (kept.path / "trip.yaml").read_text() for name in "abc")
 
 
@@ -406,13 +408,13 @@ def test_a_folder_that_cannot_be_written(kept: CassetteDir, store: Store, tmp_pa
     (tmp_path / "file").write_text("")
     record(store, "a")
     with pytest.raises(MachineError, match="is a file"):
-        CassetteDir(tmp_path / "file", now=lambda: NOW).save(store, "trip")
+        CassetteDir(tmp_path / "file", now=lambda: NOW).save_cassette(store, "trip")
 
 
 def test_secrets_do_not_come_in_by_hand(kept: CassetteDir, store: Store) -> None:
     """A key that a person put into a file is redacted like any other on the way in."""
     record(store, "a")
-    path = known(kept.save(store, "trip"))
+    path = known(kept.save_cassette(store, "trip"))
     secret = "sk-proj-" + "Zq8Xv3Lm" * 5
     path.write_text(
         path.read_text().replace("    headers:\n", f"    headers:\n      - authorization: Bearer {secret}\n", 1)
@@ -423,7 +425,7 @@ def test_secrets_do_not_come_in_by_hand(kept: CassetteDir, store: Store) -> None
 
 def step(kept: CassetteDir, store: Store) -> Path:
     """Save as a session's end does."""
-    return known(kept.save(store, "trip", remember=store.remember_file))
+    return known(kept.save_cassette(store, "trip", remember=store.record_synced_file))
 
 
 @pytest.mark.parametrize("imported", [False, True])
@@ -459,8 +461,8 @@ def test_an_open_cassette_stays_open_in_its_file(kept: CassetteDir, store: Store
     assert "\nopen: true\n" in step(kept, store).read_text()
     load(kept, fresh)
     assert not fresh.closed_cleanly("trip", 1)
-    fresh.begin("trip", 1, exclusive=True, holder="a")
-    fresh.end("trip", 1, "a", clean=None)
+    fresh.begin_writing("trip", 1, exclusive=True, holder="a")
+    fresh.end_writing("trip", 1, "a", clean=None)
     assert "open: true" not in step(kept, fresh).read_text()
     load(kept, store)
     assert store.closed_cleanly("trip", 1)

@@ -6,15 +6,15 @@ from datetime import date
 
 import pytest
 
-from llmproxy.core.changes.accepted import AcceptedChange, BadChange, Condition, accept_changes, unite_accepted
-from llmproxy.core.changes.answer_plausibility import AnswerRequests, check_schema, find_impossible, is_question
-from llmproxy.core.changes.client_frames import ClientFrames, digest_line, frames_of
-from llmproxy.core.changes.request import KnownAnswers, read_request
+from llmproxy.core.changes.acceptance import AcceptedChange, BadChange, Condition, accept_changes, merge_accepted
+from llmproxy.core.changes.answer_plausibility import GivenAnswer, check_schema, explain_impossible, is_question
+from llmproxy.core.changes.change import Change, Reason, Refusal, TrialCall, diff_hunks, digest_of
+from llmproxy.core.changes.client_frames import ClientFrames, digest_frame_line, frames_of
+from llmproxy.core.changes.parsing import KnownAnswers, parse_request
 from llmproxy.core.changes.result_wordings import FAILS_NOW, find_rewording
-from llmproxy.core.changes.values import Change, Reason, Refusal, TrialCall, digest_of, list_hunks
 from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.core.keys.normalize import Canonical
-from llmproxy.core.providers.table import Client, client_of
+from llmproxy.core.providers.specs import Client, client_of
 from llmproxy.core.traffic.json_bytes import dump
 from tests.core.changes.cases import LIES, case
 from tests.core.changes.judging import Judge
@@ -102,8 +102,8 @@ def test_an_answer_is_possible_or_the_parameter_is_named(
     answer: Message, was: dict[str, object], now: dict[str, object], possible: bool
 ) -> None:
     """Limits, formats, choices and schemas of today are held against the recorded answer, which had three tokens."""
-    sides = [read_request(_request(**each), [], KnownAnswers()) for each in (was, now)]
-    assert (find_impossible(AnswerRequests(answer, 3), *sides) == "") is possible
+    sides = [parse_request(_request(**each), [], KnownAnswers()) for each in (was, now)]
+    assert (explain_impossible(GivenAnswer(answer, 3), *sides) == "") is possible
 
 
 def test_parameters_may_hold_a_question() -> None:
@@ -121,7 +121,7 @@ DAY = date(2026, 11, 26)
 
 def _change(before: str | None, after: str | None, segment: str = "system prompt") -> Change:
     digests = ["" if text is None else digest_of([text]) for text in (before, after)]
-    return Change("system", segment, before, after, digests[0], digests[1], list_hunks(before, after))
+    return Change("system", segment, before, after, digests[0], digests[1], diff_hunks(before, after))
 
 
 BRIEF = _change("You help.\nBe brief.", "You help.\nBe brief and kind.")
@@ -131,15 +131,15 @@ def test_a_change_is_named_by_its_lines() -> None:
     """Equal edits in otherwise different texts have one name; another edit, or another segment, has another."""
     assert BRIEF.name == _change("Day 3.\nBe brief.", "Day 3.\nBe brief and kind.").name
     assert BRIEF.name != _change("You help.\nBe brief.", "You help.\nBe kind.").name
-    assert BRIEF.digest != BRIEF._replace(segment="tool search").digest
+    assert BRIEF.edit_digest != BRIEF._replace(segment="tool search").edit_digest
     assert str(BRIEF) == 'system prompt, line 2: "Be brief." -> "Be brief and kind."'
     assert str(_change(None, "x")) == "system prompt is new"
     read = Change.from_json(BRIEF.to_json())
-    assert (read.name, read.digests, str(read), read.difference) == (
+    assert (read.name, read.digests, str(read), read.difference_text) == (
         BRIEF.name,
         BRIEF.digests,
         str(BRIEF),
-        BRIEF.difference,
+        BRIEF.difference_text,
     )
 
 
@@ -191,11 +191,11 @@ def test_two_lists_become_one() -> None:
     """What both accept is accepted once, for the texts of both; under another end it stays another one."""
     other = _change("Day 3.\nBe brief.", "Day 3.\nBe brief and kind.")
     ours, theirs = accept_changes([BRIEF], DAY), accept_changes([other], date(2026, 11, 27))
-    (both,) = unite_accepted(ours, theirs)
+    (both,) = merge_accepted(ours, theirs)
     assert both.exactly == {BRIEF.digests, other.digests}
     assert both.accepted == date(2026, 11, 27)
     ended = accept_changes([other], DAY, until=DAY)
-    assert unite_accepted(ours, ended) == [*ours, *ended]
+    assert merge_accepted(ours, ended) == [*ours, *ended]
 
 
 def test_a_call_of_a_trial_is_plain_json_and_back() -> None:
@@ -204,8 +204,8 @@ def test_a_call_of_a_trial_is_plain_json_and_back() -> None:
         3, "a", 1, "agent", "messages", 7, (BRIEF,), Refusal(Reason.QUESTION, "message 1"), ("x",), 10, 2, 0.5
     )
     assert TrialCall.from_json(call.to_json())._replace(changes=(BRIEF,)) == call
-    assert not call.is_new
-    assert call._replace(refusal=Refusal(Reason.NO_PLACE, "")).is_new
+    assert not call.is_new_call
+    assert call._replace(refusal=Refusal(Reason.NO_PLACE, "")).is_new_call
 
 
 OPENING, NEXT = "<system-reminder>", "As you answer, you can use the following context:"
@@ -218,7 +218,7 @@ OWN = (
     "IMPORTANT: this context may or may not be relevant.",
 )
 FRAMES = ClientFrames({
-    "lines": [digest_line(line) for line in OWN], "holes": ["Today's date is {}.", "You are the model named {*}."],
+    "lines": [digest_frame_line(line) for line in OWN], "holes": ["Today's date is {}.", "You are the model named {*}."],
     "tools": [], "parameters": [], "members": [],
 })  # fmt: skip
 
@@ -255,7 +255,7 @@ def test_what_stands_between_is_kept_whole(lines: tuple[str, ...], others: list[
 ])  # fmt: skip
 def test_a_tag_that_anybody_could_type_makes_no_frame(part: str, writes: bool) -> None:
     """A part of a user's message is the client's only if its head and its end are the client's very lines."""
-    assert FRAMES.wrote_part(part) is writes
+    assert FRAMES.is_client_part(part) is writes
 
 
 def test_frames_ship_for_two_agents() -> None:

@@ -10,7 +10,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from llmproxy.core.dialects.streams import ending, events_once
+from llmproxy.core.dialects.streams import decide_ending, parse_events_cached
 
 SSE = "text/event-stream; charset=utf-8"
 JSON = "application/json"
@@ -46,7 +46,7 @@ if __name__ == "__main__":
     content_type, make = HEAVY[sys.argv[1]]
     body = make(int(sys.argv[2]))
     before = most_held()
-    for _ in events_once(content_type, body):
+    for _ in parse_events_cached(content_type, body):
         pass
-    ending("openai", "chat.completions", True, 200, content_type, body, True)
+    decide_ending("openai", "chat.completions", True, 200, content_type, body, True)
     print(most_held() - before)

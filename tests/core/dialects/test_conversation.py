@@ -8,10 +8,16 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from llmproxy.core.dialects.conversation import LOOKED_AT, last_user_text, made_ids, read_answer, read_conversation
+from llmproxy.core.dialects.conversation import (
+    LOOKED_AT,
+    made_ids,
+    read_answer,
+    read_conversation,
+    read_last_user_text,
+)
 from llmproxy.core.dialects.messages import Message, ToolCall
-from llmproxy.core.dialects.streams import framing
-from llmproxy.core.providers.table import Family
+from llmproxy.core.dialects.streams import detect_framing
+from llmproxy.core.providers.specs import Family
 from tests.support.traffic import exchanges
 
 JSON = "application/json"
@@ -98,13 +104,13 @@ def test_asked(family: Family, operation: str, body: object, expected: list[Mess
 def test_the_last_words_of_the_user(family: Family, operation: str, body: object, expected: list[Message]) -> None:
     """They are those of the last message of the user's in the whole conversation."""
     said = [message.text for message in expected if message.role == "user" and message.text]
-    assert last_user_text(json.dumps(body).encode()) == (said[-1] if said else None)
+    assert read_last_user_text(json.dumps(body).encode()) == (said[-1] if said else None)
 
 
 @pytest.mark.parametrize("raw", [b"", b"no JSON", b"[]", b'{"messages": 3}', b'{"messages": [{"role": "user"}]}'])
 def test_odd_requests_have_no_last_words(raw: bytes) -> None:
     """Nothing is raised, nothing made up."""
-    assert last_user_text(raw) is None
+    assert read_last_user_text(raw) is None
 
 
 @pytest.mark.parametrize(
@@ -113,7 +119,7 @@ def test_odd_requests_have_no_last_words(raw: bytes) -> None:
 def test_of_very_many_entries_only_the_last_ones_are_looked_at(behind: int, found: str | None) -> None:
     """A body of some megabytes may hold millions that say nothing."""
     body = {"messages": [{"role": "user", "content": "hi"}, *({} for _ in range(behind))]}
-    assert last_user_text(json.dumps(body).encode()) == found
+    assert read_last_user_text(json.dumps(body).encode()) == found
 
 
 SAID = Message("assistant", "Hello", (CALL,))
@@ -264,7 +270,7 @@ def test_real_conversations(traffic: Path) -> None:
         assert read_conversation(route.family, route.operation, exchange.asked), exchange.name
         message = read_answer(route.family, route.operation, kind, exchange.body)
         assert message is not None, exchange.name
-        if framing(kind, exchange.body) != "json":
+        if detect_framing(kind, exchange.body) != "json":
             assert message.text or message.tool_calls or message.reasoning, exchange.name
             streamed += 1
         elif route.operation == "chat.completions":
@@ -286,9 +292,9 @@ def test_what_an_agent_wrote_around_the_question_is_not_what_was_typed(texts: li
     """Where nothing else stands it is told all the same."""
     blocks = [{"type": "text", "text": text} for text in texts]
     said: list[object] = [{"role": "user", "content": blocks}, {"role": "assistant", "content": "Yes."}]
-    assert last_user_text(json.dumps({"messages": said}).encode()) == typed
+    assert read_last_user_text(json.dumps({"messages": said}).encode()) == typed
     reminder = "<system-reminder>\nz\n</system-reminder>"
     said.append({"role": "user", "content": reminder})
-    assert last_user_text(json.dumps({"messages": said}).encode()) == (
+    assert read_last_user_text(json.dumps({"messages": said}).encode()) == (
         typed if len(texts) > 1 or "Fix" in typed else reminder
     )

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from llmproxy.core.dialects.bedrock import CONTENT
+from llmproxy.core.dialects.codecs import codec_of
 from llmproxy.core.dialects.conversation import read_conversation
 from llmproxy.core.dialects.gemini import PARTS
 from llmproxy.core.dialects.messages import BLOCKS, ITEMS, By, Draft, Message
-from llmproxy.core.dialects.table import codec_of
 
 Json = dict[str, Any]
 
@@ -22,7 +22,7 @@ def read(operation: str, *values: Json) -> Message:
     draft = Draft()
     for value in values:
         codec_of(operation).add(draft, value)
-    return draft.message()
+    return draft.build_message()
 
 
 def called(message: Message) -> list[tuple[str, Any, bool]]:

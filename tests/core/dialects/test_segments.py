@@ -13,17 +13,24 @@ from urllib.parse import urlsplit
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from llmproxy.core.dialects.conversation import Kind, compare, list_segments, read_answer, read_conversation
+from llmproxy.core.dialects.codecs import (
+    CHAT,
+    ERROR_HEADER,
+    SpokenTurn,
+    find_message_writer,
+    status_of_miss,
+    write_error,
+)
+from llmproxy.core.dialects.conversation import Kind, compare_segments, list_segments, read_answer, read_conversation
 from llmproxy.core.dialects.messages import Message, ToolCall
-from llmproxy.core.dialects.streams import ending
-from llmproxy.core.dialects.table import CHAT, ERROR_HEADER, SpokenTurn, envelope, speaker_of, status_of_miss
-from llmproxy.core.dialects.usage import usage_of
-from llmproxy.core.dialects.writing import can_write, sse, write, write_json
-from llmproxy.core.providers.routing import family_of, route_host, streams
-from llmproxy.core.providers.table import Family
-from llmproxy.core.traffic.differences import member
+from llmproxy.core.dialects.streams import decide_ending
+from llmproxy.core.dialects.usage import read_usage
+from llmproxy.core.dialects.writing import can_write_answer, sse, write_answer, write_json
+from llmproxy.core.providers.routing import family_of, is_stream_request, route_host
+from llmproxy.core.providers.specs import Family
 from llmproxy.core.traffic.interaction import Ending, header
 from llmproxy.core.traffic.json_bytes import parse_json
+from llmproxy.core.traffic.json_diff import build_member_path
 from llmproxy.errors import MissError
 from tests.support.traffic import exchanges
 
@@ -45,7 +52,7 @@ def leaves(path: str, value: object) -> Iterator[tuple[str, str]]:
     """Yield what a tree holds: its scalars and its empty containers."""
     if isinstance(value, dict) and value:
         for name, each in value.items():
-            yield from leaves(member(path, name), each)
+            yield from leaves(build_member_path(path, name), each)
     elif isinstance(value, list) and value:
         for number, each in enumerate(value):
             yield from leaves(f"{path}[{number}]", each)
@@ -163,10 +170,10 @@ CHANGES: dict[str, tuple[list[str | int], object]] = {
 @pytest.mark.parametrize("where", CHANGES)
 def test_a_difference_is_told_in_words(where: str) -> None:
     """By segment and line; what is new or gone is said."""
-    (found,) = compare("chat.completions", CHAT_BODY, changed(*CHANGES[where]), 9)
+    (found,) = compare_segments("chat.completions", CHAT_BODY, changed(*CHANGES[where]), 9)
     assert found.where == where
     if where.endswith("is new"):
-        (found,) = compare("chat.completions", changed(*CHANGES[where]), CHAT_BODY, 9)
+        (found,) = compare_segments("chat.completions", changed(*CHANGES[where]), CHAT_BODY, 9)
         assert found.where == where.removesuffix("new") + "gone"
 
 
@@ -175,10 +182,10 @@ def test_tools_are_compared_by_name_and_what_is_edited_first_is_told_first() -> 
     new = changed(["messages", 1, "content", 0, "text"], "Rain?")
     new["tools"] = [{"type": "function", "function": {"name": "g"}}, *new["tools"]]
     new["messages"][0]["content"] = "Be brief."
-    found = compare("chat.completions", CHAT_BODY, new, 9)
+    found = compare_segments("chat.completions", CHAT_BODY, new, 9)
     assert [each.where for each in found] == ["system prompt, line 1", "tool g is new", "message 2 (user), part 1"]
-    assert compare("chat.completions", new, {**new, "tools": new["tools"][::-1]}, 9)
-    assert compare("/unknown", {"a": 1}, {"a": 2}, 9)[0].where == ""
+    assert compare_segments("chat.completions", new, {**new, "tools": new["tools"][::-1]}, 9)
+    assert compare_segments("/unknown", {"a": 1}, {"a": 2}, 9)[0].where == ""
 
 
 CALL = ToolCall("call_1", "weather", '{"city":"Oslo"}')
@@ -194,12 +201,12 @@ COUNTS = {"prompt_tokens": 7, "completion_tokens": 3}
 @pytest.mark.parametrize("model", MODELS)
 def test_requests_are_understood(model: str, stream: bool) -> None:
     """Route, stream flag and conversation of a made-up request are what was meant."""
-    url, body = speaker_of(model).ask(model, TALK, stream)
+    url, body = find_message_writer(model).ask(model, TALK, stream)
     parts = urlsplit(url)
     route = route_host(parts.scheme, parts.hostname or "", None, "POST", f"{parts.path}?{parts.query}".rstrip("?"), ())
     assert route is not None
     assert route.known
-    assert streams(route, body) is stream
+    assert is_stream_request(route, body) is stream
     assert model in (body.get("model"), route.model)
     found = read_conversation(route.family, route.operation, write_json(body))
     assert [each.role for each in found] == ["system", "user", "assistant", "tool"]
@@ -214,7 +221,7 @@ def test_requests_are_understood(model: str, stream: bool) -> None:
 @pytest.mark.parametrize("model", MODELS)
 def test_answers_are_understood(model: str, message: Message, stream: bool) -> None:
     """Text and tool calls of a made-up answer are what was meant, plain and streamed, with its proper end."""
-    dialect, said = speaker_of(model), SpokenTurn(model, message, COUNTS)
+    dialect, said = find_message_writer(model), SpokenTurn(model, message, COUNTS)
     url, _ = dialect.ask(model, TALK, stream)
     parts = urlsplit(url)
     route = route_host("https", parts.hostname or "", None, "POST", f"{parts.path}?{parts.query}".rstrip("?"), ())
@@ -227,16 +234,16 @@ def test_answers_are_understood(model: str, message: Message, stream: bool) -> N
     assert [(each.name, each.arguments.replace(" ", "")) for each in found.tool_calls] == [
         (each.name, each.arguments) for each in message.tool_calls
     ]
-    assert ending(route.family, route.operation, stream, 200, kind, body, http_ended=True) is Ending.COMPLETE
+    assert decide_ending(route.family, route.operation, stream, 200, kind, body, http_ended=True) is Ending.COMPLETE
     if not stream:
-        usage = usage_of(route.family, route.operation, kind, body)
+        usage = read_usage(route.family, route.operation, kind, body)
         assert (usage.input, usage.output) == (7, 3)
 
 
 @pytest.mark.parametrize("model", MODELS)
 def test_errors_are_in_the_providers_envelope(model: str) -> None:
     """Each provider's SDK finds message and kind where it looks for them."""
-    error = speaker_of(model).error({"message": "Slow down", "type": "requests"}, 429)["error"]
+    error = find_message_writer(model).error({"message": "Slow down", "type": "requests"}, 429)["error"]
     assert error["message"] == "Slow down"
     assert {error.get("type"), error.get("code"), error.get("status")} & {"requests", "rate_limit_error", 429}
 
@@ -244,7 +251,7 @@ def test_errors_are_in_the_providers_envelope(model: str) -> None:
 def test_arguments_that_are_no_json() -> None:
     """A model's broken arguments stay as it wrote them."""
     said = SpokenTurn("claude-x", Message("assistant", "", (ToolCall(None, "f", "{oops"),)))
-    assert speaker_of("claude-x").answer(said)["content"] == [
+    assert find_message_writer("claude-x").answer(said)["content"] == [
         {"type": "tool_use", "id": "toolu_0", "name": "f", "input": "{oops"}
     ]
 
@@ -252,7 +259,7 @@ def test_arguments_that_are_no_json() -> None:
 def test_nothing_depends_on_chance() -> None:
     """The same fixture is the same answer, ids included."""
     one, two = (SpokenTurn("m", Message("assistant", text)) for text in ("a", "b"))
-    dialect = speaker_of("m")
+    dialect = find_message_writer("m")
     assert dialect.answer(one) == dialect.answer(SpokenTurn("m", Message("assistant", "a")))
     assert dialect.answer(one)["id"] != dialect.answer(two)["id"]
 
@@ -279,14 +286,14 @@ TEXT = "llmproxy: no recorded response."
 ])  # fmt: skip
 def test_shape(family: Family, status: int, expected: object) -> None:
     """Every family gets the body that its SDKs take the message from, type by type."""
-    _, body = envelope(family, status, CODE, TEXT)
+    _, body = write_error(family, status, CODE, TEXT)
     assert json.loads(body) == expected
 
 
 @pytest.mark.parametrize("family", get_args(Family))
 def test_headers(family: Family) -> None:
     """Every envelope is JSON, forbids retries and names the code."""
-    headers, _ = envelope(family, 404, CODE, TEXT)
+    headers, _ = write_error(family, 404, CODE, TEXT)
     assert header(headers, "content-type") == "application/json"
     assert header(headers, "x-should-retry") == "false"
     assert header(headers, ERROR_HEADER) == CODE
@@ -298,7 +305,7 @@ def test_headers(family: Family) -> None:
 )
 def test_bedrock_names_the_error_in_a_header(status: int, name: str) -> None:
     """Boto reads the error's name from a header, and none of ours is one that it retries."""
-    headers, _ = envelope("bedrock", status, CODE, TEXT)
+    headers, _ = write_error("bedrock", status, CODE, TEXT)
     assert header(headers, "x-amzn-errortype") == name
 
 
@@ -328,12 +335,12 @@ def test_a_client_that_takes_another_status_better_gets_it(family: Family, field
 
 def test_text_says_who_speaks() -> None:
     """A text that does not start with our name gets it; one that does is left alone."""
-    assert json.loads(envelope("ollama", 500, CODE, "disk full")[1]) == {"error": "llmproxy: disk full"}
+    assert json.loads(write_error("ollama", 500, CODE, "disk full")[1]) == {"error": "llmproxy: disk full"}
 
 
 def test_lone_surrogates_do_not_break_the_answer() -> None:
     """A message that quotes a damaged text is still valid UTF-8 JSON."""
-    _, body = envelope("openai", 404, CODE, "llmproxy: \ud83d")
+    _, body = write_error("openai", 404, CODE, "llmproxy: \ud83d")
     assert json.loads(body)["error"]["message"] == "llmproxy: \\ud83d"
 
 
@@ -355,10 +362,10 @@ def family(operation: str) -> Family:
     "said", [TEXT_WRITING, CALL_WRITING, BOTH, Message("assistant", "")], ids=["text", "call", "both", "empty"]
 )
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-@pytest.mark.parametrize("operation", sorted(filter(can_write, CHAT)))
+@pytest.mark.parametrize("operation", sorted(filter(can_write_answer, CHAT)))
 def test_what_is_written_is_read(operation: str, stream: bool, said: Message) -> None:
     """Text, names and arguments; a stream with its terminator; no tokens were used."""
-    made = write(operation, b'{"model": "m"}', "/x?alt=sse", "m", said, stream=stream, call=0)
+    made = write_answer(operation, b'{"model": "m"}', "/x?alt=sse", "m", said, stream=stream, call=0)
     kind = header(made.headers, "content-type") or ""
     read = read_answer(family(operation), operation, kind, made.body)
     if read is None:  # an answer that says nothing has no pieces in some dialects
@@ -369,15 +376,15 @@ def test_what_is_written_is_read(operation: str, stream: bool, said: Message) ->
     assert [(each.name, json.loads(each.arguments)) for each in read.tool_calls] == [
         (each.name, json.loads(each.arguments)) for each in said.tool_calls
     ]
-    assert ending(family(operation), operation, stream, 200, kind, made.body, http_ended=True) is Ending.COMPLETE
-    usage = usage_of(family(operation), operation, kind, made.body, made.headers)
+    assert decide_ending(family(operation), operation, stream, 200, kind, made.body, http_ended=True) is Ending.COMPLETE
+    usage = read_usage(family(operation), operation, kind, made.body, made.headers)
     assert (usage.input or 0, usage.output or 0) in ((0, 0), (0, 1))
 
 
 def test_ids_are_those_of_the_override_and_of_its_call() -> None:
     """The same override gives the same bytes; two calls of a model never share an id. Mistral takes nine letters and digits only."""
     first, again, other = (
-        write("chat.completions", b"{}", "", "m", BOTH, stream=False, call=n).body for n in (0, 0, 1)
+        write_answer("chat.completions", b"{}", "", "m", BOTH, stream=False, call=n).body for n in (0, 0, 1)
     )
     assert first == again != other
     ids = [each["id"] for each in json.loads(first)["choices"][0]["message"]["tool_calls"]]
@@ -388,14 +395,14 @@ def test_ids_are_those_of_the_override_and_of_its_call() -> None:
 def test_a_client_that_asked_for_usage_gets_it() -> None:
     """`include_usage`: the last chunk before [DONE] has it."""
     body = b'{"stream_options": {"include_usage": true}}'
-    made = write("chat.completions", body, "", "m", TEXT_WRITING, stream=True, call=0)
+    made = write_answer("chat.completions", body, "", "m", TEXT_WRITING, stream=True, call=0)
     assert json.loads(made.chunks[-2].data[6:])["usage"]["total_tokens"] == 0
     assert made.chunks[-1].data == b"data: [DONE]\n\n"
 
 
 def test_gemini_without_sse_is_an_array() -> None:
     """As Gemini streams without `alt=sse`."""
-    made = write(
+    made = write_answer(
         "generateContent", b"{}", "/v1beta/models/m:streamGenerateContent", "m", TEXT_WRITING, stream=True, call=0
     )
     assert json.loads(made.body)[0]["candidates"][0]["content"]["parts"] == [{"text": TEXT_WRITING.text}]
@@ -404,8 +411,8 @@ def test_gemini_without_sse_is_an_array() -> None:
 def test_arguments_that_are_no_json_stay_what_they_are() -> None:
     """A model may write them so; where the dialect wants a value it is a text."""
     broken = Message("assistant", "", (ToolCall("mine", "f", "{broken"),))
-    for operation in sorted(filter(can_write, CHAT)):
-        assert b"{broken" in write(operation, b"{}", "", "m", broken, stream=False, call=0).body
+    for operation in sorted(filter(can_write_answer, CHAT)):
+        assert b"{broken" in write_answer(operation, b"{}", "", "m", broken, stream=False, call=0).body
 
 
 @pytest.mark.parametrize(("offered", "namespace"), [
@@ -419,12 +426,12 @@ def test_a_tool_is_called_in_the_namespace_in_which_it_is_offered(
 ) -> None:
     """Responses: Codex runs nothing that is called without; whoever writes a name need not know."""
     said = Message("assistant", "", (ToolCall("c1", "mcp__t__echo", "{}"),))
-    made = write("responses", json.dumps(offered).encode(), "", "m", said, stream=False, call=0)
+    made = write_answer("responses", json.dumps(offered).encode(), "", "m", said, stream=False, call=0)
     item = json.loads(made.body)["output"][0]
     assert (item.get("namespace"), item["name"]) == (namespace, "echo" if namespace else "mcp__t__echo")
 
 
 def test_what_nobody_can_write_is_known() -> None:
     """Images, embeddings, sound."""
-    assert not can_write("embeddings")
-    assert can_write("responses")
+    assert not can_write_answer("embeddings")
+    assert can_write_answer("responses")

@@ -23,19 +23,19 @@ from llmproxy.core.dialects.streams import (
     MOST_WEIGHT,
     Event,
     SSEParser,
-    beginning,
-    elements,
-    ending,
-    events_in,
+    cut_beginning,
+    decide_ending,
+    detect_framing,
+    estimate_parsed_size,
     events_of,
-    events_once,
-    framing,
+    iter_events,
     iter_frames,
+    parse_events_cached,
     shorten_json,
-    weight,
+    split_array,
 )
-from llmproxy.core.dialects.usage import model_of, usage_of
-from llmproxy.core.providers.table import Family
+from llmproxy.core.dialects.usage import read_model, read_usage
+from llmproxy.core.providers.specs import Family
 from llmproxy.core.traffic.interaction import Ending
 from llmproxy.core.traffic.json_bytes import parse_json
 from tests.core.dialects.heavy import HEAVY
@@ -62,7 +62,7 @@ def event(kind: str, payload: object) -> bytes:
 def parse(pieces: list[bytes]) -> list[Event]:
     """Feed the pieces to one parser."""
     parser = SSEParser()
-    return [found for piece in pieces for found in parser.feed(piece)] + parser.finish()
+    return [found for piece in pieces for found in parser.parse_bytes(piece)] + parser.finish_event()
 
 
 @pytest.mark.parametrize(("data", "expected"), [
@@ -124,31 +124,33 @@ def test_a_whole_stream_has_the_events_of_its_pieces(lines: list[bytes], end: by
     """Whoever has all of it takes a shorter way through it, to the same events."""
     body = end.join(lines) + (end if ended else b"")
     parser = SSEParser()
-    found = [*parser.feed(body), *parser.finish()]
+    found = [*parser.parse_bytes(body), *parser.finish_event()]
     assert events_of(SSE, body) == [value for event in found if (value := parse_json(event.data)) is not None]
 
 
 def test_events_once_makes_the_values_of_a_body_once() -> None:
     """The same body has the same values, those of answers that are stored together too; another body, or another type, has its own."""
-    first = events_once(JSON, b'{"a": 1}')
+    first = parse_events_cached(JSON, b'{"a": 1}')
     assert first == [{"a": 1}]
-    assert events_once(JSON, bytes(bytearray(b'{"a": 1}'))) is first
-    assert events_once(JSON, b'{"a": 2}') == [{"a": 2}]
-    assert events_once(SSE, b'{"a": 2}') == []
-    assert events_once(JSON, b'{"a": 1}') is first
+    assert parse_events_cached(JSON, bytes(bytearray(b'{"a": 1}'))) is first
+    assert parse_events_cached(JSON, b'{"a": 2}') == [{"a": 2}]
+    assert parse_events_cached(SSE, b'{"a": 2}') == []
+    assert parse_events_cached(JSON, b'{"a": 1}') is first
     for number in range(MOST_REMEMBERED):
-        events_once(JSON, b"[%d]" % number)
-    assert events_once(JSON, b'{"a": 1}') is not first
+        parse_events_cached(JSON, b"[%d]" % number)
+    assert parse_events_cached(JSON, b'{"a": 1}') is not first
 
 
 def test_events_once_holds_little() -> None:
     """However long the bodies are, what is remembered of them is bounded; one that is longer than that is not kept at all."""
-    bodies = [b"[%d%s]" % (number, b",[]" * (MOST_WEIGHT // 3 // weight(b",[]"))) for number in range(4)]
-    made = [events_once(JSON, body) for body in bodies]
-    assert [events_once(JSON, body) is values for body, values in zip(bodies[2:], made[2:], strict=True)] == [True] * 2
-    assert events_once(JSON, bodies[0]) is not made[0]
-    for long in (b'"%s"' % (b"x" * LONG), b"[1%s]" % (b",[]" * (MOST_WEIGHT // weight(b",[]") + 1))):
-        assert events_once(JSON, long) is not events_once(JSON, long)
+    bodies = [b"[%d%s]" % (number, b",[]" * (MOST_WEIGHT // 3 // estimate_parsed_size(b",[]"))) for number in range(4)]
+    made = [parse_events_cached(JSON, body) for body in bodies]
+    assert [parse_events_cached(JSON, body) is values for body, values in zip(bodies[2:], made[2:], strict=True)] == [
+        True
+    ] * 2
+    assert parse_events_cached(JSON, bodies[0]) is not made[0]
+    for long in (b'"%s"' % (b"x" * LONG), b"[1%s]" % (b",[]" * (MOST_WEIGHT // estimate_parsed_size(b",[]") + 1))):
+        assert parse_events_cached(JSON, long) is not parse_events_cached(JSON, long)
 
 
 @pytest.mark.slow
@@ -179,8 +181,8 @@ def test_a_long_event_is_held_once(line: str, end: str, split: int) -> None:
     stream = (body + end).encode()
     tracemalloc.start()
     try:
-        found = list(events_once(SSE, stream))
-        ending("openai", "chat.completions", True, 200, SSE, stream, True)
+        found = list(parse_events_cached(SSE, stream))
+        decide_ending("openai", "chat.completions", True, 200, SSE, stream, True)
         held = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -192,8 +194,8 @@ def test_a_long_event_is_held_once(line: str, end: str, split: int) -> None:
 def test_the_beginning_of_a_stream_is_enough_to_show() -> None:
     """A megabyte of a stream; all of anything else, which has no beginning that can be read alone."""
     long = b"data: {}\n\n" * (BEGINNING // 10 + 10)
-    assert beginning(SSE, long) == long[:BEGINNING]
-    assert beginning(JSON, long) == long
+    assert cut_beginning(SSE, long) == long[:BEGINNING]
+    assert cut_beginning(JSON, long) == long
 
 
 def test_events_of_every_framing() -> None:
@@ -219,7 +221,7 @@ def test_events_of_every_framing() -> None:
 def test_events_of_never_raises(body: bytes, content_type: str) -> None:
     """Whatever bytes came under whatever name, looking at them raises nothing."""
     events_of(content_type, body)
-    ending("openai", "chat.completions", True, 200, content_type, body, True)
+    decide_ending("openai", "chat.completions", True, 200, content_type, body, True)
 
 
 C, U, X = Ending.COMPLETE, Ending.UNTERMINATED, Ending.CUT
@@ -275,16 +277,16 @@ def test_endings_of_streams(
     """A stream is whole when its terminator or an error event came, whatever HTTP says; else HTTP decides. Of a long one only the end counts."""
     for before in (b"", *BEFORE) if content_type == SSE else (b"",):
         long = before * (80_000 // (len(before) or 1)) + body
-        assert ending(family, operation, True, 200, content_type, long, True) is ended, before
-        assert ending(family, operation, True, 200, content_type, long, False) is broken, before
+        assert decide_ending(family, operation, True, 200, content_type, long, True) is ended, before
+        assert decide_ending(family, operation, True, 200, content_type, long, False) is broken, before
 
 
 def test_endings_of_the_rest() -> None:
     """Plain answers, errors and unknown operations are whole exactly when HTTP ended properly."""
     for status, operation, stream in ((200, "embeddings", False), (429, "messages", True), (200, "/unknown", True)):
-        assert ending("openai", operation, stream, status, JSON, b"{}", True) is C
-        assert ending("openai", operation, stream, status, JSON, b"{", False) is X
-    assert ending("anthropic", "messages", True, 529, SSE, b"event: error\n", False) is X
+        assert decide_ending("openai", operation, stream, status, JSON, b"{}", True) is C
+        assert decide_ending("openai", operation, stream, status, JSON, b"{", False) is X
+    assert decide_ending("anthropic", "messages", True, 529, SSE, b"event: error\n", False) is X
 
 
 @pytest.mark.slow
@@ -293,15 +295,17 @@ def test_real_streams(traffic: Path) -> None:
     seen: Counter[str] = Counter()
     for exchange in exchanges(traffic):
         route, kind = exchange.route, exchange.content_type
-        if route is None or framing(kind, exchange.body) not in ("sse", "ndjson", "aws"):
+        if route is None or detect_framing(kind, exchange.body) not in ("sse", "ndjson", "aws"):
             continue
         # Writer's and Replicate's streams have no terminator of their own: HTTP's end is all there is.
         unmarked = route.provider.name in ("writer", "replicate")
         name, body = exchange.name, exchange.body
-        assert ending(route.family, route.operation, True, 200, kind, body, True) is C, name
-        assert ending(route.family, route.operation, True, 200, kind, body, False) is (X if unmarked else C), name
-        assert ending(route.family, route.operation, True, 200, kind, body[: len(body) // 2], False) is X, name
-        if framing(kind, body) == "sse":
+        assert decide_ending(route.family, route.operation, True, 200, kind, body, True) is C, name
+        assert decide_ending(route.family, route.operation, True, 200, kind, body, False) is (X if unmarked else C), (
+            name
+        )
+        assert decide_ending(route.family, route.operation, True, 200, kind, body[: len(body) // 2], False) is X, name
+        if detect_framing(kind, body) == "sse":
             head = body[:9000]
             for size in (1, 7, 1000):
                 assert parse([head[i : i + size] for i in range(0, len(head), size)]) == parse([head]), name
@@ -371,7 +375,7 @@ def test_long_lists_are_left_out_and_what_stands_around_them_stays() -> None:
 ])  # fmt: skip
 def test_what_is_no_document_is_none_afterwards(body: bytes) -> None:
     """And ends quickly."""
-    assert list(events_in(JSON, body)) == []
+    assert list(iter_events(JSON, body)) == []
 
 
 def filled(value: dict[str, Any]) -> bytes:
@@ -384,7 +388,7 @@ def test_of_a_long_document_the_same_is_known_as_of_a_short_one() -> None:
     said = {"model": "gpt-4o", "id": "resp_1", "object": "response", "output": [{"type": "function_call", "id": "fc_1", "call_id": "call_1"}],
             "usage": {"input_tokens": 3, "output_tokens": 4}}  # fmt: skip
     short, long = json.dumps(said).encode(), filled(said)
-    for read in (usage_of, model_of, made_ids):
+    for read in (read_usage, read_model, made_ids):
         assert read("openai", "responses", JSON, long) == read("openai", "responses", JSON, short)
         assert read("openai", "responses", JSON, long)
     text = {"choices": [{"message": {"role": "assistant", "content": "word " * LONG}}]}
@@ -413,21 +417,21 @@ def test_events_in_is_events_of(kind: str) -> None:
     """One after the other, and the same."""
     body = LONG_BODIES[kind]
     assert len(body) > LONG
-    assert list(events_in(kind, body)) == events_of(kind, body)
+    assert list(iter_events(kind, body)) == events_of(kind, body)
 
 
 def test_the_end_of_a_long_stream_is_seen() -> None:
     """In every framing that has one."""
     sse, lines = "text/event-stream", "application/x-ndjson"
     for kind in ("text/event-stream", "text/event-stream; crlf"):
-        assert ending("openai", "chat.completions", True, 200, sse, LONG_BODIES[kind], False) is Ending.COMPLETE
-        assert ending("openai", "chat.completions", True, 200, sse, LONG_BODIES[kind][:-16], False) is Ending.CUT
+        assert decide_ending("openai", "chat.completions", True, 200, sse, LONG_BODIES[kind], False) is Ending.COMPLETE
+        assert decide_ending("openai", "chat.completions", True, 200, sse, LONG_BODIES[kind][:-16], False) is Ending.CUT
     done = LONG_BODIES[lines] + b'{"done": true, "filling": "%s"}' % (b"x" * LONG)
-    assert ending("ollama", "api.chat", True, 200, lines, done, False) is Ending.COMPLETE
-    assert ending("ollama", "api.chat", True, 200, lines, LONG_BODIES[lines], False) is Ending.CUT
+    assert decide_ending("ollama", "api.chat", True, 200, lines, done, False) is Ending.COMPLETE
+    assert decide_ending("ollama", "api.chat", True, 200, lines, LONG_BODIES[lines], False) is Ending.CUT
 
 
 def test_elements_of_an_array_are_documents() -> None:
     """Brackets and commas in strings are none."""
     values = [{"a": "]},{[\\"}, [1, [2]], {"b": {"c": '"'}}]
-    assert [json.loads(element) for element in elements(json.dumps(values).encode())] == values
+    assert [json.loads(element) for element in split_array(json.dumps(values).encode())] == values

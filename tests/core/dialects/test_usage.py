@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.dialects.streams import framing
-from llmproxy.core.dialects.usage import cost_at_most, cost_of, model_of, usage_of
-from llmproxy.core.providers.table import Family
+from llmproxy.core.dialects.streams import detect_framing
+from llmproxy.core.dialects.usage import compute_cost, compute_maximum_cost, read_model, read_usage
+from llmproxy.core.providers.specs import Family
 from llmproxy.core.traffic.interaction import Usage
 from tests.support.traffic import exchanges
 
@@ -71,7 +71,7 @@ OPENAI = {
 ])  # fmt: skip
 def test_usage_of_answers(family: Family, operation: str, answer: object, expected: Usage) -> None:
     """Every dialect's counts become prompt tokens with the cached ones, and generated ones with the reasoning."""
-    assert usage_of(family, operation, JSON, json.dumps(answer).encode()) == expected
+    assert read_usage(family, operation, JSON, json.dumps(answer).encode()) == expected
 
 
 @pytest.mark.parametrize(("family", "operation", "body", "expected"), [
@@ -95,30 +95,30 @@ def test_usage_of_answers(family: Family, operation: str, answer: object, expect
 ])  # fmt: skip
 def test_usage_of_streams(family: Family, operation: str, body: bytes, expected: Usage) -> None:
     """Of a stream the last word counts, parts told early are kept, and silence stays unknown."""
-    assert usage_of(family, operation, SSE, body) == expected
+    assert read_usage(family, operation, SSE, body) == expected
 
 
 def test_usage_from_headers() -> None:
     """Bedrock's older models tell their counts in headers only."""
     headers = (("X-Amzn-Bedrock-Input-Token-Count", "12"), ("x-amzn-bedrock-output-token-count", "3"))
-    assert usage_of("bedrock", "invoke", JSON, b'{"completions":[]}', headers) == Usage(12, 3)
+    assert read_usage("bedrock", "invoke", JSON, b'{"completions":[]}', headers) == Usage(12, 3)
 
 
 def test_model_of() -> None:
     """The model stands in a request, an answer or one of a stream's events."""
-    assert model_of("openai", "chat.completions", JSON, b'{"model":"gpt-x"}') == "gpt-x"
-    assert model_of("anthropic", "messages", SSE, sse({"type": "ping"}, {"message": {"model": "claude"}})) == "claude"
-    assert model_of("openai", "responses", SSE, sse({"response": {"model": "gpt-y"}})) == "gpt-y"
-    assert model_of("gemini", "generateContent", JSON, b'{"modelVersion":"gemini-z"}') == "gemini-z"
-    assert model_of("openai", "chat.completions", JSON, b'{"model":7}') is None
+    assert read_model("openai", "chat.completions", JSON, b'{"model":"gpt-x"}') == "gpt-x"
+    assert read_model("anthropic", "messages", SSE, sse({"type": "ping"}, {"message": {"model": "claude"}})) == "claude"
+    assert read_model("openai", "responses", SSE, sse({"response": {"model": "gpt-y"}})) == "gpt-y"
+    assert read_model("gemini", "generateContent", JSON, b'{"modelVersion":"gemini-z"}') == "gemini-z"
+    assert read_model("openai", "chat.completions", JSON, b'{"model":7}') is None
 
 
 def test_cost() -> None:
     """Cached and written tokens have prices of their own; long prompts cost more where the table says so."""
-    assert cost_of("openai", "gpt-4o-mini", Usage(1_000_000, 0)) == Decimal("0.15")
-    assert cost_of("openai", "gpt-4o-mini", Usage(1_000_000, 1_000_000, 500_000)) == Decimal("0.7125")
-    assert cost_of("anthropic", "claude-3-haiku-20240307", Usage(300, 0, 100, 100)) == Decimal("0.000058")
-    low, high = (cost_of("gemini", "gemini-2.5-pro", Usage(count, 0)) for count in (200_000, 400_000))
+    assert compute_cost("openai", "gpt-4o-mini", Usage(1_000_000, 0)) == Decimal("0.15")
+    assert compute_cost("openai", "gpt-4o-mini", Usage(1_000_000, 1_000_000, 500_000)) == Decimal("0.7125")
+    assert compute_cost("anthropic", "claude-3-haiku-20240307", Usage(300, 0, 100, 100)) == Decimal("0.000058")
+    low, high = (compute_cost("gemini", "gemini-2.5-pro", Usage(count, 0)) for count in (200_000, 400_000))
     assert low is not None
     assert high is not None
     assert high == 4 * low
@@ -134,17 +134,17 @@ def test_cost() -> None:
 ])  # fmt: skip
 def test_names_of_models(provider: str, model: str) -> None:
     """A model is found under the names that providers and answers give it."""
-    assert cost_of(provider, model, Usage(1, 1))
+    assert compute_cost(provider, model, Usage(1, 1))
 
 
 def test_unknown_cost_is_none() -> None:
     """Without a price, a count or a model the cost is unknown, never 0."""
-    assert cost_of("openai", "no-such-model", Usage(1, 1)) is None
-    assert cost_of("default", "gpt-4o", Usage(1, 1)) is None
-    assert cost_of("openai", None, Usage(1, 1)) is None
-    assert cost_of("openai", "gpt-4o", Usage(1, None)) is None
-    assert cost_of("mistral", "mistral-tiny", Usage(10, 1, 5)) is None  # no price for cached tokens
-    assert cost_of("mistral", "mistral-tiny", Usage(10, 1, 0)) is not None
+    assert compute_cost("openai", "no-such-model", Usage(1, 1)) is None
+    assert compute_cost("default", "gpt-4o", Usage(1, 1)) is None
+    assert compute_cost("openai", None, Usage(1, 1)) is None
+    assert compute_cost("openai", "gpt-4o", Usage(1, None)) is None
+    assert compute_cost("mistral", "mistral-tiny", Usage(10, 1, 5)) is None  # no price for cached tokens
+    assert compute_cost("mistral", "mistral-tiny", Usage(10, 1, 0)) is not None
 
 
 def test_price_file() -> None:
@@ -169,12 +169,12 @@ def test_real_usage(traffic: Path) -> None:
     checked = 0
     for exchange in exchanges(traffic):
         route, body = exchange.route, exchange.body
-        if route is None or exchange.status != 200 or framing(exchange.content_type, body) != "json":
+        if route is None or exchange.status != 200 or detect_framing(exchange.content_type, body) != "json":
             continue
         raw = json.loads(body).get("usage")
         if not isinstance(raw, dict) or "/" in route.operation or route.operation == "images.generations":
             continue
-        usage = usage_of(route.family, route.operation, exchange.content_type, body, exchange.headers)
+        usage = read_usage(route.family, route.operation, exchange.content_type, body, exchange.headers)
         if route.family == "anthropic":
             cached = (raw.get("cache_read_input_tokens") or 0) + (raw.get("cache_creation_input_tokens") or 0)
             assert (usage.input, usage.output) == (raw["input_tokens"] + cached, raw["output_tokens"]), exchange.name
@@ -193,10 +193,10 @@ def test_what_cannot_be_a_count_is_unknown(count: object) -> None:
     """A sum of them would be nonsense, and beyond 2**63 SQLite takes none: it cost other entries of the journal."""
     for name in OPENAI.keys() - {"total_tokens"}:
         body = json.dumps({"usage": {**OPENAI, name: count}}).encode()
-        found = usage_of("openai", "chat.completions", JSON, body, ())
+        found = read_usage("openai", "chat.completions", JSON, body, ())
         assert all(each is None or 0 <= each <= 1 << 53 for each in (found.input, found.output, found.cached)), name
     fields = (("x-amzn-bedrock-input-token-count", str(count)), ("x-amzn-bedrock-output-token-count", "9" * 5000))
-    found = usage_of("bedrock", "invoke", JSON, b"{}", fields)
+    found = read_usage("bedrock", "invoke", JSON, b"{}", fields)
     assert found.output is None
     assert found.input is None or found.input == 7
 
@@ -210,10 +210,10 @@ def test_what_cannot_be_a_count_is_unknown(count: object) -> None:
 ])  # fmt: skip
 def test_what_a_call_costs_at_the_most(body: dict[str, Any], most: str | None) -> None:
     """The highest limit of the request counts, for each answer that it asks for; what has none costs anything."""
-    assert cost_at_most("openai", "gpt-4o", 1000, body) == (None if most is None else Decimal(most))
+    assert compute_maximum_cost("openai", "gpt-4o", 1000, body) == (None if most is None else Decimal(most))
 
 
 def test_without_a_limit_the_models_own_counts() -> None:
     """A model that says more than ever before does not exceed it; of one that nobody knows nothing is known."""
-    assert cost_at_most("openai", "gpt-4o", 1000, {}) == Decimal("0.0025") + Decimal(16_384) * 10 / 1_000_000
-    assert cost_at_most("openai", "nobody-knows-it", 1000, {"max_tokens": 1}) is None
+    assert compute_maximum_cost("openai", "gpt-4o", 1000, {}) == Decimal("0.0025") + Decimal(16_384) * 10 / 1_000_000
+    assert compute_maximum_cost("openai", "nobody-knows-it", 1000, {"max_tokens": 1}) is None

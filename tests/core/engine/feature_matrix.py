@@ -24,9 +24,9 @@ from typing import Any, NamedTuple
 from llmproxy.core.bindings import VolatileField
 from llmproxy.core.dialects.conversation import read_answer
 from llmproxy.core.engine.engine import Engine
-from llmproxy.core.forks.table import forks
+from llmproxy.core.forks.fork_rows import list_forks
 from llmproxy.core.providers.routing import family_of
-from llmproxy.core.store.queries import put_volatile_fields
+from llmproxy.core.store.queries import write_volatile_fields
 from llmproxy.core.traffic.interaction import Chunk, Response
 from tests.oracle.speak import DIALECTS as SPOKEN, JSON_TYPE, Call, Said, Turn
 from tests.support.in_process import Answer, InProcess
@@ -230,7 +230,7 @@ class Bases:
                     assert proxy.control("POST", f"sessions/{cell.cassette}/close")[0] == 200
                     if bound and proxy.engine.store is not None:
                         chunk = VolatileField("chunk", "hex", "run", before="Chunk ID: ")
-                        put_volatile_fields(proxy.engine.store, cell.cassette, [chunk])
+                        write_volatile_fields(proxy.engine.store, cell.cassette, [chunk])
         return store
 
 
@@ -308,11 +308,11 @@ def _rows(proxy: InProcess, cassette: str) -> dict[str, list[Json]]:
                 one.id, one.party, one.provider, one.operation, one.occurrence, one.key, one.response.status,
                 str(one.response.ending), one.request.target, _digest(one.request.body), _digest(one.response.body),
             ]
-            for one in store.interactions(info.name, info.sample)
+            for one in store.iter_interactions(info.name, info.sample)
         ]  # fmt: skip
         found[info.name] = rows
         found.setdefault("open", []).extend([info.name] if not info.closed_cleanly else [])
-    if made := [each.to_json() | {"created_at": 0} for each in forks(store)]:
+    if made := [each.to_json() | {"created_at": 0} for each in list_forks(store)]:
         found["forks"] = made
     return found
 

@@ -12,7 +12,7 @@ from llmproxy.core.engine.forking import ForkState
 from llmproxy.core.forks.overrides import Overrides, parse_overrides
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.store.file.store import FileStore
-from llmproxy.core.store.queries import put_volatile_fields
+from llmproxy.core.store.queries import write_volatile_fields
 from llmproxy.protocol import Decision, Mode
 from tests.core.engine.test_engine import NOW, answered, engine
 from tests.support.messages import answer, said as says, used, user
@@ -76,7 +76,7 @@ def record_whole(store: Path, run: Run, session: str = "p") -> None:
 def give_slots(store: Path, cassette: str) -> None:
     """Write the slot."""
     with FileStore.open(store, writable=True, now=lambda: NOW) as opened:
-        put_volatile_fields(opened, cassette, SLOTS)
+        write_volatile_fields(opened, cassette, SLOTS)
 
 
 def replays_whole(store: Path, run: Run, session: str = "p") -> None:

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.bindings import Identity, RunVariable, VolatileField
+from llmproxy.core.bindings import IdPair, RunVariable, VolatileField
 from llmproxy.core.engine.bound_hits import BindingFeature, BindingInterceptor
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.store.file.store import FileStore
-from llmproxy.core.store.queries import put_volatile_fields, volatile_fields_of
+from llmproxy.core.store.queries import read_volatile_fields, write_volatile_fields
 from llmproxy.core.traffic.response_bytes import ClientHttp
 from llmproxy.errors import MissError
 from llmproxy.protocol import Decision, Mode, Scope
@@ -168,8 +168,8 @@ def test_what_a_tool_made_this_time_stands_in_the_answer(store: Path) -> None:
         (_minted("2026-11-22", "/tmp/a", old, said(f"made {old}"), user("again")), f"again {old[:13]}"),
     )
     with FileStore.open(store, writable=True, now=lambda: 1.0) as opened:
-        put_volatile_fields(opened, "default", [VolatileField("made", "uuid", "mint")])
-        assert volatile_fields_of(opened, "default") == (VolatileField("made", "uuid", "mint"),)
+        write_volatile_fields(opened, "default", [VolatileField("made", "uuid", "mint")])
+        assert read_volatile_fields(opened, "default") == (VolatileField("made", "uuid", "mint"),)
     with engine(store, Mode.REPLAY) as made:
         _open(made, B)
         first = _ask(made, _minted("2026-11-23", "/srv/ci/w", new))
@@ -177,7 +177,7 @@ def test_what_a_tool_made_this_time_stands_in_the_answer(store: Path) -> None:
         assert made.outcome(first, 200).bound == ("cwd", "date", "made")
         interceptor = made.sessions.get_session("default").find_interceptor(BindingInterceptor)
         assert interceptor is not None
-        assert list(interceptor.bound.known) == [Identity("made", "uuid", old, new)]
+        assert list(interceptor.bound.known) == [IdPair("made", "uuid", old, new)]
         say_old, say_new, ask = said(f"made {old}"), said(f"made {new}"), user("again")
         leaked = _ask(made, _minted("2026-11-23", "/srv/ci/w", new, say_old, ask))
         assert leaked.decision is Decision.REFUSE
@@ -191,7 +191,7 @@ def test_slots_bind_without_any_run_variable(store: Path) -> None:
     old, new = "3f2b9c1e-0000-4000-8000-00000000000a", "77777777-1111-4111-8111-00000000000b"
     _record(store, (_minted("2026-11-22", "/tmp/a", old), f"made {old}"), run_variables=())
     with FileStore.open(store, writable=True, now=lambda: 1.0) as opened:
-        put_volatile_fields(opened, "default", [VolatileField("made", "uuid", "mint")])
+        write_volatile_fields(opened, "default", [VolatileField("made", "uuid", "mint")])
     with engine(store, Mode.REPLAY) as made:
         assert _text(made, _ask(made, _minted("2026-11-22", "/tmp/a", new))) == f"made {new}"
 
@@ -214,7 +214,7 @@ def test_a_miss_names_what_differs_before_what_only_varies(tmp_path: Path, slots
     ask, other = map(user, ("list it", "delete it"))
     _record(store, (_minted("2026-11-22", "/tmp/a", ids[0], ask), "listed"))
     with FileStore.open(store, writable=True, now=lambda: 1.0) as opened:
-        put_volatile_fields(opened, "default", slots)
+        write_volatile_fields(opened, "default", slots)
     with engine(store, Mode.REPLAY) as made:
         _open(made, B)
         error = _ask(made, _minted("2026-11-23", "/srv/ci/w", ids[1], other)).error
@@ -229,7 +229,7 @@ def test_of_two_that_fit_the_walk_decides_or_nobody(store: Path) -> None:
     ids = [f"{n}f2b9c1e-0000-4000-8000-00000000000a" for n in range(4)]
     _record(store, *[(_minted("2026-11-22", "/tmp/a", value), f"answer {n}") for n, value in enumerate(ids[:2])])
     with FileStore.open(store, writable=True, now=lambda: 1.0) as opened:
-        put_volatile_fields(opened, "default", [VolatileField("made", "uuid", "mint")])
+        write_volatile_fields(opened, "default", [VolatileField("made", "uuid", "mint")])
     with engine(store, Mode.REPLAY) as made:
         _open(made, B)
         assert _text(made, _ask(made, _minted("2026-11-23", "/srv/ci/w", ids[2]))) == "answer 0"
@@ -297,7 +297,7 @@ def test_a_second_run_of_the_same_agent_begins_anew(store: Path) -> None:
     old = "3f2b9c1e-0000-4000-8000-00000000000a"
     _record(store, (_minted("2026-11-22", "/tmp/a", old), f"made {old}"))
     with FileStore.open(store, writable=True, now=lambda: 1.0) as opened:
-        put_volatile_fields(opened, "default", [VolatileField("made", "uuid", "mint")])
+        write_volatile_fields(opened, "default", [VolatileField("made", "uuid", "mint")])
     with engine(store, Mode.REPLAY) as made:
         _open(made, B)
         for n in range(3):

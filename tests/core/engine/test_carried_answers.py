@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from llmproxy.core.bindings.volatile_fields import VolatileField
-from llmproxy.core.changes.accepted import AcceptedChange, Condition, accept_changes, build_call_removal
-from llmproxy.core.changes.values import Author, ChangeOrigin, Reason, TrialCall
+from llmproxy.core.changes.acceptance import AcceptedChange, Condition, accept_changes, build_call_removal
+from llmproxy.core.changes.change import Author, ChangeOrigin, Reason, TrialCall
 from llmproxy.core.engine.carried_answers import find_conflicting_answers
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.store.file.store import open_store
-from llmproxy.core.store.queries import accepted_of, put_accepted, put_volatile_fields
+from llmproxy.core.store.queries import accepted_of, put_accepted, write_volatile_fields
 from llmproxy.core.traffic.interaction import Chunk, Response
 from llmproxy.protocol import CARRIED_HEADER
 from tests.oracle.speak import JSON_TYPE
@@ -201,7 +201,7 @@ def test_a_call_that_may_be_gone_is_not_unused(store: Path) -> None:
     """Somebody accepted that it is no longer made; it is unused again when that is taken back."""
     _record(store, (_ask(SYSTEM, "Title?"), "A title", 200))
     with open_store(store, writable=True, now=lambda: NOW) as opened:
-        key = next(row.key for row in opened.summaries("c") if row.last_user_text == "Title?")
+        key = next(row.key for row in opened.list_summaries("c") if row.last_user_text == "Title?")
         gone = build_call_removal("chat.completions", key, ChangeOrigin(Author.PROMPT))
         counts = []
         for accepted in (accept_changes([gone], TODAY), []):
@@ -227,8 +227,8 @@ def test_a_trial_says_what_it_would_cost(store: Path) -> None:
     assert (carried.recording, carried.input, carried.output, carried.refusal) == (1, 7, 3, None)
     assert [str(each) for each in carried.changes] == ['system prompt, line 2: "Be brief." -> "Be brief and kind."']
     assert carried.pending == tuple(each.name for each in carried.changes)
-    assert new.is_new
-    assert after.is_new
+    assert new.is_new_call
+    assert after.is_new_call
     _accept(store, _ask(EDITED))
     assert _try(store, _ask(EDITED))[0].pending == ()
 
@@ -305,7 +305,7 @@ def test_a_value_learned_behind_one_command_is_no_change(tmp_path: Path) -> None
     for command, refused in (("date", Reason.RESULT), ("uuidgen", None)):
         with open_store(store, writable=True, now=lambda: NOW) as opened:
             field = VolatileField("uuid", "uuid", "sh", "line", "", f'{{"cmd":"{command}"}}')
-            put_volatile_fields(opened, "c", [field])
+            write_volatile_fields(opened, "c", [field])
         second = _try(store, ask(EDITED), ask(EDITED, new))[1]
         assert (second.refusal and second.refusal.why) == refused
 

@@ -11,8 +11,8 @@ import pytest
 
 from llmproxy.calls import Call
 from llmproxy.core.engine.forking import ForkFeature, ForkInterceptor, ForkState, _RequestNumber
+from llmproxy.core.forks.fork_rows import CopiedRecording, find_fork
 from llmproxy.core.forks.overrides import parse_overrides
-from llmproxy.core.forks.table import Copy, fork_of
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Decided, Lookup
@@ -90,14 +90,14 @@ def test_a_fork_is_begun_in_the_store(tmp_path: Path, forks: ForkInterceptor, se
     """Copies, answers made by hand, the row with its overrides redacted; the session records the child, and keeps what it shares."""
     state, sent = forks.forking, exchange(forks)
     state.overrides = parse_overrides([f"t={secret}"], [])
-    state.shared.append(Copy(1, 1, NOW))
+    state.shared.append(CopiedRecording(1, 1, NOW))
     state.made[2] = chat("two", "by hand", cassette="a", started_at=NOW + 1)
     sent.session.count_arrival(("agent", chat("one").key), 1)
     hit = Decided[KeyedRecording](Decision.RECORD)
     assert forks.on_decision(sent, Lookup(chat("one").key, (), canonical), hit).decision is Decision.RECORD
     with FileStore.open(tmp_path / "x.db", writable=False, now=lambda: NOW) as store:
-        assert [b"by hand" in each.response.body for each in store.interactions("b")] == [False, True]
-        found = known(fork_of(store, "b", 1))
+        assert [b"by hand" in each.response.body for each in store.iter_interactions("b")] == [False, True]
+        found = known(find_fork(store, "b", 1))
         assert secret not in str(found.overrides)
         assert (found.step, found.shared) == (3, 1)
     assert (sent.session.cassette, sent.session.settings.mode, sent.note) == ("b", Mode.RECORD, "fork: b")

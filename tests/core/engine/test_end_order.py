@@ -200,7 +200,7 @@ def test_an_answer_is_cited_by_its_words_and_not_by_longer_ones(tmp_path: Path, 
     json_type = (("content-type", "application/json"),)
     with FileStore.open(tmp_path / "x.db", writable=True, now=lambda: 0) as store:
         base = interaction(request=Request("POST", "/v1/chat/completions", (), json.dumps([asked]).encode()))
-        stored = store.add(
+        stored = store.add_interaction(
             dataclasses.replace(base, response=Response(200, "OK", json_type, (Chunk(0, said),))), supersede=False
         )
         assert read_citations(store)(stored, stored) == (at if at < 0 else at + 2)
@@ -214,6 +214,6 @@ def test_nothing_is_corrected_where_the_requests_are_too_long(tmp_path: Path) ->
             dataclasses.replace(interaction(request=Request("POST", "/v1/chat/completions", (), long)), occurrence=n)
             for n in (1, 2, 3, 4)
         ]
-        ids = store.add_all(list(map(Addition, made)))
+        ids = store.add_interactions(list(map(Addition, made)))
         calls = [each._replace(id=id_) for each, id_ in zip((SOON, CLOSE_BY, X, Y), ids, strict=True)]
         assert infer_end_times(calls, read_citations(store)) == calls

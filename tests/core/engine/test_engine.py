@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import pytest
 
 from llmproxy.core.engine.engine import Engine
-from llmproxy.core.providers.hosts import SignedForUs
+from llmproxy.core.providers.hosts import SignedForProxy
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config, Exchange, RequestPlace
 from llmproxy.core.sessions.journal import Journal
@@ -234,7 +234,7 @@ def test_what_belongs_nowhere_is_refused(tmp_path: Path, target: str, headers: H
     (
         "/model/m/converse",
         (("host", "127.0.0.1:8080"), ("authorization", "AWS4-HMAC-SHA256 Credential=x")),
-        SignedForUs,
+        SignedForProxy,
     ),
 ])  # fmt: skip
 @pytest.mark.parametrize("mode", [Mode.RECORD, Mode.AUTO, Mode.PASSTHROUGH])
@@ -389,7 +389,7 @@ def test_a_place_holds_while_nothing_that_it_rests_on_changes(tmp_path: Path) ->
 
         before = place(CHAT)
         assert made.holds(before)
-        made.redactor.learn((("authorization", "Bearer 7Qm2xR9vTb4KzLw8"),), "")
+        made.redactor.learn_request((("authorization", "Bearer 7Qm2xR9vTb4KzLw8"),), "")
         assert not made.holds(before)
         before = place(CHAT)
         with pytest.raises(RefusedError):

@@ -115,7 +115,7 @@ def slow(made: Engine, place: RequestPlace) -> RequestPlace:
 
 def learn(made: Engine, place: RequestPlace) -> RequestPlace:
     """See a credential."""
-    made.redactor.learn((("authorization", "Bearer 7Qm2xR9vTb4KzLw8"),), "")
+    made.redactor.learn_request((("authorization", "Bearer 7Qm2xR9vTb4KzLw8"),), "")
     return place
 
 

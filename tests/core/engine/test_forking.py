@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.control.answering import ControlRequest, answer
-from llmproxy.core.control.table import ControlledProxy
+from llmproxy.core.control.answering import ControlRequest, answer_control_request
+from llmproxy.core.control.endpoints import ControlledProxy
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.engine.forking import ForkInterceptor, ForkState
+from llmproxy.core.forks.fork_rows import Fork, find_fork, make_fork
 from llmproxy.core.forks.overrides import Overrides, parse_overrides
-from llmproxy.core.forks.table import Fork, fork_of, make_fork
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config, Exchange
 from llmproxy.core.sessions.journal import Journal
@@ -87,7 +87,7 @@ def texts(engine: Engine, cassette: str) -> list[str]:
     assert engine.store is not None
     return [
         json.loads(each.response.body)["choices"][0]["message"].get("content") or ""
-        for each in engine.store.interactions(cassette)
+        for each in engine.store.iter_interactions(cassette)
     ]
 
 
@@ -136,7 +136,7 @@ def test_an_overridden_answer_needs_no_recording(engine: Make) -> None:
     assert (tally.saved.input, tally.saved.unpriced, tally.misses) == (0, 0, 0)
     assert forking.to_json()["answers"] == [{"call": 0, "used": True}, {"call": 1, "used": True}]
     asked = ControlRequest("GET", "/_llmproxy/calls?session=a", (("host", "localhost"),), b"", loopback=True)
-    told = json.loads(answer(one, asked, ControlledProxy())[1])
+    told = json.loads(answer_control_request(one, asked, ControlledProxy())[1])
     assert ["Early." in told["calls"][0]["recording"]["response_body"], told["calls"][0]["interaction"]] == [True, None]
 
 
@@ -174,7 +174,7 @@ def test_an_overridden_answer_is_in_the_child(engine: Make) -> None:
     assert said(ask(one, [*SURE, {"role": "user", "content": "Bye."}])) == "The end."
     assert texts(one, "mine") == ["", "Cold.", "Sure.", "The end."]
     assert one.store is not None
-    found = known(fork_of(one.store, "mine", 1))
+    found = known(find_fork(one.store, "mine", 1))
     assert (found.why, found.step) == ("the answer of LLM call 1 was overridden", 3)
 
 
@@ -239,7 +239,7 @@ def test_a_live_session_that_never_forks_leaves_nothing(engine: Make) -> None:
         one.sessions.renew_leases()
         one.sessions.close_session("a")
     assert one.store is not None
-    assert not one.store.has("a@fork-1", 1)
+    assert not one.store.has_recordings("a@fork-1", 1)
     assert one.store.conn.execute("SELECT count(*) FROM cassettes WHERE holder IS NOT NULL").fetchone() == (0,)
 
 

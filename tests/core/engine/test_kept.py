@@ -241,7 +241,7 @@ def test_other_ids_of_a_second_recording_are_the_same_question(kind: str, tmp_pa
         with engine(tmp_path / f"{suffix}.db", Mode.RECORD) as made:
             play(made, _plays(random.Random(7))[kind], suffix)
             assert made.store is not None
-            keys.append([row.key for row in made.store.summaries()])
+            keys.append([row.key for row in made.store.list_summaries()])
     assert keys[0] == keys[1]
 
 
@@ -335,12 +335,12 @@ def test_a_change_that_failed_changed_nothing(tmp_path: Path) -> None:
     with engine(tmp_path / "a.db", Mode.RECORD) as made:
         recorded = play(made, steps)
         session = made.sessions.walks["default"]
-        before = session.position.changes.state_of(["conv_r"], lambda _: None)
+        before = session.position.changes.digest_state(["conv_r"], lambda _: None)
         exchange = made.begin_exchange("POST", "/v1/conversations/conv_r/items", None, JSON)
         made.identify(exchange, b'{"items": []}')
-        assert session.position.changes.state_of(["conv_r"], lambda _: None) != before
+        assert session.position.changes.digest_state(["conv_r"], lambda _: None) != before
         made.outcome(exchange, 500)
-        assert session.position.changes.state_of(["conv_r"], lambda _: None) == before
+        assert session.position.changes.digest_state(["conv_r"], lambda _: None) == before
     assert len(recorded) == len(steps)
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from llmproxy.core.bindings import RunVariable
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.store.file.store import FileStore
-from llmproxy.core.store.queries import put_volatile_fields
+from llmproxy.core.store.queries import write_volatile_fields
 from llmproxy.errors import MissError
 from llmproxy.protocol import Decision, Mode
 from tests.core.engine.test_engine import CHAT, NOW, answered, engine
@@ -45,7 +45,7 @@ def test_each_near_duplicate_of_each_request_is_a_miss_that_names_the_place(stor
             message = {"role": "assistant", "content": f"answer {n}"}
             answered(made, exchange, json.dumps({"choices": [{"index": 0, "message": message}]}).encode())
     with FileStore.open(store, writable=True, now=lambda: NOW) as opened:
-        put_volatile_fields(opened, "default", SLOTS)
+        write_volatile_fields(opened, "default", SLOTS)
     asked = 0
     with engine(store, Mode.REPLAY) as made:
         made.sessions.open_session("default", run_variables=[*present.run_variables(), *PRESENT])

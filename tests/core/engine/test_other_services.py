@@ -11,8 +11,8 @@ import pytest
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.sessions.exchange import Exchange
-from llmproxy.core.store.checks import find_merged, find_uncounted
 from llmproxy.core.store.file.store import FileStore
+from llmproxy.core.store.integrity_checks import find_merged, find_uncounted
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.protocol import Decision, Mode
 from tests.core.engine.test_engine import engine as engine_of_a_chat
@@ -183,4 +183,4 @@ def test_audit_names_what_did_not_count(tmp_path: Path) -> None:
         assert found.provider == "http:api.example.com"
         assert list(found.fields) == ["authorization", "x-request-id"]
         assert found.alike == ((1, 2),)
-        assert not any(pair.unexplained for pair in find_merged(store, Rules(), {}))
+        assert not any(pair.unexplained_differences for pair in find_merged(store, Rules(), {}))

@@ -31,7 +31,7 @@ def record(made: Engine, *texts: str, name: str = "t", status: int = 200, comple
 def live(store: Path, cassette: str = "t") -> list[str | None]:
     """Return what is recorded in a cassette."""
     with FileStore.open(store, writable=False, now=lambda: NOW) as reading:
-        return [row.last_user_text for row in reading.summaries(cassette)]
+        return [row.last_user_text for row in reading.list_summaries(cassette)]
 
 
 @pytest.fixture

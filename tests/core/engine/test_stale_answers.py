@@ -15,7 +15,7 @@ import pytest
 
 from llmproxy.cli import main
 from llmproxy.core.store.file.store import FileStore
-from llmproxy.core.store.queries import MaxAge, notes_of
+from llmproxy.core.store.queries import MaxAge, read_notes
 from llmproxy.errors import Exit
 from tests.provider import Provider, Step, step
 from tests.support.chats import chat, fill
@@ -83,7 +83,7 @@ def test_what_is_old_is_asked_anew_once(store: Path, mode: str, answer: Step, he
         done = run(store, "--mode", mode, "--max-age", "30d", upstream=provider.url)
         assert (done.stdout.splitlines(), len(provider.requests)) == ([heard, "Fine."], 1), done.stderr
     with FileStore.open(store, writable=False, now=time.time) as database:
-        bodies = [json.loads(each.response.body) for each in database.interactions("default")]
+        bodies = [json.loads(each.response.body) for each in database.iter_interactions("default")]
     said = [
         body["choices"][0]["message"]["content"] if "choices" in body else body["error"]["message"] for body in bodies
     ]
@@ -150,7 +150,7 @@ def test_the_age_of_a_cassette_stays_in_its_file(store: Path) -> None:
         into = folder.parent / f"{made}.db"
         assert main(["import", str(folder.parent / made), "--store", str(into)]) == 0
         with FileStore.open(into, writable=False, now=time.time) as database:
-            assert notes_of(database, database.cassettes()[0].name) == (MaxAge("30d"),)
+            assert read_notes(database, database.cassettes()[0].name) == (MaxAge("30d"),)
 
 
 @pytest.mark.parametrize(("most", "typed", "heard", "asked", "said"), [

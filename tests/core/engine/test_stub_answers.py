@@ -29,8 +29,8 @@ from mcp.shared.auth import OAuthClientInformationFull, OAuthClientMetadata, OAu
 from pydantic import AnyUrl
 
 from llmproxy.core.providers.routing import route_host
-from llmproxy.core.providers.stubs import LIFETIME, STUBS, Asked, find_stubs, has_stubs, make_rows, parse_members
-from llmproxy.core.providers.table import service
+from llmproxy.core.providers.specs import service
+from llmproxy.core.providers.stubs import LIFETIME, STUBS, Asked, find_stubs, has_stubs, load_rows, parse_members
 from llmproxy.protocol import DUMMY
 from tests.support import mcp_oauth
 from tests.support.chats import chat, fill
@@ -430,13 +430,15 @@ def test_a_server_of_tools_behind_oauth_is_recorded_and_replayed_whole(tmp_path:
 
 def answer_stubbed(request: httpx.Request, own: dict[str, str]) -> httpx.Response:
     """Answer as an intercepted host does in replay, with these rows of the user's."""
-    rows, url, headers = make_rows(own), request.url, tuple(request.headers.items())
+    rows, url, headers = load_rows(own), request.url, tuple(request.headers.items())
     assert url.host == "mcp.example.com" or has_stubs(rows, url.host, offline=False)
     target = url.raw_path.decode()
     where = route_host("https", url.host, 443, request.method, target, headers, dict([service("https", url.host, 443)]))
     assert where
     asked = Asked(url.path, parse_members(target, headers, request.content), f"https://{url.host}", time.time())
-    made = next(row for row in find_stubs(rows, where, request.method, headers) if row.fits(asked)).answer(asked)
+    made = next(row for row in find_stubs(rows, where, request.method, headers) if row.matches_request(asked)).answer(
+        asked
+    )
     assert made
     return httpx.Response(made.status, headers=made.headers, content=made.body, request=request)
 

@@ -13,8 +13,8 @@ import pytest
 
 from llmproxy.core.engine.fault_injection import explain_idle_by_rule
 from llmproxy.core.faults import KINDS, PRESETS, BadFaults, Faulting, load_faults, read_faults
-from llmproxy.core.faults.injection import choose, draw
-from llmproxy.core.faults.pieces import after, split, time_pieces
+from llmproxy.core.faults.answer_pieces import cut_after, split_events, time_pieces
+from llmproxy.core.faults.injection import choose, draw_number
 from llmproxy.core.traffic.interaction import Chunk, Response
 from tests.core.faults.cases import answer, call
 
@@ -74,7 +74,7 @@ def test_the_first_rule_that_strikes_counts() -> None:
 def drawn(seed: int, session: str = "default") -> list[bool]:
     """Return which of a hundred calls meet a fault of probability one half."""
     walk = Faulting(read_faults({"seed": seed, "faults": [{"kind": "reset", "probability": 0.5}]}))
-    return [walk.inject(call(key=f"v2:{n}", session=session)) is not None for n in range(100)]
+    return [walk.inject_fault(call(key=f"v2:{n}", session=session)) is not None for n in range(100)]
 
 
 def test_the_same_seed_draws_the_same_and_another_draws_others() -> None:
@@ -89,15 +89,17 @@ def test_the_order_of_arrival_does_not_matter_to_chance() -> None:
     """In parallel the same calls are struck as one after the other."""
     walk = Faulting(read_faults({"faults": [{"kind": "reset", "probability": 0.5}]}))
     with ThreadPoolExecutor(8) as pool:
-        injected = list(pool.map(lambda n: (n, walk.inject(call(key=f"v2:{n}")) is not None), reversed(range(100))))
+        injected = list(
+            pool.map(lambda n: (n, walk.inject_fault(call(key=f"v2:{n}")) is not None), reversed(range(100)))
+        )
     assert [was for _, was in sorted(injected)] == drawn(0)
 
 
 def test_another_process_draws_the_same() -> None:
     """Nothing of this process is in it: no hash of strings, no random state, no clock."""
-    code = "from tests.core.faults.cases import call\nfrom llmproxy.core.faults.injection import draw\nprint(draw(7, call(), 3, 1))"
+    code = "from tests.core.faults.cases import call\nfrom llmproxy.core.faults.injection import draw_number\nprint(draw_number(7, call(), 3, 1))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    assert float(done.stdout) == draw(7, call(), 3, 1)
+    assert float(done.stdout) == draw_number(7, call(), 3, 1)
 
 
 @pytest.mark.parametrize(("rules", "came", "struck"), [
@@ -111,16 +113,16 @@ def test_another_process_draws_the_same() -> None:
 def test_rules_strike_requests_and_let_retries_through(rules: object, came: str, struck: dict[int, str]) -> None:
     """Which of the calls that came meets which kind; a2 is the second occurrence of a."""
     walk = Faulting(read_faults(rules))
-    found = [walk.inject(call(key=each[0], nth=int(each[1:] or 1))) for each in came.split()]
+    found = [walk.inject_fault(call(key=each[0], nth=int(each[1:] or 1))) for each in came.split()]
     assert {n: each.fault.kind.name for n, each in enumerate(found) if each} == struck
 
 
 def test_a_restart_meets_the_same_faults_again() -> None:
     """The second run of the same agent against one proxy has the same day."""
     walk = Faulting(read_faults({"seed": 3, "faults": [{"kind": "reset", "probability": 0.5}]}))
-    first_run = [walk.inject(call(key=str(n))) is not None for n in range(40)]
+    first_run = [walk.inject_fault(call(key=str(n))) is not None for n in range(40)]
     walk.restart()
-    assert [walk.inject(call(key=str(n))) is not None for n in range(40)] == first_run
+    assert [walk.inject_fault(call(key=str(n))) is not None for n in range(40)] == first_run
     assert walk.injected[1] == 2 * sum(first_run)
 
 
@@ -183,8 +185,8 @@ FRAME = struct.pack(">III", 20, 0, 0) + b"abcd" + b"\0\0\0\0"
 ])  # fmt: skip
 def test_pieces_joined_are_the_body(kind: str, body: bytes, parts: list[bytes]) -> None:
     """Events with their framing; of anything else the whole."""
-    assert split(kind, body) == parts
-    assert b"".join(split(kind, body)) == body
+    assert split_events(kind, body) == parts
+    assert b"".join(split_events(kind, body)) == body
 
 
 def test_a_piece_is_due_when_its_last_byte_came() -> None:
@@ -199,11 +201,11 @@ def test_a_piece_is_due_when_its_last_byte_came() -> None:
 def test_what_comes_before_a_break_is_never_the_whole() -> None:
     """With too few pieces the last one is cut in two."""
     pieces = time_pieces(answer(SSE, "text/event-stream"), 0)
-    assert [len(part) for part in after(pieces, 1)] == [1, 2]
-    sent, left = after(pieces, 9)
+    assert [len(part) for part in cut_after(pieces, 1)] == [1, 2]
+    sent, left = cut_after(pieces, 9)
     assert b"".join(each.data for each in (*sent, *left)) == SSE
     assert left[-1].data
-    assert after([], 1) == ([], [])
+    assert cut_after([], 1) == ([], [])
 
 
 @pytest.mark.parametrize("name", [*KINDS, *PRESETS])

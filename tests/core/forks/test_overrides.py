@@ -7,7 +7,14 @@ import json
 import pytest
 
 from llmproxy.core.dialects.messages import Message, ToolCall
-from llmproxy.core.forks.overrides import OverrideError, Overrides, ToolOverride, answer_of, parse_overrides, read
+from llmproxy.core.forks.overrides import (
+    OverrideError,
+    Overrides,
+    ToolOverride,
+    parse_answer,
+    parse_json_overrides,
+    parse_overrides,
+)
 
 
 def test_what_is_typed_is_what_the_model_reads() -> None:
@@ -16,8 +23,8 @@ def test_what_is_typed_is_what_the_model_reads() -> None:
     assert [(each.tool, each.nth, each.text) for each in found.tools] == [
         ("get_weather", None, '{"temp":  5}'), ("add", 2, "seven"), ("empty", None, ""),
     ]  # fmt: skip
-    assert [each.value for each in found.tools] == [{"temp": 5}, "seven", ""]
-    assert [each.name for each in found.tools] == ["get_weather", "add#2", "empty"]
+    assert [each.parsed_value for each in found.tools] == [{"temp": 5}, "seven", ""]
+    assert [each.typed_name for each in found.tools] == ["get_weather", "add#2", "empty"]
 
 
 def test_an_answer_is_text_or_an_object_of_text_and_calls() -> None:
@@ -58,16 +65,16 @@ def test_json_that_is_meant_as_text_is_shown_how() -> None:
     with pytest.raises(OverrideError) as error:
         parse_overrides([], ['0={"temp": 5}'])
     quoted = error.value.hint.rpartition(": ")[0] and error.value.hint[error.value.hint.index('{"text": "{') :]
-    assert answer_of(json.loads(quoted)).text == '{"temp": 5}'
+    assert parse_answer(json.loads(quoted)).text == '{"temp": 5}'
 
 
 def test_the_json_form_goes_both_ways() -> None:
     """What a control request says is what a fork keeps."""
     given = parse_overrides(["a=1", 'b#3={"x": [1]}'], ["0=hi", '4={"tool_calls": [{"name": "f"}]}'])
-    assert read(json.loads(json.dumps(given.to_json()))) == given
-    assert read(None) == Overrides()
-    assert not read({})
-    assert read({"tools": [{"tool": "a", "result": {"é": 1}}]}).tools[0].text == '{"é": 1}'
+    assert parse_json_overrides(json.loads(json.dumps(given.to_json()))) == given
+    assert parse_json_overrides(None) == Overrides()
+    assert not parse_json_overrides({})
+    assert parse_json_overrides({"tools": [{"tool": "a", "result": {"é": 1}}]}).tools[0].text == '{"é": 1}'
 
 
 @pytest.mark.parametrize("value", [
@@ -79,23 +86,23 @@ def test_the_json_form_goes_both_ways() -> None:
 def test_bad_json_is_a_bad_request(value: object) -> None:
     """Nothing is guessed."""
     with pytest.raises(OverrideError) as error:
-        read(value)
+        parse_json_overrides(value)
     assert error.value.status == 400
 
 
 def test_the_nearest_override_counts() -> None:
     """One for just this call before one for all; of two the last; those above before those below."""
-    overrides = parse_overrides(["a=all", "a#2=second", "a=later"], []).over(
+    overrides = parse_overrides(["a=all", "a#2=second", "a=later"], []).merge(
         parse_overrides(["a#1=below", "b=only"], ["0=x"])
     )
-    found = {nth: overrides.find("a", nth) for nth in (1, 2, 3)}
+    found = {nth: overrides.find_override("a", nth) for nth in (1, 2, 3)}
     assert {nth: each and each.text for nth, each in found.items()} == {1: "below", 2: "second", 3: "later"}
-    assert overrides.find("b", 1) == ToolOverride("b", "only")
-    assert overrides.find("c", 1) is None
+    assert overrides.find_override("b", 1) == ToolOverride("b", "only")
+    assert overrides.find_override("c", 1) is None
     assert overrides.answers[0].text == "x"
 
 
 def test_what_is_kept_is_redacted() -> None:
     """A fork is stored: a secret in a typed result must not be."""
-    kept = parse_overrides(["a=key sk-1"], ["0=key sk-1"]).redact(lambda text: text.replace("sk-1", "***"))
+    kept = parse_overrides(["a=key sk-1"], ["0=key sk-1"]).redact_texts(lambda text: text.replace("sk-1", "***"))
     assert (kept.tools[0].text, kept.answers[0].text) == ("key ***", "key ***")

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.forks.mocks import find_unused_mocks, read_mocks
+from llmproxy.core.forks.mocks import find_unused_mocks, parse_mocks
 from llmproxy.core.forks.overrides import OverrideError, Overrides, UnknownArguments, parse_overrides
-from llmproxy.core.forks.swap_results import ResultPlace, Swapped, swap_results
+from llmproxy.core.forks.swap_results import NumberedCall, Swapped, swap_results
 from tests.support.messages import asks, call, result, user
 
 Json = Any
@@ -97,7 +97,9 @@ def test_every_dialect_has_its_result_swapped(name: str) -> None:
     """In the form that the result had; an error that is overridden is none any more; the rest of the request stays."""
     body, path, wanted = DIALECTS[name]
     before, (tree, done) = json.loads(json.dumps(body)), swapped(body)
-    assert [(each.place, each.override.tool) for each in done.swaps] == [(ResultPlace("get_weather", 1), "get_weather")]
+    assert [(each.place, each.override.tool) for each in done.swaps] == [
+        (NumberedCall("get_weather", 1), "get_weather")
+    ]
     assert "get_weather" in done.seen
     node, old = tree, before
     for step in path[:-1]:
@@ -121,7 +123,7 @@ def test_calls_are_counted_by_name_in_their_conversation() -> None:
     body = chat(("c", "third"), ("b", "sum"), ("a", "first"), calls=calls)
     tree, done = swapped(body, parse_overrides(["get_weather#2=cold"], []))
     assert [message["content"] for message in tree["messages"][2:]] == ["cold", "sum", "first"]
-    assert (done.seen, done.calls["c"]) == (("get_weather", "add"), ResultPlace("get_weather", 2))
+    assert (done.seen, done.calls["c"]) == (("get_weather", "add"), NumberedCall("get_weather", 2))
 
 
 def test_ids_that_come_again_are_those_of_the_latest_call() -> None:
@@ -135,7 +137,7 @@ def test_ids_that_come_again_are_those_of_the_latest_call() -> None:
 def test_a_call_that_only_the_server_knows_is_asked_for() -> None:
     """A request that goes on with `previous_response_id` has a result and no history."""
     body = {"previous_response_id": "r", "input": [{"type": "function_call_output", "call_id": "c9", "output": "21"}]}
-    tree, done = swapped(body, known={"c9": ResultPlace("get_weather", 3)}.get)
+    tree, done = swapped(body, known={"c9": NumberedCall("get_weather", 3)}.get)
     assert (tree["input"][0]["output"], done.swaps[0].place.nth) == ('{"temp":5}', 3)
     assert swapped(body)[1].swaps == ()
 
@@ -179,7 +181,7 @@ def body(*arguments: object) -> bytes:
 
 def read(sent: bytes, mocks: Any) -> list[str]:  # noqa: ANN401 - JSON
     """Return what the model reads."""
-    made = json.loads(swap_results(sent, Overrides(read_mocks(mocks))).body)
+    made = json.loads(swap_results(sent, Overrides(parse_mocks(mocks))).body)
     return [each["content"] for each in made["messages"] if each["role"] == "tool"]
 
 
@@ -220,7 +222,7 @@ def test_a_result_whose_call_nobody_has_seen_is_refused_where_arguments_decide()
 def test_what_cannot_be_meant_is_refused(given: object, said: str) -> None:
     """With the tool that it stands at."""
     with pytest.raises(OverrideError) as caught:
-        read_mocks(given)
+        parse_mocks(given)
     assert said in caught.value.message
 
 

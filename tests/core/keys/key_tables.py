@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from llmproxy.core.keys import fields
+from llmproxy.core.keys import head_rules
 from llmproxy.core.keys.audit import NULLS
 from llmproxy.core.keys.rules import SHAPES, Do, Rule, Shape
 
@@ -32,14 +32,14 @@ def tables() -> str:
     parts = [
         "### Header fields that count",
         f"{ORDER} In other requests, these names count even if a prefix with a * fits.",
-        f"Names: {_names(fields.KEYED)}.",
-        f"Prefixes: {_names(fields.KEYED_PREFIXES)}.",
-        f"Words, set off by `-` or `_`, which suggest that the field selects who or what answers: {_names(fields.WORDS)}.",
+        f"Names: {_names(head_rules.KEYED)}.",
+        f"Prefixes: {_names(head_rules.KEYED_PREFIXES)}.",
+        f"Words, set off by `-` or `_`, which suggest that the field selects who or what answers: {_names(head_rules.WORDS)}.",
         "### Header fields that do not count",
         LEFT_OUT,
-        _table(("field", "why"), _uncounted(fields.IGNORED, fields.ELSEWHERE)),
+        _table(("field", "why"), _uncounted(head_rules.IGNORED, head_rules.ELSEWHERE)),
         "The same applies to fields with these prefixes:",
-        _table(("begins with", "why"), _uncounted(fields.IGNORED_PREFIXES, fields.ELSEWHERE_PREFIXES)),
+        _table(("begins with", "why"), _uncounted(head_rules.IGNORED_PREFIXES, head_rules.ELSEWHERE_PREFIXES)),
         "### Bodies",
         f"In JSON, {NULLS}. {TWICE}",
         _table(("members (of provider)", "what", "why"), _bodies()),

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.keys.audit import ID, YOURS, KeyDifference, explain
-from llmproxy.core.keys.fields import judge
+from llmproxy.core.keys.audit import ID, YOURS, KeyDifference, explain_differences
+from llmproxy.core.keys.head_rules import judge_header
 from llmproxy.core.keys.normalize import canonicalize, key_of
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.providers.routing import Route, route
@@ -31,7 +31,7 @@ def explained(one: Asked, other: Asked, rules: Rules = Rules()) -> list[KeyDiffe
         requests.append(request)
         routes.append(where)
     assert len(keys) == 1
-    return explain(requests[0], requests[1], (routes[0], routes[1]), rules)
+    return explain_differences(requests[0], requests[1], (routes[0], routes[1]), rules)
 
 
 def calls(name: str, written: str = '{"a": 1}') -> dict[str, Any]:
@@ -91,9 +91,13 @@ def test_what_no_rule_touches_is_unexplained() -> None:
     """Were two keys equal by a fault of ours, this is where it shows."""
     where = route("POST", CHAT, ())
     requests = [Request("POST", CHAT, (), json.dumps({**HI, "seed": n}).encode()) for n in (1, 2)]
-    assert explain(requests[0], requests[1], (where, where), Rules()) == [KeyDifference("$.seed", "1", "2", "")]
+    assert explain_differences(requests[0], requests[1], (where, where), Rules()) == [
+        KeyDifference("$.seed", "1", "2", "")
+    ]
     other = Request("POST", "/v1/other", (), requests[0].body)
-    assert explain(requests[0], other, (where, where), Rules()) == [KeyDifference("path", CHAT, "/v1/other", "")]
+    assert explain_differences(requests[0], other, (where, where), Rules()) == [
+        KeyDifference("path", CHAT, "/v1/other", "")
+    ]
 
 
 def test_ids_of_the_server_are_explained() -> None:
@@ -102,11 +106,11 @@ def test_ids_of_the_server_are_explained() -> None:
     requests = [
         Request("POST", "/v1/responses", (), json.dumps({"previous_response_id": f"resp_{n}"}).encode()) for n in (1, 2)
     ]
-    (found,) = explain(requests[0], requests[1], (where, where), Rules())
+    (found,) = explain_differences(requests[0], requests[1], (where, where), Rules())
     assert (found.place, bool(found.why)) == ("$.previous_response_id", True)
     paths = [Request("GET", f"/v1/files/file-{n}", (), b"") for n in (1, 2)]
     routes = [route("GET", each.target, ()) for each in paths]
-    assert explain(paths[0], paths[1], (routes[0], routes[1]), Rules()) == [
+    assert explain_differences(paths[0], paths[1], (routes[0], routes[1]), Rules()) == [
         KeyDifference("path", "/v1/files/file-1", "/v1/files/file-2", ID)
     ]
 
@@ -117,10 +121,12 @@ def test_real_traffic_has_no_difference_without_a_reason(real_requests: list[tup
     unnamed = set()
     for request, where in real_requests:
         by_key.setdefault(key_of(canonicalize(request, where, Rules(), lambda _: None)), []).append((request, where))
-        verdicts = {name: judge(name.lower(), known=where.known) for name, _ in request.headers}
+        verdicts = {name: judge_header(name.lower(), known=where.known) for name, _ in request.headers}
         unnamed |= {name for name, verdict in verdicts.items() if not verdict.why}
     pairs = [(group[0], other) for group in by_key.values() for other in group[1:]]
-    found = [each for (old, there), (new, here) in pairs for each in explain(old, new, (there, here), Rules())]
+    found = [
+        each for (old, there), (new, here) in pairs for each in explain_differences(old, new, (there, here), Rules())
+    ]
     assert unnamed == set()
     assert [each for each in found if not each.why] == []
     assert len(found) > 100

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.keys.fields import (
+from llmproxy.core.keys.head_rules import (
     ELSEWHERE,
     ELSEWHERE_PREFIXES,
     IGNORED,
@@ -21,13 +21,13 @@ from llmproxy.core.keys.fields import (
     KEYED,
     KEYED_PREFIXES,
     WORDS,
-    judge,
+    judge_header,
 )
 from llmproxy.core.keys.normalize import canonicalize, key_of
 from llmproxy.core.keys.rules import SHAPES, Do, Rule, Shape
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.providers.routing import route
-from llmproxy.core.providers.table import PROVIDERS
+from llmproxy.core.providers.specs import PROVIDERS
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.interaction import Headers, Key, Request
 from tests.core.keys.key_tables import BEGIN, END, PAGE, rules_of, tables
@@ -254,8 +254,8 @@ def test_every_header_that_chooses_counts_and_no_other(method: str, target: str,
 def test_a_path_that_nobody_knows_counts_what_nobody_thought_of() -> None:
     """At a known operation an unnamed field does not count, so that SDKs may add to theirs; elsewhere it does."""
     for name in ("x-anything", "shape", "x-9"):
-        assert judge(name, known=False).counts
-        assert not judge(name, known=True).counts
+        assert judge_header(name, known=False).counts
+        assert not judge_header(name, known=True).counts
         assert len({key(*STRANGE[:2], ((name, value),), STRANGE[2]) for value in "ab"}) == 2
 
 
@@ -446,7 +446,7 @@ def test_words_that_look_like_secrets_are_words(one: str, other: str, said: str,
     for credential, text in ((one, said), (other, asked)):
         headers = (("authorization", f"Bearer {credential}"),)
         redactor = Redactor()
-        redactor.learn(headers, "/v1/chat/completions")
+        redactor.learn_request(headers, "/v1/chat/completions")
         where = route("POST", "/v1/chat/completions", headers)
         body = json.dumps({"model": "m", "messages": [{"role": "user", "content": text}]}).encode()
         request = redactor.request(Request("POST", where.target, headers, body))

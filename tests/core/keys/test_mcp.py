@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.keys.mcp import is_message, read
+from llmproxy.core.keys.mcp import is_rpc_message, parse_mcp_request
 from llmproxy.core.keys.normalize import canonicalize, key_of
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.providers.routing import route
@@ -88,9 +88,9 @@ def test_messages_are_told_from_other_bodies(
     method: str, headers: Headers, tree: object, operation: str | None
 ) -> None:
     """What says jsonrpc 2.0 is a message; a stream and an end are told by the transport's headers."""
-    found = read(method, headers, tree)
+    found = parse_mcp_request(method, headers, tree)
     assert (found and found.operation) == operation
-    assert is_message(tree) is (operation is not None and tree is not None)
+    assert is_rpc_message(tree) is (operation is not None and tree is not None)
 
 
 @pytest.mark.parametrize("message", [

@@ -27,10 +27,10 @@ from llmproxy.core.keys.normalize import (
 from llmproxy.core.keys.rules import OPENAI_ACCOUNTING
 from llmproxy.core.keys.scrub import Rules, TextScrub
 from llmproxy.core.providers.routing import Route, route
-from llmproxy.core.secrets.find import CredentialEpoch, common_endings
+from llmproxy.core.secrets.find import CredentialEpoch, list_common_endings
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.interaction import Headers, Key, Request
-from llmproxy.core.traffic.json_bytes import NotLossless, parse
+from llmproxy.core.traffic.json_bytes import LossyJson, parse
 from tests.core.keys.test_every_leaf import leaves
 
 ANTHROPIC = (("anthropic-version", "2023-06-01"),)
@@ -255,7 +255,7 @@ def real_bodies(real_requests: list[tuple[Request, Route]]) -> list[Case]:
     for request, where in real_requests:
         try:
             tree = parse(request.body)
-        except NotLossless:
+        except LossyJson:
             continue
         if where.known and isinstance(tree, dict):
             cases.append((request, where, tree))
@@ -418,7 +418,7 @@ def test_everything_that_the_key_depends_on_is_in_the_digest() -> None:
     provider, method, target, headers, body = PLAIN
 
     def digest(provider: str, method: str, target: str, headers: Headers, body: bytes) -> bytes:
-        return memory.digest(memory.read_head(provider, method, target, headers, known=True), body)
+        return memory.digest_request(memory.encode_head(provider, method, target, headers, known=True), body)
 
     plain = digest(*PLAIN)
     changed = [
@@ -440,39 +440,39 @@ def test_everything_that_the_key_depends_on_is_in_the_digest() -> None:
 def test_a_body_counts_to_its_last_byte(size: int) -> None:
     """However it is fed to the hash, the digest is that of the whole."""
     body = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
-    assert Memory.digest(b"head", body) == hashlib.sha256(b"head" + body).digest()
+    assert Memory.digest_request(b"head", body) == hashlib.sha256(b"head" + body).digest()
 
 
 def test_a_new_credential_forgets_what_it_may_change() -> None:
     """What was derived before did not know that this is a secret; where it is known to stand nowhere in it nothing changed."""
     memory, learned = Memory(), CredentialEpoch()
-    learned.search("a text with token0123456789abcdef in it")
+    learned.record_search("a text with token0123456789abcdef in it")
     noted = replace(KNOWN, noted=True)
-    memory.put(b"1", KNOWN, learned)
-    memory.put(b"2", noted, learned)
-    assert memory.get(b"1", learned) is KNOWN
-    learned.add(common_endings("another0123456789fedcba"))
-    assert memory.get(b"1", learned) is None
-    assert memory.get(b"2", learned) is noted
-    learned.add(common_endings("token0123456789abcdef"))
-    assert memory.get(b"2", learned) is None
+    memory.remember(b"1", KNOWN, learned)
+    memory.remember(b"2", noted, learned)
+    assert memory.get_known(b"1", learned) is KNOWN
+    learned.count_credential(list_common_endings("another0123456789fedcba"))
+    assert memory.get_known(b"1", learned) is None
+    assert memory.get_known(b"2", learned) is noted
+    learned.count_credential(list_common_endings("token0123456789abcdef"))
+    assert memory.get_known(b"2", learned) is None
     assert len(memory) == 0
 
 
 def test_requests_that_name_server_state_are_not_remembered() -> None:
     """What they mean depends on what the store holds by then."""
     memory = Memory()
-    memory.put(b"1", KnownRequest(Key("v1:1"), None, stream=False, refs=("resp_1",)), NONE)
-    assert memory.get(b"1", NONE) is None
+    memory.remember(b"1", KnownRequest(Key("v1:1"), None, stream=False, refs=("resp_1",)), NONE)
+    assert memory.get_known(b"1", NONE) is None
 
 
 def test_the_memory_is_bounded_and_keeps_what_is_used() -> None:
     """A long run does not grow for ever; what was asked for lately stays."""
     memory = Memory()
     for n in range(REMEMBERED_KEYS):
-        memory.put(n.to_bytes(4), KNOWN, NONE)
-    assert memory.get((0).to_bytes(4), NONE) is KNOWN
-    memory.put(b"one more", KNOWN, NONE)
+        memory.remember(n.to_bytes(4), KNOWN, NONE)
+    assert memory.get_known((0).to_bytes(4), NONE) is KNOWN
+    memory.remember(b"one more", KNOWN, NONE)
     assert len(memory) == REMEMBERED_KEYS
-    assert memory.get((0).to_bytes(4), NONE) is KNOWN
-    assert memory.get((1).to_bytes(4), NONE) is None
+    assert memory.get_known((0).to_bytes(4), NONE) is KNOWN
+    assert memory.get_known((1).to_bytes(4), NONE) is None

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.keys.fields import IGNORED, IGNORED_PREFIXES, KEYED, KEYED_PREFIXES
-from llmproxy.core.keys.normalize import REFERRING, Origin, Walk, canonicalize, key_of
+from llmproxy.core.keys.head_rules import IGNORED, IGNORED_PREFIXES, KEYED, KEYED_PREFIXES
+from llmproxy.core.keys.normalize import REFERRING, Origin, ShapeWalk, canonicalize, key_of
 from llmproxy.core.keys.rules import CHAT, CONVERSE, GENERATE, MESSAGES, NOTHING, RESPONSES, SHAPES, Do, Rule, Shape
-from llmproxy.core.keys.scrub import Rules, TextScrub, apply, compile_rules, parse_path
+from llmproxy.core.keys.scrub import Rules, TextScrub, apply_rules, compile_rules, parse_path
 from llmproxy.core.providers.routing import route
-from llmproxy.core.providers.table import PROVIDERS
+from llmproxy.core.providers.specs import PROVIDERS
 from llmproxy.core.traffic.interaction import Key, Request
 from llmproxy.errors import SettingsError
 
@@ -111,7 +111,7 @@ ISO = "Now: 2026-07-30T10:00:00Z, released 2024-05-01."
 
 def applied(tree: object, **config: object) -> object:
     """Apply rules as the settings file would give them."""
-    return apply(tree, compile_rules(Rules.from_config(config)))
+    return apply_rules(tree, compile_rules(Rules.from_config(config)))
 
 
 @pytest.mark.parametrize(("path", "left"), [
@@ -154,8 +154,8 @@ def test_rules_have_a_digest() -> None:
     """Equal rules have equal digests, others another one."""
     one = Rules.from_config({"ignore": ["$.a"], "scrub": {"x": "y"}, "packs": ["dates"]})
     assert one == Rules(("$.a",), (TextScrub("x", "y"),), ("dates",))
-    assert one.digest == Rules(("$.a",), (TextScrub("x", "y"),), ("dates",)).digest != Rules().digest
-    assert len(one.digest) == 12
+    assert one.rules_digest == Rules(("$.a",), (TextScrub("x", "y"),), ("dates",)).rules_digest != Rules().rules_digest
+    assert len(one.rules_digest) == 12
 
 
 def test_system_scrubs_leave_the_user_alone() -> None:
@@ -225,8 +225,8 @@ MADE = {
 
 def walked(tree: dict[str, Any], shape: Shape) -> tuple[dict[str, Any], list[str]]:
     """Apply a shape; return the tree and the references met."""
-    walk = Walk(MADE.get)
-    walk.body(tree, shape)
+    walk = ShapeWalk(MADE.get)
+    walk.apply_shape(tree, shape)
     return tree, walk.refs
 
 

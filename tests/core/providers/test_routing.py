@@ -9,9 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.providers.hosts import Pace, SignedForUs, check_signature, from_environment, upstreams_from_env
-from llmproxy.core.providers.routing import family_of, route, route_host, split_session, streams
-from llmproxy.core.providers.table import PROVIDERS, NamedHost, channel_of, host_in_path, service
+from llmproxy.core.providers.hosts import (
+    CallPacer,
+    SignedForProxy,
+    add_env_upstreams,
+    check_signature,
+    read_env_upstreams,
+)
+from llmproxy.core.providers.routing import family_of, is_stream_request, route, route_host, split_session
+from llmproxy.core.providers.specs import PROVIDERS, NamedHost, channel_of, host_in_path, service
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.errors import RefusedError
 from llmproxy.protocol import Channel
@@ -200,7 +206,7 @@ def test_bad_session_is_refused(target: str) -> None:
 ])  # fmt: skip
 def test_streams(target: str, body: object, expected: bool) -> None:
     """The path decides where it can, else the body, else the operation's default (Ollama streams)."""
-    assert streams(route("POST", target, ()), body) is expected
+    assert is_stream_request(route("POST", target, ()), body) is expected
 
 
 @pytest.mark.parametrize(("scheme", "host", "port", "target", "provider"), [
@@ -259,7 +265,7 @@ def test_host_of_an_upstream() -> None:
 ])  # fmt: skip
 def test_upstreams_from_env(env: dict[str, str], upstreams: dict[str, str]) -> None:
     """A preset base URL becomes the upstream, without its credentials, unless it points to us or is no URL."""
-    assert upstreams_from_env(env, "127.0.0.1:8080") == upstreams
+    assert read_env_upstreams(env, "127.0.0.1:8080") == upstreams
 
 
 def test_family_of_stored_interactions() -> None:
@@ -311,7 +317,7 @@ def test_a_gateway_in_the_environment_becomes_the_upstream(
     typed: dict[str, list[str]], env: dict[str, str], upstreams: tuple[object, ...], tmp_path: Path
 ) -> None:
     """A gateway's key is the client's, and its source is remembered; who exported ours does not make it call itself."""
-    assert from_environment(load(typed, {}, tmp_path), env).upstreams == upstreams
+    assert add_env_upstreams(load(typed, {}, tmp_path), env).upstreams == upstreams
 
 
 AWS = "https://bedrock-runtime.eu-central-1.amazonaws.com"
@@ -323,7 +329,7 @@ SIGNED = (
 
 def test_a_signature_for_our_address_is_refused_with_what_to_do() -> None:
     """The message names both hosts, and the ways that work."""
-    with pytest.raises(SignedForUs) as raised:
+    with pytest.raises(SignedForProxy) as raised:
         check_signature((("host", "127.0.0.1:8080"), SIGNED), AWS)
     text = str(raised.value)
     assert "127.0.0.1:8080" in text
@@ -405,12 +411,12 @@ class Clock:
 def test_so_many_go_at_once_and_the_next_waits_for_the_first() -> None:
     """A window that slides: who asks later waits for a later moment."""
     clock = Clock()
-    pace = Pace({"openai": "2/min"}, clock)
-    assert [pace.take("openai") for _ in range(5)] == [0.0, 0.0, 60.0, 60.0, 120.0]
+    pace = CallPacer({"openai": "2/min"}, clock)
+    assert [pace.count_call("openai") for _ in range(5)] == [0.0, 0.0, 60.0, 60.0, 120.0]
     clock.now = 190.0
-    assert pace.take("openai") == 30.0
+    assert pace.count_call("openai") == 30.0
     clock.now = 1000.0
-    assert [pace.take("openai") for _ in range(3)] == [0.0, 0.0, 60.0]
+    assert [pace.count_call("openai") for _ in range(3)] == [0.0, 0.0, 60.0]
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -418,10 +424,10 @@ def test_no_window_has_more(seed: int) -> None:
     """Also for calls that come in bursts."""
     chance, clock = random.Random(seed), Clock()
     many = chance.randrange(1, 6)
-    pace, gone = Pace({"*": f"{many}/s"}, clock), []
+    pace, gone = CallPacer({"*": f"{many}/s"}, clock), []
     for _ in range(200):
         clock.now += chance.choice((0.0, 0.0, 0.1, 0.9, 3.0))
-        gone.append(clock.now + pace.take("openai"))
+        gone.append(clock.now + pace.count_call("openai"))
     assert gone == sorted(gone)
     assert all(later - first >= 1.0 - 1e-9 for first, later in zip(gone, gone[many:], strict=False))
     assert gone[-1] > gone[0]
@@ -429,13 +435,13 @@ def test_no_window_has_more(seed: int) -> None:
 
 def test_each_provider_is_counted_for_itself() -> None:
     """A name wins over what is said of all, which holds for models."""
-    pace = Pace({"*": "1/min", "openai": "2/min", "api.example.com": "1/h"}, Clock())
-    assert [pace.take("openai") for _ in range(2)] == [0.0, 0.0]
-    assert [pace.take("anthropic") for _ in range(2)] == [0.0, 60.0]
-    assert [pace.take("http:api.example.com", model=False) for _ in range(2)] == [0.0, 3600.0]
-    assert [pace.take("http:other.example", model=False) for _ in range(2)] == [0.0, 0.0]
+    pace = CallPacer({"*": "1/min", "openai": "2/min", "api.example.com": "1/h"}, Clock())
+    assert [pace.count_call("openai") for _ in range(2)] == [0.0, 0.0]
+    assert [pace.count_call("anthropic") for _ in range(2)] == [0.0, 60.0]
+    assert [pace.count_call("http:api.example.com", model=False) for _ in range(2)] == [0.0, 3600.0]
+    assert [pace.count_call("http:other.example", model=False) for _ in range(2)] == [0.0, 0.0]
 
 
 def test_who_counts_after_another_lets_a_window_pass() -> None:
     """What the one before had let go is not known: all of it, at the latest moment."""
-    assert Pace({"openai": "3/min"}, Clock(), since=100.0).take("openai") == 60.0
+    assert CallPacer({"openai": "3/min"}, Clock(), since=100.0).count_call("openai") == 60.0

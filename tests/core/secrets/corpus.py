@@ -67,7 +67,7 @@ def find_changes(path: Path) -> Iterator[str]:
     except UnicodeDecodeError:
         return
     redactor = Redactor()
-    spans = redactor.places(text)
+    spans = redactor.find_places(text)
     for start, end, _ in spans:
         if not _is_real(path, text[start:end]):
             yield f"{text[max(0, start - 40) : start]}<<{text[start:end]}>>"
@@ -75,7 +75,7 @@ def find_changes(path: Path) -> Iterator[str]:
         return
     body = json.dumps({"messages": [{"role": "user", "content": text}]}).encode()
     yield from _differences("as a message", body, redactor.request(Request("POST", "/v1/chat", (), body)).body)
-    yield from _differences("as an answer", data, redactor.answer(data, "text/plain"))
+    yield from _differences("as an answer", data, redactor.redact_answer_body(data, "text/plain"))
 
 
 def _is_real(path: Path, secret: str) -> bool:

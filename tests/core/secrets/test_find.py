@@ -19,11 +19,11 @@ from hypothesis import given, strategies as st
 from llmproxy.core.secrets import encodings
 from llmproxy.core.secrets.encodings import (
     Fingerprints,
+    iter_windows,
     overwrite_spans,
+    renew_checksums,
     replace_spans,
-    search_windows,
     unescape_text,
-    with_checksums,
 )
 from llmproxy.core.secrets.find import (
     CREDENTIAL,
@@ -32,12 +32,12 @@ from llmproxy.core.secrets.find import (
     KnownSecrets,
     Span,
     _find_labelled,
-    common_endings,
-    disjoint,
+    find_by_shape,
     find_key_runs,
-    in_base64,
-    shapes,
-    written_forms,
+    is_inside_base64,
+    list_common_endings,
+    list_written_forms,
+    merge_spans,
 )
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.interaction import Request
@@ -46,16 +46,16 @@ from llmproxy.core.traffic.interaction import Request
 def test_spans_that_overlap_become_one() -> None:
     """And come in order; empty ones vanish."""
     spans = [Span(5, 9, "a"), Span(1, 3), Span(2, 4, "b"), Span(4, 5), Span(7, 7)]
-    assert disjoint(spans) == [Span(1, 4, "b"), Span(4, 5), Span(5, 9, "a")]
-    assert disjoint([Span(1, 9), Span(1, 9, CREDENTIAL), Span(1, 9, "c")]) == [Span(1, 9, "c")]
+    assert merge_spans(spans) == [Span(1, 4, "b"), Span(4, 5), Span(5, 9, "a")]
+    assert merge_spans([Span(1, 9), Span(1, 9, CREDENTIAL), Span(1, 9, "c")]) == [Span(1, 9, "c")]
 
 
 def test_a_key_inside_base64_is_chance() -> None:
     """Only beyond 200 characters, and only if it is a part of the run."""
     key = "AKIAABCDEFGHIJKLMNOP"
     long = "QUJD" * 60
-    assert in_base64(f"{long}/{key}/{long}", 241, 261)
-    assert not in_base64(f'"{key}" {long}', 1, 21)
+    assert is_inside_base64(f"{long}/{key}/{long}", 241, 261)
+    assert not is_inside_base64(f'"{key}" {long}', 1, 21)
 
 
 SECRETS = st.text(ascii_letters + digits + "-._~", min_size=8, max_size=60) | st.text(
@@ -66,57 +66,57 @@ SECRETS = st.text(ascii_letters + digits + "-._~", min_size=8, max_size=60) | st
 @given(SECRETS, st.integers(0, 10**6))
 def test_no_form_of_a_credential_stands_where_none_of_its_tails_does(secret: str, seed: int) -> None:
     """A text that holds a form has a tail of it in a run of key characters, or the credential counts everywhere."""
-    made = common_endings(secret)
+    made = list_common_endings(secret)
     if None in made:
         return
     chance = random.Random(seed)
-    for form in written_forms(secret):
+    for form in list_written_forms(secret):
         epoch = CredentialEpoch()
         around = (
             "".join(chance.choices(ascii_letters + ' "/-', k=6)),
             "".join(chance.choices(ascii_letters + ' "/-', k=6)),
         )
-        assert epoch.search(f"{around[0]}{form}{around[1]}")
-        epoch.add(made)
-        assert not epoch.changes_nothing(0, noted=True)
+        assert epoch.record_search(f"{around[0]}{form}{around[1]}")
+        epoch.count_credential(made)
+        assert not epoch.is_still_valid(0, noted=True)
 
 
 @given(st.text(ascii_letters + digits + "-._~", min_size=16, max_size=80))
 def test_the_quick_tails_are_those_of_the_forms(secret: str) -> None:
     """A tenth of the time, nothing left out."""
-    for form in written_forms(secret):
-        assert any(tail is not None and tail in form for tail in common_endings(secret))
+    for form in list_written_forms(secret):
+        assert any(tail is not None and tail in form for tail in list_common_endings(secret))
 
 
 def test_what_was_derived_before_holds_unless_a_credential_may_stand_in_it() -> None:
     """In whatever order; what was not noted holds until anything is epoch."""
     epoch = CredentialEpoch()
-    assert epoch.changes_nothing(0, noted=False)
-    assert epoch.search("some text with token0123456789abcdef in it")
-    epoch.add(common_endings("another0123456789fedcba"))
-    assert epoch.changes_nothing(0, noted=True)
-    assert not epoch.changes_nothing(0, noted=False)
-    epoch.add(common_endings("token0123456789abcdef"))
-    assert not epoch.changes_nothing(0, noted=True)
-    assert not epoch.changes_nothing(1, noted=True)
-    assert epoch.changes_nothing(2, noted=True)
-    epoch.add([None])
-    assert not epoch.changes_nothing(2, noted=True)
+    assert epoch.is_still_valid(0, noted=False)
+    assert epoch.record_search("some text with token0123456789abcdef in it")
+    epoch.count_credential(list_common_endings("another0123456789fedcba"))
+    assert epoch.is_still_valid(0, noted=True)
+    assert not epoch.is_still_valid(0, noted=False)
+    epoch.count_credential(list_common_endings("token0123456789abcdef"))
+    assert not epoch.is_still_valid(0, noted=True)
+    assert not epoch.is_still_valid(1, noted=True)
+    assert epoch.is_still_valid(2, noted=True)
+    epoch.count_credential([None])
+    assert not epoch.is_still_valid(2, noted=True)
 
 
 def test_long_texts_and_pictures_are_not_noted() -> None:
     """Then everything counts; and what is remembered is bounded: above that everything counts once."""
     epoch = CredentialEpoch()
-    assert not epoch.search("a" * 60_000)
-    assert epoch.search(("a" * 40 + " ") * 600)  # the same again and again
-    assert not epoch.search(("a" * 40 + " ") * 60_000)
+    assert not epoch.record_search("a" * 60_000)
+    assert epoch.record_search(("a" * 40 + " ") * 600)  # the same again and again
+    assert not epoch.record_search(("a" * 40 + " ") * 60_000)
     chance = random.Random(1)
-    assert not epoch.search(" ".join("".join(chance.choices(ascii_letters, k=40)) for _ in range(4_000)))
+    assert not epoch.record_search(" ".join("".join(chance.choices(ascii_letters, k=40)) for _ in range(4_000)))
     assert epoch.count == 0
     for _ in range(40):
-        assert epoch.search("".join(chance.choices(ascii_letters, k=15_000)))
+        assert epoch.record_search("".join(chance.choices(ascii_letters, k=15_000)))
     assert epoch.count == 1
-    assert not epoch.changes_nothing(0, noted=True)
+    assert not epoch.is_still_valid(0, noted=True)
 
 
 BODIES = {
@@ -150,12 +150,12 @@ def test_whatever_redaction_would_change_counts_as_changed(how: str, where: str)
             else f"/v1/x?q={text.encode().hex() if how == 'wide' else text}".replace(" ", "%20").replace("\n", "%0A")
         )
         request = Request("POST", target, (), text.encode() if where == "body" else b"")
-        before, noted = redactor.run_noting(partial(redactor.request, request), target.encode())
-        redactor.learn((("authorization", f"Bearer {secret}"),), "")
+        before, noted = redactor.run_recording_searches(partial(redactor.request, request), target.encode())
+        redactor.learn_request((("authorization", f"Bearer {secret}"),), "")
         if redactor.request(request) != before:
-            assert not redactor.epoch.changes_nothing(0, noted=noted), (how, n)
+            assert not redactor.epoch.is_still_valid(0, noted=noted), (how, n)
         elif how == "unlike":
-            assert redactor.epoch.changes_nothing(0, noted=noted)
+            assert redactor.epoch.is_still_valid(0, noted=noted)
 
 
 def test_what_waits_for_the_index_is_known_and_found() -> None:
@@ -164,10 +164,10 @@ def test_what_waits_for_the_index_is_known_and_found() -> None:
     chance = random.Random(3)
     secrets = ["".join(chance.choices(ascii_letters + digits, k=40)) for _ in range(700)]
     for secret in secrets:
-        known.add(secret)
+        known.add_secret(secret)
         assert secret in known
     for secret in (secrets[0], secrets[350], secrets[-1]):
-        assert known.spans(f"it is {secret}, yes") == [Span(6, 6 + len(secret), CREDENTIAL)]
+        assert known.find_spans(f"it is {secret}, yes") == [Span(6, 6 + len(secret), CREDENTIAL)]
         assert secret in known
     assert len(known) > 700
 
@@ -177,13 +177,15 @@ def test_a_credential_with_a_shape_is_learned_once() -> None:
     redactor = Redactor()
     chance = random.Random(4)
     for _ in range(400):
-        redactor.learn((("authorization", "Bearer " + "".join(chance.choices(ascii_letters + digits, k=40))),), "")
+        redactor.learn_request(
+            (("authorization", "Bearer " + "".join(chance.choices(ascii_letters + digits, k=40))),), ""
+        )
     redactor.text("search")
     shaped = "sk-ant-api03-" + "".join(chance.choices(ascii_letters + digits, k=93)) + "AA"
-    redactor.learn((("authorization", f"Bearer {shaped}"),), "")
+    redactor.learn_request((("authorization", f"Bearer {shaped}"),), "")
     redactor.text("search")
     count = redactor.epoch.count
-    redactor.learn((("authorization", f"Bearer {shaped}"),), "")
+    redactor.learn_request((("authorization", f"Bearer {shaped}"),), "")
     assert redactor.epoch.count == count
     assert shaped not in redactor.text(f"it is {shaped}")
     assert FREE == 16
@@ -209,7 +211,7 @@ def test_a_value_behind_a_service_is_found_wherever_it_stands() -> None:
         data, _, runs, _ = find_key_runs(text)
         labelled = {span[:2] for span in _find_labelled(text, data, runs)}
         found += len(labelled)
-        assert labelled <= {span[:2] for span in shapes(text)}
+        assert labelled <= {span[:2] for span in find_by_shape(text)}
     assert found > 100
 
 
@@ -241,7 +243,7 @@ def test_an_escaped_backslash_is_no_escape() -> None:
 def test_frames_of_an_event_stream_get_their_checksum() -> None:
     """A frame that was cut stays as it is."""
     frame = (20).to_bytes(4) + bytes(8) + b"body" + bytes(4)
-    assert with_checksums(frame + frame[:7]) == frame[:16] + zlib.crc32(frame[:16]).to_bytes(4) + frame[:7]
+    assert renew_checksums(frame + frame[:7]) == frame[:16] + zlib.crc32(frame[:16]).to_bytes(4) + frame[:7]
 
 
 KEY = "sk-proj-" + "".join(random.Random(1).choices("abcdefghijkmnpqrstuvwxyzABCDEFGHJKLMNPQRSTUVWXYZ23456789", k=48))
@@ -269,7 +271,7 @@ def test_no_break_between_key_characters_is_passed_over(text: str) -> None:
 def test_windows_cover_a_text_once() -> None:
     """What counts of one begins where that of the one before ended, and has margins on both sides."""
     for size in (0, 1, 4 << 20, (4 << 20) + 1, 9_999_999):
-        found = list(search_windows(size))
+        found = list(iter_windows(size))
         assert [found[0][1], *(last for _, _, last, _ in found)] == [*(first for _, first, _, _ in found), size]
         assert all(start <= first - 200_000 or start == 0 for start, first, _, _ in found)
         assert all(end >= last + 200_000 or end == size for _, _, last, end in found)
@@ -282,7 +284,7 @@ def test_a_secret_across_the_border_of_two_windows_is_taken_out(what: str, shift
     import base64
 
     redactor = Redactor()
-    redactor.learn((("authorization", f"Bearer {KNOWN}"),), "/")
+    redactor.learn_request((("authorization", f"Bearer {KNOWN}"),), "/")
     said = {
         "key": f"key {KEY} end",
         "known": f"<{KNOWN}>",
@@ -297,8 +299,8 @@ def test_a_secret_across_the_border_of_two_windows_is_taken_out(what: str, shift
     text = (LINE * (SIZE // len(LINE) + 1))[:SIZE]
     whole = f"{text[:at]}\n{said}\n{text[at:]}\n{said}"
     kind = "text/event-stream" if what == "dealt" else "text/plain"
-    changed = redactor.answer(whole.encode(), kind).decode()
-    hidden = redactor.answer(f"{text[at - 100 : at]}\n{said}\n".encode(), kind).decode()[101:-1]
+    changed = redactor.redact_answer_body(whole.encode(), kind).decode()
+    hidden = redactor.redact_answer_body(f"{text[at - 100 : at]}\n{said}\n".encode(), kind).decode()[101:-1]
     assert hidden != said
     assert changed == f"{text[:at]}\n{hidden}\n{text[at:]}\n{hidden}"
 
@@ -308,7 +310,7 @@ def test_a_long_run_is_a_picture_whatever_part_of_it_is_seen() -> None:
     chance = random.Random(3)
     picture = "".join(chance.choices("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", k=SIZE))
     body = json.dumps({"b64_json": picture[:BORDER] + "AKIA" + "ABCDEFGHIJKLMNOP" + picture[BORDER:]}).encode()
-    assert Redactor().answer(body, "application/json") is body
+    assert Redactor().redact_answer_body(body, "application/json") is body
 
 
 @pytest.mark.parametrize("text", ["", "a", r"\/", r"a\/b\u0041c\\\u0042", r"\u0041" * 3, r"\\/", "\\"])
@@ -335,7 +337,7 @@ def kept(text: str) -> str:
 
 def test_a_single_one_is_what_it_was() -> None:
     """It is part of keys: another one would be another key."""
-    assert Fingerprints().of("invoice-1") == "02307ad9b0f2"
+    assert Fingerprints().digest("invoice-1") == "02307ad9b0f2"
 
 
 def test_each_value_of_many_has_its_own() -> None:

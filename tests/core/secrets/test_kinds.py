@@ -9,15 +9,15 @@ import re
 import pytest
 
 from llmproxy.core.secrets.encodings import replace_spans
-from llmproxy.core.secrets.entropy import entropy, has_dozen, is_password, is_random, is_words
-from llmproxy.core.secrets.find import CREDENTIAL, disjoint, shapes
+from llmproxy.core.secrets.entropy import has_dozen, is_random, looks_like_password, looks_like_words, measure_entropy
+from llmproxy.core.secrets.find import CREDENTIAL, find_by_shape, merge_spans
 from llmproxy.core.secrets.kinds import (
     ANSWER_HEADER,
     CREDENTIAL_HEADER,
     KINDS,
     PATTERNS,
     SECRET_HEADER,
-    expression,
+    compile_template,
     is_credential_member,
     is_secret_member,
 )
@@ -32,22 +32,22 @@ def test_every_kind_is_found_wherever_it_stands() -> None:
     """In a sentence, in quotes, after an escape or a colour; not at the end of a word."""
     for kind in KINDS:
         key = drawn_key(kind)
-        assert expression(kind.template).match(key)
+        assert compile_template(kind.template).match(key)
         for text in (key, f" {key} ", f'"{key}"', f"x\\n{key}\\n", f"\x1b[32m{key}\x1b[0m", f"key%3D{key}"):
             assert key not in without(text), (kind, text)
-        assert kind.lead or all(start > 4 for start, _, _ in shapes(f"word{key}")), kind
+        assert kind.lead_length or all(start > 4 for start, _, _ in find_by_shape(f"word{key}")), kind
 
 
 def without(text: str) -> str:
     """Return a text less what is found in it."""
-    return replace_spans(text, disjoint(shapes(text)), lambda _secret, _kind: "")
+    return replace_spans(text, merge_spans(find_by_shape(text)), lambda _secret, _kind: "")
 
 
 @pytest.mark.parametrize("name", STANDING)
 def test_what_stands_behind_a_sign_is_found(name: str) -> None:
     """And every row of the table has an example."""
     text = STANDING[name]
-    assert secret_of(text) in "".join(text[start:end] for start, end, _ in shapes(text))
+    assert secret_of(text) in "".join(text[start:end] for start, end, _ in find_by_shape(text))
     assert {pattern.name for pattern in PATTERNS} <= {name.partition(",")[0] for name in (*STANDING, *NAMED)} | {
         "private key",
         "url password",
@@ -60,7 +60,7 @@ def test_an_example_of_documentation_is_no_key() -> None:
         text = re.sub(
             r"<([a-z]+?)(\d+)\+?>", lambda match: ("0" if match[1] in ("digit", "hex") else "x") * 40, kind.template
         )
-        assert shapes(text) == [], text
+        assert find_by_shape(text) == [], text
 
 
 def test_words_and_lots_are_told_apart() -> None:
@@ -68,18 +68,20 @@ def test_words_and_lots_are_told_apart() -> None:
     words = (
         "assistant tenant-acme-corp tenant42 myAssistant lm-studio correct-horse-battery 2024-10-21-preview README.md"
     )
-    assert [word for word in words.split() if not is_words(word)] == []
+    assert [word for word in words.split() if not looks_like_words(word)] == []
     for lot in ("passw0rd", "hjkqwpzmxnvbhjkqwpzmxnvb", "0a1b2c3d4e5f", "Zq8T6VWM2BN5"):
-        assert not is_words(lot)
-    assert entropy("aaaa") == 0
-    assert entropy("abcd") == 2
+        assert not looks_like_words(lot)
+    assert measure_entropy("aaaa") == 0
+    assert measure_entropy("abcd") == 2
     assert is_random("aB3dE5fG7hJ9")
     assert not is_random("your-own-key-123")
     assert has_dozen("x-0123456789abc-y")
     assert not has_dozen("classification-report-for-2023")
-    assert is_password("s3cr3t")
-    assert not is_password("postgres", "postgres")
-    assert not any(map(is_password, ("password", "${DB_PASS}", "<pass>", "$PASS", "****", "xxx", "{{ password }}")))
+    assert looks_like_password("s3cr3t")
+    assert not looks_like_password("postgres", "postgres")
+    assert not any(
+        map(looks_like_password, ("password", "${DB_PASS}", "<pass>", "$PASS", "****", "xxx", "{{ password }}"))
+    )
 
 
 @pytest.mark.parametrize(("name", "hidden"), [
@@ -133,7 +135,7 @@ def kept(text: str, headers: Headers = ()) -> bytes:
     """Return what is kept of a question."""
     body = json.dumps({"messages": [{"role": "user", "content": text}]}).encode()
     redactor = Redactor()
-    redactor.learn(headers, "/")
+    redactor.learn_request(headers, "/")
     return redactor.request(Request("POST", "/v1/chat/completions", headers, body)).body
 
 
@@ -194,7 +196,7 @@ def test_what_an_answer_had_is_asked_as_the_secret_itself() -> None:
     """Kind or fingerprint stand in the answer's placeholder: whoever echoes it gets the recorded answer."""
     redactor = Redactor()
     for text in (drawn_key(KINDS[0]), f"db_password: {drawn('<alnum32>')}", f"token={drawn('<hex40>')}"):
-        answer = redactor.answer(json.dumps({"content": text}).encode())
+        answer = redactor.redact_answer_body(json.dumps({"content": text}).encode())
         assert kept(json.loads(answer)["content"]) == kept(text), answer
 
 

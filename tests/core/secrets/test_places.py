@@ -16,7 +16,7 @@ from urllib.parse import quote, unquote
 import pytest
 
 from llmproxy.core.secrets.redact import Redactor
-from llmproxy.core.traffic.encoding import decode
+from llmproxy.core.traffic.body_decoding import decode_body
 from llmproxy.core.traffic.interaction import Chunk, Request, Response
 
 from .examples import CODE, NO_SECRETS, every_secret
@@ -50,7 +50,7 @@ REQUESTS: dict[str, Callable[[str], Request]] = {
     "path": lambda s: Request("GET", f"/v1/x/{quote(s, safe='')}/y", (), b""),
     "form": lambda s: Request("POST", "/", FORM, f"a=1&note={quote('x ' + s)}".encode()),
     "multipart": _part,
-    "gzip": lambda s: Request("POST", "/", (), decode(gzip.compress(_body(s).body), "gzip")),
+    "gzip": lambda s: Request("POST", "/", (), decode_body(gzip.compress(_body(s).body), "gzip")),
     "base64": lambda s: Request(
         "POST", "/", (), json.dumps({"file_data": base64.b64encode(f"HOME=/x\n{s}\nA=1\n".encode()).decode()}).encode()
     ),
@@ -120,7 +120,7 @@ def test_no_secret_of_any_kind_is_kept_of_an_answer(place: str, size: int) -> No
     for name, text, secret in SECRETS:
         body = ANSWERS[place](text)
         chunks = tuple(Chunk(at, body[at : at + size]) for at in range(0, len(body), size))
-        out, flagged = Redactor().response(Response(200, "OK", (("content-type", "text/event-stream"),), chunks))
+        out, flagged = Redactor().redact_response(Response(200, "OK", (("content-type", "text/event-stream"),), chunks))
         assert [len(chunk.data) for chunk in out.chunks] == [len(chunk.data) for chunk in chunks]
         if secret in said(out.body) or (len(secret) > 24 and secret[-16:] in said(out.body)) or not flagged:
             kept.append(name)
@@ -132,7 +132,7 @@ def test_no_secret_of_any_kind_is_kept_of_a_status_line() -> None:
     kept = []
     for name, text, secret in SECRETS:
         reason = f"Unauthorized {text.replace(chr(10), ' ')}"
-        out, flagged = Redactor().response(Response(401, reason, (), ()))
+        out, flagged = Redactor().redact_response(Response(401, reason, (), ()))
         if secret.replace("\n", " ") in out.reason or not flagged or len(out.reason) != len(reason):
             kept.append(name)
     assert kept == [], kept
@@ -147,7 +147,7 @@ def test_what_is_no_secret_stays(text: str) -> None:
         assert redactor.request(request) is request, place
     for place, answer in ANSWERS.items():
         body = answer(text)
-        assert redactor.answer(body, "text/event-stream", pieces=9) == body, place
+        assert redactor.redact_answer_body(body, "text/event-stream", pieces=9) == body, place
     assert redactor.text(text) == text
 
 
@@ -163,7 +163,7 @@ def test_real_answers_are_changed_only_where_a_link_is_signed(traffic: Path) -> 
             body = got.encode() if isinstance(got, str) else bytes(got or b"")
             body = gzip.decompress(body) if body[:2] == b"\x1f\x8b" else body
             seen += 1
-            out = redactor.answer(body, "text/event-stream", pieces=9)
+            out = redactor.redact_answer_body(body, "text/event-stream", pieces=9)
             if out != body:
                 unsigned = re.sub(rb"((?:sig|X-Amz-[A-Za-z-]+)=)[^&\"\\]*", rb"\1", body)
                 assert re.sub(rb"((?:sig|X-Amz-[A-Za-z-]+)=)[^&\"\\]*", rb"\1", out) == unsigned, path.name
@@ -171,7 +171,7 @@ def test_real_answers_are_changed_only_where_a_link_is_signed(traffic: Path) -> 
             headers = tuple(
                 (name, str(one)) for name, many in value.items() for one in (many if isinstance(many, list) else [many])
             )
-            assert not redactor.response(Response(200, "OK", headers, ()))[1], path.name
+            assert not redactor.redact_response(Response(200, "OK", headers, ()))[1], path.name
     assert seen > 700
 
 
@@ -220,9 +220,9 @@ def test_a_key_is_found_in_every_disguise(disguise: str, key: str, *, seen: bool
     text = DISGUISES[disguise](secret)
     redactor = Redactor()
     if seen:
-        redactor.learn((("authorization", f"Bearer {secret}"),), "/")
+        redactor.learn_request((("authorization", f"Bearer {secret}"),), "/")
     for body in (json.dumps({"content": f"so: {text} ."}).encode(), f"so: {text} .".encode()):
-        for out in (redactor.request(Request("POST", "/", (), body)).body, redactor.answer(body)):
+        for out in (redactor.request(Request("POST", "/", (), body)).body, redactor.redact_answer_body(body)):
             bare = re.sub(r"\\n|[\s]", "", out.decode())
             assert secret not in bare
             assert secret[8:20] not in bare, out
@@ -238,7 +238,7 @@ def test_a_key_in_utf_16_is_found(charset: str, lead: bytes) -> None:
     """In a body or a binary message, wherever it begins; the answer stays as long as it was."""
     body = lead + f"the key is {KEYS['github']}, keep it".encode(charset)
     redactor = Redactor()
-    for out in (redactor.request(Request("POST", "/", (), body)).body, redactor.answer(body)):
+    for out in (redactor.request(Request("POST", "/", (), body)).body, redactor.redact_answer_body(body)):
         assert KEYS["github"][6:].encode("utf-16-le") not in out
         assert len(out) == len(body)
         assert "keep it".encode("utf-16-le")[:-1] in out
@@ -251,7 +251,7 @@ def test_a_key_in_a_binary_message_is_found(lead: bytes, key: str) -> None:
     data = lead + KEYS[key].encode() + b"\x00\xfe"
     redactor = Redactor()
     assert KEYS[key].encode() not in redactor.request(Request("POST", "/", (), data)).body
-    kept = redactor.answer(json.dumps({"from": "server", "data": base64.b64encode(data).decode()}).encode())
+    kept = redactor.redact_answer_body(json.dumps({"from": "server", "data": base64.b64encode(data).decode()}).encode())
     got = base64.b64decode(json.loads(kept)["data"])
     assert KEYS[key].encode() not in got
     assert (len(got), got[: len(lead)]) == (len(data), lead)

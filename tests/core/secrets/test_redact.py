@@ -33,7 +33,7 @@ def redacted(
 ) -> Request:
     """Redact one request with a fresh redactor that saw its headers."""
     redactor = Redactor()
-    redactor.learn(headers, target, names)
+    redactor.learn_request(headers, target, names)
     out = redactor.request(Request("POST", target, headers, body.encode() if isinstance(body, str) else body), names)
     assert redactor.request(out, names) == out, "redacting twice changes nothing"
     return out
@@ -42,9 +42,9 @@ def redacted(
 def answered(data: list[bytes], *, learn: Headers = AUTH, headers: Headers = ()) -> tuple[Response, bool]:
     """Redact one answer."""
     redactor = Redactor()
-    redactor.learn(learn, "/")
+    redactor.learn_request(learn, "/")
     chunks = tuple(Chunk(index * 10, piece) for index, piece in enumerate(data))
-    out, flagged = redactor.response(Response(200, "OK", headers, chunks))
+    out, flagged = redactor.redact_response(Response(200, "OK", headers, chunks))
     assert [(c.offset, len(c.data)) for c in out.chunks] == [(c.offset, len(c.data)) for c in chunks]
     return out, flagged
 
@@ -111,11 +111,11 @@ def test_a_header_seen_before_is_looked_at_again_when_more_is_known() -> None:
     request, response = Request("POST", "/v1/x", fields, b""), Response(200, "OK", fields, ())
     for _ in range(2):
         assert redactor.request(request) is request
-        assert redactor.response(response)[1] is False
-    redactor.learn(AUTH, "/")
+        assert redactor.redact_response(response)[1] is False
+    redactor.learn_request(AUTH, "/")
     for _ in range(2):
         assert CANARY not in redactor.request(request).headers[0][1]
-        seen, overwritten = redactor.response(response)
+        seen, overwritten = redactor.redact_response(response)
         assert (CANARY in seen.headers[0][1], overwritten) == (False, True)
 
 
@@ -154,9 +154,9 @@ def test_what_looks_secret_elsewhere_in_a_url_says_which_it_is() -> None:
 def test_what_is_no_credential_is_not_looked_for_in_answers() -> None:
     """A page's token that comes back in the answer stays in it."""
     redactor = Redactor()
-    redactor.learn((), "/v1/x?token=invoice-2026-000001&code=invoice-2026-000002&sig=invoice-2026-000003")
+    redactor.learn_request((), "/v1/x?token=invoice-2026-000001&code=invoice-2026-000002&sig=invoice-2026-000003")
     assert redactor.epoch.count == 0
-    redactor.learn((), "/v1/x?api_key=abcdef0123456789abcdef", frozenset())
+    redactor.learn_request((), "/v1/x?api_key=abcdef0123456789abcdef", frozenset())
     assert redactor.epoch.count == 1
 
 
@@ -226,7 +226,9 @@ def test_a_password_before_a_host_without_a_scheme_is_not_kept(target: str) -> N
     """Its fingerprint stays, so that two of them are two requests; the line that is printed holds neither."""
     one, other = (redacted("", target=target.format(quote(secret))).target for secret in (PASSWORD, "an-Other8"))
     printed = Redactor().text(f"llmproxy: no provider is known for the path {unquote(target.format(PASSWORD))}")
-    assert PASSWORD not in one + Redactor().line(target.format(PASSWORD)) + (printed if "?" not in target else "")
+    assert PASSWORD not in one + Redactor().redact_target(target.format(PASSWORD)) + (
+        printed if "?" not in target else ""
+    )
     assert "REDACTED-1x" in one
     assert one != other
 
@@ -361,12 +363,12 @@ def test_volatile_and_private_fields_of_answers_are_dropped() -> None:
 def test_text_for_people_is_redacted() -> None:
     """Logs and errors go through here."""
     redactor = Redactor()
-    redactor.learn((), f"/v1/x?key={CANARY}", frozenset({"key"}))
+    redactor.learn_request((), f"/v1/x?key={CANARY}", frozenset({"key"}))
     assert redactor.epoch.count == 1
-    redactor.learn(AUTH, "/")
+    redactor.learn_request(AUTH, "/")
     assert redactor.epoch.count == 1
     assert redactor.text(f"{CANARY} {SK} ok") == "[REDACTED] [REDACTED] ok"
-    assert "hunter2-hunter2" not in redactor.line("/v1/x?password=hunter2-hunter2")
+    assert "hunter2-hunter2" not in redactor.redact_target("/v1/x?password=hunter2-hunter2")
 
 
 def test_every_token_that_rotated_is_known() -> None:
@@ -374,7 +376,7 @@ def test_every_token_that_rotated_is_known() -> None:
     redactor = Redactor()
     tokens = [hashlib.sha256(str(number).encode()).hexdigest()[:30] for number in range(1000)]
     for token in tokens:
-        redactor.learn((("authorization", f"Bearer {token}"),), "/")
+        redactor.learn_request((("authorization", f"Bearer {token}"),), "/")
     for token in (tokens[0], tokens[500], tokens[999]):
         assert redactor.text(f"x{token}x and {token}") == "x[REDACTED]x and [REDACTED]"
         body = json.dumps({"a": base64.b64encode(f"\x00\xff{token}".encode("latin-1")).decode()}).encode()
@@ -385,12 +387,12 @@ def test_words_are_no_credentials() -> None:
     """A key `assistant`, tenants' names as keys: texts that say these words stay."""
     redactor = Redactor()
     for name in ("assistant", "tenant-acme", "tenant-umbrella-2", "myAssistant", "customer42", "lm-studio"):
-        redactor.learn(
+        redactor.learn_request(
             (("authorization", f"Bearer {name}"), ("api-key", name), ("cookie", f"a={name}-{name}")), f"/?key={name}"
         )
         body = json.dumps({"messages": [{"role": "assistant", "content": f"for {name}"}]}).encode()
         assert redactor.request(Request("POST", "/", (), body)).body == body
-        assert redactor.answer(body) == body
+        assert redactor.redact_answer_body(body) == body
     assert redactor.request(Request("POST", "/", (("authorization", "Bearer assistant"),), b"")).headers == (
         ("authorization", "[REDACTED]"),
     )

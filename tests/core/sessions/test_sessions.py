@@ -127,7 +127,7 @@ def test_odd_names_are_names(store: Store, name: str) -> None:
     """Whatever can be printed can be opened, recorded, closed and found again."""
     found = sessions(store)
     session = found.open_session(name, mode=Mode.RECORD)
-    store.add(interaction(1, cassette=session.cassette), supersede=False)
+    store.add_interaction(interaction(1, cassette=session.cassette), supersede=False)
     assert found.close_session(name) is session
     assert store.closed_cleanly(session.cassette, 1)
 
@@ -207,22 +207,22 @@ def test_a_reset_while_recording_replaces_what_came_before(store: Store) -> None
     session = found.open_session("a", mode=Mode.RECORD)
     for n in (1, 1, 1):
         supersede = session.claim_superseding(("agent", key(n)))
-        store.add(
+        store.add_interaction(
             interaction(n, cassette="a", occurrence=session.count_arrival(("agent", key(n)), 0)), supersede=supersede
         )
     found.reset_session("a")
-    last = store.add(interaction(1, cassette="a"), supersede=session.claim_superseding(("agent", key(1))))
-    assert [slot.id for slot in store.slots("a", 1, "agent", key(1))] == [last]
+    last = store.add_interaction(interaction(1, cassette="a"), supersede=session.claim_superseding(("agent", key(1))))
+    assert [slot.id for slot in store.find_keyed("a", 1, "agent", key(1))] == [last]
 
 
 def test_once_is_complete_after_a_close(store: Store) -> None:
     """A cassette that was closed replays; one that was not is recorded to its end, by one session at a time."""
     found = sessions(store)
     assert found.open_session("a", mode=Mode.ONCE).policy.alone
-    store.add(interaction(1, cassette="a"), supersede=False)
+    store.add_interaction(interaction(1, cassette="a"), supersede=False)
     found.close_session("a")
     assert not found.open_session("a", mode=Mode.ONCE).policy.alone
-    store.add(interaction(1, cassette="b"), supersede=False)  # somebody crashed
+    store.add_interaction(interaction(1, cassette="b"), supersede=False)  # somebody crashed
     assert found.open_session("b", mode=Mode.ONCE).policy.alone
 
 
@@ -234,7 +234,7 @@ def test_what_is_stored_after_the_close_leaves_the_cassette_complete(store: Stor
     found.close_session("a")
     if again is not None:
         found.open_session("a", mode=again)
-    late = store.add(interaction(1, cassette="a"), supersede=False)
+    late = store.add_interaction(interaction(1, cassette="a"), supersede=False)
     session.served.add(late)
     found.on_recording_stored(session)
     assert store.closed_cleanly("a", 1)
@@ -245,15 +245,15 @@ def test_what_is_stored_late_does_not_end_another_recording(store: Store) -> Non
     """While a session records the cassette, only its own end makes it complete; its lease stays its own."""
     found = sessions(store)
     session = found.open_session("a", mode=Mode.RECORD)
-    store.add(interaction(1, cassette="a"), supersede=False)
+    store.add_interaction(interaction(1, cassette="a"), supersede=False)
     found.on_recording_stored(session)
     assert (store.closed_cleanly("a", 1), found.ended_sessions) == (False, [])
     found.close_session("a")
     found.open_session("a", mode=Mode.RECORD)
-    store.add(interaction(1, cassette="a"), supersede=False)
+    store.add_interaction(interaction(1, cassette="a"), supersede=False)
     found.on_recording_stored(session)
     assert not store.closed_cleanly("a", 1)
-    assert store.heartbeat("a", 1, "me")
+    assert store.renew_lease("a", 1, "me")
     found.close_session("a")
     assert store.closed_cleanly("a", 1)
 
@@ -263,7 +263,7 @@ import sys, time
 from pathlib import Path
 from llmproxy.core.store.file.store import FileStore
 with FileStore.open(Path(sys.argv[1]), writable=True, now=lambda: 1_800_000_000.0) as store:
-    store.begin("a", 1, exclusive=True, holder="the other")
+    store.begin_writing("a", 1, exclusive=True, holder="the other")
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -290,11 +290,11 @@ def test_two_recorders_of_one_cassette(store: Store) -> None:
 class Stuck(FileStore):
     """A store whose cassette `stuck` cannot be ended."""
 
-    def end(self, cassette: str, sample: int, holder: str, *, clean: bool | None) -> None:
+    def end_writing(self, cassette: str, sample: int, holder: str, *, clean: bool | None) -> None:
         """Fail for one."""
         if cassette == "stuck":
             raise CassetteBusy("llmproxy: held by another program")
-        super().end(cassette, sample, holder, clean=clean)
+        super().end_writing(cassette, sample, holder, clean=clean)
 
 
 @pytest.fixture
@@ -317,7 +317,7 @@ def test_a_close_that_fails_leaves_the_session_open_and_does_not_keep_the_others
         stuck.close_sessions()
     store = stuck.store(Mode.RECORD)
     assert store is not None
-    assert [store.heartbeat(name, 1, "me") for name in ("a", "stuck", "z")] == [False, True, False]
+    assert [store.renew_lease(name, 1, "me") for name in ("a", "stuck", "z")] == [False, True, False]
 
 
 def test_a_mark_that_cannot_be_set_loses_no_recording(stuck: Sessions, caplog: pytest.LogCaptureFixture) -> None:

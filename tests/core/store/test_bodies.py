@@ -15,11 +15,20 @@ import pytest
 from hypothesis import given, strategies as st
 
 from llmproxy.core.store import bodies
-from llmproxy.core.store.bodies import LARGE, Base, Bodies, ContentCache, contents, deflate_content, encode, read
-from llmproxy.core.store.file.migrations import upgrade
+from llmproxy.core.store.bodies import (
+    LARGE,
+    BodyWriter,
+    ContentCache,
+    DeltaBase,
+    deflate_content,
+    encode_body,
+    read_blob,
+    read_body,
+)
+from llmproxy.core.store.file.migrations import upgrade_schema
 from llmproxy.core.store.file.store import FileStore
-from llmproxy.core.traffic.differences import common_prefix, common_suffix
 from llmproxy.core.traffic.interaction import Chunk, Interaction, Key, Request, Response
+from llmproxy.core.traffic.json_diff import common_prefix, count_common_suffix
 from llmproxy.errors import CassetteCorrupt
 from llmproxy.sqlite_file import write_transaction
 
@@ -34,17 +43,17 @@ WORDS = Path(__file__).read_text().split()
 def conn() -> Iterator[sqlite3.Connection]:
     """Return a database in memory with the store's schema."""
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as made:
-        upgrade(made)
+        upgrade_schema(made)
         made.execute("PRAGMA foreign_keys=ON")
         yield made
 
 
-def put(conn: sqlite3.Connection, writer: Bodies, content: bytes) -> int:
-    """Store a content as `Store.add` does."""
-    prepared = writer.prepare(conn, content, GROUP)
+def put(conn: sqlite3.Connection, writer: BodyWriter, content: bytes) -> int:
+    """Store a content as `Store.add_interaction` does."""
+    prepared = writer.prepare_body(conn, content, GROUP)
     with write_transaction(conn):
-        stored = writer.put(conn, prepared)
-    writer.remember(GROUP, stored, content)
+        stored = writer.store_body(conn, prepared)
+    writer.remember_base(GROUP, stored, content)
     return stored[0]
 
 
@@ -74,26 +83,26 @@ def test_finds_the_longest_shared_ends(a: bytes, b: bytes, shared: bytes) -> Non
     assert common_prefix(x, y) == slow(x, y)
     x, y = a + shared, b + shared
     for limit in (min(len(x), len(y)), len(shared) // 2):
-        assert common_suffix(x, y, limit) == min(slow(x[::-1], y[::-1]), limit)
+        assert count_common_suffix(x, y, limit) == min(slow(x[::-1], y[::-1]), limit)
 
 
 @given(st.lists(st.tuples(st.integers(0, 4000), st.binary(max_size=50)), min_size=1, max_size=8))
 def test_any_edit_of_a_body_reads_back(edits: list[tuple[int, bytes]]) -> None:
     """A chain of bodies, each the one before with bytes put in or taken out anywhere, is exact."""
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as conn:
-        upgrade(conn)
-        writer, content, stored = Bodies(), bytes(range(256)) * 12, {}
+        upgrade_schema(conn)
+        writer, content, stored = BodyWriter(), bytes(range(256)) * 12, {}
         for at, piece in edits:
             content = content[:at] + piece + content[at + len(piece) // 2 :]
             stored[put(conn, writer, content)] = content
         known = ContentCache()
         for row, wanted in stored.items():
-            assert bodies.read(conn, row) == bodies.read(conn, row, known) == wanted
+            assert bodies.read_body(conn, row) == bodies.read_body(conn, row, known) == wanted
 
 
 def test_a_content_is_stored_once(conn: sqlite3.Connection) -> None:
     """The same bytes give the same row, also to a writer that does not remember them."""
-    assert put(conn, Bodies(), b"same" * 100) == put(conn, Bodies(), b"same" * 100)
+    assert put(conn, BodyWriter(), b"same" * 100) == put(conn, BodyWriter(), b"same" * 100)
     assert conn.execute("SELECT count(*) FROM bodies").fetchone() == (1,)
 
 
@@ -103,12 +112,12 @@ def test_a_content_is_stored_once(conn: sqlite3.Connection) -> None:
 )
 def test_packs_only_what_gets_smaller(content: bytes, encoding: str) -> None:
     """Small and random contents stay as they are, text is deflated."""
-    assert encode(content).encoding == encoding
+    assert encode_body(content).encoding == encoding
 
 
 def test_the_nearest_body_is_the_base(conn: sqlite3.Connection) -> None:
     """Two conversations side by side each build on their own last turn."""
-    writer, rows = Bodies(), []
+    writer, rows = BodyWriter(), []
     for (a, _), (b, _) in zip(conversation(6, seed=1), conversation(6, seed=2), strict=True):
         rows.append((put(conn, writer, a), put(conn, writer, b)))
     for before, after in itertools.pairwise(rows):
@@ -120,35 +129,35 @@ def test_no_further_base_is_looked_at_when_one_leaves_nothing_to_say() -> None:
     """The first base that shares all but a few bytes is taken; one that leaves more does not end the search."""
     content = bytes(range(256)) * 20
     near, nearer, same = content[:-100] + b"x", content[:-50] + b"x", content[:-1] + b"x"
-    bases = tuple(Base(number, 0, each) for number, each in enumerate((near, nearer, same), 1))
-    assert encode(content, bases).base_id == 2
+    bases = tuple(DeltaBase(number, 0, each) for number, each in enumerate((near, nearer, same), 1))
+    assert encode_body(content, bases).base_id == 2
 
 
 def test_a_chain_has_an_end(conn: sqlite3.Connection) -> None:
     """After MAX_DEPTH deltas a body stands on its own."""
     content = bytes(range(256)) * 4
-    assert encode(content + b"x", (Base(1, bodies.MAX_DEPTH, content),)).base_id is None
-    assert encode(content + b"x", (Base(1, bodies.MAX_DEPTH - 1, content),)).depth == bodies.MAX_DEPTH
+    assert encode_body(content + b"x", (DeltaBase(1, bodies.MAX_DEPTH, content),)).base_id is None
+    assert encode_body(content + b"x", (DeltaBase(1, bodies.MAX_DEPTH - 1, content),)).depth == bodies.MAX_DEPTH
 
 
 def test_a_base_that_was_pruned_meanwhile_is_done_without(conn: sqlite3.Connection) -> None:
     """A body prepared on another that is gone at commit is stored whole."""
-    writer = Bodies()
+    writer = BodyWriter()
     content = " ".join(WORDS[:200]).encode()
     base = put(conn, writer, content)
-    prepared = writer.prepare(conn, content + b" and more", GROUP)
+    prepared = writer.prepare_body(conn, content + b" and more", GROUP)
     assert prepared.encoded is not None
     assert prepared.encoded.base_id == base
     conn.execute("DELETE FROM bodies")
     with write_transaction(conn):
-        row, depth = writer.put(conn, prepared)
+        row, depth = writer.store_body(conn, prepared)
     assert depth == 0
-    assert bodies.read(conn, row) == content + b" and more"
+    assert bodies.read_body(conn, row) == content + b" and more"
 
 
 def test_a_base_cannot_be_deleted(conn: sqlite3.Connection) -> None:
     """The database itself keeps a body that another builds on."""
-    writer = Bodies()
+    writer = BodyWriter()
     rows = [put(conn, writer, request) for request, _ in conversation(2)]
     with pytest.raises(sqlite3.IntegrityError):
         conn.execute("DELETE FROM bodies WHERE id = ?", (rows[0],))
@@ -166,20 +175,20 @@ def test_a_base_cannot_be_deleted(conn: sqlite3.Connection) -> None:
 ])  # fmt: skip
 def test_damage_names_the_row(conn: sqlite3.Connection, change: str, says: str) -> None:
     """Whatever was done to a row, reading says which one is damaged and gives no bytes."""
-    writer = Bodies()
+    writer = BodyWriter()
     assert [put(conn, writer, request) for request, _ in conversation(3)] == [1, 2, 3]
     conn.execute("PRAGMA foreign_keys=OFF")
     conn.execute(change)
     with pytest.raises(CassetteCorrupt, match=says):
-        bodies.read(conn, 3)
+        bodies.read_body(conn, 3)
 
 
 def test_the_memory_is_bounded(conn: sqlite3.Connection) -> None:
     """Large bodies push out older ones; what is remembered never exceeds its bound by more than one body."""
-    writer, rng = Bodies(), random.Random(1)
+    writer, rng = BodyWriter(), random.Random(1)
     for n in range(12):
         content = rng.randbytes(3 << 20)
-        writer.remember((str(n), "", ""), (n + 1, 0), content)
+        writer.remember_base((str(n), "", ""), (n + 1, 0), content)
     kept = sum(len(base.content) for recent in writer._recent.values() for base in recent)
     assert kept <= bodies.REMEMBERED_BYTES
     assert kept == writer._bytes
@@ -207,7 +216,7 @@ def test_a_conversation_grows_with_its_new_text(tmp_path: Path) -> None:
             response=Response(200, "OK", headers, (Chunk(1, answer),)),
             started_at=float(turn),
         )
-        added[store.add(made, supersede=False)] = made
+        added[store.add_interaction(made, supersede=False)] = made
     last = max(added)
     store.close()
     with FileStore.open(path, writable=False, now=lambda: 0.0) as store:
@@ -226,9 +235,9 @@ HALF = NOISE + WORDS_BLOBS
 @pytest.mark.parametrize("content", [NOISE, WORDS_BLOBS, HALF, NOISE[:LARGE], NOISE[: LARGE + 1]])
 def test_what_is_large_comes_back_as_it_was(conn: sqlite3.Connection, content: bytes) -> None:
     """Compressed where that saves something; stored once."""
-    writer = Bodies()
+    writer = BodyWriter()
     row = put(conn, writer, content)
-    assert read(conn, row) == content
+    assert read_body(conn, row) == content
     assert put(conn, writer, content) == row
     encoding, stored = conn.execute("SELECT encoding, length(data) FROM bodies").fetchone()
     assert encoding == ("identity" if content[:9] == NOISE[:9] and WORDS_BLOBS[:9] not in content else "zlib")
@@ -251,10 +260,10 @@ def test_packed_gives_up_where_nothing_is_saved() -> None:
 ])  # fmt: skip
 def test_what_is_damaged_is_said(conn: sqlite3.Connection, content: bytes, damage: str) -> None:
     """Never served."""
-    row = put(conn, Bodies(), content)
+    row = put(conn, BodyWriter(), content)
     conn.execute(f"UPDATE bodies SET {damage}")
     with pytest.raises(CassetteCorrupt, match=f"Row {row} of table `bodies`"):
-        read(conn, row)
+        read_body(conn, row)
 
 
 def test_a_column_is_read_to_its_end(conn: sqlite3.Connection) -> None:
@@ -262,7 +271,7 @@ def test_a_column_is_read_to_its_end(conn: sqlite3.Connection) -> None:
     made = zlib.compress(WORDS_BLOBS)
     insert = "INSERT INTO bodies (sha256, size, encoding, data) VALUES (?, 1, 'zlib', ?)"
     whole, cut = (conn.execute(insert, each).lastrowid or 0 for each in ((b"1", made), (b"2", made[:-9])))
-    assert contents(conn, whole, deflated=True) == WORDS_BLOBS
-    assert contents(conn, whole, deflated=False) == made
+    assert read_blob(conn, whole, deflated=True) == WORDS_BLOBS
+    assert read_blob(conn, whole, deflated=False) == made
     with pytest.raises(zlib.error):
-        contents(conn, cut, deflated=True)
+        read_blob(conn, cut, deflated=True)

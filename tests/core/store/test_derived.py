@@ -16,7 +16,7 @@ from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config, Exchange
 from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.store.file.store import FileStore
-from llmproxy.core.store.rederive import rekey, rekey_store
+from llmproxy.core.store.rekeying import rederive_keys, update_keys
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.protocol import Decision, Exhausted, Mode
 from tests.core.engine.test_engine import answered
@@ -77,7 +77,7 @@ def store(tmp_path: Path) -> Path:
 def keys(path: Path) -> dict[int, tuple[str, int]]:
     """Return key and occurrence of the live recordings."""
     with FileStore.open(path, writable=False, now=lambda: NOW) as store:
-        return {row.id: (row.key, row.occurrence) for row in store.summaries()}
+        return {row.id: (row.key, row.occurrence) for row in store.list_summaries()}
 
 
 def test_a_change_of_rules_holds_at_once(store: Path) -> None:
@@ -93,7 +93,7 @@ def test_a_change_of_rules_holds_at_once(store: Path) -> None:
 def test_what_was_one_request_is_two_under_stricter_rules(store: Path) -> None:
     """A key that was stored under looser rules finds nothing any more, also where a question of today has that very key."""
     with FileStore.open(store, writable=True, now=lambda: NOW) as database:
-        assert rekey(database, IGNORING, {}) == 2
+        assert update_keys(database, IGNORING, {}) == 2
     with engine(store) as made:
         assert played(made, chat("one")) is None
         assert [played(made, asked) for asked in RECORDED] == [1, 2, 3, 4, 5]
@@ -140,10 +140,10 @@ def test_other_processes_may_settle_meanwhile(store: Path) -> None:
 def test_rekeying_makes_it_last(store: Path) -> None:
     """A change of rules is no damage; rekeying writes today's keys, once, and replay finds the same."""
     with FileStore.open(store, writable=True, now=lambda: NOW) as database:
-        found = list(rekey_store(database, IGNORING, {}))
-        assert not any(each.damaged for each in found)
+        found = list(rederive_keys(database, IGNORING, {}))
+        assert not any(each.is_damaged for each in found)
         assert [each.id for each in found if each.old != each.new] == [1, 2]
-        assert [rekey(database, IGNORING, {}) for _ in "12"] == [2, 0]
-        assert not any(each.other_rules for each in rekey_store(database, IGNORING, {}))
+        assert [update_keys(database, IGNORING, {}) for _ in "12"] == [2, 0]
+        assert not any(each.other_rules for each in rederive_keys(database, IGNORING, {}))
     with engine(store, rules=IGNORING) as made:
         assert [played(made, asked) for asked in RECORDED] == [1, 2, 3, 4, 5]

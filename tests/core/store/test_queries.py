@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from llmproxy.core.store.file.store import FileStore
-from llmproxy.core.store.queries import count, count_before, count_unused, find_other_places, list_key_names, summary
+from llmproxy.core.store.queries import (
+    count,
+    count_live_before,
+    count_unused,
+    find_other_places,
+    list_key_variables,
+    read_summary,
+)
 from llmproxy.core.traffic.interaction import Chunk, Interaction, Key, Request, Response, Usage
 from llmproxy.errors import CassetteCorrupt, CassetteNotFound
 
@@ -42,8 +49,8 @@ def store(tmp_path: Path) -> Iterator[Store]:
             {"cassette": "other", "party": "judge"},
             {"cassette": "other", "sample": 2, "rules": "r2"},
         ):
-            made.add(dataclasses.replace(BASE, **changes), supersede=False)
-        made.add(dataclasses.replace(BASE, rules=""), supersede=True)
+            made.add_interaction(dataclasses.replace(BASE, **changes), supersede=False)
+        made.add_interaction(dataclasses.replace(BASE, rules=""), supersede=True)
         yield made
 
 
@@ -53,7 +60,7 @@ def test_counts_are_of_live_recordings(store: Store) -> None:
     assert count(store, "default", 1, "openai", "embeddings") == 1
     assert count(store, "other", 1) == count(store, "other", 2) == 1
     assert count(store, "nobody", 1) == 0
-    assert [count_before(store, "default", 1, since) for since in (NOW, NOW + 1)] == [0, 2]
+    assert [count_live_before(store, "default", 1, since) for since in (NOW, NOW + 1)] == [0, 2]
 
 
 def test_where_else_a_key_is_recorded(store: Store) -> None:
@@ -67,9 +74,9 @@ def test_where_else_a_key_is_recorded(store: Store) -> None:
 
 def test_one_row_in_short(store: Store) -> None:
     """As `ls` shows it; a row that is not there is said."""
-    assert (summary(store, 1).tokens_in, summary(store, 1).tokens_out) == (3, 5)
+    assert (read_summary(store, 1).tokens_in, read_summary(store, 1).tokens_out) == (3, 5)
     with pytest.raises(CassetteNotFound, match="99"):
-        summary(store, 99)
+        read_summary(store, 99)
 
 
 def test_unused(store: Store) -> None:
@@ -82,7 +89,7 @@ def test_unused(store: Store) -> None:
 def test_errors_of_sqlite_come_out_as_ours(tmp_path: Path) -> None:
     """One seam, one translation."""
     with FileStore.open(tmp_path / "y.db", writable=True, now=lambda: NOW) as made:
-        made.add(BASE, supersede=False)
+        made.add_interaction(BASE, supersede=False)
         with sqlite3.connect(tmp_path / "y.db") as other:
             other.execute("PRAGMA foreign_keys=OFF")
             other.execute("ALTER TABLE interactions RENAME TO gone")
@@ -105,5 +112,5 @@ def test_errors_of_sqlite_come_out_as_ours(tmp_path: Path) -> None:
 def test_names_of_keys(tmp_path: Path, declared: str, provider: str, names: tuple[str, ...] | None) -> None:
     """Of the cassette's providers, and those that were set; nothing is known of a recording that says nothing."""
     with FileStore.open(tmp_path / "x.db", writable=True, now=lambda: NOW) as made:
-        made.add(dataclasses.replace(BASE, provider=provider, run_variables=declared), supersede=False)
-        assert list_key_names(made, "default") == names
+        made.add_interaction(dataclasses.replace(BASE, provider=provider, run_variables=declared), supersede=False)
+        assert list_key_variables(made, "default") == names

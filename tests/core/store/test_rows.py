@@ -46,7 +46,7 @@ interactions = st.builds(
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_loads_exactly_what_was_added(store: Store, added: Interaction) -> None:
     """Any interaction comes back equal: odd bytes, empty chunks, repeated headers, lone surrogates."""
-    new = store.add(added, supersede=True)
+    new = store.add_interaction(added, supersede=True)
     assert store.load(new) == dataclasses.replace(added, id=new, occurrence=1)
 
 
@@ -56,12 +56,12 @@ def test_keeps_every_chunk_border(store: Store, number: int) -> None:
     rng = random.Random(number)
     made = tuple(Chunk(n * 7, rng.randbytes(n % 5)) for n in range(number))
     added = interaction(response=Response(200, "OK", (), made, chunked=True))
-    assert store.response(store.add(added, supersede=False)).chunks == made
+    assert store.response(store.add_interaction(added, supersede=False)).chunks == made
 
 
 def test_survives_reopening(store: Store, path: Path) -> None:
     """What was added is there in another process's store, and in ours after close."""
-    new = store.add(interaction(), supersede=False)
+    new = store.add_interaction(interaction(), supersede=False)
     with reopened(path) as other:
         assert other.load(new) == store.load(new)
     store.close()
@@ -71,7 +71,7 @@ def test_survives_reopening(store: Store, path: Path) -> None:
 
 def test_a_count_that_no_integer_holds_is_unknown(store: Store) -> None:
     """A provider that counts 10**30 tokens does not cost us the recording."""
-    new = store.add(interaction(usage=Usage(input=10**30, output=3)), supersede=False)
+    new = store.add_interaction(interaction(usage=Usage(input=10**30, output=3)), supersede=False)
     assert store.load(new).usage == Usage(output=3)
 
 
@@ -92,7 +92,7 @@ def test_the_view_shows_calls_as_people_read_them(store: Store) -> None:
     request = Request("POST", "/v1/chat/completions", (), body)
     response = Response(200, "OK", (("content-type", "application/json"),), (Chunk(1500, answer),))
     for _ in range(2):
-        store.add(
+        store.add_interaction(
             interaction(1, request=request, response=response, model="gpt-4o", usage=Usage(11, 2), sample=2),
             supersede=True,
         )

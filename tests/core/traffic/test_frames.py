@@ -12,18 +12,18 @@ from hypothesis import given, strategies as st
 
 from llmproxy.core.dialects.conversation import read_answer
 from llmproxy.core.dialects.streams import events_of
-from llmproxy.core.dialects.usage import model_of, usage_of
+from llmproxy.core.dialects.usage import read_model, read_usage
 from llmproxy.core.traffic.frames import (
     CONTENT_TYPE,
     CUT,
     Frame,
-    chunks,
-    decode,
-    encode,
-    is_frames,
-    questions,
-    server_events,
-    transcript,
+    build_frame_chunks,
+    decode_frames,
+    encode_frame,
+    format_transcript,
+    is_websocket_body,
+    list_questions,
+    list_server_events,
 )
 from llmproxy.core.traffic.grpc import Descriptors, count_messages, find_texts, format_messages, refusal, split_messages
 from llmproxy.core.traffic.interaction import is_grpc
@@ -37,8 +37,8 @@ ends = st.builds(Frame, st.integers(0, 1 << 50), st.booleans(), texts, st.intege
 @given(st.lists(messages | ends))
 def test_what_is_written_can_be_read(frames: list[Frame]) -> None:
     """Text, bytes and ends survive, whatever is in them; a line is a chunk, with its time."""
-    pieces = chunks(frames)
-    assert decode(b"".join(piece.data for piece in pieces)) == frames
+    pieces = build_frame_chunks(frames)
+    assert decode_frames(b"".join(piece.data for piece in pieces)) == frames
     assert [piece.offset for piece in pieces] == [frame.at for frame in frames]
     assert all(piece.data.count(b"\n") == 1 and piece.data.endswith(b"\n") for piece in pieces)
 
@@ -52,7 +52,7 @@ def test_what_is_written_can_be_read(frames: list[Frame]) -> None:
 ])  # fmt: skip
 def test_the_form_is_the_documented_one(frame: Frame, line: str) -> None:
     """Binary JSON (Gemini Live) is written as text, so that people can read it."""
-    assert encode(frame).decode() == line + "\n"
+    assert encode_frame(frame).decode() == line + "\n"
 
 
 @pytest.mark.parametrize(
@@ -62,15 +62,15 @@ def test_the_form_is_the_documented_one(frame: Frame, line: str) -> None:
 )  # fmt: skip
 def test_a_damaged_line_is_an_error(line: str) -> None:
     """It names the line; nothing is guessed."""
-    good = encode(Frame(1, client=True, data="a"))
+    good = encode_frame(Frame(1, client=True, data="a"))
     with pytest.raises(CassetteCorrupt, match="line 2"):
-        decode(good + line.encode())
-    assert server_events(good + line.encode()) == []
+        decode_frames(good + line.encode())
+    assert list_server_events(good + line.encode()) == []
 
 
 def socket(*said: tuple[str, object]) -> bytes:
     """Write a conversation of JSON messages."""
-    return b"".join(encode(Frame(n, who == "client", json.dumps(what))) for n, (who, what) in enumerate(said))
+    return b"".join(encode_frame(Frame(n, who == "client", json.dumps(what))) for n, (who, what) in enumerate(said))
 
 
 REALTIME = socket(
@@ -89,19 +89,19 @@ REALTIME = socket(
 
 def test_usage_is_the_sum_of_all_answers() -> None:
     """Each answer of a socket is billed by itself; a plain stream's last word would lose all but one."""
-    usage = usage_of("openai", "realtime", CONTENT_TYPE, REALTIME)
+    usage = read_usage("openai", "realtime", CONTENT_TYPE, REALTIME)
     assert (usage.input, usage.output) == (30, 5)
     live = socket(
         ("server", {"usageMetadata": {"promptTokenCount": 5, "responseTokenCount": 2}}),
         ("server", {"usageMetadata": {"promptTokenCount": 9, "responseTokenCount": 1}}),
     )
-    found = usage_of("gemini", "/ws/google.ai.BidiGenerateContent", CONTENT_TYPE, live)
+    found = read_usage("gemini", "/ws/google.ai.BidiGenerateContent", CONTENT_TYPE, live)
     assert (found.input, found.output) == (14, 3)
 
 
 def test_the_model_is_the_one_that_the_server_names() -> None:
     """Of Realtime the session's."""
-    assert model_of("openai", "realtime", CONTENT_TYPE, REALTIME) == "gpt-realtime"
+    assert read_model("openai", "realtime", CONTENT_TYPE, REALTIME) == "gpt-realtime"
 
 
 def test_events_are_the_servers() -> None:
@@ -116,12 +116,12 @@ def test_question_and_answer_are_found_for_lists() -> None:
     message = read_answer("openai", "realtime", CONTENT_TYPE, REALTIME)
     assert message is not None
     assert message.text == "and goodbye"
-    assert b'"hi"' in questions(REALTIME)[0]
+    assert b'"hi"' in list_questions(REALTIME)[0]
     live = socket(
         ("client", {"clientContent": {"turns": [{"role": "user", "parts": [{"text": "hi"}]}]}}),
         ("client", {"setup": {}}),
     )
-    assert json.loads(questions(live)[0]) == {"contents": [{"role": "user", "parts": [{"text": "hi"}]}]}
+    assert json.loads(list_questions(live)[0]) == {"contents": [{"role": "user", "parts": [{"text": "hi"}]}]}
 
 
 def test_a_transcript_is_for_people() -> None:
@@ -133,7 +133,7 @@ def test_a_transcript_is_for_people() -> None:
         Frame(2500, client=True, data="bye", close=1000),
         Frame(2600, client=False, close=CUT),
     ]
-    lines = list(transcript(b"".join(map(encode, frames))))
+    lines = list(format_transcript(b"".join(map(encode_frame, frames))))
     assert "1.2 ms  client -> " in lines[0]
     assert "(5000 characters)" in lines[0]
     assert len(lines[0]) < 200
@@ -145,9 +145,9 @@ def test_a_transcript_is_for_people() -> None:
 
 def test_the_content_type_tells() -> None:
     """Nothing else is taken for a conversation."""
-    assert is_frames((("Content-Type", CONTENT_TYPE),))
-    assert not is_frames((("content-type", "application/json"),))
-    assert not is_frames(())
+    assert is_websocket_body((("Content-Type", CONTENT_TYPE),))
+    assert not is_websocket_body((("content-type", "application/json"),))
+    assert not is_websocket_body(())
 
 
 ONE, TWO = b"\0\0\0\0\3abc", b"\1\0\0\0\0"
@@ -225,12 +225,12 @@ def test_a_descriptor_that_does_not_fit_is_an_error_in_words(tmp_path: Path) -> 
     path = tmp_path / "a.desc"
     path.write_bytes(descriptor_set("a", "Chat", "Say", "text").SerializeToString())
     known = Descriptors(path)
-    assert known.format("/a.Chat/Say", b"\x0a\x02hi", answer=True) == '{\n  "text": "hi"\n}'
+    assert known.format_message("/a.Chat/Say", b"\x0a\x02hi", answer=True) == '{\n  "text": "hi"\n}'
     wrong = {("/a.Chat/Ask", b""): "does not know a.Chat/Ask", ("/b/c", b""): "It knows: a.Chat"}
     wrong |= {("/a.Chat/Say", b"\xff"): "no a.Said", ("/a.Chat/Say", b"\x20\x01"): "no field of a.Said"}
     for (target, data), why in wrong.items():
         with pytest.raises(SettingsError) as said:
-            known.format(target, data, answer=False)
+            known.format_message(target, data, answer=False)
         assert why in str(said.value)
     path.write_text("no such thing")
     for each in (path, tmp_path / "none"):

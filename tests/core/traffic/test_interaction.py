@@ -9,19 +9,19 @@ import random
 import pytest
 from hypothesis import given, strategies as st
 
-from llmproxy.core.providers.table import Client, client_of
-from llmproxy.core.traffic.differences import (
+from llmproxy.core.providers.specs import Client, client_of
+from llmproxy.core.traffic.interaction import Chunk, Cut, Headers, Response, header, without
+from llmproxy.core.traffic.json_bytes import DEPTH, LossyJson, dump, parse
+from llmproxy.core.traffic.json_diff import (
     SHOWN,
     Difference,
+    classify_volatile,
+    clip,
     common_prefix,
     count,
     differences,
-    is_one,
-    short,
-    volatile,
+    is_volatile_value,
 )
-from llmproxy.core.traffic.interaction import Chunk, Cut, Headers, Response, header, without
-from llmproxy.core.traffic.json_bytes import DEPTH, NotLossless, dump, parse
 from llmproxy.errors import printable
 
 FIELDS: Headers = (("Content-Type", "a"), ("X", "1"), ("x", "2"))
@@ -46,7 +46,7 @@ def test_a_body_that_is_cut_has_the_chunks_of_a_tuple() -> None:
     assert cut == CHUNKS
     assert (tuple(cut), len(cut), cut[-1], cut[1:]) == (CHUNKS, 3, CHUNKS[-1], CHUNKS[1:])
     assert (hash(cut), repr(cut)) == (hash(CHUNKS), repr(CHUNKS))
-    assert [(offset, bytes(data)) for offset, data in cut.views()] == [(each.offset, each.data) for each in CHUNKS]
+    assert [(offset, bytes(data)) for offset, data in cut.iter_views()] == [(each.offset, each.data) for each in CHUNKS]
     assert Response(200, "OK", (), cut) == Response(200, "OK", (), CHUNKS)
     assert (Response(200, "OK", (), cut).body is body, Response(200, "OK", (), CHUNKS).body) == (True, body)
     assert cut != CHUNKS[:2]
@@ -125,7 +125,7 @@ def test_equal_values_are_written_equally_and_different_ones_stay_different(same
 ])  # fmt: skip
 def test_what_cannot_be_canonicalised_is_refused(text: str | bytes) -> None:
     """The caller keys the raw bytes instead; there is no other exception."""
-    with pytest.raises(NotLossless):
+    with pytest.raises(LossyJson):
         parse(text)
 
 
@@ -239,7 +239,7 @@ def test_deep_and_wide_trees_are_bounded() -> None:
 
 def test_short_and_printable() -> None:
     """Shortening keeps the start and marks the cut."""
-    assert short("abcdef", 4) == "abc…"
+    assert clip("abcdef", 4) == "abc…"
     assert printable("naïve 日本") == "naïve 日本"
 
 
@@ -275,14 +275,14 @@ REAL = [
 @pytest.mark.parametrize(("old", "new", "kind"), VOLATILE, ids=lambda each: str(each)[-40:])
 def test_kinds(old: object, new: object, kind: str) -> None:
     """What changes from run to run by nature is recognised, in both directions."""
-    assert volatile(old, new) == kind
-    assert volatile(new, old) == kind
+    assert classify_volatile(old, new) == kind
+    assert classify_volatile(new, old) == kind
 
 
 @pytest.mark.parametrize(("old", "new"), REAL)
 def test_real_changes(old: object, new: object) -> None:
     """A real change of the request is never called volatile."""
-    assert volatile(old, new) is None
+    assert classify_volatile(old, new) is None
 
 
 def test_model_names_are_choices() -> None:
@@ -292,9 +292,9 @@ def test_model_names_are_choices() -> None:
 
 def test_is_one() -> None:
     """A value is told from a text that merely contains one."""
-    assert is_one("123e4567-e89b-12d3-a456-426614174000")
-    assert not is_one("the id 123e4567-e89b-12d3-a456-426614174000")
-    assert not is_one("7")
+    assert is_volatile_value("123e4567-e89b-12d3-a456-426614174000")
+    assert not is_volatile_value("the id 123e4567-e89b-12d3-a456-426614174000")
+    assert not is_volatile_value("7")
 
 
 @given(st.text(), st.text(), st.text())

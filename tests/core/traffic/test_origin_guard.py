@@ -7,11 +7,11 @@ import re
 import pytest
 from hypothesis import given, strategies as st
 
-from llmproxy.core.traffic.origin_guard import Guard, SeenHead, split_host
-from llmproxy.core.traffic.response_bytes import leads_to, prefix_of, to_served, to_stored
+from llmproxy.core.traffic.origin_guard import OriginGuard, SeenHead, split_host
+from llmproxy.core.traffic.response_bytes import find_prefix, leads_to, serve_location, to_stored
 from llmproxy.errors import RefusedError
 
-OURS = Guard(answer_to=("proxy.lan",), allow_origin=("http://localhost:5173",))
+OURS = OriginGuard(answer_to=("proxy.lan",), allow_origin=("http://localhost:5173",))
 HERE = (("host", "127.0.0.1:8080"),)
 
 
@@ -39,35 +39,35 @@ def test_a_host_is_split_or_is_none(host: str, split: tuple[str | None, int | No
 )
 def test_names_that_only_look_like_ours_are_foreign(name: str) -> None:
     """Whoever owns such a name in the DNS can let it point here."""
-    assert not OURS.admits(SeenHead((("host", name),)))
-    assert Guard(any_host=True).admits(SeenHead((("host", name),)))
+    assert not OURS.is_admitted(SeenHead((("host", name),)))
+    assert OriginGuard(any_host=True).is_admitted(SeenHead((("host", name),)))
 
 
 def test_a_second_origin_hides_nothing() -> None:
     """Each Origin must be allowed: which of two the next reader believes is not ours to guess."""
     good, bad = ("Origin", "http://localhost:5173"), ("origin", "https://evil.example")
-    assert OURS.admits(SeenHead((*HERE, good)))
-    assert not OURS.admits(SeenHead((*HERE, good, bad)))
-    assert not OURS.admits(SeenHead((*HERE, bad, good)))
-    assert OURS.grants((good, good)) == ()
+    assert OURS.is_admitted(SeenHead((*HERE, good)))
+    assert not OURS.is_admitted(SeenHead((*HERE, good, bad)))
+    assert not OURS.is_admitted(SeenHead((*HERE, bad, good)))
+    assert OURS.build_cors_fields((good, good)) == ()
 
 
 def test_the_own_origin_is_scheme_name_and_port() -> None:
     """A page on another port of this machine is another page; a proxied site may ask itself."""
     https = SeenHead((("host", "localhost:8443"), ("origin", "https://localhost:8443")), "https")
-    assert OURS.admits(https)
-    assert not OURS.admits(SeenHead(https.headers))
+    assert OURS.is_admitted(https)
+    assert not OURS.is_admitted(SeenHead(https.headers))
     target = ("https", "api.openai.com", 443)
-    assert OURS.admits(SeenHead((("origin", "https://api.openai.com"),), "https", target))
-    assert not OURS.admits(SeenHead((("origin", "https://api.openai.com:8443"),), "https", target))
-    assert not OURS.admits(SeenHead((("origin", "http://api.openai.com"),), "https", target))
+    assert OURS.is_admitted(SeenHead((("origin", "https://api.openai.com"),), "https", target))
+    assert not OURS.is_admitted(SeenHead((("origin", "https://api.openai.com:8443"),), "https", target))
+    assert not OURS.is_admitted(SeenHead((("origin", "http://api.openai.com"),), "https", target))
 
 
 def test_any_page_is_allowed_only_by_a_lone_star() -> None:
     """`*` takes links and pictures as well; a pattern needs an Origin to be held against."""
     link = SeenHead((*HERE, ("sec-fetch-site", "cross-site")))
-    assert Guard(allow_origin=("*",)).admits(link)
-    assert not Guard(allow_origin=("http://*",)).admits(link)
+    assert OriginGuard(allow_origin=("*",)).is_admitted(link)
+    assert not OriginGuard(allow_origin=("http://*",)).is_admitted(link)
 
 
 FIELDS = st.tuples(
@@ -79,9 +79,9 @@ FIELDS = st.tuples(
 def test_whatever_stands_there_is_decided(headers: list[tuple[str, str]]) -> None:
     """Odd bytes are refused or served, never an exception of another kind; what is refused quotes nothing that a terminal or shell obeys."""
     seen = SeenHead(tuple(headers))
-    if not OURS.admits(seen):
+    if not OURS.is_admitted(seen):
         with pytest.raises(RefusedError) as refused:
-            OURS.check(seen)
+            OURS.check_origin(seen)
         assert re.fullmatch(r"[A-Za-z0-9 .,:;'()_/\[\]\n-]*", str(refused.value))
 
 
@@ -116,7 +116,7 @@ def test_where_it_leads(location: str, expected: str) -> None:
     """The provider's own place, without the gateway's base; somebody else's without user and query."""
     found = kept(location)
     assert found == expected or (
-        not expected.startswith("/") and not found.startswith("/") and to_served(found, "") is None
+        not expected.startswith("/") and not found.startswith("/") and serve_location(found, "") is None
     )
 
 
@@ -124,7 +124,7 @@ def test_where_it_leads(location: str, expected: str) -> None:
 def test_whatever_it_says_it_never_leads_to_another_host(location: str, prefix: str) -> None:
     """What is said to the client begins with our own prefix and one slash, or is left out."""
     found = kept(location)
-    led = to_served(found, prefix)
+    led = serve_location(found, prefix)
     if led is None:
         assert leads_to((("location", found),))
     else:
@@ -134,6 +134,6 @@ def test_whatever_it_says_it_never_leads_to_another_host(location: str, prefix: 
 
 def test_the_prefix_is_what_stands_before_the_providers_path() -> None:
     """Where that cannot be told it is empty."""
-    assert prefix_of("/s/a%20b/openai/v1/x?q", "/v1/x") == "/s/a%20b/openai"
-    assert prefix_of("/v1/x", "/v1/x?q") == ""
-    assert prefix_of("/other", "/v1/x") == ""
+    assert find_prefix("/s/a%20b/openai/v1/x?q", "/v1/x") == "/s/a%20b/openai"
+    assert find_prefix("/v1/x", "/v1/x?q") == ""
+    assert find_prefix("/other", "/v1/x") == ""

@@ -10,9 +10,9 @@ import pytest
 import zstandard
 from hypothesis import given, strategies as st
 
-from llmproxy.core.traffic.encoding import Inflater, decode, multipart
+from llmproxy.core.traffic.body_decoding import BodyDecoder, decode_body, parse_multipart
 from llmproxy.core.traffic.interaction import Chunk, Ending, Headers, Response
-from llmproxy.core.traffic.response_bytes import ClientHttp, SendingPlan, head_bytes, plan
+from llmproxy.core.traffic.response_bytes import ClientHttp, SendingPlan, plan, write_head
 
 SSE: Headers = (("content-type", "text/event-stream"),)
 CHUNKS = (Chunk(1_000_000, b"one"), Chunk(1_000_000, b"two!"), Chunk(3_000_000, b""), Chunk(3_000_000, b"three"))
@@ -137,7 +137,7 @@ def test_waits_of_other_answers_are_scaled_with_the_speed(
 
 def test_a_recorded_line_break_starts_no_field() -> None:
     """What a store holds cannot split a response."""
-    assert head_bytes(200, "a\r\nX: 1", (("b\r\nY", "c\nZ: 1"),)).count(b"\r\n") == 3
+    assert write_head(200, "a\r\nX: 1", (("b\r\nY", "c\nZ: 1"),)).count(b"\r\n") == 3
 
 
 def raw_deflate(data: bytes) -> bytes:
@@ -163,10 +163,10 @@ CODERS = {
 def test_what_was_coded_comes_back_in_any_pieces(coding: str, data: bytes, size: int) -> None:
     """Decoding whole and piece by piece gives the same."""
     coded = CODERS[coding](data)
-    inflater = Inflater(coding)
-    assert b"".join([inflater.feed(coded[at : at + size]) for at in range(0, len(coded), size)]) == data
-    assert inflater.complete
-    assert decode(coded, coding) == data
+    inflater = BodyDecoder(coding)
+    assert b"".join([inflater.decode_piece(coded[at : at + size]) for at in range(0, len(coded), size)]) == data
+    assert inflater.is_complete
+    assert decode_body(coded, coding) == data
 
 
 @pytest.mark.parametrize("coding", ["gzip", "deflate", "br", "zstd"])
@@ -174,15 +174,15 @@ def test_truncated_and_corrupt_bodies_are_errors(coding: str) -> None:
     """A body that stops in the middle, or is something else, is said and not guessed."""
     coded = CODERS[coding](b"hello world, " * 50)
     with pytest.raises(ValueError, match="truncated"):
-        decode(coded[:-3], coding)
+        decode_body(coded[:-3], coding)
     with pytest.raises(ValueError, match=r"."):
-        decode(b"\xff\xfenot compressed at all", coding)
+        decode_body(b"\xff\xfenot compressed at all", coding)
 
 
 def test_an_unknown_coding_is_named() -> None:
     """The message says which one."""
     with pytest.raises(ValueError, match="unknown content-encoding 'snappy'"):
-        decode(b"x", "gzip, snappy")
+        decode_body(b"x", "gzip, snappy")
 
 
 @pytest.mark.parametrize("coding", ["gzip", "deflate", "br", "zstd", "gzip, br"])
@@ -190,24 +190,24 @@ def test_a_bomb_stops_at_the_limit(coding: str) -> None:
     """64 MiB of zeros do not come out where 1 MiB is allowed."""
     coded = CODERS[coding](bytes(64 << 20))
     with pytest.raises(ValueError, match="larger than 1048576 bytes"):
-        decode(coded, coding, 1 << 20)
-    assert len(decode(CODERS[coding](bytes(1 << 20)), coding, 1 << 20)) == 1 << 20
+        decode_body(coded, coding, 1 << 20)
+    assert len(decode_body(CODERS[coding](bytes(1 << 20)), coding, 1 << 20)) == 1 << 20
 
 
 def test_gzip_members_and_zstd_frames_follow_one_another() -> None:
     """Concatenated members are one body, as RFC 1952 and RFC 8878 say."""
-    assert decode(gzip.compress(b"a") + gzip.compress(b"b") + b"\0\0", "gzip") == b"ab"
+    assert decode_body(gzip.compress(b"a") + gzip.compress(b"b") + b"\0\0", "gzip") == b"ab"
     coder = zstandard.ZstdCompressor()
-    assert decode(coder.compress(b"a") + coder.compress(b"b"), "zstd") == b"ab"
+    assert decode_body(coder.compress(b"a") + coder.compress(b"b"), "zstd") == b"ab"
 
 
 def test_each_flushed_piece_comes_out_at_once() -> None:
     """A stream's events are not held back until its end."""
     packer = zlib.compressobj(wbits=31)
-    inflater = Inflater("gzip")
+    inflater = BodyDecoder("gzip")
     for event in (b"data: 1\n\n", b"data: 2\n\n"):
-        assert inflater.feed(packer.compress(event) + packer.flush(zlib.Z_SYNC_FLUSH)) == event
-    assert not inflater.complete
+        assert inflater.decode_piece(packer.compress(event) + packer.flush(zlib.Z_SYNC_FLUSH)) == event
+    assert not inflater.is_complete
 
 
 FORM = (
@@ -219,7 +219,7 @@ FORM = (
 
 def test_a_form_comes_apart_binary_safe() -> None:
     """Line ends and things like boundaries inside a file stay in it."""
-    parts = multipart(FORM, 'multipart/form-data; boundary="b1"')
+    parts = parse_multipart(FORM, 'multipart/form-data; boundary="b1"')
     assert parts is not None
     assert [(part.name, part.filename, part.content_type, part.data) for part in parts] == [
         ("model", None, "", b"whisper-1"),
@@ -239,4 +239,4 @@ def test_a_form_comes_apart_binary_safe() -> None:
 ])  # fmt: skip
 def test_what_is_no_whole_form_is_none(body: bytes, content_type: str) -> None:
     """Nothing is guessed about a form that is cut off or not one."""
-    assert multipart(body, content_type) is None
+    assert parse_multipart(body, content_type) is None

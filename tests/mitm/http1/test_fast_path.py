@@ -18,9 +18,17 @@ from mitmproxy.proxy.context import Context
 from mitmproxy.proxy.layer import CommandGenerator, Layer
 from mitmproxy.proxy.layers.http import HttpRequestHook, HttpResponseHook
 
-from llmproxy.core.traffic.origin_guard import Guard
+from llmproxy.core.traffic.origin_guard import OriginGuard
 from llmproxy.mitm.framing import parse_head
-from llmproxy.mitm.http1.fast_path import AT_ONCE, MAX_HELD, ConnectionHandler, Front, Heads, HookLayer, is_plain
+from llmproxy.mitm.http1.fast_path import (
+    AT_ONCE,
+    MAX_HELD,
+    ConnectionHandler,
+    Front,
+    Heads,
+    HookLayer,
+    is_servable_by_front,
+)
 from llmproxy.mitm.http1.replay_layer import ReplayLayer
 from llmproxy.protocol import Decision
 from tests.mitm.rig import Rig, recorded
@@ -212,7 +220,7 @@ def test_recording_goes_through_the_layer_once(tape: Path, store: Path, mode: st
     assert len(recorded(store)) >= 4
 
 
-@pytest.mark.parametrize("method", ["_answer_held_hit", "_begin_request", "_send_replay", "_take_back"])
+@pytest.mark.parametrize("method", ["_answer_held_hit", "_begin_request", "_send_replay", "_take_connection_back"])
 def test_whatever_raises_in_front_the_layer_serves(tape: Path, method: str) -> None:
     """A fault here costs speed, not an answer: hits and misses are what they would be, and nothing hangs."""
 
@@ -224,7 +232,7 @@ def test_whatever_raises_in_front_the_layer_serves(tape: Path, method: str) -> N
             with rig.client(5) as c:
                 answers = (
                     [c.ask(chat(text)).status, c.ask(chat(text)).status]
-                    if method != "_take_back"
+                    if method != "_take_connection_back"
                     else [c.ask(chat(text)).status]
                 )
                 assert set(answers) == {status}
@@ -236,8 +244,8 @@ HEAD = b"POST /v1/x HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\nX-A: b\
 
 def test_heads_that_differ_in_length_alone_are_one_entry() -> None:
     """The length is the request's own, whatever was remembered."""
-    heads = Heads(Guard())
-    first, second = heads.get(HEAD % 5), heads.get(HEAD % 1234)
+    heads = Heads(OriginGuard())
+    first, second = heads.find_head(HEAD % 5), heads.find_head(HEAD % 1234)
     assert first is not None
     assert second is not None
     assert (first.length, second.length) == (5, 1234)
@@ -249,23 +257,23 @@ def test_heads_that_differ_in_length_alone_are_one_entry() -> None:
 )
 def test_heads_that_differ_in_the_credential_alone_are_one_entry(name: bytes) -> None:
     """The credential is the request's own; whoever wants to read it gets a head of its own, and the next ones differ from that."""
-    heads = Heads(Guard())
+    heads = Heads(OriginGuard())
     raw = HEAD.replace(b"X-A: b", name + b"%b") % (5, b"a" * 20), HEAD.replace(b"X-A: b", name + b"%b") % (5, b"b" * 20)
-    first, second = heads.get(raw[0]), heads.get(raw[1])
+    first, second = heads.find_head(raw[0]), heads.find_head(raw[1])
     assert first is not None
     assert second is not None
     assert (first.plain is second.plain, first.credential, second.credential) == (True, b"a" * 20, b"b" * 20)
     assert heads.parse_head(second).plain.head.headers[-1][1].endswith("b" * 20)
-    third = heads.get(raw[0])
+    third = heads.find_head(raw[0])
     assert third is not None
     assert third.plain.credential == b"b" * 20
-    apart = Heads(Guard(), by_credential=True)
-    one, other = apart.get(raw[0]), apart.get(raw[1])
+    apart = Heads(OriginGuard(), by_credential=True)
+    one, other = apart.find_head(raw[0]), apart.find_head(raw[1])
     assert one is not None
     assert other is not None
     assert one.plain is not other.plain
     short = HEAD.replace(b"X-A: b", name + b"%b") % (5, b""), HEAD.replace(b"X-A: b", name + b"%b") % (5, b"c" * 8)
-    assert len({found.which for found in (*map(heads.get, short), second) if found is not None}) == 3
+    assert len({found.which for found in (*map(heads.find_head, short), second) if found is not None}) == 3
 
 
 @pytest.mark.parametrize("raw", [
@@ -285,24 +293,24 @@ def test_heads_that_differ_in_the_credential_alone_are_one_entry(name: bytes) ->
 ])  # fmt: skip
 def test_odd_heads_are_the_layers(raw: bytes) -> None:
     """Whatever is not plain, or could be read in two ways, is not served here; also after a plain head was remembered."""
-    heads = Heads(Guard())
-    assert heads.get(HEAD % 5) is not None
-    assert heads.get(raw) is None
-    assert heads.get(raw) is None
+    heads = Heads(OriginGuard())
+    assert heads.find_head(HEAD % 5) is not None
+    assert heads.find_head(raw) is None
+    assert heads.find_head(raw) is None
 
 
 def test_a_second_length_is_never_hidden_by_a_remembered_head() -> None:
     """The number that is cut out is one; a head with another of them is another head, and refused."""
-    heads = Heads(Guard())
-    assert heads.get(HEAD % 5) is not None
+    heads = Heads(OriginGuard())
+    assert heads.find_head(HEAD % 5) is not None
     twice = HEAD.replace(b"X-A: b", b"Content-Length: 7")
     for first, second in pairwise([5, 6, 7]):
-        assert heads.get((twice % first).replace(b"7\r\n\r\n", b"%d\r\n\r\n" % second)) is None
+        assert heads.find_head((twice % first).replace(b"7\r\n\r\n", b"%d\r\n\r\n" % second)) is None
 
 
 def test_plain_is_what_a_client_sends_by_base_url() -> None:
     """The head of a usual request is plain."""
-    assert is_plain(parse_head(chat("one").partition(b"\r\n\r\n")[0] + b"\r\n\r\n"))
+    assert is_servable_by_front(parse_head(chat("one").partition(b"\r\n\r\n")[0] + b"\r\n\r\n"))
 
 
 class Sending(Layer):

@@ -10,7 +10,7 @@ import pytest
 
 from llmproxy.mitm.framing import parse_head
 from llmproxy.mitm.http1.fast_path import Front
-from llmproxy.mitm.http1.incoming_request import Incoming, is_page_request
+from llmproxy.mitm.http1.incoming_request import IncomingRequest, is_page_request
 from llmproxy.protocol import Decision
 from tests.mitm.rig import Rig, connected
 from tests.mitm.wire import body_of, chat, chunked
@@ -44,21 +44,21 @@ def test_each_step_of_a_request_stands_in_one_place() -> None:
     assert asked == {step: {"http1/incoming_request.py"} for step in STEPS}
 
 
-class Counted(Incoming):
+class Counted(IncomingRequest):
     """Notes what is done with requests."""
 
     __slots__ = ()
     steps: list[str]
 
-    def identify(self, body: bytes):  # type: ignore[no-untyped-def]  # noqa: ANN201
+    def decide_request(self, body: bytes):  # type: ignore[no-untyped-def]  # noqa: ANN201
         """Note it."""
         self.steps.append("identify")
-        return super().identify(body)
+        return super().decide_request(body)
 
-    def lay_out(self):  # type: ignore[no-untyped-def]  # noqa: ANN201
+    def plan_answer(self):  # type: ignore[no-untyped-def]  # noqa: ANN201
         """Note it."""
-        self.steps.append("lay_out")
-        return super().lay_out()
+        self.steps.append("plan_answer")
+        return super().plan_answer()
 
 
 def test_a_hit_seen_first_goes_the_layers_way_in_front_of_it_and_a_repeated_one_the_short_way(tape: Path) -> None:
@@ -68,7 +68,7 @@ def test_a_hit_seen_first_goes_the_layers_way_in_front_of_it_and_a_repeated_one_
     with Rig("replay", tape, front=type("Noting", (Front,), {"incoming": counted})) as rig, rig.client() as c:
         for text in ("one", "two", "two"):
             assert c.ask(chat(text)).status == 200
-        assert steps == ["identify", "lay_out"] * 2
+        assert steps == ["identify", "plan_answer"] * 2
         assert [each.decision for each in rig.wait_outcomes(3)] == [Decision.REPLAY] * 3
 
 

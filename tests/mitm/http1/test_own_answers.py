@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.control.tool_lines import ToolLine, ToolLines
+from llmproxy.core.control.stdio_tools import StdioClient, StdioClients
 from llmproxy.core.engine.answer_writer import AnswerWriter
 from llmproxy.core.engine.engine import Engine, EngineComponents
 from llmproxy.core.engine.request_stages import RequestStages
@@ -132,7 +132,7 @@ def test_an_answer_that_could_not_be_stored_is_not_acknowledged(tmp_path: Path) 
     """The shim hears why, and lets its client read an error instead."""
     with Rig("record", tmp_path / "x.db", engine=FullDisk) as rig, rig.client() as client:
         assert rig.shell.lines is not None
-        rig.shell.lines._lines["default", "c"] = ToolLine(rig.shell.engine, rig.shell, "default", "s", _number=9)
+        rig.shell.lines._lines["default", "c"] = StdioClient(rig.shell.engine, rig.shell, "default", "s", _number=9)
         for number, text in ((10, "x"), (11, "x" * MAX_HELD)):
             assert post(client, heard(number)) == (200, {"out": "", "forward": number})
             status, said = post(client, answered(number, text))
@@ -145,7 +145,7 @@ def test_what_cannot_be_read_goes_to_no_server(tmp_path: Path) -> None:
     """Its answer could not be kept: the shim hears why before anything is done."""
     with Rig("record", tmp_path / "x.db", engine=Damaged) as rig, rig.client() as client:
         assert rig.shell.lines is not None
-        rig.shell.lines._lines["default", "c"] = ToolLine(rig.shell.engine, rig.shell, "default", "s", _number=9)
+        rig.shell.lines._lines["default", "c"] = StdioClient(rig.shell.engine, rig.shell, "default", "s", _number=9)
         status, said = post(client, heard(10))
         assert (status >= 400, "is damaged" in said["error"]["message"]) == (True, True)
         rig.wait_idle()
@@ -227,7 +227,7 @@ def test_what_a_server_never_answered_is_an_error_in_replay(store: Path) -> None
         assert (last["id"], last["result"]["isError"], "broke off" in json.dumps(last)) == (1, True, True)
 
 
-class FailingLines(ToolLines):
+class FailingLines(StdioClients):
     """Fails, and counts."""
 
     times = 0

@@ -35,7 +35,7 @@ def test_a_store_knows_its_numbers(tmp_path: Path) -> None:
     """Of one cassette and sample."""
     with reopened(tmp_path / "x.db", writable=True) as store:
         for n in (1, 2):
-            store.add(interaction(n, cassette="other" if n == 1 else "t/a"), supersede=False)
+            store.add_interaction(interaction(n, cassette="other" if n == 1 else "t/a"), supersede=False)
     found = number_calls(tmp_path / "x.db")("t/a", 1)
     assert [(name.partition("#")[0], number) for name, number in found.items()] == [(key(2), 2)]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from llmproxy.core.dialects.table import envelope
-from llmproxy.core.providers.table import Family
+from llmproxy.core.dialects.codecs import write_error
+from llmproxy.core.providers.specs import Family
 from llmproxy.errors import Exit, LLMProxyError, MissError, SettingsError
 from llmproxy.scenario.models.errors import (
     ModelError,
@@ -41,7 +41,7 @@ def test_a_miss_is_told_in_the_words_of_the_proxy(family: Family) -> None:
     """Whatever envelope the text came in and whatever litellm wrote around it, the error is the whole text and nothing
     else.
     """
-    body = envelope(family, 404, "llmproxy_cache_miss", MISS)[1].decode()
+    body = write_error(family, 404, "llmproxy_cache_miss", MISS)[1].decode()
     error = meant(FromLitellm(f"litellm.NotFoundError: SomeException - {body}", code=MissError.code))
     assert type(error) is MissError
     assert str(error) == MISS

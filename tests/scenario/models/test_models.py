@@ -191,7 +191,7 @@ def test_a_model_with_an_address_of_its_own_goes_there_through_the_proxy(tmp_pat
         assert provider.requests[0].path == "/v1/chat/completions"
         assert not [name for name in provider.header_names() if name.startswith("x-llmproxy")]
     with FileStore.open(tmp_path / "x.db", writable=False, now=lambda: 0.0) as store:
-        assert [each.party for each in store.interactions("a")] == ["judge.2"]
+        assert [each.party for each in store.iter_interactions("a")] == ["judge.2"]
     with near("replay", tmp_path / "x.db") as px:
         same, other = (
             ModelConfig(model=f"hosted_vllm/{name}", api_base="http://h:9/v1") for name in ("llama", "other")

@@ -43,7 +43,7 @@ def recorded(
                 request=dataclasses.replace(made.request, body=request),
                 response=dataclasses.replace(made.response, chunks=(chunk,)),
             )
-            store.add(changed, supersede=False)
+            store.add_interaction(changed, supersede=False)
     return path
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from llmproxy.core.cassettes.adopt import adopt
 from llmproxy.core.cassettes.formats.recorded import Recorded
+from llmproxy.core.cassettes.importing import import_exchanges
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.interaction import Interaction
@@ -44,7 +44,7 @@ def turn(
 
 
 def side(*turns: Recorded) -> list[Interaction]:
-    adopted = adopt(turns, "c", rules=Rules(), redactor=Redactor())
+    adopted = import_exchanges(turns, "c", rules=Rules(), redactor=Redactor())
     return [each.interaction for each in adopted if each.interaction]
 
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from llmproxy.calls import Call
-from llmproxy.core.dialects.usage import usage_of
-from llmproxy.core.providers.table import Family
+from llmproxy.core.dialects.usage import read_usage
+from llmproxy.core.providers.specs import Family
 from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction, Key, Request, Response
 from llmproxy.trace.observing.wire import WireObserver
 
@@ -69,7 +69,7 @@ class Chats:
             started_at=NOW + number,
             id=100 + number,
             model=str(body.get("model")),
-            usage=usage_of(provider, operation, "application/json", answered),
+            usage=read_usage(provider, operation, "application/json", answered),
         )
         facts: dict[str, Any] = {
             "party": "agent", "decision": "REPLAY", "miss": False, "note": "", "occurrence": 1,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from llmproxy.calls import Call
-from llmproxy.core.cassettes.stand_ins import to_json
+from llmproxy.core.cassettes.exporting import to_json
 from llmproxy.core.traffic.interaction import Chunk, Interaction, Key, Request, Response
 from llmproxy.protocol import Decision
 from llmproxy.trace.observing.wire import read_tools

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llmproxy.calls import Call
-from llmproxy.core.cassettes.stand_ins import to_json
+from llmproxy.core.cassettes.exporting import to_json
 from llmproxy.errors import CassetteCorrupt
 from llmproxy.trace.export import cassette
 from llmproxy.trace.model import SpanKind

@@ -98,10 +98,10 @@ def _make_tool_host(asked: ShimOptions, server: str, env: Mapping[str, str]) -> 
             raise SettingsError(f"--{', --'.join(flags)}: a proxy runs at {url}, and it has options of its own.")
         named = asked.session or env.get(RUN_VARIABLE, "") or DEFAULT_SESSION
         return ProxyToolHost(url, named, server, f"{os.getpid()}-{os.urandom(4).hex()}", secrets)
-    from llmproxy.core.providers.hosts import from_environment
+    from llmproxy.core.providers.hosts import add_env_upstreams
     from llmproxy.settings import load
 
-    return EngineToolHost(from_environment(load(flags, env, Path.cwd()), env).settings, server, env, secrets)
+    return EngineToolHost(add_env_upstreams(load(flags, env, Path.cwd()), env).settings, server, env, secrets)
 
 
 _RUNNERS = frozenset({

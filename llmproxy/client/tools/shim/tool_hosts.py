@@ -1,6 +1,6 @@
 """Who decides for the shim: the proxy that runs, asked over its control API, or an engine of our own on the store.
 
-Both take the lines of one client and keep what a server answers; `core.control.tool_lines` says what the calls mean.
+Both take the lines of one client and keep what a server answers; `core.control.stdio_tools` says what the calls mean.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from llmproxy.protocol import CONTROL_PREFIX, Decision
 if TYPE_CHECKING:
     from http.client import HTTPConnection
 
-    from llmproxy.core.control.tool_lines import ToolLine
+    from llmproxy.core.control.stdio_tools import StdioClient
     from llmproxy.core.engine.engine import Engine
     from llmproxy.core.sessions.exchange import Exchange
     from llmproxy.settings import Settings
@@ -130,13 +130,13 @@ class _EngineContext:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def begin(self, exchange: Exchange) -> None:
+    def record_begin(self, exchange: Exchange) -> None:
         """Note nothing: there is no other who could wait for it."""
 
-    def settle(self, exchange: Exchange, status: int) -> None:
+    def report_ended(self, exchange: Exchange, status: int) -> None:
         self._engine.outcome(exchange, status)
 
-    def keep(self, exchange: Exchange, *, proper: bool = True) -> None:
+    def store_later(self, exchange: Exchange, *, proper: bool = True) -> None:
         """Store an answer; and report it. Raises LLMProxyError."""
         if exchange.decision is Decision.RECORD:
             self._engine.store_answer(exchange, proper=proper)
@@ -151,7 +151,7 @@ class EngineToolHost:
         from llmproxy.advice import StartCommand
         from llmproxy.client.run_variables import gather_run_variables
         from llmproxy.core.bindings import check_run_variable
-        from llmproxy.core.control.tool_lines import ToolLine
+        from llmproxy.core.control.stdio_tools import StdioClient
         from llmproxy.core.engine.engine import Engine
         from llmproxy.core.faults import load_faults
         from llmproxy.core.keys.scrub import Rules
@@ -173,8 +173,8 @@ class EngineToolHost:
         )
         found = [check_run_variable(**each) for each in gather_run_variables(env, Path.cwd(), git=False)]
         session = self._engine.sessions.open_session(settings.cassette, mode=settings.mode, run_variables=found)
-        self._line: ToolLine = ToolLine(self._engine, _EngineContext(self._engine), session.name, server)
-        self._line.learn(secrets)
+        self._line: StdioClient = StdioClient(self._engine, _EngineContext(self._engine), session.name, server)
+        self._line.learn_secrets(secrets)
 
     def on_line(self, line: bytes) -> LineOutcome:
         heard = self._line.on_line(line)
@@ -188,7 +188,7 @@ class EngineToolHost:
 
     def end(self, unasked: Sequence[tuple[int, bytes]]) -> None:
         try:
-            self._line.end(unasked)
+            self._line.on_client_end(unasked)
         finally:
             self._engine.close()
             self._journal.close()

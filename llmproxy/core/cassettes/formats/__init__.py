@@ -1,6 +1,6 @@
 """The file formats of recordings, one row each: ours, and those of other programs.
 
-    file's bytes -> recognised by content -> [Recorded, ...] -> `core.cassettes.adopt`
+    file's bytes -> recognised by content -> [Recorded, ...] -> `core.cassettes.importing`
 
 A format is a module of this package with ``recognises(source)``, ``read(source)``
 (``read_all(sources)`` besides, if files of one cassette explain each other) and, where we write it,
@@ -43,7 +43,7 @@ class Source:
     @cached_property
     def text(self) -> str:
         """The content as text. Raises CassetteCorrupt."""
-        return to_text(self.data, self.name)
+        return decode_text(self.data, self.name)
 
     @cached_property
     def head(self) -> str:
@@ -86,7 +86,7 @@ def parse_json(text: str, name: str) -> Any:  # noqa: ANN401 (what a JSON parser
         raise CassetteCorrupt(f"{name}: {error}.") from error
 
 
-class _Module(Protocol):
+class _FormatModule(Protocol):
     def recognises(self, source: Source) -> bool: ...
     def read(self, source: Source) -> list[Recorded]: ...
     def dumps(self, recorded: Sequence[Recorded], cassette: str) -> str: ...
@@ -123,8 +123,8 @@ class Format:
         return [each for source in sources for each in self.read(source)]
 
     @property
-    def _module(self) -> _Module:
-        return cast("_Module", importlib.import_module(f"llmproxy.core.cassettes.formats.{self.module}"))
+    def _module(self) -> _FormatModule:
+        return cast("_FormatModule", importlib.import_module(f"llmproxy.core.cassettes.formats.{self.module}"))
 
 
 _ROWS = (
@@ -152,7 +152,7 @@ def get_format(name: str) -> Format:
         raise SettingsError(f"There is no format {name!r}.", hint=f"Known: {', '.join(FORMATS)}.") from error
 
 
-def recognise(source: Source) -> Format | None:
+def recognise_format(source: Source) -> Format | None:
     """Return what a file is by its content; None if nobody knows it."""
     return next((row for row in _ROWS if row.recognises(source)), None)
 
@@ -214,7 +214,7 @@ def read_bytes(path: Path) -> bytes:
         raise MachineError(f"{path} cannot be read: {error.strerror or error}.") from error
 
 
-def to_text(data: bytes, name: str) -> str:
+def decode_text(data: bytes, name: str) -> str:
     """Return the text of a file; `name` stands in the error. Raises CassetteCorrupt if it is not UTF-8."""
     try:
         return data.decode("utf-8-sig")

@@ -25,14 +25,14 @@ from llmproxy.core.cassettes.formats.recorded import (
     ReadingProblem,
     Recorded,
     Tree,
-    array,
+    get_list,
     mapping,
     microseconds,
     status,
     text,
 )
+from llmproxy.core.dialects.codecs import Speaker, SpokenTurn, find_message_writer
 from llmproxy.core.dialects.messages import Message, ToolCall
-from llmproxy.core.dialects.table import Speaker, SpokenTurn, speaker_of
 from llmproxy.core.dialects.writing import WHOLE, sse, write_json
 from llmproxy.errors import CassetteCorrupt
 
@@ -56,12 +56,12 @@ def read_all(sources: Sequence[Source]) -> list[Recorded]:
     fixtures: list[_Fixture] = []
     for source in sources:
         try:
-            items = array(mapping(source.json), "fixtures")
+            items = get_list(mapping(source.json), "fixtures")
         except ReadingProblem as problem:
             raise CassetteCorrupt(f"{source.name}: {problem}.") from problem
         collect(items, partial(_collect_fixture, fixtures, source.models), source, "fixture")
-    turns = {each.turn: each for each in reversed(fixtures) if each.said is not None}
-    ordered = sorted(fixtures, key=lambda each: each.turn)
+    turns = {each.turn_key: each for each in reversed(fixtures) if each.said is not None}
+    ordered = sorted(fixtures, key=lambda each: each.turn_key)
     return [recorded for each in ordered for recorded in each.build_exchanges(turns)]
 
 
@@ -80,7 +80,7 @@ class _Fixture:
     problem: str
 
     @property
-    def turn(self) -> tuple[str, str, int]:
+    def turn_key(self) -> tuple[str, str, int]:
         index = self.match.get("turnIndex")
         return self.model, self.user, index if isinstance(index, int) else 0
 
@@ -91,10 +91,10 @@ class _Fixture:
             why = self.problem or "earlier turns of its conversation are not among the fixtures"
             yield Recorded("POST", "", (), b"", 200, "", (), b"", number=self.number, problem=why)
             return
-        speaker = speaker_of(self.model)
+        speaker = find_message_writer(self.model)
         for stream in (False, True):
             url, body = speaker.ask(self.model, messages, stream)
-            kind, answer = self.answer(speaker, stream=stream)
+            kind, answer = self.write_answer(speaker, stream=stream)
             headers = (("content-type", kind), *((("retry-after", self.retry_after),) if self.retry_after else ()))
             yield Recorded(
                 "POST",
@@ -106,7 +106,7 @@ class _Fixture:
                 headers,
                 answer,
                 number=self.number,
-                extra=self.timing(),
+                extra=self.build_timing(),
             )
 
     def build_conversation(self, turns: Mapping[tuple[str, str, int], _Fixture]) -> list[Message]:
@@ -115,24 +115,24 @@ class _Fixture:
         said = " ".join(system) if isinstance(system, list) else system
         messages = [Message("system", said)] if isinstance(said, str) and said else []
         messages.append(Message("user", self.user))
-        for index in range(self.turn[2]):
+        for index in range(self.turn_key[2]):
             earlier = turns.get((self.model, self.user, index))
             if earlier is None or earlier.said is None or not earlier.said.message.tool_calls:
                 return []
             messages.append(earlier.said.message)
-            last = index == self.turn[2] - 1
+            last = index == self.turn_key[2] - 1
             result = text(dict(self.match), "toolResultContains", "") if last else ""
             messages += [Message("tool", result, tool_call_id=call.id) for call in earlier.said.message.tool_calls]
         return messages
 
-    def answer(self, speaker: Speaker, *, stream: bool) -> tuple[str, bytes]:
+    def write_answer(self, speaker: Speaker, *, stream: bool) -> tuple[str, bytes]:
         if self.said is None:
             return "application/json", write_json(speaker.error(dict(self.error), self.status))
         if stream:
             return "text/event-stream", sse(speaker.stream(self.said))
         return "application/json", write_json(speaker.answer(self.said))
 
-    def timing(self) -> dict[str, object]:
+    def build_timing(self) -> dict[str, object]:
         return {
             "head_offset": microseconds(self.times.get("ttftMs"), _MS),
             "body_offset": microseconds(self.times.get("totalDurationMs"), _MS),
@@ -176,8 +176,8 @@ def _build_fixture(tree: Tree, number: int, model: str) -> _Fixture:
 
 
 def _read_turn(model: str, response: dict[str, Tree]) -> SpokenTurn:
-    said, calls = text(response, "content", ""), array(response, "toolCalls")
-    if blocks := array(response, "blocks"):
+    said, calls = text(response, "content", ""), get_list(response, "toolCalls")
+    if blocks := get_list(response, "blocks"):
         said = "".join(text(mapping(each), "text", "") for each in blocks if mapping(each).get("type") == "text")
         calls = [each for each in blocks if mapping(each).get("type") == "toolCall"]
     usage = response.get("usage")

@@ -19,15 +19,15 @@ from llmproxy.core.cassettes.formats.recorded import (
     ReadingProblem,
     Recorded,
     Tree,
+    encode_utf8,
     header_map,
     kind,
     mapping,
-    seconds,
+    parse_unix_time,
     status,
     text,
-    utf8,
 )
-from llmproxy.core.cassettes.formats.yaml_text import by_length, load
+from llmproxy.core.cassettes.formats.yaml_text import load_yaml, write_with_length
 from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.errors import CassetteCorrupt, CassetteNewer
 
@@ -45,7 +45,7 @@ def recognises(source: Source) -> bool:
 def read(source: Source) -> list[Recorded]:
     """Return the exchanges of a file. Raises CassetteCorrupt, CassetteNewer."""
     is_toml = bool(_TOML.search(source.head))
-    tree = _parse_toml(source) if is_toml else load(source.text, source.name)
+    tree = _parse_toml(source) if is_toml else load_yaml(source.text, source.name)
     if not isinstance(tree, dict):
         raise CassetteCorrupt(f"{source.name}: a cassette is a mapping, not {kind(tree)}.")
     version = tree.get("version")
@@ -76,7 +76,7 @@ def _build_skipped(what: str, number: int) -> Recorded:
 
 def _read_interaction(tree: Tree, number: int, *, is_toml: bool) -> Recorded:
     request, response = mapping(tree, "request"), mapping(tree, "response")
-    when = seconds(mapping(tree).get("recorded_at"))
+    when = parse_unix_time(mapping(tree).get("recorded_at"))
     if not when:  # it stands last in YAML, where a file that was cut is still YAML
         raise ReadingProblem("`recorded_at` is missing, or no time: the file may have been cut")
     asked, answered = header_map(request.get("headers")), header_map(response.get("headers"))
@@ -100,11 +100,11 @@ def _read_body(side: dict[str, Tree], headers: Headers, *, is_toml: bool) -> byt
         return b""
     try:
         if form == "json":
-            return by_length(content, header(headers, "content-length"))
+            return write_with_length(content, header(headers, "content-length"))
         if form == "binary" and isinstance(content, str):
             return binascii.unhexlify("".join(content.split()))
     except (ValueError, TypeError) as error:
         raise ReadingProblem(f"a body of type {form} is damaged: {error}") from error
     if form == "text" and isinstance(content, str):
-        return utf8(content)
+        return encode_utf8(content)
     raise ReadingProblem(f"a body of type {form!r} with {kind(content)}")

@@ -13,12 +13,12 @@ from llmproxy.core.cassettes.formats import Source, collect
 from llmproxy.core.cassettes.formats.recorded import (
     Recorded,
     Tree,
-    base64_bytes,
+    decode_base64,
+    encode_utf8,
     header_map,
     mapping,
     status,
     text,
-    utf8,
 )
 
 _BINARY = "base64:"
@@ -52,4 +52,4 @@ def _read_interaction(tree: Tree, number: int) -> Recorded:
 
 
 def _read_body(value: str) -> bytes:
-    return base64_bytes(value.removeprefix(_BINARY)) if value.startswith(_BINARY) else utf8(value)
+    return decode_base64(value.removeprefix(_BINARY)) if value.startswith(_BINARY) else encode_utf8(value)

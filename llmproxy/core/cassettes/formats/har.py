@@ -25,14 +25,14 @@ from llmproxy.core.cassettes.formats.recorded import (
     ReadingProblem,
     Recorded,
     Tree,
-    array,
-    base64_bytes,
-    header_pairs,
+    decode_base64,
+    encode_utf8,
+    get_list,
     mapping,
     microseconds,
-    seconds,
+    parse_header_pairs,
+    parse_unix_time,
     text,
-    utf8,
 )
 from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.errors import CassetteCorrupt
@@ -53,7 +53,7 @@ def recognises(source: Source) -> bool:
 def read(source: Source) -> list[Recorded]:
     """Return the exchanges of a file in the order of their start. Raises CassetteCorrupt."""
     try:
-        entries = array(mapping(source.json, "log"), "entries")
+        entries = get_list(mapping(source.json, "log"), "entries")
     except ReadingProblem as problem:
         raise CassetteCorrupt(f"{source.name}: {problem}.") from problem
     found = collect(entries, _read_entry, source, "entry")
@@ -75,15 +75,15 @@ def _read_entry(tree: Tree, number: int) -> Recorded:
     return Recorded(
         method=text(request, "method") if extra is not None else text(request, "method").upper(),
         uri=text(request, "url").partition("#")[0],
-        headers=header_pairs(request.get("headers")),
+        headers=parse_header_pairs(request.get("headers")),
         body=_read_body(request),
         status=code,
         reason=text(response, "statusText", ""),
-        response_headers=header_pairs(response.get("headers")),
+        response_headers=parse_header_pairs(response.get("headers")),
         response_body=answered,
         number=number,
         extra=extra if isinstance(extra, dict) else _read_timings(tree),
-        recorded_at=seconds(tree.get("startedDateTime")),
+        recorded_at=parse_unix_time(tree.get("startedDateTime")),
         problem=why,
     )
 
@@ -95,14 +95,14 @@ def _read_body(request: dict[str, Tree]) -> bytes:
     data = mapping(request, "postData")
     coded = data.get("_base64")
     if isinstance(coded, str):
-        return base64_bytes(coded)
+        return decode_base64(coded)
     said = text(data, "text", "")
     if data.get("encoding") == "base64":  # not in the specification; Firefox and some proxies write it
-        return base64_bytes(said)
+        return decode_base64(said)
     if not said and data.get("params"):
-        fields = [each for each in array(data, "params") if isinstance(each, dict)]
+        fields = [each for each in get_list(data, "params") if isinstance(each, dict)]
         return urlencode([(each.get("name", ""), each.get("value", "")) for each in fields]).encode()
-    return utf8(said)
+    return encode_utf8(said)
 
 
 def _read_answer(response: dict[str, Tree]) -> tuple[bytes, str]:
@@ -114,7 +114,7 @@ def _read_answer(response: dict[str, Tree]) -> tuple[bytes, str]:
         return b"", "its body was not saved (save the HAR with content)" if missing else ""
     if not isinstance(said, str):
         raise ReadingProblem("`response.content.text` is not a text")
-    return (base64_bytes(said) if content.get("encoding") == "base64" else utf8(said)), ""
+    return (decode_base64(said) if content.get("encoding") == "base64" else encode_utf8(said)), ""
 
 
 def _read_timings(entry: dict[str, Tree]) -> dict[str, object]:

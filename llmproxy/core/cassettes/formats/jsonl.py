@@ -18,13 +18,13 @@ from llmproxy.core.cassettes.formats.recorded import (
     ReadingProblem,
     Recorded,
     Tree,
-    array,
-    base64_bytes,
+    decode_base64,
+    encode_utf8,
+    get_list,
     kind,
     mapping,
     status,
     text,
-    utf8,
 )
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.errors import CassetteCorrupt, CassetteNewer
@@ -38,10 +38,10 @@ def recognises(source: Source) -> bool:
 
 
 def dumps(recorded: Sequence[Recorded], cassette: str) -> str:
-    return "".join(json.dumps(line_of(each, cassette), ensure_ascii=False) + "\n" for each in recorded)
+    return "".join(json.dumps(build_line(each, cassette), ensure_ascii=False) + "\n" for each in recorded)
 
 
-def line_of(each: Recorded, cassette: str) -> dict[str, object]:
+def build_line(each: Recorded, cassette: str) -> dict[str, object]:
     return {
         "llmproxy": FORMAT, "cassette": cassette, "method": each.method, "url": each.uri, "headers": each.headers,
         "body": _format_body(each.body), "status": each.status, "reason": each.reason,
@@ -60,7 +60,7 @@ def _format_body(body: bytes) -> object:
 def read(source: Source) -> list[Recorded]:
     """Return the exchanges of a file. Raises CassetteCorrupt, CassetteNewer."""
     numbered = [(n, line) for n, line in enumerate(source.text.split("\n"), 1) if line.strip()]
-    return collect([_parse_line(line, n, source.name) for n, line in numbered], of_line, source, "line")
+    return collect([_parse_line(line, n, source.name) for n, line in numbered], parse_exchange, source, "line")
 
 
 def _parse_line(line: str, number: int, name: str) -> Tree:
@@ -75,7 +75,7 @@ def _parse_line(line: str, number: int, name: str) -> Tree:
     return tree
 
 
-def of_line(tree: Tree, number: int) -> Recorded:
+def parse_exchange(tree: Tree, number: int) -> Recorded:
     """Read the object of the `number`-th line. Raises Problem."""
     tree = mapping(tree)
     return Recorded(
@@ -87,7 +87,7 @@ def of_line(tree: Tree, number: int) -> Recorded:
 
 
 def _read_pairs(tree: dict[str, Tree], name: str) -> Headers:
-    found = array(tree, name)
+    found = get_list(tree, name)
     if not all(isinstance(each, list) and [type(part) for part in each] == [str, str] for each in found):
         raise ReadingProblem(f"`{name}` is not a list of pairs of texts")
     return tuple((key, value) for key, value in found)
@@ -97,7 +97,7 @@ def _read_body(value: Tree) -> bytes:
     if value is None:
         return b""
     if isinstance(value, str):
-        return utf8(value)
+        return encode_utf8(value)
     if isinstance(value, dict) and isinstance(value.get("base64"), str):
-        return base64_bytes(value["base64"])
+        return decode_base64(value["base64"])
     raise ReadingProblem(f"a body is {kind(value)}, neither a text nor base64")

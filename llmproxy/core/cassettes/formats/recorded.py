@@ -51,7 +51,7 @@ def kind(value: Tree) -> str:
     return "nothing" if value is None else type(value).__name__
 
 
-def is_final(status: object) -> TypeGuard[int]:
+def is_final_status(status: object) -> TypeGuard[int]:
     """Return whether a status is that of an answer: after an interim one every client would wait for the real one."""
     if isinstance(status, bool) or not isinstance(status, int):
         return False
@@ -78,7 +78,7 @@ def text(tree: dict[str, Tree], name: str, default: str | None = None) -> str:
     return value
 
 
-def array(tree: dict[str, Tree], name: str) -> list[Tree]:
+def get_list(tree: dict[str, Tree], name: str) -> list[Tree]:
     value = tree.get(name)
     if value is None:
         return []
@@ -88,7 +88,7 @@ def array(tree: dict[str, Tree], name: str) -> list[Tree]:
 
 
 def status(value: Tree) -> int:
-    if not is_final(value):
+    if not is_final_status(value):
         raise ReadingProblem(f"the status is {value!r}, not one of 200 to 599, or 101")
     return value
 
@@ -108,10 +108,10 @@ def header_map(value: Tree) -> Headers:
     return tuple(found)
 
 
-def header_pairs(value: Tree) -> Headers:
+def parse_header_pairs(value: Tree) -> Headers:
     """Return header fields of a list of mappings with `name` and `value`; HTTP/2's pseudo fields are left out."""
     found: list[tuple[str, str]] = []
-    for each in array({"headers": value}, "headers"):
+    for each in get_list({"headers": value}, "headers"):
         if not isinstance(each, dict) or not isinstance(each.get("name"), str):
             raise ReadingProblem("`headers` has a field without a name")
         if not each["name"].startswith(":"):
@@ -119,7 +119,7 @@ def header_pairs(value: Tree) -> Headers:
     return tuple(found)
 
 
-def base64_bytes(value: str) -> bytes:
+def decode_base64(value: str) -> bytes:
     """Decode base64, white space ignored."""
     try:
         return base64.b64decode("".join(value.split()), validate=True)
@@ -127,12 +127,12 @@ def base64_bytes(value: str) -> bytes:
         raise ReadingProblem("its base64 is damaged") from error
 
 
-def utf8(value: str) -> bytes:
+def encode_utf8(value: str) -> bytes:
     """Return the bytes of a text; lone surrogates as they are."""
     return value.encode("utf-8", "surrogatepass")
 
 
-def seconds(value: Tree) -> float:
+def parse_unix_time(value: Tree) -> float:
     """Return ISO text or a time stamp as Unix time; 0.0 for anything else."""
     if isinstance(value, bool):
         return 0.0

@@ -9,7 +9,8 @@ Each body stands in the first of these forms that gives its very bytes back:
     base64:  anything else
 
 While something of a cassette is missing (its run failed, or was interrupted), the member `open` is true: mode `once`
-adds to it. Of a fork, the member `fork` says whose child it is, and which results are overridden (`core.forks.table`).
+adds to it. Of a fork, the member `fork` says whose child it is, and which results are overridden
+(`core.forks.fork_rows`).
 
 Parts of requests that come again (the conversation so far, tools) are written where they come first, with an anchor
 made from their content, and as an alias after that: the file grows with the conversation, not with its square, and an
@@ -35,13 +36,13 @@ from llmproxy.core.cassettes.formats.recorded import (
     ReadingProblem,
     Recorded,
     Tree,
-    array,
-    base64_bytes,
+    decode_base64,
+    encode_utf8,
+    get_list,
     kind,
     mapping,
     status,
     text,
-    utf8,
 )
 from llmproxy.core.cassettes.formats.yaml_text import (
     PLAIN,
@@ -49,17 +50,17 @@ from llmproxy.core.cassettes.formats.yaml_text import (
     AnchoredValue,
     AnchorReference,
     WideValue,
-    lines,
-    lines_of,
-    load,
-    scalar,
-    style_of,
-    write_tree,
+    detect_json_style,
+    load_yaml,
+    map_interaction_lines,
+    write_json_style,
+    write_lines,
+    write_scalar,
 )
-from llmproxy.core.forks.table import Fork, of_member
+from llmproxy.core.forks.fork_rows import Fork, parse_fork_member
 from llmproxy.core.store.rows import content_type
-from llmproxy.core.traffic.differences import short
 from llmproxy.core.traffic.interaction import Headers
+from llmproxy.core.traffic.json_diff import clip
 from llmproxy.errors import CassetteCorrupt, CassetteNewer
 from llmproxy.protocol import AGENT
 
@@ -101,15 +102,15 @@ def recognises(source: Source) -> bool:
 
 def dumps(recorded: Sequence[Recorded], cassette: str, fork: Fork | None = None, *, unfinished: bool = False) -> str:
     """Return the text of a file; `fork`: whose child the cassette is; `unfinished`: mode `once` may add to it."""
-    shared = _Shared(recorded)
-    parts = [_NOTE, f"{TITLE}: {FORMAT}\ncassette: {scalar(cassette)}\n"]
+    shared = _SharedParts(recorded)
+    parts = [_NOTE, f"{TITLE}: {FORMAT}\ncassette: {write_scalar(cassette)}\n"]
     if unfinished:
         parts.append("open: true\n")
     if fork is not None:
-        parts += _join_lines(lines({"fork": fork.to_member()}))
+        parts += _end_lines(write_lines({"fork": fork.to_member()}))
     recorded, said_once = _move_to_head(recorded)
     if said_once:
-        parts += _join_lines(lines(said_once))
+        parts += _end_lines(write_lines(said_once))
     parts.append("interactions:\n" if recorded else "interactions: []\n")
     for each in recorded:
         tree = {"request": _build_request(each, shared), "response": _build_response(each)}
@@ -117,7 +118,7 @@ def dumps(recorded: Sequence[Recorded], cassette: str, fork: Fork | None = None,
         if not said and each.recorded_at:
             said = {"started_at": each.recorded_at}
         parts.append(f"\n# {_describe_exchange(each)}\n")
-        parts += _join_lines(lines([tree | ({"recorded": WideValue(said)} if said else {})]))
+        parts += _end_lines(write_lines([tree | ({"recorded": WideValue(said)} if said else {})]))
     return "".join([*parts, f"{_END}\n"])
 
 
@@ -159,11 +160,11 @@ def _move_from_head(recorded: list[Recorded], tree: dict[str, Tree]) -> list[Rec
     return found
 
 
-def _join_lines(found: list[str]) -> Iterator[str]:
+def _end_lines(found: list[str]) -> Iterator[str]:
     return (line + "\n" for line in found)
 
 
-def _build_request(each: Recorded, shared: _Shared) -> dict[str, object]:
+def _build_request(each: Recorded, shared: _SharedParts) -> dict[str, object]:
     method = {} if each.method == "POST" else {"method": each.method}
     return method | {"url": each.uri, "headers": _list_fields(each.headers)} | _build_body(each.body, shared)
 
@@ -178,15 +179,15 @@ def _list_fields(headers: Headers) -> list[dict[str, str]]:
     return [{name: value} for name, value in headers]
 
 
-def _build_body(body: bytes, shared: _Shared | None) -> dict[str, object]:
+def _build_body(body: bytes, shared: _SharedParts | None) -> dict[str, object]:
     if not body:
         return {}
-    if found := style_of(body):
+    if found := detect_json_style(body):
         tree, style = found
         how = {} if style == "compact" else {"style": style}
         if shared is None and isinstance(tree, dict) and len(body) > _SHORT:
             return how | {"json_parts": [WideValue(part, _LINE) for part in _group_members(tree)]}
-        return how | {"json": tree if shared is None else shared.share(tree)}
+        return how | {"json": tree if shared is None else shared.anchor_shared_parts(tree)}
     try:
         said = body.decode()
     except UnicodeDecodeError:
@@ -222,37 +223,37 @@ def _describe_exchange(each: Recorded) -> str:
     if answer is not None:
         calls = ", ".join(f"{call.name}({call.arguments})" for call in answer.tool_calls)
         replied = " ".join(part for part in (answer.text, calls) if part)
-    texts = " -> ".join(short(part, _SAID) for part in (said[-1] if said else "", replied) if part)
-    return short(f"{head} {each.status}", _SAID) + (f": {texts}" if texts else "")
+    texts = " -> ".join(clip(part, _SAID) for part in (said[-1] if said else "", replied) if part)
+    return clip(f"{head} {each.status}", _SAID) + (f": {texts}" if texts else "")
 
 
-class _Shared:
+class _SharedParts:
     """The parts of all requests of one file that come more than once."""
 
     def __init__(self, recorded: Sequence[Recorded]) -> None:
-        trees = [found[0] for each in recorded if (found := style_of(each.body))]
+        trees = [found[0] for each in recorded if (found := detect_json_style(each.body))]
         members = [value for tree in trees if isinstance(tree, dict) for value in tree.values()]
-        whole = Counter(map(_shareable_text, members))
+        whole = Counter(map(_format_shareable, members))
         seen: set[str] = set()
         items: Counter[str] = Counter()
         for value in members:
-            said = _shareable_text(value)
+            said = _format_shareable(value)
             if isinstance(value, list) and said not in seen:  # a list that comes again as a whole is written once
-                items.update(map(_shareable_text, value))
+                items.update(map(_format_shareable, value))
             if said and whole[said] > 1:
                 seen.add(said)
         self.again = {said for said, count in (whole | items).items() if said and count > 1}
         self.names: dict[str, str] = {}
         self.left = _MAX_ALIASES
 
-    def share(self, tree: object) -> object:
+    def anchor_shared_parts(self, tree: object) -> object:
         """Return a request's tree with anchors and aliases in it."""
         if not isinstance(tree, dict):
             return tree
-        return {name: self.one(value, items=True) for name, value in tree.items()}
+        return {name: self.anchor_part(value, items=True) for name, value in tree.items()}
 
-    def one(self, value: object, *, items: bool) -> object:
-        text = _shareable_text(value)
+    def anchor_part(self, value: object, *, items: bool) -> object:
+        text = _format_shareable(value)
         if text in self.again:
             name = "p" + hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
             known = self.names.setdefault(name, "")
@@ -261,14 +262,14 @@ class _Shared:
                 return AnchorReference(name)
             if not known:
                 self.names[name] = text
-                return AnchoredValue(name, self.items(value) if items else value)
-        return self.items(value) if items else value
+                return AnchoredValue(name, self.anchor_items(value) if items else value)
+        return self.anchor_items(value) if items else value
 
-    def items(self, value: object) -> object:
-        return [self.one(item, items=False) for item in value] if isinstance(value, list) else value
+    def anchor_items(self, value: object) -> object:
+        return [self.anchor_part(item, items=False) for item in value] if isinstance(value, list) else value
 
 
-def _shareable_text(value: object) -> str:
+def _format_shareable(value: object) -> str:
     """Return a part as text, empty if it is too small to share."""
     if not isinstance(value, dict | list | str) or not value:
         return ""
@@ -279,34 +280,34 @@ def _shareable_text(value: object) -> str:
 # -- reading
 
 
-def name_of(source: Source) -> str:
+def read_name(source: Source) -> str:
     """Return the cassette's name in the head of a file; empty if it has none. Raises CassetteCorrupt."""
     found = re.search(r"^cassette: *(.*)$", source.head, re.MULTILINE)
     if found is None or PLAIN.fullmatch(found[1]):
         return found[1] if found else ""
-    value = load(found[0], source.name).get("cassette")
+    value = load_yaml(found[0], source.name).get("cassette")
     return str(value) if isinstance(value, str | int | float) else ""
 
 
-def is_open(source: Source) -> bool:
+def is_incomplete(source: Source) -> bool:
     """Return whether the cassette of a file lacks something that mode `once` may add."""
     return bool(_OPEN.search(source.text))
 
 
-def fork_in(source: Source) -> Fork | None:
+def read_fork(source: Source) -> Fork | None:
     """Return whose child the cassette of a file is; None for nobody's. Raises CassetteCorrupt."""
     if not _FORK.search(source.text):
         return None
     try:
-        tree = load(source.text, source.name)
-        return of_member(name_of(source), tree["fork"]) if isinstance(tree, dict) and "fork" in tree else None
+        tree = load_yaml(source.text, source.name)
+        return parse_fork_member(read_name(source), tree["fork"]) if isinstance(tree, dict) and "fork" in tree else None
     except ValueError as error:
         raise CassetteCorrupt(f"{source.name}: {error}.") from error
 
 
 def read(source: Source) -> list[Recorded]:
     """Return the exchanges of a file. Raises CassetteCorrupt, CassetteNewer."""
-    tree = load(source.text, source.name)
+    tree = load_yaml(source.text, source.name)
     if not source.text.rstrip().endswith(f"\n{_END}"):
         raise CassetteCorrupt(
             f"{source.name}: it does not end with a line `{_END}`: it was cut.",
@@ -322,7 +323,7 @@ def read(source: Source) -> list[Recorded]:
     items = tree.get("interactions")
     if not isinstance(items, list):
         raise CassetteCorrupt(f"{source.name}: `interactions` must be a list, not {kind(items)}.")
-    recorded = collect(items, _read_interaction, source, "interaction", partial(lines_of, source.text))
+    recorded = collect(items, _read_interaction, source, "interaction", partial(map_interaction_lines, source.text))
     try:
         return _move_from_head(recorded, tree)
     except ReadingProblem as problem:
@@ -354,7 +355,7 @@ def _read_interaction(tree: Tree, number: int) -> Recorded:
 
 def _read_headers(side: dict[str, Tree], where: str) -> Headers:
     found: list[tuple[str, str]] = []
-    for each in array(side, "headers"):
+    for each in get_list(side, "headers"):
         if not isinstance(each, dict) or len(each) != 1:
             raise ReadingProblem(f"{where}: each of `headers` is one `name: value`")
         ((name, value),) = each.items()
@@ -375,18 +376,18 @@ def _read_body(side: dict[str, Tree], where: str) -> bytes:
         raise ReadingProblem(f"{where}: there is no style {style!r}; known: {', '.join(STYLES)}")
     value = side[forms[0]]
     if forms == ["json_parts"]:
-        parts = [mapping({"part": part}, "part") for part in array(side, "json_parts")]
+        parts = [mapping({"part": part}, "part") for part in get_list(side, "json_parts")]
         value = {name: member for part in parts for name, member in part.items()}
         if len(value) < sum(map(len, parts)):
             raise ReadingProblem(f"{where}: a member stands twice in `json_parts`")
     if forms[0].startswith("json"):
         try:
-            return write_tree(value, style)
+            return write_json_style(value, style)
         except (ValueError, TypeError, RecursionError) as error:
             raise ReadingProblem(f"{where}: `json` cannot be written: {error}") from error
     if not isinstance(value, str):
         raise ReadingProblem(f"{where}: `{forms[0]}` is {kind(value)}, not a text")
-    return utf8(value) if forms == ["text"] else base64_bytes(value)
+    return encode_utf8(value) if forms == ["text"] else decode_base64(value)
 
 
 _BEGIN = re.compile(r"^<{7}( |$)", re.MULTILINE)
@@ -399,20 +400,20 @@ def is_conflicted(source: Source) -> bool:
     return recognises(source) and bool(_BEGIN.search(source.text))
 
 
-class Side(NamedTuple):
+class BranchSide(NamedTuple):
     """The file as one branch had it."""
 
     source: Source
     lines: list[int]
     """Of each of its lines: which line of the conflicted file that is, from 1."""
 
-    def place(self, number: int) -> str:
+    def describe_place(self, number: int) -> str:
         """Return where its interaction of this number stands in the conflicted file."""
-        at = lines_of(self.source.text).get(number)
+        at = map_interaction_lines(self.source.text).get(number)
         return f"line {self.lines[at - 1]}" if at else f"interaction {number}"
 
 
-def split_sides(source: Source) -> tuple[Side, Side]:
+def split_sides(source: Source) -> tuple[BranchSide, BranchSide]:
     """Return the file as each side had it. Raises CassetteCorrupt for markers that do not fit together."""
     sides: tuple[list[tuple[int, str]], list[tuple[int, str]]] = ([], [])
     into: tuple[int, ...] = (0, 1)
@@ -436,7 +437,7 @@ def split_sides(source: Source) -> tuple[Side, Side]:
     if into != (0, 1):
         raise CassetteCorrupt(f"{source.name}: its last merge conflict has no end.")
     ours, theirs = (
-        Side(Source("".join(line for _, line in side).encode(), f"{source.name} ({name})"), [n for n, _ in side])
+        BranchSide(Source("".join(line for _, line in side).encode(), f"{source.name} ({name})"), [n for n, _ in side])
         for side, name in zip(sides, ("ours", "theirs"), strict=True)
     )
     return ours, theirs
@@ -451,37 +452,37 @@ _NEXT: dict[tuple[int, ...], tuple[tuple[int, ...], ...]] = {
 """Which part of a conflict may follow which."""
 
 
-def keep_both(source: Source) -> str:
+def merge_both_sides(source: Source) -> str:
     """Return the text of a file that holds what either side holds. Raises CassetteCorrupt."""
     ours, theirs = split_sides(source)
     sides = (ours.source, theirs.source)
     return dumps(
-        unite_sides(ours, theirs, source.name),
-        name_of(ours.source),
-        fork_in(ours.source) or fork_in(theirs.source),
-        unfinished=any(is_open(side) for side in sides),
+        merge_sides(ours, theirs, source.name),
+        read_name(ours.source),
+        read_fork(ours.source) or read_fork(theirs.source),
+        unfinished=any(is_incomplete(side) for side in sides),
     )
 
 
-def unite_sides(ours: Side, theirs: Side, name: str) -> list[Recorded]:
+def merge_sides(ours: BranchSide, theirs: BranchSide, name: str) -> list[Recorded]:
     """Return what either side recorded, once what both have. A request that comes again is told by which time it is, on
     its side. What the head of either side says, such as accepted changes, stands in the first recording.
 
     Raises CassetteCorrupt: they have different answers to one request, both the first, or both the second, ... time.
     """
     kept = read(ours.source)
-    known, others = dict(places(kept)), read(theirs.source)
+    known, others = dict(list_identities(kept)), read(theirs.source)
     notes = {name: [note for each in (*kept, *others) for note in each.extra.get(name, ())] for name in NOTES}
     head = {name: [one for n, one in enumerate(said) if one not in said[:n]] for name, said in notes.items() if said}
-    for place, each in places(others):
+    for place, each in list_identities(others):
         mine = known.get(place)
         if mine is None:
             kept.append(each)
         elif (mine.status, mine.response_body) != (each.status, each.response_body):
             raise CassetteCorrupt(
                 f"{name}: both sides recorded an answer to the same request, and not the same one:"
-                f" {ours.place(mine.number)} (ours) and {theirs.place(each.number)} (theirs), {each.method} "
-                f"{each.uri}.",
+                f" {ours.describe_place(mine.number)} (ours) and {theirs.describe_place(each.number)} (theirs), "
+                f"{each.method} {each.uri}.",
                 hint="Take one side of this file (git checkout --ours FILE, or --theirs) and record what is missing: "
                 "--mode auto",
             )
@@ -491,7 +492,7 @@ def unite_sides(ours: Side, theirs: Side, name: str) -> list[Recorded]:
     return kept
 
 
-def places(recorded: Sequence[Recorded]) -> Iterator[tuple[object, Recorded]]:
+def list_identities(recorded: Sequence[Recorded]) -> Iterator[tuple[object, Recorded]]:
     """Yield each with what tells it from the others of its side: who asked what, in which sample, for which time."""
     times = Counter[object]()
     for each in recorded:

@@ -1,6 +1,7 @@
 """vcrpy's YAML cassettes, read and written with vcrpy's own serializer.
 
-    FILE.yaml <-> [Recorded, ...]         (`core.cassettes.adopt` makes interactions of them, and the other way round)
+    FILE.yaml <-> [Recorded, ...]         (`core.cassettes.importing` makes interactions of them, and the other way
+    round)
 
 What the format says is method, URI, header fields, bodies and status. What it cannot say (chunk borders, times, how the
 answer ended, who asked) stands in a member ``llmproxy`` of each interaction, which vcrpy ignores and loses when it
@@ -25,18 +26,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from llmproxy.core.cassettes.formats import Source, collect, read_bytes, to_text, write_text
+from llmproxy.core.cassettes.formats import Source, collect, decode_text, read_bytes, write_text
 from llmproxy.core.cassettes.formats.recorded import (
     ReadingProblem,
     Recorded,
     Tree,
-    is_final,
+    is_final_status,
     kind,
     mapping,
-    seconds,
+    parse_unix_time,
     text,
 )
-from llmproxy.core.cassettes.formats.yaml_text import lines_of, refuse_exploding_yaml, yaml_problem
+from llmproxy.core.cassettes.formats.yaml_text import build_yaml_error, map_interaction_lines, refuse_exploding_yaml
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.errors import CassetteCorrupt, CassetteNewer
 
@@ -53,8 +54,8 @@ def recognises(source: Source) -> bool:
 def read(source: Source) -> list[Recorded]:
     """Return the exchanges of a file. Raises CassetteCorrupt, CassetteNewer."""
     if source.is_json and source.members:
-        return of_tree(source.json, source.name)
-    return parse(source.text, source.name)
+        return parse_tree(source.json, source.name)
+    return parse_text(source.text, source.name)
 
 
 FORMAT = 1
@@ -65,12 +66,12 @@ VCR_VERSION = 1
 # -- reading
 
 
-def parse(text: str, name: str = "<cassette>") -> list[Recorded]:
+def parse_text(text: str, name: str = "<cassette>") -> list[Recorded]:
     """Return the exchanges in the text of a cassette file; `name` stands in errors. Raises as `read`."""
-    return of_tree(_load_yaml(text, name), name, text)
+    return parse_tree(_load_yaml(text, name), name, text)
 
 
-def of_tree(data: object, name: str, text: str = "") -> list[Recorded]:
+def parse_tree(data: object, name: str, text: str = "") -> list[Recorded]:
     """Return the exchanges of a parsed cassette; `text` is its YAML, for lines in errors. Raises as `read`."""
     if isinstance(data, list):
         raise CassetteCorrupt(
@@ -90,7 +91,7 @@ def of_tree(data: object, name: str, text: str = "") -> list[Recorded]:
     items = data.get("interactions")
     if not isinstance(items, list):
         raise CassetteCorrupt(f"{name}: `interactions` must be a list, not {kind(items)}.")
-    return collect(items, recorded_of, Source(b"", name), "interaction", partial(lines_of, text))
+    return collect(items, read_interaction, Source(b"", name), "interaction", partial(map_interaction_lines, text))
 
 
 def _load_yaml(text: str, name: str) -> Any:  # noqa: ANN401 (what a YAML loader returns)
@@ -106,7 +107,7 @@ def _load_yaml(text: str, name: str) -> Any:  # noqa: ANN401 (what a YAML loader
     except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
         if isinstance(error, CassetteCorrupt):
             raise
-        raise yaml_problem(error, text, name) from error
+        raise build_yaml_error(error, text, name) from error
 
 
 # -- writing
@@ -133,7 +134,7 @@ def dumps(recorded: Sequence[Recorded], cassette: str) -> str:
                     "body": {"string": each.response_body},
                 }
             ),
-            "llmproxy": {**each.extra, "order": _describe_order(each)},
+            "llmproxy": {**each.extra, "order": _describe_header_order(each)},
         }
         for each in recorded
     ]
@@ -149,29 +150,29 @@ def _group_headers(headers: Headers) -> dict[str, list[str]]:
     return lists
 
 
-def _describe_order(each: Recorded) -> dict[str, str]:
+def _describe_header_order(each: Recorded) -> dict[str, str]:
     return {
         "request": " ".join(name for name, _ in each.headers),
         "response": " ".join(name for name, _ in each.response_headers),
     }
 
 
-def write(path: Path, recorded: Sequence[Recorded], cassette: str, *, force: bool = False) -> None:
+def write_file(path: Path, recorded: Sequence[Recorded], cassette: str, *, force: bool = False) -> None:
     """Write a cassette file atomically: whoever reads sees the old file or the new one.
 
     Raises CassetteCorrupt: a file that is damaged, or was not written by us, stands in the way (`force` overwrites it);
     MachineError: the folder cannot be written to.
     """
     if path.exists() and not force:
-        _check_ours(path)
+        _check_replaceable(path)
     write_text(path, dumps(recorded, cassette))
 
 
-def _check_ours(path: Path) -> None:
+def _check_replaceable(path: Path) -> None:
     hint = "Write to another file, or replace it with --force."
     try:
-        text = to_text(read_bytes(path), str(path))
-        parse(text, str(path))
+        text = decode_text(read_bytes(path), str(path))
+        parse_text(text, str(path))
         data = _load_yaml(text, str(path))
     except CassetteCorrupt as error:
         raise CassetteCorrupt(f"Not overwritten: {error.message}", hint=hint) from error
@@ -179,19 +180,19 @@ def _check_ours(path: Path) -> None:
         raise CassetteCorrupt(f"Not overwritten: {path} was not written by llmproxy.", hint=hint)
 
 
-def recorded_of(item: Tree, number: int) -> Recorded:
+def read_interaction(item: Tree, number: int) -> Recorded:
     """Read one interaction, the `number`-th of its file. Raises Problem."""
     from vcr.serializers import compat
 
     request = mapping(item, "request")
-    response = compat.convert_to_bytes(_old_httpx(dict(mapping(item, "response"))))
+    response = compat.convert_to_bytes(_upgrade_httpx_response(dict(mapping(item, "response"))))
     status = response.get("status")
     code = status.get("code") if isinstance(status, dict) else status
-    if not is_final(code):
+    if not is_final_status(code):
         raise ReadingProblem(
             f"response: `status` has no code of 200 to 599, or 101 ({code if isinstance(code, int) else kind(code)})"
         )
-    request, response = _parsed_body(request), _parsed_body(response)
+    request, response = _dump_parsed_body(request), _dump_parsed_body(response)
     if "body" not in response:
         raise ReadingProblem("response: `body` is missing")
     extra = item.get("llmproxy") or {}
@@ -211,11 +212,11 @@ def recorded_of(item: Tree, number: int) -> Recorded:
         response_body=_read_body(response["body"], "response"),
         number=number,
         extra=extra,
-        recorded_at=seconds(when),
+        recorded_at=parse_unix_time(when),
     )
 
 
-def _parsed_body(part: dict[str, Tree]) -> dict[str, Tree]:
+def _dump_parsed_body(part: dict[str, Tree]) -> dict[str, Tree]:
     """Turn a body of JSON that a serializer of one's own keeps as a tree (pydantic-ai's) into its text."""
     if "parsed_body" not in part or part.get("body"):
         return part
@@ -223,7 +224,7 @@ def _parsed_body(part: dict[str, Tree]) -> dict[str, Tree]:
     return {**part, "body": text.encode()}
 
 
-def _old_httpx(response: dict[str, Tree]) -> dict[str, Tree]:
+def _upgrade_httpx_response(response: dict[str, Tree]) -> dict[str, Tree]:
     """Turn the form that older versions of vcrpy's httpx stub wrote into today's."""
     if "status_code" in response and "status" not in response:
         response["status"] = {"code": response["status_code"], "message": ""}

@@ -1,8 +1,8 @@
 """YAML for people who review, and JSON as it was written: texts that give back the very values, or the very bytes.
 
-    tree of JSON values -> lines        `lines`         file text -> tree        `load`
-    bytes -> (tree, name of its style), if writing the tree in that style gives just these bytes back     `style_of`
-    tree, name of a style -> bytes                                                                        `write_tree`
+    tree of JSON values -> lines        `write_lines`         file text -> tree        `load_yaml`
+    bytes -> (tree, name of its style), if writing the tree in that style gives these bytes    `detect_json_style`
+    tree, name of a style -> bytes                                                             `write_json_style`
 
 The writer of YAML knows JSON's values and nothing else, keeps the order of members, writes texts of several lines as
 blocks and one value a line, so that a diff shows what changed. A part that stands in several places is written once
@@ -66,7 +66,7 @@ _WIDTH = 112
 _BARE = re.compile(r"[A-Za-z](?:[\w./ -]*[\w./-])?")
 
 
-def lines(value: object, indent: int = 0) -> list[str]:
+def write_lines(value: object, indent: int = 0) -> list[str]:
     """Return the lines of a mapping or list that is not empty, indented by so many steps."""
     out: list[str] = []
     _write_block(out, value, _STEP * indent)
@@ -76,7 +76,7 @@ def lines(value: object, indent: int = 0) -> list[str]:
 def _write_block(out: list[str], value: object, indent: str) -> None:
     if isinstance(value, dict):
         for name, child in value.items():
-            _write_entry(out, f"{indent}{scalar(str(name))}:", child, indent)
+            _write_entry(out, f"{indent}{write_scalar(str(name))}:", child, indent)
         return
     if isinstance(value, list):
         for child in value:
@@ -88,8 +88,7 @@ def _write_block(out: list[str], value: object, indent: str) -> None:
             else:
                 _write_entry(out, f"{indent}-", child, indent)
         return
-    msg = f"{type(value).__name__} is no block"
-    raise TypeError(msg)
+    raise TypeError(f"{type(value).__name__} is no block")
 
 
 def _write_entry(out: list[str], head: str, value: object, indent: str) -> None:
@@ -107,7 +106,7 @@ def _write_entry(out: list[str], head: str, value: object, indent: str) -> None:
     elif isinstance(value, str) and "\n" in value and not _ODD.search(value):
         _write_literal(out, head, value, indent + _STEP)
     else:
-        out.append(f"{head} {scalar(value)}")
+        out.append(f"{head} {write_scalar(value)}")
 
 
 def _unwrap_wide(value: object, room: int) -> tuple[object, int]:
@@ -127,7 +126,7 @@ def _write_flow(value: object, room: int) -> str:
         return "" if not text or len(text) > room - 2 else f"{{{text}}}" if isinstance(value, dict) else f"[{text}]"
     if isinstance(value, AnchoredValue | AnchorReference | WideValue) or (isinstance(value, str) and "\n" in value):
         return ""
-    return _write_word(value) if isinstance(value, str) else scalar(value)
+    return _write_word(value) if isinstance(value, str) else write_scalar(value)
 
 
 def _write_word(text: str) -> str:
@@ -147,7 +146,7 @@ def _write_literal(out: list[str], head: str, text: str, indent: str) -> None:
     out.extend("" for _ in range(ends - 1))
 
 
-def scalar(value: object) -> str:
+def write_scalar(value: object) -> str:
     """Return a value on one line. Raises TypeError for what is not JSON; lists and mappings must be empty."""
     if isinstance(value, str):
         plain = PLAIN.fullmatch(value) and len(value) <= 1000 and value.lower() not in _RESERVED
@@ -163,8 +162,7 @@ def scalar(value: object) -> str:
         return str(value)
     if isinstance(value, dict | list):
         return "{}" if isinstance(value, dict) else "[]"
-    msg = f"{type(value).__name__} is not JSON"
-    raise TypeError(msg)
+    raise TypeError(f"{type(value).__name__} is not JSON")
 
 
 def _quote_text(text: str) -> str:
@@ -181,7 +179,7 @@ _SIZES = 1 << 40, 20_000_000
 """Characters of a file, and values that its aliases may add: parts of a conversation stand in each request."""
 
 
-def _make_plain(text: str) -> object:
+def _parse_plain(text: str) -> object:
     """Return what a text without quotes means. Raises ValueError for thousands of digits."""
     if text in _VALUES:
         return _VALUES[text]
@@ -191,13 +189,13 @@ def _make_plain(text: str) -> object:
     return float(text) if found[1] or found[2] else int(text)
 
 
-def load(text: str, name: str) -> Any:  # noqa: ANN401 (what a file holds)
+def load_yaml(text: str, name: str) -> Any:  # noqa: ANN401 (what a file holds)
     """Return the tree of a file's text; `name` stands in errors. Raises CassetteCorrupt with file, line and column."""
     from llmproxy.yaml_reader import Limits, Problems, read_documents, to_plain
 
     problems = Problems()
     try:
-        documents = read_documents(text, name, problems, limits=Limits(*_SIZES), plain=_make_plain)
+        documents = read_documents(text, name, problems, limits=Limits(*_SIZES), plain=_parse_plain)
     except ValueError as error:
         raise CassetteCorrupt(f"{name}: {error}") from error
     for problem in problems:
@@ -215,7 +213,7 @@ _MAX_ALIASES = 10_000
 """PyYAML writes one where the same object stands twice."""
 
 
-def yaml_problem(error: Exception, text: str, name: str) -> CassetteCorrupt:
+def build_yaml_error(error: Exception, text: str, name: str) -> CassetteCorrupt:
     """Return what a YAML loader complains of as an error of ours, with the line where it says one."""
     import yaml
 
@@ -252,7 +250,7 @@ def refuse_exploding_yaml(text: str, name: str) -> None:
             raise CassetteCorrupt(f"{name}, line {line}: {problem}.")
 
 
-def lines_of(text: str) -> dict[int, int]:
+def map_interaction_lines(text: str) -> dict[int, int]:
     """Return the line of each interaction, both from 1; needed only to say where a problem is."""
     import yaml
 
@@ -269,7 +267,7 @@ _DEPTH = 40
 
 
 @dataclass(frozen=True, slots=True)
-class _Style:
+class _JsonStyle:
     item: str
     colon: str
     indent: int | None = None
@@ -282,7 +280,7 @@ _SHAPES: dict[str, tuple[str, str, int | None]] = {
     "indent4": (",", ": ", 4),
 }  # fmt: skip
 STYLES = {
-    f"{name}{'-ascii' if escaped else ''}{'-newline' if end else ''}": _Style(*shape, escaped, end)
+    f"{name}{'-ascii' if escaped else ''}{'-newline' if end else ''}": _JsonStyle(*shape, escaped, end)
     for name, shape in _SHAPES.items()
     for escaped in (False, True)
     for end in ("", "\n")
@@ -290,7 +288,7 @@ STYLES = {
 """``compact`` is JavaScript's and most SDKs', ``spaced-ascii`` Python's own, ``indent2`` OpenAI's and Google's."""
 
 
-def write_tree(tree: object, style: str) -> bytes:
+def write_json_style(tree: object, style: str) -> bytes:
     """Write a tree. Raises KeyError for an unknown style, ValueError and TypeError for what is not JSON."""
     how = STYLES[style]
     text = json.dumps(
@@ -299,28 +297,27 @@ def write_tree(tree: object, style: str) -> bytes:
     return (text + how.end).encode("utf-8", "strict")
 
 
-def style_of(body: bytes) -> tuple[object, str] | None:
+def detect_json_style(body: bytes) -> tuple[object, str] | None:
     """Return tree and style of a JSON object or array; None if no style gives these very bytes back."""
     if not 2 <= len(body) <= MAX_BYTES or body[:1] not in (b"{", b"["):
         return None
     try:
-        tree = json.loads(body, parse_constant=_no_constant)
+        tree = json.loads(body, parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
         return None
     if _is_too_deep(tree):
         return None
     for name in _candidate_styles(body):
         try:
-            if write_tree(tree, name) == body:
+            if write_json_style(tree, name) == body:
                 return tree, name
         except (ValueError, TypeError, RecursionError):
             return None
     return None
 
 
-def _no_constant(name: str) -> NoReturn:
-    message = f"{name} is not JSON"
-    raise ValueError(message)
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
 
 
 def _candidate_styles(body: bytes) -> Iterator[str]:
@@ -352,9 +349,9 @@ def _list_children(node: object) -> list[object]:
     return [value for value in values if isinstance(value, dict | list)]
 
 
-def by_length(tree: object, length: str | None) -> bytes:
+def write_with_length(tree: object, length: str | None) -> bytes:
     """Write a tree without bytes: in the style of the recorded length, else compact. Raises ValueError, TypeError."""
-    best = write_tree(tree, "compact")
+    best = write_json_style(tree, "compact")
     if length is None or str(len(best)) == length:
         return best
-    return next((text for style in STYLES if str(len(text := write_tree(tree, style))) == length), best)
+    return next((text for style in STYLES if str(len(text := write_json_style(tree, style))) == length), best)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from llmproxy.core.faults.kinds import answers, connections, contents, mcp
-from llmproxy.core.faults.values import FaultKind
+from llmproxy.core.faults.rules import FaultKind
 
 _SORTS = (
     answers.STATUSES,

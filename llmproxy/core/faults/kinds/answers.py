@@ -11,22 +11,22 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from llmproxy.core.dialects.streams import framing, iter_frames, write_frame
-from llmproxy.core.dialects.table import REASONS, RepeatedRequest, codec_of, write_failure
+from llmproxy.core.dialects.codecs import REASONS, RepeatedRequest, codec_of, write_failure
+from llmproxy.core.dialects.streams import detect_framing, iter_frames, write_frame
 from llmproxy.core.dialects.usage import COUNT_MEMBERS
 from llmproxy.core.dialects.writing import write_json
-from llmproxy.core.faults.pieces import after, kind_of, time_pieces, with_pieces
-from llmproxy.core.faults.values import CHUNK, Break, Broken, FaultKind, FaultTarget, Needs, Parameter, Values
-from llmproxy.core.traffic.grpc import failure
+from llmproxy.core.faults.answer_pieces import cut_after, read_content_type, time_pieces, with_pieces
+from llmproxy.core.faults.rules import CHUNK, Break, Broken, FaultKind, FaultNeeds, FaultTarget, Parameter, Values
+from llmproxy.core.traffic.grpc import build_failure_head
 from llmproxy.core.traffic.interaction import Chunk, Response, without
 from llmproxy.core.traffic.json_bytes import parse_json
 from llmproxy.protocol import Channel
 
 
-def status(number: int) -> Break:
+def fail_with(number: int) -> Break:
     def do(call: FaultTarget, values: Values) -> Broken:
         if call.rpc:
-            head = failure(number, f"{number} {REASONS[number]}", values.get("retry_after", 0))
+            head = build_failure_head(number, f"{number} {REASONS[number]}", values.get("retry_after", 0))
             return Broken(Response(200, "OK", head, ()))
         headers, body = write_failure(call.family, number, RepeatedRequest(call.model, values.get("retry_after", 0)))
         return Broken(Response(number, REASONS[number], headers, (Chunk(0, body),)))
@@ -42,22 +42,22 @@ _BOTH = ("http", "websocket")
 STATUSES = (
     FaultKind(
         "http-429", "status 429, a rate limit with retry-after", "waits for the time in retry-after, then retries",
-        status(429), (_WAIT,), channels=_ALL, transports=_BOTH,
+        fail_with(429), (_WAIT,), channels=_ALL, transports=_BOTH,
     ),
     FaultKind(
-        "http-500", "status 500, the provider's internal error", _AFTER_PAUSE, status(500), channels=_ALL,
+        "http-500", "status 500, the provider's internal error", _AFTER_PAUSE, fail_with(500), channels=_ALL,
         transports=_BOTH,
     ),
     FaultKind(
-        "http-502", "status 502, a gateway's HTML page", _AFTER_PAUSE, status(502), channels=_ALL, transports=_BOTH,
+        "http-502", "status 502, a gateway's HTML page", _AFTER_PAUSE, fail_with(502), channels=_ALL, transports=_BOTH,
     ),
     FaultKind(
-        "http-503", "status 503, service unavailable", _AFTER_PAUSE, status(503), channels=_ALL, transports=_BOTH,
+        "http-503", "status 503, service unavailable", _AFTER_PAUSE, fail_with(503), channels=_ALL, transports=_BOTH,
         sweep=None,
     ),
     FaultKind(
         "http-529", "status 529, the provider is "
-        "overloaded", _AFTER_PAUSE, status(529), channels=_ALL, transports=_BOTH,
+        "overloaded", _AFTER_PAUSE, fail_with(529), channels=_ALL, transports=_BOTH,
         sweep=None,
     ),
 )  # fmt: skip
@@ -75,10 +75,10 @@ def edit_piece(kind: str, piece: bytes, edit: Edit) -> bytes:
     if kind == "ndjson":
         text = piece.rstrip(b"\r\n")
         return edit(text) + piece[len(text) :]
-    return _aws(piece, edit) if kind == "aws" else edit(piece)
+    return _edit_aws_frame(piece, edit) if kind == "aws" else edit(piece)
 
 
-def _aws(piece: bytes, edit: Edit) -> bytes:
+def _edit_aws_frame(piece: bytes, edit: Edit) -> bytes:
     try:
         ((headers, payload),) = iter_frames(piece)
     except ValueError:
@@ -94,14 +94,14 @@ def _halve_text(text: bytes) -> bytes:
     return text[: max(1, len(text) // 2)] if text else text
 
 
-def _malform_body(call: FaultTarget, values: Values) -> Broken | None:
+def _malform_json(call: FaultTarget, values: Values) -> Broken | None:
     answer = call.answer()
     if answer is None or not answer.body:
         return None
-    kind, pieces = framing(kind_of(answer), answer.body), time_pieces(answer, call.speed)
+    kind, pieces = detect_framing(read_content_type(answer), answer.body), time_pieces(answer, call.speed)
     if len(pieces) == 1:
         return Broken(with_pieces(answer, [replace(pieces[0], data=_halve_text(pieces[0].data))], call.speed))
-    sent, left = after(pieces, values["chunk"])
+    sent, left = cut_after(pieces, values["chunk"])
     broken = replace(left[0], data=edit_piece(kind, left[0].data, _halve_text))
     return Broken(with_pieces(answer, [*sent, broken, *left[1:]], call.speed))
 
@@ -117,23 +117,23 @@ _AROUND = frozenset({"response", "message", "delta", "metadata", "meta"})
 """Members that may hold such members."""
 
 
-def _without_usage(value: Any) -> Any:  # noqa: ANN401 - JSON
+def _remove_usage(value: Any) -> Any:  # noqa: ANN401 - JSON
     if not isinstance(value, dict):
         return value
-    return {n: _without_usage(v) if n in _AROUND else v for n, v in value.items() if n not in COUNT_MEMBERS}
+    return {n: _remove_usage(v) if n in _AROUND else v for n, v in value.items() if n not in COUNT_MEMBERS}
 
 
-def _times(value: Any, factor: float) -> Any:  # noqa: ANN401 - as above
+def _multiply_counts(value: Any, factor: float) -> Any:  # noqa: ANN401 - as above
     if isinstance(value, dict):
-        return {name: _times(each, factor) for name, each in value.items()}
+        return {name: _multiply_counts(each, factor) for name, each in value.items()}
     return round(value * factor) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-def _with_wrong_usage(value: Any, factor: float) -> Any:  # noqa: ANN401 - as above
+def _falsify_usage(value: Any, factor: float) -> Any:  # noqa: ANN401 - as above
     if not isinstance(value, dict):
         return value
     return {
-        n: _times(v, factor) if n in COUNT_MEMBERS else _with_wrong_usage(v, factor) if n in _AROUND else v
+        n: _multiply_counts(v, factor) if n in COUNT_MEMBERS else _falsify_usage(v, factor) if n in _AROUND else v
         for n, v in value.items()
     }
 
@@ -150,7 +150,7 @@ def _change_json(call: FaultTarget, change: Callable[[Any], Any]) -> Broken | No
         found.append(1)
         return write_json(changed)
 
-    kind = framing(kind_of(answer), answer.body)
+    kind = detect_framing(read_content_type(answer), answer.body)
     pieces = [replace(each, data=edit_piece(kind, each.data, edit)) for each in time_pieces(answer, call.speed)]
     headers = without(answer.headers, *codec_of(call.operation).count_headers)
     if not found and len(headers) == len(answer.headers):
@@ -158,12 +158,12 @@ def _change_json(call: FaultTarget, change: Callable[[Any], Any]) -> Broken | No
     return Broken(with_pieces(replace(answer, headers=headers), pieces, call.speed))
 
 
-def _no_usage(call: FaultTarget, _values: Values) -> Broken | None:
-    return _change_json(call, _without_usage)
+def _send_no_usage(call: FaultTarget, _values: Values) -> Broken | None:
+    return _change_json(call, _remove_usage)
 
 
-def _wrong_usage(call: FaultTarget, values: Values) -> Broken | None:
-    return _change_json(call, lambda value: _with_wrong_usage(value, values["factor"]))
+def _send_wrong_usage(call: FaultTarget, values: Values) -> Broken | None:
+    return _change_json(call, lambda value: _falsify_usage(value, values["factor"]))
 
 
 _NO_JSON = "reports that the answer is unreadable, or retries"
@@ -173,13 +173,13 @@ BODIES = (
     FaultKind(
         "malformed-json", "status 200 with truncated JSON; in a stream one truncated event, after `chunk` "
         "others", _NO_JSON,
-        _malform_body, (CHUNK,), Needs.ANSWER,
+        _malform_json, (CHUNK,), FaultNeeds.ANSWER,
     ),
-    FaultKind("empty-body", "status 200 with an empty body", _NO_JSON, _empty_body, needs=Needs.ANSWER),
-    FaultKind("no-usage", "the answer without token counts", _COUNT, _no_usage, needs=Needs.ANSWER),
+    FaultKind("empty-body", "status 200 with an empty body", _NO_JSON, _empty_body, needs=FaultNeeds.ANSWER),
+    FaultKind("no-usage", "the answer without token counts", _COUNT, _send_no_usage, needs=FaultNeeds.ANSWER),
     FaultKind(
         "wrong-usage", "the answer with wrong token counts: `factor` times the recorded ones", _COUNT,
-        _wrong_usage, (Parameter("factor", 10, "factor for the token counts", 0, 1e6),), Needs.ANSWER,
+        _send_wrong_usage, (Parameter("factor", 10, "factor for the token counts", 0, 1e6),), FaultNeeds.ANSWER,
         sweep=None,
     ),
 )  # fmt: skip

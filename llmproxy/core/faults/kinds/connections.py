@@ -8,34 +8,34 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from llmproxy.core.dialects.streams import framing, write_frame
-from llmproxy.core.dialects.table import dialect_of, find_codec
+from llmproxy.core.dialects.codecs import find_codec, get_dialect
+from llmproxy.core.dialects.streams import detect_framing, write_frame
 from llmproxy.core.dialects.writing import sse, write_json
-from llmproxy.core.faults.pieces import (
+from llmproxy.core.faults.answer_pieces import (
     MICROSECONDS,
-    after,
-    before,
-    is_binary,
+    cut_after,
+    cut_before,
+    is_binary_stream,
     is_streamed,
-    kind_of,
+    read_content_type,
     scale_offset,
     time_pieces,
     with_pieces,
 )
-from llmproxy.core.faults.values import CHUNK, Broken, FaultKind, FaultTarget, Needs, Parameter, Values
+from llmproxy.core.faults.rules import CHUNK, Broken, FaultKind, FaultNeeds, FaultTarget, Parameter, Values
 from llmproxy.core.traffic.interaction import Chunk, Response
 from llmproxy.protocol import Channel
 
 
 def write_error_event(call: FaultTarget, answer: Response, number: int) -> bytes:
     """Return the event, in the framing of `answer`; `number` events came before it."""
-    kind = framing(kind_of(answer), answer.body)
+    kind = detect_framing(read_content_type(answer), answer.body)
     if kind == "aws":
         about = {":exception-type": "modelStreamErrorException", ":content-type": "application/json"}
         body = {"message": "The model stream was interrupted.", "originalStatusCode": 500}
         return write_frame({**about, ":message-type": "exception"}, write_json(body))
     codec = find_codec(call.operation)
-    write = (codec and codec.error_event) or dialect_of(call.family).error_event
+    write = (codec and codec.error_event) or get_dialect(call.family).error_event
     name, value = write(number)
     return write_json(value) + b"\n" if kind == "ndjson" else sse([(name, value)])
 
@@ -47,14 +47,14 @@ FIRST_BYTE = "é".encode()[:1]
 def _reset_after(call: FaultTarget, values: Values) -> Broken | None:
     if (answer := call.answer()) is None:
         return None
-    sent, _ = after(time_pieces(answer, call.speed), values["chunk"])
+    sent, _ = cut_after(time_pieces(answer, call.speed), values["chunk"])
     return Broken(with_pieces(answer, sent, call.speed, cut=True), reset=True)
 
 
 def _cut_frame(call: FaultTarget, values: Values) -> Broken | None:
     if (answer := call.answer()) is None:
         return None
-    sent, left = after(time_pieces(answer, call.speed), values["chunk"])
+    sent, left = cut_after(time_pieces(answer, call.speed), values["chunk"])
     half = [replace(each, data=each.data[: max(1, len(each.data) // 2)]) for each in left[:1]]
     return Broken(with_pieces(answer, [*sent, *half], call.speed, cut=True))
 
@@ -64,8 +64,8 @@ def _cut_character(call: FaultTarget, values: Values) -> Broken | None:
     if answer is None or not answer.body:
         return None
     pieces = time_pieces(answer, call.speed)
-    sent, left = after(pieces, values["chunk"])
-    wide = None if is_binary(answer) else _first_wide(left)
+    sent, left = cut_after(pieces, values["chunk"])
+    wide = None if is_binary_stream(answer) else _find_wide_character(left)
     if wide is None:  # all of it is ASCII: the character that is cut was not there
         half = left[0].data[: max(1, len(left[0].data) // 2)]
         return Broken(with_pieces(answer, [*sent, replace(left[0], data=half + FIRST_BYTE)], call.speed, cut=True))
@@ -74,7 +74,7 @@ def _cut_character(call: FaultTarget, values: Values) -> Broken | None:
     return Broken(with_pieces(answer, [*sent, *whole, replace(last, data=last.data[: at + 1])], call.speed, cut=True))
 
 
-def _first_wide(pieces: list[Chunk]) -> tuple[int, int] | None:
+def _find_wide_character(pieces: list[Chunk]) -> tuple[int, int] | None:
     """Return where the first character of several bytes begins: piece, byte."""
     for number, each in enumerate(pieces):
         for at, byte in enumerate(each.data):
@@ -83,19 +83,19 @@ def _first_wide(pieces: list[Chunk]) -> tuple[int, int] | None:
     return None
 
 
-def _early_end(call: FaultTarget, values: Values) -> Broken | None:
+def _end_early(call: FaultTarget, values: Values) -> Broken | None:
     answer = call.answer()
     if answer is None or not is_streamed(answer):
         return None
-    sent, _ = before(time_pieces(answer, call.speed), values["chunk"])
+    sent, _ = cut_before(time_pieces(answer, call.speed), values["chunk"])
     return Broken(with_pieces(answer, sent, call.speed))
 
 
-def _error_event(call: FaultTarget, values: Values) -> Broken | None:
+def _send_error_event(call: FaultTarget, values: Values) -> Broken | None:
     answer = call.answer()
     if answer is None or not is_streamed(answer):
         return None
-    sent, left = before(time_pieces(answer, call.speed), values["chunk"])
+    sent, left = cut_before(time_pieces(answer, call.speed), values["chunk"])
     event = write_error_event(call, answer, len(sent))
     at = (left or sent)[0].offset if left or sent else 0
     return Broken(with_pieces(answer, [*sent, Chunk(at, event)], call.speed))
@@ -106,24 +106,24 @@ _WHOLE = "does not use the partial answer: retries, or reports that the answer w
 CUTS = (
     FaultKind(
         "reset-after", "the connection is reset after `chunk` events of the answer", _WHOLE, _reset_after, (CHUNK,),
-        Needs.ANSWER,
+        FaultNeeds.ANSWER,
     ),
     FaultKind(
         "cut-frame", "the connection ends in the middle of an event, after `chunk` complete events", _WHOLE, _cut_frame,
-        (CHUNK,), Needs.ANSWER,
+        (CHUNK,), FaultNeeds.ANSWER,
     ),
     FaultKind(
         "cut-character", "the connection ends inside the first multi-byte character after `chunk` events",
-        _WHOLE, _cut_character, (CHUNK,), Needs.ANSWER,
+        _WHOLE, _cut_character, (CHUNK,), FaultNeeds.ANSWER,
     ),
     FaultKind(
         "early-end", "a stream ends normally after `chunk` events, without the provider's last ([DONE], message_stop)",
-        "notices that the end is missing, and does not use the partial answer", _early_end, (CHUNK,), Needs.ANSWER,
+        "notices that the end is missing, and does not use the partial answer", _end_early, (CHUNK,), FaultNeeds.ANSWER,
     ),
     FaultKind(
         "error-event", "a stream ends after `chunk` events, with the provider's own error event",
-        "does not use the partial answer: retries, or reports the provider's error", _error_event,
-        (CHUNK,), Needs.ANSWER,
+        "does not use the partial answer: retries, or reports the provider's error", _send_error_event,
+        (CHUNK,), FaultNeeds.ANSWER,
     ),
 )  # fmt: skip
 
@@ -151,7 +151,7 @@ CONNECTIONS = (
 )  # fmt: skip
 
 
-def _failure(_call: FaultTarget, _values: Values) -> Broken:
+def _fail_handshake(_call: FaultTarget, _values: Values) -> Broken:
     return Broken(None)
 
 
@@ -160,58 +160,58 @@ HANDSHAKES = (
         "tls-failure",
         "the TLS handshake of an intercepted connection fails with an alert",
         "retries, and reports after some attempts that the provider is unreachable; never continues without TLS",
-        _failure,
+        _fail_handshake,
         transports=("tls",),
         sweep=None,
     ),
 )
 
 
-def _delay(pieces: Sequence[Chunk], seconds: float) -> list[Chunk]:
+def _delay_pieces(pieces: Sequence[Chunk], seconds: float) -> list[Chunk]:
     return [Chunk(each.offset + round(seconds * MICROSECONDS), each.data) for each in pieces]
 
 
-def _stall(call: FaultTarget, values: Values) -> Broken | None:
+def _stall_stream(call: FaultTarget, values: Values) -> Broken | None:
     if (answer := call.answer()) is None:
         return None
-    sent, left = after(time_pieces(answer, call.speed), values["chunk"])
-    return Broken(with_pieces(answer, [*sent, *_delay(left, values["seconds"])], call.speed))
+    sent, left = cut_after(time_pieces(answer, call.speed), values["chunk"])
+    return Broken(with_pieces(answer, [*sent, *_delay_pieces(left, values["seconds"])], call.speed))
 
 
-def _slow_start(call: FaultTarget, values: Values) -> Broken | None:
+def _delay_start(call: FaultTarget, values: Values) -> Broken | None:
     if (answer := call.answer()) is None:
         return None
-    pieces = _delay(time_pieces(answer, call.speed), values["seconds"])
+    pieces = _delay_pieces(time_pieces(answer, call.speed), values["seconds"])
     head = scale_offset(answer.head_offset, call.speed)
     if not is_streamed(answer):  # its head comes with it
         head += round(values["seconds"] * MICROSECONDS)
     return Broken(with_pieces(answer, pieces, call.speed, head=head))
 
 
-def _slow_tokens(call: FaultTarget, values: Values) -> Broken | None:
+def _slow_down_tokens(call: FaultTarget, values: Values) -> Broken | None:
     answer = call.answer()
     if answer is None or not is_streamed(answer):
         return None
     if len(pieces := time_pieces(answer, call.speed)) < 2:
         return None
-    slow = [late for number, each in enumerate(pieces) for late in _delay([each], number * values["seconds"])]
+    slow = [late for number, each in enumerate(pieces) for late in _delay_pieces([each], number * values["seconds"])]
     return Broken(with_pieces(answer, slow, call.speed))
 
 
 LATE = (
     FaultKind(
         "slow-start", "the first event, or the whole body, is `seconds` late",
-        "waits until its own timeout, then retries or reports the timeout", _slow_start,
-        (Parameter("seconds", 10, "seconds to wait"),), Needs.ANSWER, sweep=None,
+        "waits until its own timeout, then retries or reports the timeout", _delay_start,
+        (Parameter("seconds", 10, "seconds to wait"),), FaultNeeds.ANSWER, sweep=None,
     ),
     FaultKind(
         "slow-tokens", "a pause of `seconds` before each event of a stream but the first",
-        "continues to read, because data still arrives", _slow_tokens,
-        (Parameter("seconds", 0.5, "seconds between two events"),), Needs.ANSWER, sweep=None,
+        "continues to read, because data still arrives", _slow_down_tokens,
+        (Parameter("seconds", 0.5, "seconds between two events"),), FaultNeeds.ANSWER, sweep=None,
     ),
     FaultKind(
         "stall", "the answer pauses for `seconds` after `chunk` events, then continues",
-        "stops at its own timeout, and retries or reports it; never waits forever", _stall,
-        (Parameter("seconds", 30, "seconds of silence"), CHUNK), Needs.ANSWER, sweep={"seconds": 5},
+        "stops at its own timeout, and retries or reports it; never waits forever", _stall_stream,
+        (Parameter("seconds", 30, "seconds of silence"), CHUNK), FaultNeeds.ANSWER, sweep={"seconds": 5},
     ),
 )  # fmt: skip

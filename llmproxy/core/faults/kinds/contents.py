@@ -11,10 +11,10 @@ from dataclasses import replace
 
 from llmproxy.core.dialects.conversation import read_answer
 from llmproxy.core.dialects.messages import Message, ToolCall
-from llmproxy.core.dialects.usage import usage_of
-from llmproxy.core.dialects.writing import can_write, write, write_json, writes_text_arguments
-from llmproxy.core.faults.pieces import kind_of, time_pieces, with_pieces
-from llmproxy.core.faults.values import Break, Broken, FaultKind, FaultTarget, Needs, Values
+from llmproxy.core.dialects.usage import read_usage
+from llmproxy.core.dialects.writing import can_write_answer, write_answer, write_json, writes_text_arguments
+from llmproxy.core.faults.answer_pieces import read_content_type, time_pieces, with_pieces
+from llmproxy.core.faults.rules import Break, Broken, FaultKind, FaultNeeds, FaultTarget, Values
 from llmproxy.core.traffic.interaction import Chunk, header, without
 from llmproxy.core.traffic.json_bytes import parse_json
 
@@ -24,21 +24,21 @@ Change = Callable[[Message, FaultTarget], tuple[Message, str] | None]
 REFUSED = "I'm sorry, but I can't help with that."
 
 
-def replace_content(change: Change) -> Break:
+def build_content_fault(change: Change) -> Break:
     """Return what lets the provider say something else."""
 
     def do(call: FaultTarget, _values: Values) -> Broken | None:
         answer = call.answer()
-        if answer is None or not 200 <= answer.status < 300 or not can_write(call.operation):
+        if answer is None or not 200 <= answer.status < 300 or not can_write_answer(call.operation):
             return None
-        said = read_answer(call.family, call.operation, kind_of(answer), answer.body)
+        said = read_answer(call.family, call.operation, read_content_type(answer), answer.body)
         changed = None if said is None else change(said, call)
         if changed is None:
             return None
-        used = usage_of(call.family, call.operation, kind_of(answer), answer.body, answer.headers)
+        used = read_usage(call.family, call.operation, read_content_type(answer), answer.body, answer.headers)
         tokens = {"prompt_tokens": used.input or 0, "completion_tokens": used.output or 0}
         message, finish = changed
-        made = write(
+        made = write_answer(
             call.operation, call.body, call.target, call.model, message, stream=call.stream, call=call.nth,
             finish=finish, usage={**tokens, "total_tokens": sum(tokens.values())},
         )  # fmt: skip
@@ -54,39 +54,39 @@ def replace_content(change: Change) -> Break:
     return do
 
 
-def _cut(text: str) -> str:
+def _halve(text: str) -> str:
     return text[: (len(text) + 1) // 2]
 
 
-def _empty(_said: Message, _call: FaultTarget) -> tuple[Message, str]:
+def _answer_empty(_said: Message, _call: FaultTarget) -> tuple[Message, str]:
     return Message("assistant", ""), ""
 
 
-def _length(said: Message, call: FaultTarget) -> tuple[Message, str] | None:
+def _cut_at_length(said: Message, call: FaultTarget) -> tuple[Message, str] | None:
     if said.text:
-        return Message("assistant", _cut(said.text)), "length"
+        return Message("assistant", _halve(said.text)), "length"
     cut = _truncate_arguments(said, call)
     return None if cut is None else (cut[0], "length")
 
 
-def _filter_answer(said: Message, _call: FaultTarget) -> tuple[Message, str]:
-    return Message("assistant", _cut(said.text)), "content_filter"
+def _cut_by_filter(said: Message, _call: FaultTarget) -> tuple[Message, str]:
+    return Message("assistant", _halve(said.text)), "content_filter"
 
 
-def _refusal(_said: Message, _call: FaultTarget) -> tuple[Message, str]:
+def _refuse_to_answer(_said: Message, _call: FaultTarget) -> tuple[Message, str]:
     return Message("assistant", REFUSED), "refusal"
 
 
-def _own_calls(said: Message) -> tuple[ToolCall, ...]:
+def _list_agent_calls(said: Message) -> tuple[ToolCall, ...]:
     """Return the calls that the agent is to run."""
     return tuple(call for call in said.tool_calls if not call.hosted)
 
 
 def _truncate_arguments(said: Message, call: FaultTarget) -> tuple[Message, str] | None:
-    if not (calls := _own_calls(said)):
+    if not (calls := _list_agent_calls(said)):
         return None
     last = calls[-1]
-    cut = _cut(last.arguments) if writes_text_arguments(call.operation, stream=call.stream) else _less(last.arguments)
+    cut = _halve(last.arguments) if writes_text_arguments(call.operation, stream=call.stream) else _less(last.arguments)
     return replace(said, tool_calls=(*calls[:-1], replace(last, arguments=cut))), ""
 
 
@@ -96,13 +96,13 @@ def _less(arguments: str) -> str:
     return write_json(dict(list(value.items())[:-1])).decode() if isinstance(value, dict) else "{}"
 
 
-def _duplicate(said: Message, _call: FaultTarget) -> tuple[Message, str] | None:
-    calls = _own_calls(said)
+def _duplicate_call(said: Message, _call: FaultTarget) -> tuple[Message, str] | None:
+    calls = _list_agent_calls(said)
     return (replace(said, tool_calls=(*calls, replace(calls[-1], id=None))), "") if calls else None
 
 
 def _misname_tool(said: Message, _call: FaultTarget) -> tuple[Message, str] | None:
-    calls = _own_calls(said)
+    calls = _list_agent_calls(said)
     return (
         (replace(said, tool_calls=(replace(calls[0], name=f"{calls[0].name}_v2"), *calls[1:])), "") if calls else None
     )
@@ -111,31 +111,31 @@ def _misname_tool(said: Message, _call: FaultTarget) -> tuple[Message, str] | No
 _ERROR_RESULT = "returns an error to the model as the tool's result, retries, or reports it; does not run the tool"
 
 
-def _row(name: str, about: str, sound: str, change: Change) -> FaultKind:
-    return FaultKind(name, about, sound, replace_content(change), needs=Needs.ANSWER, again=False)
+def _build_row(name: str, about: str, sound: str, change: Change) -> FaultKind:
+    return FaultKind(name, about, sound, build_content_fault(change), needs=FaultNeeds.ANSWER, again=False)
 
 
 ROWS = (
-    _row(
+    _build_row(
         "empty-answer", "an answer without text and without tool calls", "retries, or reports that the answer is empty",
-        _empty,
+        _answer_empty,
     ),
-    _row(
+    _build_row(
         "length", "half of the answer, with the finish reason of a token limit",
-        "does not use the half as an answer: asks for the rest, retries, or reports the limit", _length,
+        "does not use the half as an answer: asks for the rest, retries, or reports the limit", _cut_at_length,
     ),
-    _row(
+    _build_row(
         "content-filter", "half of the answer, with the finish reason of the provider's content filter",
-        "does not show the half as an answer; reports the content filter", _filter_answer,
+        "does not show the half as an answer; reports the content filter", _cut_by_filter,
     ),
-    _row(
+    _build_row(
         "refusal", "the model refuses, in the provider's format", "reports a refusal, not a result",
-        _refusal,
+        _refuse_to_answer,
     ),
-    _row("truncated-arguments", "a tool call with truncated arguments", _ERROR_RESULT, _truncate_arguments),
-    _row(
+    _build_row("truncated-arguments", "a tool call with truncated arguments", _ERROR_RESULT, _truncate_arguments),
+    _build_row(
         "duplicate-call", "the same tool call twice in one answer",
-        "runs the call once, unless a second run is harmless", _duplicate,
+        "runs the call once, unless a second run is harmless", _duplicate_call,
     ),
-    _row("unknown-tool", "a call of a tool that does not exist: the name with _v2", _ERROR_RESULT, _misname_tool),
+    _build_row("unknown-tool", "a call of a tool that does not exist: the name with _v2", _ERROR_RESULT, _misname_tool),
 )  # fmt: skip

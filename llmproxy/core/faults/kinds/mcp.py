@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from llmproxy.core.faults.pieces import MICROSECONDS
-from llmproxy.core.faults.values import Break, Broken, FaultKind, FaultTarget, Parameter, Values
-from llmproxy.core.mcp import error_message
+from llmproxy.core.faults.answer_pieces import MICROSECONDS
+from llmproxy.core.faults.rules import Break, Broken, FaultKind, FaultTarget, Parameter, Values
+from llmproxy.core.mcp import build_error_message
 from llmproxy.core.traffic.interaction import Chunk, Headers, Response
 from llmproxy.core.traffic.json_bytes import parse_json
 from llmproxy.protocol import Channel
@@ -34,28 +34,30 @@ def _build_answer(message: dict[str, Any], status: int = 200, reason: str = "OK"
     return Broken(Response(status, reason, JSON, (Chunk(offset, json.dumps(message).encode()),), head_offset=offset))
 
 
-def _error(asked: dict[str, Any], code: int, text: str) -> dict[str, Any]:
+def _build_error(asked: dict[str, Any], code: int, text: str) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": asked["id"], "error": {"code": code, "message": text}}
 
 
-def _rpc_error(call: FaultTarget, values: Values) -> Broken | None:
+def _answer_rpc_error(call: FaultTarget, values: Values) -> Broken | None:
     asked = _find_request(call)
-    return None if asked is None else _build_answer(_error(asked, int(values["code"]), "Internal error"))
+    return None if asked is None else _build_answer(_build_error(asked, int(values["code"]), "Internal error"))
 
 
-def _tool_error(call: FaultTarget, _values: Values) -> Broken | None:
+def _answer_tool_error(call: FaultTarget, _values: Values) -> Broken | None:
     asked = _find_request(call)
     if asked is None or asked["method"] != "tools/call":
         return None
     name = (*call.tools(), "it")[0]
-    return _build_answer(error_message(call.body, f"Error executing tool {name}: the service behind it is unavailable"))
+    return _build_answer(
+        build_error_message(call.body, f"Error executing tool {name}: the service behind it is unavailable")
+    )
 
 
-def _silent(call: FaultTarget, values: Values) -> Broken | None:
+def _answer_too_late(call: FaultTarget, values: Values) -> Broken | None:
     asked = _find_request(call)
     if asked is None:
         return None
-    return _build_answer(_error(asked, INTERNAL_ERROR, "Request timed out"), late=values["seconds"])
+    return _build_answer(_build_error(asked, INTERNAL_ERROR, "Request timed out"), late=values["seconds"])
 
 
 def _lose_session(call: FaultTarget, _values: Values) -> Broken | None:
@@ -63,14 +65,14 @@ def _lose_session(call: FaultTarget, _values: Values) -> Broken | None:
     if asked is None:
         return None
     if call.transport == "http" and call.in_session:  # it is back already, and has forgotten everybody
-        return _build_answer(_error(asked, SESSION_GONE, "Session not found"), 404, "Not Found")
+        return _build_answer(_build_error(asked, SESSION_GONE, "Session not found"), 404, "Not Found")
     return Broken(None, reset=True)
 
 
 _FAILS = "returns an error to the model as the tool's result, or retries if that is harmless; does not exit"
 
 
-def _row(
+def _build_mcp_kind(
     name: str, about: str, sound: str, do: Break, *takes: Parameter, again: bool = True, sweep: Values | None = None
 ) -> FaultKind:
     return FaultKind(
@@ -80,20 +82,20 @@ def _row(
 
 
 ROWS = (
-    _row(
-        "mcp-error", "the MCP server answers with the JSON-RPC error `code`", _FAILS, _rpc_error,
+    _build_mcp_kind(
+        "mcp-error", "the MCP server answers with the JSON-RPC error `code`", _FAILS, _answer_rpc_error,
         Parameter("code", INTERNAL_ERROR, "the error's code", -32768, -32000, whole=True),
     ),
-    _row(
+    _build_mcp_kind(
         "mcp-tool-error", "the tool fails: a result with isError",
-        "lets its model read the error and continue; does not exit", _tool_error,
+        "lets its model read the error and continue; does not exit", _answer_tool_error,
     ),
-    _row(
+    _build_mcp_kind(
         "mcp-silent", "the MCP server answers only after `seconds`, with a JSON-RPC error",
-        "stops at its own timeout, and lets its model read that; never waits forever", _silent,
+        "stops at its own timeout, and lets its model read that; never waits forever", _answer_too_late,
         Parameter("seconds", 60, "seconds of silence"), sweep={"seconds": 5},
     ),
-    _row(
+    _build_mcp_kind(
         "mcp-gone",
         "the MCP server is gone: over stdio it exits; over HTTP the session is unknown (404), or without a session the "
         "connection is reset",

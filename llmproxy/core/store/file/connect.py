@@ -68,7 +68,7 @@ def check_file(path: Path) -> FileState:
     return state
 
 
-def connect(path: Path, query: str) -> Connection:
+def connect_file(path: Path, query: str) -> Connection:
     """Open `path` with SQLite URI parameters `query`; statements commit by themselves unless a transaction is open."""
     return sqlite_file.open_connection(path, query, timeout=BUSY_SECONDS)
 
@@ -76,7 +76,7 @@ def connect(path: Path, query: str) -> Connection:
 def check_schema(conn: sqlite3.Connection, path: Path) -> bool:
     """Return whether the schema is up to date. Raises CassetteNewer, or CassetteCorrupt for another program's file."""
     with read_snapshot(conn):  # between two statements of their own another process may have made the tables
-        has = migrations.list_applied(conn)
+        has = migrations.list_applied_migrations(conn)
         tables = [str(row[0]) for row in conn.execute("SELECT name FROM sqlite_master WHERE type = 'table' LIMIT 5")]
     unknown = [name for name in has if name not in migrations.NAMES]
     if unknown:
@@ -113,7 +113,7 @@ class StoreReader:
 Signature = tuple[int, int, int, int, int]
 
 
-def signature(path: str) -> Signature | None:
+def read_signature(path: str) -> Signature | None:
     """Return what changes when a file is written, replaced or touched; None if it is gone. Opens no descriptor."""
     try:
         found = os.stat(path)  # noqa: PTH116 - once for each hit
@@ -145,7 +145,7 @@ def _open_in_place(path: Path, state: FileState) -> StoreReader | None:
         return None  # SQLite would have to create -shm, and without reading -wal we would lose recordings
     else:
         query = "mode=ro&immutable=1"
-    conn = connect(path, query)
+    conn = connect_file(path, query)
     try:
         conn.execute("SELECT count(*) FROM sqlite_master").fetchone()
     except sqlite3.OperationalError as error:
@@ -167,10 +167,10 @@ def _open_copy(path: Path) -> StoreReader:
         for suffix in ("", "-wal", "-journal"):
             if _file_size(sidecar_path(path, suffix)) > 0:
                 copy(sidecar_path(path, suffix), sidecar_path(copied, suffix))
-        conn = connect(copied, "mode=rwc")
+        conn = connect_file(copied, "mode=rwc")
         try:
             check_schema(conn, path)
-            migrations.upgrade(conn)
+            migrations.upgrade_schema(conn)
         except BaseException:
             conn.close()
             raise
@@ -180,13 +180,13 @@ def _open_copy(path: Path) -> StoreReader:
     return StoreReader(conn, folder)
 
 
-def open_beside(path: Path) -> StoreReader:
+def open_beside_writer(path: Path) -> StoreReader:
     """Open the store for reading beside a writer of our own, which made it and keeps its files in order."""
     with sqlite_file.translate_errors(path, WORDS, writing=False):
-        return StoreReader(connect(path, "mode=ro"))
+        return StoreReader(connect_file(path, "mode=ro"))
 
 
-def advise_missing(path: Path) -> str:
+def advise_missing_store(path: Path) -> str:
     """Return what to type where a store is not there: suites have one of their own, below the same folder."""
     tests = Path(TESTS_STORE) if path.parent == Path.cwd() else path.parent / TESTS_STORE
     if path.name == DEFAULT_STORE and tests.is_file():
@@ -198,7 +198,7 @@ def open_reader(path: Path) -> StoreReader:
     """Open the store read-only, schema checked, changing nothing. Raises CassetteError of each kind."""
     state = check_file(path)
     if state is FileState.ABSENT:
-        raise CassetteNotFound(f"There is no store at {path}.", hint=advise_missing(path))
+        raise CassetteNotFound(f"There is no store at {path}.", hint=advise_missing_store(path))
     with sqlite_file.translate_errors(path, WORDS, writing=False):
         reader = _open_in_place(path, state)
         if reader is None:
@@ -219,12 +219,12 @@ def open_writer(path: Path) -> Connection:
     state = check_file(path)
     check_writable(path)
     with sqlite_file.translate_errors(path, WORDS, writing=True):
-        conn = connect(path, "mode=rwc")
+        conn = connect_file(path, "mode=rwc")
         try:
             if state in (FileState.ABSENT, FileState.EMPTY):
                 conn.execute(f"PRAGMA page_size={PAGE_SIZE}")
             if not check_schema(conn, path):
-                migrations.upgrade(conn)
+                migrations.upgrade_schema(conn)
             conn.execute("PRAGMA foreign_keys=ON")
             conn.write_ahead()
             conn.watch()
@@ -265,7 +265,7 @@ def check_writable(path: Path) -> None:
 PATTERN = "*.state.db"
 
 
-def gitignore_hint(store: Path) -> str:
+def build_gitignore_hint(store: Path) -> str:
     """Return what makes git ignore a store's journal; empty outside a repository, or where it does already."""
     journal = Path(f"{store.absolute()}.state.db")
     folders = list(journal.parents)

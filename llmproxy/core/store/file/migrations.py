@@ -191,16 +191,15 @@ def m005_words(db: Database) -> None:
     db.conn.execute("ALTER TABLE volatile_fields RENAME COLUMN slot TO field")
 
 
-def list_applied(conn: sqlite3.Connection) -> tuple[str, ...]:
+def list_applied_migrations(conn: sqlite3.Connection) -> tuple[str, ...]:
     """Return the names of our migrations that this database says it has, in order; writes nothing."""
-    found = conn.execute("SELECT 1 FROM sqlite_master WHERE name = '_sqlite_migrations'").fetchone()
-    if found is None:
+    if conn.execute("SELECT 1 FROM sqlite_master WHERE name = '_sqlite_migrations'").fetchone() is None:
         return ()
     rows = conn.execute("SELECT name FROM _sqlite_migrations WHERE migration_set = ? ORDER BY id", (MIGRATION_SET,))
     return tuple(str(row[0]) for row in rows)
 
 
-def upgrade(conn: sqlite3.Connection) -> None:
+def upgrade_schema(conn: sqlite3.Connection) -> None:
     """Apply what is missing, one transaction each; safe when several processes do it at once."""
     from sqlite_utils import Database, Migrations  # late: reading never needs it
 
@@ -211,5 +210,4 @@ def upgrade(conn: sqlite3.Connection) -> None:
     while steps.pending(db):
         with write_transaction(conn):
             # Another process may have been first: what is pending counts only under the lock.
-            later = [step.name for step in steps.pending(db)][1:]
-            steps.apply(db, stop_before=later)
+            steps.apply(db, stop_before=[step.name for step in steps.pending(db)][1:])

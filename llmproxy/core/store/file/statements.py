@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from llmproxy.advice import quote_word, suggest_command
-from llmproxy.core.store.bodies import Base, encode, read
+from llmproxy.core.store.bodies import DeltaBase, encode_body, read_body
 from llmproxy.core.store.rows import to_sql
 from llmproxy.errors import CassetteBusy, SettingsError
 
@@ -42,7 +42,7 @@ def ensure_cassette(conn: sqlite3.Connection, name: str | bytes, sample: int, no
     conn.execute(_ENSURE, (name, sample, now))
 
 
-def refuse_lease(holder: str, row: Sequence[Any], age: float | None, name: str | bytes, sample: int) -> None:
+def check_lease(holder: str, row: Sequence[Any], age: float | None, name: str | bytes, sample: int) -> None:
     """Raise CassetteBusy if somebody else (`row`: holder, process, host) said `age` seconds ago that he records."""
     other, pid, host = row
     ours = other == holder and pid == os.getpid() and host == platform.node()
@@ -65,7 +65,7 @@ def take_lease(
     row = conn.execute(
         "SELECT holder, pid, host, heartbeat FROM cassettes WHERE name = ? AND sample = ?", (name, sample)
     ).fetchone()
-    refuse_lease(holder, row[:3], None if row[3] is None else now - row[3], name, sample)
+    check_lease(holder, row[:3], None if row[3] is None else now - row[3], name, sample)
     conn.execute(_TAKE + (_ANEW if anew else "") + _WHERE, (holder, os.getpid(), platform.node(), now, name, sample))
 
 
@@ -92,7 +92,7 @@ def release_lease(conn: sqlite3.Connection, name: str | bytes, sample: int, hold
         )
 
 
-def promote(
+def promote_staged(
     conn: sqlite3.Connection, staged: tuple[str | bytes, int], place: tuple[str | bytes, int], gone: Collection[int],
     holder: str, now: float, *, clean: bool,
 ) -> None:  # fmt: skip
@@ -121,7 +121,7 @@ _NAMED = (("interactions", "cassette"), ("cassettes", "name"), ("made_ids", "cas
 """Columns that name a cassette. `files` is not among them: a file keeps the name that it has."""
 
 
-def delete(conn: sqlite3.Connection, ids: Collection[int]) -> tuple[int, int]:
+def delete_interactions(conn: sqlite3.Connection, ids: Collection[int]) -> tuple[int, int]:
     """Delete these interactions and every body that only they used; returns how many of both."""
     # All at once: no index leads to who was superseded by whom, and a million single looks are a day.
     conn.execute("CREATE TEMP TABLE IF NOT EXISTS going (id INTEGER PRIMARY KEY)")
@@ -131,7 +131,7 @@ def delete(conn: sqlite3.Connection, ids: Collection[int]) -> tuple[int, int]:
         "UPDATE interactions SET superseded_by = NULL WHERE superseded_at IS NOT NULL AND superseded_by IN going"
     )
     deleted = conn.execute("DELETE FROM interactions WHERE id IN going").rowcount
-    bodies = collect(conn)
+    bodies = collect_bodies(conn)
     conn.execute("DELETE FROM cassettes WHERE holder IS NULL AND NOT EXISTS (SELECT 1 FROM interactions"
                  " WHERE cassette = cassettes.name AND interactions.sample = cassettes.sample)")  # fmt: skip
     conn.execute("DELETE FROM forks WHERE NOT EXISTS (SELECT 1 FROM cassettes"
@@ -139,18 +139,18 @@ def delete(conn: sqlite3.Connection, ids: Collection[int]) -> tuple[int, int]:
     return deleted, bodies
 
 
-def rename(conn: sqlite3.Connection, path: Path, old: str, new: str) -> None:
+def rename_cassette(conn: sqlite3.Connection, path: Path, old: str, new: str) -> None:
     """Give a cassette and all its samples another name. Raises SettingsError, CassetteBusy."""
     names = (to_sql(old), to_sql(new))
     there = conn.execute("SELECT 1 FROM cassettes WHERE name = ?", names[1:]).fetchone()
     busy = conn.execute("SELECT holder FROM cassettes WHERE name = ? AND holder IS NOT NULL", names[:1]).fetchone()
-    refuse_name(path, old, new, there=there is not None, holder=busy and busy[0])
+    check_new_name(path, old, new, there=there is not None, holder=busy and busy[0])
     conn.execute("DELETE FROM volatile_fields WHERE cassette = ?", names[1:])
     for table, column in _NAMED:
         conn.execute(f"UPDATE {table} SET {column} = ? WHERE {column} = ?", names[::-1])
 
 
-def refuse_name(path: Path, old: str, new: str, *, there: bool, holder: str | None) -> None:
+def check_new_name(path: Path, old: str, new: str, *, there: bool, holder: str | None) -> None:
     """Raise SettingsError if a new name is taken, CassetteBusy if the old one's cassette is being recorded."""
     if there:
         raise SettingsError(
@@ -161,16 +161,16 @@ def refuse_name(path: Path, old: str, new: str, *, there: bool, holder: str | No
         raise CassetteBusy(f"cassette {old} is being recorded by {holder}.", hint="End that session first.")
 
 
-def collect(conn: sqlite3.Connection) -> int:
+def collect_bodies(conn: sqlite3.Connection) -> int:
     """Delete the bodies that nobody uses, newest first; what builds on one is stored anew on the next one below."""
     dead = [row[0] for row in conn.execute(_DEAD)]
     for id_ in dead:
         base_id, depth = conn.execute("SELECT base_id, depth FROM bodies WHERE id = ?", (id_,)).fetchone()
         children = [row[0] for row in conn.execute("SELECT id FROM bodies WHERE base_id = ?", (id_,))]
         if children:
-            bases = () if base_id is None else (Base(base_id, depth - 1, read(conn, base_id)),)
+            bases = () if base_id is None else (DeltaBase(base_id, depth - 1, read_body(conn, base_id)),)
             for child in children:
-                new = encode(read(conn, child), bases)
+                new = encode_body(read_body(conn, child), bases)
                 conn.execute(_UPDATE, (new.encoding, new.base_id, new.prefix, new.suffix, new.depth, new.data, child))
         conn.execute("DELETE FROM bodies WHERE id = ?", (id_,))
     return len(dead)

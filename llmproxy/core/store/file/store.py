@@ -20,20 +20,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llmproxy.core.store import rows
-from llmproxy.core.store.bodies import Bodies, Group, Prepared
+from llmproxy.core.store.bodies import BodyWriter, Group, PreparedBody
 from llmproxy.core.store.file import statements
 from llmproxy.core.store.file.connect import (
     StoreReader,
     check_file,
     check_writable,
     close_writer,
-    connect,
-    open_beside,
+    connect_file,
+    open_beside_writer,
     open_reader,
     open_writer,
     translate,
 )
-from llmproxy.core.store.reading import SLOTS, FileSeen, KeyedRecording, Place, Rekeying
+from llmproxy.core.store.reading import SLOTS, KeyChange, KeyedRecording, Place, SyncedFile
 from llmproxy.core.store.rows import Sql, to_sql
 from llmproxy.core.store.store import UNFINISHED, Addition, Deleted, Store, choose_occurrence
 from llmproxy.core.traffic.interaction import Ending, Interaction
@@ -62,16 +62,16 @@ _SPARE = 10
 
 
 @dataclass(frozen=True, slots=True)
-class _Ready:
+class _PreparedInteraction:
     """An interaction of which everything is made that needs no lock."""
 
     given: Addition
     row: tuple[Sql, ...]
-    request: Prepared
-    response: Prepared
+    request: PreparedBody
+    response: PreparedBody
 
 
-def _group(interaction: Interaction) -> Group:
+def _build_group(interaction: Interaction) -> Group:
     return to_sql(interaction.cassette), to_sql(interaction.provider), to_sql(interaction.operation)
 
 
@@ -85,19 +85,19 @@ class FileStore(Store):
         self._writer: Connection | None = None
         self._moved = False
         """Whether the file was removed or replaced since the reading connection was opened."""
-        self._bodies = Bodies()
+        self._bodies = BodyWriter()
         self._last = 0
         """The greatest id that we stored."""
         self._stored = 0
         self._gone = False
         """Whether somebody put a file in the place of ours in which what we stored is not."""
 
-    def _follow_writer(self) -> None:
+    def _follow_writer_file(self) -> None:
         """Follow the writing connection to another file."""
         if self._moved:
             self._moved = False
-            self._read_from(open_beside(self.path))
-            self._begin_anew()
+            self._use_reader(open_beside_writer(self.path))
+            self._reset_derived_keys()
 
     @classmethod
     def open(cls, path: Path | str, *, writable: bool, now: Callable[[], float]) -> FileStore:
@@ -120,7 +120,7 @@ class FileStore(Store):
             reader.close()
         writer = open_writer(path)  # new, of an older schema, or left behind in write-ahead mode
         try:
-            store = cls(path, open_beside(path), writable=True, now=now)
+            store = cls(path, open_beside_writer(path), writable=True, now=now)
         except BaseException:
             close_writer(writer)
             raise
@@ -136,19 +136,19 @@ class FileStore(Store):
             cut = self._writer.is_cut()
             close_writer(self._writer)
             self._writer = None
-        if self._gone or (self._last and (cut or not self._holds_last())):
-            raise self._describe_loss()
+        if self._gone or (self._last and (cut or not self._holds_last_stored())):
+            raise self._build_loss_error()
 
-    def _holds_last(self) -> bool:
+    def _holds_last_stored(self) -> bool:
         """Return whether the file still has what we stored last: ids only grow, whatever others delete."""
         try:
-            with closing(connect(self.path, "mode=ro")) as conn:
+            with closing(connect_file(self.path, "mode=ro")) as conn:
                 found = conn.execute("SELECT seq FROM sqlite_sequence WHERE name = 'interactions'").fetchone()
         except sqlite3.Error:
             return False
         return found is not None and int(found[0]) >= self._last
 
-    def _describe_loss(self) -> RecordingError:
+    def _build_loss_error(self) -> RecordingError:
         return RecordingError(
             f"The store {self.path} was cut, emptied or replaced while we recorded: of {self._stored} recordings that "
             "were stored some are gone, or all.",
@@ -157,46 +157,46 @@ class FileStore(Store):
 
     # --- writing -----------------------------------------------------------------------------------------------------
 
-    def add_all(self, many: Sequence[Addition], *, instead_of: str | None = None) -> list[int]:
+    def add_interactions(self, many: Sequence[Addition], *, instead_of: str | None = None) -> list[int]:
         """Store several interactions in one transaction; blocks up to 5 s for others' writes."""
         made = [(each, rows.to_row(each.interaction, each.described)) for each in many]
-        self.settle([(each.interaction.cassette, each.interaction.sample) for each in many])
+        self.write_current_keys([(each.interaction.cassette, each.interaction.sample) for each in many])
         stored = self._add_all(made, instead_of)
         if self._writer is not None and not self._writer.is_current():
             stored = self._add_all(made, instead_of)  # the file was taken away from under us, and what we wrote with it
         return stored
 
     def _add_all(self, made: Sequence[tuple[Addition, tuple[Sql, ...]]], instead_of: str | None) -> list[int]:
-        with self._writing() as conn:
-            ready = [_Ready(*one, *self._prepare_bodies(conn, one[0].interaction)) for one in made]
+        with self._writing_connection() as conn:
+            ready = [_PreparedInteraction(*one, *self._prepare_bodies(conn, one[0].interaction)) for one in made]
             with write_transaction(conn):
                 now = self._now()
                 if instead_of is not None:
                     conn.execute(_SUPERSEDE_ALL, (now, to_sql(instead_of)))
                 stored: list[tuple[int, tuple[int, int]]] = []
                 for one in ready:
-                    stored.append(self._insert(conn, one, now, before=stored[0][0] if stored else None))
+                    stored.append(self._insert_interaction(conn, one, now, before=stored[0][0] if stored else None))
             for (given, _), (_, request) in zip(made, stored, strict=True):
-                self._bodies.remember(_group(given.interaction), request, given.interaction.request.body)
+                self._bodies.remember_base(_build_group(given.interaction), request, given.interaction.request.body)
         ids = [new for new, _ in stored]
         self._last, self._stored = max(self._last, *ids), self._stored + len(ids)
         return ids
 
-    def _prepare_bodies(self, conn: sqlite3.Connection, interaction: Interaction) -> tuple[Prepared, Prepared]:
+    def _prepare_bodies(self, conn: sqlite3.Connection, interaction: Interaction) -> tuple[PreparedBody, PreparedBody]:
         """Make the bodies of request and response ready: the slow part, without the write lock."""
-        request = self._bodies.prepare(conn, interaction.request.body, _group(interaction))
-        return request, self._bodies.prepare(conn, interaction.response.body, None)
+        request = self._bodies.prepare_body(conn, interaction.request.body, _build_group(interaction))
+        return request, self._bodies.prepare_body(conn, interaction.response.body, None)
 
-    def _insert(
-        self, conn: sqlite3.Connection, ready: _Ready, now: float, before: int | None
+    def _insert_interaction(
+        self, conn: sqlite3.Connection, ready: _PreparedInteraction, now: float, before: int | None
     ) -> tuple[int, tuple[int, int]]:
         """Insert an interaction's rows; returns its id, its body's row and depth. `before`: first id of its batch."""
         one = ready.given.interaction
         name, sample = to_sql(one.cassette), one.sample
         slot = (name, sample, to_sql(one.party), one.key)
-        position = _count_position(conn, name, sample, now)
-        request = self._bodies.put(conn, ready.request)
-        response, _ = self._bodies.put(conn, ready.response)
+        position = _next_position(conn, name, sample, now)
+        request = self._bodies.store_body(conn, ready.request)
+        response, _ = self._bodies.store_body(conn, ready.response)
         found = conn.execute(SLOTS, slot).fetchall()
         gone, nth = choose_occurrence(
             ready.given, [KeyedRecording(id_, nth, status, Ending(how)) for id_, nth, status, how, _ in found], before
@@ -215,86 +215,86 @@ class FileStore(Store):
             conn.executemany("INSERT INTO made_ids VALUES (?, ?, ?, ?, ?)", made)
         return new, request
 
-    def begin(self, cassette: str, sample: int, *, exclusive: bool, holder: str, anew: bool = True) -> None:
+    def begin_writing(self, cassette: str, sample: int, *, exclusive: bool, holder: str, anew: bool = True) -> None:
         self._require_writable()
         if exclusive:
-            with self._writing() as conn, write_transaction(conn):
+            with self._writing_connection() as conn, write_transaction(conn):
                 statements.take_lease(conn, to_sql(cassette), sample, holder, self._now(), anew=anew)
 
-    def heartbeat(self, cassette: str, sample: int, holder: str) -> bool:
+    def renew_lease(self, cassette: str, sample: int, holder: str) -> bool:
         """Keep the lease; False if it is gone."""
-        with self._writing() as conn, write_transaction(conn):
+        with self._writing_connection() as conn, write_transaction(conn):
             return statements.renew_lease(conn, to_sql(cassette), sample, holder, self._now())
 
-    def end(self, cassette: str, sample: int, holder: str, *, clean: bool | None) -> None:
+    def end_writing(self, cassette: str, sample: int, holder: str, *, clean: bool | None) -> None:
         self._require_writable()
         if self._writer is None:
             return  # nothing was written through us, so there is nothing to say, and the file stays as it was
-        with self._writing() as conn, write_transaction(conn):
+        with self._writing_connection() as conn, write_transaction(conn):
             if clean is None:
                 clean = not conn.execute(UNFINISHED, (to_sql(cassette), sample)).fetchall()
             statements.release_lease(conn, to_sql(cassette), sample, holder, clean=clean and not self._gone)
 
-    def promote(self, staged: Place, place: Place, gone: Collection[int], *, holder: str, clean: bool) -> None:
-        with self.in_file() as conn:
+    def promote_staged(self, staged: Place, place: Place, gone: Collection[int], *, holder: str, clean: bool) -> None:
+        with self.file_transaction() as conn:
             names = (to_sql(staged[0]), staged[1]), (to_sql(place[0]), place[1])
-            statements.promote(conn, *names, gone, holder, self._now(), clean=clean)
+            statements.promote_staged(conn, *names, gone, holder, self._now(), clean=clean)
 
-    def reach(self) -> None:
+    def wait_for_server(self) -> None:
         """Do nothing: a file is always there."""
 
-    def refresh(self, cassette: str) -> None:
+    def refresh_cassette(self, cassette: str) -> None:
         """Do nothing: a file shows by itself what others recorded."""
 
-    def put_volatile_fields(self, cassette: str, texts: Sequence[str]) -> None:
+    def write_volatile_fields(self, cassette: str, texts: Sequence[str]) -> None:
         """Write the slots of a cassette (JSON), in place of those that it had."""
         name = to_sql(cassette)
-        with self.in_file() as conn:
+        with self.file_transaction() as conn:
             conn.execute("DELETE FROM volatile_fields WHERE cassette = ?", (name,))
             conn.executemany(
                 "INSERT INTO volatile_fields VALUES (?, ?, ?)", [(name, n, text) for n, text in enumerate(texts)]
             )
 
-    def remember_file(self, cassette: str, seen: FileSeen) -> None:
-        with self._writing() as conn, write_transaction(conn):
+    def record_synced_file(self, cassette: str, seen: SyncedFile) -> None:
+        with self._writing_connection() as conn, write_transaction(conn):
             conn.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?)", (to_sql(cassette), *seen))
 
-    def delete(self, ids: Collection[int]) -> Deleted:
+    def delete_interactions(self, ids: Collection[int]) -> Deleted:
         """Delete and overwrite interactions and what only they used; gives space back where that is worth a rewrite."""
         before = self.path.stat().st_size
-        with self.in_file() as conn:
+        with self.file_transaction() as conn:
             conn.execute("PRAGMA secure_delete=ON")
-            deleted, bodies = statements.delete(conn, ids)
+            deleted, bodies = statements.delete_interactions(conn, ids)
             conn.execute("PRAGMA secure_delete=OFF")
             free, pages = (conn.execute(f"PRAGMA {what}").fetchone()[0] for what in ("freelist_count", "page_count"))
         self.vacuum(anew=free * _SPARE >= pages)
         return Deleted(deleted, bodies, max(before - self.path.stat().st_size, 0))
 
-    def rename(self, old: str, new: str) -> None:
+    def rename_cassette(self, old: str, new: str) -> None:
         """Give a cassette and all its samples another name."""
-        with self.in_file() as conn:
-            statements.rename(conn, self.path, old, new)
+        with self.file_transaction() as conn:
+            statements.rename_cassette(conn, self.path, old, new)
 
-    def rekey(self, made: Sequence[Rekeying]) -> None:
+    def rekey_recordings(self, made: Sequence[KeyChange]) -> None:
         """Give live recordings other keys; one whose slot is taken keeps its own until the next opening."""
-        with self._writing() as conn, write_transaction(conn):
+        with self._writing_connection() as conn, write_transaction(conn):
             # Two live rows may never stand in one slot, not even for a moment.
             before = [(each.id, each.old) for each in made]
             conn.executemany("UPDATE interactions SET occurrence = -id WHERE id = ? AND key = ?", before)
             conn.executemany(_RENAME, [(each.key, each.occurrence, each.rules, each.id, each.old) for each in made])
 
     @contextmanager
-    def in_file(self) -> Iterator[sqlite3.Connection]:
+    def file_transaction(self) -> Iterator[sqlite3.Connection]:
         """Hold the write lock; everything in the block happens, or nothing does."""
-        with self._writing() as conn, write_transaction(conn):
+        with self._writing_connection() as conn, write_transaction(conn):
             yield conn
-        self._bodies.forget()
+        self._bodies.forget_bases()
         self._answers.clear()
         self._answer_bytes = 0
 
     def vacuum(self, *, anew: bool = True) -> None:
         """Give deleted rows' space back by rewriting the file; left for later if another process uses the store."""
-        with suppress(CassetteBusy, RecordingError), self._writing() as conn:
+        with suppress(CassetteBusy, RecordingError), self._writing_connection() as conn:
             if anew:
                 conn.execute("VACUUM")
             conn.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
@@ -302,7 +302,7 @@ class FileStore(Store):
     # --- below -------------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def _writing(self) -> Iterator[sqlite3.Connection]:
+    def _writing_connection(self) -> Iterator[sqlite3.Connection]:
         """Yield the writing connection to one thread, opened at the first call."""
         self._require_writable()
         with self._lock:
@@ -312,17 +312,17 @@ class FileStore(Store):
                 )
                 self._writer.close()
                 self._writer = None
-                self._bodies.forget()
+                self._bodies.forget_bases()
                 self._moved = True
             if self._writer is None:
                 self._writer = open_writer(self.path)
-                self._gone = self._gone or (self._last > 0 and not self._holds_last())
+                self._gone = self._gone or (self._last > 0 and not self._holds_last_stored())
             if self._writer.is_cut():
-                raise self._describe_loss()
+                raise self._build_loss_error()
             try:
                 yield self._writer
             except sqlite3.Error as error:
-                self._bodies.forget()
+                self._bodies.forget_bases()
                 raise translate(error, self.path, writing=True) from error
 
     def _require_writable(self) -> None:
@@ -330,7 +330,7 @@ class FileStore(Store):
             raise StoreReadOnly(f"The store {self.path} is open for replay, which never writes.")
 
 
-def _count_position(conn: sqlite3.Connection, name: str | bytes, sample: int, now: float) -> int:
+def _next_position(conn: sqlite3.Connection, name: str | bytes, sample: int, now: float) -> int:
     """Count one more interaction of a cassette, whose row is made if there is none, and return its position."""
     found = conn.execute(_COUNT, (name, sample)).fetchall()
     if not found:

@@ -14,7 +14,7 @@ from llmproxy.errors import CassetteNewer, CassetteNotFound, StoreReadOnly
 from llmproxy.store_server import StoreServer
 
 if TYPE_CHECKING:
-    from llmproxy.core.store.server.link import Conn
+    from llmproxy.core.store.server.connection import Conn
 
 LOCK = 0x6C6C6D70
 """Of the migrations; ``llmp``."""
@@ -31,7 +31,7 @@ _OPEN = frozenset({
 """Columns of `rows.COLUMNS` that may be NULL."""
 
 
-def _column(name: str) -> str:
+def _define_column(name: str) -> str:
     kind = "double precision" if name in _REAL else "bigint" if name in _WHOLE else "text"
     return f'"{name}" {kind}' + ("" if name in _OPEN else " NOT NULL")
 
@@ -75,7 +75,7 @@ CREATE TABLE llmproxy.interactions (
     response_body bytea NOT NULL REFERENCES llmproxy.bodies,
     made_ids text NOT NULL,                    -- JSON
     run_variables text NOT NULL,
-    {", ".join(map(_column, rows.COLUMNS))}
+    {", ".join(map(_define_column, rows.COLUMNS))}
 );
 CREATE UNIQUE INDEX live_slots ON llmproxy.interactions (cassette, sample, party, key, occurrence)
     WHERE superseded_at IS NULL;
@@ -101,7 +101,7 @@ STEPS: tuple[str, ...] = (_FIRST, _WORDS)
 VERSION = len(STEPS)
 
 
-def found_version(conn: Conn) -> int:
+def read_version(conn: Conn) -> int:
     """Return how many steps the server has; 0 without our tables."""
     # Read from the catalogue: names that were not found are remembered for the length of a transaction.
     if not conn.execute(_THERE).fetchall():
@@ -109,9 +109,9 @@ def found_version(conn: Conn) -> int:
     return int(conn.execute("SELECT coalesce(max(version), 0) FROM llmproxy.migrations").fetchall()[0][0])
 
 
-def check(conn: Conn, server: StoreServer) -> None:
+def check_version(conn: Conn, server: StoreServer) -> None:
     """Raise CassetteNewer, CassetteNotFound or StoreReadOnly unless the server's tables are those of today."""
-    found = found_version(conn)
+    found = read_version(conn)
     if found == 0:
         raise CassetteNotFound(
             f"There is no store yet at {server.shown}: the database has no tables of llmproxy.",
@@ -129,12 +129,12 @@ def check(conn: Conn, server: StoreServer) -> None:
         )
 
 
-def upgrade(conn: Conn) -> None:
+def upgrade_schema(conn: Conn) -> None:
     """Make what is missing; safe when several do it at once."""
-    while (found := found_version(conn)) < VERSION:
+    while (found := read_version(conn)) < VERSION:
         with conn.transaction():
             conn.execute("SELECT pg_advisory_xact_lock(%s)", (LOCK,))
-            if found_version(conn) != found:
+            if read_version(conn) != found:
                 continue  # somebody else was first
             if found == 0:
                 conn.execute("CREATE SCHEMA IF NOT EXISTS llmproxy")

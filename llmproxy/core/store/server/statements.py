@@ -10,14 +10,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from llmproxy.core.store.bodies import Base, encode
-from llmproxy.core.store.file.statements import refuse_lease, refuse_name
-from llmproxy.core.store.reading import Rekeying
-from llmproxy.core.store.server.link import in_column
+from llmproxy.core.store.bodies import DeltaBase, encode_body
+from llmproxy.core.store.file.statements import check_lease, check_new_name
+from llmproxy.core.store.reading import KeyChange
+from llmproxy.core.store.server.connection import to_pg_text
 from llmproxy.errors import CassetteCorrupt
 
 if TYPE_CHECKING:
-    from llmproxy.core.store.server.link import Conn
+    from llmproxy.core.store.server.connection import Conn
 
 Place = tuple[str, int]
 """Cassette, as its column has it, and sample."""
@@ -49,7 +49,7 @@ def take_lease(conn: Conn, place: Place, holder: str, now: float, *, anew: bool)
     with conn.transaction():
         ensure_cassette(conn, place, now)
         *row, age = conn.execute(_LOCK, place).fetchall()[0]
-        refuse_lease(holder, row, age, *place)
+        check_lease(holder, row, age, *place)
         sql = _TAKE + (_ANEW if anew else "") + " WHERE name = %s AND sample = %s"
         conn.execute(sql.encode(), (holder, os.getpid(), platform.node(), *place))
 
@@ -97,10 +97,10 @@ UPDATE llmproxy.cassettes SET name = %s, version = version + 1, epoch = floor(ra
 """
 
 
-def delete(conn: Conn, ids: Sequence[int]) -> int:
+def delete_interactions(conn: Conn, ids: Sequence[int]) -> int:
     """Delete interactions; returns how many there were."""
     with conn.transaction():
-        places = _begin_anew(conn, ids)
+        places = _restart_copies(conn, ids)
         names = [name for name, _ in places]
         conn.execute(
             "UPDATE llmproxy.interactions SET superseded_by = NULL WHERE cassette = ANY(%s) AND superseded_by = "
@@ -113,7 +113,7 @@ def delete(conn: Conn, ids: Sequence[int]) -> int:
     return deleted
 
 
-def collect(conn: Conn) -> int:
+def collect_bodies(conn: Conn) -> int:
     """Delete the bodies that nobody uses, and return how many; what builds on one is stored anew on the next one below.
 
     Somebody may take one into use meanwhile: then it is looked again, and given up where that does not end. The next
@@ -126,7 +126,7 @@ def collect(conn: Conn) -> int:
             with conn.transaction():
                 dead: dict[bytes, bytes | None] = dict(conn.execute(_DEAD).fetchall())
                 if dead:
-                    _build_anew(conn, dead)
+                    _rebase_bodies(conn, dead)
                     conn.execute("DELETE FROM llmproxy.bodies WHERE sha256 = ANY(%s)", (list(dead),))
         except psycopg.errors.ForeignKeyViolation:
             continue
@@ -134,21 +134,21 @@ def collect(conn: Conn) -> int:
     return 0
 
 
-def rename(conn: Conn, path: Path, old: str, new: str) -> None:
+def rename_cassette(conn: Conn, path: Path, old: str, new: str) -> None:
     """Give a cassette and all its samples another name. Raises SettingsError, CassetteBusy."""
-    was, is_ = in_column(old), in_column(new)
+    was, is_ = to_pg_text(old), to_pg_text(new)
     with conn.transaction():
         sql = "SELECT name, holder FROM llmproxy.cassettes WHERE name = ANY(%s) ORDER BY name, sample FOR UPDATE"
         found = conn.execute(sql, ([was, is_],)).fetchall()
         holder = next((holder for name, holder in found if name == was and holder is not None), None)
-        refuse_name(path, old, new, there=any(name == is_ for name, _ in found), holder=holder)
+        check_new_name(path, old, new, there=any(name == is_ for name, _ in found), holder=holder)
         conn.execute(_RENAMED, (is_, was))
         conn.execute("UPDATE llmproxy.interactions SET cassette = %s WHERE cassette = %s", (is_, was))
         conn.execute("DELETE FROM llmproxy.volatile_fields WHERE cassette = %s", (is_,))
         conn.execute("UPDATE llmproxy.volatile_fields SET cassette = %s WHERE cassette = %s", (is_, was))
 
 
-def promote(
+def promote_staged(
     conn: Conn, staged: Place, place: Place, gone: Sequence[int], holder: str, now: float, *, clean: bool
 ) -> None:
     """Make recordings of `staged` recordings of `place`, in place of those of `gone`. Raises CassetteBusy."""
@@ -170,11 +170,11 @@ def promote(
         release_lease(conn, place, holder, clean=clean)
 
 
-def rekey(conn: Conn, made: Sequence[Rekeying]) -> None:
+def rekey_recordings(conn: Conn, made: Sequence[KeyChange]) -> None:
     """Give live recordings other keys. The slots of a whole cassette may change places, so copies of it begin anew."""
     ids = [each.id for each in made]
     with conn.transaction():
-        _begin_anew(conn, ids)
+        _restart_copies(conn, ids)
         with conn.cursor() as cursor:
             cursor.executemany(
                 "UPDATE llmproxy.interactions SET occurrence = -id WHERE id = %s AND key = %s",
@@ -186,7 +186,7 @@ def rekey(conn: Conn, made: Sequence[Rekeying]) -> None:
             )
 
 
-def _begin_anew(conn: Conn, ids: Sequence[int]) -> list[tuple[str, int]]:
+def _restart_copies(conn: Conn, ids: Sequence[int]) -> list[tuple[str, int]]:
     """Lock the cassettes of these interactions, in recorders' order, and mark that their copies begin anew."""
     places = sorted(conn.execute(_PLACES, (ids,)).fetchall(), key=str)
     for place in places:
@@ -194,7 +194,7 @@ def _begin_anew(conn: Conn, ids: Sequence[int]) -> list[tuple[str, int]]:
     return places
 
 
-def _build_anew(conn: Conn, dead: Mapping[bytes, bytes | None]) -> None:
+def _rebase_bodies(conn: Conn, dead: Mapping[bytes, bytes | None]) -> None:
     """Store what builds on a dead body anew, on the next one below that stays."""
     children = conn.execute(
         "SELECT sha256, base FROM llmproxy.bodies WHERE base = ANY(%s) AND NOT sha256 = ANY(%s)",
@@ -203,8 +203,8 @@ def _build_anew(conn: Conn, dead: Mapping[bytes, bytes | None]) -> None:
     for sha, base in children:
         while base is not None and base in dead:
             base = dead[base]  # noqa: PLW2901 - down the chain
-        below = () if base is None else (Base(0, _depth(conn, base), content(conn, base)),)
-        new = encode(content(conn, sha), below)
+        below = () if base is None else (DeltaBase(0, _read_depth(conn, base), read_body(conn, base)),)
+        new = encode_body(read_body(conn, sha), below)
         values = (new.encoding, None if new.base_id is None else base, new.prefix, new.suffix, new.depth, new.data, sha)
         conn.execute(
             "UPDATE llmproxy.bodies SET encoding = %s, base = %s, prefix = %s, suffix = %s, depth = %s, data = %s "
@@ -213,11 +213,11 @@ def _build_anew(conn: Conn, dead: Mapping[bytes, bytes | None]) -> None:
         )
 
 
-def _depth(conn: Conn, sha: bytes) -> int:
+def _read_depth(conn: Conn, sha: bytes) -> int:
     return int(conn.execute("SELECT depth FROM llmproxy.bodies WHERE sha256 = %s", (sha,)).fetchall()[0][0])
 
 
-def content(conn: Conn, sha: bytes) -> bytes:
+def read_body(conn: Conn, sha: bytes) -> bytes:
     """Return the content of a body, which builds on others. Raises CassetteCorrupt if it is not what was stored."""
     chain: list[tuple[str, int, int, bytes]] = []
     at: bytes | None = sha

@@ -1,9 +1,9 @@
 """The store of a team: read from its copy on this machine, written to the server.
 
-Reading is `Reading`'s, over the copy; `refresh` brings a cassette of it up to date when a session begins, when a
-cassette is still empty and, where others may record beside us, at each miss. While the server is away, what was read
-stays. Writing is acknowledged when the server has committed; what was sent and not confirmed is sent again under the
-same token, so that it is there once.
+Reading is `Readable`'s, over the copy; `refresh_cassette` brings a cassette of it up to date when a session begins,
+when a cassette is still empty and, where others may record beside us, at each miss. While the server is away, what was
+read stays. Writing is acknowledged when the server has committed; what was sent and not confirmed is sent again under
+the same token, so that it is there once.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from llmproxy.core.store import rows
-from llmproxy.core.store.bodies import Bodies, Prepared, encode
-from llmproxy.core.store.file.connect import close_writer, open_beside, open_writer, translate as translate_local
-from llmproxy.core.store.reading import FileSeen, KeyedRecording, Place, Rekeying
+from llmproxy.core.store.bodies import BodyWriter, PreparedBody, encode_body
+from llmproxy.core.store.file.connect import close_writer, open_beside_writer, open_writer, translate as translate_local
+from llmproxy.core.store.reading import KeyChange, KeyedRecording, Place, SyncedFile
 from llmproxy.core.store.rows import Sql, to_sql
-from llmproxy.core.store.server import copying, schema, statements
-from llmproxy.core.store.server.copying import Body
-from llmproxy.core.store.server.link import Link, ServerLost, TransactionsMet, attempts, in_column, to_pg, together
+from llmproxy.core.store.server import local_copy, schema, statements
+from llmproxy.core.store.server.connection import Conflict, ServerLink, ServerLost, pipeline, retries, to_pg, to_pg_text
+from llmproxy.core.store.server.local_copy import Body
 from llmproxy.core.store.store import UNFINISHED, Addition, Deleted, Store, choose_occurrence
 from llmproxy.core.traffic.interaction import Ending, Key
 from llmproxy.errors import CassetteBusy, RecordingError, StoreReadOnly
@@ -35,7 +35,7 @@ from llmproxy.sqlite_file import Connection
 from llmproxy.store_server import StoreServer, make_room
 
 if TYPE_CHECKING:
-    from llmproxy.core.store.server.link import Answer, Conn
+    from llmproxy.core.store.server.connection import Answer, Conn
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ _MAY_RECORD = "SELECT has_table_privilege('llmproxy.interactions', 'INSERT')"
 _GONE = "23503"
 
 
-class _Sent(NamedTuple):
+class _PreparedInteraction(NamedTuple):
     """An interaction of which everything is made that needs no lock."""
 
     given: Addition
@@ -86,15 +86,15 @@ class _Sent(NamedTuple):
     @property
     def place(self) -> tuple[str, int]:
         """Cassette, as a column on the server has it, and sample."""
-        return in_column(self.given.interaction.cassette), self.given.interaction.sample
+        return to_pg_text(self.given.interaction.cassette), self.given.interaction.sample
 
     @property
-    def slot(self) -> tuple[str, int, str, Key]:
+    def answer_slot(self) -> tuple[str, int, str, Key]:
         """Where recordings that answer the same stand."""
-        return (*self.place, in_column(self.given.interaction.party), self.given.interaction.key)
+        return (*self.place, to_pg_text(self.given.interaction.party), self.given.interaction.key)
 
 
-class _StoredBefore(Exception):
+class _AlreadyStored(Exception):
     """The attempt before was committed, though nobody said so."""
 
     def __init__(self, ids: list[int]) -> None:
@@ -103,7 +103,7 @@ class _StoredBefore(Exception):
 
 
 @dataclass
-class _Inserted:
+class _InsertedRow:
     """A row that was sent: its id comes with the server's next answer."""
 
     answer: Answer
@@ -119,8 +119,8 @@ class _Inserted:
 
 
 @dataclass(slots=True)
-class _Made:
-    rows: list[copying.StoredRow] = field(default_factory=list)
+class _CommitProgress:
+    rows: list[local_copy.StoredRow] = field(default_factory=list)
     counts: dict[tuple[str, int], tuple[int, int, int]] = field(default_factory=dict)
     """By place: how many were ever recorded, version and epoch; empty where the copy must be read anew."""
 
@@ -129,14 +129,14 @@ class ServerStore(Store):
     """A store on a server. Reading belongs to one thread at a time; writing may be done from any."""
 
     def __init__(self, server: StoreServer, writer: Connection, *, writable: bool, now: Callable[[], float]) -> None:
-        super().__init__(server.copy, open_beside(server.copy), now=now)
+        super().__init__(server.copy, open_beside_writer(server.copy), now=now)
         self.server = server
         self.writable = writable
         self._lock = threading.Lock()
         self._writer: Connection | None = writer
         """To the copy."""
-        self._bodies = Bodies()
-        self._reads, self._writes = Link(server), Link(server)
+        self._bodies = BodyWriter()
+        self._reads, self._writes = ServerLink(server), ServerLink(server)
         self._read: set[str] = set()
         """Cassettes that were read from the server since it was opened."""
         self._held: dict[tuple[str, int], str] = {}
@@ -158,17 +158,17 @@ class ServerStore(Store):
         be written; CassetteNewer: a newer llmproxy made it; StoreReadOnly: it is to be written, and this role may not.
         """
         make_room(server.copy)
-        link = Link(server)
+        link = ServerLink(server)
         try:
             with link.open_connection(writing=writable) as conn:
                 if writable:
-                    schema.upgrade(conn)
-                schema.check(conn, server)
+                    schema.upgrade_schema(conn)
+                schema.check_version(conn, server)
                 _check_role(conn, server, writable=writable)
                 identity = str(conn.execute("SELECT id FROM llmproxy.store").fetchall()[0][0])
             writer = open_writer(server.copy)
             try:
-                copying.prepare(writer, identity)
+                local_copy.prepare_copy(writer, identity)
                 store = cls(server, writer, writable=writable, now=now)
             except BaseException:
                 writer.close()
@@ -179,7 +179,7 @@ class ServerStore(Store):
         store._reads = link
         try:
             if whole:
-                store._bring(None)
+                store._refresh_copy(None)
         except BaseException:
             store.close()
             raise
@@ -197,20 +197,20 @@ class ServerStore(Store):
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
-    def refresh(self, cassette: str) -> None:
+    def refresh_cassette(self, cassette: str) -> None:
         """Read what is new of a cassette. Raises Lost only if it was never read: while away, what was read stays."""
         try:
-            self._bring(cassette)
+            self._refresh_copy(cassette)
         except ServerLost as error:
             if cassette not in self._read:
                 raise
             log.warning("%s What was read of cassette %s is replayed.", error.message, cassette)
         self._read.add(cassette)
 
-    def reach(self) -> None:
+    def wait_for_server(self) -> None:
         """Wait until the server is there, as long as writing does. Raises Lost."""
         last: ServerLost | None = None
-        for _ in attempts():
+        for _ in retries():
             try:
                 with self._reads.open_connection(writing=False) as conn:
                     conn.execute("SELECT 1")
@@ -221,33 +221,35 @@ class ServerStore(Store):
         if last is not None:
             raise last
 
-    def slots(self, cassette: str, sample: int, party: str, key: Key) -> tuple[KeyedRecording, ...]:
+    def find_keyed(self, cassette: str, sample: int, party: str, key: Key) -> tuple[KeyedRecording, ...]:
         """Return live recordings of `key`; where others record too, a miss asks the server first. Raises Lost."""
-        found = super().slots(cassette, sample, party, key)
+        found = super().find_keyed(cassette, sample, party, key)
         if found or (cassette, sample) not in self._shared:
             return found
-        if not self._reads.is_at_hand:  # connecting takes seconds, on the event loop as well: `reach` does it elsewhere
+        if (
+            not self._reads.is_usable
+        ):  # connecting takes seconds, on the event loop: `wait_for_server` does so elsewhere
             raise ServerLost(
                 f"The store {self.server.shown} cannot be reached now: the connection to it is being made anew."
             )
-        self._bring(cassette)
-        return super().slots(cassette, sample, party, key)
+        self._refresh_copy(cassette)
+        return super().find_keyed(cassette, sample, party, key)
 
     def _require_writable(self) -> None:
         if not self.writable:
             raise StoreReadOnly(f"The store {self.server.shown} is open for replay, which never writes.")
 
-    def _bring(self, cassette: str | None) -> None:
+    def _refresh_copy(self, cassette: str | None) -> None:
         with self._reads.open_connection(writing=False) as conn:
-            self._follow(conn, cassette, {})
+            self._update_copy(conn, cassette, {})
 
-    def _follow(self, conn: Conn, cassette: str | None, known: dict[bytes, Body]) -> None:
-        with self._local() as local:
-            if copying.update_copies(local, conn, cassette, known):
-                self._bodies.forget()
+    def _update_copy(self, conn: Conn, cassette: str | None, known: dict[bytes, Body]) -> None:
+        with self._copy_connection() as local:
+            if local_copy.update_copies(local, conn, cassette, known):
+                self._bodies.forget_bases()
 
     @contextmanager
-    def _local(self) -> Iterator[Connection]:
+    def _copy_connection(self) -> Iterator[Connection]:
         """Yield the copy's writing connection to one thread."""
         with self._lock:
             if self._writer is None or not self._writer.is_current():
@@ -258,36 +260,36 @@ class ServerStore(Store):
             try:
                 yield self._writer
             except sqlite3.Error as error:
-                self._bodies.forget()
+                self._bodies.forget_bases()
                 raise translate_local(error, self.path, writing=True) from error
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
-    def add_all(self, many: Sequence[Addition], *, instead_of: str | None = None) -> list[int]:
+    def add_interactions(self, many: Sequence[Addition], *, instead_of: str | None = None) -> list[int]:
         """Store several interactions in one transaction; committed on the server when this returns.
 
         While the server is away it is tried again for some ten seconds. Raises Lost if it stays away: then nobody
         knows whether the last attempt was committed, and the caller counts it as not stored.
         """
         self._require_writable()
-        self.settle([(each.interaction.cassette, each.interaction.sample) for each in many])
+        self.write_current_keys([(each.interaction.cassette, each.interaction.sample) for each in many])
         bodies: dict[bytes, Body] = {}
-        sent = [self._ready(given, bodies) for given in many]
+        sent = [self._prepare_interaction(given, bodies) for given in many]
         whole = False
         """Whether each body is sent with nothing to build on, since something of that is gone from the server."""
         last: Exception = RecordingError("nothing was tried")
-        for number in attempts():
+        for number in retries():
             try:
                 with self._writes.open_connection(writing=True) as conn:
-                    made = _Made()
+                    made = _CommitProgress()
                     try:
-                        stored = self._send(conn, sent, bodies, instead_of, made, again=number > 0)
-                    except _StoredBefore as before:
+                        stored = self._send_transaction(conn, sent, bodies, instead_of, made, again=number > 0)
+                    except _AlreadyStored as before:
                         stored = before.ids
                     self._wrote.update(each.place for each in sent)
                     self._update_copy_after(conn, sent, bodies, made)
                     return stored
-            except (ServerLost, TransactionsMet) as error:
+            except (ServerLost, Conflict) as error:
                 last = error
             except RecordingError as error:
                 if whole or getattr(error.__cause__, "sqlstate", "") != _GONE:
@@ -296,39 +298,39 @@ class ServerStore(Store):
                 for each in sent:
                     one = each.given.interaction
                     contents = zip(each.bodies, (one.request.body, one.response.body), strict=True)
-                    bodies |= {sha: _build_alone(sha, content) for sha, content in contents}
+                    bodies |= {sha: _encode_standalone(sha, content) for sha, content in contents}
         raise last
 
-    def _ready(self, given: Addition, bodies: dict[bytes, Body]) -> _Sent:
+    def _prepare_interaction(self, given: Addition, bodies: dict[bytes, Body]) -> _PreparedInteraction:
         one = given.interaction
         group = (to_sql(one.cassette), to_sql(one.provider), to_sql(one.operation))
-        with self._local() as local:
+        with self._copy_connection() as local:
             made = [
-                self._bodies.prepare(local, one.request.body, group),
-                self._bodies.prepare(local, one.response.body, None),
+                self._bodies.prepare_body(local, one.request.body, group),
+                self._bodies.prepare_body(local, one.response.body, None),
             ]
             for each in made:
                 if each.encoded is not None:
                     bodies.setdefault(each.sha256, self._encode_body(local, each))
         row = tuple(map(to_pg, rows.to_row(one, given.described)))
-        return _Sent(given, uuid.uuid4(), row, (made[0].sha256, made[1].sha256))  # noqa: TID251 - a token, in no key
+        return _PreparedInteraction(given, uuid.uuid4(), row, (made[0].sha256, made[1].sha256))  # noqa: TID251 - a token, in no key
 
     @staticmethod
-    def _encode_body(local: sqlite3.Connection, prepared: Prepared) -> Body:
+    def _encode_body(local: sqlite3.Connection, prepared: PreparedBody) -> Body:
         """Return a body as a server's row; it names what it builds on by digest, the copy by number."""
         content = prepared.content
-        made = prepared.encoded or encode(content)
+        made = prepared.encoded or encode_body(content)
         base = None
         if made.base_id is not None:
             found = local.execute("SELECT sha256 FROM bodies WHERE id = ?", (made.base_id,)).fetchone()
             if found is None:  # taken out of the copy by another process since we remembered it
-                return _build_alone(prepared.sha256, content)
+                return _encode_standalone(prepared.sha256, content)
             base = found[0]
         return Body(prepared.sha256, len(content), made.encoding, base, made.prefix, made.suffix, made.depth, made.data)
 
-    def _send(
-        self, conn: Conn, sent: Sequence[_Sent], bodies: dict[bytes, Body], instead_of: str | None, made: _Made, *,
-        again: bool,
+    def _send_transaction(
+        self, conn: Conn, sent: Sequence[_PreparedInteraction], bodies: dict[bytes, Body],
+        instead_of: str | None, made: _CommitProgress, *, again: bool,
     ) -> list[int]:  # fmt: skip
         """Store all in one transaction, and say in `made` what was; `again`: the attempt before may have been
         committed.
@@ -336,39 +338,41 @@ class ServerStore(Store):
         One interaction costs two round trips: one that locks and asks, one that writes and commits.
         """
         places = Counter(each.place for each in sent)
-        with together(conn):
+        with pipeline(conn):
             if instead_of is not None:  # first: who held a slot must have changed no later than who takes it
-                name = in_column(instead_of)
+                name = to_pg_text(instead_of)
                 conn.execute("UPDATE llmproxy.cassettes SET version = version + 1 WHERE name = %s", (name,))
                 conn.execute(_SUPERSEDE_ALL, (self._now(), name))
-            locks = _lock(conn, places)
+            locks = _lock_and_count(conn, places)
             tokens = conn.execute(_STORED, ([each.token for each in sent],)) if again else None
             if bodies:
                 with conn.cursor() as cursor:
                     cursor.executemany(_BODY, list(bodies.values()))
-            live = conn.execute(_SLOTS, sent[0].slot)
+            live = conn.execute(_SLOTS, sent[0].answer_slot)
             counts = self._read_counts(locks)
             if len(counts) < len(places):
                 for place in places.keys() - counts.keys():
                     statements.ensure_cassette(conn, place, self._now())
                 counts |= self._read_counts(
-                    _lock(conn, {place: places[place] for place in places.keys() - counts.keys()})
+                    _lock_and_count(conn, {place: places[place] for place in places.keys() - counts.keys()})
                 )
-                live = conn.execute(_SLOTS, sent[0].slot)
+                live = conn.execute(_SLOTS, sent[0].answer_slot)
             # Under the locks of the cassettes nothing of the attempt before can still be on its way.
             if tokens is not None:
                 found: dict[uuid.UUID, int] = dict(tokens.fetchall())
                 if found:
-                    raise _StoredBefore([found[each.token] for each in sent])
-            inserted: list[_Inserted] = []
+                    raise _AlreadyStored([found[each.token] for each in sent])
+            inserted: list[_InsertedRow] = []
             for each in sent:
                 if inserted:
-                    live = conn.execute(_SLOTS, each.slot)
+                    live = conn.execute(_SLOTS, each.answer_slot)
                 recorded, version, _ = counts[each.place]
                 places[each.place] -= 1
                 before = inserted[0].id if inserted else None
-                inserted.append(self._insert_there(conn, each, live, recorded - places[each.place], version, before))
-        made.rows = [copying.StoredRow(each.place, (each.id, *each.row), each.gone, each.at) for each in inserted]
+                inserted.append(
+                    self._insert_on_server(conn, each, live, recorded - places[each.place], version, before)
+                )
+        made.rows = [local_copy.StoredRow(each.place, (each.id, *each.row), each.gone, each.at) for each in inserted]
         if instead_of is None:
             made.counts = counts
         return [each.id for each in inserted]
@@ -386,44 +390,46 @@ class ServerStore(Store):
                 counts[place] = int(recorded), int(version), int(epoch)
         return counts
 
-    def _insert_there(
-        self, conn: Conn, each: _Sent, live: Answer, position: int, version: int, before: int | None
-    ) -> _Inserted:
+    def _insert_on_server(
+        self, conn: Conn, each: _PreparedInteraction, live: Answer, position: int, version: int, before: int | None
+    ) -> _InsertedRow:
         one, now = each.given.interaction, self._now()
         slots = [KeyedRecording(id_, nth, status, Ending(how)) for id_, nth, status, how in live.fetchall()]
         gone, nth = choose_occurrence(each.given, slots, before)
         if gone:
             conn.execute(_SUPERSEDE, (now, version, list(gone)))
-        said = json.dumps(one.made_ids), in_column(one.run_variables)
+        said = json.dumps(one.made_ids), to_pg_text(one.run_variables)
         values = (each.token, version, position, nth, *each.bodies, *said, *each.row)
         answer = conn.execute(_INSERT, values)
         if gone:
             conn.execute(_NAME_SUCCESSOR, (each.token, list(gone)))
         row = (position, nth, None, None, *said, *each.bodies, version, *each.row)
-        return _Inserted(answer, each.place, row, gone, now)
+        return _InsertedRow(answer, each.place, row, gone, now)
 
-    def _update_copy_after(self, conn: Conn, sent: Sequence[_Sent], bodies: dict[bytes, Body], made: _Made) -> None:
+    def _update_copy_after(
+        self, conn: Conn, sent: Sequence[_PreparedInteraction], bodies: dict[bytes, Body], made: _CommitProgress
+    ) -> None:
         """Bring the copy up to date with what was committed; where that fails the next refresh does it."""
         try:
-            with self._local() as local:
-                noted = bool(made.counts) and copying.record_rows(local, conn, made.counts, made.rows, bodies)
+            with self._copy_connection() as local:
+                noted = bool(made.counts) and local_copy.copy_stored_rows(local, conn, made.counts, made.rows, bodies)
             if not noted:
                 for name in {each.given.interaction.cassette for each in sent}:
-                    self._follow(conn, name, bodies)
-            with self._local() as local:
+                    self._update_copy(conn, name, bodies)
+            with self._copy_connection() as local:
                 for each in sent:
                     one = each.given.interaction
                     row = local.execute("SELECT id, depth FROM bodies WHERE sha256 = ?", (each.bodies[0],)).fetchone()
                     if row is not None:
                         group = (to_sql(one.cassette), to_sql(one.provider), to_sql(one.operation))
-                        self._bodies.remember(group, (row[0], row[1]), one.request.body)
+                        self._bodies.remember_base(group, (row[0], row[1]), one.request.body)
         except Exception:
             log.warning("the copy of %s is behind", self.server.shown, exc_info=log.isEnabledFor(logging.DEBUG))
 
-    def begin(self, cassette: str, sample: int, *, exclusive: bool, holder: str, anew: bool = True) -> None:
+    def begin_writing(self, cassette: str, sample: int, *, exclusive: bool, holder: str, anew: bool = True) -> None:
         """Open a writing session, as `Store.begin`; a lease is counted by the server's clock."""
         self._require_writable()
-        place = (in_column(cassette), sample)
+        place = (to_pg_text(cassette), sample)
         if not exclusive:
             self._shared.add((cassette, sample))
             return
@@ -431,27 +437,27 @@ class ServerStore(Store):
             statements.take_lease(conn, place, holder, self._now(), anew=anew)
         self._held[place] = holder
 
-    def heartbeat(self, cassette: str, sample: int, holder: str) -> bool:
+    def renew_lease(self, cassette: str, sample: int, holder: str) -> bool:
         """Keep the lease; False if it is gone."""
         with self._writes.open_connection(writing=True) as conn:
-            return statements.renew_lease(conn, (in_column(cassette), sample), holder)
+            return statements.renew_lease(conn, (to_pg_text(cassette), sample), holder)
 
-    def end(self, cassette: str, sample: int, holder: str, *, clean: bool | None) -> None:
+    def end_writing(self, cassette: str, sample: int, holder: str, *, clean: bool | None) -> None:
         """Close a writing session, as `Store.end`."""
         self._require_writable()
         self._shared.discard((cassette, sample))
-        place = (in_column(cassette), sample)
+        place = (to_pg_text(cassette), sample)
         if place not in self._held and place not in self._wrote:
             return  # nothing was written, so there is nothing to say
         last: Exception = RecordingError("nothing was tried")
-        for _ in (0,) if self._away else attempts():
+        for _ in (0,) if self._away else retries():
             try:
                 with self._writes.open_connection(writing=True) as conn, conn.transaction():
                     if clean is None:
                         clean = not conn.execute(_UNFINISHED.encode(), place).fetchall()
                     statements.release_lease(conn, place, holder, clean=clean)
                 break
-            except (ServerLost, TransactionsMet) as error:
+            except (ServerLost, Conflict) as error:
                 last = error
         else:
             self._away = True
@@ -460,63 +466,63 @@ class ServerStore(Store):
         self._away = False
 
     @contextmanager
-    def _changing(self, cassette: str | None = None) -> Iterator[Conn]:
+    def _changing_connection(self, cassette: str | None = None) -> Iterator[Conn]:
         """Yield the writing connection; every machine's copy follows at its next look, ours at once."""
         self._require_writable()
         with self._writes.open_connection(writing=True) as conn:
             yield conn
-            self._follow(conn, cassette, {})
+            self._update_copy(conn, cassette, {})
 
-    def put_volatile_fields(self, cassette: str, texts: Sequence[str]) -> None:
+    def write_volatile_fields(self, cassette: str, texts: Sequence[str]) -> None:
         """Write the volatile fields of a cassette, in place of those that it had."""
-        name = in_column(cassette)
-        with self._changing(cassette) as conn, conn.transaction():
+        name = to_pg_text(cassette)
+        with self._changing_connection(cassette) as conn, conn.transaction():
             statements.ensure_cassette(conn, (name, 1), self._now())
             conn.execute("UPDATE llmproxy.cassettes SET version = version + 1 WHERE name = %s", (name,))
             conn.execute("DELETE FROM llmproxy.volatile_fields WHERE cassette = %s", (name,))
             for at, text in enumerate(texts):
                 conn.execute("INSERT INTO llmproxy.volatile_fields VALUES (%s, %s, %s)", (name, at, to_pg(text)))
 
-    def delete(self, ids: Collection[int]) -> Deleted:
+    def delete_interactions(self, ids: Collection[int]) -> Deleted:
         """Delete interactions, and then what only they used."""
-        with self._changing() as conn:
-            return Deleted(statements.delete(conn, list(ids)), statements.collect(conn), None)
+        with self._changing_connection() as conn:
+            return Deleted(statements.delete_interactions(conn, list(ids)), statements.collect_bodies(conn), None)
 
-    def rename(self, old: str, new: str) -> None:
+    def rename_cassette(self, old: str, new: str) -> None:
         """Give a cassette and all its samples another name."""
-        with self._changing() as conn:
-            statements.rename(conn, self.path, old, new)
+        with self._changing_connection() as conn:
+            statements.rename_cassette(conn, self.path, old, new)
 
-    def promote(self, staged: Place, place: Place, gone: Collection[int], *, holder: str, clean: bool) -> None:
-        names = (in_column(staged[0]), staged[1]), (in_column(place[0]), place[1])
-        with self._changing() as conn:
-            statements.promote(conn, *names, list(gone), holder, self._now(), clean=clean)
+    def promote_staged(self, staged: Place, place: Place, gone: Collection[int], *, holder: str, clean: bool) -> None:
+        names = (to_pg_text(staged[0]), staged[1]), (to_pg_text(place[0]), place[1])
+        with self._changing_connection() as conn:
+            statements.promote_staged(conn, *names, list(gone), holder, self._now(), clean=clean)
         self._held.pop(names[0], None)
 
-    def rekey(self, made: Sequence[Rekeying]) -> None:
+    def rekey_recordings(self, made: Sequence[KeyChange]) -> None:
         """Give live recordings other keys."""
-        with self._changing() as conn:
-            statements.rekey(conn, made)
+        with self._changing_connection() as conn:
+            statements.rekey_recordings(conn, made)
 
-    def _refuse(self) -> NoReturn:
+    def _refuse_server_store(self) -> NoReturn:
         raise StoreReadOnly(
             f"The store {self.server.shown} is a server's, and this needs a store in a file.",
             hint="llmproxy pull NAME brings a cassette into llmproxy.db, llmproxy push NAME --replace brings it back.",
         )
 
-    def remember_file(self, cassette: str, seen: FileSeen) -> None:  # noqa: ARG002 - as the store of a file takes them
+    def record_synced_file(self, cassette: str, seen: SyncedFile) -> None:  # noqa: ARG002 - as the store of a file takes them
         """Raise StoreReadOnly: files of cassettes are kept in step with a store in a file."""
-        self._refuse()
+        self._refuse_server_store()
 
-    def in_file(self) -> NoReturn:
+    def file_transaction(self) -> NoReturn:
         """Raise StoreReadOnly: forks, and what keeps files in step, are a file's."""
-        self._refuse()
+        self._refuse_server_store()
 
 
 _UNFINISHED = UNFINISHED.replace("FROM interactions", "FROM llmproxy.interactions").replace("?", "%s")
 
 
-def _lock(conn: Conn, places: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], Answer]:
+def _lock_and_count(conn: Conn, places: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], Answer]:
     """Count interactions of cassettes, locking their rows from here on; the server's next answer has the counts."""
     # In one order: two who wait for each other would be a deadlock.
     return {place: conn.execute(_COUNT, (places[place], *place)) for place in sorted(places, key=str)}
@@ -531,6 +537,6 @@ def _check_role(conn: Conn, server: StoreServer, *, writable: bool) -> None:
         )
 
 
-def _build_alone(sha: bytes, content: bytes) -> Body:
-    made = encode(content)
+def _encode_standalone(sha: bytes, content: bytes) -> Body:
+    made = encode_body(content)
     return Body(sha, len(content), made.encoding, None, 0, 0, 0, made.data)

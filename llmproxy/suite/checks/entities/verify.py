@@ -61,8 +61,7 @@ def check_verify(run: RunRows, name: str, wanted: Verify) -> list[Assertion]:
     except LLMProxyError as error:
         return [build_unclear(name, error)]
     if wanted.as_ and all_hold(look.assertions):
-        bound = capture_row(run, name, look.info, look.rows, wanted.as_, overwrite=wanted.overwrite)
-        return look.assertions + bound
+        return look.assertions + capture_row(run, name, look.info, look.rows, wanted.as_, overwrite=wanted.overwrite)
     return look.assertions
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.cassettes.adopt import adopt
 from llmproxy.core.cassettes.formats import Source, get_format, open_source
 from llmproxy.core.cassettes.formats.recorded import Recorded
+from llmproxy.core.cassettes.importing import import_exchanges
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.interaction import Interaction
@@ -34,7 +34,7 @@ def read(form: str, path: str) -> list[Recorded]:
 
 def interactions(form: str, path: str) -> list[Interaction]:
     """Read and adopt it; nothing may be skipped."""
-    adopted = adopt(read(form, path), "c", rules=Rules(), redactor=Redactor(), upstreams=UPSTREAMS)
+    adopted = import_exchanges(read(form, path), "c", rules=Rules(), redactor=Redactor(), upstreams=UPSTREAMS)
     assert [each.why for each in adopted if each.interaction is None] == []
     return [each.interaction for each in adopted if each.interaction is not None]
 

@@ -24,7 +24,7 @@ def saved(folder: Path, name: str, *texts: str, at: float = 0) -> str:
     with FileStore.open(folder / f"{name}.db", writable=True, now=lambda: NOW) as store:
         for n, text in enumerate(texts):
             record(store, LONG + text, at=NOW + n + (at if n > 1 else 0))
-        path = CassetteDir(folder / name, now=lambda: NOW).save(store, "trip")
+        path = CassetteDir(folder / name, now=lambda: NOW).save_cassette(store, "trip")
     assert path is not None
     return path.read_text()
 
@@ -54,7 +54,7 @@ def test_both_sides_are_kept(branches: Path, style: str) -> None:
     text = merged(branches, style=style)
     source = Source(text.encode(), "trip.yaml")
     assert review.is_conflicted(source)
-    kept = review.read(Source(review.keep_both(source).encode(), "trip.yaml"))
+    kept = review.read(Source(review.merge_both_sides(source).encode(), "trip.yaml"))
     asked = [each.body.decode() for each in kept]
     assert [
         sum(f'Oslo. {text}"' in each for each in asked) for text in ("a", "b", "both", "mine", "yours", "more")
@@ -110,7 +110,7 @@ def test_a_question_that_is_asked_again_stays_asked_again(tmp_path: Path, by_han
         """Write a file: each is a question and, behind a colon, its answer."""
         with FileStore.open(tmp_path / f"{name}.db", writable=True, now=lambda: NOW) as store:
             record(store, *(LONG + each.partition(":")[0] for each in said))
-            path = CassetteDir(tmp_path / f"{name}.d", now=lambda: NOW).save(store, "trip")
+            path = CassetteDir(tmp_path / f"{name}.d", now=lambda: NOW).save_cassette(store, "trip")
         assert path is not None
         left = iter(said)
         text = re.sub(
@@ -124,13 +124,13 @@ def test_a_question_that_is_asked_again_stays_asked_again(tmp_path: Path, by_han
     version("base", "a", "q:1")
     version("ours", "a", "q:1", "q:2", "mine")
     version("theirs", "a", "q:1", "q:2", "q:3", "yours")
-    united = review.keep_both(Source(merged(tmp_path).encode(), "trip.yaml"))
+    united = review.merge_both_sides(Source(merged(tmp_path).encode(), "trip.yaml"))
     said = [each.response_body for each in review.read(Source(united.encode(), "trip.yaml"))]
     assert [sum(answer in body for body in said) for answer in (b"to 1", b"to 2", b"to 3")] == [1, 1, 1], said
     assert len(said) == 6
     version("theirs", "a", "q:1", "q:other", "yours")
     with pytest.raises(CassetteCorrupt, match="both sides"):
-        review.keep_both(Source(merged(tmp_path).encode(), "trip.yaml"))
+        review.merge_both_sides(Source(merged(tmp_path).encode(), "trip.yaml"))
 
 
 def test_changes_that_two_branches_accepted_are_both_kept(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_changes_that_two_branches_accepted_are_both_kept(tmp_path: Path) -> Non
         rows = "".join(f"  - name: {each}\n" for each in accepted.split())
         head = f"changes:\n{rows}interactions:" if rows else "interactions:"
         (tmp_path / name).write_text(text.replace("interactions:", head, 1))
-    united = review.keep_both(Source(merged(tmp_path).encode(), "trip.yaml"))
+    united = review.merge_both_sides(Source(merged(tmp_path).encode(), "trip.yaml"))
     assert re.findall(r"- (?:\{)?name: (\w+)", united) == ["both", "mine", "yours"]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.cassettes.adopt import adopt
+from llmproxy.core.cassettes.exporting import export_interaction
 from llmproxy.core.cassettes.formats import (
     FORMATS,
     SUFFIXES,
@@ -22,12 +22,12 @@ from llmproxy.core.cassettes.formats import (
     get_format,
     jsonl,
     open_source,
-    recognise,
+    recognise_format,
     recorded,
 )
 from llmproxy.core.cassettes.formats.recorded import ReadingProblem, Recorded
-from llmproxy.core.cassettes.formats.vcr import recorded_of
-from llmproxy.core.cassettes.stand_ins import release
+from llmproxy.core.cassettes.formats.vcr import read_interaction
+from llmproxy.core.cassettes.importing import import_exchanges
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.interaction import Interaction
@@ -49,7 +49,7 @@ ASKED = [
 @pytest.mark.parametrize("file", FILES)
 def test_files_are_recognised_by_content(file: str) -> None:
     """Whatever a file is called, its content says what it is."""
-    found = recognise(Source((ROOT / "fixtures/formats" / file).read_bytes(), "no-suffix"))
+    found = recognise_format(Source((ROOT / "fixtures/formats" / file).read_bytes(), "no-suffix"))
     assert found is not None
     assert found.name == FILES[file]
 
@@ -57,11 +57,13 @@ def test_files_are_recognised_by_content(file: str) -> None:
 @pytest.mark.parametrize("name", ["review", "jsonl", "har", "vcr"])
 def test_what_we_write_we_recognise(name: str, dialogue: list[Interaction]) -> None:
     """Every format that is written is told from all others, and gives back exactly what went in."""
-    from llmproxy.core.cassettes.stand_ins import release
+    from llmproxy.core.cassettes.exporting import export_interaction
 
-    recorded = [replace(release(each), method=("POST", "post", "Patch")[n % 3]) for n, each in enumerate(dialogue)]
+    recorded = [
+        replace(export_interaction(each), method=("POST", "post", "Patch")[n % 3]) for n, each in enumerate(dialogue)
+    ]
     source = Source(FORMATS[name].dumps(recorded, "trip").encode(), "x")
-    assert recognise(source) is FORMATS[name]
+    assert recognise_format(source) is FORMATS[name]
     back = FORMATS[name].read(source)
     assert [(each.method, each.body, each.response_body, each.headers, each.response_headers) for each in back] == [
         (each.method, each.body, each.response_body, each.headers, each.response_headers) for each in recorded
@@ -73,7 +75,7 @@ def test_what_we_write_we_recognise(name: str, dialogue: list[Interaction]) -> N
 )
 def test_other_files_are_not_taken(content: str) -> None:
     """What is no recording is none (an empty file is vcrpy's, so that it is called empty)."""
-    found = recognise(Source(content.encode(), "x"))
+    found = recognise_format(Source(content.encode(), "x"))
     assert found is None or (content == "" and found.name == "vcr")
 
 
@@ -168,7 +170,7 @@ def test_a_file_is_read_once(tmp_path: Path) -> None:
     path.write_text(json.dumps({"fixtures": []}))
     source = open_source(path)
     path.unlink()
-    assert recognise(source) is FORMATS["aimock"]
+    assert recognise_format(source) is FORMATS["aimock"]
     assert FORMATS["aimock"].read(source) == []
 
 
@@ -204,8 +206,8 @@ def test_an_odd_value_anywhere_is_read_or_refused_in_words(file: str) -> None:
         for odd in ODD:
             source = Source(json.dumps(with_odd(tree, path, odd)).encode(), "file", ("m",))
             try:
-                recognise(source)
-                adopt(form.read_all([source]), "c", rules=Rules(), redactor=Redactor())
+                recognise_format(source)
+                import_exchanges(form.read_all([source]), "c", rules=Rules(), redactor=Redactor())
             except LLMProxyError as error:
                 raised += [] if "file" in str(error) else [(path, odd, str(error))]
             except Exception as error:  # noqa: BLE001 - all of them are told at once
@@ -215,7 +217,7 @@ def test_an_odd_value_anywhere_is_read_or_refused_in_words(file: str) -> None:
 
 def test_round_trip(dialogue: list[Interaction]) -> None:
     """Every exchange is one line that json.loads reads, and comes back with times and chunks."""
-    recorded = [release(each) for each in dialogue]
+    recorded = [export_interaction(each) for each in dialogue]
     recorded.append(replace(recorded[0], body=b"\xff", response_body=b"\x00\xfe\n\xe2\x80\xa8"))
     text = jsonl.dumps(recorded, "trip")
     assert [json.loads(line)["cassette"] for line in text.split("\n")[:-1]] == ["trip"] * 8
@@ -247,7 +249,7 @@ RESPONSE = {"status": {"code": 200, "message": None}, "headers": {}, "body": {"s
 
 def test_values_of_every_kind() -> None:
     """Methods are in upper case, header values are texts whatever YAML made of them, and nothing is no reason."""
-    found = recorded_of({"request": REQUEST, "response": RESPONSE}, 7)
+    found = read_interaction({"request": REQUEST, "response": RESPONSE}, 7)
     assert (found.number, found.method, found.reason) == (7, "POST", "")
     assert found.headers == (("A", "1"), ("A", "2"), ("A", "ÿ"), ("A", ""))
 
@@ -258,7 +260,7 @@ def test_values_of_every_kind() -> None:
 ])  # fmt: skip
 def test_bodies(body: object, expected: bytes) -> None:
     """A body may be text, bytes, a file, pieces or a mapping."""
-    assert recorded_of({"request": {**REQUEST, "body": body}, "response": RESPONSE}, 1).body == expected
+    assert read_interaction({"request": {**REQUEST, "body": body}, "response": RESPONSE}, 1).body == expected
 
 
 @pytest.mark.parametrize(("item", "what"), [
@@ -275,14 +277,14 @@ def test_bodies(body: object, expected: bytes) -> None:
 def test_problems(item: object, what: str) -> None:
     """What cannot be read is said in words."""
     with pytest.raises(ReadingProblem, match=what):
-        recorded_of(item, 1)
+        read_interaction(item, 1)
 
 
 def test_aliases_are_not_changed() -> None:
     """Two interactions that share a response through an alias are both read: reading changes nothing."""
     shared = {**RESPONSE, "body": {"string": "x"}}
     item = {"request": REQUEST, "response": shared}
-    assert recorded_of(item, 1).response_body == recorded_of(item, 2).response_body == b"x"
+    assert read_interaction(item, 1).response_body == read_interaction(item, 2).response_body == b"x"
     assert shared["body"] == {"string": "x"}
 
 
@@ -292,21 +294,21 @@ def test_mappings_and_texts() -> None:
     assert recorded.mapping(tree, "a", "b")["c"] == "x"
     assert recorded.text(tree["a"]["b"], "c") == "x"  # type: ignore[index]
     assert recorded.text({}, "c", "usual") == "usual"
-    assert recorded.array(tree, "l") == [1]
-    assert recorded.array(tree, "none") == []
+    assert recorded.get_list(tree, "l") == [1]
+    assert recorded.get_list(tree, "none") == []
     for call, said in [
         (lambda: recorded.mapping(tree, "a", "x"), "`a.x` is missing"),
         (lambda: recorded.mapping([1]), "it is list"),
         (lambda: recorded.text({"n": 1}, "n"), "`n` is int, not a text"),
         (lambda: recorded.text({"e": ""}, "e"), "`e` is empty"),
-        (lambda: recorded.array({"l": 1}, "l"), "`l` is int, not a list"),
+        (lambda: recorded.get_list({"l": 1}, "l"), "`l` is int, not a list"),
         (lambda: recorded.status(True), "the status is True"),
         (lambda: recorded.status("200"), "the status is '200'"),
         (lambda: recorded.status(99), "the status is 99"),
         (lambda: recorded.header_map([]), "`headers` is list"),
         (lambda: recorded.header_map({"a": [{}]}), "the header 'a' is dict"),
-        (lambda: recorded.header_pairs([{"value": 1}]), "a field without a name"),
-        (lambda: recorded.base64_bytes("a"), "base64 is damaged"),
+        (lambda: recorded.parse_header_pairs([{"value": 1}]), "a field without a name"),
+        (lambda: recorded.decode_base64("a"), "base64 is damaged"),
     ]:
         with pytest.raises(ReadingProblem, match=said):
             call()  # type: ignore[no-untyped-call]
@@ -316,15 +318,23 @@ def test_headers() -> None:
     """Repetitions and numbers are kept, HTTP/2's pseudo fields are not."""
     assert recorded.header_map({"a": ["1", "2"], "b": 3}) == (("a", "1"), ("a", "2"), ("b", "3"))
     assert recorded.header_map(None) == ()
-    assert recorded.header_pairs([{"name": ":path", "value": "/"}, {"name": "a", "value": "1"}]) == (("a", "1"),)
-    assert recorded.header_pairs(None) == ()
+    assert recorded.parse_header_pairs([{"name": ":path", "value": "/"}, {"name": "a", "value": "1"}]) == (("a", "1"),)
+    assert recorded.parse_header_pairs(None) == ()
 
 
 def test_times() -> None:
     """Times in any form are Unix time, durations are microseconds; nonsense is nothing."""
-    assert recorded.seconds("2026-11-20T00:00:00Z") == recorded.seconds("2026-11-20T01:00:00+01:00") == 1795132800.0
-    assert recorded.seconds(datetime(2026, 11, 20, tzinfo=UTC)) == recorded.seconds(1795132800) == 1795132800.0
-    assert recorded.seconds("soon") == recorded.seconds(None) == recorded.seconds(True) == 0.0
+    assert (
+        recorded.parse_unix_time("2026-11-20T00:00:00Z")
+        == recorded.parse_unix_time("2026-11-20T01:00:00+01:00")
+        == 1795132800.0
+    )
+    assert (
+        recorded.parse_unix_time(datetime(2026, 11, 20, tzinfo=UTC))
+        == recorded.parse_unix_time(1795132800)
+        == 1795132800.0
+    )
+    assert recorded.parse_unix_time("soon") == recorded.parse_unix_time(None) == recorded.parse_unix_time(True) == 0.0
     assert recorded.microseconds(1.5) == 1_500_000
     assert recorded.microseconds(1.5, 1000) == 1500
     assert [recorded.microseconds(value) for value in (-1, None, "1", True, float("nan"), 1e12)] == [0] * 6
@@ -332,8 +342,8 @@ def test_times() -> None:
 
 def test_bytes() -> None:
     """White space in base64 is no damage; a lone surrogate is kept."""
-    assert recorded.base64_bytes("YW\n Jj") == b"abc"
-    assert recorded.utf8("ü\ud800") == b"\xc3\xbc\xed\xa0\x80"
+    assert recorded.decode_base64("YW\n Jj") == b"abc"
+    assert recorded.encode_utf8("ü\ud800") == b"\xc3\xbc\xed\xa0\x80"
 
 
 @pytest.mark.parametrize("status", [100, 102, 103, 199, 0, 600, True, "200", 99.5, None])

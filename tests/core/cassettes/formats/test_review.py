@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from llmproxy.core.cassettes.adopt import adopt
+from llmproxy.core.cassettes.exporting import export_interaction
 from llmproxy.core.cassettes.formats import Source, open_source, review
 from llmproxy.core.cassettes.formats.recorded import Recorded
 from llmproxy.core.cassettes.formats.vcr import read as read_vcr
-from llmproxy.core.cassettes.formats.yaml_text import write_tree
-from llmproxy.core.cassettes.stand_ins import release
+from llmproxy.core.cassettes.formats.yaml_text import write_json_style
+from llmproxy.core.cassettes.importing import import_exchanges
+from llmproxy.core.forks.fork_rows import Fork
 from llmproxy.core.forks.overrides import parse_overrides
-from llmproxy.core.forks.table import Fork
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.interaction import Interaction
@@ -66,8 +66,8 @@ def test_the_real_traffic(traffic: Path) -> None:
     """Every exchange of the real traffic comes back, and most JSON answers are trees."""
     trees = answers = 0
     for path in sorted(traffic.rglob("*.yaml"))[::4]:
-        adopted = adopt(read_vcr(open_source(path)), "c", rules=Rules(), redactor=Redactor())
-        recorded = [release(each.interaction) for each in adopted if each.interaction]
+        adopted = import_exchanges(read_vcr(open_source(path)), "c", rules=Rules(), redactor=Redactor())
+        recorded = [export_interaction(each.interaction) for each in adopted if each.interaction]
         found = review.read(Source(review.dumps(recorded, "c").encode(), "c"))
         assert [replace(each, number=0) for each in found] == recorded, path
         bodies = [each.response_body for each in recorded if each.response_body[:1] in (b"{", b"[")]
@@ -82,7 +82,7 @@ def test_a_conversation_is_written_once() -> None:
     system, tools = "You are helpful. " * 10, [{"name": "weather", "description": "The weather. " * 10}]
     turns = [{"role": "user", "content": f"Question {n}: " + "why? " * 30} for n in range(6)]
     recorded = [
-        one(write_tree({"model": "m", "system": system, "tools": tools, "messages": turns[: n + 1]}, "compact"))
+        one(write_json_style({"model": "m", "system": system, "tools": tools, "messages": turns[: n + 1]}, "compact"))
         for n in range(6)
     ]
     text = review.dumps(recorded, "x")
@@ -96,14 +96,14 @@ def test_a_conversation_is_written_once() -> None:
 
 def test_adding_a_turn_changes_nothing_before_it(dialogue: list[Interaction]) -> None:
     """A diff shows the added interaction only: nothing is numbered through."""
-    recorded = [release(each) for each in dialogue]
+    recorded = [export_interaction(each) for each in dialogue]
     before = review.dumps(recorded[:2], "x").splitlines()
     assert review.dumps(recorded[:3], "x").splitlines()[: len(before) - 1] == before[:-1]
 
 
 def test_the_reader_is_told_what_happens(dialogue: list[Interaction]) -> None:
     """A comment above each interaction says who was asked what, and what came back, on one line."""
-    text = review.dumps([release(each) for each in dialogue], "x")
+    text = review.dumps([export_interaction(each) for each in dialogue], "x")
     assert (
         '# openai chat.completions 200: What is the weather in Oslo? -> get_weather({"city":"Oslo","unit":"C"})' in text
     )
@@ -114,8 +114,8 @@ def test_the_reader_is_told_what_happens(dialogue: list[Interaction]) -> None:
 def test_names(source: Callable[..., Source]) -> None:
     """Any name of a cassette is found in the head alone."""
     for name in ("trip", "a: b", "no", "ü/2 #x", "1", "x\ny"):
-        assert review.name_of(source(review.dumps([], name))) == name
-    assert review.name_of(source("llmproxy-cassette: 1\n")) == ""
+        assert review.read_name(source(review.dumps([], name))) == name
+    assert review.read_name(source("llmproxy-cassette: 1\n")) == ""
 
 
 def test_whose_child_it_is(source: Callable[..., Source]) -> None:
@@ -125,14 +125,14 @@ def test_whose_child_it_is(source: Callable[..., Source]) -> None:
     )
     text = review.dumps([one()], "x", fork)
     assert text.index("fork:\n  parent: trip\n  step: 2\n") < text.index("interactions:")
-    assert review.fork_in(source(text)) == fork
-    assert review.fork_in(source(review.dumps([one(b"fork: no")], "x"))) is None
+    assert review.read_fork(source(text)) == fork
+    assert review.read_fork(source(review.dumps([one(b"fork: no")], "x"))) is None
     head, member = text.split("fork:\n")
     member, rest = member.split("interactions:\n")
     moved = f'{head}interactions:\n{rest.removesuffix("...\n")}{" " * 70_000}\n"fork":\n{member}...\n'
-    assert review.fork_in(source(moved)) == fork
+    assert review.read_fork(source(moved)) == fork
     with pytest.raises(CassetteCorrupt, match="`fork` says no `parent`"):
-        review.fork_in(source(text.replace("  parent: trip\n", "")))
+        review.read_fork(source(text.replace("  parent: trip\n", "")))
 
 
 def test_a_question_of_one_line_is_at_most_twenty_lines() -> None:
@@ -148,7 +148,7 @@ def test_a_question_of_one_line_is_at_most_twenty_lines() -> None:
         "system_fingerprint": None,
     }  # fmt: skip
     limits = tuple((f"x-ratelimit-{name}", "4999") for name in "abcdefghijklmnopqrst")
-    asked = one(b'{"messages":[{"role":"user","content":"Hi"}]}', write_tree(tree, "indent2-newline"))
+    asked = one(b'{"messages":[{"role":"user","content":"Hi"}]}', write_json_style(tree, "indent2-newline"))
     told = replace(asked, response_headers=(*JSON, *limits), extra={"chunks": "0:943", "ending": "complete"})
     assert back(told) == [told]
     assert len(review.dumps([told], "x").splitlines()) <= 20
@@ -212,7 +212,7 @@ def test_what_is_wrong_is_said(text: str, said: str) -> None:
 
 def test_a_cut_file_is_found_at_every_place(dialogue: list[Interaction]) -> None:
     """Wherever the file ends too early, it is an error."""
-    data = review.dumps([release(each) for each in dialogue[:2]], "x").encode()
+    data = review.dumps([export_interaction(each) for each in dialogue[:2]], "x").encode()
     for end in range(0, len(data) - 1, 97):
         with pytest.raises(CassetteCorrupt):
             review.read(Source(data[:end], "x"))

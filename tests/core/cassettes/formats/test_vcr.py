@@ -16,7 +16,7 @@ from vcr.serializers import yamlserializer
 
 from llmproxy.core.cassettes.formats import Source, open_source, vcr as ours
 from llmproxy.core.cassettes.formats.recorded import Recorded
-from llmproxy.core.cassettes.formats.vcr import dumps, parse, read, write
+from llmproxy.core.cassettes.formats.vcr import dumps, parse_text, read, write_file
 from llmproxy.errors import CassetteCorrupt, CassetteNewer, CassetteNotFound, MachineError
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def same(one: Recorded, two: Recorded) -> bool:
 
 def response(members: str) -> bytes:
     """Return the body read from a response written like this."""
-    (found,) = parse(f"{HEAD}  response: {members}\nversion: 1\n")
+    (found,) = parse_text(f"{HEAD}  response: {members}\nversion: 1\n")
     return found.response_body
 
 
@@ -105,7 +105,7 @@ def test_forms_of_a_response(members: str, body: bytes) -> None:
 ])  # fmt: skip
 def test_forms_of_a_request_body(body: str, expected: bytes) -> None:
     """Text, bytes, files and lists of pieces are bodies."""
-    (found,) = parse(GOOD.replace("body: null", f"body: {body}"))
+    (found,) = parse_text(GOOD.replace("body: null", f"body: {body}"))
     assert found.body == expected
 
 
@@ -151,7 +151,7 @@ def test_every_problem_is_listed() -> None:
     broken = GOOD.replace("status: {code: 200, message: OK}", "x: y")
     item = broken.partition("interactions:\n")[2].partition("version:")[0]
     with pytest.raises(CassetteCorrupt) as error:
-        parse("version: 1\ninteractions:\n" + item * 12)
+        parse_text("version: 1\ninteractions:\n" + item * 12)
     assert "12 of its 12 interactions" in str(error.value)
     assert "line 3, interaction 1" in str(error.value)
     assert "and 2 more" in str(error.value)
@@ -172,19 +172,19 @@ def test_not_text_and_not_there(tmp_path: Path) -> None:
 def test_newer_format() -> None:
     """A file of a newer llmproxy is not half understood."""
     with pytest.raises(CassetteNewer, match="format 99"):
-        parse(GOOD + "llmproxy: {format: 99}\n")
+        parse_text(GOOD + "llmproxy: {format: 99}\n")
 
 
 def test_recorded_at() -> None:
     """A time is taken where the file has one."""
-    (found,) = parse(GOOD.replace("  response:", "  recorded_at: '2026-11-20T00:00:00Z'\n  response:"))
+    (found,) = parse_text(GOOD.replace("  response:", "  recorded_at: '2026-11-20T00:00:00Z'\n  response:"))
     assert found.recorded_at == 1795132800.0
-    assert parse(GOOD)[0].recorded_at == 0.0
+    assert parse_text(GOOD)[0].recorded_at == 0.0
 
 
 def test_empty_list_is_a_cassette() -> None:
     """A cassette without interactions is one, unlike an empty file."""
-    assert parse("version: 1\ninteractions: []\n") == []
+    assert parse_text("version: 1\ninteractions: []\n") == []
 
 
 # -- writing
@@ -196,20 +196,20 @@ BODIES = st.binary(max_size=60) | st.text(max_size=60).map(str.encode)
 def test_bodies_survive(request_body: bytes, response_body: bytes) -> None:
     """Whatever bytes a body has, they are the same after writing and reading."""
     before = recorded(body=request_body, response_body=response_body)
-    (after,) = parse(dumps([before], "c"))
+    (after,) = parse_text(dumps([before], "c"))
     assert same(before, after)
 
 
 def test_order_of_headers_survives() -> None:
     """Order and repetition of header fields survive, though YAML sorts names."""
-    (after,) = parse(dumps([recorded()], "c"))
+    (after,) = parse_text(dumps([recorded()], "c"))
     assert same(recorded(), after)
 
 
 def test_order_that_does_not_fit_is_ignored() -> None:
     """A header field that was added by hand is read, with the order of the file."""
     text = dumps([recorded()], "c").replace("      accept:\n", "      added:\n      - by hand\n      accept:\n")
-    assert ("added", "by hand") in parse(text)[0].headers
+    assert ("added", "by hand") in parse_text(text)[0].headers
 
 
 def test_vcrpy_reads_it() -> None:
@@ -223,7 +223,7 @@ def test_vcrpy_reads_it() -> None:
 def test_vcrpy_replays_it(tmp_path: Path) -> None:
     """With use_cassette vcrpy answers httpx and requests from our file, repeats in their order, without a network."""
     path = tmp_path / "c.yaml"
-    write(path, [recorded(), recorded(response_body=b"\xffagain"), recorded(status=429, reason="Too Many")], "c")
+    write_file(path, [recorded(), recorded(response_body=b"\xffagain"), recorded(status=429, reason="Too Many")], "c")
     before = path.read_bytes()
     with vcr.use_cassette(str(path), record_mode="none"):
         assert httpx.post(URI, json={"a": 1}).text == "hello"
@@ -237,9 +237,9 @@ def test_vcrpy_replays_it(tmp_path: Path) -> None:
 def test_write_is_atomic_and_leaves_nothing_behind(tmp_path: Path) -> None:
     """Folders are made, the mode of an older file is kept, and no temporary file stays."""
     path = tmp_path / "deep" / "c.yaml"
-    write(path, [recorded()], "c")
+    write_file(path, [recorded()], "c")
     path.chmod(0o600)
-    write(path, [recorded(), recorded()], "c")
+    write_file(path, [recorded(), recorded()], "c")
     assert len(read(open_source(path))) == 2
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert [file.name for file in path.parent.iterdir()] == ["c.yaml"]
@@ -251,9 +251,9 @@ def test_foreign_and_damaged_files_are_not_overwritten(text: str, tmp_path: Path
     path = tmp_path / "c.yaml"
     path.write_text(text)
     with pytest.raises(CassetteCorrupt, match="Not overwritten"):
-        write(path, [recorded()], "c")
+        write_file(path, [recorded()], "c")
     assert path.read_text() == text
-    write(path, [recorded()], "c", force=True)
+    write_file(path, [recorded()], "c", force=True)
     assert len(read(open_source(path))) == 1
 
 
@@ -261,4 +261,4 @@ def test_folder_that_cannot_be_written(tmp_path: Path) -> None:
     """A file where the folder should be is the machine's fault, said in our words."""
     (tmp_path / "a").write_text("x")
     with pytest.raises(MachineError, match="cannot be written"):
-        write(tmp_path / "a" / "c.yaml", [recorded()], "c")
+        write_file(tmp_path / "a" / "c.yaml", [recorded()], "c")

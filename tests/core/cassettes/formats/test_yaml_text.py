@@ -13,11 +13,11 @@ from llmproxy.core.cassettes.formats.yaml_text import (
     STYLES,
     AnchoredValue,
     AnchorReference,
-    by_length,
-    lines,
-    load,
-    style_of,
-    write_tree,
+    detect_json_style,
+    load_yaml,
+    write_json_style,
+    write_lines,
+    write_with_length,
 )
 from llmproxy.errors import CassetteCorrupt
 from tests.support.narrowing import known
@@ -31,7 +31,7 @@ TREES = st.recursive(
 
 
 def same(tree: object) -> bool:
-    return json.dumps(load("\n".join(lines({"x": tree})) + "\n", "x")["x"]) == json.dumps(tree)
+    return json.dumps(load_yaml("\n".join(write_lines({"x": tree})) + "\n", "x")["x"]) == json.dumps(tree)
 
 
 @settings(deadline=None)
@@ -61,7 +61,7 @@ def test_what_is_written_is_read_again(tree: object) -> None:
 @given(TEXTS)
 def test_other_readers_see_the_same_texts(text: str) -> None:
     """What stands there plainly is a text to every other YAML reader as well."""
-    assert yaml.safe_load("\n".join(lines({"x": text})) + "\n") == {"x": text}
+    assert yaml.safe_load("\n".join(write_lines({"x": text})) + "\n") == {"x": text}
 
 
 @pytest.mark.parametrize(
@@ -71,15 +71,15 @@ def test_other_readers_see_the_same_texts(text: str) -> None:
 def test_no_reviewer_reads_another_text_than_the_agent(mark: str, text: str) -> None:
     """Marks that turn text round, and what a terminal obeys, stand there as escapes, in values and names, on one line or more."""
     tree = {text.format(mark): text.format(mark)}
-    written = "\n".join(lines(tree))
+    written = "\n".join(write_lines(tree))
     assert mark not in written
-    assert load(written + "\n", "x") == tree
+    assert load_yaml(written + "\n", "x") == tree
 
 
 def test_it_looks_as_it_should() -> None:
     """Members in their order, what is short on one line, texts of several lines as blocks."""
     tree = {"role": "user", "parts": [{"text": "a: b\nc\n", "num": [1, 2.5, None, True]}, [], {}, [["x"]]]}
-    assert "\n".join(lines(tree, 1)) == (
+    assert "\n".join(write_lines(tree, 1)) == (
         "  role: user\n  parts:\n    - text: |\n        a: b\n        c\n      num: [1, 2.5, null, true]\n"
         "    - []\n    - {}\n    - [[x]]"
     )
@@ -88,22 +88,22 @@ def test_it_looks_as_it_should() -> None:
 def test_parts_that_come_again() -> None:
     """A part with a name is an anchor, and an alias where it comes again."""
     text = "\n".join(
-        lines({
+        write_lines({
             "a": [AnchoredValue("p1", {"b": 1}), AnchorReference("p1")],
             "c": AnchoredValue("p2", "text"),
             "d": AnchorReference("p2"),
         })
     )  # fmt: skip
     assert text == "a:\n  - &p1 {b: 1}\n  - *p1\nc: &p2 text\nd: *p2"
-    assert load(text, "x") == {"a": [{"b": 1}, {"b": 1}], "c": "text", "d": "text"}
+    assert load_yaml(text, "x") == {"a": [{"b": 1}, {"b": 1}], "c": "text", "d": "text"}
 
 
 def test_what_is_no_json_is_not_written() -> None:
     """Values that JSON does not have are mistakes of the programmer."""
     with pytest.raises(TypeError):
-        lines({"a": b"bytes"})
+        write_lines({"a": b"bytes"})
     with pytest.raises(TypeError):
-        lines("text")
+        write_lines("text")
 
 
 @pytest.mark.parametrize(("text", "said"), [
@@ -121,13 +121,13 @@ def test_what_is_no_json_is_not_written() -> None:
 def test_what_is_refused(text: str, said: str) -> None:
     """What is damaged, ambiguous or explodes is an error with its line."""
     with pytest.raises(CassetteCorrupt, match=said):
-        load(text, "x")
+        load_yaml(text, "x")
 
 
 def test_scalars_are_those_of_json() -> None:
     """What YAML 1.1 would take for a date, a truth or an octal number is a text."""
     text = "a: no\nb: 2024-01-01\nc: 010\nd: 1_000\ne: .5\nf: 1:30\ng: -3\nh: 1e3\ni: null\nj: ~\nk:\nl: True\nm: 0\n"
-    assert load(text, "x") == {
+    assert load_yaml(text, "x") == {
         "a": "no", "b": "2024-01-01", "c": "010", "d": "1_000", "e": ".5", "f": "1:30", "g": -3, "h": 1000.0, "i": None,
         "j": None, "k": None, "l": "True", "m": 0,
     }  # fmt: skip
@@ -143,8 +143,8 @@ TREES_STYLES = st.recursive(
 @pytest.mark.parametrize("style", STYLES)
 def test_every_style_is_found(style: str) -> None:
     """A body in any style is a tree and a style that give it back."""
-    body = write_tree({"a": [1, {"b": "ü"}], "c": None, "d": 1.5}, style)
-    assert write_tree(*known(style_of(body))) == body
+    body = write_json_style({"a": [1, {"b": "ü"}], "c": None, "d": 1.5}, style)
+    assert write_json_style(*known(detect_json_style(body))) == body
 
 
 @settings(deadline=None)
@@ -152,10 +152,10 @@ def test_every_style_is_found(style: str) -> None:
 def test_what_is_found_is_exact(tree: object, style: str) -> None:
     """Whatever was written how, what is found gives the bytes back, and other bytes are never found."""
     try:
-        body = write_tree([tree], style)
+        body = write_json_style([tree], style)
     except UnicodeEncodeError:  # a lone surrogate, in a style that does not escape it
         return
-    assert write_tree(*known(style_of(body))) == body
+    assert write_json_style(*known(detect_json_style(body))) == body
 
 
 @pytest.mark.parametrize("body", [
@@ -165,14 +165,14 @@ def test_what_is_found_is_exact(tree: object, style: str) -> None:
 ], ids=lambda body: repr(body[:16]))  # fmt: skip
 def test_what_no_style_gives_back_has_none(body: bytes) -> None:
     """Bytes that a tree would lose something of stay text."""
-    assert style_of(body) is None
+    assert detect_json_style(body) is None
 
 
 def test_lost_bytes_are_written_by_length() -> None:
     """Of a tree whose bytes are lost, the style with the recorded length is taken, else the compact one."""
     tree = {"a": [1, 2], "b": "ü"}
     for text in (json.dumps(tree), json.dumps(tree, indent=2), json.dumps(tree, separators=(",", ":"))):
-        assert by_length(tree, str(len(text.encode()))) == text.encode()
-    assert by_length(tree, "3") == by_length(tree, None) == write_tree(tree, "compact")
+        assert write_with_length(tree, str(len(text.encode()))) == text.encode()
+    assert write_with_length(tree, "3") == write_with_length(tree, None) == write_json_style(tree, "compact")
     with pytest.raises(ValueError, match="JSON compliant"):
-        by_length(float("nan"), None)
+        write_with_length(float("nan"), None)

@@ -7,15 +7,15 @@ from typing import Any, NamedTuple, get_args
 
 import pytest
 
+from llmproxy.core.dialects.codecs import CHAT
 from llmproxy.core.dialects.conversation import read_answer
 from llmproxy.core.dialects.messages import Message, ToolCall
-from llmproxy.core.dialects.streams import ending, events_of
-from llmproxy.core.dialects.table import CHAT
-from llmproxy.core.dialects.usage import usage_of
-from llmproxy.core.dialects.writing import can_write, write, writes_text_arguments
-from llmproxy.core.faults import KINDS, Broken, FaultTarget, Needs
-from llmproxy.core.faults.pieces import is_streamed, kind_of
-from llmproxy.core.providers.table import Family
+from llmproxy.core.dialects.streams import decide_ending, events_of
+from llmproxy.core.dialects.usage import read_usage
+from llmproxy.core.dialects.writing import can_write_answer, write_answer, writes_text_arguments
+from llmproxy.core.faults import KINDS, Broken, FaultNeeds, FaultTarget
+from llmproxy.core.faults.answer_pieces import is_streamed, read_content_type
+from llmproxy.core.providers.specs import Family
 from llmproxy.core.traffic.interaction import Ending, Response, header
 from llmproxy.core.traffic.json_bytes import parse_json
 from tests.core.faults.cases import call
@@ -28,7 +28,7 @@ FAMILIES: dict[str, Family] = {
 TEXT = Message("assistant", "Grüße aus Oslo, dort regnet es.")
 TOOL = Message("assistant", "", (ToolCall("call_123456", "get_weather", '{"city":"Oslo","unit":"celsius"}'),))
 USED = {"prompt_tokens": 15, "completion_tokens": 4, "total_tokens": 19}
-DONE_TO_ANSWERS = [name for name, kind in KINDS.items() if kind.needs is Needs.ANSWER]
+DONE_TO_ANSWERS = [name for name, kind in KINDS.items() if kind.needs is FaultNeeds.ANSWER]
 
 
 class Case(NamedTuple):
@@ -44,7 +44,7 @@ class Case(NamedTuple):
         target = "/v1beta/models/g:streamGenerateContent?alt=sse" if self.stream else "/v1/x"
         body = b'{"stream_options":{"include_usage":true}}'
         family = FAMILIES.get(self.operation, "openai")
-        made = write(self.operation, body, target, "gpt-4o", self.said, stream=self.stream, call=1, usage=USED)
+        made = write_answer(self.operation, body, target, "gpt-4o", self.said, stream=self.stream, call=1, usage=USED)
         return call(
             operation=self.operation, family=family, stream=self.stream, target=target, body=body, answer=lambda: made
         )
@@ -55,7 +55,7 @@ class Case(NamedTuple):
 
 CASES = [
     Case(operation, stream, said)
-    for operation in sorted(filter(can_write, CHAT))
+    for operation in sorted(filter(can_write_answer, CHAT))
     for stream in (False, True)
     for said in (TEXT, TOOL)
 ]
@@ -76,7 +76,9 @@ def broken(kind: str, case: Case, **values: float) -> Response:
 
 def read(case: Case, response: Response) -> Message:
     """Return what a reader of the dialect reads."""
-    return read_answer(case.call.family, case.operation, kind_of(response), response.body) or Message("assistant", "")
+    return read_answer(case.call.family, case.operation, read_content_type(response), response.body) or Message(
+        "assistant", ""
+    )
 
 
 def recorded(case: Case) -> Response:
@@ -132,7 +134,7 @@ def test_an_early_end_is_in_order_and_without_the_last_event(case: Case) -> None
     assert after.ending is Ending.COMPLETE
     assert len(after.chunks) < len(before.chunks) or len(after.body) < len(before.body)
     if case.operation not in ("writer.chat", "generateContent"):  # their streams have no mark
-        how = ending(case.call.family, case.operation, True, 200, kind_of(after), after.body, True)
+        how = decide_ending(case.call.family, case.operation, True, 200, read_content_type(after), after.body, True)
         assert how is Ending.UNTERMINATED
 
 
@@ -142,7 +144,7 @@ def test_an_error_event_is_the_last_thing_that_comes(case: Case) -> None:
     if (found := do("error-event", case)) is None or found.response is None:
         assert not is_streamed(recorded(case))
         return
-    last = events_of(kind_of(found.response), found.response.body)[-1]
+    last = events_of(read_content_type(found.response), found.response.body)[-1]
     assert isinstance(last, dict)
     assert "error" in json.dumps(last).lower() or "exception" in last
 
@@ -193,7 +195,7 @@ def test_answers_that_end_for_another_reason(kind: str, case: Case) -> None:
     if case.operation == "api.chat" and kind == "content-filter":
         return  # it has none
     if case.operation == "invoke":
-        raw = json.dumps(events_of(kind_of(after), after.body))
+        raw = json.dumps(events_of(read_content_type(after), after.body))
     assert any(f'"{name}"' in raw for name in FINISHES[kind])
 
 
@@ -210,7 +212,9 @@ def test_usage_is_gone_or_wrong(case: Case) -> None:
     """What was said stays; the tokens are unknown, or ten times as many."""
 
     def used(response: Response) -> tuple[int | None, int | None]:
-        found = usage_of(case.call.family, case.operation, kind_of(response), response.body, response.headers)
+        found = read_usage(
+            case.call.family, case.operation, read_content_type(response), response.body, response.headers
+        )
         return found.input, found.output
 
     before = recorded(case)
@@ -233,9 +237,11 @@ def test_malformed_json_comes_whole_and_cannot_be_read(case: Case) -> None:
     assert after.ending is Ending.COMPLETE
     before = recorded(case)
     sound = [
-        each for each in events_of(kind_of(after), after.body) if isinstance(each, dict) and None not in each.values()
+        each
+        for each in events_of(read_content_type(after), after.body)
+        if isinstance(each, dict) and None not in each.values()
     ]
-    assert len(sound) < len(events_of(kind_of(before), before.body))
+    assert len(sound) < len(events_of(read_content_type(before), before.body))
 
 
 @pytest.mark.parametrize("case", [Case("chat.completions", True, TEXT), Case("messages", False, TEXT)], ids=str)

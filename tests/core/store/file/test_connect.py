@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.store.file.connect import gitignore_hint
+from llmproxy.core.store.file.connect import build_gitignore_hint
 from llmproxy.errors import CassetteBusy, CassetteCorrupt, CassetteNewer, CassetteNotFound, StoreReadOnly
 from tests.support.recordings import filled, interaction, look, read_everything, reopened, run
 
@@ -37,7 +37,7 @@ def test_replay_changes_nothing(path: Path) -> None:
     before = look(path.parent)
     assert read_everything(path) == 3
     with reopened(path) as store, pytest.raises(StoreReadOnly):
-        store.heartbeat("default", 1, "a")
+        store.renew_lease("default", 1, "a")
     assert look(path.parent) == before
 
 
@@ -46,9 +46,9 @@ def test_a_writing_run_without_a_write_changes_nothing(path: Path) -> None:
     filled(path)
     before = look(path.parent)
     with reopened(path, writable=True) as store:
-        store.begin("default", 1, exclusive=False, holder="a")
-        assert store.has("default", 1)
-        store.end("default", 1, "a", clean=True)
+        store.begin_writing("default", 1, exclusive=False, holder="a")
+        assert store.has_recordings("default", 1)
+        store.end_writing("default", 1, "a", clean=True)
     assert look(path.parent) == before
 
 
@@ -61,7 +61,7 @@ def leave_behind(path: Path) -> None:
         from tests.support.recordings import interaction, NOW
         store = FileStore.open({str(path)!r}, writable=True, now=lambda: NOW)
         for n in range(3):
-            store.add(interaction(n), supersede=False)
+            store.add_interaction(interaction(n), supersede=False)
         os._exit(9)
     """
     done = run(script)
@@ -86,7 +86,7 @@ def test_the_next_recorder_folds_in_what_a_crash_left(path: Path) -> None:
     """Opened for writing, the leftover is read, and gone after a clean close."""
     leave_behind(path)
     with reopened(path, writable=True) as store:
-        assert len(store.summaries()) == 3
+        assert len(store.list_summaries()) == 3
     assert [file.name for file in path.parent.iterdir()] == ["llmproxy.db"]
     assert read_everything(path) == 3
 
@@ -106,13 +106,13 @@ def test_a_store_in_write_ahead_mode_alone_is_read_from_a_copy(path: Path) -> No
 def test_reads_while_another_records(path: Path) -> None:
     """A replaying proxy sees what a recording one commits, and the recorder may close first."""
     store = reopened(path, writable=True)
-    store.add(interaction(1), supersede=False)
+    store.add_interaction(interaction(1), supersede=False)
     with reopened(path) as other:
-        assert len(other.summaries()) == 1
-        store.add(interaction(2), supersede=False)
-        assert len(other.summaries()) == 2
+        assert len(other.list_summaries()) == 1
+        store.add_interaction(interaction(2), supersede=False)
+        assert len(other.list_summaries()) == 2
         store.close()
-        assert len(other.summaries()) == 2
+        assert len(other.list_summaries()) == 2
     assert read_everything(path) == 2
 
 
@@ -234,14 +234,14 @@ def test_a_read_only_file_replays_and_does_not_record(path: Path) -> None:
 
 def test_typed_as_printed_git_ignores_the_journal(tmp_path: Path) -> None:
     """And then nothing is said any more, as nothing is outside of a repository."""
-    assert gitignore_hint(tmp_path / "llmproxy.db") == ""
+    assert build_gitignore_hint(tmp_path / "llmproxy.db") == ""
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
     store = tmp_path / "tests" / "llmproxy.db"
     store.parent.mkdir()
-    hint = gitignore_hint(store)
+    hint = build_gitignore_hint(store)
     assert "llmproxy.db.state.db" in hint
     subprocess.run(["sh", "-c", hint.partition("git: ")[2]], check=True)
-    assert gitignore_hint(store) == ""
+    assert build_gitignore_hint(store) == ""
     ignored = subprocess.run(["git", "check-ignore", "-q", f"{store}.state.db"], cwd=tmp_path, check=False)
     assert ignored.returncode == 0
 
@@ -254,6 +254,6 @@ def test_other_patterns_do_as_well(tmp_path: Path, pattern: str) -> None:
     (tmp_path / ".git").mkdir()
     (tmp_path / "tests").mkdir()
     (tmp_path / ".gitignore").write_text(f"# x\n{pattern}\n")
-    assert gitignore_hint(tmp_path / "tests" / "llmproxy.db") == ""
+    assert build_gitignore_hint(tmp_path / "tests" / "llmproxy.db") == ""
     (tmp_path / ".gitignore").write_text(f"#{pattern}\n*.pyc\n!{pattern}\n")
-    assert gitignore_hint(tmp_path / "tests" / "llmproxy.db") != ""
+    assert build_gitignore_hint(tmp_path / "tests" / "llmproxy.db") != ""

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.store.file.connect import check_schema, connect
-from llmproxy.core.store.file.migrations import APPLICATION_ID, NAMES, list_applied, upgrade
+from llmproxy.core.store.file.connect import check_schema, connect_file
+from llmproxy.core.store.file.migrations import APPLICATION_ID, NAMES, list_applied_migrations, upgrade_schema
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.store import Store
 from llmproxy.errors import CassetteBusy
@@ -30,10 +30,10 @@ def schema(path: Path) -> str:
 
 def test_records_each_migration(tmp_path: Path) -> None:
     """A new store has all of them, in order, and the application's id in its header."""
-    with closing(connect(tmp_path / "a.db", "mode=rwc")) as conn:
-        assert list_applied(conn) == ()
-        upgrade(conn)
-        assert list_applied(conn) == NAMES
+    with closing(connect_file(tmp_path / "a.db", "mode=rwc")) as conn:
+        assert list_applied_migrations(conn) == ()
+        upgrade_schema(conn)
+        assert list_applied_migrations(conn) == NAMES
         assert conn.execute("PRAGMA application_id").fetchone() == (APPLICATION_ID,)
         assert conn.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
@@ -41,10 +41,10 @@ def test_records_each_migration(tmp_path: Path) -> None:
 def test_upgrading_twice_is_upgrading_once(tmp_path: Path) -> None:
     """Nothing is applied again."""
     path = tmp_path / "a.db"
-    with closing(connect(path, "mode=rwc")) as conn:
-        upgrade(conn)
+    with closing(connect_file(path, "mode=rwc")) as conn:
+        upgrade_schema(conn)
         once = schema(path)
-        upgrade(conn)
+        upgrade_schema(conn)
     assert schema(path) == once
 
 
@@ -52,9 +52,9 @@ def test_tables_of_other_names_get_todays(tmp_path: Path) -> None:
     """A store whose bindings were made under earlier names is the same as a new one, and keeps what it holds."""
     old, new = tmp_path / "old.db", tmp_path / "new.db"
     for path in (old, new):
-        with closing(connect(path, "mode=rwc")) as conn:
-            upgrade(conn)
-    with closing(connect(old, "mode=rw")) as conn:
+        with closing(connect_file(path, "mode=rwc")) as conn:
+            upgrade_schema(conn)
+    with closing(connect_file(old, "mode=rw")) as conn:
         for statement in (
             "ALTER TABLE volatile_fields RENAME COLUMN field TO slot", "ALTER TABLE volatile_fields RENAME TO slots",
             "ALTER TABLE declared RENAME COLUMN run_variables TO circumstances",
@@ -62,7 +62,7 @@ def test_tables_of_other_names_get_todays(tmp_path: Path) -> None:
             "DELETE FROM _sqlite_migrations WHERE name = 'm005_words'",
         ):  # fmt: skip
             conn.execute(statement)
-        upgrade(conn)
+        upgrade_schema(conn)
         assert conn.execute("SELECT field FROM volatile_fields").fetchall() == [("{}",)]
     assert schema(old).replace('"', "") == schema(new).replace('"', "")
 
@@ -89,7 +89,7 @@ def test_several_openers_make_one_schema(tmp_path: Path) -> None:
         with ThreadPoolExecutor(8) as threads:
             list(threads.map(open_it, [path] * 8, [barrier] * 8))  # raises what one of them raised
         with closing(sqlite3.connect(path)) as conn:
-            assert list_applied(conn) == NAMES
+            assert list_applied_migrations(conn) == NAMES
 
 
 def test_a_store_made_between_two_looks_is_not_taken_for_a_strangers(tmp_path: Path) -> None:
@@ -101,9 +101,9 @@ def test_a_store_made_between_two_looks_is_not_taken_for_a_strangers(tmp_path: P
         looked.append(statement)
         if "type = 'table'" in statement:
             with closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as other, suppress(sqlite3.Error):
-                upgrade(other)
+                upgrade_schema(other)
 
-    with closing(connect(path, "mode=rwc")) as conn:
+    with closing(connect_file(path, "mode=rwc")) as conn:
         conn.set_trace_callback(somebody_makes_it)
         assert check_schema(conn, path) is False
     assert any("type = 'table'" in statement for statement in looked)
@@ -111,17 +111,17 @@ def test_a_store_made_between_two_looks_is_not_taken_for_a_strangers(tmp_path: P
 
 def test_a_failed_migration_leaves_nothing(tmp_path: Path) -> None:
     """A name in the way makes the whole step fail: no table of it is left, none is recorded."""
-    with closing(connect(tmp_path / "a.db", "mode=rwc")) as conn:
+    with closing(connect_file(tmp_path / "a.db", "mode=rwc")) as conn:
         conn.execute("CREATE TABLE made_ids (x)")
         with pytest.raises(sqlite3.OperationalError, match="made_ids"):
-            upgrade(conn)
-        assert list_applied(conn) == ()
+            upgrade_schema(conn)
+        assert list_applied_migrations(conn) == ()
         assert "interactions" not in schema(tmp_path / "a.db")
 
 
 def test_a_block_that_raises_is_rolled_back(tmp_path: Path) -> None:
     """Nothing of an write_transaction transaction stays when its block raises, and the lock is free again."""
-    with closing(connect(tmp_path / "a.db", "mode=rwc")) as conn:
+    with closing(connect_file(tmp_path / "a.db", "mode=rwc")) as conn:
         conn.execute("CREATE TABLE t (x)")
 
         def fail() -> None:
@@ -138,8 +138,8 @@ def test_a_block_that_raises_is_rolled_back(tmp_path: Path) -> None:
 def test_the_documentation_names_every_table_and_column(tmp_path: Path) -> None:
     """docs/store.md shows each table, view and column of the schema."""
     text = (Path(__file__).resolve().parents[4] / "docs" / "store.md").read_text()
-    with closing(connect(tmp_path / "a.db", "mode=rwc")) as conn:
-        upgrade(conn)
+    with closing(connect_file(tmp_path / "a.db", "mode=rwc")) as conn:
+        upgrade_schema(conn)
         names = [row[0] for row in conn.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")]
         for name in names:
             if name.startswith("sqlite_"):
@@ -155,30 +155,30 @@ def test_the_documentation_names_every_table_and_column(tmp_path: Path) -> None:
 def test_two_recorders_of_one_cassette_exclude_each_other(store: Store, path: Path) -> None:
     """The second is refused with the holder's name, another cassette is free, and the end frees it."""
     with reopened(path, writable=True) as other:
-        store.begin("c", 1, exclusive=True, holder="first on port 8080")
+        store.begin_writing("c", 1, exclusive=True, holder="first on port 8080")
         with pytest.raises(CassetteBusy, match="first on port 8080"):
-            other.begin("c", 1, exclusive=True, holder="second")
-        other.begin("c", 2, exclusive=True, holder="second")
-        other.begin("c", 1, exclusive=False, holder="second")
-        store.end("c", 1, "first on port 8080", clean=True)
-        other.begin("c", 1, exclusive=True, holder="second")
+            other.begin_writing("c", 1, exclusive=True, holder="second")
+        other.begin_writing("c", 2, exclusive=True, holder="second")
+        other.begin_writing("c", 1, exclusive=False, holder="second")
+        store.end_writing("c", 1, "first on port 8080", clean=True)
+        other.begin_writing("c", 1, exclusive=True, holder="second")
 
 
 def test_a_stale_lease_is_taken_over(path: Path) -> None:
     """A holder silent for 15 s has lost it, and hears so at its next heartbeat."""
     clock = [NOW]
     with FileStore.open(path, writable=True, now=lambda: clock[0]) as store:
-        store.begin("c", 1, exclusive=True, holder="a")
+        store.begin_writing("c", 1, exclusive=True, holder="a")
         clock[0] += 14
         with pytest.raises(CassetteBusy):
-            store.begin("c", 1, exclusive=True, holder="b")
-        assert store.heartbeat("c", 1, "a")
+            store.begin_writing("c", 1, exclusive=True, holder="b")
+        assert store.renew_lease("c", 1, "a")
         clock[0] += 14
         with pytest.raises(CassetteBusy):
-            store.begin("c", 1, exclusive=True, holder="b")
+            store.begin_writing("c", 1, exclusive=True, holder="b")
         clock[0] += 2
-        store.begin("c", 1, exclusive=True, holder="b")
-        assert not store.heartbeat("c", 1, "a")
+        store.begin_writing("c", 1, exclusive=True, holder="b")
+        assert not store.renew_lease("c", 1, "a")
 
 
 def test_a_dead_process_holds_nothing(store: Store, path: Path) -> None:
@@ -186,8 +186,8 @@ def test_a_dead_process_holds_nothing(store: Store, path: Path) -> None:
     script = f"""
         from llmproxy.core.store.file.store import FileStore
         import os
-        FileStore.open({str(path)!r}, writable=True, now=lambda: {NOW + 1}).begin("c", 1, exclusive=True, holder="dead")
+        FileStore.open({str(path)!r}, writable=True, now=lambda: {NOW + 1}).begin_writing("c", 1, exclusive=True, holder="dead")
         os._exit(9)
     """
     assert run(script).returncode == 9
-    store.begin("c", 1, exclusive=True, holder="b")
+    store.begin_writing("c", 1, exclusive=True, holder="b")

@@ -15,7 +15,7 @@ from hypothesis import given, strategies
 
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.rows import from_sql, to_sql
-from llmproxy.core.store.server.link import Link, ServerLost, _build_lost, from_pg, in_column
+from llmproxy.core.store.server.connection import ServerLink, ServerLost, _build_lost_error, from_pg, to_pg_text
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Chunk, Request, Response
 from llmproxy.errors import CassetteBusy, CassetteError, CassetteNewer, CassetteNotFound, LLMProxyError, StoreReadOnly
@@ -65,7 +65,7 @@ def test_what_is_acknowledged_is_there_once_whatever_breaks(server: Postgres, te
             said = answer(number, n)
             made = interaction(n % 5, response=Response(200, "OK", (), (Chunk(1, said),)), cassette="team")
             try:
-                stored = store.add(made, supersede=False)
+                stored = store.add_interaction(made, supersede=False)
             except LLMProxyError:
                 continue  # not acknowledged
             with more:
@@ -90,18 +90,18 @@ def test_what_is_acknowledged_is_there_once_whatever_breaks(server: Postgres, te
         for store in stores:
             store.close()
     with opened(team_url, tmp_path, writable=False) as store:
-        there = {row.id: store.load(row.id).response.body for row in store.summaries()}
-        slots = Counter((row.key, row.occurrence) for row in store.summaries())
+        there = {row.id: store.load(row.id).response.body for row in store.list_summaries()}
+        slots = Counter((row.key, row.occurrence) for row in store.list_summaries())
         assert {id_: there.get(id_) for id_, _ in acknowledged} == dict(acknowledged)
         assert len(acknowledged) >= 50
         assert set(Counter(there.values()).values()) == {1}
         assert set(slots.values()) == {1}
-        assert sorted(row.position for row in store.summaries()) == list(range(1, len(there) + 1))
+        assert sorted(row.position for row in store.list_summaries()) == list(range(1, len(there) + 1))
 
 
 def test_a_connection_that_another_thread_uses_is_at_hand(team_url: str, tmp_path: Path) -> None:
     """Two who waited for the server are both answered: one looks whether it is there while the other asks it."""
-    link, used = Link(StoreServer(team_url, team_url, tmp_path)), threading.Event()
+    link, used = ServerLink(StoreServer(team_url, team_url, tmp_path)), threading.Event()
 
     def use() -> None:
         with link.open_connection(writing=False) as conn:
@@ -111,7 +111,7 @@ def test_a_connection_that_another_thread_uses_is_at_hand(team_url: str, tmp_pat
     with ThreadPoolExecutor() as threads:
         using = threads.submit(use)
         assert used.wait(30)
-        assert link.is_at_hand
+        assert link.is_usable
         using.result()
     link.close()
 
@@ -120,31 +120,31 @@ def test_what_was_read_is_replayed_while_the_server_is_away(server: Postgres, te
     """A session that begins meanwhile has what was read of its cassette; of one that was never read nobody pretends to know."""
     with opened(team_url, tmp_path) as store:
         for name in ("read", "unread"):
-            store.add(interaction(1, cassette=name), supersede=False)
+            store.add_interaction(interaction(1, cassette=name), supersede=False)
     with (
         cut_network(server.socket) as network,
         opened(through(network, team_url), tmp_path, writable=False, whole=False) as replay,
     ):
-        replay.refresh("read")
+        replay.refresh_cassette("read")
         network.cut()
-        replay.refresh("read")
-        assert replay.response(replay.slots("read", 1, "agent", key(1))[0].id).body == b"answer 1"
+        replay.refresh_cassette("read")
+        assert replay.response(replay.find_keyed("read", 1, "agent", key(1))[0].id).body == b"answer 1"
         with pytest.raises(ServerLost):
-            replay.refresh("unread")
+            replay.refresh_cassette("unread")
         network.mend()
-        replay.refresh("unread")
-        assert replay.has("unread", 1)
+        replay.refresh_cassette("unread")
+        assert replay.has_recordings("unread", 1)
 
 
 def test_a_miss_beside_other_recorders_asks_the_server_first(team_url: str, tmp_path: Path) -> None:
     """What another machine recorded meanwhile is a hit; while the server is away a miss is an error, and nothing goes upstream."""
     with opened(team_url, tmp_path, whole=False) as one, opened(team_url, tmp_path, whole=False) as other:
         for each in (one, other):
-            each.refresh("team")
-            each.begin("team", 1, exclusive=False, holder="h")
-        stored = one.add(interaction(1, cassette="team"), supersede=False)
-        assert [slot.id for slot in other.slots("team", 1, "agent", key(1))] == [stored]
-        assert other.slots("team", 1, "agent", key(2)) == ()
+            each.refresh_cassette("team")
+            each.begin_writing("team", 1, exclusive=False, holder="h")
+        stored = one.add_interaction(interaction(1, cassette="team"), supersede=False)
+        assert [slot.id for slot in other.find_keyed("team", 1, "agent", key(1))] == [stored]
+        assert other.find_keyed("team", 1, "agent", key(2)) == ()
 
 
 def test_a_new_question_waits_for_the_server(
@@ -197,15 +197,19 @@ def test_what_was_pruned_elsewhere_is_gone_here(team_url: str, tmp_path: Path) -
     long = b"a long conversation " * 100
     with opened(team_url, tmp_path) as store:
         for n in (1, 2):
-            store.add(interaction(n, cassette="team", request=Request("POST", "/", (), long * n)), supersede=False)
+            store.add_interaction(
+                interaction(n, cassette="team", request=Request("POST", "/", (), long * n)), supersede=False
+            )
         execute(
             team_url,
             "DELETE FROM llmproxy.interactions",
             "DELETE FROM llmproxy.bodies",
             "UPDATE llmproxy.cassettes SET version = version + 1, epoch = epoch + 1",
         )
-        kept = store.add(interaction(3, cassette="team", request=Request("POST", "/", (), long * 3)), supersede=False)
-        assert [row.id for row in store.summaries("team")] == [kept]
+        kept = store.add_interaction(
+            interaction(3, cassette="team", request=Request("POST", "/", (), long * 3)), supersede=False
+        )
+        assert [row.id for row in store.list_summaries("team")] == [kept]
     with opened(team_url, tmp_path, writable=False) as store:
         assert store.load(kept).request.body == long * 3
 
@@ -221,46 +225,46 @@ def test_a_recording_costs_two_round_trips(server: Postgres, team_url: str, tmp_
 
         def ways(*, beside: bool) -> int:
             for _ in range(10):  # until the server has all statements prepared
-                store.add(interaction(next(numbers)), supersede=False)
+                store.add_interaction(interaction(next(numbers)), supersede=False)
             before = network.ways
             for _ in range(10):
-                store.add(interaction(next(numbers)), supersede=False)
+                store.add_interaction(interaction(next(numbers)), supersede=False)
                 if beside:
-                    other.add(interaction(next(numbers)), supersede=False)
+                    other.add_interaction(interaction(next(numbers)), supersede=False)
             return network.ways - before
 
         assert ways(beside=False) <= 20
         ways(beside=True)
         assert ways(beside=False) <= 20
-        assert [row.position for row in store.summaries()] == list(range(1, 71))
+        assert [row.position for row in store.list_summaries()] == list(range(1, 71))
 
 
 def test_what_the_copy_does_not_know_is_not_overwritten(team_url: str, tmp_path: Path) -> None:
     """Another one took the slot that is free by our copy, or holds the cassette by now: the next slot, or an error, never the same one."""
     with opened(team_url, tmp_path) as store, opened(team_url, tmp_path) as other:
-        store.add(interaction(1), supersede=False)
-        other.refresh(interaction(1).cassette)
+        store.add_interaction(interaction(1), supersede=False)
+        other.refresh_cassette(interaction(1).cassette)
         for each in (other, store, other):
-            each.add(interaction(1), supersede=False)
-        store.refresh(interaction(1).cassette)
-        assert sorted(row.occurrence for row in store.summaries()) == [1, 2, 3, 4]
-        store.begin("held", 1, exclusive=True, holder="we")
+            each.add_interaction(interaction(1), supersede=False)
+        store.refresh_cassette(interaction(1).cassette)
+        assert sorted(row.occurrence for row in store.list_summaries()) == [1, 2, 3, 4]
+        store.begin_writing("held", 1, exclusive=True, holder="we")
         for n in (1, 2):
-            store.add(interaction(n, cassette="held"), supersede=False)
+            store.add_interaction(interaction(n, cassette="held"), supersede=False)
         execute(team_url, "UPDATE llmproxy.cassettes SET holder = 'somebody else' WHERE name = 'held'")
         with pytest.raises(CassetteBusy, match="recorded by somebody else by now"):
-            store.add(interaction(3, cassette="held"), supersede=False)
-        assert len(store.summaries("held")) == 2
+            store.add_interaction(interaction(3, cassette="held"), supersede=False)
+        assert len(store.list_summaries("held")) == 2
 
 
 def test_a_copy_of_another_store_is_not_believed(team_url: str, tmp_path: Path) -> None:
     """The database was made anew under the same URL: what was read of the old one is thrown away."""
     path = place(team_url, {"XDG_CACHE_HOME": str(tmp_path)})
     with open_store(path, writable=True, now=lambda: NOW) as store:
-        store.add(interaction(1), supersede=False)
+        store.add_interaction(interaction(1), supersede=False)
     execute(team_url, "DROP SCHEMA llmproxy CASCADE")
     with open_store(path, writable=True, now=lambda: NOW) as store:
-        assert store.summaries() == []
+        assert store.list_summaries() == []
 
 
 def _newer(url: str, _server: Postgres) -> str:
@@ -330,16 +334,18 @@ def test_what_is_advised_fits_what_was_said(said: str, advice: str, tmp_path: Pa
     """In the words of PostgreSQL 15 over TCP and TLS, which the wheel's has not."""
     assert (
         advice
-        in _build_lost(StoreServer("postgresql://me@h/team", "postgresql://me@h/team", tmp_path), Exception(said)).hint
+        in _build_lost_error(
+            StoreServer("postgresql://me@h/team", "postgresql://me@h/team", tmp_path), Exception(said)
+        ).hint
     )
 
 
 def test_a_reader_replays(server: Postgres, team_url: str, tmp_path: Path) -> None:
     """A role that may only read needs nothing else."""
     with opened(team_url, tmp_path) as store:
-        store.add(interaction(1), supersede=False)
+        store.add_interaction(interaction(1), supersede=False)
     with opened(_reader(team_url, server), tmp_path, writable=False) as store:
-        assert len(store.summaries()) == 1
+        assert len(store.list_summaries()) == 1
 
 
 def test_an_empty_database_is_no_store_to_replay(team_url: str, tmp_path: Path) -> None:
@@ -359,7 +365,7 @@ def test_the_tables_are_made_once(team_url: str, tmp_path: Path) -> None:
 @given(strategies.text(strategies.characters(codec=None) | strategies.sampled_from("\0\x01\udcff")))
 def test_every_text_comes_back(text: str) -> None:
     """And what stands in the column is text without a NUL."""
-    said = in_column(text)
+    said = to_pg_text(text)
     assert "\0" not in said
     said.encode()
     back = from_pg(said)

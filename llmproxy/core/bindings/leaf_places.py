@@ -1,0 +1,325 @@
+"""Where in a request a text stands: in what the system says, what the user typed, what a tool was asked, what it
+answered.
+
+    canonical tree -> its leaves, each with its `LeafPlace`
+
+It reads shapes rather than providers, as the dialects do. What a rule of binding allows depends on the zone (`Zone`),
+and in results and arguments on the tool and its arguments, which are found by the id of the call.
+
+Where the volatile fields of a cassette may stand: in which texts and at which leaves of a request, and what is found
+there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from llmproxy.core.bindings.run_bindings import Bindings
+from llmproxy.core.bindings.volatile_fields import (
+    BLOCK,
+    LINE,
+    OUTSIDE,
+    SYSTEM,
+    TEXT,
+    Names,
+    VolatileField,
+    VolatileMatch,
+    find_field_values,
+    matches_path,
+    may_occur,
+)
+from llmproxy.core.dialects.messages import find_agent_blocks, find_qualified_name
+
+Node = dict[str, Any]
+
+
+class Zone(StrEnum):
+    SYSTEM = "system"
+    """System text, descriptions of tools."""
+    USER = "user"
+    """What a user typed, but for the blocks that the agent put around it (`find_agent_blocks`)."""
+    ASSISTANT = "assistant"
+    THINKING = "thinking"
+    ARGUMENTS = "arguments"
+    RESULT = "result"
+    OTHER = "other"
+
+
+class PlacedCall(NamedTuple):
+    tool: str
+    arguments: object
+
+
+class LeafPlace:
+    """Where a node stands. One is made for each node of each request: its texts are put together when somebody asks."""
+
+    __slots__ = ("call", "json", "opened", "parent", "step", "zone")
+
+    def __init__(
+        self,
+        zone: Zone = Zone.OTHER,
+        call: PlacedCall | None = None,
+        parent: LeafPlace | None = None,
+        step: str | int = "",
+        *,
+        opened: bool = False,
+    ) -> None:
+        """Stand at a step below `parent`; `opened` says that JSON of a tool begins here."""
+        self.zone, self.call = zone, call
+        self.parent, self.step, self.opened = parent, step, opened
+        self.json: bool = opened or (parent is not None and parent.json)
+        """Whether it is inside of the JSON of arguments or of a result."""
+
+    @property
+    def member(self) -> str:
+        """The nearest name."""
+        place: LeafPlace | None = self
+        while place is not None:
+            if isinstance(place.step, str) and place.step:
+                return place.step
+            place = place.parent
+        return ""
+
+    def enter_child(self, step: str | int) -> LeafPlace:
+        return LeafPlace(self.zone, self.call, self, step)
+
+    def enter_zone(self, zone: Zone, call: PlacedCall | None = None) -> LeafPlace:
+        return LeafPlace(zone, call or self.call, self.parent, self.step, opened=self.opened)
+
+    def enter_json(self) -> LeafPlace:
+        """Return the place of the JSON that a text, or an argument, is."""
+        return LeafPlace(self.zone, self.call, self.parent, self.step, opened=True)
+
+    @property
+    def path(self) -> str:
+        """Where in the request, from ``$`` on."""
+        return self._format_place(to_json=False)
+
+    @property
+    def subpath(self) -> str:
+        """Where in the JSON of arguments or of a result, from ``$`` on; empty outside of one."""
+        return self._format_place(to_json=True) if self.json else ""
+
+    def _format_place(self, *, to_json: bool) -> str:
+        steps: list[str] = []
+        place: LeafPlace | None = self
+        while place is not None and not (to_json and place.opened):
+            if place.step != "":
+                steps.append(f"[{place.step}]" if isinstance(place.step, int) else f".{place.step}")
+            place = place.parent
+        return "$" + "".join(reversed(steps))
+
+
+_SYSTEM = frozenset(
+    {"system", "instructions", "systemInstruction", "system_instruction", "preamble", "tools", "functions"}
+)
+_TURNS = frozenset({"messages", "input", "contents", "chat_history", "message", "prompt", "content"})
+ROLES = {"system": Zone.SYSTEM, "developer": Zone.SYSTEM, "assistant": Zone.ASSISTANT, "model": Zone.ASSISTANT,
+          "CHATBOT": Zone.ASSISTANT, "user": Zone.USER, "USER": Zone.USER, "SYSTEM": Zone.SYSTEM,
+          "tool": Zone.RESULT, "TOOL": Zone.RESULT, "function": Zone.RESULT}  # fmt: skip
+"""Who speaks in a message of a role."""
+_ASKED = ("arguments", "args", "input", "parameters")
+_IDS = ("call_id", "tool_use_id", "tool_call_id", "toolUseId", "id")
+_RESULTS = ("toolResult", "functionResponse", "function_response")
+_CALLS = ("toolUse", "functionCall", "function_call", "function")
+_THOUGHTS = ("reasoning_content", "thinking", "reasoningContent")
+_SPECIAL = frozenset((*_ASKED, *_RESULTS, *_CALLS, *_THOUGHTS))
+_CLOSED = frozenset({Zone.ARGUMENTS, Zone.SYSTEM})
+"""Inside of these no member is taken for a role or a call: a tool's arguments may look like anything."""
+
+
+def begin_member(tree: object, member: str, parent: LeafPlace | None = None) -> LeafPlace:
+    place = (parent or LeafPlace()).enter_child(member)
+    if member in _SYSTEM:
+        return place.enter_zone(Zone.SYSTEM)
+    if member in _TURNS and isinstance(tree, dict):
+        return place.enter_zone(Zone.USER)
+    return place
+
+
+class PlaceReader:
+    """Says in which zone the members of each object of a request stand, and keeps the calls met, in order."""
+
+    def __init__(self) -> None:
+        self._calls: dict[str, PlacedCall] = {}
+        self._last: dict[str, PlacedCall] = {}
+        self.noted: list[tuple[str | None, PlacedCall]] = []
+        """The calls in their order, with their ids."""
+        self.asked: list[tuple[Node, str | None]] = []
+        """What was taken for the result of a call, and of which tool."""
+
+    def add_known_calls(self, calls: list[tuple[str | None, PlacedCall]]) -> None:
+        """Note calls that somebody else read."""
+        for id_, call in calls:
+            self._add_call(id_, call)
+
+    def forget_calls_after(self, known: int) -> None:
+        """Know no more than the first so many calls."""
+        kept = self.noted[:known]
+        self._calls, self._last, self.noted = {}, {}, []
+        self.add_known_calls(kept)
+
+    def _add_call(self, id_: str | None, call: PlacedCall) -> None:
+        if id_ is not None:
+            self._calls[id_] = call
+        self._last[call.tool] = call
+        self.noted.append((id_, call))
+
+    def enter_object(self, node: Node, place: LeafPlace) -> LeafPlace:
+        """Return the place of an object, by its role and type; an object that is a call is noted."""
+        if place.json or place.zone in _CLOSED:
+            return place
+        kind, role = node.get("type"), node.get("role")
+        if isinstance(kind, str) and (kind.endswith(("tool_result", "_call_output"))):
+            return place.enter_zone(Zone.RESULT, self._record_call(node))
+        if place.zone is Zone.RESULT:
+            return place
+        if isinstance(role, str) and role in ROLES:
+            zone = ROLES[role]
+            return place.enter_zone(zone, self._record_call(node) if zone is Zone.RESULT else None)
+        if kind in ("thinking", "redacted_thinking", "reasoning") or node.get("thought") is True:
+            return place.enter_zone(Zone.THINKING)
+        return place
+
+    def member(self, node: Node, name: str, place: LeafPlace) -> LeafPlace:
+        """Return the place of a member of an object whose own place is known."""
+        if place.json or place.zone in _CLOSED or (name not in _SPECIAL and place.zone is not Zone.RESULT):
+            return LeafPlace(place.zone, place.call, place, name)
+        inner = place.enter_child(name)
+        value = node[name]
+        if place.zone is Zone.RESULT and isinstance(value, dict) and (name == "json" or _is_object_result(name, value)):
+            return inner.enter_json()
+        if name in _RESULTS and isinstance(value, dict):
+            return inner.enter_zone(Zone.RESULT, self._record_call(value))
+        if name in _CALLS and isinstance(value, dict):
+            self._record_node(value, node.get("id") or value.get("id") or value.get("toolUseId"))
+            return inner.enter_zone(Zone.ASSISTANT)
+        if name in _ASKED and (tool := find_qualified_name(node)) is not None:
+            call = self._record_node(node, node.get("call_id") or node.get("id") or node.get("toolUseId"))
+            return inner.enter_zone(Zone.ARGUMENTS, call or PlacedCall(tool, value)).enter_json()
+        if name in _THOUGHTS:
+            return inner.enter_zone(Zone.THINKING)
+        return inner
+
+    def _record_node(self, node: Node, name: object) -> PlacedCall | None:
+        tool = find_qualified_name(node)
+        if tool is None:
+            return None
+        arguments = next((node[each] for each in _ASKED if each in node), None)
+        call = PlacedCall(tool, arguments)
+        self._add_call(None if name is None else str(name), call)
+        return call
+
+    def _record_call(self, node: Node) -> PlacedCall | None:
+        call = self._find_call(node)
+        self.asked.append((node, call.tool if call is not None else None))
+        return call
+
+    def resolves_to_same_tools(self, asked: list[tuple[Node, str | None]]) -> bool:
+        """Return whether results are of the same tools here as where they were read first."""
+        return all((call.tool if (call := self._find_call(node)) is not None else None) == tool for node, tool in asked)
+
+    def _find_call(self, node: Node) -> PlacedCall | None:
+        for name in _IDS:
+            if (value := node.get(name)) is not None and (call := self._calls.get(str(value))) is not None:
+                return call
+        tool = node.get("tool_name") or node.get("name")
+        return self._last.get(tool, PlacedCall(tool, None)) if isinstance(tool, str) else None
+
+
+_WRAPPERS = ("output", "result", "content", "error")
+
+
+def _is_object_result(name: str, value: Node) -> bool:
+    """Return whether a `functionResponse` is an object of its own, not one in which an SDK wrapped a text."""
+    return name == "response" and not (
+        len(value) == 1 and isinstance(value.get(next(iter(value))), str) and next(iter(value)) in _WRAPPERS
+    )
+
+
+_PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z_-]*")
+"""A member's name that holds neither a path nor an id."""
+
+
+def are_plain_names(names: Iterable[str]) -> bool:
+    """Return whether no member of an object is called by a value of some run: ``{"/tmp/a/x.py": ...}``."""
+    return all(_PLAIN_NAME.fullmatch(name) for name in names)
+
+
+def is_in_agent_block(spans: list[tuple[int, int]], at: int) -> bool:
+    """Return whether a position lies in one of the blocks."""
+    return any(start <= at < end for start, end in spans)
+
+
+def iterate_members(tree: object) -> Iterator[tuple[str, object, LeafPlace]]:
+    """Yield the top-level members of a request's tree with their places, sorted; of another tree that itself."""
+    if not isinstance(tree, dict):
+        yield "", tree, LeafPlace()
+        return
+    body = tree.get("request")
+    for name in sorted(tree):
+        if name == "request" and isinstance(body, dict):  # Code Assist wraps it
+            for each in sorted(body):
+                yield f"request.{each}", body[each], begin_member(body, each, LeafPlace(step="request"))
+        else:
+            yield name, tree[name], begin_member(tree, name)
+
+
+def find_volatile_fields(
+    fields: Sequence[VolatileField], call: PlacedCall | None, text: str, names: Names, bound: Callable[[object], str]
+) -> list[VolatileMatch]:
+    """Return the values of text volatile fields in a tool's result, or (`call` None) elsewhere; in order, apart."""
+    wanted = [
+        each for each in fields if each.at in (LINE, TEXT) and may_occur(each, text) and is_of_call(each, call, bound)
+    ]
+    if not wanted:
+        return []
+    found = sorted(
+        (each for field in wanted for each in find_field_values(field, text, names)),
+        key=lambda each: (each.start, -each.end),
+    )
+    blocks = find_agent_blocks(text) if any(field.tool == BLOCK for field in wanted) else []
+    kept: list[VolatileMatch] = []
+    for each in found:
+        if each.slot.tool == BLOCK and not is_in_agent_block(blocks, each.start):
+            continue
+        if not kept or each.start >= kept[-1].end:
+            kept.append(each)
+    return kept
+
+
+def list_fields_at(bindings: Bindings, place: LeafPlace) -> tuple[VolatileField, ...]:
+    """Return the volatile fields that may stand in a text: its tool's, and system text's in what the agent wrote."""
+    fields = bindings.text_slots
+    if not fields:
+        return ()
+    if place.zone is Zone.RESULT and place.call is not None:
+        tool = place.call.tool
+        alike = tuple(field for field in bindings.of_many if tool.startswith(field.tool_prefix))
+        return (*fields.get(tool, ()), *alike) if alike else fields.get(tool, ())
+    anywhere = fields.get(OUTSIDE, ())
+    written = {Zone.SYSTEM: SYSTEM, Zone.USER: BLOCK}.get(place.zone)
+    return (*anywhere, *fields.get(written, ())) if written else anywhere
+
+
+def is_of_call(field: VolatileField, call: PlacedCall | None, bound: Callable[[object], str]) -> bool:
+    """Return whether a volatile field is of this call's results; `bound` is its `bind_arguments`."""
+    if field.tool in (BLOCK, OUTSIDE, SYSTEM) or call is None:
+        return field.tool in (BLOCK, OUTSIDE, SYSTEM) and call is None
+    same = call.tool.startswith(field.tool_prefix) if field.tool_prefix else field.tool == call.tool
+    return same and (not field.arguments or field.arguments == bound(call.arguments))
+
+
+def find_json_field(bindings: Bindings, bound: Callable[[object], str], place: LeafPlace) -> VolatileField | None:
+    if (
+        not place.json
+        or place.call is None
+        or place.zone is not Zone.RESULT
+        or place.call.tool not in bindings.json_tools
+    ):
+        return None
+    named = (field for field in bindings.slots if field.at.startswith("$") and is_of_call(field, place.call, bound))
+    return next((field for field in named if matches_path(field.at, place.subpath)), None)

@@ -1,0 +1,329 @@
+"""Recordings as they may stand in a pull request: without the name of a person or a machine that a run variable could
+have taken.
+
+A recorded run is as good under another home: what was declared is renamed, in requests and answers, as a bound hit
+renames it for its run. `home` becomes ``/home/user``, a cwd or tmp in which the user's name stands a folder of no
+one, `user` and `host` are called so, also as the owner of rows of ``ls -l`` and inside of other values (a branch, an
+id). Kept as it is: what nobody may rewrite (signed thinking), and names in prose, in prompts and behind a terminal's
+colours. Who writes a file looks for the declared names once more, and says on which lines they stay (`find_names`).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from datetime import date
+from functools import lru_cache
+from typing import Any
+from urllib.parse import urlsplit
+
+from llmproxy.core.bindings import (
+    BadVolatileField,
+    Bindings,
+    Fit,
+    Mismatch,
+    RunVariable,
+    ValueKind,
+    VolatileField,
+    parse_volatile_field,
+    read_run_variables,
+    rewrite_answer,
+    rewrite_request,
+    write_run_variables,
+)
+from llmproxy.core.cassettes.formats.jsonl import build_line, parse_exchange
+from llmproxy.core.cassettes.formats.recorded import ReadingProblem, Recorded
+from llmproxy.core.changes.acceptance import AcceptedChange
+from llmproxy.core.dialects.answer_bodies import write_json_like
+from llmproxy.core.keys.head_rules import COUNTING
+from llmproxy.core.providers.specs import PROVIDERS
+from llmproxy.core.store.queries import MaxAge, Note
+from llmproxy.core.traffic.interaction import Chunk, Ending, Headers, Interaction, Key, Request, Response, Usage, header
+from llmproxy.errors import CassetteCorrupt, unsign_text
+from llmproxy.protocol import AGENT
+
+HOME = "/home/user"
+_IMPERSONAL = frozenset({"/root", "/", HOME})
+_NAMELESS = {"cwd": "/srv/project", "tmp": "/tmp/user"}  # noqa: S108 - no folder of this machine
+_CALLED = {"user": frozenset({"root", "user"}), "host": frozenset({"localhost", "host"})}
+"""Run variables that are called by their names, and values that name nobody."""
+
+_NAMED_LINES = 5
+_BEGINS = r"(?:(?<![^\W_])|(?<=[0-9\[;]m)|(?<=\\[nrt]))"
+"""A word does, also behind a terminal's colour and an escape."""
+_LEFT_OUT = ("git_user",)
+"""Run variables that are nothing but a person's name: replayed without one, any author may be this run's user."""
+
+
+def replace_names(interaction: Interaction) -> Interaction:
+    """Return a recording with stand-ins for what names a person; the same object if no such thing was declared."""
+    if not interaction.run_variables:
+        return interaction
+    said, bindings = _build_stand_ins(interaction.run_variables)
+    if not bindings.changed:
+        return replace(interaction, run_variables=said)
+    return replace(rename_variables(interaction, bindings), run_variables=said)
+
+
+def rename_variables(interaction: Interaction, bindings: Bindings) -> Interaction:
+    """Return a recording with the present value of each run variable for the recorded one, in request and answer."""
+    request, response = interaction.request, rewrite_answer(bindings, Fit((), ()), interaction.response, strict=False)
+    return replace(
+        interaction,
+        request=replace(request, body=_insert_stand_ins(request.body, bindings)),
+        response=interaction.response if isinstance(response, Mismatch) else response,
+    )
+
+
+@lru_cache(64)
+def _build_stand_ins(said: str) -> tuple[str, Bindings]:
+    recorded = read_run_variables(said)
+    renamed = [_build_stand_in(each, recorded) for each in recorded if each.name not in _LEFT_OUT]
+    return write_run_variables(renamed), Bindings(recorded, renamed)
+
+
+def _build_stand_in(each: RunVariable, all_of_them: Sequence[RunVariable]) -> RunVariable:
+    if each.name in _CALLED:
+        return each if each.value in _CALLED[each.name] else replace(each, value=each.name, other="")
+    if each.kind is not ValueKind.PATH:
+        return replace(
+            each, value=_replace_name_words(each.value, all_of_them), other=_replace_name_words(each.other, all_of_them)
+        )
+    home = next((one for one in all_of_them if one.name == "home"), None)
+    user = next((one.value for one in all_of_them if one.name == "user"), "")
+    return replace(
+        each, value=_strip_name(each.name, each.value, home, user), other=_strip_name(each.name, each.other, home, user)
+    )
+
+
+def _replace_name_words(text: str, all_of_them: Sequence[RunVariable]) -> str:
+    """Return a value with ``user`` and ``host`` for their names, where these are words of it."""
+    for each in all_of_them:
+        if each.name in _CALLED and each.value not in _CALLED[each.name]:
+            pattern = rf"(?<![^\W_]){re.escape(each.value)}(?![^\W_])"
+            text = re.sub(pattern, each.name, text, flags=re.IGNORECASE)
+    return text
+
+
+def _strip_name(name: str, path: str, home: RunVariable | None, user: str) -> str:
+    """Return a path without the home in its front, or the user's name in it."""
+    for own in (home.value, home.other) if home is not None else ():
+        if own and own not in _IMPERSONAL and (path == own or path.startswith(own + "/")):
+            return HOME + path[len(own) :]
+    if user and user != "root" and user.lower() in path.lower():
+        return _NAMELESS.get(name, "/srv/folder")
+    return path
+
+
+def find_names(text: str, declared: Iterable[str]) -> dict[str, list[int]]:
+    """Return declared users, hosts and homes that still stand in a file (colours, prose), each with its lines."""
+    runs = [read_run_variables(said) for said in set(declared) if said]
+    called = {
+        each.value for run in runs for each in run if each.name in _CALLED and each.value not in _CALLED[each.name]
+    }
+    homes = {
+        value for run in runs for each in run if each.name == "home" for value in (each.value, each.other) if value
+    }
+    found: dict[str, list[int]] = {}
+    for name in sorted(called | (homes - _IMPERSONAL)):
+        word = re.compile(rf"{_BEGINS}{re.escape(name)}(?![^\W_])", re.IGNORECASE)
+        if lines := [number for number, line in enumerate(text.split("\n"), 1) if word.search(line)]:
+            found[name] = lines
+    return found
+
+
+def describe_names(path: object, found: dict[str, list[int]]) -> Iterator[str]:
+    """Yield what to say of each name that a file still holds."""
+    for name, lines in found.items():
+        more = f" and {len(lines) - _NAMED_LINES} more" if len(lines) > _NAMED_LINES else ""
+        where = ", ".join(map(str, lines[:_NAMED_LINES]))
+        yield f"{path}: {name} still stands on line {where}{more}: look at it before you commit the file."
+
+
+def _insert_stand_ins(body: bytes, bindings: Bindings) -> bytes:
+    """Return a request's body with stand-ins in it; what is no JSON stays."""
+    try:
+        tree = json.loads(body)
+    except (ValueError, RecursionError):
+        return body
+    renamed = rewrite_request(bindings, tree)
+    return body if renamed == tree else write_json_like(renamed, like=body)
+
+
+def export_all(
+    interactions: Iterable[Interaction], notes: Sequence[Note] = (), *, whole: bool = False
+) -> list[Recorded]:
+    """Return recordings for pull requests, notes in the first (`read_file_notes`); `whole`: for other programs."""
+    recorded = list(interactions)
+    found = [export_interaction(replace_names(each)) if whole else export_file(each) for each in recorded]
+    found = found if whole else drop_unused(found, [export_interaction(each) for each in recorded])
+    return add_notes(found, notes)
+
+
+def add_notes(found: list[Recorded], notes: Sequence[Note]) -> list[Recorded]:
+    """Let the first recording say what the head of a file says: its age, volatile fields, and accepted changes."""
+    said: dict[str, list[Any]] = {
+        "max_age": [note.age for note in notes if isinstance(note, MaxAge)],
+        "volatile": [note.to_dict() for note in notes if isinstance(note, VolatileField)],
+        "changes": [note.to_member() for note in notes if isinstance(note, AcceptedChange)],
+    }
+    if found:
+        extra = {**found[0].extra, **{name: each for name, each in said.items() if each}}
+        found[0] = replace(found[0], extra=extra)
+    return found
+
+
+def drop_unused(said: Sequence[Recorded], recorded: Sequence[Recorded]) -> list[Recorded]:
+    """Return what is `said` of a cassette without run variables that occur in none of its recordings, as `recorded`."""
+    bodies = b"".join(body for each in recorded for body in (each.body, each.response_body))
+    text, found = bodies.decode("utf-8", "replace").lower(), []
+    for each, as_it_was in zip(said, recorded, strict=True):
+        used = {one["name"] for one in as_it_was.extra.get("run_variables") or () if _may_occur(one, text)}
+        kept = [one for one in each.extra.get("run_variables") or () if one["name"] in used]
+        rest = {name: value for name, value in each.extra.items() if name != "run_variables"}
+        found.append(replace(each, extra=rest | ({"run_variables": kept} if kept else {})))
+    return found
+
+
+def read_file_notes(recorded: Sequence[Recorded], file: object) -> tuple[Note, ...]:
+    """Return what the head of a file says of it, each once. Raises CassetteCorrupt, which names the file."""
+    readers: dict[str, Callable[[Any], Note]] = {
+        "max_age": MaxAge.parse,
+        "volatile": parse_volatile_field,
+        "changes": AcceptedChange.from_member,
+    }
+    found: dict[Note, None] = {}
+    for name, read in readers.items():
+        try:
+            found.update((read(value), None) for each in recorded for value in each.extra.get(name) or ())
+        except (BadVolatileField, ValueError) as error:
+            raise CassetteCorrupt(f"{file}, at `{name}`: {unsign_text(error)}") from error
+    return tuple(found)
+
+
+def export_file(interaction: Interaction) -> Recorded:
+    """Return an interaction for a file in pull requests: with stand-ins for what names a person."""
+    return shorten(export_interaction(replace_names(interaction)))
+
+
+def shorten(each: Recorded) -> Recorded:
+    """Return an exchange without the request's fields that cannot choose an answer; who asked stays."""
+    kept = tuple(pair for pair in each.headers if pair[0].lower() == "user-agent" or _is_counted_header(pair[0]))
+    return replace(each, headers=kept)
+
+
+def _is_counted_header(name: str) -> bool:
+    return COUNTING[True][name] or COUNTING[False][name]
+
+
+def _may_occur(variable: Mapping[str, str], text: str) -> bool:
+    """Return whether a run variable may stand in recordings in any form: its words do, or a part of its day."""
+    for value in filter(None, (variable["value"], variable.get("other"))):
+        words = re.findall(r"[^\W_]{2,}", value.lower())
+        if not (found := re.fullmatch(r"(\d{4})-(\d\d)-(\d\d)", value)):
+            if all(word in text for word in words):
+                return True
+            continue
+        day = date(*map(int, found.groups()))
+        parts = (found[1], f"{day:%b}", f"{day:%a}", f"{day.month}/{day.day}", f"{day.day}.{day.month}")
+        if any(part.lower() in text for part in parts):
+            return True
+    return False
+
+
+def export_interaction(interaction: Interaction) -> Recorded:
+    """Return an interaction as a cassette file says it, with everything else in `Recorded.extra`."""
+    request, response = interaction.request, interaction.response
+    provider = PROVIDERS.get(interaction.provider)
+    upstream = urlsplit(interaction.upstream or (provider.upstream if provider else "") or "http://unknown.invalid")
+    body = response.body
+    headers = set_content_length(response.headers, len(body)) if body else response.headers
+    extra: dict[str, object] = {
+        "provider": interaction.provider,
+        "operation": interaction.operation,
+        "started_at": interaction.started_at,
+        "head_offset": response.head_offset,
+        "chunks": " ".join(f"{chunk.offset}:{len(chunk.data)}" for chunk in response.chunks),
+        "ending": response.ending.value,
+    }
+    # Said only where it is not what a reader would take for granted: the file is meant to be reviewed.
+    exceptions = {
+        "upstream": (interaction.upstream, f"{upstream.scheme}://{upstream.netloc}"),
+        "sample": (interaction.sample, 1),
+        "party": (interaction.party, AGENT),
+        "occurrence": (interaction.occurrence, 1),
+        "redacted": (interaction.redacted, False),
+        "chunked": (response.chunked, header(response.headers, "content-length") is None),
+    }
+    extra |= {name: value for name, (value, usual) in exceptions.items() if value != usual}
+    if interaction.run_variables:
+        extra["run_variables"] = json.loads(interaction.run_variables)
+    return Recorded(
+        method=request.method, uri=f"{upstream.scheme}://{upstream.netloc}{request.target}", headers=request.headers,
+        body=request.body, status=response.status, reason=response.reason, response_headers=headers,
+        response_body=body, extra=extra,
+    )  # fmt: skip
+
+
+def set_content_length(headers: Headers, size: int) -> Headers:
+    """Return `headers` with the content-length, if there is one, set to `size` bytes."""
+    if header(headers, "content-length") in (None, str(size)):
+        return headers
+    return tuple((name, str(size) if name.lower() == "content-length" else value) for name, value in headers)
+
+
+Json = Any
+"""Plain JSON values."""
+
+
+def to_json(interaction: Interaction) -> dict[str, Json]:
+    i = interaction
+    released = export_interaction(i)
+    line: dict[str, Json] = build_line(released, i.cassette)
+    line |= {name: [list(field) for field in line[name]] for name in ("headers", "response_headers")}
+    line["recorded"] = {
+        **released.extra, "id": i.id, "key": i.key, "sample": i.sample, "party": i.party, "occurrence": i.occurrence,
+        "model": i.model, "stream": i.stream, "upstream": i.upstream, "target": i.request.target,
+        "usage": asdict(i.usage), "redacted": i.redacted, "chunked": i.response.chunked, "rules": i.rules,
+        "made_ids": list(i.made_ids),
+    }  # fmt: skip
+    return line
+
+
+def from_json(line: Mapping[str, Json], number: int = 1) -> Interaction:
+    """Read an object that :func:`to_json` wrote; `number` stands in errors. Raises CassetteCorrupt: it is none."""
+    try:
+        return _build_interaction(parse_exchange(dict(line), number), str(line.get("cassette") or "default"))
+    except (ReadingProblem, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CassetteCorrupt(f"recording {number} that the proxy told cannot be read: {error!r}.") from error
+
+
+def _build_interaction(each: Recorded, cassette: str) -> Interaction:
+    said: Mapping[str, Json] = each.extra
+    return Interaction(
+        provider=said["provider"], operation=said["operation"], key=Key(said["key"]),
+        request=Request(each.method, said["target"], each.headers, each.body),
+        response=Response(
+            status=each.status, reason=each.reason, headers=each.response_headers,
+            chunks=_cut_chunks(said.get("chunks", ""), each.response_body), ending=Ending(said["ending"]),
+            head_offset=said["head_offset"], chunked=bool(said["chunked"]),
+        ),
+        started_at=float(said["started_at"]), cassette=cassette, sample=said.get("sample", 1),
+        party=said.get("party", AGENT), occurrence=said.get("occurrence", 1), id=said.get("id"),
+        model=said.get("model"), stream=bool(said.get("stream")), upstream=said.get("upstream", ""),
+        usage=Usage(**said["usage"]), redacted=bool(said.get("redacted")), rules=said.get("rules", ""),
+        made_ids=tuple(said.get("made_ids", ())),
+    )  # fmt: skip
+
+
+def _cut_chunks(borders: str, body: bytes) -> tuple[Chunk, ...]:
+    chunks, at = [], 0
+    for part in borders.split():
+        offset, _, length = part.partition(":")
+        chunks.append(Chunk(int(offset), body[at : at + int(length)]))
+        at += int(length)
+    if at != len(body):
+        raise ValueError(f"its chunks say {at} bytes, its body has {len(body)}")
+    return tuple(chunks)

@@ -1,0 +1,294 @@
+"""An exchange that somebody else recorded becomes an interaction of ours, and the other way round (in `exporting`).
+
+    [Recorded, ...] -> route by host -> redact -> normalize -> key -> [ImportedExchange, ...]    `import_exchanges`
+    Interaction -> Recorded                                                                           `exporting`
+
+The path is the one that live traffic takes, so a request that arrives later finds what was imported. Bodies are
+decoded: *exact* means status and decoded bytes; a content-encoding whose body does not decode (vcrpy can store bodies
+decoded and leave the field) is dropped, unless we recorded it: then it came so. A host that is in no table gets an
+OpenAI-compatible provider named like the host, ``localhost:8000``: just what ``--upstream
+localhost:8000=http://localhost:8000`` makes of it in the proxy.
+
+What our own files say in the member ``llmproxy`` is taken back; whatever of it does not fit the rest any more (a body
+edited by hand) is left out. Key, usage, model and ids are always derived anew.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from urllib.parse import quote, urlsplit
+
+from llmproxy.core.bindings import BadRunVariable, check_run_variable, write_run_variables
+from llmproxy.core.cassettes.formats.recorded import Recorded
+from llmproxy.core.dialects.conversation import made_ids
+from llmproxy.core.dialects.streams import decide_ending
+from llmproxy.core.dialects.usage import read_model, read_usage
+from llmproxy.core.keys.head_rules import SAID_HEADER, hash_unstored
+from llmproxy.core.keys.normalize import Canonical, MadeBy, Origin, canonicalize, key_of, new_ids
+from llmproxy.core.keys.scrub import Rules
+from llmproxy.core.keys.server_state import STATE_HEADER, StateChanges, find_change, is_success
+from llmproxy.core.providers.routing import Route, is_stream_request, route_host
+from llmproxy.core.providers.specs import PROVIDERS
+from llmproxy.core.secrets.encodings import Fingerprints
+from llmproxy.core.secrets.redact import Redactor
+from llmproxy.core.traffic.body_decoding import decode_body
+from llmproxy.core.traffic.interaction import (
+    Chunk,
+    Ending,
+    Headers,
+    Interaction,
+    Key,
+    Request,
+    Response,
+    header,
+    without,
+)
+from llmproxy.core.traffic.json_bytes import parse_json
+from llmproxy.errors import CassetteCorrupt, unsign_text
+from llmproxy.protocol import AGENT
+
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+_TIMES = {"head_offset", "body_offset"}
+"""What HAR and flow files say besides, too: by these alone a file is not ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedExchange:
+    recorded: Recorded
+    host: str
+    """Lower case, with its port if that is not the scheme's; empty if the URI has none."""
+    interaction: Interaction | None
+    """None: it was skipped."""
+    why: str = ""
+    """Why it was skipped."""
+    known: bool = False
+    """Whether the host is in the provider table."""
+    first: bool = False
+    """The first of its (sample, party, key) in this file: what was recorded of it before is replaced."""
+
+
+@dataclass(frozen=True, slots=True)
+class _RequestUrl:
+    scheme: str
+    host: str
+    port: int | None
+    target: str
+
+    @property
+    def origin(self) -> str:
+        return f"{self.scheme}://{self.name}"
+
+    @property
+    def name(self) -> str:
+        bare = f"[{self.host}]" if ":" in self.host else self.host
+        return bare if self.port in (None, _DEFAULT_PORTS[self.scheme]) else f"{bare}:{self.port}"
+
+
+def import_exchanges(
+    recorded: Sequence[Recorded],
+    cassette: str,
+    *,
+    rules: Rules,
+    redactor: Redactor,
+    upstreams: Mapping[str, str] | None = None,
+) -> list[ImportedExchange]:
+    """Return what becomes of each exchange of one file, in order. `redactor` is a new one, for this file alone."""
+    places = [_split_uri(each.uri) for each in recorded]
+    adopter = _ExchangeImporter(cassette, rules, redactor, upstreams or {})
+    for each, place in zip(recorded, places, strict=True):
+        if place is not None:  # first all credentials: an early answer may quote one that a later request carries
+            route, _ = adopter.route_exchange(each, place, _ExtraMember(each.extra))
+            redactor.learn_request(each.headers, place.target, route.provider.credentials)
+    return [adopter.import_exchange(each, place) for each, place in zip(recorded, places, strict=True)]
+
+
+def _split_uri(uri: str) -> _RequestUrl | None:
+    """Take a URI apart; None if it is not an HTTP one. User info and fragment are left out."""
+    try:
+        parts = urlsplit(uri)
+        port = parts.port
+    except ValueError:
+        return None
+    if parts.scheme not in _DEFAULT_PORTS or not parts.hostname:
+        return None
+    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    # Some clients' stubs write URIs for people to read; on the wire there are neither blanks nor letters beyond ASCII.
+    legal = re.sub(r"[^\x21-\x7e]+", lambda match: quote(match[0], errors="surrogatepass"), target)
+    return _RequestUrl(parts.scheme, parts.hostname, port, legal)
+
+
+class _ExchangeImporter:
+    """One file on its way in: counts occurrences, and remembers which interaction made which id."""
+
+    def __init__(self, cassette: str, rules: Rules, redactor: Redactor, upstreams: Mapping[str, str]) -> None:
+        self.cassette, self.rules, self.redactor, self.upstreams = cassette, rules, redactor, upstreams
+        self.occurrences: Counter[tuple[int, str, Key]] = Counter()
+        self.made: dict[tuple[int, str], Origin] = {}
+        self.changes: dict[int, StateChanges] = {}
+        """By sample, of a file of another program: one session, from its start."""
+
+    def import_exchange(self, each: Recorded, place: _RequestUrl | None) -> ImportedExchange:
+        if each.problem:
+            return ImportedExchange(each, place.name if place else "", None, each.problem)
+        if place is None:
+            return ImportedExchange(each, "", None, f"its URI is not an http one: {each.uri[:80]}")
+        extra = _ExtraMember(each.extra)
+        route, known = self.route_exchange(each, place, extra)
+        before = len(self.occurrences)
+        interaction = self.build_interaction(each, place, route, extra)
+        return ImportedExchange(each, place.name, interaction, known=known, first=len(self.occurrences) > before)
+
+    def route_exchange(self, each: Recorded, place: _RequestUrl, extra: _ExtraMember) -> tuple[Route, bool]:
+        where = (place.scheme, place.host, place.port, each.method, place.target, each.headers)
+        provider = extra.text("provider")
+        if provider and (ours := route_host(*where, {provider: place.origin})):
+            return ours, provider in PROVIDERS
+        found = route_host(*where, self.upstreams)
+        if found is not None:
+            return found, True
+        made_up = route_host(*where, {place.name: place.origin})
+        if made_up is None:
+            raise AssertionError(f"{place.origin} was named as an upstream and not found")
+        return made_up, False
+
+    def canonical(self, request: Request, route: Route, sample: int) -> Canonical:
+        return canonicalize(request, route, self.rules, self.build_origin_finder(sample))
+
+    def build_origin_finder(self, sample: int) -> MadeBy:
+        return lambda name: self.made.get((sample, name))
+
+    def add_state(self, request: Request, route: Route, each: Recorded, body: bytes, sample: int) -> Request:
+        """Add the state in which a request was asked, and note what it changed of what the server keeps."""
+        canonical, changes = self.canonical(request, route, sample), self.changes.setdefault(sample, StateChanges())
+        tree = parse_json(body) if route.changes else None
+        change = find_change(route, each.method, key_of(canonical), canonical.refs, tree)
+        if state := changes.digest_state_before(
+            route, each.method, canonical.refs, change, self.build_origin_finder(sample)
+        ):
+            request = replace(request, headers=(*request.headers, (STATE_HEADER, state)))
+        if change is not None and is_success(each.status):
+            changes.begin_change(change._replace(key=key_of(self.canonical(request, route, sample))))
+        return request
+
+    def build_interaction(self, each: Recorded, place: _RequestUrl, route: Route, extra: _ExtraMember) -> Interaction:
+        headers, body = _undo_coding(each.headers, each.body, ours=extra.ours)
+        sample, party = extra.get_number("sample", 1), extra.text("party") or AGENT
+        if not extra.ours and not route.known and (said := hash_unstored(headers, Fingerprints().digest)):
+            headers = (*headers, (SAID_HEADER, said))
+        request = self.redactor.request(Request(each.method, route.target, headers, body), route.provider.credentials)
+        if not extra.ours:
+            request = self.add_state(request, route, each, body, sample)
+        canonical = self.canonical(request, route, sample)
+        key = key_of(canonical)
+        response, replaced = self.redactor.redact_response(
+            _build_response(each, route, extra, stream=_is_stream_request(route, body))
+        )
+        self.occurrences[sample, party, key] += 1
+        if response.ending is Ending.LEFT and extra.get_number("occurrence", 1) > self.occurrences[sample, party, key]:
+            self.occurrences[sample, party, key] += 1  # a free place before it tells that it was left again
+        kind, answer = header(response.headers, "content-type") or "", response.body
+        interaction = Interaction(
+            provider=route.provider.name, operation=route.operation if route.known else canonical.operation, key=key,
+            request=request, response=response, started_at=extra.get_float("started_at", each.recorded_at),
+            cassette=self.cassette, sample=sample, party=party, occurrence=self.occurrences[sample, party, key],
+            model=canonical.model
+            or read_model(route.family, route.operation, header(headers, "content-type") or "", body),
+            stream=canonical.stream,
+            upstream=extra.text("upstream") or ("" if "upstream" in extra.values else place.origin),
+            usage=read_usage(route.family, route.operation, kind, answer, response.headers),
+            redacted=replaced or extra.values.get("redacted") is True, rules=self.rules.rules_digest,
+            run_variables=extra.read_run_variables(),
+            made_ids=new_ids(made_ids(route.family, route.operation, kind, answer), canonical.refs),
+        )  # fmt: skip
+        for nth, name in enumerate(interaction.made_ids):
+            self.made.setdefault((sample, name), Origin(key, interaction.occurrence, nth))
+        return interaction
+
+
+def _is_stream_request(route: Route, body: bytes) -> bool:
+    try:
+        return is_stream_request(route, json.loads(body))
+    except (ValueError, RecursionError):
+        return is_stream_request(route, None)
+
+
+def _undo_coding(headers: Headers, body: bytes, *, ours: bool) -> tuple[Headers, bytes]:
+    """Undo the content-encoding; one that the body lacks is dropped, but for `ours`, which keep it if it came so."""
+    coding = header(headers, "content-encoding")
+    if coding is None or ours:
+        return headers, body
+    with suppress(ValueError):  # not encoded: recorded decoded, and the field left behind
+        body = decode_body(body, coding)
+    return without(headers, "content-encoding"), body
+
+
+def _build_response(each: Recorded, route: Route, extra: _ExtraMember, *, stream: bool) -> Response:
+    headers, body = _undo_coding(each.response_headers, each.response_body, ours=extra.ours)
+    chunked = header(headers, "content-length") is None  # the field itself is framing and not kept
+    kind = header(headers, "content-type") or ""
+    how = extra.get_ending() or decide_ending(
+        route.family, route.operation, stream, each.status, kind, body, http_ended=True
+    )
+    return Response(
+        status=each.status,
+        reason=each.reason,
+        headers=headers,
+        chunks=extra.cut_chunks(body),
+        ending=how,
+        head_offset=extra.get_number("head_offset", 0),
+        chunked=bool(extra.values.get("chunked", chunked)),
+    )
+
+
+class _ExtraMember:
+    """The member ``llmproxy`` of an interaction; what does not make sense is as if it were not there."""
+
+    def __init__(self, values: Mapping[str, object]) -> None:
+        self.values = values
+        self.ours = bool(values.keys() - _TIMES)
+
+    def text(self, name: str) -> str:
+        value = self.values.get(name)
+        return value if isinstance(value, str) else ""
+
+    def get_number(self, name: str, default: int) -> int:
+        value = self.values.get(name)
+        return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else default
+
+    def get_float(self, name: str, default: float) -> float:
+        value = self.values.get(name)
+        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else default
+
+    def read_run_variables(self) -> str:
+        """Return the run variables in the file. Raises CassetteCorrupt: a wrong binding would bind nothing, unsaid."""
+        found = self.values.get("run_variables") or []
+        try:
+            return write_run_variables(check_run_variable(**each) for each in found)  # type: ignore[attr-defined]
+        except (BadRunVariable, TypeError) as error:
+            raise CassetteCorrupt(
+                f"`run_variables` of a recording cannot be {str(found)[:200]}: {unsign_text(error)}"
+            ) from error
+
+    def get_ending(self) -> Ending | None:
+        value = self.text("ending")
+        return Ending(value) if value in list(Ending) else None
+
+    def cut_chunks(self, body: bytes) -> tuple[Chunk, ...]:
+        """Cut the body at its recorded borders; one chunk if there are none, or they are not this body's."""
+        chunks: list[Chunk] = []
+        at = 0
+        for part in self.text("chunks").split():
+            offset, _, length = part.partition(":")
+            if not (offset.isdecimal() and length.isdecimal()):
+                break
+            chunks.append(Chunk(int(offset), body[at : at + int(length)]))
+            at += int(length)
+        if at == len(body) and (chunks or not body):
+            return tuple(chunks)
+        # Other programs say at most when the whole of it was there.
+        return (Chunk(self.get_number("body_offset", 0), body),) if body else ()

@@ -1,0 +1,413 @@
+"""Several stores -> one, and several folders of cassettes -> one (`merge_folders`): what parts of a test recorded,
+each on its own machine.
+
+Nothing is decided that nobody said. Of a store it is known what replaced what: a recording that is live in one, and was
+replaced in another, is the older one and stays away. Of folders it is known what was there before, in the folder that
+they are merged into: what only one of them changed is taken from it. Two answers to one request, for the same time, are
+a conflict: all conflicts are shown, and nothing is written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+from llmproxy.advice import quote_word, suggest_command
+from llmproxy.core.cassettes.exporting import add_notes, read_file_notes
+from llmproxy.core.cassettes.folder import CassetteDir
+from llmproxy.core.cassettes.formats import Source, open_source, review, write_text
+from llmproxy.core.cassettes.formats.recorded import Recorded
+from llmproxy.core.cassettes.formats.review import list_identities
+from llmproxy.core.changes.acceptance import AcceptedChange, merge_accepted
+from llmproxy.core.forks.fork_rows import CassetteNameTaken, find_fork, store_fork
+from llmproxy.core.keys.normalize import TAG
+from llmproxy.core.store.file.connect import open_reader, translate
+from llmproxy.core.store.file.migrations import list_applied_migrations
+from llmproxy.core.store.file.store import FileStore
+from llmproxy.core.store.queries import Note, accepted_of, read_notes, write_notes
+from llmproxy.core.store.reading import Readable
+from llmproxy.core.store.rows import to_sql
+from llmproxy.core.store.store import Addition, Store
+from llmproxy.core.traffic.interaction import Interaction
+from llmproxy.errors import CassetteError, CassetteNotFound, SettingsError
+from llmproxy.sqlite_file import open_connection
+from llmproxy.store_server import show_store
+
+_HOLDER = "llmproxy merge"
+_SHOWN = 20
+"""Conflicts that are shown."""
+_BUSY_SECONDS = 5.0
+_VERSIONS = "SELECT DISTINCT substr(key, 1, instr(key, ':')), rules FROM interactions WHERE superseded_at IS NULL"
+
+
+class MergeConflict(CassetteError):
+    """What was to be merged says two things about one request."""
+
+    code = "llmproxy_merge_conflict"
+    status = 409
+
+
+def raise_conflicts(conflicts: Sequence[str], hint: str) -> None:
+    """Refuse a union that has any. Raises MergeConflict."""
+    if conflicts:
+        more = f"\n  and {len(conflicts) - _SHOWN} more" if len(conflicts) > _SHOWN else ""
+        listed = "\n".join(f"  {each}" for each in conflicts[:_SHOWN])
+        many = "1 conflict" if len(conflicts) == 1 else f"{len(conflicts)} conflicts"
+        raise MergeConflict(f"{many}; nothing was written:\n{listed}{more}", hint=hint)
+
+
+# -- stores
+
+_Occurrence = tuple[str, int, str, str, int]
+"""Cassette, sample, party, key, occurrence: what a request is looked up by."""
+
+
+@dataclass(frozen=True, slots=True)
+class MergedStores:
+    cassettes: int
+    interactions: int
+    stale: int
+    """Recordings left out because another store had replaced them."""
+
+
+@dataclass(slots=True)
+class _KeptRecording:
+    interaction: Interaction
+    path: Path
+    """Store in which it was found first."""
+
+
+def merge_stores(paths: Sequence[Path], target: Path, now: Callable[[], float]) -> MergedStores:
+    """Write a new store with everything live in several; the order of `paths` makes no difference. `now` gives Unix
+    time.
+
+    Raises MergeConflict: two of them answer one request differently; CassetteError: one cannot be read, or was written
+    by another version than the others.
+    """
+    _check_versions(paths)
+    with ExitStack() as stack:
+        stores = {
+            path: stack.enter_context(FileStore.open(path, writable=False, now=now)) for path in sorted(set(paths))
+        }
+        names = sorted({info.name for store in stores.values() for info in store.cassettes() if info.live})
+        _check_rules(stores)
+        stale, conflicts = 0, list[str]()
+        for name in names:
+            _, aside, found = _merge_cassette(stores, name)
+            stale += aside
+            conflicts += found
+        raise_conflicts(
+            conflicts, f"Delete the one that is wrong: llmproxy rm ID --store STORE; then merge again into {target}."
+        )
+        count = 0
+        part = target.with_name(f".{target.name}.part")
+        part.unlink(missing_ok=True)
+        try:
+            with FileStore.open(part, writable=True, now=now) as made:
+                for name in names:
+                    kept, _, _ = _merge_cassette(stores, name)
+                    count += len(kept)
+                    _write_cassette(made, stores, name, kept)
+            part.replace(target)
+        finally:
+            part.unlink(missing_ok=True)
+    return MergedStores(len(names), count, stale)
+
+
+def _check_versions(paths: Sequence[Path]) -> None:
+    """See that one version wrote all of them: what an older one wrote may be keyed otherwise. Raises CassetteError."""
+    first: tuple[Path, tuple[str, ...]] | None = None
+    for path in sorted(set(paths)):
+        open_reader(path).close()  # says what is wrong with it
+        try:
+            with closing(open_connection(path, "mode=ro", timeout=_BUSY_SECONDS)) as conn:
+                has = list_applied_migrations(conn)
+        except sqlite3.Error as error:
+            raise translate(error, path, writing=False) from error
+        first = first or (path, has)
+        if has != first[1]:
+            older, newer = sorted([first, (path, has)], key=lambda each: len(each[1]))
+            raise CassetteError(
+                f"{older[0]} and {newer[0]} were written by different versions: {older[1][-1]} and {newer[1][-1]}.",
+                hint=f"Bring the older one up to date: llmproxy verify --rekey --store {older[0]}",
+            )
+
+
+def _check_rules(stores: Mapping[Path, Readable]) -> None:
+    """See that keys mean the same in all of them. Raises CassetteError."""
+    known = {path: set(store.query(_VERSIONS, ())) for path, store in stores.items()}
+    filled = [(path, found) for path, found in known.items() if found]
+    for path, found in filled[1:]:
+        if not found & filled[0][1]:
+            raise CassetteError(
+                f"The keys of {filled[0][0]} and {path} were made by different rules, so that equal requests have "
+                f"different keys.",
+                hint="Give both the keys of today: llmproxy verify --rekey --store STORE, with the settings of this "
+                "project.",
+            )
+
+
+def _merge_cassette(stores: Mapping[Path, Store], name: str) -> tuple[list[_KeptRecording], int, list[str]]:
+    """Return a cassette's live recordings in order, how many were left out as older, and conflicts in words."""
+    gone = {
+        identity
+        for store in stores.values()
+        for row in store.query(
+            "SELECT id FROM interactions WHERE cassette = ? AND superseded_at IS NOT NULL", (to_sql(name),)
+        )
+        for identity in [_identify_recording(store.load(row[0]))]
+    }
+    kept: dict[_Occurrence, _KeptRecording] = {}
+    stale, conflicts = 0, list[str]()
+    heads: dict[str, list[tuple[Path, object]]] = {}
+    for path, store in stores.items():
+        for each in store.iter_interactions(name):
+            if _identify_recording(each) in gone:
+                stale += 1
+                continue
+            place = (each.cassette, each.sample, each.party, each.key, each.occurrence)
+            before = kept.setdefault(place, _KeptRecording(each, path))
+            if _digest_answer(before.interaction) != _digest_answer(each):
+                conflicts.append(
+                    f"{_format_title(each)}: #{before.interaction.id} of {before.path}, #{each.id} of {path}"
+                )
+            elif each.started_at < before.interaction.started_at:
+                before.interaction, before.path = each, path
+    for path, store in stores.items():
+        if store.find_last_id(name):
+            heads.setdefault("whose child it is", []).append((path, find_fork(store, name, 1)))
+            heads.setdefault("what varies in it, or how old it may be", []).append(
+                (path, _list_other_notes(store, name))
+            )
+    for what, said in heads.items():
+        filled = [each for each in said if each[1]]
+        conflicts += [
+            f"cassette {name}: {filled[0][0]} and {path} say different things about {what}"
+            for path, value in filled[1:]
+            if value != filled[0][1]
+        ]
+    return sorted(kept.values(), key=lambda one: _build_sort_key(one.interaction)), stale, conflicts
+
+
+def _build_sort_key(one: Interaction) -> tuple[int, float, str, str, int]:
+    return one.sample, one.started_at, one.party, one.key, one.occurrence
+
+
+def _identify_recording(one: Interaction) -> tuple[object, ...]:
+    """Return what tells a recording from all others, in whatever store it stands."""
+    return one.sample, one.party, one.key, one.started_at, _digest_answer(one)
+
+
+def _digest_answer(one: Interaction) -> tuple[object, ...]:
+    return one.response.status, hashlib.sha256(one.response.body).digest(), one.response.ending
+
+
+def _format_title(one: Interaction) -> str:
+    nth = f", time {one.occurrence}" if one.occurrence > 1 else ""
+    sample = f"~{one.sample}" if one.sample > 1 else ""
+    return f"cassette {one.cassette}{sample}, {one.request.method} {one.request.target}{nth}, {one.party}"
+
+
+def _write_cassette(made: Store, stores: Mapping[Path, Store], name: str, kept: Sequence[_KeptRecording]) -> None:
+    """Store a cassette as the parts have it together."""
+    samples = sorted({one.interaction.sample for one in kept})
+    clean = {sample: all(_is_complete(store, name, sample) for store in stores.values()) for sample in samples}
+    for sample in samples:
+        made.begin_writing(name, sample, exclusive=True, holder=_HOLDER)
+    made.add_interactions([Addition(replace(one.interaction, id=None), supersede=False) for one in kept])
+    forks = [find_fork(store, name, 1) for store in stores.values()]
+    if fork := next(filter(None, forks), None):
+        store_fork(made, fork)
+    fields = next(filter(None, [_list_other_notes(store, name) for store in stores.values()]), ())
+    accepted = merge_accepted(*(accepted_of(store, name) for store in stores.values()))
+    if fields or accepted:
+        write_notes(made, name, [*fields, *accepted])
+    for sample in samples:
+        made.end_writing(name, sample, _HOLDER, clean=clean[sample])
+
+
+def _is_complete(store: Store, name: str, sample: int) -> bool:
+    """Return whether nothing is missing in a store's recording, as far as it has one."""
+    return not store.has_recordings(name, sample) or store.closed_cleanly(name, sample)
+
+
+# -- folders
+
+
+@dataclass(frozen=True, slots=True)
+class MergedFolders:
+    written: Sequence[Path]
+    unchanged: int
+
+
+def merge_folders(folders: Sequence[Path], target: Path, now: Callable[[], float]) -> MergedFolders:
+    """Bring several folders into that at `target`, the base of the union. Raises MergeConflict, CassetteError."""
+    into = CassetteDir(target, now=now)
+    before = into.list_cassette_files() if target.is_dir() else {}
+    found: dict[str, dict[bytes, Path]] = {}
+    for folder in sorted(set(folders)):
+        for name, path in CassetteDir(folder, now=now).list_cassette_files().items():
+            found.setdefault(name, {}).setdefault(path.read_bytes(), path)
+    ready: dict[Path, str] = {}
+    conflicts: list[str] = []
+    for name, sides in sorted(found.items()):
+        old = before.get(name)
+        base = None if old is None else old.read_bytes()
+        changed = [Source(data, str(path)) for data, path in sorted(sides.items()) if data != base]
+        if not changed:
+            continue
+        first = Path(changed[0].name)
+        at = old or target / first.name
+        if len(changed) == 1:
+            review.read(changed[0]) if review.recognises(changed[0]) else open_source(first)
+            ready[at] = changed[0].text
+        elif text := _merge_three_way(name, None if base is None else Source(base, str(old)), changed, conflicts):
+            ready[at] = text
+    raise_conflicts(conflicts, "Take one of the files, or record what is missing: --mode auto; then merge again.")
+    for at, text in ready.items():
+        write_text(at, text)
+    return MergedFolders(list(ready), len(found) - len(ready))
+
+
+def _merge_three_way(name: str, base: Source | None, sides: Sequence[Source], conflicts: list[str]) -> str:
+    """Return the text of a file that several changed; says in `conflicts` what nobody but a person can decide."""
+    files = ", ".join(each.name for each in sides)
+    if not all(review.recognises(each) for each in (*sides, *([base] if base else []))):
+        conflicts.append(f"cassette {name}: {files} differ, and are not llmproxy's, whose parts can be told apart")
+        return ""
+    old = {} if base is None else dict(list_identities(review.read(base)))
+    new: dict[object, tuple[Recorded, str]] = {}
+    gone: set[object] = set()
+    heads, accepted, fields = set[str](), list[list[AcceptedChange]](), list[Note]()
+    before = _list_accepted(() if base is None else read_file_notes(review.read(base), base.name))
+    dropped: set[Note] = set()
+    for side in sides:
+        there = dict(list_identities(review.read(side)))
+        gone |= {place for place in old if place not in there}
+        notes = read_file_notes(list(there.values()), side.name)
+        accepted.append(_list_accepted(notes))
+        fields = [note for note in notes if note not in accepted[-1]]
+        heads.add(repr((review.read_fork(side), fields)))
+        dropped |= {note for note in before if note not in accepted[-1]}
+        for place, each in there.items():
+            if place in old and _get_answer(old[place]) == _get_answer(each):
+                continue
+            mine, whose = new.setdefault(place, (each, side.name))
+            if _get_answer(mine) != _get_answer(each):
+                conflicts.append(
+                    f"cassette {name}: {each.method} {each.uri}: interaction {mine.number} of {whose}, {each.number} "
+                    f"of {side.name}"
+                )
+    conflicts += [
+        f"cassette {name}: {new[place][1]} changed what another file does not have any more"
+        for place in gone & set(new)
+    ]
+    if len(heads) > 1:
+        conflicts.append(
+            f"cassette {name}: {files} say different things about whose child it is, what varies in it, or how old it "
+            "may be"
+        )
+    kept = [each for place, each in old.items() if place not in gone and place not in new] + [
+        each for each, _ in new.values()
+    ]
+    kept.sort(key=_build_exchange_sort_key)
+    united = [*fields, *merge_accepted(*([each for each in side if each not in dropped] for side in accepted))]
+    bare = [
+        replace(each, extra={name: value for name, value in each.extra.items() if name not in review.NOTES})
+        for each in kept
+    ]
+    unfinished = any(review.is_incomplete(each) for each in sides)
+    return review.dumps(add_notes(bare, united), name, review.read_fork(sides[0]), unfinished=unfinished)
+
+
+def _list_other_notes(store: Store, name: str) -> tuple[Note, ...]:
+    """Return what a cassette says of itself beside accepted changes."""
+    return tuple(note for note in read_notes(store, name) if not isinstance(note, AcceptedChange))
+
+
+def _list_accepted(notes: Iterable[Note]) -> list[AcceptedChange]:
+    return [note for note in notes if isinstance(note, AcceptedChange)]
+
+
+def _get_answer(one: Recorded) -> tuple[int, bytes]:
+    return one.status, one.response_body
+
+
+def _build_exchange_sort_key(one: Recorded) -> tuple[int, float, str, bytes]:
+    sample, started = one.extra.get("sample", 1), one.extra.get("started_at", 0.0)
+    return int(sample), float(started), one.uri, one.body
+
+
+class CopiedCassette(NamedTuple):
+    interactions: int
+    replaced: int
+    """Live recordings that the cassette had there before."""
+    same: bool
+    """It was there already, and nothing was written."""
+
+
+def copy_cassette(source: Store, target: Store, name: str, new: str, *, instead: bool, holder: str) -> CopiedCassette:
+    """Bring cassette `name` of one store into another one as `new`; `instead` of what it holds there.
+
+    Raises CassetteNotFound: nothing is recorded under that name; CassetteNameTaken: there is another cassette of the
+    new name, and it is not to be replaced; SettingsError: it cannot be carried as it is; CassetteBusy: somebody records
+    it there just now.
+    """
+    found = [replace(each, cassette=new) for each in source.iter_interactions(name)]
+    if not found:
+        raise CassetteNotFound(
+            f"The store {show_store(source.path)} holds nothing of cassette {name}.",
+            hint=suggest_command("ls", source.path),
+        )
+    _refuse_incomplete_copy(source, name, found)
+    notes, there = read_notes(source, name), list(target.iter_interactions(new))
+    ours, theirs = Counter(map(_without_store_id, found)), Counter(map(_without_store_id, there))
+    if there and ours == theirs and notes == read_notes(target, new):
+        return CopiedCassette(len(found), 0, same=True)
+    if there and not instead:
+        raise CassetteNameTaken(
+            f"llmproxy: {show_store(target.path)} has another cassette {new!r}: {(ours - theirs).total()} of "
+            f"{len(found)} recordings "
+            f"are new, {(theirs - ours).total()} of {len(there)} there are not among them.",
+            hint="Replace it with --replace, or give this one another name: --as NAME",
+        )
+    samples = sorted({each.sample for each in found})
+    for sample in samples:
+        target.begin_writing(new, sample, exclusive=True, holder=holder)
+    clean: set[int] = set()
+    try:
+        target.add_interactions([Addition(each) for each in found], instead_of=new)
+        if notes or read_notes(target, new):
+            write_notes(target, new, notes)
+        clean = {sample for sample in samples if source.closed_cleanly(name, sample)}
+    finally:
+        for sample in samples:
+            target.end_writing(new, sample, holder, clean=sample in clean)
+    return CopiedCassette(len(found), len(there), same=False)
+
+
+def _without_store_id(each: Interaction) -> Interaction:
+    """Return all that two recordings must share to be one."""
+    return replace(each, id=None)
+
+
+def _refuse_incomplete_copy(source: Store, name: str, found: list[Interaction]) -> None:
+    """Raise SettingsError for a cassette that would not replay there as it does here."""
+    if any(not each.key.startswith(TAG) for each in found):
+        raise SettingsError(
+            f"cassette {name} was recorded by an older version, with keys of its time.",
+            hint=f"Bring them up to date first: {suggest_command('verify --rekey', source.path)}",
+        )
+    for sample in {each.sample for each in found}:
+        if (fork := find_fork(source, name, sample)) is not None and fork.overrides.tools:
+            raise SettingsError(
+                f"cassette {name} is a fork whose results of tools are overridden, and that stays in files.",
+                hint="A file can be sent: "
+                + suggest_command(f"export fork.yaml --cassette {quote_word(name)}", source.path),
+            )

@@ -1,0 +1,233 @@
+"""Changes and refusals, as values: what a segment said when it was recorded, and what it says now.
+
+A change is named by its content, ``system-3f2a``: equal edits of equal lines have one name, in whichever calls and
+cassettes they stand. What it covers is exact all the same: `before_digest` and `after_digest` are those of the two
+whole segments, and an accepted change lists the pairs that somebody saw.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from itertools import takewhile
+from typing import Any, NamedTuple, Self
+
+_DIGITS = 4
+"""Of a digest, in a change's name."""
+_DIGEST = 16
+"""Hexadecimal digits of a digest that covers a segment."""
+_SHOWN = 100
+"""Letters of a side in a change's line."""
+_MOST_LINES = 4000
+"""Different lines that are aligned; of more, all stand in the place of all."""
+
+
+class Author(StrEnum):
+    CLIENT = "client"
+    PROMPT = "prompt"
+    TOOL_SERVER = "tool server"
+
+
+class ChangeOrigin(NamedTuple):
+    source: Author
+    name: str = ""
+    """Of the client, or of the tool's server; empty where nobody says it."""
+    version: str = ""
+    """Of the client that asks now."""
+
+    def __str__(self) -> str:
+        return " ".join(filter(None, (self.source.value, self.name, self.version)))
+
+
+class Hunk(NamedTuple):
+    """Lines that stand in the place of others."""
+
+    line: int
+    """Of the first one, in the present segment, from 1."""
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+
+
+class Change(NamedTuple):
+    """What a segment said when it was recorded, and what it says now."""
+
+    kind: str
+    """`dialects.conversation.Kind`, or ``header`` or ``query``."""
+    segment: str
+    """For people, the same in every call: ``system prompt``, ``tool search_orders``, ``result of bash``."""
+    before: str | None
+    """Text of the whole segment, or (read from JSON) of what differs; None: it is new."""
+    after: str | None
+    """None: it is gone."""
+    before_digest: str
+    """Of the value, not only of its text; empty where there is none."""
+    after_digest: str
+    hunks: tuple[Hunk, ...]
+    """What is different, by lines; of a tool's result with its values left out."""
+    origin: ChangeOrigin = ChangeOrigin(Author.PROMPT)
+    turned: str = ""
+    """Of a tool's result: ``fails now``, where it had succeeded."""
+    place: str = ""
+    """Of a tool, for people: ``tool search_orders: parameter limit is new``."""
+
+    @property
+    def edit_digest(self) -> str:
+        """Stands for the edit: equal for equal lines in the place of equal lines of the same segment."""
+        said = [self.kind, self.segment, self.turned]
+        for hunk in self.hunks:
+            said += ["-", *hunk.before, "+", *hunk.after]
+        return digest_of(said if self.hunks else [*said, self.before_digest, self.after_digest])
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind}-{self.edit_digest[:_DIGITS]}"
+
+    @property
+    def digests(self) -> tuple[str, str]:
+        return self.before_digest, self.after_digest
+
+    def __str__(self) -> str:
+        """Say it in a line: ``system prompt, line 12: "Be brief." -> "Be brief and kind."``."""
+        if self.before is None or self.after is None:
+            return f"{self.segment} is {'new' if self.before is None else 'gone'}"
+        if not self.hunks:
+            return f"{self.segment}: written in another way"
+        if self.place.endswith((" is new", " is gone")):
+            return self.place
+        hunk = self.hunks[0]
+        line = f", line {hunk.line}" if hunk.line > 1 else ""
+        said = [f'"{shorten(" ".join(lines).strip())}"' if lines else "nothing" for lines in (hunk.before, hunk.after)]
+        more = f", and {len(self.hunks) - 1} more places" if len(self.hunks) > 1 else ""
+        return f"{self.segment}{line}: {said[0]} -> {said[1]}{more}{f'; it {self.turned}' if self.turned else ''}"
+
+    @property
+    def difference_text(self) -> str:
+        """Both texts as a difference, for people: lines that begin with ``-`` and ``+``."""
+        sides = [(sign, lines) for hunk in self.hunks for sign, lines in zip("-+", hunk[1:], strict=True)]
+        return "\n".join(f"{sign} {line}" for sign, lines in sides for line in lines)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values, without the whole texts: a system prompt of 80,000 characters is in every call."""
+        return {
+            "name": self.name, "kind": self.kind, "segment": self.segment, "text": str(self),
+            "before_digest": self.before_digest, "after_digest": self.after_digest,
+            "hunks": [[hunk.line, list(hunk.before), list(hunk.after)] for hunk in self.hunks],
+            "origin": list(self.origin), "turned": self.turned, "place": self.place, "difference": self.difference_text,
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """Read the JSON form: of the texts only what differs."""
+        source, name, version = value["origin"]
+        hunks = tuple(Hunk(line, tuple(before), tuple(after)) for line, before, after in value["hunks"])
+        before = "\n".join(line for hunk in hunks for line in hunk.before) if value["before_digest"] else None
+        after = "\n".join(line for hunk in hunks for line in hunk.after) if value["after_digest"] else None
+        return cls(
+            value["kind"], value["segment"], before, after, value["before_digest"], value["after_digest"], hunks,
+            ChangeOrigin(Author(source), name, version), value["turned"], value.get("place", ""),
+        )  # fmt: skip
+
+
+def shorten(text: str) -> str:
+    """Return a text that fits a line."""
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
+
+
+def digest_of(parts: Sequence[str]) -> str:
+    """Return what stands for texts: equal only for equal ones."""
+    told = [piece for part in parts for piece in (f"{len(part)}:", part)]
+    return hashlib.sha256("".join(told).encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST]
+
+
+def diff_hunks(before: str | None, after: str | None) -> tuple[Hunk, ...]:
+    """Return which lines of a text stand in the place of which others."""
+    old, new = (text.split("\n") if text is not None else [] for text in (before, after))
+    front = next((n for n, (was, now) in enumerate(zip(old, new, strict=False)) if was != now), min(len(old), len(new)))
+    ends = zip(reversed(old[front:]), reversed(new[front:]), strict=False)
+    back = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], ends))
+    was, now = old[front : len(old) - back], new[front : len(new) - back]
+    if len(was) + len(now) > _MOST_LINES:
+        return (Hunk(front + 1, tuple(was), tuple(now)),)
+    matcher = difflib.SequenceMatcher(None, was, now, autojunk=False)
+    return tuple(
+        Hunk(front + at + 1, tuple(was[i:j]), tuple(now[at:to]))
+        for tag, i, j, at, to in matcher.get_opcodes()
+        if tag != "equal"
+    )
+
+
+class Reason(StrEnum):
+    """Why an answer is not carried."""
+
+    NO_PLACE = "new"
+    """No recording stands at the place of this call, or it has none."""
+    AMBIGUOUS = "place not known"
+    """Recordings with different answers stand there."""
+    QUESTION = "question"
+    RESULT = "result"
+    """A tool answered something else in substance."""
+    IMPOSSIBLE = "impossible"
+    """The recorded answer is none that this request could get today."""
+    MODEL = "model"
+    HISTORY = "history"
+    """The conversation says something else of what was answered before."""
+    DATA = "data"
+    """What changed stands in a segment that says something else in each call."""
+    REQUEST = "request"
+    """Something changed that nobody may accept: nobody knows what it is."""
+    NOT_ACCEPTED = "not accepted"
+    ENDED = "ended"
+    """It was accepted until a day that is over."""
+    NOT_LOOKED_AT = "not looked at"
+    """It follows a refusal in its thread."""
+
+
+class Refusal(NamedTuple):
+    """Why an answer is not carried, and where that shows."""
+
+    why: Reason
+    text: str
+    """For people: ``message 3 (user), line 1: "..." -> "..."``."""
+
+
+class TrialCall(NamedTuple):
+    """One call of a session on trial that had no recording of its own."""
+
+    seq: int
+    """Number of the call in its session, from 1."""
+    cassette: str
+    sample: int
+    party: str
+    operation: str
+    recording: int | None = None
+    """Row of the recording at its place, whether it was given or not."""
+    changes: tuple[Change, ...] = ()
+    """Under which its answer was given; of a refused one those that were found before the refusal."""
+    refusal: Refusal | None = None
+    """None: it was carried."""
+    pending: tuple[str, ...] = ()
+    """Names of those that nobody has accepted."""
+    input: int | None = None
+    """Tokens of the recording, which to record anew would cost about as many; None if unknown."""
+    output: int | None = None
+    cost: float | None = None
+    """US dollars, likewise; None if unknown, never 0."""
+    ms: float | None = None
+    """Milliseconds that the recorded answer took."""
+
+    @property
+    def is_new_call(self) -> bool:
+        return self.refusal is not None and self.refusal.why is Reason.NO_PLACE
+
+    def to_json(self) -> dict[str, Any]:
+        refusal = None if self.refusal is None else {"why": self.refusal.why.value, "text": self.refusal.text}
+        return self._asdict() | {"changes": [each.to_json() for each in self.changes], "refusal": refusal}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """Read the JSON form."""
+        said, changes = value["refusal"], tuple(map(Change.from_json, value["changes"]))
+        refusal = None if said is None else Refusal(Reason(said["why"]), said["text"])
+        return cls(**{**value, "changes": changes, "refusal": refusal, "pending": tuple(value["pending"])})

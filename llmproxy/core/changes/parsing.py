@@ -1,0 +1,317 @@
+"""One request, read so that it can be held against another one at its place.
+
+    canonical request, ids of calls -> `ParsedRequest`: segments by what they stand for, answers in its history, words
+
+A segment stands for the same thing in both where its `Slot` is the same: the second block of system text, the tool of a
+name, the first part of what the user said after the third answer, the result of a call. Every leaf of the body is in
+exactly one segment, so that nothing can differ unseen.
+
+An answer in a history is known by the ids of its calls, which a client on a replay echoes; by names and arguments only
+where the ids were not kept, without members that the answer did not have; by its text where it called nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from llmproxy.core.changes.change import digest_of
+from llmproxy.core.changes.client_frames import FRAME, ClientFrames
+from llmproxy.core.dialects.conversation import Kind, Segment, list_segments
+from llmproxy.core.dialects.messages import Message, as_dict, as_list, as_str, block_call, block_result
+from llmproxy.core.dialects.writing import parse_arguments
+from llmproxy.core.keys.normalize import Canonical
+from llmproxy.core.traffic.json_bytes import dump
+
+Slot = tuple[str | int, ...]
+_ENTRY = re.compile(r"\$\.(?:request\.)?\w+\[\d+\]")
+_CONVERSATION = frozenset({Kind.USER, Kind.ASSISTANT, Kind.THOUGHT, Kind.CALL, Kind.RESULT, Kind.MEMBER, Kind.UNKNOWN})
+_OF_MODEL = frozenset({Kind.ASSISTANT, Kind.THOUGHT, Kind.CALL})
+_IDS = frozenset({"id", "call_id", "tool_call_id", "tool_use_id", "toolUseId"})
+_RESULT = re.compile(r"result of (.+?)(?:, part \d+)?$")
+_ARGUMENTS = ("arguments", "args", "input", "parameters")
+
+
+class HistoryCall(NamedTuple):
+    id: str
+    """As it was sent; empty where there is none."""
+    name: str
+    arguments: object
+
+
+class KnownAnswer(NamedTuple):
+    digest: str
+    """Of what it says and of the ids of its calls."""
+    calls: tuple[HistoryCall, ...]
+    """Those whose results the client sends."""
+
+
+class KnownAnswers:
+    """The recorded answers of one cassette, by what histories tell of them."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[str, KnownAnswer | None] = {}
+        """None: calls of several answers have it, so that it proves nothing."""
+        self._by_names: dict[tuple[str, ...], dict[str, KnownAnswer]] = {}
+
+    def add_answer(self, message: Message) -> None:
+        calls = tuple(
+            HistoryCall(call.id or "", call.name, parse_arguments(call.arguments))
+            for call in message.tool_calls
+            if not call.hosted
+        )
+        if not calls:
+            return
+        told = [message.text, *(text for call in calls for text in (call.id, call.name, _to_json(call.arguments)))]
+        answer = KnownAnswer(digest_of(told), calls)
+        for call in calls:
+            if call.id and self._by_id.setdefault(call.id, answer) != answer:
+                self._by_id[call.id] = None
+        self._by_names.setdefault(tuple(call.name for call in calls), {})[answer.digest] = answer
+
+    def find_by_id(self, call: HistoryCall) -> KnownAnswer | None:
+        return self._by_id.get(call.id) if call.id else None
+
+    def find_by_calls(self, calls: Sequence[HistoryCall]) -> KnownAnswer | None:
+        """Return the one answer that calls these tools with these arguments, or with fewer of them."""
+        known = self._by_names.get(tuple(call.name for call in calls), {}).values()
+        found = [
+            answer
+            for answer in known
+            if all(extends(now.arguments, was.arguments) for now, was in zip(calls, answer.calls, strict=True))
+        ]
+        return found[0] if len(found) == 1 else None
+
+
+def extends(now: object, was: object) -> bool:
+    """Return whether arguments are the recorded ones, or those and further members, which clients add as defaults."""
+    if isinstance(now, dict) and isinstance(was, dict):
+        return all(name in now and now[name] == value for name, value in was.items())
+    return now == was
+
+
+def _parse_arguments(arguments: object) -> object:
+    return parse_arguments(arguments) if isinstance(arguments, str) else arguments
+
+
+def _to_json(value: object) -> str:
+    return dump(value).decode("utf-8", "surrogatepass")
+
+
+@dataclass(slots=True)
+class ParsedRequest:
+    canonical: Canonical
+    slots: dict[Slot, Segment] = field(default_factory=dict)
+    systems: list[Segment] = field(default_factory=list)
+    """Blocks of system text, in their order."""
+    members: dict[Slot, set[str]] = field(default_factory=dict)
+    """What stands beside the parts of messages, by turn and name: every value once."""
+    chain: list[str] = field(default_factory=list)
+    """The answers that its history holds; equal for equal ones."""
+    whole: bool = True
+    """Whether it holds all calls of every recorded answer that it holds a part of."""
+    words: list[Segment] = field(default_factory=list)
+    """What was said in the role of the user, but for what its client wrote."""
+    frames: list[Segment] = field(default_factory=list)
+    """What its client wrote in the role of the user."""
+    turns: list[int] = field(default_factory=list)
+    """Of `words`: after how many answers."""
+
+    @property
+    def has_tools(self) -> bool:
+        return any(slot[0] == Kind.TOOL for slot in self.slots)
+
+    @property
+    def first_system_text(self) -> str:
+        return _to_json(self.systems[0].value) if self.systems else ""
+
+    @property
+    def first_user_texts(self) -> tuple[str, ...]:
+        """What the user said first: with the system text it tells threads of one run apart."""
+        return tuple(to_text(part.value) for part, turn in zip(self.words, self.turns, strict=True) if not turn)
+
+    @property
+    def tool_results(self) -> Iterator[tuple[str, str]]:
+        for slot, segment in self.slots.items():
+            if slot[0] == Kind.RESULT:
+                yield tool_of(segment), to_text(segment.value)
+
+
+def tool_of(segment: Segment) -> str:
+    found = _RESULT.search(segment.name)
+    return found[1] if found else ""
+
+
+_NESTED = ("toolUse", "toolResult", "functionCall", "function_call", "functionResponse", "function_response")
+
+
+def drop_ids(value: object) -> object:
+    """Return what a call or a result says, without the ids that tie the two together."""
+    kept = {name: each for name, each in as_dict(value).items() if name not in _IDS}
+    return {name: drop_ids(each) if name in _NESTED else each for name, each in kept.items()} or value
+
+
+def read_call(value: object, call_id: str = "") -> HistoryCall:
+    tree = as_dict(value)
+    if (block := block_call(tree)) is not None:
+        return HistoryCall(call_id, as_str(block[1]), _parse_arguments(block[2]))
+    inner = as_dict(tree.get("function")) or as_dict(tree.get("custom")) or tree
+    arguments = next((inner[name] for name in _ARGUMENTS if name in inner), None)
+    return HistoryCall(call_id, as_str(inner.get("name")), _parse_arguments(arguments))
+
+
+def list_call_ids(operation: str, body: object) -> list[str]:
+    """Return the ids of the calls in a request's history as they were sent, in order: its canonical form has none."""
+    calls = (segment for segment in list_segments(operation, body) if segment.kind is Kind.CALL)
+    return [_read_call_id(segment.value) for segment in calls]
+
+
+def parse_request(
+    canonical: Canonical, ids: Sequence[str], known: KnownAnswers, frames: ClientFrames | None = None
+) -> ParsedRequest:
+    """Read a request; `ids`: of its calls (`list_call_ids`), `known`: its cassette's answers, `frames`: client's."""
+    made = ParsedRequest(canonical)
+    found = list_segments(canonical.operation, canonical.tree)
+    for segment in found:
+        if segment.kind is Kind.SYSTEM:
+            made.systems.append(segment)
+        elif segment.kind not in _CONVERSATION:
+            _add_segment(made, (segment.kind, segment.name), segment)
+    entries: dict[str, list[Segment]] = {}
+    for segment in found:
+        if segment.kind in _CONVERSATION:
+            entry = _ENTRY.match(segment.path)
+            entries.setdefault(entry[0] if entry else "", []).append(segment)
+    _ConversationReader(made, list(ids), known, frames).read_entries(list(entries.values()))
+    return made
+
+
+def _add_segment(made: ParsedRequest, slot: Slot, segment: Segment) -> None:
+    n = 0
+    while (*slot, n) in made.slots:
+        n += 1
+    made.slots[*slot, n] = segment
+
+
+class _ConversationReader:
+    """Reads the entries of one conversation, answer by answer."""
+
+    def __init__(self, made: ParsedRequest, ids: list[str], known: KnownAnswers, frames: ClientFrames | None) -> None:
+        self._made, self._ids, self._known, self._frames = made, ids, known, frames
+        self._turn = 0
+        self._open: dict[str, set[str]] = {}
+        """Of the answers whose calls are told: ids that did not come yet."""
+        self._calls: dict[str, Slot] = {}
+        """By the alias that the canonical form gives to a call: its place."""
+
+    def read_entries(self, entries: list[list[Segment]]) -> None:
+        step: list[list[Segment]] = []
+        for entry in entries:
+            if any(each.kind in _OF_MODEL for each in entry):
+                step.append(entry)
+                continue
+            if step and not any(each.kind is not Kind.MEMBER for each in entry):
+                step.append(entry)
+                continue
+            self._read_step(step)
+            step = []
+            self._read_entry(entry, iter(()))
+        self._read_step(step)
+        self._made.whole = self._made.whole and not any(self._open.values())
+
+    def _read_step(self, entries: list[list[Segment]]) -> None:
+        """Read what one answer, or a part of it, is told as."""
+        if not entries:
+            return
+        said = [each for entry in entries for each in entry if each.kind is Kind.CALL]
+        calls = [read_call(each.value, self._ids.pop(0) if self._ids else "") for each in said]
+        told, proven = self._alias_answers(entries, calls)
+        if not (proven and told == self._made.chain[-1:]):  # a client may tell calls of one answer one by one
+            self._made.chain += told
+            self._turn += 1
+        rest = iter(calls)
+        for entry in entries:
+            self._read_entry(entry, rest)
+
+    def _alias_answers(self, entries: list[list[Segment]], calls: list[HistoryCall]) -> tuple[list[str], bool]:
+        """Return what stands for the answers that are told, and whether the ids of their calls prove it."""
+        proven = [answer for call in calls if (answer := self._known.find_by_id(call)) is not None]
+        if calls and len(proven) == len(calls):
+            for call, answer in zip(calls, proven, strict=True):
+                self._open.setdefault(answer.digest, {each.id for each in answer.calls}).discard(call.id)
+            return list(dict.fromkeys(f"answer {answer.digest}" for answer in proven)), True
+        if calls and (alike := self._known.find_by_calls(calls)) is not None:
+            return [f"answer {alike.digest}"], False
+        texts = [to_text(each.value).strip() for entry in entries for each in entry if each.kind is Kind.ASSISTANT]
+        return [digest_of([*texts, *(part for call in calls for part in (call.name, _to_json(call.arguments)))])], False
+
+    def _read_entry(self, entry: list[Segment], calls: Iterator[HistoryCall]) -> None:
+        for segment in entry:
+            match segment.kind:
+                case Kind.MEMBER:
+                    name = segment.name.rpartition(": ")[2]
+                    if name not in _IDS:
+                        self._made.members.setdefault((self._turn, name), set()).add(_to_json(segment.value))
+                case Kind.CALL:
+                    call = next(calls, HistoryCall("", "", None))
+                    slot: Slot = (Kind.CALL, call.id) if self._known.find_by_id(call) else (Kind.CALL, self._turn, "")
+                    self._calls[_read_call_id(segment.value)] = slot
+                    _add_segment(self._made, slot, segment)
+                case Kind.RESULT:
+                    of = self._calls.get(self._find_result_alias(entry, segment), ("", self._turn))
+                    _add_segment(self._made, (Kind.RESULT, *of), segment)
+                case Kind.USER if self._frames is not None and self._frames.is_client_part(to_text(segment.value)):
+                    self._made.frames.append(segment)
+                    _add_segment(self._made, (FRAME, self._turn), segment)
+                case Kind.USER:
+                    self._made.words.append(segment)
+                    self._made.turns.append(self._turn)
+                    _add_segment(self._made, (Kind.USER, self._turn), segment)
+                case _:
+                    _add_segment(self._made, (segment.kind, self._turn), segment)
+
+    @staticmethod
+    def _find_result_alias(entry: Sequence[Segment], segment: Segment) -> str:
+        """Return the alias of the call that a result answers."""
+        if (block := block_result(as_dict(segment.value))) is not None:
+            return block.tool_call_id or ""
+        beside = (each for each in entry if each.kind is Kind.MEMBER and each.name.endswith(": tool_call_id"))
+        return next((as_str(each.value) for each in beside), "")
+
+
+def _read_call_id(value: object) -> str:
+    tree = as_dict(value)
+    block = block_call(tree)
+    return as_str(block[0] if block is not None else tree.get("id"))
+
+
+def to_text(value: object) -> str:
+    """Return a value as text, as people read and compare it; a tree with a line for each leaf."""
+    if (plain := read_text(value)) is not None:
+        return plain[0]
+    return json.dumps(value, ensure_ascii=False, indent=1, sort_keys=True)
+
+
+def read_text(value: object) -> tuple[str, dict[str, Any]] | None:
+    """Return the text of a part or a result that is nothing but text, and what stands beside it; None for others."""
+    if isinstance(value, str):
+        return value, {}
+    tree = {name: each for name, each in as_dict(value).items() if name not in _IDS}
+    if (inner := next((name for name in _NESTED if name in tree), None)) is not None:
+        found = read_text(tree.pop(inner))
+        return None if found is None else (found[0], {**tree, inner: found[1]})
+    if isinstance(text := tree.get("text"), str) and tree.keys() <= {"text", "type"}:
+        return text, {"type": tree.get("type")}
+    if (holder := next((name for name in ("content", "output", "response") if name in tree), None)) is None:
+        return None
+    said = tree.pop(holder)
+    texts: list[Any] = [said] if isinstance(said, str) else [as_dict(part).get("text") for part in as_list(said)]
+    if holder == "response" and len(as_dict(said)) == 1:
+        texts = list(said.values())
+    plain = all(as_dict(part).keys() <= {"type", "text"} for part in as_list(said))
+    if not texts or not plain or not all(isinstance(text, str) for text in texts):
+        return None
+    return "\n".join(texts), tree

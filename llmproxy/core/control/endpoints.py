@@ -1,0 +1,500 @@
+"""The control API under ``/_llmproxy/``: how a test in any language opens, resets, binds and closes sessions.
+
+A pure table of (method, path) -> function over the engine; the layer carries the bytes. It answers loopback peers only
+(or whoever has the token), and nobody who came by a foreign Host or from a web page: a page must not be able to drive
+it, neither by a form or a `no-cors` POST (browsers add Origin and Sec-Fetch-Site) nor by a name of its own that points
+here (Host). `data/openapi.json` is made of the table, of its handlers' docstrings and of `models`
+(`scripts/api-document`).
+
+What a session's calls were is told while it is open: `report` adds them up, `calls` gives every recording, `spans` what
+they said. Recordings are read from the store when they are asked for. What was not recorded (passed through, refused,
+lost) has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from llmproxy import __version__
+from llmproxy.calls import Call
+from llmproxy.core.cassettes.exporting import to_json
+from llmproxy.core.control.parsing import (
+    BadControl,
+    Json,
+    join_sample,
+    parse_control_faults,
+    parse_enum,
+    parse_flag,
+    parse_live_channels,
+    parse_name,
+    parse_optional_flag,
+    parse_overrides,
+    parse_run_variables,
+    parse_speed,
+    parse_upstreams,
+    show_given,
+)
+from llmproxy.core.control.stdio_tools import StdioClients
+from llmproxy.core.engine.bound_hits import BindingFeature, BindingInterceptor
+from llmproxy.core.engine.engine import Engine
+from llmproxy.core.engine.fault_injection import FaultFeature, FaultInterceptor
+from llmproxy.core.sessions.session import Session, canonical_name, parse_party
+from llmproxy.core.store.queries import list_key_variables
+from llmproxy.core.traffic.interaction import Interaction
+from llmproxy.errors import LLMProxyError
+from llmproxy.files import DATA
+from llmproxy.protocol import AGENT, Exhausted, Mode, Scope
+
+LISTED = 100
+"""Rows of a listing unless `limit` says otherwise."""
+SpansOf = Callable[[Sequence[Interaction]], list[Json]]
+"""Makes spans of the interactions of a session; the floor above knows how."""
+
+
+def build_session_report(engine: Engine, session: Session) -> dict[str, Json]:
+    """Return what a session comes to so far. `unused` lists the first; None where recordings are not looked at."""
+    unused, opened = engine.questions.list_unused(session) if session.policy.uses_store else None, session.settings
+    rows = [
+        {"id": row.id, "operation": row.operation, "model": row.model, "text": row.last_user_text}
+        for row in (unused or ())[:LISTED]
+    ]
+    return {
+        "name": session.name, "cassette": session.cassette, "sample": session.sample, "mode": str(opened.mode),
+        "speed": opened.speed, "exhausted": str(opened.exhausted), "opened": opened.opened,
+        "arrived": session.calls.arrived, **session.calls.totals.to_json(), "bind": str(engine.config.bind),
+        "run_variables": [], "overrides": None,
+        "unused": None if unused is None else rows, "unused_total": None if unused is None else len(unused),
+        **{name: value for each in session.interceptors for name, value in each.build_report().items()},
+    }  # fmt: skip
+
+
+def parse_call_number(text: str) -> int:
+    """Return the number of a call, as a query says it. Raises BadControl."""
+    if not text.isdecimal() or not text.isascii() or len(text) > len("1000000000000"):
+        raise BadControl(f"llmproxy: after is {text[:20]!r}; it can be the number of a call, or 0.")
+    return int(text)
+
+
+def list_session_calls(engine: Engine, session: Session, after: int) -> dict[str, Json]:
+    """Return the calls that arrived after the `after`-th and have ended, and how many are open. Raises CallsGone."""
+    calls = session.calls
+    return {
+        "session": session.name,
+        "arrived": calls.arrived,
+        "open": calls.open_count,
+        "calls": [_build_call(engine, session, call) for call in calls.list_calls_after(after)],
+    }
+
+
+def _build_call(engine: Engine, session: Session, call: Call) -> dict[str, Json]:
+    interaction = engine.read_call(session, call)
+    note = engine.redactor.text(session.calls.get_call_text(call))
+    return call._replace(note=note, recording=None if interaction is None else to_json(interaction)).to_json()
+
+
+def build_spans(engine: Engine, session: Session, party: str, make: SpansOf | None) -> dict[str, Json]:
+    """Return the spans of a party's calls so far; `party` empty for the agent, ``*`` for everybody."""
+    if make is None:
+        raise BadControl("llmproxy: this proxy makes no spans.")
+    wanted = None if party == "*" else parse_party(party or AGENT)
+    made: list[Interaction] = []
+    for call in session.calls.list_calls_after(0):
+        interaction = engine.read_call(session, call)
+        if interaction is not None and wanted in (None, call.party):
+            # The same recording may be played twice: two calls, so two sets of spans.
+            made.append(replace(interaction, occurrence=call.occurrence or interaction.occurrence))
+    return {"session": session.name, "spans": make(made)}
+
+
+MOST_LISTED = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlledProxy:
+    """What a proxy says of itself over this API, and what it is able to."""
+
+    token: str = ""
+    page_token: str = ""
+    """Came with our own page, which may ask with it."""
+    ca: str = ""
+    """Path of the certificate authority."""
+    ca_bundle: str = ""
+    """Likewise, with everything else that is trusted."""
+    spans_of: SpansOf | None = None
+    """Makes the spans of a session."""
+    stop: Callable[[], int] | None = None
+    """Asks the proxy to end, soon, and returns with which exit code."""
+    lines: StdioClients | None = None
+    """The clients of servers of tools over stdio."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoutedRequest:
+    """One call of a row: what stands in path, body and query, and whom it asks."""
+
+    name: str
+    body: Mapping[str, Json]
+    query: Mapping[str, str]
+    proxy: ControlledProxy
+    trusted: bool
+    """Whether who asks may use this API: health is answered to everybody."""
+    connection: str
+
+    def get_limit(self) -> int:
+        """Return how many rows are wanted."""
+        text = self.query.get("limit", str(LISTED))
+        if not text.isdecimal() or len(text) > len(str(MOST_LISTED)) or not 0 < int(text) <= MOST_LISTED:
+            raise BadControl(f"llmproxy: limit is {text[:20]!r}; it can be 1 to {MOST_LISTED}.")
+        return int(text)
+
+    def get_session_name(self) -> str | None:
+        """Return the name of the session that a listing is limited to."""
+        return canonical_name(self.query["session"]) if "session" in self.query else None
+
+    def find_open_session(self, engine: Engine) -> Session:
+        """Return the session that the query names, which must be open. Raises BadControl, SessionUnknown."""
+        if (name := self.get_session_name()) is None:
+            raise BadControl("llmproxy: say which session: ?session=NAME.")
+        return engine.sessions.get_session(name)
+
+
+def _report_health(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
+    """Is it there?
+
+    Open to everybody.
+    """
+    ca, bundle = (call.proxy.ca, call.proxy.ca_bundle) if call.trusted else ("", "")
+    about = {"status": "ok", "version": __version__, "mode": str(engine.config.mode)}
+    return 200, {**about, "ca": ca or None, "ca_bundle": bundle or None}
+
+
+def _list_sessions(engine: Engine, _call: RoutedRequest) -> tuple[int, Json]:
+    """All open sessions."""
+    return 200, {"sessions": [build_session_report(engine, each) for each in engine.sessions.walks.values()]}
+
+
+OPEN_MEMBERS = (
+    "name", "cassette", "under", "mode", "speed", "exhausted", "sample", "upstreams", "overrides", "fork", "mocks",
+    "run_variables", "bind", "faults", "live", "unknown_tool", "read_only", "trial", "carry",
+)  # fmt: skip
+
+
+def _open_session(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
+    """Open a session.
+
+    Its requests then come under `/s/{name}/...`, or with the header x-llmproxy-session. It walks its cassette from
+    the start until it is closed or reset.
+    """
+    body = call.body
+    if unknown := sorted(set(body) - set(OPEN_MEMBERS)):
+        names = ", ".join(show_given(name) for name in unknown[:5])
+        raise BadControl(f"llmproxy: a session has no {names}.", hint=f"It has: {', '.join(OPEN_MEMBERS)}")
+    forking, child = parse_overrides(body.get("overrides"), body.get("fork"), body.get("mocks"))
+    cassette, under = body.get("cassette"), body.get("under")
+    session = engine.sessions.open_session(
+        join_sample(parse_name(body.get("name"), "a session needs a name"), body.get("sample")),
+        cassette=None
+        if cassette is None
+        else join_sample(parse_name(cassette, "name the cassette"), body.get("sample")),
+        mode=parse_enum(Mode, body.get("mode"), "mode"),
+        speed=parse_speed(body.get("speed")),
+        exhausted=parse_enum(Exhausted, body.get("exhausted"), "exhausted"),
+        upstreams=parse_upstreams(body.get("upstreams")),
+        forking=forking,
+        child=child,
+        run_variables=parse_run_variables(body.get("run_variables")),
+        bind=parse_enum(Scope, body.get("bind"), "bind"),
+        faults=parse_control_faults(body.get("faults")),
+        live=parse_live_channels(body, engine.config.live),
+        trial=parse_optional_flag(body.get("trial"), "trial"),
+        carry=parse_optional_flag(body.get("carry"), "carry"),
+    )
+    if under is not None:
+        try:
+            engine.sessions.bind_name(parse_name(under, "say under which name"), session.name)
+        except LLMProxyError:
+            engine.sessions.close_session(session.name)
+            raise
+    keys = None if engine.store is None else list_key_variables(engine.store, session.cassette)
+    return 201, build_session_report(engine, session) | ({} if keys is None else {"key_names": [*keys]})
+
+
+def _declare_variables(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
+    """Declare what is true of this run only.
+
+    At any time while the session is open; it counts from the next request on. One of a name that was declared takes
+    its place. A captured id is declared as soon as it is known, on the recorded run and on the replayed one.
+    """
+    if not call.body.get("run_variables") or set(call.body) != {"run_variables"}:
+        raise BadControl('llmproxy: say what is declared: {"run_variables": {"name": "value"}}.')
+    session, declared = engine.sessions.get_session(call.name), parse_run_variables(call.body["run_variables"])
+    engine.features.get_feature(BindingFeature).declare_variables(session, declared)
+    return 200, build_session_report(engine, session)
+
+
+def _set_faults(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
+    """Let a session meet injected faults.
+
+    From its next call on, counted anew; they take the place of those that it had. An empty list takes them away. A
+    faulty call is not sent to the provider, not stored and not counted: its retry gets the recorded answer.
+    """
+    if set(call.body) - {"faults", "seed", "again"} or "faults" not in call.body:
+        raise BadControl('llmproxy: say which faults: {"faults": [{"kind": "http-429", "call": 2}], "seed": 0}.')
+    seed = {"seed": call.body["seed"]} if "seed" in call.body else {}
+    session, given = engine.sessions.get_session(call.name), parse_control_faults(call.body["faults"], **seed)
+    again = parse_flag(call.body.get("again"), "again", default=False)
+    engine.features.get_feature(FaultFeature).change_faults(session, given, again=again)
+    return _list_faults(engine, call)
+
+
+def _list_faults(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
+    """Say which injected faults a session meets, and how often each was injected.
+
+    `idle` says of each rule that met no call why.
+    """
+    session = engine.sessions.get_session(call.name)
+    known = session.find_interceptor(FaultInterceptor)
+    none: dict[str, Json] = {"name": "", "seed": 0, "faults": [], "injected": 0}
+    told = none if known is None else known.build_report().get("faults", none)
+    return 200, _add_idle_rules(told, engine.features.get_feature(FaultFeature).explain_idle_rules(session))
+
+
+def _add_idle_rules(told: dict[str, Json], idle: Mapping[int, str]) -> dict[str, Json]:
+    """Return what is told of faults, with why each rule that met no call did not: beside the rule, and in a list."""
+    rows = [row | ({"idle": idle[number]} if number in idle else {}) for number, row in enumerate(told["faults"], 1)]
+    return told | {"faults": rows, "idle": list(idle.values())}
+
+
+def _enable_learning(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
+    """Make a session a trial.
+
+    `replay` only. From now on a request that misses is held against the recordings that were not used yet; if
+    exactly one differs only in values that tools make, it is answered, and what varies is told here.
+    """
+    engine.features.get_feature(BindingFeature).enable_learning(engine.sessions.get_session(call.name))
+    return _list_learned_fields(engine, call)
+
+
+def _list_learned_fields(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
+    """What a trial taught.
+
+    Of a session that is a trial: the values in results of tools that vary from run to run, each as a volatile field.
+    """
+    known = engine.sessions.get_session(call.name).find_interceptor(BindingInterceptor)
+    trial = None if known is None else known.bound.trial
+    if trial is None:
+        raise BadControl("llmproxy: this session is no trial.", hint="POST there makes it one.")
+    text = engine.redactor.text
+    rows = [
+        {
+            "slot": each.slot.to_dict(),
+            "recorded": text(each.recorded),
+            "present": text(each.present),
+            "path": each.path,
+            "accepted": each.is_accepted,
+        }
+        for each in trial.lessons
+    ]
+    return 200, {"served": trial.served, "lessons": rows}
+
+
+def _report_session(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
+    """What a session comes to so far."""
+    return 200, build_session_report(engine, engine.sessions.get_session(call.name))
+
+
+def _reset_session(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
+    """Walk from the start again.
+
+    What it counted stays. In `record`, what it recorded so far is replaced by what comes now.
+    """
+    return 200, build_session_report(engine, engine.sessions.reset_session(call.name))
+
+
+def _close_session(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
+    """End a session.
+
+    Calls that are still open are waited for, a few seconds at most. Its recording is then complete (`once` replays
+    it from now on), unless the body says otherwise; names bound to it are free again. Assert on the answer.
+    """
+    complete, after = parse_optional_flag(call.body.get("complete"), "complete"), call.body.get("after")
+    session = engine.sessions.get_session(call.name)
+    last = build_session_report(engine, session)
+    if after is not None:
+        last["calls"] = list_session_calls(engine, session, parse_call_number(str(after)))["calls"]
+    if idle := engine.features.get_feature(FaultFeature).explain_idle_rules(session):
+        last["faults"] = _add_idle_rules(last["faults"], idle)
+    interrupted = parse_flag(call.body.get("interrupted"), "interrupted", default=False)
+    engine.sessions.close_session(call.name, complete=complete, interrupted=interrupted)
+    engine.trials.store_trial(session)
+    return 200, last
+
+
+def _bind_name(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
+    """Send what arrives under a name to a session.
+
+    For a process whose base URL is fixed when it starts: it always calls `/s/worker-1/v1`, and each test binds that
+    name to its own session. Looked up once, never in a chain; ends with `unbind`, or when the session is closed.
+    """
+    session = parse_name(call.body.get("session"), 'say which session: {"session": "name"}')
+    party = call.body.get("party")
+    engine.sessions.bind_name(call.name, session, parse_party(None if party is None else str(party)))
+    return 200, {"name": call.name, "session": session}
+
+
+def _unbind_name(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
+    """Let what arrives under a name be its own again."""
+    engine.sessions.unbind_name(call.name)
+    return 200, {"name": call.name, "session": None}
+
+
+def _list_interactions(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
+    """What is recorded."""
+    rows = engine.questions.list_rows(call.get_session_name(), call.get_limit())
+    names = (
+        "id", "cassette", "sample", "party", "occurrence", "key", "provider", "operation", "model", "method", "target",
+        "status",
+    )  # fmt: skip
+    return 200, {"interactions": [{name: getattr(row, name) for name in names} for row in rows]}
+
+
+def _list_misses(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
+    """What was asked and never recorded."""
+    wanted = call.get_session_name()
+    found = [each for each in engine.journal.list_misses() if wanted is None or each.data.get("session") == wanted]
+    text = engine.redactor.text
+    rows = [
+        {"at": each.at, "session": each.data.get("session"), "text": text(each.text)}
+        | {name: text(str(each.data.get(name, ""))) for name in ("record", "unbound")}
+        | {
+            "starts": {mode: text(command) for mode, command in each.data.get("starts", {}).items()},
+            "numbers_only": each.data.get("numbers_only", False),
+        }
+        for each in found
+    ]
+    return 200, {"misses": rows[-call.get_limit() :]}
+
+
+def _list_refused(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
+    """What was refused before it belonged to a session: hosts, web pages, requests that are none."""
+    return 200, {"refused": [each._asdict() for each in engine.strays][-call.get_limit() :]}
+
+
+def _list_calls(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
+    """Every call of a session, with its recording.
+
+    In order of arrival. Calls that are still open are waited for, a few seconds at most; `open` says how many there
+    are then. The last 20,000 calls of a session are kept.
+    """
+    return 200, list_session_calls(
+        engine, call.find_open_session(engine), parse_call_number(call.query.get("after", "0"))
+    )
+
+
+def _list_spans(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
+    """What a session's calls said, as spans.
+
+    As `llmproxy export --format spans` writes them: requests, answers, tool calls and their results. Calls that are
+    still open are waited for, a few seconds at most.
+    """
+    return 200, build_spans(engine, call.find_open_session(engine), call.query.get("party", ""), call.proxy.spans_of)
+
+
+def _serve_document(_engine: Engine, _call: RoutedRequest) -> tuple[int, Json]:
+    """This document."""
+    return 200, (DATA / "openapi.json").read_bytes()
+
+
+def _stop_proxy(_engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
+    """End the proxy.
+
+    As SIGTERM would: open answers may finish, recordings are kept, the summary is printed. 400 where the proxy is
+    part of another program (mitmdump).
+    """
+    if call.proxy.stop is None:
+        raise BadControl("llmproxy: this proxy belongs to another program.", hint="End that one.")
+    return 200, {"stopping": True, "exit_code": call.proxy.stop()}
+
+
+def _handle_tool_lines(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
+    """Carry a server of tools that speaks over stdio.
+
+    What `llmproxy mcp -- server` asks, for a client of an MCP server over stdio. `line`: what the client said; the
+    answer's `out` is for the client, and with a `forward` the line goes to the real server. `number` and `lines`:
+    what that answered, as pairs of microseconds and text. `number` and `lost`: that it did not, and why. `end`: the
+    client has gone; its `lines` are what the server said unasked, as pairs of the message that it followed and
+    text.
+    """
+    if call.proxy.lines is None:
+        raise BadControl("llmproxy: this proxy belongs to another program, which carries no servers of tools.")
+    return 200, call.proxy.lines.serve(engine, canonical_name(call.name), call.body, call.connection)
+
+
+Handler = Callable[[Engine, RoutedRequest], tuple[int, Json]]
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One row: who serves it, and what `data/openapi.json` says of it beside its docstring."""
+
+    handler: Handler
+    operation: str
+    """Its name for generators of clients."""
+    gives: str = ""
+    """Name of a model (`models`)."""
+    takes: str = ""
+    """Likewise, of the body; with a question mark where it may be left out."""
+    query: str = ""
+    """Likewise, of the query."""
+    errors: tuple[str, ...] = ("Bad", "Forbidden", "Unknown")
+    """Names of `models.ERRORS`."""
+    status: int = 200
+
+
+_LISTED = ("Bad", "Forbidden")
+_BUSY = ("Bad", "Forbidden", "Unknown", "Busy")
+_GONE = ("Bad", "Forbidden", "Unknown", "Gone")
+
+TABLE: Mapping[tuple[str, ...], Mapping[str, Endpoint]] = {
+    ("health",): {"GET": Endpoint(_report_health, "health", "Health", errors=())},
+    ("stop",): {"POST": Endpoint(_stop_proxy, "stop", "Stopping", errors=_LISTED)},
+    ("sessions",): {
+        "GET": Endpoint(_list_sessions, "listSessions", "Sessions", errors=("Forbidden",)),
+        "POST": Endpoint(
+            _open_session, "openSession", "Report", "Open", errors=("Bad", "Forbidden", "Busy"), status=201
+        ),
+    },
+    ("sessions", "*"): {"GET": Endpoint(_report_session, "getSession", "Report")},
+    ("sessions", "*", "run_variables"): {
+        "POST": Endpoint(_declare_variables, "declareRunVariables", "Report", "RunVariables")
+    },
+    ("sessions", "*", "faults"): {
+        "GET": Endpoint(_list_faults, "getFaults", "SessionFaults", errors=("Forbidden", "Unknown")),
+        "POST": Endpoint(_set_faults, "setFaults", "SessionFaults", "Faults"),
+    },
+    ("sessions", "*", "lessons"): {
+        "GET": Endpoint(_list_learned_fields, "listLessons", "Lessons"),
+        "POST": Endpoint(_enable_learning, "tryOut", "Lessons"),
+    },
+    ("sessions", "*", "reset"): {"POST": Endpoint(_reset_session, "resetSession", "Report")},
+    ("sessions", "*", "close"): {"POST": Endpoint(_close_session, "closeSession", "Report", "Close?", errors=_BUSY)},
+    ("sessions", "*", "bind"): {"POST": Endpoint(_bind_name, "bindSession", "Bound", "Bind", errors=_BUSY)},
+    ("sessions", "*", "tools"): {"POST": Endpoint(_handle_tool_lines, "carryToolLines", "ToolLineAnswer", "ToolLine")},
+    ("sessions", "*", "unbind"): {"POST": Endpoint(_unbind_name, "unbindSession", "Bound")},
+    ("interactions",): {
+        "GET": Endpoint(_list_interactions, "listInteractions", "Interactions", query="ListQuery", errors=_LISTED)
+    },
+    ("misses",): {"GET": Endpoint(_list_misses, "listMisses", "Misses", query="ListQuery", errors=_LISTED)},
+    ("refused",): {"GET": Endpoint(_list_refused, "listRefused", "RefusedList", query="LimitQuery", errors=_LISTED)},
+    ("calls",): {"GET": Endpoint(_list_calls, "listSessionCalls", "SessionCalls", query="CallsQuery", errors=_GONE)},
+    ("spans",): {"GET": Endpoint(_list_spans, "sessionSpans", "Spans", query="SpansQuery", errors=_GONE)},
+    ("openapi.json",): {"GET": Endpoint(_serve_document, "openapi", errors=("Forbidden",))},
+}
+
+OPEN = {("health",)}
+"""Answered to everybody, so that a container's health check needs no token; without the path of the CA."""
+COUNTED = {("sessions", "*"), ("sessions", "*", "reset"), ("sessions", "*", "close")}
+"""Answered with a session's sums."""
+TOLD = {("calls",), ("spans",)}
+"""Answered with what happened in a session that the query names."""

@@ -1,0 +1,203 @@
+"""Read strictly what a control request says: nothing is guessed; refusals say what was given and what can be."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from llmproxy.core.bindings import RunVariable, check_run_variable
+from llmproxy.core.engine.forking import ForkState
+from llmproxy.core.faults import Faults
+from llmproxy.core.faults.parsing import parse_seed, parse_session_faults
+from llmproxy.core.forks.mocks import parse_mocks
+from llmproxy.core.forks.overrides import Overrides, parse_json_overrides
+from llmproxy.core.live_channels import LiveChannels
+from llmproxy.core.sessions.session import split_name
+from llmproxy.errors import RefusedError
+from llmproxy.protocol import VCR_MODES, Exhausted, Mode, Scope
+from llmproxy.values import read_channels, read_patterns, read_unknown_tool, read_upstreams
+
+Json = Any
+"""Plain JSON values."""
+
+LAST_SAMPLE = 999_999
+"""More digits at the end of a name are part of the cassette's."""
+FASTEST = 1e6
+
+
+class BadControl(RefusedError):
+    """A control request that makes no sense."""
+
+    code = "llmproxy_control"
+    status = 400
+
+
+def parse_body(body: bytes) -> dict[str, Json]:
+    """Read a body; an empty one is an empty object. Raises BadControl, as all of these."""
+    if not body.strip():
+        return {}
+    try:
+        value = json.loads(body)
+    except RecursionError as error:
+        raise BadControl("llmproxy: the body is nested too deep.") from error
+    except ValueError as error:
+        raise BadControl(f"llmproxy: the body is no JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise BadControl("llmproxy: the body must be a JSON object.")
+    return value
+
+
+def show_given(value: Json) -> str:
+    """Describe what was given, in a few characters, whatever it is."""
+    if isinstance(value, str):
+        return repr(value[:40])
+    return f"a {type(value).__name__}" if isinstance(value, list | dict) else repr(value)[:40]
+
+
+def parse_enum[E: (Mode, Exhausted, Scope)](kind: type[E], value: Json, what: str) -> E | None:
+    """Return a mode (VCR's names too) or an exhausted rule; None is the proxy's."""
+    if value is None:
+        return None
+    if kind is Mode and isinstance(value, str):
+        value = VCR_MODES.get(value, value)
+    for each in kind:
+        if each == value:
+            return each
+    raise BadControl(f"llmproxy: {what} is {show_given(value)}; it can be {', '.join(kind)}.")
+
+
+def parse_flag(value: Json, what: str, *, default: bool) -> bool:
+    """Read a member that is true, false or left out. Raises BadControl."""
+    if not isinstance(value, bool | None):
+        raise BadControl(f"llmproxy: {what} is {show_given(value)}; it can be true or false.")
+    return default if value is None else value
+
+
+def parse_optional_flag(value: Json, what: str) -> bool | None:
+    """Read a member that is true, false or left out, which is a third thing. Raises BadControl."""
+    return None if value is None else parse_flag(value, what, default=False)
+
+
+def parse_name(value: Json, otherwise: str) -> str:
+    """Return a name that a URL can say too."""
+    if not isinstance(value, str):
+        raise BadControl(f"llmproxy: {otherwise}.")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise BadControl("llmproxy: the name holds half a surrogate pair, which no URL can say.") from error
+    return value
+
+
+def join_sample(name: str, sample: Json) -> str:
+    if sample is None:
+        return name
+    if not isinstance(sample, int) or isinstance(sample, bool) or not 1 <= sample <= LAST_SAMPLE:
+        raise BadControl(f"llmproxy: sample is {show_given(sample)}; it can be 1 to {LAST_SAMPLE}.")
+    cassette, named = split_name(name)
+    if name != cassette and named != sample:
+        raise BadControl(f"llmproxy: the name {show_given(name)} says sample {named}, and `sample` says {sample}.")
+    return f"{cassette}~{sample}"
+
+
+def parse_speed(value: Json) -> float | None:
+    """Return a pace of replay: 0 is at once, 1 as recorded; None is the proxy's."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= FASTEST:
+        raise BadControl(f"llmproxy: speed is {show_given(value)}; it can be 0, 1 or any positive number.")
+    return float(value)
+
+
+def parse_run_variables(value: Json) -> tuple[RunVariable, ...]:
+    """Return run variables, an object or list of objects (`name`, `value` ...). Raises BadControl, BadRunVariable."""
+    if value is None:
+        return ()
+    if isinstance(value, dict):
+        value = [{"name": name, "value": each} for name, each in value.items()]
+    if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
+        raise BadControl(
+            f"llmproxy: run variables are {show_given(value)}; they are an object of name: value, or a list."
+        )
+    found = []
+    for each in value:
+        if not {"name", "value"} <= each.keys() <= RUN_VARIABLE_MEMBERS:
+            raise BadControl(
+                f"llmproxy: a run variable has {', '.join(sorted(RUN_VARIABLE_MEMBERS))}; this is {show_given(each)}."
+            )
+        found.append(check_run_variable(**each))
+    return tuple(found)
+
+
+RUN_VARIABLE_MEMBERS = frozenset({"name", "value", "other", "tool", "path"})
+FORK_MEMBERS = ("live", "from", "as")
+
+
+def parse_overrides(overrides: Json, fork: Json, mocks: Json = None) -> tuple[ForkState | None, str | None]:
+    """Return what a session is to override, and the name of the cassette to fork to. Raises OverrideError too."""
+    if mocks is not None:
+        if overrides is not None or fork is not None:
+            raise BadControl(
+                "llmproxy: mocks belong to a recording of their own; overrides and forks part from one.",
+                hint="Give the session either.",
+            )
+        return ForkState(given=Overrides(parse_mocks(mocks)), mocks=True), None
+    if overrides is None and fork is None:
+        return None, None
+    fork = {} if fork is None else fork
+    if not isinstance(fork, dict) or set(fork) - set(FORK_MEMBERS):
+        raise BadControl(f"llmproxy: fork is {show_given(fork)}.", hint=f"It has: {', '.join(FORK_MEMBERS)}")
+    live, at, child = (fork.get(name) for name in FORK_MEMBERS)
+    live = parse_flag(live, "fork.live", default=False)
+    if at is not None and (not isinstance(at, int) or isinstance(at, bool) or at < 1):
+        raise BadControl(f"llmproxy: fork.from is {show_given(at)}; the agent's requests count from 1.")
+    if not live and (at is not None or child is not None):
+        raise BadControl("llmproxy: fork.from and fork.as need fork.live.")
+    if child is not None:
+        child = parse_name(child, "fork.as must be the name of a cassette")
+        if split_name(child) != (child, 1):
+            raise BadControl(f"llmproxy: fork.as is {show_given(child)}; a fork is a first sample.")
+    return ForkState(given=parse_json_overrides(overrides), live=bool(live), at=at), child
+
+
+def parse_live_channels(body: Mapping[str, Json], default: LiveChannels | None) -> LiveChannels | None:
+    """Return which channels a session wants live, an empty list for none; None: the proxy's. Raises BadControl."""
+    if (named := [name for name in ("unknown_tool", "read_only") if body.get(name) is not None]) and not (
+        body.get("live") or (body.get("live") is None and default is not None)
+    ):
+        raise BadControl(f"llmproxy: {named[0]} needs live.", hint='Such as {"live": ["llm"]}.')
+    if not named and body.get("live") is None:
+        return None
+    if not isinstance(body.get("live") or [], list) or not isinstance(body.get("read_only") or [], list):
+        raise BadControl("llmproxy: live and read_only are lists of texts.", hint='Such as {"live": ["llm"]}.')
+    default = default or LiveChannels(frozenset())
+    try:
+        return LiveChannels(
+            default.channels if body.get("live") is None else frozenset(read_channels(body["live"])),
+            default.unknown if body.get("unknown_tool") is None else read_unknown_tool(body["unknown_tool"]),
+            default.read_only if body.get("read_only") is None else read_patterns(body["read_only"]),
+        )
+    except ValueError as error:
+        raise BadControl(f"llmproxy: live, unknown_tool, read_only: {error}.") from error
+
+
+def parse_control_faults(value: Json, seed: Json = None) -> Faults | None:
+    """Return faults: rules, a preset's name, ``http-429@2``, what a file holds; none of our files. Raises BadFaults."""
+    if value is None:
+        return None
+    found = parse_session_faults(value)
+    return found if seed is None else replace(found, seed=parse_seed(seed))
+
+
+def parse_upstreams(value: Json) -> dict[str, str]:
+    """Return name -> base URL."""
+    if value is None:
+        return {}
+    if not isinstance(value, dict) or not all(isinstance(url, str) for url in value.values()):
+        raise BadControl("llmproxy: upstreams must be an object of name: URL.")
+    try:
+        return read_upstreams(value)
+    except ValueError as error:
+        raise BadControl(f"llmproxy: upstreams: {error}.") from error

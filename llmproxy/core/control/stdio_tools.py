@@ -1,0 +1,296 @@
+"""A server of tools that speaks over stdio, as the proxy sees it: lines of its client in, what to do with each out.
+
+The shim between client and server (`client.tools.shim`) has no store and decides nothing. It hands over each line of
+the client and obeys:
+
+    Heard(out, forward)    `out` goes to the client; with `forward`, a number, the line goes to the real server, and
+                           what that answers is told under the number (`on_server_answer`); both are empty for a message
+                           that needs no answer
+          (again)          an answer waits for others, recorded at once: an empty line asks for it so many seconds later
+          (late, gone)     what an injected fault makes of it: `out` goes out so many seconds later, or the client's
+                           server ends
+
+A message is kept as a request to ``http://stdio.invalid/``, its answers as lines; what a server says while nobody waits
+for an answer is kept as one stream.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+from urllib.parse import quote
+
+from llmproxy.core.control.parsing import BadControl, Json
+from llmproxy.core.engine.engine import Engine
+from llmproxy.core.mcp import MICROSECONDS, AnswerPart, WaitsFor, build_refusal
+from llmproxy.core.sessions.exchange import Exchange
+from llmproxy.core.sessions.interceptor import Playback
+from llmproxy.core.traffic.interaction import Headers
+from llmproxy.errors import LLMProxyError
+from llmproxy.protocol import STDIO_PREFIX, Decision
+
+LINES = "application/x-ndjson"
+_ASKED: Headers = (("content-type", "application/json"), ("accept", "application/json, text/event-stream"))
+_STREAM: Headers = (("accept", "text/event-stream"), ("mcp-protocol-version", "stdio"))
+UNKNOWN = (
+    "llmproxy: this proxy was started after the server of tools was; what was said before that it does not know. "
+    "Start the server's client again."
+)
+MOST_OPEN = 10_000
+"""Messages of one client that wait for something."""
+
+
+class ToolLineExecutor(Protocol):
+    """Whoever carries out what the engine decides."""
+
+    def record_begin(self, exchange: Exchange) -> None: ...
+
+    def report_ended(self, exchange: Exchange, status: int) -> None:
+        """Report an exchange that is over."""
+
+    def store_later(self, exchange: Exchange, *, proper: bool = True) -> None:
+        """Store the answer of an exchange, soon, and report it; one that is not `proper` came only in part."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolLineOutcome:
+    """What becomes of a line of the client's."""
+
+    out: bytes = b""
+    """For the client."""
+    forward: int | None = None
+    """The line goes to the server, and its answer is told under this number."""
+    late: float = 0
+    """Seconds after which `out` goes out, while everything else goes on."""
+    gone: bool = False
+    """The server ends, as far as its client can see."""
+    again: float = 0
+    """Seconds after which an empty line asks for what waits for its turn; 0 where nothing does."""
+
+
+@dataclass(slots=True)
+class _WaitingAnswer:
+    """A recorded answer that has not been told whole."""
+
+    exchange: Exchange
+    playback: Playback | None
+    """None for one that waits for nothing but its turn."""
+    turns: deque[AnswerPart]
+
+
+@dataclass(slots=True)
+class StdioClient:
+    """One client of one server, for as long as it is connected."""
+
+    engine: Engine
+    shell: ToolLineExecutor
+    session: str
+    server: str
+    """Name of the server, without prefix."""
+    held: str = ""
+    """The one connection that the client keeps to us, and is gone when that is; empty: it may leave without a word."""
+    _open: dict[int, Exchange] = field(default_factory=dict)
+    _begun: dict[int, float] = field(default_factory=dict)
+    """When each forwarded message came, Unix seconds: what the server says unasked follows one of them."""
+    _waiting: list[_WaitingAnswer] = field(default_factory=list)
+    _stream: Exchange | None = None
+    _number: int = 0
+
+    @property
+    def _target(self) -> str:
+        return f"/s/{quote(self.session, safe='')}/{STDIO_PREFIX}{quote(self.server, safe='')}/"
+
+    def learn_secrets(self, secrets: Sequence[str]) -> None:
+        for value in secrets:
+            self.engine.redactor.learn_value(value)
+
+    def on_line(self, line: bytes) -> ToolLineOutcome:
+        """Return what becomes of a client's line; an empty one asks for what may go out now. Raises LLMProxyError."""
+        if not line:
+            out, again = self._take_ready()
+            return ToolLineOutcome(out, again=again)
+        if self._number == 0:
+            self._begin_stream()
+        self._number += 1
+        exchange = self.engine.begin_exchange("POST", self._target, None, _ASKED)
+        self.shell.record_begin(exchange)
+        try:
+            self.engine.identify(exchange, line)
+            if exchange.decision is Decision.FAULT:
+                made = exchange.answer.made
+                self.shell.report_ended(exchange, 0 if made is None else made.status)
+                if made is None:
+                    return ToolLineOutcome(gone=True)
+                return ToolLineOutcome(made.body + b"\n", late=made.head_offset / MICROSECONDS)
+            out, forward = self._execute_decision(exchange, line)
+        except Exception:
+            self.shell.report_ended(exchange, 0)
+            raise
+        told, again = self._take_ready()
+        return ToolLineOutcome(out + told, forward, again=again)
+
+    def _execute_decision(self, exchange: Exchange, line: bytes) -> tuple[bytes, int | None]:
+        if exchange.decision is Decision.REPLAY:
+            return self._play_recording(exchange), None
+        if exchange.decision in (Decision.RECORD, Decision.PASS):
+            if len(self._open) >= MOST_OPEN:
+                raise LLMProxyError(f"llmproxy: {MOST_OPEN} messages wait for an answer of {self.server}.")
+            exchange.progress.released = self.engine.clock()
+            self._open[self._number], self._begun[self._number] = exchange, exchange.progress.started_at
+            return b"", self._number
+        exchange.decision = Decision.REFUSE
+        text = self.engine.redactor.text(str(exchange.error or "llmproxy: refused"))
+        status, _, body = build_refusal(exchange.operation, line, text)
+        self.shell.report_ended(exchange, status)
+        return body + b"\n" if body else b"", None
+
+    def _play_recording(self, exchange: Exchange) -> bytes:
+        response = self.engine.answer(exchange)
+        playback = self.engine.playback(exchange)
+        if playback is None and not (response.body and exchange.answer.held):
+            self.shell.report_ended(exchange, response.status)
+            return response.body
+        turns = [AnswerPart(WaitsFor.NOTHING, None, response.body)] if playback is None else playback.turns or ()
+        self._waiting.append(_WaitingAnswer(exchange, playback, deque(turns)))
+        return b""
+
+    def _begin_stream(self) -> None:
+        """Find out whether what the server says unasked is to be told, or kept."""
+        exchange = self.engine.begin_exchange("GET", self._target, None, _STREAM)
+        self.engine.identify(exchange, b"")
+        if exchange.decision is Decision.REPLAY:
+            self.shell.record_begin(exchange)
+            self._play_recording(exchange)
+        elif exchange.decision is Decision.RECORD:
+            self._stream = exchange
+
+    def _take_ready(self) -> tuple[bytes, float]:
+        """Return what may be told by now of all that waits, and when to ask for the rest, in seconds."""
+        out, again = b"", 0.0
+        for each in list(self._waiting):
+            while each.turns and (ready := each.playback is None or each.playback.check_ready(each.turns[0])):
+                if len(each.turns) == 1 and (wait := self.engine.wait_before(each.exchange, None, None, bool)):
+                    again = min(again or wait, wait)
+                    break
+                if each.playback is not None and isinstance(ready, str):
+                    out += each.playback.build_refusal(ready)
+                    each.turns.clear()
+                    break
+                out += each.turns.popleft().data
+                if each.playback is not None and each.turns:
+                    each.playback.on_client_asked(each.turns[0])
+            if not each.turns or (each.turns[0].wait is WaitsFor.FOR_EVER and each.exchange.method == "GET"):
+                self._waiting.remove(each)
+                self.shell.report_ended(each.exchange, each.exchange.replayed_status or 0)
+        return out, again
+
+    def on_server_answer(self, number: int, lines: Sequence[tuple[int, bytes]], *, left: bool = False) -> None:
+        """Hear what the server answered to a forwarded message: (microseconds, line), in order; nothing where none was
+        to come.
+
+        `left`: the client has cancelled it, and these are what it heard until then. Raises LLMProxyError: it cannot be
+        kept.
+        """
+        if (exchange := self._open.pop(number, None)) is None:
+            raise BadControl(f"llmproxy: nothing of {self.server} waits for an answer under the number {number}.")
+        exchange.recording.left = left
+        status, reason, headers = (200, "OK", (("content-type", LINES),)) if lines or left else (202, "Accepted", ())
+        exchange.recording.on_head(0, status, reason, headers)
+        for offset, line in lines:
+            exchange.recording.on_data(offset, line + b"\n")
+        if exchange.progress.released is not None:  # the shim's clock began later, by how long its call took
+            exchange.recording.hold_last_bytes(round((self.engine.clock() - exchange.progress.released) * MICROSECONDS))
+        self.shell.store_later(exchange, proper=not left)
+
+    def on_server_loss(self, number: int, why: str) -> None:
+        """Hear that the server did not answer: nothing of that is kept."""
+        if (exchange := self._open.pop(number, None)) is not None:
+            exchange.note = f"NOT RECORDED: {why}"
+            self.shell.report_ended(exchange, 0)
+
+    def on_client_end(self, unasked: Sequence[tuple[int, bytes]] = ()) -> None:
+        """Handle a client's end; `unasked` is what the server said meanwhile: (message followed or 0, line)."""
+        for number in list(self._open):
+            self.on_server_loss(number, "the client left before the server answered")
+        for each in self._waiting:
+            each.exchange.note = "client left"
+            self.shell.report_ended(each.exchange, each.exchange.replayed_status or 0)
+        self._waiting.clear()
+        stream, self._stream = self._stream, None
+        if stream is None or not unasked:
+            return
+        self.shell.record_begin(stream)
+        stream.progress.released = self.engine.clock()
+        stream.recording.on_head(0, 200, "OK", (("content-type", LINES),))
+        for after, line in unasked:
+            since = max(0.0, self._begun.get(after, stream.progress.started_at) - stream.progress.started_at)
+            stream.recording.on_data(int(since * MICROSECONDS) + 1, line + b"\n")
+        self.shell.store_later(stream)
+
+
+class StdioClients:
+    """Every client of the proxy's that speaks over stdio, as the control API knows it."""
+
+    def __init__(self, shell: ToolLineExecutor) -> None:
+        self._shell = shell
+        self._lines: dict[tuple[str, str], StdioClient] = {}
+
+    def on_connection_end(self, connection: str) -> None:
+        """Handle the end of a connection: a shim that ends without a word, killed perhaps, loses what it waited for."""
+        for which in [which for which, each in self._lines.items() if each.held == connection]:
+            self._lines.pop(which).on_client_end()
+
+    def serve(self, engine: Engine, session: str, body: Mapping[str, Json], connection: str = "") -> dict[str, Json]:
+        """Serve one call of a shim by `connection`: a client's line, a server's answer, the end. Raises BadControl."""
+        which = session, read_text(body, "connection")
+        if "line" in body:
+            if (line := self._lines.get(which)) is None:
+                if body.get("known") is True:
+                    raise BadControl(UNKNOWN)
+                line = self._lines[which] = StdioClient(engine, self._shell, session, read_text(body, "server"))
+            if body.get("held") is True:
+                line.held = connection
+            line.learn_secrets([each for each in body.get("secrets") or () if isinstance(each, str) and each])
+            said = read_text(body, "line") if body["line"] != "" else ""
+            heard = line.on_line(said.encode("utf-8", "surrogatepass"))
+            told = {"out": heard.out.decode("utf-8", "surrogatepass"), "forward": heard.forward}
+            rare = {"late": heard.late, "gone": heard.gone, "again": heard.again}
+            return told | {name: value for name, value in rare.items() if value}
+        number, why = body.get("number"), body.get("lost")
+        if (known := self._lines.get(which)) is None:
+            if isinstance(number, int) and why is None:
+                raise BadControl(UNKNOWN)
+            return {}
+        if body.get("end") is True:
+            del self._lines[which]
+            known.on_client_end(read_lines(body))
+        elif isinstance(number, int) and isinstance(why, str):
+            known.on_server_loss(number, why)
+        elif isinstance(number, int):
+            known.on_server_answer(number, read_lines(body), left=body.get("left") is True)
+        else:
+            raise BadControl("llmproxy: say `line`, or `number` and `lines`, or `end`.")
+        return {}
+
+
+def read_text(body: Mapping[str, Json], name: str) -> str:
+    """Read a member that is a text. Raises BadControl."""
+    value = body.get(name)
+    if not isinstance(value, str) or not value:
+        raise BadControl(f"llmproxy: {name} must be a text.")
+    return value
+
+
+def read_lines(body: Mapping[str, Json]) -> list[tuple[int, bytes]]:
+    """Read lines, [[number, text], ...]. Raises BadControl."""
+    found = body.get("lines") or []
+    if not isinstance(found, list):
+        raise BadControl("llmproxy: lines must be pairs of a number and a text.")
+    lines = []
+    for each in found:
+        if not (isinstance(each, list) and len(each) == 2 and isinstance(each[0], int) and isinstance(each[1], str)):
+            raise BadControl("llmproxy: lines must be pairs of a number and a text.")
+        lines.append((each[0], each[1].encode("utf-8", "surrogatepass")))
+    return lines

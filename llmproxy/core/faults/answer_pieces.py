@@ -1,0 +1,100 @@
+"""An answer in the pieces in which its reader takes it: events of a stream, or the one body."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import accumulate, pairwise
+
+from llmproxy.core.dialects.streams import detect_framing
+from llmproxy.core.traffic.interaction import Chunk, Ending, Response, header
+
+_BLANK = re.compile(rb"\r\n\r\n|\n\n|\r\r")
+MICROSECONDS = 1_000_000
+
+
+def read_content_type(response: Response) -> str:
+    """Return the content type."""
+    return header(response.headers, "content-type") or ""
+
+
+def is_streamed(response: Response) -> bool:
+    """Return whether an answer comes event by event."""
+    return detect_framing(read_content_type(response), response.body) in ("sse", "ndjson", "aws")
+
+
+def is_binary_stream(response: Response) -> bool:
+    """Return whether its framing is no text."""
+    return detect_framing(read_content_type(response), response.body) == "aws"
+
+
+def split_events(content_type: str, body: bytes) -> list[bytes]:
+    """Return a stream's events with their framing, unfinished ones too, else the whole body. Joined: the body."""
+    kind = detect_framing(content_type, body)
+    if kind == "sse":
+        ends = [found.end() for found in _BLANK.finditer(body)]
+    elif kind == "ndjson":
+        ends = [at + 1 for at, byte in enumerate(body) if byte == ord("\n")]
+    elif kind == "aws":
+        ends = _list_frame_ends(body)
+    else:
+        ends = []
+    return [body[start:end] for start, end in pairwise([0, *ends, len(body)]) if end > start]
+
+
+def _list_frame_ends(body: bytes) -> list[int]:
+    ends, at = [], 0
+    while at + 12 <= len(body):
+        length = int.from_bytes(body[at : at + 4])
+        if length < 16:  # no frame: what is left stays in one piece
+            break
+        at += length
+        ends.append(min(at, len(body)))
+    return ends
+
+
+def time_pieces(response: Response, speed: float) -> list[Chunk]:
+    """Return the pieces with the moment (microseconds) at which each is whole, in the session's time."""
+    ends = list(accumulate(len(chunk.data) for chunk in response.chunks))
+    found, at = [], 0
+    for data in split_events(read_content_type(response), response.body):
+        at += len(data)
+        found.append(Chunk(scale_offset(response.chunks[bisect_left(ends, at)].offset, speed), data))
+    return found
+
+
+def scale_offset(offset: int, speed: float) -> int:
+    """Return a recorded moment in the session's time; at speed 0 everything comes at once."""
+    return round(offset / speed) if speed else 0
+
+
+def with_pieces(
+    response: Response, pieces: Sequence[Chunk], speed: float, *, cut: bool = False, head: int | None = None
+) -> Response:
+    """Return the answer with other pieces. `cut`: no proper end, `head`: microseconds till its head."""
+    return replace(
+        response,
+        chunks=tuple(pieces),
+        ending=Ending.CUT if cut else Ending.COMPLETE,
+        head_offset=scale_offset(response.head_offset, speed) if head is None else head,
+    )
+
+
+def cut_after(pieces: Sequence[Chunk], number: float) -> tuple[list[Chunk], list[Chunk]]:
+    """Cut behind the `number`-th piece (0: in the middle), before the end; with fewer, the last one in two."""
+    many = int(number) or len(pieces) // 2
+    if 0 < many < len(pieces):
+        return list(pieces[:many]), list(pieces[many:])
+    if not pieces:
+        return [], []
+    last = pieces[-1]
+    half = len(last.data) // 2
+    return [*pieces[:-1], replace(last, data=last.data[:half])], [replace(last, data=last.data[half:])]
+
+
+def cut_before(pieces: Sequence[Chunk], number: float) -> tuple[list[Chunk], list[Chunk]]:
+    """Cut between two pieces, behind the `number`-th (0: in the middle), but never behind the last."""
+    many = min(int(number) or len(pieces) // 2, max(0, len(pieces) - 1))
+    return list(pieces[:many]), list(pieces[many:])

@@ -1,0 +1,298 @@
+"""What somebody asks for becomes rules: a file, a preset, `KIND` or `KIND@CALL`.
+
+Read strictly: a fault that silently does nothing is none.
+
+    seed: 7                       # another seed, other draws; 0 unless given
+    faults:
+      - kind: http-429
+        retry_after: 2            # what the kind takes
+        call: 3                   # which calls meet it: call, recording, provider, model, operation, party, channel,
+                                  # transport, tool
+        probability: 0.5          # of the calls that these choose
+        times: 2                  # attempts of one request, then it gets its recorded answer; or always
+
+A list of rules, or one rule, is such a set in short.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from llmproxy.core.faults.kinds import KINDS
+from llmproxy.core.faults.rules import ALWAYS, NUMBERS, TEXTS, FaultKind, FaultRule, Faults, Parameter
+from llmproxy.core.providers.specs import PROVIDERS
+from llmproxy.did_you_mean import did_you_mean
+from llmproxy.errors import SettingsError
+from llmproxy.files import DATA, read_bytes
+from llmproxy.lazy_regex import late
+from llmproxy.protocol import Channel
+
+PRESETS: Mapping[str, str] = {
+    "flaky-network": "connections are reset, end in the middle, or start slowly",
+    "rate-limited": "429 with retry-after, sometimes twice in a row",
+    "overloaded": "529, 503 and 500, and error events in the middle of streams",
+    "broken-stream": "streams that break inside an event, inside a character, or before their last event",
+    "flaky-tools": "MCP servers that fail, answer late or go away",
+    "odd-answers": "complete but bad answers: empty, truncated, refused, or with invalid tool calls",
+}
+"""By name, in the order in which they are shown: what they do."""
+
+
+def read_preset(name: str) -> str:
+    return (DATA / "faults" / f"{name}.yaml").read_text(encoding="utf-8")
+
+
+Json = Any
+"""Plain values of JSON and YAML."""
+
+SWEEP = "sweep"
+"""Asks for one fault at a time, not for a set of rules."""
+CHANNELS = tuple(map(str, Channel))
+TRANSPORTS = ("http", "websocket", "stdio", "tls")
+MOST_RULES = 1000
+MOST_TIMES = 1000
+LARGEST = 1 << 20
+"""Bytes of a file of faults."""
+_KIND_AT = late(r"(?P<kind>[^@\s]+)@(?P<call>[1-9][0-9]{0,8})")
+_LOOKS_LIKE_FILE = late(r"[/\\]|\.(ya?ml|json)$", re.IGNORECASE)
+_ALL = "`llmproxy faults` lists the kinds and presets with an example each."
+
+
+FAULTS = "faults"
+
+
+class BadFaults(SettingsError):
+    """Faults that cannot be meant."""
+
+    code = "llmproxy_faults"
+
+    def __init__(self, message: str, *, hint: str = "", where: str = "") -> None:
+        """Say where they are asked for, unless `message` does; `inner` is for who names the place itself."""
+        super().__init__(f"{where}: {message}" if where else message, hint=hint)
+        self.inner = message if where == FAULTS else self.message
+
+
+def load_faults(asked: str, folder: Path, *, seed: int | None = None) -> Faults:
+    """Return what a flag asks for: a preset, a kind, ``KIND@CALL``, else a file (from `folder` on).
+
+    `seed` counts above a file's own.
+
+    Raises BadFaults: there is no such thing, or it cannot be read.
+    """
+    if asked == SWEEP:
+        msg = "a sweep runs a command many times, with one fault each."
+        raise BadFaults(msg, hint="llmproxy run --faults sweep -- COMMAND, or llmproxy test --faults sweep")
+    if asked in PRESETS:
+        found = read_faults(parse_yaml(read_preset(asked), asked), name=asked)
+    elif asked in KINDS:
+        found = Faults((_parse_rule({"kind": asked}, asked),), name=asked)
+    elif (at := _KIND_AT.fullmatch(asked)) is not None and not _LOOKS_LIKE_FILE.search(asked):
+        found = Faults((_parse_rule({"kind": at["kind"], "call": int(at["call"])}, asked),), name=asked)
+    else:
+        found = _load_file(asked, folder)
+    return found if seed is None else Faults(found.rules, seed, found.name)
+
+
+def parse_session_faults(value: Json, folder: Path | None = None) -> Faults:
+    """Return what one session, test or scenario asks for: rules, a preset, ``http-429@2``.
+
+    A file only where there is a `folder`.
+
+    Raises BadFaults; also for a kind that would meet everybody else too.
+    """
+    named = isinstance(value, str) and value in PRESETS
+    found = load_faults(value, folder or Path()) if named or (isinstance(value, str) and folder) else read_faults(value)
+    for rule in found.rules:
+        if rule.kind.shared:
+            msg = f"{rule.kind.name} closes the proxy's port to everybody, so it is none of one session's faults."
+            raise BadFaults(msg, hint=f"Start a proxy for it: llmproxy run --faults {rule.kind.name} -- COMMAND")
+    return found
+
+
+def looks_like_file(value: Json) -> bool:
+    return isinstance(value, str) and bool(_LOOKS_LIKE_FILE.search(value))
+
+
+def _load_file(asked: str, folder: Path) -> Faults:
+    path = folder / Path(asked).expanduser()
+    if not _LOOKS_LIKE_FILE.search(asked) and not path.is_file():
+        near = did_you_mean(asked, [*PRESETS, *KINDS, SWEEP])
+        raise BadFaults(f"{asked[:80]!r} is no preset, no kind and no file{near}", hint=_ALL, where=FAULTS)
+    try:
+        data = read_bytes(path, LARGEST)
+    except OSError as error:
+        raise BadFaults(f"cannot read {asked}: {error.strerror or error}", hint=_ALL, where=FAULTS) from error
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise BadFaults(f"{asked} is no text: byte {error.start} is not UTF-8.", where=FAULTS) from error
+    found = read_faults(parse_yaml(text, asked), name=asked)
+    if not found.rules:
+        raise BadFaults(f"{asked} holds no rule, so no call would meet a fault.", hint=_ALL, where=FAULTS)
+    return found
+
+
+def parse_yaml(text: str, name: str) -> Json:
+    """Return what a text of YAML (or JSON, which is YAML) says. Raises BadFaults with line and column."""
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        what = getattr(error, "problem", None) or str(error).partition("\n")[0]
+        raise BadFaults(f"{name} is no YAML{where}: {what}", hint=_ALL, where=FAULTS) from error
+    except (ValueError, RecursionError) as error:  # a date that is none, lists in lists in lists
+        raise BadFaults(
+            f"{name} cannot be read as YAML: {str(error)[:200] or 'nested too deep'}", where=FAULTS
+        ) from error
+
+
+def read_faults(value: Json, *, name: str = "") -> Faults:
+    """Read a whole set: ``{"seed": ..., "faults": [...]}``, a list of rules, or one rule. Raises BadFaults."""
+    where = name or FAULTS
+    if isinstance(value, str):
+        value = {"faults": [value]}
+    if isinstance(value, list):
+        value = {"faults": value}
+    if isinstance(value, Mapping) and "kind" in value:
+        value = {"faults": [value]}
+    if not isinstance(value, Mapping) or "faults" not in value:
+        hint = f"A file is:\nfaults:\n  - kind: http-429\n    call: 2\n{_ALL}"
+        raise BadFaults(f"no list of `faults`, but {_format_value(value)}", hint=hint, where=where)
+    _check_members(value, ("seed", "faults"), where)
+    rows = value["faults"]
+    if not isinstance(rows, list):
+        raise BadFaults(f"`faults` is {_format_value(rows)}; it is a list of rules.", where=where)
+    if len(rows) > MOST_RULES:
+        raise BadFaults(f"{len(rows)} rules; at most {MOST_RULES} are read.", where=where)
+    rules = tuple(_parse_rule(row, f"{where}, rule {number}") for number, row in enumerate(rows, 1))
+    return Faults(rules, parse_seed(value.get("seed", 0), where), name)
+
+
+def parse_seed(value: Json, where: str = FAULTS) -> int:
+    """Read a seed. Raises BadFaults."""
+    if isinstance(value, bool) or not isinstance(value, int) or abs(value) >= 1 << 63:
+        raise BadFaults(f"seed is {_format_value(value)}; it is a whole number.", where=where)
+    return value
+
+
+def find_kind(name: Json, where: str) -> FaultKind:
+    """Return a kind. Raises BadFaults."""
+    if not isinstance(name, str) or name not in KINDS:
+        near = did_you_mean(name, KINDS) if isinstance(name, str) else ""
+        raise BadFaults(f"there is no kind {_format_value(name)} of fault{near}", hint=_ALL, where=where)
+    return KINDS[name]
+
+
+def _parse_rule(row: Json, where: str) -> FaultRule:
+    if isinstance(row, str):
+        at = _KIND_AT.fullmatch(row)
+        row = {"kind": row} if at is None else {"kind": at["kind"], "call": int(at["call"])}
+    if not isinstance(row, Mapping) or "kind" not in row:
+        raise BadFaults(f"{_format_value(row)} names no `kind` of fault.", hint=_ALL, where=where)
+    kind = find_kind(row["kind"], where)
+    own = [each.name for each in kind.takes]
+    _check_members(row, ("kind", *own, *NUMBERS, *TEXTS, "probability", "times"), f"{where} ({kind.name})")
+    numbers = {name: _parse_call_numbers(row.get(name), name, where) for name in NUMBERS}
+    texts = {name: _parse_patterns(row.get(name), name, where) for name in TEXTS}
+    rule = FaultRule(
+        kind=kind,
+        values={each.name: _parse_number(row.get(each.name, each.default), each, where) for each in kind.takes},
+        probability=_parse_number(row.get("probability", 1.0), _PROBABILITY, where),
+        times=_parse_times(row.get("times", 1), where),
+        numbers=numbers,
+        texts=texts,
+    )
+    _check_names_exist(rule, where)
+    return rule
+
+
+def _check_members(row: Mapping[str, Json], names: Iterable[str], where: str) -> None:
+    names = tuple(names)
+    for name in row:
+        if name not in names:
+            near = did_you_mean(str(name), names)
+            raise BadFaults(
+                f"unknown member {_format_value(name)}{near}", hint=f"It has: {', '.join(names)}", where=where
+            )
+
+
+_PROBABILITY = Parameter("probability", 1, "", 0, 1)
+
+
+def _parse_number(value: Json, wanted: Parameter, where: str) -> float:
+    good = isinstance(value, int | float) and not isinstance(value, bool) and wanted.low <= value <= wanted.high
+    if not good or (wanted.whole and value != int(value)):
+        kind = "a whole number" if wanted.whole else "a number"
+        raise BadFaults(
+            f"{where}: {wanted.name} is {_format_value(value)}; it is {kind} from {wanted.low:g} to {wanted.high:.10g}."
+        )
+    return float(value)
+
+
+def _parse_times(value: Json, where: str) -> int:
+    if value == "always":
+        return ALWAYS
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_TIMES:
+        raise BadFaults(
+            f"{where}: times is {_format_value(value)}; it is a whole number from 1 to {MOST_TIMES}, or always."
+        )
+    return value
+
+
+def _parse_call_numbers(value: Json, name: str, where: str) -> frozenset[int]:
+    values = value if isinstance(value, list) else [] if value is None else [value]
+    for each in values:
+        if isinstance(each, bool) or not isinstance(each, int) or each < 1:
+            raise BadFaults(f"{name} is {_format_value(each)}; it is a number from 1, or a list of such.", where=where)
+    return frozenset(values)
+
+
+def _parse_patterns(value: Json, name: str, where: str) -> tuple[str, ...]:
+    values = value if isinstance(value, list) else [] if value is None else [value]
+    for each in values:
+        if not isinstance(each, str) or not each:
+            raise BadFaults(
+                f"{where}: {name} is {_format_value(each)}; it is a text such as gpt-4*, or a list of such."
+            )
+    return tuple(values)
+
+
+def _check_names_exist(rule: FaultRule, where: str) -> None:
+    """Refuse a name that nothing can ever have, where all names are known. Providers of the user's own are not."""
+    for word, known, met in (
+        ("channel", CHANNELS, rule.kind.channels),
+        ("transport", TRANSPORTS, rule.kind.transports),
+    ):
+        for each in rule.texts[word]:
+            if each not in known:
+                near = did_you_mean(each, known)
+                if word == "channel" and each in TRANSPORTS:
+                    near = f"; did you mean transport: {each}?"
+                raise BadFaults(
+                    f"{where}: there is no {word} {each[:40]!r}{near}", hint=f"There is: {', '.join(known)}"
+                )
+        if rule.texts[word] and not set(rule.texts[word]) & set(met):
+            raise BadFaults(
+                f"{where}: {rule.kind.name} meets no call whose {word} is {' or '.join(rule.texts[word])},"
+                f" only {' and '.join(met)}."
+            )
+    for each in rule.texts["provider"]:
+        if each not in PROVIDERS and (near := did_you_mean(each, PROVIDERS)) and "*" not in each:
+            raise BadFaults(
+                f"{where}: there is no provider {each[:40]!r}{near}", hint=f"There is: {', '.join(PROVIDERS)}"
+            )
+
+
+def _format_value(value: Json) -> str:
+    """Describe what was given, in a few characters."""
+    if isinstance(value, str):
+        return repr(value[:60])
+    if isinstance(value, Mapping):
+        return "a mapping"
+    return "a list" if isinstance(value, list) else "nothing" if value is None else repr(value)[:60]

@@ -1,0 +1,230 @@
+"""Cassettes that went their own way from another one: where they stand in the store, and how one is made.
+
+A child holds *copies* of what it shares with its parent (rows, not bodies: those are shared anyway), so that it replays
+whole and nothing that happens to the parent changes it. Its row in `forks` says from whom it is, at which request it
+parted and why. Overridden results of tools are kept there, and are swapped again whenever the child is replayed: the
+agent still runs its real tool.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from llmproxy.advice import quote_word, suggest_command
+from llmproxy.core.forks.overrides import Overrides, parse_json_overrides
+from llmproxy.core.store import rows
+from llmproxy.core.store.file import statements
+from llmproxy.core.store.reading import Readable
+from llmproxy.core.store.rows import from_sql, to_sql
+from llmproxy.core.store.store import Store
+from llmproxy.errors import CassetteBusy, CassetteNotFound, SettingsError, unsign_text
+
+_FIELDS = "cassette, sample, parent, parent_sample, step, shared, why, path, overrides, created_at"
+_COPIED = ", ".join(name for name in rows.COLUMNS if name not in ("cassette", "sample", "started_at"))
+_COPY = f"""
+INSERT INTO interactions (cassette, sample, started_at, position, occurrence, request_body, response_body, {_COPIED})
+SELECT ?, ?, coalesce(?, started_at), ?, ?, request_body, response_body, {_COPIED} FROM interactions WHERE id = ?
+"""  # noqa: S608 - constants only
+_COPY_IDS = """
+INSERT INTO made_ids SELECT ?, ordinal, ?, ?, made_id FROM made_ids WHERE interaction_id = ?
+"""
+_COPY_DECLARED = "INSERT INTO declared SELECT ?, run_variables FROM declared WHERE interaction_id = ?"
+_COPY_FIELDS = "INSERT OR IGNORE INTO volatile_fields SELECT ?, position, field FROM volatile_fields WHERE cassette = ?"
+_COUNT = "UPDATE cassettes SET recorded = recorded + 1 WHERE name = ? AND sample = ? RETURNING recorded"
+LIVE = "live: "
+"""How the reason of a live run's cassette begins; channels follow."""
+_NUMBERS = 10_000
+"""Children of one cassette for which a name is looked."""
+
+
+class CassetteNameTaken(SettingsError):
+    """A new cassette was to have the name of one that is there."""
+
+    code = "llmproxy_cassette_exists"
+    status = 409
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    cassette: str
+    parent: str
+    step: int
+    """The agent's request, from 1, with which it went its own way."""
+    why: str
+    sample: int = 1
+    parent_sample: int = 1
+    shared: int = 0
+    """Interactions that it has from its parent."""
+    path: str | None = None
+    """The first place of that request that differs, None where nothing does or it is not known."""
+    overrides: Overrides = field(default_factory=Overrides)
+    created_at: float = 0.0
+
+    def describe_origin(self) -> str:
+        parent = self.parent if self.parent_sample == 1 else f"{self.parent}~{self.parent_sample}"
+        where = f" (first at {self.path})" if self.path else ""
+        return f"fork of {parent} at request {self.step}: {self.why}{where}"
+
+    def was_served(self, channel: str) -> bool:
+        """Return whether a channel of a live run was not live: its tools were served by the parent, or refused."""
+        return self.why.startswith(LIVE) and channel not in self.why.removeprefix(LIVE).split(", ")
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self) | {"overrides": self.overrides.to_json()}
+
+    def to_member(self) -> dict[str, Any]:
+        """Return it as in a cassette's file, for :func:`parse_fork_member`; what goes without saying is left out."""
+        said = {name: getattr(self, name) for name in _MEMBERS if name != "overrides"}
+        if self.overrides:
+            said["overrides"] = {name: rows for name, rows in self.overrides.to_json().items() if rows}
+        return {name: value for name, value in said.items() if name in _NEEDED or value != _USUAL.get(name)}
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedRecording:
+    """One recording that a child has from its parent."""
+
+    id: int
+    occurrence: int
+    """Of its key, in the child."""
+    started_at: float | None = None
+    """Unix time; None: its own."""
+
+
+_MEMBERS: Mapping[str, type | tuple[type, ...]] = {
+    "parent": str, "parent_sample": int, "step": int, "shared": int, "why": str, "path": str, "overrides": dict,
+    "created_at": (int, float),
+}  # fmt: skip
+"""Of the member `fork` of a file."""
+_NEEDED = ("parent", "step", "why")
+_USUAL: Mapping[str, object] = {"parent_sample": 1, "shared": 0, "created_at": 0.0}
+_LEAST = {"parent_sample": 1, "step": 1, "shared": 0, "created_at": 0}
+_MOST = 1 << 53
+"""Of each number: within it, all of them are the same in YAML, JSON and SQLite."""
+
+
+def parse_fork_member(cassette: str, tree: Any) -> Fork:  # noqa: ANN401 - what a YAML loader returns
+    """Read what a cassette's file says about where it comes from. Raises ValueError in words."""
+    if not isinstance(tree, dict):
+        raise ValueError(f"`fork` is {tree!r}, not a mapping")  # noqa: TRY004 - of a file, not of a caller
+    if unknown := sorted(set(tree) - set(_MEMBERS), key=repr):
+        raise ValueError(f"`fork` has no member {unknown[0]!r}; there are {', '.join(_MEMBERS)}")
+    if missing := [name for name in _NEEDED if name not in tree]:
+        raise ValueError(f"`fork` says no `{missing[0]}`")
+    for name, value in tree.items():
+        good = isinstance(value, _MEMBERS[name]) and not isinstance(value, bool)
+        if not good or (name in _LEAST and not _LEAST[name] <= value <= _MOST):
+            raise ValueError(f"`{name}` of `fork` cannot be {value!r}")
+    try:
+        overrides = parse_json_overrides(tree.get("overrides"))
+    except SettingsError as error:
+        raise ValueError(f"`fork`: {unsign_text(error).removesuffix('.')}") from error
+    return Fork(**{**tree, "cassette": cassette, "overrides": overrides})
+
+
+def store_fork(store: Store, fork: Fork) -> None:
+    """Write where a cassette comes from, which is recorded already."""
+    with store.file_transaction() as conn:
+        _insert_fork(conn, fork)
+
+
+def delete_fork(store: Store, cassette: str, sample: int = 1) -> None:
+    """Let a cassette be nobody's child."""
+    with store.file_transaction() as conn:
+        conn.execute("DELETE FROM forks WHERE cassette = ? AND sample = ?", (to_sql(cassette), sample))
+
+
+def _insert_fork(conn: sqlite3.Connection, fork: Fork) -> None:
+    row = (
+        to_sql(fork.cassette), fork.sample, to_sql(fork.parent), fork.parent_sample, fork.step, fork.shared,
+        to_sql(fork.why), None if fork.path is None else to_sql(fork.path), json.dumps(fork.overrides.to_json()),
+        fork.created_at,
+    )  # fmt: skip
+    conn.execute(f"INSERT OR REPLACE INTO forks ({_FIELDS}) VALUES ({', '.join('?' * len(row))})", row)  # noqa: S608 - only names of ours stand in the text
+
+
+def find_fork(store: Readable, cassette: str, sample: int) -> Fork | None:
+    """Return where a cassette comes from; None for one that is nobody's child."""
+    found = list(_query_forks(store, "WHERE cassette = ? AND sample = ?", (to_sql(cassette), sample)))
+    return found[0] if found else None
+
+
+def list_forks(store: Readable) -> list[Fork]:
+    return list(_query_forks(store, "ORDER BY created_at, cassette, sample", ()))
+
+
+def _query_forks(store: Readable, rest: str, values: tuple[object, ...]) -> Iterator[Fork]:
+    if not store.query("SELECT 1 FROM sqlite_master WHERE name = 'forks'"):
+        return  # an older llmproxy wrote it, and nobody has written to it since
+    found = store.query(f"SELECT {_FIELDS} FROM forks {rest}", values)  # noqa: S608 - constants
+    for name, sample, parent, parent_sample, step, shared, why, path, overrides, created_at in found:
+        yield Fork(
+            cassette=from_sql(name), sample=sample, parent=from_sql(parent), parent_sample=parent_sample, step=step,
+            shared=shared, why=from_sql(why), path=None if path is None else from_sql(path),
+            overrides=parse_json_overrides(json.loads(overrides)), created_at=created_at,
+        )  # fmt: skip
+
+
+def reserve_name(
+    store: Store, parent: str, wanted: str | None, holder: str, taken: Collection[str] = (), *, kind: str = "fork"
+) -> str:
+    """Lease a child: `wanted`, or the first ``PARENT@KIND-N`` not `taken`. Raises CassetteNameTaken, CassetteBusy."""
+    if wanted is not None:
+        if wanted in taken or store.has_recordings(wanted, 1):
+            gone = suggest_command(f"prune --cassette {quote_word(wanted)}", store.path)
+            hint = f"Take another name with --as, or throw it away: {gone}"
+            raise CassetteNameTaken(f"llmproxy: there is a cassette {wanted!r} already.", hint=hint)
+        store.begin_writing(wanted, 1, exclusive=True, holder=holder)
+        return wanted
+    for number in range(1, _NUMBERS):
+        name = f"{parent}@{kind}-{number}"
+        if name in taken or store.has_recordings(name, 1):
+            continue
+        try:
+            store.begin_writing(name, 1, exclusive=True, holder=holder)
+        except CassetteBusy:
+            continue
+        return name
+    raise CassetteNameTaken(f"llmproxy: {parent!r} has {_NUMBERS} forks.", hint="Name this one: --as NAME")
+
+
+def make_fork(store: Store, fork: Fork, shared: Sequence[CopiedRecording], now: float) -> list[int]:
+    """Write a child's beginning: its row, and copies of what it shares with its parent, whose ids are returned."""
+    name, made = to_sql(fork.cassette), []
+    with store.file_transaction() as conn:
+        statements.ensure_cassette(conn, name, fork.sample, now)
+        for copy in shared:
+            position = conn.execute(_COUNT, (name, fork.sample)).fetchall()[0][0]
+            values = (name, fork.sample, copy.started_at, position, copy.occurrence, copy.id)
+            made.append(int(conn.execute(_COPY, values).lastrowid or 0))
+            conn.execute(_COPY_IDS, (made[-1], name, fork.sample, copy.id))
+            conn.execute(_COPY_DECLARED, (made[-1], copy.id))
+        conn.execute(_COPY_FIELDS, (name, to_sql(fork.parent)))
+        _insert_fork(conn, replace(fork, shared=len(made), created_at=now))
+    return made
+
+
+def fork_cassette(
+    store: Store, parent: tuple[str, int], at: int | None, wanted: str | None, holder: str, now: float
+) -> Fork:
+    """Make a child of a cassette's first `at` interactions (None: all). Raises CassetteNotFound, CassetteNameTaken."""
+    found = store.list_summaries(*parent)
+    if not found or (at is not None and not 0 < at <= len(found)):
+        there = f"{len(found)} interactions are recorded: none is number {at}" if found else "nothing is recorded"
+        raise CassetteNotFound(
+            f"llmproxy: in cassette {parent[0]!r}, sample {parent[1]}, {there}.", hint=suggest_command("ls", store.path)
+        )
+    taken = found if at is None else found[:at]
+    name = reserve_name(store, parent[0], wanted, holder)
+    inherited = find_fork(store, *parent)
+    fork = Fork(
+        cassette=name, parent=parent[0], parent_sample=parent[1], step=len(taken) + 1, shared=len(taken),
+        why="made by hand", overrides=inherited.overrides if inherited else Overrides(), created_at=now,
+    )  # fmt: skip
+    make_fork(store, fork, [CopiedRecording(row.id, row.occurrence) for row in taken], now)
+    store.end_writing(name, 1, holder, clean=True)
+    return fork

@@ -1,0 +1,450 @@
+"""What counts of a request's head: header fields, members of the query, and how a path is written. Tables, and what
+reads them.
+
+*Known operations*: a model's SDK adds some thirty fields of versions, retries and tracing, so only those count that are
+named here (or have a word in their name that says what they choose). *A path that nobody knows*: every field counts but
+those that cannot choose an answer. Credentials count nowhere (`--match-credential` puts the caller's fingerprint in);
+what merely looks like one in a query does count, as a fingerprint: which names are credentials stands in the provider's
+row. Source: WIRE.md 2.2, the headers of 790 real exchanges, and the references of providers and gateways as of 2026-11.
+`docs/keys.md` holds these tables; a test compares.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import lru_cache
+from typing import NamedTuple
+from urllib.parse import parse_qsl, unquote
+
+from llmproxy.core.providers.specs import SIGNED_QUERY, Provider
+from llmproxy.core.secrets.kinds import FINGERPRINTED, SECRET_HEADER
+from llmproxy.core.traffic.interaction import Headers
+from llmproxy.lazy_regex import late
+
+# -- header fields that count ------------------------------------------------------------------------------------------
+
+KEYED: dict[str, str] = {
+    "anthropic-version": "contract of the answer's shape; kept as it is",
+    "anthropic-beta": "switches features; a set, so in lower case and sorted",
+    "openai-beta": "switches features; a set, so in lower case and sorted",
+    "groq-beta": "switches features; a set, so in lower case and sorted",
+    "x-llmproxy-caller": "fingerprint of the credential, put there by us where --match-credential asks for it",
+    "x-llmproxy-said": "fingerprints of cookies and the like that count at another service, put there by us",
+    "x-llmproxy-state": "digest of the changes that were made before to what the request names, put there by us",
+    "accept": "chooses the form of the answer; JSON, anything, and a stream where one was asked for are the usual and "
+    "one",
+    "accept-language": "chooses the language of the answer; `*` is none",
+    "content-type": "says how raw bytes are read; of JSON and forms the content says it, where the operation is known",
+    "content-encoding": "one that the body does not have, or that nobody knows; any other is undone and gone before "
+    "this is asked",
+    "prefer": "chooses whether the answer is waited for (Replicate), and in which form it comes",
+    "range": "chooses a part of the answer",
+    "if-range": "chooses between a part and the whole",
+    "if-match": "chooses between an answer and 412",
+    "if-none-match": "chooses between an answer and 304",
+    "if-modified-since": "chooses between an answer and 304",
+    "if-unmodified-since": "chooses between an answer and 412",
+    "x-http-method-override": "chooses the method",
+    "x-method-override": "chooses the method",
+    "extra-parameters": "Azure AI: whether unknown parameters are passed on, dropped or refused",
+    "x-policy-id": "Azure OpenAI: the content filter of this request",
+    "x-goog-fieldmask": "chooses the fields of the answer",
+    "x-goog-field-mask": "chooses the fields of the answer",
+    "x-use-cache": "Hugging Face: a cached answer or a new one",
+    "x-wait-for-model": "Hugging Face: an answer or 503",
+    "x-compute-type": "Hugging Face: where the model runs",
+}
+"""Fields that count, whatever is asked, with the reason."""
+KEYED_PREFIXES: dict[str, str] = {
+    "azureml-": "Azure ML: the deployment that answers",
+    "x-amzn-bedrock-": "Bedrock: guardrail, trace, latency and tier of the answer",
+    "x-amzn-sagemaker-": "SageMaker: the model, variant or component that answers",
+    "x-goog-upload-": "Google: the step of an upload",
+    "nvcf-": "NVIDIA: the assets that a request is about, and how long it waits",
+    "x-portkey-": "Portkey: the provider, configuration and guardrails behind the gateway",
+    "helicone-": "Helicone: the target, fallbacks, cache and moderation behind the gateway",
+    "cf-aig-": "Cloudflare AI Gateway: cache and routing behind the gateway",
+    "x-litellm-": "LiteLLM proxy: tags and routing behind the gateway",
+    "x-kong-": "Kong: routing behind the gateway",
+    "x-openrouter-": "OpenRouter: routing and plugins",
+    "x-ai-eg-": "Envoy AI Gateway: the model behind the gateway",
+    "x-gateway-": "routing behind a gateway",
+    "ai-gateway-": "Vercel AI Gateway: routing behind the gateway",
+}
+"""How the names of fields begin that count, with the reason."""
+WORDS = (
+    "model", "models", "provider", "providers", "deployment", "route", "router", "routing", "target", "guardrail",
+    "guardrails", "guardrailidentifier", "guardrailversion", "backend", "upstream", "variant", "engine", "fallback",
+    "fallbacks", "virtual", "tenant", "persona", "locale", "language", "experiment", "override",
+)  # fmt: skip
+"""Words in the name of a field that say what it chooses; so does a gateway's that nobody thought of."""
+KEYED_WORDS = late(rf"(?:^|[-_])(?:{'|'.join(WORDS)})(?:$|[-_])")
+KEYED_WORDS_WHY = "its name suggests that it selects who or what answers"
+SET_HEADERS = frozenset({"anthropic-beta", "openai-beta", "groq-beta"})
+
+# -- header fields that never count ------------------------------------------------------------------------------------
+
+
+def _reason_for(why: str, *names: str) -> dict[str, str]:
+    return dict.fromkeys(names, why)
+
+
+_FRAMING = "describes the connection, not the request"
+_TRACING = "tracing and correlation: random, without effect on the answer"
+_CLIENT = "identifies the client and its version"
+_RETRY = "retries and timeouts: the request is the same"
+_ROUTE = "the network route of the request"
+_LABELS = "labels for dashboards"
+_DIGEST = "digest or date of the body; the body itself counts"
+_BILLING = "billing and accounts"
+
+IGNORED: dict[str, str] = {
+    **_reason_for(
+        _FRAMING, "connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade",
+        "http2-settings", "content-length", "accept-encoding", "accept-charset", "expect", "host",
+        "grpc-accept-encoding",
+        "priority", "upgrade-insecure-requests", "max-forwards", "alt-used", "early-data",
+        "x-amz-decoded-content-length", "x-amz-trailer",
+    ),
+    **_reason_for(
+        _TRACING, "traceparent", "tracestate", "baggage", "b3", "sentry-trace", "request-id", "correlation-id",
+        "trace-id",
+        "span-id", "x-request-id", "x-correlation-id", "x-trace-id", "x-span-id", "x-client-request-id",
+        "x-client-trace-id",
+        "x-ms-client-request-id", "x-ms-correlation-request-id", "x-amzn-trace-id", "x-cloud-trace-context",
+        "x-amzn-requestid", "grpc-trace-bin", "grpc-tags-bin", "uber-trace-id", "newrelic", "elastic-apm-traceparent",
+        "traceloop-request-id",
+        "x-portkey-trace-id", "x-portkey-span-id", "x-portkey-parent-span-id", "x-portkey-span-name",
+        "x-litellm-trace-id", "x-litellm-call-id", "x-litellm-session-id", "cf-aig-event-id", "helicone-request-id",
+    ),
+    **_reason_for(
+        _CLIENT, "user-agent", "from", "referer", "http-referer", "origin", "dnt", "x-title", "x-requested-with",
+        "x-client-name", "x-client-version", "x-goog-api-client", "x-goog-request-params", "x-amz-user-agent",
+        "x-ms-useragent", "x-app", "originator", "version", "conversation_id", "session_id", "x-openai-subagent",
+        "x-openai-client-user-agent", "x-together-client-user-agent", "openai-safety-identifier",
+        "chatgpt-account-id", "x-grok-conv-id",
+        "anthropic-dangerous-direct-browser-access", "anthropic-client-platform", "anthropic-client-version",
+        "x-fireworks-session-affinity", "x-affinity", "x-user-id", "x-language",
+        "ai-language-model-specification-version",
+    ),
+    **_reason_for(
+        _RETRY, "idempotency-key", "x-idempotency-key", "x-retry-count", "retry-count", "x-should-retry",
+        "amz-sdk-invocation-id", "amz-sdk-request", "amz-sdk-retry", "x-server-timeout", "x-request-timeout",
+        "request-timeout", "x-timeout", "grpc-timeout", "grpc-previous-rpc-attempts",
+        "x-litellm-timeout", "x-litellm-stream-timeout", "x-litellm-num-retries", "x-portkey-request-timeout",
+        "cf-aig-request-timeout", "cf-aig-max-attempts", "cf-aig-retry-delay", "cf-aig-backoff",
+    ),
+    **_reason_for(_ROUTE, "via", "forwarded", "x-real-ip", "true-client-ip", "cdn-loop", "x-original-host", "x-scheme"),
+    **_reason_for(
+        _LABELS, "x-portkey-metadata", "x-litellm-spend-logs-metadata", "x-litellm-customer-id",
+        "x-litellm-end-user-id",
+        "cf-aig-metadata", "cf-aig-collect-log", "cf-aig-custom-cost", "helicone-user-id", "helicone-prompt-id",
+    ),
+    **_reason_for(_DIGEST, "date", "x-amz-date", "x-ms-date", "x-goog-date", "content-md5", "digest", "content-digest",
+               "x-amz-content-sha256", "x-amz-sdk-checksum-algorithm", "x-timestamp"),
+    **_reason_for(
+        _BILLING, "x-hf-bill-to", "x-vertex-ai-llm-request-type", "x-vertex-ai-llm-shared-request-type",
+        "x-ms-spillover-deployment",
+    ),
+    **_reason_for("controls caches on the way; in replay the recording answers", "cache-control", "pragma"),
+}  # fmt: skip
+"""Fields that count nowhere, with the reason."""
+IGNORED_PREFIXES: dict[str, str] = {
+    "x-llmproxy-": "llmproxy's own; not sent to providers", "x-stainless-": _CLIENT,
+    "x-fern-": _CLIENT, "x-codex-": _CLIENT, "x-datadog-": _TRACING, "x-b3-": _TRACING, "ot-tracer-": _TRACING,
+    "x-sentry-": _TRACING, "x-forwarded-": _ROUTE, "x-envoy-": _ROUTE,
+    "sec-": "set by browsers, or part of a WebSocket handshake", "proxy-": "meant for a proxy on the way",
+    "helicone-session-": _LABELS, "helicone-property-": _LABELS, "x-amz-checksum-": _DIGEST,
+    "access-control-": "set by browsers, or part of a WebSocket handshake",
+}  # fmt: skip
+"""How the names of fields begin that count nowhere, with the reason."""
+CREDENTIAL = "a credential or account: replay works with any key; --match-credential distinguishes callers"
+STRANGE = "llmproxy does not know this path, so all that may affect the answer counts"
+UNNAMED = ""
+"""No table knows the field: at a known operation it does not count, and `llmproxy audit` says so."""
+
+# -- other services, and paths that nobody knows ---------------------------------------------------------------------
+
+ELSEWHERE: dict[str, str] = {
+    **_reason_for(
+        _FRAMING, "connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade",
+        "http2-settings", "content-length", "accept-encoding", "expect", "host", "priority", "alt-used", "early-data",
+        "grpc-accept-encoding",
+        "x-amz-decoded-content-length", "x-amz-trailer",
+    ),
+    **{name: why for name, why in IGNORED.items() if why in (_TRACING, _DIGEST)},
+    **_reason_for(
+        _RETRY, "idempotency-key", "x-idempotency-key", "x-retry-count", "retry-count", "amz-sdk-invocation-id",
+        "amz-sdk-request", "amz-sdk-retry", "x-envoy-attempt-count", "grpc-timeout", "grpc-previous-rpc-attempts",
+    ),
+    **_reason_for(
+        "names the client library and its version", "user-agent", "x-goog-api-client", "x-amz-user-agent",
+        "x-ms-useragent",
+    ),
+}  # fmt: skip
+"""Fields that do not count on unknown paths either: framing, transport, tracing. Nothing that says who one is."""
+ELSEWHERE_PREFIXES: dict[str, str] = {
+    "x-llmproxy-": IGNORED_PREFIXES["x-llmproxy-"],
+    "x-stainless-": "names the client library and the retry number",
+    "x-fern-": "names the client library",
+    "xai-sdk-": _CLIENT,
+    **{name: why for name, why in IGNORED_PREFIXES.items() if why in (_TRACING, _DIGEST)},
+    "sec-websocket-": "part of a WebSocket handshake",
+    "proxy-": IGNORED_PREFIXES["proxy-"],
+}
+DECLARED = late(
+    r"^authorization$|(?:^|[-_])(?:api|access|secret|private|subscription|functions?|master|account|auth)[-_]?key$"
+    r"|^(?:api[-_]?)?key$|secret|passw|credential|jwt|(?:^|[-_])signature(?:$|[-_])|^x-auth$"
+    r"|(?<!page)(?<!continuation)(?<!next)(?<!sync)(?<!cursor)(?:^|[-_])token$|(?:access|auth|security)[-_]?token"
+)
+"""Lower-case names that declare a credential: who merely looks like one (a session's id, a tenant) counts."""
+_SESSION_COOKIE = late(
+    r"sess|(?:^|[-_.])sid$|auth|token|jwt|csrf|xsrf|remember|login|secret|passw|key$|credential|\.identity"
+)
+_CHANCE_COOKIE = late(r"^(?:_ga|_gid|_gat|_cf|__cf|cf_|awsalb|_hj|_fbp|_gcl)|^incap_|^bigip")
+"""Of analytics, and of balancers on the way: random, and made to change nothing."""
+SAID_HEADER = "x-llmproxy-said"
+"""Where fingerprints of what counts of the fields that are never stored stand among the stored request's headers."""
+
+
+def uncounted_cookie(name: str) -> str:
+    """Describe why a cookie does not count where nobody knows the path; empty if it does."""
+    if _SESSION_COOKIE.search(name.lower()):
+        return CREDENTIAL
+    return _TRACING if _CHANCE_COOKIE.search(name.lower()) else ""
+
+
+def read_cookies(value: str) -> list[tuple[str, str]]:
+    """Return the cookies of a header field, in their order."""
+    pairs = (each.strip().partition("=") for each in value.split(";") if each.strip())
+    return [(name.strip(), text.strip()) for name, _, text in pairs]
+
+
+def hash_unstored(headers: Headers, fingerprint: Callable[[str], str]) -> str:
+    """Return what counts of fields whose values are never stored, on unknown paths: names and fingerprints."""
+    said = []
+    for name, value in headers:
+        lower = name.lower()
+        if lower == "cookie":
+            said += [
+                f"cookie {each}={fingerprint(text)}" for each, text in read_cookies(value) if not uncounted_cookie(each)
+            ]
+        elif SECRET_HEADER.search(lower) and not lower.startswith("mcp-") and judge_header(lower, known=False).counts:
+            said.append(f"{lower}={fingerprint(value)}")
+    return "; ".join(sorted(said))
+
+
+class FieldVerdict(NamedTuple):
+    """Whether a header field counts, and why (not)."""
+
+    counts: bool
+    why: str
+
+
+_REMEMBERED = 4096
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def judge_header(name: str, *, known: bool) -> FieldVerdict:
+    """Say whether a header field counts, by its name in lower case, for an operation that is in the table or not."""
+    if (why := KEYED.get(name)) is not None:
+        return FieldVerdict(counts=True, why=why)
+    if name in FINGERPRINTED:
+        return FieldVerdict(counts=True, why="selects who answers; counts as a fingerprint")
+    if not known:
+        return _judge_unknown_header(name)
+    if (why := IGNORED.get(name)) is not None:
+        return FieldVerdict(counts=False, why=why)
+    if why := _find_prefix_reason(name, IGNORED_PREFIXES):
+        return FieldVerdict(counts=False, why=why)
+    if SECRET_HEADER.search(name):
+        return FieldVerdict(counts=False, why=CREDENTIAL)
+    if why := _find_prefix_reason(name, KEYED_PREFIXES):
+        return FieldVerdict(counts=True, why=why)
+    if KEYED_WORDS.search(name):
+        return FieldVerdict(counts=True, why=KEYED_WORDS_WHY)
+    return FieldVerdict(counts=False, why=UNNAMED)
+
+
+def _judge_unknown_header(name: str) -> FieldVerdict:
+    """Judge a field of another service or unknown path: all count but framing, transport, tracing, credentials."""
+    if why := ELSEWHERE.get(name) or _find_prefix_reason(name, ELSEWHERE_PREFIXES):
+        return FieldVerdict(counts=False, why=why)
+    if name == "cookie":
+        return FieldVerdict(counts=False, why=f"each by its name: {STRANGE}; a session's is a credential")
+    return (
+        FieldVerdict(counts=False, why=CREDENTIAL) if DECLARED.search(name) else FieldVerdict(counts=True, why=STRANGE)
+    )
+
+
+class CountedHeaders(dict[str, bool]):
+    """Whether header fields count, by their names as they come: a client sends the same ones with each request."""
+
+    def __init__(self, *, known: bool) -> None:
+        super().__init__()
+        self._known = known
+
+    def __missing__(self, name: str) -> bool:
+        """Judge a name that was not seen before."""
+        if len(self) >= _REMEMBERED:
+            self.clear()
+        self[name] = counts = judge_header(name.lower(), known=self._known).counts
+        return counts
+
+
+COUNTING = {known: CountedHeaders(known=known) for known in (False, True)}
+"""By whether the operation is known."""
+
+
+def _find_prefix_reason(name: str, table: dict[str, str]) -> str:
+    return next((why for prefix, why in table.items() if name.startswith(prefix)), "")
+
+
+# -- what is left of them ----------------------------------------------------------------------------------------------
+
+_USUAL = frozenset({"*/*", "application/*", "application/json"})
+_ANY = frozenset({"*/*"})
+_WEIGHT = late(r"\s*;\s*(?:q|charset)=[^;]*")
+_STREAMS = frozenset(
+    {"text/event-stream", "application/vnd.amazon.eventstream", "application/x-ndjson", "application/stream+json"}
+)
+
+
+def list_counted_headers(headers: Headers, *, known: bool, kind: str, stream: bool) -> tuple[tuple[str, str], ...]:
+    """Return the fields that count, (lower-case name, canonical value), sorted; `kind`: the body's."""
+    found: dict[str, list[str]] = {}
+    counting = COUNTING[known]
+    for name, value in headers:
+        if counting[name]:
+            found.setdefault(name.lower(), []).append(value.strip())
+    kept = []
+    for name, values in sorted(found.items()):
+        text = ",".join(values)
+        if name in SET_HEADERS:
+            text = ",".join(sorted({flag for part in text.lower().split(",") if (flag := part.strip())}))
+        elif name == "accept":
+            text = _reduce_accept(text, known=known, stream=stream)
+        elif name == "accept-language":
+            text = "" if text == "*" else text
+        elif name == "content-encoding":
+            text = "" if text.lower() == "identity" else text.lower()
+        elif name == "content-type":
+            text = _reduce_content_type(text, known=known, kind=kind)
+        if text:
+            kept.append((name, text))
+    return tuple(kept)
+
+
+@lru_cache(256)
+def _reduce_accept(text: str, *, known: bool, stream: bool) -> str:
+    """Return what an Accept asks for beyond the usual, else all of it. Of parameters, weight and charset count."""
+    ranges = {_WEIGHT.sub("", part.strip().lower()) for part in text.split(",") if part.strip()}
+    usual = (_USUAL | _STREAMS if stream else _USUAL) if known else _ANY
+    return "" if ranges <= usual else ",".join(sorted(part.strip().lower() for part in text.split(",") if part.strip()))
+
+
+def _reduce_content_type(text: str, *, known: bool, kind: str) -> str:
+    """Return a content type that says more than the body: JSON and plain forms only where nobody knows the path."""
+    media, _, rest = text.partition(";")
+    media = media.strip().lower()
+    if kind == "empty" or (known and (kind in ("json", "form") or media == "multipart/form-data")):
+        return ""
+    more = sorted(part.strip() for part in rest.split(";") if part.strip())
+    return ";".join([media, *(each for each in more if not each.lower().startswith("boundary="))])
+
+
+# -- the query ---------------------------------------------------------------------------------------------------------
+
+BETA = "beta"
+BETA_WHY = "marks the SDK's beta client; the header anthropic-beta or openai-beta names the beta"
+CREDENTIAL_QUERY_WHY = "the provider's own credential"
+ID_QUERY = frozenset({"after", "before", "run_id", "thread_id"})
+"""Query members of known operations that name what an earlier answer made."""
+
+
+_GOOGLE_SIGNED = ("algorithm", "credential", "date", "expires", "signedheaders", "signature", "security-token")
+_SIGNED = (
+    (SIGNED_QUERY, "x-amz-signature"), (frozenset(f"x-goog-{name}" for name in _GOOGLE_SIGNED), "x-goog-signature"),
+    (
+        frozenset({"sv", "st", "se", "sr", "sp", "sig", "spr", "sip", "skoid", "sktid", "skt", "ske", "sks", "skv"}),
+        "sig",
+    ),
+    (frozenset({"expires", "signature", "key-pair-id", "policy", "googleaccessid", "awsaccesskeyid"}), "signature"),
+)  # fmt: skip
+"""Members by which a URL is signed for a while, by AWS, Google, Azure, CloudFront; and the signature."""
+_SIGNERS = {
+    "x-amz-signature": {"x-amz-credential"}, "x-goog-signature": {"x-goog-credential"}, "sig": {"sv"},
+    "signature": {"key-pair-id", "googleaccessid", "awsaccesskeyid"},
+}  # fmt: skip
+"""What stands beside the signature: without it the member is one like any other."""
+SIGNED_WHY = "signature of a presigned URL: a new signature is the same request"
+
+
+def find_signed_members(query: str) -> frozenset[str]:
+    """Return the members of a query, in lower case, by which it is signed; none where it is not."""
+    if "sig" not in query.lower():
+        return frozenset()
+    names = {name.lower() for name, _ in parse_qsl(query, keep_blank_values=True, errors="surrogateescape")}
+    for members, signature in _SIGNED:
+        if signature in names and names & _SIGNERS[signature]:
+            return members
+    return frozenset()
+
+
+def explain_ignored_member(
+    provider: Provider, name: str, value: str, *, known: bool, signed: frozenset[str] = frozenset()
+) -> str:
+    """Describe why a member of the query does not count; else empty. `signed`: as from `find_signed_members`."""
+    if name.lower() in signed:
+        return SIGNED_WHY
+    if name.lower() in provider.credentials:
+        return CREDENTIAL_QUERY_WHY
+    if known and name == BETA and value == "true" and provider.family in ("openai", "anthropic"):
+        return BETA_WHY
+    return ""
+
+
+def counted_query(
+    target: str, provider: Provider, named: Callable[[str], str], *, known: bool
+) -> tuple[tuple[str, str], ...]:
+    """Return the query's members that count, decoded, sorted by name; `named` names ids of server state."""
+    _, mark, query = target.partition("?")
+    if not mark or not query:
+        return ()
+    pairs = parse_qsl(query, keep_blank_values=True, errors="surrogateescape")  # lossless: no two queries become one
+    signed = frozenset() if known else find_signed_members(query)
+    kept = [
+        (name, named(value) if known and name in ID_QUERY else value)
+        for name, value in pairs
+        if not explain_ignored_member(provider, name, value, known=known, signed=signed)
+    ]
+    return tuple(sorted(kept, key=lambda pair: pair[0]))
+
+
+# -- the path ----------------------------------------------------------------------------------------------------------
+
+_ESCAPED = late(r"%([0-9A-Fa-f]{2})")
+_STAYS = frozenset("/?#%")
+
+
+def normalize_path(target: str, *, slashes: bool) -> str:
+    """Return a path's one spelling where decoding says less, else "": ``/x/a%2Fb`` is not ``/x/a/b``."""
+    if "%" not in target or "%" not in (path := target.partition("?")[0]):
+        return ""
+    try:
+        plain = unquote(path, errors="strict")
+    except UnicodeDecodeError:
+        plain = None
+    if (
+        plain is not None
+        and (not slashes or plain.count("/") == path.count("/"))
+        and not _STAYS & {chr(int(match[1], 16)) for match in _ESCAPED.finditer(path)} - {"/"}
+    ):
+        return ""
+    return _ESCAPED.sub(_spell_escape, path)
+
+
+def _spell_escape(match: re.Match[str]) -> str:
+    letter = chr(int(match[1], 16))
+    return letter if 0x20 < ord(letter) < 0x7F and letter not in _STAYS else f"%{match[1].upper()}"

@@ -1,0 +1,570 @@
+"""Which recording was meant: of all candidates the one most like the request that missed.
+
+    (wanted canonical request, candidates) -> Nearest: row, differences (recording -> request), similarity
+
+All candidates are ranked message by message, by comparisons that run in C; the few best are compared in full.
+Everything is bounded, so that a refusal stays quick however large the cassette and its bodies are. What really differs
+comes first, whatever looks volatile after it.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
+from itertools import takewhile
+from typing import Any, NamedTuple
+
+from llmproxy.core.dialects.conversation import Place, compare_segments
+from llmproxy.core.keys.normalize import Canonical
+from llmproxy.core.keys.scrub import PACKS, Rules, TextScrub, apply_rules, compile_rules, substitute_patterns
+from llmproxy.core.keys.server_state import STATE_HEADER
+from llmproxy.core.traffic.grpc import find_texts, split_messages
+from llmproxy.core.traffic.interaction import is_grpc
+from llmproxy.core.traffic.json_diff import (
+    ABSENT,
+    Difference,
+    build_difference,
+    classify_difference,
+    classify_volatile,
+    common_prefix,
+    count,
+    count_common_suffix,
+    is_volatile_value,
+    list_raw_differences,
+)
+from llmproxy.errors import SettingsError
+
+_BUDGET = 32 << 20
+"""Bytes of canonical bodies that are looked at."""
+_CLOSE = 8
+"""Candidates that are compared in full, after the cheap comparison of all."""
+COUNTED = 40
+"""Differences that are counted at most."""
+_SIMILAR = 200
+"""Characters of a text that difflib compares (it is quadratic)."""
+_VARYING = 3
+"""Places of one message that may look volatile where it still counts as the same."""
+_MOST_VARYING = 100
+"""Messages of a candidate that are looked at in this way."""
+_MOST_LOOKED_AT = 200
+"""Messages of all candidates that are looked at in this way: each costs as much as a thousand that are equal."""
+_RAW = 100_000
+"""Bytes of a body that is not JSON which are compared as text."""
+
+_MOST_SORTED = 1 << 20
+"""Bytes of a canonical body above which nobody asks whether only an order differs."""
+_MESSAGE = re.compile(r"\$\.\w+\[(\d+)\]")
+_OF_MODEL = ("assistant", "model", "function_call", "reasoning")
+
+_OUTSIDE = ("provider", "method", "operation", "model", "stream")
+_CONVERSATIONS = ("messages", "input", "contents", "prompt")
+
+
+@dataclass(frozen=True, slots=True)
+class Nearest:
+    """The recording that is most like the request that missed."""
+
+    id: int
+    """Row in the store; ``llmproxy show ID``."""
+    same_operation: bool
+    differences: tuple[Difference, ...]
+    """Old: the recording, new: the request. At most 40."""
+    similarity: float
+    """Of the last texts of the conversations, 0..1."""
+    suggestion: Suggestion | None = None
+    """A rule that takes volatile differences away."""
+    places: tuple[Told, ...] = ()
+    """The same differences with more of their values; for who looks, not for the journal."""
+    bound: tuple[str, ...] = ()
+    """Run variables and volatile fields whose values differ and fit; they are no difference."""
+    reordered: str = ""
+    """Where the two hold the same in another order, if nothing else differs: the path of a list or a text."""
+
+    def to_dict(self) -> dict[str, object]:
+        """Return plain values, for the journal."""
+        return {
+            "id": self.id,
+            "same_operation": self.same_operation,
+            "similarity": round(self.similarity, 3),
+            "differences": [difference.to_dict() for difference in self.differences],
+            "suggestion": self.suggestion.to_dict() if self.suggestion else None,
+        }
+
+
+class RestatedCandidate(NamedTuple):
+    """A recording as this run would have sent it."""
+
+    canonical: Canonical
+    bound: tuple[str, ...] = ()
+    varying: tuple[Difference, ...] = ()
+    """What varies from run to run beside what is left different in `canonical`."""
+
+
+class Restater:
+    """Tells recordings in this run's words, as far as somebody asks; this one as they are."""
+
+    def find_cached(self, id_: int) -> Canonical | None:  # noqa: ARG002 - as all
+        """Return the canonical request of a recording that was read not long ago."""
+        return None
+
+    def restate_message(self, id_: int, recorded: Canonical, n: int) -> object:  # noqa: ARG002 - as all
+        """Return one message of a recording's conversation; the same object for the same one."""
+        return get_messages(recorded.tree)[1][n]
+
+    def restate_whole(self, id_: int, recorded: Canonical) -> Canonical:  # noqa: ARG002 - as all
+        """Return a recording with whatever it names as this run names it."""
+        return recorded
+
+    def restate_nearest(self, id_: int, recorded: Canonical, whole: Canonical) -> RestatedCandidate:  # noqa: ARG002 - as all
+        """Return the nearest recording as this run would have sent it."""
+        return RestatedCandidate(whole)
+
+
+AS_RECORDED = Restater()
+
+
+def find_nearest(
+    wanted: Canonical, candidates: Sequence[tuple[int, Canonical]], wording: Restater = AS_RECORDED
+) -> Nearest | None:
+    """Return the candidate most like `wanted`, or None without candidates; `wording` tells them in this run's words.
+
+    Order: same provider and operation, fewest differing places of those that share most messages with it from the start
+    (but for what looks volatile) or more of them from the end, likest last text; of equals the first. Bounded: only
+    candidates from the first 32 MiB of bodies are looked at, all of these are ranked by comparisons in C, 8 by either
+    end are compared in full, each within the bounds of `core.traffic.json_diff`.
+    """
+    taken = _limit_candidates(candidates)
+    if not taken:
+        return None
+    common = _count_common(wanted, taken, wording)
+    ranked = [(_rank_candidate(wanted, *item, common[item[0]], wording), item) for item in taken]
+    ranked = sorted(ranked, key=lambda pair: pair[0], reverse=True)
+    alike = [item for rank, item in ranked if rank[:3] == ranked[0][0][:3]][:_CLOSE]
+    # Who changed the system text shares no beginning with the recording that was meant, but all that follows.
+    operation, begun, *_ = ranked[0][0]
+    endings = [(_count_ending(wanted, item[1]), item) for rank, item in ranked if rank[0] == operation]
+    endings = sorted(endings, key=lambda pair: -pair[0])[:_CLOSE]
+    alike += [item for count_, item in endings if count_ > begun and item not in alike]
+    told = [(id_, recorded, wording.restate_whole(id_, recorded)) for id_, recorded in alike]
+    id_, recorded, best = told[0]
+    if len(told) > 1:
+        id_, recorded, best = max(
+            told,
+            key=lambda each: (
+                -_count_differences(each[2], wanted),
+                common[each[0]],
+                _compare_last_texts(each[2], wanted),
+            ),
+        )
+    best, bound, varying = wording.restate_nearest(id_, recorded, best)
+    pairs = [
+        (_drop_volatile_look(build_difference(each.path, each.old, each.new, each.where), wanted.tree), each)
+        for each in _list_differences(best, wanted)
+    ]
+    pairs.sort(key=lambda pair: pair[0].looks is not None)
+    found = [difference for difference, _ in pairs]
+    reordered = find_reordered(best.tree, wanted.tree) if len(wanted.body) < _MOST_SORTED else ""
+    written = reordered or any(_is_model_written(each.path, wanted.tree) for each in found)
+    return Nearest(
+        id_,
+        _same_operation(wanted, best),
+        (*found, *varying)[:COUNTED],
+        _compare_last_texts(best, wanted),
+        None if written else suggest_rules(best, wanted),
+        tuple(describe_place(*place) for _, place in pairs),
+        bound,
+        reordered,
+    )
+
+
+def _count_ending(wanted: Canonical, candidate: Canonical) -> int:
+    """Return how many messages from the end are equal."""
+    pairs = zip(reversed(get_messages(candidate.tree)[1]), reversed(get_messages(wanted.tree)[1]), strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+def _drop_volatile_look(item: Difference, tree: object) -> Difference:
+    """Return a difference that looks like nothing where a model wrote the value: no rule would make that a hit."""
+    return replace(item, looks=None) if item.looks and _is_model_written(item.path, tree) else item
+
+
+def _is_model_written(path: str, tree: object) -> bool:
+    place = _MESSAGE.match(path)
+    said = get_messages(tree)[1]
+    message = said[int(place[1])] if place is not None and int(place[1]) < len(said) else None
+    return isinstance(message, dict) and message.get("role", message.get("type")) in _OF_MODEL
+
+
+def find_reordered(old: object, new: object, path: str = "$") -> str:
+    """Return where two trees differ in order alone, the innermost list or text of words; empty if otherwise."""
+    if old == new or _sort_tree(old) != _sort_tree(new):
+        return ""
+    if isinstance(old, dict) and isinstance(new, dict):
+        inner = [(f"{path}.{name}", old[name], new[name]) for name in new if old[name] != new[name]]
+    elif isinstance(old, list) and isinstance(new, list):
+        inner = [(f"{path}[{n}]", *pair) for n, pair in enumerate(zip(old, new, strict=True)) if pair[0] != pair[1]]
+    else:
+        return path
+    return (find_reordered(inner[0][1], inner[0][2], inner[0][0]) if len(inner) == 1 else "") or path
+
+
+def _sort_tree(tree: object) -> object:
+    """Return a tree whose lists and words stand in one order, whatever theirs was."""
+    if isinstance(tree, dict):
+        return {name: _sort_tree(value) for name, value in tree.items()}
+    if isinstance(tree, list):
+        return sorted(map(_sort_tree, tree), key=repr)
+    return sorted(tree.split()) if isinstance(tree, str) else tree
+
+
+_Rank = tuple[bool, int, bool, float]
+"""Same operation, messages from the start that say the same, same model, rough likeness of the last texts."""
+
+
+def _limit_candidates(candidates: Sequence[tuple[int, Canonical]]) -> list[tuple[int, Canonical]]:
+    taken: list[tuple[int, Canonical]] = []
+    left = _BUDGET
+    for item in candidates:
+        if left < 0:
+            break
+        left -= len(item[1].body)
+        taken.append(item)
+    return taken
+
+
+def _same_operation(wanted: Canonical, candidate: Canonical) -> bool:
+    return wanted.provider == candidate.provider and wanted.operation == candidate.operation
+
+
+def _count_common(wanted: Canonical, candidates: Sequence[tuple[int, Canonical]], wording: Restater) -> dict[int, int]:
+    """Return by candidate how many first messages say the same: message by message, each looked at once."""
+    common = dict.fromkeys((id_ for id_, _ in candidates), 0)
+    varying = Counter[int]()
+    alive, looked_at = list(candidates), 0
+    for n, new in enumerate(get_messages(wanted.tree)[1]):
+        alive = [each for each in alive if n < len(get_messages(each[1].tree)[1])]
+        if not alive or looked_at > _MOST_LOOKED_AT:
+            break
+        verdicts: dict[int, tuple[object, bool]] = {}
+        still = []
+        for id_, recorded in alive:
+            old = wording.restate_message(id_, recorded, n)
+            if old != new:
+                varying[id_] += 1
+                if varying[id_] > _MOST_VARYING:
+                    continue
+                if id(old) not in verdicts:
+                    looked_at += 1
+                    verdicts[id(old)] = old, _differs_by_volatile(old, new)
+                if not verdicts[id(old)][1]:
+                    continue
+            common[id_] += 1
+            still.append((id_, recorded))
+        alive = still
+    return common
+
+
+def _rank_candidate(wanted: Canonical, id_: int, candidate: Canonical, common: int, wording: Restater) -> _Rank:
+    """Judge a candidate by what costs next to nothing."""
+    said = get_messages(candidate.tree)[1]
+    last = wording.restate_message(id_, candidate, len(said) - 1) if said else candidate.tree
+    matcher = SequenceMatcher(
+        None, _find_text(last)[-_SIMILAR:], _read_last_text(wanted.tree)[-_SIMILAR:], autojunk=False
+    )
+    return (
+        _same_operation(wanted, candidate),
+        common,
+        _read_model(wanted) == _read_model(candidate),
+        matcher.quick_ratio(),
+    )
+
+
+def _differs_by_volatile(old: object, new: object) -> bool:
+    """Return whether two messages differ in nothing but what looks volatile."""
+    if type(old) is not type(new):
+        return False
+    found = list_raw_differences(old, new, _VARYING + 1)
+    return len(found) <= _VARYING and all(classify_difference(*each) for each in found)
+
+
+def get_messages(tree: object) -> tuple[str, list[object]]:
+    """Return the messages of a request, and the member that holds them."""
+    if isinstance(tree, dict):
+        for name in _CONVERSATIONS:
+            value = tree.get(name)
+            if isinstance(value, list):
+                return name, value
+            if isinstance(value, str):
+                return name, [value]
+    return "", []
+
+
+def _read_model(canonical: Canonical) -> object:
+    inside = canonical.tree.get("model") if isinstance(canonical.tree, dict) else None
+    return canonical.model or inside
+
+
+def _read_last_texts(old: Canonical, new: Canonical) -> tuple[str, str]:
+    left, right = (_read_last_text(canonical.tree)[-_SIMILAR:] for canonical in (old, new))
+    return left, right
+
+
+def _compare_last_texts(old: Canonical, new: Canonical) -> float:
+    left, right = _read_last_texts(old, new)
+    if left or right:
+        return SequenceMatcher(None, left, right, autojunk=False).ratio()
+    size = max(1, min(_RAW, max(len(old.body), len(new.body))))
+    return common_prefix(_decode_start(old.body), _decode_start(new.body)) / size
+
+
+def _read_last_text(tree: object) -> str:
+    return _find_text((get_messages(tree)[1] or [tree])[-1])
+
+
+def _find_text(value: object) -> str:
+    for _ in range(8):
+        if isinstance(value, str):
+            return value
+        if isinstance(value, list) and value:
+            value = value[-1]
+        elif isinstance(value, dict):
+            value = next((value[name] for name in ("content", "parts", "text", "input") if name in value), "")
+        else:
+            break
+    return ""
+
+
+def _decode_start(body: bytes) -> str:
+    return body[:_RAW].decode("latin-1")
+
+
+def _count_differences(old: Canonical, new: Canonical) -> int:
+    outside: int = sum(getattr(old, name) != getattr(new, name) for name in (*_OUTSIDE, "headers", "query"))
+    if old.tree is None or new.tree is None:
+        return outside + int(old.body != new.body)
+    return outside + count(old.tree, new.tree, COUNTED)
+
+
+def _list_differences(old: Canonical, new: Canonical) -> list[Place]:
+    """Return what tells canonical requests apart: provider, operation, model, body as edited, query, headers."""
+    found = [
+        Place(name, name, left, right)
+        for name in _OUTSIDE
+        if (left := getattr(old, name)) != (right := getattr(new, name))
+    ]
+    if old.tree is not None and new.tree is not None:
+        found += compare_segments(new.operation, old.tree, new.tree, COUNTED)
+    elif old.body != new.body:
+        left, right = (canonical.body[:_RAW].decode("utf-8", "backslashreplace") for canonical in (old, new))
+        found += _compare_pairs("message", _read_grpc_texts(old), _read_grpc_texts(new)) or [
+            Place("body", "body", left, right)
+        ]
+    found += _compare_pairs("query", old.query, new.query)
+    found += _compare_pairs(
+        "headers", *([row for row in each.headers if row[0] != STATE_HEADER] for each in (old, new))
+    )
+    if _get_state(old) != _get_state(new):
+        said = (_AS_RECORDED, "otherwise") if _get_state(old) and _get_state(new) else ("changed", "unchanged")
+        found.append(Place(_CHANGES, _CHANGES, *(said if _get_state(old) else said[::-1])))
+    return found[:COUNTED]
+
+
+def _read_grpc_texts(canonical: Canonical) -> list[tuple[str, str]]:
+    """Return what can be read in messages of gRPC: (numbers of fields, text)."""
+    if not is_grpc(canonical.headers):
+        return []
+    return [text for _, data in split_messages(canonical.body) for text in find_texts(data)]
+
+
+_CHANGES = "what was changed before of what it names"
+_AS_RECORDED = "as it was recorded"
+
+
+def _get_state(canonical: Canonical) -> str:
+    return dict(canonical.headers).get(STATE_HEADER, "")
+
+
+def _compare_pairs(where: str, old: Sequence[tuple[str, str]], new: Sequence[tuple[str, str]]) -> list[Place]:
+    """Return the differences of two lists of (name, value), for example of headers."""
+    if tuple(old) == tuple(new):
+        return []
+    found = list_raw_differences(dict(old), dict(new), COUNTED)
+    named = ((path[2:].removeprefix('"').removesuffix('"]'), path, left, right) for path, left, right in found)
+    return [Place(f"{where} {name}", where + path[1:], left, right) for name, path, left, right in named]
+
+
+AROUND = 160
+"""Equal characters that stay before and after what differs."""
+LONGEST = 4000
+"""Characters of one value."""
+
+Told = dict[str, Any]
+"""``{"path", "old", "new", "looks", "before", "after"}``; `old` or `new` is missing where there was none."""
+
+
+def describe_place(where: str, path: str, old: object, new: object) -> Told:
+    """Return one place with both values, as far as they are read."""
+    made: Told = {"path": path, "looks": classify_volatile(old, new), **({"where": where} if where else {})}
+    if isinstance(old, str) and isinstance(new, str):
+        return made | _cut_texts(old, new)
+    return made | {
+        side: value if len(repr(value)) <= LONGEST else f"{repr(value)[:LONGEST]}…"
+        for side, value in (("old", old), ("new", new))
+        if value is not ABSENT
+    }
+
+
+def _cut_texts(old: str, new: str) -> Told:
+    """Return two texts without most of what they begin and end with alike, and how much that was."""
+    front = common_prefix(old, new)
+    back = count_common_suffix(old, new, min(len(old), len(new)) - front)
+    before, after = max(0, front - AROUND), max(0, back - AROUND)
+    made = {side: text[before : len(text) - after][:LONGEST] for side, text in (("old", old), ("new", new))}
+    return {**made, "before": before, "after": after}
+
+
+_LARGEST = 1 << 20
+"""Bytes of a canonical body above which nothing is tried out."""
+_MOST = 200
+"""Differences that are counted at most."""
+_LOOKED_AT = 10
+"""Differences that are looked at: with more, the requests are different ones."""
+_TRIED = 4
+"""Volatile differences for which a rule is looked for."""
+_ROUNDS = 5
+"""Kinds of volatile values in one text."""
+
+_PACKS = {"date/time": ("days", "dates"), "uuid": ("uuids",), "temporary path": ("temp-paths",)}
+# What `volatile` recognises, as patterns to paste: without apostrophes, since TOML's literal strings end there.
+_PATTERNS: dict[str, tuple[str, ...]] = {
+    "date/time": (
+        r"\d{4}-\d\d-\d\d([T ][\d:.]+(Z|[+-]\d\d:?\d\d)?)?",
+        r"\b\d{1,2}:\d\d(:\d\d)?( ?[AaPp][Mm])?",
+        r"([A-Z][a-z]+day, )?[A-Z][a-z]+ \d{1,2}, \d{4}",
+        r"([A-Z][a-z]+day, )?\d{1,2} [A-Z][a-z]+ \d{4}",
+        r"\b\d{1,2}[/.]\d{1,2}[/.]\d{2,4}\b",
+        r"\b(Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day\b",
+    ),
+    "uuid": (r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}",),
+    "temporary path": (r"/(private/)?(tmp|var/tmp|var/folders)/[^\s\"<>,;)]+",),
+    "home or working folder": (r"/(home|Users|root|workspaces?|builds?|app|mnt)/[^\s\"<>,;)]+",),
+    "tool-call id": (r"\b(call|toolu|tooluse|tool_call|fc|ctc|chatcmpl-tool)[_-][\w-]{6,}",),
+    "object id": (r"\b(resp|msg|run|thread|conv|file|asst|vs|batch|chatcmpl|req|rs|ws|session)[_-][\w-]{8,}",),
+    "port": (r"(localhost|127\.0\.0\.1):\d+",),
+    "unix timestamp": (r"\b1\d{9}(\.\d+|\d{3}|\d{6}|\d{9})?\b",),
+    "random id": (r"\b(?=\w*\d)(?=\w*[A-Za-z])\w{12,}\b",),
+}
+
+
+_DAYS = frozenset({"days", "dates"})
+"""Packs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Suggestion:
+    """Rules that take differences away."""
+
+    toml: str
+    """For ``[tool.llmproxy.normalize]``, one line per member."""
+    left: int
+    """Differences that stay."""
+    of_days: bool = False
+    """Days or dates are among what the rules take away."""
+
+    def to_dict(self) -> dict[str, object]:
+        """Return plain values, for the journal."""
+        return {"toml": self.toml, "left": self.left}
+
+
+def suggest_rules(old: Canonical, new: Canonical) -> Suggestion | None:
+    """Return rules for what looks volatile in the differences of two requests, or None if no rule helps."""
+    if old.tree is None or new.tree is None or max(len(old.body), len(new.body)) > _LARGEST:
+        return None
+    rules, left, tried = Rules(), _count_remaining(old, new, Rules()), 0
+    for path, before, after in list_raw_differences(old.tree, new.tree, _LOOKED_AT):
+        if tried == _TRIED or not classify_volatile(before, after):
+            continue
+        tried += 1
+        for candidate in _list_rules(path, before, after):
+            merged = _merge_rules(rules, candidate)
+            now = _count_remaining(old, new, merged)
+            if now < left:
+                rules, left = merged, now
+                break
+    return Suggestion(_write_toml(rules), left, of_days=not _DAYS.isdisjoint(rules.packs)) if rules != Rules() else None
+
+
+def _list_rules(path: str, old: object, new: object) -> Iterator[Rules]:
+    if is_volatile_value(str(old)) and is_volatile_value(str(new)):
+        yield Rules(ignore=(re.sub(r"\[\d+\]", "[*]", path),))
+    if isinstance(old, str) and isinstance(new, str):
+        for packs in (_PACKS, {}):
+            rules = _suggest_text_rules(old, new, packs)
+            if rules is not None:
+                yield rules
+
+
+def _suggest_text_rules(old: str, new: str, packs: Mapping[str, tuple[str, ...]]) -> Rules | None:
+    """Return rules that make two texts equal, with packs where they do it, or None."""
+    rules = Rules()
+    for _ in range(_ROUNDS):
+        kind = classify_volatile(old, new) or ""
+        found = next(_try_rules(kind, old, new, packs), None)
+        if found is None:
+            return None
+        rule, old, new = found
+        rules = _merge_rules(rules, rule)
+        if old == new:
+            return rules
+    return None
+
+
+def _try_rules(kind: str, old: str, new: str, packs: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[Rules, str, str]]:
+    """Yield each rule for a kind after which less of the texts differs, with what it makes of them."""
+    word = f"[{kind.split('/', maxsplit=1)[0].replace(' ', '-')}]"
+    rules = [(Rules(packs=(pack,)), PACKS[pack]) for pack in packs.get(kind, ())]
+    rules += [
+        (Rules(scrub=(scrub,)), (scrub,)) for scrub in (TextScrub(each, word) for each in _PATTERNS.get(kind, ()))
+    ]
+    rest = len(old) - common_prefix(old, new)
+    for rule, scrubs in rules:
+        subs = tuple((re.compile(scrub.pattern), scrub.placeholder) for scrub in scrubs)
+        left, right = substitute_patterns(old, subs), substitute_patterns(new, subs)
+        if left == right or len(left) - common_prefix(left, right) < rest:
+            yield rule, left, right
+
+
+def _merge_rules(one: Rules, two: Rules) -> Rules:
+    return Rules(
+        tuple(dict.fromkeys(one.ignore + two.ignore)),
+        tuple(dict.fromkeys(one.scrub + two.scrub)),
+        tuple(dict.fromkeys(one.packs + two.packs)),
+    )
+
+
+def _count_remaining(old: Canonical, new: Canonical, rules: Rules) -> int:
+    try:
+        ready = compile_rules(rules)
+    except SettingsError:  # a path that our rules cannot say
+        return _MOST
+    left, right = (apply_rules(copy.deepcopy(canonical.tree), ready) for canonical in (old, new))
+    return count(left, right, _MOST)
+
+
+def _write_toml(rules: Rules) -> str:
+    lines = []
+    if rules.ignore:
+        lines.append(f"ignore = {json.dumps(list(rules.ignore))}")
+    if rules.scrub:
+        rows = (
+            f"{{ pattern = '{scrub.pattern}', placeholder = {json.dumps(scrub.placeholder)} }}" for scrub in rules.scrub
+        )
+        lines.append(f"scrub = [{', '.join(rows)}]")
+    if rules.packs:
+        lines.append(f"packs = {json.dumps(list(rules.packs))}")
+    return "\n".join(lines)

@@ -1,0 +1,526 @@
+"""The providers and their operations, as data: all that is known of one by name stands in its row.
+
+A provider's `upstream` is the base URL as its own SDK takes it; `versions` are the path prefixes under which its
+API stands at its public host, the first being the one that is restored where a client leaves it out. An operation
+has one name whoever serves it: ``chat.completions`` is the same dialect at OpenAI, Groq or a local vLLM, so that
+whatever looks into bodies can go by the operation alone. Sources: WIRE.md 1.1 and 1.2 and the providers' own API
+references, read 2026-07.
+
+Channels: what an interaction is about. A model (`llm`), a tool's server (`mcp`), any other service (`http`).
+
+The channel is read off what every recording holds anyway, so it needs no column: services recorded by ``--record-host``
+are providers named ``http:HOST[:PORT]``, and what is said in MCP has an operation that begins with ``mcp:``.
+
+    https://api.github.com/repos/x    intercepted           provider http:api.github.com
+    /api.github.com/repos/x           by prefix             the same provider, so one replays the other
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple
+
+from llmproxy.core.traffic.interaction import Headers, header
+from llmproxy.lazy_regex import late
+from llmproxy.protocol import STDIO_PREFIX, Channel
+from llmproxy.values import host_matches
+
+Family = Literal["openai", "anthropic", "gemini", "bedrock", "ollama", "cohere", "generic", "http"]
+"""Dialect of bodies, and of the error envelope; ``http`` is a service that is no model's."""
+METHOD_BEHIND_ID = frozenset[Family]({"gemini"})
+"""Families that write a method behind an id in a path, ``fileSearchStores/s:importFile``."""
+HTTP_PREFIX = "http:"
+"""How the names of such services begin, ``http:api.github.com``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One thing that can be asked of a provider."""
+
+    name: str
+    family: Family | None = None
+    """Dialect of this operation where it is not the provider's own, for example Ollama's imitation of OpenAI."""
+    stream_default: bool = False
+    """What an absent ``stream`` in the body means."""
+    multipart: bool = False
+    """The request is a multipart form."""
+    tree: bool = False
+    """Paths below it address things that the server keeps: ``/files/file-1/content``."""
+    not_llm: bool = False
+    """Telemetry that merely shares the host."""
+    keeps: bool = False
+    """The server keeps what it is told: every method but a reading one makes or changes something."""
+    unordered: bool = False
+    """In which order something is added to what it keeps does not matter."""
+    changes: tuple[str, ...] = ()
+    """Members of the body that name what a request changes, though its path does not."""
+
+
+class DistinctivePaths(NamedTuple):
+    """By what of a request to a base URL a provider is told that no prefix names."""
+
+    exact: tuple[str, ...] = ()
+    begins: tuple[str, ...] = ()
+    """How paths begin that are its own, whatever follows."""
+    below: tuple[str, ...] = ()
+    """How paths begin that are its own if it knows them."""
+    holds: tuple[str, ...] = ()
+    """What stands somewhere in paths that are its own if it knows them."""
+    header: str = ""
+    """A header field that only its clients send."""
+    query: str = ""
+    """How a member of the query begins that only its clients send."""
+    certain: bool = False
+    """Its paths count whatever the headers say."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyVariable:
+    name: str
+    instead: tuple[str, ...] = ()
+    """Variables that do its service: where one is set, a placeholder would only get in the way."""
+    needs: str = ""
+    """Given only where this variable is set."""
+    header: str = ""
+    """Header field in which a key goes; where none is named, and for a token, it is a bearer's."""
+
+    def list_header_fields(self) -> dict[str, str]:
+        """Return the header field by each variable, empty for a bearer's."""
+        return {name: self.header if name.endswith("_KEY") else "" for name in (self.name, *self.instead)}
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """One provider, under the logical name that goes into keys."""
+
+    name: str
+    upstream: str
+    """Base URL as its SDK takes it. Empty where it depends on the account (Azure)."""
+    family: Family
+    hosts: tuple[str, ...] = field(compare=False)
+    """Public hosts, ``api.openai.com``; ``*`` stands for any run of characters, ``:port`` is compared if given."""
+    operations: Mapping[str, Operation] = field(compare=False)
+    """By path, version prefix left out."""
+    versions: tuple[str, ...] = field(default=("/v1",), compare=False)
+    env: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """Variables that hold its base URL, in order of precedence; and what follows the provider's prefix where it is
+    ours."""
+    credentials: frozenset[str] = field(default=frozenset(), compare=False)
+    """Members of the query, in lower case, that say who asks and never what."""
+    alike: frozenset[str] = field(default=frozenset(), compare=False)
+    """Those of `versions` that mean the same as the first one; requests under any other are other requests."""
+    only_if_set: frozenset[str] = field(default=frozenset(), compare=False)
+    """Those of `env` that are set only where they were set: SDKs behave differently merely because they are there."""
+    keys: tuple[KeyVariable, ...] = field(default=(), compare=False)
+    litellm: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """By litellm's name of it: what follows the proxy's address in the base URL that litellm is given."""
+    otel: str = field(default="", compare=False)
+    """OpenTelemetry's name of it, where that is another."""
+    pattern: str = field(default="", compare=False)
+    """How paths are read that carry a model or a method; see `paths`."""
+    methods: Mapping[str, Operation] = field(default_factory=dict, compare=False)
+    """What those methods ask for."""
+    own: DistinctivePaths = field(default=DistinctivePaths(), compare=False)
+    telemetry: tuple[str, ...] = field(default=(), compare=False)
+    """How paths at its own host begin that ask no model."""
+    signed: bool = field(default=False, compare=False)
+    """Requests are signed anew for each call, or carry a token that lives for an hour."""
+    price_names: tuple[tuple[str, tuple[str, ...]], ...] = field(default=(), compare=False)
+    """How its names of models become those of the table of prices: (expression, what may stand instead), in turn."""
+
+    @property
+    def prefix(self) -> str:
+        """What its base URL begins with after the proxy's address; none for OpenAI, the default upstream."""
+        return "" if self.name == "openai" else f"/{self.name}"
+
+
+def _build_operations(*rows: Operation, **paths: str) -> dict[str, Operation]:
+    """Map each path to its operation; `paths` gives those that do not follow from the name."""
+    return {paths.get(row.name.replace(".", "_"), "/" + row.name.replace(".", "/")): row for row in rows}
+
+
+_TREES = (
+    "assistants", "audio.voices", "batches", "chatkit.sessions", "chatkit.threads", "conversations", "evals",
+    "libraries", "skills", "threads", "videos",
+)  # fmt: skip
+_HEAPS = ("containers", "files", "uploads", "vector_stores")
+"""Trees to which things are added, in any order."""
+READS_BY_POST = frozenset({"search", "query"})
+"""Last words of paths that are read by POST."""
+_CONVERSATION = ("conversation", "conversation.id", "tools.container")
+_CONTAINER = ("container", "container.id")
+
+MESSAGES = {
+    "/messages": Operation("messages", "anthropic", changes=_CONTAINER),
+    "/messages/count_tokens": Operation("count_tokens", "anthropic"),
+    "/messages/batches": Operation("messages/batches", "anthropic", tree=True, keeps=True),
+}
+
+OPENAI = {
+    **_build_operations(
+        *map(Operation, (
+            "completions", "embeddings", "moderations", "rerank", "score",
+            "responses.compact", "responses.input_tokens", "images.generations", "audio.speech",
+            "fim.completions", "agents.completions",
+        )),
+        Operation("threads.runs", keeps=True),
+        *(Operation(name, multipart=True) for name in (
+            "images.edits", "images.variations", "audio.transcriptions", "audio.translations",
+        )),
+        Operation("chat.completions", tree=True),
+        Operation("responses", tree=True, changes=_CONVERSATION),
+        *(Operation(name, tree=True, keeps=True) for name in _TREES),
+        *(Operation(name, tree=True, keeps=True, unordered=True) for name in _HEAPS),
+    ),
+    "/models": Operation("models", tree=True),
+    "/fine_tuning": Operation("fine_tuning", tree=True, keeps=True),
+    "/realtime": Operation("realtime", tree=True),
+    "/agents": Operation("agents", tree=True, keeps=True),
+    **MESSAGES,
+}  # fmt: skip
+"""What OpenAI and everybody compatible with it offers."""
+
+ANTHROPIC = {
+    **MESSAGES,
+    "/complete": Operation("complete", "anthropic"),
+    "/models": Operation("models", tree=True),
+    "/files": Operation("files", tree=True, keeps=True, unordered=True),
+    "/skills": Operation("skills", tree=True, keeps=True),
+    "/organizations": Operation("organizations", tree=True, keeps=True),
+    "/chat/completions": Operation("chat.completions", "openai"),
+}
+
+OLLAMA = {
+    "/api/chat": Operation("api.chat", stream_default=True),
+    "/api/generate": Operation("api.generate", stream_default=True),
+    **{
+        f"/api/{name}": Operation(f"api.{name}", stream_default=True, keeps=True) for name in ("pull", "push", "create")
+    },
+    **{f"/api/{name}": Operation(f"api.{name}", keeps=True) for name in ("copy", "delete")},
+    **{
+        f"/api/{name}": Operation(f"api.{name}")
+        for name in ("embed", "embeddings", "show", "tags", "ps", "version", "me", "web_search")
+    },
+    **{
+        f"/v1{path}": replace(operation, family=operation.family or "openai")
+        for path, operation in OPENAI.items()
+        if operation.name in ("chat.completions", "completions", "responses", "embeddings", "models", "messages")
+    },
+}
+
+COHERE = {
+    **{f"/v1/{name}": Operation(f"v1.{name}") for name in ("chat", "generate", "embed", "rerank", "classify")},
+    **{f"/v1/{name}": Operation(f"v1.{name}") for name in ("tokenize", "detokenize", "summarize", "check-api-key")},
+    **{f"/v2/{name}": Operation(f"v2.{name}") for name in ("chat", "embed", "rerank")},
+    "/v1/models": Operation("models", tree=True),
+    **{f"/v1/{name}": Operation(name, tree=True, keeps=True) for name in ("datasets", "connectors", "finetuning")},
+    "/v1/audio/transcriptions": Operation("audio.transcriptions", "openai", multipart=True),
+    "/compatibility/v1/chat/completions": Operation("chat.completions", "openai"),
+    "/compatibility/v1/embeddings": Operation("embeddings", "openai"),
+}
+
+GEMINI = {
+    **{f"/{name}": Operation(name, tree=True, keeps=True) for name in ("cachedContents", "batches", "tunedModels")},
+    **{f"/{name}": Operation(name, tree=True, keeps=True, unordered=True) for name in ("files", "fileSearchStores")},
+    **{f"/{name}": Operation(name, tree=True) for name in ("models", "operations", "interactions")},
+    **{
+        f"/openai{path}": Operation(
+            operation.name, "openai", keeps=operation.keeps, unordered=operation.unordered, changes=operation.changes
+        )
+        for path, operation in OPENAI.items()
+    },
+}
+_METHODS = {
+    name: Operation(name)
+    for name in (
+        "generateContent", "countTokens", "computeTokens", "embedContent", "batchEmbedContents", "predict",
+        "predictLongRunning", "fetchPredictOperation", "generateAnswer", "generateText", "embedText",
+        "generateMessage", "batchGenerateContent", "asyncBatchEmbedContent",
+    )
+}  # fmt: skip
+"""By what follows the colon in ``models/M:generateContent``; ``stream`` before it is taken off first."""
+RAW_PREDICT: Mapping[str, Operation] = {"anthropic": Operation("messages", "anthropic")}
+"""By publisher, what its own dialect on Vertex asks for: ``publishers/anthropic/models/M:rawPredict``."""
+
+_ACTIONS = {
+    **dict.fromkeys(("converse", "converse-stream"), Operation("converse")),
+    **dict.fromkeys(("invoke", "invoke-with-response-stream"), Operation("invoke")),
+    "count-tokens": Operation("count-tokens"),
+}
+"""By the last segment of ``/model/M/invoke``; one that names a stream asks for one."""
+BEARER_TOKEN = "AWS_BEARER_TOKEN_BEDROCK"  # noqa: S105 - a variable's name
+"""Variable of an API key, with which nothing is signed."""
+BEDROCK = {
+    "/async-invoke": Operation("async-invoke", tree=True, keeps=True),
+    "/openai/v1/chat/completions": Operation("chat.completions", "openai"),
+    "/v1/chat/completions": Operation("chat.completions", "openai"),
+    "/v1/responses": Operation("responses", "openai", tree=True, changes=_CONVERSATION),
+    "/anthropic/v1/messages": Operation("messages", "anthropic"),
+}
+
+GOOGLE_CREDENTIALS = frozenset({"key", "access_token", "oauth_token"})
+"""Google's: an API key, or an OAuth token, in the query."""
+SIGNED_QUERY = frozenset(
+    f"x-amz-{name}"
+    for name in ("algorithm", "credential", "date", "expires", "security-token", "signature", "signedheaders")
+)
+"""AWS's: a request that is signed in its query."""
+
+WRITER = {"/chat": Operation("writer.chat"), "/completions": Operation("writer.completions")}
+"""OpenAI's dialect but for its streams: they end without ``[DONE]``, hence the names of their own."""
+REPLICATE = {"/predictions": Operation("predictions", tree=True), "/models": Operation("models", tree=True)}
+
+
+def _compatible(
+    name: str,
+    upstream: str,
+    *hosts: str,
+    versions: tuple[str, ...] = ("/v1",),
+    keys: str = "",
+    **more: Any,  # noqa: ANN401 - as of Provider
+) -> Provider:
+    alike = frozenset({"", "/v1"} & set(versions[1:]))
+    return Provider(name, upstream, "openai", hosts, OPENAI, versions, alike=alike, keys=_keys(keys), **more)
+
+
+def _keys(names: str) -> tuple[KeyVariable, ...]:
+    return tuple(map(KeyVariable, names.split()))
+
+
+_TELEMETRY = ("/api/event_logging", "/api/claude_code/metrics", "/api/claude_cli_feedback", "/api/hello")
+"""Claude Code's."""
+_AZURE = {"AZURE_OPENAI_ENDPOINT": "", "AZURE_API_BASE": "", "ANTHROPIC_FOUNDRY_BASE_URL": "/anthropic"}
+_ROWS = (
+    Provider(
+        "openai", "https://api.openai.com/v1", "openai",
+        ("api.openai.com", "eu.api.openai.com", "us.api.openai.com"),
+        {**OPENAI, "/traces/ingest": Operation("traces.ingest", not_llm=True)},
+        env={"OPENAI_BASE_URL": "/v1", "OPENAI_API_BASE": "/v1"}, keys=_keys("OPENAI_API_KEY"),
+        litellm={"openai": "/v1"},
+    ),
+    Provider(
+        "anthropic", "https://api.anthropic.com", "anthropic", ("api.anthropic.com",), ANTHROPIC,
+        env={"ANTHROPIC_BASE_URL": "", "ANTHROPIC_API_URL": ""},
+        keys=(KeyVariable("ANTHROPIC_API_KEY", ("ANTHROPIC_AUTH_TOKEN",), header="x-api-key"),),
+        litellm={"anthropic": ""}, telemetry=_TELEMETRY,
+        own=DistinctivePaths(
+            tuple(version + path for version in ("", "/v1") for path in (*MESSAGES, "/complete")), _TELEMETRY,
+            ("/v1/messages/", "/messages/"), header="anthropic-version",
+        ),
+    ),
+    Provider(
+        "gemini", "https://generativelanguage.googleapis.com", "gemini", ("generativelanguage.googleapis.com",), GEMINI,
+        ("/v1beta", "/v1", "/v1alpha", "/v1beta2", "/v1beta3"), {"GOOGLE_GEMINI_BASE_URL": "", "GEMINI_API_BASE": ""},
+        GOOGLE_CREDENTIALS,
+        keys=(
+            KeyVariable("GEMINI_API_KEY", ("GOOGLE_API_KEY",), header="x-goog-api-key"),
+            KeyVariable("GOOGLE_GENERATIVE_AI_API_KEY", header="x-goog-api-key"),
+        ),
+        litellm={"gemini": "/v1beta"}, otel="gcp.gemini", pattern="google", methods=_METHODS,
+        own=DistinctivePaths(
+            begins=("/v1beta/", "/upload/v1", "/ws/google.ai.generativelanguage.", "/google.ai.generativelanguage."),
+            holds=(":",),
+            header="x-goog-api-key", query="key=",
+        ),
+    ),
+    Provider(
+        "vertex", "https://aiplatform.googleapis.com", "gemini",
+        ("aiplatform.googleapis.com", "*-aiplatform.googleapis.com", "aiplatform.*.rep.googleapis.com"), {},
+        ("/v1beta1", "/v1"),
+        {"GOOGLE_VERTEX_BASE_URL": "", "ANTHROPIC_VERTEX_BASE_URL": "/v1", "ANTHROPIC_GOOGLE_CLOUD_BASE_URL": "/v1"},
+        GOOGLE_CREDENTIALS, only_if_set=frozenset({"ANTHROPIC_GOOGLE_CLOUD_BASE_URL"}), otel="gcp.vertex_ai",
+        pattern="google", methods=_METHODS, own=DistinctivePaths(
+            begins=("/google.cloud.aiplatform.",), holds=("/publishers/", "/locations/"), certain=True
+        ),
+        signed=True,
+    ),
+    Provider(
+        "azure", "", "openai",
+        ("*.openai.azure.com", "*.cognitiveservices.azure.com", "*.services.ai.azure.com", "*.inference.ai.azure.com"),
+        {**OPENAI, "/anthropic/v1/messages": Operation("messages", "anthropic")},
+        ("/openai/v1", "/openai", "/models", ""), _AZURE, frozenset({"api-key", "subscription-key"}),
+        only_if_set=frozenset(_AZURE),
+        keys=(
+            KeyVariable("AZURE_OPENAI_API_KEY", ("AZURE_OPENAI_AD_TOKEN",), "AZURE_OPENAI_ENDPOINT", "api-key"),
+            KeyVariable("AZURE_API_KEY", ("AZURE_AD_TOKEN",), "AZURE_API_BASE", "api-key"),
+        ),
+        litellm={"azure": "/azure"}, otel="azure.ai.openai", pattern="deployments",
+        own=DistinctivePaths(begins=("/openai/deployments/",), header="api-key"),
+        price_names=((r"gpt-3\.5", ("gpt-35",)),),
+    ),
+    Provider(
+        "bedrock", "https://bedrock-runtime.us-east-1.amazonaws.com", "bedrock",
+        ("bedrock-runtime.*.amazonaws.com", "bedrock-runtime-fips.*.amazonaws.com", "bedrock-mantle.*.api.aws"),
+        BEDROCK, ("",),
+        {"AWS_ENDPOINT_URL_BEDROCK_RUNTIME": "", "AWS_BEDROCK_RUNTIME_ENDPOINT": "", "ANTHROPIC_BEDROCK_BASE_URL": "",
+         "ANTHROPIC_BEDROCK_MANTLE_BASE_URL": "/anthropic"},
+        SIGNED_QUERY, otel="aws.bedrock", pattern="actions", methods=_ACTIONS,
+        own=DistinctivePaths(below=("/model/",), certain=True), signed=True,
+        price_names=(
+            (r"^(?:us|eu|apac|ap|jp|au|global|us-gov|ca|sa)\.", ("",)),
+            # answers give the name that the maker itself uses
+            (r"^(claude-.*)$", (r"anthropic.\1-v1:0", r"anthropic.\1-v2:0")),
+        ),
+    ),
+    Provider(
+        "ollama", "http://127.0.0.1:11434", "ollama", ("127.0.0.1:11434", "localhost:11434", "[::1]:11434",
+        "ollama.com"),
+        OLLAMA, ("",), {"OLLAMA_HOST": "", "OLLAMA_API_BASE": ""},
+        litellm={"ollama": "/ollama", "ollama_chat": "/ollama"},
+        own=DistinctivePaths(tuple(path for path in OLLAMA if path.startswith("/api/")), below=("/api/",)),
+    ),
+    Provider(
+        "cohere", "https://api.cohere.com", "cohere", ("api.cohere.com", "api.cohere.ai"), COHERE, ("",),
+        {"CO_API_URL": "", "COHERE_API_BASE": "/v2/chat"},  # litellm posts to the second as it is
+        keys=_keys("CO_API_KEY COHERE_API_KEY"),
+        litellm={"cohere": "/cohere/v2/chat", "cohere_chat": "/cohere/v2/chat"},
+        own=DistinctivePaths((
+            *(path for path in COHERE if path.startswith("/v2/")), "/v1/chat", "/v1/generate", "/v1/summarize",
+            "/compatibility/v1/chat/completions",
+        )),
+    ),
+    Provider(
+        "replicate", "https://api.replicate.com", "generic", ("api.replicate.com", "*.replicate.net"), REPLICATE,
+    ),
+    Provider(
+        "writer", "https://api.writer.com", "openai", ("api.writer.com",),
+        {**OPENAI, **WRITER}, env={"WRITER_BASE_URL": ""}, keys=_keys("WRITER_API_KEY"),
+    ),
+    Provider(
+        "deepseek", "https://api.deepseek.com", "openai", ("api.deepseek.com",),
+        {**OPENAI, "/anthropic/v1/messages": Operation("messages", "anthropic")}, ("", "/v1", "/beta"),
+        {"DEEPSEEK_API_BASE": ""}, alike=frozenset({"/v1"}), keys=_keys("DEEPSEEK_API_KEY"),
+        litellm={"deepseek": "/deepseek"},
+    ),
+    Provider(
+        "huggingface", "https://router.huggingface.co/v1", "openai",
+        ("router.huggingface.co", "api-inference.huggingface.co", "*.endpoints.huggingface.cloud"),
+        {**OPENAI, "/": Operation("generate", "generic")}, ("/v1", ""), alike=frozenset({""}),
+    ),
+    _compatible("mistral", "https://api.mistral.ai", "api.mistral.ai", "api.eu.mistral.ai", "api.us.mistral.ai",
+                "codestral.mistral.ai", env={"MISTRAL_API_BASE": "/v1"}, keys="MISTRAL_API_KEY",
+                litellm={"mistral": "/mistral/v1"}, otel="mistral_ai"),
+    _compatible("groq", "https://api.groq.com", "api.groq.com", versions=("/openai/v1",),
+                env={"GROQ_BASE_URL": "", "GROQ_API_BASE": "/openai/v1"}, keys="GROQ_API_KEY",
+                litellm={"groq": "/groq/openai/v1"}),
+    _compatible("openrouter", "https://openrouter.ai/api/v1", "openrouter.ai", versions=("/api/v1",),
+                env={"OPENROUTER_API_BASE": "/api/v1", "OPENROUTER_BASE_URL": "/api/v1"}, keys="OPENROUTER_API_KEY",
+                litellm={"openrouter": "/openrouter/api/v1"}),
+    _compatible("together", "https://api.together.xyz", "api.together.xyz", "api.together.ai",
+                env={"TOGETHER_BASE_URL": "", "TOGETHER_AI_API_BASE": "/v1"}, keys="TOGETHER_API_KEY "
+                "TOGETHERAI_API_KEY",
+                litellm={"together_ai": "/together/v1"}),
+    _compatible("xai", "https://api.x.ai/v1", "api.x.ai", "*.api.x.ai", env={"XAI_API_BASE": "/v1"}, keys="XAI_API_KEY",
+                litellm={"xai": "/xai/v1"}, otel="x_ai", own=DistinctivePaths(begins=("/xai_api.",))),
+    _compatible("voyage", "https://api.voyageai.com/v1", "api.voyageai.com"),
+    _compatible("fireworks", "https://api.fireworks.ai/inference/v1", "api.fireworks.ai", versions=("/inference/v1",),
+                env={"FIREWORKS_API_BASE": "/inference/v1"}, keys="FIREWORKS_API_KEY",
+                litellm={"fireworks_ai": "/fireworks/inference/v1"}),
+    _compatible("perplexity", "https://api.perplexity.ai", "api.perplexity.ai", versions=("", "/v1"),
+                litellm={"perplexity": "/perplexity"}),
+    _compatible("cerebras", "https://api.cerebras.ai/v1", "api.cerebras.ai", env={"CEREBRAS_API_BASE": "/v1"},
+                keys="CEREBRAS_API_KEY", litellm={"cerebras": "/cerebras/v1"}),
+    _compatible("nvidia", "https://integrate.api.nvidia.com/v1", "integrate.api.nvidia.com",
+                env={"NVIDIA_NIM_API_BASE": "/v1"}, keys="NVIDIA_NIM_API_KEY", litellm={"nvidia_nim": "/nvidia/v1"}),
+    _compatible("deepinfra", "https://api.deepinfra.com/v1/openai", "api.deepinfra.com", versions=("/v1/openai",),
+                litellm={"deepinfra": "/deepinfra/v1/openai"}),
+    _compatible("moonshot", "https://api.moonshot.ai/v1", "api.moonshot.ai", "api.moonshot.cn",
+                litellm={"moonshot": "/moonshot/v1"}),
+)  # fmt: skip
+
+PROVIDERS: Mapping[str, Provider] = {row.name: row for row in _ROWS}
+"""Every provider by its logical name, which is its prefix too: ``/groq/...``."""
+LITELLM_OFFLINE = ("LITELLM_LOCAL_MODEL_COST_MAP", "LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS")
+"""Variables that keep litellm from loading lists from the network when it is imported."""
+
+
+def format_example_urls(address: str) -> str:
+    """Return the base URLs of the two that most agents ask, as they are typed before a command."""
+    return f"OPENAI_BASE_URL={address}/v1 ANTHROPIC_BASE_URL={address}"
+
+
+def build_compatible_provider(name: str, upstream: str) -> Provider:
+    """Return a new name's provider: OpenAI-compatible (``--upstream NAME=URL``), or a service (``--record-host``)."""
+    if name.startswith((HTTP_PREFIX, STDIO_PREFIX)):
+        return Provider(name, upstream, "http", (), {}, ("",))
+    return _compatible(name, upstream)
+
+
+MCP_PREFIX = "mcp:"
+"""How operations of MCP begin, ``mcp:tools/call``."""
+SAFE = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
+"""Methods that change nothing (RFC 9110, 9.2.1)."""
+_DEFAULT_PORTS = {"https": 443, "http": 80}
+
+
+class NamedHost(NamedTuple):
+    """A host that stands as the first segment of a path."""
+
+    provider: str
+    url: str
+    rest: str
+    """Path and query below it."""
+
+
+def channel_of(provider: str, operation: str) -> Channel:
+    """Return the channel of an interaction, by the names that are stored with it."""
+    if operation.startswith(MCP_PREFIX):
+        return Channel.MCP
+    return Channel.HTTP if provider.startswith(HTTP_PREFIX) else Channel.LLM
+
+
+def parse_port(text: str) -> int | None:
+    plain = text.isascii() and text.isdecimal() and len(text) <= len("65535")
+    return int(text) if plain and 0 < int(text) < 1 << 16 else None
+
+
+def service(scheme: str, host: str, port: int | None) -> tuple[str, str]:
+    """Return the name of the provider that a host becomes, and its URL; a port that goes without saying is left out."""
+    bare = (f"[{host}]" if ":" in host and not host.startswith("[") else host).lower()
+    said = "" if port in (None, _DEFAULT_PORTS.get(scheme)) else f":{port}"
+    return f"{HTTP_PREFIX}{bare}{said}", f"{scheme}://{bare}{said}"
+
+
+def host_in_path(target: str, patterns: Sequence[str]) -> NamedHost | None:
+    """Return the recorded host that a target names first, ``/api.github.com/repos``; by http at ports but 443."""
+    path, mark, query = target.partition("?")
+    first, slash, rest = path[1:].partition("/")
+    host, colon, port = first.rpartition(":") if ":" in first else (first, "", "")
+    if (colon and parse_port(port) is None) or not ("." in host or colon or host in patterns):
+        return None
+    if not host_matches(patterns, host.lower()):
+        return None
+    number = parse_port(port)
+    scheme = "https" if number in (None, 443) else "http"
+    name, url = service(scheme, host, number)
+    return NamedHost(name, url, f"{slash + rest or '/'}{mark}{query}")
+
+
+class Client(NamedTuple):
+    """A program that asks."""
+
+    name: str
+    version: str
+
+    def __str__(self) -> str:
+        """Read ``Claude Code 2.1.197``."""
+        return f"{self.name} {self.version}"
+
+
+_PRODUCT = late(r"([A-Za-z][\w.@-]*(?:/[A-Za-z][\w.@-]*)*)[/ ]v?(\d[\w.+-]{0,40})")
+CLIENTS = {
+    "claude-cli": "Claude Code",
+    "codex_cli_rs": "Codex",
+    "codex_exec": "Codex",
+    "GeminiCLI": "Gemini CLI",
+    "GeminiCLI-tui": "Gemini CLI",
+    "QwenCode": "Qwen Code",
+}
+"""Names of agents, by what their user-agent begins with; every other client keeps the name that it says."""
+
+
+def client_of(headers: Headers) -> Client | None:
+    """Return the program of a request's user-agent; None where it says no name and version."""
+    match = _PRODUCT.match(header(headers, "user-agent") or "")
+    return None if match is None else Client(CLIENTS.get(match[1], match[1]), match[2])

@@ -1,0 +1,177 @@
+"""What is looked at over a whole store: what the rules of the key take for one, and what is damaged.
+
+Within a cassette, sample and party recordings of one key answer each other's requests; `find_merged` compares them.
+`compare_served` compares each question that the journal kept with the recording that answered it. Both give the
+differences with the reasons of the rules (`keys.audit`). `damages` reads everything, and says what cannot be read.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from llmproxy.core.keys.audit import KeyDifference, explain_differences, list_uncounted_fields
+from llmproxy.core.keys.scrub import Rules
+from llmproxy.core.store.file.connect import translate
+from llmproxy.core.store.queries import find_recorded_route
+from llmproxy.core.store.rekeying import derive_current_keys
+from llmproxy.core.store.rows import to_sql
+from llmproxy.core.store.store import Store
+from llmproxy.core.traffic.interaction import Request
+from llmproxy.errors import CassetteError, RefusedError
+from llmproxy.protocol import Channel
+
+
+@dataclass(frozen=True, slots=True)
+class AuditedPair:
+    """A recording, and another request that has its key."""
+
+    recording: int
+    other: int | None
+    """The other recording; None for a question that was served."""
+    operation: str
+    differences: tuple[KeyDifference, ...]
+
+    @property
+    def unexplained_differences(self) -> tuple[KeyDifference, ...]:
+        """Those for which no rule gives a reason."""
+        return tuple(each for each in self.differences if not each.why)
+
+
+def find_merged(store: Store, rules: Rules, upstreams: Mapping[str, str]) -> Iterator[AuditedPair]:
+    """Yield each recording with the key of an earlier one of its cassette, sample and party, but another request."""
+    groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
+    for row in store.list_summaries():
+        derive_current_keys(store, row.cassette, row.sample, rules, upstreams)
+        key, _ = store.find_current_key(row.cassette, row.sample, row.id, row.key, row.occurrence)
+        groups[row.cassette, row.sample, row.party, key].append(row.id)
+    for first, *others in groups.values():
+        for other in others:
+            if (pair := _compare_pair(store, first, other, rules, upstreams)) is not None and pair.differences:
+                yield pair
+
+
+@dataclass(frozen=True, slots=True)
+class UncountedCall:
+    """What was sent to another service and does not count."""
+
+    provider: str
+    fields: Mapping[str, str]
+    """Header fields, cookies and members of the query, each with the reason."""
+    alike: tuple[tuple[int, int], ...]
+    """Recordings of one key whose answers differ: their requests differ in nothing that counts."""
+
+
+def find_uncounted(store: Store, rules: Rules, upstreams: Mapping[str, str]) -> list[UncountedCall]:
+    """Return for each service that is no model's which fields of its requests did not count."""
+    fields: dict[str, dict[str, str]] = {}
+    answers: dict[str, dict[tuple[object, ...], tuple[int, bytes]]] = defaultdict(dict)
+    alike: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for row in store.list_summaries(channel=Channel.HTTP):
+        derive_current_keys(store, row.cassette, row.sample, rules, upstreams)
+        key, _ = store.find_current_key(row.cassette, row.sample, row.id, row.key, row.occurrence)
+        try:
+            one = store.load(row.id)
+            where = find_recorded_route(one, upstreams)
+        except (CassetteError, RefusedError):
+            continue
+        fields.setdefault(row.provider, {}).update(list_uncounted_fields(one.request, where))
+        slot = (row.cassette, row.sample, row.party, key)
+        first, body = answers[row.provider].setdefault(slot, (row.id, one.response.body))
+        if body != one.response.body:
+            alike[row.provider].append((first, row.id))
+    return [
+        UncountedCall(name, dict(sorted(found.items())), tuple(alike[name])) for name, found in sorted(fields.items())
+    ]
+
+
+def _compare_pair(
+    store: Store, first: int, other: int, rules: Rules, upstreams: Mapping[str, str]
+) -> AuditedPair | None:
+    try:
+        old, new = store.load(first), store.load(other)
+        routes = find_recorded_route(old, upstreams), find_recorded_route(new, upstreams)
+    except (CassetteError, RefusedError):
+        return None  # `verify` says what is damaged
+    return AuditedPair(first, other, old.operation, tuple(explain_differences(old.request, new.request, routes, rules)))
+
+
+def compare_served(
+    store: Store, asked: Iterable[tuple[int, Request, bool]], rules: Rules, upstreams: Mapping[str, str]
+) -> Iterator[AuditedPair]:
+    """Yield from the journal how questions differed from recordings: interaction, request, whether bodies are equal."""
+    for id_, said, same_body in asked:
+        try:
+            old = store.load(id_)
+            request = replace(said, body=old.request.body) if same_body else said
+            routes = find_recorded_route(old, upstreams), find_recorded_route(replace(old, request=request), upstreams)
+        except (CassetteError, RefusedError):
+            continue  # pruned since, or damaged
+        yield AuditedPair(id_, None, old.operation, tuple(explain_differences(old.request, request, routes, rules)))
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    interaction: int | None
+    """None: the file as a whole."""
+    what: str
+
+
+def find_damages(
+    store: Store,
+    through: Callable[[Sequence[int], int], Iterable[int]] = lambda ids, _: ids,
+    cassette: str | None = None,
+) -> Iterator[Damage]:
+    """Check the file's structure, and read everything in it against its sha256; `through` is told each interaction, and
+    how many there are.
+
+    Of one `cassette` its interactions are read, and the structure is left to a check of the whole.
+    """
+    try:
+        if cassette is None:
+            for (finding,) in store.conn.execute("PRAGMA integrity_check(20)").fetchall():
+                if finding != "ok":
+                    yield Damage(None, str(finding))
+        only, values = ("", ()) if cassette is None else (" WHERE cassette = ?", (to_sql(cassette),))
+        ids = [row[0] for row in store.conn.execute(f"SELECT id FROM interactions{only} ORDER BY id", values)]
+    except sqlite3.Error as error:
+        yield Damage(None, translate(error, store.path, writing=False).message)
+        return
+    for id_ in through(ids, len(ids)):
+        try:
+            store.load(id_)
+        except CassetteError as error:
+            yield Damage(id_, error.message)
+    if cassette is not None:
+        return
+    try:
+        broken = store.conn.execute("PRAGMA foreign_key_check").fetchall()
+    except sqlite3.Error as error:
+        yield Damage(None, str(error))
+        return
+    for table, row, parent, _ in broken:
+        yield Damage(
+            row if table == "interactions" else None, f"row {row} of {table} names a row of {parent} that is gone"
+        )
+
+
+def count_stored_bytes(store: Store, ids: Collection[int]) -> int:
+    """Return about how many bytes these interactions alone hold in the store."""
+    total, chosen, bodies = 0, frozenset(ids), set()
+    for id_ in chosen:
+        sql = (
+            "SELECT request_body, response_body, length(request_headers) + length(response_headers) + length(chunks) "
+            "+ 400"
+        )
+        for request, response, own in store.conn.execute(f"{sql} FROM interactions WHERE id = ?", (id_,)):
+            bodies |= {request, response}
+            total += own
+    users = (
+        "SELECT id FROM interactions WHERE request_body = ? UNION SELECT id FROM interactions WHERE response_body = ?"
+    )
+    for body in bodies:
+        if all(user in chosen for (user,) in store.conn.execute(users, (body, body))):
+            total += store.conn.execute("SELECT length(data) FROM bodies WHERE id = ?", (body,)).fetchone()[0]
+    return total

@@ -1,0 +1,227 @@
+"""The connection to a server: made when it is needed, made anew when it broke, never waited for without end, its errors
+in our words.
+
+Nothing of psycopg is imported before a server is named. No message holds a password: libpq's texts have none, and what
+we were given as one is struck from them all the same.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from llmproxy.advice import install_command
+from llmproxy.core.store.rows import Sql, to_sql
+from llmproxy.errors import CassetteBusy, CassetteError, LLMProxyError, MachineError, RecordingError, StoreReadOnly
+from llmproxy.store_server import StoreServer
+
+if TYPE_CHECKING:
+    import psycopg
+
+    Conn = psycopg.Connection[tuple[Any, ...]]
+    Answer = psycopg.Cursor[tuple[Any, ...]]
+
+log = logging.getLogger(__name__)
+
+CONNECT_SECONDS = 5
+ANSWER_SECONDS = 30.0
+"""How long one statement's answer is waited for; a network that was cut says nothing."""
+_SOON = 0.5
+"""Seconds for which the event loop may stand until another thread has used the connection."""
+PAUSES = (0.05, 0.1, 0.25, 0.5, 1.0, 1.0, 1.0, 2.0, 2.0, 2.0)
+"""Seconds between attempts to write while the server is away."""
+_SETTINGS = (
+    # The answer of a commit means: it is on the disk. A machine that vanished in a transaction holds its locks for
+    # seconds only.
+    "SELECT set_config('synchronous_commit', 'on', false), set_config('lock_timeout', '10s', false),"
+    " set_config('idle_in_transaction_session_timeout', '5s', false)"
+)
+_DENIED = frozenset({"42501", "25006"})
+_AGAIN = frozenset({"40001", "40P01"})
+_LOCKED = "55P03"
+
+
+class ServerLost(MachineError):
+    """The server went away, or was never there: what was asked may or may not have been done."""
+
+    code = "llmproxy_server_away"
+    status = 503
+
+
+class Conflict(LLMProxyError):
+    """Two transactions met; the same again will do."""
+
+
+class ServerLink:
+    """One connection of one thread at a time."""
+
+    def __init__(self, server: StoreServer) -> None:
+        self.server = server
+        self._conn: Conn | None = None
+        self._lock = threading.RLock()
+
+    def close(self) -> None:
+        """Let it go; the next use connects again."""
+        with self._lock:
+            conn, self._conn = self._conn, None
+            if conn is not None:
+                with suppress(Exception):
+                    conn.close()
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it can be used: it is open, and whoever uses it ends soon."""
+        free = self._conn is not None and self._lock.acquire(timeout=_SOON)
+        try:
+            return free and self._conn is not None
+        finally:
+            if free:
+                self._lock.release()
+
+    @contextmanager
+    def open_connection(self, *, writing: bool) -> Iterator[Conn]:
+        """Yield the connection, in no transaction. Raises Lost, Conflict, StoreReadOnly and others of ours."""
+        with self._lock:
+            if self._conn is None:
+                self._conn = connect_server(self.server)
+            conn = self._conn
+            import psycopg  # `connect` says what brings it
+
+            try:
+                yield conn
+            except psycopg.Error as error:
+                away = isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError))
+                lost = conn.closed or (away and (error.sqlstate or "08").startswith(("57P", "08", "53")))
+                if lost or conn.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+                    self.close()
+                if lost:
+                    raise _build_lost_error(self.server, error) from error
+                raise translate(self.server, error, writing=writing) from error
+
+
+@contextmanager
+def pipeline(conn: Conn) -> Iterator[None]:
+    """Do a transaction of statements sent together, committed at the end; errors come out then at the latest."""
+    import psycopg
+
+    try:
+        with conn.pipeline():  # psycopg's own transactions wait at their beginning and before their end
+            conn.execute("BEGIN")
+            yield
+            conn.execute("COMMIT")
+    except BaseException:
+        if conn.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+            with suppress(psycopg.Error):
+                conn.execute("ROLLBACK")
+        raise
+
+
+def connect_server(server: StoreServer) -> Conn:
+    """Open a connection whose statements commit by themselves. Raises Lost; MachineError: the driver is missing."""
+    try:
+        import psycopg
+        from psycopg.conninfo import conninfo_to_dict
+    except ImportError as error:
+        raise MachineError(
+            f"The store {server.shown} is PostgreSQL's, and its driver is not installed ({error}).",
+            hint=install_command("postgres"),
+        ) from error
+
+    class TimedConnection(psycopg.Connection[tuple[Any, ...]]):
+        """Waits for no answer without end."""
+
+        def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:  # noqa: ANN401
+            return super().wait(gen, interval, ANSWER_SECONDS if timeout is None else timeout)
+
+    usual = {
+        "connect_timeout": CONNECT_SECONDS, "keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3,
+        "tcp_user_timeout": 10_000, "application_name": "llmproxy",
+    }  # fmt: skip
+    try:
+        given = conninfo_to_dict(server.url)
+        added = {k: v for k, v in usual.items() if k not in given}
+        conn = TimedConnection.connect(server.url, autocommit=True, **added)  # type: ignore[arg-type]
+        conn.execute(_SETTINGS)
+    except psycopg.Error as error:
+        raise _build_lost_error(server, error) from error
+    return conn
+
+
+def retries() -> Iterator[int]:
+    """Yield numbers of attempts, with longer and longer pauses between."""
+    yield 0
+    for number, pause in enumerate(PAUSES, 1):
+        time.sleep(pause)
+        yield number
+
+
+def _format_error(server: StoreServer, error: Exception) -> str:
+    """Return the first line of what the driver says, without a password."""
+    text = " ".join(str(error).strip().splitlines()[:1]) or type(error).__name__
+    text = text.rpartition("FATAL:  ")[2]
+    for secret in server.secrets:
+        text = text.replace(secret, "***")
+    return text.rstrip(".")
+
+
+def _build_lost_error(server: StoreServer, error: Exception) -> ServerLost:
+    said = _format_error(server, error)
+    if "password" in said or "authentication" in said:
+        hint = "Its password comes from the URL, from PGPASSWORD or from ~/.pgpass."
+    elif "SSL" in said or "certificate" in said or "no encryption" in said:
+        hint = "What TLS must hold is sslmode in the URL: postgresql://HOST/DATABASE?sslmode=verify-full"
+    elif "does not exist" in said:
+        hint = "Make it on the server (createdb), or correct the URL: postgresql://USER@HOST:PORT/DATABASE"
+    else:
+        hint = "See that the server runs and can be reached from here."
+    return ServerLost(f"The store {server.shown} cannot be reached: {said}.", hint=hint)
+
+
+def translate(server: StoreServer, error: psycopg.Error, *, writing: bool) -> LLMProxyError:
+    """Return the error of ours that says what the server said."""
+    said, state = _format_error(server, error), error.sqlstate or ""
+    if state in _AGAIN:
+        return Conflict(f"The store {server.shown}: {said}.")
+    if state in _DENIED and writing:
+        return StoreReadOnly(
+            f"The store {server.shown} cannot be written to as this role: {said}.",
+            hint="Replay works (--mode replay). To record, to delete or to rename, use a role that may: docs/store.md "
+            "has the grants.",
+        )
+    if state == _LOCKED:
+        return CassetteBusy(f"The store {server.shown} is held by another transaction ({said}).", hint="Try again.")
+    if writing:
+        return RecordingError(f"The store {server.shown} did not take the recording: {said} ({state}).")
+    hint = "docs/store.md has the grants that a role needs to read." if state in _DENIED else ""
+    return CassetteError(f"The store {server.shown} cannot be read: {said} ({state}).", hint=hint)
+
+
+# -- texts that PostgreSQL cannot hold (a NUL, bytes that are no UTF-8), in its columns of type text and back ----------
+
+_MARK = "\x01"
+
+
+def to_pg(value: Sql) -> Sql:
+    """Return a file's column value as the server's; bytes of a text are marked and written as hex."""
+    if isinstance(value, bool):
+        return int(value)
+    if isinstance(value, bytes):
+        return f"{_MARK}b{value.hex()}"
+    if isinstance(value, str) and ("\0" in value or value.startswith(_MARK)):
+        return f"{_MARK}t{value.encode().hex()}"
+    return value
+
+
+def from_pg(value: Sql) -> Sql:
+    if not isinstance(value, str) or not value.startswith(_MARK):
+        return value
+    content = bytes.fromhex(value[2:])
+    return content if value[1] == "b" else content.decode()
+
+
+def to_pg_text(text: str) -> str:
+    return str(to_pg(to_sql(text)))

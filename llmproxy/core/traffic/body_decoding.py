@@ -1,0 +1,261 @@
+"""Undo content-encodings, and take multipart forms apart.
+
+Bodies are stored decoded, so both directions pass through here: a request whole (`decode`), a response piece by piece
+as it arrives (`Inflater`). Encodings may be stacked (``gzip, br``: applied in that order, undone from the right). What
+comes out is limited at every step, because one kilobyte of a hostile body inflates to gigabytes. Nothing is guessed: an
+unknown coding, a corrupt body and one that stops in the middle are ValueErrors of `decode`.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from email.message import Message
+
+LIMIT = 64 << 20
+"""Bytes that one body may inflate to unless the caller says otherwise; the same as ``--max-request``."""
+
+_SLICE = 1 << 10
+"""zstandard's decompressor takes no limit; a block of 4 bytes can become 128 KiB, so 1 KiB at most 32 MiB."""
+_STEP = 1 << 20
+
+
+class _Decoder(Protocol):
+    """One decoder. `complete` tells whether the end of the coded body was seen."""
+
+    complete: bool
+
+    def decode_piece(self, data: bytes, limit: int) -> bytes:
+        """Decode some more, at most `limit` bytes of it (then ValueError)."""
+
+
+def _build_too_large_error(limit: int) -> ValueError:
+    return ValueError(f"decoded body is larger than {limit} bytes")
+
+
+class _Zlib:
+    """gzip (of several members) and deflate (with or without zlib's wrapper: servers send both)."""
+
+    def __init__(self, *, gzip: bool) -> None:
+        self._gzip = gzip
+        self._head = b""
+        self._decoder = zlib.decompressobj(16 + zlib.MAX_WBITS) if gzip else None
+        self.complete = False
+
+    def decode_piece(self, data: bytes, limit: int) -> bytes:
+        if self._decoder is None:
+            data = self._head + data
+            if len(data) < 2:  # the two bytes of zlib's header tell it from raw deflate
+                self._head = data
+                return b""
+            wrapped = data[0] & 0x0F == zlib.DEFLATED and int.from_bytes(data[:2]) % 31 == 0
+            self._decoder = zlib.decompressobj(zlib.MAX_WBITS if wrapped else -zlib.MAX_WBITS)
+        out = bytearray()
+        decoder = self._decoder
+        try:
+            while data:
+                if decoder.eof:
+                    if not (self._gzip and data.strip(b"\0")):  # zeros after the last member are padding
+                        break
+                    decoder = self._decoder = zlib.decompressobj(16 + zlib.MAX_WBITS)
+                out += decoder.decompress(data, limit + 1 - len(out))
+                if len(out) > limit:
+                    raise _build_too_large_error(limit)
+                data = decoder.unused_data or decoder.unconsumed_tail
+        except zlib.error as error:
+            raise ValueError(str(error)) from error
+        self.complete = decoder.eof
+        return bytes(out)
+
+
+class _Brotli:
+    """Brotli, through Google's binding."""
+
+    def __init__(self) -> None:
+        try:
+            import brotli
+        except ImportError as error:
+            raise ValueError("brotli is not installed (it comes with the extra `proxy`)") from error
+        self._decoder = brotli.Decompressor()
+        self._error: type[Exception] = brotli.error
+        self.complete = False
+
+    def decode_piece(self, data: bytes, limit: int) -> bytes:
+        out = bytearray()
+        try:
+            while True:
+                piece = self._decoder.process(data, output_buffer_limit=min(_STEP, limit + 1 - len(out)))
+                out += piece
+                data = b""
+                if len(out) > limit:
+                    raise _build_too_large_error(limit)
+                if self._decoder.is_finished() or (self._decoder.can_accept_more_data() and not piece):
+                    break
+                if self._decoder.can_accept_more_data():
+                    break
+        except self._error as error:
+            raise ValueError("corrupt brotli data") from error
+        self.complete = self._decoder.is_finished()
+        return bytes(out)
+
+
+class _Zstd:
+    """Zstandard, of several frames."""
+
+    def __init__(self) -> None:
+        try:
+            import zstandard
+        except ImportError as error:
+            raise ValueError("zstandard is not installed (it comes with the extra `proxy`)") from error
+        self._new: Callable[[], zstandard.ZstdDecompressionObj] = zstandard.ZstdDecompressor().decompressobj
+        self._error: type[Exception] = zstandard.ZstdError
+        self._decoder = self._new()
+        self.complete = False
+
+    def decode_piece(self, data: bytes, limit: int) -> bytes:
+        out = bytearray()
+        try:
+            for start in range(0, len(data), _SLICE):
+                piece = data[start : start + _SLICE]
+                while piece:
+                    if self._decoder.eof:
+                        self._decoder = self._new()
+                    out += self._decoder.decompress(piece)
+                    if len(out) > limit:
+                        raise _build_too_large_error(limit)
+                    piece = self._decoder.unused_data if self._decoder.eof else b""
+        except self._error as error:
+            raise ValueError(str(error)) from error
+        self.complete = self._decoder.eof
+        return bytes(out)
+
+
+_STAGES: dict[str, Callable[[], _Decoder]] = {
+    "gzip": lambda: _Zlib(gzip=True),
+    "x-gzip": lambda: _Zlib(gzip=True),
+    "deflate": lambda: _Zlib(gzip=False),
+    "br": _Brotli,
+    "zstd": _Zstd,
+}
+
+
+def _build_decoders(encoding: str) -> list[_Decoder]:
+    """Return the decoders for a Content-Encoding, in the order in which to apply them."""
+    names = [name.strip().lower() for name in encoding.split(",")]
+    coded = [name for name in names if name not in ("", "identity")]
+    for name in coded:
+        if name not in _STAGES:
+            raise ValueError(f"unknown content-encoding {name!r}")
+    return [_STAGES[name]() for name in reversed(coded)]
+
+
+class BodyDecoder:
+    """Decodes a body that arrives in pieces; what can be decoded so far is returned with each piece."""
+
+    def __init__(self, encoding: str, limit: int = LIMIT) -> None:
+        """Prepare for a Content-Encoding such as ``gzip``; ValueError if it is not one we know."""
+        self._decoders = _build_decoders(encoding)
+        self._left = limit
+        self._limit = limit
+        self._fed = False
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the coded body has come to its end. An empty body, which servers send for HEAD or 204, counts."""
+        return not self._fed or all(stage.complete for stage in self._decoders)
+
+    def decode_piece(self, data: bytes) -> bytes:
+        """Decode the next piece. ValueError if it is corrupt or the whole gets larger than the limit."""
+        self._fed = self._fed or bool(data)
+        for stage in self._decoders:
+            try:
+                data = stage.decode_piece(data, self._limit)
+            except MemoryError as error:
+                raise _build_too_large_error(self._limit) from error
+        self._left -= len(data)
+        if self._left < 0:
+            raise _build_too_large_error(self._limit)
+        return data
+
+
+def decode_body(body: bytes, encoding: str, limit: int = LIMIT) -> bytes:
+    """Undo a Content-Encoding. Raises ValueError: unknown, corrupt, cut, or larger than `limit` bytes."""
+    inflater = BodyDecoder(encoding, limit)
+    decoded = inflater.decode_piece(body)
+    if not inflater.is_complete:
+        raise ValueError(f"truncated {encoding} body")
+    return decoded
+
+
+class EncodedPart(NamedTuple):
+    name: str | None
+    filename: str | None
+    """None for a plain field."""
+    content_type: str
+    head: bytes
+    """Its header lines as they came, without the empty line."""
+    data: bytes
+
+
+def find_boundary(content_type: str) -> bytes | None:
+    if not content_type.strip().lower().startswith("multipart/"):
+        return None
+    message = _build_field_parser()
+    message["content-type"] = content_type
+    boundary = message.get_boundary()
+    return boundary.encode("latin-1", "replace") if boundary else None
+
+
+def parse_multipart(body: bytes, content_type: str) -> tuple[EncodedPart, ...] | None:
+    """Return a multipart body's parts; None if it is none, is cut, or has transfer-encodings inside (nobody does)."""
+    boundary = find_boundary(content_type)
+    if boundary is None:
+        return None
+    pieces = (b"\r\n" + body).split(b"\r\n--" + boundary)
+    if len(pieces) < 3 or not pieces[-1].startswith(b"--"):  # preamble, a part, the end
+        return None
+    parts = []
+    for piece in pieces[1:-1]:
+        padding, line_end, rest = piece.partition(b"\r\n")
+        if padding.strip(b" \t") or not line_end:
+            return None
+        head, empty_line, data = (b"\r\n" + rest).partition(b"\r\n\r\n")
+        part = _parse_part(head.removeprefix(b"\r\n"), data) if empty_line else None
+        if part is None:
+            return None
+        parts.append(part)
+    return tuple(parts)
+
+
+def _parse_part(head: bytes, data: bytes) -> EncodedPart | None:
+    try:
+        lines = head.decode("utf-8").split("\r\n") if head else []
+    except UnicodeDecodeError:
+        return None
+    fields = _build_field_parser()
+    for line in lines:
+        name, colon, value = line.partition(":")
+        if not colon or name.lower() in fields:
+            return None
+        fields[name.strip().lower()] = value.strip()
+    if fields.get("content-transfer-encoding", "binary").lower() not in ("binary", "8bit", "7bit"):
+        return None
+    return EncodedPart(
+        _param(fields, "name"), _param(fields, "filename"), str(fields.get("content-type", "")), head, data
+    )
+
+
+def _build_field_parser() -> Message:
+    from email.message import Message  # 6 ms of a start, for uploads
+
+    return Message()
+
+
+def _param(fields: Message, key: str) -> str | None:
+    value = fields.get_param(key, None, "content-disposition")
+    if isinstance(value, tuple):  # RFC 2231: filename*=utf-8''...
+        return str(value[2])
+    return value

@@ -1,0 +1,342 @@
+"""Where two JSON trees differ, told so that a person sees it at once.
+
+    (old tree, new tree) -> Differences: JSON path, old text, new text, what the difference looks like
+
+Lists are aligned before they are compared: a message put in is one difference, and the later ones stay equal. A long
+text is shown around the first place where it differs. Work is bounded, whatever the input: `_NODES` visited nodes,
+`_ALIGN` x `_ALIGN` items of one list; beyond a bound the result is coarser (a whole subtree), never wrong.
+
+`classify_volatile` names what changes from run to run by nature (``date/time``, ``uuid``): a candidate for a
+normalisation rule. Any other difference is a real change, and a wrong hit is worse than a miss: in doubt it is None.
+The first kind of its table that covers the first differing place on both sides counts.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from itertools import islice
+
+from llmproxy.errors import printable
+from llmproxy.lazy_regex import late
+
+_SCAN = 100_000
+"""Characters of a text that are looked at as a whole."""
+
+_MONTH = r"(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*"
+_DAY = r"(?:mon|tues|wednes|thurs|fri|satur|sun)day|\b(?:mon|tue|wed|thu|fri|sat|sun)\b"
+_KINDS: tuple[tuple[str, str], ...] = (
+    ("uuid", r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"),
+    (
+        "date/time",
+        (
+            r"\b\d{4}[-/.]\d\d[-/.]\d\d(?:[t ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?)?(?:z|[+-]\d\d:?\d\d)?\b"
+            rf"|(?:(?:{_DAY}),? )?\b(?:{_MONTH}\.? \d{{1,2}}(?:st|nd|rd|th)?,? \d{{4}}|\d{{1,2}}\.? {_MONTH},? "
+            rf"\d{{4}})\b"
+            rf"|\b\d{{1,2}}[/.]\d{{1,2}}[/.]\d{{2,4}}\b"
+            rf"|(?<![\d.])\d\d?:\d\d(?::\d\d(?:\.\d+)?)?(?!\d)(?: ?[ap]m\b)?|{_DAY}"
+        ),
+    ),
+    ("temporary path",
+     r"(?:/private)?/(?:tmp|var/folders|var/tmp)/[^\s\"'`<>,;)]+|\b[a-z]:\\[^\s\"']*\\temp\\[^\s\"'<>]+"),
+    ("home or working folder",
+     r"/(?:home|users|root|workspaces?|builds?|app|mnt)/[^\s\"'`<>,;)]*|\b[a-z]:\\users\\[^\s\"'<>]*"),
+    ("tool-call id", r"\b(?:call|toolu|tooluse|tool_call|fc|ctc)[_-][\w-]{6,}|\bchatcmpl-tool-\w+"),
+    ("object id", r"\b(?:resp|msg|run|thread|conv|file|asst|vs|batch|chatcmpl|req|rs|ws|session)[_-][\w-]{8,}"),
+    ("port", r"(?<=:)\d{4,5}\b"),
+    ("unix timestamp", r"\b1[0-9]{9}(?:\.\d+|\d{3}|\d{6}|\d{9})?\b"),
+    ("random hex", r"\b(?:0x)?(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{6,}\b"),
+    ("random id", r"\b(?=\w*\d)(?=\w*[a-z])\w{12,}\b"),
+    ("counter", r"\d+"),
+)  # fmt: skip
+_PATTERNS = tuple((kind, late(pattern, re.IGNORECASE)) for kind, pattern in _KINDS)
+
+
+def classify_volatile(old: object, new: object) -> str | None:
+    """Name what the difference of two values looks like (``date/time``, ``uuid``, ...), or None for a real change.
+
+    A number counts only as a Unix timestamp: temperatures and limits are what the caller asked for. A text counts if
+    its first differing place lies inside a value of one kind on both sides; of a text whose numbers alone differ
+    ``counter`` is said.
+    """
+    if isinstance(old, int | float) and isinstance(new, int | float):
+        kind, pattern = next(item for item in _PATTERNS if item[0] == "unix timestamp")
+        return kind if pattern.fullmatch(f"{old}") and pattern.fullmatch(f"{new}") else None
+    if not (isinstance(old, str) and isinstance(new, str)):
+        return None
+    place = common_prefix(old, new)
+    # A window around the place is enough to see a value that contains it.
+    start = max(0, place - 200)
+    left, right, at = old[start : place + 300], new[start : place + 300], place - start
+    for kind, pattern in _PATTERNS:
+        sides = _matches_at(pattern, left, at), _matches_at(pattern, right, at)
+        # Of "step 1" and "step 12" only one side goes on at the differing place: one inside, the other at its end.
+        if all(sides) and "inside" in sides:
+            return kind if kind != "counter" or _differ_only_in(pattern, old, new) else None
+    return None
+
+
+def _matches_at(pattern: re.Pattern[str], text: str, at: int) -> str:
+    for match in pattern.finditer(text):
+        if match.start() <= at <= match.end():
+            return "inside" if at < match.end() else "end"
+    return ""
+
+
+def _differ_only_in(pattern: re.Pattern[str], old: str, new: str) -> bool:
+    return max(len(old), len(new)) <= _SCAN and pattern.sub("0", old) == pattern.sub("0", new)
+
+
+def is_volatile_value(text: str) -> bool:
+    """Return whether `text` is one volatile value and nothing else."""
+    return any(pattern.fullmatch(text) for kind, pattern in _PATTERNS if kind != "counter")
+
+
+def common_prefix[T: (str, bytes)](a: T, b: T) -> int:
+    """Return how many characters (bytes) `a` and `b` share at the start."""
+    low, high = 0, min(len(a), len(b))
+    while low < high:  # by halves: slices are compared in C
+        middle = (low + high + 1) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def count_common_suffix[T: (str, bytes)](a: T, b: T, limit: int) -> int:
+    """Return how many characters (bytes) `a` and `b` share at the end, at most `limit`, itself within the shorter."""
+    return common_prefix(a[len(a) - limit :][::-1], b[len(b) - limit :][::-1])
+
+
+_NODES = 50_000
+_ALIGN = 400
+_PAIR = 24
+_DEPTH = 64
+_BEFORE = 28
+"""Characters shown before the first differing place of a long text."""
+
+_CHOSEN = ("model", "version", "role", "type")
+"""Members whose value is a choice even where it looks like a date (``gpt-4o-2024-08-06``)."""
+
+SHOWN = 90
+"""Characters of one value that are shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One place where two trees differ."""
+
+    path: str
+    """JSON path, ``$.messages[2].content``; indices count in the new tree, in the old one for what was dropped."""
+    old: str
+    """The old value as JSON, shortened, one printable line; empty where there was none."""
+    new: str
+    """The new value likewise; empty where there is none now."""
+    looks: str | None = None
+    """What :func:`volatile` calls the difference."""
+    where: str = ""
+    """The place in words, where a dialect has words for it: ``system prompt, line 12``."""
+
+    @property
+    def place(self) -> str:
+        return self.where or self.path
+
+    def to_dict(self) -> dict[str, str | None]:
+        """Return plain values, for the journal and for JSON output."""
+        told = {"path": self.path, "old": self.old, "new": self.new, "looks": self.looks}
+        return told | ({"where": self.where} if self.where else {})
+
+
+ABSENT = object()
+"""Stands for the value of what is not there."""
+
+Raw = tuple[str, object, object]
+"""Path, old value, new value; ABSENT on the side that has none."""
+
+
+def differences(old: object, new: object, limit: int = 20) -> list[Difference]:
+    """Return at most `limit` differences between two JSON trees, in the order of the new document."""
+    return [build_difference(*each) for each in list_raw_differences(old, new, limit)]
+
+
+def list_raw_differences(old: object, new: object, limit: int) -> list[Raw]:
+    """Return the differences with their values as they are."""
+    return list(islice(_TreeComparison().compare("$", old, new, 0), limit))
+
+
+def count(old: object, new: object, limit: int) -> int:
+    """Return the number of differences, at most `limit`; quicker than making them."""
+    return sum(1 for _ in islice(_TreeComparison().compare("$", old, new, 0), limit))
+
+
+def encode_strictly(value: object) -> str:
+    """Return a text that two values share only if they are the same JSON (unlike ``==``: True is not 1)."""
+    try:
+        return json.dumps(value, sort_keys=True, default=repr)
+    except (TypeError, ValueError, RecursionError):
+        return repr(type(value)) + str(id(value))
+
+
+def build_member_path(path: str, name: object) -> str:
+    """Return the JSON path of the member `name` of the object at `path`."""
+    text = str(name)
+    return f"{path}.{text}" if re.fullmatch(r"[A-Za-z_][\w-]*", text) else f"{path}[{json.dumps(text)}]"
+
+
+class _TreeComparison:
+    """One comparison, with its budget of nodes."""
+
+    def __init__(self) -> None:
+        self.left = _NODES
+
+    def compare(self, path: str, old: object, new: object, depth: int) -> Iterator[Raw]:
+        self.left -= 1
+        if _are_equal(old, new):
+            return
+        if self.left > 0 and depth < _DEPTH:
+            if isinstance(old, dict) and isinstance(new, dict):
+                yield from self.compare_members(path, old, new, depth)
+                return
+            if isinstance(old, list) and isinstance(new, list):
+                yield from self.compare_items(path, old, new, depth)
+                return
+        yield path, old, new
+
+    def compare_members(self, path: str, old: dict[str, object], new: dict[str, object], depth: int) -> Iterator[Raw]:
+        for name, value in new.items():
+            if name in old:
+                yield from self.compare(build_member_path(path, name), old[name], value, depth + 1)
+            else:
+                yield build_member_path(path, name), ABSENT, value
+        for name, value in old.items():
+            if name not in new:
+                yield build_member_path(path, name), value, ABSENT
+
+    def compare_items(self, path: str, old: list[object], new: list[object], depth: int) -> Iterator[Raw]:
+        for i, j in _pair_items(old, new):
+            if j is None and i is not None:
+                yield f"{path}[{i}]", old[i], ABSENT
+            elif i is None and j is not None:
+                yield f"{path}[{j}]", ABSENT, new[j]
+            elif i is not None and j is not None:
+                yield from self.compare(f"{path}[{j}]", old[i], new[j], depth + 1)
+
+
+def build_difference(path: str, old: object, new: object, where: str = "") -> Difference:
+    """Return the difference of two values, long texts shown around their first differing place."""
+    if isinstance(old, str) and isinstance(new, str):
+        start = max(0, common_prefix(old, new) - _BEFORE)
+        return Difference(
+            path, _quote_text(old, start), _quote_text(new, start), classify_difference(path, old, new), where
+        )
+    left, right = ("" if value is ABSENT else show_json(value) for value in (old, new))
+    return Difference(path, left, right, classify_difference(path, old, new), where)
+
+
+def classify_difference(path: str, old: object, new: object) -> str | None:
+    """Name what the difference of two values looks like; nothing where a choice stands there."""
+    if isinstance(old, str) and isinstance(new, str) and path.endswith(_CHOSEN):
+        return None
+    return classify_volatile(old, new)
+
+
+def _are_equal(old: object, new: object) -> bool:
+    try:
+        # The quick test first; it alone would call True and 1 equal, which are different requests.
+        return old is new or (old == new and encode_strictly(old) == encode_strictly(new))
+    except RecursionError:
+        return False
+
+
+# -- alignment of lists
+
+
+def _pair_items(old: list[object], new: list[object]) -> Iterator[tuple[int | None, int | None]]:
+    """Yield which item of `old` stands for which of `new`; None: dropped, or put in."""
+    if max(len(old), len(new)) > _ALIGN:
+        yield from _pair_side_by_side(0, len(old), 0, len(new))
+        return
+    matcher = SequenceMatcher(None, [*map(encode_strictly, old)], [*map(encode_strictly, new)], autojunk=False)
+    for tag, i1, i2, j1, j2 in matcher.get_opcodes():
+        if tag == "equal":
+            continue
+        if tag == "replace" and i2 - i1 != j2 - j1 and max(i2 - i1, j2 - j1) <= _PAIR:
+            for i, j in _align_items(old[i1:i2], new[j1:j2]):
+                yield (None if i is None else i1 + i), (None if j is None else j1 + j)
+        else:
+            yield from _pair_side_by_side(i1, i2, j1, j2)
+
+
+def _pair_side_by_side(i1: int, i2: int, j1: int, j2: int) -> Iterator[tuple[int | None, int | None]]:
+    both = min(i2 - i1, j2 - j1)
+    yield from ((i1 + n, j1 + n) for n in range(both))
+    yield from ((None, j) for j in range(j1 + both, j2))
+    yield from ((i, None) for i in range(i1 + both, i2))
+
+
+def _align_items(old: list[object], new: list[object]) -> list[tuple[int | None, int | None]]:
+    """Pair the items that are most alike (edit distance; an item left alone costs 1, a pair 0..2)."""
+    rows, columns = len(old), len(new)
+    cost = [[float(i + j) for j in range(columns + 1)] for i in range(rows + 1)]
+    for i in range(1, rows + 1):
+        for j in range(1, columns + 1):
+            pair = cost[i - 1][j - 1] + _estimate_distance(old[i - 1], new[j - 1])
+            cost[i][j] = min(pair, cost[i - 1][j] + 1, cost[i][j - 1] + 1)
+    result: list[tuple[int | None, int | None]] = []
+    i, j = rows, columns
+    while i or j:
+        if i and j and cost[i][j] == cost[i - 1][j - 1] + _estimate_distance(old[i - 1], new[j - 1]):
+            i, j = i - 1, j - 1
+            result.append((i, j))
+        elif j and cost[i][j] == cost[i][j - 1] + 1:
+            j -= 1
+            result.append((None, j))
+        else:
+            i -= 1
+            result.append((i, None))
+    return result[::-1]
+
+
+def _estimate_distance(old: object, new: object) -> float:
+    if isinstance(old, dict) and isinstance(new, dict):
+        if any(old.get(name) != new.get(name) for name in ("role", "type")):
+            return 1.9
+        names = old.keys() | new.keys()
+        unequal: int = sum(old.get(name) != new.get(name) for name in names)
+        return unequal / max(1, len(names)) * 1.8
+    if isinstance(old, str) and isinstance(new, str):
+        return 1.8 * (1 - common_prefix(old, new) / max(1, len(old), len(new)))
+    return 1.5 if type(old) is type(new) else 1.9
+
+
+# -- showing values
+
+
+def clip(text: str, width: int = SHOWN) -> str:
+    text = printable(text[: width + 1])
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def show_json(value: object, width: int = SHOWN) -> str:
+    if isinstance(value, str):
+        return _quote_text(value, 0, width)
+    if isinstance(value, bytes):
+        return clip(repr(value[:width]), width)
+    try:
+        text = json.dumps(value, ensure_ascii=False, default=repr)
+    except (TypeError, ValueError, RecursionError):
+        text = f"<{type(value).__name__}>"
+    return clip(text, width)
+
+
+def _quote_text(text: str, start: int, width: int = SHOWN) -> str:
+    """Quote `text` from `start` on, with an ellipsis where something is left out."""
+    start = 0 if start < 8 or len(text) + 2 <= width else start
+    cut = text[start : start + width]
+    body = printable(cut.replace("\\", "\\\\").replace('"', '\\"'))
+    more = start + len(cut) < len(text) or len(body) > width
+    return f'"{"…" if start else ""}{body[:width]}{"…" if more else ""}"'

@@ -1,0 +1,232 @@
+"""The certificate authority: made once, for us alone to read, and looked at before each start.
+
+Interception, and https straight at the port, show clients certificates that this authority signs. Whoever has its key
+can read what trusts it, so the folder is 0700 and the key 0600. mitmproxy reads the same files, but takes them as they
+come: an expired or broken one would only be noticed by the clients, each with an error of its own.
+
+    nothing there                     a new authority
+    key gone, certificate left        a new authority, and a note: whoever trusted the old one must trust it anew
+    expired, or its time not yet come a new authority, and a note; the old one is kept beside it
+    certificate gone, or of another   written again from the key's file
+    not a key and its certificate     MachineError: it may be the user's own, so it is not overwritten
+
+Several proxies may start at once: whoever links the key's file first has made the authority, the others take that one,
+and all other files are derived from it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
+from cryptography.x509 import BasicConstraints, ExtensionNotFound, load_pem_x509_certificate
+from mitmproxy import ctx
+from mitmproxy.addonmanager import Loader
+from mitmproxy.certs import DEFAULT_DHPARAM, CertStore
+from mitmproxy.tls import ClientHelloData, TlsData
+
+from llmproxy.errors import MachineError
+
+if TYPE_CHECKING:
+    from cryptography.x509 import Certificate
+    from mitmproxy.addons.tlsconfig import TlsConfig
+
+
+NAME = "mitmproxy"
+"""How mitmproxy begins the names of these files."""
+KEY = f"{NAME}-ca.pem"
+CERTIFICATE = f"{NAME}-ca-cert.pem"
+PARAMETERS = f"{NAME}-dhparam.pem"
+BUNDLE = f"{NAME}-ca-bundle.pem"
+KEY_SIZE = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class Authority:
+    folder: Path
+    notes: tuple[str, ...] = ()
+    """What the user should know."""
+
+    @property
+    def ca_certificate(self) -> Path:
+        """The certificate alone (PEM): for what *adds* to the trusted ones, NODE_EXTRA_CA_CERTS."""
+        return self.folder / CERTIFICATE
+
+    @property
+    def ca_bundle(self) -> Path:
+        """All of certifi's authorities and ours (PEM): for what *replaces* the trusted ones, SSL_CERT_FILE."""
+        return self.folder / BUNDLE
+
+
+def confdir() -> Path:
+    """Return the folder where the authority lives; it need not exist yet."""
+    return Path(os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")) / "llmproxy"
+
+
+def prepare_authority(folder: Path, now: datetime | None = None) -> Authority:
+    """Check that a folder holds a working authority, with safe permissions. Raises MachineError: unusable, damaged."""
+    notes: list[str] = []
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _restrict_mode(folder, 0o700, notes)
+        key = folder / KEY
+        if not key.exists():
+            if (folder / CERTIFICATE).exists():
+                notes.append(
+                    f"{key} was gone, so there is a new certificate authority: {_ANEW.format(folder / CERTIFICATE)}"
+                )
+            _make_authority(folder)
+        certificate = _read_certificate(key)
+        if why := _describe_expiry(certificate, now or datetime.now(UTC)):
+            key.replace(folder / f"{KEY}.old")
+            _make_authority(folder)
+            certificate = _read_certificate(key)
+            notes.append(
+                f"the certificate authority {why}, so there is a new one: {_ANEW.format(folder / CERTIFICATE)}"
+            )
+        _restrict_mode(key, 0o600, notes)
+        _write_derived(folder, certificate)
+    except OSError as error:
+        msg = f"cannot use {error.filename or folder} for the certificate authority: {error.strerror or error}"
+        raise MachineError(msg, hint="Let XDG_DATA_HOME name a folder that can be written.") from error
+    return Authority(folder, tuple(notes))
+
+
+def prepare_or_warn(folder: Path) -> Authority:
+    """Prepare a proxy reached by base URL; where that fails, an authority for this run alone, and a note why."""
+    try:
+        return prepare_authority(folder)
+    except MachineError as error:
+        folder = Path(tempfile.mkdtemp(prefix="llmproxy-ca-"))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        made = prepare_authority(folder)
+        return Authority(
+            made.folder, (f"https at the port has a certificate authority for this run alone: {error.message}",)
+        )
+
+
+_ANEW = "trust it anew where the old one was ({})"
+
+
+def _make_authority(folder: Path) -> None:
+    """Let mitmproxy make an authority, unless another process is quicker."""
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".making-") as made:
+        CertStore.create_store(Path(made), NAME, KEY_SIZE, organization="llmproxy", cn="llmproxy")
+        part = Path(made) / KEY
+        part.chmod(0o600)
+        try:
+            os.link(part, folder / KEY)
+        except FileExistsError:
+            return
+        except OSError:  # a file system without links
+            part.replace(folder / KEY)
+
+
+def _read_certificate(path: Path) -> Certificate:
+    """Return the certificate in the key's file, once it is sure that it is that key's."""
+    data = path.read_bytes()
+    try:
+        # The key is our own, and mitmproxy checks it when it is used: here the check (of its primes) would take longer
+        # than all else.
+        key, certificate = (
+            load_pem_private_key(data, None, unsafe_skip_rsa_key_validation=True),
+            load_pem_x509_certificate(data),
+        )
+        if not certificate.extensions.get_extension_for_class(BasicConstraints).value.ca:
+            raise ValueError("its certificate is not that of an authority")  # noqa: TRY301 - translated with the rest
+    except (ValueError, TypeError, ExtensionNotFound) as error:
+        raise _damage_error(path, str(error).partition("\n")[0]) from error
+    if key.public_key() != certificate.public_key():
+        raise _damage_error(path, "its key and its certificate do not belong together")
+    return certificate
+
+
+def _damage_error(path: Path, why: str) -> MachineError:
+    hint = f"Remove it and start again; a new one is made then, which has to be trusted anew: rm '{path}'"
+    return MachineError(f"the certificate authority {path} is damaged: {why[:200]}", hint=hint)
+
+
+def _describe_expiry(certificate: Certificate, now: datetime) -> str:
+    """Describe why a certificate does not count at `now`; empty if it does."""
+    if certificate.not_valid_after_utc <= now:
+        return f"expired on {certificate.not_valid_after_utc:%Y-%m-%d}"
+    if certificate.not_valid_before_utc > now:
+        return f"is valid only from {certificate.not_valid_before_utc:%Y-%m-%d}"
+    return ""
+
+
+def _write_derived(folder: Path, certificate: Certificate) -> None:
+    """Write what follows from the key's file, where it is not there or says something else."""
+    import certifi
+
+    ours = certificate.public_bytes(Encoding.PEM)
+    _write_file(folder / CERTIFICATE, ours)
+    _write_file(folder / PARAMETERS, DEFAULT_DHPARAM)  # mitmproxy would write it, but not at once
+    _write_file(folder / BUNDLE, Path(certifi.where()).read_bytes().rstrip() + b"\n\n# llmproxy\n" + ours)
+
+
+def _write_file(path: Path, data: bytes) -> None:
+    """Write a file at once: no reader sees half of it."""
+    if path.is_file() and path.read_bytes() == data:
+        return
+    descriptor, part = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+    Path(part).chmod(0o644)
+    Path(part).replace(path)
+
+
+def _restrict_mode(path: Path, mode: int, notes: list[str]) -> None:
+    """Take from others what they may not have."""
+    if os.name != "posix":
+        return
+    if path.stat().st_mode & 0o777 & ~mode:
+        path.chmod(mode)
+        notes.append(f"{path} was open to others; it is {mode:04o} now")
+
+
+class LazyTlsConfig:
+    """Stands for mitmproxy's TlsConfig."""
+
+    def __init__(self) -> None:
+        self._made: TlsConfig | None = None
+
+    def get_config(self) -> TlsConfig:
+        """Return the addon, made at the first call."""
+        if self._made is None:
+            from mitmproxy.addons.tlsconfig import TlsConfig
+
+            made = TlsConfig()
+            made.load(Loader(ctx.master))  # type: ignore[no-untyped-call]
+            # Reads the authority; all its other options have the values that it checks for changes only.
+            made.running()  # type: ignore[no-untyped-call]
+            self._made = made
+        return self._made
+
+    def configure(self, updated: set[str]) -> None:
+        """Pass on what changes once it is made."""
+        if self._made is not None:
+            self._made.configure(updated)  # type: ignore[no-untyped-call]
+
+    def tls_clienthello(self, data: ClientHelloData) -> None:
+        self.get_config().tls_clienthello(data)
+
+    def tls_start_client(self, data: TlsData) -> None:
+        """Prepare a handshake with HTTP/2 where offered; at the port itself only if alone: proxies speak HTTP/1."""
+        self.get_config().tls_start_client(data)
+        offers = data.conn.alpn_offers
+        if data.ssl_conn is None or b"h2" not in offers:
+            return
+        said = data.ssl_conn.get_app_data()
+        if said["http2"] and (not said["client_alpn"] or b"http/1.1" not in offers):
+            data.ssl_conn.set_app_data({**said, "client_alpn": b"h2"})
+
+    def tls_start_server(self, data: TlsData) -> None:
+        self.get_config().tls_start_server(data)

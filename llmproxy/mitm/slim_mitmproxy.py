@@ -1,0 +1,104 @@
+"""mitmproxy without what our own server never uses, which is most of what it imports.
+
+    mitmproxy.addons               its `__init__` imports every addon there is, and with them flask, ldap3 and more
+    mitmproxy.proxy.layers.quic    QUIC and HTTP/3: aioquic, service_identity, attrs
+    ruamel.yaml                    for its configuration file, which we do not read
+    pyparsing                      for commands typed into its console: 37 ms of processor, with unittest behind it
+
+The package of addons is put in place with the same path and nothing run: `import mitmproxy.addons.core` then imports
+just that. Whoever asks it for more (`default_addons`) gets the real one, run at that moment; YAML and the parser
+likewise. What is asked for of QUIC is a class without instances, which nobody meets: we listen on TCP alone, where
+mitmproxy makes none of these layers.
+
+Where mitmproxy has been imported already, as in ``mitmdump -s``, nothing is changed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from importlib.util import find_spec, module_from_spec
+from types import ModuleType
+from typing import Any
+
+ADDONS = "mitmproxy.addons"
+YAML = "ruamel.yaml"
+PARSER = "pyparsing"
+LEXER = "mitmproxy.command_lexer"
+QUIC = ("mitmproxy.proxy.layers.quic", "mitmproxy.proxy.layers.http._http3")
+
+
+class LazyModule(ModuleType):
+    """A module in its place, its own code not run yet."""
+
+    def __getattr__(self, name: str) -> object:
+        """Import a submodule, or run the module's code, when somebody asks for what it would have brought."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if "__path__" in vars(self) and find_spec(f"{self.__name__}.{name}") is not None:
+            return importlib.import_module(f"{self.__name__}.{name}")
+        spec = self.__spec__
+        if spec is None or spec.loader is None:
+            raise AttributeError(name)
+        self.__class__ = ModuleType  # type: ignore[assignment]  # from now on it is what it would have been
+        spec.loader.exec_module(self)
+        return getattr(self, name)
+
+
+class QuicClassStub:
+    """Stands for a class of QUIC or HTTP/3."""
+
+    def __init__(self, *_args: object, **_named: object) -> None:
+        raise RuntimeError(f"{type(self).__name__}: llmproxy runs mitmproxy without QUIC and HTTP/3")
+
+
+class QuicModuleStub(ModuleType):
+    """Stands for a module of QUIC or HTTP/3."""
+
+    def __getattr__(self, name: str) -> object:
+        """Return a class of the name, the same each time."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        made = type(name, (QuicClassStub,), {"__module__": self.__name__})
+        setattr(self, name, made)
+        return made
+
+
+def slim_mitmproxy() -> bool:
+    """Make mitmproxy slim, unless it was imported before; tells whether it is. Does nothing without mitmproxy."""
+    if ADDONS in sys.modules or "mitmproxy.proxy.layers" in sys.modules:
+        return isinstance(sys.modules.get(QUIC[0]), QuicModuleStub)
+    if not _defer_import(ADDONS):
+        return False
+    _defer_import(YAML)
+    if _defer_import(PARSER) and _defer_import(LEXER):
+        sys.modules[LEXER].__dict__.setdefault("unquote", _unquote_lazily)  # imported by name where commands are kept
+    for name in QUIC:
+        sys.modules[name] = QuicModuleStub(name)
+    return True
+
+
+def _unquote_lazily(text: str) -> str:
+    """Stand for the lexer's function of this name until somebody calls it."""
+    lexer: Any = sys.modules[LEXER]
+    _ = lexer.expr  # the module's own code runs, and defines the real one
+    return str(lexer.unquote(text))
+
+
+def _defer_import(name: str) -> bool:
+    """Put a package in its place without running it; False if it is not there."""
+    if name in sys.modules:
+        return True
+    try:
+        spec = find_spec(name)
+    except ModuleNotFoundError:  # its parent is missing: said by whoever imports it next
+        return False
+    if spec is None or spec.loader is None:
+        return False
+    package = module_from_spec(spec)
+    package.__class__ = LazyModule
+    sys.modules[name] = package
+    parent, _, child = name.rpartition(".")
+    if parent:
+        setattr(sys.modules[parent], child, package)
+    return True

@@ -1,0 +1,135 @@
+"""Keys derived anew."""
+
+from __future__ import annotations
+
+import dataclasses
+import sqlite3
+from contextlib import closing, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from llmproxy.core.keys.scrub import Rules
+from llmproxy.core.store.file.store import FileStore
+from llmproxy.core.store.queries import canonical_of, find_recorded_route
+from llmproxy.core.store.rekeying import (
+    derive_current_keys,
+    find_merged_keys,
+    find_split_keys,
+    rederive_keys,
+    update_keys,
+)
+from llmproxy.core.traffic.interaction import Key, Request
+from llmproxy.errors import CassetteCorrupt
+from tests.support.chats import NOW, chat, fill
+
+OTHER = Key("v1:" + "0" * 64)
+
+
+def test_sound_keys_come_out_the_same(tmp_path: Path) -> None:
+    """Under the rules of recording each key is what it was."""
+    fill(tmp_path / "a.db", chat("one"), chat("two"))
+    with FileStore.open(tmp_path / "a.db", writable=False, now=lambda: NOW) as store:
+        found = list(rederive_keys(store, Rules(), {}))
+    assert [(each.old == each.new, each.is_damaged, each.other_rules) for each in found] == [(True, False, False)] * 2
+
+
+def test_another_key_under_the_same_rules_is_damage(tmp_path: Path) -> None:
+    """It is not when the rules have changed since, or are unknown and the key is right."""
+    fill(tmp_path / "a.db", chat(key=OTHER), chat(key=OTHER, rules="old"), chat(rules=""))
+    with FileStore.open(tmp_path / "a.db", writable=False, now=lambda: NOW) as store:
+        assert [each.is_damaged for each in rederive_keys(store, Rules(), {})] == [True, False, False]
+
+
+def test_merges_and_splits_are_within_a_place(tmp_path: Path) -> None:
+    """Only recordings of one cassette, sample and party can answer each other's requests."""
+    same = [chat("same", rules="old", key=Key(f"v1:{n:064x}"), cassette=name) for n, name in enumerate("aab")]
+    split = [chat(text, rules="old", key=OTHER, cassette=name) for text, name in (("x", "c"), ("y", "c"), ("z", "d"))]
+    fill(tmp_path / "a.db", *same, *split)
+    with FileStore.open(tmp_path / "a.db", writable=False, now=lambda: NOW) as store:
+        found = list(rederive_keys(store, Rules(), {}))
+    assert [[each.id for each in group] for group in find_merged_keys(found)] == [[1, 2]]
+    assert [[each.id for each in group] for group in find_split_keys(found)] == [[4, 5]]
+
+
+@pytest.mark.parametrize(("provider", "target"), [
+    ("openai", "/v1/chat/completions"),
+    ("openai", "/v1/files/file-1/content"),
+    ("anthropic", "/v1/messages?beta=true"),
+    ("gemini", "/v1beta/models/gemini-2.0-flash:generateContent"),
+    ("mistral", "/v1/chat/completions"),
+    ("groq", "/openai/v1/chat/completions"),
+    ("openrouter", "/api/v1/chat/completions"),
+    ("ollama", "/api/chat"),
+    ("bedrock", "/model/anthropic.claude-v2%3A1/invoke"),
+    ("cohere", "/v2/chat"),
+    ("mycompany", "/v1/chat/completions"),
+    ("localhost:8000", "/v1/chat/completions"),
+    ("openai", "/nobody/knows?x=%20y"),
+])  # fmt: skip
+def test_a_recorded_target_keeps_its_route(tmp_path: Path, provider: str, target: str) -> None:
+    """The route of a recording names its provider and the very target that was recorded."""
+    made = chat(provider=provider, request=dataclasses.replace(chat().request, target=target))
+    assert (find_recorded_route(made, {}).provider.name, find_recorded_route(made, {}).target) == (provider, target)
+    fill(tmp_path / "a.db", made)
+    with FileStore.open(tmp_path / "a.db", writable=False, now=lambda: NOW) as store:
+        assert canonical_of(store, store.load(1), Rules(), {}).provider == provider
+
+
+def test_what_no_route_can_say_is_left_alone(tmp_path: Path) -> None:
+    """A recording with a target that routing refuses keeps its key and stops nothing."""
+    fill(tmp_path / "a.db", chat(request=Request("GET", "", (), b"")), chat())
+    with FileStore.open(tmp_path / "a.db", writable=False, now=lambda: NOW) as store:
+        assert len(list(rederive_keys(store, Rules(), {}))) == 2
+
+
+def test_rekeying_merges_in_order(tmp_path: Path) -> None:
+    """Recordings that are one request under the new rules become its first and second occurrence; doing it again changes nothing."""
+    fill(tmp_path / "a.db", chat("run-1"), chat("run-2"), chat("other"))
+    rules = Rules.from_config({"scrub": [{"pattern": "run-[0-9]+", "placeholder": "<run>"}]})
+    with FileStore.open(tmp_path / "a.db", writable=True, now=lambda: NOW) as store:
+        assert update_keys(store, rules, {}) == 2
+        rows = store.list_summaries()
+        assert [(row.key == rows[0].key, row.occurrence) for row in rows] == [(True, 1), (True, 2), (False, 1)]
+        assert not any(each.old != each.new or each.other_rules for each in rederive_keys(store, rules, {}))
+        assert update_keys(store, rules, {}) == 0
+
+
+ODD = ["x", "[", "{", "null", "[1]", "[" * 100_000, b"\xff", 1e308, ""]
+
+
+@pytest.mark.parametrize("odd", ODD, ids=lambda each: repr(each)[:12])
+@pytest.mark.parametrize("column", ["request_headers", "status", "ending", "occurrence", "target", "method"])
+def test_a_value_that_is_none_of_its_columns_is_damage_in_words(tmp_path: Path, column: str, odd: object) -> None:
+    """Of recordings under other rules as well: whatever is asked of them, it is the error of a damaged store, and no other."""
+    path = tmp_path / "a.db"
+    fill(path, chat("one", key=OTHER, rules="old"))
+    with closing(sqlite3.connect(path)) as conn, conn:
+        try:
+            conn.execute(f"UPDATE interactions SET {column} = ?", (odd,))
+        except sqlite3.IntegrityError:
+            return
+    with FileStore.open(path, writable=False, now=lambda: NOW) as store:
+        for ask in (
+            lambda: list(rederive_keys(store, Rules(), {})),
+            lambda: derive_current_keys(store, "default", 1, Rules(), {}),
+            lambda: [store.response(each.id) for each in store.find_keyed("default", 1, "agent", OTHER)],
+        ):
+            with suppress(CassetteCorrupt):
+                ask()
+
+
+@pytest.mark.parametrize("column", ["ordinal"])
+@pytest.mark.parametrize("odd", ["x", b"\xff"])
+def test_a_damaged_name_of_an_id_is_damage_in_words(tmp_path: Path, column: str, odd: object) -> None:
+    """A later turn asks for what made its id."""
+    path = tmp_path / "a.db"
+    fill(path, replace(chat("one"), made_ids=("resp_1",)))
+    with closing(sqlite3.connect(path)) as conn, conn:
+        conn.execute(f"UPDATE made_ids SET {column} = ?", (odd,))
+    with (
+        FileStore.open(path, writable=False, now=lambda: NOW) as store,
+        pytest.raises(CassetteCorrupt, match="What made the id 'resp_1'"),
+    ):
+        store.find_id_origin("default", 1, "resp_1")

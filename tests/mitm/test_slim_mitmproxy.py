@@ -1,0 +1,165 @@
+"""mitmproxy comes without what we never use, whole where somebody wants it, and untouched where it was there before us."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from llmproxy.calls import Call
+from llmproxy.core.sessions.exchange import Config
+from llmproxy.errors import CassetteCorrupt, CassetteNotFound
+from llmproxy.mitm.proxy_parts import build_config, build_parts, check_store, load_cassette_files
+from llmproxy.mitm.slim_mitmproxy import QuicClassStub, QuicModuleStub
+from llmproxy.protocol import Exhausted, Mode
+from llmproxy.settings import load
+
+UNUSED = ("flask", "ldap3", "aioquic", "service_identity", "pyparsing.core", "ruamel.yaml.main", "unittest")
+
+
+def said(code: str) -> list[str]:
+    """Return what a fresh interpreter prints."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def test_a_server_imports_nothing_that_it_never_uses() -> None:
+    """Neither mitmproxy's own addons nor QUIC nor its YAML nor the parser of its console come with our server."""
+    code = f"import llmproxy.mitm.serve, sys; print(*[name for name in {UNUSED!r} if name in sys.modules])"
+    assert said(code) == []
+
+
+def test_who_asks_for_all_addons_gets_them() -> None:
+    """The package runs its own code when something is wanted that it would have brought; then it is an ordinary module."""
+    code = """
+import llmproxy.mitm, sys
+from mitmproxy.addons import core, default_addons
+import mitmproxy.addons
+assert core is sys.modules["mitmproxy.addons.core"]
+assert type(mitmproxy.addons) is type(sys)
+print(len(default_addons()) > 20, "mitmproxy.addons.onboarding" in sys.modules)
+"""
+    assert said(code) == ["True", "True"]
+
+
+def test_yaml_is_the_real_one_when_it_is_used() -> None:
+    """Mitmproxy's options can still be read from YAML."""
+    code = """
+import llmproxy.mitm
+from mitmproxy import options, optmanager
+given = options.Options()
+optmanager.load(given, "listen_port: 4711")
+print(given.listen_port)
+"""
+    assert said(code) == ["4711"]
+
+
+def test_a_command_of_mitmproxys_is_parsed_when_one_is_called() -> None:
+    """By the real parser: words in quotes are one, and lose them."""
+    code = """
+import llmproxy.mitm
+from mitmproxy import command, command_lexer
+print(command.unquote("'a b'"), command.unquote is command_lexer.unquote)
+print(*command_lexer.expr.parse_string("view.flows 'a b'", parse_all=True), type(command_lexer).__name__)
+"""
+    assert said(code) == ["a", "b", "False", "view.flows", "'a", "b'", "module"]
+
+
+@pytest.mark.parametrize("name", ["nothing_of_the_kind", "__wrapped__"])
+def test_what_is_not_there_is_not_invented(name: str) -> None:
+    """A package that is put off has no attributes that the real one has not."""
+    assert said(f"import llmproxy.mitm, mitmproxy.addons as a; print(hasattr(a, {name!r}))") == ["False"]
+
+
+@pytest.mark.slow
+def test_where_mitmproxy_was_first_nothing_changes() -> None:
+    """In somebody's mitmdump everything is its own, QUIC too."""
+    code = """
+import mitmproxy.tools.main, mitmproxy.tools.dump, sys
+before = {name: id(module) for name, module in sys.modules.items() if name.startswith(("mitmproxy", "ruamel"))}
+import llmproxy.mitm.addon
+from llmproxy.mitm.slim_mitmproxy import slim_mitmproxy
+print(slim_mitmproxy(), all(id(sys.modules[name]) == one for name, one in before.items()), "aioquic.tls" in sys.modules)
+"""
+    assert said(code) == ["False", "True", "True"]
+
+
+def test_without_mitmproxy_nothing_is_put_anywhere() -> None:
+    """The extra may be missing: then the import that needs it says so."""
+    code = """
+import sys
+sys.modules["mitmproxy"] = None
+from llmproxy.mitm.slim_mitmproxy import slim_mitmproxy
+print(slim_mitmproxy(), "mitmproxy.addons" in sys.modules)
+"""
+    assert said(code) == ["False", "False"]
+
+
+def test_an_absent_class_has_no_instances() -> None:
+    """It can be named and asked about, and says what it is when somebody wants to make one."""
+    module = QuicModuleStub("mitmproxy.proxy.layers.quic")
+    quic = module.ClientQuicLayer
+    assert quic is module.ClientQuicLayer
+    assert isinstance(quic, type)
+    assert issubclass(quic, QuicClassStub)
+    assert not isinstance(object(), quic)
+    with pytest.raises(RuntimeError, match=r"ClientQuicLayer.*without QUIC"):
+        quic()
+
+
+def ignore(_outcome: Call) -> None:
+    """Hear nothing."""
+
+
+def test_every_setting_reaches_the_engine(tmp_path: Path) -> None:
+    """What is set is what counts."""
+    flags = {
+        "mode": "auto", "cassette": "c", "speed": "2", "exhausted": "miss", "miss_status": "503", "max_request": "1234",
+        "store": str(tmp_path / "s.db"), "upstream": ["x=http://127.0.0.1:1/v1"],
+    }  # fmt: skip
+    config = build_config(load(flags, {}, tmp_path).settings)
+    assert (config.mode, config.cassette, config.speed, config.exhausted) == (Mode.AUTO, "c", 2.0, Exhausted.MISS)
+    assert (config.miss_status, config.max_request, config.store) == (503, 1234, tmp_path / "s.db")
+    assert config.upstreams == {"x": "http://127.0.0.1:1/v1"}
+
+
+def test_what_is_built_can_be_closed(tmp_path: Path) -> None:
+    """A note for the user is there before the first request."""
+
+    async def run() -> tuple[str, ...]:
+        built = build_parts(load({"store": str(tmp_path / "x.db")}, {}, tmp_path), ignore)
+        await built.close()
+        return built.notes
+
+    assert "there is no store" in asyncio.run(run())[0]
+
+
+def test_a_store_that_cannot_be_used_leaves_nothing_open(tmp_path: Path) -> None:
+    """The error comes out, the journal is closed."""
+    (tmp_path / "x.db").write_text("no store")
+    with pytest.raises(CassetteCorrupt):
+        build_parts(load({"store": str(tmp_path / "x.db")}, {}, tmp_path), ignore)
+
+
+def test_a_folder_of_cassettes_that_is_not_there_is_said(tmp_path: Path) -> None:
+    """In replay a typo would only give misses with the wrong advice; a recording makes the folder."""
+    missing = tmp_path / "nowhere"
+    with pytest.raises(CassetteNotFound, match="nowhere"):
+        load_cassette_files(Config(cassette_dir=missing, store=tmp_path / "x.db"))
+    assert load_cassette_files(Config(mode=Mode.RECORD, cassette_dir=missing, store=tmp_path / "x.db")) == []
+    assert load_cassette_files(Config(allow_live=True, cassette_dir=missing, store=tmp_path / "x.db")) == []
+
+
+def test_nothing_is_written_beside_a_store_that_cannot_be_used(tmp_path: Path) -> None:
+    """A foreign file is refused before the journal is made; a missing folder is made for a recording."""
+    foreign = tmp_path / "notes.txt"
+    foreign.write_text("hello")
+    with pytest.raises(CassetteCorrupt):
+        check_store(Config(store=foreign))
+    assert list(tmp_path.iterdir()) == [foreign]
+    check_store(Config(mode=Mode.RECORD, store=tmp_path / "new" / "x.db"))
+    assert (tmp_path / "new").is_dir()
