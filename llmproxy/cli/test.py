@@ -391,7 +391,7 @@ class TestOptions:
         part: ShardCases | None = None,
     ) -> SuiteResult:
         """Run cases on a cluster: `shown` hears of each run when it ends, `handlers` in the order of the suites."""
-        from llmproxy.scenario.cluster.run_files import describe_parcel, merge_back, number_calls, renumber_events
+        from llmproxy.scenario.cluster.run_files import describe_parcel, find_numbers, merge_cassettes, renumber_events
         from llmproxy.suite.run.remote import OrderedEvents, common_folder, open_suites, pack_suites
         from llmproxy.suite.run.runner import run_cases
         from llmproxy.suite.selection import refuse_costs
@@ -418,11 +418,11 @@ class TestOptions:
         typer.echo(f"llmproxy: {describe_parcel(parcel, self.on, '--send FILE')}", err=True)
         with closing(run_context), open_suites(self.on, parcel) as suites:
             run_context.execute = suites.run_case
-            suites.told = partial(renumber_events, known=number_calls(store_of(settings)))
+            suites.told = partial(renumber_events, known=find_numbers(store_of(settings)))
             try:
-                return asyncio.run(wait_for_signal(run_cases(run_context, cases, notes, suites.runner.take_notes)))
+                return asyncio.run(wait_for_signal(run_cases(run_context, cases, notes, suites.runner.list_notes)))
             finally:
-                if home := merge_back(suites.runner.recorded, common_folder(settings)):
+                if home := merge_cassettes(suites.runner.recorded, common_folder(settings)):
                     typer.echo(f"llmproxy: {home}", err=True)
 
     def run_sweep(self, cases: Sequence[SuiteCase], settings: LoadedSettings, env: Mapping[str, str]) -> int:

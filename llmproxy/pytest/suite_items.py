@@ -36,7 +36,7 @@ from llmproxy.suite.run.case_runner import CaseResult, run_case_once
 from llmproxy.suite.run.rejudge import read_runs
 from llmproxy.suite.run.run_context import RunContext
 from llmproxy.suite.run.runner import find_unfiled
-from llmproxy.suite.run.verdicts import build_row, matrix_axes
+from llmproxy.suite.run.verdicts import build_row, list_axes
 from llmproxy.suite.schema.suite import Hook
 
 _OUTCOMES: dict[Status, Literal["passed", "skipped"]] = {Status.PASSED: "passed", Status.SKIPPED: "skipped"}
@@ -154,7 +154,7 @@ class SuiteItem(pytest.Item):
         turn: AbstractContextManager[None] = bench.lock() if run_context.entities_for(self.case) else nullcontext()
         with bench.old_env(), turn:
             ran = asyncio.run(self._run_case(run_context))
-        made = build_row(self.case.id, ran, self.case.scenario.min_pass_rate) | matrix_axes(self.case)
+        made = build_row(self.case.id, ran, self.case.scenario.min_pass_rate) | list_axes(self.case)
         unfiled, first = find_unfiled(run_context.files, ran), next((each.wire for each in ran if each.wire), None)
         if first is not None:
             first.unfiled = "" if in_ci(os.environ) else unfiled

@@ -77,7 +77,7 @@ def drop_tools(messages: Iterable[Message], *, show: bool = False) -> list[Messa
     found: list[Message] = []
     names: dict[str, str] = {}
     for message in messages:
-        calls, text = _format_tool_calls(message, names), content_text(message.get("content"))
+        calls, text = _format_tool_calls(message, names), content_to_text(message.get("content"))
         if message.get("role") == "tool":
             text = f"[{names.get(str(message.get('tool_call_id')), 'tool')} returned {_cut_text(text)}]" if show else ""
             role = "assistant"
@@ -90,7 +90,7 @@ def drop_tools(messages: Iterable[Message], *, show: bool = False) -> list[Messa
     return found
 
 
-def content_text(content: object) -> str:
+def content_to_text(content: object) -> str:
     """Return content as text; a part that is no text is named in brackets."""
     if isinstance(content, list):
         return "\n".join(filter(None, (_format_content_part(part) for part in content)))
@@ -99,7 +99,7 @@ def content_text(content: object) -> str:
 
 def _format_message(number: int, message: Message, names: dict[str, str], longest: int | None) -> list[str]:
     role = str(message.get("role", "?"))
-    calls, text = _format_tool_calls(message, names, longest), content_text(message.get("content"))
+    calls, text = _format_tool_calls(message, names, longest), content_to_text(message.get("content"))
     if role == "tool":
         name = message.get("name") or names.get(str(message.get("tool_call_id")))
         role, text = f"tool {name}" if name else "tool", _cut_text(text, longest)

@@ -33,7 +33,7 @@ from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.script import agent, judge, user
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, AgentRole, Message, ScenarioResult, ScriptStep
-from llmproxy.scenario.values.messages import text_of
+from llmproxy.scenario.values.messages import get_text
 
 # -- disguises of one message: a filter of plain words does not see it, and a model reads it all the same
 
@@ -440,7 +440,7 @@ class RedTeamAgent(AgentAdapter):
     async def _on_answer(self, attack: _AttackState, given: AgentInput) -> list[str]:
         """Take what the agent answered last: back, or scored; returns what a report says of it."""
         answer = next(
-            (text_of(each) for each in reversed(given.messages) if each.get("role") == "assistant" and text_of(each)),
+            (get_text(each) for each in reversed(given.messages) if each.get("role") == "assistant" and get_text(each)),
             "",
         )
         if attack.turn == 1 or not answer:

@@ -244,8 +244,8 @@ class RunSession:
         return {
             party: PartyUse(
                 calls=use.calls,
-                input_tokens=_known_tokens(use.input, use.calls),
-                output_tokens=_known_tokens(use.output, use.calls),
+                input_tokens=_count_known_tokens(use.input, use.calls),
+                output_tokens=_count_known_tokens(use.output, use.calls),
                 cost_usd=None if use.cost is None else format(use.cost, "f"),
             )
             for party, use in parties
@@ -295,7 +295,7 @@ class RunSession:
         return found
 
 
-def _known_tokens(tokens: int, calls: int) -> int | None:
+def _count_known_tokens(tokens: int, calls: int) -> int | None:
     """Return a sum of tokens; calls that came to nothing at all did not say what they used."""
     return None if calls and not tokens else tokens
 

@@ -11,7 +11,7 @@ from llmproxy.amounts import format_count
 from llmproxy.errors import MachineError
 from llmproxy.scenario.config import ScenarioConfig
 from llmproxy.scenario.types import Message, Messages
-from llmproxy.scenario.values.calls import ToolCall, ToolCalls, Turn, merge_calls, select_served, write_message
+from llmproxy.scenario.values.calls import ToolCall, ToolCalls, Turn, format_message, merge_calls, select_served
 from llmproxy.scenario.values.run import RunningScenario
 from llmproxy.trace.observing.tools import ServedTools, ToolUse, find_differences, find_misread
 
@@ -62,14 +62,14 @@ class ScenarioState(BaseModel):
         raise ValueError("No user messages found")
 
     def first_user_message(self) -> str:
-        return next((write_message(each) for each in self.messages if each["role"] == "user"), "")
+        return next((format_message(each) for each in self.messages if each["role"] == "user"), "")
 
     def last_agent_message(self) -> str:
-        return next((write_message(each) for each in reversed(self.messages) if each["role"] == "assistant"), "")
+        return next((format_message(each) for each in reversed(self.messages) if each["role"] == "assistant"), "")
 
     def transcript(self) -> str:
         """Return the conversation, a line ``role: content`` for each message."""
-        return "\n".join(f"{each['role']}: {write_message(each)}" for each in self.messages)
+        return "\n".join(f"{each['role']}: {format_message(each)}" for each in self.messages)
 
     @property
     def criteria(self) -> list[str]:

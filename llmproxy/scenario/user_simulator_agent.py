@@ -56,7 +56,7 @@ class Persona:
         if not (self.about.strip() or self.behaviour):
             raise SettingsError(f"the persona {self.name!r} says nothing: it needs `about`, `behaviour`, or both.")
 
-    def text(self) -> str:
+    def format_text(self) -> str:
         lines = [*([self.about] if self.about else []), *(f"- {each}" for each in self.behaviour)]
         return fence_text("persona", "\n".join(lines))
 
@@ -82,7 +82,6 @@ def find_persona(said: Persona | str | Path) -> Persona:
 
 @cache
 def personas() -> dict[str, Persona]:
-    """Return the personas that come along, by name."""
     return {
         each.name: each
         for each in (
@@ -234,7 +233,7 @@ class UserSimulatorAgent(AgentAdapter):
             answer = await self._ask_model(self.config, messages, tools, input, attempt)
             ending = next((call for call in answer.tool_calls if call.name == END), None)
             if ending is not None and tools:
-                last, reached = _last_words(ending.arguments)
+                last, reached = _read_farewell(ending.arguments)
                 said: list[Message] = [{"role": "user", "content": last or answer.text}]
                 return Farewell(said if last or answer.text else (), reached=reached)
             if answer.text:
@@ -245,7 +244,7 @@ class UserSimulatorAgent(AgentAdapter):
         )
 
     def build_prompt(self, input: AgentInput, *, may_end: bool = False) -> list[Message]:  # noqa: A002 - the original's name
-        persona = f"\n{self.persona.text()}\n" if self.persona else ""
+        persona = f"\n{self.persona.format_text()}\n" if self.persona else ""
         if self.system_prompt is None:
             system = prompt("user_simulator", description=description_of(input), persona=persona)
         else:
@@ -285,7 +284,7 @@ def reverse_roles(messages: Sequence[Message]) -> list[Message]:
     return found
 
 
-def _last_words(arguments: str) -> tuple[str, bool | None]:
+def _read_farewell(arguments: str) -> tuple[str, bool | None]:
     """Return what the user says at the end, and whether the goal is reached, None if nothing says so."""
     given = parse_json(arguments or "{}")
     said, reached = (given.get("message"), given.get("goal_reached")) if isinstance(given, dict) else ("", None)

@@ -12,7 +12,7 @@ from typing import Any
 
 from llmproxy.advice import suggest_command
 from llmproxy.errors import SuiteError
-from llmproxy.scenario.values.run import cassette_of
+from llmproxy.scenario.values.run import name_cassette
 from llmproxy.trace.model import Span, SpanKind
 from llmproxy.trace.reading.recording import spans_of
 
@@ -55,7 +55,7 @@ def make_suite(store: Path, name: str, *, sample: int = 1, agent: Mapping[str, A
             f"{name}: nobody speaks with an agent in this recording, so there is nothing to test.",
             hint=suggest_command("ls", store),
         )
-    slug = cassette_of(name)
+    slug = name_cassette(name)
     if agent is None:
         notes.append("AGENT: an address, a command, module:function; or write `agent:` into the file")
     return MadeSuite(_write_suite(name, slug, turns, agent), slug, name, slug, len(turns), tuple(notes))
@@ -79,7 +79,7 @@ def read_suite_turns(spans: Iterable[Span]) -> tuple[list[SuiteTurn], list[str]]
         if name not in turns:
             continue
         if span.kind is SpanKind.LLM_REQUEST:
-            roots.setdefault(name, frozenset(_list_declared(span)))
+            roots.setdefault(name, frozenset(_list_declared_tools(span)))
         _read_span(span, name, turns[name])
     first = next(iter(roots.values()), frozenset())
     kept = [name for name in turns if turns[name] and roots.get(name, frozenset()) == first]
@@ -88,7 +88,7 @@ def read_suite_turns(spans: Iterable[Span]) -> tuple[list[SuiteTurn], list[str]]
     return sorted((turn for name in kept for turn in turns[name]), key=lambda turn: turn.at), notes
 
 
-def _list_declared(span: Span) -> list[str]:
+def _list_declared_tools(span: Span) -> list[str]:
     """Return the names of the tools that a request declares."""
     found = span.metadata.get("gen_ai.tool.definitions") or span.metadata.get("llmproxy.tools") or ()
     return [str(each.get("name") if isinstance(each, Mapping) else each) for each in found]

@@ -2,7 +2,7 @@
 
 --tags, --id, --last-failed    a selection of the cases that were read
 cassette_name                  the recording of a case
-nothing_recorded, advice       what is said where a recording is missing, always with the command that makes it: whoever
+not_recorded_error, advice     what is said where a recording is missing, with the command that makes it: whoever
 runs ``llmproxy test`` has a shorter way than a proxy that misses a request tells, which is told first refuse_costs
 what a live run may spend (``--max-cost``), estimated from the last recording before anything is asked
 """
@@ -24,7 +24,7 @@ from llmproxy.did_you_mean import did_you_mean, suggest
 from llmproxy.errors import LLMProxyError, MissError, SuiteError
 from llmproxy.files import replace_file
 from llmproxy.protocol import OFFLINE, Mode
-from llmproxy.scenario.values.run import cassette_of
+from llmproxy.scenario.values.run import name_cassette
 from llmproxy.suite.project import SuiteOptions
 from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.schema.steps import StepBase
@@ -33,7 +33,7 @@ from llmproxy.trace.reading.recording import spans_of
 
 def cassette_name(suite: str, case: str) -> str:
     """Return what a case is recorded as: suite and id, each as a slug; what slugging lost is told apart by a digest."""
-    return f"{cassette_of(suite)}/{cassette_of(case)}"
+    return f"{name_cassette(suite)}/{name_cassette(case)}"
 
 
 _SHOWN = 10
@@ -46,7 +46,7 @@ class NothingRecorded(MissError):
     code = "llmproxy_nothing_recorded"
 
 
-def nothing_recorded(case: str, rerun: str, sample: int, runs: int, *, flag: str = "--mode") -> NothingRecorded:
+def not_recorded_error(case: str, rerun: str, sample: int, runs: int, *, flag: str = "--mode") -> NothingRecorded:
     """Return the error of one run; `rerun` is the command that runs its case alone, `flag` its option for the mode."""
     number = f", run {sample}" if runs > 1 or sample > 1 else ""
     command = add_runs(f"{rerun} {flag} record", runs if runs > 1 and flag == "--mode" else None)
@@ -146,7 +146,7 @@ class SelectionOptions:
 def select_cases(cases: Sequence[SuiteCase], wanted: SelectionOptions) -> list[SuiteCase]:
     """Return the wanted cases in order. Raises SuiteError: an expression, id or label that makes no sense."""
     holds = parse_tag_expression(wanted.tags) if wanted.tags else lambda _: True
-    _known_tags(wanted, cases)
+    _refuse_unknown_tags(wanted, cases)
     for name in wanted.ids:
         if not any(_has_case_id(case, name) for case in cases):
             known = suggest(name, [case.id for case in cases])
@@ -182,7 +182,7 @@ def _keep_labelled(cases: Sequence[SuiteCase], label: str) -> list[SuiteCase]:
     return found
 
 
-def _known_tags(wanted: SelectionOptions, cases: Iterable[SuiteCase]) -> None:
+def _refuse_unknown_tags(wanted: SelectionOptions, cases: Iterable[SuiteCase]) -> None:
     """Refuse tags that no scenario has: a misspelt one would select nothing, or with `not` everything."""
     known = {tag for case in cases for tag in case.tags}
     for name in (*wanted.tag, *(_list_tags(wanted.tags) if wanted.tags else ())):
@@ -191,7 +191,7 @@ def _known_tags(wanted: SelectionOptions, cases: Iterable[SuiteCase]) -> None:
             raise SuiteError(f"no scenario has the tag {name!r}{did_you_mean(name, known)}", hint=there)
 
 
-def steps_until(case: SuiteCase, label: str) -> tuple[StepBase, ...]:
+def list_steps_until(case: SuiteCase, label: str) -> tuple[StepBase, ...]:
     """Return the steps up to the one with this label; all of them without one."""
     steps: tuple[StepBase, ...] = tuple(case.scenario.steps)
     if not label:

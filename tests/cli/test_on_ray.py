@@ -9,7 +9,7 @@ import pytest
 from llmproxy.cli import main
 from llmproxy.cli.parts.options import load_settings
 from llmproxy.errors import SettingsError
-from llmproxy.scenario.cluster.run_files import describe_parcel, merge_back
+from llmproxy.scenario.cluster.run_files import describe_parcel, merge_cassettes
 from llmproxy.suite.project import SuiteOptions
 from llmproxy.suite.reading.load import load_suites
 from llmproxy.suite.run.remote import SuiteParcel, common_folder, pack_suites
@@ -66,8 +66,8 @@ def test_only_what_is_named_travels(project: Path) -> None:
 def test_recordings_are_brought_into_the_folder(project: Path) -> None:
     """What nobody recorded is said to nobody."""
     folder = common_folder(load_settings({}))
-    assert merge_back([], folder) == ""
-    assert "0 cassette files came home to tests/cassettes" in merge_back(
+    assert merge_cassettes([], folder) == ""
+    assert "0 cassette files came home to tests/cassettes" in merge_cassettes(
         [{"t/a.yaml": (project / "tests/cassettes/t/a.yaml").read_bytes()}], folder
     )
 

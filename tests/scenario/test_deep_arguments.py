@@ -12,10 +12,10 @@ from llmproxy.errors import SettingsError
 from llmproxy.report.formatting import _show_args as in_a_report
 from llmproxy.report.merging import read_part
 from llmproxy.report.sharding import read_times
-from llmproxy.scenario.models.errors import our_text
+from llmproxy.scenario.models.errors import proxy_text
 from llmproxy.scenario.prompts import _normalize_arguments as in_a_transcript
 from llmproxy.scenario.values.calls import _parse_arguments
-from llmproxy.scenario.values.data_files import RowError, rows_of
+from llmproxy.scenario.values.data_files import RowError, read_rows
 from llmproxy.suite.matchers.compare import parse_json
 from llmproxy.suite.reading.parts import find_entry_files
 from llmproxy.suite.stores.plain import to_plain
@@ -43,7 +43,7 @@ def test_an_answer_nested_too_deeply_is_no_json() -> None:
         parse_json(DEEP)
     assert to_plain(DEEP, Kind.JSON, parse_json=True) == DEEP
     assert (
-        our_text(ValueError('{"a":' * 100_000 + "llmproxy: no recorded response")) == "llmproxy: no recorded response"
+        proxy_text(ValueError('{"a":' * 100_000 + "llmproxy: no recorded response")) == "llmproxy: no recorded response"
     )
 
 
@@ -52,7 +52,7 @@ def test_a_file_of_cases_nested_too_deeply_is_refused(name: str, tmp_path: Path)
     """As any other that is no JSON."""
     (tmp_path / name).write_text(DEEP)
     with pytest.raises(RowError, match="nested too deeply"):
-        rows_of(tmp_path / name)
+        read_rows(tmp_path / name)
 
 
 @pytest.mark.parametrize("kind", ["json", "jsonl", "html"])

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.scenario.prompts import content_text, drop_tools, fence_text, format_transcript, prompt, read_file
+from llmproxy.scenario.prompts import content_to_text, drop_tools, fence_text, format_transcript, prompt, read_file
 from llmproxy.scenario.types import Message
 from llmproxy.trace.observing.tools import ToolUse
 
@@ -75,7 +75,7 @@ def test_media_are_named_and_not_shown() -> None:
         {"type": "other"},
         7,
     ]
-    assert content_text(content) == (
+    assert content_to_text(content) == (
         "Look:\n[image: image/png, 5022 characters]\n[image: https://x.test/cat.png]\n"
         "[audio: wav, 300 characters]\n[file: bill.pdf, image/png, 5022 characters]\n[other]"
     )

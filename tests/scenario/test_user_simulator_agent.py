@@ -286,12 +286,12 @@ def test_those_that_come_along_say_something() -> None:
     found = personas()
     assert {"impatient", "beginner", "expert", "undecided"} <= set(found)
     assert all(each.about and len(each.behaviour) > 1 for each in found.values())
-    assert len({each.text() for each in found.values()}) == len(found)
+    assert len({each.format_text() for each in found.values()}) == len(found)
 
 
 def test_a_text_is_a_persona_and_a_name_that_there_is_not_is_refused_with_the_nearest() -> None:
     """A description is used as it is, and cannot leave its tags; a typing mistake is no description of one word."""
-    assert find_persona("a nurse on </persona> night shift").text() == (
+    assert find_persona("a nurse on </persona> night shift").format_text() == (
         "<persona>\na nurse on <\\/persona> night shift\n</persona>"
     )
     with pytest.raises(SettingsError, match=r"no persona 'impatent'. Did you mean 'impatient'"):

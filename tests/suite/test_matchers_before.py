@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llmproxy.suite.matchers.core import MODIFIERS, REGISTRY
-from llmproxy.suite.matchers.table import validate, validate_number
+from llmproxy.suite.matchers.table import validate_matcher, validate_number
 from llmproxy.yaml_reader import Map, Problems, YamlPlace, read_documents
 
 
@@ -14,7 +14,7 @@ def objections(text: str) -> list[str]:
     made = read_documents(text, "f", problems)[0][0]
     assert isinstance(made, Map)
     for key in made:
-        validate(made[key], problems, YamlPlace("f", 1, 1))
+        validate_matcher(made[key], problems, YamlPlace("f", 1, 1))
     return [str(problem) for problem in problems]
 
 

@@ -22,13 +22,13 @@ from llmproxy.suite.selection import (
     estimate_cost,
     explain_miss,
     format_advice,
-    nothing_recorded,
+    list_steps_until,
+    not_recorded_error,
     parse_tag_expression,
     read_last_failed,
     record_failed,
     refuse_costs,
     select_cases,
-    steps_until,
 )
 from tests.suite import rig
 from tests.support.messages import said, user
@@ -104,9 +104,9 @@ def test_and_binds_more_than_or(tags: set[str]) -> None:
 
 def test_steps_up_to_a_label(cases: Sequence[SuiteCase]) -> None:
     """All of them without one; a label that is not there is an error."""
-    assert [len(steps_until(cases[0], label)) for label in ("", "one", "two")] == [2, 1, 2]
+    assert [len(list_steps_until(cases[0], label)) for label in ("", "one", "two")] == [2, 1, 2]
     with pytest.raises(SuiteError, match="no step with the label"):
-        steps_until(cases[0], "three")
+        list_steps_until(cases[0], "three")
 
 
 def test_names_of_cassettes_never_meet() -> None:
@@ -203,7 +203,7 @@ def test_a_long_list_is_cut() -> None:
 
 def test_one_run() -> None:
     """By itself it says which run, and ends with 4."""
-    error = nothing_recorded("a", "llmproxy test --id a", 2, 3)
+    error = not_recorded_error("a", "llmproxy test --id a", 2, 3)
     assert str(error) == "nothing is recorded for a, run 2; record it: llmproxy test --id a --mode record --runs 3"
     assert error.exit_code is Exit.MISS
 
@@ -240,4 +240,4 @@ def test_under_pytest_its_own_option_is_advised() -> None:
     told = explain_miss(MISS, again, flag="--llmproxy-mode", starts={"auto": "llmproxy start --mode auto --cassette x"})
     assert told.count(f"{again} --llmproxy-mode auto") == 2
     assert "llmproxy start" not in told
-    assert str(nothing_recorded("a", again, 1, 3, flag="--llmproxy-mode")).endswith(f"{again} --llmproxy-mode record")
+    assert str(not_recorded_error("a", again, 1, 3, flag="--llmproxy-mode")).endswith(f"{again} --llmproxy-mode record")

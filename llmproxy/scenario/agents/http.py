@@ -29,7 +29,7 @@ from llmproxy.core.dialects.streams import events_of
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import AgentError, AgentUnreachable, SuiteError, printable
 from llmproxy.scenario.agent_adapter import AgentAdapter
-from llmproxy.scenario.agents.templates import RequestTemplate, values_of
+from llmproxy.scenario.agents.templates import RequestTemplate, build_values
 from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes
 from llmproxy.scenario.values.messages import format_value, html_title, pick_value, read_answer, read_path, tail
@@ -273,7 +273,7 @@ class HttpAgent(HttpAdapter):
 
     async def call(self, input: AgentInput) -> AgentReturnTypes:  # noqa: A002 (the documented name)
         """Send one message and return the agent's answer."""
-        values = values_of(input, self._ids.get(input.thread_id))
+        values = build_values(input, self._ids.get(input.thread_id))
         body = None if self.method == "GET" else self.body.fill(values, os.environ)
         self.url = self._fill_url(values)
         found = await self.send_request(self.method, body, values)
@@ -341,7 +341,7 @@ class OpenAIAgent(HttpAdapter):
     async def call(self, input: AgentInput) -> AgentReturnTypes:  # noqa: A002 (the documented name)
         """Send the conversation and return the agent's answer."""
         body = {"model": self.model, "messages": input.messages, **({"stream": True} if self.stream else {})}
-        return self._read_reply(await self.send_request("POST", body, values_of(input)))
+        return self._read_reply(await self.send_request("POST", body, build_values(input)))
 
     def _read_reply(self, found: HttpReply) -> Any:  # noqa: ANN401 - a text or a message
         if found.kind != _STREAM:

@@ -30,9 +30,9 @@ from llmproxy.scenario.cluster.run_files import (
     collect_variables,
     describe_parcel,
     find_files,
+    find_numbers,
     load_cassettes,
-    merge_back,
-    number_calls,
+    merge_cassettes,
     pack_files,
     renumber_events,
 )
@@ -103,7 +103,7 @@ class _ClusterRunner:
         self._guard = threading.Lock()
         said = None if settings.is_default("cassette_dir") else settings.settings.cassette_dir
         self._folder = Path.cwd() / CASSETTES if said is None else Path(said)
-        self._known = number_calls(settings.settings.store)
+        self._known = find_numbers(settings.settings.store)
 
     async def once(self, plan: RunPlan, sample: int, runs: int) -> RunEnded:
         """Run one sample of a plan elsewhere and tell its events here. Raises what cancels it or cannot be sent."""
@@ -160,9 +160,9 @@ class _ClusterRunner:
     def close(self) -> None:
         """Let what was cancelled clean up, say what died, and bring home what was recorded. Raises MergeConflict."""
         self._runner.close()
-        for note in self._runner.take_notes():
+        for note in self._runner.list_notes():
             sys.stderr.write(f"llmproxy: {note}\n")
-        if home := merge_back(self._runner.recorded, self._folder):
+        if home := merge_cassettes(self._runner.recorded, self._folder):
             sys.stderr.write(f"llmproxy: {home}\n")
 
 

@@ -51,7 +51,7 @@ def start_counting(ray: Any, rates: Mapping[str, str]) -> Any:  # noqa: ANN401 -
     return ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(Actor).remote(dict(rates))
 
 
-def rate_counter_call(ray: Any, actor: Any) -> Take | None:  # noqa: ANN401 - as above
+def make_remote_take(ray: Any, actor: Any) -> Take | None:  # noqa: ANN401 - as above
     """Return how a worker asks that actor; None where there is none."""
     if actor is None:
         return None

@@ -94,7 +94,7 @@ def describe_parcel(parcel: RunParcel, where: str, how: str) -> str:
 # -- home
 
 
-def merge_back(recorded: Sequence[Mapping[str, bytes]], target: Path) -> str:
+def merge_cassettes(recorded: Sequence[Mapping[str, bytes]], target: Path) -> str:
     """Merge files, by name, into a folder; returns what was done, in words, empty for nothing. Raises MergeConflict."""
     from llmproxy.core.cassettes.merging import merge_folders
 
@@ -109,7 +109,7 @@ def merge_back(recorded: Sequence[Mapping[str, bytes]], target: Path) -> str:
     return f"{len(done.written)} cassette files came home to {where}"
 
 
-def number_calls(store: Path) -> Known:
+def find_numbers(store: Path) -> Known:
     def find_numbers(cassette: str, sample: int) -> Mapping[str, int]:
         if find_store_server(store) is None and not store.is_file():
             return {}

@@ -28,7 +28,7 @@ from llmproxy.advice import install_command
 from llmproxy.errors import LLMProxyError, MachineError, SettingsError
 from llmproxy.report.events import Finished
 from llmproxy.scenario.cluster.node import NodeReply, RunParcel, open_worker_node
-from llmproxy.scenario.cluster.ray_pacer import rate_counter_call, start_counting
+from llmproxy.scenario.cluster.ray_pacer import make_remote_take, start_counting
 
 _QUIET = {
     "RAY_raylet_start_wait_time_s": "120", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0", "RAY_USAGE_STATS_ENABLED": "0",
@@ -213,7 +213,7 @@ class RemoteRunner:
                 return back
         raise MachineError(f"its worker or node died twice: {died}")
 
-    def take_notes(self) -> list[str]:
+    def list_notes(self) -> list[str]:
         """Return what the end of a test should say of the cluster."""
         said = [f"connecting to the cluster took {self._tries} tries"] if self._tries > 1 else []
         if self._again:
@@ -261,6 +261,6 @@ def run_task(sent: list[Any], batch: str, version: str, arguments: tuple[Any, ..
     ray = import_ray()
 
     def unpack(folder: Path) -> Any:  # noqa: ANN401 - a `Node`
-        return ray.get(sent[0]).unpack(folder, rate_counter_call(ray, sent[1]))
+        return ray.get(sent[0]).unpack(folder, make_remote_take(ray, sent[1]))
 
     return open_worker_node(batch, version, unpack).run(*arguments)

@@ -26,8 +26,8 @@ from llmproxy.scenario.running.run import RunEnded, RunPlan
 from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.script import agent, judge, message
 from llmproxy.scenario.types import AgentRole, Message, ScenarioResult
-from llmproxy.scenario.values.messages import text_of
-from llmproxy.scenario.values.run import RunOptions, cassette_of
+from llmproxy.scenario.values.messages import get_text
+from llmproxy.scenario.values.run import RunOptions, name_cassette
 
 PARTIES = ("user", "agent", "judge")
 _SAID_ELSE = (
@@ -231,7 +231,7 @@ async def open_loop(
         description=transcript.description,
         agents=agents,
         script=_build_script(turns, found),
-        options=replace(options, cassette=options.cassette or cassette_of(name)),
+        options=replace(options, cassette=options.cassette or name_cassette(name)),
         **{"verbose": False, "cache_key": None, **plan},
     ).once(sample)
     return OpenLoopReplay(result=ended.result_or_raise(), turn=found.turn, recorded=found.recorded, said=found.said)
@@ -259,7 +259,7 @@ class _RecordedTurn:
     @property
     def spoken_answer(self) -> str:
         """What the agent said aloud."""
-        return "\n".join(filter(None, map(text_of, (each for each in self.agent if each["role"] == "assistant"))))
+        return "\n".join(filter(None, map(get_text, (each for each in self.agent if each["role"] == "assistant"))))
 
 
 def _split_turns(messages: Sequence[Message]) -> list[_RecordedTurn]:

@@ -19,7 +19,7 @@ from llmproxy.errors import SettingsError
 from llmproxy.scenario.running.run import RunEnded, RunPlan
 from llmproxy.scenario.script import judge as verdict
 from llmproxy.scenario.types import Message, ScenarioResult
-from llmproxy.scenario.values.run import CALL_TIMEOUT, RunOptions, cassette_of
+from llmproxy.scenario.values.run import CALL_TIMEOUT, RunOptions, name_cassette
 
 CONCURRENCY = 8
 """Looks at a time."""
@@ -68,7 +68,7 @@ class JudgeSetup:
             proxy=self.proxy,
             mode=self.mode,
             call_timeout=self.call_timeout,
-            cassette=cassette_of(name),
+            cassette=name_cassette(name),
             history=list(transcript.messages),
         )
         plan = RunPlan(

@@ -67,7 +67,7 @@ def is_vertex_model(model: str) -> bool:
     return model.startswith(("vertex_ai", "gemini-"))
 
 
-def suggest_key(model: str) -> str:
+def suggest_google_key(model: str) -> str:
     """Return the advice to ask a model of Google's with a key."""
     return (
         f'With a key (GEMINI_API_KEY) instead of Google credentials, write "gemini/{model.rsplit("/", 1)[-1]}"; '
@@ -77,7 +77,7 @@ def suggest_key(model: str) -> str:
 
 def find_refused_parameter(error: BaseException) -> RefusedParameter | None:
     """Return what of the request the model refuses to take; None where the error says something else."""
-    if find_code(error) or _read_status(error) not in _CLIENT_ERRORS:
+    if find_proxy_code(error) or _read_status(error) not in _CLIENT_ERRORS:
         return None
     text = str(error)
     return next((each for each, says in _WORDS.items() if says(text)), None)
@@ -85,16 +85,16 @@ def find_refused_parameter(error: BaseException) -> RefusedParameter | None:
 
 def is_transient(error: BaseException) -> bool:
     """Return whether the same call may well succeed a moment later."""
-    return _read_status(error) in _TRANSIENT and find_code(error) != MissError.code
+    return _read_status(error) in _TRANSIENT and find_proxy_code(error) != MissError.code
 
 
 def build_call_error(error: BaseException, model: str, party: str, *, temperature: float | None) -> LLMProxyError:
     """Return what a call failed with as an error for the user. `temperature` is the one that the user chose."""
-    code = find_code(error)
+    code = find_proxy_code(error)
     if code == MissError.code:
-        return MissError(our_text(error))
+        return MissError(proxy_text(error))
     if code:
-        return ModelError(f"the call of {model} for {party!r} did not get through: {unsign_text(our_text(error))}")
+        return ModelError(f"the call of {model} for {party!r} did not get through: {unsign_text(proxy_text(error))}")
     text = str(error).strip()
     text = text if len(text) <= _SHOWN else text[:_SHOWN] + " ..."
     if find_refused_parameter(error) is RefusedParameter.TEMPERATURE and temperature is not None:
@@ -104,7 +104,7 @@ def build_call_error(error: BaseException, model: str, party: str, *, temperatur
         )
     said = text if isinstance(error, CallFailed) else f"{type(error).__name__}: {text}"
     if is_vertex_model(model):
-        return ModelError(f"{model} ({party}) could not be called at Vertex AI: {said}", hint=suggest_key(model))
+        return ModelError(f"{model} ({party}) could not be called at Vertex AI: {said}", hint=suggest_google_key(model))
     if _read_status(error) == _NO_KEY or "api_key" in text.lower():
         return ModelError(
             f"{model} ({party}) cannot be called without a valid key: {text}",
@@ -113,12 +113,12 @@ def build_call_error(error: BaseException, model: str, party: str, *, temperatur
     return ModelError(f"{model} ({party}) could not be called: {said}")
 
 
-def find_code(error: BaseException) -> str:
+def find_proxy_code(error: BaseException) -> str:
     """Return the code of what the proxy said; empty if the error is somebody else's."""
     return next((code for each in _walk_causes(error) for code in _find_proxy_codes(each)), "")
 
 
-def our_text(error: BaseException) -> str:
+def proxy_text(error: BaseException) -> str:
     """Return what the proxy said, without the envelope and whatever litellm wrote around it."""
     text = str(error)
     start = text.find(OURS)
@@ -135,7 +135,6 @@ def our_text(error: BaseException) -> str:
 
 
 def _walk_causes(error: BaseException) -> Iterator[BaseException]:
-    """Go through an exception and those that it came from."""
     seen: set[int] = set()
     at: BaseException | None = error
     while at is not None and id(at) not in seen:

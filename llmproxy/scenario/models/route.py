@@ -24,7 +24,7 @@ from llmproxy.client.environment import is_proxy_url
 from llmproxy.core.providers.specs import PROVIDERS
 from llmproxy.errors import SettingsError
 from llmproxy.scenario.config import ModelConfig
-from llmproxy.scenario.models.errors import is_vertex_model, suggest_key
+from llmproxy.scenario.models.errors import is_vertex_model, suggest_google_key
 from llmproxy.scenario.models.transport import BASE, import_litellm, is_openai
 from llmproxy.scenario.run_session import RunSession
 
@@ -82,7 +82,7 @@ def provider_of(model: str) -> str:
         raise SettingsError(
             f"the model {model!r} is asked at Vertex AI, which wants Google credentials before any request is sent: "
             "it cannot be recorded.",
-            hint=suggest_key(model),
+            hint=suggest_google_key(model),
         )
     return str(_ask_litellm(model)[1])
 

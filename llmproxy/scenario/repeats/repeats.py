@@ -204,14 +204,14 @@ def _sum_runs(
 
 def _sum_criteria(counted: Sequence[SampleResult]) -> dict[str, Any]:
     """Return the criteria over all runs: failed where one failed, passed where each passed, else inconclusive."""
-    texts = list(dict.fromkeys(text for each in counted for text in _reported_usage(each.result)))
+    texts = list(dict.fromkeys(text for each in counted for text in _list_judged_criteria(each.result)))
     failed = [text for text in texts if any(text in each.result.failed_criteria for each in counted)]
     passed = [text for text in texts if all(text in each.result.passed_criteria for each in counted)]
     others = [text for text in texts if text not in failed and text not in passed]
     return {"passed_criteria": passed, "failed_criteria": failed, "inconclusive_criteria": others}
 
 
-def _reported_usage(result: ScenarioResult) -> Sequence[str]:
+def _list_judged_criteria(result: ScenarioResult) -> Sequence[str]:
     return [*result.passed_criteria, *result.failed_criteria, *result.inconclusive_criteria]
 
 

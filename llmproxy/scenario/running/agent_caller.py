@@ -28,7 +28,7 @@ from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.types import AgentInput, AgentRole, Message, ScenarioResult
 from llmproxy.scenario.values.criteria import refuse_contradiction
-from llmproxy.scenario.values.messages import Farewell, list_messages, refuse_awaitable
+from llmproxy.scenario.values.messages import Farewell, explain_awaitable, list_messages
 from llmproxy.scenario.values.run import describe_exit
 from llmproxy.trace.observing.tools import ServedTools, ToolUse
 from llmproxy.trace.observing.wire import WireObserver, find_recorded_time
@@ -60,12 +60,12 @@ class AgentTraffic:
             return ()
         return await self._add_calls(self.session, await self.session.calls(self.seen), error)
 
-    async def catch_up(self) -> None:
+    async def read_pending_calls(self) -> None:
         """Look for somebody who is about to look at the wire: what is there now is not late. Raises MissError."""
         await self.read_new_calls()
         self.answered = self.seen
 
-    async def find_late(
+    async def find_late_calls(
         self, session: RunSession, further: Sequence[Call] | None, *, named: bool = False
     ) -> list[Call]:
         """Return calls of the agent that nobody could know of, of `further`; `named`: name misses. Raises MissError,
@@ -267,7 +267,7 @@ async def call_in_time(
         async with scope:
             pending = agent.call(given)
             if not inspect.isawaitable(pending):
-                raise TypeError(refuse_awaitable(type(agent).__name__))
+                raise TypeError(explain_awaitable(type(agent).__name__))
             return await pending
     except TimeoutError as error:
         if scope.expired() and limit is not None:

@@ -27,7 +27,7 @@ from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.script import Callback
 from llmproxy.scenario.types import AgentInput, AgentRole, JudgmentRequest, Message, ScenarioResult
 from llmproxy.scenario.values.criteria import build_no_verdict
-from llmproxy.scenario.values.messages import Farewell, copy_messages, copy_value, text_of, to_message
+from llmproxy.scenario.values.messages import Farewell, copy_messages, copy_value, get_text, to_message
 from llmproxy.scenario.values.run import RunningScenario, context_scenario, describe_error, status_of
 from llmproxy.trace.observing.tools import ToolUse
 
@@ -49,14 +49,14 @@ class SpeakingOrder:
         self.pending: list[AgentAdapter] = []
         self.begun = False
         """Whether anybody has spoken in this turn."""
-        self._all_may_speak()
+        self._reset_speakers()
 
     def begin_turn(self) -> None:
         """Begin the next turn: everybody may speak again."""
-        self._all_may_speak()
+        self._reset_speakers()
         self._count()
 
-    def _all_may_speak(self) -> None:
+    def _reset_speakers(self) -> None:
         distinct: list[AgentAdapter] = []
         for agent in self.agents:
             if not any(agent is known for known in distinct):
@@ -74,7 +74,6 @@ class SpeakingOrder:
         self.pending = [each for each in self.pending if each is not agent]
 
     def has_role(self, role: AgentRole) -> bool:
-        """Return whether anybody at all plays this role."""
         return any(agent.role is role for agent in self.agents)
 
     def next_speaker(self) -> NextSpeaker | None:
@@ -207,7 +206,7 @@ class Conversation:
         return found
 
     @contextmanager
-    def let_join(self, agent: AgentAdapter) -> Iterator[None]:
+    def let_agent_join(self, agent: AgentAdapter) -> Iterator[None]:
         """Let somebody take part for a while: a step's user or judge. He leaves before another one joins."""
         self.agents.append(agent)
         self.turns.add_agent(agent)
@@ -369,7 +368,7 @@ class Conversation:
         found: dict[str, Any] = {
             "messages": copy_messages(result.messages or self.messages),
             "total_time": self.caller.clock() - self._began if result.total_time is None else result.total_time,
-            "agent_time": self._agent_time() if result.agent_time is None else result.agent_time,
+            "agent_time": self._sum_agent_time() if result.agent_time is None else result.agent_time,
             "thread_id": self.state.thread_id,
         }
         return result.model_copy(update=found)
@@ -387,7 +386,7 @@ class Conversation:
         judges = (agent for agent in self.agents if agent.role is AgentRole.JUDGE)
         return tuple(str(each) for judge in judges for each in AdapterAttributes.of_adapter(judge).criteria or ())
 
-    def _agent_time(self) -> float:
+    def _sum_agent_time(self) -> float:
         return sum(took for index, took in self._agent_times.items() if self.agents[index].role is AgentRole.AGENT)
 
     def _count_turn(self) -> None:
@@ -395,7 +394,6 @@ class Conversation:
 
 
 def is_undecided(result: ScenarioResult | None) -> bool:
-    """Return whether a judge left something open and found nothing wrong."""
     return (
         result is not None and not result.success and bool(result.inconclusive_criteria) and not result.failed_criteria
     )
@@ -455,7 +453,7 @@ class ScriptActions:
         self, content: str | Message | None = None, *, criteria: Sequence[str] | None = None
     ) -> ScenarioResult | None:
         """Demand a verdict, with `content` as context; None: it is open, or a passed checkpoint: the script goes on."""
-        context = None if content is None else text_of(to_message(content, AgentRole.USER))
+        context = None if content is None else get_text(to_message(content, AgentRole.USER))
         chosen = None if criteria is None else list(criteria)
         asked = JudgmentRequest(criteria=chosen, additional_context=context)
         result = await self._call_role(AgentRole.JUDGE, content, asked)
@@ -523,7 +521,7 @@ class ScriptActions:
         if role is AgentRole.USER and not self.conversation.turns.has_role(role):
             self.conversation.turns.mark_role_spoken(role)  # a scripted user needs no simulator
         elif not self.conversation.turns.claim_turn(role):
-            raise ValueError(_no_participant_error(role, content))
+            raise ValueError(_build_no_participant(role, content))
         self.conversation.add_message(to_message(content, role))
         self.conversation.emitter.emit_step(role.value.lower(), label="scripted")
         return None
@@ -534,13 +532,13 @@ class ScriptActions:
         """Call whoever plays a role; only a result is of interest."""
         speaker = self.conversation.turns.claim_turn(role)
         if not speaker:
-            raise ValueError(_no_participant_error(role, content))
+            raise ValueError(_build_no_participant(role, content))
         self.conversation.unscripted = False
         result = await self.conversation.call(speaker.place, judgment)
         return result if isinstance(result, ScenarioResult) else None
 
 
-def _no_participant_error(role: AgentRole, content: object) -> str:
+def _build_no_participant(role: AgentRole, content: object) -> str:
     quoted = "" if content is None else f" with content `{content}`"
     return (
         f"Cannot generate a message for role `{role.value}`{quoted} because no agent with this role was found, "

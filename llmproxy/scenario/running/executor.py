@@ -45,12 +45,12 @@ from llmproxy.scenario.values.run import (
     DEFAULT_SET,
     RunOptions,
     batch_run_id,
-    cassette_of,
     context_scenario,
     describe_error,
-    run_id,
+    make_run_id,
+    make_thread_id,
+    name_cassette,
     status_of,
-    thread_id,
     traceparent,
 )
 
@@ -86,7 +86,7 @@ def choose_cassette_name(
 ) -> str:
     if options.cassette:
         return options.cassette
-    own = cassette_of(name, set_id)
+    own = name_cassette(name, set_id)
     return (
         namesakes.name(own, _digest_scenario(description, script, options)) if host.place is None else host.place(own)
     )
@@ -116,7 +116,7 @@ _NESTED = 10
 """How often a step may return a step."""
 
 
-def _failed_step_criterion(text: str) -> CriterionResult:
+def _build_failed_step(text: str) -> CriterionResult:
     return CriterionResult(id="step", criterion=text, status="failed", reasoning="a step of the script raised it")
 
 
@@ -249,7 +249,7 @@ class ScenarioExecutor:
         state = ScenarioState(
             description=self.description,
             messages=[],
-            thread_id=thread_id(self.cassette, self.options.sample, self.name) if known else thread_id(),
+            thread_id=make_thread_id(self.cassette, self.options.sample, self.name) if known else make_thread_id(),
             current_turn=0,
             config=self.config,
         ).bind(self)
@@ -266,7 +266,7 @@ class ScenarioExecutor:
         """Return what an adapter is told beside the conversation."""
         state, traffic = conversation.state, self.lifecycle.traffic
         if traffic.session is not None and self.agents[index].role is AgentRole.JUDGE:
-            await traffic.catch_up()  # what the agent called since its answer is a part of what he judges
+            await traffic.read_pending_calls()  # what the agent called since its answer is a part of what he judges
         parent = traceparent(state.thread_id, state.current_turn, index)
         return {"scenario_state": state, "propagation_headers": {"traceparent": parent}}
 
@@ -376,7 +376,7 @@ class ScenarioExecutor:
         session = self.lifecycle.session
         if session is not None:
             self.lifecycle.unattributed = await session.count_unattributed()
-            await self.lifecycle.traffic.catch_up()
+            await self.lifecycle.traffic.read_pending_calls()
         label = getattr(step, "__name__", None) or type(step).__name__
         try:
             value = await self._run_step_function(step)
@@ -428,7 +428,7 @@ class ScenarioExecutor:
                 status=status_of(error, broke),
                 error=describe_error(error),
                 failed_criteria=[stated] if check else [],
-                criteria=[_failed_step_criterion(stated)] if check else [],
+                criteria=[_build_failed_step(stated)] if check else [],
                 inconclusive_criteria=list(self.conversation.criteria),
             )
         )
@@ -467,7 +467,7 @@ class ScenarioExecutor:
     def _make_started(self) -> Started:
         return Started(
             scenario=self.name, name=self.name, description=self.description, set_id=self.scenario_set_id,
-            batch_id=self.batch_run_id, run_id=run_id(), sample=self.options.sample, runs=self.options.runs,
+            batch_id=self.batch_run_id, run_id=make_run_id(), sample=self.options.sample, runs=self.options.runs,
             metadata=dict(self.options.metadata or {}),
         )  # fmt: skip
 

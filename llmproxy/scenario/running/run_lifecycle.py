@@ -496,7 +496,7 @@ class RunLifecycle[S, R]:
         if not looks:
             return []
         try:
-            late = await self.traffic.find_late(session, self.report.further, named=self.thorough)
+            late = await self.traffic.find_late_calls(session, self.report.further, named=self.thorough)
         except MachineError as error:
             if self.thorough:
                 return [str(error)]

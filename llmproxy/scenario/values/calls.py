@@ -93,10 +93,10 @@ def merge_calls(messages: Sequence[Message], turns: Sequence[int], wire: _Wire |
     found: list[ToolCall] = []
     outputs = {str(each.get("tool_call_id")): each.get("content") for each in messages if each.get("role") == "tool"}
     for place, (message, turn) in enumerate(zip(messages, turns, strict=True)):
-        found += [_calls_of_wire(each, turn) for each in (wire or {}).get(place, ())]
-        found += _calls_of_message(message, turn, outputs)
-    found += [_calls_of_wire(each, turns[-1] if turns else 0) for each in (wire or {}).get(len(messages), ())]
-    return _without_duplicates(found)
+        found += [_read_wire_call(each, turn) for each in (wire or {}).get(place, ())]
+        found += _read_message_calls(message, turn, outputs)
+    found += [_read_wire_call(each, turns[-1] if turns else 0) for each in (wire or {}).get(len(messages), ())]
+    return _drop_duplicates(found)
 
 
 def select_served(calls: Sequence[ToolUse], name: str | None) -> ToolCalls:
@@ -105,7 +105,7 @@ def select_served(calls: Sequence[ToolUse], name: str | None) -> ToolCalls:
     return ToolCalls([ToolCall(each.name, each.arguments, each.result, None, "server") for each in chosen], name)
 
 
-def write_message(message: Message) -> str:
+def format_message(message: Message) -> str:
     """Return a message as text: its content, then its tool calls as JSON."""
     content = message.get("content")
     parts = content if isinstance(content, list) else [content]
@@ -115,7 +115,7 @@ def write_message(message: Message) -> str:
     return "\n".join(filter(None, found))
 
 
-def _calls_of_message(message: Message, turn: int, outputs: Mapping[str, object]) -> list[ToolCall]:
+def _read_message_calls(message: Message, turn: int, outputs: Mapping[str, object]) -> list[ToolCall]:
     if message.get("role") != "assistant":
         return []
     calls = [call for call in message.get("tool_calls") or () if isinstance(call, Mapping)]
@@ -132,11 +132,11 @@ def _calls_of_message(message: Message, turn: int, outputs: Mapping[str, object]
     ]
 
 
-def _calls_of_wire(call: ToolUse, turn: int) -> ToolCall:
+def _read_wire_call(call: ToolUse, turn: int) -> ToolCall:
     return ToolCall(call.name, _parse_arguments(call.arguments), call.result, turn, "wire")
 
 
-def _without_duplicates(calls: Sequence[ToolCall]) -> list[ToolCall]:
+def _drop_duplicates(calls: Sequence[ToolCall]) -> list[ToolCall]:
     """Return calls without those of the wire that a message of the same turn reports; each stands for one at most."""
     left = [call for call in calls if call.source == "wire"]
     if not any(call.source == "message" for call in calls) or not left:

@@ -126,7 +126,7 @@ def check_evidence(findings: Mapping[str, Finding], conversation: str) -> dict[s
     """Return findings of which those are inconclusive whose evidence is not in the conversation."""
     found = {}
     for id_, finding in findings.items():
-        if quote_occurs(finding.evidence, conversation):
+        if has_quote(finding.evidence, conversation):
             found[id_] = finding
             continue
         reason = f"{finding.reason} ({finding.status.value}, but {UNPROVEN})".strip()
@@ -134,7 +134,7 @@ def check_evidence(findings: Mapping[str, Finding], conversation: str) -> dict[s
     return found
 
 
-def quote_occurs(quote: str, conversation: str) -> bool:
+def has_quote(quote: str, conversation: str) -> bool:
     """Return whether a conversation has a quotation, whatever its case, white space, quotes, emphasis, omissions."""
     if quote.strip().lower() in _NO_QUOTE:
         return True

@@ -54,7 +54,7 @@ class DataRow:
     """Where it begins."""
 
 
-def rows_of(path: str | Path) -> list[DataRow]:
+def read_rows(path: str | Path) -> list[DataRow]:
     """Return the rows of a file. Raises RowError for one that is not there, empty, or wrong somewhere."""
     path = Path(path)
     read = KINDS.get(path.suffix.lower())
@@ -179,7 +179,6 @@ def _build_row(value: object, file: str, number: int) -> DataRow:
 
 
 def _check_ids(rows: Sequence[DataRow], file: str) -> None:
-    """Refuse rows of which some have no id, and ids that two rows have."""
     seen: dict[str, int] = {}
     if not any(ID in row.values for row in rows):
         return
@@ -241,7 +240,7 @@ def cases(path: str | Path) -> list[Case]:
     __tracebackhide__ = True  # pytest shows the line that asks, and none of ours
     asking = sys._getframe(1).f_globals.get("__file__")  # noqa: SLF001 (whose file that is)
     try:
-        rows = rows_of(_find_file(Path(path), asking))
+        rows = read_rows(_find_file(Path(path), asking))
     except RowError as error:
         raise error.with_traceback(None) from None
     names = [_name_case(row.values) for row in rows]

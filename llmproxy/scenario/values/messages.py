@@ -45,7 +45,7 @@ def copy_messages(messages: Iterable[Message]) -> list[Message]:
     return [copy_value(message) for message in messages]
 
 
-def text_of(message: Message) -> str:
+def get_text(message: Message) -> str:
     """Return what a message says, as text: parts that are no text are left out."""
     content = message.get("content")
     if isinstance(content, list):
@@ -62,7 +62,7 @@ def list_messages(returned: object, role: AgentRole, author: str) -> list[Messag
     try:
         return [_to_dict(each) for each in several]
     except (TypeError, ValueError, RecursionError) as error:
-        raise ValueError(_wrong_return_error(returned, author)) from error
+        raise ValueError(_explain_wrong_return(returned, author)) from error
 
 
 def to_message(content: object, role: AgentRole) -> Message:
@@ -72,7 +72,7 @@ def to_message(content: object, role: AgentRole) -> Message:
     return list_messages(content, role, "script")[0]
 
 
-def refuse_awaitable(author: str) -> str:
+def explain_awaitable(author: str) -> str:
     """Return the text for an adapter whose `call` is not async."""
     return (
         f"The call method of the {author} agent adapter returned a non-awaitable response, "
@@ -114,7 +114,7 @@ def _is_model(value: object) -> bool:
     return pydantic is not None and isinstance(value, pydantic.BaseModel)
 
 
-def _wrong_return_error(returned: object, author: str) -> str:
+def _explain_wrong_return(returned: object, author: str) -> str:
     shown = repr(returned)
     shown = shown if len(shown) <= _SHOWN else shown[:_SHOWN] + "..."
     return (
@@ -258,7 +258,7 @@ def _check_message(value: Any, who: str) -> dict[str, Any]:  # noqa: ANN401 - JS
 
 def join_user_texts(messages: Iterable[dict[str, Any]]) -> str | None:
     """Return what users newly said, several messages apart by an empty line; None if nobody said anything."""
-    texts = [text_of(each) for each in messages if each.get("role") == "user"]
+    texts = [get_text(each) for each in messages if each.get("role") == "user"]
     return "\n\n".join(texts) if texts else None
 
 

@@ -40,7 +40,7 @@ _LONGEST = 80
 """Characters of a slug: file systems take 255 bytes, and a sample and a suffix follow."""
 
 
-def cassette_of(name: str, set_id: str | None = None) -> str:
+def name_cassette(name: str, set_id: str | None = None) -> str:
     parts = [name] if not set_id or set_id == DEFAULT_SET else [set_id, name]
     # Two hyphens are in no slug, so a set and a name never look like another name.
     slug = "--".join(filter(None, (re.sub(r"[^a-z0-9]+", "-", part.lower()).strip("-") for part in parts)))[:_LONGEST]
@@ -50,7 +50,7 @@ def cassette_of(name: str, set_id: str | None = None) -> str:
     return f"{slug or 'scenario'}-{digest}"
 
 
-def thread_id(cassette: str = "", sample: int = 1, name: str = "") -> str:
+def make_thread_id(cassette: str = "", sample: int = 1, name: str = "") -> str:
     """Return the id of a conversation; random without a cassette."""
     if not cassette:
         return f"thread_{secrets.token_hex(14)}"
@@ -63,7 +63,7 @@ def traceparent(thread: str, turn: int, place: int) -> str:
     return f"00-{trace}-{hashlib.sha256(f'{trace}{place}'.encode()).hexdigest()[:16]}-01"
 
 
-def run_id() -> str:
+def make_run_id() -> str:
     return f"scenariorun_{secrets.token_hex(16)}"
 
 

@@ -9,8 +9,8 @@ from typing import Any
 from uuid import UUID
 
 from llmproxy.core.traffic.json_diff import differences
-from llmproxy.suite.matchers.core import REGISTRY, Match, MatchOutcome, SeenValue, both, either, match, matcher
-from llmproxy.suite.matchers.plain_values import ABSENT, is_mistyped, kind_of, parse_time, same, show, to_json, to_nfc
+from llmproxy.suite.matchers.core import REGISTRY, Match, MatchOutcome, SeenValue, match, match_all, match_any, matcher
+from llmproxy.suite.matchers.plain_values import ABSENT, is_mistyped, name_kind, parse_time, same, show, to_json, to_nfc
 from llmproxy.suite.matchers.variables import parse_ref
 
 _JSON = {"$ref": "#/$defs/Json"}
@@ -60,7 +60,7 @@ def _describe_near_miss(operand: object, actual: object) -> str:
         return f": {', '.join(told)}"
     elif is_mistyped(left, right):
         quoted = isinstance(left, str) or isinstance(right, str)
-        return f": {kind_of(left)} is not {kind_of(right)}" + (", mind the quotes" if quoted else "")
+        return f": {name_kind(left)} is not {name_kind(right)}" + (", mind the quotes" if quoted else "")
     return ""
 
 
@@ -85,8 +85,8 @@ def match_reference(operand: object, seen: SeenValue) -> Match:
     if loose and str(operand).lower() == str(seen.actual).lower():
         return Match(
             MatchOutcome.HOLDS,
-            note=f"equal as text only: {kind_of(seen.actual)} {show(seen.actual)} and "
-            f"{kind_of(operand)} {show(operand)}",
+            note=f"equal as text only: {name_kind(seen.actual)} {show(seen.actual)} and "
+            f"{name_kind(operand)} {show(operand)}",
         )
     return Match(
         MatchOutcome.FAILS,
@@ -123,7 +123,7 @@ def _object_to_limit(operand: object) -> str:
     number = isinstance(operand, Number) and not isinstance(operand, bool)
     if number or is_reference(operand) or parse_time(operand) is not None:
         return ""
-    return f" takes a number or a date (2026-01-31, 2026-01-31T10:00:00Z), not {kind_of(operand)} {show(operand)}"
+    return f" takes a number or a date (2026-01-31, 2026-01-31T10:00:00Z), not {name_kind(operand)} {show(operand)}"
 
 
 def _register_order_matcher(name: str) -> None:
@@ -142,7 +142,7 @@ def _register_order_matcher(name: str) -> None:
             return Match.of(holds(actual, operand), f"expected {words} {show(operand)}, found {show(actual)}")
         wanted = "a number" if numbers[1] else "a date"
         return Match(
-            MatchOutcome.UNFIT, f"expected {wanted}, {words} {show(operand)}; found {kind_of(actual)} {show(actual)}"
+            MatchOutcome.UNFIT, f"expected {wanted}, {words} {show(operand)}; found {name_kind(actual)} {show(actual)}"
         )
 
 
@@ -235,9 +235,9 @@ def match_not(operand: object, seen: SeenValue) -> Match:
     "anyOf", schema=_SEVERAL, help="at least one of these matchers holds", objection=_refuse_empty("matcher"), raw=True
 )
 def match_any_of(operand: list[object], seen: SeenValue) -> Match:
-    return either(match(each, seen) for each in operand)
+    return match_any(match(each, seen) for each in operand)
 
 
 @matcher("allOf", schema=_SEVERAL, help="all of these matchers hold", objection=_refuse_empty("matcher"), raw=True)
 def match_all_of(operand: list[object], seen: SeenValue) -> Match:
-    return both(match(each, seen) for each in operand)
+    return match_all(match(each, seen) for each in operand)

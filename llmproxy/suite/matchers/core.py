@@ -113,7 +113,7 @@ def match(expected: object, seen: SeenValue) -> Match:
     if not names:
         return Match(MatchOutcome.UNCLEAR, "nothing is asserted: the matcher has no key")
     beside = {name: value for name, value in expected.items() if name in MODIFIERS}
-    return both(match_by_name(name, expected[name], SeenValue(seen.actual, seen.scope, beside)) for name in names)
+    return match_all(match_by_name(name, expected[name], SeenValue(seen.actual, seen.scope, beside)) for name in names)
 
 
 def split_matcher(expected: object, scope: VariableScope) -> str:
@@ -141,11 +141,11 @@ _WORST_OF_ALL = (MatchOutcome.FAILS, *_UNDECIDED, MatchOutcome.HOLDS)
 _BEST_OF_ANY = (MatchOutcome.HOLDS, *_UNDECIDED, MatchOutcome.FAILS)
 
 
-def both(found: Iterable[Match]) -> Match:
+def match_all(found: Iterable[Match]) -> Match:
     return _combine_matches(list(found), _WORST_OF_ALL, "; ")
 
 
-def either(found: Iterable[Match]) -> Match:
+def match_any(found: Iterable[Match]) -> Match:
     return _combine_matches(list(found), _BEST_OF_ANY, "; and ")
 
 

@@ -95,7 +95,7 @@ def to_nfc(text: str) -> str:
 def is_mistyped(left: object, right: object) -> bool:
     """Return whether two values differ in nothing but their kind: 5 and "5", 1 and true, "true" and true."""
     left, right = to_json(left), to_json(right)
-    return kind_of(left) != kind_of(right) and bool(_list_spellings(left) & _list_spellings(right))
+    return name_kind(left) != name_kind(right) and bool(_list_spellings(left) & _list_spellings(right))
 
 
 def _list_spellings(value: object) -> set[str]:
@@ -130,7 +130,7 @@ def parse_time(value: object) -> datetime | None:
     return made if made.tzinfo else made.replace(tzinfo=UTC)
 
 
-def kind_of(value: object) -> str:
+def name_kind(value: object) -> str:
     """Return what a value is, in a word that fits into a message."""
     if value is None:
         return "null"
@@ -188,7 +188,7 @@ def get_path(value: object, path: str) -> Any:  # noqa: ANN401 - whatever a file
     return ABSENT
 
 
-def objection_to_path(path: str) -> str:
+def explain_bad_path(path: str) -> str:
     """Return why a path cannot be followed, or "": nothing would lie there, and hold whatever is said of nothing."""
     found = _SEARCHES.search(path)
     return f"{path!r} is a path that is not understood here, from {path[found.start() :]!r} on" if found else ""

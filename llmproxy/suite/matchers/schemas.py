@@ -21,7 +21,7 @@ from llmproxy.did_you_mean import nearest_word
 from llmproxy.errors import MachineError
 from llmproxy.suite.matchers.compare import parse_json
 from llmproxy.suite.matchers.core import Match, MatchOutcome, SeenValue, matcher
-from llmproxy.suite.matchers.plain_values import ABSENT, kind_of, parse_time, show
+from llmproxy.suite.matchers.plain_values import ABSENT, name_kind, parse_time, show
 from llmproxy.suite.matchers.text import compile_pattern, search_pattern
 from llmproxy.suite.matchers.variables import StepError
 
@@ -85,7 +85,7 @@ def _choose_validator(schema: Mapping[str, Any]) -> Any:  # noqa: ANN401 (a clas
 
 def _object_to_schema(operand: object) -> str:
     if not isinstance(operand, dict):
-        return f" takes a JSON Schema, not {kind_of(operand)}"
+        return f" takes a JSON Schema, not {name_kind(operand)}"
     import jsonschema
 
     if not isinstance(dialect := operand.get("$schema", ""), str):

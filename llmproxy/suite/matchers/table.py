@@ -33,7 +33,7 @@ from llmproxy.suite.matchers.core import (
     match_by_name,
     split_matcher,
 )
-from llmproxy.suite.matchers.plain_values import ABSENT, Unknown, get_path, kind_of, show, to_json
+from llmproxy.suite.matchers.plain_values import ABSENT, Unknown, get_path, name_kind, show, to_json
 from llmproxy.suite.matchers.variables import StepError, VariableScope
 from llmproxy.yaml_reader import Problems, YamlPlace, place_of
 
@@ -66,7 +66,6 @@ def build_unclear(name: str, message: object, **about: Any) -> Assertion:  # noq
 
 
 def all_hold(assertions: Iterable[Assertion]) -> bool:
-    """Return whether there is none that did not pass."""
     return all(each.status is Status.PASSED for each in assertions)
 
 
@@ -110,7 +109,7 @@ def check_number(
         with suppress(StepError):
             bounds = {key: scope.resolve_value(value) for key, value in wanted.items()}
             if bounds and all(_holds_for_all(key, value) for key, value in bounds.items()):
-                return check(name, Unknown(f"{_every_number(bounds)}, so nothing is asserted"), wanted, scope)
+                return check(name, Unknown(f"{_describe_every_number(bounds)}, so nothing is asserted"), wanted, scope)
     return check(name, number, wanted, scope, where=where)
 
 
@@ -158,7 +157,7 @@ def check_input(
 # -- before anything runs
 
 
-def validate(matcher: object, problems: Problems, at: YamlPlace | None) -> None:
+def validate_matcher(matcher: object, problems: Problems, at: YamlPlace | None) -> None:
     """Add what is wrong with a matcher, as it stands in YAML at `at`, to `problems`."""
     if not isinstance(matcher, Mapping):
         return
@@ -177,10 +176,10 @@ def validate(matcher: object, problems: Problems, at: YamlPlace | None) -> None:
         if objection := REGISTRY[key].objection(matcher[key]):
             problems.add(place, f"`{key}`{objection}")
         elif key == "not":
-            validate(matcher[key], problems, place)
+            validate_matcher(matcher[key], problems, place)
         elif key in {"anyOf", "allOf"}:
             for i, branch in enumerate(matcher[key]):
-                validate(branch, problems, place_of(matcher[key], i) or place)
+                validate_matcher(branch, problems, place_of(matcher[key], i) or place)
 
 
 def _explain_unknown(key: str, value: object) -> str:
@@ -212,7 +211,7 @@ def validate_number(wanted: object, problems: Problems, at: YamlPlace | None) ->
             problems.add(place, "nothing is asserted here", "write a number, or {gte: 1}", NOTHING_ASSERTED)
         elif all(_holds_for_all(key, value) for key, value in wanted.items()):
             hint = "write {gte: 1} for at least one, 0 for none"
-            problems.add(place, f"{_every_number(wanted)}, so nothing is asserted", hint)
+            problems.add(place, f"{_describe_every_number(wanted)}, so nothing is asserted", hint)
         for key, value in wanted.items():
             if key not in COMPARISONS:
                 place = place_of(wanted, key, key=True) or at
@@ -220,15 +219,15 @@ def validate_number(wanted: object, problems: Problems, at: YamlPlace | None) ->
             elif not _is_countable(value, whole_number=False):
                 problems.add(
                     place_of(wanted, key) or at,
-                    f"`{key}` takes a number that is not negative, not {kind_of(value)} {show(value)}",
+                    f"`{key}` takes a number that is not negative, not {name_kind(value)} {show(value)}",
                 )
     elif not _is_countable(wanted, whole_number=True):
         hint = "mind the quotes" if isinstance(wanted, str) and wanted.isdecimal() else "write 1, or {gte: 1, lte: 3}"
-        said = f"takes a whole number or {{gt, gte, lt, lte, eq}}, not {kind_of(wanted)} {show(wanted)}"
+        said = f"takes a whole number or {{gt, gte, lt, lte, eq}}, not {name_kind(wanted)} {show(wanted)}"
         problems.add(at, said, hint, WRONG_KIND)
 
 
-def _every_number(bounds: Mapping[str, object]) -> str:
+def _describe_every_number(bounds: Mapping[str, object]) -> str:
     return f"every number is {', '.join(f'`{key}: {show(value)}`' for key, value in bounds.items())}"
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from llmproxy.advice import install_command
 from llmproxy.errors import MachineError
 from llmproxy.suite.matchers.core import Match, MatchOutcome, SeenValue, matcher
-from llmproxy.suite.matchers.plain_values import ABSENT, kind_of, same, show, to_json, to_nfc
+from llmproxy.suite.matchers.plain_values import ABSENT, name_kind, same, show, to_json, to_nfc
 from llmproxy.suite.matchers.variables import StepError
 
 SECONDS = 1.0
@@ -42,7 +42,7 @@ def _object_to_words(operand: object) -> str:
         if each == "":
             return ": an empty text is in every text, so it asserts nothing"
         if each is None or (isinstance(each, Mapping) and not isinstance(operand, list) and each.keys() != {"ref"}):
-            return f" takes a text, a number or a list of them, not {kind_of(each)}"
+            return f" takes a text, a number or a list of them, not {name_kind(each)}"
     return ""
 
 
@@ -92,14 +92,14 @@ def _find_words(name: str, operand: object, seen: SeenValue) -> Match:
         return Match.of(name == "notContains", message)
     actual = to_json(seen.actual)
     if not isinstance(actual, (str, list, Mapping)):
-        said = f"`{name}` looks into a text, a list or an object, and the value is {kind_of(actual)}: {show(actual)}"
+        said = f"`{name}` looks into a text, a list or an object, and the value is {name_kind(actual)}: {show(actual)}"
         return Match(MatchOutcome.UNFIT, said)
     present: list[Any] = []
     missing: list[Any] = []
     for word in map(to_json, _to_list(operand)):
         has = None if word == "" else _contains_part(actual, word, ignore_case=seen.fold_case)
         if has is None:
-            why = "an empty text is in every text" if word == "" else f"cannot look for {kind_of(word)} in a text"
+            why = "an empty text is in every text" if word == "" else f"cannot look for {name_kind(word)} in a text"
             return Match(MatchOutcome.UNCLEAR, f"`{name}`: {why}")
         (present if has else missing).append(word)
     hints = [_describe_near_text(actual, word, ignore_case=seen.fold_case) for word in missing]
@@ -167,7 +167,7 @@ def _object_to_pattern(operand: object) -> str:
         return ": an empty list asserts nothing"
     for each in _to_list(operand):
         if not isinstance(each, str):
-            return f" takes a pattern or a list of patterns, not {kind_of(each)}"
+            return f" takes a pattern or a list of patterns, not {name_kind(each)}"
         if not each:
             return ": an empty pattern is found in every text, so it asserts nothing"
         try:
@@ -201,7 +201,7 @@ def match_regex(operand: object, seen: SeenValue) -> Match:
         )
     if isinstance(actual, (bool, list, Mapping)):
         return Match(
-            MatchOutcome.UNFIT, f"`regex` looks into a text, and the value is {kind_of(actual)}: {show(actual)}"
+            MatchOutcome.UNFIT, f"`regex` looks into a text, and the value is {name_kind(actual)}: {show(actual)}"
         )
     flags = str(seen.modifiers.get("flags", "")) + ("i" if seen.fold_case else "")
     text = str(actual)

@@ -83,7 +83,7 @@ def parse_ref(text: object) -> Reference | None:
     return None if found is None or found[0] == "$$" else _build_reference(found)
 
 
-def bare_name(text: str) -> str:
+def strip_dollar(text: str) -> str:
     """Return the name that ``as: $name`` or ``as: name`` declares."""
     return text.removeprefix("$")
 
@@ -103,7 +103,7 @@ def _parse_path(path: str) -> tuple[str | int, ...]:
     return tuple(step[1] or int(step[2]) for step in _STEP.finditer(path))
 
 
-def follow(value: object, path: Iterable[str | int], shown: str) -> object:
+def follow_path(value: object, path: Iterable[str | int], shown: str) -> object:
     """Return what is at `path` in a value. Raises StepError: no such field; `shown` is the reference as written."""
     for step in path:
         if isinstance(step, str) and isinstance(value, Mapping):
@@ -146,7 +146,7 @@ class VariableScope:
             env: Variables of the environment; default: those of this process.
         """
         self._env: Mapping[str, str] = os.environ if env is None else env
-        self._declared = {bare_name(name) for name in declared}
+        self._declared = {strip_dollar(name) for name in declared}
         self._values: dict[str, object] = {}
         self._conversations: dict[str, object] = {}
         self._noted: list[dict[str, str]] = []
@@ -160,7 +160,7 @@ class VariableScope:
 
     def capture_row(self, name: str, row: Mapping[str, Any], *, primary: str = "id", overwrite: bool = False) -> None:
         """Bind a row to a name; `$name` alone is its column `primary`. Raises StepError: it is set; no `overwrite`."""
-        bare = bare_name(name)
+        bare = strip_dollar(name)
         if bare in BUILT_IN:
             raise StepError(f"${bare} is built in and cannot be captured")
         if bare in self._values and not overwrite:
@@ -174,9 +174,9 @@ class VariableScope:
         """Note the ids of a row of this run: another run's will be others, and its proxy must know which are meant."""
         for column, value in row.items():
             if (column == primary or column.endswith(("_id", "Id"))) and _is_id(value):
-                self._noted.append({"name": f"{bare_name(name)}.{entity}.{column}", "value": str(value)})
+                self._noted.append({"name": f"{strip_dollar(name)}.{entity}.{column}", "value": str(value)})
 
-    def use_recorded_values(self) -> list[dict[str, str]]:
+    def take_new_ids(self) -> list[dict[str, str]]:
         """Return the ids that were noted since this was asked last, as run variables."""
         noted, self._noted = self._noted, []
         return [each for each in noted if _RUN_VARIABLE.fullmatch(each["name"])]
@@ -208,10 +208,10 @@ class VariableScope:
             raise self._build_missing_error(found)
         value = self._values[found.name]
         if isinstance(value, _CapturedRow):
-            return follow(value.values, found.path or (value.primary,), found.text)
+            return follow_path(value.values, found.path or (value.primary,), found.text)
         if found.name in {"conversation", "last"} and not found.path:
             raise StepError(f"{found.text} names no value by itself", hint=BUILT_IN[found.name])
-        return follow(value, found.path, found.text)
+        return follow_path(value, found.path, found.text)
 
     def interpolate_text(self, text: str) -> str:
         """Return the text with references written out, ``$$`` as a dollar sign. Raises StepError: no value."""

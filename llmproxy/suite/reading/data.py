@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from llmproxy.scenario.values.data_files import ID, DataRow, RowError, rows_of
+from llmproxy.scenario.values.data_files import ID, DataRow, RowError, read_rows
 from llmproxy.suite.matchers.plain_values import show
 from llmproxy.suite.matchers.variables import BUILT_IN
 from llmproxy.suite.reading.flow import list_capture_names
@@ -169,7 +169,7 @@ def expand_rows(
     at, file = place_of(raw, "parametrize") or raw.place, path.parent / said
     made, rows = raw.twin(), List(at)
     try:
-        found = rows_of(file)
+        found = read_rows(file)
     except RowError as error:
         place = YamlPlace(show_path(file), error.line, 1) if error.line else at
         problems.add(place, error.problem if error.line else f"{said}: {error.problem}", error.hint)

@@ -12,7 +12,15 @@ from typing import Any
 
 from llmproxy.did_you_mean import suggest
 from llmproxy.suite.matchers.core import REGISTRY
-from llmproxy.suite.matchers.variables import BUILT_IN, Reference, StepError, bare_name, find_refs, follow, parse_ref
+from llmproxy.suite.matchers.variables import (
+    BUILT_IN,
+    Reference,
+    StepError,
+    find_refs,
+    follow_path,
+    parse_ref,
+    strip_dollar,
+)
 from llmproxy.suite.schema.steps import ABOUT_WIRE, STEPS
 from llmproxy.yaml_reader import Problems, YamlPlace, place_of
 
@@ -56,7 +64,7 @@ class KnownNames:
         name, at = item.get("as"), place_of(item, "as")
         if not isinstance(name, str):
             return
-        bare = bare_name(name)
+        bare = strip_dollar(name)
         if bare in self.values:
             self.problems.add(at, f"${bare} is a variable already", "choose another name")
         elif bare in self.captured and item.get("overwrite") is not True:
@@ -180,7 +188,7 @@ class KnownNames:
         value = self.values[found.name]
         if found.path and isinstance(value, (Mapping, list)):
             try:
-                follow(value, found.path, found.text)
+                follow_path(value, found.path, found.text)
             except StepError as error:
                 return error.message, error.hint
         elif found.path and isinstance(value, (bool, int, float)):
@@ -212,7 +220,7 @@ def list_capture_names(scenario: Mapping[str, Any]) -> dict[str, YamlPlace | Non
     for item in _list_capturing_items(scenario):
         name = item.get("as")
         if isinstance(name, str):
-            found.setdefault(bare_name(name), place_of(item, "as"))
+            found.setdefault(strip_dollar(name), place_of(item, "as"))
     return found
 
 

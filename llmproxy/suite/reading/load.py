@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from llmproxy.did_you_mean import suggest
 from llmproxy.suite.matchers.table import COMPARISONS
-from llmproxy.suite.matchers.variables import StepError, VariableScope, bare_name
+from llmproxy.suite.matchers.variables import StepError, VariableScope, strip_dollar
 from llmproxy.suite.reading.data import choose_distinct, drop_id, expand_matrix, expand_rows, name_sets, warn_of_axes
 from llmproxy.suite.reading.flow import ScenarioFlow, list_capture_names, only_mappings
 from llmproxy.suite.reading.parts import apply_defaults, find_entry_files, find_files, include_parts, show_path
@@ -40,7 +40,7 @@ def find_suite_doubts(scenario: Map, doubts: Problems) -> None:
         )
     text = repr(scenario)
     for item, at in _find_captured_names(scenario):
-        bare = bare_name(item)
+        bare = strip_dollar(item)
         if f"${bare}" not in text.replace(f"'as': '${bare}'", "") and f"${{{bare}" not in text:
             doubts.add(at, f"${bare} is captured and never used")
     for step in steps:

@@ -28,7 +28,7 @@ from llmproxy.scenario.running.participants import gather_agent_variables
 from llmproxy.scenario.running.run_lifecycle import EventEmitter, SessionRequest
 from llmproxy.scenario.values.run import describe_error, describe_exit
 from llmproxy.suite.checks.entities.cleanup import RowCleaner, load_reset_hook
-from llmproxy.suite.checks.entities.rows import RunRows, agent_environment, run_user, select_rows
+from llmproxy.suite.checks.entities.rows import RunRows, build_agent_env, make_run_user, select_rows
 from llmproxy.suite.checks.entities.verify import RunEntities
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.reading.load import USER, SuiteCase
@@ -130,7 +130,7 @@ class CaseOpening:
         """Nothing is open yet; `alone`: nothing else uses the store meanwhile."""
         self.run_context, self.case, self.emitter, self.alone = run_context, case, emitter, alone
         self.cassette, self.sample = emitter.about.cassette, emitter.about.sample
-        self.user = run_user(case.scenario.user_id or USER, self.sample)
+        self.user = make_run_user(case.scenario.user_id or USER, self.sample)
         self.scope: VariableScope | None = None
         self.context: StepContext | None = None
         self._back: list[tuple[str, Callable[[], Awaitable[list[str]]]]] = []
@@ -281,7 +281,7 @@ def _resolve_variables(agent: AgentAdapter, case: SuiteCase, sample: int) -> Age
     from llmproxy.scenario.agents.command import CommandAgent
 
     if isinstance(agent, CommandAgent):
-        agent.env = {**agent_environment(case.id, sample), **agent.env}
+        agent.env = {**build_agent_env(case.id, sample), **agent.env}
     return agent
 
 

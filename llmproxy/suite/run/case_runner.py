@@ -25,7 +25,7 @@ from llmproxy.scenario.agent_adapter import AdapterAttributes
 from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.running.run_lifecycle import EventEmitter, RunLifecycle, SessionRequest
 from llmproxy.scenario.types import AgentRole
-from llmproxy.scenario.values.run import describe_error, run_id, status_of as fault_of
+from llmproxy.scenario.values.run import describe_error, make_run_id, status_of as fault_of
 from llmproxy.suite.checks.tools import build_unseen
 from llmproxy.suite.checks.traffic import check_usage, explain_unseen_traffic
 from llmproxy.suite.matchers.table import all_hold
@@ -36,7 +36,7 @@ from llmproxy.suite.run.run_context import RunContext
 from llmproxy.suite.run.step_context import StepContext, StepResult, status_of
 from llmproxy.suite.run.steps import insert_setup_rows, perform_step
 from llmproxy.suite.schema.steps import StepBase, Talk
-from llmproxy.suite.selection import NothingRecorded, cassette_name, nothing_recorded, steps_until
+from llmproxy.suite.selection import NothingRecorded, cassette_name, list_steps_until, not_recorded_error
 from llmproxy.trace.observing.wire import sum_recorded_latency
 from llmproxy.yaml_reader import YamlPlace
 
@@ -111,7 +111,7 @@ def build_emitter(
 ) -> EventEmitter:
     """Return who tells what happens in a run."""
     about = Started(
-        run_id=run_id(), scenario=case.id, name=case.title or case.id, description=case.description,
+        run_id=make_run_id(), scenario=case.id, name=case.title or case.id, description=case.description,
         suite=case.suite.name, set_id=case.suite.name, sample=sample, runs=runs, tags=tuple(case.tags),
         cassette=cassette_name(case.suite.name, case.id), rerun=rerun, place=place,
     )  # fmt: skip
@@ -131,7 +131,7 @@ class _CaseRun:
         self.run_context, self.case, self.emitter = run_context, case, emitter
         self.progress = _CaseProgress()
         self.since = run_context.clock()
-        self.steps = steps_until(case, run_context.options.label)
+        self.steps = list_steps_until(case, run_context.options.label)
         limit = case.scenario.timeout
         self.lifecycle = RunLifecycle(
             self, limit=None if limit is None else limit / 1000, call_limit=None, clock=run_context.clock, thorough=True
@@ -180,7 +180,7 @@ class _CaseRun:
         if report.live is not None:  # there is something; only what is live is not among the unused
             return
         again, flag = self.emitter.about.rerun, self.run_context.options.mode_flag
-        raise nothing_recorded(self.case.id, again, self.emitter.about.sample, self.emitter.about.runs, flag=flag)
+        raise not_recorded_error(self.case.id, again, self.emitter.about.sample, self.emitter.about.runs, flag=flag)
 
     # -- steps
 

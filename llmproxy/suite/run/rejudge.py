@@ -26,7 +26,7 @@ from llmproxy.report.json_report import read_entries
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, Message
-from llmproxy.scenario.values.messages import text_of
+from llmproxy.scenario.values.messages import get_text
 from llmproxy.suite.matchers.table import build_unclear
 from llmproxy.trace.observing.wire import make_reference
 from llmproxy.trace.reading.recording import read_cassette_lines
@@ -167,7 +167,7 @@ def _list_talk_steps(parts: Sequence[Mapping[str, Any]]) -> dict[int, _TalkStep]
         if part["event"] == "message":
             message = part["message"]
             if part.get("author") != "agent":
-                turns.append(_RejudgedTurn(text_of(message)))
+                turns.append(_RejudgedTurn(get_text(message)))
             else:
                 turns[-1].answers.append(message)
                 turns[-1].recordings += part["recordings"]
@@ -256,7 +256,7 @@ class RecordedAgent(AgentAdapter):
 
     async def call(self, input: AgentInput) -> AgentReturnTypes:  # noqa: A002 - the documented name
         """Return the recorded answer, its traffic told before. Raises Unjudgeable: the user says something else."""
-        said = text_of(input.messages[-1])
+        said = get_text(input.messages[-1])
         turn = self._turns.pop(0) if self._turns else None
         if turn is None or turn.said != said:
             then = "nothing" if turn is None else repr(turn.said)

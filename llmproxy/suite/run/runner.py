@@ -31,13 +31,13 @@ from llmproxy.report.events import Completed, Selected, Status
 from llmproxy.scenario.agents.command import ON_STDERR
 from llmproxy.scenario.run_session import wait_despite_cancel
 from llmproxy.scenario.values.run import describe_error
-from llmproxy.suite.checks.entities.rows import run_user
+from llmproxy.suite.checks.entities.rows import make_run_user
 from llmproxy.suite.reading.load import USER, SuiteCase
 from llmproxy.suite.run.case_opening import run_hook
 from llmproxy.suite.run.case_runner import CaseResult, build_emitter, run_case_once
 from llmproxy.suite.run.run_context import RunContext
 from llmproxy.suite.run.scheduler import CaseSchedule, HeldEvents, plan_schedule
-from llmproxy.suite.run.verdicts import build_row, exit_code, matrix_axes
+from llmproxy.suite.run.verdicts import build_row, choose_exit_code, list_axes
 from llmproxy.suite.schema.suite import Suite
 from llmproxy.suite.selection import NothingRecorded, add_runs, format_advice
 
@@ -88,7 +88,7 @@ async def run_cases(
             shard=run_context.options.shard,
         )
     )
-    run_context.users = frozenset(run_user(job.case.scenario.user_id or USER, job.sample) for job in jobs)
+    run_context.users = frozenset(make_run_user(job.case.scenario.user_id or USER, job.sample) for job in jobs)
     batch = _CaseBatch(run_context, jobs)
     batch.notes += notes
     interrupted = False
@@ -102,12 +102,12 @@ async def run_cases(
     finally:
         batch.emit_unrecorded([case.id for case in cases])
         rows = [
-            build_row(case.id, batch.ran[case.id], case.scenario.min_pass_rate) | matrix_axes(case)
+            build_row(case.id, batch.ran[case.id], case.scenario.min_pass_rate) | list_axes(case)
             for case in cases
             if batch.ran.get(case.id)
         ]
         every = [each for ran in batch.ran.values() for each in ran]
-        code = Exit.INTERRUPTED if interrupted else exit_code(rows, every, trouble=batch.trouble)
+        code = Exit.INTERRUPTED if interrupted else choose_exit_code(rows, every, trouble=batch.trouble)
         if unfiled := find_unfiled(run_context.files, every):
             batch.notes.append(unfiled)
             code = Exit.MISS if code is Exit.OK and in_ci(os.environ) else code
@@ -219,7 +219,7 @@ class _CaseBatch:
     def _choose_lock(self, job: _CaseJob, lanes: CaseSchedule) -> asyncio.Lock | None:
         if not self.run_context.entities_for(job.case):
             return None
-        name = run_user(job.case.scenario.user_id or USER, job.sample) if lanes.users else ""
+        name = make_run_user(job.case.scenario.user_id or USER, job.sample) if lanes.users else ""
         return self._lanes.setdefault(name, asyncio.Lock())
 
     async def _run_job(self, job: _CaseJob, lanes: CaseSchedule) -> None:

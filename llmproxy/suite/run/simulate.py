@@ -22,7 +22,7 @@ from llmproxy.scenario.models.route import upstreams_of_models
 from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.types import AgentRole, CriterionResult
 from llmproxy.scenario.user_simulator_agent import Persona, UserSimulatorAgent, find_persona
-from llmproxy.scenario.values.messages import Farewell, text_of
+from llmproxy.scenario.values.messages import Farewell, get_text
 from llmproxy.suite.matchers.plain_values import show
 from llmproxy.suite.matchers.table import assertion, build_unclear
 from llmproxy.suite.reading.load import SuiteCase
@@ -82,7 +82,7 @@ async def simulate_user(
     )
     await user.open(context.session)
     try:
-        with conversation.playback.let_join(user):
+        with conversation.playback.let_agent_join(user):
             if said.first_message and (first := context.scope.interpolate_text(said.first_message)):
                 await conversation.verbs.user(first)
             await conversation.verbs.proceed(turns=said.max_turns)
@@ -145,7 +145,7 @@ def _check_goal_reached(said: Simulation, farewell: Farewell | None) -> Assertio
             "judge decide"
         )
         return build_unclear(name, unclear, expected=expected)
-    words = f": {show(text_of(farewell[-1]), 200)}" if farewell else ""
+    words = f": {show(get_text(farewell[-1]), 200)}" if farewell else ""
     message = f"the simulated user gave up, the goal was not reached{words}"
     return assertion(name, message, holds=farewell.reached, expected=expected, actual=farewell.reached)
 
@@ -153,7 +153,7 @@ def _check_goal_reached(said: Simulation, farewell: Farewell | None) -> Assertio
 # -- judges ------------------------------------------------------------------------------------------------------------
 
 
-async def judge(
+async def run_judge(
     context: StepContext, conversation: SuiteConversation | None, said: Judging, name: str
 ) -> list[Assertion]:
     """Let a judge look at a conversation; each criterion is an assertion."""
@@ -189,7 +189,7 @@ async def _ask_judge(
         wire_unknown=_list_unknown_reasons(context, conversation),
     )
     conversation.states[AgentRole.JUDGE] = _StepState(about, running)
-    with conversation.playback.let_join(agent):
+    with conversation.playback.let_agent_join(agent):
         returned = await conversation.verbs.judge()
     await context.read_new_calls()
     if returned is None:

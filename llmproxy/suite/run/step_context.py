@@ -34,8 +34,8 @@ from llmproxy.scenario.running.agent_caller import AdapterAnswer, AgentTraffic, 
 from llmproxy.scenario.running.conversation import Conversation, ScriptActions
 from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.types import AgentInput, AgentRole, Message, ScenarioResult
-from llmproxy.scenario.values.messages import format_value, list_messages, text_of
-from llmproxy.scenario.values.run import thread_id
+from llmproxy.scenario.values.messages import format_value, get_text, list_messages
+from llmproxy.scenario.values.run import make_thread_id
 from llmproxy.suite.checks.answers import ResponseSnapshots
 from llmproxy.suite.checks.entities.verify import RunEntities
 from llmproxy.suite.matchers.table import build_unclear
@@ -157,7 +157,9 @@ class StepConversations:
         return self.last if name is None else self._named.get(name)
 
     def _add_conversation(self, name: str, key: str) -> SuiteConversation:
-        return self._make(name, thread_id() if self._fresh else thread_id(self._cassette or "suite", self._sample, key))
+        return self._make(
+            name, make_thread_id() if self._fresh else make_thread_id(self._cassette or "suite", self._sample, key)
+        )
 
 
 _ANSWERS = 'An answer is a text, a message {"role": "assistant", "content": "..."}, or a list of messages.'
@@ -175,7 +177,7 @@ class SuiteCalling:
         """Call an adapter; simulated users and judges take their time."""
         if agent.role is not AgentRole.AGENT:
             return await agent.call(given)
-        self._said = text_of(given.messages[-1])
+        self._said = get_text(given.messages[-1])
         return await _call_agent(agent, given, self.limit)
 
     def read_answer(self, agent: AgentAdapter, returned: object) -> ScenarioResult | list[Message]:
@@ -193,7 +195,7 @@ class SuiteCalling:
 
 
 def _last_message_text(messages: list[Message]) -> str:
-    spoken = (text_of(message).strip() for message in reversed(messages) if message["role"] == "assistant")
+    spoken = (get_text(message).strip() for message in reversed(messages) if message["role"] == "assistant")
     return next(filter(None, spoken), "")
 
 
@@ -363,7 +365,7 @@ class StepContext:
 
     async def declare_new_ids(self) -> None:
         """Tell the proxy the ids of rows that are known since: they are others in every run of a store that counts."""
-        noted = self.scope.use_recorded_values()
+        noted = self.scope.take_new_ids()
         if noted and self.session is not None:
             await self.session.declare_run_variables(noted)
 
@@ -399,7 +401,7 @@ class StepContext:
 
     def on_user_message(self, conversation: SuiteConversation, message: Mapping[str, Any]) -> None:
         self.turn += 1
-        self.spoken.append(text_of(dict(message)))
+        self.spoken.append(get_text(dict(message)))
         self._start = self.last_seen_call
         self._emit_message(conversation, message)
 

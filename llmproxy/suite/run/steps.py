@@ -120,9 +120,9 @@ async def _run_conversation(
     if step.response is not None:
         done.rest += check_response(context, step, step.response, answer.text)
         if step.response.judge is not None:
-            from llmproxy.suite.run.simulate import judge
+            from llmproxy.suite.run.simulate import run_judge
 
-            done.rest += await judge(context, conversation, step.response.judge, "response.judge")
+            done.rest += await run_judge(context, conversation, step.response.judge, "response.judge")
     if context.recorded is not None:
         done.rest += [unjudgeable(f"created[{number}]") for number, _ in enumerate(step.created or ())]
     if before is not None:
@@ -180,11 +180,11 @@ async def insert_setup_rows(context: StepContext, items: Iterable[SetupItem]) ->
 
 
 async def _run_judge(context: StepContext, step: StepBase) -> StepResult:
-    from llmproxy.suite.run.simulate import judge
+    from llmproxy.suite.run.simulate import run_judge
 
     said = cast("JudgeStep", step)
     return StepResult(
-        rest=await judge(context, context.conversations.find_conversation(said.conversation), said.judge, "judge")
+        rest=await run_judge(context, context.conversations.find_conversation(said.conversation), said.judge, "judge")
     )
 
 

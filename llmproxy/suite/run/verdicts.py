@@ -25,7 +25,7 @@ _COUNTED = (Status.PASSED, Status.FAILED, Status.AGENT_ERROR)
 _ORDER = (Exit.USAGE, Exit.ENVIRONMENT, Exit.MISS, Exit.FAILED, Exit.NOTHING)
 
 
-def matrix_axes(case: SuiteCase) -> dict[str, Any]:
+def list_axes(case: SuiteCase) -> dict[str, Any]:
     """Return where a case stands in its matrix, as texts, for its row; nothing where it has none."""
     axes = {name: str(case.values.get(name)) for name in case.scenario.matrix or ()}
     return {"axes": axes} if axes else {}
@@ -61,7 +61,6 @@ def build_row(scenario: str, ran: Sequence[CaseResult], least: float = 1.0) -> d
 
 
 def _known_mean[Number: (Decimal, float)](values: Sequence[Number | None]) -> Number | None:
-    """Return the mean; None if one is not known, or there is none."""
     known = [each for each in values if each is not None]
     return sum(known[1:], known[0]) / len(known) if known and len(known) == len(values) else None
 
@@ -104,14 +103,13 @@ def _describe_age(ran: Iterable[CaseResult]) -> str:
 
 
 def _list_distinct_reasons(ran: Iterable[CaseResult]) -> list[str]:
-    """Return the different reasons why runs did not pass."""
     found = (
         each.reasoning or (str(each.error) if each.error else "") for each in ran if each.status is not Status.PASSED
     )
     return list(dict.fromkeys(text.splitlines()[0] for text in found if text))
 
 
-def exit_code(rows: Iterable[dict[str, Any]], ran: Sequence[CaseResult], *, trouble: bool = False) -> Exit:
+def choose_exit_code(rows: Iterable[dict[str, Any]], ran: Sequence[CaseResult], *, trouble: bool = False) -> Exit:
     """Return what to end with; of several, the one that says most about what to do first.
 
     `trouble`: something outside the runs went wrong, or not all of them could be executed. Runs that were all skipped

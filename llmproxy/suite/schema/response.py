@@ -15,7 +15,7 @@ from pydantic_core import CoreSchema
 
 from llmproxy.suite.matchers.core import MODIFIERS
 from llmproxy.suite.matchers.plain_values import show
-from llmproxy.suite.matchers.table import COMPARISONS, NOTHING_ASSERTED, is_reference, validate
+from llmproxy.suite.matchers.table import COMPARISONS, NOTHING_ASSERTED, is_reference, validate_matcher
 from llmproxy.suite.schema.types import Node, add_problem, refuse_kind
 from llmproxy.suite.schema.values import (
     Capture,
@@ -206,7 +206,7 @@ class Response(Asserting):
                 if key in _TEXT_MATCHERS or key in MODIFIERS:
                     part.put(key, data[key], data.keys_at[key], data.values_at[key])
             if part:
-                validate(part, found, data.place)
+                validate_matcher(part, found, data.place)
             for problem in found:
                 if problem.code != NOTHING_ASSERTED:
                     add_problem(info, problem.place, problem.message, problem.hint)

@@ -8,9 +8,9 @@ from typing import Annotated, Any, cast
 
 from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema, model_validator
 
-from llmproxy.suite.matchers.plain_values import objection_to_path, show
-from llmproxy.suite.matchers.table import WRONG_KIND, allows_zero, validate, validate_number
-from llmproxy.suite.matchers.variables import BUILT_IN, bare_name
+from llmproxy.suite.matchers.plain_values import explain_bad_path, show
+from llmproxy.suite.matchers.table import WRONG_KIND, allows_zero, validate_matcher, validate_number
+from llmproxy.suite.matchers.variables import BUILT_IN, strip_dollar
 from llmproxy.suite.schema.types import Node, add_problem, describe_value, refuse, refuse_kind
 from llmproxy.yaml_reader import Problems, place_of
 
@@ -83,13 +83,13 @@ def _build_time_reader(least: float) -> Callable[[object], object]:
 def _read_capture(value: object) -> object:
     if not isinstance(value, str) or not re.fullmatch(r"\$?[A-Za-z_]\w*", value, re.ASCII):
         raise refuse_kind(f"takes a name such as $task, not {show(value, 60)}")
-    if bare_name(value) in BUILT_IN:
-        raise refuse_kind(f"takes a name of your own; {value} is built in: {BUILT_IN[bare_name(value)]}")
-    return bare_name(value)
+    if strip_dollar(value) in BUILT_IN:
+        raise refuse_kind(f"takes a name of your own; {value} is built in: {BUILT_IN[strip_dollar(value)]}")
+    return strip_dollar(value)
 
 
 def _read_matcher(value: object, info: ValidationInfo) -> object:
-    return _examine_value(value, info, validate)
+    return _examine_value(value, info, validate_matcher)
 
 
 def _read_count(value: object, info: ValidationInfo) -> object:
@@ -116,7 +116,7 @@ def _require_fields(value: object) -> object:
 def _check_paths(value: object, info: ValidationInfo) -> object:
     if isinstance(value, Mapping):
         for path in value:
-            if objection := objection_to_path(str(path)):
+            if objection := explain_bad_path(str(path)):
                 add_problem(
                     info, place_of(value, path, key=True), objection, "it is like task.tags[0].name; $ is the whole"
                 )

@@ -143,10 +143,10 @@ def build_store(mapping: Mapping[str, Any], folder: Path, environment: Mapping[s
     entities = _require_mapping(given, "entities")
     if kind == "sqlalchemy":
         from llmproxy.suite.stores.sql import SqlStore
-        from llmproxy.suite.stores.sql_map import read_user, table_maps
+        from llmproxy.suite.stores.sql_map import read_table_maps, read_user
 
         user = read_user(given, "store", None)
-        maps = table_maps(entities, user)
+        maps = read_table_maps(entities, user)
         return SqlStore(_require_text(given, kind), folder, maps, user=user, reset=policy.reset)
     if kind == "http":
         from llmproxy.suite.stores.http import HttpStore

@@ -227,7 +227,7 @@ class HttpStore(StoreBase):
                         f"{entity} {info.key}={key!r} is on two pages of the list, {where[key]} and {len(read)}: it"
                         f" changed while it was read, so others may be missing"
                     )
-            url = self._next_page(spoken, value, answer)
+            url = self._find_next_page(spoken, value, answer)
             if url is None and (
                 why := more_rows(value, answer.headers, answer.status_code, len(here), len(rows), len(read))
             ):
@@ -258,7 +258,7 @@ class HttpStore(StoreBase):
             self._seen.setdefault(entity, {}).update(dict.fromkeys(row))
         return rows
 
-    def _next_page(self, spoken: HttpEntity, value: Any, answer: httpx.Response) -> str | None:  # noqa: ANN401 - JSON
+    def _find_next_page(self, spoken: HttpEntity, value: Any, answer: httpx.Response) -> str | None:  # noqa: ANN401 - JSON
         here = str(answer.url)
         try:
             found = pick_value(spoken.next, value) if spoken.next is not None else None

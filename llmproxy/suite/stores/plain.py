@@ -30,23 +30,23 @@ def to_plain(value: Any, kind: Kind = Kind.UNKNOWN, *, parse_json: bool = False)
     if kind is Kind.BOOLEAN and isinstance(value, int | float) and value in {0, 1}:
         return bool(value)
     if kind in {Kind.DATETIME, Kind.DATE} and isinstance(value, str):
-        return _date_text(value, kind)
+        return _normalize_date(value, kind)
     if kind is Kind.JSON and parse_json and isinstance(value, str | bytes):
         try:
             return json.loads(value)
         except (ValueError, RecursionError):
             return value if isinstance(value, str) else to_plain(value)
-    return _plain_by_type(value, kind)
+    return _convert_by_type(value, kind)
 
 
-def _plain_by_type(value: Any, kind: Kind) -> Any:  # noqa: ANN401 - whatever a driver gives
+def _convert_by_type(value: Any, kind: Kind) -> Any:  # noqa: ANN401 - whatever a driver gives
     match value:
         case bool() | int() | str():
             return value.value if isinstance(value, Enum) else value
         case float():
             return value if math.isfinite(value) else str(value)
         case Decimal():
-            return _plain_number(value)
+            return _convert_number(value)
         case datetime():
             return _format_utc(value)
         case date() | time():
@@ -56,7 +56,7 @@ def _plain_by_type(value: Any, kind: Kind) -> Any:  # noqa: ANN401 - whatever a 
         case UUID():
             return str(value)
         case bytes() | bytearray() | memoryview():
-            return _plain_bytes(bytes(value), kind)
+            return _convert_bytes(bytes(value), kind)
         case Enum():
             return to_plain(value.value)
         case Mapping():
@@ -94,7 +94,7 @@ def same(one: object, other: object) -> bool:
     return isinstance(one, bool) is isinstance(other, bool) and one == other
 
 
-def _plain_number(value: Decimal) -> int | float | str:
+def _convert_number(value: Decimal) -> int | float | str:
     """Return the number, or its digits where a float would change them."""
     if not value.is_finite():
         return str(value)
@@ -110,7 +110,7 @@ def _format_utc(value: datetime) -> str:
     return moment.isoformat().replace("+00:00", "Z")
 
 
-def _date_text(value: str, kind: Kind) -> str:
+def _normalize_date(value: str, kind: Kind) -> str:
     """Bring a date that is stored as a text into the one form; what is no date stays as it is."""
     try:
         return (
@@ -122,7 +122,7 @@ def _date_text(value: str, kind: Kind) -> str:
         return value
 
 
-def _plain_bytes(value: bytes, kind: Kind) -> str:
+def _convert_bytes(value: bytes, kind: Kind) -> str:
     if kind is Kind.TEXT:
         try:
             return value.decode()

@@ -86,7 +86,6 @@ def sqlite_file(url: URL) -> Path | None:
 
 
 def open_engine(url: URL) -> Engine:
-    """Make an engine; nothing is connected yet."""
     from sqlalchemy import create_engine
     from sqlalchemy.exc import NoSuchModuleError
 

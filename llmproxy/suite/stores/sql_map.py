@@ -56,7 +56,7 @@ class MappedEntity:
         return self.info.columns[name].source
 
 
-def table_maps(entities: Mapping[str, Any], user: str | None) -> dict[str, TableMap]:
+def read_table_maps(entities: Mapping[str, Any], user: str | None) -> dict[str, TableMap]:
     """Read `store.entities`; `user` is the user column of the whole store, None if it is not said."""
     maps: dict[str, TableMap] = {}
     for name, value in entities.items():
@@ -131,11 +131,10 @@ def _rename_columns(name: str, plan: TableMap, reflected: Mapping[str, Any]) -> 
 
 def _build_column(name: str, source: str, spec: ReflectedColumn) -> Column:
     optional = bool(spec.get("nullable", True) or spec.get("default") is not None or spec.get("autoincrement") is True)
-    return Column(name, column_kind(spec["type"]), source, optional)
+    return Column(name, get_column_kind(spec["type"]), source, optional)
 
 
-def column_kind(type_: Any) -> Kind:  # noqa: ANN401 - SQLAlchemy's types, imported late
-    """Say what a column of this type holds."""
+def get_column_kind(type_: Any) -> Kind:  # noqa: ANN401 - SQLAlchemy's types, imported late
     from sqlalchemy import types
 
     if type(type_).__name__ == "TINYINT" and getattr(type_, "display_width", None) == 1:

@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 
 from llmproxy.errors import AgentUnreachable, SuiteError
-from llmproxy.scenario.agents.templates import RequestTemplate, values_of
+from llmproxy.scenario.agents.templates import RequestTemplate, build_values
 from llmproxy.scenario.types import LLM
 from tests.scenario.agents_fixtures import given
 
 LLM_HERE = LLM("http://127.0.0.1:8080", "weather")
-VALUES = values_of(given("hi", thread="t1", llm=LLM_HERE, before=({"role": "assistant", "content": "hello"},)), "c-7")
+VALUES = build_values(
+    given("hi", thread="t1", llm=LLM_HERE, before=({"role": "assistant", "content": "hello"},)), "c-7"
+)
 
 
 @pytest.mark.parametrize(
@@ -41,7 +43,7 @@ def test_a_name_becomes_its_value(template: Any, filled: Any) -> None:  # noqa: 
 
 def test_what_is_not_there_is_null_or_empty() -> None:
     """Without a proxy, before the first answer."""
-    values = values_of(given(None))
+    values = build_values(given(None))
     filled = RequestTemplate.from_tree(
         ["$message", "$session", "$llm", "$conversation", "<$conversation>"], "body"
     ).fill(values, {})

@@ -101,7 +101,7 @@ def test_a_worker_that_dies_costs_one_more_try(tmp_path: Path) -> None:
     ray = Ray(Died("gone"), back())
     ran, events, cluster = execute(ray, case_of(tmp_path))
     assert (ran.status, len(events), cluster.recorded) == (Status.PASSED, 2, [{"a.yaml": b"x"}])
-    assert cluster.take_notes() == ["run again, because a worker or a node died: a"]
+    assert cluster.list_notes() == ["run again, because a worker or a node died: a"]
     assert ray.asked == [{"name": "a", "num_cpus": 1.0}] * 2
 
 
@@ -113,8 +113,8 @@ def test_who_missed_on_a_node_is_told_where_to_look(tmp_path: Path) -> None:
     ]
     _, events, cluster = execute(Ray(NodeReply(CaseResult(Status.ENVIRONMENT_ERROR), told, {})), case_of(tmp_path))
     assert events == told
-    assert [note.partition(": ")[2] for note in cluster.take_notes()] == ["run what missed without the cluster first"]
-    assert execute(Ray(back()), case_of(tmp_path))[2].take_notes() == []
+    assert [note.partition(": ")[2] for note in cluster.list_notes()] == ["run what missed without the cluster first"]
+    assert execute(Ray(back()), case_of(tmp_path))[2].list_notes() == []
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_a_busy_cluster_is_asked_again() -> None:
     ray = Busy(2)
     assert connect_ray(ray, "ray", "local", "n", waited.append) == 3
     assert (ray.ended, waited) == (2, [1, 2])
-    assert RemoteRunner(Ray(), {}, 3).take_notes() == ["connecting to the cluster took 3 tries"]
+    assert RemoteRunner(Ray(), {}, 3).list_notes() == ["connecting to the cluster took 3 tries"]
     with pytest.raises(MachineError, match="cannot be used: Initialization failure from server"):
         connect_ray(Busy(9), "ray", "local", "n", waited.append)
     other = Busy(9, "no route")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from llmproxy.scenario.models.answer import Answer, ModelToolCall, read_openai, spoken_text
-from llmproxy.scenario.models.errors import CallFailed, find_code
+from llmproxy.scenario.models.errors import CallFailed, find_proxy_code
 
 
 def message(**members: Any) -> bytes:
@@ -118,9 +118,9 @@ def test_what_the_proxy_says_has_its_code() -> None:
     body = b'{"error": {"message": "llmproxy: no"}}'
     with pytest.raises(CallFailed, match=r"^llmproxy: no$") as caught:
         read_openai(404, {"x-llmproxy-error": "llmproxy_cache_miss"}, body)
-    assert find_code(caught.value) == "llmproxy_cache_miss"
+    assert find_proxy_code(caught.value) == "llmproxy_cache_miss"
     with pytest.raises(CallFailed) as caught:
         read_openai(404, {}, body)
-    assert find_code(caught.value) == ""
+    assert find_proxy_code(caught.value) == ""
     answer = Answer("größe", (ModelToolCall("f", '{"a": 1}'),), "stop", {"prompt": 3})
     assert Answer.from_json_text(answer.to_text()) == answer

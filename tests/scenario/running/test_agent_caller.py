@@ -199,18 +199,19 @@ def test_whoever_is_about_to_look_sees_what_came_since() -> None:
     caller = Caller(5, AgentTraffic(cast("Any", session)), clock=lambda: 1.0)
     asyncio.run(caller.call_agent(Agent("ok"), given()))
     session.seen = (heard(1), heard(2))
-    asyncio.run(caller.traffic.catch_up())
+    asyncio.run(caller.traffic.read_pending_calls())
     assert (session.asked, caller.traffic.answered) == ([0, 1], 2)
 
 
 def test_what_came_last_is_told_with_the_end_of_the_session() -> None:
     """Misses in it are errors; a proxy that does not say what came is one, too."""
     traffic, session = AgentTraffic(), cast("Any", Session(texts=("never recorded",)))
-    assert asyncio.run(traffic.find_late(session, ())) == []
+    assert asyncio.run(traffic.find_late_calls(session, ())) == []
     with pytest.raises(MissError, match="never recorded"):
-        asyncio.run(traffic.find_late(session, cast("Any", (heard(3, miss=True),))))
+        asyncio.run(traffic.find_late_calls(session, cast("Any", (heard(3, miss=True),))))
     assert [
-        call.seq for call in asyncio.run(traffic.find_late(session, cast("Any", (heard(4), heard(5, party="user")))))
+        call.seq
+        for call in asyncio.run(traffic.find_late_calls(session, cast("Any", (heard(4), heard(5, party="user")))))
     ] == [3, 4]
     with pytest.raises(MachineError, match="earlier version"):
-        asyncio.run(traffic.find_late(session, None))
+        asyncio.run(traffic.find_late_calls(session, None))

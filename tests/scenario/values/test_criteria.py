@@ -12,7 +12,7 @@ import pytest
 
 from llmproxy import scenario
 from llmproxy.report.events import Status
-from llmproxy.scenario.values.criteria import Criteria, CriterionOutcome, Finding, check_evidence, quote_occurs
+from llmproxy.scenario.values.criteria import Criteria, CriterionOutcome, Finding, check_evidence, has_quote
 from tests.scenario.people import Agent, Ear, Judge, User, executor, finished, play
 
 # ruff: noqa: ANN401 (adapters as their users write them; JSON)
@@ -151,7 +151,7 @@ def test_criteria_that_are_none_are_refused_at_once() -> None:
 )
 def test_a_quotation_is_found(quote: str) -> None:
     """Case, white space, quotation marks, emphasis, the speaker's name and left-out middles do not matter."""
-    assert quote_occurs(quote, TALK)
+    assert has_quote(quote, TALK)
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_a_quotation_is_found(quote: str) -> None:
 )
 def test_an_invented_quotation_is_not_found(quote: str) -> None:
     """Words that nobody said, and parts in the wrong order, are no quotation."""
-    assert not quote_occurs(quote, TALK)
+    assert not has_quote(quote, TALK)
 
 
 @pytest.mark.parametrize("status", list(CriterionOutcome))

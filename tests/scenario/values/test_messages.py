@@ -18,9 +18,9 @@ from llmproxy.scenario.values.messages import (
     Farewell,
     copy_messages,
     copy_value,
+    explain_awaitable,
+    get_text,
     list_messages,
-    refuse_awaitable,
-    text_of,
     to_message,
 )
 from tests.scenario.people import Agent, Judge, User, play, roles, said
@@ -153,13 +153,13 @@ def test_scripted_content_becomes_a_message() -> None:
 )
 def test_the_text_of_a_message(content: object, want: str) -> None:
     """Parts that are no text are left out."""
-    assert text_of({"role": "user", "content": content}) == want
+    assert get_text({"role": "user", "content": content}) == want
 
 
 def test_a_call_that_is_not_async_is_shown_how() -> None:
     """The class by its own name."""
-    assert "class Mine(scenario.AgentAdapter):\n        async def call(" in refuse_awaitable("Mine")
-    assert json.dumps(refuse_awaitable("Mine"))
+    assert "class Mine(scenario.AgentAdapter):\n        async def call(" in explain_awaitable("Mine")
+    assert json.dumps(explain_awaitable("Mine"))
 
 
 BYE = Farewell([{"role": "user", "content": "bye"}])

@@ -19,13 +19,13 @@ from llmproxy.scenario import AgentInput, AgentRole, agent, run_sync, user
 from llmproxy.scenario.values.run import (
     RunOptions,
     batch_run_id,
-    cassette_of,
     context_scenario,
     describe_error,
-    run_id,
+    make_run_id,
+    make_thread_id,
+    name_cassette,
     shorten_traceback,
     status_of,
-    thread_id,
 )
 from tests.scenario.people import Agent, Person, executor, play
 
@@ -43,7 +43,7 @@ from tests.scenario.people import Agent, Person, executor, play
 )
 def test_a_cassette_is_named_after_its_scenario(name: str, set_id: str | None, want: str) -> None:
     """ASCII that a header and a file name take; a digest follows where something was lost."""
-    found = cassette_of(name, set_id)
+    found = name_cassette(name, set_id)
     assert found.startswith(want)
     assert found.isascii()
     assert len(found) < 100
@@ -62,22 +62,32 @@ def test_different_names_are_different_cassettes() -> None:
         ("退货", None),
         ("", None),
     ]
-    found = {cassette_of(*pair) for pair in pairs}
+    found = {name_cassette(*pair) for pair in pairs}
     assert len(found) == len(pairs)
 
 
 def test_thread_ids_of_a_recording_are_the_same_tomorrow() -> None:
     """In another process, too; another sample has another one."""
-    code = "from llmproxy.scenario.values.run import thread_id; print(thread_id('c', 1, 'n'))"
+    code = "from llmproxy.scenario.values.run import make_thread_id; print(make_thread_id('c', 1, 'n'))"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout
-    assert told.strip() == thread_id("c", 1, "n")
-    assert len({thread_id("c", 1, "n"), thread_id("c", 2, "n"), thread_id("d", 1, "n"), thread_id("c", 1, "m")}) == 4
+    assert told.strip() == make_thread_id("c", 1, "n")
+    assert (
+        len(
+            {
+                make_thread_id("c", 1, "n"),
+                make_thread_id("c", 2, "n"),
+                make_thread_id("d", 1, "n"),
+                make_thread_id("c", 1, "m"),
+            }
+        )
+        == 4
+    )
 
 
 def test_without_a_recording_ids_are_random() -> None:
     """Never twice the same; a batch is the process, and its environment carries it."""
-    assert len({thread_id() for _ in range(100)} | {run_id() for _ in range(100)}) == 200
-    assert thread_id().startswith("thread_")
+    assert len({make_thread_id() for _ in range(100)} | {make_run_id() for _ in range(100)}) == 200
+    assert make_thread_id().startswith("thread_")
     assert batch_run_id() == batch_run_id() == os.environ["SCENARIO_BATCH_RUN_ID"]
 
 

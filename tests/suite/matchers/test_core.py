@@ -6,7 +6,16 @@ import itertools
 
 import pytest
 
-from llmproxy.suite.matchers.core import REGISTRY, Match, MatchOutcome, SeenValue, both, either, match, split_matcher
+from llmproxy.suite.matchers.core import (
+    REGISTRY,
+    Match,
+    MatchOutcome,
+    SeenValue,
+    match,
+    match_all,
+    match_any,
+    split_matcher,
+)
 from llmproxy.suite.matchers.variables import VariableScope
 
 HOLDS, FAILS, UNFIT, MISTYPED, UNCLEAR = MatchOutcome
@@ -18,15 +27,15 @@ def test_all_and_any_over_every_pair(left: MatchOutcome, right: MatchOutcome) ->
     pair = {left, right}
     every = next(each for each in (FAILS, UNCLEAR, UNFIT, MISTYPED, HOLDS) if each in pair)
     some = next(each for each in (HOLDS, UNCLEAR, UNFIT, MISTYPED, FAILS) if each in pair)
-    assert both([Match(left), Match(right)]).outcome is every
-    assert either([Match(left), Match(right)]).outcome is some
+    assert match_all([Match(left), Match(right)]).outcome is every
+    assert match_any([Match(left), Match(right)]).outcome is some
 
 
 def test_reasons_are_kept() -> None:
     """Of what decided; a list of branches tells each."""
-    assert both([Match(FAILS, "a"), Match(HOLDS), Match(FAILS, "b")]).message == "a; b"
-    assert either([Match(FAILS, "a"), Match(FAILS, "b")]).message == "a; and b"
-    assert both([Match(HOLDS, note="n"), Match(HOLDS)]).note == "n"
+    assert match_all([Match(FAILS, "a"), Match(HOLDS), Match(FAILS, "b")]).message == "a; b"
+    assert match_any([Match(FAILS, "a"), Match(FAILS, "b")]).message == "a; and b"
+    assert match_all([Match(HOLDS, note="n"), Match(HOLDS)]).note == "n"
 
 
 def test_a_matcher_without_a_key_is_unclear() -> None:

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from llmproxy.suite.matchers.plain_values import ABSENT, Unknown, get_path, kind_of, parse_time, same, show, to_json
+from llmproxy.suite.matchers.plain_values import ABSENT, Unknown, get_path, name_kind, parse_time, same, show, to_json
 
 ID = UUID("12345678-1234-5678-1234-567812345678")
 EAST = timezone(timedelta(hours=2))
@@ -124,7 +124,7 @@ def test_kinds_are_told_in_words() -> None:
     """For messages."""
     values: tuple[object, ...] = (None, ABSENT, True, 1, Decimal(1), "x", ID, [1], {}, date(2026, 1, 1))
     words = ["null", "nothing", "a boolean", "a number", "a number", "text", "text", "a list", "an object", "a date"]
-    assert [kind_of(value) for value in values] == words
+    assert [name_kind(value) for value in values] == words
     assert show(ABSENT) == "nothing"
     assert show("x" * 500).endswith('…"')
     assert Unknown("why").reason == "why"

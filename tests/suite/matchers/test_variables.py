@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from llmproxy.errors import Exit
-from llmproxy.suite.matchers.variables import StepError, VariableScope, bare_name, find_refs, parse_ref
+from llmproxy.suite.matchers.variables import StepError, VariableScope, find_refs, parse_ref, strip_dollar
 
 ID = UUID("12345678-1234-5678-1234-567812345678")
 
@@ -166,5 +166,5 @@ def test_references_tell_how_sure_they_are() -> None:
 
 def test_names_are_bare() -> None:
     """`as: $x` and `as: x` are one."""
-    assert (bare_name("$x"), bare_name("x")) == ("x", "x")
+    assert (strip_dollar("$x"), strip_dollar("x")) == ("x", "x")
     assert VariableScope({"v": 1}, declared=["$x"]).known_names >= {"v", "x", "userId", "last"}

@@ -7,7 +7,7 @@ import pytest
 from llmproxy.errors import Exit, MissError, SuiteError
 from llmproxy.report.events import Status
 from llmproxy.suite.run.case_runner import CaseResult
-from llmproxy.suite.run.verdicts import build_row, exit_code
+from llmproxy.suite.run.verdicts import build_row, choose_exit_code
 
 P, F, A, E, S = Status.PASSED, Status.FAILED, Status.AGENT_ERROR, Status.ENVIRONMENT_ERROR, Status.SKIPPED
 
@@ -41,9 +41,9 @@ def test_several_runs_are_told_with_their_interval() -> None:
 ])  # fmt: skip
 def test_exit_codes(ran: list[CaseResult], code: Exit) -> None:
     """Of several, the one that says most about what to do first."""
-    assert exit_code([build_row(str(n), [each]) for n, each in enumerate(ran)], ran) == code
+    assert choose_exit_code([build_row(str(n), [each]) for n, each in enumerate(ran)], ran) == code
     if len(ran) == 2 and ran[0].status is P:
-        assert exit_code([build_row("one", ran)], ran) == Exit.FAILED  # flaky fails
+        assert choose_exit_code([build_row("one", ran)], ran) == Exit.FAILED  # flaky fails
 
 
 def test_replayed_samples_say_how_old_they_are() -> None:

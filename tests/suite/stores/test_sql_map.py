@@ -13,7 +13,7 @@ import pytest
 from llmproxy.errors import SuiteError
 from llmproxy.suite.stores import Kind, UnknownColumn, UnknownEntity, build_store
 from llmproxy.suite.stores.sql import SqlStore
-from llmproxy.suite.stores.sql_map import parse_key, table_maps
+from llmproxy.suite.stores.sql_map import parse_key, read_table_maps
 
 TABLES = """
 CREATE TABLE app_tasks (task_id INTEGER PRIMARY KEY, heading TEXT, due_at DATE, owner TEXT, open BOOLEAN, x, n NUMERIC, b BLOB, j JSON,
@@ -119,10 +119,10 @@ def test_a_key_can_be_named(opened: Opened) -> None:
 def test_a_map_is_read_strictly(given: Any) -> None:  # noqa: ANN401 - what YAML gives
     """What is no name is refused."""
     if given == {"columns": []}:
-        assert table_maps({"tasks": given}, None)["tasks"].columns == {}
+        assert read_table_maps({"tasks": given}, None)["tasks"].columns == {}
         return
     with pytest.raises(SuiteError, match=r"store\.entities\.tasks"):
-        table_maps({"tasks": given}, None)
+        read_table_maps({"tasks": given}, None)
 
 
 def test_keys_are_brought_into_their_columns_type() -> None:

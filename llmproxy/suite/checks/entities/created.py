@@ -23,10 +23,10 @@ from llmproxy.suite.checks.entities.rows import (
     describe_owner,
     find_nearest_row,
     match_rows,
+    name_row,
     require_known_columns,
     row_assertions,
     select_rows,
-    show_key,
     show_row,
 )
 from llmproxy.suite.matchers.table import all_hold, assertion, build_unclear, check, check_number
@@ -64,7 +64,7 @@ def take_baseline(run: RunRows, entities: Sequence[str]) -> StoreBaseline:
             everybody = run.store.snapshot(others, None)
     contents: dict[str, Mapping[Id, Row]] = {}
     for info in (each for each in infos if each.reuses):
-        rows = _all_rows(run, info)
+        rows = _list_all_rows(run, info)
         if len(rows) > MOST_ROWS:
             said = (
                 f"{info.name} has more than {MOST_ROWS} rows, so one that was deleted and made anew under its number "
@@ -98,7 +98,7 @@ def find_changed_rows(run: RunRows, info: EntityInfo, before: StoreBaseline) -> 
     old = before.contents.get(info.name)
     if not old:
         return []
-    now = {row[info.key]: row for row in _all_rows(run, info)}
+    now = {row[info.key]: row for row in _list_all_rows(run, info)}
     found: list[ChangedRow] = []
     for key in sorted(
         (each for each in old if _parse_key_number(each) is not None),
@@ -135,7 +135,7 @@ def _parse_key_number(key: Id) -> float | None:
     return float(key) if isinstance(key, int | float) or key.isdecimal() else None
 
 
-def _all_rows(run: RunRows, info: EntityInfo) -> Rows:
+def _list_all_rows(run: RunRows, info: EntityInfo) -> Rows:
     """Return everybody's rows; of a service that tells nobody about them, the user's."""
     try:
         return run.store.list(info.name, {}, MOST_ROWS + 1)
@@ -216,18 +216,18 @@ def _list_doubts(
     for each in match_rows(foreign, item.fields, run.scope):
         owner = f"{info.user}={each.row.get(info.user or '')!r}"
         by = "" if run.alone else ", maybe in another run"
-        made.append(_Doubt(f"{show_key(info, each.row)} was added for another user ({owner}){by}", each.all_match))
+        made.append(_Doubt(f"{name_row(info, each.row)} was added for another user ({owner}){by}", each.all_match))
     for pair in changed:
         (now,) = match_rows([pair.now], item.fields, run.scope)
         said = (
-            f"{show_key(info, pair.now)} was there before with other contents: it was changed, or deleted and made"
+            f"{name_row(info, pair.now)} was there before with other contents: it was changed, or deleted and made"
             f" anew under"
             " the same number, which nobody can tell apart here"
         )
         made.append(_Doubt(said, now.all_match and _belongs_to_user(run, info, item, pair.now), changed=True))
     known = {pair.now[info.key] for pair in changed}
     return made + [
-        _Doubt(f"{show_key(info, row)} was there before, for another user", wanted=False)
+        _Doubt(f"{name_row(info, row)} was there before, for another user", wanted=False)
         for row in given
         if row[info.key] not in known
     ]
@@ -273,7 +273,7 @@ def _check_new_rows(
         checked = check_number(f"{name}.count", len(matching), item.count, run.scope)
         return [add_note(each, _describe_rows(info, judged) or none) for each in checked]
     if matching:
-        there = show_key(info, matching[0].row)
+        there = name_row(info, matching[0].row)
         fields = row_assertions(f"{name}.fields", info, matching[0], item.fields, run.scope)
         return [assertion(name, "", holds=True, actual=len(matching), where=there), *fields]
     if judged:
@@ -289,7 +289,7 @@ def _check_new_rows(
 def _describe_older(run: RunRows, info: EntityInfo, item: Created) -> str:
     """Say if a row that was there before has the fields: the usual reason why somebody thinks it was created."""
     older = select_rows(run.store, info, item.fields, run.scope, run.user) if item.fields else []
-    return f"; {show_key(info, older[0])} has these fields, but was there before" if older else ""
+    return f"; {name_row(info, older[0])} has these fields, but was there before" if older else ""
 
 
 def _describe_rows(info: EntityInfo, judged: list[JudgedRow]) -> str:

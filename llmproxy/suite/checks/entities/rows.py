@@ -33,18 +33,18 @@ _LOWEST, _SPAN = 1_000_000_000, 1_000_000_000
 """Whole numbers that no counter has reached and that 32 bits hold."""
 
 
-def row_id(scenario: str, sample: int, name: str, kind: Kind = Kind.UNKNOWN) -> str | int:
+def make_row_id(scenario: str, sample: int, name: str, kind: Kind = Kind.UNKNOWN) -> str | int:
     """Return the key of the row that setup calls `name`: a UUID's text, a number where the column holds numbers."""
     made = uuid5(NAMESPACE, f"{_name_run(scenario, sample)}/{name}")
     return made.int % _SPAN + _LOWEST if kind in {Kind.INTEGER, Kind.NUMBER} else str(made)
 
 
-def run_user(user: str, sample: int) -> str:
+def make_run_user(user: str, sample: int) -> str:
     """Return the user that a run acts as; the first is the user itself, so that one run needs no suffix."""
     return _name_run(user, sample)
 
 
-def agent_environment(scenario: str, sample: int, now: str = NOW) -> dict[str, str]:
+def build_agent_env(scenario: str, sample: int, now: str = NOW) -> dict[str, str]:
     """Return what a spawned agent is told about time and chance."""
     return {NOW_VARIABLE: now, SEED_VARIABLE: _name_run(scenario, sample)}
 
@@ -173,10 +173,10 @@ def _find_exact_value(info: EntityInfo, name: str, matcher: object, scope: Varia
 def row_assertions(
     name: str, info: EntityInfo, judged: JudgedRow, fields: Mapping[str, object], scope: VariableScope
 ) -> list[Assertion]:
-    return check_fields(name, judged.row, fields, scope, where=show_key(info, judged.row))
+    return check_fields(name, judged.row, fields, scope, where=name_row(info, judged.row))
 
 
-def show_key(info: EntityInfo, row: Mapping[str, Any]) -> str:
+def name_row(info: EntityInfo, row: Mapping[str, Any]) -> str:
     """Name a row: ``tasks id=7``."""
     return f"{info.name} {info.key}={row.get(info.key)!r}"
 
@@ -230,7 +230,6 @@ class RunRows:
 
 
 def add_note(assertion: Assertion, more: str) -> Assertion:
-    """Add to the message of an assertion that did not pass."""
     if assertion.status is Status.PASSED:
         return assertion
     return replace(assertion, message=f"{assertion.message} ({more})" if assertion.message else more)

@@ -22,12 +22,12 @@ from llmproxy.suite.checks.entities.rows import (
     capture_row,
     describe_owner,
     filter_rows,
+    make_row_id,
     match_rows,
+    name_row,
     require_known_columns,
     row_assertions,
-    row_id,
     select_rows,
-    show_key,
     show_row,
 )
 from llmproxy.suite.matchers.table import all_hold, assertion, build_unclear, check_number
@@ -130,7 +130,7 @@ def _describe_others(run: RunRows, name: str, info: EntityInfo, wanted: Verify, 
         ]
         if not others or _would_pass(run, wanted, mine + len(others)):
             return
-        names = ", ".join(f"{show_key(info, row)} ({info.user}={row.get(info.user)!r})" for row in others[:_SHOWN])
+        names = ", ".join(f"{name_row(info, row)} ({info.user}={row.get(info.user)!r})" for row in others[:_SHOWN])
         said = f"{name} held without {amount(len(others), 'row')} of other users, which it does not look at: {names}"
         if said not in run.remarks:
             run.remarks.append(said)
@@ -229,7 +229,7 @@ class RunEntities:
             values = {info.user: run.user, **values}
         if self._deterministic and values.get(info.key) is None:
             name = alias.removeprefix("$") or f"{entity}[{self._inserted}]"
-            made = row_id(*self._sample, name, info.columns[info.key].kind)
+            made = make_row_id(*self._sample, name, info.columns[info.key].kind)
             store.delete(entity, made)  # left by a run that was killed: nobody else makes this id
             values = {info.key: made, **values}
         row = store.insert(entity, values)

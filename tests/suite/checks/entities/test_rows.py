@@ -12,16 +12,16 @@ from llmproxy.suite.checks.entities.rows import (
     MOST_ROWS,
     RunRows,
     add_note,
-    agent_environment,
+    build_agent_env,
     capture_row,
     describe_owner,
     find_nearest_row,
+    make_row_id,
+    make_run_user,
     match_rows,
+    name_row,
     require_known_columns,
-    row_id,
-    run_user,
     select_rows,
-    show_key,
     show_row,
 )
 from llmproxy.suite.matchers.table import all_hold, build_unclear
@@ -102,37 +102,37 @@ def test_rows_are_shown_shortly() -> None:
     """Without what is null, on one line."""
     assert show_row({"id": 1, "title": "x", "due": None}) == "id=1, title='x'"
     assert len(show_row({"title": "x" * 1000})) <= 300
-    assert show_key(run().store.describe("tasks"), {"id": 7}) == "tasks id=7"
+    assert name_row(run().store.describe("tasks"), {"id": 7}) == "tasks id=7"
     assert build_unclear("verify", StoreError("gone", hint="start it")).message == "gone\nstart it"
 
 
 def test_an_id_depends_on_scenario_run_and_name_alone() -> None:
     """Golden values: changing them changes every prompt that an id was in, and recordings are lost."""
-    assert row_id("task-001", 1, "setupTask") == "e984f7dd-b1ef-571a-a0e4-b9673da43319"
-    assert row_id("task-001", 1, "setupTask", Kind.INTEGER) == 1506406169
+    assert make_row_id("task-001", 1, "setupTask") == "e984f7dd-b1ef-571a-a0e4-b9673da43319"
+    assert make_row_id("task-001", 1, "setupTask", Kind.INTEGER) == 1506406169
     others = {
-        row_id("task-001", 1, "a"), row_id("task-001", 2, "a"), row_id("task-002", 1, "a"), row_id("task-001", 1, "b"),
+        make_row_id("task-001", 1, "a"), make_row_id("task-001", 2, "a"), make_row_id("task-002", 1, "a"), make_row_id("task-001", 1, "b"),
     }  # fmt: skip
     assert len(others) == 4
 
 
 def test_an_id_fits_its_column() -> None:
     """A UUID's text, or a number that 32 bits hold and no counter has reached."""
-    assert UUID(str(row_id("s", 1, "a"))).version == 5
-    number = row_id("s", 1, "a", Kind.INTEGER)
+    assert UUID(str(make_row_id("s", 1, "a"))).version == 5
+    number = make_row_id("s", 1, "a", Kind.INTEGER)
     assert isinstance(number, int)
     assert 1_000_000_000 <= number < 2**31
 
 
 def test_the_first_run_needs_no_suffix() -> None:
     """One run is recorded as the first of five is."""
-    assert [run_user("anna", sample) for sample in (1, 2, 3)] == ["anna", "anna~2", "anna~3"]
+    assert [make_run_user("anna", sample) for sample in (1, 2, 3)] == ["anna", "anna~2", "anna~3"]
 
 
 def test_a_spawned_agent_is_told_time_and_seed() -> None:
     """The same in every run of the same number."""
-    assert agent_environment("task-001", 2) == {"LLMPROXY_NOW": "2027-01-04T09:00:00Z", "LLMPROXY_SEED": "task-001~2"}
-    assert agent_environment("s", 1, "2030-01-01T00:00:00Z")["LLMPROXY_NOW"] == "2030-01-01T00:00:00Z"
+    assert build_agent_env("task-001", 2) == {"LLMPROXY_NOW": "2027-01-04T09:00:00Z", "LLMPROXY_SEED": "task-001~2"}
+    assert build_agent_env("s", 1, "2030-01-01T00:00:00Z")["LLMPROXY_NOW"] == "2030-01-01T00:00:00Z"
 
 
 def test_without_a_store_every_look_is_an_error() -> None:
