@@ -160,7 +160,7 @@ INPUT_ITEM = Shape(
 )  # fmt: skip
 CONTAINER = Shape({"id": REFER, "file_ids": REFER})
 _TOOL = {**CACHE_MARKS, "vector_store_ids": REFER, "container": Rule(Do.REFER, REFER.why, CONTAINER)}
-_CREDENTIAL = "a credential: replay works with any; --match-credential distinguishes callers"
+_CREDENTIAL = "a credential: replay works with any"
 RESPONSES_TOOL = Shape(_TOOL, kinds={"mcp": Shape({**_TOOL, **_build_ignore_rules(("authorization", _CREDENTIAL))})})
 RESPONSES = Shape(
     {
