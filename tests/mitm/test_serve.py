@@ -475,7 +475,7 @@ def test_an_event_goes_to_the_addons_only_where_one_of_them_hears_it() -> None:
 
     async def trigger() -> None:
         made = Master(None)
-        made.addons = Counted(made)  # type: ignore[no-untyped-call]
+        made.addons = Counted(made)
         made.addons.add(Around())  # type: ignore[no-untyped-call]
         await made.addons.trigger_event(UpdateHook([]))
         await made.addons.trigger_event(RunningHook())  # type: ignore[no-untyped-call]

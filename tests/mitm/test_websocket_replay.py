@@ -424,11 +424,11 @@ def test_a_hundred_sockets_in_sessions_of_their_own_are_not_mixed(tmp_path: Path
 class Failing(Redactor):
     """Fails at every message, as a bug of ours would."""
 
-    def request(self, request: Request, names: frozenset[str] = frozenset()) -> Request:
+    def request(self, request: Request, names: frozenset[str] = frozenset(), *, clean: bool = False) -> Request:
         """Fail, but for the upgrade."""
         if request.method == "POST":
             raise RuntimeError("a bug")
-        return super().request(request, names)
+        return super().request(request, names, clean=clean)
 
 
 class Buggy(Engine):

@@ -16,7 +16,7 @@ from mitmproxy.http import HTTPFlow
 from mitmproxy.proxy import commands, events
 from mitmproxy.proxy.context import Context
 from mitmproxy.proxy.layer import CommandGenerator, Layer
-from mitmproxy.proxy.layers.http import HttpRequestHook, HttpResponseHook
+from mitmproxy.proxy.layers.http._hooks import HttpRequestHook, HttpResponseHook
 
 from llmproxy.core.traffic.origin_guard import OriginGuard
 from llmproxy.mitm.framing import parse_head
@@ -345,8 +345,10 @@ def test_what_one_event_sends_is_sent_together_and_a_hook_that_is_over_is_not_wa
 
     sending = Sending(Context(Sending.client, None))  # type: ignore[arg-type]
     for command in HookLayer(sending, begin).handle_event(events.Start()):
-        sent = isinstance(command, commands.SendData)
-        made.append((command.connection, command.data) if sent else type(command).__name__)
+        if isinstance(command, commands.SendData):
+            made.append((command.connection, command.data))
+        else:
+            made.append(type(command).__name__)
     client, server = Sending.client, Sending.server
     first = [(client, b"a"), "Log", (client, b"bc"), (client, bytes(AT_ONCE - 1)), (server, b"d"), "CloseConnection"]
     assert made == first + ([(client, b"e")] if is_over else [])
