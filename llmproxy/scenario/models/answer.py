@@ -45,7 +45,8 @@ class Answer:
     @classmethod
     def from_json_text(cls, kept: str) -> Answer:
         value = json.loads(kept)
-        return cls(**value, tool_calls=tuple(ModelToolCall(**call) for call in value.pop("tool_calls")))
+        calls = tuple(ModelToolCall(**call) for call in value.pop("tool_calls"))
+        return cls(**value, tool_calls=calls)
 
     def to_text(self) -> str:
         return json.dumps(asdict(self), ensure_ascii=False)
