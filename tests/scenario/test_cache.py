@@ -523,7 +523,11 @@ FORKING = """
 import litellm, os, runpy, sys
 for _ in sys.stdin:
     if not os.fork():
-        runpy.run_path(sys.argv[1], run_name="__main__")
+        try:
+            runpy.run_path(sys.argv[1], run_name="__main__")
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+            print("it failed")
         sys.stdout.flush()
         os._exit(0)
     os.wait()
