@@ -56,7 +56,7 @@ def events(blocks: Sequence[Block], usage: dict[str, int], stop: str) -> list[by
         text = block.get("text") or json.dumps(block.get("input"))
         for at in range(0, len(text), 12):
             kind = (
-                {"type": "compute_text_delta", "text": text[at : at + 12]}
+                {"type": "text_delta", "text": text[at : at + 12]}
                 if "text" in block
                 else {"type": "input_json_delta", "partial_json": text[at : at + 12]}
             )

@@ -279,7 +279,7 @@ def test_an_agents_own_word_for_gits_user_is_learned_for_whoever_ships_slots() -
     ("drwxr-xr-x ", "", "integer", "file_links"),
     ("drwxr-xr-x 3 ", "", "name", "file_owner"),
     ("drwxr-xr-x 3 {user} {user} ", "", "count", "file_size"),
-    ("-rw-r--r-- 1 {user} {user} 9 {:time} ", "", "uuid", "parse_file_name"),
+    ("-rw-r--r-- 1 {user} {user} 9 {:time} ", "", "uuid", "file_name"),
     ("[main ", "", "hex", "commit"),
     ("[{git_branch} (root-commit) ", "", "hex", "commit"),
     ("[", "", "name", "branch"),

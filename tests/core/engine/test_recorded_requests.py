@@ -190,7 +190,7 @@ def test_the_journal_keeps_the_question_without_its_credentials(tmp_path: Path) 
 def test_a_damaged_head_leads_to_the_long_way(tmp_path: Path) -> None:
     """What is no JSON any more tells nothing; the key is derived, and the answer is there."""
     key = recorded(tmp_path / "x.db", body())
-    with engine(tmp_path / "x.db") as made, made.store.in_file() as conn:  # type: ignore[union-attr]
+    with engine(tmp_path / "x.db") as made, made.store.file_transaction() as conn:  # type: ignore[union-attr]
         conn.execute("UPDATE interactions SET request_headers = '[[1'")
     with replaying(tmp_path / "x.db") as made:
         exchange, derived = asked(made, body())
