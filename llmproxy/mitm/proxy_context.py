@@ -65,14 +65,21 @@ class HandledEvents(AddonManager):
     def __init__(self, master: Master) -> None:
         """Hold no addon yet."""
         super().__init__(master)  # type: ignore[no-untyped-call]
-        self._hearing: dict[tuple[int, str], list[object]] = {}
+        self._hearing: dict[str, list[object]] = {}
+
+    def register(self, addon: object) -> object:
+        self._hearing.clear()
+        return super().register(addon)  # type: ignore[no-untyped-call]
+
+    def remove(self, addon: object) -> None:
+        self._hearing.clear()
+        super().remove(addon)  # type: ignore[no-untyped-call]
 
     def find_hearing(self, name: str) -> list[object]:
         """Return the addons that hear events of this name, or have one in them that does."""
-        key = len(self.lookup), name
-        if (found := self._hearing.get(key)) is None:
+        if (found := self._hearing.get(name)) is None:
             hear = [each for each in self.chain if any(hasattr(one, name) for one in traverse([each]))]  # type: ignore[no-untyped-call]
-            found = self._hearing[key] = hear
+            found = self._hearing[name] = hear
         return found
 
     async def trigger_event(self, event: Hook) -> None:

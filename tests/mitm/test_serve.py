@@ -484,6 +484,31 @@ def test_an_event_goes_to_the_addons_only_where_one_of_them_hears_it() -> None:
     assert heard == ["running", "heard"]
 
 
+def test_an_addon_that_takes_the_place_of_another_hears_its_events() -> None:
+    """The one that left is told nothing more."""
+    heard: list[str] = []
+
+    class First:
+        def running(self) -> None:
+            heard.append("first")
+
+    class Second:
+        def running(self) -> None:
+            heard.append("second")
+
+    async def trigger() -> None:
+        made, first = Master(None), First()
+        made.addons = HandledEvents(made)
+        made.addons.add(first)  # type: ignore[no-untyped-call]
+        await made.addons.trigger_event(RunningHook())  # type: ignore[no-untyped-call]
+        made.addons.remove(first)
+        made.addons.add(Second())  # type: ignore[no-untyped-call]
+        await made.addons.trigger_event(RunningHook())  # type: ignore[no-untyped-call]
+
+    asyncio.run(trigger())
+    assert heard == ["first", "second"]
+
+
 def test_many_may_connect_while_it_is_busy(tmp_path: Path) -> None:
     """A thousand agents that start at once are not reset because the proxy has not looked yet."""
     busy, free = threading.Event(), threading.Event()
