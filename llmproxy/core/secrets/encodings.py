@@ -180,7 +180,8 @@ def build_label(secret: str, kind: str, fingerprint: Callable[[str], str]) -> st
 
 # -- escapes -----------------------------------------------------------------------------------------------------------
 
-_HOLDS_HIDDEN = Anywhere(r"\\(?:/|u00[2-7])")
+HIDDEN = r"\\(?:/|u00[2-7])"
+_HOLDS_HIDDEN = Anywhere(HIDDEN)
 _ESCAPE = late(r"\\(?:u00([2-7][0-9a-fA-F])|(/)|.)", re.DOTALL)
 
 

@@ -30,6 +30,7 @@ from typing import TypeVar
 from urllib.parse import parse_qsl, quote, unquote, unquote_plus
 
 from llmproxy.core.secrets.encodings import (
+    HIDDEN,
     OURS,
     Fingerprints,
     build_label,
@@ -93,8 +94,7 @@ T = TypeVar("T")
 
 _STRING = late(r'"([^"\\]*+(?:\\.[^"\\]*+)*+)(?:"(\s*:)?|\\?\Z)', re.DOTALL)
 """One that is cut as well, to the end of the text: else each quote in it would be tried, up to its end."""
-_HIDDEN = late(rb"\\(?:/|u00[2-7])")
-"""As `hides`."""
+_HIDDEN = late(HIDDEN.encode())
 _LINK = late(r"REDACTEDx([0-9a-f]{12})\*+")
 """What an answer says in place of a secret in a link; who follows the link asks with it."""
 _NUMBERED = late(r"\[REDACTED-(\d+)(?::[\w-]*|x\w+)?\]")
