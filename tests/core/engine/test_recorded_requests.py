@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import base64
+import html
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, override
+from urllib.parse import quote
 
 import pytest
+from hypothesis import given, settings, strategies as st
 
 from llmproxy.core.engine.engine import Engine, EngineComponents
 from llmproxy.core.engine.request_identification import ROTATING, KeyDeriver
@@ -52,12 +56,26 @@ class WatchedEngine(Engine):
     parts = EngineComponents(keying=WatchedKeys)
 
 
+class LongKeys(KeyDeriver):
+    """Derives each key."""
+
+    @override
+    def _find_recorded(self, exchange: Exchange, body: bytes) -> None:
+        return None
+
+
+class LongEngine(Engine):
+    """An engine without the look-up."""
+
+    parts = EngineComponents(keying=LongKeys)
+
+
 @contextmanager
-def replaying(store: Path, **config: Any) -> Iterator[Engine]:  # noqa: ANN401 - as Config takes them
+def replaying(store: Path, kind: type[Engine] = WatchedEngine, **config: Any) -> Iterator[Engine]:  # noqa: ANN401 - as Config takes them
     """Replay with another caller's credential; the session has looked into its cassette."""
     journal = Journal.open(Path(f"{store}.state.db"), lambda: NOW)
-    settings = Config(mode=config.pop("mode", Mode.REPLAY), store=store, **config)
-    made = WatchedEngine(settings, redactor=Redactor(), journal=journal, now=lambda: NOW, clock=Clock())
+    given_config = Config(mode=config.pop("mode", Mode.REPLAY), store=store, **config)
+    made = kind(given_config, redactor=Redactor(), journal=journal, now=lambda: NOW, clock=Clock())
     try:
         asked(made, body("first"))
         yield made
@@ -130,6 +148,47 @@ def test_what_may_hold_a_credential_or_a_placeholder_is_redacted(tmp_path: Path,
     recorded(tmp_path / "x.db", data)
     with replaying(tmp_path / "x.db") as made:
         assert asked(made, data)[1]
+
+
+WAYS: tuple[Callable[[str], str], ...] = (
+    lambda text: base64.b64encode(text.encode()).decode(), lambda text: base64.urlsafe_b64encode(text.encode()).decode(),
+    lambda text: text.encode().hex(), lambda text: quote(text, safe=""), json.dumps, lambda text: f"user:{text}@host",
+    lambda text: "".join(f"%{byte:02X}" for byte in text.encode()), lambda text: text.replace("k", "\\u006b"),
+    lambda text: html.escape(text).replace("5", "&#53;"), lambda text: f"api_key={text}", lambda text: f"{text[:7]}\n  {text[7:]}",
+)  # fmt: skip
+"""How a credential may be written."""
+
+
+@st.composite
+def written(draw: st.DrawFn) -> str:
+    """Return a text around a credential of who replays, another one, or none, written in up to two ways."""
+    text = draw(
+        st.sampled_from([OURS, OURS[:-1], f"see {OURS} there", "sk-proj-" + "a1B2" * 12, "tenant-acme-7", "grüße"])
+    )
+    for way in draw(st.lists(st.sampled_from(WAYS), max_size=2)):
+        text = way(text)
+    return f"{draw(st.text(max_size=12))} {text} {draw(st.text(max_size=12))}"
+
+
+@given(texts=st.lists(written(), min_size=1, max_size=6), escaped=st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_the_look_up_answers_as_the_derived_key_does(texts: list[str], escaped: bool) -> None:
+    """Whatever is in a body, in whatever form: the same keys, decisions and recordings as without it."""
+    datas = [
+        json.dumps({"model": "gpt-4o", "messages": [{"role": "user", "content": each}]}, ensure_ascii=escaped)
+        .encode("utf-8", "surrogatepass")
+        for each in texts
+    ]  # fmt: skip
+    with TemporaryDirectory() as folder:
+        store = Path(folder) / "x.db"
+        for data in datas:
+            recorded(store, data)
+        found = []
+        for kind in (WatchedEngine, LongEngine):
+            with replaying(store, kind) as made:
+                exchanges = [asked(made, data)[0] for data in datas]
+                found.append([(each.key, each.decision, each.slot and each.slot.id) for each in exchanges])
+    assert found[0] == found[1]
 
 
 HEADS: dict[str, dict[str, Any]] = {
