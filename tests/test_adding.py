@@ -197,8 +197,8 @@ CHANGES: dict[str, list[Change]] = {
         Change("core/cassettes/formats/twolines.py", FORMAT),
     ],
     "an interceptor": [
-        Change("core/engine/interceptors.py", "from llmproxy.core.engine.stamping import StampFeature\n", "FEATURES:"),
-        Change("core/engine/interceptors.py", "    StampFeature,\n", "LiveFeature,"),
+        Change("core/engine/feature_table.py", "from llmproxy.core.engine.stamping import StampFeature\n", "FEATURES:"),
+        Change("core/engine/feature_table.py", "    StampFeature,\n", "LiveFeature,"),
         Change("core/engine/stamping.py", INTERCEPTOR),
     ],
     "a report of tests": [

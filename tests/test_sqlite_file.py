@@ -23,7 +23,7 @@ from llmproxy.cli.commands import COMMANDS
 from llmproxy.cli.ui import make_question_answerer
 from llmproxy.core.cassettes.folder import CassetteDir
 from llmproxy.core.engine.engine import Engine
-from llmproxy.core.keys.scrub import Rules
+from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config
 from llmproxy.core.sessions.journal import Journal, read_misses, read_served_ids

@@ -12,7 +12,7 @@ from llmproxy.cli.parts.bindings import list_merges, merges_to_json, print_merge
 from llmproxy.cli.parts.options import load_settings
 from llmproxy.cli.parts.printing import print_json, print_line, to_line
 from llmproxy.cli.parts.store_arguments import STORE, open_given
-from llmproxy.core.keys.scrub import Rules
+from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.sessions.journal import read_questions
 from llmproxy.core.store.integrity_checks import AuditedPair, UncountedCall, compare_served, find_merged, find_uncounted
 from llmproxy.errors import Exit

@@ -21,7 +21,7 @@ from llmproxy.core.cassettes.exporting import describe_names, export_all, find_n
 from llmproxy.core.cassettes.folder import CassetteDir, build_slug
 from llmproxy.core.cassettes.formats import FORMATS, Format, get_format, open_source, review, vcr, write_text
 from llmproxy.core.forks.fork_rows import Fork, find_fork
-from llmproxy.core.keys.scrub import Rules
+from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.queries import Note, list_run_variables, read_notes, read_volatile_fields
 from llmproxy.errors import CassetteCorrupt, Exit, SettingsError

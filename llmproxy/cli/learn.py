@@ -30,7 +30,7 @@ from llmproxy.core.bindings import KINDS, VolatileField, read_run_variables
 from llmproxy.core.bindings.volatile_learning import LearnedField, generalize_fields
 from llmproxy.core.cassettes.folder import CassetteDir
 from llmproxy.core.engine.volatile_field_learning import Merge, find_field_merges
-from llmproxy.core.keys.scrub import Rules
+from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.queries import read_newest_variables, read_volatile_fields, write_volatile_fields
 from llmproxy.errors import Exit, MachineError, SettingsError

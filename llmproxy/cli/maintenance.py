@@ -28,7 +28,7 @@ from llmproxy.cli.parts.store_arguments import (
 )
 from llmproxy.cli.parts.verifying import Verifier
 from llmproxy.core.cassettes.folder import CassetteDir
-from llmproxy.core.keys.scrub import Rules
+from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.sessions.journal import read_served_ids
 from llmproxy.core.store.integrity_checks import count_stored_bytes
 from llmproxy.core.store.rows import RowSummary

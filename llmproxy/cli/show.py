@@ -23,7 +23,7 @@ from llmproxy.core.dialects.conversation import read_answer, read_conversation
 from llmproxy.core.dialects.messages import Message
 from llmproxy.core.dialects.usage import answered_by, compute_cost
 from llmproxy.core.forks.fork_rows import find_fork
-from llmproxy.core.keys.scrub import Rules
+from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.mcp import read_call
 from llmproxy.core.providers.routing import family_of
 from llmproxy.core.providers.specs import MCP_PREFIX, channel_of, client_of

@@ -16,9 +16,9 @@ from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 
 from llmproxy.advice import suggest_command
+from llmproxy.core.keys.body_rules import NOTHING, RESPONSES, Do, Rule, Shape
 from llmproxy.core.keys.normalize import MadeBy, ShapeWalk
-from llmproxy.core.keys.rules import NOTHING, RESPONSES, Do, Rule, Shape
-from llmproxy.core.keys.scrub import Rules, apply_rules, compile_rules
+from llmproxy.core.keys.user_rules import Rules, apply_rules, compile_rules
 from llmproxy.core.misses.miss_context import MissContext
 from llmproxy.core.providers.specs import Family
 from llmproxy.core.secrets.kinds import SHORTEST

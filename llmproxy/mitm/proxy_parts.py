@@ -17,7 +17,7 @@ from llmproxy.amounts import format_count
 from llmproxy.calls import Call, CallLog
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.faults import load_faults
-from llmproxy.core.keys.scrub import Rules
+from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.live_channels import LiveChannels
 from llmproxy.core.providers.hosts import CallPacer
 from llmproxy.core.providers.specs import channel_of

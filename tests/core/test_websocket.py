@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from llmproxy.core.keys.scrub import Rules, TextScrub
+from llmproxy.core.keys.user_rules import Rules, TextScrub
 from llmproxy.core.misses.miss_context import MissContext
 from llmproxy.core.providers.specs import Family
 from llmproxy.core.secrets.redact import Redactor

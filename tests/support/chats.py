@@ -10,7 +10,7 @@ import pytest
 
 from llmproxy.cli import main
 from llmproxy.core.keys.normalize import canonicalize, key_of
-from llmproxy.core.keys.scrub import Rules
+from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.providers.routing import route
 from llmproxy.core.sessions.exchange import CallProgress, Exchange, ReceivedRequest, RequestPlace
 from llmproxy.core.sessions.session import Session

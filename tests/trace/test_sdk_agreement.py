@@ -17,7 +17,7 @@ from llmproxy.core.cassettes.formats import open_source
 from llmproxy.core.cassettes.formats.vcr import read
 from llmproxy.core.cassettes.importing import import_exchanges
 from llmproxy.core.dialects.codecs import CHAT
-from llmproxy.core.keys.scrub import Rules
+from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.interaction import Ending, Interaction, header
 from llmproxy.trace import Span, SpanKind

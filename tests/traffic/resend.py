@@ -20,7 +20,7 @@ from urllib.parse import quote, urlsplit
 from llmproxy.cli.parts.importing import group_files, read_exchanges
 from llmproxy.core.cassettes.formats.recorded import Recorded
 from llmproxy.core.cassettes.importing import ImportedExchange, import_exchanges
-from llmproxy.core.keys.scrub import Rules
+from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.body_decoding import decode_body
 from llmproxy.core.traffic.interaction import Headers, header

@@ -15,7 +15,7 @@ from urllib.request import Request
 import pytest
 
 from llmproxy.core.keys.normalize import canonicalize, key_of
-from llmproxy.core.keys.scrub import Rules
+from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.providers.routing import route
 from llmproxy.core.traffic.interaction import Chunk, Request as Asked, Response
 from llmproxy.protocol import LAST_REPORT

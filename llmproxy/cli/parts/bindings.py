@@ -10,7 +10,7 @@ from llmproxy.cli.parts.printing import print_line, to_line
 from llmproxy.core.bindings import VolatileField, list_volatile_values
 from llmproxy.core.bindings.volatile_fields import list_builtin
 from llmproxy.core.engine.volatile_field_learning import Merge, find_field_merges
-from llmproxy.core.keys.scrub import Rules
+from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.store.queries import canonical_of, read_volatile_fields
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Interaction

@@ -17,7 +17,7 @@ from llmproxy.core.cassettes.formats import FORMATS, SUFFIXES, Format, Source, o
 from llmproxy.core.cassettes.formats.recorded import Recorded
 from llmproxy.core.cassettes.importing import ImportedExchange, import_exchanges
 from llmproxy.core.forks.fork_rows import Fork, store_fork
-from llmproxy.core.keys.scrub import Rules
+from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.store.queries import write_notes
 from llmproxy.core.store.store import Store

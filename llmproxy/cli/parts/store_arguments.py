@@ -223,7 +223,7 @@ class TrialResult(NamedTuple):
 def compare_runs(loaded: Loaded) -> TrialResult:
     """Hold the runs that were recorded against each other. Raises CassetteError."""
     from llmproxy.core.engine.volatile_field_learning import learn_fields
-    from llmproxy.core.keys.scrub import Rules
+    from llmproxy.core.keys.user_rules import Rules
 
     settings = loaded.settings
     rules = Rules.from_config(settings.normalize.as_config())

@@ -15,7 +15,7 @@ from llmproxy.cli.parts.store_arguments import find_cassette, open_given
 from llmproxy.core.cassettes.exporting import read_file_notes
 from llmproxy.core.cassettes.importing import import_exchanges
 from llmproxy.core.engine.carried_answers import find_conflicting_answers
-from llmproxy.core.keys.scrub import Rules
+from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.store.integrity_checks import find_damages
 from llmproxy.core.store.queries import accepted_of

@@ -30,8 +30,8 @@ from llmproxy.core.dialects.streams import decide_ending
 from llmproxy.core.dialects.usage import read_model, read_usage
 from llmproxy.core.keys.head_rules import SAID_HEADER, hash_unstored
 from llmproxy.core.keys.normalize import Canonical, MadeBy, Origin, canonicalize, key_of, new_ids
-from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.keys.server_state import STATE_HEADER, StateChanges, find_change, is_success
+from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.providers.routing import Route, is_stream_request, route_host
 from llmproxy.core.providers.specs import PROVIDERS
 from llmproxy.core.secrets.encodings import Fingerprints

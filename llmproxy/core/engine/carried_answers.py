@@ -46,8 +46,8 @@ from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.engine.forking import ForkState
 from llmproxy.core.engine.live_exchanges import LiveInterceptor
 from llmproxy.core.keys.normalize import Canonical
-from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.keys.server_state import is_success
+from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.misses.miss_context import MissContext
 from llmproxy.core.providers.specs import Client, client_of
 from llmproxy.core.sessions.exchange import Exchange

@@ -31,7 +31,7 @@ from operator import attrgetter
 from typing import NamedTuple, override
 
 from llmproxy.calls import Call
-from llmproxy.core.engine.end_time_inference import RecordedCall, infer_end_times, read_citations
+from llmproxy.core.engine.answer_receipt_times import RecordedCall, infer_end_times, read_citations
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.misses.miss_context import MissContext
 from llmproxy.core.sessions.exchange import Exchange

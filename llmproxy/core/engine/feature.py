@@ -1,6 +1,6 @@
 """A feature of one engine: what its sessions have in common, and which of them have its interceptor.
 
-What an interceptor is, and how one is written: `core.sessions.interceptor`. Their rows: `engine.interceptors`.
+What an interceptor is, and how one is written: `core.sessions.interceptor`. Their rows: `engine.feature_table`.
 """
 
 from __future__ import annotations

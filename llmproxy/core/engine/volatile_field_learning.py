@@ -35,7 +35,7 @@ from llmproxy.core.bindings.volatile_learning import LearnedField, learn_volatil
 from llmproxy.core.cassettes.exporting import rename_variables
 from llmproxy.core.dialects.conversation import read_response
 from llmproxy.core.keys.normalize import Canonical, canonicalize
-from llmproxy.core.keys.scrub import Rules
+from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.store.queries import canonical_of, find_recorded_route, read_volatile_fields
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Interaction, Response

@@ -1,8 +1,9 @@
 """A redacted request -> its canonical form: what is left when everything that cannot change the answer is gone.
 
 Equal requests written differently get equal forms, different requests never do. Lossless first
-(`core.traffic.json_bytes`), then the user's rules (`core.keys.scrub`), then the built-in ones (`core.keys.rules`) at
-the positions that they name; all else counts as it is. Two kinds of ids are random and cannot be compared as they come:
+(`core.traffic.json_bytes`), then the user's rules (`core.keys.user_rules`), then the built-in ones
+(`core.keys.body_rules`) at the positions that they name; all else counts as it is. Two kinds of ids are random and
+cannot be compared as they come:
 
 - ids *declared in this request* (a tool call that the history holds, an echoed item) are renamed by first appearance,
   ``call#1``: which result belongs to which call survives, the random name does not;
@@ -27,8 +28,7 @@ from typing import NamedTuple
 from urllib.parse import parse_qsl, unquote
 
 from llmproxy.core.keys import mcp
-from llmproxy.core.keys.head_rules import COUNTING, counted_query, list_counted_headers, normalize_path
-from llmproxy.core.keys.rules import (
+from llmproxy.core.keys.body_rules import (
     BILLING_HEADER,
     MESSAGES,
     NATIVE,
@@ -41,7 +41,8 @@ from llmproxy.core.keys.rules import (
     Rule,
     Shape,
 )
-from llmproxy.core.keys.scrub import Compiled, Rules, apply_rules, compile_rules, substitute_patterns
+from llmproxy.core.keys.head_rules import COUNTING, counted_query, list_counted_headers, normalize_path
+from llmproxy.core.keys.user_rules import Compiled, Rules, apply_rules, compile_rules, substitute_patterns
 from llmproxy.core.providers.routing import Route, is_stream_request
 from llmproxy.core.secrets.find import CredentialEpoch
 from llmproxy.core.traffic.body_decoding import EncodedPart, parse_multipart

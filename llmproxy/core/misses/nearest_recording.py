@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 
 from llmproxy.core.dialects.conversation import Place, compare_segments
 from llmproxy.core.keys.normalize import Canonical
-from llmproxy.core.keys.scrub import PACKS, Rules, TextScrub, apply_rules, compile_rules, substitute_patterns
 from llmproxy.core.keys.server_state import STATE_HEADER
+from llmproxy.core.keys.user_rules import PACKS, Rules, TextScrub, apply_rules, compile_rules, substitute_patterns
 from llmproxy.core.traffic.grpc import find_texts, split_messages
 from llmproxy.core.traffic.interaction import is_grpc
 from llmproxy.core.traffic.json_diff import (

@@ -15,8 +15,8 @@ from llmproxy.advice import StartCommand, quote_word
 from llmproxy.core.dialects.streams import decide_ending
 from llmproxy.core.faults.rules import Faults
 from llmproxy.core.keys.normalize import KnownRequest
-from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.keys.server_state import StateChange
+from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.live_channels import LiveChannels
 from llmproxy.core.providers.routing import Route
 from llmproxy.core.providers.specs import Family, channel_of

@@ -2,7 +2,7 @@
 
 Within a cassette, sample and party recordings of one key answer each other's requests; `find_merged` compares them.
 `compare_served` compares each question that the journal kept with the recording that answered it. Both give the
-differences with the reasons of the rules (`keys.audit`). `damages` reads everything, and says what cannot be read.
+differences with the rules' reasons (`keys.ignored_differences`). `damages` reads all, and says what cannot be read.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from llmproxy.core.keys.audit import KeyDifference, explain_differences, list_uncounted_fields
-from llmproxy.core.keys.scrub import Rules
+from llmproxy.core.keys.ignored_differences import KeyDifference, explain_differences, list_uncounted_fields
+from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.store.file.connect import translate
 from llmproxy.core.store.queries import find_recorded_route
 from llmproxy.core.store.rekeying import derive_current_keys

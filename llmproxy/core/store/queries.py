@@ -14,7 +14,7 @@ from urllib.parse import quote
 from llmproxy.core.bindings import BadVolatileField, VolatileField, parse_volatile_field, read_run_variables
 from llmproxy.core.changes.acceptance import GONE, AcceptedChange, digest_call
 from llmproxy.core.keys.normalize import Canonical, canonicalize
-from llmproxy.core.keys.scrub import Rules
+from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.providers.routing import Route, route
 from llmproxy.core.providers.specs import PROVIDERS
 from llmproxy.core.providers.stubs import OPTIONAL

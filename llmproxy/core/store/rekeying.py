@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from llmproxy.core.keys.normalize import key_of
-from llmproxy.core.keys.scrub import Rules
+from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.store.queries import canonical_of, read_canonical
 from llmproxy.core.store.reading import DerivedKeys
 from llmproxy.core.store.store import Store

@@ -8,7 +8,7 @@ import pytest
 
 from llmproxy.cli.parts.importing import ImportFile, group_files, load_cassette, read_exchanges
 from llmproxy.core.cassettes.formats import get_format
-from llmproxy.core.keys.scrub import Rules
+from llmproxy.core.keys.user_rules import Rules
 from llmproxy.errors import CassetteNotFound, SettingsError
 from tests.support.recordings import filled, interaction, reopened
 

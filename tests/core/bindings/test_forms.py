@@ -25,7 +25,7 @@ from llmproxy.core.bindings import (
 from llmproxy.core.bindings.bound_key_digest import read_last_user_text
 from llmproxy.core.bindings.id_pairs import IdPairSearch
 from llmproxy.core.keys.normalize import Canonical, canonicalize
-from llmproxy.core.keys.scrub import Rules
+from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.providers.routing import route
 from llmproxy.core.traffic.interaction import Request
 from tests.support.narrowing import known

@@ -23,7 +23,7 @@ from llmproxy.core.bindings import (
 )
 from llmproxy.core.bindings.volatile_learning import learn_volatile_fields
 from llmproxy.core.keys.normalize import canonicalize
-from llmproxy.core.keys.scrub import Rules
+from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.providers.routing import Route, route
 from llmproxy.core.traffic.interaction import Request
 from tests.support.duplicates import bind, differing, list_duplicates, plant, prefixes

@@ -16,7 +16,7 @@ from llmproxy.core.cassettes.exporting import HOME, describe_names, find_names, 
 from llmproxy.core.cassettes.folder import CassetteDir
 from llmproxy.core.cassettes.formats import Source
 from llmproxy.core.cassettes.formats.jsonl import read
-from llmproxy.core.keys.scrub import Rules
+from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.queries import read_volatile_fields, write_volatile_fields
 from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction, Response, Usage

@@ -21,7 +21,7 @@ from llmproxy.core.cassettes.formats.vcr import dumps
 from llmproxy.core.cassettes.importing import import_exchanges
 from llmproxy.core.forks.fork_rows import Fork, find_fork, store_fork
 from llmproxy.core.forks.overrides import parse_overrides
-from llmproxy.core.keys.scrub import Rules
+from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.reading import is_left_again

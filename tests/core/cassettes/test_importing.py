@@ -26,7 +26,7 @@ from llmproxy.core.cassettes.merging import MergeConflict, merge_folders, merge_
 from llmproxy.core.changes.acceptance import accept_changes
 from llmproxy.core.changes.change import Change, digest_of
 from llmproxy.core.forks.fork_rows import Fork, find_fork, store_fork
-from llmproxy.core.keys.scrub import Rules
+from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.queries import accepted_of, put_accepted, read_volatile_fields, write_volatile_fields

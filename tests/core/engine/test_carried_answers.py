@@ -14,7 +14,7 @@ from llmproxy.core.bindings.volatile_fields import VolatileField
 from llmproxy.core.changes.acceptance import AcceptedChange, Condition, accept_changes, build_call_removal
 from llmproxy.core.changes.change import Author, ChangeOrigin, Reason, TrialCall
 from llmproxy.core.engine.carried_answers import find_conflicting_answers
-from llmproxy.core.keys.scrub import Rules
+from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.queries import accepted_of, put_accepted, write_volatile_fields
 from llmproxy.core.traffic.interaction import Chunk, Response

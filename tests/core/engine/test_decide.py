@@ -20,7 +20,7 @@ from llmproxy.core.engine.decide import (
 )
 from llmproxy.core.engine.request_identification import RequestDispatcher, fingerprint_caller, read_store_secret
 from llmproxy.core.engine.volatile_field_learning import align_runs
-from llmproxy.core.keys.scrub import Rules
+from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config
 from llmproxy.core.sessions.interceptor import Decided, MissReason

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from llmproxy.core.engine.answer_receipt_times import MOST_BYTES, RecordedCall, infer_end_times, read_citations
 from llmproxy.core.engine.end_order import (
     LEAST_PAUSE,
     LONGEST_PAUSE,
@@ -16,7 +17,6 @@ from llmproxy.core.engine.end_order import (
     find_overlapping_duplicates,
     group_concurrent,
 )
-from llmproxy.core.engine.end_time_inference import MOST_BYTES, RecordedCall, infer_end_times, read_citations
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.store import Addition
 from llmproxy.core.traffic.interaction import Chunk, Request, Response

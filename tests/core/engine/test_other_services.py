@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.core.engine.engine import Engine
-from llmproxy.core.keys.scrub import Rules
+from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.integrity_checks import find_merged, find_uncounted

@@ -18,7 +18,7 @@ from hypothesis import given, settings, strategies as st
 from llmproxy.core.engine.engine import Engine, EngineComponents
 from llmproxy.core.engine.request_identification import ROTATING, KeyDeriver
 from llmproxy.core.keys.normalize import Canonical
-from llmproxy.core.keys.scrub import Rules
+from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config, Exchange
 from llmproxy.core.sessions.journal import Journal, read_questions

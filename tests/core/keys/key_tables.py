@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from llmproxy.core.keys import head_rules
-from llmproxy.core.keys.audit import NULLS
-from llmproxy.core.keys.rules import SHAPES, Do, Rule, Shape
+from llmproxy.core.keys.body_rules import SHAPES, Do, Rule, Shape
+from llmproxy.core.keys.ignored_differences import NULLS
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/keys.md"
 BEGIN, END = "<!-- tables: made by tests/core/keys/key_tables.py -->\n", "<!-- /tables -->"

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.keys.audit import ID, YOURS, KeyDifference, explain_differences
 from llmproxy.core.keys.head_rules import judge_header
+from llmproxy.core.keys.ignored_differences import ID, YOURS, KeyDifference, explain_differences
 from llmproxy.core.keys.normalize import canonicalize, key_of
-from llmproxy.core.keys.scrub import Rules
+from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.providers.routing import Route, route
 from llmproxy.core.traffic.interaction import Headers, Request
 from tests.support.messages import used

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from llmproxy.core.keys.body_rules import SHAPES, Do, Rule, Shape
 from llmproxy.core.keys.head_rules import (
     ELSEWHERE,
     ELSEWHERE_PREFIXES,
@@ -24,8 +25,7 @@ from llmproxy.core.keys.head_rules import (
     judge_header,
 )
 from llmproxy.core.keys.normalize import canonicalize, key_of
-from llmproxy.core.keys.rules import SHAPES, Do, Rule, Shape
-from llmproxy.core.keys.scrub import Rules
+from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.providers.routing import route
 from llmproxy.core.providers.specs import PROVIDERS
 from llmproxy.core.secrets.redact import Redactor

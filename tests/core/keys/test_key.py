@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from llmproxy.core.keys.normalize import Canonical, canonicalize, key_of
-from llmproxy.core.keys.scrub import Rules
+from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.providers.routing import route
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.interaction import Request

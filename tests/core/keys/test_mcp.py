@@ -8,7 +8,7 @@ import pytest
 
 from llmproxy.core.keys.mcp import is_rpc_message, parse_mcp_request
 from llmproxy.core.keys.normalize import canonicalize, key_of
-from llmproxy.core.keys.scrub import Rules
+from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.providers.routing import route
 from llmproxy.core.traffic.interaction import Headers, Key, Request
 from llmproxy.core.traffic.json_bytes import dump

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
+from llmproxy.core.keys.body_rules import OPENAI_ACCOUNTING
 from llmproxy.core.keys.normalize import (
     REMEMBERED_KEYS,
     WORTH_A_SWITCH,
@@ -24,8 +25,7 @@ from llmproxy.core.keys.normalize import (
     canonicalize,
     key_of,
 )
-from llmproxy.core.keys.rules import OPENAI_ACCOUNTING
-from llmproxy.core.keys.scrub import Rules, TextScrub
+from llmproxy.core.keys.user_rules import Rules, TextScrub
 from llmproxy.core.providers.routing import Route, route
 from llmproxy.core.secrets.find import CredentialEpoch, list_common_endings
 from llmproxy.core.secrets.redact import Redactor

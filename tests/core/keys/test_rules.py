@@ -10,10 +10,21 @@ from typing import Any
 
 import pytest
 
+from llmproxy.core.keys.body_rules import (
+    CHAT,
+    CONVERSE,
+    GENERATE,
+    MESSAGES,
+    NOTHING,
+    RESPONSES,
+    SHAPES,
+    Do,
+    Rule,
+    Shape,
+)
 from llmproxy.core.keys.head_rules import IGNORED, IGNORED_PREFIXES, KEYED, KEYED_PREFIXES
 from llmproxy.core.keys.normalize import REFERRING, Origin, ShapeWalk, canonicalize, key_of
-from llmproxy.core.keys.rules import CHAT, CONVERSE, GENERATE, MESSAGES, NOTHING, RESPONSES, SHAPES, Do, Rule, Shape
-from llmproxy.core.keys.scrub import Rules, TextScrub, apply_rules, compile_rules, parse_path
+from llmproxy.core.keys.user_rules import Rules, TextScrub, apply_rules, compile_rules, parse_path
 from llmproxy.core.providers.routing import route
 from llmproxy.core.providers.specs import PROVIDERS
 from llmproxy.core.traffic.interaction import Key, Request

@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 
 from llmproxy.advice import StartCommand
 from llmproxy.core.keys.normalize import canonicalize
-from llmproxy.core.keys.scrub import Rules
+from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.misses.explain import LIMIT, LINES, ExplainedMiss, explain_request, find_reason, format_miss
 from llmproxy.core.misses.miss_context import MissContext, MissPlace
 from llmproxy.core.misses.nearest_recording import Nearest, Suggestion

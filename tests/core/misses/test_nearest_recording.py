@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from llmproxy.core.keys.normalize import Canonical, canonicalize, key_of
-from llmproxy.core.keys.scrub import Rules
+from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.misses.nearest_recording import (
     AROUND,
     COUNTED,

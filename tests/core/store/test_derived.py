@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from llmproxy.core.engine.engine import Engine
-from llmproxy.core.keys.scrub import Rules
+from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config, Exchange
 from llmproxy.core.sessions.journal import Journal

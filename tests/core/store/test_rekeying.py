@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.keys.scrub import Rules
+from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.queries import canonical_of, find_recorded_route
 from llmproxy.core.store.rekeying import (

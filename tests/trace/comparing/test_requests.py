@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from llmproxy.core.cassettes.formats.recorded import Recorded
 from llmproxy.core.cassettes.importing import import_exchanges
-from llmproxy.core.keys.scrub import Rules
+from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.trace.comparing.requests import CassetteDiff, compare_cassettes

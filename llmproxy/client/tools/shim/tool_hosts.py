@@ -154,7 +154,7 @@ class EngineToolHost:
         from llmproxy.core.control.stdio_tools import StdioClient
         from llmproxy.core.engine.engine import Engine
         from llmproxy.core.faults import load_faults
-        from llmproxy.core.keys.scrub import Rules
+        from llmproxy.core.keys.user_rules import Rules
         from llmproxy.core.secrets.redact import Redactor
         from llmproxy.core.sessions.exchange import Config
         from llmproxy.core.sessions.journal import Journal

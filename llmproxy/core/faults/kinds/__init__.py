@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from llmproxy.core.faults.kinds import answers, connections, contents, mcp
+from llmproxy.core.faults.kinds import bad_model_answers, connections, mcp, statuses_and_bodies
 from llmproxy.core.faults.rules import FaultKind
 
 _SORTS = (
-    answers.STATUSES,
+    statuses_and_bodies.STATUSES,
     connections.CONNECTIONS,
     connections.HANDSHAKES,
     connections.LATE,
     connections.CUTS,
-    answers.BODIES,
-    contents.ROWS,
+    statuses_and_bodies.BODIES,
+    bad_model_answers.ROWS,
     mcp.ROWS,
 )
 

@@ -10,7 +10,7 @@ import pytest
 
 from llmproxy.core.cassettes.folder import CassetteDir
 from llmproxy.core.cassettes.formats import Source, review
-from llmproxy.core.keys.scrub import Rules
+from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.errors import CassetteCorrupt
 from tests.core.cassettes.test_folder import answers, record

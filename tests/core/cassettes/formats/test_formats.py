@@ -28,7 +28,7 @@ from llmproxy.core.cassettes.formats import (
 from llmproxy.core.cassettes.formats.recorded import ReadingProblem, Recorded
 from llmproxy.core.cassettes.formats.vcr import read_interaction
 from llmproxy.core.cassettes.importing import import_exchanges
-from llmproxy.core.keys.scrub import Rules
+from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteCorrupt, CassetteError, LLMProxyError, SettingsError

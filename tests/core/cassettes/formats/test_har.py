@@ -16,7 +16,7 @@ from llmproxy.core.cassettes.exporting import export_interaction
 from llmproxy.core.cassettes.formats import Source, har
 from llmproxy.core.cassettes.formats.recorded import Recorded
 from llmproxy.core.cassettes.importing import import_exchanges
-from llmproxy.core.keys.scrub import Rules
+from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.interaction import Chunk, Interaction
 from llmproxy.errors import CassetteCorrupt

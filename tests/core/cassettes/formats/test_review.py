@@ -18,7 +18,7 @@ from llmproxy.core.cassettes.formats.yaml_text import write_json_style
 from llmproxy.core.cassettes.importing import import_exchanges
 from llmproxy.core.forks.fork_rows import Fork
 from llmproxy.core.forks.overrides import parse_overrides
-from llmproxy.core.keys.scrub import Rules
+from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteCorrupt, CassetteNewer

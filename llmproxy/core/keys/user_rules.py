@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-from llmproxy.core.keys.rules import SYSTEM_ROLES, SYSTEM_TEXT, TURNS, VERSION
+from llmproxy.core.keys.body_rules import SYSTEM_ROLES, SYSTEM_TEXT, TURNS, VERSION
 from llmproxy.did_you_mean import nearest_word
 from llmproxy.errors import SettingsError
 

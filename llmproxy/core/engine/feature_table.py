@@ -7,6 +7,7 @@ session may ask for is looked at in that order, too.
 from __future__ import annotations
 
 from llmproxy.core.engine.abandoned_answers import AbandonedFeature
+from llmproxy.core.engine.auxiliary_call_stubs import StubFeature
 from llmproxy.core.engine.bound_hits import BindingFeature
 from llmproxy.core.engine.carried_answers import CarryFeature
 from llmproxy.core.engine.coalescing import CoalesceFeature
@@ -19,7 +20,6 @@ from llmproxy.core.engine.live_exchanges import LiveFeature
 from llmproxy.core.engine.mcp_playback import PlaybackFeature
 from llmproxy.core.engine.recording_replacement import ReaskFeature, ReplacementFeature
 from llmproxy.core.engine.stale_answers import StaleFeature
-from llmproxy.core.engine.stub_answers import StubFeature
 
 FEATURES: tuple[type[Feature], ...] = (
     StubFeature,  # before all others: an auxiliary call is none of theirs

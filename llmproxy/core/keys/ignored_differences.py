@@ -15,10 +15,10 @@ from copy import deepcopy
 from typing import NamedTuple
 from urllib.parse import parse_qsl, unquote
 
+from llmproxy.core.keys.body_rules import SYSTEM_BLOCKS, Do, Rule, Shape
 from llmproxy.core.keys.head_rules import ID_QUERY, explain_ignored_member, find_signed_members, judge_header
 from llmproxy.core.keys.normalize import ShapeWalk, choose_body_shape
-from llmproxy.core.keys.rules import SYSTEM_BLOCKS, Do, Rule, Shape
-from llmproxy.core.keys.scrub import Rules, apply_rules, compile_rules
+from llmproxy.core.keys.user_rules import Rules, apply_rules, compile_rules
 from llmproxy.core.providers.routing import Route
 from llmproxy.core.traffic.interaction import Headers, Request, header
 from llmproxy.core.traffic.json_bytes import LossyJson, parse
