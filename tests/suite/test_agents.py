@@ -167,7 +167,8 @@ def test_the_other_ways_of_being_broken(language: str, tmp_path: Path) -> None:
                 try:
                     outcomes[name] = running.chat("Thank you")
                 except HTTPError as error:
-                    outcomes[name] = str(error.code)
+                    with error:
+                        outcomes[name] = str(error.code)
                 except json.JSONDecodeError:
                     outcomes[name] = "no JSON"
                 except OSError:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 ASK = """
-import json, os, sys, urllib.error, urllib.request
+import io, json, os, sys, urllib.error, urllib.request
 
 def ask(said, url="", **more):
     "Return the message that answers a text, or messages."
     messages = [{"role": "user", "content": said}] if isinstance(said, str) else said
     body = json.dumps({"model": "gpt-4o", "messages": messages, **more}).encode()
     url = (url or os.environ["OPENAI_BASE_URL"]) + "/chat/completions"
-    with urllib.request.urlopen(urllib.request.Request(url, body, {"content-type": "application/json"})) as answer:
-        return json.load(answer)["choices"][0]["message"]
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, body, {"content-type": "application/json"})) as answer:
+            return json.load(answer)["choices"][0]["message"]
+    except urllib.error.HTTPError as error:
+        with error:  # an error that is kept would keep its socket
+            text = io.BytesIO(error.read())
+        raise urllib.error.HTTPError(error.url, error.code, error.msg, error.headers, text) from None
 """

@@ -44,7 +44,8 @@ def ask_chat(base: str, text: str = "hi", headers: Mapping[str, str] | None = No
             answer.read()  # who leaves after the head is recorded as having left
             return int(answer.status)
     except HTTPError as error:
-        return error.code
+        with error:
+            return error.code
 
 
 class Listening:
