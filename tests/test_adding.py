@@ -230,7 +230,6 @@ MOST_FILES_WITH_A_NAME = 8
 
 @pytest.fixture(scope="module")
 def grown(tmp_path_factory: pytest.TempPathFactory) -> Grown:
-    """The package with one more of everything."""
     made = Grown(tmp_path_factory.mktemp("grown"))
     for changes in CHANGES.values():
         for change in changes:
@@ -260,7 +259,6 @@ def test_a_change_touches_few_files_and_is_documented(name: str) -> None:
 
 @pytest.fixture
 def upstream() -> Iterator[Provider]:
-    """A provider that expects one question."""
     with Provider([step(user="And now?", say="Live.")]) as made:
         yield made
 

@@ -242,7 +242,6 @@ def test_every_option_is_known_here() -> None:
 def test_a_command_typed_as_printed_starts_the_same_proxy(
     name: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each option alone, and all together."""
     monkeypatch.chdir(tmp_path)
     loaded = load(FLAGS if name is None else {name: FLAGS[name]}, {}, tmp_path)
     settings = loaded.settings
@@ -340,7 +339,6 @@ GIT = {"url": "https://example.com/llmproxy.git", "vcs_info": {"vcs": "git", "co
 
 
 def noted(url: str, **more: object) -> str:
-    """Return what an installer writes beside the package."""
     return json.dumps({"url": url} | more)
 
 

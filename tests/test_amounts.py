@@ -33,7 +33,6 @@ COUNTS = (
 
 
 def test_unknown_is_said_and_zero_is_not_invented() -> None:
-    """A question mark, or nothing."""
     assert (number(None), number(0), number(12345)) == ("?", "0", "12,345")
     assert (in_and_out(None, None), in_and_out(1200, None)) == ("", "1,200>?")
     assert duration(None) == ""
@@ -62,5 +61,4 @@ def test_times_are_told_by_one_clock() -> None:
 
 @pytest.mark.parametrize(("many", "text"), COUNTS)
 def test_nouns_have_their_number(many: tuple[int, str, str], text: str) -> None:
-    """One, and several."""
     assert format_count(*many) == text

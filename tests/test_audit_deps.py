@@ -16,7 +16,6 @@ BAD = {"id": "PYSEC-1", "fix_versions": ["2.7.2"], "aliases": ["CVE-2014-1402"],
 
 
 def answer(name: str, *vulns: object) -> dict[str, object]:
-    """Return what pip-audit says of one dependency."""
     return {"name": name, "version": "1", "vulns": list(vulns)}
 
 

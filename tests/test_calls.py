@@ -25,7 +25,6 @@ HIT = Call(
 
 
 def call(**changes: Any) -> Call:  # noqa: ANN401 - any field
-    """Return a priced hit, changed."""
     return HIT._replace(**changes)
 
 

@@ -26,18 +26,15 @@ def test_every_error_has_a_code_a_status_and_an_exit_code(error: type[LLMProxyEr
 
 
 def test_codes_are_distinct() -> None:
-    """A code names one error."""
     assert len({error.code for error in ALL}) == len(ALL)
 
 
 def test_a_hint_stands_on_a_line_of_its_own() -> None:
-    """What happened first, then what to type."""
     assert str(LLMProxyError("it broke", hint="mend it")) == "it broke\nmend it"
     assert str(LLMProxyError("it broke")) == "it broke"
 
 
 def test_exit_codes_are_those_of_the_readme() -> None:
-    """Scripts depend on them."""
     assert {code.name: code.value for code in Exit} == {
         "OK": 0,
         "FAILED": 1,

@@ -13,7 +13,6 @@ from llmproxy.files import read_bytes, read_text, replace_file, unique_members
 
 
 def test_a_file_is_read_whole_up_to_its_bound(tmp_path: Path) -> None:
-    """And not a byte beyond."""
     path = tmp_path / "file"
     path.write_bytes(b"\xef\xbb\xbf12345")
     assert read_bytes(path, 8) == b"\xef\xbb\xbf12345"

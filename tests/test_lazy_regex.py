@@ -27,7 +27,6 @@ def test_it_answers_as_a_compiled_one_does() -> None:
 
 
 def test_its_text_may_be_made_late_too() -> None:
-    """Once, when it is first asked."""
     calls: list[int] = []
 
     def text() -> str:

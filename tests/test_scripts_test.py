@@ -31,7 +31,6 @@ MANY = "import pytest\n\n@pytest.mark.parametrize('n', range(6))\ndef test_bad(n
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    """Return the script as a module."""
     spec = spec_from_loader("scripts_test", SourceFileLoader("scripts_test", str(ROOT / "scripts/test")))
     assert spec
     assert spec.loader
@@ -54,7 +53,6 @@ def script() -> ModuleType:
 def test_few_failures_are_run_once_more(
     script: ModuleType, tmp_path: Path, text: str, code: int, unstable: list[str], runs: int
 ) -> None:
-    """And what fails again fails."""
     file = tmp_path / "test_it.py"
     file.write_text(text)
     with (tmp_path / "out").open("w+") as out:

@@ -18,7 +18,6 @@ from tests.support.doc_tables import options_table
 
 
 def project(folder: Path, table: str) -> Path:
-    """Write a pyproject.toml with a table of ours."""
     (folder / "pyproject.toml").write_text(f"[tool.llmproxy]\n{table}\n", encoding="utf-8")
     return folder
 
@@ -140,7 +139,6 @@ def test_text_becomes_a_value(name: str, typed: str, value: object, tmp_path: Pa
 def test_a_bad_value_names_itself_its_source_and_what_is_allowed(
     name: str, typed: str, words: list[str], tmp_path: Path
 ) -> None:
-    """The error is the manual."""
     with pytest.raises(SettingsError) as caught:
         load({}, {f"LLMPROXY_{name.upper()}": typed}, tmp_path)
     assert caught.value.exit_code == Exit.USAGE
@@ -149,7 +147,6 @@ def test_a_bad_value_names_itself_its_source_and_what_is_allowed(
 
 
 def test_a_password_in_an_upstream_is_not_repeated(tmp_path: Path) -> None:
-    """Errors end up in logs."""
     for typed in ("x=https://me:hunter2@h/v1", "x=https://h/v1?key=hunter2", "https://me:hunter2@h"):
         with pytest.raises(SettingsError) as caught:
             load({"upstream": [typed]}, {}, tmp_path)
@@ -170,7 +167,6 @@ def test_a_password_in_an_upstream_is_not_repeated(tmp_path: Path) -> None:
 def test_what_is_not_understood_is_refused(
     flags: dict[str, object], env: dict[str, str], table: str, words: list[str], tmp_path: Path
 ) -> None:
-    """A misspelt option is never ignored."""
     with pytest.raises(SettingsError) as caught:
         load(flags, env, project(tmp_path, table))
     for word in words:
@@ -211,7 +207,6 @@ def test_rules_come_from_their_own_table(tmp_path: Path) -> None:
 
 
 def test_making_settings_reads_no_environment_and_they_stay_as_they_are() -> None:
-    """Settings are values."""
     settings: Any = Settings(port=1)
     with pytest.raises(FrozenInstanceError):
         settings.port = 2
@@ -236,7 +231,6 @@ def test_every_option_has_help_and_stands_in_the_table() -> None:
     ],
 )
 def test_a_value_of_another_kind_in_the_file_is_refused(line: str, words: list[str], tmp_path: Path) -> None:
-    """TOML has kinds of its own."""
     with pytest.raises(SettingsError) as caught:
         load({}, {}, project(tmp_path, line))
     assert all(word in str(caught.value) for word in [*words, "pyproject.toml"])

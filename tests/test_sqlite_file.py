@@ -168,7 +168,6 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def recorder(path: Path) -> Iterator[Store]:
-    """Record in this process, with a journal beside."""
     with FileStore.open(path, writable=True, now=time.time) as store:
         store.add_interaction(chat(), supersede=False)
         store.add_interaction(chat("And now?"), supersede=False)

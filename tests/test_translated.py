@@ -156,8 +156,6 @@ NUMBERS = (
 
 
 class Ended(NamedTuple):
-    """How a command ended."""
-
     code: int
     lines: tuple[int, int]
     """Of what it printed, on stdout and stderr."""
@@ -166,7 +164,6 @@ class Ended(NamedTuple):
 
 
 def run(folder: Path, env: dict[str, str], *words: str) -> Ended:
-    """Run a command."""
     (folder / "r.json").unlink(missing_ok=True)
     done = subprocess.run(
         [sys.executable, "-m", "llmproxy", *words],
@@ -178,7 +175,6 @@ def run(folder: Path, env: dict[str, str], *words: str) -> Ended:
 
 
 def statuses(path: Path) -> dict[str, list[str]]:
-    """Return how each scenario of a report ended."""
     return {
         each["id"]: [run["finished"]["status"] for run in each["runs"]]
         for each in json.loads(path.read_text())["scenarios"]
@@ -186,7 +182,6 @@ def statuses(path: Path) -> dict[str, list[str]]:
 
 
 def outcomes(folder: Path, env: dict[str, str]) -> dict[str, Ended]:
-    """Run everything, and return how each ended."""
     folder.mkdir()
     (folder / "ask.py").write_text(TYPED)
     fill(folder / "llmproxy.db", chat("hi", "Hello there."))

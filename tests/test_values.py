@@ -11,7 +11,6 @@ from llmproxy.values import read_host, read_path, read_speed, read_truth, read_u
 
 
 def test_the_nearest_word_is_offered_and_only_if_it_is_near() -> None:
-    """A guess that is none helps nobody."""
     assert did_you_mean("recrod", ["record", "replay"]) == "; did you mean 'record'?"
     assert did_you_mean("xyz", ["record", "replay"]) == ""
 

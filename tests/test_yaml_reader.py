@@ -25,7 +25,6 @@ from llmproxy.yaml_reader import (
 
 
 def one(text: str) -> object:
-    """Read one document in which nothing is wrong."""
     problems = Problems()
     documents = read_documents(text, "f.yaml", problems)
     assert not list(problems)
@@ -34,7 +33,6 @@ def one(text: str) -> object:
 
 
 def wrong(text: str | bytes) -> list[str]:
-    """Return what is wrong."""
     problems = Problems()
     read_documents(text, "f.yaml", problems)
     return [str(problem) for problem in problems]
@@ -92,7 +90,6 @@ def test_plain_values_are_those_of_the_core_schema(written: str, value: object) 
 
 
 def test_not_a_number_is_read() -> None:
-    """It equals nothing, itself included."""
     made = one("a: .nan")
     assert isinstance(made, Map)
     assert math.isnan(made["a"])
@@ -113,7 +110,6 @@ def test_everything_knows_its_place() -> None:
 
 
 def test_a_column_is_a_character() -> None:
-    """Not a byte."""
     made = one("{ä: x, ö: y}")
     assert str(place_of(made, "ö", key=True)) == "f.yaml:1:8"
 
@@ -207,7 +203,6 @@ def test_the_largest_file_is_read_in_time() -> None:
 
 
 def test_a_missing_file_is_a_problem(tmp_path: Path) -> None:
-    """Not a traceback."""
     problems = Problems()
     assert read_file(tmp_path / "no.yaml", problems) == []
     assert "No such file" in str(*problems)
@@ -254,7 +249,6 @@ def test_all_problems_are_told_in_the_order_of_the_file() -> None:
 
 
 def test_files_stay_in_the_order_in_which_they_were_read() -> None:
-    """Names do not sort them."""
     problems = Problems()
     problems.add(at(1, file="z.yaml"), "one")
     problems.add(at(1, file="a.yaml"), "two")

@@ -88,7 +88,6 @@ def test_a_key_that_is_equal_by_a_fault_of_ours_is_found(tmp_path: Path, capsys:
 
 
 def test_without_a_journal_the_recordings_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A fresh clone has none."""
     fill(tmp_path / "a.db", chat())
     code, said = run(capsys, tmp_path / "a.db", "audit")
     assert (code, "0 questions" in said) == (0, True)

@@ -40,7 +40,6 @@ def bodies(run: tuple[RunVariable, ...], chunk: str = "98e1ef", wall: str = "0.5
 
 
 def record(store: Path, cassette: str, run: tuple[RunVariable, ...], asked: list[Json], answers: list[str]) -> None:
-    """Record a run of an agent."""
     with engine(store) as made:
         made.sessions.open_session(cassette, run_variables=run)
         for body, text in zip(asked, answers, strict=True):
@@ -76,7 +75,6 @@ def test_ls_tells_run_variables_and_slots(store: Path, capsys: pytest.CaptureFix
 
 
 def test_show_tells_what_was_declared_and_what_stands_in_slots(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of the run, and of this request."""
     _, out = run(capsys, store, "show", "2")
     assert "declared    cwd /tmp/a/project, date 2026-11-22, home /home/kim" in out
     assert "volatile fields       chunk 98e1ef, wall 0.5 s" in out

@@ -55,7 +55,6 @@ def llmproxy(*words: str, cwd: Path, up: Provider | None = None, **env: str) -> 
 
 
 def run(*words: str, cwd: Path, up: Provider | None = None, **env: str) -> subprocess.CompletedProcess[str]:
-    """Run the agent by a command."""
     return llmproxy(*words, "--", sys.executable, "agent.py", cwd=cwd, up=up, **env)
 
 
@@ -72,12 +71,10 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(once: Path, tmp_path: Path) -> Path:
-    """A copy of it for one test."""
     return Path(shutil.copytree(once, tmp_path / "copy"))
 
 
 def provider(text: str) -> Provider:
-    """Return a provider that always says this."""
     return Provider([step(say=text, times=None)])
 
 

@@ -86,7 +86,6 @@ def test_every_command_of_a_module_is_listed() -> None:
 
 
 def test_the_help_lists_the_commands_in_their_order(capsys: pytest.CaptureFixture[str]) -> None:
-    """In groups, one line each, nothing cut."""
     assert main(["--help"]) == 0
     listed = [line for line in capsys.readouterr().out.partition("exit.\n")[2].splitlines() if line]
     assert [line.rstrip(":") for line in listed if not line.startswith(" ")] == list(GROUPS)

@@ -113,7 +113,6 @@ def test_requests_tell_what_no_span_does(tmp_path: Path, capsys: pytest.CaptureF
 
 
 def test_a_form_that_is_none_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With those that there are."""
     path = tmp_path / "llmproxy.db"
     fill(path, chat())
     code, out = run(capsys, path, "diff", "default", "default", "--format", "xml")

@@ -29,7 +29,6 @@ def doctor(*words: str, env: Mapping[str, str] | None = None, code: int) -> str:
 
 
 def bad(said: str) -> list[str]:
-    """Return what it found wrong."""
     return [line[6:] for line in said.splitlines() if line.startswith("BAD")]
 
 
@@ -70,7 +69,6 @@ def test_a_client_is_named_that_never_gets_as_far_as_a_connection(program: str, 
 
 @linux
 def test_a_child_that_lost_its_environment_is_named(tmp_path: Path) -> None:
-    """As under sudo, or in a container."""
     said = doctor("--store", str(tmp_path / "x.db"), "--", "env", "-i", "/bin/sleep", "3", code=1)
     assert any("/bin/sleep" in line and "without our variables" in line for line in bad(said))
 

@@ -24,7 +24,6 @@ SAID = "It is on its way, and you will have it on the day that we told you of."
 
 
 def body(say: str = SAID, *, tool: str = "", **more: object) -> dict[str, object]:
-    """Return what a model answers."""
     message: dict[str, object] = {"role": "assistant", "content": say or None}
     if tool:
         message["tool_calls"] = [{"id": "c", "type": "function", "function": {"name": tool, "arguments": "{}"}}]
@@ -53,7 +52,6 @@ def bare(one: Interaction) -> Interaction:
 
 
 def drift(store: Path, *typed: str, upstream: str = "", key: str = "sk-test") -> subprocess.CompletedProcess[str]:
-    """Run it, with the environment of a user."""
     env = {"OPENAI_API_KEY": key} if key else {}
     more = ["--upstream", f"openai={upstream}/v1"] if upstream else []
     return llmproxy("drift", "--store", str(store), *more, *typed, env=env, cwd=store.parent)
@@ -61,7 +59,6 @@ def drift(store: Path, *typed: str, upstream: str = "", key: str = "sk-test") ->
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """Return a store with eight calls."""
     fill(tmp_path / "x.db", *map(recorded, range(8)))
     return tmp_path / "x.db"
 

@@ -72,7 +72,6 @@ def test_a_proxy_that_does_not_intercept_gives_no_such_variables(tmp_path: Path)
 
 
 def test_nobody_there_is_an_error() -> None:
-    """With what to start."""
     done = run(env={"LLMPROXY_PORT": str(free_port())})
     assert (done.returncode, done.stdout) == (3, "")
 
@@ -108,7 +107,6 @@ def test_each_form_quotes_in_its_own_way(form: str, value: str, text: str) -> No
 
 
 def test_json_is_an_object() -> None:
-    """Programs read it."""
     assert json.loads(render_assignments(ODD, "json")) == ODD
     assert json.loads(render_unset_commands(ODD, "json")) == {"A": None, "B": None}
 

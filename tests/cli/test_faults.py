@@ -32,7 +32,6 @@ def test_a_preset_is_printed_as_its_file(name: str, capsys: pytest.CaptureFixtur
 
 
 def test_one_kind_is_told_by_its_name(capsys: pytest.CaptureFixture[str]) -> None:
-    """With what it does."""
     assert main(["faults", "stall"]) == 0
     assert "seconds of silence" in capsys.readouterr().out
 

@@ -21,7 +21,6 @@ CONVERSATIONS = {
 
 @pytest.fixture
 def labels(tmp_path: Path) -> Path:
-    """Return a file of labels."""
     path = tmp_path / "labels.jsonl"
     lines = [
         {

@@ -29,7 +29,6 @@ def report(tmp_path: Path) -> Path:
 
 
 def typed(monkeypatch: pytest.MonkeyPatch, text: str, *command: str) -> int:
-    """Run the command with what somebody types."""
     monkeypatch.setattr("sys.stdin", io.StringIO(text))
     return main(["label", *command])
 
@@ -54,7 +53,6 @@ def test_who_stops_goes_on_later(
 
 
 def test_what_is_no_report_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With what writes one."""
     (tmp_path / "x.json").write_text("{")
     assert main(["label", str(tmp_path / "x.json")]) == 2
     assert "is no JSON report of tests" in capsys.readouterr().err

@@ -46,7 +46,6 @@ STEPS: dict[str, Any] = {"ordered": False, "steps": [
 def llmproxy(
     *words: str, cwd: Path, env: Mapping[str, str] | None = None, code: int = 0
 ) -> subprocess.CompletedProcess[str]:
-    """Run the command, which ends with this code."""
     done = process.llmproxy(*words, cwd=cwd, env=env)
     assert done.returncode == code, done.stdout + done.stderr
     return done
@@ -69,7 +68,6 @@ def run_live(
 
 @pytest.fixture(scope="module")
 def once(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which one run was recorded."""
     run_live(folder := tmp_path_factory.mktemp("once"), agent(), mode="record")
     return folder
 
@@ -215,7 +213,6 @@ def test_what_came_from_outside_is_shown_apart(tmp_path: Path) -> None:
 def test_a_missing_store_and_a_missing_slot_are_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With what to do."""
     monkeypatch.chdir(tmp_path)
     for name in ("CI", "GITHUB_ACTIONS"):
         monkeypatch.delenv(name, raising=False)

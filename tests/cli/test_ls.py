@@ -22,7 +22,6 @@ from tests.trace.observing.test_servers import Tools
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Return a store with two chats."""
     fill(tmp_path / "llmproxy.db", chat(), chat("And now?", "Still fine.", cassette="other"))
     return tmp_path / "llmproxy.db"
 

@@ -12,7 +12,6 @@ from llmproxy.cli import main
 
 
 def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
-    """One version everywhere."""
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"llmproxy {llmproxy.__version__} (mitmproxy {version('mitmproxy')})\n"
 

@@ -28,7 +28,6 @@ from tests.support.forked import program
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Return a store with two chats."""
     fill(tmp_path / "llmproxy.db", chat(), chat("And now?", "Still fine.", cassette="other"))
     return tmp_path / "llmproxy.db"
 
@@ -89,7 +88,6 @@ def test_a_name_that_no_session_can_have_is_refused(path: Path, capsys: pytest.C
 
 
 def test_an_empty_folder_is_nothing_to_verify(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A check of nothing has not passed."""
     (tmp_path / "empty").mkdir()
     assert main(["verify", str(tmp_path / "empty")]) == 3
     assert "nothing to verify" in capsys.readouterr().err
@@ -97,7 +95,6 @@ def test_an_empty_folder_is_nothing_to_verify(tmp_path: Path, capsys: pytest.Cap
 
 @pytest.mark.parametrize("words", [["rm", "x"], ["rename", "a", "b"], ["rerecord", "1"], ["fork", "a", "--at", "1"]])
 def test_a_store_that_is_not_there_is_not_made(words: list[str], tmp_path: Path) -> None:
-    """By what keeps one in order."""
     assert main([*words, "--store", str(tmp_path / "x.db")]) == 3
     assert list(tmp_path.iterdir()) == []
 

@@ -23,7 +23,6 @@ SECRET = "a-token-of-ours-4711"
 
 
 def folders(tmp_path: Path) -> tuple[Path, Path]:
-    """Make two folders of other names and lengths."""
     one, other = tmp_path / "a", tmp_path / "another-one"
     one.mkdir()
     other.mkdir()

@@ -41,7 +41,6 @@ class Client:
         self._number = 0
 
     def say(self, tool: str, at: str = "") -> None:
-        """Call a tool."""
         self._number += 1
         params = {"name": tool, "arguments": {"at": at}}
         said = {"jsonrpc": "2.0", "id": self._number, "method": "tools/call", "params": params}

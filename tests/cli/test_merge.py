@@ -34,7 +34,6 @@ SUITE = "name: t\nagent: {python: 'agent.py:answer'}\nscenarios:\n" + "".join(
 
 @pytest.fixture(autouse=True)
 def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Work in a folder with a suite."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "agent.py").write_text(AGENT)
     (tmp_path / "t.suite.yaml").write_text(SUITE)
@@ -87,7 +86,6 @@ def test_ten_parts_of_a_test_are_the_whole_test(project: Path, capsys: pytest.Ca
 def test_a_part_that_there_is_not_is_a_mistake(
     shard: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Said before anything is started."""
     assert main(["test", "--shard", shard]) == 2
     assert said in capsys.readouterr().err
     assert not (tmp_path / ".llmproxy").exists()

@@ -39,7 +39,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def packed(mode: str, files: tuple[str, ...] = (), variables: tuple[str, ...] = (), **env: str) -> SuiteParcel:
-    """Pack scenario a."""
     cases = [case for case in load_suites(["."]).scenarios if case.id == "a"]
     world = RunContext(options=SuiteOptions(mode=mode), proxy=None)
     return pack_suites(
@@ -64,7 +63,6 @@ def test_only_what_is_named_travels(project: Path) -> None:
 
 
 def test_recordings_are_brought_into_the_folder(project: Path) -> None:
-    """What nobody recorded is said to nobody."""
     folder = common_folder(load_settings({}))
     assert merge_cassettes([], folder) == ""
     assert "0 cassette files came home to tests/cassettes" in merge_cassettes(
@@ -85,7 +83,6 @@ def test_recordings_are_brought_into_the_folder(project: Path) -> None:
 def test_what_does_not_go_together_is_said(
     words: list[str], said: str, project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before a cluster is looked for."""
     monkeypatch.delenv("CI", raising=False)
     assert main(["test", *words]) == 2
     assert said in capsys.readouterr().err

@@ -45,7 +45,6 @@ def test_a_cassette_goes_to_the_server_and_comes_back(folder: Path, capsys: pyte
 
 
 def test_what_differs_is_said_and_replaced_only_when_asked(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Neither side wins silently."""
     assert said(capsys, "push", "default")[0] == 0
     fill(folder / "llmproxy.db", chat("One more?", "Yes."))
     code, out = said(capsys, "push", "default")

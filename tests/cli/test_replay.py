@@ -37,16 +37,13 @@ class Here:
         self.folder, self.agent = folder, agent
 
     def command(self, *words: str) -> list[str]:
-        """Return a command line of ours."""
         return [*program("llmproxy"), *words]
 
     def env(self, upstream: str = "") -> dict[str, str]:
-        """Return the environment."""
         more = {"OPENAI_BASE_URL": upstream + "/v1"} if upstream else {}
         return clean_env({"RUNS": str(self.folder / "runs"), "COLUMNS": "100", "OPENAI_API_KEY": "sk-x", **more})
 
     def __call__(self, *words: str, upstream: str = "") -> subprocess.CompletedProcess[str]:
-        """Run it to its end."""
         return process.llmproxy(*words, env=self.env(upstream), cwd=self.folder)
 
     def replay(self, *options: str, asks: tuple[str, ...] = ("Oslo?", "And Rome?"), upstream: str = "") -> subprocess.CompletedProcess[str]:  # fmt: skip
@@ -56,11 +53,9 @@ class Here:
 
     @property
     def runs(self) -> int:
-        """How often the tool really ran."""
         return len((self.folder / "runs").read_text().splitlines())
 
     def texts(self, cassette: str) -> list[str]:
-        """Return the requests of a cassette."""
         with FileStore.open(self.folder / "llmproxy.db", writable=False, now=time.time) as store:
             return [each.request.body.decode() for each in store.iter_interactions(cassette)]
 
@@ -244,7 +239,6 @@ def test_nothing_recorded_yet_makes_no_file(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_two_forks_at_once_have_names_of_their_own(mine: Here) -> None:
-    """Two proxies, one store, one parent."""
     rest = [step(tool_result="temp", say="Cold.", times=2), step(user="And Rome?", say="Hot again.", times=2)]
     words = mine.command("replay", "--cassette", "weather", "--live", *COLD, "--", *mine.agent, "Oslo?", "And Rome?")
     with Provider(rest, ordered=False) as provider:

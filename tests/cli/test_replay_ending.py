@@ -18,7 +18,6 @@ FORK = {"cassette": "c@fork-1", "step": 2, "why": "because", "path": None}
 
 
 def ending(tmp_path: Path, **members: Any) -> ReplayEnding:  # noqa: ANN401 - as of `Report`
-    """Return an ending whose session said this."""
     said = {
         "tools": [], "answers": [], "seen": [], "requests": 1, "llm_calls": 1, "parent": "c", "parent_sample": 1,
         "fork": None,
@@ -31,7 +30,6 @@ def ending(tmp_path: Path, **members: Any) -> ReplayEnding:  # noqa: ANN401 - as
 
 
 def tool(*, used: int, inherited: bool = False) -> dict[str, Any]:
-    """Return an override as the proxy tells it."""
     return {"tool": "t", "nth": 2, "result": "5", "used": used, "inherited": inherited}
 
 

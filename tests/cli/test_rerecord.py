@@ -24,14 +24,12 @@ KEYED = Request("POST", "/v1/chat/completions", (
 
 
 def rerecord(store: Path, *typed: str, upstream: str = "", key: str = "") -> subprocess.CompletedProcess[str]:
-    """Run it, with the environment of a user."""
     more = {"OPENAI_BASE_URL": f"{upstream}/v1"} if upstream else {}
     env = {**more, **({"OPENAI_API_KEY": key} if key else {})}
     return llmproxy("rerecord", "--store", str(store), *typed, env=env, cwd=store.parent)
 
 
 def live(store: Path) -> list[Interaction]:
-    """Return the live recordings."""
     with FileStore.open(store, writable=False, now=lambda: NOW) as database:
         return list(database.iter_interactions("default"))
 

@@ -44,7 +44,6 @@ def run_at(px: Proxy, *words: str, text: str = "", cwd: Path | None = None) -> s
 
 
 def asking(*texts: str) -> list[str]:
-    """Return a command that asks the model."""
     return [sys.executable, "-c", ASK, *texts]
 
 
@@ -275,7 +274,6 @@ raise SystemExit(6)
 
 
 def intercepted(tmp_path: Path, *command: str, options: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
-    """Run a command that can be intercepted only."""
     words = ["--store", str(tmp_path / "x.db"), "--intercept", "--no-base-urls", "--cassette", "a/b c", *options]
     words += ["--", *command]
     return run(*words, env={"XDG_DATA_HOME": str(tmp_path / "data")})
@@ -318,7 +316,6 @@ def test_who_was_only_refused_never_used_the_proxy(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_java_is_intercepted_by_options_of_its_own(tmp_path: Path) -> None:
-    """It reads neither proxy nor certificate variables."""
     if shutil.which("java") is None or shutil.which("keytool") is None:
         needed("java", "java")
     (tmp_path / "Ask.java").write_text(

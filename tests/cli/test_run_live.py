@@ -50,7 +50,6 @@ NEW = policy("new", Call("invoices", {"amount": 7}), Call("mails", {"to": "bob"}
 
 
 def llmproxy(folder: Path, provider: Provider, model: str, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run a command line of ours."""
     env = {
         "XDG_DATA_HOME": str(folder / "data"), "NO_PROXY": "127.0.0.1,localhost", "MODEL": model,
         "OPENAI_BASE_URL": f"{provider.url}/v1", "OPENAI_API_KEY": "sk-made-up-key-of-a-test",

@@ -104,7 +104,6 @@ def outside(tmp_path: Path) -> Iterator[tuple[str, int]]:
 
 
 def tried(text: str) -> set[str]:
-    """Return what the end of a run names."""
     return {line.removeprefix("  tried: ") for line in text.splitlines() if line.startswith("  tried: ")}
 
 
@@ -211,7 +210,6 @@ def test_what_is_allowed_is_an_address() -> None:
     ],
 )
 def test_options_that_do_not_fit_are_refused(words: Sequence[str], said: str) -> None:
-    """Before anything runs."""
     done = run(*words, "--", "true")
     assert done.returncode == 2
     assert said in done.stderr

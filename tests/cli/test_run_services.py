@@ -21,7 +21,6 @@ except urllib.error.HTTPError as error:
 
 
 def llmproxy(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run a command line of ours."""
     env = {"XDG_DATA_HOME": str(folder / "data"), "NO_PROXY": "127.0.0.1,localhost"}
     return process.llmproxy(*words, cwd=folder, env=env)
 

@@ -12,7 +12,6 @@ from tests.support.forked import program
 
 
 def settings(folder: Path, *typed: str, **env: str) -> subprocess.CompletedProcess[str]:
-    """Run the command in a folder."""
     command = [*program("llmproxy"), "settings", *typed]
     env = {**os.environ, **env}
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=60)
@@ -31,7 +30,6 @@ def test_each_option_is_shown_with_its_source(tmp_path: Path) -> None:
 
 
 def test_our_own_address_is_not_taken_for_an_upstream(tmp_path: Path) -> None:
-    """Else the proxy would forward to itself."""
     done = settings(tmp_path, "--json", OPENAI_BASE_URL="http://127.0.0.1:8080/v1")
     assert {fact["name"]: fact for fact in json.loads(done.stdout)}["upstream"]["value"] == {}
 

@@ -36,7 +36,6 @@ def test_the_help_has_a_flag_and_a_variable_for_every_option(capsys: pytest.Capt
 def test_a_misuse_ends_with_2_and_a_suggestion(
     typed: list[str], words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nothing is started on a guess."""
     assert main(["start", *typed]) == 2
     error = capsys.readouterr().err
     assert "Traceback" not in error

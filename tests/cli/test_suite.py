@@ -20,7 +20,6 @@ scenarios:
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Work in a folder with a suite."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "t.suite.yaml").write_text(SUITE)
     return tmp_path

@@ -35,7 +35,6 @@ scenarios:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Work in a project with a suite."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "agent.py").write_text(ECHO)
     (tmp_path / "t.suite.yaml").write_text(SUITE)
@@ -250,7 +249,6 @@ def test_the_first_suite_finds_its_agent(tmp_path: Path) -> None:
 
 
 def test_help_begins_with_what_is_its_own(capsys: pytest.CaptureFixture[str]) -> None:
-    """Not with the port of the proxy."""
     assert main(["test", "--help-all"]) == 0
     text = capsys.readouterr().out
     assert text.index("--tags") < text.index("--report") < text.index("--mode replay|") < text.index("--port")

@@ -73,7 +73,6 @@ def test_what_tests_left_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_reports_of_other_kinds_and_versions_are_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, text: str, said: str
 ) -> None:
-    """With what to do instead."""
     (tmp_path / name).write_text(text, "utf-8")
     code, told = run(capsys, tmp_path / "x.db", "ui", str(tmp_path / name), "--no-browser")
     assert (code, said in told) == (2, True), told

@@ -213,12 +213,10 @@ def server(answer: Callable[[int, socket.socket], None]) -> Iterator[tuple[int, 
 
 
 def healthy(_: int, sock: socket.socket) -> None:
-    """Say that all is well."""
     sock.sendall(OK % (len(HEALTHY), HEALTHY))
 
 
 def asked(connection: HTTPConnection) -> bytes:
-    """Ask for something and return what came."""
     connection.request("GET", "/")
     return connection.getresponse().read()
 
@@ -341,7 +339,6 @@ def test_what_the_server_closes_is_not_kept() -> None:
 
 
 def test_no_more_are_kept_than_allowed() -> None:
-    """The rest is closed."""
     with server(healthy) as (port, _):
         pool = ConnectionPool(most=1)
         both = [pool.take("127.0.0.1", port, 5) for _ in range(2)]

@@ -26,7 +26,6 @@ URL = "http://127.0.0.1:8080"
 
 
 def verdicts(findings: list[Diagnosis]) -> list[str]:
-    """Return how each ended."""
     return [str(each.verdict) for each in findings]
 
 
@@ -52,7 +51,6 @@ def test_our_own_environment_is_fine(tmp_path: Path) -> None:
     ],
 )
 def test_a_variable_that_leads_elsewhere_is_named(env: dict[str, str], words: str) -> None:
-    """With its value, and what to type."""
     bad = [each for each in check_variables(env, URL) if each.verdict is DoctorVerdict.BAD]
     assert words in bad[0].text
     assert bad[0].advice
@@ -84,7 +82,6 @@ def test_traffic_is_what_arrived() -> None:
 
 
 def test_who_went_past_is_named_with_advice_for_its_runtime() -> None:
-    """Not for the shell around it."""
     ours = {"OPENAI_BASE_URL": f"{URL}/v1"}
     seen = {1: MonitoredProcess(1, "/bin/sh", ours, set(), 5), 2: MonitoredProcess(2, "/usr/bin/node", ours, set(), 5)}
     found = check_processes(seen, {2: [("1.2.3.4", 443)]}, URL, intercepted=False, arrived=False)

@@ -204,7 +204,6 @@ def test_an_endpoint_that_aws_was_told_to_ignore_is_heeded() -> None:
     ],
 )
 def test_an_address_of_ours_is_known(value: str, ours: bool) -> None:
-    """Loopback has several names."""
     assert is_proxy_url(value, URL) is ours
 
 
@@ -221,7 +220,6 @@ YEAR = 365 * 24 * 3600.0
 
 @pytest.fixture(scope="module")
 def ca() -> Path:
-    """Make an authority."""
     return server_context()[1]
 
 
@@ -243,7 +241,6 @@ def test_a_certificate_that_was_removed_is_said(tmp_path: Path) -> None:
 
 
 def test_what_is_wrong_with_a_certificate_is_named(ca: Path, tmp_path: Path) -> None:
-    """Removed, damaged, expired."""
     (tmp_path / "text.pem").write_text("hello")
     assert "does not exist" in describe_certificate_problem(tmp_path / "gone.pem", time.time())
     assert "is no certificate" in describe_certificate_problem(tmp_path / "text.pem", time.time())
@@ -258,13 +255,11 @@ def test_bundles_that_the_environment_names_are_found_once(ca: Path) -> None:
 
 
 def test_without_java_there_is_no_store_for_it(ca: Path, tmp_path: Path) -> None:
-    """Nothing is made that nobody reads."""
     assert make_truststore(ca, tmp_path, lambda _name: None) == ""
 
 
 @pytest.mark.skipif(shutil.which("keytool") is None, reason="NOT RUN: keytool (Java) is not installed")
 def test_java_trusts_its_own_authorities_and_ours(ca: Path, tmp_path: Path) -> None:
-    """Made once for each certificate."""
     made = Path(make_truststore(ca, tmp_path))
     assert made.is_file()
     stamp = made.stat().st_mtime_ns

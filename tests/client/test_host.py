@@ -11,8 +11,6 @@ from tests.scenario.people import Agent
 
 
 class Listener:
-    """Keeps everything."""
-
     def __init__(self) -> None:
         self.events: list[Event] = []
         self.runs: list[tuple[str, bool]] = []
@@ -51,7 +49,6 @@ def test_a_listener_hears_each_run_once_also_one_that_raises() -> None:
 
 
 def test_without_anybody_nothing_is_said_and_nothing_waited_for() -> None:
-    """As outside pytest."""
     host = RunnerHooks()
     assert host.handlers == ()
     host.emit_run_end(None, None)

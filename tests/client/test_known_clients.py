@@ -82,10 +82,8 @@ def test_who_goes_past_the_proxy_is_said_before(command: list[str], warned: bool
     ],
 )
 def test_a_runtime_is_known_by_its_program(program: str, name: str) -> None:
-    """Versions, folders and suffixes do not matter."""
     assert find_runtime(program).name == name
 
 
 def test_every_runtime_has_advice_for_both_ways() -> None:
-    """An entry without advice helps nobody."""
     assert [each.name for each in (*RUNTIMES, OTHER) if not (each.base_url and each.intercept)] == []

@@ -98,7 +98,6 @@ def test_a_download_is_announced_with_what_avoids_it(tool: str, words: tuple[str
 
 
 def test_where_nothing_helps_it_says_what_to_install() -> None:
-    """An error that is a manual."""
     with pytest.raises(MachineError, match="pip install 'llmproxy-replay") as error:
         find_proxy_command({}, look({"/here/llmproxy": CANNOT}))
     assert "LLMPROXY_COMMAND" in str(error.value)
@@ -188,7 +187,6 @@ def test_a_stale_address_is_an_error(px: Proxy) -> None:
 
 
 def test_one_that_was_started_ends_with_the_block(tmp_path: Path) -> None:
-    """Also when the block fails."""
     seen: list[AttachedProxy] = []
 
     def fail(found: AttachedProxy) -> None:
@@ -277,7 +275,6 @@ def test_it_is_looked_for_on_its_own_path(tmp_path: Path) -> None:
 
 
 def test_who_starts_it_hears_its_process_id() -> None:
-    """The doctor watches it."""
     heard: list[int] = []
     run_child([sys.executable, "-c", "pass"], ENV, heard.append)
     assert len(heard) == 1

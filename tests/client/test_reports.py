@@ -65,7 +65,6 @@ def test_a_call_of_another_version_is_read_as_far_as_it_goes() -> None:
 
 
 def test_values_are_values() -> None:
-    """They compare by what they say."""
     assert Health("1", "replay") == Health("1", "replay", None)
     assert UnusedRecording(1, "messages", None, "hi") != UnusedRecording(2, "messages", None, "hi")
     assert Use().cost is None
@@ -73,12 +72,10 @@ def test_values_are_values() -> None:
 
 
 def report(**facts: object) -> Report:
-    """Return a report with these facts."""
     return Report(name="a", cassette="a", **facts)  # type: ignore[arg-type]
 
 
 def test_the_line_leaves_out_what_is_nothing() -> None:
-    """Hits, misses and recorded are always there."""
     assert format_counts(report()) == "0 hits, 0 misses, 0 recorded"
     full = report(hits=1, misses=1, recorded=2, passed=1, refused=1, failed=1, saved=Use(cost=Decimal("0.00123")))
     assert format_counts(full) == "1 hit, 1 miss, 2 recorded, 1 passed, 1 refused, 1 lost; $0.0012 not spent"

@@ -44,7 +44,6 @@ def test_the_root_is_no_home(tmp_path: Path, home: str) -> None:
 
 
 def test_the_day_is_the_local_one_and_that_of_utc(tmp_path: Path) -> None:
-    """Where they differ both are todays."""
     now = datetime(2026, 11, 22, 12, 0, tzinfo=timezone(timedelta(hours=5)))
     day = _named(gather_run_variables({}, tmp_path, now))["date"]
     assert day["value"] == now.astimezone().strftime("%Y-%m-%d")

@@ -38,17 +38,14 @@ def call(seq: int, key: str, *, decision: str = "REPLAY", **more: Any) -> Call: 
 
 
 def injected(seq: int, key: str) -> Call:
-    """Return a call that met a fault."""
     return call(seq, key, decision="FAULT", fault="http-500", status=500)
 
 
 def miss(seq: int, key: str = "new") -> Call:
-    """Return a call that was never recorded."""
     return call(seq, key, decision="REFUSE", miss=True, status=404)
 
 
 def trial(kind: str = "http-500", number: int = 2, key: str = "b") -> Trial:
-    """Return a trial at the second call."""
     return Trial(KINDS[kind], number, key, 1, {"kind": kind})
 
 
@@ -67,7 +64,6 @@ def test_a_sweep_takes_what_differs_in_what_it_asks() -> None:
     ("asked", "said"), [("sweep:rset", "did you mean 'reset'"), ("sweep:refused", "meets a connection")]
 )
 def test_what_a_sweep_cannot_take_is_refused(asked: str, said: str) -> None:
-    """Before anything runs."""
     with pytest.raises(BadFaults, match=said):
         select_kinds(asked)
 
@@ -95,7 +91,6 @@ ACCEPTED = [call(1, "a"), injected(2, "b"), call(3, "c")]
 
 
 def went(calls: object, said: str = BASELINE.said, **more: object) -> SweepRun:
-    """Return a run that took two seconds."""
     return SweepRun(calls=calls, said=said, seconds=2.0, **more)  # type: ignore[arg-type]
 
 
@@ -198,7 +193,6 @@ def test_what_it_comes_to() -> None:
 
 
 def test_as_plain_values() -> None:
-    """For programs."""
     assert findings_to_json(FINDINGS)[-1] == {
         "kind": "length", "call": 2, "outcome": "wrong but quiet", "detail": "says 'a', not 'b'", "weak": True,
     }  # fmt: skip

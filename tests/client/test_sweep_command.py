@@ -107,7 +107,6 @@ OFFERED = [{"type": "function", "function": {"name": "get_weather", "parameters"
      "asks what is not recorded"),
 ])  # fmt: skip
 def test_without_a_sound_run_there_is_no_sweep(replay: str, command: tuple[str, ...], code: int, said: str) -> None:
-    """Nothing is said about faults then."""
     (found,) = sweep(replay, "sweep", sys.executable, *(each.format(AGENT=AGENT) for each in command), code=code)
     assert said in str(found["said"])
 

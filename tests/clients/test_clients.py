@@ -78,7 +78,6 @@ def test_node_suite(px: Proxy) -> None:
 
 
 def test_shell_script(px: Proxy) -> None:
-    """POSIX shell with curl and nothing else."""
     program("curl")
     assert "shell: all passed" in run(HERE, px, program("sh"), "client.sh")
 
@@ -127,7 +126,6 @@ def test_the_go_snippet(px: Proxy, tmp_path: Path) -> None:
 
 
 def test_every_snippet_is_run_or_read() -> None:
-    """No block of the page escapes."""
     assert {name for name, _ in SNIPPETS} == {*RUN, "go"}
 
 

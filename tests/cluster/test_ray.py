@@ -129,7 +129,6 @@ def have_second(cluster: Any) -> None:  # noqa: ANN401 - Ray has no types
 
 
 def kill_second(cluster: Any) -> None:  # noqa: ANN401 - Ray has no types
-    """Kill the second node."""
     cluster.remove_node(cluster.second, allow_graceful=False)
     cluster.second = None
 

@@ -18,8 +18,6 @@ COMMON = {"ANTHROPIC_API_KEY": "sk-ant-test", "OPENAI_API_KEY": "sk-test", "IS_S
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Agent:
-    """One coding agent."""
-
     name: str
     package: str
     """Of npm, or of PyPI (`python`); more than one behind a space. `node/NAME` holds its lock, which the first build makes."""

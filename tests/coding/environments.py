@@ -103,7 +103,6 @@ def add_node(here: Path) -> None:
 
 
 def version_of(agent: Agent, here: Path) -> str:
-    """Return which version of an agent was installed."""
     place, package = environment_of(agent, here).place, agent.package.partition(" ")[0].partition("[")[0]
     if not agent.python:
         return str(json.loads((place / package / "package.json").read_text("utf-8"))["version"])

@@ -40,8 +40,6 @@ AWAY = ("unshare", "--user", "--map-root-user", "--net", "sh", "-c", 'ip link se
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """Where an agent runs."""
-
     cwd: Path
     home: Path
     tmp: Path
@@ -58,7 +56,6 @@ class Where:
 
     @property
     def full_name(self) -> str:
-        """What git calls the user."""
         return f"{self.user.title()} Smith"
 
     def prepare(self, name: str) -> None:
@@ -118,8 +115,6 @@ def _do(*command: str, cwd: Path) -> None:
 
 @dataclass(slots=True)
 class Ran:
-    """How a run of an agent ended."""
-
     code: int
     stdout: str
     stderr: str
@@ -128,7 +123,6 @@ class Ran:
 
     @property
     def said(self) -> list[str]:
-        """What llmproxy said, line by line."""
         return [line for line in self.stderr.splitlines() if line.startswith(("llmproxy:", "  miss:", "  refused:"))]
 
     def count(self, word: str) -> int:
@@ -144,8 +138,6 @@ def counted(stderr: str, word: str) -> int:
 
 @dataclass(slots=True)
 class Lab:
-    """One agent, one dialogue, one store."""
-
     agent: Agent
     folder: Path
     turns: int
@@ -160,11 +152,9 @@ class Lab:
 
     @property
     def store(self) -> Path:
-        """Where it is recorded."""
         return self.folder / "llmproxy.db"
 
     def record(self, where: Where) -> Ran:
-        """Record the dialogue there."""
         where.prepare("record")
         with Provider(self.script(self.agent, str(where.cwd), self.turns), check=False) as up:
             ran = self.run(where, up.url, "run", "--mode", "record")
@@ -175,7 +165,6 @@ class Lab:
         return ran
 
     def learn(self, where: Where, *accept: str) -> Ran:
-        """Let the recording be tried there."""
         where.prepare("learn")
         return self.run(where, DEAD, "learn", self.agent.name, *accept, cut_off=self.cut_off)
 
@@ -192,12 +181,10 @@ class Lab:
         return [f"learn ended with {taken.code}: {taken.stderr[-2000:]}"] if taken.code else []
 
     def replay(self, where: Where, *options: str) -> Ran:
-        """Replay it there, with nobody to ask."""
         where.prepare("replay")
         return self.run(where, DEAD, "run", *options, cut_off=self.cut_off)
 
     def run(self, where: Where, upstream: str, *words: str, cut_off: bool = False) -> Ran:
-        """Run the agent under a command of llmproxy."""
         own = {name: value.replace("{home}", str(where.home)) for name, value in self.agent.variables.items()}
         own["PACKAGES"] = str(self.packages / self.agent.name)
         path = f"{programs_of(self.agent, self.packages)}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"

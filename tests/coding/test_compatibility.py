@@ -37,7 +37,6 @@ On 2026-11-28:
 
 @pytest.fixture(scope="module")
 def lab() -> dict[str, Any]:
-    """Return what the script defines."""
     return runpy.run_path(str(ROOT / "scripts/lab/compatibility"))
 
 

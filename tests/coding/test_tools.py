@@ -17,7 +17,6 @@ pytestmark = pytest.mark.sdk
 
 @pytest.fixture(autouse=True)
 def built() -> None:
-    """Have the servers."""
     if said := problem():
         needed(said)
 

@@ -33,8 +33,6 @@ READING = frozenset({"get", "look"})
 
 @dataclass(frozen=True)
 class Row:
-    """One recorded call."""
-
     id: int
     wish: Wish
     said: str
@@ -57,8 +55,6 @@ def recorded(wishes: Sequence[Wish], *, apart: float = 1.0) -> list[Row]:
 
 
 class Walk:
-    """A run over recorded calls."""
-
     def __init__(self, rows: Sequence[Row], announced: frozenset[int] = frozenset()) -> None:
         self.rows, self.announced = rows, announced
         self.live = LiveSession(LiveChannels(frozenset({Channel.LLM})), ("x", 1), "x@live-1")
@@ -184,7 +180,6 @@ def test_under_a_name_of_ones_own_only_models_are_asked(provider: str, operation
 
 
 def test_calls_have_names_that_can_be_typed() -> None:
-    """As --read-only takes them."""
     assert name_call("mcp:tools/call get", "tools", "POST", "/mcp") == "get"
     assert name_call("mcp:resources/read", "tools", "POST", "/mcp") == "resources/read"
     assert name_call("/x", "http:api.x.com", "POST", "/search?q=1") == "POST api.x.com/search"

@@ -29,7 +29,6 @@ TODAY = b'{"jsonrpc":"2.0","id":"seven","method":"tools/call","params":{"name":"
 
 
 def response(kind: str, *chunks: bytes) -> Response:
-    """Make a recorded answer."""
     return Response(200, "OK", (("content-type", kind),), tuple(Chunk(n, data) for n, data in enumerate(chunks)))
 
 
@@ -61,7 +60,6 @@ def test_progress_goes_to_the_token_of_today() -> None:
 
 
 def test_an_answer_split_within_its_id_is_put_together() -> None:
-    """Chunks end where the network ended them."""
     made = adapt_ids(response("application/json", b'{"jsonrpc":"2.0","id"', b":", b'3,"result":{}}'), ASKED, TODAY)
     assert json.loads(made.body) == {"jsonrpc": "2.0", "id": "seven", "result": {}}
 
@@ -84,7 +82,6 @@ def test_members_are_found_at_the_top(text: str, found: str | None) -> None:
 
 
 def body(method: str, meta: dict[str, Any] | None = None) -> bytes:
-    """Write a request."""
     params = {"_meta": meta} if meta is not None else {}
     return json.dumps({"jsonrpc": "2.0", "id": 5, "method": method, "params": params}).encode()
 
@@ -112,13 +109,11 @@ def test_each_message_is_refused_in_its_way(operation: str, status: int, *, harm
 
 
 def asked(**arguments: object) -> bytes:
-    """Write a call."""
     params = {"name": "echo", "arguments": arguments}
     return json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).encode()
 
 
 def line(**said: Any) -> bytes:  # noqa: ANN401 - JSON
-    """Write an answer."""
     return json.dumps({"jsonrpc": "2.0", "id": 1, **said}).encode() + b"\n"
 
 
@@ -137,7 +132,6 @@ def test_a_call_is_told_with_its_result(answer: bytes, result: str, *, failed: b
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"method":"tools/list"}', b'{"method":"tools/call"}'])
 def test_what_is_no_call_is_none(body: bytes) -> None:
-    """Whatever it is."""
     assert read_call(body, "application/json", b"") is None
 
 
@@ -147,7 +141,6 @@ RESULT = b'event: message\ndata: {"jsonrpc":"2.0","id":3,"result":{}}\n\n'
 
 
 def stream(*chunks: bytes, every: int = 1_000_000) -> Response:
-    """Make a stream of events, one a second."""
     made = tuple(Chunk(n * every, data) for n, data in enumerate(chunks))
     return Response(200, "OK", (("content-type", "text/event-stream"),), made)
 
@@ -171,6 +164,5 @@ def test_what_is_said_unasked_follows_what_it_followed() -> None:
 
 
 def test_parts_are_http_chunks_where_the_client_takes_such() -> None:
-    """An empty chunk would end the answer."""
     assert frame_chunk(b"abc", chunked=True) == b"3\r\nabc\r\n"
     assert (frame_chunk(b"", chunked=True), frame_chunk(b"abc", chunked=False)) == (b"", b"abc")

@@ -67,22 +67,18 @@ class Way:
         return exchange.decision, self.made.outcome(exchange, 0)
 
     def open(self, name: str, mode: Mode, exhausted: Exhausted, speed: float, upstream: str) -> object:
-        """Open a session by hand."""
         upstreams = {"openai": upstream} if upstream else {}
         return self.made.sessions.open_session(
             name, mode=mode, exhausted=exhausted, speed=speed, upstreams=upstreams
         ).name
 
     def close(self, name: str) -> object:
-        """Close a session."""
         return self.made.sessions.close_session(name).name
 
     def reset(self, name: str) -> object:
-        """Let a session walk anew."""
         return self.made.sessions.reset_session(name).name
 
     def bind(self, name: str, session: str) -> object:
-        """Send what arrives under a name elsewhere."""
         self.made.sessions.bind_name(name, session)
         return name
 
@@ -94,12 +90,10 @@ class Way:
             answered(other, exchange, b'{"elsewhere": %d}' % self.asked)
 
     def pruned_elsewhere(self) -> None:
-        """Let another process delete some recordings."""
         with FileStore.open(self.store, writable=True, now=self.now) as other:
             other.delete_interactions([row.id for row in other.list_summaries(superseded=True) if row.id % 3 == 0])
 
     def wait(self, seconds: float) -> None:
-        """Let time pass."""
         self.seconds += seconds
 
     def counted(self) -> object:
@@ -145,7 +139,6 @@ def both(tape: Path, where: Path, mode: Mode, exhausted: Exhausted) -> Iterator[
 
 
 def some[T](*usual: T, seldom: tuple[T, ...] = ()) -> st.SearchStrategy[T]:
-    """Draw what is usual most of the time."""
     return st.sampled_from([*usual * 4, *seldom])
 
 
@@ -201,7 +194,6 @@ def test_both_ways_answer_and_count_the_same(
 
 
 def test_the_short_way_is_taken(tape: Path) -> None:
-    """Else the test above would say nothing."""
     with both(tape, tape.with_name("taken"), Mode.REPLAY, Exhausted.LAST) as (long, short):
         for _ in range(10):
             for text in ("hi", "other"):

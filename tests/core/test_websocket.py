@@ -33,7 +33,6 @@ def canon(operation: str = "realtime", rules: Rules | None = None, family: Famil
 
 
 def player(*frames: Frame) -> FramePlayer:
-    """Play these."""
     return FramePlayer(frames, canon)
 
 
@@ -71,7 +70,6 @@ def test_a_conversation_without_messages() -> None:
 
 
 def said(value: object, operation: str = "realtime", **how: Any) -> bytes:  # noqa: ANN401
-    """Return the canonical form of one message."""
     return canon(operation, **how)(value if isinstance(value, (str, bytes)) else json.dumps(value)).body
 
 
@@ -141,7 +139,6 @@ def test_a_mismatch_names_the_nearest_message_and_where_it_differs() -> None:
 
 
 def test_bytes_are_described_not_shown() -> None:
-    """Their size and digest differ."""
     (difference,) = narrow(FrameMismatch, player(client(1, b"\x00\x01")).on_message(b"\x00\x02\x03")).differences
     assert "2 bytes" in difference.old
     assert "3 bytes" in difference.new
@@ -182,7 +179,6 @@ def test_the_reason_is_short_and_the_text_tells_all(mismatch: FrameMismatch, rea
 
 
 def test_auto_says_that_the_next_socket_is_recorded() -> None:
-    """There a miss is no dead end."""
     from dataclasses import replace
 
     text = explain(replace(CONTEXT, mode="auto"), 7, missed([{"a": 1}], {"a": 2}), records=True).text
@@ -199,7 +195,6 @@ def test_a_reason_always_fits_its_frame(old: dict[str, int]) -> None:
 
 @given(st.text(), st.integers(3, 200))
 def test_a_text_is_cut_at_a_character(text: str, size: int) -> None:
-    """Never in the middle of one."""
     try:
         short = len(text.encode()) <= size
     except UnicodeEncodeError:
@@ -213,14 +208,12 @@ HEADERS = (("Upgrade", "websocket"), ("Connection", "Upgrade"), ("Sec-WebSocket-
 
 
 def redact(data: str | bytes) -> str | bytes:
-    """Redact as the shell does."""
     plain = data.encode() if isinstance(data, str) else data
     body = Redactor().request(Request("POST", "/v1/realtime", (), plain)).body
     return body.decode() if isinstance(data, str) else body
 
 
 def end(recording: FrameRecording) -> Response:
-    """Close a recording."""
     return recording.build_response("openai", "realtime", stream=False, proper=True)
 
 

@@ -44,7 +44,6 @@ NOT_RUN = {
 
 
 def fragment(kind: str) -> Callable[[str, Path], object]:
-    """Return what reads a part of a suite."""
     return lambda text, _folder: load_fragment(kind, text)
 
 
@@ -67,13 +66,11 @@ def slots(text: str, _folder: Path) -> object:
 
 
 def options(text: str, folder: Path) -> object:
-    """Read settings from where they would stand."""
     (folder / "pyproject.toml").write_text(text)
     return load({}, {}, folder).settings.normalize != load({}, {}, Path(os.devnull).parent).settings.normalize
 
 
 def suite_options(text: str, folder: Path) -> object:
-    """Read what all suites of a folder share."""
     (folder / "pyproject.toml").write_text(text)
     return read_project_table(folder)[0] == tomllib.loads(text)["tool"]["llmproxy"]["suite"]
 
@@ -107,7 +104,6 @@ def test_every_block_is_run_or_read(block: str, text: str, tmp_path: Path) -> No
 
 
 def test_no_row_is_left_over() -> None:
-    """Of a block that is gone."""
     names = {block for block, _ in BLOCKS}
     assert {*READ, *NOT_RUN} <= names
     assert [pattern for pattern in RUN if not any(re.fullmatch(pattern, name) for name in names)] == []

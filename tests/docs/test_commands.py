@@ -75,7 +75,6 @@ def understood(words: list[str]) -> str:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
 def test_llmproxy_understands_what_the_page_types(page: Path) -> None:
-    """Commands and their options exist."""
     found = []
     for command in dict.fromkeys(commands(page.read_text("utf-8"))):
         try:
@@ -88,7 +87,6 @@ def test_llmproxy_understands_what_the_page_types(page: Path) -> None:
 
 
 def test_what_is_wrong_is_seen() -> None:
-    """A check that never fails is none."""
     assert (
         understood(["run", "--fail-on-mis", "--", "npm", "test", "--x"])
         == "run --fail-on-mis -- npm test --x: no option --fail-on-mis"

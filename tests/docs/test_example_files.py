@@ -62,11 +62,9 @@ def test_every_file_runs_and_replays(tmp_path: Path) -> None:
 
 
 def test_no_file_takes_the_place_of_another() -> None:
-    """Pages may be copied into one folder."""
     assert sum(map(len, PAGES.values())) == len(FILES) > 8
 
 
 @pytest.mark.parametrize("text", PAGES["scenario-examples"].values(), ids=PAGES["scenario-examples"])
 def test_only_the_import_tells_them_from_the_originals(text: str) -> None:
-    """One line names us."""
     assert [line for line in text.splitlines() if "llmproxy" in line] == ["from llmproxy import scenario"]

@@ -87,10 +87,7 @@ def test_scenarios(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Searcher(scenario.AgentAdapter):
-    """Calls a tool, as its messages report."""
-
     async def call(self, input: scenario.AgentInput) -> scenario.AgentReturnTypes:  # noqa: A002 - its name
-        """Return the call and its result."""
         call = {"id": "c", "type": "function", "function": {"name": "search", "arguments": '{"city": "Rome"}'}}
         result = {"role": "tool", "tool_call_id": "c", "content": "31 degrees"}
         return [{"role": "assistant", "content": None, "tool_calls": [call]}, result]

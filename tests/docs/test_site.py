@@ -53,7 +53,6 @@ def test_no_link_leaves_the_site(site: Path) -> None:
 
 
 def test_every_page_stands_in_the_navigation_and_in_the_list_for_models() -> None:
-    """A page that nobody finds is none."""
     nav = re.findall(r'"([a-zA-Z/-]+\.md)"', (ROOT / "zensical.toml").read_text("utf-8"))
     assert tomllib.loads((ROOT / "zensical.toml").read_text("utf-8"))["project"]["theme"]["font"] is False
     pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}

@@ -130,8 +130,6 @@ NOT_RUN = {
 
 @dataclass(frozen=True)
 class Typed:
-    """What a line came to."""
-
     code: int
     said: str
 

@@ -80,11 +80,9 @@ class Rig:
         return f"http://127.0.0.1:{self.port}"
 
     def client(self, timeout: float = 120) -> Wire:
-        """Connect."""
         return Wire(self.port, timeout)
 
     def ask(self, asked: bytes) -> Received:
-        """Ask on a connection of its own."""
         with self.client() as c:
             return c.ask(asked)
 
@@ -129,11 +127,9 @@ class Rig:
             raise self._failure
 
     def __enter__(self) -> Self:
-        """Start."""
         return self.start()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        """Stop."""
         self.stop()
 
     def _run(self) -> None:

@@ -28,8 +28,6 @@ SCRIPT = ROOT / "addons" / "record_replay.py"
 
 
 class Mitmdump(Process):
-    """A running mitmdump with our script."""
-
     port: int
 
 

@@ -69,7 +69,6 @@ REFUSED = {
 
 @pytest.mark.parametrize(("raw", "status", "word"), REFUSED.values(), ids=REFUSED.keys())
 def test_what_is_not_served_is_refused_with_a_reason(player: Rig, raw: bytes, status: int, word: str) -> None:
-    """The text says what would be."""
     with player.client() as c:
         got = c.ask(raw)
         assert got.status == status
@@ -104,7 +103,6 @@ def test_what_is_no_http_ends_the_connection_with_an_answer(player: Rig, raw: by
 
 
 def test_a_body_shorter_than_it_said_is_waited_for_and_forgotten(player: Rig) -> None:
-    """The client goes, the request was none."""
     player.wait_idle()
     before = len(player.outcomes)
     with player.client() as c:
@@ -186,7 +184,6 @@ LIES: dict[str, bytes] = {
 
 @pytest.fixture(scope="module")
 def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    """Replay a store with one answer."""
     store = tmp_path_factory.mktemp("strange") / "x.db"
     with Provider(Script((Step(Reply("plain")),))) as p:
         with Rig("record", store, {"openai": p.url}) as recording, recording.client() as c:
@@ -198,7 +195,6 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
 
 @pytest.mark.parametrize("coding", UNDONE)
 def test_a_coding_that_the_body_has_is_the_same_question(rig: Rig, coding: str) -> None:
-    """Whatever it is packed in."""
     with rig.client() as c:
         assert c.ask(request(UNDONE[coding](BODY), content_encoding=coding)).headers["x-llmproxy-cache"] == "hit"
 

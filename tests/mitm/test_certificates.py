@@ -25,7 +25,6 @@ LATER = dt.datetime.now(dt.UTC) + dt.timedelta(days=40 * 365)
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Return a folder that is not there yet."""
     return tmp_path / "share" / "llmproxy"
 
 

@@ -30,13 +30,11 @@ SAID = event({"object": "chat.completion.chunk", "choices": [{"delta": {"content
 
 
 def control(method: str, path: str, body: object = None, **headers: str) -> bytes:
-    """Format a control request."""
     data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
     return request(data, "/_llmproxy/" + path, method, **({"host": "127.0.0.1"} | headers))
 
 
 def ask(rig: Rig, method: str, path: str, body: object = None, **headers: str) -> Received:
-    """Ask on a connection of its own."""
     with rig.client() as c:
         return c.ask(control(method, path, body, **headers), method)
 
@@ -59,7 +57,6 @@ def tape(path: Path, *rows: tuple[str, str, str]) -> Path:
 
 
 def said(answer: Received) -> str:
-    """Return what the model said."""
     return str(answer.json["choices"][0]["message"]["content"])
 
 
@@ -494,7 +491,6 @@ def test_sessions_that_record_at_once_do_not_mix(tmp_path: Path) -> None:
 
 
 def test_hundreds_of_open_sessions_are_listed(tmp_path: Path) -> None:
-    """Each once."""
     store = tape(tmp_path / "x.db", *((f"s{n}", "hi", "ok") for n in range(300)))
     with Rig("replay", store) as rig, rig.client() as c:
         for n in range(300):

@@ -112,7 +112,6 @@ def run(rig: Rig, questions: list[str], *, stream: bool = False) -> list[str]:
 
 @pytest.fixture(scope="module", params=[False, True], ids=["whole", "streamed"])
 def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bool]:
-    """Record the questions at once."""
     made = tmp_path_factory.mktemp("concurrent") / "x.db"
     with echo() as up, Rig("record", made, {"openai": f"{up.url}/v1"}) as rig:
         assert run(rig, QUESTIONS, stream=request.param) == QUESTIONS[::-1]
@@ -170,12 +169,9 @@ def test_ends_that_come_together_are_recorded_in_the_order_in_which_a_client_hea
 
 
 class WaitingTurns(AnswerTurns):
-    """Lets no piece of an answer go on."""
-
     waits = threading.Event()
 
     async def wait_for_turn(self, exchange: Exchange) -> None:
-        """Wait for ever."""
         self.waits.set()
         await asyncio.Event().wait()
 

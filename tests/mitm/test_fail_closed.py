@@ -186,8 +186,6 @@ class Bypass(NextLayerChoice):
 
 
 class OnlyTheWall(Recorder):
-    """A recorder whose other hooks do nothing."""
-
     def requestheaders(self, flow: http.HTTPFlow) -> None:
         """Let it pass."""
 
@@ -218,8 +216,6 @@ def test_with_the_layer_bypassed_nothing_gets_out(tape: Path, store: Path, mode:
 
 
 class Behind(Front):
-    """A front that answers nothing."""
-
     def _answer_held_hit(self, data: bytes) -> None:
         self._hand_over(data)
 
@@ -270,19 +266,14 @@ class Refusing(RequestStages):
     """Says in words of ours why it cannot decide."""
 
     def identify_and_decide(self, exchange: Exchange, body: bytes) -> None:
-        """Decide nothing."""
         raise StrangeError("llmproxy: this question cannot be decided.", hint="Ask another one.")
 
 
 class RefusingEngine(Engine):
-    """Decides nothing."""
-
     parts = replace(Engine.parts, stages=Refusing)
 
 
 class StrangeError(LLMProxyError):
-    """An error of ours that nobody names."""
-
     code = "llmproxy_strange"
     status = 507
 

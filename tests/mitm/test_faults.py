@@ -38,7 +38,6 @@ STEPS = (
 
 @pytest.fixture(scope="module")
 def tape(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a store with four recordings."""
     store = tmp_path_factory.mktemp("tape") / "x.db"
     with Provider(Script(STEPS, ordered=False)) as p, Rig("record", store, {"openai": p.url}) as rig, rig.client() as c:
         for asked in (chat("hi"), chat("more"), chat("stream", stream=True), chat("tool")):
@@ -230,7 +229,6 @@ def test_a_session_of_its_own_has_faults_of_its_own(tape: Path) -> None:
     ],
 )
 def test_every_kind_that_needs_no_answer_lets_the_retry_through(tape: Path, kind: str) -> None:
-    """InjectedFault once, then answered as recorded."""
     with Rig("replay", tape, faults=kind) as rig:
         assert rig.ask(chat("hi")).headers.get("x-llmproxy-cache") != "hit"
         assert rig.ask(chat("hi")).headers["x-llmproxy-cache"] == "hit"
@@ -363,7 +361,6 @@ HALF = {"kind": "http-500", "probability": 0.5}
 
 
 def ask(port_of: Rig, text: str, **more: Any) -> Received:  # noqa: ANN401 - as `chat` takes them
-    """Ask over a connection of its own."""
     with port_of.client() as c:
         return c.ask(chat(text, **more))
 
@@ -383,7 +380,6 @@ def injected(rig: Rig, numbers: Sequence[int], at_once: int) -> set[int]:
 
 @pytest.fixture(scope="module")
 def questions(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a store with many recordings."""
     store = tmp_path_factory.mktemp("many") / "x.db"
     steps = (Step(Reply("well"), times=None),)
     with Provider(Script(steps)) as p, Rig("record", store, {"openai": p.url}) as rig, rig.client() as c:

@@ -15,7 +15,6 @@ TURNS = 3
 
 
 def event(kind: str, name: str) -> bytes:
-    """Format one event of a response."""
     return f"event: {kind}\ndata: {json.dumps({'type': kind, 'response': {'id': name, 'output': []}})}\n\n".encode()
 
 

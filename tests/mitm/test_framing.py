@@ -42,7 +42,6 @@ STREAM = (
 
 @pytest.mark.parametrize("size", [1, 2, 3, 17, 100, 10_000])
 def test_any_cutting_gives_the_same_requests(size: int) -> None:
-    """Where the packets end does not matter."""
     found = read([STREAM[at : at + size] for at in range(0, len(STREAM), size)])
     assert [decoded for _, _, decoded in found] == [BODY, BODY, b"", BODY, b""]
     assert [head.method for head, _, _ in found] == ["POST", "POST", "GET", "POST", "POST"]
@@ -52,7 +51,6 @@ def test_any_cutting_gives_the_same_requests(size: int) -> None:
 
 
 def head(*lines: str, first: str = "POST /x HTTP/1.1") -> Head:
-    """Parse a head of these lines."""
     return parse_head("\r\n".join((first, "Host: h", *lines, "", "")).encode("latin-1"))
 
 
@@ -134,7 +132,6 @@ BAD_CHUNKS = {
 
 @pytest.mark.parametrize("raw", BAD_CHUNKS.values(), ids=BAD_CHUNKS.keys())
 def test_a_broken_chunk_is_refused(raw: bytes) -> None:
-    """A chunk must end where it says."""
     with pytest.raises(FramingError):
         read([b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n", raw])
 

@@ -71,11 +71,9 @@ class Upstream:
         yield from requests
 
     def __enter__(self) -> Self:
-        """Serve."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End."""
         self._server.stop(None).wait()
 
 
@@ -100,7 +98,6 @@ def many(channel: Any, text: bytes) -> tuple[object, ...]:  # noqa: ANN401 - as 
 
 
 def play(channel: Any) -> list[tuple[object, ...]]:  # noqa: ANN401 - as above
-    """Make every call that there is."""
     calls = [say(channel, text) for text in (b"hello", b"", b"fail")]
     return [*calls, *(many(channel, text) for text in (b"x", b"die", b"large", b"slow"))]
 

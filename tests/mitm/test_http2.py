@@ -71,7 +71,6 @@ def take(sock: socket.socket) -> bytes:
 
 
 async def ask_all(rig: Rig, texts: list[str]) -> list[httpx.Response]:
-    """Ask everything at once over one connection."""
     one = httpx.Limits(max_connections=1)
     async with httpx.AsyncClient(http1=False, http2=True, limits=one, timeout=60, trust_env=False) as c:
         url = f"{rig.url}/v1/chat/completions"

@@ -58,7 +58,6 @@ def connect_bytes(host: str, port: int, user: str | None = None) -> bytes:
 
 
 def trusting(*files: Path | str) -> ssl.SSLContext:
-    """Trust these authorities and no others."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     for file in files:
         context.load_verify_locations(file)
@@ -88,7 +87,6 @@ def intercepted(rig: Rig, host: str = OPENAI, port: int = 443, user: str | None 
 
 
 def refused(rig: Rig, host: str, port: int, user: str | None = None) -> Received:
-    """Ask for a tunnel and read the refusal."""
     with rig.client() as c:
         return c.send(connect_bytes(host, port, user)).response()
 
@@ -244,7 +242,6 @@ def tls_inside(ca: str, host: str) -> tuple[ssl.SSLObject, ssl.MemoryBIO, ssl.Me
 
 
 def shake(wire: Wire, inner: ssl.SSLObject, sent: ssl.MemoryBIO, got: ssl.MemoryBIO) -> None:
-    """Carry a handshake over a connection."""
     while True:
         try:
             inner.do_handshake()
@@ -366,7 +363,6 @@ def test_in_replay_other_hosts_are_refused_by_name(tape: Path) -> None:
 
 
 def test_allow_host_lets_one_through_in_replay(tape: Path) -> None:
-    """That host, untouched, and no other."""
     with Provider(HELLO, tls=True) as p:
         assert p.ca_pem is not None
         with Rig("replay", tape, forward=True, allow_host=("127.0.0.1",)) as rig:
@@ -469,7 +465,6 @@ def test_a_user_that_can_be_no_session_is_said_inside(tape: Path, user: str) -> 
 
 
 def test_a_user_that_nobody_can_read_is_refused(tape: Path) -> None:
-    """To guess a session would mix two."""
     with Rig("replay", tape, forward=True) as rig:
         answer = refused(rig, OPENAI, 443, "%ff%fe")
     assert (answer.status, b"user name" in answer.body) == (403, True)
@@ -610,7 +605,6 @@ def test_what_raises_opens_nothing(tape: Path, mode: str, part: str, base: type,
 
 
 def test_a_tunnel_that_failed_leaves_nothing_behind(tmp_path: Path) -> None:
-    """The permission goes with the connection."""
     with Rig("record", tmp_path / "x.db", forward=True) as rig:
         with tunnel(rig, "127.0.0.1", 9) as c:
             c.send(b"\x16nothing listens there")
@@ -639,7 +633,6 @@ def test_what_passes_inside_a_wrong_origin_is_still_the_origin_s(tape: Path) -> 
 
 
 def test_body_of_a_request_reaches_the_upstream_as_it_was(tmp_path: Path) -> None:
-    """Interception changes no byte of a body."""
     body = body_of("exact   spacing \u00fc") + b"  \n"
     with (
         Provider(HELLO) as p,

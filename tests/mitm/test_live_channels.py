@@ -22,7 +22,6 @@ INVOICE, OTHER = b'{"amount": 7}', b'{"amount": 8}'
 
 @pytest.fixture
 def service() -> Iterator[CountingService]:
-    """Return a service that counts."""
     with CountingService() as running:
         yield running
 

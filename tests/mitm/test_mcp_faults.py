@@ -77,7 +77,6 @@ def tools() -> Iterator[Tools]:
 
 
 def message(id_: object = 1, text: str = "a", method: str = "tools/call") -> dict[str, Any]:
-    """Write a call of a tool."""
     params = {"name": "echo", "arguments": {"text": text}} if method == "tools/call" else {}
     return {"jsonrpc": "2.0", "id": id_, "method": method, "params": params}
 
@@ -246,8 +245,6 @@ DEAD = "http://127.0.0.1:9"
 
 
 class Tape(NamedTuple):
-    """A recording."""
-
     store: Path
     log: Path
     alone: list[dict[str, Any]]

@@ -25,7 +25,6 @@ EXPORTS = ("vcr", "review", "har", "jsonl", "spans", "otlp")
 
 
 def sent() -> list[bytes]:
-    """Return a request for each place."""
     one_line, nested = TEXT.replace("\n", " "), json.dumps({"env": json.dumps({"out": TEXT})})
     form, parts = (
         {"content_type": "application/x-www-form-urlencoded"},

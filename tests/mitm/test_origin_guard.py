@@ -59,13 +59,11 @@ ASKED = (
 
 
 def asked(rig: Rig, page: dict[str, str], target: str, method: str, body: bytes) -> bytes:
-    """Format what a page asks for."""
     fields = {name: value.replace("{port}", str(rig.port)) for name, value in page.items() if name != "METHOD"}
     return request(body, target, page.get("METHOD", method), **fields)
 
 
 def every(rig: Rig) -> Iterator[tuple[str, bytes]]:
-    """Yield each way to ask each thing."""
     for (name, page), (target, body) in product(PAGES.items(), ASKED):
         method = page.get("METHOD", "POST" if body else "GET")
         yield f"{name}: {method} {target}", asked(rig, page, target, method, body)
@@ -167,12 +165,10 @@ def test_our_own_page_may_ask(tmp_path: Path) -> None:
 
 
 def absolute(c_target: str, **headers: str) -> bytes:
-    """Format a request in absolute form."""
     return request(b"", c_target, "GET", **({"host": "internal.corp"} | headers))
 
 
 def forwarded(rig: Rig, data: bytes) -> Received:
-    """Ask on a connection of its own."""
     with rig.client() as c:
         return c.ask(data, "GET")
 

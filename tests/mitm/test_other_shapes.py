@@ -18,12 +18,10 @@ MODEL = "anthropic.claude-haiku-4-5-20251001-v1:0"
 
 
 def always(reply: Reply | Answer) -> Script:
-    """Answer everything alike."""
     return Script((Step(reply, times=None),))
 
 
 def encoded(body: bytes, codings: str) -> bytes:
-    """Apply content-codings in their order."""
     for coding in codings.split(", "):
         body = compress(body, coding)
     return body
@@ -143,7 +141,6 @@ SOUND = b"RIFF\x00\xff\x00WAVE" + bytes(range(256)) * 20
 def form(
     boundary: str, sound: bytes = SOUND, model: str = "whisper-1", name: str = "a.wav", kind: str = "audio/x-wav"
 ) -> bytes:
-    """Format an upload."""
     parts = [
         f'--{boundary}\r\nContent-Disposition: form-data; name="model"\r\n\r\n{model}\r\n'.encode(),
         f'--{boundary}\r\nContent-Disposition: form-data; name="file"; filename="{name}"\r\nContent-Type: {kind}\r\n\r\n'.encode(),
@@ -167,7 +164,6 @@ def test_multipart_is_keyed_on_its_parts(tmp_path: Path) -> None:
 
 
 def test_sound_comes_back_byte_by_byte(tmp_path: Path) -> None:
-    """Speech is not text in any encoding."""
     mp3 = Answer(
         200,
         (("content-type", "audio/mpeg"),),
@@ -255,7 +251,6 @@ BATCH = Script((
 
 
 def upload(boundary: str) -> bytes:
-    """Format a file for a batch."""
     body = (
         f'--{boundary}\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
         f'--{boundary}\r\nContent-Disposition: form-data; name="file"; filename="in.jsonl"\r\n\r\n{{"custom_id":"1"}}\n\r\n'
@@ -314,7 +309,6 @@ def test_a_first_auto_run_polls_live_and_the_next_one_offline(store: Path) -> No
 
 
 def test_anthropic_s_batch_results_are_lines(tmp_path: Path) -> None:
-    """JSONL is kept as it is."""
     answer = Answer(200, (("content-type", "application/x-jsonl"),), (Piece(LINES[:30]), Piece(LINES[30:])), "chunked")
     raw = request(b"", "/anthropic/v1/messages/batches/msgbatch_1/results", "GET", anthropic_version="2023-06-01")
     live, again = both(tmp_path, always(answer), "anthropic", raw)

@@ -32,8 +32,6 @@ from tests.provider import Provider, Reply, Script, Step
 
 
 class Slow(ProxyContext):
-    """A shell whose writer waits for a signal."""
-
     gate = threading.Event()
 
     def _store_or_read(self, exchange: Exchange, proper: bool) -> Usage:
@@ -42,8 +40,6 @@ class Slow(ProxyContext):
 
 
 class Failing(ProxyContext):
-    """A shell whose writer cannot."""
-
     def _store_or_read(self, exchange: Exchange, proper: bool) -> Usage:
         raise CassetteBusy("the store is locked")
 
@@ -94,8 +90,6 @@ class Crowded(ProxyContext):
 
 
 class Picky(AnswerWriter):
-    """Cannot store one of them."""
-
     def store_answers(self, ended: Sequence[tuple[Exchange, bool]]) -> list[Usage]:
         if any(b"bad" in (exchange.request.data) for exchange, _ in ended):
             raise RecordingError("a bad one")
@@ -103,8 +97,6 @@ class Picky(AnswerWriter):
 
 
 class PickyEngine(Engine):
-    """An engine with that writer."""
-
     parts = replace(Engine.parts, writer=Picky)
 
 
@@ -159,8 +151,6 @@ def test_a_refusal_takes_the_miss_status_and_hides_secrets(tmp_path: Path) -> No
 
 
 class Watching(Recorder):
-    """Remembers the connections of its clients."""
-
     clients: ClassVar[list[Client]] = []
 
     def requestheaders(self, flow: http.HTTPFlow) -> Awaitable[None] | None:
@@ -169,8 +159,6 @@ class Watching(Recorder):
 
 
 class Gate:
-    """Lets each call wait until somebody opens."""
-
     def __init__(self) -> None:
         self.asked = threading.Semaphore(0)
         self.open = threading.Event()
@@ -182,7 +170,6 @@ class Gate:
 
 
 def provider() -> Provider:
-    """Answer whatever is asked."""
     return Provider(Script(tuple(Step(Reply("yes")) for _ in range(9))))
 
 
@@ -256,5 +243,4 @@ def test_another_one_may_count(tmp_path: Path) -> None:
 
 
 def test_without_a_rate_nobody_is_asked() -> None:
-    """And nothing waits in a hook."""
     assert build_pacer({}, "", lambda: 0.0) is None

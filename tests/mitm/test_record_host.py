@@ -24,7 +24,6 @@ HOSTS = ("127.0.0.1",)
 
 @pytest.fixture
 def service() -> Iterator[CountingService]:
-    """Return a service that counts."""
     with CountingService() as running:
         yield running
 
@@ -123,7 +122,6 @@ def test_the_prefix_records_too(tmp_path: Path, service: CountingService) -> Non
 
 
 def test_a_recorded_service_has_its_channel(tape: Path, service: CountingService) -> None:
-    """Each interaction says what it is about."""
     with FileStore.open(tape, writable=False, now=time.time) as store:
         assert [row.provider for row in store.list_summaries(channel=Channel.HTTP)] == [f"http:{service.host}"] * 2
         assert store.list_summaries(channel=Channel.LLM) == store.list_summaries(channel=Channel.MCP) == []
@@ -154,12 +152,10 @@ SCRIPT = Script(
 
 
 def status(c: Wire, key: str) -> int:
-    """Ask with a key."""
     return c.ask(chat("hi", headers={"authorization": f"Bearer {key}"} if key else {})).status
 
 
 def record(store: Path, *keys: str, match: bool = True) -> None:
-    """Record one request with each key."""
     with connected(Provider(SCRIPT), "record", store, match_credential=match) as (_, c):
         for key in keys:
             status(c, key)

@@ -240,7 +240,6 @@ def test_trailers_of_the_upstream_are_dropped_and_the_answer_is_whole(store: Pat
 
 
 def test_head_is_recorded_without_a_body(store: Path) -> None:
-    """A length is announced, and nothing follows."""
     with upstream(json_answer({"data": []})) as p, Rig("record", store, {"openai": p.url}) as rig, rig.client() as c:
         got = c.ask(request(method="HEAD", target="/v1/models", content_length=""), "HEAD")
         assert (got.status, got.headers["content-length"]) == (200, "11")
@@ -374,7 +373,6 @@ def test_an_upstream_that_breaks_off_is_recorded_as_cut(store: Path, framing: Fr
 
 @pytest.mark.parametrize("how", ["close", "reset"])
 def test_a_client_that_leaves_early_is_told_from_an_upstream_that_breaks_off(store: Path, how: str) -> None:
-    """Agents leave at the first tool call."""
     with upstream(sse(*EVENTS, wait=0.3)) as p, Rig("record", store, {"openai": p.url}) as rig:
         with rig.client() as c:
             c.send(chat(stream=True)).until(EVENTS[0])

@@ -71,7 +71,6 @@ def test_what_was_never_answered_is_no_loss_when_the_proxy_ends(tmp_path: Path) 
 
 
 def wait_refused(port: int) -> None:
-    """Wait until nobody listens any more."""
     while True:
         try:
             socket.create_connection(("127.0.0.1", port)).close()
@@ -250,7 +249,6 @@ def test_idle_connections_go_first_where_descriptors_are_few(store: Path, tmp_pa
 
 
 def refused(store: Path, *options: str, mode: str = "record") -> subprocess.CompletedProcess[str]:
-    """Start a proxy that cannot start."""
     command = [
         sys.executable, "-m", "llmproxy", "start", "--mode", mode, "--store", str(store), *(options or ("--port", "0")),
     ]  # fmt: skip
@@ -258,7 +256,6 @@ def refused(store: Path, *options: str, mode: str = "record") -> subprocess.Comp
 
 
 def newer(path: Path) -> None:
-    """Write a store of a later version."""
     FileStore.open(path, writable=True, now=time.time).close()
     with closing(sqlite3.connect(path)) as conn:
         (table,) = conn.execute("SELECT name FROM sqlite_master WHERE name LIKE '%migrations%'").fetchone()
@@ -275,7 +272,6 @@ def newer(path: Path) -> None:
     "mode", ["replay", "record", *(pytest.param(each, marks=pytest.mark.slow) for each in ("auto", "once"))]
 )
 def test_a_store_that_is_none_is_refused_and_left_alone(store: Path, mode: str) -> None:
-    """Never treated as empty, never overwritten."""
     store.write_bytes(b"- request: this is a YAML file\n" * 100)
     done = refused(store, mode=mode)
     assert done.returncode == 3
@@ -285,7 +281,6 @@ def test_a_store_that_is_none_is_refused_and_left_alone(store: Path, mode: str) 
 
 
 def test_a_newer_store_is_refused(tmp_path: Path) -> None:
-    """It says what to upgrade."""
     newer(tmp_path / "x.db")
     done = refused(tmp_path / "x.db")
     assert done.returncode == 3
@@ -320,7 +315,6 @@ def test_a_store_that_is_emptied_under_a_recorder_is_no_success(store: Path, mor
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anything")
 def test_a_read_only_store_replays_and_does_not_record(store: Path) -> None:
-    """Record says what to do instead."""
     FileStore.open(store, writable=True, now=time.time).close()
     store.chmod(0o444)
     done = refused(store)
@@ -419,7 +413,6 @@ def test_a_client_certificate_that_cannot_be_used_is_said_at_the_start(tmp_path:
 
 
 def tmp_path_without_pem(folder: Path) -> Path:
-    """Return an empty folder."""
     made = folder / "empty"
     made.mkdir()
     return made

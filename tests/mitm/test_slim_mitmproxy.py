@@ -21,7 +21,6 @@ UNUSED = ("flask", "ldap3", "aioquic", "service_identity", "pyparsing.core", "ru
 
 
 def said(code: str) -> list[str]:
-    """Return what a fresh interpreter prints."""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
@@ -116,7 +115,6 @@ def ignore(_outcome: Call) -> None:
 
 
 def test_every_setting_reaches_the_engine(tmp_path: Path) -> None:
-    """What is set is what counts."""
     flags = {
         "mode": "auto", "cassette": "c", "speed": "2", "exhausted": "miss", "miss_status": "503", "max_request": "1234",
         "store": str(tmp_path / "s.db"), "upstream": ["x=http://127.0.0.1:1/v1"],

@@ -150,7 +150,6 @@ class Driver:
         return lines[:-1]
 
     def end(self) -> int:
-        """Wait for its end."""
         self.popen.communicate(timeout=SECONDS)
         return self.popen.returncode
 

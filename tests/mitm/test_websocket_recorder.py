@@ -236,7 +236,6 @@ def test_auto_records_a_conversation_that_has_changed_at_the_second_try(store: P
 
 
 def test_passthrough_keeps_nothing(tmp_path: Path) -> None:
-    """Relayed and counted."""
     with Upstream(answering) as upstream, Rig("passthrough", tmp_path / "x.db", {"openai": upstream.url}) as rig:
         assert record(rig, {"type": "a"})[0]["of"] == {"type": "a"}
         (outcome,) = rig.wait_outcomes(1)
@@ -347,8 +346,6 @@ def test_an_upstream_hears_no_goodbye_of_a_client_that_broke_off(tmp_path: Path)
 
 
 class Raising(Recorder):
-    """A bug of ours in the message hook."""
-
     def _get_offset(self, exchange: Any) -> int:  # noqa: ANN401
         if exchange.recording.status == 101:
             raise RuntimeError("a bug")

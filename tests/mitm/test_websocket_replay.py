@@ -44,7 +44,6 @@ async def counting(peer: Peer) -> None:
 
 
 def ask(client: Client, text: str, **more: object) -> list[Any]:
-    """Say something and read the answer."""
     client.say({"type": "say", "text": text, **more})
     heard = [client.hear()]
     while heard[-1]["type"] != "response.done":
@@ -81,7 +80,6 @@ def put(store: Path, frames: list[Frame], ending: Ending = Ending.COMPLETE, body
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """A store with one conversation of two turns."""
     path = tmp_path / "x.db"
     record(path, ("one", "two"))
     return path
@@ -180,7 +178,6 @@ def test_what_was_never_said_closes_the_socket(store: Path, said: list[object], 
 
 
 def next_of(client: Client) -> Data | Gone:
-    """Return the next message, or the end."""
     try:
         return client.next()
     except Gone as gone:
@@ -231,7 +228,6 @@ def test_what_is_no_upgrade_is_refused(store: Path, fields: dict[str, str]) -> N
 
 
 async def echo(peer: Peer) -> None:
-    """Say what was said, in several frames."""
     while True:
         await peer.say(await peer.hear_raw(), pieces=7)
 
@@ -425,15 +421,12 @@ class Failing(Redactor):
     """Fails at every message, as a bug of ours would."""
 
     def request(self, request: Request, names: frozenset[str] = frozenset(), *, clean: bool = False) -> Request:
-        """Fail, but for the upgrade."""
         if request.method == "POST":
             raise RuntimeError("a bug")
         return super().request(request, names, clean=clean)
 
 
 class Buggy(Engine):
-    """An engine with that redactor."""
-
     def __init__(self, *args: Any, **more: Any) -> None:  # noqa: ANN401
         super().__init__(*args, **(more | {"redactor": Failing()}))
 

@@ -31,7 +31,6 @@ def request(
 
 
 def chat(text: str = "hi", target: str = CHAT, *, headers: Mapping[str, str] | None = None, **more: object) -> bytes:
-    """Format a whole chat request."""
     return request(body_of(text, **more), target, **{k.replace("-", "_"): v for k, v in (headers or {}).items()})
 
 
@@ -44,8 +43,6 @@ def chunked(body: bytes, size: int, target: str = CHAT, end: bytes = b"0\r\n\r\n
 
 @dataclass(frozen=True)
 class Received:
-    """One response, as it came."""
-
     status: int
     headers: dict[str, str]
     """Names in lower case."""
@@ -57,7 +54,6 @@ class Received:
 
     @property
     def json(self) -> Any:  # noqa: ANN401 - anything that JSON can be
-        """Parsed body."""
         return json.loads(self.body)
 
     @property
@@ -67,8 +63,6 @@ class Received:
 
 
 class Wire:
-    """One connection."""
-
     def __init__(self, port: int, timeout: float = 10, tls: ssl.SSLContext | None = None) -> None:
         """Connect; every wait ends after `timeout` seconds with TimeoutError."""
         self.sock: socket.socket = socket.create_connection(("127.0.0.1", port), timeout=timeout)
@@ -79,20 +73,16 @@ class Wire:
         self.ended = False
 
     def __enter__(self) -> Self:
-        """Nothing more."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        """Close."""
         self.sock.close()
 
     def send(self, data: bytes) -> Self:
-        """Send bytes."""
         self.sock.sendall(data)
         return self
 
     def ask(self, data: bytes, method: str = "POST") -> Received:
-        """Send bytes and read one response."""
         return self.send(data).response(method)
 
     def reset(self) -> None:
@@ -128,7 +118,6 @@ class Wire:
         return taken
 
     def rest(self) -> bytes:
-        """Read to the end of the connection."""
         while self.more():
             pass
         taken, self.buffer = self.buffer, b""
@@ -143,7 +132,6 @@ class Wire:
         return int(lines[0].split(" ")[1]), {name.lower(): value.strip() for name, _, value in fields}
 
     def response(self, method: str = "POST") -> Received:
-        """Read a whole response."""
         status, headers = self.head()
         if not status or method == "HEAD" or status in (204, 304) or status < 200:
             return Received(status, headers, b"", whole=bool(status))

@@ -16,8 +16,6 @@ __all__ = ["ACTOR", "Part"]
 
 @dataclass
 class Part:
-    """What is to be done in one step."""
-
     now: Sequence[Exchange]
     """Before the answer."""
     writes: Callable[[], None]
@@ -29,8 +27,6 @@ class Part:
 
 @dataclass
 class Actor(AgentAdapter):
-    """Plays parts, one a message."""
-
     uses_session: ClassVar[bool] = True
     parts: list[Part] = field(default_factory=list)
     after_end: Sequence[Exchange] = ()
@@ -43,11 +39,9 @@ class Actor(AgentAdapter):
         return self
 
     async def open(self, session: Any) -> None:  # noqa: ANN401 - RunSession
-        """Begin from the start."""
         self.session, self.place = session.name, 0
 
     async def call(self, input: AgentInput) -> AgentReturnTypes:  # noqa: A002 (the documented name)
-        """Do the next part."""
         part = self.parts[self.place]
         self.place += 1
         await asyncio.to_thread(self._send, part.now)
@@ -55,14 +49,12 @@ class Actor(AgentAdapter):
         return f"answer {self.place}"
 
     def go_on(self) -> None:
-        """Do what comes later, once."""
         part = self.parts[self.place - 1]
         later, part.later = part.later, ()
         self._send(later)
         part.writes_later()
 
     async def close(self) -> None:
-        """Do what comes after the end."""
         await asyncio.to_thread(self._send, self.after_end)
 
     def _send(self, exchanges: Sequence[Exchange]) -> None:

@@ -35,8 +35,6 @@ def _set() -> threading.Event:
 
 @dataclass
 class Exchange:
-    """A request and what came of it."""
-
     dialect: Dialect
     request: bytes
     status: int = 200
@@ -67,8 +65,6 @@ class Exchange:
 
 @dataclass
 class Step:
-    """What really happened in a step."""
-
     after: int = 0
     until: int = 0
     calls: list[Call] = field(default_factory=list)
@@ -87,16 +83,12 @@ class Step:
 
 @dataclass
 class Run:
-    """A run of an agent."""
-
     exchanges: list[Exchange] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
 
 
 @dataclass
 class Talk:
-    """A conversation, as its agent keeps it."""
-
     dialect: Dialect
     stream: bool
     says_attempts: bool
@@ -112,8 +104,6 @@ class Talk:
 
 
 class World:
-    """Makes one run."""
-
     def __init__(self, seed: int, *, overlaps: bool = True) -> None:
         self.random = Random(seed)
         self.overlaps = overlaps
@@ -124,11 +114,9 @@ class World:
         """Conversations are in the same words."""
 
     def chance(self, share: float) -> bool:
-        """Return true so often."""
         return self.random.random() < share
 
     def play(self) -> Run:
-        """Play one to three steps."""
         dialect = self.random.choice(DIALECTS)
         talks = [self.talk(dialect) for _ in range(self.random.choice((1, 1, 2)))]
         same = self.same = self.chance(0.3)
@@ -169,7 +157,6 @@ class World:
         return self.run
 
     def talk(self, dialect: Dialect) -> Talk:
-        """Begin a conversation."""
         return Talk(
             dialect, stream=self.chance(0.5), says_attempts=self.chance(0.4), renumbers=self.chance(0.3),
             forgets=self.chance(0.15), hides=self.chance(0.3),
@@ -205,14 +192,12 @@ class World:
                 return
 
     def said(self, talk: Talk, *, last: bool) -> Said:
-        """Think of an answer."""
         if last or self.chance(0.35):
             return Said(f"said {self.random.randint(0, 9)}")
         calls = [self.call(talk.dialect, n, renumbers=talk.renumbers) for n in range(self.random.choice((1, 1, 2, 3)))]
         return Said("" if self.chance(0.5) else "well", calls, strange=self.chance(0.04))
 
     def call(self, dialect: Dialect, number: int, *, renumbers: bool) -> Call:
-        """Think of a call."""
         self.count += 1
         hosted = HOSTED.get(dialect.name) if self.chance(0.1) else None
         names = (*TOOLS, "shell") if dialect.name == "responses" else TOOLS

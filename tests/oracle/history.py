@@ -44,14 +44,11 @@ class Chapter:
 
 @dataclass
 class Memoir:
-    """A run of an agent with a memory."""
-
     exchanges: list[Exchange] = field(default_factory=list)
     steps: list[Chapter] = field(default_factory=list)
 
 
 def count_of(turns: Sequence[Turn]) -> int:
-    """Return how many messages these are."""
     return sum(len(what) if kind == "results" else kind != "system" for kind, what in turns)
 
 
@@ -82,11 +79,9 @@ class Life:
         """Of what the last summary says that they spoke."""
 
     def chance(self, share: float) -> bool:
-        """Return true so often."""
         return self.random.random() < share
 
     def play(self) -> Memoir:
-        """Play two to five steps."""
         for number in range(self.random.randint(2, 5)):
             if number and self.chance(0.1):  # another conversation
                 self.turns, self.system = [], "You keep tasks."
@@ -99,7 +94,6 @@ class Life:
         return self.memoir
 
     def words(self, start: str) -> str:
-        """Return something to say."""
         self.count += 1
         return f"{start} it" if self.repeats else f"{start} number {self.count}, about {self.random.choice(WORDS)}"
 
@@ -121,14 +115,12 @@ class Life:
         self.turns.append(("model", said))
 
     def call(self) -> Call:
-        """Think of a call that is run."""
         self.count += 1
         made = Call(self.random.choice(TOOLS), {"n": self.count}, f"id{self.count}", ran=True, told=True)
         made.output = dumps({"id": self.count, "title": f"the task that was made as number {self.count}"}).decode()
         return made
 
     def ask(self, said: Said, turns: Sequence[Turn] | None = None, tools: Sequence[str] = TOOLS) -> Exchange:
-        """Send the conversation, or something else."""
         given = [("system", self.system), *self.turns] if turns is None else turns
         request = self.dialect.request(given, tools, stream=self.stream)
         pieces = tuple(self.dialect.stream(said)) if self.stream else (self.dialect.whole(said),)
@@ -137,7 +129,6 @@ class Life:
     # -- what becomes of old messages
 
     def tidy(self, step: Chapter) -> Generator[Exchange]:
-        """Do what its policy says."""
         starts = [n for n, (kind, _) in enumerate(self.turns) if kind == "user" and count_of(self.turns[:n]) > 1]
         at = self.random.choice([*starts, len(self.turns)] if self.policy == "condense" else starts or [0])
         if self.policy == "condense":
@@ -169,7 +160,6 @@ class Life:
             self.turns = [("user", f"Earlier: {summary}"), *recent]
 
     def summarize(self, old: Sequence[Turn], summary: str) -> Exchange:
-        """Ask the model for a summary."""
         if not self.quotes:
             return self.ask(Said(summary), [("system", self.system), *old, ("user", "Summarize all this.")])
         told = [what.text if kind == "model" else str(what) for kind, what in old if kind != "results"]
@@ -213,7 +203,6 @@ def claim(random: Random, step: Chapter) -> Json:
 
 
 def recalls(said: Json, step: Chapter) -> bool | None:
-    """Tell whether it is true of a step."""
     ((name, wanted),) = ((key, value) for key, value in said["messageProcessing"].items() if key != "minEvidence")
     done = step.done.get(name, [])
     if wanted.get("activated", True) is not bool(done):

@@ -39,11 +39,9 @@ class Database:
         self.store = {"sqlalchemy": f"sqlite:///{self.file}", "entities": {"tasks": user}}
 
     def close(self) -> None:
-        """Let go of the file."""
         self.link.close()
 
     def put(self, state: State) -> None:
-        """Make the rows these."""
         with self.link as db:
             there = {row[0]: row for row in db.execute("SELECT id, title, status, owner FROM tasks")}
             wanted = {key: tuple(row.values()) for key, row in state.items()}
@@ -65,7 +63,6 @@ class Service:
 
     @property
     def entity(self) -> dict[str, Any]:
-        """What a suite writes about it."""
         found: dict[str, Any] = {"list": "GET /tasks"}
         found |= {"user": "owner"} if self.shape.owned else {}
         found |= {"rows": "$.items"} if self.wrapped else {}
@@ -74,11 +71,9 @@ class Service:
 
     @property
     def wrapped(self) -> bool:
-        """Whether the list stands in an object."""
         return self.shape.pages in ("next", "has_more", "total", "cursor")
 
     def put(self, state: State) -> None:
-        """Make the rows these."""
         self.rows = state
 
     def close(self) -> None:

@@ -38,7 +38,6 @@ NOW = 1_800_000_000.0
 
 
 def told(number: int, exchange: Exchange) -> tuple[Call, Interaction]:
-    """Return an exchange as a proxy tells it."""
     dialect, key = exchange.dialect, f"v1:{sha256(exchange.request).hexdigest()}"
     chunks = tuple(Chunk(10 * n, piece) for n, piece in enumerate(exchange.pieces, 1))
     ending = Ending.CUT if exchange.cut else Ending.COMPLETE
@@ -63,14 +62,12 @@ def told(number: int, exchange: Exchange) -> tuple[Call, Interaction]:
 
 
 def seen(exchanges: Iterable[Exchange]) -> WireObserver:
-    """Return the wire of a run."""
     wire = WireObserver()
     wire.add_calls(told(number, exchange) for number, exchange in enumerate(exchanges, 1))
     return wire
 
 
 def judge(said: dict[str, Any], step: AgentStep) -> Status:
-    """Return what a suite makes of an assertion."""
     scope = VariableScope()
     usage = Usage.model_validate({"callCount": said["callCount"]}) if "callCount" in said else None
     if explain_unseen_traffic(cast("StepContext", SimpleNamespace(session=object(), scope=scope)), usage, step):
@@ -103,7 +100,6 @@ def judge_history(said: dict[str, Any], found: ProcessingFindings) -> Status:
 
 
 def worst(found: Iterable[Assertion]) -> Status:
-    """Return what assertions come to."""
     statuses = {each.status for each in found}
     return next((each for each in (Status.FAILED, Status.ENVIRONMENT_ERROR) if each in statuses), Status.PASSED)
 
@@ -122,8 +118,6 @@ def store_of(place: Database | Service) -> StoreAdapter:
 
 
 class Books:
-    """A store as a suite looks at it."""
-
     def __init__(self, store: StoreAdapter) -> None:
         self.store = store
         self.later: deque[Callable[[], None]] = deque()

@@ -23,8 +23,6 @@ State = dict[int | str, Row]
 
 @dataclass(frozen=True)
 class Shape:
-    """What kind of place it is."""
-
     keys: str
     """``again``: numbers are given out again; ``counted``; ``named``: texts."""
     owned: bool
@@ -50,16 +48,12 @@ class Moment:
 
 @dataclass
 class Ledger:
-    """A run of an agent that writes rows."""
-
     shape: Shape
     start: State
     steps: list[Moment] = field(default_factory=list)
 
 
 class Clerk:
-    """Makes one run."""
-
     def __init__(self, seed: int, shape: Shape) -> None:
         self.random = Random(seed)
         self.shape = shape
@@ -70,7 +64,6 @@ class Clerk:
         self.same = False
 
     def play(self) -> Ledger:
-        """Play one to three steps."""
         for _ in range(self.random.randint(0, 6)):
             self.insert()
         ledger = Ledger(self.shape, self.copy())
@@ -79,11 +72,9 @@ class Clerk:
         return ledger
 
     def copy(self) -> State:
-        """Return the rows as they are."""
         return {key: dict(row) for key, row in self.rows.items()}
 
     def step(self) -> Moment:
-        """Do things, some of them late."""
         self.made, self.gone, self.same = set(), {}, False
         before = self.copy()
         for _ in range(self.random.choice((0, 1, 1, 1, 2, 3))):
@@ -103,7 +94,6 @@ class Clerk:
         return moment
 
     def act(self) -> None:
-        """Do one thing."""
         kind = self.random.choice(("insert", "insert", "insert", "update", "give", "delete", "remake"))
         chosen = self.random.choice(list(self.rows)) if self.rows else None
         if kind == "insert" or chosen is None:
@@ -125,12 +115,10 @@ class Clerk:
         return max(self.rows, key=lambda key: (isinstance(key, str), key))
 
     def delete(self, key: int | str) -> None:
-        """Remove a row."""
         self.gone.setdefault(key, self.rows.pop(key))
         self.made.discard(key)
 
     def insert(self) -> None:
-        """Make a row."""
         self.counter += 1
         again = max((key for key in self.rows if isinstance(key, int)), default=0) + 1
         keys: dict[str, int | str] = {"again": again, "counted": self.counter, "named": f"k{self.counter:05}"}

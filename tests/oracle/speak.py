@@ -42,8 +42,6 @@ class Call:
 
 @dataclass
 class Said:
-    """What a model answers."""
-
     text: str = ""
     calls: list[Call] = field(default_factory=list)
     strange: bool = False
@@ -54,8 +52,6 @@ class Said:
 
 @dataclass(frozen=True)
 class Dialect:
-    """How one provider is spoken to."""
-
     name: str
     provider: str
     operation: str
@@ -74,15 +70,12 @@ class Dialect:
         return streamed.get(self.name, self.path) if stream else self.path
 
     def request(self, turns: Sequence[Turn], tools: Sequence[str], *, stream: bool) -> bytes:
-        """Return the body of a request."""
         return dumps(self.ask(turns, tools, stream))
 
     def whole(self, said: Said, **written: Any) -> bytes:  # noqa: ANN401 - as json.dumps takes them
-        """Return the body of an answer."""
         return dumps(self.answer(said), **written)
 
     def stream(self, said: Said, **written: Any) -> list[bytes]:  # noqa: ANN401 - as above
-        """Return the pieces of a streamed answer."""
         found = [_FRAMED[self.kind](name, dumps(value, **written)) for name, value in self.pieces(said)]
         if self.name == "chat":
             found.append(b"data: [DONE]\n\n")
@@ -105,7 +98,6 @@ _FRAMED: dict[str, Callable[[str, bytes], bytes]] = {
 
 
 def told(turns: Sequence[Turn]) -> tuple[str, Sequence[Turn]]:
-    """Return the system prompt, and the other turns."""
     return (turns[0][1], turns[1:]) if turns and turns[0][0] == "system" else ("You keep tasks.", turns)
 
 

@@ -135,7 +135,6 @@ def _agent(seed: int, random: Random) -> tuple[list[Exchange], list[tuple[int, i
 
 
 def played(play: Play, folder: Path, name: str, address: str, service: Service, px: Proxy, mode: str) -> Result:
-    """Run the suite."""
     ACTOR.parts, ACTOR.after_end, ACTOR.send = play.parts, play.after_end, partial(send, px.url)
     service.later = ACTOR.go_on
     suite = {
@@ -148,7 +147,6 @@ def played(play: Play, folder: Path, name: str, address: str, service: Service, 
 
 
 def wrong(play: Play, result: Result, tally: Counter[str]) -> list[str]:
-    """Return where the product and the truth differ."""
     (finished,), found = result.told.finished, list[str]()
     told = {step.index: step for step in result.told.steps}
     for each in play.claims:
@@ -169,7 +167,6 @@ def wrong(play: Play, result: Result, tally: Counter[str]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def px(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Proxy, Upstream]]:
-    """Share a proxy, and the provider behind it."""
     upstream = Upstream()
     store = tmp_path_factory.mktemp("oracle") / "x.db"
     with proxy("record", store, upstreams=dict.fromkeys(NAMES, upstream.url)) as made:

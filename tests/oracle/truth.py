@@ -21,7 +21,6 @@ _COMPARE = {
 
 
 def compared(number: int, wanted: object) -> bool:
-    """Compare a number with one, or with bounds."""
     if isinstance(wanted, Mapping):
         return all(_COMPARE[key](number, bound) for key, bound in wanted.items())
     return number == wanted
@@ -97,7 +96,6 @@ def _comes_after(call: Call, other: Call) -> bool:
 
 
 def _in_order(names: list[str], calls: list[Call]) -> bool:
-    """Try every way through the calls."""
     ways: list[Call | None] = [None]
     for name in names:
         ways = [

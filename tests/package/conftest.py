@@ -17,7 +17,6 @@ FEW = 3
 
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """Return wheel and sdist of the working tree."""
     return build(tmp_path_factory.mktemp("dist"))
 
 

@@ -33,8 +33,6 @@ SECONDS = 300
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """One environment."""
-
     python: str
     extra: str = ""
     """Of our package; None of it where `ours` is False."""
@@ -60,7 +58,6 @@ class Built:
 
 
 def uv() -> str:
-    """Return uv, or skip."""
     return shutil.which("uv") or needed("uv, which builds the package and its environments")
 
 
@@ -74,7 +71,6 @@ def call(*words: str | Path) -> str:
 
 
 def build(folder: Path) -> Built:
-    """Build sdist and, from it, the wheel."""
     call(uv(), "build", "--quiet", "--out-dir", folder, ROOT)
     (wheel,), (sdist,) = folder.glob("*.whl"), folder.glob("*.tar.gz")
     return Built(wheel, sdist)
@@ -106,7 +102,6 @@ def install(name: str, built: Built) -> Path | None:
 
 
 def install_all(names: Iterable[str], built: Built) -> dict[str, Path | None]:
-    """Make several ready, two at a time."""
     with ThreadPoolExecutor(2) as pool:
         wanted = list(names)
         return dict(zip(wanted, pool.map(lambda name: install(name, built), wanted), strict=True))

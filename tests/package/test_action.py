@@ -63,7 +63,6 @@ class Repository:
 
 
 def git(folder: Path, *words: str) -> str:
-    """Call git in a folder."""
     mine = ("-c", "user.name=a", "-c", "user.email=a@example.com", "-c", "commit.gpgsign=false")
     done = subprocess.run(["git", *mine, *words], cwd=folder, capture_output=True, text=True, check=True, timeout=60)
     return done.stdout.strip()
@@ -90,7 +89,6 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Repository:
 
 @pytest.fixture
 def fresh(tmp_path: Path) -> Repository:
-    """Return a repository without a commit."""
     (tmp_path / "repo" / "cassettes").mkdir(parents=True)
     git(tmp_path / "repo", "init", "-q")
     return Repository(tmp_path / "repo", "")

@@ -80,7 +80,6 @@ def test_what_is_to_be_copied_is_what_its_reader_takes(tmp_path: Path) -> None:
 
 
 def test_the_linter_finds_what_is_wrong(tmp_path: Path) -> None:
-    """A check that never fails is none."""
     broken = tmp_path / "broken.yml"
     broken.write_text(WORKFLOWS[0].read_text("utf-8").replace("runs-on", "run-on"))
     assert '"runs-on" section is missing' in lint(broken)

@@ -12,7 +12,6 @@ from . import Provider, load
 
 
 def main() -> int:
-    """Play the script that was named."""
     parser = argparse.ArgumentParser(prog="python -m tests.provider")
     parser.add_argument("script", type=Path)
     parser.add_argument("--port", type=int, default=0)

@@ -57,11 +57,9 @@ class Answer:
         return b"".join(piece.data for piece in self.pieces)
 
     def framed(self, framing: Framing) -> Answer:
-        """Frame the body otherwise."""
         return replace(self, framing=framing)
 
     def with_headers(self, *fields: tuple[str, str]) -> Answer:
-        """Add header fields."""
         return replace(self, headers=self.headers + fields)
 
     def recut(self, size: int) -> Answer:
@@ -80,7 +78,6 @@ class Answer:
         return replace(self, pieces=pieces)
 
     def late(self, seconds: float) -> Answer:
-        """Wait before the head."""
         return replace(self, wait=seconds)
 
     def cut(self, pieces: int, how: Cut = "close") -> Answer:

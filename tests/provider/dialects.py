@@ -32,7 +32,6 @@ def render(reply: Reply, seen: Seen, number: int) -> Answer:
 
 
 def plain(text: str) -> Answer:
-    """Answer with text."""
     return stream_answer([text.encode()], "text/plain; charset=utf-8").framed("length")
 
 

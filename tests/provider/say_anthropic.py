@@ -11,7 +11,6 @@ from .script import Reply
 
 
 def message(reply: Reply, model: str | None, number: int, tokens: tuple[int, int]) -> dict[str, Any]:
-    """Build a message."""
     content: list[dict[str, Any]] = [{"type": "text", "text": reply.say}] if reply.say else []
     content += [
         {"type": "tool_use", "id": f"toolu_{number:06d}{index}", "name": call.name, "input": dict(call.arguments)}

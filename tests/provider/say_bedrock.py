@@ -21,7 +21,6 @@ STREAM_TYPE = "application/vnd.amazon.eventstream"
 
 
 def frame(headers: Mapping[str, str], payload: bytes) -> bytes:
-    """Format one message of an event stream."""
     packed = b"".join(_header(name.encode(), value.encode()) for name, value in headers.items())
     prelude = struct.pack("!II", 16 + len(packed) + len(payload), len(packed))
     message = prelude + struct.pack("!I", crc32(prelude)) + packed + payload
@@ -33,13 +32,11 @@ def _header(name: bytes, value: bytes) -> bytes:
 
 
 def event_frame(kind: str, value: object) -> bytes:
-    """Format one event."""
     headers = {":event-type": kind, ":content-type": "application/json", ":message-type": "event"}
     return frame(headers, dumps(value).encode())
 
 
 def converse(reply: Reply, number: int, tokens: tuple[int, int]) -> dict[str, Any]:
-    """Build an answer of converse."""
     content: list[dict[str, Any]] = [{"text": reply.say}] if reply.say else []
     content += [
         {"toolUse": {"toolUseId": f"tooluse_{number:06d}{index}", "name": call.name, "input": dict(call.arguments)}}
@@ -54,7 +51,6 @@ def converse(reply: Reply, number: int, tokens: tuple[int, int]) -> dict[str, An
 
 
 def converse_stream(whole: Mapping[str, Any]) -> Iterator[bytes]:
-    """Stream an answer of converse as frames."""
     message = whole["output"]["message"]
     yield event_frame("messageStart", {"role": message["role"]})
     for index, block in enumerate(message["content"]):

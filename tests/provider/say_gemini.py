@@ -9,7 +9,6 @@ from .script import Reply
 
 
 def whole(reply: Reply, model: str | None, number: int, tokens: tuple[int, int]) -> dict[str, Any]:
-    """Build the whole answer."""
     parts = [{"text": reply.say}] if reply.say else []
     return _answer([*parts, *_calls(reply)], model, number, tokens, last=True)
 

@@ -33,7 +33,6 @@ def _usage(tokens: tuple[int, int]) -> dict[str, Any]:
 
 
 def chat(reply: Reply, head: Mapping[str, Any], tokens: tuple[int, int]) -> dict[str, Any]:
-    """Build a chat.completion."""
     message: dict[str, Any] = {"role": "assistant", "content": reply.say or None, "refusal": None}
     calls = tool_calls(reply, head["id"])
     if calls:
@@ -69,7 +68,6 @@ def chat_stream(reply: Reply, head: Mapping[str, Any], tokens: tuple[int, int] |
 def response(
     reply: Reply, request: Mapping[str, Any], number: int, created: int, tokens: tuple[int, int]
 ) -> dict[str, Any]:
-    """Build a finished response object."""
     output: list[dict[str, Any]] = []
     if reply.say:
         part = {"type": "output_text", "text": reply.say, "annotations": [], "logprobs": []}

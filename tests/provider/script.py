@@ -25,16 +25,12 @@ from .seen import Seen
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A tool call of the model."""
-
     name: str
     arguments: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What the model says, in no dialect yet."""
-
     say: str = ""
     call: tuple[Call, ...] = ()
     takes: Mapping[str, str] = field(default_factory=dict)
@@ -67,8 +63,6 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One expected request and its answer."""
-
     answer: Answer | Reply
     user: str | None = None
     """Last user text, exactly."""
@@ -137,7 +131,6 @@ class Play:
     """A script being played: remembers how often each step was."""
 
     def __init__(self, script: Script) -> None:
-        """Start before the first step."""
         self.script = script
         self.played = [0] * len(script.steps)
 

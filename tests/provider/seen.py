@@ -33,8 +33,6 @@ DIALECTS: tuple[tuple[str, str], ...] = (
 
 @dataclass(frozen=True)
 class Seen:
-    """One request as it arrived at the provider."""
-
     method: str
     target: str
     headers: tuple[tuple[str, str], ...]
@@ -50,7 +48,6 @@ class Seen:
 
     @cached_property
     def path(self) -> str:
-        """Decoded path without the query."""
         return unquote(urlsplit(self.target).path)
 
     @cached_property
@@ -87,7 +84,6 @@ class Seen:
 
     @property
     def last_user(self) -> str | None:
-        """The last thing the user said, as text."""
         texts = [text for role, text in self._said if role == "user" and text]
         return texts[-1] if texts else None
 

@@ -63,7 +63,6 @@ class Provider:
 
     @property
     def port(self) -> int:
-        """The port that it listens on."""
         return self._port
 
     @property
@@ -73,7 +72,6 @@ class Provider:
 
     @property
     def refused(self) -> list[Seen]:
-        """Requests that nobody expected."""
         return [seen for seen in self.requests if seen.refused]
 
     def header_names(self) -> set[str]:
@@ -102,7 +100,6 @@ class Provider:
         return self
 
     def stop(self) -> None:
-        """Close the port and every connection."""
         if self._loop.is_running():
             asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(10)
             self._loop.call_soon_threadsafe(self._loop.stop)
@@ -110,7 +107,6 @@ class Provider:
             self._loop.close()
 
     def __enter__(self) -> Self:
-        """Start."""
         return self.start()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:

@@ -23,7 +23,6 @@ CHAT = "/v1/chat/completions"
 
 
 def chat(text: str, **more: object) -> bytes:
-    """Format a chat request."""
     return json.dumps({"model": "m", "messages": [{"role": "user", "content": text}], **more}).encode()
 
 

@@ -15,7 +15,6 @@ SAID = Reply("one two", (Call("get_weather", {"city": "Oslo"}),))
 
 
 def seen(action: str, body: object) -> Seen:
-    """Make a request."""
     return Seen("POST", f"/model/anthropic.claude%3A0/{action}", (), json.dumps(body).encode(), 1)
 
 

@@ -58,7 +58,6 @@ def as_data(said: object) -> Data:
 
 
 def frames_of(data: Data, pieces: int = 1) -> list[TextMessage | BytesMessage]:
-    """Cut a message into frames."""
     size = max(1, -(-len(data) // pieces))
     marks = list(range(0, len(data), size)) or [0]
     kind: Any = TextMessage if isinstance(data, str) else BytesMessage
@@ -99,7 +98,6 @@ class Peer:
         return True
 
     async def raw(self, data: bytes) -> None:
-        """Send bytes as they are."""
         self._writer.write(data)
         await self._writer.drain()
 
@@ -153,7 +151,6 @@ class Peer:
         return first
 
     async def close(self, code: int = 1000, reason: str = "") -> None:
-        """Begin to close, and wait for the answer."""
         if self.ws.state is ConnectionState.OPEN:
             await self.raw(self.ws.send(CloseConnection(code, reason or None)))
             try:
@@ -163,7 +160,6 @@ class Peer:
                 pass
 
     def cut(self) -> None:
-        """End the connection without a word."""
         self._writer.transport.abort()
 
 
@@ -331,7 +327,6 @@ class Client:
                     self.sock.sendall(self.ws.send(event.response()))
 
     def say(self, said: object, pieces: int = 1) -> Self:
-        """Send a message, in so many frames."""
         for frame in frames_of(as_data(said), pieces):
             self.sock.sendall(self.ws.send(frame))
         return self
@@ -351,7 +346,6 @@ class Client:
         return self._inbox.popleft()
 
     def hear(self) -> Any:  # noqa: ANN401
-        """Return the next message, parsed."""
         return json.loads(self.next())
 
     def end(self) -> Gone:
@@ -370,7 +364,6 @@ class Client:
             self._more()
 
     def cut(self) -> None:
-        """End the connection without a word."""
         self.sock.close()
 
 

@@ -16,8 +16,6 @@ RECORD = "Record what is missing, with your keys: pytest --llmproxy-cassette-dir
 
 
 class Terminal:
-    """What the collector needs of a terminal."""
-
     config = SimpleNamespace(
         known_args_namespace=SimpleNamespace(llmproxy_cassette_dir="my cassettes", file_or_dir=["a"])
     )
@@ -37,7 +35,6 @@ class Terminal:
 
 
 def heard(collector: RunSummary, test: str, outcome: str, report: Report) -> None:
-    """Send both reports of a test."""
     for when, result in (("call", outcome), ("teardown", "passed")):
         sent = pytest.TestReport(test, ("", 0, ""), {}, outcome=result, longrepr=None, when=when)  # type: ignore[arg-type]
         if when == "teardown":
@@ -46,7 +43,6 @@ def heard(collector: RunSummary, test: str, outcome: str, report: Report) -> Non
 
 
 def summary(collector: RunSummary, verbosity: int = 0) -> list[str]:
-    """Return what it writes."""
     terminal = Terminal(verbosity)
     collector.pytest_terminal_summary(terminal)  # type: ignore[arg-type]
     return terminal.lines
@@ -95,7 +91,6 @@ def test_recordings_above_their_age_have_a_code(
 
 
 def test_a_long_list_is_for_those_who_ask() -> None:
-    """-v shows all."""
     collector = RunSummary(lambda: None)
     for n in range(9):
         heard(collector, f"t{n}", "passed", Report("a", "a", failed=1))

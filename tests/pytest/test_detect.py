@@ -95,7 +95,6 @@ def test_the_keys_of_a_suite_are_those_of_the_format() -> None:
 
 
 def test_suites_are_called_as_the_command_finds_them() -> None:
-    """One list of names, written twice."""
     assert tuple(_SUITE_NAMES) == tuple(SUITES)
     assert is_suite_file_name("agent.suite.yaml")
     assert not is_suite_file_name("suites.yaml")

@@ -75,7 +75,6 @@ print(sorted(said), len(late.refused))
 
 
 def printed(program: str) -> str:
-    """Run a program and return what it printed."""
     env = clean_env({"PYTHONPATH": str(ROOT)})
     command = [sys.executable, "-c", program]
     return subprocess.run(command, env=env, capture_output=True, text=True, check=True, timeout=120).stdout.strip()

@@ -31,7 +31,6 @@ def test_the_original_beside_us_keeps_its_option(tmp_path: Path) -> None:
 
 
 def test_a_report_that_cannot_be_written_is_said_before_anything_runs(tmp_path: Path) -> None:
-    """Not after an hour of tests."""
     write(tmp_path, test_it="def test_it(): ...\n")
     for asked, said in (("pdf=x", "there is no 'pdf'"), ("json=test_it.py/x", "cannot write there")):
         result = run(tmp_path, "--scenario-report", asked)
@@ -107,7 +106,6 @@ def test_parts_are_one_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 def test_what_is_no_part_ends_before_a_test(
     words: tuple[str, ...], said: str, pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As a mistake of usage."""
     pytester.makepyfile("def test_x(): pass")
     assert pytester.runpytest_inprocess(*pytest_run.PLUGIN, *words).ret == pytest.ExitCode.USAGE_ERROR
     assert said in capsys.readouterr().err

@@ -51,7 +51,6 @@ def suite(pytester: pytest.Pytester) -> pytest.Pytester:
 
 @pytest.fixture
 def provider() -> Iterator[Provider]:
-    """Run a provider that says hello."""
     with Provider([step(say="hello", times=None)]) as running:
         yield running
 
@@ -193,7 +192,6 @@ def test_in_ci_nothing_is_recorded_unless_the_command_line_says_so(suite: pytest
 
 @pytest.mark.slow
 def test_an_option_that_another_plugin_has_is_left_to_it(suite: pytest.Pytester) -> None:
-    """It is said, and everything else works."""
     suite.makepyfile(
         other="def pytest_addoption(parser):\n    parser.addoption('--llmproxy-mode', default='theirs')\n",
         test_suite="def test_it(llmproxy):\n    assert llmproxy.mode == 'replay'\n",
@@ -215,7 +213,6 @@ MARKERS = {
 
 
 def test_a_marker_that_makes_no_sense_fails_its_test_with_a_sentence(suite: pytest.Pytester) -> None:
-    """No traceback of ours."""
     tests = (f"@pytest.mark.llmproxy({marker})\ndef test_{number}(): ...\n" for number, marker in enumerate(MARKERS))
     suite.makepyfile(test_suite="\n".join(["import pytest", *tests]))
     result = run(suite)
@@ -249,14 +246,12 @@ def test_a_miss_that_an_sdk_quotes_is_told_once_line_by_line(suite: pytest.Pytes
 
 
 def test_a_mode_that_is_none_is_a_usage_error(suite: pytest.Pytester) -> None:
-    """Before anything is collected."""
     result = run(suite, "--llmproxy-mode", "sometimes")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*'sometimes' is not a mode*"])
 
 
 def test_a_proxy_that_cannot_start_fails_each_test_with_the_reason(suite: pytest.Pytester) -> None:
-    """The others of the suite run."""
     suite.makepyfile(test_plain="def test_plain(): ...")
     result = run(suite, LLMPROXY_COMMAND="/nosuch/llmproxy")
     result.assert_outcomes(passed=1, errors=4)

@@ -137,7 +137,6 @@ def test_all_recordings_differ():
 
 
 def steps() -> list[Step]:
-    """Return what judge, simulated user and agent get."""
     return [
         finish("passed", evidence=["On its way."], contains="finish_test", times=None),
         step(model="gpt-4o", say="On its way.", times=None),

@@ -58,7 +58,6 @@ def addresses(folder: Path) -> set[str]:
 
 
 def serves(url: str) -> bool:
-    """Return whether somebody listens there."""
     host, port = url.removeprefix("http://").split(":")
     with socket.socket() as tried:
         return tried.connect_ex((host, int(port))) == 0
@@ -106,7 +105,6 @@ def test_what_a_killed_worker_leaves_open_is_closed(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
 def test_a_killed_controller_leaves_nothing_running(tmp_path: Path) -> None:
-    """Neither its workers nor the proxy."""
     pytest_run.write(tmp_path, app=pytest_run.APP, test_it=SUITE + SLOW)
     with Provider([step(say="hello", times=None)]) as provider:
         env = clean_env({"PYTHONPATH": str(ROOT), "OPENAI_BASE_URL": provider.url + "/v1", "OPENAI_API_KEY": "sk-mine"})

@@ -35,7 +35,6 @@ def report(*results: ScenarioResult, colour: bool = False) -> list[str]:
 
 
 def test_nothing_is_printed_when_nothing_ran() -> None:
-    """And the summary divides by nothing."""
     assert report() == []
     assert ScenarioReporter().get_summary() == {"total": 0, "passed": 0, "failed": 0, "success_rate": 0}
 
@@ -68,7 +67,6 @@ def test_an_error_is_told_by_its_first_line_and_its_kind() -> None:
 
 
 def test_a_run_travels_as_plain_values() -> None:
-    """From a worker to whoever reports."""
     packed = pack_run(ReportedScenario("refund", 2, 3), result(status=Status.AGENT_ERROR, success=False))
     sent = json.loads(json.dumps(packed))
     who, back = unpack_run(sent)

@@ -40,7 +40,6 @@ def test_names_are_readable_and_different() -> None:
 
 
 def shared(tmp_path: Path, env: dict[str, str]) -> SharedProxy:
-    """Return one for an environment."""
     return SharedProxy(env, tmp_path, name="pytest-gw0")
 
 
@@ -88,7 +87,6 @@ def test_a_running_proxy_is_used_where_the_environment_names_one(tmp_path: Path,
 
 
 def test_a_proxy_that_cannot_start_fails_every_test_at_once_with_its_reason(tmp_path: Path) -> None:
-    """No test waits twice for it."""
     env = clean_env({"LLMPROXY_COMMAND": f"{sys.executable} -c 'import sys; sys.exit(\"out of luck\")'"})
     one = shared(tmp_path, env)
     one.prepare()
@@ -156,14 +154,12 @@ def test_the_proxy_is_started_as_by_the_command(tmp_path: Path) -> None:
 
 
 def test_what_the_project_says_is_left_to_the_proxy(tmp_path: Path) -> None:
-    """It reads the same settings itself."""
     (tmp_path / "pyproject.toml").write_text('[tool.llmproxy]\nstore = "x.db"\ncassette-dir = "c"\n')
     words = SuiteResources(tmp_path, "record")._proxy_options({})
     assert not [word for word in words if word.startswith(("--store", "--cassette-dir"))]
 
 
 def test_a_proxy_that_cannot_start_is_tried_once(tmp_path: Path) -> None:
-    """No scenario waits for it again."""
     bench = SuiteResources(tmp_path, "replay")
     for env in ({"LLMPROXY_COMMAND": "/nosuch/llmproxy"}, {}):
         with pytest.raises(MachineError, match="cannot start the proxy"):

@@ -38,7 +38,6 @@ ECHO = "def answer(message, messages, thread_id):\n    return 'you said ' + mess
 
 
 def project(folder: Path, text: str = SUITE, name: str = "suite.yaml") -> Path:
-    """Write a suite and its agent."""
     (folder / "echo.py").write_text(ECHO, encoding="utf-8")
     (folder / name).write_text(text, encoding="utf-8")
     return folder

@@ -38,7 +38,6 @@ def test_worse_comes_first() -> None:
 
 
 def test_a_change_that_may_be_chance_says_so() -> None:
-    """Where the intervals of the rates overlap."""
     (_, line) = compare_rows({"a": row("a", 9, 10, interval=(0.6, 0.98))}, [row("a", 7, 10, interval=(0.4, 0.9))])
     assert (
         line

@@ -59,7 +59,6 @@ def test_console_junit_json_and_html_say_it() -> None:
 
 
 def test_a_scenario_says_it_when_it_ends() -> None:
-    """Below its messages."""
     out = io.StringIO()
     console = ScenarioConsole(stream=out)
     samples.feed(console, (STARTED, BOUND))

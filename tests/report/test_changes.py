@@ -26,7 +26,6 @@ def call(recording: int | None, *changes: Change, cost: float | None = 0.01, why
 
 
 def trial(name: str, *seen: TrialCall, calls: int = 4, passed: bool | None = True) -> TrialResult:
-    """Return the trial of a cassette."""
     return TrialResult(name, 1, 0.0, passed, calls, seen)
 
 
@@ -94,7 +93,6 @@ def test_a_call_that_is_no_longer_made_is_a_change() -> None:
 
 
 def test_nothing_changed_is_said_in_one_line() -> None:
-    """Nothing to review, nothing to pay."""
     assert list(total(trial("plain", passed=None)).format_lines()) == ["no change in 4 calls, 1 cassette"]
     assert "1 test passes as before" in [*total(trial("plain")).format_lines()][1]
     assert not total(trial("plain")).has_changes
@@ -124,7 +122,6 @@ def test_the_bill_counts_what_is_known_and_says_what_is_not(
 
 
 def test_a_table_for_a_pull_request_holds_every_change() -> None:
-    """Texts cannot break out of their cells."""
     edit = change("a|b", "c")
     rows = list(total(trial("refund", call(1, edit)), trial("new", call(None, why=Reason.NO_PLACE))).to_markdown())
     assert rows[0] == "**1 change in 1 of 8 calls, 1 of 2 cassettes**"

@@ -26,15 +26,11 @@ MISS = ASKED(decision=Decision.REFUSE, status=404, session="weather", nearest=7,
 
 
 class Terminal(io.StringIO):
-    """A stream that is a terminal."""
-
     def isatty(self) -> bool:
         return True
 
 
 class Closed(io.StringIO):
-    """A pipe that nobody reads."""
-
     def write(self, text: str) -> int:
         raise BrokenPipeError(text)
 
@@ -65,7 +61,6 @@ def test_quiet_leaves_misses_and_the_summary() -> None:
 
 
 def test_heads_stand_above_the_lines_and_again_where_they_scroll_away() -> None:
-    """A pipe gets them once."""
     for room, times in ((None, 1), (80, 3)):
         stream = io.StringIO()
         console = Console(stream, zone=UTC, room=partial(int, room) if room else lambda: None)
@@ -163,7 +158,6 @@ def test_the_first_lines_say_where_and_what_to_type() -> None:
     ],
 )  # fmt: skip
 def test_the_summary_is_one_sentence(totals: Totals, unused: int | None, text: str) -> None:
-    """Unknown is said, zero is not invented."""
     assert format_totals(totals, unused)[0] == text
 
 

@@ -104,7 +104,6 @@ def test_no_kind_of_report_shows_a_key(
 
 
 def test_the_console_shows_none_either() -> None:
-    """What is printed while a scenario runs."""
     out = io.StringIO()
     samples.feed(SecretHider(ScenarioConsole(verbose=2, stream=out), {"MY_TOKEN": OWN}), telling())
     assert "my keys: [REDACTED] and [REDACTED]" in out.getvalue()

@@ -63,7 +63,6 @@ def test_an_assertion_says_where_and_by_which_evidence() -> None:
 
 
 def test_unknown_tokens_are_called_unknown() -> None:
-    """Unknown is never zero."""
     lines = describe_uses(samples.finished("fine", 1, Status.PASSED))
     assert lines[0] == "agent: 2 calls, 1,200 tokens in, unknown out, $0.0021"
     assert lines[1] == "judge: 1 call, unknown tokens in, unknown out, price unknown"

@@ -36,7 +36,6 @@ def test_a_failed_check_is_marked_at_its_line(tmp_path: Path) -> None:
 
 
 def test_passed_and_skipped_runs_are_not_marked(tmp_path: Path) -> None:
-    """Only what needs a look is."""
     lines, _ = written(tmp_path)
     assert not [line for line in lines if "fine" in line or "title=left" in line]
     assert sum("flaky" in line for line in lines) == 2

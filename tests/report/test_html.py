@@ -125,8 +125,6 @@ OPTIONAL = {"tr", "td", "th", "dt", "dd", "tbody", "thead", "li", "p"}
 
 
 class Reader(HTMLParser):
-    """Collects text, tags and attributes."""
-
     def __init__(self) -> None:
         super().__init__()
         self.text, self.tags, self.attributes = "", [], []  # type: tuple[str, list[str], list[tuple[str, str | None]]]
@@ -193,7 +191,6 @@ def test_what_an_agent_says_cannot_become_markup() -> None:
 
 
 def digest(text: str) -> str:
-    """Return how a policy names a text."""
     return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
 
 

@@ -90,7 +90,6 @@ def test_faults_on_purpose_are_named() -> None:
 
 
 def test_nothing_at_all_is_still_a_file() -> None:
-    """No run gives an empty, valid list."""
     assert xmlschema.XMLSchema(str(SCHEMA)).is_valid(render_junit(RunTree()).decode())
 
 

@@ -58,7 +58,6 @@ def event(number: int) -> ScenarioEvent:
 
 
 def posted(reporter: Any, count: int = 3, patience: float = 20.0) -> ScenarioEventBus:
-    """Send events through a bus and drain it."""
     stream, bus = Stream(), ScenarioEventBus(reporter)
     bus.subscribe_to_events(stream)
     for number in range(count):
@@ -108,7 +107,6 @@ def test_without_an_endpoint_there_is_no_thread_and_no_word(caplog: pytest.LogCa
 
 
 def test_a_bus_listens_to_one_stream() -> None:
-    """A second one is ignored."""
     posts, first, second = Posts(), Stream(), Stream()
     bus = ScenarioEventBus(posts)
     bus.subscribe_to_events(first)
@@ -190,7 +188,6 @@ def test_a_finished_event() -> None:
 
 
 def test_the_time_is_in_milliseconds() -> None:
-    """Now, unless it is said."""
     event = ScenarioRunStartedEvent(
         batch_run_id="b", scenario_id="x", scenario_run_id="r",
         metadata=ScenarioRunStartedEventMetadata(name="x", description="d"),
@@ -223,14 +220,12 @@ def test_every_role(message: dict[str, Any], want: dict[str, Any]) -> None:
 
 
 def test_ids_are_places_and_not_random() -> None:
-    """The same conversation is the same snapshot."""
     twice = [convert_messages_to_api_client_messages([{"role": "user", "content": "x"}] * 2) for _ in range(2)]
     assert twice[0] == twice[1]
     assert [each.id for each in twice[0]] == ["scenariomsg_0", "scenariomsg_1"]
 
 
 def test_listeners_hear_what_comes_after_them() -> None:
-    """In order, until the end."""
     stream = Stream()
     first: list[str] = []
     second: list[str] = []

@@ -80,7 +80,6 @@ def test_prompt_and_answer_fill_the_width_and_no_more(room: int) -> None:
 
 
 def test_both_texts_get_room_and_a_short_one_leaves_its_share() -> None:
-    """On a wide terminal both are there."""
     shown = format_request_line(TALK, zone=UTC, room=200)
     assert "umbrella" in shown
     assert "It rains" in shown
@@ -109,7 +108,6 @@ def test_a_long_name_of_a_session_is_cut_in_its_middle(room: int) -> None:
 
 
 def test_wide_characters_take_two_cells_and_accents_none() -> None:
-    """As terminals show them."""
     assert (count_cells("abc"), count_cells("東京"), count_cells("e\u0301")) == (3, 4, 1)
 
 
@@ -119,7 +117,6 @@ def test_a_cut_is_marked_and_fits() -> None:
 
 
 def test_columns_are_filled_by_cells() -> None:
-    """From the right where numbers stand."""
     assert (pad_cells("東", 4), pad_cells("7", 3, right=True)) == ("東  ", "  7")
 
 

@@ -28,7 +28,6 @@ MERGED = ("json", "jsonl")
 
 
 def as_parts(every: list[list[Event]]) -> list[PartReport]:
-    """Return parts as if they had been read."""
     found = []
     for n, events in enumerate(every):
         story = samples.story(events)

@@ -39,7 +39,6 @@ def test_a_report_is_a_whole_document_from_its_beginning(tmp_path: Path, kind: s
 
 
 def test_a_place_that_cannot_be_written_to_is_refused_at_once(tmp_path: Path) -> None:
-    """Not after an hour of tests."""
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="file"):
         BufferedReport(tmp_path / "file" / "x.html", lambda _run_tree: "")
@@ -65,7 +64,6 @@ def test_what_cannot_be_is_refused_with_what_can(text: str, said: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_file_that_cannot_be_written_is_refused_at_once(kind: str, tmp_path: Path) -> None:
-    """Not after an hour of tests."""
     (tmp_path / "file").write_text("")
     with pytest.raises(SettingsError, match="cannot write"):
         make_report_handler(f"{kind}={tmp_path / 'file' / 'x'}")

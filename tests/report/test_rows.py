@@ -12,7 +12,6 @@ def row(name: str, status: str = "passed", runs: int = 1, passed: int = 1) -> di
 
 
 def test_what_did_not_pass_comes_first() -> None:
-    """Of scenarios with several cases only."""
     rows = [row("w[paris]", runs=2, passed=2), row("w[rome]", "agent_error", 2, 1), row("alone"), row("one[x]")]
     assert format_row_table(rows) == [
         "w: 2 cases, 1 not passed",
@@ -22,7 +21,6 @@ def test_what_did_not_pass_comes_first() -> None:
 
 
 def test_ten_thousand_cases_are_not_ten_thousand_lines() -> None:
-    """Reports in files have them all."""
     lines = format_row_table([row(f"w[{n}]") for n in range(10_000)])
     assert (lines[0], len(lines), lines[-1]) == ("w: 10,000 cases, 0 not passed", 32, "  ... and 9,970 more cases")
 
@@ -72,7 +70,6 @@ def test_each_value_of_an_axis_is_summed_up() -> None:
 
 
 def test_one_axis_alone_is_the_cells() -> None:
-    """They say it all."""
     assert len(format_row_table([row(f"w[{value}]") | {"axes": {"model": value}} for value in "ab"])) == 3
 
 

@@ -14,8 +14,6 @@ from llmproxy.report.run_console import ScenarioConsole
 
 
 class Terminal(io.StringIO):
-    """A stream that shows colours."""
-
     def isatty(self) -> bool:
         return True
 
@@ -75,13 +73,11 @@ def test_a_miss_is_explained_once(runs: int, want: str) -> None:
 
 
 def test_every_line_names_its_scenario_from_two_on() -> None:
-    """For runs in parallel."""
     assert printed(said(role="user", content="hi"), verbose=2) == "[Scenario: x] User: hi\n"
     assert printed(said(role="user", content="hi"), verbose=5) == "[Scenario: x] User: hi\n"
 
 
 def test_colours_are_for_terminals() -> None:
-    """No escapes elsewhere."""
     assert printed(said(role="user", content="hi"), stream=Terminal()).startswith("\x1b[32mUser:\x1b[0m hi")
     assert "\x1b" not in printed(said(role="user", content="hi"), verbose=2)
 

@@ -58,7 +58,6 @@ def test_without_times_scenarios_weigh_what_they_repeat() -> None:
 
 
 def test_more_parts_than_scenarios_leave_some_empty() -> None:
-    """Nobody runs anything twice."""
     assert split_items({"a": 1, "b": 1}, 5) == {"a": 1, "b": 2}
     assert describe_shard(Shard(4, 5), {"a": 1}, "test", more=1) == {
         "number": 4, "of": 5, "by": "test", "items": ["a"], "parts": [1], "more": 1,
@@ -81,7 +80,6 @@ def test_parts_that_there_cannot_be_are_refused(text: str) -> None:
 
 
 def test_times_come_from_a_json_report(tmp_path: Path) -> None:
-    """Anything else is said to be none."""
     good, bad = tmp_path / "a.json", tmp_path / "b.json"
     good.write_text(json.dumps({"times": {"a": 12, "b": 0}}))
     assert read_times(good) == {"a": 12, "b": 0}

@@ -78,7 +78,6 @@ def test_an_answer_cannot_drive_the_terminal() -> None:
 
 
 def test_the_end_sums_up() -> None:
-    """Statuses, rates of several runs, remarks."""
     rows = [
         {"scenario": "s-1", "status": "flaky", "rate": 0.5, "runs": 2, "told": "1 of 2 runs passed"},
         {"scenario": "s-2", "status": "passed", "runs": 1},

@@ -72,7 +72,6 @@ def called(name: str, arguments: str) -> Step:
 
 
 def refusal(text: str, status: int = 400) -> Step:
-    """Return a step in which the provider refuses."""
     return step(status=status, json={"error": {"message": text, "type": "invalid_request_error", "code": None}})
 
 
@@ -92,7 +91,6 @@ def shown(*messages: Message, forced: bool = False, turn: int = 0, context: str 
 
 
 def bodies(provider: Provider) -> list[dict[str, Any]]:
-    """Return what the provider was asked, in order."""
     return [seen.fields for seen in provider.requests]
 
 
@@ -101,7 +99,5 @@ def words(request: dict[str, Any]) -> str:
 
 
 class Echo(scenario.AgentAdapter):
-    """An agent that says what it heard."""
-
     async def call(self, input: AgentInput) -> str:
         return f"I understand you said: {input.last_new_user_message_str()}"

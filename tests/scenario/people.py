@@ -76,7 +76,6 @@ def after(do: Callable[[Any], object], value: Any, says: str = "x") -> str:
 
 
 def executor(*agents: Any, script: Any = None, ear: Ear | None = None, **given: Any) -> ScenarioExecutor:
-    """Return an executor that prints nothing."""
     names = RunOptions.__dataclass_fields__
     options = {name: given.pop(name) for name in tuple(given) if name in names}
     if ear:

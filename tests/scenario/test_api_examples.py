@@ -117,7 +117,6 @@ CASES: list[tuple[str, list[Any] | None, dict[str, Any], bool, int | None, str]]
 
 @contextmanager
 def configured(url: str) -> Iterator[None]:
-    """Configure as the pages do, and undo it."""
     before = ScenarioConfig.default_config, ScenarioConfig.defaults
     scenario.configure(
         default_model="openai/gpt-4.1-mini", max_turns=15, verbose=False, debug=False, cache_key=None, proxy=url

@@ -37,7 +37,6 @@ KEY = "sk-proj-verysecret0123456789abcdefghij"
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Give every test a cache of its own."""
     monkeypatch.setenv("SCENARIO_CACHE_DIR", str(tmp_path))
     return tmp_path
 
@@ -65,8 +64,6 @@ class Asks(AgentAdapter):
 
 
 class Whole(AgentAdapter):
-    """An agent that is cached as a whole."""
-
     calls = 0
 
     @cache()
@@ -112,7 +109,6 @@ def test_row_2_keywords_and_defaults_count() -> None:
 
 
 def test_row_3_functions_are_told_apart() -> None:
-    """Also lambdas, which all have one name."""
     scenario.configure(cache_key="k")
 
     @cache()
@@ -127,8 +123,6 @@ def test_row_3_functions_are_told_apart() -> None:
 
 
 class Weather:
-    """The example of the documentation."""
-
     def __init__(self, api_key: str, model: str = "small") -> None:
         self.api_key = api_key
         self.model = model
@@ -252,7 +246,6 @@ def test_row_7_a_hostile_file_runs_nothing(folder: Path, capfd: pytest.CaptureFi
 
 
 def _replace(folder: Path, value: str) -> None:
-    """Write another value into the file."""
     with closing(sqlite3.connect(folder / "cache.db")) as conn:
         conn.execute("UPDATE entries SET value = ?", (value,))
         conn.commit()
@@ -407,7 +400,6 @@ def test_generators_pass_through() -> None:
 
 
 def test_an_error_is_not_kept() -> None:
-    """The next call tries again."""
     scenario.configure(cache_key="k")
     calls = []
 
@@ -441,7 +433,6 @@ def test_samples_are_kept_apart() -> None:
 
 @pytest.mark.parametrize("wrong", [{"ignore": "timestamp"}, {"state": "model"}, {"ignore": ["nowhere"]}])
 def test_a_wrong_use_is_refused_where_it_is_written(wrong: dict[str, Any]) -> None:
-    """Not at the first call."""
     with pytest.raises((TypeError, ValueError), match=r"scenario\.cache"):
 
         @cache(**wrong)

@@ -283,7 +283,6 @@ def test_a_name_with_a_mistake_in_it_is_refused() -> None:
 
 @pytest.mark.slow
 def test_another_process_makes_the_same_key() -> None:
-    """Whatever its hash seed."""
     code = (
         "from tests.scenario.test_cache_keys import key, conversation\n"
         "print(key({'b': {1, 'x', 3}, 'a': conversation()}))"

@@ -100,7 +100,6 @@ def test_what_is_kept_stays(store: CacheStore) -> None:
 @given(st.text(), st.text())
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=30)
 def test_every_text_comes_back(store: CacheStore, key: str, value: str) -> None:
-    """Whatever its characters, under whatever key."""
     record = CacheStore(store.path, CacheMode.RECORD)
     assert put(record, key, value) == value == store.get(key)
 
@@ -128,7 +127,6 @@ def test_threads_make_and_write_side_by_side(store: CacheStore) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_forked_process_goes_on(store: CacheStore) -> None:
-    """And both write."""
     put(store, "before")
     child = os.fork()
     if not child:
@@ -185,7 +183,6 @@ def test_a_damaged_file_is_an_error_and_stays_as_it_is(store: CacheStore, damage
 
 
 def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
-    """A file stands in its place."""
     (tmp_path / "taken").write_text("x")
     with pytest.raises(StoreReadOnly, match="cannot be made"):
         put(CacheStore(tmp_path / "taken" / "cache.db"), "a")
@@ -241,7 +238,6 @@ class Maker:
 
 
 def test_threads_share_one_making(store: CacheStore) -> None:
-    """Eight ask, one makes."""
     maker = Maker()
     with ThreadPoolExecutor(8) as pool:
         assert set(pool.map(lambda _: get_or_make_sync(place(store), maker.make), range(8))) == {"made"}
@@ -343,7 +339,6 @@ def test_a_miss_in_replay_says_what_is_nearest(store: CacheStore) -> None:
 
 
 def test_a_file_that_is_held_too_long_is_said(store: CacheStore) -> None:
-    """In our words, with what to do."""
     put(store, "k")
     error = sqlite3.OperationalError("database is locked")
     error.sqlite_errorcode = sqlite3.SQLITE_BUSY

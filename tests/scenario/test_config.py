@@ -78,7 +78,6 @@ def test_turns(given: int | None, want: int) -> None:
 
 @pytest.mark.parametrize("wrong", [{"max_turns": "5"}, {"max_turns": -1}, {"verbose": "yes"}, {"cache_key": 3}])
 def test_values_that_cannot_be_meant_are_refused(wrong: dict[str, Any]) -> None:
-    """Early, with the name and the value."""
     with pytest.raises(ValidationError, match=next(iter(wrong))):
         ScenarioConfig(**wrong)
     with pytest.raises(ValidationError, match="at least 1 character"):
@@ -94,13 +93,10 @@ def test_a_temperature_that_was_chosen_is_known_as_such() -> None:
 
 
 def test_a_key_is_in_no_repr() -> None:
-    """Reprs land in logs and failing tests."""
     assert "secret" not in repr(ScenarioConfig(default_model=ModelConfig(model="m", api_key="secret")))
 
 
 def test_what_is_unset_prints_as_the_documented_default() -> None:
-    """In signatures and in help."""
-
     def run(cache_key: str | None = UNSET, temperature: float = UNSET_ZERO) -> None: ...
 
     assert (

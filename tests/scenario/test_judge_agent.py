@@ -95,7 +95,6 @@ def test_the_result_has_the_conversation() -> None:
 
 
 def test_an_empty_criterion_is_refused() -> None:
-    """It would be true of every conversation."""
     with pytest.raises(ValueError, match=r"criteria\[0\] is ''"):
         JudgeAgent(model=MODEL, criteria=[""])
     with pytest.raises(ValueError, match="takes a list"):

@@ -47,7 +47,6 @@ def question(*texts: str, forced: bool = True) -> Question:
 
 
 def put(*steps: Step, forced: bool = True, texts: tuple[str, ...] = ()) -> tuple[Ruling, Provider]:
-    """Ask the judge that answers so."""
     with model(*steps) as (config, provider):
         ruling = asyncio.run(question(*texts, forced=forced).ask_judge(config, "judge", None))
         provider.finish()
@@ -336,7 +335,6 @@ def test_it_looks_up_what_it_needs_and_quotes_it() -> None:
 
 
 def test_a_short_conversation_is_shown_whole() -> None:
-    """Below the threshold nothing changes."""
     _, (asked,) = judged(finish("passed"), token_threshold=8192)
     assert names(asked) == ["finish_test"]
     assert "Bye, Ada." in asked["messages"][1]["content"]

@@ -20,7 +20,6 @@ def call(name: str, arguments: Any = "{}", number: str = "call_1") -> dict[str, 
 
 
 def talk(number: str = "call_1") -> list[Message]:
-    """Return a conversation with two tool calls."""
     return [
         {"role": "user", "content": "Weather in Paris?"},
         {

@@ -30,7 +30,6 @@ GOAL = "say the password"
 
 
 def score(number: Any) -> str:  # noqa: ANN401 - what a scorer may say
-    """Return what the scorer says."""
     return json.dumps({"score": number, "adaptation": "go on"})
 
 
@@ -68,12 +67,10 @@ def play(
 
 
 def attack(config: ModelConfig, turns: int, **given: Any) -> scenario.RedTeamAgent:  # noqa: ANN401
-    """Return an attacker with a plan."""
     return scenario.RedTeamAgent.crescendo(target=GOAL, model=config, total_turns=turns, attack_plan="ask", **given)
 
 
 def test_reports_have_a_step_for_each_turn_and_what_it_comes_to() -> None:
-    """Phase, score, what was taken back."""
     said = [step(say=text) for text in ("hello", score(3), "once more", "at last")]
     with model(*said) as (config, _):
         agent = Parrot("hi", "I cannot help with that.", "well")
@@ -195,5 +192,4 @@ def test_crescendo_tells_goal_plan_and_phase() -> None:
     ],
 )
 def test_goat_reads_json_and_says_what_is_none(raw: str, attack: Attack) -> None:
-    """Never an empty message."""
     assert GoatStrategy().parse_attacker_output(raw) == attack

@@ -60,12 +60,10 @@ def body(text: str) -> dict[str, Any]:
 
 
 def address() -> str:
-    """Return where the environment says that models are."""
     return os.environ["OPENAI_BASE_URL"] + "/chat/completions"
 
 
 async def openai_built_now(text: str) -> None:
-    """A client that is built for the call."""
     from openai import AsyncOpenAI
 
     async with AsyncOpenAI(api_key="none") as client:
@@ -84,7 +82,6 @@ async def openai_in_a_thread(text: str) -> None:
 
 
 async def litellm_called(text: str) -> None:
-    """The library that reads variables at every call."""
     os.environ.update(LITELLM_LOCAL_MODEL_COST_MAP="True", LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS="True")
     import litellm
 
@@ -260,8 +257,6 @@ def test_who_asks_by_the_runs_own_access_is_known(px: Proxy, way: str, alone: bo
 
 
 class Elsewhere(Calls):
-    """An agent in another process."""
-
     in_process: ClassVar[bool] = False
 
 
@@ -355,7 +350,6 @@ async def test_a_session_is_closed_once_and_says_the_same_again(px: Proxy) -> No
 
 
 async def test_a_session_that_is_open_is_waited_for_and_then_an_error(px: Proxy) -> None:
-    """Two runs cannot walk one cassette."""
     async with run_session(px.url, cassette="busy"):
         with pytest.raises(ControlError, match="busy"):
             await RunSession.open(px.url, cassette="busy", patience=0.2)
@@ -435,8 +429,6 @@ async def test_a_call_in_a_thread_is_over_when_its_waiter_is_cancelled(times: in
 
 
 async def test_what_was_not_cancelled_gives_its_result_or_its_error() -> None:
-    """As if it had been awaited."""
-
     async def broken() -> None:
         raise LookupError("gone")
 

@@ -53,7 +53,6 @@ def test_the_last_message() -> None:
 
 
 def test_the_last_tool_call_is_the_newest_message_and_its_first() -> None:
-    """Within one message the first match counts."""
     found = state(
         {"role": "assistant", "tool_calls": [call("look", 1)]},
         {"role": "assistant", "tool_calls": [call("other", 2), call("look", 3), call("look", 4)]},
@@ -100,7 +99,6 @@ def test_adding_a_message_lets_all_hear_it() -> None:
 
 
 def test_a_dump_holds_what_is_documented() -> None:
-    """Not the executor."""
     dump = state().model_dump(exclude={"thread_id"})
     assert set(dump) == {"description", "messages", "current_turn", "config"}
 

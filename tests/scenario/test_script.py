@@ -48,8 +48,6 @@ def test_other_values_of_a_step_are_ignored(value: object) -> None:
 
 
 def test_a_step_that_returns_itself_for_ever_ends() -> None:
-    """A circle of steps is cut off."""
-
     def again(_state: ScenarioState) -> Any:
         return again
 
@@ -69,7 +67,6 @@ def test_no_script_and_an_empty_one_proceed() -> None:
 
 
 def test_the_end_of_a_script_is_a_failure_with_advice() -> None:
-    """Nothing was concluded."""
     result = play(Agent(), script=[scenario.agent()])
     reason = str(result.reasoning)
     assert not result.success
@@ -79,7 +76,6 @@ def test_the_end_of_a_script_is_a_failure_with_advice() -> None:
 
 @pytest.mark.parametrize("wrong", ["hello", {"role": "user"}, None, 3])
 def test_what_is_no_step_is_refused_at_once(wrong: Any) -> None:
-    """With its place and what to write."""
     with pytest.raises(ValueError, match=r"script\[1\] is .* no step; write scenario.user\("):
         play(script=[scenario.succeed(), wrong])
 

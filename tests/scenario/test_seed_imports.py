@@ -29,7 +29,6 @@ LINES = [
 
 @pytest.mark.parametrize("line", LINES)
 def test_a_line_of_the_documents_imports(line: str) -> None:
-    """What it names is there."""
     exec(line)
 
 

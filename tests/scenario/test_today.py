@@ -88,7 +88,6 @@ def test_it_does_what_it_does_there(name: str, here: dict[str, Any]) -> None:
 
 
 def test_every_case_was_played_there() -> None:
-    """With the version that the docs name."""
     assert THERE.keys() == CASES.keys() | {"package"}
     assert THERE["package"] == "langwatch-scenario 1.6.0"
 

@@ -198,7 +198,6 @@ async def test_what_a_fixture_bound_is_borrowed_and_given_back(px: Proxy, contro
 
 
 async def test_a_session_that_another_process_has_is_waited_for(control: Control) -> None:
-    """And the waiting is measured."""
     control.open("run")
     control.open("theirs")
     control.bind("shared", "theirs")

@@ -22,7 +22,6 @@ from tests.scenario.people import Agent
     ],
 )
 def test_a_run_that_asks_for_it_is_refused(given: dict[str, Any], why: str) -> None:
-    """Before anything happens, with the reason."""
     agent = Agent()
     with pytest.raises(SettingsError, match=why):
         asyncio.run(scenario.run(name="n", description="d", agents=[agent], **given))

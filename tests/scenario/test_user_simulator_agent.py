@@ -117,7 +117,6 @@ def test_pictures_are_named() -> None:
 
 
 def test_a_prompt_of_ones_own_replaces_everything() -> None:
-    """Braces and dollars in it mean nothing."""
     _, (request,) = spoke(step(say="ok"), system_prompt="You are {a} $technical user")
     assert request["messages"][0]["content"] == "You are {a} $technical user"
 
@@ -149,7 +148,6 @@ def test_an_empty_answer_is_asked_for_again() -> None:
 
 
 def alone(*steps: Step, **how: Any) -> tuple[Any, list[dict[str, Any]]]:
-    """Play a conversation that goes on by itself."""
     with model(*steps) as (config, provider):
         result = play(Echo(), UserSimulatorAgent(model=config, **how), Judge(), max_turns=2)
         return result, bodies(provider)

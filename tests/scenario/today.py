@@ -704,7 +704,6 @@ GIVEN: dict[str, dict[str, Any]] = {
 
 @case
 def values(stage: Stage) -> Any:
-    """Built with every field, and read again."""
     made = {name: getattr(stage.scenario, name)(**given) for name, given in GIVEN.items()}
     return {name: {field: getattr(made[name], field) for field in given} for name, given in GIVEN.items()}
 
@@ -736,7 +735,6 @@ def values_with_defaults(stage: Stage) -> Any:
 
 @case
 def values_as_models(stage: Stage) -> Any:
-    """Dumped, copied, validated."""
     scenario, found = stage.scenario, []
     for name in ("JudgmentRequest", "ScenarioResult", "ScenarioConfig"):
         kind, given = getattr(scenario, name), GIVEN[name]
@@ -804,7 +802,6 @@ def a_run_to_the_last_turn(stage: Stage) -> Any:
 
 @case
 def run_and_arun(stage: Stage) -> Any:
-    """With everything that both take."""
     scenario, found = stage.scenario, []
     for run in (scenario.run, scenario.arun):
         seen: list[Any] = []
@@ -896,7 +893,6 @@ def what_users_and_judges_are_made_with(stage: Stage) -> Any:
 
 @case
 def an_adapter_of_ones_own(stage: Stage) -> Any:
-    """Called by hand, and named."""
     scenario = stage.scenario
 
     class Mine(scenario.AgentAdapter):  # type: ignore[name-defined, misc]
@@ -1023,7 +1019,6 @@ def an_attacker_with_every_keyword(stage: Stage) -> Any:
 
 @case
 def strategies(stage: Stage) -> Any:
-    """Called by hand."""
     scenario, found = stage.scenario, []
     for made in (scenario.CrescendoStrategy(), scenario.GoatStrategy(techniques=scenario.DEFAULT_GOAT_TECHNIQUES)):
         prompt = made.build_system_prompt(
@@ -1039,7 +1034,6 @@ def strategies(stage: Stage) -> Any:
 
 @case
 def a_disguised_message(stage: Stage) -> Any:
-    """With one technique, always."""
     technique = next(each for each in stage.scenario.DEFAULT_TECHNIQUES if each.name == "base64")
     given: dict[str, Any] = {
         "attack_plan": "p",

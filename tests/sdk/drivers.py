@@ -54,7 +54,6 @@ class Driver:
     """Of a Node SDK: what stands behind its name in package.json."""
 
     def cases_on(self, upstream: str) -> list[str]:
-        """Cases that can be recorded from this upstream."""
         return [case for case in self.cases if case not in self.not_on.get(upstream, ())]
 
 
@@ -195,7 +194,6 @@ class Forking:
 
 @cache
 def forking(environment: str, script: str) -> Forking:
-    """Return the one of a driver."""
     return Forking(Driver(script, environment, script, (), {}))
 
 

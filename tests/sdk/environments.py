@@ -109,7 +109,6 @@ def prepare(names: Iterable[str] = tuple(ENVIRONMENTS)) -> dict[str, str]:
 
 
 def interpreter(name: str) -> str:
-    """Program that runs a driver of this environment."""
     if name == "node":
         return shutil.which("node") or "node"
     return str(ENVIRONMENTS[name].place / ("Scripts/python.exe" if os.name == "nt" else "bin/python"))

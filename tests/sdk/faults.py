@@ -44,8 +44,6 @@ BRIEF: Mapping[str, Mapping[str, float]] = {
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What came of one case."""
-
     calls: int
     """Requests that the proxy got."""
     injected: int
@@ -55,8 +53,6 @@ class Seen:
 
 @dataclass
 class FaultLab:
-    """Records once, and strikes."""
-
     folder: Path
     clients: tuple[Client, ...]
     kinds: tuple[str, ...] = tuple(name for name, kind in KINDS.items() if Channel.LLM in kind.channels)
@@ -64,7 +60,6 @@ class FaultLab:
     """By client, then by case with its kind: ``plain@http-429``."""
 
     def perform(self) -> FaultLab:
-        """Do it all."""
         with Provider(script(), check=False) as up, self._proxy("record", up.url) as px:
             self._all(partial(self._record, px))
         with self._proxy("replay", DEAD) as px, _conductor(px) as conductor:
@@ -122,7 +117,6 @@ class FaultLab:
 
 
 def columns(client: Client) -> tuple[str, ...]:
-    """Return which calls of a client are struck."""
     return (PLAIN, STREAM, TOOLS, *((TOOLS_STREAM,) if client.name in STREAMS_TOOLS else ()))
 
 
@@ -132,7 +126,6 @@ def session_of(client: Client) -> str:
 
 
 def _control(px: Proxy, path: str) -> Any:  # noqa: ANN401 - JSON
-    """Ask, again while the port refuses connections."""
     until = time.monotonic() + 20
     while True:
         try:
@@ -151,7 +144,6 @@ class Conductor:
     """Hears which case comes next in which session, and gives the session its fault; counts what came of the one before."""
 
     def __init__(self, px: Proxy, url: str) -> None:
-        """Know nothing yet."""
         self._px, self.url = px, url
         self._running: dict[str, tuple[str, int]] = {}
         self._counts: dict[tuple[str, str], tuple[int, int]] = {}
@@ -166,14 +158,12 @@ class Conductor:
         self._running[session] = case, arrived
 
     def note(self, session: str) -> None:
-        """Count the calls of the case that ran."""
         if running := self._running.pop(session, None):
             case, arrived = running
             calls = self._px.control(f"calls?session={session}&after={arrived}")["calls"]
             self._counts[session, case] = len(calls), sum(bool(each["fault"]) for each in calls)
 
     def seen(self, session: str, case: str, line: Mapping[str, Any]) -> Seen:
-        """Return what came of a case."""
         return Seen(*self._counts.get((session, case), (0, 0)), line)
 
 

@@ -42,8 +42,6 @@ def replayed(driver: Driver, upstream: str) -> list[str]:
 
 @dataclass
 class Lab:
-    """What happened with one upstream."""
-
     upstream: str
     folder: Path
     drivers: tuple[Driver, ...]
@@ -67,7 +65,6 @@ class Lab:
         return self.folder / "llmproxy.db"
 
     def perform(self) -> Lab:
-        """Do it all."""
         with Provider([], port=self._record(), check=False) as counter:
             self._replay(dict.fromkeys(PROVIDERS, counter.url))
             self.late_connections = counter.connections

@@ -155,7 +155,6 @@ class Matrix:
         return self.folder / "llmproxy.db"
 
     def perform(self) -> Matrix:
-        """Do it all."""
         with Provider(script(), check=False) as up:
             with self._proxy("record", up.url) as px:
                 self.proxies.append(px)
@@ -200,7 +199,6 @@ class Matrix:
 
 
 def other(way: str) -> str:
-    """Return the other way."""
     return WAYS[1 - WAYS.index(way)]
 
 

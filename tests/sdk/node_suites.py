@@ -78,7 +78,6 @@ class Runner:
     commonjs: bool = False
 
     def render(self, n: int) -> str:
-        """Return a file of tests."""
         return FILE.format(n=n, first=json.dumps(n == 0), imports=self.imports, **self.words)
 
     def interleave(self, n: int, chance: random.Random) -> str:
@@ -185,15 +184,12 @@ def packed(folder: Path) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """A suite in a folder."""
-
     runner: Runner
     folder: Path
     files: int
 
     @classmethod
     def make(cls, runner: Runner, folder: Path, modules: Path, files: int) -> Suite:
-        """Write it."""
         (folder / "tests").mkdir(parents=True)
         (folder / "node_modules").symlink_to(modules)
         (folder / "agent.mjs").write_text(AGENT.format(openai=_ESM, export="export "))
@@ -235,7 +231,6 @@ class Suite:
         return wrong
 
     def environment(self, upstream: str, **env: str) -> dict[str, str]:
-        """Return the variables with which it runs."""
         known = {
             "LLMPROXY_COMMAND": " ".join(program("llmproxy")), "OPENAI_BASE_URL": f"{upstream}/v1",
             "TMPDIR": str(self.folder.parent), "HOME": str(self.folder), "NO_COLOR": "1",
@@ -243,13 +238,11 @@ class Suite:
         return clean_env(known)
 
     def command(self, *more: str) -> list[str]:
-        """Return how it is called."""
         command = [*self.runner.command, *more]
         command[0] = shutil.which("node") or "node" if command[0] == "node" else str(self.folder / command[0])
         return command
 
     def run(self, upstream: str, *more: str, **env: str) -> subprocess.CompletedProcess[str]:
-        """Run it with this provider."""
         return subprocess.run(
             self.command(*more), cwd=self.folder, env=self.environment(upstream, **env), capture_output=True, text=True,
             timeout=SECONDS, check=False,

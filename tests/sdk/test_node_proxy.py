@@ -29,7 +29,6 @@ class Here(http.server.BaseHTTPRequestHandler):
     """A service that NO_PROXY exempts."""
 
     def do_POST(self) -> None:
-        """Say how it was reached."""
         body = f"as {self.path}".encode()
         self.send_response(200)
         self.send_header("content-length", str(len(body)))

@@ -42,7 +42,6 @@ def performed(labs: dict[str, Lab], environments: dict[str, str], upstream: str,
 
 
 def errors(outcome: Outcome) -> dict[str, Any]:
-    """Pick the cases that ended with an exception."""
     return {case: line["error"] for case, line in outcome.items() if "error" in line}
 
 
@@ -58,7 +57,6 @@ def results(outcome: Outcome) -> dict[str, str]:
 def test_recording_does_not_disturb(
     labs: dict[str, Lab], environments: dict[str, str], upstream: str, driver: Driver
 ) -> None:
-    """Every case works through the recording proxy."""
     assert errors(performed(labs, environments, upstream, driver).recorded[driver.name]) == {}
 
 

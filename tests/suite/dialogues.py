@@ -94,7 +94,6 @@ class TasksAgent(Process):
     url = ""
 
     def is_up(self) -> bool:
-        """Read its address from what it said."""
         found = re.search(r"tasks agent: (http://\S+)", self.stdout)
         self.url = found[1] if found else ""
         return bool(found)
@@ -114,7 +113,6 @@ def command(language: str, *options: str, db: Path) -> list[str]:
 
 
 def database(language: str, folder: Path) -> Path:
-    """Return where a fixture agent keeps its rows."""
     return folder / ("tasks.db" if language == "python" else "tasks.json")
 
 

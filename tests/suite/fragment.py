@@ -75,7 +75,6 @@ def _follow(kind: str, value: object, problems: Problems, declared: Iterable[str
 
 
 def _scenario(kind: str, value: object, here: YamlPlace) -> Map:
-    """Put a fragment where it belongs."""
     step, whole, steps = Map(here), Map(here), List(here)
     if kind in _WITHIN:
         step.put(kind, value, here, here)

@@ -30,12 +30,10 @@ class Meeting:
 
     @contextmanager
     def expect(self, number: int) -> Iterator[Meeting]:
-        """Let so many come before any may go."""
         self.most, self._all = 0, threading.Barrier(number)
         yield self
 
     def come(self) -> str:
-        """Come, wait for the others, go."""
         with self._guard:
             self._here += 1
             self.most = max(self.most, self._here)
@@ -51,8 +49,6 @@ AGENT = ROOT / "fixtures" / "agents" / "tasks.py"
 
 @dataclass
 class Told:
-    """A handler that keeps everything."""
-
     events: list[Event] = field(default_factory=list)
 
     def handle(self, event: Event) -> None:
@@ -79,11 +75,9 @@ class Told:
 
     @property
     def wrong(self) -> list[Assertion]:
-        """Everything that did not hold."""
         return [each for step in self.steps for each in step.assertions if each.status is not Status.PASSED]
 
     def assertion(self, name: str) -> Assertion:
-        """Return the assertion of this name."""
         every = [each for step in self.steps for each in step.assertions]
         found = next((each for each in every if each.name == name), None)
         assert found is not None, f"no {name} among {[each.name for each in every]}"
@@ -92,8 +86,6 @@ class Told:
 
 @dataclass
 class Result:
-    """What a test run came to."""
-
     tested: SuiteResult
     told: Told
 
@@ -117,7 +109,6 @@ def run(
     folder: Path | None = None,
     **options: Any,  # noqa: ANN401
 ) -> Result:
-    """Run cases."""
     told = Told()
     world = RunContext(
         options=SuiteOptions(**options),
@@ -136,7 +127,6 @@ def run(
 
 
 def cases_of(folder: Path, text: str, name: str = "t.suite.yaml") -> Sequence[SuiteCase]:
-    """Load a suite from text."""
     path = folder / name
     path.write_text(text, encoding="utf-8")
     return load_suites([path]).scenarios

@@ -40,11 +40,9 @@ class Run:
             act()
 
     def after(self, seconds: float, act: Callable[[], object]) -> None:
-        """Let something happen later."""
         self.later.append((self.now + seconds, act))
 
     def add(self, title: str, **more: Any) -> Row:  # noqa: ANN401 - values of columns
-        """Add a task as an agent would."""
         return self.store.insert("tasks", {"title": title, "userId": "anna", **more})
 
 

@@ -93,7 +93,6 @@ class Rig:
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    """Share one proxy among the broken agents."""
     folder = tmp_path_factory.mktemp("broken")
     suite = fixture_suite(folder)
     with Provider(dialogue(), ordered=False) as p, proxy("record", folder / "x.db", upstreams={"openai": p.url}) as px:

@@ -34,14 +34,12 @@ SEEDED = {"LLMPROXY_SEED": "tests", "LLMPROXY_NOW": "2027-01-04T09:00:00Z"}
 
 @pytest.fixture(params=LANGUAGES)
 def language(request: pytest.FixtureRequest) -> str:
-    """The language of the agent."""
     if request.param == "node" and shutil.which("node") is None:
         needed("Node, for fixtures/agents/tasks.mjs")
     return str(request.param)
 
 
 def model(language: str) -> Provider:
-    """The scripted model of the suite."""
     return Provider(dialogue(Kind.INTEGER if language == "python" else Kind.UNKNOWN), ordered=False)
 
 

@@ -21,12 +21,10 @@ NODES = (Suite, Part, Scenario, Defaults, Talk, ToolExpect, Response, Usage, Mes
 
 @pytest.mark.parametrize(("kind", "text"), BLOCKS, ids=[kind for kind, _ in BLOCKS])
 def test_every_block_loads(kind: str, text: str) -> None:
-    """As it stands on the page."""
     assert load_fragment(kind, text) is not None
 
 
 def test_there_are_blocks() -> None:
-    """A page without any would pass."""
     assert len(BLOCKS) >= 3
 
 
@@ -35,5 +33,4 @@ KEYS = {key for node in NODES for key in node.known_keys()}
 
 @pytest.mark.parametrize("name", sorted({*KEYS, *REGISTRY, *MODIFIERS, *STEPS, *BUILT_IN}))
 def test_every_key_is_on_the_page(name: str) -> None:
-    """What is not documented does not exist."""
     assert re.search(rf"[`$ {{]{name}\b", PAGE), name

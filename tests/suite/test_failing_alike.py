@@ -114,7 +114,6 @@ class Both:
     codes: dict[str, int]
 
     def pytest(self, *words: str) -> tuple[int, str]:
-        """Run pytest."""
         ran = pytest_run.run(self.folder, *words, LLMPROXY_URL=self.url)
         return int(ran.ret), f"{ran.stdout}\n{ran.stderr}"
 
@@ -151,7 +150,6 @@ def tested(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
 
 
 def rows(report: Path) -> dict[str, str]:
-    """Return how each scenario of a report ended."""
     return {row["scenario"]: row["status"] for row in json.loads(report.read_text(encoding="utf-8"))["summary"]}
 
 

@@ -86,6 +86,5 @@ def test_what_would_pass_by_accident_is_refused(kind: str, text: str, words: str
 
 
 def test_an_empty_fragment_is_refused() -> None:
-    """With what a suite is."""
     with pytest.raises(SuiteError, match="the file is empty"):
         load_fragment("suite", "")

@@ -34,7 +34,6 @@ def talk() -> Chats:
 
 
 def made(chats: Chats) -> list[Interaction]:
-    """Return what was recorded."""
     return [each for _, each in chats.calls if each is not None]
 
 
@@ -69,7 +68,6 @@ def test_the_suite_loads_and_says_what_happened(tmp_path: Path) -> None:
 
 
 def test_a_recording_without_a_user_is_refused(tmp_path: Path) -> None:
-    """There is nothing to test."""
     chats = Chats()
     chats.add("openai", "embeddings", "/v1/embeddings", {"input": "x", "model": "m"}, {"usage": {"prompt_tokens": 1}})
     with FileStore.open(tmp_path / "x.db", writable=True, now=lambda: NOW) as opened:

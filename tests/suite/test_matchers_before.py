@@ -67,7 +67,6 @@ def test_a_matcher_that_cannot_be_meant_is_refused_with_its_place(text: str, tol
     "x: {anyOf: [null, {exists: true}]}",
 ])  # fmt: skip
 def test_what_can_be_meant_is_taken(text: str) -> None:
-    """References stand wherever values do."""
     assert objections(text) == []
 
 
@@ -100,6 +99,5 @@ def test_numbers_of_something(wanted: object, told: str) -> None:
 
 
 def test_modifiers_serve_matchers_that_exist() -> None:
-    """The two tables agree."""
     assert {name for _, _, serves in MODIFIERS.values() for name in serves} <= REGISTRY.keys()
     assert all(known.help for known in REGISTRY.values())

@@ -64,7 +64,6 @@ def status(actual: object, matcher: object) -> Status:
 @settings(max_examples=200, deadline=None)
 @given(actuals, matchers)
 def test_a_matcher_and_its_negation_never_agree(actual: object, matcher: object) -> None:
-    """Not both pass, not both fail."""
     assert (status(actual, matcher), status(actual, {"not": matcher})) not in {(PASSED, PASSED), (FAILED, FAILED)}
 
 
@@ -78,7 +77,6 @@ def test_denying_twice_never_makes_more_of_it(actual: object, matcher: object) -
 @settings(max_examples=150, deadline=None)
 @given(matchers)
 def test_what_is_not_known_passes_nothing(matcher: object) -> None:
-    """In whatever combination."""
     assert status(Unknown("hidden"), matcher) is not PASSED
 
 

@@ -117,13 +117,11 @@ REFUSED = {
 
 @pytest.fixture(autouse=True)
 def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Work in an empty folder."""
     monkeypatch.chdir(tmp_path)
 
 
 @pytest.mark.parametrize("text", REFUSED, ids=range(len(REFUSED)))
 def test_it_is_refused_with_its_place_and_what_to_do(text: str) -> None:
-    """Before anything runs."""
     with pytest.raises(SuiteError) as caught:
         cases_of(Path(), text)
     lines = str(caught.value).splitlines()

@@ -40,7 +40,6 @@ def test_the_nearest_table_counts(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_meant_is_refused(tmp_path: Path, text: str, message: str) -> None:
-    """With the file."""
     (tmp_path / "pyproject.toml").write_text(text)
     with pytest.raises(SuiteError, match=message):
         read_project_table(tmp_path)
@@ -76,7 +75,6 @@ def test_files_beside_the_suite_are_watched(tmp_path: Path) -> None:
 
 
 def test_changes_are_told(tmp_path: Path) -> None:
-    """What came, went, and was written."""
     one, two, three = tmp_path / "1", tmp_path / "2", tmp_path / "3"
     assert find_changed_files({one: 1, two: 1}, {two: 2, three: 1}) == [one, two, three]
     assert find_changed_files({one: 1}, {one: 1}) == []

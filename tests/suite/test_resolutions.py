@@ -58,7 +58,6 @@ def defined_in(module: str) -> frozenset[str]:
 
 @pytest.mark.parametrize("row", RESOLUTIONS)
 def test_what_was_resolved_is_tested(row: str) -> None:
-    """Every test that the table names exists."""
     missing = [
         each for each in RESOLUTIONS[row].split() if each.partition("::")[2] not in defined_in(each.partition("::")[0])
     ]

@@ -45,7 +45,6 @@ scenarios:
 
 @pytest.fixture
 def cases(tmp_path: Path) -> Sequence[SuiteCase]:
-    """Return four cases."""
     return rig.cases_of(tmp_path, TEXT)
 
 
@@ -68,7 +67,6 @@ def cases(tmp_path: Path) -> Sequence[SuiteCase]:
     ],
 )
 def test_what_is_selected(cases: Sequence[SuiteCase], wanted: SelectionOptions, ids: list[str]) -> None:
-    """In the order of the files."""
     assert [case.id for case in select_cases(cases, wanted)] == ids
 
 
@@ -118,7 +116,6 @@ def test_names_of_cassettes_never_meet() -> None:
 
 
 def test_failed_ones_stay_until_they_pass(tmp_path: Path) -> None:
-    """Only what ran is changed."""
     assert read_last_failed(tmp_path) is None
     record_failed(tmp_path, ["a", "b", "c"], ["a", "b"])
     record_failed(tmp_path, ["a"], [])

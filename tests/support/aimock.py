@@ -14,8 +14,6 @@ from .proxy import DIRECT
 
 
 class Aimock(Process):
-    """A running aimock."""
-
     port: int
 
     @property
@@ -24,7 +22,6 @@ class Aimock(Process):
         return f"http://127.0.0.1:{self.port}"
 
     def is_ready(self) -> bool:
-        """Ask its health."""
         try:
             with DIRECT.open(f"{self.url}/health", timeout=60) as answer:
                 return bool(answer.status == 200)
@@ -53,7 +50,6 @@ def start(node: Path, folder: Path, fixtures: Sequence[Mapping[str, Any]]) -> Ai
 
 @contextmanager
 def aimock(node: Path, folder: Path, fixtures: Sequence[Mapping[str, Any]]) -> Iterator[Aimock]:
-    """Run it for the block."""
     mock = start(node, folder, fixtures)
     try:
         yield mock

@@ -62,7 +62,6 @@ class Browser:
     """A running browser with a profile of its own."""
 
     def __init__(self) -> None:
-        """Start it."""
         self._folder = tempfile.TemporaryDirectory(prefix="llmproxy-chromium-", ignore_cleanup_errors=True)
         to_browser, self._out = os.pipe()
         self._in, from_browser = os.pipe()
@@ -84,11 +83,9 @@ class Browser:
         """What pages told and nobody has asked for yet."""
 
     def __enter__(self) -> Self:
-        """Be ended with the block."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End it, and what it started."""
         os.close(self._out)  # it ends when nobody drives it any more
         try:
             self._process.wait(5)
@@ -163,8 +160,6 @@ class Browser:
 
 
 class Page:
-    """One page."""
-
     def __init__(self, browser: Browser, session: str) -> None:
         """Drive it through `browser`."""
         self.browser, self.session = browser, session
@@ -204,13 +199,11 @@ class Page:
         )
 
     def see(self, text: str, where: str = "body") -> None:
-        """Wait until a text is shown."""
         self.wait(
             f"[...document.querySelectorAll({json.dumps(where)})].some((each) => each.innerText.includes({json.dumps(text)}))"
         )
 
     def text(self, where: str = "body") -> str:
-        """Return the text that an element shows."""
         return str(self.js(f"document.querySelector({json.dumps(where)}).innerText"))
 
     def click(self, where: str, text: str = "") -> None:
@@ -228,7 +221,6 @@ class Page:
             self.send("Input.dispatchKeyEvent", type=kind, key=key, modifiers=8 * shift, **code, **more)
 
     def type(self, text: str) -> None:
-        """Type into what has the focus."""
         self.send("Input.insertText", text=text)
 
     def screenshot(self, path: Path) -> None:
@@ -254,5 +246,4 @@ class Page:
         return thrown + logged
 
     def requests(self) -> list[str]:
-        """Return every address that the page asked for."""
         return [each["request"]["url"] for each in self.told("Network.requestWillBeSent")]

@@ -24,7 +24,6 @@ ODD = bytes(range(256))
 
 
 def chat(text: str = "How are you?", answer: str = "Fine.", **changes: object) -> Interaction:
-    """Return a chat with its true key."""
     body = json.dumps({"model": "gpt-4o", "messages": [{"role": "user", "content": text}]}).encode()
     said = json.dumps({"choices": [{"index": 0, "message": {"role": "assistant", "content": answer}}]}).encode()
     request = Request("POST", "/v1/chat/completions", (("content-type", "application/json"),), body)
@@ -52,7 +51,6 @@ def chat_exchange(session: Session, headers: Headers) -> Exchange:
 
 
 def fill(path: Path, *interactions: Interaction, supersede: bool = False) -> None:
-    """Add to a store."""
     with FileStore.open(path, writable=True, now=lambda: NOW) as store:
         for interaction in interactions:
             store.add_interaction(interaction, supersede=supersede)

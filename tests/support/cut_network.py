@@ -12,7 +12,6 @@ class CutNetwork:
     """Connections between a port of this machine and a Unix socket."""
 
     def __init__(self, target: str) -> None:
-        """Listen on a free port."""
         self._target = target
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
@@ -34,14 +33,12 @@ class CutNetwork:
                     each.shutdown(socket.SHUT_RDWR)
 
     def mend(self) -> None:
-        """Let connections through again."""
         with self._lock:
             self._down = False
             while self._held:
                 self._held.pop().close()
 
     def close(self) -> None:
-        """End it."""
         self.cut()
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
@@ -71,7 +68,6 @@ class CutNetwork:
             threading.Thread(target=self._join, args=(client, server), daemon=True).start()
 
     def _join(self, client: socket.socket, server: socket.socket) -> None:
-        """Pass bytes both ways until one side ends."""
         back = threading.Thread(target=_pass, args=(server, client, lambda _: None), daemon=True)
         back.start()
         said = bytearray()
@@ -109,7 +105,6 @@ def _pass(one: socket.socket, other: socket.socket, seen: Callable[[bytes], None
 
 @contextmanager
 def cut_network(target: str) -> Iterator[CutNetwork]:
-    """Run one for the block."""
     network = CutNetwork(target)
     try:
         yield network

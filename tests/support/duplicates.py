@@ -21,8 +21,6 @@ Json = Any
 
 
 class Planted(str):
-    """A literal that looks volatile."""
-
     __slots__ = ()
 
 
@@ -72,7 +70,6 @@ PRESENT = (RunVariable("user", "ann"), RunVariable("host", "ci"), RunVariable("g
 
 
 def bind(recorded: World, present: World, slots: Sequence[VolatileField] = SLOTS) -> Bindings:
-    """Return the bindings of two runs."""
     return Bindings([*recorded.run_variables(), *RECORDED], [*present.run_variables(), *PRESENT], slots)
 
 
@@ -108,16 +105,12 @@ def _planted_turn(rng: random.Random, turn: Turn) -> Turn:
 
 
 class Planter(Turn):
-    """A turn with planted literals in its result."""
-
     def __init__(self, tool: str, arguments: dict[str, Text], result: Callable[[World], str], said: list[Text]) -> None:
         super().__init__(tool, arguments, result)
         self.said = said
 
 
 class Duplicate(NamedTuple):
-    """One near duplicate."""
-
     why: str
     tree: Json
 

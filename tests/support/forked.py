@@ -135,7 +135,6 @@ def main(address: str) -> None:
 
 
 def _call(conn: socket.socket) -> None:
-    """Be the process that was called."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     _, fds, _, _ = socket.recv_fds(conn, 1, 3)
     told = conn.makefile("rb")
@@ -175,7 +174,6 @@ def _call(conn: socket.socket) -> None:
 
 
 def _begin(name: str) -> Callable[[], int | None]:
-    """Return what a program does."""
     if name == PYTHON:
         return _run_file
     if name == "pytest":
@@ -201,7 +199,6 @@ def _run_file() -> None:
 
 
 def _watch(told: BinaryIO) -> None:
-    """End when who called was killed."""
     told.read(1)
     os.kill(os.getpid(), signal.SIGKILL)
 

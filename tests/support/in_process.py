@@ -55,8 +55,6 @@ MICROSECONDS = 1_000_000
 
 
 class Answer(NamedTuple):
-    """What a client got."""
-
     status: int
     """0: nothing came."""
     data: bytes
@@ -68,7 +66,6 @@ class InProcess:
     """One engine with its session's client and its upstream; time goes on by `STEP` with each request, and its clock is ahead by `jump`."""
 
     def __init__(self, store: Path, mode: str, engine: type[Engine] = Engine, **config: Any) -> None:  # noqa: ANN401 - as Config takes them
-        """Open the store."""
         self.time, self.jump = NOW, 0.0
         self._journal = Journal.open(Path("/dev/null/journal"), lambda: self.time)
         self.engine = engine(
@@ -108,7 +105,6 @@ class InProcess:
         headers: Headers = (),
         reply: Reply = lambda _: None,
     ) -> Answer:
-        """Send a request and wait for its answer."""
         self.time += STEP
         engine, client, which = self.engine, ClientHttp("POST"), (target, headers)
         place = self._places.get(which)

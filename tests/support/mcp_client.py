@@ -23,14 +23,12 @@ PLAN: dict[str, Any] = json.loads(sys.argv[1])
 
 
 async def consent(context: object, params: types.ElicitRequestParams) -> types.ElicitResult:
-    """Answer as planned."""
     del context, params
     action = PLAN.get("consent", "accept")
     return types.ElicitResult(action=action, content={"yes": True} if action == "accept" else None)
 
 
 async def write(context: object, params: types.CreateMessageRequestParams) -> types.CreateMessageResult:
-    """Be the model."""
     del context, params
     content = types.TextContent(type="text", text=PLAN.get("poem", "roses"))
     return types.CreateMessageResult(role="assistant", model="m", content=content)
@@ -38,7 +36,6 @@ async def write(context: object, params: types.CreateMessageRequestParams) -> ty
 
 @asynccontextmanager
 async def session() -> AsyncIterator[ClientSession]:
-    """Connect."""
     if sys.argv[2] == "--":
         server = StdioServerParameters(command=sys.argv[3], args=sys.argv[4:], env=dict(os.environ))
         async with (
@@ -55,7 +52,6 @@ async def session() -> AsyncIterator[ClientSession]:
 
 
 async def call(client: ClientSession, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Call a tool."""
     heard: list[float] = []
 
     async def hear(progress: float, total: float | None, message: str | None) -> None:
@@ -72,7 +68,6 @@ async def call(client: ClientSession, tool: str, arguments: dict[str, Any]) -> d
 
 
 async def run(number: int) -> list[dict[str, Any]]:
-    """Do the plan once."""
     calls = list(enumerate(PLAN["calls"]))
     if PLAN.get("shuffle") is not None:
         random.Random(PLAN["shuffle"] + number).shuffle(calls)
@@ -87,7 +82,6 @@ async def run(number: int) -> list[dict[str, Any]]:
 
 
 async def main() -> None:
-    """Do it all."""
     print(json.dumps([await run(number) for number in range(PLAN.get("runs", 1))]))
 
 

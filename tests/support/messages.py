@@ -23,7 +23,6 @@ def call(
 
 
 def asks(*calls: Mapping[str, Any], text: str | None = None) -> dict[str, Any]:
-    """Return an answer that asks for tools."""
     return {"role": "assistant", "content": text, "tool_calls": list(calls)}
 
 

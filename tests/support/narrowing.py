@@ -4,7 +4,6 @@ from __future__ import annotations
 
 
 def known[T](value: T | None) -> T:
-    """Return a value that must be there."""
     assert value is not None
     return value
 

@@ -33,8 +33,6 @@ GUARDED = "guarded"
 
 @dataclass(slots=True)
 class Postgres:
-    """A running server."""
-
     programs: Path
     folder: Path
     user: str | None
@@ -53,7 +51,6 @@ class Postgres:
         return f"postgresql://tester@/{name}?host={self.folder}"
 
     def run(self, program: str, *arguments: str) -> None:
-        """Run one of its programs as its user."""
         as_user: dict[str, Any] = {"user": self.user, "group": pwd.getpwnam(self.user).pw_gid} if self.user else {}
         command = [str(self.programs / program), *arguments]
         done = subprocess.run(
@@ -89,11 +86,9 @@ class Postgres:
 
     @property
     def socket(self) -> str:
-        """Where it listens."""
         return str(self.folder / ".s.PGSQL.5432")
 
     def stop(self) -> None:
-        """Break all connections and end it."""
         self.run("pg_ctl", "-w", "-D", "data", "-m", "immediate", "stop")
 
 

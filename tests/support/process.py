@@ -107,17 +107,14 @@ class Process:
 
     @property
     def stdout(self) -> str:
-        """What it printed."""
         return self.out_path.read_text("utf-8", "replace")
 
     @property
     def stderr(self) -> str:
-        """What it complained of."""
         return self.err_path.read_text("utf-8", "replace")
 
     @property
     def exit_code(self) -> int | None:
-        """Exit code, None while it runs."""
         return self.popen.poll()
 
     def wait_until(self, ready: Callable[[], bool], seconds: float = 180) -> None:

@@ -49,8 +49,6 @@ def ask_chat(base: str, text: str = "hi", headers: Mapping[str, str] | None = No
 
 
 class Listening:
-    """A proxy that listens."""
-
     port: int
 
     @property
@@ -71,8 +69,6 @@ class Listening:
 
 
 class Proxy(Process, Listening):
-    """A running process of it."""
-
     mode: str
     store: Path
 
@@ -138,8 +134,6 @@ _ONE = threading.Lock()
 
 
 class Near(Listening):
-    """One in a thread of this process."""
-
     def __init__(self, port: int) -> None:
         self.port = port
 

@@ -16,12 +16,10 @@ NOW = 1_800_000_000.0
 
 
 def key(n: int) -> Key:
-    """Return the n-th of a row of keys."""
     return Key(f"v1:{n:064x}")
 
 
 def interaction(n: int = 1, **changes: object) -> Interaction:
-    """Return a small interaction of key n."""
     made = Interaction(
         provider="openai",
         operation="chat.completions",
@@ -50,7 +48,6 @@ def look(folder: Path) -> dict[str, tuple[bytes, int]]:
 
 
 def filled(path: Path, number: int = 3) -> None:
-    """Make a store at rest."""
     with reopened(path, writable=True) as store:
         for n in range(number):
             store.add_interaction(interaction(n), supersede=False)

@@ -19,7 +19,6 @@ def bare(tree: Any, without: tuple[str, ...] = ()) -> Any:  # noqa: ANN401 - JSO
 
 
 def differences(one: Any, other: Any, at: str = "$") -> Iterator[str]:  # noqa: ANN401 - JSON
-    """Yield where two reports differ."""
     if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
         for name in one:
             yield from differences(one[name], other[name], f"{at}.{name}")

@@ -12,8 +12,6 @@ from typing import Self
 
 
 class QuietHandler(BaseHTTPRequestHandler):
-    """A handler that logs nothing."""
-
     def log_message(self, *_: object) -> None:
         """Say nothing."""
 
@@ -67,13 +65,11 @@ class CountingService:
         return f"127.0.0.1:{self.port}"
 
     def __enter__(self) -> Self:
-        """Serve."""
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End."""
         self._server.shutdown()
         self._server.server_close()

@@ -17,8 +17,6 @@ from llmproxy.core.traffic.interaction import Headers
 
 @dataclass(frozen=True)
 class Exchange:
-    """One recorded request and its answer, bodies decoded."""
-
     name: str
     host: str
     route: Route | None
@@ -30,7 +28,6 @@ class Exchange:
 
     @property
     def content_type(self) -> str:
-        """Of the response."""
         return next((value for name, value in self.headers if name.lower() == "content-type"), "")
 
 
@@ -41,7 +38,6 @@ def _bytes(value: object) -> bytes:
 
 
 def exchanges(folder: Path) -> Iterator[Exchange]:
-    """Yield every recorded exchange below a folder."""
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     for path in sorted(folder.rglob("*.yaml")):
         for row in (yaml.load(path.read_bytes(), loader) or {}).get("interactions", []):

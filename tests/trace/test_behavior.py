@@ -81,7 +81,6 @@ def test_what_counts_in_values(one: Json, other: Json, same: bool) -> None:
 
 
 def test_a_very_deep_value_ends() -> None:
-    """It is cut, not followed for ever."""
     deep: Any = 1
     for _ in range(500):
         deep = {"x": deep}
@@ -89,7 +88,6 @@ def test_a_very_deep_value_ends() -> None:
 
 
 def test_steps_do_not_count() -> None:
-    """Brackets around others say nothing."""
     bare = weather()
     bare.spans = [each for each in bare.spans if each.kind is not SpanKind.AGENT_STEP]
     assert bare.behavior_fingerprint == weather().behavior_fingerprint

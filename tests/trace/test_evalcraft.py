@@ -81,7 +81,6 @@ def numbers(cassette: Cassette) -> list[Any]:
 
 
 def check(path: Path) -> None:
-    """Compare what both make of a file."""
     theirs, ours = evalcraft(LOOK, path), Cassette.load(path)
     assert ours.fingerprint == theirs["stored"]
     assert ours.compute_fingerprint() == theirs["computed"] == theirs["run"]

@@ -26,7 +26,6 @@ def test_a_written_trace_is_the_trace(tmp_path: Path) -> None:
 
 
 def test_a_recording_without_spans_is_an_empty_trace(tmp_path: Path) -> None:
-    """Still a file that can be read."""
     db = store(tmp_path / "x.db", chat(1, [], said(""), operation="files", usage=chat(1, [], None).usage))
     out = io.StringIO()
     write_trace(out, db, cassette="default")
@@ -34,7 +33,6 @@ def test_a_recording_without_spans_is_an_empty_trace(tmp_path: Path) -> None:
 
 
 def test_nothing_is_written_if_there_is_nothing(tmp_path: Path) -> None:
-    """The error comes first."""
     db = store(tmp_path / "x.db", *loop())
     out = io.StringIO()
     for write in (write_trace, write_otlp):

@@ -41,14 +41,12 @@ def test_a_byte_order_mark_is_no_problem(tmp_path: Path) -> None:
 
 
 def test_writing_under_a_file_says_so(tmp_path: Path) -> None:
-    """A folder that cannot be made."""
     (tmp_path / "file").write_text("")
     with pytest.raises(MachineError, match="cannot be written"):
         weather().save(tmp_path / "file" / "x.json")
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
-    """And nothing beside it."""
     path = tmp_path / "x.json"
     path.write_text("old")
 

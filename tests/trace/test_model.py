@@ -60,7 +60,6 @@ def test_an_assertion_is_true_if_it_passed() -> None:
 
 
 def test_results_together() -> None:
-    """The failed ones can be asked for."""
     found = EvalResult(False, 0.5, [AssertionResult("a"), AssertionResult("b", passed=False)])
     assert [result.name for result in found.failed_assertions] == ["b"]
     assert not found
@@ -68,7 +67,6 @@ def test_results_together() -> None:
 
 
 def test_values_can_be_copied_and_pickled() -> None:
-    """Between processes, too."""
     run = AgentRun(Cassette(id="1", created_at=0.0, spans=[Span(id="1", timestamp=0.0)]))
     assert pickle.loads(pickle.dumps(run)) == copy.deepcopy(run) == run
     assert [field.name for field in dataclasses.fields(AgentRun)] == ["cassette", "success", "error", "replayed"]

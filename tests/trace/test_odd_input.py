@@ -61,7 +61,6 @@ def interaction(n: int, each: Json) -> Interaction:
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(st.lists(EXCHANGES, max_size=4))
 def test_any_json(exchanges: list[Json]) -> None:
-    """Values of every dialect, thrown together."""
     spans = list(build_spans(interaction(n, each) for n, each in enumerate(exchanges)))
     ids = {span.id for span in spans}
     assert len(ids) == len(spans)

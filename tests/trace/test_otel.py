@@ -112,7 +112,6 @@ def test_a_trace_of_evalcraft_converts_too() -> None:
 
 @pytest.mark.parametrize("value", [float("nan"), -1.0, 1e300, "soon"])
 def test_odd_times_do_not_break_it(value: Json) -> None:
-    """A file can say anything."""
     (span,) = converted(
         Cassette(spans=[Span(kind=SpanKind.TOOL_CALL, timestamp=value, tool_args={"big": 1 << 70, "x": {1}})])
     )

@@ -64,13 +64,11 @@ def said(text: str) -> Cassette:
     (no_loops(tools(*[("a", {"page": n}) for n in range(9)])), True),
 ], ids=str)  # fmt: skip
 def test_the_table(result: AssertionResult, passed: bool) -> None:
-    """What passes and what fails."""
     assert bool(result) is passed
     assert bool(result.message) is not passed
 
 
 def test_what_a_schema_says_is_told_by_path() -> None:
-    """Every problem, where it is."""
     result = output_json_schema(said('{"temp": "x"}'), SCHEMA)
     assert result.message == "$.temp: 'x' is not of type 'integer'"
     assert result.actual == {"temp": "x"}

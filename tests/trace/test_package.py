@@ -27,7 +27,6 @@ def test_every_name_is_there() -> None:
 
 
 def test_importing_the_package_imports_nothing_else() -> None:
-    """Not even its own modules."""
     bare = {name for name in modules("import llmproxy.trace") if name.startswith("llmproxy")}
     assert bare == {"llmproxy", "llmproxy.trace"}
 

@@ -173,7 +173,6 @@ def _decoded(headers: Headers, body: bytes) -> bytes:
 
 
 def render(table: dict[str, Row]) -> str:
-    """Write the table, hosts with most exchanges first."""
     lines = [f"{'host':<48} {'table':<5} {'exchanges':>9} {'exact':>6} {'redacted':>8} {'refused':>7} {'different':>9}"]
     for host, row in sorted(table.items(), key=lambda pair: -pair[1].exchanges):
         lines.append(

@@ -35,7 +35,6 @@ def says(*blocks: Block, text: str = "") -> list[Block]:
 
 
 def uses(name: str, call: str, **given: object) -> Block:
-    """Return a block that calls a tool."""
     return {"type": "tool_use", "id": call, "name": name, "input": given}
 
 

@@ -72,7 +72,6 @@ def test_what_is_not_there_is_said(store: Store) -> None:
 
 
 def test_looking_changes_nothing(tmp_path: Path) -> None:
-    """Neither the store nor its folder."""
     path = samples.store(tmp_path / "x.db")
     before = path.read_bytes()
     with reopened(path) as store:

@@ -18,7 +18,6 @@ console.log(JSON.stringify([durations.map(duration), costs.map(money), counts.ma
 
 
 def test_the_page_and_the_terminal_have_one_form() -> None:
-    """Durations, money and counts."""
     node = shutil.which("node") or needed("Node", "node")
     asked = [[ms for ms, _ in DURATIONS], list(COSTS), [each for each, _ in COUNTS]]
     command = [node, "--input-type=module", "-e", ASK, FORMAT.as_uri(), json.dumps(asked)]

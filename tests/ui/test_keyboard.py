@@ -112,7 +112,6 @@ def compared_and_shared(page: Page) -> str:
 
 
 def share(typed: str, folder: Path) -> Path:
-    """Type a command that the page gave."""
     _, *words = shlex.split(typed)
     place = words.index("forked.html")
     words[place] = str(folder / "forked.html")

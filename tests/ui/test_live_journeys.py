@@ -35,7 +35,6 @@ document.title = 'ran'; fetch('/_llmproxy/sessions').then((answer) => { document
 
 @pytest.fixture(scope="module")
 def px(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
-    """Replay a few chats."""
     store = tmp_path_factory.mktemp("live") / "x.db"
     fill(store, chat(LONG, "It is wide."), chat("hi", EVIL, cassette="second"))
     with proxy("replay", store) as running:

@@ -75,7 +75,6 @@ def test_every_module_is_on_the_page() -> None:
 
 
 def test_what_is_vendored_names_version_and_licence() -> None:
-    """One file says where each comes from."""
     told = (STATIC / "vendor" / "README.md").read_text()
     for path in (STATIC / "vendor").glob("*.js"):
         assert f"`{path.name}`" in told

@@ -36,8 +36,6 @@ OWN = {"host": "127.0.0.1:8080", "sec-fetch-site": "same-origin", "sec-fetch-des
 
 
 class Asker:
-    """A viewer on an engine, asked without sockets."""
-
     def __init__(self, engine: Engine, token: str = "") -> None:
         self.engine, self.watch = engine, CallLog()
         self.viewer = Viewer(engine, self.watch, list, token, PAGE)
@@ -77,7 +75,6 @@ Make = Callable[..., Asker]
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Make]:
-    """Return a maker of viewers over one store."""
     made: list[tuple[Asker, Journal]] = []
 
     def new(**config: Any) -> Asker:  # noqa: ANN401 - as of Config
@@ -254,7 +251,6 @@ def test_it_is_for_reading(asker: Asker) -> None:
 
 
 def test_the_ring_is_bounded() -> None:
-    """A proxy may serve for days."""
     watch, outcome = CallLog(), Asker.__new__
     for _ in range(KEPT + 10):
         watch.record(outcome)  # type: ignore[arg-type]

@@ -47,7 +47,6 @@ def test_names_of_pytest_are_completed_over_their_colons(tmp_path: Path, words: 
 
 
 def test_a_store_that_cannot_be_read_completes_nothing(tmp_path: Path) -> None:
-    """No error into a command line."""
     assert complete("llmproxy show w", tmp_path) == []
     (tmp_path / "llmproxy.db").write_text("no store")
     assert complete("llmproxy show w", tmp_path) == []
@@ -78,7 +77,6 @@ def test_zsh_is_offered_no_name_that_it_would_run(tmp_path: Path) -> None:
 
 
 def complete(typed: str, folder: Path) -> list[str]:
-    """Return what bash is offered."""
     asked = {
         "_LLMPROXY_COMPLETE": "complete_bash",
         "COMP_WORDS": typed,
@@ -88,7 +86,6 @@ def complete(typed: str, folder: Path) -> list[str]:
 
 
 def answered(asked: dict[str, str], folder: Path) -> list[str]:
-    """Return the lines that a shell gets."""
     command = [sys.executable, "-c", "import sys; from llmproxy.cli import main; sys.exit(main(sys.argv[1:]))"]
     done = subprocess.run(
         command, env=clean_env(asked), capture_output=True, text=True, timeout=60, check=False, cwd=folder

@@ -11,7 +11,6 @@ from llmproxy.cli.parts.options import FreePortCommand, SettingsCommand, get_fla
 
 @pytest.fixture
 def seen() -> dict[str, object]:
-    """Return what the command below was given."""
     return {}
 
 

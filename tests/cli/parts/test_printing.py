@@ -48,7 +48,6 @@ def test_a_table_in_a_pipe_is_whole(capsys: pytest.CaptureFixture[str]) -> None:
     ("count", "text"), [(0, "0 bytes"), (999, "999 bytes"), (-2048, "-2.0 KB"), (5e6, "5.0 MB"), (7e9, "7.0 GB")]
 )
 def test_sizes_are_said_as_people_do(count: int, text: str) -> None:
-    """Bytes, KB, MB, GB, by thousands."""
     assert format_size(count) == text
 
 
@@ -71,7 +70,6 @@ def test_a_table_fits_its_terminal_and_drops_nothing_that_tells_rows_apart(room:
 
 
 def test_a_long_name_goes_on_below_itself() -> None:
-    """All of it, and in its column."""
     name = "tests/agents/test_weather.py::test_what_to_wear[Paris-in-the-rain-and-in-the-snow]"
     lines = list(fit_columns(("cassette", "live", "state"), [(name, "12", "complete")], 60))
     assert max(map(count_cells, lines)) <= 60

@@ -8,8 +8,6 @@ from llmproxy.cli.parts.printing import ProgressLine
 
 
 class Terminal(io.StringIO):
-    """A stream that is a terminal."""
-
     def isatty(self) -> bool:
         return True
 
@@ -28,7 +26,6 @@ def test_nothing_is_said_of_what_is_done_in_a_second() -> None:
 
 
 def test_it_says_how_far_it_is_and_since_when() -> None:
-    """With the total where that is known."""
     now = [0.0]
     working = ProgressLine("verifying x.db", "interaction", clock=lambda: now[0])
     for n, _ in enumerate(working.iterate(range(3), 1200)):

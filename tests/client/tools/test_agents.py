@@ -33,7 +33,6 @@ def placed(found: FoundTools | None, folder: Path) -> tuple[tuple[str, ...], dic
 
 
 def find(command: str, home: Path, cwd: Path, asked: str | None = None) -> FoundTools | None:
-    """Find in these folders."""
     return find_tools(asked, command.split(), {"HOME": str(home)}, cwd)
 
 
@@ -162,7 +161,6 @@ def test_a_copy_holds_what_the_file_held(tmp_path: Path) -> None:
 
 
 def test_a_named_file_goes_before_and_none_leaves_all(tmp_path: Path) -> None:
-    """What was typed is meant."""
     write(tmp_path / ".claude.json", {"mcpServers": {"mine": A}})
     write(tmp_path / "x.json", {"mcpServers": {"x": A}})
     assert set(placed(find("claude", tmp_path, tmp_path, "x.json"), tmp_path)[1]) == {"x"}

@@ -186,7 +186,6 @@ def test_what_is_no_argument_is_refused_in_words(tool: McpTool) -> None:
 
 
 def test_what_is_too_long_for_a_model_is_cut_in_the_middle() -> None:
-    """And how much is said."""
     assert shorten_output("x" * LONGEST, "show") == "x" * LONGEST
     cut = shorten_output("a" * LONGEST + "b" * 1234, "show")
     assert "1,234 characters left out" in cut

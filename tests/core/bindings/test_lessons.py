@@ -35,7 +35,6 @@ from tests.support.narrowing import narrow
 
 
 def run_variables(cwd: str, **more: str) -> list[Any]:
-    """Return what a run declares."""
     return [check_run_variable(name, value) for name, value in {"cwd": cwd, **more}.items()]
 
 
@@ -343,7 +342,6 @@ def test_what_asks_others_is_foreign(tool: str, arguments: str) -> None:
     ("run", ""),
 ])  # fmt: skip
 def test_what_this_machine_does_is_not(tool: str, arguments: str) -> None:
-    """Its own servers among it."""
     assert not is_external_result(tool, arguments)
 
 
@@ -434,7 +432,6 @@ def test_what_could_be_learned_comes_apart_where_something_else_differs() -> Non
 
 
 def test_a_value_that_leaked_is_a_difference() -> None:
-    """What must stand there against what does."""
     minted = VolatileField("made", "uuid", "sh")
     ids = [f"{n}f2b9c1e-0000-4000-8000-00000000000a" for n in range(2)]
     old, new = asked_restating("/tmp/a", ids[0], f"rm {ids[0]}"), asked_restating("/srv/ci/w", ids[1], f"rm {ids[0]}")

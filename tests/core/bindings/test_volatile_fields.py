@@ -49,7 +49,6 @@ def _fit(slot: VolatileField, before: Json, now: Json, folders: tuple[str, str] 
     ("word", ["kim", "a/b"], ["a b", ""]),
 ])  # fmt: skip
 def test_a_slot_takes_values_of_its_kind(kind: str, values: list[str], others: list[str]) -> None:
-    """And nothing else."""
     assert all(fits_kind(kind, value) for value in values)
     assert not any(fits_kind(kind, value) for value in others)
 

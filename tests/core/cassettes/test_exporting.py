@@ -206,7 +206,6 @@ def test_no_file_names_whom_a_run_variable_could_have_named(
 
 
 def odd() -> Interaction:
-    """Return an interaction with everything unusual."""
     answer = Response(
         429,
         "",

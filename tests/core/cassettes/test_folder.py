@@ -36,7 +36,6 @@ JSON = (("content-type", "application/json"),)
 
 
 def recordings(*texts: str, cassette: str = "trip", at: float = NOW, sample: int = 1) -> list[Interaction]:
-    """Return one chat for each text."""
     exchanges = [
         Recorded("POST", "https://api.openai.com/v1/chat/completions", JSON,
                  json.dumps({"model": "gpt-4o", "messages": [{"role": "user", "content": text}]}).encode(),

@@ -251,12 +251,10 @@ SLOT = {"name": "number", "kind": "integer", "tool": "t", "at": "$.id"}
 
 
 def named(n: int, cassette: str, **changes: object) -> Interaction:
-    """Return an interaction of a cassette."""
     return replace(interaction(n, **changes), cassette=cassette)
 
 
 def other(one: Interaction, text: bytes = b"other") -> Interaction:
-    """Return the same request, answered otherwise and later."""
     return replace(one, started_at=one.started_at + 60, response=replace(one.response, chunks=(Chunk(1, text),)))
 
 
@@ -273,7 +271,6 @@ def fill(path: Path, many: Sequence[Interaction], *, supersede: bool = False, cl
 
 
 def told(path: Path) -> list[tuple[object, ...]]:
-    """Return everything live in a store."""
     with reopened(path) as store:
         return [
             (info.name, info.sample, info.closed_cleanly, each.id, each.key, each.occurrence, each.started_at, each.response.body)
@@ -283,7 +280,6 @@ def told(path: Path) -> list[tuple[object, ...]]:
 
 
 def test_ten_stores_in_any_order_one_of_them_twice_are_one(tmp_path: Path) -> None:
-    """Recordings that all had before stand once."""
     base = [named(n, "base") for n in range(3)]
     paths = [
         fill(
@@ -363,7 +359,6 @@ def test_repeats_parties_samples_and_heads_come_along(tmp_path: Path) -> None:
 def test_stores_of_different_versions_are_refused(
     statement: str, error: type[CassetteError], said: str, tmp_path: Path
 ) -> None:
-    """Their keys may mean different things."""
     a, b = fill(tmp_path / "a.db", [named(1, "c")]), fill(tmp_path / "b.db", [named(2, "c")])
     conn = open_connection(b, "mode=rw", timeout=5)
     for each in statement.split(";"):
@@ -380,8 +375,6 @@ def test_stores_of_different_versions_are_refused(
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Callable[..., Path]:
-    """Return what makes a folder of cassettes."""
-
     def make(name: str, many: Sequence[Interaction]) -> Path:
         with FileStore.open(fill(tmp_path / f"{name}.db", many), writable=False, now=lambda: NOW) as opened:
             kept = CassetteDir(tmp_path / name, now=lambda: NOW)
@@ -393,7 +386,6 @@ def folder(tmp_path: Path) -> Callable[..., Path]:
 
 
 def texts(path: Path) -> dict[str, str]:
-    """Return the files of a folder."""
     return {each.name: each.read_text() for each in sorted(path.iterdir())}
 
 

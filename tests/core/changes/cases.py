@@ -43,13 +43,10 @@ class Thread:
     """What the tool `note` answered in all threads: one answer alone shows no wording."""
 
     def calls(self) -> Iterator[int]:
-        """Yield where a model is asked."""
         return (n for n, (kind, _) in enumerate(self.turns) if kind == "model")
 
 
 class Asked(NamedTuple):
-    """One request, and its right answer."""
-
     target: str
     body: bytes
     headers: tuple[tuple[str, str], ...]
@@ -317,7 +314,6 @@ def _other_tool(rng: random.Random, now: Thread, right: Expected, dialect: Diale
 
 
 def _lose_a_call(rng: random.Random, now: Thread, right: Expected, dialect: Dialect) -> None:
-    """Tell only one of two calls."""
     for turn, (kind, what) in enumerate(now.turns):
         if kind == "model" and len(what.calls) == 2:
             now.turns[turn] = "model", Said(what.text, what.calls[:1])
@@ -333,7 +329,6 @@ def _other_history(rng: random.Random, now: Thread, right: Expected, dialect: Di
 
 
 def _cut(rng: random.Random, now: Thread, right: Expected, dialect: Dialect) -> None:
-    """Begin with the second question."""
     second = [n for n, (kind, _) in enumerate(now.turns) if kind == "user"][1]
     del now.turns[:second]
     right.since = {}

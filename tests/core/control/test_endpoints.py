@@ -51,7 +51,6 @@ class Api:
     def ask(
         self, method: str, path: str, body: object = None, *, headers: Mapping[str, str] = LOCAL, loopback: bool = True
     ) -> tuple[int, Any]:
-        """Ask, and return status and parsed answer."""
         data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
         asked = ControlRequest(method, PREFIX + path, tuple(headers.items()), data, loopback)
         status, content, kind = answer_control_request(
@@ -63,13 +62,11 @@ class Api:
         return status, value
 
     def post(self, path: str, body: object = None) -> Any:  # noqa: ANN401 - JSON
-        """POST what must succeed."""
         status, value = self.ask("POST", path, body)
         assert status in (200, 201), value
         return value
 
     def get(self, path: str) -> Any:  # noqa: ANN401 - JSON
-        """GET what must succeed."""
         status, value = self.ask("GET", path)
         assert status == 200, value
         return value
@@ -112,7 +109,6 @@ Make = Callable[..., Api]
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Make]:
-    """Return a maker of engines over one store."""
     made: list[tuple[Engine, Journal]] = []
 
     def new(mode: Mode = Mode.REPLAY, *, token: str = "", **config: Any) -> Api:  # noqa: ANN401 - as of Config
@@ -189,7 +185,6 @@ def test_the_document_is_made_of_the_table() -> None:
 
 
 def test_the_document_is_served(api: Api) -> None:
-    """Byte for byte what ships."""
     assert api.get("openapi.json") == DOCUMENT
 
 
@@ -494,7 +489,6 @@ def test_which_session_a_request_asks_about(api: Api, asked: str, found: bool) -
 
 @pytest.fixture
 def session(api: Api) -> Session:
-    """Return an open session."""
     return api.engine.sessions.open_session("a")
 
 
@@ -550,7 +544,6 @@ def test_spans_are_of_one_party_and_of_each_call(api: Api, session: Session) -> 
 
 @pytest.mark.parametrize("text", ["", "x", "-1", "1.5", "9" * 40, "²"])
 def test_after_is_a_number(text: str) -> None:
-    """Nothing is guessed."""
     with pytest.raises(BadControl, match="after is"):
         parse_call_number(text)
 

@@ -137,6 +137,5 @@ def test_what_a_session_is_to_override_is_read() -> None:
      {"live": True, "as": 3}, {"live": True, "as": "x~2"}, {"live": True, "as": ""}],
 )  # fmt: skip
 def test_a_fork_that_cannot_be_meant_is_refused(fork: object) -> None:
-    """What was given, and what can be."""
     with pytest.raises(RefusedError):
         parse_overrides(None, fork)

@@ -27,12 +27,10 @@ CALL = ToolCall("c1", "weather", ARGS)
 
 
 def sse(*values: object) -> bytes:
-    """Write values as server-sent events."""
     return b"".join(b"data: " + json.dumps(value).encode() + b"\n\n" for value in values)
 
 
 def ndjson(*values: object) -> bytes:
-    """Write values as lines."""
     return b"".join(json.dumps(value).encode() + b"\n" for value in values)
 
 
@@ -109,7 +107,6 @@ def test_the_last_words_of_the_user(family: Family, operation: str, body: object
 
 @pytest.mark.parametrize("raw", [b"", b"no JSON", b"[]", b'{"messages": 3}', b'{"messages": [{"role": "user"}]}'])
 def test_odd_requests_have_no_last_words(raw: bytes) -> None:
-    """Nothing is raised, nothing made up."""
     assert read_last_user_text(raw) is None
 
 
@@ -251,7 +248,6 @@ def test_odd_shapes_raise_nothing(body: object, operation: str) -> None:
 
 
 def test_deep_content_raises_nothing() -> None:
-    """Content nested beyond reason is cut off."""
     body = b'{"messages":[{"content":' + b"[" * 900 + b"]" * 900 + b"}]}"
     assert read_conversation("openai", "chat.completions", body) == []
 

@@ -89,7 +89,6 @@ def test_a_tool_in_a_namespace_is_not_its_namesake() -> None:
 
 
 def test_items_that_call_nothing_call_nothing() -> None:
-    """Words, thoughts, results and lists of tools."""
     for kind, asks in ITEMS.items():
         if asks.by is By.NOBODY:
             found = read("responses", {"object": "response", "output": [{"type": kind, "content": []}]})
@@ -97,7 +96,6 @@ def test_items_that_call_nothing_call_nothing() -> None:
 
 
 def test_custom_tools_of_chat_completions_have_their_name() -> None:
-    """Whole, and in pieces."""
     custom = {"id": "c1", "type": "custom", "custom": {"name": "sql", "input": '"select 1"'}}
     whole = {"choices": [{"index": 0, "message": {"role": "assistant", "content": None, "tool_calls": [custom]}}]}
     assert called(read("chat.completions", whole)) == [("sql", "select 1", False)]
@@ -129,7 +127,6 @@ def test_every_choice_is_looked_into(numbered: bool) -> None:
 
 
 def test_choices_in_a_stream_are_kept_apart() -> None:
-    """Their pieces come in any order."""
     chunks: list[Json] = [
         {"choices": [{"index": 1, "delta": {"tool_calls": [{"index": 0, **chat_call("b", "two")}]}}]},
         {"choices": [{"index": 0, "delta": {"tool_calls": [{"index": 0, **chat_call("a", "one")}]}}]},

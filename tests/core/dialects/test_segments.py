@@ -69,12 +69,10 @@ def assert_whole(operation: str, body: object) -> None:
 @settings(max_examples=60)
 @given(st.sampled_from(sorted(CHAT)), TREES)
 def test_segments_hold_every_leaf_once(operation: str, body: object) -> None:
-    """Whatever a body is made of."""
     assert_whole(operation, body)
 
 
 def test_segments_hold_real_requests(traffic: Path) -> None:
-    """Each body of real traffic."""
     for exchange in exchanges(traffic):
         if exchange.route is not None and (body := parse_json(exchange.asked)) is not None:
             assert_whole(exchange.route.operation, body)
@@ -144,7 +142,6 @@ def test_each_part_has_a_kind_and_a_name(operation: str) -> None:
 
 
 def changed(path: list[str | int], value: object) -> Json:
-    """Return the chat with one value changed."""
     made = copy.deepcopy(CHAT_BODY)
     at: Any = made
     for step in path[:-1]:
@@ -432,6 +429,5 @@ def test_a_tool_is_called_in_the_namespace_in_which_it_is_offered(
 
 
 def test_what_nobody_can_write_is_known() -> None:
-    """Images, embeddings, sound."""
     assert not can_write_answer("embeddings")
     assert can_write_answer("responses")

@@ -60,7 +60,6 @@ def event(kind: str, payload: object) -> bytes:
 
 
 def parse(pieces: list[bytes]) -> list[Event]:
-    """Feed the pieces to one parser."""
     parser = SSEParser()
     return [found for piece in pieces for found in parser.parse_bytes(piece)] + parser.finish_event()
 
@@ -374,7 +373,6 @@ def test_long_lists_are_left_out_and_what_stands_around_them_stays() -> None:
     b"{" + b'"%s":1,' % (b"a" * 100) * 50_000, b'{"a": [1, "\\"',
 ])  # fmt: skip
 def test_what_is_no_document_is_none_afterwards(body: bytes) -> None:
-    """And ends quickly."""
     assert list(iter_events(JSON, body)) == []
 
 
@@ -384,7 +382,6 @@ def filled(value: dict[str, Any]) -> bytes:
 
 
 def test_of_a_long_document_the_same_is_known_as_of_a_short_one() -> None:
-    """Model, tokens, ids and the first words."""
     said = {"model": "gpt-4o", "id": "resp_1", "object": "response", "output": [{"type": "function_call", "id": "fc_1", "call_id": "call_1"}],
             "usage": {"input_tokens": 3, "output_tokens": 4}}  # fmt: skip
     short, long = json.dumps(said).encode(), filled(said)
@@ -414,14 +411,12 @@ LONG_BODIES = {
 
 @pytest.mark.parametrize("kind", LONG_BODIES)
 def test_events_in_is_events_of(kind: str) -> None:
-    """One after the other, and the same."""
     body = LONG_BODIES[kind]
     assert len(body) > LONG
     assert list(iter_events(kind, body)) == events_of(kind, body)
 
 
 def test_the_end_of_a_long_stream_is_seen() -> None:
-    """In every framing that has one."""
     sse, lines = "text/event-stream", "application/x-ndjson"
     for kind in ("text/event-stream", "text/event-stream; crlf"):
         assert decide_ending("openai", "chat.completions", True, 200, sse, LONG_BODIES[kind], False) is Ending.COMPLETE
@@ -432,6 +427,5 @@ def test_the_end_of_a_long_stream_is_seen() -> None:
 
 
 def test_elements_of_an_array_are_documents() -> None:
-    """Brackets and commas in strings are none."""
     values = [{"a": "]},{[\\"}, [1, [2]], {"b": {"c": '"'}}]
     assert [json.loads(element) for element in split_array(json.dumps(values).encode())] == values

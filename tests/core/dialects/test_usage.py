@@ -22,7 +22,6 @@ SSE = "text/event-stream"
 
 
 def sse(*values: object) -> bytes:
-    """Write values as server-sent events."""
     return b"".join(b"data: " + json.dumps(value).encode() + b"\n\n" for value in values) + b"data: [DONE]\n\n"
 
 

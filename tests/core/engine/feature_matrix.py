@@ -43,8 +43,6 @@ PARTS = ("bytes", "stored", "told")
 
 
 class Cell(NamedTuple):
-    """One combination in one situation and dialect."""
-
     features: tuple[str, ...]
     situation: str
     dialect: str
@@ -56,7 +54,6 @@ class Cell(NamedTuple):
 
     @property
     def cassette(self) -> str:
-        """The recording that it has to do with."""
         kind = {"stream": "stream", "failure": "failed", "recording": "part"}.get(self.situation, "plain")
         return "-".join([kind, *(each for each in ("mcp", "socket") if each in self.features)])
 
@@ -70,8 +67,6 @@ def combinations() -> Iterator[tuple[str, ...]]:
 
 
 class Place(NamedTuple):
-    """What is true of one run only."""
-
     cwd: str
     chunk: str
 
@@ -109,14 +104,12 @@ class Agent:
     """Asks its model three times; `live` marks what its upstreams say while something is replayed."""
 
     def __init__(self, proxy: InProcess, cell: Cell, where: Place, *, live: str = "") -> None:
-        """Stand before the first request."""
         self._proxy, self._cell, self._where, self._live = proxy, cell, where, live
         self._stream, self._turns = cell.situation == "stream", list[Turn]()
         self._id = 100 if live else 0
         self.got: list[tuple[str, Answer]] = []
 
     def run(self, *, steps: int = 3) -> None:
-        """Do the whole task, or its first step."""
         cwd, chunk = self._where
         self._turns.append(("user", f"list {cwd}"))
         said = self._model(1, Said(calls=[Call("run", {"in": cwd}, "call_1")]))
@@ -208,7 +201,6 @@ class Bases:
     """Stores with what was recorded, one for each dialect, with volatile fields or without."""
 
     def __init__(self, folder: Path) -> None:
-        """Record when it is first asked for."""
         self._folder, self._made = folder, dict[tuple[str, bool], Path]()
 
     def copy(self, cell: Cell) -> Path:
@@ -323,7 +315,6 @@ def _digest(value: object) -> str:
 
 
 def lines(bases: Bases) -> Iterator[dict[str, Json]]:
-    """Yield the lines of the file."""
     for features, situation in itertools.product(combinations(), SITUATIONS):
         seen = {each: observe(Cell(features, situation, each), bases) for each in DIALECTS}
         shorts = dict.fromkeys(one["short"] for one in seen.values())

@@ -38,7 +38,6 @@ class Run:
         return json.dumps({"model": "gpt-5", "messages": turns[: 2 * number - 1]}).encode()
 
     def text(self, number: int) -> str:
-        """Return what the model says to it."""
         return ("", "I make it", f"made {self.chunk} in {self.cwd}", f"see {self.cwd}/{self.chunk}")[number]
 
 
@@ -46,14 +45,12 @@ A, B, C = Run("/tmp/a/one", "98e1ef00"), Run("/srv/ci/two", "aa01bc22"), Run("/w
 
 
 def ask(made: Engine, body: bytes, session: str = "p") -> Exchange:
-    """Let an agent ask."""
     exchange = made.begin_exchange("POST", f"/s/{session}/v1/chat/completions", None, ())
     made.identify(exchange, body)
     return exchange
 
 
 def record(made: Engine, exchange: Exchange, text: str) -> None:
-    """Answer what goes upstream."""
     assert exchange.decision is Decision.RECORD, exchange.error
     answered(made, exchange, answer(says(text)))
 
@@ -74,7 +71,6 @@ def record_whole(store: Path, run: Run, session: str = "p") -> None:
 
 
 def give_slots(store: Path, cassette: str) -> None:
-    """Write the slot."""
     with FileStore.open(store, writable=True, now=lambda: NOW) as opened:
         write_volatile_fields(opened, cassette, SLOTS)
 

@@ -74,7 +74,6 @@ def test_a_run_in_another_folder_gets_its_answer_in_its_own_words(store: Path) -
 
 
 def test_a_run_in_the_same_folder_is_exact(store: Path) -> None:
-    """Equal requests never pass through any binding."""
     body = _request("/tmp/a", "2026-11-22")
     _record(store, (body, "see /tmp/a"))
     with engine(store, Mode.REPLAY) as made:

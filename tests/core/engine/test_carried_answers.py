@@ -51,7 +51,6 @@ def _send(proxy: InProcess, body: bytes, agent: str = "") -> Answer:
 
 
 def _try(store: Path, *bodies: bytes, **more: Json) -> list[TrialCall]:
-    """Return what a trial says of calls."""
     with InProcess(store, "replay") as proxy:
         assert proxy.control("POST", "sessions", name="c", trial=True, **more)[0] == 201
         for body in bodies:

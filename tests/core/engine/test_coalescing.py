@@ -145,13 +145,11 @@ CLIENT = ClientHttp()
 
 
 def tokens(count: int, seed: int = 1) -> list[str]:
-    """Return opaque tokens."""
     chance = random.Random(seed)
     return ["".join(chance.choices(ascii_letters + digits, k=40)) for _ in range(count)]
 
 
 def bearer(token: str) -> tuple[tuple[str, str], ...]:
-    """Return the header that brings it."""
     return (("authorization", f"Bearer {token}"),)
 
 

@@ -33,8 +33,6 @@ from tests.support.chats import chat
 
 @dataclass(frozen=True)
 class Take:
-    """One recording."""
-
     name: str
     status: int = 200
     ending: Ending = Ending.COMPLETE
@@ -95,12 +93,10 @@ COMPLETE: list[tuple[list[Take], list[str]]] = [
 
 
 def policy_of(mode: Mode, *, complete: bool) -> ModePolicy:
-    """Return what a session of this mode does."""
     return Session("s", "s", 1, SessionSettings(mode), complete=complete).policy
 
 
 def told(verdict: Decided[Take]) -> str:
-    """Return a verdict in a word."""
     match verdict.decision:
         case Decision.REPLAY:
             assert verdict.recording is not None
@@ -116,7 +112,6 @@ def told(verdict: Decided[Take]) -> str:
 
 @pytest.mark.parametrize(("mode", "takes", "expected"), TABLE)
 def test_modes(mode: Mode, takes: list[Take], expected: list[str]) -> None:
-    """The table of the design."""
     assert [told(decide(DecisionInput(mode.policy, takes, nth))) for nth in range(1, len(expected) + 1)] == expected
 
 
@@ -150,7 +145,6 @@ def test_a_key_first_met_in_this_session_is_asked_again() -> None:
 
 @pytest.mark.parametrize("status", [200, 201, 302, 400, 404, 422])
 def test_answers_that_stay_what_they_are(status: int) -> None:
-    """A wrong request stays wrong."""
     assert is_repeatable(Take("", status))
 
 
@@ -158,7 +152,6 @@ def test_answers_that_stay_what_they_are(status: int) -> None:
     "take", [*(Take("", s) for s in (401, 403, 408, 409, 425, 429, 500, 502, 503, 529)), CUT, OPEN]
 )
 def test_answers_that_may_be_others_tomorrow(take: Take) -> None:
-    """Transient, about the key, or not whole."""
     assert not is_repeatable(take)
 
 
@@ -180,7 +173,6 @@ def test_each_mode_plays_what_it_may() -> None:
 
 
 def test_every_reason_is_a_sentence() -> None:
-    """They stand in the miss."""
     assert all(" " in reason for reason in MissReason)
 
 
@@ -204,7 +196,6 @@ CHAT, TELEMETRY = "/v1/chat/completions", "/v1/traces/ingest"
 
 
 def placing(mode: Mode, tmp_path: Path) -> tuple[RequestDispatcher, Sessions]:
-    """Return what reads heads, over no store."""
     sessions = Sessions(SessionDefaults(mode, 0.0, Exhausted.LAST), lambda _mode: None, "test")
     return RequestDispatcher(Config(mode=mode, store=tmp_path / "x.db"), Redactor(), sessions), sessions
 

@@ -53,7 +53,6 @@ def made_for(session: Session) -> ForkInterceptor:
 
 
 def exchange(forks: ForkInterceptor, *headers: tuple[str, str]) -> Exchange:
-    """Return a request of the agent, its third."""
     made = chat_exchange(forks._session, headers)
     made.state.put(_RequestNumber(3))
     return made

@@ -27,8 +27,6 @@ NOW = 1_800_000_000.0
 
 
 class Clock:
-    """A clock that is set by hand."""
-
     def __init__(self) -> None:
         self.seconds = 100.0
 
@@ -59,12 +57,10 @@ def engine(
 
 
 def body(text: str = "hi", **more: object) -> bytes:
-    """Return a chat request."""
     return json.dumps({"model": "gpt-4o", "messages": [{"role": "user", "content": text}], **more}).encode()
 
 
 def ask(made: Engine, text: str = "hi", target: str = CHAT, headers: Headers = (), **more: object) -> Exchange:
-    """Arrive and be identified."""
     exchange = made.begin_exchange("POST", target, None, headers)
     made.identify(exchange, body(text, **more))
     return exchange
@@ -109,7 +105,6 @@ def test_a_mode_that_streams_the_upload_decides_at_the_head(tmp_path: Path) -> N
 
 
 def test_a_miss_says_why_and_is_in_the_journal(store: Path) -> None:
-    """The nearest recording is named."""
     with engine(store) as made:
         answered(made, ask(made))
     with engine(store, Mode.REPLAY) as made:
@@ -259,7 +254,6 @@ def test_a_second_recorder_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_damaged_store_is_said_at_the_start(tmp_path: Path) -> None:
-    """Not at the first request."""
     (tmp_path / "x.db").write_text("this is not a store")
     for mode in (Mode.REPLAY, Mode.RECORD):
         with pytest.raises(CassetteCorrupt), engine(tmp_path / "x.db", mode):
@@ -267,7 +261,6 @@ def test_a_damaged_store_is_said_at_the_start(tmp_path: Path) -> None:
 
 
 def test_an_answer_whose_request_never_ended_is_not_stored(tmp_path: Path) -> None:
-    """It has no key."""
     with engine(tmp_path / "x.db") as made:
         exchange = made.begin_exchange("POST", CHAT, None, ())
         exchange.recording.on_head(1, 413, "", ())
@@ -315,7 +308,6 @@ def test_several_answers_are_stored_together_or_not_at_all(store: Path) -> None:
 
 
 def test_unused_recordings_are_counted(store: Path) -> None:
-    """Of the cassettes that were walked through."""
     with engine(store) as made:
         for text in ("a", "b", "c"):
             answered(made, ask(made, text))

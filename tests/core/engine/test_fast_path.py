@@ -36,7 +36,6 @@ def store(tmp_path: Path) -> Path:
 
 
 def long_way(made: Engine, text: str = "hi", **more: Any) -> tuple[bytes, Call]:  # noqa: ANN401 - members of the body
-    """Ask step by step, as the layer does."""
     exchange = ask(made, text, **more)
     extra = (("x-llmproxy-key", exchange.key or ""),)
     data = b"".join(piece for _, piece in made.plan(exchange, CLIENT, extra=extra).pieces)
@@ -44,13 +43,11 @@ def long_way(made: Engine, text: str = "hi", **more: Any) -> tuple[bytes, Call]:
 
 
 def short_way(made: Engine, text: str = "hi", place: RequestPlace | None = None) -> tuple[bytes, Call] | None:
-    """Ask the short way."""
     hit = made.fast_path.find_answer(place or made.place("POST", CHAT, None, ()), CLIENT, body(text))
     return None if hit is None else (hit.data, made.fast_path.record_hit(hit))
 
 
 def trace(session: Session) -> object:
-    """Return all that is counted of a session."""
     return (
         [
             session.position.counts[("agent", Key(key))]
@@ -95,32 +92,27 @@ def test_what_was_asked_before_goes_the_short_way(store: Path) -> None:
 
 
 def trace_of_nothing(made: Engine) -> bool:
-    """Tell whether nothing was counted at all."""
     return all(walk.calls.arrived == 0 and not walk.position.counts for walk in made.sessions.walks.values())
 
 
 def refuse(made: Engine, place: RequestPlace) -> RequestPlace:
-    """Play nothing twice."""
     session = made.sessions.walks["default"]
     session.settings = replace(session.settings, exhausted=Exhausted.MISS)
     return place
 
 
 def slow(made: Engine, place: RequestPlace) -> RequestPlace:
-    """Play at the pace of the recording."""
     session = made.sessions.walks["default"]
     session.settings = replace(session.settings, speed=1.0)
     return place
 
 
 def learn(made: Engine, place: RequestPlace) -> RequestPlace:
-    """See a credential."""
     made.redactor.learn_request((("authorization", "Bearer 7Qm2xR9vTb4KzLw8"),), "")
     return place
 
 
 def elsewhere(_made: Engine, place: RequestPlace) -> RequestPlace:
-    """Lie outside."""
     return place._replace(in_scope=False)
 
 
@@ -132,14 +124,12 @@ def upstream(made: Engine, place: RequestPlace) -> RequestPlace:
 
 
 def record(made: Engine, place: RequestPlace) -> RequestPlace:
-    """Record from now on."""
     session = made.sessions.walks["default"]
     session.settings = replace(session.settings, mode=Mode.RECORD)
     return place
 
 
 def speaker(made: Engine, place: RequestPlace) -> RequestPlace:
-    """Have the name bound for a judge."""
     made.sessions.speakers["default"] = "judge"
     return place
 
@@ -206,7 +196,6 @@ def test_of_very_many_requests_the_short_way_remembers_some(store: Path, monkeyp
 
 
 def test_an_unknown_session_and_an_empty_place_are_for_the_long_way(store: Path) -> None:
-    """It opens no session and no store."""
     with engine(store, Mode.REPLAY) as made:
         long_way(made)
         assert short_way(made, place=made.place("POST", f"/s/a{CHAT}", None, ())) is None

@@ -83,7 +83,6 @@ def ask(engine: Engine, messages: list[Json], *, upstream: Json = None, session:
 
 
 def texts(engine: Engine, cassette: str) -> list[str]:
-    """Return what the model said in a cassette."""
     assert engine.store is not None
     return [
         json.loads(each.response.body)["choices"][0]["message"].get("content") or ""
@@ -92,7 +91,6 @@ def texts(engine: Engine, cassette: str) -> list[str]:
 
 
 def said(exchange: Exchange) -> str:
-    """Return what an exchange was answered by hand."""
     assert exchange.answer.made is not None
     return str(json.loads(exchange.answer.made.body)["choices"][0]["message"]["content"])
 
@@ -106,7 +104,6 @@ def opened(engine: Engine, overrides: Overrides, name: str = "a", **fork: Json) 
 
 
 def overridden(session: Session) -> ForkInterceptor:
-    """Return what overrides in a session."""
     return known(session.find_interceptor(ForkInterceptor))
 
 
@@ -255,7 +252,6 @@ def test_overrides_on_a_child_go_above_those_that_it_has(engine: Make, tmp_path:
 
 
 def test_an_answer_that_nobody_can_write_is_refused(engine: Make) -> None:
-    """Not guessed, and not sent upstream."""
     forking = ForkState(overrides=parse_overrides([], ["0=x"]))
     exchange = ask(engine(), FIRST)
     exchange.place = exchange.place._replace(operation="embeddings")

@@ -116,8 +116,6 @@ def _fill(value: object, ids: dict[str, str]) -> str:
 
 
 class Played(NamedTuple):
-    """What became of one step."""
-
     decision: Decision | None
     interaction: int | None
 

@@ -27,7 +27,6 @@ def record(store: Path, turns: list[Turn]) -> list[str | None]:
 
 
 def replayed(store: Path, turns: list[Turn], **how: object) -> list[str | None]:
-    """Let another model meet the recorded tools."""
     with Bench(store, live=["llm"], model=scripted(turns), **how) as bench:  # type: ignore[arg-type]
         return [got for _, got in bench.run("do it").calls]
 

@@ -46,7 +46,6 @@ def record(store: Path, question: str, path: Path, content_type: str) -> None:
 
 
 def replay(store: Path, question: str) -> int:
-    """Return how many bytes are served."""
     with engine(store, Mode.REPLAY) as made:
         return sum(len(piece) for _, piece in made.plan(ask(made, question), ClientHttp()).pieces)
 

@@ -50,7 +50,6 @@ def test_the_nearest_recording_is_named_with_what_differs(store: Path) -> None:
 
 
 def test_the_same_key_in_another_cassette_is_named(store: Path) -> None:
-    """It says which cassette has it."""
     assert '"other"' in missed(store, "elsewhere")
 
 
@@ -74,7 +73,6 @@ def test_a_live_run_s_cassette_is_named_for_what_was_live_in_it(store: Path, cha
 
 
 def test_an_empty_cassette_and_a_missing_store_say_how_to_record(store: Path, tmp_path: Path) -> None:
-    """The command to type is there."""
     assert "--mode auto --cassette new" in missed(store, "something else", "/s/new/v1/chat/completions")
     assert "there is no store" in missed(tmp_path / "none.db", "hello")
 
@@ -88,7 +86,6 @@ def test_what_was_played_already_is_said(store: Path) -> None:
 
 
 def test_no_secret_stands_in_a_miss(store: Path) -> None:
-    """What is quoted is redacted."""
     assert "sk-proj-" not in missed(store, "my key is sk-proj-abcdefghijklmnopqrstuvwxyz0123456789ABCDEFG")
 
 
@@ -112,14 +109,12 @@ def test_a_server_of_tools_that_was_not_there_is_told_from_a_call_that_differs(s
 
 
 def exchange(decision: Decision) -> Exchange:
-    """Return a chat that was decided."""
     made = chat_exchange(Session("s", "s", 1, SessionSettings(Mode.REPLAY)), ())
     made.decision, made.identity = decision, replace(made.identity, model="gpt-4o")
     return made
 
 
 def came_to(made: Exchange, priced: CallPrice | None = None, usage: Usage | None = None) -> Call:
-    """Sum it up."""
     return build_call(made, 200, target="/t", seconds=0.25, priced=priced, usage=usage, lost=False)
 
 
@@ -137,7 +132,6 @@ def test_a_live_call_is_priced_by_the_table_and_unknown_is_not_zero() -> None:
 
 
 def test_only_a_miss_is_a_miss() -> None:
-    """Another refusal is counted apart."""
     missed, refused = exchange(Decision.REFUSE), exchange(Decision.REFUSE)
     missed.error, refused.error = MissError("x"), RefusedError("x")
     assert (came_to(missed).miss, came_to(refused).miss) == (True, False)

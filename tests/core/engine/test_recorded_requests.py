@@ -32,7 +32,6 @@ CALLED: dict[str, Any] = {"id": "call_1", "type": "function", "function": {"name
 
 
 def fields(credential: str = "7Hq2mWz9Kd4sJn6c", *more: tuple[str, str]) -> Headers:
-    """Return the head of a caller."""
     return (("Content-Type", "application/json"), ("Authorization", f"Bearer {credential}"), *more)
 
 
@@ -40,8 +39,6 @@ RECORDER, PLAYER = fields(), fields(OURS)
 
 
 class WatchedKeys(KeyDeriver):
-    """Counts the canonical forms that are made."""
-
     made = 0
 
     @override
@@ -57,16 +54,12 @@ class WatchedEngine(Engine):
 
 
 class LongKeys(KeyDeriver):
-    """Derives each key."""
-
     @override
     def _find_recorded(self, exchange: Exchange, body: bytes) -> None:
         return None
 
 
 class LongEngine(Engine):
-    """An engine without the look-up."""
-
     parts = EngineComponents(keying=LongKeys)
 
 

@@ -18,7 +18,6 @@ from tests.core.engine.test_engine import NOW, answered, ask, engine
 
 
 def record(made: Engine, *texts: str, name: str = "t", status: int = 200, complete: bool | None = True) -> None:
-    """Record a session of these questions."""
     made.sessions.open_session(name)
     for text in texts:
         call = ask(made, text, f"/s/{name}/v1/chat/completions")
@@ -29,7 +28,6 @@ def record(made: Engine, *texts: str, name: str = "t", status: int = 200, comple
 
 
 def live(store: Path, cassette: str = "t") -> list[str | None]:
-    """Return what is recorded in a cassette."""
     with FileStore.open(store, writable=False, now=lambda: NOW) as reading:
         return [row.last_user_text for row in reading.list_summaries(cassette)]
 

@@ -48,7 +48,6 @@ def store(tmp_path: Path) -> Path:
 def run(
     store: Path, *typed: str, upstream: str = "http://127.0.0.1:9", **more: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run an agent that asks both questions."""
     env = clean_env({"OPENAI_BASE_URL": f"{upstream}/v1", "OPENAI_API_KEY": "sk-test"})
     command = [
         *program("llmproxy"), "run", "--store", str(store), *typed, "--", sys.executable, "-c", AGENT, "old", "new",
@@ -179,7 +178,6 @@ def test_what_is_asked_stays_within_its_limit(
     (["--live", "llm", "--max-cost", "1"], "--max-cost does not count what live channels and forks ask"),
 ])  # fmt: skip
 def test_a_limit_that_cannot_hold_is_refused(store: Path, typed: list[str], why: str) -> None:
-    """Nothing is asked then."""
     with Provider() as provider:
         done = run(store, *typed, upstream=provider.url)
         assert provider.requests == []

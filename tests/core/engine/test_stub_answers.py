@@ -85,7 +85,6 @@ class Live:
 
 @pytest.fixture
 def live() -> Iterator[Live]:
-    """A host that counts."""
     made = Live()
     yield made
     made.close()
@@ -111,7 +110,6 @@ def ask(
 
 
 def read(answer: HTTPResponse) -> tuple[int, dict[str, str], str]:
-    """Read an answer whole."""
     return answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read().decode()
 
 
@@ -170,7 +168,6 @@ def test_dummies_end_a_day_from_now(replaying: Proxy) -> None:
 
 
 def test_every_row_says_why() -> None:
-    """The table is read by people, too."""
     assert all(row.why and row.methods for row in STUBS)
     assert len({row.name for row in STUBS}) == len(STUBS)
 

@@ -19,5 +19,4 @@ def call(**given: Any) -> FaultTarget:  # noqa: ANN401 - as Call takes them
 
 
 def answer(body: bytes, kind: str = "application/json", *, chunked: bool = False) -> Response:
-    """Return an answer in one chunk."""
     return Response(200, "OK", (("content-type", kind),), (Chunk(1000, body),), chunked=chunked)

@@ -65,7 +65,6 @@ def test_a_rule_chooses_by_its_words(
 
 
 def test_the_first_rule_that_strikes_counts() -> None:
-    """Rules are asked in their order."""
     assert first(["http-500", {"kind": "reset"}]) == "http-500"
     assert first([{"kind": "http-500", "probability": 0}, "reset"]) == "reset"
     assert first([{"kind": "http-500", "model": "o3"}, {"kind": "reset"}]) == "reset"
@@ -239,7 +238,6 @@ def test_a_file_in_every_form(tmp_path: Path) -> None:
     (".", "is no preset, no kind and no file"),
 ])  # fmt: skip
 def test_what_is_no_fault_is_refused_with_what_is_near(asked: str, said: str, tmp_path: Path) -> None:
-    """Never taken for something else."""
     with pytest.raises(BadFaults) as caught:
         load_faults(asked, tmp_path)
     assert said in str(caught.value)
@@ -294,7 +292,6 @@ def test_a_file_that_cannot_be_meant_says_where_and_why(text: str, said: str, tm
 
 
 def test_bytes_that_are_no_text(tmp_path: Path) -> None:
-    """A picture is no file of faults."""
     (tmp_path / "f.yaml").write_bytes(b"faults: \xff")
     with pytest.raises(BadFaults, match="is no text: byte 8 is not UTF-8"):
         load_faults("f.yaml", tmp_path)

@@ -42,7 +42,6 @@ def path(tmp_path: Path) -> Path:
 
 
 def opened(path: Path, *, writable: bool = True) -> Store:
-    """Open it."""
     return FileStore.open(path, writable=writable, now=lambda: NOW + 9)
 
 
@@ -99,7 +98,6 @@ def test_what_a_file_cannot_mean_of_a_fork_is_said(wrong: object, said: str) -> 
 
 
 def test_a_cassette_becomes_a_child_and_ceases_to_be_one(path: Path) -> None:
-    """By what its file says."""
     fork = Fork("a", "elsewhere", 2, "because", overrides=parse_overrides(["t=1"], []))
     with opened(path) as store:
         store_fork(store, fork)
@@ -149,7 +147,6 @@ def test_a_child_is_made_by_hand(path: Path) -> None:
 
 @pytest.mark.parametrize(("parent", "at"), [(("a", 1), 0), (("a", 1), 4), (("a", 2), None), (("nobody", 1), None)])
 def test_what_is_not_there_cannot_be_forked(path: Path, parent: tuple[str, int], at: int | None) -> None:
-    """With what there is."""
     with opened(path) as store, pytest.raises(CassetteNotFound, match="recorded"):
         fork_cassette(store, parent, at, None, ME, NOW)
 

@@ -84,7 +84,6 @@ def test_the_json_form_goes_both_ways() -> None:
     {"answers": [{"call": 0}]}, {"answers": [{"call": 0, "tool_calls": [{"name": 1}]}]}, {"answers": [{"call": 0, "text": 1}]},
 ])  # fmt: skip
 def test_bad_json_is_a_bad_request(value: object) -> None:
-    """Nothing is guessed."""
     with pytest.raises(OverrideError) as error:
         parse_json_overrides(value)
     assert error.value.status == 400

@@ -18,7 +18,6 @@ COLD = parse_overrides(['get_weather={"temp":5}'], [])
 
 
 def swapped(body: Json, overrides: Overrides = COLD, **more: Any) -> tuple[Json, Swapped]:  # noqa: ANN401
-    """Swap in a body."""
     done = swap_results(json.dumps(body).encode(), overrides, **more)
     return json.loads(done.body), done
 
@@ -155,7 +154,6 @@ def test_gemini_counts_results_by_name_without_ids() -> None:
 @pytest.mark.parametrize("body", [b"", b"\xff", b"[1]", b'"x"', b"{}", b'{"messages": 5}', b'{"messages": [1, null, "x", {"role": "tool"}]}',
                                   b'{"contents": {"parts": [{"functionResponse": 3}]}}', b"[" * 100_000])  # fmt: skip
 def test_odd_bodies_come_back_as_they_are(body: bytes) -> None:
-    """Whatever a client sends."""
     assert swap_results(body, COLD).body == body
 
 
@@ -180,7 +178,6 @@ def body(*arguments: object) -> bytes:
 
 
 def read(sent: bytes, mocks: Any) -> list[str]:  # noqa: ANN401 - JSON
-    """Return what the model reads."""
     made = json.loads(swap_results(sent, Overrides(parse_mocks(mocks))).body)
     return [each["content"] for each in made["messages"] if each["role"] == "tool"]
 
@@ -220,7 +217,6 @@ def test_a_result_whose_call_nobody_has_seen_is_refused_where_arguments_decide()
     ({"t": object()}, "is no JSON"),
 ])  # fmt: skip
 def test_what_cannot_be_meant_is_refused(given: object, said: str) -> None:
-    """With the tool that it stands at."""
     with pytest.raises(OverrideError) as caught:
         parse_mocks(given)
     assert said in caught.value.message

@@ -76,8 +76,6 @@ _TYPE = re.compile(r"\(type=[^)]*\)")
 
 
 class CountingRow(NamedTuple):
-    """One rule, wherever it stands."""
-
     operations: str
     members: str
     what: str

@@ -49,7 +49,6 @@ class Maker:
     """Makes the body that has everything a shape has rules for, and notes where each rule stands."""
 
     def __init__(self) -> None:
-        """Begin with nothing made."""
         self.rules: dict[Path, Rule] = {}
         self._numbers = itertools.count(1)
 
@@ -108,7 +107,6 @@ def target_of(family: str, operation: str) -> str:
 
 
 def leaves(node: object, path: Path = ()) -> Iterator[Path]:
-    """Yield the path of every leaf."""
     children: Any = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
     for name, child in children:
         if isinstance(child, dict | list) and child:
@@ -118,7 +116,6 @@ def leaves(node: object, path: Path = ()) -> Iterator[Path]:
 
 
 def at(tree: Any, path: Path) -> Any:  # noqa: ANN401 - any JSON
-    """Return the value at a path."""
     for step in path:
         tree = tree[step]
     return tree
@@ -295,7 +292,6 @@ def test_an_event_stream_counts_where_none_was_asked_for() -> None:
 
 
 def upload(target: str, filename: str, kind: str = "text/plain", data: str = "x") -> Key:
-    """Return the key of an upload."""
     part = (
         f'Content-Disposition: form-data; name="file"; filename="{filename}"\r\nContent-Type: {kind}\r\n\r\n{data}\r\n'
     )

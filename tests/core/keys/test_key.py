@@ -21,7 +21,6 @@ BASE = Canonical("openai", "POST", "chat.completions", None, False, (), (), "jso
 
 
 def derived(case: dict[str, Any]) -> str:
-    """Derive the key of one golden request."""
     headers = tuple((name, value) for name, value in case["headers"])
     where = route(case["method"], case["target"], headers)
     sent = Request(case["method"], where.target, headers, case["body"].encode("latin-1"))
@@ -29,7 +28,6 @@ def derived(case: dict[str, Any]) -> str:
 
 
 def test_golden_keys_are_all_different() -> None:
-    """They were chosen to be."""
     assert len({case["key"] for case in GOLDEN}) == len(GOLDEN)
 
 

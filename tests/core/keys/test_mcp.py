@@ -18,14 +18,12 @@ JSON: Headers = (("content-type", "application/json"), ("accept", "application/j
 
 
 def key(message: dict[str, Any], headers: Headers = JSON, path: str = "/tools/mcp") -> Key:
-    """Derive the key of a message."""
     where = route("POST", path, headers, TOOLS)
     request = Request("POST", where.target, headers, dump({"jsonrpc": "2.0", **message}))
     return key_of(canonicalize(request, where, Rules(), lambda _: None))
 
 
 def call(id_: object = 1, meta: object = None, **arguments: object) -> dict[str, Any]:
-    """Make a call of a tool."""
     params: dict[str, Any] = {"name": "echo", "arguments": arguments}
     return {"id": id_, "method": "tools/call", "params": params if meta is None else params | {"_meta": meta}}
 

@@ -52,7 +52,6 @@ def canonical(
 
 
 def key(target: str, body: object = b"", headers: Headers = (), **more: Any) -> Key:  # noqa: ANN401 - handed through
-    """Return the key of a request."""
     return key_of(canonical(target, body, headers, **more))
 
 
@@ -68,7 +67,6 @@ BEDROCK: dict[str, Any] = {"messages": [{"role": "user", "content": [{"text": "h
 def form(
     boundary: str, filename: str, kind: str, data: bytes = b"RIFF\xff\x00\r\n--x", model: str = "whisper-1"
 ) -> bytes:
-    """Write a transcription upload."""
     mark, disposition = b"--" + boundary.encode(), b'\r\nContent-Disposition: form-data; name="'
     head = f'file"; filename="{filename}"\r\nContent-Type: {kind}\r\n\r\n'.encode()
     return (

@@ -32,7 +32,6 @@ from llmproxy.errors import SettingsError
 
 
 def rules(shape: Shape, seen: set[int]) -> Iterator[tuple[str, Rule]]:
-    """Yield every rule below a shape once."""
     if id(shape) in seen:
         return
     seen.add(id(shape))
@@ -45,7 +44,6 @@ def rules(shape: Shape, seen: set[int]) -> Iterator[tuple[str, Rule]]:
 
 
 def every_rule() -> list[tuple[str, Rule]]:
-    """Return the rules of all shapes."""
     seen: set[int] = set()
     return [found for shape in SHAPES.values() for found in rules(shape, seen)]
 
@@ -104,7 +102,6 @@ def test_every_shape_is_of_an_operation_of_the_table() -> None:
 
 
 def test_the_empty_shape_lets_everything_count() -> None:
-    """An operation without rules loses nothing."""
     assert not NOTHING.members
     assert not NOTHING.nulls
     assert not NOTHING.kinds
@@ -136,7 +133,6 @@ def applied(tree: object, **config: object) -> object:
     ("$.a.b.c", {"a": {"b": 0}, "l": [{"b": 1, "c": 2}, {"b": 3}], "x.y": {"b": 4}}),
 ])  # fmt: skip
 def test_ignored_paths_are_left_out(path: str, left: object) -> None:
-    """Paths that lead nowhere do nothing."""
     assert applied({"a": {"b": 0}, "l": [{"b": 1, "c": 2}, {"b": 3}], "x.y": {"b": 4}}, ignore=[path]) == left
 
 
@@ -189,7 +185,6 @@ def test_system_scrubs_leave_the_user_alone() -> None:
 
 
 def test_scrubs_everywhere_reach_every_value_but_no_name() -> None:
-    """With groups in the placeholder."""
     scrub = [{"pattern": r"run-(\w)\d+", "placeholder": r"run-\1"}]
     assert applied({"run-a1": ["run-a1", {"x": "see run-b22!"}]}, scrub=scrub) == {
         "run-a1": ["run-a", {"x": "see run-b!"}]
@@ -210,7 +205,6 @@ def test_scrubs_everywhere_reach_every_value_but_no_name() -> None:
     ("days", "Wed Mar 4 2026; May 5th; 14:00; March 2026", "[day]; May 5th; 14:00; March 2026"),
 ])  # fmt: skip
 def test_packs_touch_only_what_is_certainly_volatile(pack: str, text: str, scrubbed: str) -> None:
-    """Each pack is tight."""
     assert applied({"system": text}, packs=[pack]) == {"system": scrubbed}
 
 
@@ -222,7 +216,6 @@ def test_codex_environment_is_scrubbed_where_codex_puts_it() -> None:
 
 
 def test_paths_are_steps() -> None:
-    """The dialect in one line."""
     assert parse_path("$..a[0].b-c[*]['d e']") == (
         ("deep", "a"), ("index", 0), ("name", "b-c"), ("every", "*"), ("name", "d e"),
     )  # fmt: skip

@@ -37,7 +37,6 @@ def canonical_of(
     raw: bytes | None = None,
     headers: Headers = (("content-type", "application/json"),),
 ) -> Canonical:
-    """Return the canonical form of a request."""
     request = Request("POST", target, headers, json.dumps(tree).encode() if raw is None else raw)
     return canonicalize(request, route("POST", target, headers), rules or Rules(), lambda _: None)
 
@@ -45,7 +44,6 @@ def canonical_of(
 def canonical(
     *turns: Turn, target: str = "/v1/chat/completions", raw: bytes | None = None, **more: object
 ) -> Canonical:
-    """Return the canonical form of a chat request."""
     tree = {"model": "gpt-4o", "messages": [{"role": role, "content": text} for role, text in turns], **more}
     return canonical_of(tree, target=target, raw=raw)
 
@@ -54,7 +52,6 @@ SYSTEM = ("system", "You are a helpful travel agent.")
 
 
 def test_no_candidates() -> None:
-    """Nothing recorded, nothing near."""
     assert find_nearest(canonical(("user", "hi")), []) is None
 
 

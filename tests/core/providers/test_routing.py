@@ -421,7 +421,6 @@ def test_so_many_go_at_once_and_the_next_waits_for_the_first() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_no_window_has_more(seed: int) -> None:
-    """Also for calls that come in bursts."""
     chance, clock = random.Random(seed), Clock()
     many = chance.randrange(1, 6)
     pace, gone = CallPacer({"*": f"{many}/s"}, clock), []

@@ -19,7 +19,6 @@ LENGTHS = {
 
 
 def drawn(template: str, seed: int = 0) -> str:
-    """Return a key of a kind."""
     lot = random.Random(f"{template} {seed}")
 
     def piece(match: re.Match[str]) -> str:

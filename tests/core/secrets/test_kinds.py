@@ -132,7 +132,6 @@ PAIRS = 600
 
 
 def kept(text: str, headers: Headers = ()) -> bytes:
-    """Return what is kept of a question."""
     body = json.dumps({"messages": [{"role": "user", "content": text}]}).encode()
     redactor = Redactor()
     redactor.learn_request(headers, "/")

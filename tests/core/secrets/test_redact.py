@@ -40,7 +40,6 @@ def redacted(
 
 
 def answered(data: list[bytes], *, learn: Headers = AUTH, headers: Headers = ()) -> tuple[Response, bool]:
-    """Redact one answer."""
     redactor = Redactor()
     redactor.learn_request(learn, "/")
     chunks = tuple(Chunk(index * 10, piece) for index, piece in enumerate(data))
@@ -252,7 +251,6 @@ def test_what_is_no_password_before_a_host_stays(target: str) -> None:
 
 
 def link_in(answer: Response) -> str:
-    """Return the link as a client reads it."""
     text = (
         (answer.headers[0][1] if answer.headers else answer.body.decode()).replace("\\u0026", "&").replace("&amp;", "&")
     )
@@ -361,7 +359,6 @@ def test_volatile_and_private_fields_of_answers_are_dropped() -> None:
 
 
 def test_text_for_people_is_redacted() -> None:
-    """Logs and errors go through here."""
     redactor = Redactor()
     redactor.learn_request((), f"/v1/x?key={CANARY}", frozenset({"key"}))
     assert redactor.epoch.count == 1
@@ -433,7 +430,6 @@ def test_fields_and_members_of_answers_that_are_credentials_by_name_are_hidden()
     st.sampled_from(["", "multipart/form-data; boundary=x", "application/x-www-form-urlencoded"]),
 )
 def test_no_body_is_an_error(body: bytes, content_type: str) -> None:
-    """Whatever arrives is redacted, twice as once."""
     redacted(body, (("content-type", content_type), *AUTH))
 
 

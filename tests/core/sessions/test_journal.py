@@ -28,7 +28,6 @@ from tests.support.process import until
 
 
 def outcome(n: int = 1, decision: Decision = Decision.REPLAY) -> Call:
-    """Return what became of a request."""
     return Call(
         decision=decision, method="POST", target="/v1/chat/completions", status=200, provider="openai", input=10,
         output=3, cost=Decimal("0.01"), key=Key("v1:0"), interaction=n, at=float(n),
@@ -36,7 +35,6 @@ def outcome(n: int = 1, decision: Decision = Decision.REPLAY) -> Call:
 
 
 def rows(path: Path, table: str) -> list[tuple[object, ...]]:
-    """Return a table of the journal."""
     with closing(sqlite3.connect(path)) as conn:
         return conn.execute(f"SELECT * FROM {table}").fetchall()
 

@@ -49,7 +49,6 @@ def test_a_name_is_cassette_and_sample(name: str, expected: tuple[str, int]) -> 
 
 @pytest.mark.parametrize("name", ["", "x" * (LONGEST_NAME + 1), "a\nb", "a\0b"])
 def test_a_name_that_cannot_be_is_refused(name: str) -> None:
-    """Empty, endless, or with control characters."""
     with pytest.raises(RefusedError):
         split_name(name)
 
@@ -58,7 +57,6 @@ def test_a_name_that_cannot_be_is_refused(name: str) -> None:
     ("value", "party"), [(None, "agent"), ("agent", "agent"), ("user", "user"), ("judge.2", "judge.2")]
 )
 def test_parties(value: str | None, party: str) -> None:
-    """Who says nothing is the agent."""
     assert parse_party(value) == party
 
 
@@ -91,7 +89,6 @@ def test_a_walk_begins_anew_when_its_first_request_comes_again(
 
 
 def test_a_session_that_somebody_opened_does_not_begin_anew_by_itself() -> None:
-    """It ends with close or reset."""
     walk = session()
     walk.settings = replace(walk.settings, opened=True)
     assert [walk.count_arrival(walker, 1) for walker in (A, B, A)] == [1, 1, 2]
@@ -170,7 +167,6 @@ def recorded(headers: Headers, *pieces: bytes, status: int = 200) -> Recording:
 
 
 def end(made: Recording, *, stream: bool = True, proper: bool = True) -> Ending:
-    """Return how it ended, as a chat completion."""
     return made.build_response("openai", "chat.completions", stream=stream, proper=proper).ending
 
 
@@ -191,7 +187,6 @@ def test_borders_and_times_are_kept() -> None:
 def test_a_stream_is_complete_when_its_terminator_was_seen(
     pieces: tuple[bytes, ...], proper: bool, ending: Ending
 ) -> None:
-    """Whatever the connection did after that."""
     assert end(recorded(SSE, *pieces), proper=proper) is ending
 
 
@@ -234,7 +229,6 @@ def test_the_first_byte_is_timed() -> None:
 
 
 def ended(seq: int, *, miss: bool = False, note: str = "") -> Call:
-    """Return a call that is over."""
     decision = Decision.REFUSE if miss else Decision.REPLAY
     return Call(decision=decision, method="POST", target="/", status=200, seq=seq, miss=miss, note=note)
 

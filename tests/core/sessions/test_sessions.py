@@ -28,7 +28,6 @@ from tests.support.recordings import interaction, key, reopened
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    """Return a store that can be written."""
     with reopened(tmp_path / "x.db", writable=True) as opened:
         yield opened
 
@@ -291,7 +290,6 @@ class Stuck(FileStore):
     """A store whose cassette `stuck` cannot be ended."""
 
     def end_writing(self, cassette: str, sample: int, holder: str, *, clean: bool | None) -> None:
-        """Fail for one."""
         if cassette == "stuck":
             raise CassetteBusy("llmproxy: held by another program")
         super().end_writing(cassette, sample, holder, clean=clean)

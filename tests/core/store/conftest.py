@@ -23,7 +23,6 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def store(path: Path) -> Iterator[Store]:
-    """Return a new store, its clock counting seconds."""
     seconds = count()
     with FileStore.open(path, writable=True, now=lambda: NOW + next(seconds)) as opened:
         yield opened

@@ -245,7 +245,6 @@ def test_what_is_large_comes_back_as_it_was(conn: sqlite3.Connection, content: b
 
 
 def test_packed_gives_up_where_nothing_is_saved() -> None:
-    """And else gives what zlib gives."""
     assert deflate_content(NOISE, 1) is None
     assert deflate_content(b"", 6) is None
     made = deflate_content(WORDS_BLOBS, 1)
@@ -259,7 +258,6 @@ def test_packed_gives_up_where_nothing_is_saved() -> None:
     (HALF, "data = substr(data, 1, length(data) - 5)"),
 ])  # fmt: skip
 def test_what_is_damaged_is_said(conn: sqlite3.Connection, content: bytes, damage: str) -> None:
-    """Never served."""
     row = put(conn, BodyWriter(), content)
     conn.execute(f"UPDATE bodies SET {damage}")
     with pytest.raises(CassetteCorrupt, match=f"Row {row} of table `bodies`"):

@@ -357,7 +357,6 @@ CHANGES: dict[str, Callable[[Store, int], object]] = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_what_is_open_for_replay_changes_nothing(open_: Opener, change: str) -> None:
-    """Whatever is asked of it."""
     with open_() as store:
         stored = store.add_interaction(interaction(1), supersede=False)
     with open_(writable=False) as store:

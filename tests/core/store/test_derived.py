@@ -28,7 +28,6 @@ Asked = tuple[str, dict[str, Any]]
 
 
 def chat(text: str, **more: object) -> Asked:
-    """Ask a model."""
     return "/v1/chat/completions", {"model": "gpt-4o", "messages": [{"role": "user", "content": text}], **more}
 
 
@@ -39,7 +38,6 @@ def turn(text: str, before: str | None = None) -> Asked:
 
 @contextmanager
 def engine(store: Path, mode: Mode = Mode.REPLAY, rules: Rules | None = None) -> Iterator[Engine]:
-    """Run an engine over a store."""
     config = Config(mode=mode, store=store, allow_live=True, rules=rules or Rules(), exhausted=Exhausted.MISS)
     journal = Journal(None, lambda: NOW, "")
     with closing(Engine(config, redactor=Redactor(), journal=journal, now=lambda: NOW, clock=lambda: NOW)) as made:
@@ -47,7 +45,6 @@ def engine(store: Path, mode: Mode = Mode.REPLAY, rules: Rules | None = None) ->
 
 
 def ask(made: Engine, asked: Asked) -> Exchange:
-    """Send a request."""
     exchange = made.begin_exchange("POST", asked[0], None, JSON)
     made.identify(exchange, json.dumps(asked[1]).encode())
     return exchange
@@ -75,7 +72,6 @@ def store(tmp_path: Path) -> Path:
 
 
 def keys(path: Path) -> dict[int, tuple[str, int]]:
-    """Return key and occurrence of the live recordings."""
     with FileStore.open(path, writable=False, now=lambda: NOW) as store:
         return {row.id: (row.key, row.occurrence) for row in store.list_summaries()}
 

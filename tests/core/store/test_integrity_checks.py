@@ -29,7 +29,6 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_a_sound_store_has_no_damage(path: Path) -> None:
-    """Nothing is reported where nothing is wrong."""
     with FileStore.open(path, writable=False, now=lambda: NOW) as store:
         assert list(find_damages(store)) == []
 

@@ -55,7 +55,6 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def test_counts_are_of_live_recordings(store: Store) -> None:
-    """By cassette, sample, operation."""
     assert count(store, "default", 1) == 2
     assert count(store, "default", 1, "openai", "embeddings") == 1
     assert count(store, "other", 1) == count(store, "other", 2) == 1
@@ -80,14 +79,12 @@ def test_one_row_in_short(store: Store) -> None:
 
 
 def test_unused(store: Store) -> None:
-    """Live and not served."""
     assert count_unused(store, "default", 1, ()) == 2
     assert count_unused(store, "default", 1, {2}) == 1
     assert count_unused(store, "default", 1, {1, 2, 5}) == 0
 
 
 def test_errors_of_sqlite_come_out_as_ours(tmp_path: Path) -> None:
-    """One seam, one translation."""
     with FileStore.open(tmp_path / "y.db", writable=True, now=lambda: NOW) as made:
         made.add_interaction(BASE, supersede=False)
         with sqlite3.connect(tmp_path / "y.db") as other:

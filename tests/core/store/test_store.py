@@ -286,7 +286,6 @@ def test_a_store_that_is_replaced_under_its_recorder_is_said(copied: bool, path:
 
 
 def test_space_that_another_process_gives_back_is_no_harm(path: Path) -> None:
-    """VACUUM makes the file smaller, and whole."""
     store = FileStore.open(path, writable=True, now=lambda: NOW)
     body = b"x" * 200_000
     ids = [

@@ -105,7 +105,6 @@ def test_the_model_is_the_one_that_the_server_names() -> None:
 
 
 def test_events_are_the_servers() -> None:
-    """What the client said is no answer."""
     kinds = [event.get("type") for event in events_of(CONTENT_TYPE, REALTIME) if isinstance(event, dict)]
     assert "conversation.item.create" not in kinds
     assert len(kinds) == 8
@@ -144,7 +143,6 @@ def test_a_transcript_is_for_people() -> None:
 
 
 def test_the_content_type_tells() -> None:
-    """Nothing else is taken for a conversation."""
     assert is_websocket_body((("Content-Type", CONTENT_TYPE),))
     assert not is_websocket_body((("content-type", "application/json"),))
     assert not is_websocket_body(())
@@ -215,7 +213,6 @@ def test_the_texts_of_a_message_are_found(data: bytes, texts: list[tuple[str, st
 
 @given(st.binary(max_size=200))
 def test_no_bytes_raise(data: bytes) -> None:
-    """Whatever a body is."""
     list(format_messages(data, "/a/b", None, answer=True))
     find_texts(data)
 

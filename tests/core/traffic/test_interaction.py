@@ -57,13 +57,11 @@ def test_a_body_that_is_cut_has_the_chunks_of_a_tuple() -> None:
 
 @pytest.mark.parametrize("borders", [(), ((0, 3),), ((0, 5),), ((0, -1), (0, 5))])
 def test_borders_are_those_of_the_body(borders: tuple[tuple[int, int], ...]) -> None:
-    """Others are damage."""
     with pytest.raises(ValueError, match="chunk"):
         Cut(b"abcd", borders)
 
 
 def test_what_is_put_in_place_of_a_body_is_as_long() -> None:
-    """Cut at the same places."""
     cut = Cut(b"abcd", BORDERS)
     assert cut.replace_body(b"wxyz") == (Chunk(5, b"w"), Chunk(6, b""), Chunk(6, b"xyz"))
     with pytest.raises(ValueError, match="3 bytes for 4"):
@@ -92,7 +90,6 @@ JSON = st.recursive(
 
 
 def canonical(text: str | bytes) -> bytes:
-    """Parse and write."""
     return dump(parse(text))
 
 

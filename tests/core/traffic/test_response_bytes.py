@@ -25,7 +25,6 @@ def response(**changes: object) -> Response:
 
 
 def laid(made: Response, client: ClientHttp | None = None, *, speed: float = 0) -> SendingPlan:
-    """Lay it out."""
     return plan(made, client or ClientHttp(), speed=speed, now=0.0, extra=(("x-extra", "1"),))
 
 
@@ -180,7 +179,6 @@ def test_truncated_and_corrupt_bodies_are_errors(coding: str) -> None:
 
 
 def test_an_unknown_coding_is_named() -> None:
-    """The message says which one."""
     with pytest.raises(ValueError, match="unknown content-encoding 'snappy'"):
         decode_body(b"x", "gzip, snappy")
 

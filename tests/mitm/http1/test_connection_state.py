@@ -21,7 +21,6 @@ PIECES = (b'data: {"choices":[{"index":0,"delta":{"content":"a"}}]}\n\n', b"data
 
 
 def stream(framing: Framing) -> Answer:
-    """Answer in two pieces, each after a moment."""
     return Answer(200, SSE, tuple(Piece(piece, 0.05) for piece in PIECES), framing)
 
 
@@ -62,7 +61,6 @@ def test_who_half_closes_gets_the_whole_answer_and_it_is_recorded_and_replayed(t
 
 
 def test_passed_on_without_a_recording_it_is_the_same(tmp_path: Path) -> None:
-    """Passthrough serves it as well."""
     with (
         Provider(Script((Step(ANSWERS["chunked"]),))) as p,
         Rig("passthrough", tmp_path / "x.db", {"openai": p.url}) as rig,
@@ -71,7 +69,6 @@ def test_passed_on_without_a_recording_it_is_the_same(tmp_path: Path) -> None:
 
 
 def test_who_sent_half_a_request_and_no_more_is_gone(tmp_path: Path) -> None:
-    """Nothing is waited for that cannot come."""
     with Provider(Script(())) as p, Rig("record", tmp_path / "x.db", {"openai": p.url}) as rig:
         with rig.client() as c:
             c.send(chat()[:-3])
@@ -114,7 +111,6 @@ def test_on_this_machine_it_is_known_who_has_gone(*, gone: bool) -> None:
 
 @pytest.mark.parametrize("addresses", [(None, None), (("a",), ("b",)), ("", ""), (os.sep, os.sep)])
 def test_what_is_no_address_says_nothing(addresses: tuple[object, object]) -> None:
-    """A socket of another kind."""
     assert not is_peer_gone(*addresses)
 
 

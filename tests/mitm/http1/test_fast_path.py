@@ -38,8 +38,6 @@ from tests.support.process import until
 
 
 class Counting(ReplayLayer):
-    """Counts what reaches the layer."""
-
     bytes_seen = 0
 
     def _receive_data(self, data: bytes):  # type: ignore[no-untyped-def]  # noqa: ANN202

@@ -45,18 +45,14 @@ def test_each_step_of_a_request_stands_in_one_place() -> None:
 
 
 class Counted(IncomingRequest):
-    """Notes what is done with requests."""
-
     __slots__ = ()
     steps: list[str]
 
     def decide_request(self, body: bytes):  # type: ignore[no-untyped-def]  # noqa: ANN201
-        """Note it."""
         self.steps.append("identify")
         return super().decide_request(body)
 
     def plan_answer(self):  # type: ignore[no-untyped-def]  # noqa: ANN201
-        """Note it."""
         self.steps.append("plan_answer")
         return super().plan_answer()
 

@@ -37,7 +37,6 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def told(**what: Any) -> bytes:  # noqa: ANN401 - JSON
-    """Make a call of a shim."""
     return json.dumps({"connection": "c", "server": "s", **what}).encode()
 
 
@@ -53,12 +52,10 @@ def heard(number: int) -> bytes:
 
 
 def answered(number: int, text: str = "x") -> bytes:
-    """Make the call that tells its answer."""
     return told(number=number, lines=[[5, json.dumps({"jsonrpc": "2.0", "id": number, "result": {"content": text}})]])
 
 
 def post(client: Wire, body: bytes, **headers: str) -> tuple[int, Any]:
-    """Ask, and read the answer."""
     got = client.ask(request(body, PATH, **headers))
     return got.status, json.loads(got.body or b"null")
 
@@ -103,28 +100,20 @@ def test_the_rules_of_the_control_api_hold(tmp_path: Path) -> None:
 
 
 class NotWriting(AnswerWriter):
-    """Stores nothing."""
-
     def store_answers(self, ended: Sequence[tuple[Exchange, bool]]) -> list[Usage]:
         raise RecordingError("The store did not take the recording: disk full.")
 
 
 class NotReading(RequestStages):
-    """Cannot say what a message is."""
-
     def identify_and_decide(self, exchange: Exchange, body: bytes) -> None:
         raise CassetteCorrupt("The store is damaged.")
 
 
 class FullDisk(Engine):
-    """An engine that stores nothing."""
-
     parts = EngineComponents(writer=NotWriting)
 
 
 class Damaged(Engine):
-    """An engine that reads nothing."""
-
     parts = EngineComponents(stages=NotReading)
 
 
@@ -228,8 +217,6 @@ def test_what_a_server_never_answered_is_an_error_in_replay(store: Path) -> None
 
 
 class FailingLines(StdioClients):
-    """Fails, and counts."""
-
     times = 0
 
     def serve(self, *_: object) -> dict[str, Any]:
@@ -238,8 +225,6 @@ class FailingLines(StdioClients):
 
 
 class FailingShell(ProxyContext):
-    """Carries them."""
-
     def __post_init__(self) -> None:
         self.lines = FailingLines(self)
 

@@ -79,7 +79,6 @@ def taped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Received
 
 @pytest.fixture
 def tape(taped: tuple[Path, list[Received]]) -> Path:
-    """Return the store alone."""
     return taped[0]
 
 
@@ -183,8 +182,6 @@ def player(taped: tuple[Path, list[Received]]) -> Iterator[Rig]:
 
 
 class TestOnOneProxy:
-    """Tests that share one proxy in replay mode."""
-
     @pytest.mark.parametrize("raw", SPELLINGS.values(), ids=SPELLINGS.keys())
     def test_however_a_request_is_written_it_is_the_same(
         self, player: Rig, taped: tuple[Path, list[Received]], raw: bytes
@@ -196,7 +193,6 @@ class TestOnOneProxy:
 
     @pytest.mark.parametrize("raw", [SPELLINGS["plain"], SPELLINGS["gzip in chunks"], SPELLINGS["HTTP/1.0"]])
     def test_byte_by_byte(self, player: Rig, raw: bytes) -> None:
-        """A packet border may be anywhere."""
         with player.client() as c:
             for at in range(len(raw)):
                 c.send(raw[at : at + 1])
@@ -313,7 +309,6 @@ class TestOnOneProxy:
 
 
 def said(answer: Received) -> str:
-    """Return what the model said, or the status."""
     return str(answer.json["choices"][0]["message"]["content"]) if answer.status == 200 else str(answer.status)
 
 

@@ -22,8 +22,6 @@ PARTS = {
 
 
 class Impatient(ProxyContext):
-    """Waits a little only."""
-
     held_for = 0.02
     body_patience = 0.1
 

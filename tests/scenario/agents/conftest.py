@@ -11,6 +11,5 @@ from tests.scenario.agents_fixtures import Served, http_agent
 
 @pytest.fixture(scope="module")
 def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """Run it."""
     with http_agent(tmp_path_factory.mktemp("agent")) as running:
         yield running

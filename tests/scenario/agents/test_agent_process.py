@@ -24,7 +24,6 @@ def child(code: str) -> Iterator[AgentProcess]:
 
 
 def test_lines_go_in_and_come_out() -> None:
-    """Empty lines are none."""
     with child("print(); print(input()[::-1])") as made:
         made.write_stdin(b"abc\n")
         assert made.wait_for_line(10) == b"cba\n"

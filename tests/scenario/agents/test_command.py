@@ -107,7 +107,6 @@ def test_an_agent_that_was_started_and_goes_wrong_is_at_fault(fault: str) -> Non
 
 
 def test_an_agent_that_hangs_is_killed_with_everything_that_it_started() -> None:
-    """Nothing is left of its process group."""
     said = ""
     for seconds in (1, 4, 16, 64):  # enough for it to say where it sleeps, however busy this machine is
         if "sleeping " not in said:
@@ -185,7 +184,6 @@ def test_an_agent_that_cannot_be_started_was_never_reached(command: list[str], m
     [({"command": ""}, "no program"), ({"command": "a 'b"}, "split"), ({"command": "a", "process": "runs"}, "'run'")],
 )
 def test_what_cannot_be_meant_is_refused_at_once(arguments: dict[str, Any], part: str) -> None:
-    """Nothing has to be started for that."""
     with pytest.raises(SuiteError, match=part):
         CommandAgent(**arguments)
 
@@ -241,8 +239,6 @@ class SlowChild(AgentProcess):
 
 
 class SlowAgent(CommandAgent):
-    """Starts such a process."""
-
     child = SlowChild
 
 

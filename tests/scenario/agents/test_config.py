@@ -91,7 +91,6 @@ def test_any_text_takes_variables_of_the_environment(tmp_path: Path, monkeypatch
 
 
 def test_a_command_runs_in_its_folder(tmp_path: Path) -> None:
-    """Relative to the file that names it."""
     (tmp_path / "sub").mkdir()
     script = "import os, sys, json\nfor _ in sys.stdin: print(json.dumps({'text': os.getcwd()}), flush=True)"
 
@@ -107,7 +106,6 @@ def test_a_command_runs_in_its_folder(tmp_path: Path) -> None:
 
 
 async def test_a_callable_is_found_beside_the_file(tmp_path: Path) -> None:
-    """By the path of its module."""
     (tmp_path / "bot.py").write_text("def answer(message): return message[::-1]", "utf-8")
 
     assert (await build_agent({"python": "bot.py:answer"}, tmp_path).call(given("abc"))) == "cba"

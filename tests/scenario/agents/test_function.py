@@ -81,14 +81,12 @@ def test_a_callable_gets_what_it_asks_for_by_name(target: Callable[..., Any], sa
 
 
 def test_a_parameter_that_we_have_nothing_for_is_refused() -> None:
-    """With the one that was meant."""
     agent = FunctionAgent(lambda mesage, thread_id: mesage + thread_id)
     with pytest.raises(SuiteError, match="'mesage', and there is no such argument; did you mean 'message'"):
         ask(agent)
 
 
 def test_nobody_having_spoken_is_none() -> None:
-    """Not an empty text."""
     assert ask(FunctionAgent(lambda message: message is None), None) is True
 
 
@@ -105,7 +103,6 @@ def test_what_a_callable_raises_is_not_touched() -> None:
 
 
 def test_a_blocking_callable_holds_nobody_up_and_runs_out_of_time() -> None:
-    """It is left behind in its thread."""
     free = threading.Event()
     over = threading.Event()
 
@@ -121,7 +118,6 @@ def test_a_blocking_callable_holds_nobody_up_and_runs_out_of_time() -> None:
 
 
 async def test_context_variables_are_seen_in_the_thread() -> None:
-    """The decorated cache knows its scenario there."""
     name: ContextVar[str] = ContextVar("name", default="")
 
     name.set("mine")
@@ -129,8 +125,6 @@ async def test_context_variables_are_seen_in_the_thread() -> None:
 
 
 class Adapter(AgentAdapter):
-    """An adapter that is named in a file."""
-
     uses_session: ClassVar[bool] = True
     opened = closed = 0
 
@@ -156,7 +150,6 @@ def test_an_adapter_stays_one() -> None:
 
 @pytest.mark.parametrize(("target", "uses"), [(waits, True), (sole, False), (takes_input, False)])
 def test_a_callable_that_takes_llm_needs_no_turn(target: Callable[..., Any], uses: bool) -> None:
-    """The others do, unless it is said."""
     assert FunctionAgent(target).uses_session is uses
     assert FunctionAgent(target, uses_session=not uses).uses_session is not uses
 
@@ -202,6 +195,5 @@ def test_what_cannot_be_imported_says_why(
 
 @pytest.mark.parametrize("target", ["answer", ":answer", "module:", ""])
 def test_a_name_that_cannot_be_one_is_refused_at_once(target: str) -> None:
-    """It shows how one looks."""
     with pytest.raises(SuiteError, match=r"package\.module:agent"):
         FunctionAgent(target)

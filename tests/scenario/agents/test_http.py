@@ -42,7 +42,6 @@ def test_an_agent_that_was_reached_and_answers_nonsense_is_at_fault(path: str, a
 
 
 def test_an_agent_that_hangs_is_at_fault(agent: Served) -> None:
-    """It had its time."""
     with pytest.raises(AgentError, match=r"did not answer within 0\.5 s"):
         ask(HttpAgent(agent.url + "/hang", timeout=0.5))
 
@@ -57,7 +56,6 @@ def test_a_port_that_nobody_listens_on_was_never_reached() -> None:
 
 
 def test_an_agent_that_is_killed_in_the_middle_of_an_answer_is_at_fault(tmp_path: Path) -> None:
-    """The connection was there, and broke off."""
     with http_agent(tmp_path) as running, pytest.raises(AgentError, match="broke off"):
         ask(HttpAgent(running.url + "/die"))
 
@@ -120,7 +118,6 @@ def test_proxy_variables_do_not_stand_between_us_and_this_machine(
 
 
 def test_errors_show_no_key() -> None:
-    """An address may hold one."""
     with pytest.raises(AgentUnreachable) as caught:
         ask(HttpAgent(f"http://me:s3cret@127.0.0.1:{free_port()}/ask?key=s3cret"))
     assert "s3cret" not in str(caught.value)
@@ -129,7 +126,6 @@ def test_errors_show_no_key() -> None:
 
 @pytest.mark.parametrize("url", ["", "127.0.0.1:8000", "ftp://x/y", "http://", "http://x:port/", "http://x:0/"])
 def test_an_address_that_is_none_is_refused(url: str) -> None:
-    """Before anything is sent."""
     with pytest.raises(SuiteError, match="no address"):
         read_url(url)
 
@@ -150,7 +146,6 @@ def test_two_runs_in_loops_of_their_own_do_not_share_connections(agent: Served) 
 
 
 def test_what_is_sent_is_the_template_filled_in(agent: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Body, headers and address."""
     monkeypatch.setenv("AGENT_KEY", "s3cret")
     mine = HttpAgent(
         agent.url + "/echo?user=$thread_id",
@@ -226,7 +221,6 @@ def test_a_plain_text_is_an_answer_where_no_path_says_otherwise(agent: Served) -
     ],
 )
 def test_what_cannot_be_meant_is_refused_at_once(arguments: dict[str, Any], said: str) -> None:
-    """Before anything is sent."""
     with pytest.raises(SuiteError, match=said):
         HttpAgent(**{"url": "http://127.0.0.1:9/", **arguments})
 
@@ -298,7 +292,6 @@ def test_tool_calls_that_an_agent_reports_are_given_on(stream: bool) -> None:
     ],
 )
 def test_what_is_no_completion_is_the_agents_fault(path: str, said: str, agent: Served) -> None:
-    """The error shows what came."""
     mine = OpenAIAgent(agent.url)
     mine.url = agent.url + path
     with pytest.raises(AgentError, match=said):
@@ -306,6 +299,5 @@ def test_what_is_no_completion_is_the_agents_fault(path: str, said: str, agent: 
 
 
 def test_an_empty_completion_is_no_answer() -> None:
-    """An agent that says nothing has failed."""
     with Provider([step(user="hi", say="")]) as provider, pytest.raises(AgentError, match="empty answer"):
         ask(OpenAIAgent(provider.url + "/v1"), given("hi"))

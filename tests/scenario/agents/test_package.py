@@ -109,7 +109,6 @@ def test_an_agent_that_swallows_a_miss_does_not_pass(tmp_path: Path) -> None:
 def test_an_agent_that_fails_ends_the_run_with_its_own_error(
     agent: scenario.AgentAdapter, kind: type[Exception]
 ) -> None:
-    """Reached or not is told apart."""
     with pytest.raises(kind):
         scenario.run_sync(
             name="fails", description="x", agents=[agent], script=[scenario.user("hi"), scenario.agent()], proxy=False

@@ -94,13 +94,11 @@ def test_what_a_service_does_between_messages_is_unattributed(tmp_path: Path) ->
 
 
 def test_without_a_proxy_a_service_is_simply_asked() -> None:
-    """There is nothing to bind."""
     with Provider(dialogue()[:1]) as provider:
         agent = ServiceAgent(OpenAIAgent(provider.url + "/v1"))
         assert asyncio.run(agent.call(given()))["tool_calls"]  # type: ignore[call-overload,index]
 
 
 def test_a_header_that_cannot_be_one_is_refused() -> None:
-    """At once."""
     with pytest.raises(SuiteError, match="name of a header"):
         ServiceAgent(OpenAIAgent("http://127.0.0.1:9/v1"), propagates="x run")

@@ -42,7 +42,6 @@ def test_a_name_becomes_its_value(template: Any, filled: Any) -> None:  # noqa: 
 
 
 def test_what_is_not_there_is_null_or_empty() -> None:
-    """Without a proxy, before the first answer."""
     values = build_values(given(None))
     filled = RequestTemplate.from_tree(
         ["$message", "$session", "$llm", "$conversation", "<$conversation>"], "body"
@@ -65,7 +64,6 @@ def test_a_variable_that_is_not_set_is_the_environments_fault() -> None:
 
 
 def test_a_template_says_whether_it_hands_over_the_session() -> None:
-    """Then the agent needs no turn."""
     assert RequestTemplate.from_tree({"a": "$llm"}, "body").hands_over
     assert RequestTemplate.from_tree("$session", "headers").hands_over
     assert not RequestTemplate.from_tree(["$message", "$proxy", "$$llm"], "body").hands_over

@@ -14,7 +14,6 @@ _DIRECT = build_opener(ProxyHandler({}))
 def model(
     messages: list[dict[str, Any]], base_url: str | None = None, headers: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Ask the model for its next message."""
     base_url = base_url or os.environ["OPENAI_BASE_URL"]
     body = json.dumps({"model": "gpt-4o", "messages": messages, "tools": TOOLS}).encode()
     fields = {"content-type": "application/json", "authorization": "Bearer none", **(headers or {})}

@@ -8,14 +8,12 @@ from llmproxy.scenario.cluster.ray_pacer import RateCounter, serve_pacer, start_
 
 
 def ask(where: str, said: str) -> str:
-    """Say a line, and return what is answered."""
     with socket.create_connection(("127.0.0.1", int(where.partition("/")[0])), timeout=120) as one:
         one.sendall(f"{said}\n".encode())
         return one.makefile().read()
 
 
 def test_a_proxy_asks_and_is_told_how_long_to_wait() -> None:
-    """All who ask are counted as one."""
     count = RateCounter({"*": "1/min"}, clock=lambda: 7.0)
     with serve_pacer(count.count_call) as where:
         secret = where.partition("/")[2]
@@ -25,7 +23,6 @@ def test_a_proxy_asks_and_is_told_how_long_to_wait() -> None:
 
 
 def test_a_stranger_is_told_nothing() -> None:
-    """And is not counted."""
     count = RateCounter({"*": "1/min"}, clock=lambda: 7.0)
     with serve_pacer(count.count_call) as where:
         assert ask(where, "guess 1 openai") == ask(where, "") == ""

@@ -32,7 +32,6 @@ def test_numbers_become_those_of_the_store_here() -> None:
 
 
 def test_a_store_knows_its_numbers(tmp_path: Path) -> None:
-    """Of one cassette and sample."""
     with reopened(tmp_path / "x.db", writable=True) as store:
         for n in (1, 2):
             store.add_interaction(interaction(n, cassette="other" if n == 1 else "t/a"), supersede=False)

@@ -32,15 +32,11 @@ class Cancelled(Exception):
 
 
 class Ref:
-    """What stands for a task."""
-
     def __init__(self, done: Future[object]) -> None:
         self.future = lambda: done
 
 
 class Ray:
-    """Answers tasks with what it is given."""
-
     exceptions = SimpleNamespace(WorkerCrashedError=Died, TaskCancelledError=Cancelled)
 
     def __init__(self, *answers: object, cpus: float = 2.0) -> None:
@@ -71,7 +67,6 @@ class Ray:
 
 
 def parcel() -> SuiteParcel:
-    """Return an empty one."""
     return SuiteParcel(batch="b", version="1", files={}, cassettes={}, paths=(), options=SuiteOptions(), proxy=())
 
 
@@ -90,7 +85,6 @@ def execute(ray: Ray, case: SuiteCase) -> tuple[CaseResult, list[Event], RemoteR
 
 
 def back() -> NodeReply[CaseResult]:
-    """Return a run that passed."""
     begun = Started(run_id="r", scenario="a", name="a")
     done = Finished(run_id="r", scenario="a", status=Status.PASSED)
     return NodeReply(CaseResult(Status.PASSED), [begun, done], {"a.yaml": b"x"})
@@ -201,7 +195,6 @@ def test_a_busy_cluster_is_asked_again() -> None:
 
 
 def test_where_nobody_listens_is_said_at_once() -> None:
-    """Ray itself would try for many minutes."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
@@ -213,7 +206,6 @@ def test_where_nobody_listens_is_said_at_once() -> None:
 
 
 def test_without_ray_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing of it is imported otherwise."""
     monkeypatch.setitem(__import__("sys").modules, "ray", None)
     with (
         pytest.raises(MachineError, match=r"ray needs Ray, which is not installed[^$]*(--extra ray|,ray|\[ray)"),

@@ -123,7 +123,6 @@ def test_what_could_not_be_judged_is_left_out_and_shown() -> None:
 
 
 def test_a_judge_that_forgets_a_criterion_has_not_judged() -> None:
-    """As one that says nothing about any."""
     judge = Judge(scenario.ScenarioResult(success=True, messages=[]))
     found = asyncio.run(
         calibrate_judge(HUMAN, lambda _: judge, rng=random.Random(1), proxy=False, repeats=1, order=False)

@@ -76,7 +76,6 @@ def test_few_transcripts_give_raw_counts_only() -> None:
 
 
 def test_a_judgement_that_failed_is_left_out_and_shown() -> None:
-    """It is no verdict of the judge."""
     found = judged(4, 4, 2, 1, 0, "broken")
     assert found.spread == judge_spread([4, 4, 2, 1, 0], 4)
     assert found.rows[-1].judged == 0
@@ -89,7 +88,6 @@ def test_a_judgement_that_failed_is_left_out_and_shown() -> None:
     ids=["once", "nothing", "no judge", "no criteria"],
 )
 def test_what_cannot_be_measured_is_refused(passes: tuple[int, ...], given: dict[str, Any]) -> None:
-    """Before anything is asked."""
     with pytest.raises(SettingsError):
         judged(*passes, **given)
 
@@ -215,7 +213,6 @@ def test_what_the_agent_raises_is_raised() -> None:
     ],
 )
 def test_other_casts_are_refused(agents: tuple[Any, ...], says: str) -> None:
-    """With the reason."""
     with pytest.raises(SettingsError, match=says):
         loop(*agents)
 

@@ -56,7 +56,6 @@ def test_looks_have_recordings_of_their_own() -> None:
 
 @pytest.mark.parametrize("wrong", [{"id": ""}, {"messages": []}, {"messages": [{"content": "x"}]}], ids=str)
 def test_a_transcript_that_nobody_can_judge_is_refused(wrong: dict[str, Any]) -> None:
-    """Without id, without messages, without roles."""
     with pytest.raises(SettingsError, match="transcript"):
         Transcript(**({"id": "t", "messages": SAID} | wrong))
 

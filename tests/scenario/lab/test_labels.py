@@ -73,7 +73,6 @@ def test_a_line_is_a_conversation_with_labels(tmp_path: Path) -> None:
     ids=str,
 )
 def test_a_wrong_line_is_named(tmp_path: Path, line: object, says: str) -> None:
-    """With its number and an example."""
     with pytest.raises(SettingsError) as caught:
         read_labels(write(tmp_path, {**GOOD, "id": "first"}, line))
     assert f"{tmp_path / 'labels.jsonl'}:2: " in str(caught.value)
@@ -176,7 +175,6 @@ def test_labels_are_put_one_by_one_beside_others(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("data", [b"\xff\xfe\x80", "{}".encode("utf-16"), b"[" * 100_000, b"5", b"\0"])
 def test_a_file_that_is_none_of_labels_is_refused_in_words(tmp_path: Path, data: bytes) -> None:
-    """Nothing is added to it."""
     path = tmp_path / "labels.jsonl"
     path.write_bytes(data)
     with pytest.raises(SettingsError, match="is no file of labels"):

@@ -99,7 +99,6 @@ def direct(keywords: dict[str, Any], env: dict[str, str] | None = None, **more: 
 
 @pytest.fixture(scope="module")
 def provider() -> Iterator[Provider]:
-    """Answer everybody."""
     with Provider([step(say="hello", times=None)]) as running:
         yield running
 
@@ -248,7 +247,6 @@ def test_the_account_goes_along() -> None:
 
 @pytest.mark.parametrize("name", ["SSL_VERIFY", "USE_LITELLM_PROXY", "OPENAI_CUSTOM_HEADERS"])
 def test_variables_of_litellm_are_litellms(name: str) -> None:
-    """What they do is done there."""
     assert direct(given(), {name: "1"}) is None
 
 
@@ -343,7 +341,6 @@ def test_what_a_failed_call_comes_to(answer: Sent, asked: int, kind: type, said:
 
 
 def test_a_refused_temperature_is_left_out() -> None:
-    """One that nobody chose."""
     no = "Unsupported value: 'temperature' does not support 0.0 with this model."
     with model(refusal(no), step(say="hello")) as (config, provider):
         assert call(config).text == "hello"
@@ -417,7 +414,6 @@ ASKED: list[dict[str, Any]] = [
 
 
 async def played(px: Listening, extra: Mapping[str, Any]) -> list[Answer]:
-    """Ask everything in one session."""
     async with run_session(px.url, cassette="a") as session:
         plain = ModelConfig(model=MODEL, api_key="k", extra=extra)
         found = [

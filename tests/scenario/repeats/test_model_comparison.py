@@ -26,7 +26,6 @@ class Planted(NamedTuple):
 
 
 def text(wish: Wish) -> str:
-    """Write a call as a report does."""
     return str(PolicyCall(wish.tool, wish.arguments))
 
 
@@ -70,7 +69,6 @@ def plant(seed: int) -> Planted:
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    """Return recorded tools, open for other models."""
     store = tmp_path_factory.mktemp("models") / "x.db"
     old = [Turn(tuple(OLD[n : n + 5]), tokens=(11, 2)) for n in range(0, len(OLD), 5)]
     with Bench(store, "record", model=scripted([*old, Turn(text="done")]), tools=World()) as made:
@@ -80,7 +78,6 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
 
 
 def run(bench: Bench, seed: int) -> tuple[Planted, ModelRun]:
-    """Let a planted policy meet the recorded tools."""
     planted = plant(seed)
     bench.model = scripted(planted.turns)
     ran = bench.run("do it")
@@ -116,7 +113,6 @@ def test_what_is_told_is_what_was_planted(bench: Bench, seeds: range) -> None:
 
 
 def test_the_same_policy_differs_in_nothing() -> None:
-    """Nothing is told where nothing is different."""
     same = PolicyRun((PolicyCall("a", {"b": 1}),) * 3, "done", 4, 10, 5, None, ("m",))
     found = ModelComparison("x", same, (ModelRun("x@live-1", same, same),))
     assert found.policy_changes == []

@@ -124,13 +124,11 @@ def test_use_is_added_up_and_unknown_stays_unknown() -> None:
 
 @pytest.mark.parametrize(("runs", "threshold"), [(0, 1.0), (2, 0.0), (2, 1.1)])
 def test_nonsense_is_refused(runs: int, threshold: float) -> None:
-    """No runs, no threshold."""
     with pytest.raises(ValueError, match=r"runs takes|threshold takes"):
         asyncio.run(run_many(Plan(P, P), runs, threshold=threshold))
 
 
 async def test_cancelling_cancels_all_runs() -> None:
-    """Nobody goes on in the background."""
     plan = Plan(*[P] * 4, seconds=30)
 
     task = asyncio.ensure_future(run_many(plan, 4))
@@ -157,7 +155,6 @@ class Asks(scenario.AgentAdapter):
 
 
 def heads(state: scenario.ScenarioState) -> Any:  # noqa: ANN401
-    """Pass on heads."""
     return scenario.succeed() if state.last_message()["content"] == "heads" else scenario.fail("tails")
 
 
@@ -206,7 +203,6 @@ def _by_sample(state: scenario.ScenarioState) -> Any:  # noqa: ANN401
 
 
 def test_the_sum_says_on_one_line_why_a_run_did_not_pass() -> None:
-    """The sample has all of it."""
     script = [lambda _state: scenario.fail("first\n\nsecond " + "x" * 300)]
     found = asyncio.run(scenario.run("n", "d", [Agent()], runs=2, script=script, proxy=False, verbose=False))
     assert isinstance(found, RepeatResult)

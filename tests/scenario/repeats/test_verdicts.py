@@ -60,7 +60,6 @@ def test_nothing_is_known_without_runs_that_count(statuses: list[Status], left: 
 
 
 def test_a_stopped_series_prints_bounds_and_no_rate() -> None:
-    """It ended because of how it went."""
     found = VerdictCounts.from_statuses([P, F], 10)
     assert found.summary_lines() == [
         "stopped after 2 of 10 runs, 1 of 2 passed, 1 failed: the rate would have been between 10.0% and 90.0%"

@@ -49,7 +49,6 @@ class Session:
 
 
 def given() -> AgentInput:
-    """Return an input that says nothing."""
     state = SimpleNamespace(messages=[])
     return AgentInput(thread_id="t", messages=[], new_messages=[], scenario_state=state)
 
@@ -92,8 +91,6 @@ def test_what_is_no_message_is_an_error_that_names_the_class() -> None:
 
 
 def test_a_call_that_is_not_async_is_told_how() -> None:
-    """The most common mistake of all."""
-
     class Plain(Person):
         def call(self, input: AgentInput) -> str:  # type: ignore[override]
             return "hi"
@@ -118,7 +115,6 @@ def test_a_timeout_of_the_adapters_own_comes_out_unchanged() -> None:
 
 
 async def test_whoever_cancels_the_call_is_obeyed() -> None:
-    """A real cancellation stays one."""
     task = asyncio.create_task(Caller(None).call_agent(Agent(lambda _given: asyncio.sleep(30)), given()))
     await asyncio.sleep(0.02)
     task.cancel()
@@ -150,7 +146,6 @@ def test_a_miss_makes_the_run_an_error_whatever_the_agent_does(line: Any) -> Non
 
 
 def test_a_miss_without_a_text_tells_its_note() -> None:
-    """Something is always said."""
     with pytest.raises(MissError, match="the note"):
         call(Agent(), session=Session(heard(1, miss=True, note="the note")))
 
@@ -179,7 +174,6 @@ def test_whose_misses_raise_is_not_asked_about() -> None:
 
 
 def test_roles_are_told_in_words() -> None:
-    """The error names the role, too."""
     caller = Caller(5)
     assert "Agent (Agent) gave no answer in 5 s." in str(caller.late_error(Agent(), 5))
     assert "It blocks its thread" in str(caller.late_error(User(), 5, blocked=True))

@@ -261,8 +261,6 @@ def test_on_turn_end_sees_the_turn_of_the_result() -> None:
 
 @pytest.mark.parametrize("name", ["on_turn", "on_step", "on_turn_end"])
 def test_what_a_callback_raises_comes_out(name: str) -> None:
-    """Callbacks are a place for assertions."""
-
     async def refuse(_state: ScenarioState) -> None:
         raise AssertionError("too slow")
 
@@ -306,8 +304,6 @@ async def test_verbs_return_results_by_hand() -> None:
 
 
 def test_an_adapter_can_add_messages_meanwhile() -> None:
-    """Through the state that it is given."""
-
     def add(given: AgentInput) -> str:
         given.scenario_state.add_message({"role": "system", "content": "looked it up"})
         return "found"
@@ -339,7 +335,6 @@ def test_what_a_line_means(line: str, want: TypedLine) -> None:
 
 
 async def test_asking_does_not_block_the_loop() -> None:
-    """Others go on while somebody thinks."""
     prompts: list[str] = []
     thought = threading.Event()
 
@@ -369,12 +364,10 @@ def test_without_a_terminal_it_says_so(error: Exception) -> None:
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Type into standard input."""
     return lambda text: monkeypatch.setattr(sys, "stdin", io.StringIO(text))
 
 
 def debug(terminal: Callable[[str], None], text: str, *people: Any, **given: Any) -> scenario.ScenarioResult:
-    """Play with what a person types."""
     terminal(text)
     return play(*people, debug=True, **given)
 
@@ -398,7 +391,6 @@ def test_typed_text_is_what_the_user_says(terminal: Callable[[str], None]) -> No
     ],
 )
 def test_a_person_can_end_it(terminal: Callable[[str], None], line: str, success: bool, reasoning: str) -> None:
-    """With or without a reason."""
     result = debug(terminal, f"{line}\n", User(), Agent(), max_turns=3)
     assert (result.success, result.reasoning, result.messages) == (success, reasoning, [])
 

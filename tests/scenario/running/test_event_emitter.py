@@ -178,7 +178,6 @@ def test_without_run_nothing_is_told() -> None:
 
 
 def test_what_handlers_get_is_a_copy() -> None:
-    """They may keep it."""
     ear = Ear()
     made = executor(
         script=[

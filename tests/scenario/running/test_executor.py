@@ -26,8 +26,6 @@ from tests.support import near
 
 
 class Program:
-    """A plain program, which has run nothing yet."""
-
     def __init__(self) -> None:
         self.namesakes = UsedNames()
 
@@ -61,8 +59,6 @@ def test_a_name_that_is_given_is_taken() -> None:
 
 
 def test_objects_and_functions_do_not_make_a_scenario_another() -> None:
-    """They lie elsewhere in memory each time."""
-
     def check(state: object) -> None:
         """Look at nothing."""
 
@@ -71,8 +67,6 @@ def test_objects_and_functions_do_not_make_a_scenario_another() -> None:
 
 
 class Speaker(scenario.AgentAdapter):
-    """Asks its model what the user asked."""
-
     async def call(self, input: scenario.AgentInput) -> str:  # noqa: A002
         from openai import OpenAI
 
@@ -100,8 +94,6 @@ def test_a_loop_replays_each_as_it_was_recorded(tmp_path: Path, monkeypatch: pyt
 
 
 class Posts:
-    """A reporter that keeps what it is given."""
-
     def __init__(self) -> None:
         self.events: list[Any] = []
 

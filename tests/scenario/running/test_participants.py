@@ -20,8 +20,6 @@ from tests.scenario.people import Agent, Ear, User, executor, finished, play, sa
 
 
 class Plain:
-    """Not callable, and not async."""
-
     name = "plain"
 
     def invoke(self, call: Any) -> Any:
@@ -79,7 +77,6 @@ def test_classes_and_functions_make_an_adapter_for_each_run() -> None:
 
 @pytest.mark.parametrize("wrong", ["my agent", None, lambda: None, {"role": "agent"}])
 def test_what_is_no_agent_is_refused_with_an_example(wrong: Any) -> None:
-    """With its place in the list."""
     with pytest.raises(ValueError, match=r"agents\[1\] is .* no agent; wrap it in a class") as caught:
         build_adapters([Agent(), wrong])
     assert "async def call(self" in str(caught.value)
@@ -162,7 +159,6 @@ def test_the_default_clone_is_a_shallow_copy() -> None:
 
 
 async def test_a_cast_can_be_entered_again() -> None:
-    """After leaving, everything is as before."""
     cast, log = Participants([Service([])]), []
 
     for _ in range(2):

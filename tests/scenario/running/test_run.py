@@ -43,13 +43,11 @@ def test_the_documented_signature() -> None:
 
 
 def test_run_returns_the_result() -> None:
-    """From the thread."""
     result = quiet(User("u"), Agent("a"), Judge(), max_turns=1, set_id="s")
     assert (result.success, said(result)) == (True, ["u", "a"])
 
 
 async def test_arun_stays_on_the_callers_loop() -> None:
-    """For clients that belong to it."""
     seen: list[bool] = []
 
     here = asyncio.get_running_loop(), threading.get_ident()
@@ -59,7 +57,6 @@ async def test_arun_stays_on_the_callers_loop() -> None:
 
 
 def test_run_has_a_thread_and_a_loop_of_its_own() -> None:
-    """Blocking there blocks nobody here."""
     seen: list[int] = []
     quiet(Agent(lambda _given: after(seen.append, threading.get_ident())), max_turns=1)
     assert seen != [threading.get_ident()]
@@ -77,7 +74,6 @@ async def test_parallel_runs_do_not_serialise_on_a_loop() -> None:
 
 
 async def test_max_concurrency_limits_runs_that_name_the_same_number() -> None:
-    """At most two at the same time."""
     now, most = 0, 0
 
     async def work(_given: object) -> str:
@@ -127,7 +123,6 @@ def test_handlers_hear_one_run_or_all() -> None:
 
 
 def test_numbers_that_cannot_be_meant_are_refused() -> None:
-    """Before anything runs."""
     for name in ("timeout", "call_timeout", "max_concurrency"):
         with pytest.raises(ValueError, match=f"{name} takes a number above 0, not 0"):
             quiet(Agent(), **{name: 0})
@@ -165,7 +160,6 @@ def test_samples_of_a_plan_have_adapters_of_their_own() -> None:
 
 
 async def test_gather_of_runs_is_the_parallel_idiom() -> None:
-    """Fifty scenarios at once."""
     found = await asyncio.gather(
         *(scenario.run(f"n{n}", "d", [User(f"u{n}"), Agent("a"), Judge()], 2, False) for n in range(50))
     )

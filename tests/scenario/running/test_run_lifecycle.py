@@ -78,8 +78,6 @@ class Late(AgentAdapter):
 
 
 class InProcess(Late):
-    """One that reads the environment, as most do."""
-
     uses_session: ClassVar[bool] = False
 
     def _url(self, input: AgentInput) -> str:
@@ -145,7 +143,6 @@ def test_a_call_while_the_run_goes_on_belongs_to_it(late_recording: Listening) -
 
 
 def test_a_call_while_the_judge_decides_is_an_error(late_recording: Listening) -> None:
-    """He did not know of it."""
     agent = Late()
     with pytest.raises(LateCallsError, match="deleteTask"):
         play(late_recording, "judged", agent, scenario.judge(), judge=Hasty(agent), ear=Ear())
@@ -225,8 +222,6 @@ class Direct(Calls):
 
 
 class Sorry(Calls):
-    """An agent that swallows every error."""
-
     async def call(self, input: AgentInput) -> str:
         try:
             return await super().call(input)
@@ -255,13 +250,11 @@ def recording(store: Path, *steps: Any) -> Iterator[tuple[Listening, Provider]]:
 
 @contextmanager
 def replaying(store: Path) -> Iterator[Listening]:
-    """Run a replaying proxy with nothing behind it."""
     with near("replay", store, upstreams={"openai": f"http://127.0.0.1:{free_port()}"}) as running:
         yield running
 
 
 def run(px: Listening, agent: AgentAdapter, ear: Ear | None = None, **given: Any) -> ScenarioResult:
-    """Ask for the weather."""
     script = given.pop("script", [scenario.user("weather?"), scenario.agent(), scenario.succeed()])
     return asyncio.run(executor(agent, script=script, proxy=px.url, ear=ear, **given).run())
 

@@ -43,7 +43,6 @@ async def test_blocking_adapters_do_not_stop_each_other() -> None:
 
 
 async def test_what_an_adapter_raises_comes_out_as_it_is() -> None:
-    """The same object, from the thread."""
     error = KeyError("my own")
 
     with pytest.raises(KeyError) as caught:
@@ -164,8 +163,6 @@ def test_run_sync_works_with_and_without_a_loop() -> None:
 
 
 def test_finish_raises_what_the_coroutine_raises() -> None:
-    """In either case."""
-
     async def fail() -> ScenarioResult:
         raise LookupError("no")
 

@@ -75,7 +75,6 @@ def test_a_file_of_messages(tmp_path: Path, suffix: str) -> None:
     ],
 )
 def test_what_is_no_conversation_is_refused(tmp_path: Path, text: str | None, says: str) -> None:
-    """The error says where and what."""
     path = tmp_path / "x.json"
     if text is not None:
         path.write_text(text, "utf-8")

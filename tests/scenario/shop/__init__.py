@@ -64,7 +64,6 @@ def play(
 
 
 def found(child: Process) -> dict[str, Any]:
-    """Return what the process printed last."""
     assert child.exit_code == 0, child.stderr[-4000:] + child.stdout[-2000:]
     value: dict[str, Any] = json.loads(child.stdout.splitlines()[-1])
     return value

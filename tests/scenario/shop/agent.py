@@ -40,8 +40,6 @@ def ask(messages: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 class Shop(scenario.AgentAdapter):
-    """Keeps nothing between two messages."""
-
     async def call(self, input: scenario.AgentInput) -> scenario.AgentReturnTypes:
         messages = [{"role": "system", "content": PROMPT}, *input.messages]
         while True:

@@ -13,7 +13,6 @@ def wire(name: str, arguments: str = "{}", output: str | None = "seen") -> ToolU
 
 
 def message(*names: str) -> dict[str, Any]:
-    """Return a message that reports calls."""
     calls = [{"id": f"c{name}", "type": "function", "function": {"name": name, "arguments": "{}"}} for name in names]
     return {"role": "assistant", "content": "x", "tool_calls": calls}
 

@@ -67,7 +67,6 @@ def test_what_files_mean(tmp_path: Path, name: str, text: str, want: list[object
     ],
 )  # fmt: skip
 def test_what_cannot_be_meant(tmp_path: Path, name: str, text: str, line: int, words: str) -> None:
-    """With the line."""
     with pytest.raises(RowError) as caught:
         read_rows(data(tmp_path, text, name))
     assert (caught.value.line, words in str(caught.value)) == (line, True)

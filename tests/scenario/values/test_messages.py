@@ -37,8 +37,6 @@ class Answer(BaseModel):
 
 
 class Required(BaseModel):
-    """A message that demands everything."""
-
     role: Literal["assistant"]
     content: str
     extra: list[Answer] = []
@@ -108,7 +106,6 @@ def test_what_is_no_message_is_refused(wrong: object) -> None:
 
 
 def test_long_and_endless_values_are_refused_shortly() -> None:
-    """The error quotes the beginning."""
     with pytest.raises(ValueError, match="xxx") as caught:
         list_messages(["x" * 10_000], A, "Mine")
     assert len(str(caught.value)) < 1500
@@ -157,7 +154,6 @@ def test_the_text_of_a_message(content: object, want: str) -> None:
 
 
 def test_a_call_that_is_not_async_is_shown_how() -> None:
-    """The class by its own name."""
     assert "class Mine(scenario.AgentAdapter):\n        async def call(" in explain_awaitable("Mine")
     assert json.dumps(explain_awaitable("Mine"))
 

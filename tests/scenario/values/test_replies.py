@@ -64,7 +64,6 @@ def test_a_path_that_is_not_understood_is_refused(path: str) -> None:
     ],
 )
 def test_a_path_that_leads_nowhere_says_where_it_ends(path: str, said: str) -> None:
-    """And what there is instead."""
     with pytest.raises(LookupError, match=said):
         pick_value(read_path(path), VALUE)
 
@@ -145,5 +144,4 @@ def test_what_is_shown_is_short_and_printable() -> None:
     ],
 )
 def test_a_web_page_is_known_by_its_beginning(body: str, title: str | None) -> None:
-    """With its title, which often says everything."""
     assert html_title(body) == title

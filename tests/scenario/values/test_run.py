@@ -92,7 +92,6 @@ def test_without_a_recording_ids_are_random() -> None:
 
 
 def test_defaults_neither_limit_a_run_nor_reach_for_a_proxy() -> None:
-    """But one call has an end."""
     options = RunOptions()
     assert (options.proxy, options.timeout, options.call_timeout, options.sample) == (None, None, 120, 1)
 

@@ -19,7 +19,6 @@ PROVEN = replace(INFERRED, evidence="proven")
 
 
 def condenser(seen: ProcessingFinding, said: object) -> ProcessingFinding:
-    """Return what is known about the condenser."""
     return merge_agent_findings(ProcessingFindings(seen, UNSEEN, UNSEEN), read_processing([said])).condenser
 
 
@@ -46,7 +45,6 @@ def test_the_wire_decides_where_it_can(
 
 
 def test_silence_and_nonsense_say_nothing() -> None:
-    """Whatever stands there."""
     nonsense: list[object] = [None, 5, "x", [], {}, {"condenser": 7}, {"processors": {"pruner": True}}]
     for said in nonsense:
         assert condenser(UNSEEN, said).activated is None

@@ -82,7 +82,6 @@ def test_a_file_that_is_not_ours_is_refused(tmp_path: Path) -> None:
 
 
 def test_only_changes_are_written(tmp_path: Path) -> None:
-    """And only when asked to."""
     silent = ResponseSnapshots.load_for_suite(tmp_path / "t.yaml")
     silent.store_value("a", "1", "response", "x")
     assert silent.save_changes() is False

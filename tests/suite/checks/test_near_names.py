@@ -114,7 +114,6 @@ def test_a_tool_that_is_offered_or_called_is_no_misspelling() -> None:
     ],
 )
 def test_what_is_offered_can_be_asserted(expected: bool, tools: tuple[str, ...], status: str) -> None:
-    """And the message says what was."""
     (found,) = looked({"sendMail": {"offered": expected}}, tools=tools)
     assert (found.name, found.status) == ("tools.sendMail.offered", status)
     assert ("in this step" in found.message) is (status == "failed")

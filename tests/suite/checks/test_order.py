@@ -25,7 +25,6 @@ def calls(*answers: str) -> list[ToolUse]:
 
 
 def step(*answers: str) -> Any:  # noqa: ANN401
-    """Return a step with these answers."""
     chats = Chats()
     for seq, answer in enumerate(answers):
         asked = [call(name, {}, f"{seq}{name}") for name in answer.split("+")]
@@ -43,7 +42,6 @@ def step(*answers: str) -> Any:  # noqa: ANN401
     ([], ["search", "book"], "search was not called; no tool was called in this step"),
 ])  # fmt: skip
 def test_one_after_the_other(answers: list[str], names: list[str], message: str) -> None:
-    """Others may come in between."""
     found = check_tool_order(names, calls(*answers))
     assert (found.status, found.message) == (Status.FAILED if message else Status.PASSED, message)
 

@@ -18,14 +18,12 @@ BLIND = ProcessingFinding(activated=None, evidence="unobservable", reason="the p
 
 
 def active(evidence: str = "proven", **more: Any) -> ProcessingFinding:  # noqa: ANN401
-    """Return a condenser at work."""
     values = {"condensedMessages": 4, "recentMessages": 2, "totalMessages": 7}
     told: dict[str, Any] = {"values": values, "summaries": ["The Task was created."]} | more
     return ProcessingFinding(activated=True, evidence=evidence, reason="4 messages are missing", **told)
 
 
 def check(finding: ProcessingFinding, least: str = "proven", **wanted: Any) -> list[Assertion]:  # noqa: ANN401
-    """Check a condenser."""
     said = MessageProcessing.model_validate({"condenser": wanted, "minEvidence": least})
     return check_processing(said, ProcessingFindings(finding, QUIET, QUIET), VariableScope())
 
@@ -43,12 +41,10 @@ def test_activated(finding: ProcessingFinding, activated: bool, status: Status) 
 
 
 def test_less_evidence_can_be_enough() -> None:
-    """If the suite says so."""
     assert check(active("inferred"), "inferred", activated=True)[0].status is PASSED
 
 
 def test_numbers_and_words_of_a_summary() -> None:
-    """All words, in upper or lower case."""
     words: dict[str, Any] = {"summaryContains": ["task", "CREATED"], "summaryNotContains": ["bread"]}
     found = check(active(), activated=True, condensedMessages={"gte": 4}, **words)
     assert [each.status for each in found] == [PASSED] * 5

@@ -41,7 +41,6 @@ READ = step(results=1, say="read", times=None)
 
 
 def run(folder: Path, url: str, line: str, mode: str = "auto") -> rig.Result:
-    """Run one step."""
     (folder / "an_agent.py").write_text(AGENT)
     text = (
         f"name: served\nagent: {{python: 'an_agent.py:answer'}}\nscenarios:\n  - id: one\n    steps:\n      - {line}\n"

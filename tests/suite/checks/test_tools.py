@@ -19,7 +19,6 @@ ERROR, FAILED, PASSED = Status.ENVIRONMENT_ERROR, Status.FAILED, Status.PASSED
 
 
 def wanted(**tools: object) -> dict[str, ToolExpect]:
-    """Read expectations as the file has them."""
     return {name: ToolExpect.model_validate(value) for name, value in tools.items()}
 
 
@@ -190,7 +189,6 @@ def test_what_nobody_recorded_is_an_error() -> None:
 
 
 def test_totals_leave_the_providers_own_tools_out() -> None:
-    """Unless they are asked for."""
     chats = Chats()
     call_of_a = {"type": "function_call", "call_id": "c", "name": "a", "arguments": "{}"}
     output = [{"type": "web_search_call", "id": "w"}, call_of_a]
@@ -202,7 +200,6 @@ def test_totals_leave_the_providers_own_tools_out() -> None:
 
 
 def test_unseen_traffic_is_an_error_for_every_assertion() -> None:
-    """Each is named."""
     assert build_unseen(["tools.a", "usage"], "why") == [
         Assertion(name="tools.a", status=ERROR, message="why"),
         Assertion(name="usage", status=ERROR, message="why"),
@@ -210,7 +207,6 @@ def test_unseen_traffic_is_an_error_for_every_assertion() -> None:
 
 
 def test_an_assertion_says_where_it_was_seen() -> None:
-    """By the recorded interaction."""
     assert check_tools(wanted(createTask=0), step(CREATE), VariableScope())[0].where == "interaction 101"
 
 

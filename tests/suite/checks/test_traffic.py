@@ -153,7 +153,6 @@ def test_nothing_recorded_is_one_line_with_the_command(tmp_path: Path, recording
 
 
 def test_replay_says_so(tmp_path: Path, recording: str) -> None:
-    """Tokens are those of the recording."""
     steps = "{chat: hi, usage: {callCount: 1}}"
     assert run(tmp_path, recording, steps, name="again").told.finished[0].replayed is False
     found = run(tmp_path, recording, steps, name="again", mode="replay")
@@ -169,7 +168,6 @@ def test_history_is_judged_by_what_was_sent(tmp_path: Path, recording: str) -> N
 
 
 def test_snapshots_of_calls(tmp_path: Path, recording: str) -> None:
-    """Names alone, or arguments too."""
     steps = "{chat: do it, toolsSnapshot: true}", "{chat: do it, toolsSnapshot: names}"
     assert run(tmp_path, recording, *steps, name="snap", update=True).statuses == ["passed"]
     assert run(tmp_path, recording, *steps, name="snap").statuses == ["passed"]

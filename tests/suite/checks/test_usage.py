@@ -14,12 +14,10 @@ from tests.trace.observing.chats import Chats
 
 
 def check(step: Any, **wanted: Any) -> list[Assertion]:  # noqa: ANN401
-    """Check a step."""
     return check_usage(Usage.model_validate(wanted), step, VariableScope())
 
 
 def step(*usages: dict[str, Any] | None) -> Any:  # noqa: ANN401
-    """Return a step of calls with these usages."""
     chats = Chats()
     for number, usage in enumerate(usages):
         chats.chat([user(f"x{number}")], said("y"), usage=usage)
@@ -77,7 +75,6 @@ def test_an_estimate_has_to_be_asked_for() -> None:
 
 
 def test_costs_are_decimal_dollars() -> None:
-    """By the table of prices."""
     assert all_hold(check(step(COUNTED), costUsd={"gt": 0, "lt": 0.01}))
 
 

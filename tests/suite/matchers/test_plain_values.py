@@ -79,7 +79,6 @@ def test_equality_has_types(left: object, right: object, equal: bool) -> None:
     ],
 )
 def test_values_become_those_of_json(value: object, made: object) -> None:
-    """Whatever a driver of a database returns."""
     assert to_json(value) == made
 
 
@@ -121,7 +120,6 @@ def test_moments_are_read_from_text() -> None:
 
 
 def test_kinds_are_told_in_words() -> None:
-    """For messages."""
     values: tuple[object, ...] = (None, ABSENT, True, 1, Decimal(1), "x", ID, [1], {}, date(2026, 1, 1))
     words = ["null", "nothing", "a boolean", "a number", "a number", "text", "text", "a list", "an object", "a date"]
     assert [name_kind(value) for value in values] == words

@@ -74,7 +74,6 @@ _SEARCHED: list[dict[str, object]] = [
     "schema", [_SEARCHED[0], *(pytest.param(each, marks=pytest.mark.slow) for each in _SEARCHED[1:])]
 )
 def test_no_pattern_of_names_runs_for_ever(schema: dict[str, object]) -> None:
-    """Wherever jsonschema searches one by itself."""
     (found,) = check("x", _KEYS, {"jsonSchema": schema}, VariableScope())
     assert found.status is Status.ENVIRONMENT_ERROR
     assert "did not come to an end within 1 s" in found.message

@@ -182,7 +182,6 @@ def test_the_table_of_matchers(actual: object, matcher: object, status: Status) 
 
 @pytest.mark.parametrize("name", sorted(REGISTRY))
 def test_every_matcher_is_in_the_table(name: str) -> None:
-    """Passing and failing at least once."""
     seen = {status for _, matcher, status in TABLE if isinstance(matcher, Mapping) and name in matcher}
     assert seen >= {PASSED, FAILED}
 

@@ -34,7 +34,6 @@ def test_a_schema_with_such_a_pattern_is_an_error_too() -> None:
 
 @pytest.mark.parametrize("pattern", ["([", "(?P<a", "*", "a" * 30_000, r"\1"])
 def test_what_is_no_pattern_is_refused(pattern: str) -> None:
-    """With the reason."""
     with pytest.raises(StepError, match="pattern"):
         compile_pattern(pattern)
 
@@ -53,7 +52,6 @@ def test_what_is_no_pattern_is_refused(pattern: str) -> None:
     ],
 )
 def test_patterns_are_those_of_python(pattern: str, text: str, flags: str) -> None:
-    """Searched for anywhere, with its flags."""
     assert search_pattern(pattern, text, flags)
     letters = {"m": re.MULTILINE, "s": re.DOTALL, "x": re.VERBOSE, "i": re.IGNORECASE, "": re.NOFLAG}
     assert re.search(pattern, text, letters[flags])
@@ -82,7 +80,6 @@ def test_letters_are_the_same_however_they_are_composed(matcher: dict[str, objec
 )
 @pytest.mark.parametrize("actual", ["caf\u00e9", "cafe\u0301"])
 def test_patterns_and_values_are_found_however_they_are_composed(matcher: dict[str, object], actual: str) -> None:
-    """And then they cannot be denied."""
     assert [each.status for each in check("x", actual, matcher, VariableScope())] == [Status.PASSED]
     assert [each.status for each in check("x", actual, {"not": matcher}, VariableScope())] == [Status.FAILED]
 

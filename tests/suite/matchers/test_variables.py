@@ -114,13 +114,11 @@ def test_what_has_no_value_is_never_sent(scope: VariableScope, text: str, words:
 
 
 def test_a_wrong_field_names_the_near_one(scope: VariableScope) -> None:
-    """A misspelt column is found at once."""
     with pytest.raises(StepError, match="did you mean `title`"):
         scope.lookup_value("$task.titel")
 
 
 def test_last_answer_and_conversations_have_values_once_they_are() -> None:
-    """They follow the run."""
     scope = VariableScope()
     scope.record_answer("done")
     scope.record_conversation("a", "conv-1")
@@ -142,7 +140,6 @@ def test_a_name_is_captured_once(scope: VariableScope) -> None:
 
 
 def test_variables_may_build_on_earlier_ones() -> None:
-    """In their order."""
     assert VariableScope({"host": "h", "url": "http://$host/x"}, env={}).lookup_value("$url") == "http://h/x"
     with pytest.raises(StepError, match="nothing is called"):
         VariableScope({"url": "${host}", "host": "h"}, env={})

@@ -22,7 +22,6 @@ scenarios:
 
 
 def suite(folder: Path, text: str, name: str = "cities.csv") -> Path:
-    """Write data and a suite that names it."""
     (folder / name).write_text(text, encoding="utf-8")
     path = folder / "suite.yaml"
     path.write_text(SUITE.format(file=name), encoding="utf-8")
@@ -30,12 +29,10 @@ def suite(folder: Path, text: str, name: str = "cities.csv") -> Path:
 
 
 def loaded(folder: Path, text: str, name: str = "cities.csv") -> LoadedSuites:
-    """Read it."""
     return load_suites([suite(folder, text, name)])
 
 
 def refused(folder: Path, text: str, name: str = "cities.csv") -> str:
-    """Return why it is refused."""
     with pytest.raises(SuiteError) as caught:
         loaded(folder, text, name)
     return str(caught.value).replace(f"{folder}/", "")
@@ -69,7 +66,6 @@ def test_each_row_is_a_case(tmp_path: Path, name: str, text: str) -> None:
     ],
 )
 def test_bad_data_is_told_with_its_line(tmp_path: Path, text: str, words: str) -> None:
-    """Before anything runs, and once."""
     said = refused(tmp_path, text)
     assert words in said
     assert "`parametrize`" not in said
@@ -120,7 +116,6 @@ def test_dollar_signs_of_the_data_are_data(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    """Told where the suite names it."""
     path = suite(tmp_path, "id,city\nr,Rome\n")
     (tmp_path / "cities.csv").unlink()
     with pytest.raises(SuiteError, match=r"suite.yaml:6:18: cities.csv: cannot be read"):

@@ -9,7 +9,6 @@ from llmproxy.yaml_reader import Map, Problems, read_documents
 
 
 def follow(text: str, **values: object) -> tuple[list[str], list[str]]:
-    """Return the problems and doubts of a scenario."""
     problems, doubts = Problems(), Problems()
     root = read_documents(text, "f", problems)[0][0]
     assert isinstance(root, Map)

@@ -35,7 +35,6 @@ def test_it_is_a_schema() -> None:
 
 
 def test_every_matcher_is_offered() -> None:
-    """With its help."""
     offered = SCHEMA["$defs"]["Matcher"]["anyOf"][1]["properties"]
     assert offered.keys() > REGISTRY.keys()
     assert all(offered[name]["description"] == known.help for name, known in REGISTRY.items())

@@ -56,7 +56,6 @@ def test_a_bare_scenario_is_a_suite_of_one(tmp_path: Path) -> None:
 
 
 def test_a_file_may_hold_suites_and_scenarios(tmp_path: Path) -> None:
-    """Each document is what its keys say."""
     loaded = load_suites(
         [
             write(
@@ -106,7 +105,6 @@ def test_all_files_are_read_before_anything_is_said(tmp_path: Path) -> None:
 
 
 def test_an_id_that_stands_twice_is_told_with_what_is_wrong_in_its_scenarios(tmp_path: Path) -> None:
-    """Neither waits until the other is mended."""
     told = refused(tmp_path, f"name: s\nscenarios:\n- {{id: a, {STEPS}, tag: x}}\n- {{id: a, {STEPS}, tag: x}}\n")
     assert [line.partition(" (")[0] for line in told] == [
         "suite.yaml:3:51: unknown key `tag`",
@@ -141,7 +139,6 @@ def test_an_id_that_stands_twice_is_told_with_what_is_wrong_in_its_scenarios(tmp
     ],
 )
 def test_what_cannot_be_meant_is_refused(tmp_path: Path, text: str, words: str) -> None:
-    """One line with its place."""
     told = refused(tmp_path, text)
     assert len(told) == 1
     assert words in told[0]
@@ -222,7 +219,6 @@ def test_every_set_has_to_have_the_names(tmp_path: Path) -> None:
 
 
 def test_doubts_do_not_stop_anything(tmp_path: Path) -> None:
-    """They are told beside what was read."""
     loaded = load_suites([write(tmp_path, "id: a\nsteps: [{chat: costs $price}]\n")])
     assert [str(doubt).partition(": ")[2][:40] for doubt in loaded.warnings] == [
         "nothing is asserted: the scenario passes",
@@ -252,7 +248,6 @@ def test_two_hundred_scenarios_load_quickly(tmp_path: Path) -> None:
 
 
 def test_a_five_megabyte_file_is_refused_with_a_reason(tmp_path: Path) -> None:
-    """Within two seconds."""
     began = time.process_time()
     told = refused(tmp_path, "name: s\nscenarios:\n" + f"- {{id: a, {STEPS}}}\n" * 110_000)
     assert time.process_time() - began < 2
@@ -290,7 +285,6 @@ def doubts(text: str) -> list[str]:
     ],
 )
 def test_what_is_doubtful_is_told(text: str, words: str) -> None:
-    """One warning for one doubt."""
     (doubt,) = doubts(text)
     assert words in doubt
 

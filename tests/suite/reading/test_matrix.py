@@ -22,7 +22,6 @@ def ids(folder: Path, more: str, steps: str = STEPS) -> list[str]:
 
 
 def refused(folder: Path, more: str, steps: str = "steps: [{chat: hi, totalToolCalls: 1}]") -> str:
-    """Return why it is refused."""
     with pytest.raises(SuiteError) as caught:
         ids(folder, more, steps)
     return str(caught.value)
@@ -38,13 +37,11 @@ def test_every_cell_is_a_case(tmp_path: Path) -> None:
 
 
 def test_each_set_of_parameters_has_all_cells(tmp_path: Path) -> None:
-    """Rows of a file as well."""
     (tmp_path / "rows.csv").write_text("id,prompt\nx,hi\ny,ho\n")
     assert ids(tmp_path, "parametrize: rows.csv, matrix: {model: [1, 2]}") == ["a[x,1]", "a[x,2]", "a[y,1]", "a[y,2]"]
 
 
 def test_values_that_name_nothing_are_numbered(tmp_path: Path) -> None:
-    """Long texts and mappings."""
     assert ids(tmp_path, "vars: {prompt: p}, matrix: {model: [{a: 1}, {a: 2}]}") == ["a[1]", "a[2]"]
 
 
@@ -57,7 +54,6 @@ def test_values_that_name_nothing_are_numbered(tmp_path: Path) -> None:
     ("matrix: {model: [1], prompt: [1]}, parametrize: [{model: 2}]", "`model` is an axis of the matrix and a parameter as well"),
 ])  # fmt: skip
 def test_what_is_no_matrix(tmp_path: Path, more: str, words: str) -> None:
-    """Told once, with what it takes."""
     told = refused(tmp_path, more)
     assert words in told
     assert told.count("suite.yaml:") == 1
@@ -101,7 +97,6 @@ def test_a_broken_file_beside_a_matrix_is_told_alone(tmp_path: Path) -> None:
 
 
 def test_a_million_cells_are_refused_at_once(tmp_path: Path) -> None:
-    """Before one of them is made."""
     axis = "[" + ", ".join(map(str, range(1000))) + "]"
     told = refused(tmp_path, f"matrix: {{model: {axis}, prompt: {axis}}}")
     assert "the matrix has 1,000,000 cells (1000 x 1000); up to 1,000 are run" in told

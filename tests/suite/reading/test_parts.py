@@ -59,7 +59,6 @@ def test_what_is_included_is_added_and_what_stands_here_wins(tmp_path: Path) -> 
 def test_a_part_that_cannot_be_used_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str, words: str
 ) -> None:
-    """With the place in its own file."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SuiteError) as caught:
         made(tmp_path, suite=f"name: s\ninclude: part.yaml\n{SCENARIO}", part=part)
@@ -121,7 +120,6 @@ def test_a_wrong_default_is_told_once(tmp_path: Path) -> None:
 
 
 def judging_of(loaded: LoadedSuites) -> Judging:
-    """Return what the second step asks a judge."""
     step = loaded.scenarios[0].scenario.steps[1]
     if isinstance(step, JudgeStep):
         return step.judge
@@ -201,7 +199,6 @@ def test_entries_are_relative_to_their_folder(folder: Path) -> None:
 
 
 def test_a_folder_with_brackets_is_no_pattern(tmp_path: Path) -> None:
-    """Only what the suite says is one."""
     folder = tmp_path / "a[1]"
     folder.mkdir()
     (folder / "x.yaml").write_text("id: a", encoding="utf-8")
@@ -209,6 +206,5 @@ def test_a_folder_with_brackets_is_no_pattern(tmp_path: Path) -> None:
 
 
 def test_paths_are_shown_as_they_are_typed(tmp_path: Path) -> None:
-    """Relative below the working folder, else whole."""
     assert show_path(Path("tests/x.yaml")) == "tests/x.yaml"
     assert show_path(tmp_path / "x.yaml") == str(tmp_path / "x.yaml")

@@ -33,7 +33,6 @@ def test_teardown_runs_whatever_came_out(tmp_path: Path) -> None:
 
 
 def test_an_unknown_store_is_an_error_of_the_suite(tmp_path: Path) -> None:
-    """Said with what it should be."""
     found = rig.run(rig.cases_of(tmp_path, suite(rig.echo(tmp_path), "{chat: x}", store="{sqlalchmy: x}")))
     assert (found.statuses, found.tested.exit_code) == (["environment_error"], 2)
 

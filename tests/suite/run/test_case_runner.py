@@ -10,7 +10,6 @@ from tests.suite.run.test_runner import SETUP, run, suite
 
 
 def test_a_run_says_how_to_run_it_again(tmp_path: Path) -> None:
-    """With the command that was typed."""
     found = run(tmp_path, "{chat: x}", command="llmproxy test a.yaml")
     started = next(each for each in found.told.events if isinstance(each, Started))
     assert (started.rerun, started.cassette, started.suite) == ("llmproxy test a.yaml --id one", "t/one", "t")
@@ -23,7 +22,6 @@ def test_it_can_end_at_a_step(tmp_path: Path) -> None:
 
 
 def test_setup_that_fails_is_no_failure_of_the_agent(tmp_path: Path) -> None:
-    """No step is executed."""
     found = run(tmp_path, "{chat: x}", scenario=SETUP.replace("title:", "titel:"))
     assert (found.statuses, found.told.said) == (["environment_error"], [])
     assert [step.status for step in found.told.steps] == [Status.SKIPPED]
@@ -31,7 +29,6 @@ def test_setup_that_fails_is_no_failure_of_the_agent(tmp_path: Path) -> None:
 
 
 def test_usage_of_the_whole_scenario_needs_traffic(tmp_path: Path) -> None:
-    """Without any it is an error."""
     found = run(tmp_path, "{chat: x}", scenario="    usage: {totalTokens: {lt: 5}}\n")
     assert (found.statuses, found.told.steps[-1].kind) == (["environment_error"], "usage")
 

@@ -31,8 +31,6 @@ class Agent(AgentAdapter):
 
 
 class Listener:
-    """Hears nothing of it."""
-
     async def on_answer(self, conversation: object, answer: object) -> None:
         pass
 
@@ -56,12 +54,10 @@ def talks(agent: Agent | None = None, sample: int = 1, *, fresh: bool = False, l
 
 
 def say(talk: SuiteConversation, text: str) -> str:
-    """Speak."""
     return asyncio.run(talk.send_user_message(text))
 
 
 def test_a_step_opens_a_conversation_of_its_own() -> None:
-    """Unless it names one, or goes on."""
     known = talks()
     first, second = known.choose_conversation(), known.choose_conversation()
     assert first is not second
@@ -75,7 +71,6 @@ def test_a_step_opens_a_conversation_of_its_own() -> None:
 
 
 def test_there_must_be_something_to_go_on_with() -> None:
-    """The first step cannot."""
     with pytest.raises(LLMProxyError, match="no step has talked"):
         talks().choose_conversation(goes_on=True)
 
@@ -89,7 +84,6 @@ def test_ids_are_those_of_the_recording_or_new() -> None:
 
 
 def test_an_agent_is_given_the_history_and_what_is_new() -> None:
-    """And whose rows it works on."""
     agent = Agent()
     talk = talks(agent).choose_conversation()
     say(talk, "one")
@@ -101,7 +95,6 @@ def test_an_agent_is_given_the_history_and_what_is_new() -> None:
 
 
 def test_the_last_words_are_the_answer() -> None:
-    """Of several messages, tool messages among them."""
     messages = [
         {"role": "assistant", "content": "looking"},
         {"role": "tool", "tool_call_id": "c", "content": "found"},
@@ -117,7 +110,6 @@ def test_the_last_words_are_the_answer() -> None:
     (asyncio.CancelledError(), "nobody cancelled it"),
 ])  # fmt: skip
 def test_what_is_no_answer_is_the_agents_error(answer: object, message: str) -> None:
-    """Whatever it did, it was reached."""
     agent = Agent(answer)
     if isinstance(answer, asyncio.CancelledError):
 

@@ -61,7 +61,6 @@ def play(folder: Path, url: str, *, tries: int, scenario: object = None, step: o
 
 
 def met(found: rig.Result) -> list[str]:
-    """Return which faults a run that passed met."""
     assert found.statuses == ["passed"], found.why
     return [label for label in found.told.finished[0].labels if "met fault" in label]
 

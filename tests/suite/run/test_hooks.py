@@ -25,12 +25,10 @@ text = "no function"
 
 
 def run(folder: Path, **hook: object) -> None:
-    """Run a hook."""
     asyncio.run(run_hook(Hook.model_validate(hook), folder, {"A": "b c"}, "beforeEach"))
 
 
 def test_commands_run_in_the_folder_with_the_environment(tmp_path: Path) -> None:
-    """As a command line, or as words."""
     run(tmp_path, command=["sh", "-c", 'printf "%s" "$A" > out'])
     assert (tmp_path / "out").read_text() == "b c"
     run(tmp_path, command="cp out copy")
@@ -58,7 +56,6 @@ def test_functions_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_hook_that_fails_says_why(tmp_path: Path, hook: dict[str, object], message: str) -> None:
-    """With what it wrote."""
     (tmp_path / "own_hooks.py").write_text(MODULE)
     with pytest.raises(LLMProxyError, match=message) as caught:
         run(tmp_path, **hook)
@@ -66,7 +63,6 @@ def test_a_hook_that_fails_says_why(tmp_path: Path, hook: dict[str, object], mes
 
 
 def test_a_hook_that_hangs_is_ended(tmp_path: Path) -> None:
-    """With everything that it started."""
     since = time.monotonic()
     with pytest.raises(MachineError, match=r"did not end within 0\.2 s"):
         run(tmp_path, command=["sh", "-c", "sleep 300 & sleep 300"], timeout=200)

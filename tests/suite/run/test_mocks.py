@@ -58,7 +58,6 @@ def tape(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str, 
 
 
 def suite(folder: Path, mock: object, expected: str, *, more: str = "") -> str:
-    """Return a suite of one scenario."""
     agent = json.dumps({"command": [sys.executable, str(folder / "agent.py")]})
     made = "" if mock is None else f"    mock: {json.dumps(mock)}\n"
     steps = f"    steps:\n      - {{chat: 'weather?', response: {{eq: {expected!r}}}, tools: {{get_weather: 1}}}}\n"
@@ -99,7 +98,6 @@ def test_a_mock_is_of_its_case(tape: tuple[Path, str, Provider]) -> None:
 def test_a_pass_beside_a_mock_that_did_nothing_is_an_error(
     tape: tuple[Path, str, Provider], mock: object, said: str
 ) -> None:
-    """It names the tool."""
     folder, url, _ = tape
     expected = "I read x" if "get_wether" in json.dumps(mock) else "I read the real thing"
     found = rig.run(rig.cases_of(folder, suite(folder, mock, expected)), proxy=url)

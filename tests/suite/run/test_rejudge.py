@@ -34,14 +34,12 @@ STEP = "{chat: 'weather?', response: {contains: cold}, tools: {get_weather: 1}}"
 
 
 def suite(*steps: str, more: str = "") -> str:
-    """Return a suite of one scenario."""
     agent = json.dumps({"command": [sys.executable, "agent.py"]})
     lines = "\n".join(f"      - {each}" for each in steps)
     return f"name: t\nagent: {agent}\ndefaults: {{judgeModel: openai/gpt-4.1-mini}}\nscenarios:\n  - id: one\n{more}    steps:\n{lines}\n"
 
 
 def verdict(status: str) -> Step:
-    """Return what the judge says."""
     found = {"c1": {"status": status, "evidence": "", "reason": f"it is {status}"}}
     call = [{"name": "finish_test", "arguments": {"criteria": found, "reasoning": "so"}}]
     return step(call=call, model="gpt-4.1-mini", times=None)
@@ -128,13 +126,11 @@ def test_a_judge_is_asked_anew_and_replayed_later(tape: tuple[Path, dict[str, st
 def test_what_cannot_be_judged_again_is_an_error(
     tape: tuple[Path, dict[str, str], Provider], steps: list[str], why: str
 ) -> None:
-    """Never a pass, with the reason."""
     code, said = again(tape, suite(*steps))
     assert (code, why in said) == (3, True), said
 
 
 def test_under_pytest_it_is_the_same(tape: tuple[Path, dict[str, str], Provider]) -> None:
-    """Passed and failed."""
     folder, env, _ = tape
 
     def rejudge(text: str, report: str) -> pytest.RunResult:

@@ -18,7 +18,6 @@ def names(heard: Told) -> list[str]:
 
 
 def run(name: str, sample: int = 1) -> list[Event]:
-    """Return the events of a run."""
     id_ = f"{name}{sample}"
     return [
         Started(run_id=id_, scenario=name, name=name, sample=sample),
@@ -44,8 +43,6 @@ def test_a_run_is_told_when_all_before_it_were() -> None:
 
 
 def test_a_report_that_fails_disturbs_no_other(caplog: pytest.LogCaptureFixture) -> None:
-    """As without a cluster."""
-
     class Broken(Told):
         def handle(self, event: Event) -> None:
             raise RuntimeError("full")

@@ -31,7 +31,6 @@ scenarios:
 
 
 def world(**more: Any) -> RunContext:  # noqa: ANN401
-    """Return a world without a proxy."""
     return RunContext(options=SuiteOptions(), proxy=None, **more)
 
 
@@ -65,7 +64,6 @@ def test_agents_are_one_for_each_run_and_stores_are_shared(tmp_path: Path) -> No
 
 
 def test_waiting_ends_when_everything_ends() -> None:
-    """In whatever thread."""
     here = world()
     here.stopped.set()
     with pytest.raises(SuiteError, match="interrupted"):

@@ -100,7 +100,6 @@ def test_all_assertions_of_a_step_are_shown(tmp_path: Path) -> None:
 
 
 def test_a_failed_step_ends_the_run_unless_it_may_go_on(tmp_path: Path) -> None:
-    """Later steps are told as skipped."""
     steps = ("{chat: x, response: {contains: nope}}", "{chat: y}", "{chat: z}")
     stopped = run(tmp_path, *steps)
     assert [step.status for step in stopped.told.steps] == [Status.FAILED, Status.SKIPPED, Status.SKIPPED]
@@ -232,7 +231,6 @@ def test_a_crash_is_the_agents_fault(tmp_path: Path) -> None:
 
 
 def test_an_agent_that_is_not_there_is_an_error_of_the_environment(tmp_path: Path) -> None:
-    """Nothing was tested, so nothing failed."""
     found = rig.run(rig.cases_of(tmp_path, suite('{http: "http://127.0.0.1:9/v1"}', "{chat: x}", store="")))
     assert (found.statuses, found.tested.exit_code) == (["environment_error"], 3)
     assert "cannot be reached" in found.why

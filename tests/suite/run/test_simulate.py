@@ -24,7 +24,6 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def text(agent: str, *steps: str) -> str:
-    """Return a suite."""
     listed = "\n".join(f"      - {each}" for each in steps)
     return f"name: sim\nagent: {agent}\nscenarios:\n  - id: one\n    steps:\n{listed}\n"
 

@@ -29,7 +29,6 @@ def test_a_status_of_its_own_counts() -> None:
 
 
 def test_traffic_can_be_looked_at_again() -> None:
-    """For calls that came after the answer."""
     done = StepResult(
         rest=[Assertion(name="r", status=P)], again=lambda: ([Assertion(name="w", status=F)], AgentStep())
     )
@@ -39,7 +38,6 @@ def test_traffic_can_be_looked_at_again() -> None:
 
 
 def test_messages_are_told_with_turn_time_and_conversation(tmp_path: Path) -> None:
-    """Of the user and of the agent."""
     found = run(tmp_path, "{chat: a, conversation: c}", "{chat: b}")
     told = [each for each in found.told.events if isinstance(each, Message)]
     assert [(each.turn, each.conversation, each.author) for each in told] == [

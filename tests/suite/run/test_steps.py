@@ -16,7 +16,6 @@ def test_the_table_is_complete() -> None:
 
 
 def test_rows_can_be_set_up_between_steps(tmp_path: Path) -> None:
-    """And looked at, and named."""
     steps = (
         "{setup: [{insert: tasks, data: {title: New}, as: $new}]}",
         "{verify: {entity: tasks, id: $new.id, fields: {title: New}, as: $seen}}",

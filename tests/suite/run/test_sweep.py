@@ -105,7 +105,6 @@ def suite(folder: Path, tries: int, expected: str = "hello") -> str:
 
 
 def sweep(tape: tuple[Path, str], kinds: str, text: str) -> list[SweepFinding]:
-    """Sweep the first scenario."""
     folder, url = tape
     found: list[SweepFinding] = []
     world = RunContext(options=SuiteOptions(mode="replay", runs=1), proxy=url)

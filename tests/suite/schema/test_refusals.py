@@ -122,7 +122,6 @@ REFUSED: dict[str, list[tuple[str, ...]]] = {
     [pytest.param(kind, row, id=f"{kind} {row[0]}") for kind, rows in REFUSED.items() for row in rows],
 )
 def test_what_cannot_be_meant_is_refused(kind: str, row: tuple[str, ...]) -> None:
-    """Each with its reason."""
     text, *words = row
     with pytest.raises(SuiteError) as caught:
         load_fragment(kind, text)

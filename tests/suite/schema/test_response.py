@@ -64,7 +64,6 @@ def test_a_json_schema_is_checked_as_one() -> None:
 
 
 def test_judging_takes_short_forms() -> None:
-    """One statement, several, or everything."""
     for text in ("{judge: a}", "{judge: [a]}", "{judge: {criteria: [a], judges: 1}}"):
         assert load_fragment("response", text).judge.criteria == ("a",)
 
@@ -81,7 +80,6 @@ def test_usage_gives_its_numbers_by_their_names() -> None:
 
 
 def test_rows_may_be_named_counted_and_waited_for() -> None:
-    """All that an item may say."""
     (made,) = load_fragment(
         "created", "[{entity: t, fields: {a: {gt: 1}}, count: {lte: 2}, as: $x, within: 2s, overwrite: true}]"
     )
@@ -91,7 +89,6 @@ def test_rows_may_be_named_counted_and_waited_for() -> None:
 
 
 def test_processors_keep_their_words() -> None:
-    """One text or several."""
     made = load_fragment(
         "messageProcessing",
         "{condenser: {summaryContains: x, condensedMessages: 4}, tokenLimiter: {droppedMessages: {gt: 1}}}",

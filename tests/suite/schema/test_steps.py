@@ -9,7 +9,6 @@ from tests.suite.fragment import load_fragment
 
 
 def test_every_kind_of_step_loads() -> None:
-    """In one scenario."""
     made = load_fragment(
         "steps",
         """

@@ -8,7 +8,6 @@ STEPS = "steps: [{chat: hi}]"
 
 
 def test_a_scenario_says_little_and_means_much() -> None:
-    """What it leaves out has a value."""
     made = load_fragment("scenario", f"{{id: a, {STEPS}}}")
     assert (made.title, made.tags, made.runs, made.min_pass_rate, made.skip, made.xfail, made.observe) == (
         "a", (), 1, 1.0, False, False, "wire",

@@ -35,8 +35,6 @@ Write = Callable[[str, Mapping[str, Any]], None]
 
 @dataclass(slots=True)
 class Place:
-    """A store and its back door."""
-
     kind: str
     store: StoreAdapter
     write: Write
@@ -47,7 +45,6 @@ class Rest:
     """A REST service with the rows in memory: lists, pages of two, wrapped rows."""
 
     def __init__(self) -> None:
-        """Serve on a free port."""
         self.rows: dict[str, dict[str, dict[str, Any]]] = {"tasks": {}, "notes": {}}
         self.seen: list[str] = []
         self.answer: tuple[int, str, str] | None = None
@@ -74,7 +71,6 @@ class Rest:
 
     @property
     def url(self) -> str:
-        """Its address."""
         return f"http://127.0.0.1:{self.server.server_address[1]}"
 
     def stop(self) -> None:
@@ -86,14 +82,12 @@ class Rest:
         self.thread.join(5)
 
     def add(self, entity: str, data: Mapping[str, Any]) -> dict[str, Any]:
-        """Add a row."""
         table = self.rows[entity]
         made = {"id": max([0, *(row["id"] for row in table.values() if isinstance(row["id"], int))]) + 1, **data}
         table[str(made["id"])] = made
         return made
 
     def serve(self, to: QuietHandler) -> None:
-        """Answer a request."""
         url = urlsplit(to.path)
         body = json.loads(to.rfile.read(int(to.headers.get("content-length") or 0)) or "null")
         self.seen.append(f"{to.command} {to.path}")
@@ -135,7 +129,6 @@ def _json(value: object) -> tuple[int, str, str]:
 
 @contextmanager
 def place(kind: str, folder: Path, postgres_url: Callable[[], str]) -> Iterator[Place]:
-    """Make a place for the block."""
     with ExitStack() as stack:
         made = PLACES[kind](stack, folder, postgres_url)
         stack.callback(made.store.close)

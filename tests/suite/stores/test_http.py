@@ -20,7 +20,6 @@ WRAPPED = {"rows": "$.items", "row": "$.item", "next": "$.next", "body": {"item"
 
 @pytest.fixture
 def rest() -> Iterator[Rest]:
-    """A service."""
     made = Rest()
     yield made
     made.stop()

@@ -45,7 +45,6 @@ def test_declared_entities_are_all_there_are() -> None:
 
 
 def test_reset_forgets_everything() -> None:
-    """Rows and counters."""
     store = MemoryStore()
     store.insert("tasks", {})
     store.reset()

@@ -18,8 +18,6 @@ UID = UUID("12345678-1234-5678-1234-567812345678")
 
 
 class Colour(Enum):
-    """An enumeration, as some drivers give them."""
-
     RED = "red"
 
 
@@ -115,5 +113,4 @@ def test_truth_is_no_number() -> None:
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
                     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))  # fmt: skip
 def test_json_stays_as_it_is(value: object) -> None:
-    """Plain values are fixed points."""
     assert to_plain(value) == value

@@ -14,7 +14,6 @@ from tests.suite.stores.places import PLACES, Place, place
 
 @pytest.fixture(params=PLACES)
 def there(request: pytest.FixtureRequest, tmp_path: Path, postgres_url: Callable[[], str]) -> Iterator[Place]:
-    """One place of each kind."""
     with place(request.param, tmp_path, postgres_url) as made:
         yield made
 
@@ -61,7 +60,6 @@ def test_filters_select_and_limit_bounds(there: Place) -> None:
 
 
 def test_null_selects_what_has_no_value(there: Place) -> None:
-    """A filter of null is not dropped."""
     there.store.insert("tasks", {"title": "a", "price": None, "userId": "anna"})
     there.store.insert("tasks", {"title": "b", "price": 1, "userId": "anna"})
     assert [row["title"] for row in there.store.list("tasks", {"price": None})] == ["a"]
@@ -110,7 +108,6 @@ def test_an_unknown_column_is_an_error(there: Place, act: str) -> None:
 
 
 def test_a_store_describes_its_entities(there: Place) -> None:
-    """Key, user and columns are known."""
     info = there.store.describe("tasks")
     assert (info.key, info.user) == ("id", "userId")
     assert {"id", "title", "status", "done", "dueDate", "userId"} <= set(info.columns)

@@ -27,7 +27,6 @@ def breakable() -> Iterator[Postgres]:
 
 
 def connected(url: str, script: str = POSTGRES) -> SqlStore:
-    """Make the tables and the store."""
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(script.encode())
     store = build_store({"sqlalchemy": url}, Path())

@@ -31,7 +31,6 @@ def test_the_agents_own_url_is_taken(text: str, driver: str) -> None:
 
 
 def test_a_missing_driver_is_named() -> None:
-    """With what to install."""
     with pytest.raises(MachineError, match="no driver for it is installed") as caught:
         url_for("mysql://h/d", HERE)
     assert "pip install 'pymysql'" in str(caught.value)
@@ -54,7 +53,6 @@ def test_what_nobody_else_can_see_is_refused(text: str) -> None:
 
 
 def test_a_password_is_not_shown() -> None:
-    """Errors go into reports."""
     assert "secret" not in mask_url(url_for("postgresql://me:secret@h/d", HERE))
 
 

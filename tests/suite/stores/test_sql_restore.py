@@ -20,7 +20,6 @@ TASKS_AND_NOTES: dict[str, dict[str, dict[str, str]]] = {"entities": {"tasks": {
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def url(request: pytest.FixtureRequest, tmp_path: Path, postgres_url: Callable[[], str]) -> str:
-    """A database of each kind with its tables."""
     if request.param == "sqlite":
         with closing(sqlite3.connect(tmp_path / "x.db")) as connection:
             connection.executescript(SQLITE)
@@ -33,7 +32,6 @@ def url(request: pytest.FixtureRequest, tmp_path: Path, postgres_url: Callable[[
 
 @pytest.fixture
 def open_store(url: str) -> Iterator[Callable[..., SqlStore]]:
-    """Make stores of the database with more settings."""
     made: list[SqlStore] = []
 
     def make(**more: object) -> SqlStore:

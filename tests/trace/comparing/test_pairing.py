@@ -33,7 +33,6 @@ def compare(
     ({"a": {"b": 1}}, {"a": [1]}, [("arguments.a", {"b": 1}, [1])]),
 ])  # fmt: skip
 def test_where_arguments_differ(old: Json, new: Json, expected: list[tuple[str, Any, Any]]) -> None:
-    """By path, member by member."""
     assert [(change.field, change.old, change.new) for change in compare(old, new)] == expected
 
 
@@ -71,7 +70,6 @@ def test_fields_can_be_left_out(glob: str) -> None:
 
 @pytest.mark.parametrize("glob", ["x", "t.x", "result.*"])
 def test_globs_that_mean_something_else(glob: str) -> None:
-    """A bare name is no path."""
     assert len(compare({"x": 1}, {"x": 2}, ignore=[glob])) == 1
 
 

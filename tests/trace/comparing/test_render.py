@@ -66,7 +66,6 @@ def test_a_table_without_rows_is_none() -> None:
 
 
 def test_nothing_changed_in_every_form() -> None:
-    """Then it says so."""
     same = ReplayDiff.compute(OLD, OLD)
     assert render(same) == "No changes detected."
     assert render(same, "markdown") == "**No changes detected.**"

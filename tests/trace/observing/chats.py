@@ -84,7 +84,6 @@ class Chats:
 
     @property
     def wire(self) -> WireObserver:
-        """Everything so far, as a run sees it."""
         wire = WireObserver()
         wire.add_calls(self.calls)
         return wire

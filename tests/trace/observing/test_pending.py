@@ -41,7 +41,6 @@ def test_a_result_in_the_history_is_not_given_to_a_later_call() -> None:
 
 
 def test_parallel_calls_of_one_name_without_ids_have_their_own_results() -> None:
-    """Gemini tells them apart by their order."""
     chats = Chats()
     parts = [{"functionCall": {"name": "f", "args": {"n": n}}} for n in (1, 2)]
     answers = [{"functionResponse": {"name": "f", "response": {"said": n}}} for n in (1, 2)]
@@ -104,7 +103,6 @@ def _messages(chats: Chats, messages: list[dict[str, Any]], content: list[dict[s
 
 
 def test_one_result_for_two_calls_of_a_name_without_ids_is_nobodys() -> None:
-    """Which of them was run, nobody knows."""
     chats = Chats()
     ask = {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {"n": n}}} for n in (1, 2)]}
     _ollama(chats, [user("a")], ask)

@@ -14,10 +14,7 @@ from tests.trace.observing.chats import Chats
 
 
 class Tools(Chats):
-    """Chats whose agent has a server of tools."""
-
     def lists(self, *names: str) -> None:
-        """Let the agent ask which tools there are."""
         body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
         value = {"jsonrpc": "2.0", "id": 1, "result": {"tools": [{"name": name} for name in names]}}
         self.add("http", "mcp:tools/list", "/", body, value)

@@ -52,7 +52,6 @@ def test_a_step_without_calls_took_nothing() -> None:
 
 
 def test_embeddings_take_tokens_and_are_no_answers() -> None:
-    """They cost, but nobody spoke."""
     chats = Chats()
     value = {"data": [], "usage": {"prompt_tokens": 9, "total_tokens": 9}}
     chats.add("openai", "embeddings", "/v1/embeddings", {"input": "x", "model": "text-embedding-3-small"}, value)

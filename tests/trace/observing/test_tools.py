@@ -149,7 +149,6 @@ def test_failed_and_unrecorded_answers_ask_for_nothing() -> None:
 
 
 def test_a_streamed_call_is_put_together() -> None:
-    """Pieces of arguments, by index."""
     deltas = [
         {"index": 0, "id": "c1", "function": {"name": "get_weather", "arguments": ""}},
         {"index": 0, "function": {"arguments": '{"city":'}},

@@ -168,7 +168,6 @@ def test_an_id_that_comes_again_has_a_result_of_its_own() -> None:
 
 
 def why(*pairs: Pair) -> list[str]:
-    """Return why exchanges are not known."""
     chats = Chats()
     chats.calls += pairs
     return [each.why_unread for each in chats.wire.observe(0).unread]
@@ -206,7 +205,6 @@ def test_kinds_that_no_table_knows_are_not_known() -> None:
     "operation", ["realtime", "threads.runs", "threads/t1/runs/r1", "responses/resp_1", "interactions", "batches"]
 )
 def test_operations_that_can_call_tools_and_are_not_read_are_not_known(operation: str) -> None:
-    """Polled answers, sockets, assistants."""
     assert why(added(operation, {"id": "x"})) == [f"went to {operation}, whose answers are not read"]
     assert why(added(operation, {"error": {"message": "no"}}, status=500)) == []
 

@@ -48,7 +48,6 @@ def test_what_is_not_known_is_left_out() -> None:
 
 
 def test_of_a_request_and_an_answer() -> None:
-    """Where it went, what came."""
     found = open_exchange(chat(1, [user("x")], said("y")), RequestHistory())
     asked, answered = build_request_attributes(found), build_response_attributes(found)
     assert (asked["gen_ai.request.model"], asked["server.address"]) == ("gpt-4o", "api.openai.com")

@@ -64,7 +64,6 @@ def test_the_date_in_a_system_prompt_does_not_matter() -> None:
 
 
 def test_ids_and_layout_of_tool_calls_do_not_matter() -> None:
-    """Frameworks rename ids and write arguments anew."""
     asked = chat(1, [user("x")], asks(call(arguments='{"b": 1, "a": 2}', call_id="call_1")))
     renamed = asks(call(arguments='{"a":2,"b":1}', call_id="other"))
     later = chat(2, [user("x"), renamed, result("r", "other")], said("y"))

@@ -91,7 +91,6 @@ def test_answers(operation: str, kind: str, body: Json, answer: tuple[Json, ...]
     ({}, set()),
 ])  # fmt: skip
 def test_declared_tools(tree: Json, names: set[str]) -> None:
-    """Their names, wherever a dialect keeps them."""
     assert list_tools(tree) == names
 
 
@@ -115,7 +114,6 @@ def test_parameters(tree: Json, expected: Json) -> None:
     ({"previous_response_id": None, "conversation": 5}, ()),
 ])  # fmt: skip
 def test_earlier_ids(tree: Json, ids: tuple[str, ...]) -> None:
-    """What a request goes on with."""
     assert list_earlier_ids(tree) == ids
 
 

@@ -34,7 +34,6 @@ MESSAGES = st.lists(
 @settings(max_examples=60, deadline=None)
 @given(st.lists(MESSAGES, max_size=8))
 def test_it_is_what_the_core_reads(requests: list[Json]) -> None:
-    """Whatever came before."""
     history = RequestHistory()
     for messages in requests:
         made = body_of({"messages": messages})
@@ -44,7 +43,6 @@ def test_it_is_what_the_core_reads(requests: list[Json]) -> None:
 
 
 def test_over_real_traffic(traffic: Path) -> None:
-    """In every dialect."""
     history = RequestHistory()
     for each in exchanges(traffic):
         if each.route is None or each.route.operation not in CHAT:

@@ -7,7 +7,6 @@ from llmproxy.trace.reading.spans import HELD_BYTES, HELD_SPANS, SpanQueue
 
 
 def named(line: SpanQueue) -> list[str]:
-    """Take what is complete."""
     return [span.name for span in line.take_ready()]
 
 
@@ -35,7 +34,6 @@ def test_the_line_is_bounded() -> None:
 
 
 def test_the_rest() -> None:
-    """At the end everything goes."""
     line = SpanQueue()
     line.add_span(Span(name="open"), ready=False)
     assert [span.name for span in line.drain()] == ["open"]

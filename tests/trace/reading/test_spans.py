@@ -117,7 +117,6 @@ def test_a_cut_answer_is_retried_too() -> None:
 
 
 def test_a_failure_that_nobody_retried_stays_an_answer() -> None:
-    """With its error, and no output."""
     spans = list(build_spans([chat(1, [user("x")], None, status=500), chat(2, [user("z")], said("y"))]))
     failed = of(spans, SpanKind.LLM_RESPONSE)[0]
     assert (failed.error, failed.output) == ("HTTP 500: slow down", None)
@@ -212,7 +211,6 @@ def test_other_calls_of_models_are_steps() -> None:
 
 
 def test_a_body_that_nobody_understands_still_gives_spans() -> None:
-    """Request and answer are there, empty."""
     odd = chat(1, [], said(""))
     odd = dataclasses.replace(odd, request=dataclasses.replace(odd.request, body=b"\xff{"),
                               response=Response(200, "OK", (), ()))  # fmt: skip

@@ -28,7 +28,6 @@ def test_calls_recordings_and_their_json_are_taken_alike() -> None:
 
 
 def test_calls_without_a_recording_are_left_out() -> None:
-    """A refusal said nothing."""
     assert [each.messages[-1].text for each in open_exchanges([call(1, "a", recorded=False), call(2, "b")])] == ["b"]
 
 
@@ -48,12 +47,10 @@ def test_a_recording_played_twice_has_spans_of_its_own_each_time() -> None:
 
 
 def test_spans_are_plain_values_for_the_control_api() -> None:
-    """JSON, as a file has them."""
     assert {span["kind"] for span in spans_to_json([chat()])} >= {"llm_request", "llm_response"}
 
 
 def test_what_is_no_recording_is_said() -> None:
-    """Of a proxy of another version."""
     with pytest.raises(CassetteCorrupt, match="recording 1"):
         read_interactions([{"recording": {"llmproxy": 1}}])
 

@@ -52,7 +52,6 @@ def test_quick_replay(path: str) -> None:
 
 
 def test_overrides_are_chained(path: str) -> None:
-    """Every override and filter returns the engine."""
     engine = ReplayEngine(path)
     run = (
         engine.override_tool_result("get_weather", {"results": []})

@@ -16,7 +16,6 @@ Address = tuple[str, int]
 
 @pytest.fixture
 def where() -> Iterator[Address]:
-    """Return the address of something that listens."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server.getsockname()
 

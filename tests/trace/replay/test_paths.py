@@ -20,7 +20,6 @@ LINES = (
 
 @pytest.fixture
 def recorded(tmp_path: Path) -> Path:
-    """Return a trace file without spans."""
     path = tmp_path / "run.json"
     trace.Cassette(name="mine").save(path)
     return path

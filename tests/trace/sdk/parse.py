@@ -27,8 +27,6 @@ Parsed = dict[str, Any]
 
 
 class Answers(BaseHTTPRequestHandler):
-    """Answers every request with the current exchange."""
-
     protocol_version = "HTTP/1.1"
     wbufsize = -1  # head and body in one packet: the second of two would wait for an acknowledgement
     current: dict[str, Any]

@@ -36,6 +36,5 @@ def test_requests_that_have_little_in_common_stand_for_themselves() -> None:
 
 
 def test_bytes_that_are_no_text_come_as_base64() -> None:
-    """Byte for byte, whatever they are."""
     assert body_to_json(b"\xff\x00") == {"base64": base64.b64encode(b"\xff\x00").decode()}
     assert body_to_json("é".encode()) == {"text": "é"}

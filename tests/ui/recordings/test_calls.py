@@ -24,7 +24,6 @@ def test_a_call_says_what_changed_beside_the_conversation() -> None:
 
 
 def test_a_picture_stands_with_its_message() -> None:
-    """One that could run is not shown."""
     found = call_to_json(RecordingReader().read(samples.picture()))
     assert [each.get("media") for each in found["messages"]] == [None, [{"type": "image/png", "data": samples.PICTURE}]]
 

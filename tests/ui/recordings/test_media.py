@@ -28,7 +28,6 @@ def test_a_picture_is_found_in_every_dialect(block: object) -> None:
 
 
 def test_sound_is_found() -> None:
-    """OpenAI names the format beside the bytes."""
     block = {"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": "wav"}}
     assert find_media([block]) == [{"type": "audio/wav", "data": "UklGRg=="}]
 

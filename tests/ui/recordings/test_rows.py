@@ -20,7 +20,6 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def test_a_window_gives_its_part_in_order(store: Store) -> None:
-    """By time, however they were stored."""
     assert [row["id"] for row in read_window(store, CallFilter("agent"), 1, 3)] == [2, 3, 4]
     assert read_window(store, CallFilter("agent"), 5, 10) == []
     assert read_window(store, CallFilter("nothing"), 0, 10) == []
@@ -36,7 +35,6 @@ def test_finding_looks_into_prompts_answers_and_models(store: Store, find: str, 
 
 
 def test_only_what_failed(store: Store) -> None:
-    """One refusal of five calls."""
     only = CallFilter("agent", failed=True)
     assert [row["status"] for row in read_window(store, only, 0, 10)] == [529]
     assert sum_up(store, only)["calls"] == 1
@@ -58,6 +56,5 @@ def test_a_call_knows_its_place(store: Store) -> None:
 
 
 def test_the_strip_holds_what_is_drawn(store: Store) -> None:
-    """Id, time, milliseconds, first byte, failed."""
     assert [each[0] for each in list_timeline_marks(store, CallFilter("agent"))] == [1, 2, 3, 4, 5]
     assert [each[4] for each in list_timeline_marks(store, CallFilter("agent"))] == [0, 1, 0, 0, 0]

@@ -27,7 +27,6 @@ def test_the_steps_tell_what_was_asked_done_and_answered() -> None:
 
 
 def test_a_tool_stands_with_what_it_was_given_and_what_it_returned() -> None:
-    """The result comes from the next request."""
     calls = [dataclasses.replace(each, id=n) for n, each in enumerate(samples.agent(), 1)]
     tool = next(step for step in read_steps(calls) if step["kind"] == "tool")
     assert (tool["name"], tool["given"]) == ("read_file", '{"path": "calc.py"}')
@@ -36,6 +35,5 @@ def test_a_tool_stands_with_what_it_was_given_and_what_it_returned() -> None:
 
 
 def test_a_long_text_is_cut_and_says_so() -> None:
-    """The call holds the rest."""
     steps = read_steps([dataclasses.replace(chat(answer="x" * 3 * TEXT), id=1)])
     assert steps[-1]["text"].endswith(f"… ({3 * TEXT:,} characters)")

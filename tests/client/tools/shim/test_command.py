@@ -83,7 +83,6 @@ PLACES = {"cwd": "/home/kim/a", "home": "/home/kim", "tmp": "/tmp"}
     ],
 )
 def test_a_server_is_called_after_its_program(command: str, name: str) -> None:
-    """What only starts it says nothing."""
     assert choose_server_name(command.split(), PLACES).rpartition("-")[0] == name
 
 

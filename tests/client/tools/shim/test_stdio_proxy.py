@@ -37,7 +37,6 @@ class Forwarding:
         self._number = 0
 
     def on_line(self, line: bytes) -> LineOutcome:
-        """Forward."""
         if self.gone:
             raise MachineError("the proxy at http://x does not answer: gone")
         if self.faults:
@@ -46,17 +45,14 @@ class Forwarding:
         return LineOutcome(b"", self._number)
 
     def on_server_answer(self, number: int, lines: Sequence[tuple[int, bytes]], *, left: bool = False) -> None:
-        """Keep."""
         self.kept[number] = [line for _, line in lines]
         if left:
             self.left.append(number)
 
     def on_server_loss(self, number: int, why: str) -> None:
-        """Note."""
         self.lost_ones[number] = why
 
     def end(self, unasked: Sequence[tuple[int, bytes]]) -> None:
-        """Note."""
         self.unasked, self.ended = list(unasked), True
 
 
@@ -83,11 +79,9 @@ class Client:
             self._said.notify_all()
 
     def say(self, **message: Any) -> None:  # noqa: ANN401 - JSON
-        """Send a message."""
         self.send(json.dumps({"jsonrpc": "2.0", **message}).encode())
 
     def send(self, line: bytes) -> None:
-        """Send a line."""
         left = memoryview(line + b"\n")
         while left:
             left = left[os.write(self._input, left) :]
@@ -99,8 +93,6 @@ class Client:
             return b"".join(self.written)
 
     def answer(self, id_: object) -> dict[str, Any]:
-        """Wait for the answer to a request."""
-
         def found(said: bytes) -> list[dict[str, Any]]:
             messages = [json.loads(line) for line in said.splitlines() if line.startswith(b"{") and line.endswith(b"}")]
             return [each for each in messages if each.get("id") == id_ and "method" not in each]
@@ -108,7 +100,6 @@ class Client:
         return found(self.wait(lambda said: bool(found(said))))[0]
 
     def close(self) -> None:
-        """Go away."""
         os.close(self._input)
         self._thread.join(20)
         assert not self._thread.is_alive()
@@ -116,7 +107,6 @@ class Client:
 
 
 def shell(script: str) -> list[str]:
-    """Make a server of a few words."""
     return ["sh", "-c", script]
 
 
@@ -299,7 +289,6 @@ class Watching(Forwarding):
     read_before: bytes | None = None
 
     def on_server_answer(self, number: int, lines: Sequence[tuple[int, bytes]], *, left: bool = False) -> None:
-        """Look."""
         super().on_server_answer(number, lines, left=left)
         self.read_before = b"".join(self.client.written)
 
@@ -315,10 +304,7 @@ def test_an_answer_is_kept_before_its_client_reads_it() -> None:
 
 
 class Deaf(Forwarding):
-    """A host that ends while a server works."""
-
     def on_server_answer(self, number: int, lines: Sequence[tuple[int, bytes]], *, left: bool = False) -> None:
-        """Fail."""
         raise MachineError("the proxy at http://x does not answer: gone")
 
 

@@ -14,7 +14,6 @@ from llmproxy.errors import MachineError
 
 
 def receive(client: socket.socket) -> None:
-    """Receive one request, whole."""
     asked = client.recv(65536)
     while b"\r\n\r\n" not in asked:
         asked += client.recv(65536)
@@ -51,7 +50,6 @@ def answer(body: bytes = HEARD, status: str = "200 OK", more: str = "") -> bytes
 
 
 def host(*connections: Sequence[bytes]) -> ProxyToolHost:
-    """Speak to such a peer."""
     return ProxyToolHost(f"http://127.0.0.1:{peer(*connections)}", "s", "server", "c")
 
 
@@ -85,7 +83,6 @@ def test_what_is_no_answer_is_an_error(said: bytes) -> None:
 
 
 def test_what_the_proxy_refuses_is_said_in_its_words() -> None:
-    """It has its reasons."""
     to = host([answer(b'{"error": {"message": "disk full"}}', "500 Internal Server Error")])
     with pytest.raises(MachineError, match=r"^disk full$"):
         to.on_server_answer(1, [])

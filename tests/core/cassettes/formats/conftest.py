@@ -22,7 +22,6 @@ Adopt = Callable[[str, str], list[Interaction]]
 
 
 def written(data: bytes | str, name: str = "file") -> Source:
-    """Return a file with this content."""
     return Source(data.encode() if isinstance(data, str) else data, name)
 
 

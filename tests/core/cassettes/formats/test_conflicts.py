@@ -146,7 +146,6 @@ def test_changes_that_two_branches_accepted_are_both_kept(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("broken", [">>>>>>> x\n", "<<<<<<< x\n<<<<<<< y\n", "<<<<<<< x\n=======\n"])
 def test_markers_that_do_not_fit_are_an_error(branches: Path, broken: str) -> None:
-    """Half a conflict is never guessed at."""
     text = (branches / "ours").read_text().replace("interactions:\n", f"interactions:\n{broken}")
     with pytest.raises(CassetteCorrupt, match=r"conflict"):
         review.split_sides(Source(text.encode(), "trip.yaml"))

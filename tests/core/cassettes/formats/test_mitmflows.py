@@ -22,7 +22,6 @@ VALUES = st.recursive(
 
 
 def dumps(value: object) -> bytes:
-    """Write a value as mitmproxy does."""
     tnetstring = pytest.importorskip("mitmproxy.io.tnetstring")
     data: bytes = tnetstring.dumps(value)
     return data
@@ -129,7 +128,6 @@ def test_damage_has_a_place(data: bytes, said: str) -> None:
 
 
 def test_deep_nesting_ends_in_an_error() -> None:
-    """Nested lists do not exhaust the stack."""
     data = b""
     for _ in range(2000):
         data = b"%d:%s]" % (len(data), data)

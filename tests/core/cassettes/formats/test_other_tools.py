@@ -63,7 +63,6 @@ def test_earlier_turns_come_from_other_fixtures() -> None:
 
 
 def test_answers_of_blocks() -> None:
-    """Blocks are text and calls as well."""
     blocks = [
         {"type": "toolCall", "name": "f", "arguments": "{}"},
         {"type": "text", "text": "a"},

@@ -32,15 +32,12 @@ DONE_TO_ANSWERS = [name for name, kind in KINDS.items() if kind.needs is FaultNe
 
 
 class Case(NamedTuple):
-    """An answer of a dialect."""
-
     operation: str
     stream: bool
     said: Message
 
     @property
     def call(self) -> FaultTarget:
-        """The call that it answers."""
         target = "/v1beta/models/g:streamGenerateContent?alt=sse" if self.stream else "/v1/x"
         body = b'{"stream_options":{"include_usage":true}}'
         family = FAMILIES.get(self.operation, "openai")
@@ -68,14 +65,12 @@ def do(kind: str, case: Case, **values: float) -> Broken | None:
 
 
 def broken(kind: str, case: Case, **values: float) -> Response:
-    """Return what the client gets."""
     found = known(do(kind, case, **values))
     assert found.response is not None
     return found.response
 
 
 def read(case: Case, response: Response) -> Message:
-    """Return what a reader of the dialect reads."""
     return read_answer(case.call.family, case.operation, read_content_type(response), response.body) or Message(
         "assistant", ""
     )
@@ -87,7 +82,6 @@ def recorded(case: Case) -> Response:
 
 
 def calls_of(said: Message) -> list[tuple[str, Any]]:
-    """Return names and arguments of tool calls."""
     return [(each.name, parse_json(each.arguments)) for each in said.tool_calls]
 
 
@@ -271,7 +265,6 @@ EXPECTED = {
 
 
 def refuse(kind: str, family: Family, **values: float) -> Response:
-    """Return the answer that a fault makes."""
     return known(known(KINDS[kind].do(call(family=family), values)).response)
 
 

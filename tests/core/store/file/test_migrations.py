@@ -39,7 +39,6 @@ def test_records_each_migration(tmp_path: Path) -> None:
 
 
 def test_upgrading_twice_is_upgrading_once(tmp_path: Path) -> None:
-    """Nothing is applied again."""
     path = tmp_path / "a.db"
     with closing(connect_file(path, "mode=rwc")) as conn:
         upgrade_schema(conn)

@@ -42,7 +42,6 @@ def through(network: CutNetwork, url: str) -> str:
 
 
 def execute(url: str, *statements: str) -> None:
-    """Do something on the server by hand."""
     import psycopg
 
     with psycopg.connect(url, autocommit=True) as connection:
@@ -51,7 +50,6 @@ def execute(url: str, *statements: str) -> None:
 
 
 def answer(recorder: int, n: int) -> bytes:
-    """Return an answer that nobody else has."""
     return b"%d of recorder %d; " % (n, recorder) * 30
 
 
@@ -349,7 +347,6 @@ def test_a_reader_replays(server: Postgres, team_url: str, tmp_path: Path) -> No
 
 
 def test_an_empty_database_is_no_store_to_replay(team_url: str, tmp_path: Path) -> None:
-    """Whoever records makes the tables."""
     with pytest.raises(CassetteNotFound, match="no tables"):
         opened(team_url, tmp_path, writable=False)
 

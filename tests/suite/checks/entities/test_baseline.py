@@ -128,7 +128,6 @@ def test_a_row_that_was_only_changed_disturbs_nothing(tmp_path: Path) -> None:
 
 
 def test_a_suite_may_say_that_no_number_is_given_out_twice(tmp_path: Path) -> None:
-    """The row was only changed then."""
     entities, look, execute = reusing(tmp_path, entities={"tasks": {"reuses": False}})
     before = entities.take_baseline(["tasks"])
     execute("UPDATE tasks SET status = 'done' WHERE id = 2")

@@ -67,8 +67,6 @@ def test_counters_stay_while_others_run(tmp_path: Path) -> None:
 
 
 def test_rows_that_others_refer_to_are_deleted_last() -> None:
-    """Whatever order they were made in."""
-
     class Strict(MemoryStore):
         def delete(self, entity: str, id: Any) -> bool:  # noqa: ANN401, A002 - as in the base
             if entity == "tasks" and self.list("notes"):
@@ -127,7 +125,6 @@ def test_a_hook_runs_before_and_after(tmp_path: Path) -> None:
 
 
 def test_an_unknown_entity_stops_the_run() -> None:
-    """Before anything is inserted."""
     from llmproxy.suite.stores.memory import MemoryShape
 
     with pytest.raises(SuiteError, match="no entity 'taks'"):

@@ -37,7 +37,6 @@ def test_a_row_that_was_there_before_is_not_created(made: Run) -> None:
 
 
 def test_the_nearest_row_is_explained(made: Run, before: StoreBaseline) -> None:
-    """Which field of which row is wrong."""
     made.add("Untitled", status="todo")
     made.add("Other", status="open")
     said = check(made, before, fields={"title": "Buy milk", "status": "todo"})
@@ -115,14 +114,12 @@ def test_a_field_that_cannot_be_judged_is_an_error() -> None:
 def test_within_waits_for_agents_that_write_later(
     wanted: dict[str, Any], said: str, waited: float, made: Run, before: StoreBaseline
 ) -> None:
-    """Until it is known, and no longer."""
     made.after(1.0, lambda: made.add("Buy milk"))
     assert check(made, before, **wanted)[0].startswith(said)
     assert sum(made.slept) == pytest.approx(waited)
 
 
 def test_where_nobody_is_the_user_every_row_counts() -> None:
-    """Whoever is named in it."""
     everybody = run(user=None)
     empty = everybody.entities.take_baseline(["tasks"])
     everybody.store.insert("tasks", {"title": "Buy milk", "userId": "bert"})

@@ -75,7 +75,6 @@ def test_what_a_run_makes_is_cleaned_up(made: Run) -> None:
 
 
 def test_without_a_store_assertions_are_errors() -> None:
-    """Each of them, and setup raises."""
     look = RunRows(adapter=None, scope=VariableScope(), user="anna", clock=lambda: 0.0, sleep=lambda _: None)
     entities = RunEntities(look)
     items = [Created(entity="tasks"), Created(entity="notes", count=0)]

@@ -71,7 +71,6 @@ def test_a_filter_that_cannot_be_judged_selects_nothing_silently() -> None:
 
 
 def test_too_many_rows_are_an_error(made: Run) -> None:
-    """A selection of everything is a mistake."""
     for _ in range(MOST_ROWS + 1):
         made.add("x")
     with pytest.raises(StoreError, match="more than 10000 rows"):
@@ -99,7 +98,6 @@ def test_the_nearest_row_has_most_columns_right(made: Run) -> None:
 
 
 def test_rows_are_shown_shortly() -> None:
-    """Without what is null, on one line."""
     assert show_row({"id": 1, "title": "x", "due": None}) == "id=1, title='x'"
     assert len(show_row({"title": "x" * 1000})) <= 300
     assert name_row(run().store.describe("tasks"), {"id": 7}) == "tasks id=7"
@@ -167,7 +165,6 @@ def test_which_row_is_meant_is_never_guessed(made: Run) -> None:
 
 
 def test_more_is_only_said_of_what_went_wrong() -> None:
-    """A passed assertion needs no words."""
     good, bad = Assertion(name="a", status=Status.PASSED), Assertion(name="b", status=Status.FAILED, message="no")
     assert add_note(good, "x") is good
     assert add_note(bad, "x").message == "no (x)"

@@ -13,12 +13,10 @@ from tests.suite.runs import Flaky, Run, lines, run
 
 
 def verify(made: Run, **wanted: Any) -> list[str]:  # noqa: ANN401 - as of Verify
-    """Check the tasks."""
     return lines(check_verify(made.entities.run, "verify", Verify(entity="tasks", **wanted)))
 
 
 def wait(made: Run, **wanted: Any) -> list[str]:  # noqa: ANN401 - as of Wait
-    """Wait for a task."""
     wanted = {"until": {"status": "done"}, **wanted}
     return lines(check_wait(made.entities.run, "wait", WaitFor(entity="tasks", **wanted)))
 
@@ -76,7 +74,6 @@ def test_no_row_is_no_pass(made: Run) -> None:
 
 
 def test_count_shows_what_is_there(made: Run) -> None:
-    """The rows that make the number wrong."""
     made.add("a")
     said = verify(made, count=3)
     assert said[0].startswith("failed verify.count")
