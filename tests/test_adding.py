@@ -28,7 +28,7 @@ DIALECT_OPERATION = """\
     "/murmur": Operation("murmur", stream_default=True),
 """
 DIALECT_ROW = """\
-    DialectRow("murmur", operations=("murmur",)),
+    LazyDialect("murmur", operations=("murmur",)),
 """
 DIALECT = '''
 """Murmurs: lines of what is heard."""
@@ -189,7 +189,7 @@ CHANGES: dict[str, list[Change]] = {
     "a provider": [Change("core/providers/specs.py", PROVIDER, '_compatible("mistral"')],
     "a dialect of bodies": [
         Change("core/providers/specs.py", DIALECT_OPERATION, '"/fine_tuning": Operation'),
-        Change("core/dialects/codecs.py", DIALECT_ROW, 'DialectRow("ollama"'),
+        Change("core/dialects/codecs.py", DIALECT_ROW, 'LazyDialect("ollama"'),
         Change("core/dialects/murmur.py", DIALECT),
     ],
     "a format of recordings": [

@@ -31,8 +31,8 @@ from llmproxy.cli.parts.printing import print_json, print_line, to_line
 from llmproxy.cli.parts.store_arguments import STORE, is_id, open_given
 from llmproxy.core.bindings import Fit, Mismatch, VolatileField
 from llmproxy.core.bindings.volatile_fields import list_builtin
-from llmproxy.core.dialects.conversation import compare_segments, read_interaction_answer
-from llmproxy.core.engine.volatile_field_learning import align_runs, compare_requests
+from llmproxy.core.dialects.conversation import compare_requests, read_interaction_answer
+from llmproxy.core.engine.volatile_field_learning import fit_recorded_requests, restate_run
 from llmproxy.core.forks.fork_rows import Fork, find_fork
 from llmproxy.core.sessions.session import split_name
 from llmproxy.core.store.queries import read_volatile_fields
@@ -136,7 +136,7 @@ def compare_cassettes(database: Store | None, old: str, new: str) -> ComparedCas
     kept = {name: database for name in (old, new) if database is not None and not Path(name).is_file()}
     fields = [read_volatile_fields(kept[name], split_name(name)[0]) if name in kept else () for name in (old, new)]
     said = [list(dict.fromkeys(filter(None, (each.run_variables for each in side)))) for side in sides]
-    sides[0], exchanged = align_runs(sides[0], sides[1], (*fields[0], *fields[1], *list_builtin()), rules, upstreams)
+    sides[0], exchanged = restate_run(sides[0], sides[1], (*fields[0], *fields[1], *list_builtin()), rules, upstreams)
     found = (find_fork(store, *split_name(name)) for name, store in kept.items())
     return ComparedCassettes(
         (old, new),
@@ -190,7 +190,7 @@ def _check_replayable(database: Store, a: Interaction, b: Interaction) -> Fit | 
     if a.key == b.key or not (own or (a.run_variables and b.run_variables)):
         return None
     loaded = load_settings({})
-    return compare_requests(a, b, (*own, *list_builtin()), read_key_rules(loaded), loaded.settings.upstream)
+    return fit_recorded_requests(a, b, (*own, *list_builtin()), read_key_rules(loaded), loaded.settings.upstream)
 
 
 def _print_interaction_diff(a: Interaction, b: Interaction, fit: Fit | Mismatch | None, *, as_json: bool) -> bool:
@@ -234,7 +234,7 @@ def _compare_requests(a: Interaction, b: Interaction) -> list[Difference]:
     outside = [
         {"provider": each.provider, "method": each.request.method, "target": each.request.target} for each in (a, b)
     ]
-    places = compare_segments(b.operation, _parse_body(a.request.body), _parse_body(b.request.body), _PLACES)
+    places = compare_requests(b.operation, _parse_body(a.request.body), _parse_body(b.request.body), _PLACES)
     found = [build_difference(f"$.body{path[1:]}", old, new, where) for where, path, old, new in places]
     return [*differences(outside[0], outside[1], _PLACES), *found]
 

@@ -29,7 +29,7 @@ from llmproxy.client.run_variables import find_other_day_zone, gather_run_variab
 from llmproxy.core.bindings import KINDS, VolatileField, read_run_variables
 from llmproxy.core.bindings.volatile_learning import LearnedField, generalize_fields
 from llmproxy.core.cassettes.folder import CassetteDir
-from llmproxy.core.engine.volatile_field_learning import Merge, find_field_merges
+from llmproxy.core.engine.volatile_field_learning import MergedPair, find_merged_pairs
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.queries import read_newest_variables, read_volatile_fields, write_volatile_fields
@@ -228,13 +228,13 @@ def _shorten_text(text: str, most: int = _WIDEST) -> str:
     return flat if len(flat) <= most else f"{flat[: most - 3]}..."
 
 
-def _find_new_merges(loaded: Loaded, lessons: Sequence[LearnedField]) -> list[Merge]:
+def _find_new_merges(loaded: Loaded, lessons: Sequence[LearnedField]) -> list[MergedPair]:
     if not lessons:
         return []
     settings = loaded.settings
     rules = Rules.from_config(settings.normalize.as_config())
     with open_given(settings.store) as store:
-        merges = find_field_merges(store, settings.cassette, [each.slot for each in lessons], rules, settings.upstream)
+        merges = find_merged_pairs(store, settings.cassette, [each.slot for each in lessons], rules, settings.upstream)
     new = {each.slot.name for each in lessons}
     return [each for each in merges if not each.alike and new & set(each.slots)]
 

@@ -21,7 +21,7 @@ from llmproxy.cli.parts.printing import body_text, get_width, print_json, print_
 from llmproxy.cli.parts.store_arguments import STORE, find_cassette, is_id, name_session, open_given, suggest_cassette
 from llmproxy.core.dialects.conversation import read_answer, read_conversation
 from llmproxy.core.dialects.messages import Message
-from llmproxy.core.dialects.usage import answered_by, compute_cost
+from llmproxy.core.dialects.usage import compute_cost, read_answer_model
 from llmproxy.core.forks.fork_rows import find_fork
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.mcp import read_call
@@ -162,7 +162,7 @@ def _format_head(found: Interaction) -> list[str]:
         (usage.output, "out"), (usage.reasoning, "of them reasoning")) if value is not None]  # fmt: skip
     last = answer.chunks[-1].offset if answer.chunks else answer.head_offset
     first = answer.chunks[0].offset if answer.chunks else answer.head_offset
-    client, model = client_of(found.request.headers), answered_by(answer)
+    client, model = client_of(found.request.headers), read_answer_model(answer)
     again = read_answer_time(found.started_at, answer.headers)
     size = sum(len(chunk.data) for chunk in answer.chunks)
     return [
@@ -231,7 +231,7 @@ def _to_json(found: Interaction, asked: list[Message], answer: Message | None) -
     plain["response"]["chunks"] = [[chunk.offset, len(chunk.data)] for chunk in found.response.chunks]
     plain["conversation"] = [asdict(message) for message in asked]
     plain["answer"] = None if answer is None else asdict(answer)
-    plain |= {"client": str(client_of(found.request.headers) or ""), "answered_by": answered_by(found.response)}
+    plain |= {"client": str(client_of(found.request.headers) or ""), "answered_by": read_answer_model(found.response)}
     plain["recorded_at"] = read_answer_time(found.started_at, found.response.headers)
     return plain
 

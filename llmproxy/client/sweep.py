@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from llmproxy.amounts import align_rows, format_count, seconds
 from llmproxy.calls import Call
 from llmproxy.core.faults import KINDS, BadFaults, FaultKind, FaultRule, FaultTarget as Asked
-from llmproxy.core.faults.injection import build_fault_target, can_meet, is_chosen_by_rule
+from llmproxy.core.faults.injection import build_fault_target, can_meet, matches_rule_filters
 from llmproxy.core.keys.mcp import is_tool_call
 from llmproxy.core.providers.specs import MCP_PREFIX
 from llmproxy.did_you_mean import did_you_mean
@@ -82,7 +82,7 @@ def _find_faulty_calls(kind: FaultKind, calls: Sequence[tuple[Call, Asked]]) -> 
     """Yield the calls that the kind alone chooses, each once, with the number that ``KIND@N`` means."""
     rule, seen, number = FaultRule(kind), set[tuple[str | None, int | None]](), 0
     for each, call in calls:
-        if can_meet(rule, call) and is_chosen_by_rule(rule, call):
+        if can_meet(rule, call) and matches_rule_filters(rule, call):
             number += 1
             if (each.key, each.occurrence) not in seen:
                 seen.add((each.key, each.occurrence))

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 
 from llmproxy.advice import suggest_command
-from llmproxy.core.keys.body_rules import NOTHING, RESPONSES, Do, Rule, Shape
+from llmproxy.core.keys.body_rules import NOTHING, RESPONSES, Action, Rule, Shape
 from llmproxy.core.keys.normalize import MadeBy, ShapeWalk
 from llmproxy.core.keys.user_rules import Rules, apply_rules, compile_rules
 from llmproxy.core.misses.miss_context import MissContext
@@ -32,13 +32,15 @@ from llmproxy.errors import printable
 Due = tuple[int, Frame]
 """Microseconds after what it follows, and the message."""
 
-_EVENT_ID = {"event_id": Rule(Do.IGNORE, "SDKs make up a random one for the server's error messages")}
-_ID = Rule(Do.REFER, "names an item of this conversation")
+_EVENT_ID = {"event_id": Rule(Action.IGNORE, "SDKs make up a random one for the server's error messages")}
+_ID = Rule(Action.REFER, "names an item of this conversation")
 REALTIME = Shape(
     {
         **_EVENT_ID,
         "item": Rule(
-            Do.WALK, "clients name items at random", Shape({"id": Rule(Do.DECLARE, "random, yet it says which")})
+            Action.WALK,
+            "clients name items at random",
+            Shape({"id": Rule(Action.DECLARE, "random, yet it says which")}),
         ),
         "item_id": _ID,
         "previous_item_id": _ID,

@@ -27,7 +27,7 @@ from mitmproxy.master import Master
 
 from llmproxy.calls import Call, CallLog
 from llmproxy.core.control.stdio_tools import StdioClients
-from llmproxy.core.dialects.codecs import ERROR_HEADER, status_of_miss, write_error
+from llmproxy.core.dialects.codecs import ERROR_HEADER, get_miss_status, write_error
 from llmproxy.core.dialects.streams import decide_ending
 from llmproxy.core.engine.end_order import ALL_PAUSES, LONGEST_PAUSE, LOOK
 from llmproxy.core.engine.engine import Engine
@@ -309,7 +309,7 @@ class ProxyContext:
     ) -> tuple[int, bytes]:  # fmt: skip
         """Write an error as its provider would (status, response); `grants` let a page read it, `asked` are fields."""
         plain = isinstance(error, MissError) and error.status == MissError.status
-        status = self.engine.config.miss_status or status_of_miss(family, operation, asked) if plain else error.status
+        status = self.engine.config.miss_status or get_miss_status(family, operation, asked) if plain else error.status
         if status == 204:
             return status, write_head(204, "No Content", (("connection", "close"),) if close else ())
         headers, body = write_error(family, status, error.code, self.engine.redactor.text(str(error)))

@@ -166,7 +166,9 @@ def build_parts(loaded: Loaded, on_call: Callable[[Call], None], start: str = "l
         journal.close()
         raise
     notes = [
-        note for note in (*filed, journal.note, *engine.questions.notes(), config.faults and config.faults.note) if note
+        note
+        for note in (*filed, journal.note, *engine.questions.notes(), config.faults and config.faults.summary)
+        if note
     ]
     settings = loaded.settings
     watch = CallLog()

@@ -84,7 +84,7 @@ async def _serve_until_signal(loaded: Loaded, report: Reporter, *, announce: boo
     try:
         proxy = ServedProxy(shell, settings)
         port = await proxy.start_listening()
-        shell.engine.record_port(port)
+        shell.engine.put_port_in_start_command(port)
         gc.freeze()  # nothing of what a start makes is garbage: no collection need look at it again
         gc.set_threshold(20_000)  # ten times as rarely: most of what is made for a call goes without a collection
         gc.enable()

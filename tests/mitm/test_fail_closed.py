@@ -87,7 +87,7 @@ BEFORE = [
 
 AFTER = [
     ("writer", "store_answer"),
-    *(("outcomes", name) for name in ("record_end", "record_refusal")),
+    *(("outcomes", name) for name in ("record_end", "record_sessionless_refusal")),
     ("answering", "serve_recorded"),
     ("misses", "record_miss"),
     *(

@@ -9,7 +9,7 @@ from typing import Any
 from llmproxy.cli.parts.printing import print_line, to_line
 from llmproxy.core.bindings import VolatileField, list_volatile_values
 from llmproxy.core.bindings.volatile_fields import list_builtin
-from llmproxy.core.engine.volatile_field_learning import Merge, find_field_merges
+from llmproxy.core.engine.volatile_field_learning import MergedPair, find_merged_pairs
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.store.queries import canonical_of, read_volatile_fields
 from llmproxy.core.store.store import Store
@@ -77,17 +77,17 @@ def read_volatile(
 
 def list_merges(
     database: Store, rules: Rules, upstreams: Mapping[str, str], cassette: str | None = None
-) -> dict[str, list[Merge]]:
+) -> dict[str, list[MergedPair]]:
     """Return by cassette which recordings its volatile fields, and shipped ones, would merge; only those with any."""
     found = {}
     for name in database.list_cassette_names() if cassette is None else [cassette]:
-        merges = find_field_merges(database, name, (), rules, upstreams)
+        merges = find_merged_pairs(database, name, (), rules, upstreams)
         if merges or read_volatile_fields(database, name):
             found[name] = merges
     return found
 
 
-def print_merges(found: Mapping[str, Sequence[Merge]]) -> None:
+def print_merges(found: Mapping[str, Sequence[MergedPair]]) -> None:
     """Print which recordings volatile fields merge; nothing where no cassette has volatile fields."""
     if not found:
         return
@@ -108,7 +108,7 @@ def print_merges(found: Mapping[str, Sequence[Merge]]) -> None:
         print_line(f"  ... and {count - _SHOWN} more")
 
 
-def merges_to_json(found: Mapping[str, Iterable[Merge]]) -> dict[str, list[dict[str, Any]]]:
+def merges_to_json(found: Mapping[str, Iterable[MergedPair]]) -> dict[str, list[dict[str, Any]]]:
     return {
         name: [
             {"volatile" if name == "slots" else name: value for name, value in each._asdict().items()}

@@ -144,7 +144,7 @@ def compare_live_runs(
     """
     from llmproxy.cli.import_export import read_key_rules
     from llmproxy.core.bindings.volatile_fields import list_builtin
-    from llmproxy.core.engine.volatile_field_learning import align_runs
+    from llmproxy.core.engine.volatile_field_learning import restate_run
     from llmproxy.core.store.file.store import open_store
     from llmproxy.core.store.queries import read_volatile_fields
     from llmproxy.scenario.repeats.model_comparison import ModelComparison, ModelRun
@@ -161,7 +161,7 @@ def compare_live_runs(
             made = []
             for each in with_model:
                 mine = list(store.iter_interactions(str(each.live["cassette"])))
-                told, _ = align_runs(recorded, mine, volatile, read_key_rules(loaded), loaded.settings.upstream)
+                told, _ = restate_run(recorded, mine, volatile, read_key_rules(loaded), loaded.settings.upstream)
                 made.append(
                     ModelRun(
                         str(each.live["cassette"]),

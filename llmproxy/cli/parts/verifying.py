@@ -14,7 +14,7 @@ from llmproxy.cli.parts.printing import ProgressLine, print_line, to_line
 from llmproxy.cli.parts.store_arguments import find_cassette, open_given
 from llmproxy.core.cassettes.exporting import read_file_notes
 from llmproxy.core.cassettes.importing import import_exchanges
-from llmproxy.core.engine.carried_answers import find_conflicting_answers
+from llmproxy.core.engine.carried_answers import find_conflicting_recordings
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.store.integrity_checks import find_damages
@@ -89,7 +89,7 @@ class Verifier:
         """Yield which recordings accepted changes would merge although their answers differ."""
         for name in database.list_cassette_names() if self.cassette is None else [self.cassette]:
             accepted = accepted_of(database, name)
-            for one, other in find_conflicting_answers(database, name, accepted, self.rules, self.upstreams):
+            for one, other in find_conflicting_recordings(database, name, accepted, self.rules, self.upstreams):
                 names = sorted({each.name for each in accepted})
                 yield (
                     f"cassette {to_line(name)}: recordings #{one} and #{other} answer differently, and would be one "

@@ -22,7 +22,7 @@ from typing import NamedTuple
 from llmproxy.core.bindings.leaf_places import ROLES, Zone, iterate_members
 from llmproxy.core.bindings.run_bindings import Bindings
 from llmproxy.core.bindings.volatile_fields import OUTSIDE
-from llmproxy.core.dialects.messages import find_agent_blocks
+from llmproxy.core.dialects.messages import find_agent_written_spans
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.lazy_regex import late
 
@@ -83,7 +83,7 @@ def _iter_turns(node: object) -> Iterator[str]:
         for each in node:
             yield from _iter_turns(each)
     elif isinstance(node, str):
-        if not find_agent_blocks(node):
+        if not find_agent_written_spans(node):
             yield _LONG.sub(_blank_long_word, node[: _find_path_start(node)])
     elif isinstance(node, dict):
         yield from _list_turn_parts(node)
@@ -180,4 +180,4 @@ def _last_message_text(canonical: Canonical) -> str | None:
     if isinstance(said, list):
         texts = [each.get("text") if isinstance(each, dict) else None for each in said]
         said = "\0".join(each for each in texts if isinstance(each, str)) if texts and None not in texts else None
-    return said if isinstance(said, str) and not find_agent_blocks(said) else None
+    return said if isinstance(said, str) and not find_agent_written_spans(said) else None

@@ -31,7 +31,7 @@ from llmproxy.core.bindings.volatile_fields import (
     matches_path,
     may_occur,
 )
-from llmproxy.core.dialects.messages import find_agent_blocks, find_qualified_name
+from llmproxy.core.dialects.messages import find_agent_written_spans, find_qualified_name
 
 Node = dict[str, Any]
 
@@ -40,7 +40,7 @@ class Zone(StrEnum):
     SYSTEM = "system"
     """System text, descriptions of tools."""
     USER = "user"
-    """What a user typed, but for the blocks that the agent put around it (`find_agent_blocks`)."""
+    """What a user typed, but for the blocks that the agent put around it (`find_agent_written_spans`)."""
     ASSISTANT = "assistant"
     THINKING = "thinking"
     ARGUMENTS = "arguments"
@@ -281,7 +281,7 @@ def find_volatile_fields(
         (each for field in wanted for each in find_field_values(field, text, names)),
         key=lambda each: (each.start, -each.end),
     )
-    blocks = find_agent_blocks(text) if any(field.tool == BLOCK for field in wanted) else []
+    blocks = find_agent_written_spans(text) if any(field.tool == BLOCK for field in wanted) else []
     kept: list[VolatileMatch] = []
     for each in found:
         if each.slot.tool == BLOCK and not is_in_agent_block(blocks, each.start):

@@ -57,7 +57,7 @@ from llmproxy.core.bindings.value_equalities import ValueEqualities, find_merged
 from llmproxy.core.bindings.value_forms import FormMatch, FormScope, ValueForm, is_isolated
 from llmproxy.core.bindings.volatile_fields import Names, VolatileMatch, fits_kind, list_match_ends
 from llmproxy.core.bindings.volatile_values import VolatileFieldReader
-from llmproxy.core.dialects.messages import find_agent_blocks
+from llmproxy.core.dialects.messages import find_agent_written_spans
 from llmproxy.core.traffic.json_bytes import dump, split_json_parts
 
 _MOST_NAMES = 100
@@ -385,7 +385,7 @@ class RequestComparison(LeafPairVisitor):
             return self.bindings.forms.find_matches(recorded)
         if place.zone is not Zone.USER:
             return self.bindings.plain_forms.find_matches(recorded)
-        if not (spans := find_agent_blocks(recorded)):
+        if not (spans := find_agent_written_spans(recorded)):
             return self.bindings.typed_forms.find_matches(recorded)
         return self.bindings.forms.find_matches(
             recorded, lambda form, at: form.reach is FormScope.EVERYWHERE or is_in_agent_block(spans, at)

@@ -25,7 +25,7 @@ from llmproxy.core.bindings.run_bindings import Bindings
 from llmproxy.core.bindings.run_variables import ValueKind
 from llmproxy.core.bindings.text_alignment import FilledGap, TextGap
 from llmproxy.core.bindings.value_forms import FormSearch
-from llmproxy.core.dialects.messages import find_agent_blocks
+from llmproxy.core.dialects.messages import find_agent_written_spans
 from llmproxy.core.traffic.json_bytes import LossyJson, dump
 
 _BINDING_ZONES = frozenset({Zone.USER, Zone.ARGUMENTS})
@@ -135,7 +135,7 @@ class ValueEqualities:
             return place.zone is not Zone.THINKING
         if not gap.in_answers or place.zone not in _BINDING_ZONES:
             return False
-        return place.zone is not Zone.USER or not is_in_agent_block(find_agent_blocks(recorded), gap.start)
+        return place.zone is not Zone.USER or not is_in_agent_block(find_agent_written_spans(recorded), gap.start)
 
 
 def find_merged_ids(found: IdPairs) -> Mismatch | None:

@@ -37,7 +37,7 @@ LINE, TEXT = "line", "text"
 SYSTEM = "<system>"
 """`tool` of a volatile field in system text, which nobody but the agent writes."""
 BLOCK = "<block>"
-"""`tool` of a volatile field in what an agent wrote around a user's words (`find_agent_blocks`)."""
+"""`tool` of a volatile field in what an agent wrote around a user's words (`find_agent_written_spans`)."""
 OUTSIDE = ""
 """`tool` of a volatile field that stands in no tool's result: such are accepted one by one only."""
 

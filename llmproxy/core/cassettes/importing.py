@@ -28,8 +28,8 @@ from llmproxy.core.cassettes.formats.recorded import Recorded
 from llmproxy.core.dialects.conversation import made_ids
 from llmproxy.core.dialects.streams import decide_ending
 from llmproxy.core.dialects.usage import read_model, read_usage
-from llmproxy.core.keys.head_rules import SAID_HEADER, hash_unstored
-from llmproxy.core.keys.normalize import Canonical, MadeBy, Origin, canonicalize, key_of, new_ids
+from llmproxy.core.keys.head_rules import SAID_HEADER, fingerprint_unstored_fields
+from llmproxy.core.keys.normalize import Canonical, IdOrigin, MadeBy, build_key, canonicalize, keep_new_ids
 from llmproxy.core.keys.server_state import STATE_HEADER, StateChanges, find_change, is_success
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.providers.routing import Route, is_stream_request, route_host
@@ -128,7 +128,7 @@ class _ExchangeImporter:
     def __init__(self, cassette: str, rules: Rules, redactor: Redactor, upstreams: Mapping[str, str]) -> None:
         self.cassette, self.rules, self.redactor, self.upstreams = cassette, rules, redactor, upstreams
         self.occurrences: Counter[tuple[int, str, Key]] = Counter()
-        self.made: dict[tuple[int, str], Origin] = {}
+        self.made: dict[tuple[int, str], IdOrigin] = {}
         self.changes: dict[int, StateChanges] = {}
         """By sample, of a file of another program: one session, from its start."""
 
@@ -166,25 +166,25 @@ class _ExchangeImporter:
         """Add the state in which a request was asked, and note what it changed of what the server keeps."""
         canonical, changes = self.canonical(request, route, sample), self.changes.setdefault(sample, StateChanges())
         tree = parse_json(body) if route.changes else None
-        change = find_change(route, each.method, key_of(canonical), canonical.refs, tree)
-        if state := changes.digest_state_before(
+        change = find_change(route, each.method, build_key(canonical), canonical.refs, tree)
+        if state := changes.digest_state_for_request(
             route, each.method, canonical.refs, change, self.build_origin_finder(sample)
         ):
             request = replace(request, headers=(*request.headers, (STATE_HEADER, state)))
         if change is not None and is_success(each.status):
-            changes.begin_change(change._replace(key=key_of(self.canonical(request, route, sample))))
+            changes.begin_change(change._replace(key=build_key(self.canonical(request, route, sample))))
         return request
 
     def build_interaction(self, each: Recorded, place: _RequestUrl, route: Route, extra: _ExtraMember) -> Interaction:
         headers, body = _undo_coding(each.headers, each.body, ours=extra.ours)
         sample, party = extra.get_number("sample", 1), extra.text("party") or AGENT
-        if not extra.ours and not route.known and (said := hash_unstored(headers, Fingerprints().digest)):
+        if not extra.ours and not route.known and (said := fingerprint_unstored_fields(headers, Fingerprints().digest)):
             headers = (*headers, (SAID_HEADER, said))
         request = self.redactor.request(Request(each.method, route.target, headers, body), route.provider.credentials)
         if not extra.ours:
             request = self.add_state(request, route, each, body, sample)
         canonical = self.canonical(request, route, sample)
-        key = key_of(canonical)
+        key = build_key(canonical)
         response, replaced = self.redactor.redact_response(
             _build_response(each, route, extra, stream=_is_stream_request(route, body))
         )
@@ -203,10 +203,10 @@ class _ExchangeImporter:
             usage=read_usage(route.family, route.operation, kind, answer, response.headers),
             redacted=replaced or extra.values.get("redacted") is True, rules=self.rules.rules_digest,
             run_variables=extra.read_run_variables(),
-            made_ids=new_ids(made_ids(route.family, route.operation, kind, answer), canonical.refs),
+            made_ids=keep_new_ids(made_ids(route.family, route.operation, kind, answer), canonical.refs),
         )  # fmt: skip
         for nth, name in enumerate(interaction.made_ids):
-            self.made.setdefault((sample, name), Origin(key, interaction.occurrence, nth))
+            self.made.setdefault((sample, name), IdOrigin(key, interaction.occurrence, nth))
         return interaction
 
 

@@ -22,7 +22,7 @@ from llmproxy.core.changes.change import Author, Change, ChangeOrigin, Hunk, Rea
 from llmproxy.core.changes.client_frames import FRAME, ClientFrames, frames_of
 from llmproxy.core.changes.parsing import ParsedRequest, Slot, drop_ids, extends, read_call, read_text, to_text, tool_of
 from llmproxy.core.changes.result_wordings import find_rewording
-from llmproxy.core.dialects.conversation import Kind, Segment, describe_tool
+from llmproxy.core.dialects.conversation import Kind, Segment, describe_tool_change
 from llmproxy.core.dialects.messages import Message
 from llmproxy.core.keys.server_state import STATE_HEADER
 from llmproxy.core.providers.specs import Client
@@ -270,7 +270,7 @@ class _RequestDiff:
             source = Author.TOOL_SERVER if kind == Kind.TOOL and tool.startswith(_PROJECTS) else Author.PROMPT
         origin = self._build_origin(source, tool.split("__")[1] if source is Author.TOOL_SERVER else "")
         made = Change(str(kind), name, before, after, digests[0], digests[1], diff_hunks(before, after), origin)
-        return made._replace(place=describe_tool(old, new)) if kind == Kind.TOOL and old and new else made
+        return made._replace(place=describe_tool_change(old, new)) if kind == Kind.TOOL and old and new else made
 
     def _build_origin(self, source: Author, name: str = "") -> ChangeOrigin:
         return ChangeOrigin(source, *(self.client or ())) if source is Author.CLIENT else ChangeOrigin(source, name)

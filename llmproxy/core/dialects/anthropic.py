@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from llmproxy.core.dialects.codecs import Codec, Dialect, Json, Layout, RepeatedRequest, Speaker, SpokenTurn, WantedForm
+from llmproxy.core.dialects.codecs import AnswerForm, BodyLayout, Codec, Dialect, FailureInfo, Json, Speaker, SpokenTurn
 from llmproxy.core.dialects.messages import (
     BLOCKS,
-    By,
     Draft,
     Message,
+    RunBy,
     add_blocks,
     as_dict,
     as_json,
@@ -31,11 +31,11 @@ def add_message(draft: Draft, value: dict[str, Any]) -> None:
     if kind == "content_block_start":
         block = as_dict(value.get("content_block"))
         if (call := block_call(block)) is not None:
-            hosted = _find_runner(block) is By.PROVIDER
+            hosted = _find_tool_runner(block) is RunBy.PROVIDER
             draft.add_call(value.get("index"), call[0], call[1], as_json(call[2]) if call[2] else "", hosted=hosted)
         else:
             draft.add_text(block.get("text"))
-        _record_block(draft, block)
+        _record_result_or_unknown(draft, block)
     elif kind == "content_block_delta":
         delta = as_dict(value.get("delta"))
         draft.add_text(delta.get("text"))
@@ -45,20 +45,20 @@ def add_message(draft: Draft, value: dict[str, Any]) -> None:
     elif kind == "message" or (kind is None and "content" in value):
         add_blocks(draft, value.get("content"))
         for block in map(as_dict, as_list(value.get("content"))):
-            _record_block(draft, block)
+            _record_result_or_unknown(draft, block)
         draft.heard = True
     elif kind == "completion" or "completion" in value:
         draft.add_text(value.get("completion"))
 
 
-def _find_runner(block: dict[str, Any]) -> By | None:
+def _find_tool_runner(block: dict[str, Any]) -> RunBy | None:
     asks = BLOCKS.get(as_str(block.get("type")))
     return None if asks is None else asks.by
 
 
-def _record_block(draft: Draft, block: dict[str, Any]) -> None:
+def _record_result_or_unknown(draft: Draft, block: dict[str, Any]) -> None:
     """Note what a block is beside words and calls."""
-    if _find_runner(block) is None:
+    if _find_tool_runner(block) is None:
         draft.unknown[as_str(block.get("type")) or "a block without a type"] = None
     content = as_dict(block.get("content"))
     failed = block.get("is_error") is True or as_str(content.get("type")).endswith("_error")
@@ -141,7 +141,7 @@ def build_stream_events(said: SpokenTurn) -> list[tuple[str, object]]:
     return [(event["type"], event) for event in events]
 
 
-def write_answer(said: SpokenTurn, wanted: WantedForm) -> tuple[Headers, list[bytes]]:
+def write_answer(said: SpokenTurn, wanted: AnswerForm) -> tuple[Headers, list[bytes]]:
     if not wanted.stream:
         return WHOLE, [write_json(_build_answer(said))]
     return SSE, [sse([event]) for event in build_stream_events(said)]
@@ -164,7 +164,7 @@ def _write_error(status: int, code: str, message: str) -> tuple[Headers, object]
     return (), {**_build_error(status, message), "request_id": code}
 
 
-def _write_failure(status: int, _asked: RepeatedRequest) -> tuple[Json, Headers]:
+def _write_failure(status: int, _asked: FailureInfo) -> tuple[Json, Headers]:
     kind, text = {
         429: (
             "rate_limit_error",
@@ -183,10 +183,11 @@ DIALECT = Dialect(
     {
         "messages": Codec(
             add_message, has_type("message_stop"), write=write_answer, text_whole=False, exclusive=True, makes_ids=True,
-            layout=Layout(system=("system",)),
+            layout=BodyLayout(system=("system",)),
         ),
         "complete": Codec(
-            add_message, lambda value: value.get("stop_reason") is not None, exclusive=True, layout=Layout(("prompt",))
+            add_message, lambda value: value.get("stop_reason") is not None, exclusive=True,
+            layout=BodyLayout(("prompt",)),
         ),
     },
     _write_error, _write_failure, _build_error_event,

@@ -7,25 +7,35 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from llmproxy.core.dialects.chat import add_chat, error_event
+from llmproxy.core.dialects.chat import add_chat, build_error_event
 from llmproxy.core.dialects.codecs import (
+    AnswerForm,
+    BodyLayout,
     Codec,
     Dialect,
+    FailureInfo,
     Json,
-    Layout,
-    RepeatedRequest,
     SpokenTurn,
-    WantedForm,
-    codec_of,
-    find_message_writer,
+    get_model_speaker,
+    get_operation_codec,
 )
-from llmproxy.core.dialects.messages import WORDS, Asks, By, Draft, add_blocks, as_dict, as_list, as_str, kind_of
+from llmproxy.core.dialects.messages import (
+    WORDS,
+    Asks,
+    Draft,
+    RunBy,
+    add_blocks,
+    as_dict,
+    as_list,
+    as_str,
+    find_item_kind,
+)
 from llmproxy.core.dialects.streams import write_frame
 from llmproxy.core.dialects.writing import AWS, WHOLE, name_by_status, parse_arguments, write_json
 from llmproxy.core.traffic.interaction import Headers
 
 CONTENT: Mapping[str, Asks] = {
-    "toolUse": Asks(By.AGENT, arguments=("input",)),
+    "toolUse": Asks(RunBy.AGENT, arguments=("input",)),
     **dict.fromkeys(
         (
             "text", "image", "document", "video", "audio", "toolResult", "guardContent", "cachePoint",
@@ -47,7 +57,7 @@ def _add_converse(draft: Draft, value: dict[str, Any]) -> None:
         draft.heard = True
         add_blocks(draft, message.get("content"))
         for block in map(as_dict, as_list(message.get("content"))):
-            _record_block(draft, block)
+            _record_unknown_block(draft, block)
     start, delta = as_dict(value.get("contentBlockStart")), as_dict(value.get("contentBlockDelta"))
     begun = as_dict(start.get("start"))
     use = as_dict(begun.get("toolUse"))
@@ -55,24 +65,24 @@ def _add_converse(draft: Draft, value: dict[str, Any]) -> None:
         hosted = use.get("type") is not None
         draft.add_call(start.get("contentBlockIndex"), use.get("toolUseId"), use.get("name"), hosted=hosted)
     inner = as_dict(delta.get("delta"))
-    _record_block(draft, begun)
-    _record_block(draft, inner)
+    _record_unknown_block(draft, begun)
+    _record_unknown_block(draft, inner)
     draft.add_text(inner.get("text"))
     draft.add_reasoning(as_dict(inner.get("reasoningContent")).get("text"))
     if isinstance(inner.get("toolUse"), dict):
         draft.add_call(delta.get("contentBlockIndex"), arguments=as_str(inner["toolUse"].get("input")))
 
 
-def _record_block(draft: Draft, block: dict[str, Any]) -> None:
+def _record_unknown_block(draft: Draft, block: dict[str, Any]) -> None:
     """Note a kind of block that no table knows."""
-    if kind_of(block, CONTENT) is None:
+    if find_item_kind(block, CONTENT) is None:
         draft.unknown[next(iter(block))] = None
 
 
 def _add_invoke(draft: Draft, value: dict[str, Any]) -> None:
     """Add the native answers of the models: Claude, Nova, Titan, Llama, Cohere, AI21, Mistral."""
     if "type" in value or "completion" in value:
-        codec_of("messages").add(draft, value)
+        get_operation_codec("messages").add(draft, value)
     elif "choices" in value:
         add_chat(draft, value)
     else:
@@ -98,7 +108,7 @@ def _frame(kind: str, value: object) -> bytes:
 _WHY = {"length": "max_tokens", "content_filter": "content_filtered"}
 
 
-def _write_answer(said: SpokenTurn, wanted: WantedForm) -> tuple[Headers, list[bytes]]:
+def _write_answer(said: SpokenTurn, wanted: AnswerForm) -> tuple[Headers, list[bytes]]:
     blocks: list[Json] = [{"text": said.message.text}] if said.message.text or not said.message.tool_calls else []
     uses = [
         {"toolUseId": call.id, "name": call.name, "input": parse_arguments(call.arguments)}
@@ -123,8 +133,8 @@ def _write_answer(said: SpokenTurn, wanted: WantedForm) -> tuple[Headers, list[b
     return AWS, [*frames, _frame("messageStop", {"stopReason": why}), _frame("metadata", usage)]
 
 
-def _write_invoke_answer(said: SpokenTurn, wanted: WantedForm) -> tuple[Headers, list[bytes]]:
-    speaker = find_message_writer("claude")
+def _write_invoke_answer(said: SpokenTurn, wanted: AnswerForm) -> tuple[Headers, list[bytes]]:
+    speaker = get_model_speaker("claude")
     if not wanted.stream:
         return WHOLE, [write_json(speaker.answer(said))]
     events = [dict(as_dict(event)) for _, event in speaker.stream(said)]
@@ -146,7 +156,7 @@ def _write_error(status: int, _code: str, message: str) -> tuple[Headers, object
     return (("x-amzn-errortype", kind),), {"message": message}
 
 
-def _write_failure(status: int, _asked: RepeatedRequest) -> tuple[Json, Headers]:
+def _write_failure(status: int, _asked: FailureInfo) -> tuple[Json, Headers]:
     kind, text = {
         429: ("ThrottlingException", "Too many requests, please wait before trying again."),
         503: ("ServiceUnavailableException", "Bedrock is unable to process your request."),
@@ -170,13 +180,13 @@ DIALECT = Dialect(
     {
         "converse": Codec(
             _add_converse, lambda value: "metadata" in value, write=_write_answer, text_whole=False,
-            layout=Layout(system=("system",), tools=("toolConfig",)),
+            layout=BodyLayout(system=("system",), tools=("toolConfig",)),
         ),
         "invoke": Codec(
             _add_invoke, lambda value: not _LAST.isdisjoint(value), write=_write_invoke_answer, text_whole=False,
             count_headers=_COUNT_HEADERS,
-            layout=Layout(("messages", "prompt", "inputText", "message"), ("system", "preamble")),
+            layout=BodyLayout(("messages", "prompt", "inputText", "message"), ("system", "preamble")),
         ),
     },
-    _write_error, _write_failure, error_event,
+    _write_error, _write_failure, build_error_event,
 )  # fmt: skip

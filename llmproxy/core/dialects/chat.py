@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from llmproxy.core.dialects.codecs import Codec, Dialect, Json, Layout, RepeatedRequest, Speaker, SpokenTurn, WantedForm
+from llmproxy.core.dialects.codecs import AnswerForm, BodyLayout, Codec, Dialect, FailureInfo, Json, Speaker, SpokenTurn
 from llmproxy.core.dialects.messages import (
     Draft,
     Message,
@@ -49,7 +49,7 @@ def add_chat(draft: Draft, value: dict[str, Any]) -> None:
             draft.add_call(0, None, old.get("name"), as_str(old.get("arguments")))
 
 
-def _add_writer(draft: Draft, value: dict[str, Any]) -> None:
+def _add_writer_ai_completion(draft: Draft, value: dict[str, Any]) -> None:
     """Add Writer's completions: bare values when streamed."""
     add_chat(draft, value)
     draft.add_text(value.get("value"))
@@ -115,7 +115,7 @@ def _build_stream_events(said: SpokenTurn) -> list[tuple[str, object]]:
     return [*events, chunk({}, said.why), ("", "[DONE]")]
 
 
-def _write_answer(said: SpokenTurn, wanted: WantedForm) -> tuple[Headers, list[bytes]]:
+def _write_answer(said: SpokenTurn, wanted: AnswerForm) -> tuple[Headers, list[bytes]]:
     if not wanted.stream:
         return WHOLE, [write_json(_build_answer(said))]
     events = _build_stream_events(said)
@@ -140,7 +140,7 @@ _RPM = (
 FAILED = "The server had an error while processing your request. Sorry about that!"
 
 
-def write_failure(status: int, asked: RepeatedRequest) -> tuple[Json, Headers]:
+def write_failure(status: int, asked: FailureInfo) -> tuple[Json, Headers]:
     """Write the provider's own error."""
     busy = "The engine is currently overloaded, please try again later."
     text, kind, code = {
@@ -156,13 +156,13 @@ def write_failure(status: int, asked: RepeatedRequest) -> tuple[Json, Headers]:
     return {"error": {"message": text, "type": kind, "param": None, "code": code}}, headers
 
 
-def error_event(_number: int) -> tuple[str, Json]:
+def build_error_event(_number: int) -> tuple[str, Json]:
     """Write the event of a stream that fails."""
     return "", {"error": {"message": FAILED, "type": "server_error", "param": None, "code": None}}
 
 
-_LAYOUT = Layout(tools=("tools", "functions"))
-_PROMPT = Layout(("prompt", "inputs"))
+_LAYOUT = BodyLayout(tools=("tools", "functions"))
+_PROMPT = BodyLayout(("prompt", "inputs"))
 _CHAT = Codec(add_chat, done=True, write=_write_answer, layout=_LAYOUT)
 
 DIALECT = Dialect(
@@ -170,13 +170,13 @@ DIALECT = Dialect(
         **dict.fromkeys(("chat.completions", "fim.completions", "agents.completions"), _CHAT),
         "completions": Codec(add_chat, done=True, layout=_PROMPT),
         "writer.chat": Codec(add_chat, write=_write_answer, layout=_LAYOUT),
-        "writer.completions": Codec(_add_writer, layout=_PROMPT),
+        "writer.completions": Codec(_add_writer_ai_completion, layout=_PROMPT),
         "generate": Codec(add_chat, layout=_PROMPT),
         "images.generations": Codec(add_chat, has_type("image_generation.completed"), layout=_PROMPT),
         "images.edits": Codec(add_chat, has_type("image_edit.completed")),
         "audio.transcriptions": Codec(add_chat, has_type("transcript.text.done")),
     },
-    write_error, write_failure, error_event, reasoning_apart=True,
+    write_error, write_failure, build_error_event, reasoning_apart=True,
     speaker=Speaker(
         _build_request, _build_answer, _build_stream_events,
         lambda error, _status: {"error": {"message": "", "type": None, "param": None, "code": None} | error},

@@ -1,7 +1,7 @@
 """The dialects, a row each: which operations a file speaks, and what the file says of them.
 
-    codec_of("messages")       -> how the bodies of this operation are read and written
-    get_dialect("anthropic")    -> how a provider of this family says that it failed
+    get_operation_codec("messages")   -> how the bodies of this operation are read and written
+    get_dialect("anthropic")          -> how a provider of this family says that it failed
 
 Whoever reads or writes a body asks here and compares no names. A file is loaded when it is first asked: of seven
 dialects a run speaks one or two.
@@ -59,7 +59,7 @@ class SpokenTurn:
         return next((value for name in names if isinstance(value := self.usage.get(name), int)), None)
 
 
-class WantedForm(NamedTuple):
+class AnswerForm(NamedTuple):
     """In which form the client wants an answer."""
 
     request: Json
@@ -68,7 +68,7 @@ class WantedForm(NamedTuple):
     target: str
 
 
-class RepeatedRequest(NamedTuple):
+class FailureInfo(NamedTuple):
     """Of the request, what an error's text repeats."""
 
     model: str = ""
@@ -76,7 +76,7 @@ class RepeatedRequest(NamedTuple):
     """Seconds."""
 
 
-class Layout(NamedTuple):
+class BodyLayout(NamedTuple):
     """In which members of a request what people write stands; the others are parameters."""
 
     turns: tuple[str, ...] = ("messages",)
@@ -91,7 +91,7 @@ class Layout(NamedTuple):
     """What may hold the whole body."""
 
 
-_MESSAGES = Layout()
+_MESSAGES = BodyLayout()
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class Codec:
     """Of a stream that ends with HTTP: whether an event says that the answer is complete."""
     below: bool = False
     """Whether streams of what stands below it (``threads/t/runs``) end in the same way."""
-    write: Callable[[SpokenTurn, WantedForm], tuple[Headers, list[bytes]]] | None = None
+    write: Callable[[SpokenTurn, AnswerForm], tuple[Headers, list[bytes]]] | None = None
     """What is said -> header fields, pieces of the body."""
     text_whole: bool = True
     """Whether the arguments of a tool call stand in a whole answer as text, which may break off, not as an object."""
@@ -122,7 +122,7 @@ class Codec:
     """Whether an answer makes ids (of a container, of calls to be answered) that later requests name."""
     error_event: Callable[[int], tuple[str, Json]] | None = None
     """As `Dialect.error_event`, where the operation has one of its own."""
-    layout: Layout = _MESSAGES
+    layout: BodyLayout = _MESSAGES
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ class Dialect:
     """By operation."""
     error: Callable[[int, str, str], tuple[Headers, object]]
     """(status, code, message) of an error of ours -> further header fields, JSON value where SDKs look for it."""
-    failure: Callable[[int, RepeatedRequest], tuple[Json, Headers]]
+    failure: Callable[[int, FailureInfo], tuple[Json, Headers]]
     """What the provider itself sends with a status: JSON body, header fields."""
     error_event: Callable[[int], tuple[str, Json]]
     """The event that says in the middle of a stream, after so many others, that it failed: name or empty, value."""
@@ -156,7 +156,7 @@ class Dialect:
     speaker: Speaker | None = None
 
 
-class DialectRow(NamedTuple):
+class LazyDialect(NamedTuple):
     """What is known of a dialect before its file is loaded."""
 
     module: str
@@ -174,23 +174,23 @@ class DialectRow(NamedTuple):
 
 
 ROWS = (
-    DialectRow(
+    LazyDialect(
         "chat", ("openai", "generic"),
         ("chat.completions", "completions", "fim.completions", "agents.completions", "writer.chat",
          "writer.completions", "generate"),
         ("images.generations", "images.edits", "audio.transcriptions"),
     ),
     # 404 would say to a tool that what it asks for does not exist, and 5xx of gateways are asked again
-    DialectRow("chat", ("http",), miss_status=501),
+    LazyDialect("chat", ("http",), miss_status=501),
     # Codex asks six times at 404 and 422, thirty times at 501; opencode seven times at 404, twice at 400 (a title, too)
-    DialectRow("responses", operations=("responses",), miss_status=400),
-    DialectRow("responses", others=("realtime", "threads", "threads.runs")),
+    LazyDialect("responses", operations=("responses",), miss_status=400),
+    LazyDialect("responses", others=("realtime", "threads", "threads.runs")),
     # other clients than Claude Code (`_CLIENTS`): 404 says that the model may not exist, 501 is asked again
-    DialectRow("anthropic", ("anthropic",), ("messages", "complete"), miss_status=400, models="claude"),
-    DialectRow("gemini", ("gemini",), ("generateContent",), models="gemini"),
-    DialectRow("bedrock", ("bedrock",), ("converse", "invoke")),
-    DialectRow("ollama", ("ollama",), ("api.chat", "api.generate"), ("api.pull", "api.push", "api.create")),
-    DialectRow("cohere", ("cohere",), ("v1.chat", "v1.generate", "v2.chat")),
+    LazyDialect("anthropic", ("anthropic",), ("messages", "complete"), miss_status=400, models="claude"),
+    LazyDialect("gemini", ("gemini",), ("generateContent",), models="gemini"),
+    LazyDialect("bedrock", ("bedrock",), ("converse", "invoke")),
+    LazyDialect("ollama", ("ollama",), ("api.chat", "api.generate"), ("api.pull", "api.push", "api.create")),
+    LazyDialect("cohere", ("cohere",), ("v1.chat", "v1.generate", "v2.chat")),
 )  # fmt: skip
 """Every dialect. What nobody knows is taken for the first one's, which most others speak."""
 
@@ -226,8 +226,8 @@ _CLIENTS = (
 
 CHAT = frozenset(name for row in ROWS for name in row.operations)
 """Operations in which somebody says something and a model answers."""
-_BY_OPERATION: Mapping[str, DialectRow] = {name: row for row in ROWS for name in (*row.operations, *row.others)}
-_BY_FAMILY: Mapping[str, DialectRow] = {family: row for row in ROWS for family in row.families}
+_BY_OPERATION: Mapping[str, LazyDialect] = {name: row for row in ROWS for name in (*row.operations, *row.others)}
+_BY_FAMILY: Mapping[str, LazyDialect] = {family: row for row in ROWS for family in row.families}
 
 
 @cache
@@ -235,21 +235,21 @@ def _load_dialect(module: str) -> Dialect:
     return cast("Dialect", importlib.import_module(f"llmproxy.core.dialects.{module}").DIALECT)
 
 
-def find_codec(operation: str) -> Codec | None:
+def find_operation_codec(operation: str) -> Codec | None:
     """Return how bodies of an operation are read and written, None if no row names it."""
     row = _BY_OPERATION.get(operation)
     return None if row is None else _load_dialect(row.module).codecs[operation]
 
 
-def find_stream_codec(operation: str) -> Codec | None:
+def find_stream_end_codec(operation: str) -> Codec | None:
     """Return how streams of an operation end, None if nobody knows."""
-    above = None if (found := find_codec(operation)) else find_codec(operation.partition("/")[0])
+    above = None if (found := find_operation_codec(operation)) else find_operation_codec(operation.partition("/")[0])
     return found or (above if above and above.below else None)
 
 
-def codec_of(operation: str) -> Codec:
+def get_operation_codec(operation: str) -> Codec:
     """Return how bodies of an operation are read; of one with ids in it as of what stands before them."""
-    found = find_codec(operation) or find_codec(operation.partition("/")[0])
+    found = find_operation_codec(operation) or find_operation_codec(operation.partition("/")[0])
     return found or _load_dialect(ROWS[0].module).codecs[ROWS[0].operations[0]]
 
 
@@ -258,7 +258,7 @@ def get_dialect(family: Family) -> Dialect:
     return _load_dialect(_BY_FAMILY[family].module)
 
 
-def status_of_miss(family: Family, operation: str = "", headers: Headers = ()) -> int:
+def get_miss_status(family: Family, operation: str = "", headers: Headers = ()) -> int:
     """Return the status of a miss that the client who sent these fields takes best, else the clients of its dialect."""
     for each in _CLIENTS:
         if each.family == family and each.matches_headers(headers):
@@ -266,12 +266,12 @@ def status_of_miss(family: Family, operation: str = "", headers: Headers = ()) -
     return (_BY_OPERATION.get(operation) or _BY_FAMILY[family]).miss_status
 
 
-def find_retrying_client(headers: Headers) -> str | None:
+def find_option_dropping_client(headers: Headers) -> str | None:
     """Return by which value of a field a client is told that drops options and asks on; None for any other."""
     return next((each.begins for each in _CLIENTS if each.degrades and each.matches_headers(headers)), None)
 
 
-def find_message_writer(model: str) -> Speaker:
+def get_model_speaker(model: str) -> Speaker:
     """Return the dialect of whoever makes this model; the first one where that is not known."""
     row = next((row for row in ROWS if row.models and model.startswith(row.models)), ROWS[0])
     if (speaker := _load_dialect(row.module).speaker) is None:
@@ -310,7 +310,7 @@ GATEWAY = (
 """What stands before a provider says 502, whoever it is: no JSON."""
 
 
-def write_failure(family: Family, status: int, asked: RepeatedRequest) -> tuple[Headers, bytes]:
+def write_failure(family: Family, status: int, asked: FailureInfo) -> tuple[Headers, bytes]:
     """Return header fields and body in which a provider of this family says `status`: 429, 500, 502, 503 or 529."""
     if status == 502:
         return _HTML, GATEWAY

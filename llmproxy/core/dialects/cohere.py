@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from llmproxy.core.dialects.chat import build_tool_call, error_event
-from llmproxy.core.dialects.codecs import Codec, Dialect, Json, Layout, RepeatedRequest, SpokenTurn, WantedForm
+from llmproxy.core.dialects.chat import build_error_event, build_tool_call
+from llmproxy.core.dialects.codecs import AnswerForm, BodyLayout, Codec, Dialect, FailureInfo, Json, SpokenTurn
 from llmproxy.core.dialects.messages import Draft, add_blocks, add_tool_calls, as_dict, as_list, as_str
 from llmproxy.core.dialects.writing import SSE, WHOLE, has_type, parse_arguments, sse, write_json
 from llmproxy.core.traffic.interaction import Headers
@@ -39,7 +39,7 @@ _WHY = {"length": "MAX_TOKENS", "content_filter": "ERROR"}
 _USAGE = {"billed_units": {"input_tokens": 0, "output_tokens": 0}, "tokens": {"input_tokens": 0, "output_tokens": 0}}
 
 
-def _write_answer(said: SpokenTurn, wanted: WantedForm) -> tuple[Headers, list[bytes]]:
+def _write_answer(said: SpokenTurn, wanted: AnswerForm) -> tuple[Headers, list[bytes]]:
     calls, text = [build_tool_call(n, call) for n, call in enumerate(said.message.tool_calls)], said.message.text
     why = _WHY.get(said.finish, "TOOL_CALL" if calls else "COMPLETE")
     if not wanted.stream:
@@ -69,7 +69,7 @@ def _write_answer(said: SpokenTurn, wanted: WantedForm) -> tuple[Headers, list[b
     return SSE, [sse([(event["type"], event)]) for event in events]
 
 
-def _write_v1_answer(said: SpokenTurn, wanted: WantedForm) -> tuple[Headers, list[bytes]]:
+def _write_v1_answer(said: SpokenTurn, wanted: AnswerForm) -> tuple[Headers, list[bytes]]:
     calls = [{"name": call.name, "parameters": parse_arguments(call.arguments)} for call in said.message.tool_calls]
     whole: Json = {
         "response_id": said.id,
@@ -96,7 +96,7 @@ def _write_error(_status: int, _code: str, message: str) -> tuple[Headers, objec
     return (), {"message": message}
 
 
-def _write_failure(status: int, _asked: RepeatedRequest) -> tuple[Json, Headers]:
+def _write_failure(status: int, _asked: FailureInfo) -> tuple[Json, Headers]:
     limited = "You are using a Trial key, which is limited to 20 API calls / minute."
     return {
         "id": "4f21b6ce-9a8e-4f9d-93f5-2c1ad7b8a1f3",
@@ -122,12 +122,12 @@ DIALECT = Dialect(
         "v1.chat": Codec(
             _add_events, _is_finished, write=_write_v1_answer, text_whole=False, text_streamed=False,
             error_event=_build_v1_error_event,
-            layout=Layout(("chat_history", "message"), ("preamble",), results=("tool_results",)),
+            layout=BodyLayout(("chat_history", "message"), ("preamble",), results=("tool_results",)),
         ),
-        "v1.generate": Codec(_add_events, _is_finished, layout=Layout(("prompt",))),
+        "v1.generate": Codec(_add_events, _is_finished, layout=BodyLayout(("prompt",))),
         "v2.chat": Codec(
             _add_events, has_type("message-end"), done=True, write=_write_answer, error_event=_build_v2_error_event,
         ),
     },
-    _write_error, _write_failure, error_event,
+    _write_error, _write_failure, build_error_event,
 )  # fmt: skip

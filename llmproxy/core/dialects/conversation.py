@@ -9,7 +9,7 @@ by them.
     operation, body -> Segments: "system prompt", "tool search_orders", "message 3 (user)", each with its JSON path
     operation, old body, new body -> Places: "tool search_orders: parameter limit is new", in the order of editing
 
-A dialect's row says in which members of a body they stand (`Layout`). Together the segments hold every leaf of the body
+A dialect's row says in which members of a body they stand (`BodyLayout`). Together the segments hold every leaf of the body
 exactly once: what nobody understands is a segment of its own.
 """
 
@@ -23,7 +23,7 @@ from itertools import islice, zip_longest
 from math import inf
 from typing import Any, NamedTuple
 
-from llmproxy.core.dialects.codecs import Layout, codec_of, find_codec, get_dialect
+from llmproxy.core.dialects.codecs import BodyLayout, find_operation_codec, get_dialect, get_operation_codec
 from llmproxy.core.dialects.messages import (
     NAMESPACE,
     Draft,
@@ -35,9 +35,9 @@ from llmproxy.core.dialects.messages import (
     block_result,
     entry_messages,
     is_thought_block,
-    keep_typed,
+    keep_user_text,
     normalize_role,
-    words,
+    to_text,
 )
 from llmproxy.core.dialects.streams import parse_events_cached
 from llmproxy.core.providers.specs import Family
@@ -58,7 +58,7 @@ _Part = tuple["Callable[[Any], Iterable[Message]]", Any]
 
 def _list_system_messages(body: dict[str, Any]) -> Iterator[Message]:
     for name in ("system", "instructions", "systemInstruction", "system_instruction", "preamble"):
-        if body.get(name) and (text := words(body[name])):
+        if body.get(name) and (text := to_text(body[name])):
             yield Message("system", text)
 
 
@@ -83,7 +83,7 @@ def _list_conversation_parts(tree: dict[str, Any]) -> list[_Part]:
             found.append((_wrap_text, value))
         elif isinstance(value, dict):  # a single content; Replicate's input is an object
             found.append((_list_system_messages, value))
-            found.append((entry_messages, value) if "prompt" not in value else (_wrap_text, words(value["prompt"])))
+            found.append((entry_messages, value) if "prompt" not in value else (_wrap_text, to_text(value["prompt"])))
         elif name == "input" and all(isinstance(part, str) for part in as_list(value)):
             found.extend((_wrap_text, part) for part in as_list(value))
         else:
@@ -93,20 +93,20 @@ def _list_conversation_parts(tree: dict[str, Any]) -> list[_Part]:
         if isinstance(value, (str, list)) and value:
             texts = isinstance(value, list) and all(isinstance(part, str) for part in value)
             role = normalize_role(tree.get("role"), "user")
-            made = (Message(role, part) for part in (value if texts else [words(value)]) if part)
+            made = (Message(role, part) for part in (value if texts else [to_text(value)]) if part)
             found.extend((_wrap_message, message) for message in made)
             break
     return found
 
 
-def _read_tree(body: bytes) -> dict[str, Any]:
+def _parse_unwrapped_body(body: bytes) -> dict[str, Any]:
     tree = as_dict(parse_json(body))
     return as_dict(tree.get("request")) or tree  # Code Assist wraps it
 
 
 def read_conversation(family: Family, operation: str, body: bytes) -> list[Message]:  # noqa: ARG001 - the same for all of its kind
     """Return the conversation of a request, system first; empty where there is none. Never raises."""
-    found = (message for make, part in _list_conversation_parts(_read_tree(body)) for message in make(part))
+    found = (message for make, part in _list_conversation_parts(_parse_unwrapped_body(body)) for message in make(part))
     return [
         message for message in found if message.text or message.tool_calls or message.reasoning or message.tool_call_id
     ]
@@ -119,10 +119,10 @@ def read_last_user_text(body: bytes) -> str | None:
     stands before the last `LOOKED_AT` entries.
     """
     sent = None
-    for make, part in islice(reversed(_list_conversation_parts(_read_tree(body))), LOOKED_AT):
+    for make, part in islice(reversed(_list_conversation_parts(_parse_unwrapped_body(body))), LOOKED_AT):
         for message in reversed(list(make(part))):
             if message.role == "user" and message.text:
-                if typed := keep_typed(message.text):
+                if typed := keep_user_text(message.text):
                     return typed
                 sent = sent or message.text
     return sent
@@ -130,7 +130,7 @@ def read_last_user_text(body: bytes) -> str | None:
 
 def read_answer(family: Family, operation: str, content_type: str, body: bytes) -> Message | None:  # noqa: ARG001 - the same for all of its kind
     """Return the answer, put together if it was streamed, as far as it came; None where there is none. Never raises."""
-    add, draft = codec_of(operation).add, Draft()
+    add, draft = get_operation_codec(operation).add, Draft()
     for value in parse_events_cached(content_type, body):
         if isinstance(value, dict):
             add(draft, value)
@@ -157,7 +157,7 @@ _MAKERS = ("responses", "files", "containers", "conversations", "vector_stores",
 def made_ids(family: Family, operation: str, content_type: str, body: bytes) -> tuple[str, ...]:
     """Return the ids in a response that later requests may refer to, each once, in order. Never raises."""
     makes, names = operation.startswith(_MAKERS), get_dialect(family).made_names
-    if not (makes or names or ((codec := find_codec(operation)) and codec.makes_ids)):
+    if not (makes or names or ((codec := find_operation_codec(operation)) and codec.makes_ids)):
         return ()
     found: dict[str, None] = {}
     for value in parse_events_cached(content_type, body):
@@ -231,7 +231,7 @@ class Segment(NamedTuple):
     value: object
 
 
-class Place(NamedTuple):
+class ChangedPlace(NamedTuple):
     """Where two requests differ; `ABSENT` on the side that has nothing there."""
 
     where: str
@@ -243,13 +243,13 @@ class Place(NamedTuple):
 
 def list_segments(operation: str, body: object, most: float = inf) -> list[Segment]:
     """Return a request's segments: system prompt, tools, model, parameters, messages. Raises _TooManySegments."""
-    codec = find_codec(operation)
-    reader = _SegmentReader(codec.layout if codec else Layout(), most)
+    codec = find_operation_codec(operation)
+    reader = _SegmentReader(codec.layout if codec else BodyLayout(), most)
     reader.read_body("$", body)
-    return sorted(reader.found, key=_rank_segment)
+    return sorted(reader.found, key=_rank_by_kind)
 
 
-def _rank_segment(segment: Segment) -> int:
+def _rank_by_kind(segment: Segment) -> int:
     return _RANKS.get(segment.kind, len(_RANKS))
 
 
@@ -264,7 +264,7 @@ class _TooManySegments(Exception):
 class _SegmentReader:
     """Goes through one request."""
 
-    def __init__(self, layout: Layout, most: float = inf) -> None:
+    def __init__(self, layout: BodyLayout, most: float = inf) -> None:
         self.found: list[Segment] = []
         self._layout, self._most = layout, most
         self._tools: dict[str, str] = {}
@@ -358,7 +358,7 @@ class _SegmentReader:
         tree = as_dict(entry)
         role = normalize_role(tree.get("role"), "user").lower()
         holder = next((name for name in _HOLDERS if name in tree), None)
-        if not tree or ("role" not in tree and self._read_block(path, said, tree)):
+        if not tree or ("role" not in tree and self._read_call_result_or_thought(path, said, tree)):
             if not tree:
                 self._add(Kind.USER if isinstance(entry, str) else Kind.UNKNOWN, f"{said} (user)", path, entry)
             return
@@ -374,7 +374,7 @@ class _SegmentReader:
             parts = as_list(value)
             if name == holder and parts:
                 for n, part in enumerate(parts):
-                    self._read_part(
+                    self._read_message_part(
                         f"{here}[{n}]", said, whose + (f", part {n + 1}" if len(parts) > 1 else ""), role, part
                     )
             elif name == holder:
@@ -394,9 +394,9 @@ class _SegmentReader:
         self._tools |= {call_id: name} if isinstance(call_id, str) else {}  # else its result says the name
         self._add(Kind.CALL, f"{said}, call of {name or 'a tool'}", path, call)
 
-    def _read_part(self, path: str, said: str, whose: str, role: str, part: object) -> None:
+    def _read_message_part(self, path: str, said: str, whose: str, role: str, part: object) -> None:
         tree = as_dict(part)
-        if self._read_block(path, said, tree):
+        if self._read_call_result_or_thought(path, said, tree):
             return
         named = as_str(tree.get("type"))
         if isinstance(part, str) or named in _KNOWN or (not named and tree.keys() & _KNOWN):
@@ -404,7 +404,7 @@ class _SegmentReader:
         else:
             self._add(Kind.UNKNOWN, f"{said}, {named or next(iter(tree), '') or 'which nobody knows'}", path, part)
 
-    def _read_block(self, path: str, said: str, block: dict[str, Any]) -> bool:
+    def _read_call_result_or_thought(self, path: str, said: str, block: dict[str, Any]) -> bool:
         """Add a block that is a call, a result or a thought; return whether it was one."""
         if (call := block_call(block)) is not None:
             self._tools |= {call[0]: as_str(call[1])} if isinstance(call[0], str) else {}
@@ -422,32 +422,34 @@ class _SegmentReader:
 # -- where two requests differ -----------------------------------------------------------------------------------------
 
 
-def compare_segments(operation: str, old: object, new: object, limit: int) -> list[Place]:
+def compare_requests(operation: str, old: object, new: object, limit: int) -> list[ChangedPlace]:
     """Return where two requests of an operation differ, what people edit first; tools by name, messages aligned."""
-    codec, sides = find_codec(operation), []
+    codec, sides = find_operation_codec(operation), []
     with suppress(_TooManySegments):
         sides = [list_segments(operation, each, _MOST) for each in (old, new)]
     if codec is None or not sides:
-        return [Place("", *each) for each in list_raw_differences(old, new, limit)]
+        return [ChangedPlace("", *each) for each in list_raw_differences(old, new, limit)]
     before, after = sides
-    rest = [_without_tools(each, codec.layout) for each in (old, new)]
+    rest = [_remove_tool_definitions(each, codec.layout) for each in (old, new)]
     found = [*_compare_tools(before, after, limit), *list_raw_differences(rest[0], rest[1], limit)]
     found = found or list_raw_differences(old, new, limit)  # tools in another order
     indices = [{each.path: each for each in side} for side in (before, after)]
     placed = []
     for path, was, now in found:
-        segment = _find_segment(indices[now is not ABSENT], path)
-        placed.append((_rank_segment(segment), Place(_describe_place(segment, path, was, now), path, was, now)))
+        segment = _find_enclosing_segment(indices[now is not ABSENT], path)
+        placed.append(
+            (_rank_by_kind(segment), ChangedPlace(_describe_difference(segment, path, was, now), path, was, now))
+        )
     return [place for _, place in sorted(placed, key=lambda each: each[0])][:limit]
 
 
-def _without_tools(body: object, layout: Layout) -> object:
+def _remove_tool_definitions(body: object, layout: BodyLayout) -> object:
     if not isinstance(body, dict):
         return body
     kept = {}
     for name, value in sorted(body.items(), key=lambda each: each[0] in layout.turns):  # of many places the first ones
         if name == layout.wrapper:
-            kept[name] = _without_tools(value, layout)
+            kept[name] = _remove_tool_definitions(value, layout)
         elif name not in layout.tools or not value:
             kept[name] = value
         elif isinstance(value, dict):
@@ -468,13 +470,13 @@ def _compare_tools(old: list[Segment], new: list[Segment], limit: int) -> Iterat
             yield from ((path + inner[1:], left, right) for inner, left, right in list_raw_differences(was, now, limit))
 
 
-def describe_tool(old: Segment, new: Segment) -> str:
+def describe_tool_change(old: Segment, new: Segment) -> str:
     """Say where two definitions of one tool differ first: ``tool search_orders: parameter limit is new``."""
     path, was, now = next(_compare_tools([old], [new], 1))
-    return _describe_place(new, path, was, now)
+    return _describe_difference(new, path, was, now)
 
 
-def _find_segment(index: dict[str, Segment], path: str) -> Segment:
+def _find_enclosing_segment(index: dict[str, Segment], path: str) -> Segment:
     """Return the segment in which a place is; of a place that holds several the first of them."""
     above = path
     while above and above not in index:
@@ -488,7 +490,7 @@ _ARGUMENT = re.compile(r"^(?:[\w.]*\.)?properties\.([\w-]+)")
 _PLAIN = re.compile(r"(?:^|[.\]])(?:text|content|parts|thinking|json)$")
 
 
-def _describe_place(segment: Segment, path: str, old: object, new: object) -> str:
+def _describe_difference(segment: Segment, path: str, old: object, new: object) -> str:
     inner = path[len(segment.path) :].lstrip(".") if path.startswith(segment.path) else ""
     if segment.kind is Kind.TOOL:
         inner = _ARGUMENT.sub(r"parameter \1", inner).removeprefix("function.").removeprefix("toolSpec.")

@@ -5,30 +5,30 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from llmproxy.core.dialects.codecs import Codec, Dialect, Json, Layout, RepeatedRequest, Speaker, SpokenTurn, WantedForm
+from llmproxy.core.dialects.codecs import AnswerForm, BodyLayout, Codec, Dialect, FailureInfo, Json, Speaker, SpokenTurn
 from llmproxy.core.dialects.messages import (
     WORDS,
     Asks,
-    By,
     Draft,
     Message,
+    RunBy,
     add_blocks,
     as_dict,
     as_json,
     as_list,
     as_str,
-    kind_of,
+    find_item_kind,
 )
 from llmproxy.core.dialects.writing import SSE, WHOLE, drop_none, name_by_status, parse_arguments, sse, write_json
 from llmproxy.core.traffic.interaction import Headers
 
 PARTS: Mapping[str, Asks] = {
-    "functionCall": Asks(By.AGENT, arguments=("args",)),
-    "function_call": Asks(By.AGENT, arguments=("args",)),
-    "executableCode": Asks(By.PROVIDER, "code_execution", ("code",)),
-    "executable_code": Asks(By.PROVIDER, "code_execution", ("code",)),
-    "toolCall": Asks(By.PROVIDER, "tool", ("args",)),
-    "tool_call": Asks(By.PROVIDER, "tool", ("args",)),
+    "functionCall": Asks(RunBy.AGENT, arguments=("args",)),
+    "function_call": Asks(RunBy.AGENT, arguments=("args",)),
+    "executableCode": Asks(RunBy.PROVIDER, "code_execution", ("code",)),
+    "executable_code": Asks(RunBy.PROVIDER, "code_execution", ("code",)),
+    "toolCall": Asks(RunBy.PROVIDER, "tool", ("args",)),
+    "tool_call": Asks(RunBy.PROVIDER, "tool", ("args",)),
     **dict.fromkeys(
         (
             "text", "thought", "thoughtSignature", "thought_signature", "inlineData", "inline_data", "fileData",
@@ -55,21 +55,21 @@ def _add_candidates(draft: Draft, value: dict[str, Any]) -> None:
             block = as_dict(part)
             if first:
                 add_blocks(draft, [part])
-            _record_part(draft, block, first=first)
+            _record_hosted_or_unknown_part(draft, block, first=first)
 
 
-def _record_part(draft: Draft, part: dict[str, Any], *, first: bool) -> None:
+def _record_hosted_or_unknown_part(draft: Draft, part: dict[str, Any], *, first: bool) -> None:
     """Note a part: a tool of the provider's, a call of another candidate, or nothing that we know."""
-    kind = kind_of(part, PARTS)
+    kind = find_item_kind(part, PARTS)
     if kind is None:
         draft.unknown[next(iter(part))] = None
         return
     asks, inner = PARTS[kind], as_dict(part.get(kind))
-    if asks.by is By.NOBODY or (first and asks.by is By.AGENT):
+    if asks.by is RunBy.NOBODY or (first and asks.by is RunBy.AGENT):
         return
     name = as_str(inner.get("toolType")).lower() or asks.find_name(inner)
     arguments = as_json(asks.find_arguments(inner))
-    hosted = asks.by is By.PROVIDER
+    hosted = asks.by is RunBy.PROVIDER
     draft.add_call(len(draft.beside), inner.get("id"), name, arguments, hosted=hosted, beside=True)
 
 
@@ -126,7 +126,7 @@ def _build_error(error: Json, status: int) -> Json:
     return {"error": {"code": status, "message": error.get("message", ""), "status": error.get("type") or "UNKNOWN"}}
 
 
-def _write_answer(said: SpokenTurn, wanted: WantedForm) -> tuple[Headers, list[bytes]]:
+def _write_answer(said: SpokenTurn, wanted: AnswerForm) -> tuple[Headers, list[bytes]]:
     answer = _build_answer(said)
     if not wanted.stream:
         return WHOLE, [write_json(answer)]
@@ -157,7 +157,7 @@ def _write_error(status: int, _code: str, message: str) -> tuple[Headers, object
     return (), {"error": {"code": status, "message": message, "status": name}}
 
 
-def _write_failure(status: int, asked: RepeatedRequest) -> tuple[Json, Headers]:
+def _write_failure(status: int, asked: FailureInfo) -> tuple[Json, Headers]:
     name, text = {
         429: ("RESOURCE_EXHAUSTED", "Resource has been exhausted (e.g. check quota)."),
         503: ("UNAVAILABLE", "The model is overloaded. Please try again later."),
@@ -180,7 +180,7 @@ DIALECT = Dialect(
     {
         "generateContent": Codec(
             _add_candidates, finishes=_holds_finish_reason, write=_write_answer, text_whole=False, text_streamed=False,
-            layout=Layout(("contents",), ("systemInstruction", "system_instruction"), wrapper="request"),
+            layout=BodyLayout(("contents",), ("systemInstruction", "system_instruction"), wrapper="request"),
         )
     },
     _write_error, _write_failure, _build_error_event,

@@ -32,7 +32,7 @@ SCHEMAS = ("parameters", "input_schema", "inputSchema", "parametersJsonSchema", 
 """Members of a tool's definition that may hold the schema of its arguments."""
 
 
-class By(Enum):
+class RunBy(Enum):
     """Who runs what an item calls."""
 
     AGENT = "agent"
@@ -47,7 +47,7 @@ class By(Enum):
 class Asks:
     """How a kind of item calls a tool."""
 
-    by: By
+    by: RunBy
     name: str = ""
     """Of the tool; empty where the item's member `name` says it."""
     arguments: tuple[str, ...] = ()
@@ -70,23 +70,23 @@ def find_qualified_name(item: Mapping[str, Any]) -> str | None:
     return f"{space}{NAMESPACE}{said}" if said and isinstance(space, str) and space else said
 
 
-WORDS = Asks(By.NOBODY)
+WORDS = Asks(RunBy.NOBODY)
 
 ITEMS: Mapping[str, Asks] = {
-    "function_call": Asks(By.AGENT, arguments=("arguments",)),
-    "custom_tool_call": Asks(By.AGENT, arguments=("input",)),
-    "computer_call": Asks(By.AGENT, "computer", ("action", "actions")),
-    "local_shell_call": Asks(By.AGENT, "local_shell", ("action",)),
-    "shell_call": Asks(By.AGENT, "shell", ("action",)),
-    "apply_patch_call": Asks(By.AGENT, "apply_patch", ("operation",)),
-    "tool_search_call": Asks(By.AGENT, "tool_search", ("arguments",)),
-    "mcp_approval_request": Asks(By.PROVIDER, arguments=("arguments",)),
-    "mcp_call": Asks(By.PROVIDER, arguments=("arguments",)),
-    "web_search_call": Asks(By.PROVIDER, "web_search", ("action",)),
-    "file_search_call": Asks(By.PROVIDER, "file_search", ("queries",)),
-    "code_interpreter_call": Asks(By.PROVIDER, "code_interpreter", ("code",)),
-    "image_generation_call": Asks(By.PROVIDER, "image_generation"),
-    "program": Asks(By.PROVIDER, "program", ("code",)),
+    "function_call": Asks(RunBy.AGENT, arguments=("arguments",)),
+    "custom_tool_call": Asks(RunBy.AGENT, arguments=("input",)),
+    "computer_call": Asks(RunBy.AGENT, "computer", ("action", "actions")),
+    "local_shell_call": Asks(RunBy.AGENT, "local_shell", ("action",)),
+    "shell_call": Asks(RunBy.AGENT, "shell", ("action",)),
+    "apply_patch_call": Asks(RunBy.AGENT, "apply_patch", ("operation",)),
+    "tool_search_call": Asks(RunBy.AGENT, "tool_search", ("arguments",)),
+    "mcp_approval_request": Asks(RunBy.PROVIDER, arguments=("arguments",)),
+    "mcp_call": Asks(RunBy.PROVIDER, arguments=("arguments",)),
+    "web_search_call": Asks(RunBy.PROVIDER, "web_search", ("action",)),
+    "file_search_call": Asks(RunBy.PROVIDER, "file_search", ("queries",)),
+    "code_interpreter_call": Asks(RunBy.PROVIDER, "code_interpreter", ("code",)),
+    "image_generation_call": Asks(RunBy.PROVIDER, "image_generation"),
+    "program": Asks(RunBy.PROVIDER, "program", ("code",)),
     **dict.fromkeys(
         (
             "message", "reasoning", "compaction", "compaction_summary", "item_reference", "additional_tools",
@@ -99,13 +99,13 @@ ITEMS: Mapping[str, Asks] = {
 }  # fmt: skip
 """Items of Responses and Realtime, by their `type`."""
 
-TOOL_CALLS: Mapping[str, Asks] = {"": Asks(By.AGENT), "function": Asks(By.AGENT), "custom": Asks(By.AGENT)}
+TOOL_CALLS: Mapping[str, Asks] = {"": Asks(RunBy.AGENT), "function": Asks(RunBy.AGENT), "custom": Asks(RunBy.AGENT)}
 """Entries of `tool_calls` (chat completions and all who speak like it), by their `type`; many leave it out."""
 
 BLOCKS: Mapping[str, Asks] = {
-    "tool_use": Asks(By.AGENT, arguments=("input",)),
-    "server_tool_use": Asks(By.PROVIDER, arguments=("input",)),
-    "mcp_tool_use": Asks(By.PROVIDER, arguments=("input",)),
+    "tool_use": Asks(RunBy.AGENT, arguments=("input",)),
+    "server_tool_use": Asks(RunBy.PROVIDER, arguments=("input",)),
+    "mcp_tool_use": Asks(RunBy.PROVIDER, arguments=("input",)),
     **dict.fromkeys(
         (
             "text", "thinking", "redacted_thinking", "image", "document", "search_result", "compaction",
@@ -119,9 +119,9 @@ BLOCKS: Mapping[str, Asks] = {
 """Blocks of Messages, by their `type`."""
 
 
-def kind_of(item: Mapping[str, Any], table: Mapping[str, Asks]) -> str | None:
+def find_item_kind(item: Mapping[str, Any], table: Mapping[str, Asks]) -> str | None:
     """Return under which name a table knows an item that its members describe; None if it knows none of them."""
-    calls = (name for name in item if name in table and table[name].by is not By.NOBODY)
+    calls = (name for name in item if name in table and table[name].by is not RunBy.NOBODY)
     return next(calls, None) or next((name for name in item if name in table), None if item else "text")
 
 
@@ -184,7 +184,7 @@ def as_str(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _id(value: object) -> str | None:
+def _as_id(value: object) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
@@ -255,7 +255,7 @@ class Draft:
         """Start a tool call, or add to the one of this index."""
         self.heard = True
         entry = (self.beside if beside else self.calls).setdefault(index, DraftCall())
-        entry.id = entry.id or _id(call_id)
+        entry.id = entry.id or _as_id(call_id)
         entry.name = entry.name or as_str(name)
         entry.hosted = entry.hosted or hosted
         if arguments:
@@ -294,19 +294,19 @@ class Draft:
         )
 
 
-def words(content: object, depth: int = 0) -> str:
+def to_text(content: object, depth: int = 0) -> str:
     """Return the words of a string, a block, or a list of either."""
     if isinstance(content, str):
         return content
     if depth > _DEPTH:
         return ""
     if isinstance(content, list):
-        return "\n".join(text for part in content if (text := words(part, depth + 1)))
+        return "\n".join(text for part in content if (text := to_text(part, depth + 1)))
     block = as_dict(content)
     for name in ("text", "refusal", "content", "parts", "output", "result"):
         if name in block and block[name] is not None:
             value = block[name]
-            return words(value, depth + 1) if isinstance(value, (str, list, dict)) else as_json(value)
+            return to_text(value, depth + 1) if isinstance(value, (str, list, dict)) else as_json(value)
     if "json" in block:
         return as_json(block["json"])
     kind = as_str(block.get("type")) or next(iter(block), "")
@@ -322,7 +322,7 @@ def _read_thought(block: dict[str, Any]) -> str:
     parts = (
         block.get("thinking") or inner.get("text") or block.get("text") or block.get("summary") or block.get("content")
     )
-    return words(parts) if parts else ""
+    return to_text(parts) if parts else ""
 
 
 _TYPED = {**ITEMS, **BLOCKS}
@@ -333,18 +333,18 @@ _REPEATED = frozenset({"server_tool_use", "mcp_tool_use", "mcp_call"})
 def find_call_form(block: dict[str, Any]) -> Asks | None:
     """Return how a block that has a type calls a tool; None if it calls none, or its type is in no table."""
     asks = _TYPED.get(as_str(block.get("type")))
-    return None if asks is None or asks.by is By.NOBODY else asks
+    return None if asks is None or asks.by is RunBy.NOBODY else asks
 
 
 def is_hosted(block: dict[str, Any], asks: Asks) -> bool:
     """Return whether the provider runs what a block calls."""
-    return asks.by is By.PROVIDER or block.get("execution") == "server"
+    return asks.by is RunBy.PROVIDER or block.get("execution") == "server"
 
 
 def block_call(block: dict[str, Any]) -> tuple[object, object, object] | None:
     """Return id, name and arguments of a block that is a tool call, as histories have them."""
     asks = find_call_form(block)
-    if asks is not None and (asks.by is By.AGENT or block["type"] in _REPEATED):
+    if asks is not None and (asks.by is RunBy.AGENT or block["type"] in _REPEATED):
         return block.get("call_id") or block.get("id"), asks.find_name(block), asks.find_arguments(block)
     if isinstance(block.get("toolUse"), dict):
         use = block["toolUse"]
@@ -359,17 +359,19 @@ def block_call(block: dict[str, Any]) -> tuple[object, object, object] | None:
 def block_result(block: dict[str, Any]) -> Message | None:
     kind = as_str(block.get("type"))
     if kind.endswith("tool_result"):
-        return Message("tool", words(block.get("content")), tool_call_id=_id(block.get("tool_use_id")))
+        return Message("tool", to_text(block.get("content")), tool_call_id=_as_id(block.get("tool_use_id")))
     if kind.endswith("_call_output"):
-        return Message("tool", words(block.get("output")), tool_call_id=_id(block.get("call_id")))
+        return Message("tool", to_text(block.get("output")), tool_call_id=_as_id(block.get("call_id")))
     if isinstance(block.get("toolResult"), dict):
         result = block["toolResult"]
-        return Message("tool", words(result.get("content")), tool_call_id=_id(result.get("toolUseId")))
+        return Message("tool", to_text(result.get("content")), tool_call_id=_as_id(result.get("toolUseId")))
     for name in ("functionResponse", "function_response"):
         if isinstance(block.get(name), dict):
             result = block[name]
             response = result.get("response")
-            return Message("tool", as_json(response), tool_call_id=_id(result.get("id")) or _id(result.get("name")))
+            return Message(
+                "tool", as_json(response), tool_call_id=_as_id(result.get("id")) or _as_id(result.get("name"))
+            )
     return None
 
 
@@ -391,7 +393,7 @@ def add_blocks(draft: Draft, content: object) -> list[Message]:
         elif is_thought_block(block):
             draft.add_reasoning(_read_thought(block))
         elif part is not None:
-            texts.append(words(part))
+            texts.append(to_text(part))
     if texts:
         draft.add_text("\n".join(text for text in texts if text))
     return results
@@ -410,12 +412,12 @@ def add_tool_calls(draft: Draft, calls: object, *, offset: bool = False, choice:
         key: object = len(into) if offset else index if isinstance(index, int) else position
         key = key if choice is None else (choice, key)
         if not offset:
-            key = _find_draft_key(into, key, call.get("id"), function.get("name"))
+            key = _find_call_key(into, key, call.get("id"), function.get("name"))
         arguments = function.get("arguments", function.get("parameters", function.get("input")))
         draft.add_call(key, call.get("id"), function.get("name"), as_json(arguments), beside=choice is not None)
 
 
-def _find_draft_key(calls: dict[object, DraftCall], key: object, call_id: object, name: object) -> object:
+def _find_call_key(calls: dict[object, DraftCall], key: object, call_id: object, name: object) -> object:
     """Return the key that a piece belongs to: some servers give all calls one index, or none, and tell by id."""
     while (known := calls.get(key)) is not None:
         following = (key, "next")
@@ -449,7 +451,7 @@ def entry_messages(value: object, default: str = "user") -> list[Message]:
         draft.add_call(len(draft.calls), None, old.get("name"), as_json(old.get("arguments")))
     message = draft.build_message()
     if draft.role == "tool" and not results:
-        call_id = _id(entry.get("tool_call_id")) or _id(entry.get("tool_name")) or _id(entry.get("name"))
+        call_id = _as_id(entry.get("tool_call_id")) or _as_id(entry.get("tool_name")) or _as_id(entry.get("name"))
         return [Message("tool", message.text, tool_call_id=call_id)]
     return [*results, message] if draft.heard or not results else results
 
@@ -463,7 +465,7 @@ STATE_FOLDERS = (".gemini/tmp", ".gemini/history")
 """Folders below home in which a coding agent names a folder after the one it works in."""
 
 
-def find_agent_blocks(text: str) -> list[tuple[int, int]]:
+def find_agent_written_spans(text: str) -> list[tuple[int, int]]:
     """Return what an agent wrote into a user's message: blocks in tags of two words, ``<system-reminder>``."""
     if text.startswith(_OPENINGS):
         return [(0, len(text))]
@@ -485,10 +487,10 @@ def find_agent_blocks(text: str) -> list[tuple[int, int]]:
     return spans
 
 
-def keep_typed(text: str) -> str:
+def keep_user_text(text: str) -> str:
     """Return what of a user's message was typed: all but the blocks that the agent wrote."""
     parts, last = [], 0
-    for start, end in find_agent_blocks(text):
+    for start, end in find_agent_written_spans(text):
         parts.append(text[last:start].strip())
         last = end
     return "\n".join(filter(None, [*parts, text[last:].strip()])) if last else text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from llmproxy.core.dialects.codecs import Codec, Dialect, Json, Layout, RepeatedRequest, SpokenTurn, WantedForm
+from llmproxy.core.dialects.codecs import AnswerForm, BodyLayout, Codec, Dialect, FailureInfo, Json, SpokenTurn
 from llmproxy.core.dialects.messages import Draft, add_tool_calls, as_dict
 from llmproxy.core.dialects.writing import LINES, WHOLE, parse_arguments, write_json
 from llmproxy.core.traffic.interaction import Headers
@@ -18,7 +18,7 @@ def _add_message(draft: Draft, value: dict[str, Any]) -> None:
     draft.add_text(value.get("response"))
 
 
-def _write_answer(said: SpokenTurn, wanted: WantedForm) -> tuple[Headers, list[bytes]]:
+def _write_answer(said: SpokenTurn, wanted: AnswerForm) -> tuple[Headers, list[bytes]]:
     head = {"model": said.model, "created_at": "1970-01-01T00:00:00Z"}
     calls = [
         {"function": {"name": call.name, "arguments": parse_arguments(call.arguments)}}
@@ -45,7 +45,7 @@ def _write_error(_status: int, _code: str, message: str) -> tuple[Headers, objec
     return (), {"error": message}
 
 
-def _write_failure(status: int, _asked: RepeatedRequest) -> tuple[Json, Headers]:
+def _write_failure(status: int, _asked: FailureInfo) -> tuple[Json, Headers]:
     busy = "server busy, please try again.  maximum pending requests exceeded"
     return {"error": busy if status in (429, 503, 529) else "llama runner process has terminated: exit status 2"}, ()
 
@@ -64,7 +64,7 @@ def _is_done(value: Json) -> bool:
 DIALECT = Dialect(
     {
         "api.chat": Codec(_add_message, _is_done, write=_write_answer, text_whole=False, text_streamed=False),
-        "api.generate": Codec(_add_message, _is_done, layout=Layout(("prompt",), ("system",))),
+        "api.generate": Codec(_add_message, _is_done, layout=BodyLayout(("prompt",), ("system",))),
         **dict.fromkeys(("api.pull", "api.push", "api.create"), _TASK),
     },
     _write_error, _write_failure, _build_error_event,

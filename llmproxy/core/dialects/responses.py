@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from llmproxy.core.dialects.chat import FAILED, error_event, write_error, write_failure
-from llmproxy.core.dialects.codecs import Codec, Dialect, Json, Layout, SpokenTurn, WantedForm
+from llmproxy.core.dialects.chat import FAILED, build_error_event, write_error, write_failure
+from llmproxy.core.dialects.codecs import AnswerForm, BodyLayout, Codec, Dialect, Json, SpokenTurn
 from llmproxy.core.dialects.messages import (
     ITEMS,
     NAMESPACE,
@@ -41,7 +41,7 @@ def _add_response(draft: Draft, value: dict[str, Any]) -> None:
                 draft,
                 item.get("content") if item.get("type") == "message" else [item] if _is_call_or_thought(item) else None,
             )
-            _record_item(draft, item, number)
+            _record_hosted_or_unknown_item(draft, item, number)
     elif kind in ("response.output_text.delta", "response.refusal.delta"):
         draft.add_text(value.get("delta"))
     elif kind in ("response.reasoning_summary_text.delta", "response.reasoning_text.delta"):
@@ -50,17 +50,17 @@ def _add_response(draft: Draft, value: dict[str, Any]) -> None:
         item = as_dict(value.get("item"))
         if (call := block_call(item)) is not None:
             draft.add_call(value.get("output_index"), call[0], call[1])
-        _record_item(draft, item, value.get("output_index"))
+        _record_hosted_or_unknown_item(draft, item, value.get("output_index"))
     elif kind == "response.output_item.done":
         item = as_dict(value.get("item"))
         if (call := block_call(item)) is not None:  # it says all that its deltas told
             draft.add_call(value.get("output_index"), call[0], call[1]).pieces = [as_json(call[2])]
-        _record_item(draft, item, value.get("output_index"))
+        _record_hosted_or_unknown_item(draft, item, value.get("output_index"))
     elif kind in ("response.function_call_arguments.delta", "response.custom_tool_call_input.delta"):
         draft.add_call(value.get("output_index"), arguments=as_str(value.get("delta")))
 
 
-def _record_item(draft: Draft, item: dict[str, Any], index: object) -> None:
+def _record_hosted_or_unknown_item(draft: Draft, item: dict[str, Any], index: object) -> None:
     """Note what an item is beside words and calls: a tool of the provider's, its output, or nothing that we know."""
     kind = as_str(item.get("type"))
     if kind not in ITEMS:
@@ -113,7 +113,7 @@ def _add_thread(draft: Draft, value: dict[str, Any]) -> None:
 # -- writing
 
 
-def _write_answer(said: SpokenTurn, wanted: WantedForm) -> tuple[Headers, list[bytes]]:
+def _write_answer(said: SpokenTurn, wanted: AnswerForm) -> tuple[Headers, list[bytes]]:
     final = _build_response(said, wanted.request)
     if said.finish in _INCOMPLETE:
         final |= {"status": "incomplete", "incomplete_details": {"reason": _INCOMPLETE[said.finish]}}
@@ -138,7 +138,7 @@ def _build_response(said: SpokenTurn, tree: Json) -> Json:
         item = {"id": f"msg_{said.id}", "type": "message", "status": "completed", "role": "assistant"}
         output.append({**item, "content": [part]})
     for call in said.message.tool_calls:
-        named = _qualify_name(call.name, tree)
+        named = _split_namespace(call.name, tree)
         body = {"call_id": call.id, **named, "arguments": call.arguments, "status": "completed"}
         output.append({"id": f"fc_{call.id}", "type": "function_call", **body})
     echoed = {name: tree.get(name) for name in ("instructions", "previous_response_id", "metadata")}
@@ -160,7 +160,7 @@ def _build_response(said: SpokenTurn, tree: Json) -> Json:
     return {**head, **echoed, **fixed, "tool_choice": tree.get("tool_choice", "auto"), "output": output, "usage": usage}
 
 
-def _qualify_name(name: str, tree: Json) -> Json:
+def _split_namespace(name: str, tree: Json) -> Json:
     """Return a tool's name and its namespace, if it stands in one of those that the request offers."""
     asked = tree.get("input")
     places = [tree, *(asked if isinstance(asked, list) else ())]  # a search for tools adds more
@@ -203,7 +203,7 @@ def _build_error_event(number: int) -> tuple[str, Json]:
     return "error", value
 
 
-_THREAD = Codec(_add_thread, done=True, below=True, layout=Layout(("messages", "content"), ("instructions",)))
+_THREAD = Codec(_add_thread, done=True, below=True, layout=BodyLayout(("messages", "content"), ("instructions",)))
 
 DIALECT = Dialect(
     {
@@ -211,11 +211,11 @@ DIALECT = Dialect(
             _add_response,
             has_type("response.completed", "response.incomplete", "response.failed", "response.cancelled"),
             below=True, write=_write_answer, error_event=_build_error_event,
-            layout=Layout(("input",), ("instructions",)),
+            layout=BodyLayout(("input",), ("instructions",)),
         ),
         "realtime": Codec(_add_realtime),
         "threads": _THREAD,
         "threads.runs": replace(_THREAD, makes_ids=True),
     },
-    write_error, write_failure, error_event,
+    write_error, write_failure, build_error_event,
 )  # fmt: skip

@@ -1,7 +1,7 @@
 """The bytes of a stream -> its events, and whether the stream is whole.
 
 Four framings carry the providers' streams: server-sent events, newline-delimited JSON, a JSON array written over time,
-and AWS's binary event stream. :func:`events_of` turns each into parsed JSON values, so that usage and
+and AWS's binary event stream. :func:`list_events` turns each into parsed JSON values, so that usage and
 conversation need not know the framing. What is read is never changed: replay sends the recorded bytes.
 
 Invariant: the events do not depend on where the network cut the bytes. Whether an answer is whole is decided from
@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from llmproxy.core.dialects.codecs import find_stream_codec
+from llmproxy.core.dialects.codecs import find_stream_end_codec
 from llmproxy.core.providers.specs import Family
 from llmproxy.core.traffic.frames import CONTENT_TYPE, list_server_events
 from llmproxy.core.traffic.interaction import Ending
@@ -132,7 +132,7 @@ class _ShortenedDocument:
         if self._open:
             self._open.pop()
 
-    def is_nothing_left(self) -> bool:
+    def is_beyond_limits(self) -> bool:
         """Return whether nothing will be left, whatever comes."""
         too_much = self._size > _ALL or len(self._parts) > _PIECES
         return too_much or len(self._open) + self._left_out > _DEEPEST
@@ -147,7 +147,7 @@ def shorten_json(body: bytes | bytearray) -> bytes:
     for number, (mark, start, after) in enumerate(_list_tokens(body)):
         kept.add_text(body[at : min(start, at + LONG + 1)])
         at = after
-        if number > _MOST or kept.is_nothing_left():
+        if number > _MOST or kept.is_beyond_limits():
             return b""
         if mark == b'"':
             kept.add_text(_shorten_string(body, start, after))
@@ -156,7 +156,7 @@ def shorten_json(body: bytes | bytearray) -> bytes:
         else:
             kept.end_node(mark)
     kept.add_text(body[at : at + LONG + 1])
-    return b"" if kept.is_nothing_left() else kept.join_document()
+    return b"" if kept.is_beyond_limits() else kept.join_document()
 
 
 def split_array(body: bytes) -> Iterator[bytes]:
@@ -294,7 +294,7 @@ class SSEParser:
         self._partial += data[start:]
         return events
 
-    def finish_event(self) -> list[Event]:
+    def flush_last_event(self) -> list[Event]:
         """Return what stands there unfinished: a last event without its blank line."""
         return [*self.parse_bytes(b"\n"), *self.parse_bytes(b"\n")] if self._partial or self._data is not None else []
 
@@ -327,13 +327,13 @@ def _parse_sse(body: bytes) -> list[Event]:
     events: list[Event] = []
     if b"\r" in body or _BOM in body:  # a mark is skipped at the start of a body, not of each event
         parser = SSEParser()
-        return [*parser.parse_bytes(body), *parser.finish_event()]
+        return [*parser.parse_bytes(body), *parser.flush_last_event()]
     for block in body.split(b"\n\n"):
         if block.startswith(b"data: ") and b"\n" not in block:
             events.append(Event(None, block[6:].decode("utf-8", "replace")))
         elif block:
             parser = SSEParser()
-            events += [*parser.parse_bytes(block + b"\n"), *parser.finish_event()]
+            events += [*parser.parse_bytes(block + b"\n"), *parser.flush_last_event()]
     return events
 
 
@@ -375,7 +375,7 @@ def detect_framing(content_type: str, body: bytes) -> Framing:
     return "other"
 
 
-def events_of(content_type: str, body: bytes) -> list[object]:
+def list_events(content_type: str, body: bytes) -> list[object]:
     """Return the JSON values of a stream, or a plain body's one; no JSON (``[DONE]``) is left out. Never raises."""
     return list(iter_events(content_type, body, shortened=False))
 
@@ -388,12 +388,12 @@ MOST_REMEMBERED = 32
 
 
 def parse_events_cached(content_type: str, body: bytes) -> Iterable[object]:
-    """Return `events_of` (of long bodies `iter_events`), remembered in this thread; nobody may change the values."""
+    """Return `list_events` (of long bodies `iter_events`), remembered in this thread; nobody may change the values."""
     if is_long_body(body):
         return iter_events(content_type, body)
     known: dict[tuple[str, bytes], tuple[int, list[object]]] = _remembered.__dict__.setdefault("known", {})
     if (found := known.get((content_type, body))) is None:
-        found = known[content_type, body] = estimate_parsed_size(body), events_of(content_type, body)
+        found = known[content_type, body] = estimate_parsed_size(body), list_events(content_type, body)
         while len(known) > MOST_REMEMBERED or sum(size for size, _ in known.values()) > MOST_WEIGHT:
             del known[next(iter(known))]
     return found[1]
@@ -453,10 +453,10 @@ def _parse_in_pieces(body: bytes, start: int, end: int) -> Iterator[Event]:
     parser, view = SSEParser(short=True), memoryview(body)
     for at in range(start, end, _TAIL):
         yield from parser.parse_bytes(bytes(view[at : min(at + _TAIL, end)]))
-    yield from parser.finish_event()
+    yield from parser.flush_last_event()
 
 
-def cut_beginning(content_type: str, body: bytes) -> bytes:
+def keep_first_megabyte(content_type: str, body: bytes) -> bytes:
     """Return the first megabyte of a stream, which says how its answer begins; of what is no stream the whole body."""
     return body[:BEGINNING] if detect_framing(content_type, body) in ("sse", "ndjson", "aws") else body
 
@@ -531,7 +531,7 @@ def decide_ending(
     kind = detect_framing(content_type, body)
     if not 200 <= status < 300 or kind in ("json", "other"):
         return by_http
-    if (codec := find_stream_codec(operation)) is None:
+    if (codec := find_stream_end_codec(operation)) is None:
         return by_http
     if codec.finishes is not None:
         streamed = kind != "array" or stream

@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from llmproxy.core.dialects.codecs import codec_of, get_dialect
+from llmproxy.core.dialects.codecs import get_dialect, get_operation_codec
 from llmproxy.core.dialects.streams import parse_events_cached
 from llmproxy.core.providers.specs import PROVIDERS, Family
 from llmproxy.core.traffic.frames import CONTENT_TYPE, list_server_events
@@ -88,7 +88,7 @@ _HOLDERS = frozenset({place[0] for place in _PLACES} | _TOP | {"results", "total
 """A value with none of these says nothing about usage: most of a stream's do not."""
 
 
-def _list_counts(value: object) -> Iterator[_Raw]:
+def _iter_usage_objects(value: object) -> Iterator[_Raw]:
     """Yield the usage objects in one JSON value, details spread out."""
     if not isinstance(value, dict) or _HOLDERS.isdisjoint(value):
         return
@@ -126,10 +126,10 @@ def read_usage(family: Family, operation: str, content_type: str, body: bytes, h
         return _sum_socket_usage(family, operation, body)
     if "/" in operation and not operation.endswith(("/runs", "/submit_tool_outputs")):  # fetching costs nothing
         return Usage()
-    codec = codec_of(operation)
+    codec = get_operation_codec(operation)
     raw: _Raw = _read_header_counts(headers, codec.count_headers)
     for value in parse_events_cached(content_type, body):
-        for part in _list_counts(value):
+        for part in _iter_usage_objects(value):
             raw.update((name, count) for name, count in part.items() if count is not None)
     if not raw:
         return Usage()
@@ -143,7 +143,7 @@ def _sum_socket_usage(family: Family, operation: str, body: bytes) -> Usage:
     sums: dict[str, int] = {}
     for value in list_server_events(body):
         raw: _Raw = {}
-        for part in _list_counts(value):
+        for part in _iter_usage_objects(value):
             raw.update((name, count) for name, count in part.items() if count is not None)
         if raw:
             for name, count in asdict(_build_usage(raw, exclusive=False, operation=operation, family=family)).items():
@@ -191,7 +191,7 @@ def read_model(family: Family, operation: str, content_type: str, body: bytes) -
     return None
 
 
-def answered_by(answer: Response) -> str:
+def read_answer_model(answer: Response) -> str:
     """Return the model that an answer names, and its fingerprint where it has one; empty where it names none."""
     kind, body = header(answer.headers, "content-type") or "", answer.body
     places = (*_MODELS, ("system_fingerprint",))

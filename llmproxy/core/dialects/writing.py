@@ -14,7 +14,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from llmproxy.core.dialects.codecs import Json, SpokenTurn, WantedForm, codec_of, find_codec
+from llmproxy.core.dialects.codecs import AnswerForm, Json, SpokenTurn, find_operation_codec, get_operation_codec
 from llmproxy.core.dialects.messages import Message, as_dict
 from llmproxy.core.traffic.interaction import Chunk, Headers, Response
 from llmproxy.core.traffic.json_bytes import parse_json
@@ -30,13 +30,13 @@ _NONE = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
 
 
 def can_write_answer(operation: str) -> bool:
-    codec = find_codec(operation)
+    codec = find_operation_codec(operation)
     return codec is not None and codec.write is not None
 
 
 def writes_text_arguments(operation: str, *, stream: bool) -> bool:
     """Return whether the arguments of a tool call stand there as text, which may break off, and not as an object."""
-    codec = codec_of(operation)
+    codec = get_operation_codec(operation)
     return codec.text_streamed if stream else codec.text_whole
 
 
@@ -49,7 +49,7 @@ def write_answer(
     `finish` is why it ended, as `SpokenTurn` has it; `usage` is told by the dialects that do not always say 0.
     Raises LookupError for an operation that `can_write_answer` denies.
     """
-    if (writer := codec_of(operation).write) is None:
+    if (writer := get_operation_codec(operation).write) is None:
         raise LookupError(operation)
     seed = f"{call}\0{said!r}".encode("utf-8", "surrogatepass")
     calls = tuple(
@@ -57,7 +57,7 @@ def write_answer(
         for n, each in enumerate(said.tool_calls)
     )
     answer = SpokenTurn(model or "", replace(said, tool_calls=calls), usage or _NONE, finish)
-    headers, pieces = writer(answer, WantedForm(as_dict(parse_json(body)), stream, target))
+    headers, pieces = writer(answer, AnswerForm(as_dict(parse_json(body)), stream, target))
     return Response(200, "OK", headers, tuple(Chunk(0, piece) for piece in pieces if piece), chunked=stream)
 
 

@@ -52,9 +52,9 @@ class AbandonedInterceptor(Interceptor[Exchange]):
         if call.slot is None or not _is_abandoned(call):
             return None
         call.note = "its client reads on where the recorded one left: the next time it is asked live"
-        return self._build_left_marker(call.session, call.slot.id)
+        return self._build_mark_abandoned_job(call.session, call.slot.id)
 
-    def _build_left_marker(self, session: Session, recording: int) -> Callable[[], None]:
+    def _build_mark_abandoned_job(self, session: Session, recording: int) -> Callable[[], None]:
         """Return what makes a recording count as left once; it blocks."""
         store, place = self._sessions.store(session.settings.mode), (session.cassette, session.sample)
         rows = store.list_keys(*place) if store is not None else []

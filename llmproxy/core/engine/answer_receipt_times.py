@@ -57,19 +57,19 @@ Cites = Callable[[int, int], int]
 """Where in a call's request another call's answer stands; -1 if it does not."""
 
 
-class _TooLongToRead(Exception):
+class _RequestsTooLong(Exception):
     """The requests are too long to be read all."""
 
 
-def infer_end_times(calls: Sequence[RecordedCall], cites: Cites) -> list[RecordedCall]:
+def infer_receipt_times(calls: Sequence[RecordedCall], cites: Cites) -> list[RecordedCall]:
     """Return calls with their ends when they were heard, in the order of their begins."""
     try:
-        return _infer_end_times(calls, cites)
-    except _TooLongToRead:
+        return _infer_receipt_times(calls, cites)
+    except _RequestsTooLong:
         return list(calls)
 
 
-def _infer_end_times(calls: Sequence[RecordedCall], cites: Cites) -> list[RecordedCall]:
+def _infer_receipt_times(calls: Sequence[RecordedCall], cites: Cites) -> list[RecordedCall]:
     made = sorted(calls, key=attrgetter("began", "id"))
     begins = [each.began for each in made]
     ended = sorted(range(len(made)), key=lambda n: made[n].ended)
@@ -82,7 +82,7 @@ def _infer_end_times(calls: Sequence[RecordedCall], cites: Cites) -> list[Record
             continue
         looked.update((n, *near))
         if len(looked) > MOST:
-            raise _TooLongToRead
+            raise _RequestsTooLong
         at = {m: cites(asked.id, made[m].id) for m in near}
         heard = [m for m in near if at[m] >= 0]
         _order_ends(made, heard, at, begins)
@@ -134,7 +134,7 @@ def _order_ends(made: list[RecordedCall], heard: Sequence[int], at: dict[int, in
             made[m] = made[m]._replace(ended=ended, late=made[m].late or ended > made[m].ended)
 
 
-def read_citations(store: Store) -> Cites:
+def build_citation_finder(store: Store) -> Cites:
     """Return what says where a recorded request cites a recorded answer; each is read once."""
     requests: dict[int, bytes] = {}
     answers: dict[int, re.Pattern[bytes] | None] = {}
@@ -145,15 +145,15 @@ def read_citations(store: Store) -> Cites:
         for each in {asked, answered} - requests.keys():
             made = store.load(each)
             if (size := size + len(made.request.body)) > MOST_BYTES:
-                raise _TooLongToRead
-            requests[each], answers[each] = made.request.body, _build_citation_pattern(made)
+                raise _RequestsTooLong
+            requests[each], answers[each] = made.request.body, _build_answer_pattern(made)
         words = answers[answered]
         return max((each.start() for each in words.finditer(requests[asked])), default=-1) if words else -1
 
     return cites
 
 
-def _build_citation_pattern(made: Interaction) -> re.Pattern[bytes] | None:
+def _build_answer_pattern(made: Interaction) -> re.Pattern[bytes] | None:
     """Return what finds the beginning of an answer in JSON, or the id of its first call of a tool."""
     if (said := read_interaction_answer(made)) is None:
         return None

@@ -10,7 +10,7 @@ from llmproxy.core.dialects.conversation import made_ids
 from llmproxy.core.dialects.usage import read_model, read_usage
 from llmproxy.core.engine.engine_state import TEXT, EngineState
 from llmproxy.core.engine.request_identification import KeyDeriver
-from llmproxy.core.keys.normalize import new_ids
+from llmproxy.core.keys.normalize import keep_new_ids
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.reading import KeyedRecording
@@ -79,7 +79,7 @@ class AnswerWriter:
         if exchange.recording.damaged:
             raise RecordingError("a piece of the answer was lost")
         response = exchange.end_recording(proper=proper)
-        if 400 <= response.status < 500 and self._names_forgotten_id(exchange):
+        if 400 <= response.status < 500 and self._names_id_of_recording(exchange):
             exchange.decision = Decision.PASS
             exchange.note = STALE
             return None
@@ -104,11 +104,11 @@ class AnswerWriter:
         how = made.response.ending
         exchange.note = exchange.note or ("" if how == "complete" else f"incomplete ({how})")
 
-    def _names_forgotten_id(self, exchange: Exchange) -> bool:
+    def _names_id_of_recording(self, exchange: Exchange) -> bool:
         """Return whether a request names an id served from a recording, which the provider may have forgotten."""
         if exchange.session.policy.plays is Plays.NOTHING or not exchange.identity.refs:
             return False
-        origins = map(self._keying.find_origins(exchange.session), exchange.identity.refs)
+        origins = map(self._keying.build_origin_finder(exchange.session), exchange.identity.refs)
         return any(origin is not None and not exchange.session.is_recording(origin.key) for origin in origins)
 
     def read_usage(self, exchange: Exchange, *, proper: bool) -> Usage:
@@ -143,7 +143,7 @@ class InteractionBuilder:
             occurrence=exchange.kept.occurrence or exchange.nth, model=self._find_model(exchange, kind, body),
             stream=exchange.identity.stream, upstream=exchange.route.upstream, usage=usage, redacted=redacted,
             rules=self._state.config.rules.rules_digest,
-            made_ids=new_ids(made_ids(exchange.family, exchange.operation, kind, body), exchange.identity.refs),
+            made_ids=keep_new_ids(made_ids(exchange.family, exchange.operation, kind, body), exchange.identity.refs),
         )  # fmt: skip
         for each in exchange.interceptors:
             made = each.on_interaction(exchange, made)
@@ -157,7 +157,7 @@ class InteractionBuilder:
             return named
         return read_model(exchange.family, exchange.operation, kind, body) or named
 
-    def load_call(self, session: Session, call: Call) -> Interaction | None:
+    def load_call_interaction(self, session: Session, call: Call) -> Interaction | None:
         """Return what was said in a call that has ended; None where nothing is recorded of it."""
         for one in session.interceptors:
             if (told := one.find_unstored_call(call.seq)) is not None:

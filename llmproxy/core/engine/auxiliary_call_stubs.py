@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import override
 
 from llmproxy.calls import Call
-from llmproxy.core.engine.decide import is_repeatable
+from llmproxy.core.engine.decide import is_whole_success
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.engine.request_identification import build_host_refusal, check_upstream_allowed
 from llmproxy.core.providers.stubs import METADATA, NOWHERE, Asked, Stub, parse_members
@@ -41,7 +41,7 @@ class StubInterceptor(Interceptor[Exchange]):
     @override
     def before_key(self, call: Exchange, body: bytes) -> bytes:
         rows = [row for row in call.place.stubs if row.always]
-        asked = self._build_stub_request(call, body) if rows else None
+        asked = self._build_stub_input(call, body) if rows else None
         stub = next((row for row in rows if asked is not None and row.matches_request(asked)), None)
         if stub is None and call.place.in_scope:
             return body
@@ -63,20 +63,20 @@ class StubInterceptor(Interceptor[Exchange]):
     @override
     def on_miss(self, call: Exchange, why: MissReason, recordings: int) -> bool:
         rows = [row for row in call.place.stubs if not row.always]
-        asked = self._build_stub_request(call, call.request.data) if rows and why is MissReason.NEVER else None
+        asked = self._build_stub_input(call, call.request.data) if rows and why is MissReason.NEVER else None
         stub = next((row for row in rows if asked is not None and row.matches_request(asked)), None)
         if stub is None or asked is None or not self._may_stub(stub):
             return False
-        return self._borrow_recording(call, stub) or self._answer_with_stub(call, stub, asked)
+        return self._answer_from_other_cassette(call, stub) or self._answer_with_stub(call, stub, asked)
 
-    def _borrow_recording(self, call: Exchange, stub: Stub) -> bool:
+    def _answer_from_other_cassette(self, call: Exchange, stub: Stub) -> bool:
         """Answer by a recording of another cassette, if one has the very same question."""
         store, key = self._state.stores.current, call.key
         if store is None or key is None or call.method != "GET":
             return False
         for cassette, sample, party in find_other_places(store, key, _OTHERS):
             slots = store.find_keyed(cassette, sample, party, key)
-            if (slot := next(filter(is_repeatable, slots), None)) is not None:
+            if (slot := next(filter(is_whole_success, slots), None)) is not None:
                 call.decision, call.slot = Decision.REPLAY, slot
                 call.note = f"this cassette lacks it; recorded in {cassette}, which asked first"
                 call.state.put(stub)
@@ -92,7 +92,7 @@ class StubInterceptor(Interceptor[Exchange]):
         call.state.put(stub)
         return True
 
-    def _build_stub_request(self, call: Exchange, body: bytes) -> Asked:
+    def _build_stub_input(self, call: Exchange, body: bytes) -> Asked:
         where, place, headers = call.route, call.place, call.request.headers
         host = header(headers, "host") or ""
         by_base_url = bool(place.prefix) or not where.upstream.endswith(f"//{host}")

@@ -156,7 +156,7 @@ class RecordedRequestCache:
             made = canonical_of(store, store.load(id_), self._config.rules, self._config.upstreams)
         except (CassetteError, RefusedError):
             return None
-        self._share_messages(made.tree)
+        self._share_equal_messages(made.tree)
         self._requests[id_] = made
         self._bytes += len(made.body) + 1000
         while self._bytes > REMEMBERED_BYTES and len(self._requests) > 1:
@@ -168,7 +168,7 @@ class RecordedRequestCache:
         """Return the canonical request of a recording that was compared not long ago."""
         return self._requests.get(id_)
 
-    def _share_messages(self, tree: object) -> None:
+    def _share_equal_messages(self, tree: object) -> None:
         """Let a conversation's requests hold the same objects for the messages in common, which are compared once."""
         for name, messages in tree.items() if isinstance(tree, dict) else ():
             for n, message in enumerate(messages if isinstance(messages, list) else ()):
@@ -179,7 +179,7 @@ class RecordedRequestCache:
             self._shared.clear()
             self._shared_bytes = 0
 
-    def record_captured_fields(self, session: Session, store: Store, run_variables: Sequence[RunVariable]) -> None:
+    def save_captured_fields(self, session: Session, store: Store, run_variables: Sequence[RunVariable]) -> None:
         """Keep volatile fields where captured values stood in what this session recorded before they were declared."""
         known = read_volatile_fields(store, session.cassette)
         ids = sorted(session.served)[-_LOOKED_AT:]
@@ -191,7 +191,7 @@ class RecordedRequestCache:
             write_volatile_fields(store, session.cassette, [*known, *new])
 
 
-class _RunRestater(Restater):
+class _RecordingRestater(Restater):
     """Recordings with this run's run variables for their own, which are no difference."""
 
     def __init__(self, bound: SessionBindings, requests: RecordedRequestCache, store: Store, wanted: Canonical) -> None:
@@ -255,7 +255,7 @@ class _RunRestater(Restater):
 
 
 @dataclass(slots=True)
-class _CandidateComparison:
+class _MisfitReason:
     """How recordings were held against a call."""
 
     why: str = ""
@@ -308,7 +308,7 @@ class BindingInterceptor(Interceptor[Exchange]):
         answer = (
             self._bind_exact_hit(call, store, slot, found.canonical)
             if other is None
-            else self._rewrite_found(store, other, slot)
+            else self._write_bound_answer(store, other, slot)
         )
         if answer is None:
             return decided
@@ -316,7 +316,7 @@ class BindingInterceptor(Interceptor[Exchange]):
             call.state.put(answer)
             call.answer.made, call.answer.told = answer.response, ((BOUND_HEADER, ", ".join(answer.names)),)
             return decided
-        call.state.put(_CandidateComparison(f"the answer of recording #{slot.id}: {answer}"))
+        call.state.put(_MisfitReason(f"the answer of recording #{slot.id}: {answer}"))
         if call.session.policy.writes:
             return Decided(Decision.RECORD)
         return Decided(Decision.REFUSE, reason=MissReason.UNBOUND)
@@ -345,21 +345,21 @@ class BindingInterceptor(Interceptor[Exchange]):
 
     @override
     def on_explain(self, call: Exchange, context: MissContext) -> MissContext:
-        compared = call.state.get(_CandidateComparison)
+        compared = call.state.get(_MisfitReason)
         if compared is None or context.state:
             return context
         return replace(context, unbound=compared.why, unbound_at=compared.at)
 
     def build_restater(self, store: Store, wanted: Canonical) -> Restater:
-        return _RunRestater(self.bound, self._requests, store, wanted)
+        return _RecordingRestater(self.bound, self._requests, store, wanted)
 
     # -- which recording?
 
     def _find_fitting_recording(
         self, call: Exchange, store: Store, canonical: Callable[[], Canonical]
     ) -> BoundRecording | None:
-        """Return the recording that fits a request without its own. Else `_CandidateComparison` says why none does."""
-        session, bound, compared = call.session, self.bound, _CandidateComparison()
+        """Return the recording that fits a request without its own. Else `_MisfitReason` says why none does."""
+        session, bound, compared = call.session, self.bound, _MisfitReason()
         if session.policy.plays is Plays.NOTHING or call.route.not_llm:
             return None
         call.state.put(compared)
@@ -431,7 +431,7 @@ class BindingInterceptor(Interceptor[Exchange]):
             else:
                 teaching.append((key, ids[0], said, recorded, lessons))
         if len(teaching) != 1:
-            call.state.put(_CandidateComparison(ON_TRIAL + _explain_unlearned([each[1] for each in teaching], outside)))
+            call.state.put(_MisfitReason(ON_TRIAL + _explain_unlearned([each[1] for each in teaching], outside)))
             return None
         key, _, said, recorded, lessons = teaching[0]
         bound.add_learned_fields(lessons)
@@ -441,7 +441,7 @@ class BindingInterceptor(Interceptor[Exchange]):
         if isinstance(result, Mismatch) or not list_playable(session.policy, slots):
             return None
         bound.trial.served += 1
-        call.state.drop(_CandidateComparison)
+        call.state.drop(_MisfitReason)
         return BoundRecording(key, slots, result, table)
 
     def _list_candidates(self, call: Exchange, store: Store, wanted: Canonical) -> list[tuple[Key, list[int]]]:
@@ -459,20 +459,20 @@ class BindingInterceptor(Interceptor[Exchange]):
         if len(fitting) == 1:
             return fitting[0]
         session = call.session
-        answers = [self._rewrite_found(store, each, each.slots[0]) for each in fitting]
+        answers = [self._write_bound_answer(store, each, each.slots[0]) for each in fitting]
         bodies = {each.response.body for each in answers if not isinstance(each, Mismatch)}
         if len(bodies) == 1 and not any(isinstance(each, Mismatch) for each in answers):
             return ([each for each in fitting if each.slots[0].id not in session.served] or fitting)[0]
-        follows = self._find_next_key(call, store)
+        follows = self._find_key_after_last_served(call, store)
         if (found := next((each for each in fitting if each.key == follows), None)) is not None:
             return found
         named = " and ".join(f"#{each.slots[0].id}" for each in fitting[:2])
         why = f"recordings {named} both fit, their answers differ, and the order of the run does not say which is meant"
-        call.state.put(_CandidateComparison(why))
+        call.state.put(_MisfitReason(why))
         return None
 
     @staticmethod
-    def _find_next_key(call: Exchange, store: Store) -> Key | None:
+    def _find_key_after_last_served(call: Exchange, store: Store) -> Key | None:
         """Return the key of the recording that comes after what this walk was served last."""
         session = call.session
         order = list_party_keys(store, (session.cassette, session.sample), call.party)
@@ -483,7 +483,7 @@ class BindingInterceptor(Interceptor[Exchange]):
         at = next((n for n, (_, key, occurrence) in enumerate(order) if key == last and occurrence == nth), None)
         return order[at + 1][1] if at is not None and at + 1 < len(order) else None
 
-    def _rewrite_found(self, store: Store, found: BoundRecording, slot: KeyedRecording) -> BoundAnswer | Mismatch:
+    def _write_bound_answer(self, store: Store, found: BoundRecording, slot: KeyedRecording) -> BoundAnswer | Mismatch:
         response = rewrite_answer(found.table, found.fit, store.response(slot.id), self.bound.known)
         if isinstance(response, Mismatch):
             return response
@@ -542,7 +542,7 @@ class BindingFeature(Feature):
     def _build_interceptor(self, scope: Scope, fields: Sequence[VolatileField]) -> BindingInterceptor:
         return BindingInterceptor(self.parts, self._requests, SessionBindings(scope, slots=(*fields, *list_builtin())))
 
-    def _get_bindings(self, session: Session) -> SessionBindings:
+    def _get_or_create_bindings(self, session: Session) -> SessionBindings:
         if (known := session.find_interceptor(BindingInterceptor)) is None:
             known = self._build_interceptor(self.parts.state.config.bind, self._list_fields(session))
             self.parts.state.sessions.features.add_interceptor(session, known)
@@ -551,15 +551,15 @@ class BindingFeature(Feature):
     def declare_variables(self, session: Session, run_variables: Sequence[RunVariable]) -> None:
         """Declare a session's run variables, from its next request on; captured values become volatile fields."""
         if run_variables:
-            self._get_bindings(session).declare_variables(run_variables)
+            self._get_or_create_bindings(session).declare_variables(run_variables)
         store = self.parts.state.stores.opened
         if session.policy.writes and session.served and store is not None:
-            self._requests.record_captured_fields(session, store, run_variables)
+            self._requests.save_captured_fields(session, store, run_variables)
 
     def enable_learning(self, session: Session) -> None:
         """Let a session's misses teach what varies. Raises RefusedError where it does not replay, or binds no slots."""
         if session.settings.mode not in OFFLINE:
             raise RefusedError("llmproxy: only a replay can be tried: nothing is learned from answers that are new.")
-        if (bound := self._get_bindings(session)).scope is not Scope.ALL:
+        if (bound := self._get_or_create_bindings(session)).scope is not Scope.ALL:
             raise RefusedError("llmproxy: what varies can be learned only with --bind all.")
         bound.trial = LearningTrial()

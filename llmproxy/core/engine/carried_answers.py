@@ -65,7 +65,7 @@ _KEPT = 10_000
 """Calls of a trial that are reported."""
 
 
-class Carried(NamedTuple):
+class CarryOutcome(NamedTuple):
     """What became of a call that has no recording of its own."""
 
     standing: PlacedRecording | None
@@ -78,7 +78,7 @@ class Carried(NamedTuple):
 
 
 @dataclass(slots=True)
-class Run:
+class CarryRunState:
     results: dict[str, set[str]] = field(default_factory=dict)
     """What each tool answered."""
     given: dict[Key, Key] = field(default_factory=dict)
@@ -97,11 +97,11 @@ class CarryInterceptor(Interceptor[Exchange]):
         self._parts, self._accepted, self._trial, self._barred = parts, accepted, trial, barred
         self._places: dict[str, tuple[object, CallPositions]] = {}
         """By party: the store's generation, and the recordings."""
-        self._run = Run()
+        self._run = CarryRunState()
         self._told: list[TrialCall] = []
 
     def on_restart(self) -> None:
-        self._run = Run()
+        self._run = CarryRunState()
 
     @override
     def build_report(self) -> Mapping[str, Any]:
@@ -126,18 +126,18 @@ class CarryInterceptor(Interceptor[Exchange]):
     @override
     def on_explain(self, call: Exchange, context: MissContext) -> MissContext:
         """Say why the recording at its place was not given."""
-        looked = call.state.get(Carried)
+        looked = call.state.get(CarryOutcome)
         if looked is None or looked.refusal is None or context.state:
             return context
         return replace(context, not_carried=f"not carried ({looked.refusal.why}): {looked.refusal.text}")
 
     @override
     def on_decision(self, call: Exchange, found: Lookup, decided: Decided[KeyedRecording]) -> Decided[KeyedRecording]:
-        looked, store = call.state.get(Carried), self._parts.state.stores.current
+        looked, store = call.state.get(CarryOutcome), self._parts.state.stores.current
         if looked is None or looked.refusal is not None or decided.decision is not Decision.REPLAY:
             return decided
         if looked.bindings is not None and store is not None and decided.recording is not None:
-            answer = _rewrite_carried(call, looked, looked.bindings, store.response(decided.recording.id))
+            answer = _bind_carried(call, looked, looked.bindings, store.response(decided.recording.id))
             if isinstance(answer, Mismatch):
                 call.state.put(looked._replace(refusal=Refusal(Reason.IMPOSSIBLE, f"its answer: {answer}")))
                 policy = call.session.policy
@@ -148,24 +148,24 @@ class CarryInterceptor(Interceptor[Exchange]):
         if call.key is not None:
             self._run.given[found.key] = call.key
         call.state.drop(BoundAnswer)  # folders in it may have been exchanged; it is no bound hit all the same
-        call.answer.told = ((CARRIED_HEADER, ", ".join(_list_change_names(looked.changes))),)
+        call.answer.told = ((CARRIED_HEADER, ", ".join(_list_distinct_names(looked.changes))),)
         return decided
 
     @override
     def on_end(self, call: Exchange, record: Call) -> Call:
         """Say under which changes an answer was given; on trial note the call."""
-        looked = call.state.get(Carried)
+        looked = call.state.get(CarryOutcome)
         if looked is None:
             return record
         if self._trial and len(self._told) < _KEPT:
-            self._told.append(self._build_trial_call(call, looked))
+            self._told.append(self._summarize_trial_call(call, looked))
         if looked.refusal is not None or record.decision is not Decision.REPLAY:
             return record
-        names = _list_change_names(looked.changes)
+        names = _list_distinct_names(looked.changes)
         said = f"carried{' on trial' if self._trial else ''}: {name_some(names)}"
         return record._replace(carried=names, note=", ".join(filter(None, (said, record.note))))
 
-    def _build_trial_call(self, call: Exchange, looked: Carried) -> TrialCall:
+    def _summarize_trial_call(self, call: Exchange, looked: CarryOutcome) -> TrialCall:
         store, id_ = self._parts.state.stores.current, None
         if looked.standing is not None:
             id_ = call.slot.id if call.slot is not None else looked.standing.recorded.id
@@ -174,21 +174,21 @@ class CarryInterceptor(Interceptor[Exchange]):
             return TrialCall(*place, changes=looked.changes, refusal=looked.refusal)
         row = read_summary(store, id_)
         used = (row.tokens_in, row.tokens_out, row.cost_usd, row.duration_ms)
-        return TrialCall(*place, id_, looked.changes, looked.refusal, _list_change_names(looked.pending), *used)
+        return TrialCall(*place, id_, looked.changes, looked.refusal, _list_distinct_names(looked.pending), *used)
 
     # -- which answer?
 
-    def _find_carried_answer(self, call: Exchange, store: Store, found: Lookup) -> Carried:
+    def _find_carried_answer(self, call: Exchange, store: Store, found: Lookup) -> CarryOutcome:
         if call.channel is not Channel.LLM or call.operation not in CHAT:
-            return _build_refusal(
+            return _refuse_to_carry(
                 Reason.NO_PLACE, f"a call of {call.operation or call.channel} is not part of a conversation"
             )
         if self._barred:
-            return _build_refusal(Reason.REQUEST, self._barred)
+            return _refuse_to_carry(Reason.REQUEST, self._barred)
         if call.request.rewritten or call.kept.into is not None:
-            return _build_refusal(Reason.REQUEST, "another feature of the session has changed the request")
+            return _refuse_to_carry(Reason.REQUEST, "another feature of the session has changed the request")
         if (restated := self._restate_request(call, store, found.canonical())) is None:
-            return _build_refusal(Reason.REQUEST, "it names a folder or a day of the recorded run")
+            return _refuse_to_carry(Reason.REQUEST, "it names a folder or a day of the recorded run")
         wanted, bindings = restated
         places = self._load_positions(call, store)
         request = places.parse_recorded_request(
@@ -205,7 +205,7 @@ class CarryInterceptor(Interceptor[Exchange]):
             request.first_system_text,
         )
         if self._trial and call.key is not None and self._run.refused.get(thread, call.key) != call.key:
-            return _build_refusal(Reason.NOT_LOOKED_AT, "it follows a call of its thread that was refused")
+            return _refuse_to_carry(Reason.NOT_LOOKED_AT, "it follows a call of its thread that was refused")
         looked = self._choose_by_place(call, store, places, request, bindings)
         if looked.refusal is not None and call.key is not None:
             self._run.refused.setdefault(thread, call.key)
@@ -228,18 +228,18 @@ class CarryInterceptor(Interceptor[Exchange]):
 
     def _choose_by_place(
         self, call: Exchange, store: Store, places: CallPositions, request: ParsedRequest, bindings: Bindings | None
-    ) -> Carried:
+    ) -> CarryOutcome:
         standing = places.find_recordings(request)
         if isinstance(standing, Refusal):
-            return Carried(None, refusal=standing)
+            return CarryOutcome(None, refusal=standing)
         session, client, looked = call.session, client_of(call.request.headers), None
         for each in standing:
             key = each.recorded.key
             if session.position.counts[(call.party, key)] and self._run.given.get(key) != call.key:
-                looked = looked or _build_refusal(Reason.NO_PLACE, "another request had the recording at its place")
+                looked = looked or _refuse_to_carry(Reason.NO_PLACE, "another request had the recording at its place")
                 continue
-            if bindings is not None and (named := _find_recorded_value(bindings, each.recorded.answer)):
-                looked = looked or _build_refusal(
+            if bindings is not None and (named := _find_variable_in_answer(bindings, each.recorded.answer)):
+                looked = looked or _refuse_to_carry(
                     Reason.IMPOSSIBLE, f"the recorded answer names {named}, which is another one now"
                 )
                 continue
@@ -249,15 +249,15 @@ class CarryInterceptor(Interceptor[Exchange]):
                 read_volatile=_build_volatile_reader(session, bindings),
             )  # fmt: skip
             if isinstance(changes, Refusal):
-                looked = looked or Carried(each, refusal=changes)
-            elif (refusal := self._find_unaccepted(changes, client)) is not None and not self._trial:
-                looked = looked or Carried(each, tuple(changes), refusal=refusal)
+                looked = looked or CarryOutcome(each, refusal=changes)
+            elif (refusal := self._check_accepted(changes, client)) is not None and not self._trial:
+                looked = looked or CarryOutcome(each, tuple(changes), refusal=refusal)
             else:
-                pending = tuple(change for change in changes if self._find_unaccepted([change], client) is not None)
-                return Carried(each, tuple(changes), pending, bindings=bindings)
-        return looked or _build_refusal(Reason.NO_PLACE, "no recording has its place in the run")
+                pending = tuple(change for change in changes if self._check_accepted([change], client) is not None)
+                return CarryOutcome(each, tuple(changes), pending, bindings=bindings)
+        return looked or _refuse_to_carry(Reason.NO_PLACE, "no recording has its place in the run")
 
-    def _find_unaccepted(self, changes: Sequence[Change], client: Client | None) -> Refusal | None:
+    def _check_accepted(self, changes: Sequence[Change], client: Client | None) -> Refusal | None:
         """Return which change nobody accepted, or not for today."""
         today = datetime.fromtimestamp(self._parts.state.now(), UTC).date()
         for change in changes:
@@ -300,7 +300,7 @@ def list_calls(
             yield RecordedCall(id_, key, canonical, ids, _read_answer(each, canonical), client)
 
 
-def find_conflicting_answers(
+def find_conflicting_recordings(
     store: Store, cassette: str, accepted: Sequence[AcceptedChange], rules: Rules, upstreams: Mapping[str, str]
 ) -> Iterator[tuple[int, int]]:
     """Yield recordings with different answers to one request under accepted changes, which are refused then."""
@@ -322,7 +322,7 @@ def _read_answer(each: Interaction, canonical: Canonical) -> Message | None:
     return read_response(canonical.operation, response)
 
 
-def _rewrite_carried(call: Exchange, looked: Carried, bindings: Bindings, response: Response) -> Response | Mismatch:
+def _bind_carried(call: Exchange, looked: CarryOutcome, bindings: Bindings, response: Response) -> Response | Mismatch:
     """Return a recorded answer as it would be for the recorded request in this run's words: with its folders."""
     binding = call.session.find_interceptor(BindingInterceptor)
     if binding is None or looked.standing is None:
@@ -348,18 +348,18 @@ def _build_volatile_reader(session: Session, bindings: Bindings | None) -> ReadV
     return read
 
 
-def _find_recorded_value(bindings: Bindings, answer: Message | None) -> str:
+def _find_variable_in_answer(bindings: Bindings, answer: Message | None) -> str:
     """Return which value of the recorded run an answer names; folders are exchanged where answers are bound."""
     said = [] if answer is None else [answer.text, *(call.arguments for call in answer.tool_calls)]
     found = (form.name for text in said for spot in bindings.forms.find_matches(text) for form in spot.forms)
     return next((name for name in found if name in bindings.changed and name not in PATHS), "")
 
 
-def _build_refusal(why: Reason, text: str) -> Carried:
-    return Carried(None, refusal=Refusal(why, text))
+def _refuse_to_carry(why: Reason, text: str) -> CarryOutcome:
+    return CarryOutcome(None, refusal=Refusal(why, text))
 
 
-def _list_change_names(changes: Sequence[Change]) -> tuple[str, ...]:
+def _list_distinct_names(changes: Sequence[Change]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(each.name for each in changes))
 
 

@@ -43,7 +43,7 @@ def count_arrival(call: Exchange, found: Lookup) -> None:
         call.kept.after = call.session.position.record_thread_key(thread, found.key)
 
 
-def decide_arrival(call: Exchange, found: Lookup, nth: int) -> Decided[KeyedRecording]:
+def decide_by_mode(call: Exchange, found: Lookup, nth: int) -> Decided[KeyedRecording]:
     """Return what the mode's row makes of the `nth` arrival of a call."""
     session, place = call.session, call.place
     chosen = session.settings.exhausted
@@ -82,7 +82,7 @@ def decide[R: ReplayCandidate](situation: DecisionInput[R]) -> Decided[R]:
 def list_playable[R: ReplayCandidate](policy: ModePolicy, recordings: Sequence[R]) -> Sequence[R]:
     """Return the recordings that count for this policy: those that it plays in turn, and all where it plays none."""
     if policy.plays is Plays.GOOD:
-        return [each for turn, each in enumerate(recordings, 1) if is_repeatable(each) or is_left_again(each, turn)]
+        return [each for turn, each in enumerate(recordings, 1) if is_whole_success(each) or is_left_again(each, turn)]
     return recordings
 
 
@@ -117,7 +117,7 @@ def describe_failure(recording: ReplayCandidate) -> str:
     return "" if is_good_status(recording.status) else f"a recorded failure: {recording.status}"
 
 
-def is_repeatable(recording: ReplayCandidate) -> bool:
+def is_whole_success(recording: ReplayCandidate) -> bool:
     """Return whether this answer is whole, and not one that might be different a moment later."""
     return recording.ending is Ending.COMPLETE and is_good_status(recording.status)
 
@@ -134,6 +134,6 @@ def _decide_replay[R: ReplayCandidate](situation: DecisionInput[R], tape: Sequen
             return Decided(Decision.REPLAY, tape[(situation.nth - 1) % len(tape)])
         case Exhausted.LAST:
             for each in reversed(tape):
-                if is_repeatable(each):
+                if is_whole_success(each):
                     return Decided(Decision.REPLAY, each)
             return Decided(Decision.REPLAY, tape[-1])

@@ -31,7 +31,7 @@ from operator import attrgetter
 from typing import NamedTuple, override
 
 from llmproxy.calls import Call
-from llmproxy.core.engine.answer_receipt_times import RecordedCall, infer_end_times, read_citations
+from llmproxy.core.engine.answer_receipt_times import RecordedCall, build_citation_finder, infer_receipt_times
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.misses.miss_context import MissContext
 from llmproxy.core.sessions.exchange import Exchange
@@ -84,7 +84,7 @@ def find_overlapping_duplicates(groups: Iterable[Sequence[RecordedCall]]) -> fro
 
 
 @dataclass(slots=True, eq=False)
-class _CallProgress:
+class _ConcurrentCall:
     """One call in this replay."""
 
     call: RecordedCall
@@ -101,7 +101,7 @@ class _CallProgress:
 class _ConcurrentGroup:
     """Calls that overlapped, in the order of their begins."""
 
-    members: list[_CallProgress]
+    members: list[_ConcurrentCall]
     pause: float
     """Seconds between two ends."""
     first: int = 0
@@ -128,8 +128,8 @@ class EndOrder:
     """Who got it."""
     _moved: float = -math.inf
     """When something happened last."""
-    _under_way: list[_CallProgress] = field(default_factory=list)
-    _by_id: dict[int, tuple[_ConcurrentGroup, _CallProgress]] = field(default_factory=dict)
+    _under_way: list[_ConcurrentCall] = field(default_factory=list)
+    _by_id: dict[int, tuple[_ConcurrentGroup, _ConcurrentCall]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.dealt = find_overlapping_duplicates(self.calls)
@@ -145,7 +145,7 @@ class EndOrder:
             members = []
             for each in calls:
                 before = bisect_left(times, each.began)
-                members.append(_CallProgress(each, each.began - times[before - 1] if before else 0.0))
+                members.append(_ConcurrentCall(each, each.began - times[before - 1] if before else 0.0))
             group = _ConcurrentGroup(members, max(LEAST_PAUSE, min(LONGEST_PAUSE, ALL_PAUSES / len(members))))
             self._by_id.update((each.call.id, (group, each)) for each in members)
 
@@ -228,7 +228,7 @@ class EndOrder:
         return 0.0
 
 
-class _OrderedCall(NamedTuple):
+class _HeldAnswer(NamedTuple):
     """A call whose answer waits for its place."""
 
     recording: int
@@ -260,7 +260,7 @@ class OrderInterceptor(Interceptor[Exchange]):
             chosen, dealt = self._choose_among_equal(call, chosen, found.recordings)
         if self.order.on_call_begin(chosen.id, call.progress.arrived):
             call.answer.held = True
-            call.state.put(_OrderedCall(chosen.id, dealt))
+            call.state.put(_HeldAnswer(chosen.id, dealt))
         return decided._replace(recording=chosen)
 
     def _choose_among_equal(
@@ -286,7 +286,7 @@ class OrderInterceptor(Interceptor[Exchange]):
     def get_send_delay(
         self, call: Exchange, offset: float | None, ends: ClientEnds, has_read: Callable[[ClientEnds], bool]
     ) -> float:
-        if (ordered := call.state.get(_OrderedCall)) is None:
+        if (ordered := call.state.get(_HeldAnswer)) is None:
             return 0.0
         call.state.put(ordered._replace(client=ends))
         order = self.order
@@ -296,7 +296,7 @@ class OrderInterceptor(Interceptor[Exchange]):
         return seconds
 
     def on_end(self, call: Exchange, record: Call) -> Call:
-        if (ordered := call.state.get(_OrderedCall)) is not None:
+        if (ordered := call.state.get(_HeldAnswer)) is not None:
             self.order.on_call_end(ordered.recording, self._clock(), ordered.client)
             record = record._replace(dealt=ordered.dealt)
         elif isinstance(call.error, MissError) and call.error.nearest is not None and call.slot is None:
@@ -314,7 +314,9 @@ class OrderFeature(Feature):
         if patience:
             times = list_call_times(store, session.cassette, session.sample)
             calls = list(starmap(RecordedCall, times))
-            if group_concurrent(calls) and (groups := group_concurrent(infer_end_times(calls, read_citations(store)))):
+            if group_concurrent(calls) and (
+                groups := group_concurrent(infer_receipt_times(calls, build_citation_finder(store)))
+            ):
                 self.parts.state.sessions.features.add_interceptor(
                     session, OrderInterceptor(self.parts, EndOrder(groups, patience))
                 )

@@ -96,7 +96,7 @@ class Engine:
         self.in_scope, self.is_stubbed = dispatcher.is_in_scope, dispatcher.may_be_stubbed
         self.family_of, self.mode_of = dispatcher.find_family, dispatcher.get_mode
         self.place, self.holds = dispatcher.place_request, dispatcher.is_still_valid
-        self.is_long, self.prepare = keying.is_slow_to_prepare, keying.redact_ahead
+        self.is_long, self.prepare = keying.is_slow_to_prepare, keying.redact_in_advance
         self.begin, self.identify = stages.begin_exchange, stages.identify_and_decide
         self.answer, self.plan = answering.serve_recorded, answering.plan_recorded
         self.plan_made = answering.plan_made_answer
@@ -106,8 +106,8 @@ class Engine:
         self.store_answer, self.stored_together = writer.store_answer, writer.store_answers
         self.read_usage = writer.read_usage
         self.outcome, self.show_target = recorder.record_end, recorder.redact_target
-        self.strays, self.sum_up_refusal = recorder.strays, recorder.record_refusal
-        self.load_recording, self.read_call = builder.load_recording, builder.load_call
+        self.strays, self.sum_up_refusal = recorder.strays, recorder.record_sessionless_refusal
+        self.load_recording, self.read_call = builder.load_recording, builder.load_call_interaction
         stores.open_at_start()
 
     @property
@@ -145,7 +145,7 @@ class Engine:
         allowed = unseen and bool(exchange.route.upstream)
         return allowed and find_placeholder(exchange.request.headers, exchange.route.target) is None
 
-    def record_port(self, port: int) -> None:
+    def put_port_in_start_command(self, port: int) -> None:
         """Note the port, where any free one would do: clients of a proxy started again know this one."""
         again = self.config.again
         if ("port", "0") in again.options:

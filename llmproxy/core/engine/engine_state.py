@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from llmproxy.core.dialects.conversation import made_ids
-from llmproxy.core.keys.normalize import Memory, Origin, new_ids
+from llmproxy.core.keys.normalize import IdOrigin, KeyCache, keep_new_ids
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config, Exchange
 from llmproxy.core.sessions.journal import Journal
@@ -53,15 +53,17 @@ class PendingRecordings:
         """Hear that an exchange is over, whatever became of it."""
         self._places.get(exchange.save_target, {}).pop(id(exchange), None)
 
-    def find_id_origin(self, place: tuple[str, int], name: str) -> Origin | None:
+    def find_pending_id_origin(self, place: tuple[str, int], name: str) -> IdOrigin | None:
         """Return which unstored answer made an id: its first chunk may be used before the last one comes."""
         for each in self._places.get(place, {}).values():
             so_far = each.recording.body_so_far if each.key is not None else b""
             if name.encode("utf-8", "surrogatepass") not in so_far:
                 continue
-            made = new_ids(made_ids(each.family, each.operation, each.recording.mime_type, so_far), each.identity.refs)
+            made = keep_new_ids(
+                made_ids(each.family, each.operation, each.recording.mime_type, so_far), each.identity.refs
+            )
             if each.key is not None and name in made:
-                return Origin(each.key, each.kept.occurrence, made.index(name))
+                return IdOrigin(each.key, each.kept.occurrence, made.index(name))
         return None
 
 
@@ -155,7 +157,7 @@ class EngineState:
     """Monotonic seconds."""
     stores: EngineStore
     sessions: Sessions
-    memory: Memory = field(default_factory=Memory)
+    memory: KeyCache = field(default_factory=KeyCache)
     plans: PlanCache = field(default_factory=PlanCache)
     pending: PendingRecordings = field(default_factory=PendingRecordings)
 

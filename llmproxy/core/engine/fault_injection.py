@@ -16,7 +16,7 @@ from itertools import takewhile
 from typing import Any, override
 
 from llmproxy.calls import Call
-from llmproxy.core.engine.decide import decide_arrival, list_playable
+from llmproxy.core.engine.decide import decide_by_mode, list_playable
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.engine.request_identification import check_upstream_allowed
 from llmproxy.core.faults.answer_pieces import MICROSECONDS, time_pieces, with_pieces
@@ -26,9 +26,9 @@ from llmproxy.core.faults.injection import (
     build_fault_target,
     can_meet,
     find_transport,
-    is_chosen_by_rule,
     list_called_tools,
     matches_field,
+    matches_rule_filters,
 )
 from llmproxy.core.faults.parsing import PRESETS
 from llmproxy.core.faults.rules import FaultNeeds, FaultRule, Faults, FaultTarget
@@ -90,7 +90,7 @@ class FaultInterceptor(Interceptor[Exchange]):
         if session.is_new_run(walker, len(list_playable(session.policy, found.recordings))):
             session.restart()
         nth = session.position.counts[walker] + 1
-        verdict = decide_arrival(call, found, nth)
+        verdict = decide_by_mode(call, found, nth)
         made = next((made for each in call.interceptors if (made := each.preview_answer(call)) is not None), None)
         slot = verdict.recording
         if made is None and any(each.goes_live(call, hit=slot is not None) for each in call.interceptors):
@@ -99,7 +99,7 @@ class FaultInterceptor(Interceptor[Exchange]):
             return found
         target = self._build_fault_target(call, found, nth, slot, made)
         for each in self.aside:
-            each.count_unmet(target)
+            each.count_call_without_fault(target)
         if (injected := self.faulting.inject_fault(target)) is None:
             return found
         call.state.put(injected)
@@ -109,7 +109,7 @@ class FaultInterceptor(Interceptor[Exchange]):
         else:
             call.decision, call.answer.made = Decision.FAULT, injected.broken.response
         check_upstream_allowed(call)
-        self._keep_injected_answer(call)
+        self._remember_injected_answer(call)
         return found
 
     def _build_fault_target(
@@ -164,13 +164,13 @@ class FaultInterceptor(Interceptor[Exchange]):
         finally:
             call.answer.made, call.answer.told, call.state = kept, told, state
 
-    def _keep_injected_answer(self, call: Exchange) -> None:
+    def _remember_injected_answer(self, call: Exchange) -> None:
         """Let the session tell what the client of a struck call got; nothing of it is stored."""
         injected, response = call.state.get(InjectedFault), call.answer.made
         if self.faulting is not None and injected is not None and response is not None:
             response, redacted = self._parts.state.redactor.redact_response(response)
             made = self._parts.builder.build(call, response, Usage(input=0, output=0), redacted=redacted)
-            self.faulting.keep_sent_answer(call.progress.seq, replace(made, occurrence=injected.call.nth))
+            self.faulting.remember_faulty_answer(call.progress.seq, replace(made, occurrence=injected.call.nth))
 
     def on_withheld_answer(self, call: Exchange, response: Response) -> None:
         """Do to a provider's answer what the fault does; where there is nothing to do it to, it is sent as it came."""
@@ -180,14 +180,14 @@ class FaultInterceptor(Interceptor[Exchange]):
         if broken is not None:
             call.state.put(injected._replace(broken=broken))
             call.answer.made = broken.response
-            self._keep_injected_answer(call)
+            self._remember_injected_answer(call)
             return
         call.state.drop(InjectedFault)
         cut = response.ending in (Ending.CUT, Ending.LEFT)
         call.answer.told, call.answer.made = (), with_pieces(response, time_pieces(response, 0), 0, cut=cut)
         call.note = f"{injected.fault} found nothing in this answer to be done to; not recorded"
         if self.faulting is not None:
-            self.faulting.take_back(injected)
+            self.faulting.undo_injection(injected)
 
     def on_send_plan(self, call: Exchange, laid: SendingPlan) -> SendingPlan:
         """Let the connection end as the fault wants it."""
@@ -287,11 +287,11 @@ class FaultFeature(Feature):
         came = sum(each.calls.arrived for each in walks) + sum(strikes.values()) + len(closed)
         places = {(each.cassette, each.sample) for each in (*walks, *(closed if session is None else ()))}
         store = state.stores.current
-        calls = [] if store is None else [call for place in sorted(places) for call in list_targets(store, *place)]
+        calls = [] if store is None else [call for place in sorted(places) for call in load_targets(store, *place)]
         return explain_idle_by_rule(faults, strikes, calls, came=came)
 
 
-def list_targets(store: Store, cassette: str, sample: int) -> list[FaultTarget]:
+def load_targets(store: Store, cassette: str, sample: int) -> list[FaultTarget]:
     """Return a cassette's recordings, of many the last ones, as calls that a rule can look at."""
     rows = sorted(row.id for row in store.list_summaries(cassette, sample, limit=MOST_READ))
     return [build_fault_target(store.load(row)) for row in rows]
@@ -331,7 +331,7 @@ def _explain_idle_rule(rule: FaultRule, calls: Sequence[FaultTarget], came: int)
     if not (left := [call for call in calls if can_meet(rule, call)]):
         return f"it meets calls of {_describe_channels(rule)} only, and none is recorded"
     if not [call for call in left if matches_field(rule, "channel", call)] and not rule.texts.get("channel"):
-        return f"no recording is of a channel that it meets unless one is named: {', '.join(rule.kind.usual)}"
+        return f"no recording is of a channel that it meets unless one is named: {', '.join(rule.kind.usual_channels)}"
     for name, patterns in rule.texts.items():
         found = [call for call in left if matches_field(rule, name, call)]
         if patterns and not found:
@@ -341,7 +341,7 @@ def _explain_idle_rule(rule: FaultRule, calls: Sequence[FaultTarget], came: int)
         ids = {call.recording for call in left}
         if not recordings & ids:
             return f"there is no recording {', '.join(f'#{each}' for each in sorted(recordings))} in this cassette"
-    chosen = [call for call in left if is_chosen_by_rule(rule, call)]
+    chosen = [call for call in left if matches_rule_filters(rule, call)]
     if not chosen:
         return "no recording is chosen by all of its words together"
     if rule.kind.needs is FaultNeeds.ANSWER and all(rule.kind.do(call, rule.values) is None for call in chosen):

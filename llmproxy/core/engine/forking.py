@@ -48,7 +48,7 @@ class CannotOverride(RefusedError):
     code = "llmproxy_override"
 
 
-class _RequestNumber(NamedTuple):
+class _AgentRequestNumber(NamedTuple):
     """Which request of the agent's a call is."""
 
     number: int = 0
@@ -57,8 +57,8 @@ class _RequestNumber(NamedTuple):
     """Number of this call of a model, from 0."""
 
 
-def _get_number(call: Exchange) -> _RequestNumber:
-    return call.state.get(_RequestNumber) or _RequestNumber()
+def _get_number(call: Exchange) -> _AgentRequestNumber:
+    return call.state.get(_AgentRequestNumber) or _AgentRequestNumber()
 
 
 @dataclass(slots=True)
@@ -137,12 +137,12 @@ class ForkState:
             self.llm_calls, self._last = numbered.llm_call + 1, (call.key, False)
         return numbered.llm_call
 
-    def peek_number(self, call: Exchange) -> _RequestNumber:
+    def peek_number(self, call: Exchange) -> _AgentRequestNumber:
         """Return which request a call is, the next, or the one that it asks again; it is not counted."""
         again = self._last[0] == call.key and bool(call.place.attempt)
         is_next = not again and self._last != (call.key, True)
         llm_call = self.llm_calls - 1 + is_next if can_write_answer(call.operation) else None
-        return _RequestNumber(self.requests + (not again), llm_call)
+        return _AgentRequestNumber(self.requests + (not again), llm_call)
 
     def on_call_end(self, call: Exchange, status: int) -> None:
         if _get_number(call).llm_call is not None and self._last[0] == call.key:
@@ -195,7 +195,7 @@ class ForkState:
             f" --override-llm {number}='...'"
         )
 
-    def forks_at(self, numbered: _RequestNumber, *, hit: bool) -> bool:
+    def forks_at(self, numbered: _AgentRequestNumber, *, hit: bool) -> bool:
         """Return whether the run forks with this request."""
         return self.live and not self.is_forked and (not hit or numbered.number == self.at)
 
@@ -294,7 +294,7 @@ class ForkInterceptor(Interceptor[Exchange]):
             calls = call.session.calls.list_calls_after(forking.scanned)
             forking.scanned = call.session.calls.arrived
             for each in calls:
-                found = self._parts.builder.load_call(call.session, each) if each.party == AGENT else None
+                found = self._parts.builder.load_call_interaction(call.session, each) if each.party == AGENT else None
                 if found is not None:
                     forking.learn_tool_calls(read_interaction_answer(found))
             return forking.calls.get(call_id)

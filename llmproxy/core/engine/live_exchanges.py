@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, override
 
 from llmproxy.calls import Call
 from llmproxy.core.dialects.answer_bodies import list_json_parts
-from llmproxy.core.dialects.codecs import status_of_miss, write_error
+from llmproxy.core.dialects.codecs import get_miss_status, write_error
 from llmproxy.core.dialects.conversation import read_response
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.engine.request_identification import check_upstream_allowed
@@ -47,14 +47,14 @@ from llmproxy.errors import MissError, RefusedError
 from llmproxy.protocol import AGENT, OFFLINE, Channel, Decision, Mode, UnknownTool
 
 
-class NothingToServe(RefusedError):
+class NothingRecordedForLive(RefusedError):
     """Some channels are to be live, and nothing is recorded of the others."""
 
     code = "llmproxy_nothing_to_serve"
     status = 404
 
 
-class _Refused(NamedTuple):
+class _NoMatch(NamedTuple):
     """A call that no recording answers."""
 
     state: str = ""
@@ -69,7 +69,7 @@ class LiveInterceptor(Interceptor[Exchange]):
     reads_answers = True
 
     def __init__(self, parts: EngineParts, session: Session, live: LiveChannels) -> None:
-        """Begin that cassette. Raises NothingToServe."""
+        """Begin that cassette. Raises NothingRecordedForLive."""
         self._parts, self._session = parts, session
         cassette, sample = split_name(session.name)
         store = parts.state.sessions.store(Mode.REPLAY)
@@ -80,7 +80,7 @@ class LiveInterceptor(Interceptor[Exchange]):
                 f"llmproxy: nothing is recorded in cassette {cassette!r},"
                 " so there is nothing to serve beside live channels."
             )
-            raise NothingToServe(msg, hint="Record it first, with its tools.")
+            raise NothingRecordedForLive(msg, hint="Record it first, with its tools.")
         self.living = LiveSession(live, parent, "")
         self._begin_child_cassette()
         session.cassette, session.sample = parent
@@ -156,13 +156,13 @@ class LiveInterceptor(Interceptor[Exchange]):
         if path is None:
             path = living.path = _build_tool_path(living, store)
         chosen = living.choose_recording(
-            path, found.key, slots, alike=lambda some: len({_format_answer(store, slot.id) for slot in some}) <= 1,
+            path, found.key, slots, alike=lambda some: len({_normalize_answer(store, slot.id) for slot in some}) <= 1,
             announced=lambda id_: _is_requested_by_model(living, store, id_), loose=lists,
         )  # fmt: skip
         if chosen.recording is not None:
             return Decided(Decision.REPLAY, chosen.recording)
         if slots:
-            call.state.put(_Refused(chosen.why or "it was not recorded as a call of a tool"))
+            call.state.put(_NoMatch(chosen.why or "it was not recorded as a call of a tool"))
         return Decided(Decision.REFUSE, reason=MissReason.STATE if slots else MissReason.NEVER)
 
     def _send_live(self, call: Exchange) -> None:
@@ -195,11 +195,11 @@ class LiveInterceptor(Interceptor[Exchange]):
             self._send_live(call)
             return True
         call.error = self._parts.misses.record_miss(call, why, recordings)
-        refused = call.state.get(_Refused) or _Refused()
+        refused = call.state.get(_NoMatch) or _NoMatch()
         call.state.put(refused._replace(is_error=living.asked.unknown is UnknownTool.ERROR))
         call.note = call.note or f"no recording of {name} holds here"
         self._keep_in_child(call)
-        response = build_tool_refusal(call, str(call.error), self._parts.state.config.miss_status)
+        response = build_tool_miss_response(call, str(call.error), self._parts.state.config.miss_status)
         made = self._parts.builder.build(call, response, Usage(), redacted=False)
         living.made[call.progress.seq] = made
         living.waiting.append(made)
@@ -214,7 +214,7 @@ class LiveInterceptor(Interceptor[Exchange]):
 
     def on_explain(self, call: Exchange, context: MissContext) -> MissContext:
         """Say of a tool's call that it came beside live channels."""
-        refused, named = call.state.get(_Refused) or _Refused(), "" if call.channel is Channel.LLM else _name_call(call)
+        refused, named = call.state.get(_NoMatch) or _NoMatch(), "" if call.channel is Channel.LLM else _name_call(call)
         return replace(context, elsewhere=(), beside_live=named, state=refused.state)
 
     def on_answer(self, call: Exchange, response: Response) -> Response:
@@ -229,7 +229,7 @@ class LiveInterceptor(Interceptor[Exchange]):
         return response
 
     def on_end(self, call: Exchange, record: Call) -> Call:
-        refused = call.state.get(_Refused)
+        refused = call.state.get(_NoMatch)
         return record._replace(miss=False) if refused is not None and refused.is_error else record
 
     def on_stored(self, call: Exchange, made: Interaction) -> None:
@@ -277,12 +277,12 @@ class LiveFeature(Feature):
         return chosen if chosen is not None and chosen.channels else None
 
 
-def build_tool_refusal(exchange: Exchange, text: str, miss_status: int | None) -> Response:
+def build_tool_miss_response(exchange: Exchange, text: str, miss_status: int | None) -> Response:
     """Return the answer that tells a tool's caller why there is none, as it is sent."""
     if exchange.channel is Channel.MCP:
         status, headers, body = build_refusal(exchange.operation, exchange.request.data, text)
     else:
-        status = miss_status or status_of_miss(exchange.family, exchange.operation, exchange.request.headers)
+        status = miss_status or get_miss_status(exchange.family, exchange.operation, exchange.request.headers)
         headers, body = write_error(exchange.family, status, MissError.code, text)
     return Response(status, "", headers, (Chunk(0, body),) if body else ())
 
@@ -307,19 +307,19 @@ def _list_read_only_tools(store: Store, rows: Sequence[RowSummary]) -> dict[str,
     for provider in {row.provider for row in rows if row.operation == TOOLS}:
         listed = (row.id for row in rows if row.provider == provider and row.operation == TOOLS)
         found[provider] = frozenset(
-            split_read_only_tools(each for id_ in listed for each in _read_messages(store, id_))[0]
+            split_read_only_tools(each for id_ in listed for each in _read_recorded_messages(store, id_))[0]
         )
     return found
 
 
-def _read_messages(store: Store, id_: int) -> Iterator[object]:
+def _read_recorded_messages(store: Store, id_: int) -> Iterator[object]:
     response = store.response(id_)
     return (part.value for part in list_json_parts(header(response.headers, "content-type") or "", response.body))
 
 
-def _format_answer(store: Store, id_: int) -> str:
+def _normalize_answer(store: Store, id_: int) -> str:
     response = store.response(id_)
-    messages = list(_read_messages(store, id_))
+    messages = list(_read_recorded_messages(store, id_))
     if not messages or not all(isinstance(each, dict) and "jsonrpc" in each for each in messages):
         return f"{response.status} {response.body!r}"
     bare = [

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from llmproxy.calls import Call
 from llmproxy.core.dialects.usage import compute_cost
-from llmproxy.core.engine.decide import is_repeatable
+from llmproxy.core.engine.decide import is_whole_success
 from llmproxy.core.engine.engine_state import TEXT, EngineState
 from llmproxy.core.engine.request_stages import RepeatedMiss
 from llmproxy.core.keys.server_state import is_success
@@ -96,7 +96,7 @@ def build_call(
         note=exchange.note, asked=(priced or kept).asked, answered=(priced or kept).answered,
         attempt=exchange.place.attempt, at=exchange.progress.started_at,
         miss=isinstance(error, MissError) and not isinstance(error, RepeatedMiss), lost=lost,
-        failed=decision is Decision.REPLAY and exchange.slot is not None and not is_repeatable(exchange.slot),
+        failed=decision is Decision.REPLAY and exchange.slot is not None and not is_whole_success(exchange.slot),
         seq=exchange.progress.seq,
     )  # fmt: skip
 
@@ -107,7 +107,7 @@ STRAYS, LONGEST_STRAY = 200, 200
 """How many refused requests are remembered, and how many characters of each target."""
 
 
-class StrayCall(NamedTuple):
+class SessionlessRefusal(NamedTuple):
     """A request that was refused before it belonged to a session."""
 
     at: float
@@ -127,7 +127,7 @@ class OutcomeRecorder:
         self._state = state
         self.prices = PriceCache()
         self._targets: dict[str, tuple[str, int, bool]] = {}
-        self.strays: deque[StrayCall] = deque(maxlen=STRAYS)
+        self.strays: deque[SessionlessRefusal] = deque(maxlen=STRAYS)
         """The last requests that were refused before they belonged to a session."""
 
     def record_end(self, exchange: Exchange, status: int, *, usage: Usage | None = None, lost: bool = False) -> Call:
@@ -168,7 +168,7 @@ class OutcomeRecorder:
         known[target] = text, learned.count, noted
         return text
 
-    def record_refusal(self, method: str, target: str, status: int, error: LLMProxyError) -> Call:
+    def record_sessionless_refusal(self, method: str, target: str, status: int, error: LLMProxyError) -> Call:
         """Sum up a request that belongs nowhere."""
         call = Call(
             decision=Decision.REFUSE, method=method, target=self._state.redactor.redact_target(target), status=status,
@@ -177,6 +177,8 @@ class OutcomeRecorder:
         self._state.journal.record_call(call)
         said = unsign_text(self._state.redactor.text(str(error))).replace("\n", " ")
         self.strays.append(
-            StrayCall(call.at, method[:LONGEST_STRAY], call.target[:LONGEST_STRAY], status, said[: 2 * LONGEST_STRAY])
+            SessionlessRefusal(
+                call.at, method[:LONGEST_STRAY], call.target[:LONGEST_STRAY], status, said[: 2 * LONGEST_STRAY]
+            )
         )
         return call

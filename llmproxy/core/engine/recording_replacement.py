@@ -23,7 +23,7 @@ from llmproxy.core.changes.change import Change, Reason
 from llmproxy.core.dialects.conversation import read_conversation, read_interaction_answer
 from llmproxy.core.dialects.messages import Message
 from llmproxy.core.dialects.usage import MARGIN
-from llmproxy.core.engine.carried_answers import Carried
+from llmproxy.core.engine.carried_answers import CarryOutcome
 from llmproxy.core.engine.cost_limit import CostMeter
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.engine.request_identification import check_upstream_allowed
@@ -60,7 +60,7 @@ class ReplacementInterceptor(Interceptor[Exchange]):
             store.begin_writing(*self.staged, exclusive=True, holder=self._state.sessions.holder)
 
     @property
-    def old_place(self) -> Place:
+    def replaced_place(self) -> Place:
         return self._session.cassette, self._session.sample
 
     @property
@@ -78,14 +78,14 @@ class ReplacementInterceptor(Interceptor[Exchange]):
             return
         made = store.list_keys(*self.staged)
         asked = {(row.party, row.key) for row in made}
-        ours = self._ours.setdefault(self.old_place, set())
+        ours = self._ours.setdefault(self.replaced_place, set())
         gone = [
             row.id
-            for row in store.list_keys(*self.old_place)
+            for row in store.list_keys(*self.replaced_place)
             if self.replaces_recording(row.id) and (row.id not in ours or (row.party, row.key) in asked)
         ]
         holder, clean = self._state.sessions.holder, self.will_be_complete(store)
-        store.promote_staged(self.staged, self.old_place, gone, holder=holder, clean=clean)
+        store.promote_staged(self.staged, self.replaced_place, gone, holder=holder, clean=clean)
         self.replaced = True
         if self._session.sealed is not False:  # an attempt that failed makes room for the next one
             ours.update(row.id for row in made)
@@ -115,12 +115,12 @@ class ReplacementInterceptor(Interceptor[Exchange]):
         return {"replacement": {"cassette": self.staged[0], "why_not": why}} | replaced
 
 
-class _ReaskedCall(NamedTuple):
+class _AnswerBeforeReask(NamedTuple):
     before: Message | None
     """What was recorded at the call's place."""
 
 
-def _estimate_prompt_tokens(body: bytes, recorded: Interaction | None, looked: Carried | None) -> int:
+def _estimate_prompt_tokens(body: bytes, recorded: Interaction | None, looked: CarryOutcome | None) -> int:
     """Return how many tokens a prompt has at most: recorded ones, and one for each new byte (or each, if unknown)."""
     tokens = None if recorded is None else recorded.usage.input
     if recorded is None or tokens is None:
@@ -152,11 +152,11 @@ class ReaskInterceptor(ReplacementInterceptor):
 
     @property
     def id_source(self) -> Place:
-        return self.old_place
+        return self.replaced_place
 
     @override
     def on_lookup(self, call: Exchange, found: Lookup) -> Lookup:
-        looked, store = call.state.get(Carried), self._state.stores.current
+        looked, store = call.state.get(CarryOutcome), self._state.stores.current
         again = next((each for each in found.recordings if each.id in self._chosen), None)
         if call.key is None or not (again or (looked is not None and self._must_reask(call, looked))):
             return found
@@ -169,10 +169,10 @@ class ReaskInterceptor(ReplacementInterceptor):
             call.refuse(RefusedError(f"llmproxy: nothing more is asked: {why}.", hint=_HINT))
             return found
         if recorded is not None and store is not None:
-            slots = store.find_keyed(*self.old_place, call.party, found.key if again is not None else recorded.key)
+            slots = store.find_keyed(*self.replaced_place, call.party, found.key if again is not None else recorded.key)
             self._gone.update(slot.id for slot in slots)
         self._asked.add(call.key)
-        call.state.put(_ReaskedCall(None if recorded is None else read_interaction_answer(recorded)))
+        call.state.put(_AnswerBeforeReask(None if recorded is None else read_interaction_answer(recorded)))
         call.nth = call.session.count_arrival(call.party_and_key, 1)
         call.session.mark_recorded(call.party_and_key)
         call.decision = Decision.RECORD
@@ -180,7 +180,7 @@ class ReaskInterceptor(ReplacementInterceptor):
         self._state.pending.reserve_occurrence(call, ())
         return found
 
-    def _must_reask(self, call: Exchange, looked: Carried) -> bool:
+    def _must_reask(self, call: Exchange, looked: CarryOutcome) -> bool:
         """Return whether a call without a recording of its own is to be asked."""
         if call.key in self._asked:
             return True
@@ -199,7 +199,7 @@ class ReaskInterceptor(ReplacementInterceptor):
         return any(_is_same_answer(answer, message) for answer in self._new for message in said)
 
     def on_stored(self, call: Exchange, made: Interaction) -> None:
-        asked, answer = call.state.get(_ReaskedCall), read_interaction_answer(made)
+        asked, answer = call.state.get(_AnswerBeforeReask), read_interaction_answer(made)
         if asked is None or answer is None:
             return
         self._new.append(answer)
@@ -221,7 +221,7 @@ class ReaskInterceptor(ReplacementInterceptor):
 
     def _find_dependents(self, store: Store) -> Iterator[int]:
         """Yield the recordings that nobody asked for and whose history holds an answer that is another one now."""
-        for row in store.list_summaries(*self.old_place) if self._lost else ():
+        for row in store.list_summaries(*self.replaced_place) if self._lost else ():
             if row.id in self._session.served or row.id in self._gone:
                 continue
             one = store.load(row.id)
@@ -235,7 +235,7 @@ class ReaskInterceptor(ReplacementInterceptor):
 
     @override
     def will_be_complete(self, store: Store) -> bool:
-        return super().will_be_complete(store) and store.closed_cleanly(*self.old_place)
+        return super().will_be_complete(store) and store.closed_cleanly(*self.replaced_place)
 
     @override
     def _explain_no_replacement(self, store: Store) -> str:
@@ -255,7 +255,9 @@ class ReaskInterceptor(ReplacementInterceptor):
         if told["why_not"]:
             return {"replacement": told}
         gone = {*self._gone, *self._find_dependents(store)}
-        left = [row for row in store.list_unused(*self.old_place, self._session.served) or () if row.id not in gone]
+        left = [
+            row for row in store.list_unused(*self.replaced_place, self._session.served) or () if row.id not in gone
+        ]
         rows = [
             {"id": row.id, "operation": row.operation, "model": row.model, "text": row.last_user_text} for row in left
         ]

@@ -24,21 +24,21 @@ from llmproxy.core.keys.head_rules import (
     CREDENTIAL,
     DECLARED,
     SAID_HEADER,
-    hash_unstored,
+    fingerprint_unstored_fields,
     read_cookies,
     uncounted_cookie,
 )
 from llmproxy.core.keys.normalize import (
     Canonical,
+    IdOrigin,
+    KeyCache,
     KnownRequest,
-    Memory,
-    Origin,
+    build_key,
     canonicalize,
     find_named_model,
-    key_of,
     list_refs,
 )
-from llmproxy.core.keys.server_state import STATE_HEADER, find_change, find_path_texts
+from llmproxy.core.keys.server_state import STATE_HEADER, find_change, list_texts_at_path
 from llmproxy.core.providers.hosts import check_signature, port_of, provider_of_host
 from llmproxy.core.providers.routing import DEFAULT, REST, Route, changes_something, route, route_host, split_session
 from llmproxy.core.providers.specs import HTTP_PREFIX, Family, channel_of, host_in_path, service
@@ -83,15 +83,15 @@ class RequestDispatcher:
         name = named or user or header(headers, SESSION_HEADER) or self._config.cassette
         speaker = self._sessions.find_bound_party(name)
         mode = self.get_mode(name) if host is not None else Mode.REPLAY  # by base URL everything is in scope
-        own = self._get_upstreams(name)
-        where, in_scope = self._find_route(method, target, headers, host, {**self._config.upstreams, **own}, mode)
+        own = self._get_own_upstreams(name)
+        where, in_scope = self._route_request(method, target, headers, host, {**self._config.upstreams, **own}, mode)
         self._redactor.learn_request(headers, where.target, where.provider.credentials)
-        kept, stubs = self._select_headers(headers, where), self._find_stubs(where, method, headers)
+        kept, stubs = self._strip_and_fingerprint_headers(headers, where), self._find_stubs(where, method, headers)
         return RequestPlace(
             party=speaker if said is None else parse_party(said), name=name, speaker=speaker, route=where,
             in_scope=in_scope, method=method, headers=kept,
             operation=where.operation if where.known else self._redactor.text(where.operation),
-            counted=Memory.encode_head(where.provider.name, method, where.target, kept, known=where.known),
+            counted=KeyCache.encode_head(where.provider.name, method, where.target, kept, known=where.known),
             learned=self._redactor.epoch.count, upstreams=own,
             channel=channel_of(where.provider.name, where.operation), attempt=read_attempt(kept),
             prefix=find_prefix(target, where.target) if host is None else "", changes=changes_something(where, method),
@@ -100,10 +100,10 @@ class RequestDispatcher:
 
     def is_still_valid(self, place: RequestPlace) -> bool:
         """Return whether the same head would be placed there again: nothing learned, equal upstreams and speaker."""
-        same = place.learned == self._redactor.epoch.count and place.upstreams == self._get_upstreams(place.name)
+        same = place.learned == self._redactor.epoch.count and place.upstreams == self._get_own_upstreams(place.name)
         return same and place.speaker == self._sessions.find_bound_party(place.name)
 
-    def _get_upstreams(self, name: str) -> Mapping[str, str]:
+    def _get_own_upstreams(self, name: str) -> Mapping[str, str]:
         """Return the upstreams that the session of a request has of its own; one that is not open has none."""
         session = self._sessions.find_open(name)
         return session.settings.upstreams if session is not None else NO_UPSTREAMS
@@ -111,7 +111,7 @@ class RequestDispatcher:
     def find_family(self, method: str, target: str, host: tuple[str, str, int] | None, headers: Headers) -> Family:
         """Return the dialect of what a request seems to be for; it opens no session, and keeps and learns nothing."""
         try:
-            return self._find_route(method, target, headers, host, self._config.upstreams, Mode.REPLAY)[0].family
+            return self._route_request(method, target, headers, host, self._config.upstreams, Mode.REPLAY)[0].family
         except LLMProxyError:
             return "openai"
 
@@ -140,10 +140,10 @@ class RequestDispatcher:
         known = self._sessions.find_open(name) if name else None
         return known.settings.mode if known is not None else self._config.mode
 
-    def _select_headers(self, headers: Headers, where: Route) -> Headers:
+    def _strip_and_fingerprint_headers(self, headers: Headers, where: Route) -> Headers:
         """Return the headers without ours, and with the fingerprints of what counts and is never stored."""
         kept = tuple((name, value) for name, value in headers if not name.lower().startswith(OUR_HEADERS_PREFIX))
-        if not where.known and (said := hash_unstored(kept, Fingerprints().digest)):
+        if not where.known and (said := fingerprint_unstored_fields(kept, Fingerprints().digest)):
             kept = (*kept, (SAID_HEADER, said))
         if not self._config.match_credential:
             return kept
@@ -151,7 +151,7 @@ class RequestDispatcher:
             self._secret = read_store_secret(self._config.store)
         return (*kept, (CALLER_HEADER, fingerprint_caller(headers, where.target, self._secret, known=where.known)))
 
-    def _find_route(
+    def _route_request(
         self,
         method: str,
         target: str,
@@ -257,7 +257,7 @@ def fingerprint_connectors(body: bytes, store: Path) -> str:
     if b"authorization" not in body:
         return ""
     tree = parse_json(body)
-    found = [text for path in CONNECTORS for text in find_path_texts(tree, path)]
+    found = [text for path in CONNECTORS for text in list_texts_at_path(tree, path)]
     return "connectors " + _digest_secret("\n".join(found), read_store_secret(store)) if found else ""
 
 
@@ -318,7 +318,7 @@ class KeyDeriver:
         learned = self._state.redactor.epoch
         if (known := self._state.memory.get_known(digest, learned)) is not None:
             return known, None
-        if (known := self._find_recorded(exchange, body)) is not None:
+        if (known := self._find_key_by_recorded_body(exchange, body)) is not None:
             self._state.memory.remember(digest, known, learned)
             return known, None
         if learned.count > ROTATING and exchange.request.redacted is None:
@@ -327,11 +327,11 @@ class KeyDeriver:
         else:
             canonical, noted = self.build_canonical(exchange, body), False
         model = canonical.model or find_named_model(canonical)
-        known = KnownRequest(key_of(canonical), model, canonical.stream, canonical.refs, canonical.operation, noted)
+        known = KnownRequest(build_key(canonical), model, canonical.stream, canonical.refs, canonical.operation, noted)
         self._state.memory.remember(digest, known, learned)
         return known, canonical
 
-    def _find_recorded(self, exchange: Exchange, body: bytes) -> KnownRequest | None:
+    def _find_key_by_recorded_body(self, exchange: Exchange, body: bytes) -> KnownRequest | None:
         """Return what is known of a request that is recorded byte for byte in all that counts; None of any other.
 
         Nothing was taken out of what is stored, and no credential of today is in it: so nothing is to be taken out of
@@ -350,7 +350,7 @@ class KeyDeriver:
         if row is None or row[:2] != (state.config.rules.rules_digest, where.operation):
             return None
         key, model, stream, *head = row[2:]
-        if _read_counted(*head) != place.counted or state.redactor.may_redact_again(body):
+        if _encode_recorded_head(*head) != place.counted or state.redactor.may_redact_again(body):
             return None
         if list_refs(body, where, state.config.rules):
             return None
@@ -372,11 +372,11 @@ class KeyDeriver:
         if exchange.place.changes or where.changes:
             change = find_change(where, exchange.method, known.key, known.refs, tree)
         if changes.made:
-            made_by = self.find_origins(exchange.session)
-            if state := changes.digest_state_before(where, exchange.method, known.refs, change, made_by):
+            made_by = self.build_origin_finder(exchange.session)
+            if state := changes.digest_state_for_request(where, exchange.method, known.refs, change, made_by):
                 exchange.request.add_header(STATE_HEADER, state)
                 seen = self.build_canonical(exchange, body)
-                known = replace(known, key=key_of(seen))
+                known = replace(known, key=build_key(seen))
         exchange.change = change and change._replace(key=known.key)
         return known, seen
 
@@ -392,7 +392,7 @@ class KeyDeriver:
             is None
         )
 
-    def redact_ahead(self, exchange: Exchange, body: bytes) -> None:
+    def redact_in_advance(self, exchange: Exchange, body: bytes) -> None:
         """Redact a body before `identify_and_decide` asks for it; on any thread: a megabyte takes its time."""
         learned, headers = self._state.redactor.epoch.count, set_content_length(exchange.request.headers, len(body))
         exchange.request.redacted = (learned, self._redact_body(exchange, body, headers))
@@ -424,27 +424,30 @@ class KeyDeriver:
     def build_canonical(self, exchange: Exchange, body: bytes) -> Canonical:
         """Return the canonical form of a request: what counts of it."""
         return canonicalize(
-            self.redact(exchange, body), exchange.route, self._state.config.rules, self.find_origins(exchange.session)
+            self.redact(exchange, body),
+            exchange.route,
+            self._state.config.rules,
+            self.build_origin_finder(exchange.session),
         )
 
-    def find_origins(self, session: Session) -> Callable[[str], Origin | None]:
+    def build_origin_finder(self, session: Session) -> Callable[[str], IdOrigin | None]:
         """Return who tells which answer of a session's cassette made an id, stored or still on its way."""
         store = self._state.stores.current
 
-        def find_origins(name: str) -> Origin | None:
+        def find_origins(name: str) -> IdOrigin | None:
             place = session.id_source
             places = dict.fromkeys((place, session.save_target)) if store else ()
             found = next((known for each in places if store and (known := store.find_id_origin(*each, name))), None)
-            return found or self._state.pending.find_id_origin(place, name)
+            return found or self._state.pending.find_pending_id_origin(place, name)
 
         return find_origins
 
 
 @lru_cache(256)
-def _read_counted(provider: str, method: str, target: str, headers: str) -> bytes:
+def _encode_recorded_head(provider: str, method: str, target: str, headers: str) -> bytes:
     """Return what counts of the head of a recorded request, as it is stored; nothing of a damaged one."""
     with suppress(ValueError, TypeError, AttributeError, RecursionError):
-        return Memory.encode_head(provider, method, target, parse_headers(headers), known=True)
+        return KeyCache.encode_head(provider, method, target, parse_headers(headers), known=True)
     return b""
 
 

@@ -13,9 +13,9 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import replace
 
-from llmproxy.core.dialects.codecs import find_retrying_client
+from llmproxy.core.dialects.codecs import find_option_dropping_client
 from llmproxy.core.dialects.conversation import read_last_user_text
-from llmproxy.core.engine.decide import count_arrival, decide_arrival, decide_from_head, describe_failure, list_playable
+from llmproxy.core.engine.decide import count_arrival, decide_by_mode, decide_from_head, describe_failure, list_playable
 from llmproxy.core.engine.engine_state import TEXT, EngineState
 from llmproxy.core.engine.request_identification import KeyDeriver, check_upstream_allowed
 from llmproxy.core.forks.fork_rows import find_fork
@@ -121,9 +121,9 @@ class RepeatedMiss(MissError):
     note = "asked again by its client: the miss before"
 
 
-def build_question(exchange: Exchange, wanted: Canonical, typed: str) -> Question | None:
+def identify_retried_question(exchange: Exchange, wanted: Canonical, typed: str) -> Question | None:
     """Return what all attempts at one question have in common, for a client that drops options and asks on."""
-    client = find_retrying_client(exchange.request.headers)
+    client = find_option_dropping_client(exchange.request.headers)
     if client is None:
         return None
     turns = wanted.tree.get("messages") if isinstance(wanted.tree, dict) else None
@@ -140,7 +140,7 @@ class MissExplainer:
         wanted = self._keying.build_canonical(exchange, exchange.request.data)
         miss = self.explain_refusal(exchange, why, recordings, wanted)
         exchange.kept.asked = self._state.redactor.text(miss.context.last_user[:TEXT])
-        question = build_question(exchange, wanted, miss.context.last_user)
+        question = identify_retried_question(exchange, wanted, miss.context.last_user)
         this = MissedCall(wanted, question, exchange.progress.arrived)
         first = exchange.session.find_first_attempt(this)
         if first is not None and isinstance(first.error, MissError):
@@ -218,7 +218,7 @@ class RequestStages:
 
     def _derive_key(self, exchange: Exchange, body: bytes) -> Canonical | None:
         known, seen = self._keying.derive_key(exchange, body)
-        if exchange.session.position.changes.made and self._starts_again(exchange, known.key):
+        if exchange.session.position.changes.made and self._begins_new_run(exchange, known.key):
             exchange.session.restart()
         exchange.session.position.stateless = (exchange.party, known.key)
         known, seen = self._keying.add_server_state(exchange, body, known, seen)
@@ -243,7 +243,7 @@ class RequestStages:
 
     def _decide_call(self, exchange: Exchange, found: Lookup) -> None:
         slots = found.recordings
-        verdict = decide_arrival(exchange, found, exchange.nth)
+        verdict = decide_by_mode(exchange, found, exchange.nth)
         for each in exchange.interceptors:
             verdict = each.on_decision(exchange, found, verdict)
         exchange.decision = verdict.decision
@@ -261,7 +261,7 @@ class RequestStages:
             check_upstream_allowed(exchange)
             self._state.pending.reserve_occurrence(exchange, slots)
 
-    def _starts_again(self, exchange: Exchange, key: Key) -> bool:
+    def _begins_new_run(self, exchange: Exchange, key: Key) -> bool:
         """Return whether this is the first request of another run of the agent, which changed nothing yet."""
         session, store = exchange.session, self._state.stores.current
         walker = (exchange.party, key)

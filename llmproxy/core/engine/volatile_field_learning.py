@@ -3,7 +3,7 @@
 Questions to a store, asked by `llmproxy learn` and `run`.
 
 recordings of several runs -> the values that vary between them (`LearnedField`s)
-volatile fields -> the recordings of which one would answer the other's question with other words (`Merge`s)
+volatile fields -> the recordings of which one would answer the other's question with other words (`MergedPair`s)
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ MOST_COMPARED = 200
 """Comparisons for what varies: a long cassette is not compared through and through at the end of a run."""
 
 
-class Merge(NamedTuple):
+class MergedPair(NamedTuple):
     """Two recordings of which one would be served for the other's request."""
 
     slots: tuple[str, ...]
@@ -60,7 +60,7 @@ class Merge(NamedTuple):
     """Whether they were answered alike, in this run's words."""
 
 
-class _LearnedRun(NamedTuple):
+class _CanonicalRecording(NamedTuple):
     row: Interaction
     canonical: Canonical
 
@@ -70,7 +70,7 @@ def learn_fields(store: Store, cassette: str, rules: Rules, upstreams: Mapping[s
     lessons: list[LearnedField] = []
     known = (*read_volatile_fields(store, cassette), *list_builtin())
     left = MOST_COMPARED
-    for group in _group_recordings(store, cassette, rules, upstreams).values():
+    for group in _group_comparable_recordings(store, cassette, rules, upstreams).values():
         used: set[int | None] = set()
         for n, present in enumerate(group):
             found = []
@@ -88,15 +88,15 @@ def learn_fields(store: Store, cassette: str, rules: Rules, upstreams: Mapping[s
     return tuple(lessons)
 
 
-def find_field_merges(
+def find_merged_pairs(
     store: Store, cassette: str, slots: Sequence[VolatileField], rules: Rules, upstreams: Mapping[str, str]
-) -> list[Merge]:
+) -> list[MergedPair]:
     """Return the recordings that volatile fields would merge: these, the cassette's own, and the shipped ones."""
     slots = tuple(dict.fromkeys((*slots, *read_volatile_fields(store, cassette), *list_builtin())))
     names = {slot.name for slot in slots}
     tables: dict[tuple[str, str], tuple[Bindings, ExpectedMessages]] = {}
     found = []
-    for group in _group_recordings(store, cassette, rules, upstreams).values():
+    for group in _group_comparable_recordings(store, cassette, rules, upstreams).values():
         held = [each for each in group if _may_hold_fields(slots, each.canonical.body)]
         for n, present in enumerate(held):
             for recorded in held[:n]:
@@ -109,14 +109,14 @@ def find_field_merges(
                 table, expectations = tables[which]
                 fit = fit_request(table, recorded.canonical.tree, present.canonical.tree, None, expectations)
                 if isinstance(fit, Fit) and (guilty := names & set(fit.names)):
-                    found.append(_build_merge(table, fit, recorded.row, present.row, guilty))
+                    found.append(_build_pair(table, fit, recorded.row, present.row, guilty))
     return found
 
 
-def _build_merge(table: Bindings, fit: Fit, recorded: Interaction, present: Interaction, guilty: set[str]) -> Merge:
+def _build_pair(table: Bindings, fit: Fit, recorded: Interaction, present: Interaction, guilty: set[str]) -> MergedPair:
     answer = rewrite_answer(table, fit, recorded.response)
     alike = not isinstance(answer, Mismatch) and _read_answer(recorded, answer) == _read_answer(present)
-    return Merge(tuple(sorted(guilty)), recorded.id or 0, present.id or 0, alike)
+    return MergedPair(tuple(sorted(guilty)), recorded.id or 0, present.id or 0, alike)
 
 
 def _may_hold_fields(slots: Sequence[VolatileField], body: bytes) -> bool:
@@ -124,11 +124,11 @@ def _may_hold_fields(slots: Sequence[VolatileField], body: bytes) -> bool:
     return any(slot.tool in (BLOCK, OUTSIDE, SYSTEM) or json.dumps(slot.tool).encode() in body for slot in slots)
 
 
-def _group_recordings(
+def _group_comparable_recordings(
     store: Store, cassette: str, rules: Rules, upstreams: Mapping[str, str]
-) -> dict[tuple[object, ...], list[_LearnedRun]]:
+) -> dict[tuple[object, ...], list[_CanonicalRecording]]:
     """Return the live recordings of a cassette that may answer each other, in the order in which they were made."""
-    groups: dict[tuple[object, ...], list[_LearnedRun]] = defaultdict(list)
+    groups: dict[tuple[object, ...], list[_CanonicalRecording]] = defaultdict(list)
     for row in sorted(store.list_summaries(cassette), key=lambda row: row.id)[-MOST_LOOKED_AT:]:
         try:
             one = store.load(row.id)
@@ -137,7 +137,7 @@ def _group_recordings(
             continue
         if canonical.kind == "json":
             key = (one.sample, one.party, one.provider, one.operation, one.stream, build_bound_key(canonical))
-            groups[key].append(_LearnedRun(one, canonical))
+            groups[key].append(_CanonicalRecording(one, canonical))
     return groups
 
 
@@ -153,7 +153,7 @@ def _read_answer(row: Interaction, response: Response | None = None) -> object:
     return found.text, [(call.name, call.arguments) for call in found.tool_calls]
 
 
-class Alignment(NamedTuple):
+class RestatedRun(NamedTuple):
     """Recordings in the words of others."""
 
     interactions: list[Interaction]
@@ -161,17 +161,17 @@ class Alignment(NamedTuple):
     """Run variables and volatile fields that were exchanged, sorted."""
 
 
-def align_runs(
+def restate_run(
     old: Sequence[Interaction],
     new: Sequence[Interaction],
     slots: Sequence[VolatileField],
     rules: Rules,
     upstreams: Mapping[str, str],
-) -> Alignment:
+) -> RestatedRun:
     """Return the older recordings in the words of the newer; of what nothing was declared stays as it is."""
     waiting = defaultdict(list)
     for n, each in enumerate(new):
-        if (canonical := _canonicalize_json(each, rules, upstreams)) is not None:
+        if (canonical := _canonicalize(each, rules, upstreams)) is not None:
             waiting[build_bound_key(canonical)].append((n, each, canonical))
     same = {each.key for each in old} & {each.key for each in new}
     known, names = IdPairs(), set[str]()
@@ -179,31 +179,31 @@ def align_runs(
     told = []
     for one in old:
         made = one
-        canonical = _canonicalize_json(one, rules, upstreams) if one.key not in same else None
+        canonical = _canonicalize(one, rules, upstreams) if one.key not in same else None
         for n, other, theirs in waiting[build_bound_key(canonical)] if canonical is not None else ():
             if n in used or canonical is None:
                 continue
-            fit = fit_recordings(one, other, slots, canonical, theirs, known)
-            if isinstance(fit, Fit) and (found := _restate_as_asked(one, other, slots, fit, known)) is not None:
+            fit = fit_canonicals(one, other, slots, canonical, theirs, known)
+            if isinstance(fit, Fit) and (found := _rewrite_as_newer(one, other, slots, fit, known)) is not None:
                 used.add(n)
                 names |= set(fit.names)
                 made = found
                 break
         else:
-            made = one if one.key in same else _rename_folders(one, new, names)
+            made = one if one.key in same else _rename_unmatched_variables(one, new, names)
         told.append(made)
-    return Alignment(told, tuple(sorted(names)))
+    return RestatedRun(told, tuple(sorted(names)))
 
 
-def compare_requests(
+def fit_recorded_requests(
     one: Interaction, other: Interaction, slots: Sequence[VolatileField], rules: Rules, upstreams: Mapping[str, str]
 ) -> Fit | Mismatch | None:
     """Return whether the first would answer the second under its run variables; None for what is no JSON."""
-    mine, theirs = _canonicalize_json(one, rules, upstreams), _canonicalize_json(other, rules, upstreams)
-    return None if mine is None or theirs is None else fit_recordings(one, other, slots, mine, theirs, None)
+    mine, theirs = _canonicalize(one, rules, upstreams), _canonicalize(other, rules, upstreams)
+    return None if mine is None or theirs is None else fit_canonicals(one, other, slots, mine, theirs, None)
 
 
-def fit_recordings(
+def fit_canonicals(
     one: Interaction,
     other: Interaction,
     slots: Sequence[VolatileField],
@@ -215,7 +215,7 @@ def fit_recordings(
     return fit_request(_build_bindings(one, other, slots), mine.tree, theirs.tree, known)
 
 
-def _restate_as_asked(
+def _rewrite_as_newer(
     one: Interaction, other: Interaction, slots: Sequence[VolatileField], fit: Fit, known: IdPairs
 ) -> Interaction | None:
     response = rewrite_answer(_build_bindings(one, other, slots), fit, one.response, known)
@@ -226,7 +226,7 @@ def _restate_as_asked(
     return replace(one, key=other.key, request=other.request, response=response)
 
 
-def _rename_folders(one: Interaction, new: Sequence[Interaction], names: set[str]) -> Interaction:
+def _rename_unmatched_variables(one: Interaction, new: Sequence[Interaction], names: set[str]) -> Interaction:
     """Return a recording that fits none of the others, with the folders of their run."""
     other = next((each for each in new if each.run_variables), None)
     if other is None or not one.run_variables:
@@ -237,7 +237,7 @@ def _rename_folders(one: Interaction, new: Sequence[Interaction], names: set[str
     return renamed
 
 
-def _canonicalize_json(one: Interaction, rules: Rules, upstreams: Mapping[str, str]) -> Canonical | None:
+def _canonicalize(one: Interaction, rules: Rules, upstreams: Mapping[str, str]) -> Canonical | None:
     try:
         canonical = canonicalize(one.request, find_recorded_route(one, upstreams), rules, lambda _: None)
     except RefusedError:

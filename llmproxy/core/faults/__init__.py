@@ -3,13 +3,13 @@
     load_faults("rate-limited", folder) -> Faults      from a preset, a file, `http-429`, `reset@3`; `read_faults` from
                                                        plain values
     parse_session_faults(value, folder)                  the same for one session, test or scenario
-    Faulting(faults).inject(call)       -> InjectedFault   one session's faults: chosen, done to the
+    Faulting(faults).inject_fault(call) -> InjectedFault   one session's faults: chosen, done to the
                                                        answer, counted
     KINDS, PRESETS                                     what there is
 
-A *kind* is a row of a table (`kinds`) with a function from the call and its numbers to what the client sees (`Broken`).
-A *rule* says which calls meet it. Nothing here knows a socket: `engine.fault_injection` asks, `mitm` sends. A fault is
-never stored and changes no key.
+A *kind* is a row of a table (`kinds`) with a function from the call and its numbers to what the client sees
+(`Symptom`). A *rule* says which calls meet it. Nothing here knows a socket: `engine.fault_injection` asks, `mitm` sends.
+A fault is never stored and changes no key.
 """
 
 from llmproxy.core.faults.injection import Faulting, InjectedFault
@@ -23,10 +23,10 @@ from llmproxy.core.faults.parsing import (
     read_faults,
     read_preset,
 )
-from llmproxy.core.faults.rules import Broken, Fault, FaultKind, FaultNeeds, FaultRule, Faults, FaultTarget, Parameter
+from llmproxy.core.faults.rules import Fault, FaultKind, FaultNeeds, FaultRule, Faults, FaultTarget, Parameter, Symptom
 
 __all__ = [
-    "KINDS", "PRESETS", "SWEEP", "BadFaults", "Broken", "Fault", "FaultKind", "FaultNeeds", "FaultRule",
-    "FaultTarget", "Faulting", "Faults", "InjectedFault", "Parameter", "load_faults", "parse_session_faults",
+    "KINDS", "PRESETS", "SWEEP", "BadFaults", "Fault", "FaultKind", "FaultNeeds", "FaultRule",
+    "FaultTarget", "Faulting", "Faults", "InjectedFault", "Parameter", "Symptom", "load_faults", "parse_session_faults",
     "read_faults", "read_preset",
 ]  # fmt: skip

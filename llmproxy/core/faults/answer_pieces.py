@@ -82,7 +82,7 @@ def with_pieces(
     )
 
 
-def cut_after(pieces: Sequence[Chunk], number: float) -> tuple[list[Chunk], list[Chunk]]:
+def split_after_piece(pieces: Sequence[Chunk], number: float) -> tuple[list[Chunk], list[Chunk]]:
     """Cut behind the `number`-th piece (0: in the middle), before the end; with fewer, the last one in two."""
     many = int(number) or len(pieces) // 2
     if 0 < many < len(pieces):
@@ -94,7 +94,7 @@ def cut_after(pieces: Sequence[Chunk], number: float) -> tuple[list[Chunk], list
     return [*pieces[:-1], replace(last, data=last.data[:half])], [replace(last, data=last.data[half:])]
 
 
-def cut_before(pieces: Sequence[Chunk], number: float) -> tuple[list[Chunk], list[Chunk]]:
+def split_before_last_piece(pieces: Sequence[Chunk], number: float) -> tuple[list[Chunk], list[Chunk]]:
     """Cut between two pieces, behind the `number`-th (0: in the middle), but never behind the last."""
     many = min(int(number) or len(pieces) // 2, max(0, len(pieces) - 1))
     return list(pieces[:many]), list(pieces[many:])

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from llmproxy.core.dialects.conversation import read_answer
 from llmproxy.core.faults.answer_pieces import read_content_type
-from llmproxy.core.faults.rules import TEXTS, Broken, Fault, FaultNeeds, FaultRule, Faults, FaultTarget
+from llmproxy.core.faults.rules import TEXTS, Fault, FaultNeeds, FaultRule, Faults, FaultTarget, Symptom
 from llmproxy.core.mcp import find_called_tool
 from llmproxy.core.providers.routing import family_of
 from llmproxy.core.providers.specs import MCP_PREFIX, Family, channel_of
@@ -32,7 +32,7 @@ Request = tuple[str, str, int]
 class InjectedFault(NamedTuple):
     call: FaultTarget
     fault: Fault
-    broken: Broken | None
+    broken: Symptom | None
     """What its client sees; None where that is known when the provider has answered."""
 
 
@@ -61,7 +61,7 @@ class Faulting:
         """Return the fault that this call meets, counted; None if none does."""
         request = (call.party, call.key, call.nth)
         injected = self._meets_fault.get(request, 0)
-        for fault in choose(self.faults, call, injected=injected, numbers=self._number_call(call, request)):
+        for fault in choose_faults(self.faults, call, injected=injected, numbers=self._number_call(call, request)):
             later = fault.kind.needs is FaultNeeds.ANSWER and call.recording is None
             broken = None if later else fault.kind.do(call, fault.rule.values)
             if later or broken is not None:
@@ -70,7 +70,7 @@ class Faulting:
                 return InjectedFault(call, fault, broken)
         return None
 
-    def count_unmet(self, call: FaultTarget) -> None:
+    def count_call_without_fault(self, call: FaultTarget) -> None:
         """Count a call that came while other faults were met: the third call of the session is the third."""
         self._number_call(call, (call.party, call.key, call.nth))
 
@@ -83,13 +83,13 @@ class Faulting:
             self._handshakes[key] += 1
         return injected
 
-    def take_back(self, injected: InjectedFault) -> None:
+    def undo_injection(self, injected: InjectedFault) -> None:
         """Take back a fault that the provider's answer gave no hold to."""
         call, fault, _ = injected
         self._meets_fault[call.party, call.key, call.nth] -= 1
         self._count_injected(fault, -1)
 
-    def keep_sent_answer(self, seq: int, made: Interaction) -> None:
+    def remember_faulty_answer(self, seq: int, made: Interaction) -> None:
         """Remember what the client of a call got, for whoever asks what the session was told."""
         self.made[seq] = made
         if len(self.made) > KEPT:
@@ -103,7 +103,7 @@ class Faulting:
         """Return for each numbered rule the how-manieth this is of its calls, from 1; a retry is what it retries."""
         found = {}
         for index, rule in enumerate(self.faults.rules):
-            if rule.numbers.get("call") and can_meet(rule, call) and is_chosen_by_rule(rule, call):
+            if rule.numbers.get("call") and can_meet(rule, call) and matches_rule_filters(rule, call):
                 known = self._numbers.setdefault(index, {})
                 found[index] = known.setdefault(request, len(known) + 1)
         return found
@@ -152,7 +152,7 @@ def list_called_tools(family: Family, operation: str, request: bytes, answer: Re
     return () if said is None else tuple(call.name for call in (*said.tool_calls, *said.beside))
 
 
-def choose(faults: Faults, call: FaultTarget, *, injected: int, numbers: Mapping[int, int]) -> Iterator[Fault]:
+def choose_faults(faults: Faults, call: FaultTarget, *, injected: int, numbers: Mapping[int, int]) -> Iterator[Fault]:
     """Yield the faults that it may meet, the first one first.
 
     The next counts where one finds nothing in the answer to be done to.
@@ -161,7 +161,7 @@ def choose(faults: Faults, call: FaultTarget, *, injected: int, numbers: Mapping
     names a call which of the calls that its other words choose this is, from 1.
     """
     for index, rule in enumerate(faults.rules):
-        if not (can_meet(rule, call) and is_chosen_by_rule(rule, call)):
+        if not (can_meet(rule, call) and matches_rule_filters(rule, call)):
             continue
         calls = rule.numbers.get("call")
         if calls and numbers.get(index) not in calls:
@@ -175,7 +175,7 @@ def can_meet(rule: FaultRule, call: FaultTarget) -> bool:
     return call.channel in rule.kind.channels and call.transport in rule.kind.transports
 
 
-def is_chosen_by_rule(rule: FaultRule, call: FaultTarget) -> bool:
+def matches_rule_filters(rule: FaultRule, call: FaultTarget) -> bool:
     """Return whether a rule's words, but for numbers, choose a call; an answer's tools are read last: slow."""
     recordings = rule.numbers.get("recording")
     if recordings and call.recording not in recordings:
@@ -195,7 +195,7 @@ def _get_default_patterns(rule: FaultRule, name: str, call: FaultTarget) -> tupl
     if name == "party":
         return (AGENT,)
     if name == "channel":
-        return rule.kind.usual
+        return rule.kind.usual_channels
     return (CALLS,) if name == "operation" and call.channel == Channel.MCP else ()
 
 

@@ -208,7 +208,7 @@ def _parse_rule(row: Json, where: str) -> FaultRule:
         numbers=numbers,
         texts=texts,
     )
-    _check_names_exist(rule, where)
+    _check_channels_and_providers(rule, where)
     return rule
 
 
@@ -263,7 +263,7 @@ def _parse_patterns(value: Json, name: str, where: str) -> tuple[str, ...]:
     return tuple(values)
 
 
-def _check_names_exist(rule: FaultRule, where: str) -> None:
+def _check_channels_and_providers(rule: FaultRule, where: str) -> None:
     """Refuse a name that nothing can ever have, where all names are known. Providers of the user's own are not."""
     for word, known, met in (
         ("channel", CHANNELS, rule.kind.channels),

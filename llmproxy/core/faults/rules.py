@@ -38,7 +38,7 @@ class Parameter(NamedTuple):
     whole: bool = False
 
 
-class Broken(NamedTuple):
+class Symptom(NamedTuple):
     """What the client sees of a call that met a fault."""
 
     response: Response | None
@@ -86,7 +86,7 @@ class FaultTarget(NamedTuple):
 
 Values = Mapping[str, float]
 """What was given for the parameters of a kind, with the defaults of the others."""
-Break = Callable[[FaultTarget, Values], Broken | None]
+Break = Callable[[FaultTarget, Values], Symptom | None]
 """Does it; None where this answer has nothing to do it to: no text, no tool call."""
 
 
@@ -112,7 +112,7 @@ class FaultKind:
     """It meets every client of the proxy, not only the call that meets it."""
 
     @property
-    def usual(self) -> tuple[str, ...]:
+    def usual_channels(self) -> tuple[str, ...]:
         """What it meets where a rule names no channel: tools stay sound while a model's provider stumbles."""
         return tuple(each for each in self.channels if each != Channel.MCP) or self.channels
 
@@ -167,7 +167,7 @@ class Faults:
     """As it was asked for: a file, a preset, ``reset@3``."""
 
     @property
-    def note(self) -> str:
+    def summary(self) -> str:
         """What a user should know before the first request."""
         kinds = ", ".join(dict.fromkeys(rule.kind.name for rule in self.rules)) or "none"
         return f"injected faults: {self.name} ({kinds}; seed {self.seed})"

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 
-class Do(StrEnum):
+class Action(StrEnum):
     """What becomes of a member."""
 
     IGNORE = "ignore"
@@ -47,7 +47,7 @@ class Do(StrEnum):
 class Rule:
     """One member's rule."""
 
-    do: Do
+    do: Action
     why: str
     into: Shape | None = None
     own: tuple[str, ...] = ()
@@ -73,25 +73,25 @@ VERSION = 3
 
 
 def _build_ignore_rules(*rows: tuple[str, str]) -> dict[str, Rule]:
-    return {name: Rule(Do.IGNORE, why) for name, why in rows}
+    return {name: Rule(Action.IGNORE, why) for name, why in rows}
 
 
-def _into(into: Shape, why: str = "holds ids or markers", do: Do = Do.WALK) -> Rule:
+def _walk_rule(into: Shape, why: str = "holds ids or markers", do: Action = Action.WALK) -> Rule:
     return Rule(do, why, into)
 
 
-STREAM = {"stream": Rule(Do.STREAM, "the stream flag is a separate part of the key; `false` equals absent")}
+STREAM = {"stream": Rule(Action.STREAM, "the stream flag is a separate part of the key; `false` equals absent")}
 CACHE_MARKS = _build_ignore_rules(
     ("cache_control", "prompt-cache marker: changes the cost, not the answer"),
     ("prompt_cache_breakpoint", "prompt-cache marker: changes the cost, not the answer"),
 )
-DECLARE = Rule(Do.DECLARE, "ids of calls are random; frameworks generate them if the provider gives none")
-REFER = Rule(Do.REFER, "a random id of a call, or of an object of an earlier answer")
-EMPTY = Rule(Do.SPARE, "libraries send an empty value instead of none")
-ARGUMENTS = Rule(Do.JSON, "frameworks re-serialise this JSON (LangChain adds spaces)")
+DECLARE = Rule(Action.DECLARE, "ids of calls are random; frameworks generate them if the provider gives none")
+REFER = Rule(Action.REFER, "a random id of a call, or of an object of an earlier answer")
+EMPTY = Rule(Action.SPARE, "libraries send an empty value instead of none")
+ARGUMENTS = Rule(Action.JSON, "frameworks re-serialise this JSON (LangChain adds spaces)")
 
 TOOL = Shape(CACHE_MARKS)
-TOOLS = _into(TOOL, EMPTY.why, Do.SPARE)
+TOOLS = _walk_rule(TOOL, EMPTY.why, Action.SPARE)
 
 # -- OpenAI: chat completions, and everybody who speaks it -------------------------------------------------------------
 
@@ -104,28 +104,28 @@ OPENAI_ACCOUNTING = _build_ignore_rules(
     ("store", "whether the provider stores a copy; later GETs have recordings of their own"),
 )  # fmt: skip
 FILE = Shape({"file_id": REFER})
-CHAT_PART = Shape({**CACHE_MARKS, "file": _into(FILE)}, nulls=True)
-CHAT_CALL = Shape({"id": DECLARE, "function": _into(Shape({"arguments": ARGUMENTS}))})
+CHAT_PART = Shape({**CACHE_MARKS, "file": _walk_rule(FILE)}, nulls=True)
+CHAT_CALL = Shape({"id": DECLARE, "function": _walk_rule(Shape({"arguments": ARGUMENTS}))})
 CHAT_MESSAGE = Shape(
     {
-        **CACHE_MARKS, "content": _into(CHAT_PART),
-        "tool_calls": _into(CHAT_CALL, EMPTY.why, Do.SPARE), "tool_call_id": REFER,
-        "function_call": _into(Shape({"arguments": ARGUMENTS})),
-        "audio": _into(Shape({"id": REFER}), "audio of an earlier answer"), "images": EMPTY,
+        **CACHE_MARKS, "content": _walk_rule(CHAT_PART),
+        "tool_calls": _walk_rule(CHAT_CALL, EMPTY.why, Action.SPARE), "tool_call_id": REFER,
+        "function_call": _walk_rule(Shape({"arguments": ARGUMENTS})),
+        "audio": _walk_rule(Shape({"id": REFER}), "audio of an earlier answer"), "images": EMPTY,
     },
     nulls=True,
 )  # fmt: skip
 OPENAI_TOP = {**STREAM, **OPENAI_ACCOUNTING}
 OPENAI_PLAIN = Shape(OPENAI_TOP, nulls=True)
 CHAT = Shape(
-    {**OPENAI_TOP, **CACHE_MARKS, "messages": _into(CHAT_MESSAGE), "tools": TOOLS, "include": EMPTY}, nulls=True
+    {**OPENAI_TOP, **CACHE_MARKS, "messages": _walk_rule(CHAT_MESSAGE), "tools": TOOLS, "include": EMPTY}, nulls=True
 )
 
 # -- OpenAI: responses -------------------------------------------------------------------------------------------------
 
 ANNOTATION = Shape({"file_id": REFER, "container_id": REFER})
-RESPONSES_PART = Shape({**CACHE_MARKS, "file_id": REFER, "annotations": _into(ANNOTATION)}, nulls=True)
-PARTS = _into(RESPONSES_PART)
+RESPONSES_PART = Shape({**CACHE_MARKS, "file_id": REFER, "annotations": _walk_rule(ANNOTATION)}, nulls=True)
+PARTS = _walk_rule(RESPONSES_PART)
 ITEM = Shape({"id": DECLARE, "call_id": REFER, "content": PARTS, "output": PARTS, **CACHE_MARKS}, nulls=True)
 
 
@@ -149,36 +149,36 @@ INPUT_ITEM = Shape(
         **dict.fromkeys(
             ("custom_tool_call", "computer_call", "local_shell_call", "shell_call", "apply_patch_call",
              "tool_search_call"), _build_call_shape()),
-        "code_interpreter_call": _build_call_shape(container_id=REFER, id=Rule(Do.OWN, _WITHOUT, own=("code",))),
-        "file_search_call": _build_call_shape(id=Rule(Do.OWN, _WITHOUT, own=("results",))),
-        "image_generation_call": _build_call_shape(id=Rule(Do.OWN, _WITHOUT, own=("result",))),
-        "web_search_call": _build_call_shape(id=Rule(Do.OWN, _WITHOUT, own=("action",))),
-        "reasoning": _build_item_shape({"id": Rule(Do.OWN, _WITHOUT, own=("encrypted_content", "content"))}),
-        "compaction": _build_item_shape({"id": Rule(Do.OWN, _WITHOUT, own=("encrypted_content",))}),
+        "code_interpreter_call": _build_call_shape(container_id=REFER, id=Rule(Action.OWN, _WITHOUT, own=("code",))),
+        "file_search_call": _build_call_shape(id=Rule(Action.OWN, _WITHOUT, own=("results",))),
+        "image_generation_call": _build_call_shape(id=Rule(Action.OWN, _WITHOUT, own=("result",))),
+        "web_search_call": _build_call_shape(id=Rule(Action.OWN, _WITHOUT, own=("action",))),
+        "reasoning": _build_item_shape({"id": Rule(Action.OWN, _WITHOUT, own=("encrypted_content", "content"))}),
+        "compaction": _build_item_shape({"id": Rule(Action.OWN, _WITHOUT, own=("encrypted_content",))}),
         "item_reference": _build_item_shape({"id": REFER}),
     },
 )  # fmt: skip
 CONTAINER = Shape({"id": REFER, "file_ids": REFER})
-_TOOL = {**CACHE_MARKS, "vector_store_ids": REFER, "container": Rule(Do.REFER, REFER.why, CONTAINER)}
+_TOOL = {**CACHE_MARKS, "vector_store_ids": REFER, "container": Rule(Action.REFER, REFER.why, CONTAINER)}
 _CREDENTIAL = "a credential: replay works with any"
 RESPONSES_TOOL = Shape(_TOOL, kinds={"mcp": Shape({**_TOOL, **_build_ignore_rules(("authorization", _CREDENTIAL))})})
 RESPONSES = Shape(
     {
-        **OPENAI_TOP, "input": _into(INPUT_ITEM),
-        "tools": _into(RESPONSES_TOOL, EMPTY.why, Do.SPARE), "include": EMPTY,
-        "previous_response_id": REFER, "conversation": Rule(Do.REFER, REFER.why, Shape({"id": REFER})),
+        **OPENAI_TOP, "input": _walk_rule(INPUT_ITEM),
+        "tools": _walk_rule(RESPONSES_TOOL, EMPTY.why, Action.SPARE), "include": EMPTY,
+        "previous_response_id": REFER, "conversation": Rule(Action.REFER, REFER.why, Shape({"id": REFER})),
     },
     nulls=True,
 )  # fmt: skip
 STATEFUL = Shape(
     {
         "assistant_id": REFER, "thread_id": REFER, "file_id": REFER, "file_ids": REFER, "input_file_id": REFER,
-        "vector_store_id": REFER, "part_ids": REFER, "items": _into(INPUT_ITEM),
-        "tool_outputs": _into(Shape({"tool_call_id": REFER})),
-        "content": _into(Shape({"image_file": _into(FILE)})), "attachments": _into(FILE),
-        "tool_resources": _into(Shape({
-            "file_search": _into(Shape({"vector_store_ids": REFER})),
-            "code_interpreter": _into(Shape({"file_ids": REFER})),
+        "vector_store_id": REFER, "part_ids": REFER, "items": _walk_rule(INPUT_ITEM),
+        "tool_outputs": _walk_rule(Shape({"tool_call_id": REFER})),
+        "content": _walk_rule(Shape({"image_file": _walk_rule(FILE)})), "attachments": _walk_rule(FILE),
+        "tool_resources": _walk_rule(Shape({
+            "file_search": _walk_rule(Shape({"vector_store_ids": REFER})),
+            "code_interpreter": _walk_rule(Shape({"file_ids": REFER})),
         })),
     }
 )  # fmt: skip
@@ -187,25 +187,28 @@ STATEFUL = Shape(
 # -- Anthropic ---------------------------------------------------------------------------------------------------------
 
 _SOURCE = Shape({"file_id": REFER})
-_INNER_BLOCK = Shape({**CACHE_MARKS, "file_id": REFER, "source": _into(_SOURCE), "content": _into(FILE)}, nulls=True)
+_INNER_BLOCK = Shape(
+    {**CACHE_MARKS, "file_id": REFER, "source": _walk_rule(_SOURCE), "content": _walk_rule(FILE)}, nulls=True
+)
 _CALLER = Shape({"tool_id": REFER})
 BLOCK = Shape(
     {
-        **CACHE_MARKS, "tool_use_id": REFER, "file_id": REFER, "source": _into(_SOURCE), "caller": _into(_CALLER),
-        "content": _into(_INNER_BLOCK),
+        **CACHE_MARKS, "tool_use_id": REFER, "file_id": REFER, "source": _walk_rule(_SOURCE),
+        "caller": _walk_rule(_CALLER), "content": _walk_rule(_INNER_BLOCK),
     },
     nulls=True,
     kinds={
         **{
-            kind: Shape({**CACHE_MARKS, "id": DECLARE, "caller": _into(_CALLER)}, nulls=True)
+            kind: Shape({**CACHE_MARKS, "id": DECLARE, "caller": _walk_rule(_CALLER)}, nulls=True)
             for kind in ("tool_use", "server_tool_use", "mcp_tool_use")
         },
         "thinking": Shape(
-            {**CACHE_MARKS, "signature": Rule(Do.SIGNATURE, "belongs to the thinking text, which counts")}, nulls=True
+            {**CACHE_MARKS, "signature": Rule(Action.SIGNATURE, "belongs to the thinking text, which counts")},
+            nulls=True,
         ),
     },
 )  # fmt: skip
-SYSTEM_BLOCKS = Rule(Do.SYSTEM, "in this line, Claude Code puts a checksum that differs in every request", BLOCK)
+SYSTEM_BLOCKS = Rule(Action.SYSTEM, "in this line, Claude Code puts a checksum that differs in every request", BLOCK)
 MESSAGES = Shape(
     {
         **STREAM,
@@ -218,28 +221,28 @@ MESSAGES = Shape(
             ("inference_geo", "price, speed or region"),
         ),
         "system": SYSTEM_BLOCKS,
-        "messages": _into(Shape({**CACHE_MARKS, "content": _into(BLOCK)}, nulls=True)),
+        "messages": _walk_rule(Shape({**CACHE_MARKS, "content": _walk_rule(BLOCK)}, nulls=True)),
         "tools": TOOLS,
-        "mcp_servers": _into(Shape(_build_ignore_rules(("authorization_token", _CREDENTIAL)))),
-        "container": Rule(Do.REFER, REFER.why, Shape({"id": REFER})),
+        "mcp_servers": _walk_rule(Shape(_build_ignore_rules(("authorization_token", _CREDENTIAL)))),
+        "container": Rule(Action.REFER, REFER.why, Shape({"id": REFER})),
     },
     nulls=True,
 )
 
 # -- Gemini and Vertex -------------------------------------------------------------------------------------------------
 
-_FILE_DATA = _into(
-    Shape(dict.fromkeys(("fileUri", "file_uri"), Rule(Do.FILE_URI, "names an uploaded file by a random id")))
+_FILE_DATA = _walk_rule(
+    Shape(dict.fromkeys(("fileUri", "file_uri"), Rule(Action.FILE_URI, "names an uploaded file by a random id")))
 )
 GEMINI_PART = Shape(
     {
-        **dict.fromkeys(("functionCall", "function_call"), _into(Shape({"id": DECLARE}))),
-        **dict.fromkeys(("functionResponse", "function_response"), _into(Shape({"id": REFER}))),
+        **dict.fromkeys(("functionCall", "function_call"), _walk_rule(Shape({"id": DECLARE}))),
+        **dict.fromkeys(("functionResponse", "function_response"), _walk_rule(Shape({"id": REFER}))),
         "fileData": _FILE_DATA, "file_data": _FILE_DATA,
     },
     nulls=True,
 )  # fmt: skip
-CONTENT = _into(Shape({"parts": _into(GEMINI_PART)}, nulls=True))
+CONTENT = _walk_rule(Shape({"parts": _walk_rule(GEMINI_PART)}, nulls=True))
 GENERATE = Shape(
     {
         **_build_ignore_rules(("labels", "labels for the provider's dashboard")),
@@ -254,18 +257,19 @@ INTERACTIONS = Shape({**STREAM, "previous_interaction_id": REFER}, nulls=True)
 # -- Bedrock, Ollama, Cohere -------------------------------------------------------------------------------------------
 
 _RECORD = Shape(
-    {"toolUse": _into(Shape({"toolUseId": DECLARE})), "toolResult": _into(Shape({"toolUseId": REFER}))}, nulls=True
+    {"toolUse": _walk_rule(Shape({"toolUseId": DECLARE})), "toolResult": _walk_rule(Shape({"toolUseId": REFER}))},
+    nulls=True,
 )
 CONVERSE = Shape(
     {
         **_build_ignore_rules(("requestMetadata", "labels for the provider's dashboard")), "inferenceConfig": EMPTY,
-        "messages": _into(Shape({"content": _into(_RECORD)}, nulls=True)),
+        "messages": _walk_rule(Shape({"content": _walk_rule(_RECORD)}, nulls=True)),
     },
     nulls=True,
 )  # fmt: skip
-OLLAMA_CHAT = Shape({**STREAM, "messages": _into(CHAT_MESSAGE), "tools": TOOLS, "options": EMPTY}, nulls=True)
+OLLAMA_CHAT = Shape({**STREAM, "messages": _walk_rule(CHAT_MESSAGE), "tools": TOOLS, "options": EMPTY}, nulls=True)
 OLLAMA_GENERATE = Shape({**STREAM, "options": EMPTY, "images": EMPTY}, nulls=True)
-COHERE_CHAT = Shape({**STREAM, "messages": _into(CHAT_MESSAGE), "tools": EMPTY}, nulls=True)
+COHERE_CHAT = Shape({**STREAM, "messages": _walk_rule(CHAT_MESSAGE), "tools": EMPTY}, nulls=True)
 
 SHAPES: dict[tuple[str, str], Shape] = {
     ("openai", "chat.completions"): CHAT,

@@ -86,7 +86,7 @@ SET_HEADERS = frozenset({"anthropic-beta", "openai-beta", "groq-beta"})
 # -- header fields that never count ------------------------------------------------------------------------------------
 
 
-def _reason_for(why: str, *names: str) -> dict[str, str]:
+def _ignore_for(why: str, *names: str) -> dict[str, str]:
     return dict.fromkeys(names, why)
 
 
@@ -100,14 +100,14 @@ _DIGEST = "digest or date of the body; the body itself counts"
 _BILLING = "billing and accounts"
 
 IGNORED: dict[str, str] = {
-    **_reason_for(
+    **_ignore_for(
         _FRAMING, "connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade",
         "http2-settings", "content-length", "accept-encoding", "accept-charset", "expect", "host",
         "grpc-accept-encoding",
         "priority", "upgrade-insecure-requests", "max-forwards", "alt-used", "early-data",
         "x-amz-decoded-content-length", "x-amz-trailer",
     ),
-    **_reason_for(
+    **_ignore_for(
         _TRACING, "traceparent", "tracestate", "baggage", "b3", "sentry-trace", "request-id", "correlation-id",
         "trace-id",
         "span-id", "x-request-id", "x-correlation-id", "x-trace-id", "x-span-id", "x-client-request-id",
@@ -118,7 +118,7 @@ IGNORED: dict[str, str] = {
         "x-portkey-trace-id", "x-portkey-span-id", "x-portkey-parent-span-id", "x-portkey-span-name",
         "x-litellm-trace-id", "x-litellm-call-id", "x-litellm-session-id", "cf-aig-event-id", "helicone-request-id",
     ),
-    **_reason_for(
+    **_ignore_for(
         _CLIENT, "user-agent", "from", "referer", "http-referer", "origin", "dnt", "x-title", "x-requested-with",
         "x-client-name", "x-client-version", "x-goog-api-client", "x-goog-request-params", "x-amz-user-agent",
         "x-ms-useragent", "x-app", "originator", "version", "conversation_id", "session_id", "x-openai-subagent",
@@ -128,26 +128,26 @@ IGNORED: dict[str, str] = {
         "x-fireworks-session-affinity", "x-affinity", "x-user-id", "x-language",
         "ai-language-model-specification-version",
     ),
-    **_reason_for(
+    **_ignore_for(
         _RETRY, "idempotency-key", "x-idempotency-key", "x-retry-count", "retry-count", "x-should-retry",
         "amz-sdk-invocation-id", "amz-sdk-request", "amz-sdk-retry", "x-server-timeout", "x-request-timeout",
         "request-timeout", "x-timeout", "grpc-timeout", "grpc-previous-rpc-attempts",
         "x-litellm-timeout", "x-litellm-stream-timeout", "x-litellm-num-retries", "x-portkey-request-timeout",
         "cf-aig-request-timeout", "cf-aig-max-attempts", "cf-aig-retry-delay", "cf-aig-backoff",
     ),
-    **_reason_for(_ROUTE, "via", "forwarded", "x-real-ip", "true-client-ip", "cdn-loop", "x-original-host", "x-scheme"),
-    **_reason_for(
+    **_ignore_for(_ROUTE, "via", "forwarded", "x-real-ip", "true-client-ip", "cdn-loop", "x-original-host", "x-scheme"),
+    **_ignore_for(
         _LABELS, "x-portkey-metadata", "x-litellm-spend-logs-metadata", "x-litellm-customer-id",
         "x-litellm-end-user-id",
         "cf-aig-metadata", "cf-aig-collect-log", "cf-aig-custom-cost", "helicone-user-id", "helicone-prompt-id",
     ),
-    **_reason_for(_DIGEST, "date", "x-amz-date", "x-ms-date", "x-goog-date", "content-md5", "digest", "content-digest",
+    **_ignore_for(_DIGEST, "date", "x-amz-date", "x-ms-date", "x-goog-date", "content-md5", "digest", "content-digest",
                "x-amz-content-sha256", "x-amz-sdk-checksum-algorithm", "x-timestamp"),
-    **_reason_for(
+    **_ignore_for(
         _BILLING, "x-hf-bill-to", "x-vertex-ai-llm-request-type", "x-vertex-ai-llm-shared-request-type",
         "x-ms-spillover-deployment",
     ),
-    **_reason_for("controls caches on the way; in replay the recording answers", "cache-control", "pragma"),
+    **_ignore_for("controls caches on the way; in replay the recording answers", "cache-control", "pragma"),
 }  # fmt: skip
 """Fields that count nowhere, with the reason."""
 IGNORED_PREFIXES: dict[str, str] = {
@@ -167,18 +167,18 @@ UNNAMED = ""
 # -- other services, and paths that nobody knows ---------------------------------------------------------------------
 
 ELSEWHERE: dict[str, str] = {
-    **_reason_for(
+    **_ignore_for(
         _FRAMING, "connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade",
         "http2-settings", "content-length", "accept-encoding", "expect", "host", "priority", "alt-used", "early-data",
         "grpc-accept-encoding",
         "x-amz-decoded-content-length", "x-amz-trailer",
     ),
     **{name: why for name, why in IGNORED.items() if why in (_TRACING, _DIGEST)},
-    **_reason_for(
+    **_ignore_for(
         _RETRY, "idempotency-key", "x-idempotency-key", "x-retry-count", "retry-count", "amz-sdk-invocation-id",
         "amz-sdk-request", "amz-sdk-retry", "x-envoy-attempt-count", "grpc-timeout", "grpc-previous-rpc-attempts",
     ),
-    **_reason_for(
+    **_ignore_for(
         "names the client library and its version", "user-agent", "x-goog-api-client", "x-amz-user-agent",
         "x-ms-useragent",
     ),
@@ -221,7 +221,7 @@ def read_cookies(value: str) -> list[tuple[str, str]]:
     return [(name.strip(), text.strip()) for name, _, text in pairs]
 
 
-def hash_unstored(headers: Headers, fingerprint: Callable[[str], str]) -> str:
+def fingerprint_unstored_fields(headers: Headers, fingerprint: Callable[[str], str]) -> str:
     """Return what counts of fields whose values are never stored, on unknown paths: names and fingerprints."""
     said = []
     for name, value in headers:
@@ -278,7 +278,7 @@ def _judge_unknown_header(name: str) -> FieldVerdict:
     )
 
 
-class CountedHeaders(dict[str, bool]):
+class HeaderCountCache(dict[str, bool]):
     """Whether header fields count, by their names as they come: a client sends the same ones with each request."""
 
     def __init__(self, *, known: bool) -> None:
@@ -293,7 +293,7 @@ class CountedHeaders(dict[str, bool]):
         return counts
 
 
-COUNTING = {known: CountedHeaders(known=known) for known in (False, True)}
+COUNTING = {known: HeaderCountCache(known=known) for known in (False, True)}
 """By whether the operation is known."""
 
 
@@ -381,7 +381,7 @@ _SIGNERS = {
 SIGNED_WHY = "signature of a presigned URL: a new signature is the same request"
 
 
-def find_signed_members(query: str) -> frozenset[str]:
+def find_url_signature_members(query: str) -> frozenset[str]:
     """Return the members of a query, in lower case, by which it is signed; none where it is not."""
     if "sig" not in query.lower():
         return frozenset()
@@ -395,7 +395,7 @@ def find_signed_members(query: str) -> frozenset[str]:
 def explain_ignored_member(
     provider: Provider, name: str, value: str, *, known: bool, signed: frozenset[str] = frozenset()
 ) -> str:
-    """Describe why a member of the query does not count; else empty. `signed`: as from `find_signed_members`."""
+    """Describe why a member of the query does not count; else empty. `signed`: as from `find_url_signature_members`."""
     if name.lower() in signed:
         return SIGNED_WHY
     if name.lower() in provider.credentials:
@@ -413,7 +413,7 @@ def counted_query(
     if not mark or not query:
         return ()
     pairs = parse_qsl(query, keep_blank_values=True, errors="surrogateescape")  # lossless: no two queries become one
-    signed = frozenset() if known else find_signed_members(query)
+    signed = frozenset() if known else find_url_signature_members(query)
     kept = [
         (name, named(value) if known and name in ID_QUERY else value)
         for name, value in pairs
@@ -428,7 +428,7 @@ _ESCAPED = late(r"%([0-9A-Fa-f]{2})")
 _STAYS = frozenset("/?#%")
 
 
-def normalize_path(target: str, *, slashes: bool) -> str:
+def spell_ambiguous_path(target: str, *, slashes: bool) -> str:
     """Return a path's one spelling where decoding says less, else "": ``/x/a%2Fb`` is not ``/x/a/b``."""
     if "%" not in target or "%" not in (path := target.partition("?")[0]):
         return ""

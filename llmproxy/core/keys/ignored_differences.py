@@ -15,8 +15,8 @@ from copy import deepcopy
 from typing import NamedTuple
 from urllib.parse import parse_qsl, unquote
 
-from llmproxy.core.keys.body_rules import SYSTEM_BLOCKS, Do, Rule, Shape
-from llmproxy.core.keys.head_rules import ID_QUERY, explain_ignored_member, find_signed_members, judge_header
+from llmproxy.core.keys.body_rules import SYSTEM_BLOCKS, Action, Rule, Shape
+from llmproxy.core.keys.head_rules import ID_QUERY, explain_ignored_member, find_url_signature_members, judge_header
 from llmproxy.core.keys.normalize import ShapeWalk, choose_body_shape
 from llmproxy.core.keys.user_rules import Rules, apply_rules, compile_rules
 from llmproxy.core.providers.routing import Route
@@ -62,10 +62,10 @@ def explain_differences(old: Request, new: Request, routes: tuple[Route, Route],
 def _compare_paths(old: Request, new: Request, routes: tuple[Route, Route]) -> Iterator[KeyDifference]:
     one, other = (each.target.partition("?")[0] for each in (old, new))
     if one != other:
-        yield KeyDifference("path", one, other, _explain_path(unquote(one), unquote(other), routes))
+        yield KeyDifference("path", one, other, _explain_path_difference(unquote(one), unquote(other), routes))
 
 
-def _explain_path(one: str, other: str, routes: tuple[Route, Route]) -> str:
+def _explain_path_difference(one: str, other: str, routes: tuple[Route, Route]) -> str:
     if routes[0].known and one.rstrip("/") == other.rstrip("/"):
         return "another spelling of the same path"
     if routes[0].ids and len(routes[0].ids) == len(routes[1].ids):
@@ -80,7 +80,7 @@ def _explain_path(one: str, other: str, routes: tuple[Route, Route]) -> str:
 
 def _compare_queries(old: Request, new: Request, where: Route) -> Iterator[KeyDifference]:
     one, other = (_group_query(each.target) for each in (old, new))
-    signed = frozenset() if where.known else find_signed_members(old.target.partition("?")[2])
+    signed = frozenset() if where.known else find_url_signature_members(old.target.partition("?")[2])
     for name in sorted(one.keys() | other.keys()):
         left, right = one.get(name, []), other.get(name, [])
         if left != right:
@@ -109,7 +109,7 @@ def _compare_headers(old: Request, new: Request, where: Route) -> Iterator[KeyDi
     for name in sorted(one.keys() | other.keys()):
         left, right = one.get(name, ""), other.get(name, "")
         if left != right:
-            yield KeyDifference(f"header {name}", left, right, _explain_header(name, where))
+            yield KeyDifference(f"header {name}", left, right, _explain_header_difference(name, where))
 
 
 def list_uncounted_fields(request: Request, where: Route) -> dict[str, str]:
@@ -122,13 +122,13 @@ def list_uncounted_fields(request: Request, where: Route) -> dict[str, str]:
     for name, value in (
         pair for name, values in _group_query(request.target).items() for pair in ((name, v) for v in values)
     ):
-        signed = frozenset() if where.known else find_signed_members(request.target.partition("?")[2])
+        signed = frozenset() if where.known else find_url_signature_members(request.target.partition("?")[2])
         if why := explain_ignored_member(where.provider, name, value, known=where.known, signed=signed):
             found[f"query {name}"] = why
     return found
 
 
-def _explain_header(name: str, where: Route) -> str:
+def _explain_header_difference(name: str, where: Route) -> str:
     """Return why a header field may differ: it does not count, or says the same otherwise (else keys would differ)."""
     verdict = judge_header(name, known=where.known)
     return f"says the same: {verdict.why}" if verdict.counts else verdict.why
@@ -205,7 +205,9 @@ class _RuleTracer(ShapeWalk):
     def _apply_member_rule(self, node: dict[str, object], name: str, rule: Rule) -> None:
         path, before = (*self.places.get(id(node), ()), name), node[name]
         super()._apply_member_rule(node, name, rule)
-        leads_on = rule.do in (Do.WALK, Do.SPARE, Do.SYSTEM) or (rule.into is not None and isinstance(before, dict))
+        leads_on = rule.do in (Action.WALK, Action.SPARE, Action.SYSTEM) or (
+            rule.into is not None and isinstance(before, dict)
+        )
         if not leads_on or name not in node:
             self.touched[path] = rule.why
 

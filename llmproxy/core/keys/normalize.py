@@ -37,11 +37,11 @@ from llmproxy.core.keys.body_rules import (
     SHAPES,
     UNNAMED_FILES,
     VERSION_MEMBER,
-    Do,
+    Action,
     Rule,
     Shape,
 )
-from llmproxy.core.keys.head_rules import COUNTING, counted_query, list_counted_headers, normalize_path
+from llmproxy.core.keys.head_rules import COUNTING, counted_query, list_counted_headers, spell_ambiguous_path
 from llmproxy.core.keys.user_rules import Compiled, Rules, apply_rules, compile_rules, substitute_patterns
 from llmproxy.core.providers.routing import Route, is_stream_request
 from llmproxy.core.secrets.find import CredentialEpoch
@@ -78,7 +78,7 @@ class Canonical:
     """What else of the path chooses the answer: an API version, a location, a spelling that decoding would lose."""
 
 
-def new_ids(made: tuple[str, ...], refs: tuple[str, ...]) -> tuple[str, ...]:
+def keep_new_ids(made: tuple[str, ...], refs: tuple[str, ...]) -> tuple[str, ...]:
     """Return which ids a response made itself: what its request named already (a GET of a run) was made before."""
     return tuple(name for name in made if name not in refs)
 
@@ -101,9 +101,9 @@ def canonicalize(request: Request, route: Route, rules: Rules, made_by: MadeBy) 
     elif tree is not None:
         tree = scrub_form_fields(tree, ready)
     body = request.body if tree is None and kind != "json" else dump(tree)
-    path = normalize_path(request.target, slashes=route.model is None)
+    path = spell_ambiguous_path(request.target, slashes=route.model is None)
     return Canonical(
-        provider=route.provider.name, method=request.method, operation=_name_operation(request, route, walker),
+        provider=route.provider.name, method=request.method, operation=_canonicalize_operation(request, route, walker),
         model=route.model, stream=stream,
         headers=list_counted_headers(request.headers, known=route.known, kind=kind, stream=stream),
         query=counted_query(request.target, route.provider, walker.name_id, known=route.known), kind=kind, body=body,
@@ -135,14 +135,14 @@ def _canonicalize_mcp(request: Request, route: Route, said: mcp.McpMessage, rule
         headers=list_counted_headers(said.headers, known=False, kind="json", stream=False),
         query=counted_query(request.target, route.provider, lambda name: name, known=False),
         kind="empty" if tree is None else "json", body=b"" if tree is None else dump(tree), tree=tree, refs=(),
-        variant=normalize_path(request.target, slashes=True) or unquote(path),
+        variant=spell_ambiguous_path(request.target, slashes=True) or unquote(path),
     )  # fmt: skip
 
 
 # -- the parts around the body -----------------------------------------------------------------------------------------
 
 
-def _name_operation(request: Request, route: Route, walk: ShapeWalk) -> str:
+def _canonicalize_operation(request: Request, route: Route, walk: ShapeWalk) -> str:
     path = request.target.partition("?")[0]
     if not route.known and path != route.target.partition("?")[0]:
         return unquote(path)  # a secret was taken out of a path that nobody knows; the route still holds it
@@ -274,7 +274,7 @@ def choose_body_shape(route: Route, tree: dict[str, object]) -> Shape:
 TAG = "v2:"
 
 
-def key_of(canonical: Canonical) -> Key:
+def build_key(canonical: Canonical) -> Key:
     model = "" if canonical.model is None else "=" + canonical.model  # a missing one is not an empty one
     named = (canonical.provider, canonical.method, canonical.operation, canonical.variant, model)
     parts: list[bytes] = [_encode_text(part) for part in named]
@@ -315,7 +315,7 @@ class KnownRequest:
     """Whether it can be told which new credentials change nothing of this; see `CredentialEpoch`."""
 
 
-class Memory:
+class KeyCache:
     """The last requests and their keys."""
 
     def __init__(self) -> None:
@@ -370,7 +370,7 @@ def find_named_model(canonical: Canonical) -> str | None:
     return name if isinstance(name, str) else None
 
 
-class Origin(NamedTuple):
+class IdOrigin(NamedTuple):
     """Where an id of the server's state came from."""
 
     key: Key
@@ -387,7 +387,7 @@ _ID = late(r"[!-~]+")
 """What can be an id of a call. Providers refuse an empty one or spaces: not the answer of a right request."""
 _GOOGLE_FILE = late(r"(?:https://generativelanguage\.googleapis\.com/v\d\w*/)?(files/[\w-]+)/?")
 
-MadeBy = Callable[[str], Origin | None]
+MadeBy = Callable[[str], IdOrigin | None]
 """Tells which interaction of this cassette made an id; None if none did."""
 
 
@@ -411,9 +411,9 @@ class ShapeWalk:
         """Return the text that stands for an id in the URL."""
         self.refs.append(name)
         origin = self._made_by(name) or (self._made_by(other) if other else None)
-        return f"<{origin.key} {origin.occurrence} {origin.ordinal}>" if origin else self.escape_unknown_id(name)
+        return f"<{origin.key} {origin.occurrence} {origin.ordinal}>" if origin else self.escape_alias_lookalike(name)
 
-    def escape_unknown_id(self, name: str) -> str:
+    def escape_alias_lookalike(self, name: str) -> str:
         """Return an id that nobody knows, so that it is no name of ours."""
         return f"={name}" if _OURS.match(name) else name
 
@@ -434,35 +434,35 @@ class ShapeWalk:
     def _apply_member_rule(self, node: dict[str, object], name: str, rule: Rule) -> None:
         value = node[name]
         match rule.do:
-            case Do.WALK:
+            case Action.WALK:
                 self._walk_elements(value, rule.into)
-            case Do.IGNORE:
+            case Action.IGNORE:
                 del node[name]
-            case Do.STREAM:
+            case Action.STREAM:
                 if value is None or (isinstance(value, bool) and self._stream in (None, value)):
                     del node[name]
-            case Do.DECLARE | Do.OWN if isinstance(value, str):
-                if rule.do is Do.OWN and not any(node.get(member) for member in rule.own):
+            case Action.DECLARE | Action.OWN if isinstance(value, str):
+                if rule.do is Action.OWN and not any(node.get(member) for member in rule.own):
                     self._later.append((node, name))
                 elif _ID.fullmatch(value) is not None:
                     node[name] = self._aliases.setdefault(value, f"call#{len(self._aliases) + 1}")
                 else:
-                    node[name] = self.escape_unknown_id(value)
-            case Do.REFER if not isinstance(value, dict):
+                    node[name] = self.escape_alias_lookalike(value)
+            case Action.REFER if not isinstance(value, dict):
                 self._later.append((node, name))
-            case Do.FILE_URI if isinstance(value, str):
-                if short := self.parse_file_name(value):
+            case Action.FILE_URI if isinstance(value, str):
+                if short := self.parse_uploaded_file_uri(value):
                     self.refs.append(value)
                     node[name] = _describe_origin(self._made_by(short) or self._made_by(value)) or value
-            case Do.JSON if isinstance(value, str):
+            case Action.JSON if isinstance(value, str):
                 with suppress(LossyJson):  # broken or partial arguments count as they are
                     node[name] = dump(parse(value)).decode("ascii")
-            case Do.SIGNATURE:
+            case Action.SIGNATURE:
                 if node.get("thinking"):
                     node[name] = "*"
-            case Do.SPARE if value in ([], {}):
+            case Action.SPARE if value in ([], {}):
                 del node[name]
-            case Do.SYSTEM if isinstance(value, list):
+            case Action.SYSTEM if isinstance(value, list):
                 if self.remove_billing_header(value) and not value:
                     del node[name]
                 self._walk_elements(value, rule.into)
@@ -489,13 +489,13 @@ class ShapeWalk:
         if (alias := self._aliases.get(value)) is not None:
             return alias
         self.refs.append(value)
-        return _describe_origin(self._made_by(value)) or self.escape_unknown_id(value)
+        return _describe_origin(self._made_by(value)) or self.escape_alias_lookalike(value)
 
     def escape_non_text_id(self, value: object) -> object:
         """Return what stands in the place of an id and is no text, so that it is nothing that we put there."""
         return {"=": value} if isinstance(value, dict) and value.keys() & {"=", "made-by"} else value
 
-    def parse_file_name(self, uri: str) -> str:
+    def parse_uploaded_file_uri(self, uri: str) -> str:
         """Return the resource name in the URI of an uploaded file; "" for any other URI."""
         if match := _GOOGLE_FILE.fullmatch(uri):
             return match[1]
@@ -514,5 +514,5 @@ class ShapeWalk:
         return True
 
 
-def _describe_origin(origin: Origin | None) -> object | None:
+def _describe_origin(origin: IdOrigin | None) -> object | None:
     return origin and {"made-by": origin.key, "occurrence": origin.occurrence, "ordinal": origin.ordinal}

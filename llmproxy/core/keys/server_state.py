@@ -3,7 +3,7 @@
     POST conversations/conv_1/items   changes conv_1; so does POST responses with `conversation: conv_1`
     GET conversations/conv_1/items    asks what conv_1 is after them
 
-An id stands for an object at its birth (`core.keys.normalize.Origin`). What was made of it since is a digest of the
+An id stands for an object at its birth (`core.keys.normalize.IdOrigin`). What was made of it since is a digest of the
 successful changes in this session, in their order where that counts; it stands among the stored request's header fields
 (`STATE_HEADER`), so that the key is derived from what is stored alone. Which operations change what stands in the
 providers' rows (`core.providers.specs.Operation`). A change is told by its own key, in which the state stands that it
@@ -47,7 +47,7 @@ class StateChange(NamedTuple):
     """It takes one thing out of another: whether it can depends on what was done with these two."""
 
     @property
-    def mutual_names(self) -> frozenset[str]:
+    def removal_names(self) -> frozenset[str]:
         return frozenset(self.names if self.takes_out and not self.ordered else ())
 
 
@@ -76,11 +76,11 @@ class StateChanges:
         self.made.clear()
         self._births.clear()
 
-    def digest_state_before(
+    def digest_state_for_request(
         self, route: Route, method: str, refs: Iterable[str], change: StateChange | None, made_by: MadeBy
     ) -> str:
         """Return the state of all that a request's answer may depend on; empty where nothing of it was changed."""
-        both = change.mutual_names if change is not None else frozenset[str]()
+        both = change.removal_names if change is not None else frozenset[str]()
         names = list_named_things(route, method, refs, change)
         lists = (
             method in SAFE and route.operation.rpartition("/")[2] not in route.ids
@@ -91,7 +91,7 @@ class StateChanges:
         self, names: Iterable[str], made_by: MadeBy, both: frozenset[str] = frozenset(), *, lists: bool = False
     ) -> str:
         """Return 16 hex digits for what was made of these things, and of all that they refer to; empty where nothing
-        was. `made_by` finds what an object referred to at its birth; only changes with `mutual_names` count.
+        was. `made_by` finds what an object referred to at its birth; only changes with `removal_names` count.
 
         `lists`: the answer tells what was added, in its order.
         """
@@ -116,9 +116,9 @@ def find_change(route: Route, method: str, key: Key, refs: tuple[str, ...], tree
     """Return what a request changes if it succeeds; None for nearly all."""
     things: list[str] = []
     if changes_something(route, method):
-        things += [*map(_strip_collection, _strip_method(route)), _get_collection(route)]
+        things += [*map(_strip_collection, _list_ids_without_method(route)), _get_collection(route)]
     if method not in SAFE:
-        things += (_strip_collection(each) for path in route.changes for each in find_path_texts(tree, path))
+        things += (_strip_collection(each) for path in route.changes for each in list_texts_at_path(tree, path))
     takes_out = method == "DELETE" and len(route.ids) > 1
     return StateChange(tuple(dict.fromkeys(things)), key, not route.unordered, refs, takes_out) if things else None
 
@@ -135,8 +135,8 @@ def list_named_things(route: Route, method: str, refs: Iterable[str], change: St
     return [*named, _get_collection(route)] if (route.keeps or method in SAFE) and not route.ids else named
 
 
-def find_path_texts(tree: object, path: str) -> list[str]:
-    return list(_iter_path_texts(tree, path.split(".")))
+def list_texts_at_path(tree: object, path: str) -> list[str]:
+    return list(_iter_texts_at_path(tree, path.split(".")))
 
 
 def _strip_collection(name: str) -> str:
@@ -144,7 +144,7 @@ def _strip_collection(name: str) -> str:
     return name.rstrip("/").rpartition("/")[2]
 
 
-def _strip_method(route: Route) -> tuple[str, ...]:
+def _list_ids_without_method(route: Route) -> tuple[str, ...]:
     """Return the ids of a path without the method that Google writes behind one, ``fileSearchStores/s:importFile``."""
     if route.family not in METHOD_BEHIND_ID:
         return route.ids
@@ -157,12 +157,12 @@ def _get_collection(route: Route) -> str:
     return f"{'api' if name.startswith('api.') else name} of {route.provider.name}"
 
 
-def _iter_path_texts(tree: object, path: list[str]) -> Iterator[str]:
+def _iter_texts_at_path(tree: object, path: list[str]) -> Iterator[str]:
     if isinstance(tree, list):
         for each in tree:
-            yield from _iter_path_texts(each, path)
+            yield from _iter_texts_at_path(each, path)
     elif not path:
         if isinstance(tree, str):
             yield tree
     elif isinstance(tree, dict) and path[0] in tree:
-        yield from _iter_path_texts(tree[path[0]], path[1:])
+        yield from _iter_texts_at_path(tree[path[0]], path[1:])

@@ -19,7 +19,7 @@ from difflib import SequenceMatcher
 from itertools import takewhile
 from typing import Any, NamedTuple
 
-from llmproxy.core.dialects.conversation import Place, compare_segments
+from llmproxy.core.dialects.conversation import ChangedPlace, compare_requests
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.keys.server_state import STATE_HEADER
 from llmproxy.core.keys.user_rules import PACKS, Rules, TextScrub, apply_rules, compile_rules, substitute_patterns
@@ -350,19 +350,19 @@ def _count_differences(old: Canonical, new: Canonical) -> int:
     return outside + count(old.tree, new.tree, COUNTED)
 
 
-def _list_differences(old: Canonical, new: Canonical) -> list[Place]:
+def _list_differences(old: Canonical, new: Canonical) -> list[ChangedPlace]:
     """Return what tells canonical requests apart: provider, operation, model, body as edited, query, headers."""
     found = [
-        Place(name, name, left, right)
+        ChangedPlace(name, name, left, right)
         for name in _OUTSIDE
         if (left := getattr(old, name)) != (right := getattr(new, name))
     ]
     if old.tree is not None and new.tree is not None:
-        found += compare_segments(new.operation, old.tree, new.tree, COUNTED)
+        found += compare_requests(new.operation, old.tree, new.tree, COUNTED)
     elif old.body != new.body:
         left, right = (canonical.body[:_RAW].decode("utf-8", "backslashreplace") for canonical in (old, new))
         found += _compare_pairs("message", _read_grpc_texts(old), _read_grpc_texts(new)) or [
-            Place("body", "body", left, right)
+            ChangedPlace("body", "body", left, right)
         ]
     found += _compare_pairs("query", old.query, new.query)
     found += _compare_pairs(
@@ -370,7 +370,7 @@ def _list_differences(old: Canonical, new: Canonical) -> list[Place]:
     )
     if _get_state(old) != _get_state(new):
         said = (_AS_RECORDED, "otherwise") if _get_state(old) and _get_state(new) else ("changed", "unchanged")
-        found.append(Place(_CHANGES, _CHANGES, *(said if _get_state(old) else said[::-1])))
+        found.append(ChangedPlace(_CHANGES, _CHANGES, *(said if _get_state(old) else said[::-1])))
     return found[:COUNTED]
 
 
@@ -389,13 +389,13 @@ def _get_state(canonical: Canonical) -> str:
     return dict(canonical.headers).get(STATE_HEADER, "")
 
 
-def _compare_pairs(where: str, old: Sequence[tuple[str, str]], new: Sequence[tuple[str, str]]) -> list[Place]:
+def _compare_pairs(where: str, old: Sequence[tuple[str, str]], new: Sequence[tuple[str, str]]) -> list[ChangedPlace]:
     """Return the differences of two lists of (name, value), for example of headers."""
     if tuple(old) == tuple(new):
         return []
     found = list_raw_differences(dict(old), dict(new), COUNTED)
     named = ((path[2:].removeprefix('"').removesuffix('"]'), path, left, right) for path, left, right in found)
-    return [Place(f"{where} {name}", where + path[1:], left, right) for name, path, left, right in named]
+    return [ChangedPlace(f"{where} {name}", where + path[1:], left, right) for name, path, left, right in named]
 
 
 AROUND = 160

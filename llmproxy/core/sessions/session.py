@@ -22,7 +22,7 @@ from urllib.parse import quote
 
 from llmproxy.calls import Call, Totals
 from llmproxy.core.forks.fork_rows import reserve_name
-from llmproxy.core.keys.normalize import Canonical, key_of
+from llmproxy.core.keys.normalize import Canonical, build_key
 from llmproxy.core.keys.server_state import StateChanges
 from llmproxy.core.sessions.interceptor import Interceptor
 from llmproxy.core.store.store import Store
@@ -155,11 +155,11 @@ class MissedCall:
     def is_retry_of(self, first: MissedCall) -> bool:
         """Return whether this is `first` asked again, without a stream or with less; word for word it is a new one."""
         mine, theirs = self.wanted, first.wanted
-        if key_of(mine) == key_of(theirs):
+        if build_key(mine) == build_key(theirs):
             return False
         if self.question is not None:
             return self.at - first.at < _ATTEMPT_SECONDS
-        plain = [key_of(replace(each, stream=True, headers=())) for each in (mine, theirs)]
+        plain = [build_key(replace(each, stream=True, headers=())) for each in (mine, theirs)]
         return theirs.stream and not mine.stream and plain[0] == plain[1]
 
 

@@ -28,7 +28,7 @@ from llmproxy.protocol import AUTHENTICATION, TRANSIENT, Channel
 from llmproxy.store_server import show_store
 
 if TYPE_CHECKING:
-    from llmproxy.core.keys.normalize import Origin
+    from llmproxy.core.keys.normalize import IdOrigin
 
 log = logging.getLogger(__name__)
 
@@ -477,15 +477,15 @@ class Readable:
         )
         return {row[0]: from_sql(row[1]) for id_ in ids for row in (self.query(sql, (id_,)) if self.can_bind else ())}
 
-    def find_id_origin(self, cassette: str, sample: int, made_id: str) -> Origin | None:
+    def find_id_origin(self, cassette: str, sample: int, made_id: str) -> IdOrigin | None:
         """Return which live interaction made this id, the first one; None if none in the cassette did."""
-        from llmproxy.core.keys.normalize import Origin
+        from llmproxy.core.keys.normalize import IdOrigin
 
         row = self._first(_MADE_BY, (to_sql(cassette), sample, to_sql(made_id)))
         if row is None:
             return None
         with self._report_bad_value(f"What made the id {made_id!r:.60}"):
-            return Origin(*self.find_current_key(cassette, sample, row[3], row[0], int(row[1])), int(row[2]))
+            return IdOrigin(*self.find_current_key(cassette, sample, row[3], row[0], int(row[1])), int(row[2]))
 
     def has_other_rules(self, cassette: str, sample: int, rules: str) -> bool:
         """Return whether live recordings were keyed under other rules than those of this digest."""

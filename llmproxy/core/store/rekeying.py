@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from llmproxy.core.keys.normalize import key_of
+from llmproxy.core.keys.normalize import build_key
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.store.queries import canonical_of, read_canonical
 from llmproxy.core.store.reading import DerivedKeys
@@ -56,7 +56,7 @@ def derive_current_keys(
                     key, digest = each.key, each.rules
                     if digest not in ("", rules.rules_digest):
                         with suppress(RefusedError):
-                            key = key_of(read_canonical(store, store.read_request(each.id), place, rules, upstreams))
+                            key = build_key(read_canonical(store, store.read_request(each.id), place, rules, upstreams))
                             digest = rules.rules_digest
                     derived.add(each, key, digest)
             except BaseException:
@@ -78,7 +78,7 @@ def rederive_keys(
         except CassetteError:
             continue
         try:
-            new = key_of(canonical_of(store, each, rules, upstreams))
+            new = build_key(canonical_of(store, each, rules, upstreams))
         except RefusedError:
             new = each.key  # no route today: nothing can be said
         other_rules = each.rules not in ("", rules.rules_digest)

@@ -155,7 +155,7 @@ def describe_interaction(interaction: Interaction) -> Described:
         if operation.startswith(MCP_PREFIX):
             return _describe_mcp(interaction)
         from llmproxy.core.dialects.conversation import read_answer, read_last_user_text
-        from llmproxy.core.dialects.streams import cut_beginning
+        from llmproxy.core.dialects.streams import keep_first_megabyte
         from llmproxy.core.dialects.usage import compute_cost
         from llmproxy.core.providers.routing import family_of
         from llmproxy.core.traffic.frames import is_websocket_body, list_questions
@@ -165,7 +165,7 @@ def describe_interaction(interaction: Interaction) -> Described:
         last = next(filter(None, map(read_last_user_text, reversed(bodies))), None)
         said = None if last is None else clip_text(last, LAST_USER_CHARACTERS)
         kind = content_type(answer.headers)
-        message = read_answer(family, operation, kind, cut_beginning(kind, answer.body))
+        message = read_answer(family, operation, kind, keep_first_megabyte(kind, answer.body))
         if message is not None:
             calls = ", ".join(f"{call.name}({call.arguments})" for call in message.tool_calls)
             replied = clip_text(message.text or calls, ANSWER_CHARACTERS)

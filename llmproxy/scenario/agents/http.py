@@ -25,7 +25,7 @@ from urllib.parse import quote, urlsplit
 
 from llmproxy.core.dialects.chat import add_chat
 from llmproxy.core.dialects.messages import Draft, as_dict
-from llmproxy.core.dialects.streams import events_of
+from llmproxy.core.dialects.streams import list_events
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import AgentError, AgentUnreachable, SuiteError, printable
 from llmproxy.scenario.agent_adapter import AgentAdapter
@@ -359,7 +359,7 @@ class OpenAIAgent(HttpAdapter):
 def _join_completion_message(found: HttpReply, who: str) -> object:
     """Put an answer together, from one piece or from many."""
     draft = Draft()
-    for value in events_of(found.kind or "application/json", found.body):
+    for value in list_events(found.kind or "application/json", found.body):
         event = as_dict(value)
         if event.get("error"):
             raise AgentError(f"{who} broke off with an error: {format_value(event['error'])}")

@@ -28,7 +28,7 @@ from itertools import combinations
 from math import comb, log2, prod, sqrt
 from statistics import fmean
 
-from llmproxy.core.dialects.streams import detect_framing, events_of
+from llmproxy.core.dialects.streams import detect_framing, list_events
 from llmproxy.core.traffic.interaction import Ending, Interaction, header
 from llmproxy.trace.reading.exchange import RequestHistory, open_exchange
 
@@ -107,7 +107,7 @@ def read_contract(interaction: Interaction) -> Contract:
         status=response.status,
         refusal=opened.error or f"HTTP {response.status}: {response.reason}" if refused else "",
         framing=detect_framing(kind, response.body) + ("" if whole else f", {response.ending.value}"),
-        members=frozenset(each for event in events_of(kind, response.body) for each in _walk_members(event)),
+        members=frozenset(each for event in list_events(kind, response.body) for each in _walk_members(event)),
         legible=any(kinds) and not (said and said.unknown),
         kinds=kinds, tools=tuple(sorted(call.name for call in said.tool_calls)) if said else (),
         finish=tuple(sorted(opened.finish_reasons)), text=text, language=detect_language(text),

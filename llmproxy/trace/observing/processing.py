@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llmproxy.core.dialects.codecs import CHAT
-from llmproxy.core.dialects.messages import as_dict, as_list, as_str, words
-from llmproxy.core.dialects.streams import events_of
+from llmproxy.core.dialects.messages import as_dict, as_list, as_str, to_text
+from llmproxy.core.dialects.streams import list_events
 from llmproxy.core.traffic.interaction import header
 from llmproxy.trace.observing.linking import HistoryLink, has_only_tools, is_quoted_later, link_request, system_summary
 from llmproxy.trace.observing.threads import HistoryGap
@@ -44,14 +44,14 @@ def read_declared(exchange: OpenedExchange) -> Iterator[DeclaredProcessor]:
     response = exchange.interaction.response
     kind = header(response.headers, "content-type") or ""
     compactions: dict[int, str] = {}
-    for event in events_of(kind, response.body):
+    for event in list_events(kind, response.body):
         value = as_dict(event)
         for place in (value, as_dict(value.get("message")), as_dict(value.get("delta"))):
             for edit in as_list(as_dict(place.get("context_management")).get("applied_edits")):
                 yield from _read_edit(as_dict(edit))
         for number, block in _walk_blocks(value):
             if block.get("type") == "compaction":
-                compactions[number] = words(block.get("content"))
+                compactions[number] = to_text(block.get("content"))
         delta = as_dict(value.get("delta"))
         if delta.get("type") == "compaction_delta":
             index = value.get("index")

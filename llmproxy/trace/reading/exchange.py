@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
-from llmproxy.core.dialects.codecs import codec_of
+from llmproxy.core.dialects.codecs import get_operation_codec
 from llmproxy.core.dialects.conversation import read_conversation
-from llmproxy.core.dialects.messages import SCHEMAS, Draft, Message, ToolCall, as_dict, as_list, entry_messages, words
-from llmproxy.core.dialects.streams import SSEParser, events_of
+from llmproxy.core.dialects.messages import SCHEMAS, Draft, Message, ToolCall, as_dict, as_list, entry_messages, to_text
+from llmproxy.core.dialects.streams import SSEParser, list_events
 from llmproxy.core.dialects.usage import LIMITS
 from llmproxy.core.providers.routing import family_of
 from llmproxy.core.providers.specs import PROVIDERS
@@ -124,7 +124,7 @@ class RequestHistory:
             self._recent[self._count] = entries, read
             if len(self._recent) > _REMEMBERED:
                 self._recent.popitem(last=False)
-        system = words(tree["system"]) if tree.get("system") else ""
+        system = to_text(tree["system"]) if tree.get("system") else ""
         messages = [Message("system", system)] if system else []
         messages += [message for found in read for message in found if has_content(message)]
         return messages
@@ -220,7 +220,7 @@ def open_exchange(interaction: Interaction, history: RequestHistory) -> OpenedEx
     """Open an interaction; `history` knows those before it."""
     response = interaction.response
     kind = header(response.headers, "content-type") or ""
-    events = [value for value in events_of(kind, response.body) if isinstance(value, dict)]
+    events = [value for value in list_events(kind, response.body) if isinstance(value, dict)]
     tree = as_dict(parse_json(interaction.request.body))
     timed = response.head_offset > 0 or any(chunk.offset for chunk in response.chunks)
     last = response.chunks[-1].offset if response.chunks else response.head_offset
@@ -235,7 +235,7 @@ def open_exchange(interaction: Interaction, history: RequestHistory) -> OpenedEx
 
 
 def _read_answer(operation: str, events: Sequence[dict[str, Any]]) -> Message | None:
-    draft, add = Draft(), codec_of(operation).add
+    draft, add = Draft(), get_operation_codec(operation).add
     for value in events:
         add(draft, value)
     return draft.build_message() if draft.heard or draft.unknown else None
@@ -243,7 +243,7 @@ def _read_answer(operation: str, events: Sequence[dict[str, Any]]) -> Message | 
 
 def _measure_first_token(interaction: Interaction, kind: str) -> float | None:
     """Return when the first chunk had come after which the answer is not empty any more."""
-    draft, add = Draft(), codec_of(interaction.operation).add
+    draft, add = Draft(), get_operation_codec(interaction.operation).add
     parser, data, seen = SSEParser(), b"", 0
     sse = kind.startswith("text/event-stream")
     for chunk in interaction.response.chunks[:_FIRST_CHUNKS]:
@@ -251,7 +251,7 @@ def _measure_first_token(interaction: Interaction, kind: str) -> float | None:
         if sse:
             values = [parse_json(event.data) for event in parser.parse_bytes(chunk.data)]
         else:  # what other framings have so far is read anew with each chunk; the first words come soon
-            values = events_of(kind, data)[seen:]
+            values = list_events(kind, data)[seen:]
             seen += len(values)
         for value in values:
             if isinstance(value, dict):

@@ -13,10 +13,10 @@ from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from llmproxy.core.dialects.conversation import compare_segments
-from llmproxy.core.dialects.messages import Message, ToolCall, as_dict, as_list, as_str, entry_messages, keep_typed
-from llmproxy.core.dialects.streams import events_of
-from llmproxy.core.dialects.usage import answered_by, compute_cost
+from llmproxy.core.dialects.conversation import compare_requests
+from llmproxy.core.dialects.messages import Message, ToolCall, as_dict, as_list, as_str, entry_messages, keep_user_text
+from llmproxy.core.dialects.streams import list_events
+from llmproxy.core.dialects.usage import compute_cost, read_answer_model
 from llmproxy.core.providers.specs import client_of
 from llmproxy.core.store.rows import read_answer_time
 from llmproxy.core.traffic.frames import format_transcript, is_websocket_body
@@ -67,7 +67,7 @@ def build_call_facts(interaction: Interaction) -> dict[str, Any]:
         "upstream": i.upstream, "method": i.request.method, "target": i.request.target, "at": i.started_at,
         "status": i.response.status, "reason": i.response.reason, "ending": i.response.ending.value,
         "redacted": i.redacted, "recorded_at": read_answer_time(i.started_at, i.response.headers),
-        "client": str(client_of(i.request.headers) or ""), "answered_by": answered_by(i.response),
+        "client": str(client_of(i.request.headers) or ""), "answered_by": read_answer_model(i.response),
         "usage": {name: getattr(usage, name) for name in ("input", "cached", "cache_written", "output", "reasoning")},
         "cost": None if cost is None else float(cost),
         "request": {"headers": list(map(list, i.request.headers)), "bytes": len(i.request.body)},
@@ -80,7 +80,7 @@ def build_call_facts(interaction: Interaction) -> dict[str, Any]:
 
 def _message_to_json(message: Message, shown: Sequence[Medium] = ()) -> dict[str, Any]:
     made: dict[str, Any] = {"role": message.role, "text": message.text}
-    if message.role == "user" and (typed := keep_typed(message.text)) != message.text:
+    if message.role == "user" and (typed := keep_user_text(message.text)) != message.text:
         made |= {"text": typed, "sent": message.text}
     if message.reasoning:
         made["reasoning"] = message.reasoning
@@ -126,7 +126,7 @@ def _answer_to_json(exchange: OpenedExchange) -> dict[str, Any] | None:
         return None
     response = exchange.interaction.response
     kind = header(response.headers, "content-type") or ""
-    shown = [] if exchange.interaction.stream else find_media(events_of(kind, response.body))
+    shown = [] if exchange.interaction.stream else find_media(list_events(kind, response.body))
     return _message_to_json(exchange.answer, shown)
 
 
@@ -156,7 +156,7 @@ def _list_changes(previous: OpenedExchange, exchange: OpenedExchange, known: int
     operation = exchange.interaction.operation
     return [
         {name: value for name, value in each._asdict().items() if value is not ABSENT}
-        for each in compare_segments(operation, old, new, CHANGES)
+        for each in compare_requests(operation, old, new, CHANGES)
     ]
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from llmproxy.core.dialects.messages import keep_typed
+from llmproxy.core.dialects.messages import keep_user_text
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.trace.model import Span, SpanKind
 from llmproxy.trace.reading.exchange import make_span_id
@@ -58,7 +58,7 @@ class _StepReader:
             yield from self._make_step(span)
         elif span.kind is SpanKind.USER_INPUT:
             said = span.input
-            if not isinstance(said, str) or (said := keep_typed(said)):  # else the client wrote all of it
+            if not isinstance(said, str) or (said := keep_user_text(said)):  # else the client wrote all of it
                 step = {"kind": "user", "text": _shorten_step(said), "depth": self.depth.get(span.parent_id or "", 0)}
                 self.waiting.append(step)
         elif span.kind is SpanKind.LLM_REQUEST:

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from llmproxy.core.dialects.bedrock import CONTENT
-from llmproxy.core.dialects.codecs import codec_of
+from llmproxy.core.dialects.codecs import get_operation_codec
 from llmproxy.core.dialects.conversation import read_conversation
 from llmproxy.core.dialects.gemini import PARTS
-from llmproxy.core.dialects.messages import BLOCKS, ITEMS, By, Draft, Message
+from llmproxy.core.dialects.messages import BLOCKS, ITEMS, Draft, Message, RunBy
 
 Json = dict[str, Any]
 
@@ -21,7 +21,7 @@ def read(operation: str, *values: Json) -> Message:
     """Return the answer that these values of a response make."""
     draft = Draft()
     for value in values:
-        codec_of(operation).add(draft, value)
+        get_operation_codec(operation).add(draft, value)
     return draft.build_message()
 
 
@@ -54,7 +54,7 @@ CALLS: Mapping[str, tuple[Json, str, Any]] = {
 
 def test_every_kind_of_call_of_the_table_is_tried() -> None:
     """A row that is added to the table of Responses needs its example here."""
-    assert set(CALLS) == {kind for kind, asks in ITEMS.items() if asks.by is not By.NOBODY}
+    assert set(CALLS) == {kind for kind, asks in ITEMS.items() if asks.by is not RunBy.NOBODY}
 
 
 @pytest.mark.parametrize("kind", CALLS)
@@ -71,7 +71,7 @@ def test_responses_call_tools_by_items(kind: str, how: str) -> None:
     ]
     last = {"type": "response.completed", "response": whole if how == "streamed" else {**whole, "output": []}}
     found = read("responses", whole) if how == "whole" else read("responses", *events, last)
-    assert called(found) == [(name, arguments, ITEMS[kind].by is By.PROVIDER)]
+    assert called(found) == [(name, arguments, ITEMS[kind].by is RunBy.PROVIDER)]
     assert found.unknown == ()
 
 
@@ -90,7 +90,7 @@ def test_a_tool_in_a_namespace_is_not_its_namesake() -> None:
 
 def test_items_that_call_nothing_call_nothing() -> None:
     for kind, asks in ITEMS.items():
-        if asks.by is By.NOBODY:
+        if asks.by is RunBy.NOBODY:
             found = read("responses", {"object": "response", "output": [{"type": kind, "content": []}]})
             assert (called(found), found.unknown) == ([], ()), kind
 
@@ -200,10 +200,10 @@ def test_the_other_tables_know_their_words() -> None:
     """What is no call in Anthropic's, Gemini's and Bedrock's answers is known as such."""
     for kind, asks in BLOCKS.items():
         found = read("messages", {"type": "message", "content": [{"type": kind, "id": "t", "name": "f", "input": {}}]})
-        assert (bool(called(found)), found.unknown) == (asks.by is not By.NOBODY, ()), kind
+        assert (bool(called(found)), found.unknown) == (asks.by is not RunBy.NOBODY, ()), kind
     for kind, asks in (*PARTS.items(), *CONTENT.items()):
         block: Json = {kind: {"name": "f"}}
         gemini: Json = {"candidates": [{"content": {"parts": [block]}}]}
         converse: Json = {"output": {"message": {"content": [block]}}}
         found = read("generateContent", gemini) if kind in PARTS else read("converse", converse)
-        assert (bool(called(found)), found.unknown) == (asks.by is not By.NOBODY, ()), kind
+        assert (bool(called(found)), found.unknown) == (asks.by is not RunBy.NOBODY, ()), kind

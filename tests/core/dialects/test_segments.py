@@ -17,11 +17,11 @@ from llmproxy.core.dialects.codecs import (
     CHAT,
     ERROR_HEADER,
     SpokenTurn,
-    find_message_writer,
-    status_of_miss,
+    get_miss_status,
+    get_model_speaker,
     write_error,
 )
-from llmproxy.core.dialects.conversation import Kind, compare_segments, list_segments, read_answer, read_conversation
+from llmproxy.core.dialects.conversation import Kind, compare_requests, list_segments, read_answer, read_conversation
 from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.core.dialects.streams import decide_ending
 from llmproxy.core.dialects.usage import read_usage
@@ -167,10 +167,10 @@ CHANGES: dict[str, tuple[list[str | int], object]] = {
 @pytest.mark.parametrize("where", CHANGES)
 def test_a_difference_is_told_in_words(where: str) -> None:
     """By segment and line; what is new or gone is said."""
-    (found,) = compare_segments("chat.completions", CHAT_BODY, changed(*CHANGES[where]), 9)
+    (found,) = compare_requests("chat.completions", CHAT_BODY, changed(*CHANGES[where]), 9)
     assert found.where == where
     if where.endswith("is new"):
-        (found,) = compare_segments("chat.completions", changed(*CHANGES[where]), CHAT_BODY, 9)
+        (found,) = compare_requests("chat.completions", changed(*CHANGES[where]), CHAT_BODY, 9)
         assert found.where == where.removesuffix("new") + "gone"
 
 
@@ -179,10 +179,10 @@ def test_tools_are_compared_by_name_and_what_is_edited_first_is_told_first() -> 
     new = changed(["messages", 1, "content", 0, "text"], "Rain?")
     new["tools"] = [{"type": "function", "function": {"name": "g"}}, *new["tools"]]
     new["messages"][0]["content"] = "Be brief."
-    found = compare_segments("chat.completions", CHAT_BODY, new, 9)
+    found = compare_requests("chat.completions", CHAT_BODY, new, 9)
     assert [each.where for each in found] == ["system prompt, line 1", "tool g is new", "message 2 (user), part 1"]
-    assert compare_segments("chat.completions", new, {**new, "tools": new["tools"][::-1]}, 9)
-    assert compare_segments("/unknown", {"a": 1}, {"a": 2}, 9)[0].where == ""
+    assert compare_requests("chat.completions", new, {**new, "tools": new["tools"][::-1]}, 9)
+    assert compare_requests("/unknown", {"a": 1}, {"a": 2}, 9)[0].where == ""
 
 
 CALL = ToolCall("call_1", "weather", '{"city":"Oslo"}')
@@ -198,7 +198,7 @@ COUNTS = {"prompt_tokens": 7, "completion_tokens": 3}
 @pytest.mark.parametrize("model", MODELS)
 def test_requests_are_understood(model: str, stream: bool) -> None:
     """Route, stream flag and conversation of a made-up request are what was meant."""
-    url, body = find_message_writer(model).ask(model, TALK, stream)
+    url, body = get_model_speaker(model).ask(model, TALK, stream)
     parts = urlsplit(url)
     route = route_host(parts.scheme, parts.hostname or "", None, "POST", f"{parts.path}?{parts.query}".rstrip("?"), ())
     assert route is not None
@@ -218,7 +218,7 @@ def test_requests_are_understood(model: str, stream: bool) -> None:
 @pytest.mark.parametrize("model", MODELS)
 def test_answers_are_understood(model: str, message: Message, stream: bool) -> None:
     """Text and tool calls of a made-up answer are what was meant, plain and streamed, with its proper end."""
-    dialect, said = find_message_writer(model), SpokenTurn(model, message, COUNTS)
+    dialect, said = get_model_speaker(model), SpokenTurn(model, message, COUNTS)
     url, _ = dialect.ask(model, TALK, stream)
     parts = urlsplit(url)
     route = route_host("https", parts.hostname or "", None, "POST", f"{parts.path}?{parts.query}".rstrip("?"), ())
@@ -240,7 +240,7 @@ def test_answers_are_understood(model: str, message: Message, stream: bool) -> N
 @pytest.mark.parametrize("model", MODELS)
 def test_errors_are_in_the_providers_envelope(model: str) -> None:
     """Each provider's SDK finds message and kind where it looks for them."""
-    error = find_message_writer(model).error({"message": "Slow down", "type": "requests"}, 429)["error"]
+    error = get_model_speaker(model).error({"message": "Slow down", "type": "requests"}, 429)["error"]
     assert error["message"] == "Slow down"
     assert {error.get("type"), error.get("code"), error.get("status")} & {"requests", "rate_limit_error", 429}
 
@@ -248,7 +248,7 @@ def test_errors_are_in_the_providers_envelope(model: str) -> None:
 def test_arguments_that_are_no_json() -> None:
     """A model's broken arguments stay as it wrote them."""
     said = SpokenTurn("claude-x", Message("assistant", "", (ToolCall(None, "f", "{oops"),)))
-    assert find_message_writer("claude-x").answer(said)["content"] == [
+    assert get_model_speaker("claude-x").answer(said)["content"] == [
         {"type": "tool_use", "id": "toolu_0", "name": "f", "input": "{oops"}
     ]
 
@@ -256,7 +256,7 @@ def test_arguments_that_are_no_json() -> None:
 def test_nothing_depends_on_chance() -> None:
     """The same fixture is the same answer, ids included."""
     one, two = (SpokenTurn("m", Message("assistant", text)) for text in ("a", "b"))
-    dialect = find_message_writer("m")
+    dialect = get_model_speaker("m")
     assert dialect.answer(one) == dialect.answer(SpokenTurn("m", Message("assistant", "a")))
     assert dialect.answer(one)["id"] != dialect.answer(two)["id"]
 
@@ -313,7 +313,7 @@ def test_bedrock_names_the_error_in_a_header(status: int, name: str) -> None:
 ])  # fmt: skip
 def test_each_dialect_has_the_status_that_its_clients_take_best(family: Family, operation: str, status: int) -> None:
     """Where a coding agent tells them apart its row decides; every SDK takes 400 as it takes 404."""
-    assert status_of_miss(family, operation) == status
+    assert get_miss_status(family, operation) == status
 
 
 @pytest.mark.parametrize(("family", "field", "status"), [
@@ -327,7 +327,7 @@ def test_each_dialect_has_the_status_that_its_clients_take_best(family: Family, 
 ])  # fmt: skip
 def test_a_client_that_takes_another_status_better_gets_it(family: Family, field: tuple[str, str], status: int) -> None:
     """Claude Code asks once at 501, Copilot CLI hides a 404."""
-    assert status_of_miss(family, "", (field,)) == status
+    assert get_miss_status(family, "", (field,)) == status
 
 
 def test_text_says_who_speaks() -> None:

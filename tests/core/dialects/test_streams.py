@@ -23,13 +23,13 @@ from llmproxy.core.dialects.streams import (
     MOST_WEIGHT,
     Event,
     SSEParser,
-    cut_beginning,
     decide_ending,
     detect_framing,
     estimate_parsed_size,
-    events_of,
     iter_events,
     iter_frames,
+    keep_first_megabyte,
+    list_events,
     parse_events_cached,
     shorten_json,
     split_array,
@@ -61,7 +61,7 @@ def event(kind: str, payload: object) -> bytes:
 
 def parse(pieces: list[bytes]) -> list[Event]:
     parser = SSEParser()
-    return [found for piece in pieces for found in parser.parse_bytes(piece)] + parser.finish_event()
+    return [found for piece in pieces for found in parser.parse_bytes(piece)] + parser.flush_last_event()
 
 
 @pytest.mark.parametrize(("data", "expected"), [
@@ -123,8 +123,8 @@ def test_a_whole_stream_has_the_events_of_its_pieces(lines: list[bytes], end: by
     """Whoever has all of it takes a shorter way through it, to the same events."""
     body = end.join(lines) + (end if ended else b"")
     parser = SSEParser()
-    found = [*parser.parse_bytes(body), *parser.finish_event()]
-    assert events_of(SSE, body) == [value for event in found if (value := parse_json(event.data)) is not None]
+    found = [*parser.parse_bytes(body), *parser.flush_last_event()]
+    assert list_events(SSE, body) == [value for event in found if (value := parse_json(event.data)) is not None]
 
 
 def test_events_once_makes_the_values_of_a_body_once() -> None:
@@ -193,33 +193,33 @@ def test_a_long_event_is_held_once(line: str, end: str, split: int) -> None:
 def test_the_beginning_of_a_stream_is_enough_to_show() -> None:
     """A megabyte of a stream; all of anything else, which has no beginning that can be read alone."""
     long = b"data: {}\n\n" * (BEGINNING // 10 + 10)
-    assert cut_beginning(SSE, long) == long[:BEGINNING]
-    assert cut_beginning(JSON, long) == long
+    assert keep_first_megabyte(SSE, long) == long[:BEGINNING]
+    assert keep_first_megabyte(JSON, long) == long
 
 
 def test_events_of_every_framing() -> None:
     """Each framing gives its JSON values in order; what is no JSON is left out; a cut gives what came before."""
-    assert events_of(SSE, b'data: {"a":1}\n\ndata: [DONE]\n\n: c\n\ndata: {"b":') == [{"a": 1}]
-    assert events_of(NDJSON, b'{"a":1}\n{"b":2}\n{"c"') == [{"a": 1}, {"b": 2}]
-    assert events_of("application/stream+json", b'{"a":1}\n{"b":2}\n') == [{"a": 1}, {"b": 2}]
-    assert events_of(JSON, b'[{"a":1}\n,\r\n{"b":2}]') == [{"a": 1}, {"b": 2}]
-    assert events_of(JSON, b'[{"a":1},\n{"b":[{"c"') == [{"a": 1}]
+    assert list_events(SSE, b'data: {"a":1}\n\ndata: [DONE]\n\n: c\n\ndata: {"b":') == [{"a": 1}]
+    assert list_events(NDJSON, b'{"a":1}\n{"b":2}\n{"c"') == [{"a": 1}, {"b": 2}]
+    assert list_events("application/stream+json", b'{"a":1}\n{"b":2}\n') == [{"a": 1}, {"b": 2}]
+    assert list_events(JSON, b'[{"a":1}\n,\r\n{"b":2}]') == [{"a": 1}, {"b": 2}]
+    assert list_events(JSON, b'[{"a":1},\n{"b":[{"c"') == [{"a": 1}]
     inner = {"bytes": base64.b64encode(b'{"type":"ping"}').decode()}
     whole = event("chunk", inner) + event("metadata", {"usage": {}})
-    assert events_of(AWS, whole) == [{"type": "ping"}, {"metadata": {"usage": {}}}]
-    assert events_of(AWS, whole[:-1]) == [{"type": "ping"}]
-    assert events_of(AWS, b"not a frame at all") == []
-    assert events_of(JSON, b'\n\n {"a":1}') == [{"a": 1}]
-    assert events_of("", b'{"a":1}') == [{"a": 1}]
-    assert events_of("text/html", b"<html>") == []
-    assert events_of(JSON, b"[" * 100_000) == []
+    assert list_events(AWS, whole) == [{"type": "ping"}, {"metadata": {"usage": {}}}]
+    assert list_events(AWS, whole[:-1]) == [{"type": "ping"}]
+    assert list_events(AWS, b"not a frame at all") == []
+    assert list_events(JSON, b'\n\n {"a":1}') == [{"a": 1}]
+    assert list_events("", b'{"a":1}') == [{"a": 1}]
+    assert list_events("text/html", b"<html>") == []
+    assert list_events(JSON, b"[" * 100_000) == []
 
 
 @given(st.binary(max_size=80), st.sampled_from([SSE, AWS, NDJSON, JSON, "", "text/plain"]))
 @settings(max_examples=100, deadline=None)
 def test_events_of_never_raises(body: bytes, content_type: str) -> None:
     """Whatever bytes came under whatever name, looking at them raises nothing."""
-    events_of(content_type, body)
+    list_events(content_type, body)
     decide_ending("openai", "chat.completions", True, 200, content_type, body, True)
 
 
@@ -413,7 +413,7 @@ LONG_BODIES = {
 def test_events_in_is_events_of(kind: str) -> None:
     body = LONG_BODIES[kind]
     assert len(body) > LONG
-    assert list(iter_events(kind, body)) == events_of(kind, body)
+    assert list(iter_events(kind, body)) == list_events(kind, body)
 
 
 def test_the_end_of_a_long_stream_is_seen() -> None:

@@ -13,7 +13,7 @@ import pytest
 from llmproxy.core.bindings.volatile_fields import VolatileField
 from llmproxy.core.changes.acceptance import AcceptedChange, Condition, accept_changes, build_call_removal
 from llmproxy.core.changes.change import Author, ChangeOrigin, Reason, TrialCall
-from llmproxy.core.engine.carried_answers import find_conflicting_answers
+from llmproxy.core.engine.carried_answers import find_conflicting_recordings
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.queries import accepted_of, put_accepted, write_volatile_fields
@@ -320,7 +320,7 @@ def test_what_would_be_one_with_two_answers_is_found(tmp_path: Path) -> None:
         made += [change for call in _try(tmp_path / f"{name}.db", _ask(EDITED)) for change in call.changes]
     with open_store(store, writable=False, now=lambda: NOW) as opened:
         for changes, found in ((made[:1], []), (made, [(1, 2)])):
-            assert list(find_conflicting_answers(opened, "c", accept_changes(changes, TODAY), Rules(), {})) == found
+            assert list(find_conflicting_recordings(opened, "c", accept_changes(changes, TODAY), Rules(), {})) == found
 
 
 def test_another_folder_and_day_are_no_changes(tmp_path: Path) -> None:

@@ -15,11 +15,11 @@ from llmproxy.core.engine.decide import (
     decide,
     decide_from_head,
     describe_failure,
-    is_repeatable,
+    is_whole_success,
     list_playable,
 )
 from llmproxy.core.engine.request_identification import RequestDispatcher, fingerprint_caller, read_store_secret
-from llmproxy.core.engine.volatile_field_learning import align_runs
+from llmproxy.core.engine.volatile_field_learning import restate_run
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config
@@ -145,20 +145,20 @@ def test_a_key_first_met_in_this_session_is_asked_again() -> None:
 
 @pytest.mark.parametrize("status", [200, 201, 302, 400, 404, 422])
 def test_answers_that_stay_what_they_are(status: int) -> None:
-    assert is_repeatable(Take("", status))
+    assert is_whole_success(Take("", status))
 
 
 @pytest.mark.parametrize(
     "take", [*(Take("", s) for s in (401, 403, 408, 409, 425, 429, 500, 502, 503, 529)), CUT, OPEN]
 )
 def test_answers_that_may_be_others_tomorrow(take: Take) -> None:
-    assert not is_repeatable(take)
+    assert not is_whole_success(take)
 
 
 @pytest.mark.parametrize("take", [A, WRONG, LIMIT, DENIED, CUT, LEFT, AGAIN, OPEN])
 def test_a_failure_that_is_served_says_so(take: Take) -> None:
     """Whatever is no good answer has a word for the log; a good one has none."""
-    assert bool(describe_failure(take)) != is_repeatable(take)
+    assert bool(describe_failure(take)) != is_whole_success(take)
 
 
 def test_each_mode_plays_what_it_may() -> None:
@@ -283,7 +283,7 @@ def run_in(folder: str, question: str) -> Interaction:
 def test_only_the_folder_differs_and_is_exchanged() -> None:
     """Request, answer and key are those of the newer run, and the name is told."""
     old, new = run_in("/home/ann/shop", "Read"), run_in("/srv/build/7", "Read")
-    told = align_runs([old], [new], (), Rules(), {})
+    told = restate_run([old], [new], (), Rules(), {})
     assert told.names == ("cwd",)
     (one,) = told.interactions
     assert (one.key, one.request) == (new.key, new.request)
@@ -293,7 +293,7 @@ def test_only_the_folder_differs_and_is_exchanged() -> None:
 def test_another_question_stays_another() -> None:
     """It has the newer run's folder, and its own words and key."""
     old, new = run_in("/home/ann/shop", "Delete"), run_in("/srv/build/7", "Read")
-    (one,) = align_runs([old], [new], (), Rules(), {}).interactions
+    (one,) = restate_run([old], [new], (), Rules(), {}).interactions
     assert one.key == old.key != new.key
     assert b"Delete /srv/build/7/a.txt" in one.request.body
 
@@ -301,4 +301,4 @@ def test_another_question_stays_another() -> None:
 def test_nothing_declared_nothing_exchanged() -> None:
     """A recording without run variables comes back as it is."""
     old, new = (replace(run_in(folder, "Read"), run_variables="") for folder in ("/home/ann/shop", "/srv/build/7"))
-    assert align_runs([old], [new], (), Rules(), {}) == ([old], ())
+    assert restate_run([old], [new], (), Rules(), {}) == ([old], ())

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.calls import Call
-from llmproxy.core.engine.forking import ForkFeature, ForkInterceptor, ForkState, _RequestNumber
+from llmproxy.core.engine.forking import ForkFeature, ForkInterceptor, ForkState, _AgentRequestNumber
 from llmproxy.core.forks.fork_rows import CopiedRecording, find_fork
 from llmproxy.core.forks.overrides import parse_overrides
 from llmproxy.core.keys.normalize import Canonical
@@ -54,7 +54,7 @@ def made_for(session: Session) -> ForkInterceptor:
 
 def exchange(forks: ForkInterceptor, *headers: tuple[str, str]) -> Exchange:
     made = chat_exchange(forks._session, headers)
-    made.state.put(_RequestNumber(3))
+    made.state.put(_AgentRequestNumber(3))
     return made
 
 

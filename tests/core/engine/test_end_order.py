@@ -9,7 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.engine.answer_receipt_times import MOST_BYTES, RecordedCall, infer_end_times, read_citations
+from llmproxy.core.engine.answer_receipt_times import (
+    MOST_BYTES,
+    RecordedCall,
+    build_citation_finder,
+    infer_receipt_times,
+)
 from llmproxy.core.engine.end_order import (
     LEAST_PAUSE,
     LONGEST_PAUSE,
@@ -145,7 +150,7 @@ def test_ends_are_where_the_next_requests_show_that_they_were_heard(
     def cites(asked: int, answered: int) -> int:
         return cited[asked].index(answered) if answered in cited.get(asked, []) else -1
 
-    found = infer_end_times([SOON, CLOSE_BY, X, Y], cites)
+    found = infer_receipt_times([SOON, CLOSE_BY, X, Y], cites)
     assert {each.id: pytest.approx(each.ended, abs=1e-3) for each in found if each.id < 3} == heard
 
 
@@ -167,7 +172,7 @@ def test_ends_that_a_slow_client_took_together_lie_close(
     def cites(asked: int, answered: int) -> int:
         return cited[asked].index(answered) if answered in cited.get(asked, []) else -1
 
-    found = infer_end_times([EARLIER, CLOSE_BY, REST, batch, NEXT], cites)
+    found = infer_receipt_times([EARLIER, CLOSE_BY, REST, batch, NEXT], cites)
     assert {each.id for each in found if each.together} == marked
     order = EndOrder(group_concurrent(found), 3)
     assert all(order.on_call_begin(each, 0) for each in (1, 2, 3))
@@ -203,7 +208,7 @@ def test_an_answer_is_cited_by_its_words_and_not_by_longer_ones(tmp_path: Path, 
         stored = store.add_interaction(
             dataclasses.replace(base, response=Response(200, "OK", json_type, (Chunk(0, said),))), supersede=False
         )
-        assert read_citations(store)(stored, stored) == (at if at < 0 else at + 2)
+        assert build_citation_finder(store)(stored, stored) == (at if at < 0 else at + 2)
 
 
 def test_nothing_is_corrected_where_the_requests_are_too_long(tmp_path: Path) -> None:
@@ -216,4 +221,4 @@ def test_nothing_is_corrected_where_the_requests_are_too_long(tmp_path: Path) ->
         ]
         ids = store.add_interactions(list(map(Addition, made)))
         calls = [each._replace(id=id_) for each, id_ in zip((SOON, CLOSE_BY, X, Y), ids, strict=True)]
-        assert infer_end_times(calls, read_citations(store)) == calls
+        assert infer_receipt_times(calls, build_citation_finder(store)) == calls

@@ -55,7 +55,7 @@ class WatchedEngine(Engine):
 
 class LongKeys(KeyDeriver):
     @override
-    def _find_recorded(self, exchange: Exchange, body: bytes) -> None:
+    def _find_key_by_recorded_body(self, exchange: Exchange, body: bytes) -> None:
         return None
 
 

@@ -13,15 +13,15 @@ import pytest
 
 from llmproxy.core.engine.fault_injection import explain_idle_by_rule
 from llmproxy.core.faults import KINDS, PRESETS, BadFaults, Faulting, load_faults, read_faults
-from llmproxy.core.faults.answer_pieces import cut_after, split_events, time_pieces
-from llmproxy.core.faults.injection import choose, draw_number
+from llmproxy.core.faults.answer_pieces import split_after_piece, split_events, time_pieces
+from llmproxy.core.faults.injection import choose_faults, draw_number
 from llmproxy.core.traffic.interaction import Chunk, Response
 from tests.core.faults.cases import answer, call
 
 
 def first(rules: object, **given: Any) -> str:  # noqa: ANN401 - as Call takes them
     """Return the kind that strikes a call first; empty if none does."""
-    found = next(choose(read_faults(rules), call(**given), injected=0, numbers={}), None)
+    found = next(choose_faults(read_faults(rules), call(**given), injected=0, numbers={}), None)
     return "" if found is None else found.kind.name
 
 
@@ -200,11 +200,11 @@ def test_a_piece_is_due_when_its_last_byte_came() -> None:
 def test_what_comes_before_a_break_is_never_the_whole() -> None:
     """With too few pieces the last one is cut in two."""
     pieces = time_pieces(answer(SSE, "text/event-stream"), 0)
-    assert [len(part) for part in cut_after(pieces, 1)] == [1, 2]
-    sent, left = cut_after(pieces, 9)
+    assert [len(part) for part in split_after_piece(pieces, 1)] == [1, 2]
+    sent, left = split_after_piece(pieces, 9)
     assert b"".join(each.data for each in (*sent, *left)) == SSE
     assert left[-1].data
-    assert cut_after([], 1) == ([], [])
+    assert split_after_piece([], 1) == ([], [])
 
 
 @pytest.mark.parametrize("name", [*KINDS, *PRESETS])

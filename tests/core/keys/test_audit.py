@@ -9,7 +9,7 @@ import pytest
 
 from llmproxy.core.keys.head_rules import judge_header
 from llmproxy.core.keys.ignored_differences import ID, YOURS, KeyDifference, explain_differences
-from llmproxy.core.keys.normalize import canonicalize, key_of
+from llmproxy.core.keys.normalize import build_key, canonicalize
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.providers.routing import Route, route
 from llmproxy.core.traffic.interaction import Headers, Request
@@ -27,7 +27,7 @@ def explained(one: Asked, other: Asked, rules: Rules = Rules()) -> list[KeyDiffe
         where = route("POST", target, headers)
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         request = Request("POST", where.target, headers, data)
-        keys.add(key_of(canonicalize(request, where, rules, lambda _: None)))
+        keys.add(build_key(canonicalize(request, where, rules, lambda _: None)))
         requests.append(request)
         routes.append(where)
     assert len(keys) == 1
@@ -120,7 +120,7 @@ def test_real_traffic_has_no_difference_without_a_reason(real_requests: list[tup
     by_key: dict[str, list[tuple[Request, Route]]] = {}
     unnamed = set()
     for request, where in real_requests:
-        by_key.setdefault(key_of(canonicalize(request, where, Rules(), lambda _: None)), []).append((request, where))
+        by_key.setdefault(build_key(canonicalize(request, where, Rules(), lambda _: None)), []).append((request, where))
         verdicts = {name: judge_header(name.lower(), known=where.known) for name, _ in request.headers}
         unnamed |= {name for name, verdict in verdicts.items() if not verdict.why}
     pairs = [(group[0], other) for group in by_key.values() for other in group[1:]]

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.keys.body_rules import SHAPES, Do, Rule, Shape
+from llmproxy.core.keys.body_rules import SHAPES, Action, Rule, Shape
 from llmproxy.core.keys.head_rules import (
     ELSEWHERE,
     ELSEWHERE_PREFIXES,
@@ -24,7 +24,7 @@ from llmproxy.core.keys.head_rules import (
     WORDS,
     judge_header,
 )
-from llmproxy.core.keys.normalize import canonicalize, key_of
+from llmproxy.core.keys.normalize import build_key, canonicalize
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.providers.routing import route
 from llmproxy.core.providers.specs import PROVIDERS
@@ -39,7 +39,7 @@ def key(method: str, target: str, headers: Headers = (), body: bytes = b"") -> K
     """Derive the key of a request as the proxy does."""
     where = route(method, target, headers)
     request = Redactor().request(Request(method, where.target, headers, body), where.provider.credentials)
-    return key_of(canonicalize(request, where, Rules(), lambda _: None))
+    return build_key(canonicalize(request, where, Rules(), lambda _: None))
 
 
 # -- bodies ----------------------------------------------------------------------------------------------------------------
@@ -66,21 +66,21 @@ class Maker:
             made[name] = self._value(rule, (*path, name), (*seen, id(shape)))
             for other in rule.own:
                 made[other] = f"own {next(self._numbers)}"
-            if rule.do is Do.SIGNATURE:
+            if rule.do is Action.SIGNATURE:
                 made["thinking"] = "hm"
         return made
 
     def _value(self, rule: Rule, path: Path, seen: tuple[int, ...]) -> object:
         number = next(self._numbers)
-        if rule.do is Do.STREAM:
+        if rule.do is Action.STREAM:
             return False
-        if rule.do is Do.JSON:
+        if rule.do is Action.JSON:
             return json.dumps({"b": number, "a": "x"})
-        if rule.do is Do.FILE_URI:
+        if rule.do is Action.FILE_URI:
             return f"https://generativelanguage.googleapis.com/v1beta/files/f{number}"
         if rule.into is None or seen.count(id(rule.into)) > 0:
             return f"value {number}"
-        if rule.do is Do.REFER:
+        if rule.do is Action.REFER:
             return self.make(rule.into, path, seen)
         kinds = ["", *rule.into.kinds]
         return [self.make(rule.into, (*path, n), seen, kind) for n, kind in enumerate(kinds)]
@@ -145,13 +145,13 @@ def expected(rule: Rule | None, old: object, new: object) -> bool | None:
     if rule is None:
         return True
     match rule.do:
-        case Do.IGNORE:
+        case Action.IGNORE:
             return False
-        case Do.STREAM:
+        case Action.STREAM:
             return not (isinstance(new, bool) and new == old)
-        case Do.SIGNATURE:
+        case Action.SIGNATURE:
             return False
-        case Do.DECLARE | Do.OWN if isinstance(new, str):
+        case Action.DECLARE | Action.OWN if isinstance(new, str):
             return None
         case _:
             return True
@@ -171,7 +171,7 @@ def test_every_leaf_of_every_dialect_counts_or_stands_in_the_table(family: str, 
     tree = maker.make(SHAPES[family, operation], ())
 
     def derived(body: bytes) -> Key:
-        return key_of(canonicalize(Request("POST", where.target, (), body), where, Rules(), lambda _: None))
+        return build_key(canonicalize(Request("POST", where.target, (), body), where, Rules(), lambda _: None))
 
     plain, tried = derived(json.dumps(tree).encode()), 0
     seen: dict[Key, tuple[Path, object]] = {}
@@ -446,7 +446,7 @@ def test_words_that_look_like_secrets_are_words(one: str, other: str, said: str,
         where = route("POST", "/v1/chat/completions", headers)
         body = json.dumps({"model": "m", "messages": [{"role": "user", "content": text}]}).encode()
         request = redactor.request(Request("POST", where.target, headers, body))
-        keys.add(key_of(canonicalize(request, where, Rules(), lambda _: None)))
+        keys.add(build_key(canonicalize(request, where, Rules(), lambda _: None)))
     assert len(keys) == 2
 
 

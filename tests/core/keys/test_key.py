@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.keys.normalize import Canonical, canonicalize, key_of
+from llmproxy.core.keys.normalize import Canonical, build_key, canonicalize
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.providers.routing import route
 from llmproxy.core.secrets.redact import Redactor
@@ -24,7 +24,7 @@ def derived(case: dict[str, Any]) -> str:
     headers = tuple((name, value) for name, value in case["headers"])
     where = route(case["method"], case["target"], headers)
     sent = Request(case["method"], where.target, headers, case["body"].encode("latin-1"))
-    return key_of(canonicalize(Redactor().request(sent, where.provider.credentials), where, Rules(), lambda _: None))
+    return build_key(canonicalize(Redactor().request(sent, where.provider.credentials), where, Rules(), lambda _: None))
 
 
 def test_golden_keys_are_all_different() -> None:
@@ -44,18 +44,18 @@ def test_golden_keys_do_not_move(case: dict[str, str]) -> None:
 ])  # fmt: skip
 def test_every_part_counts(changed: dict[str, object]) -> None:
     """Whatever is in the canonical request tells two requests apart."""
-    assert key_of(replace(BASE, **changed)) != key_of(BASE)  # type: ignore[arg-type]
+    assert build_key(replace(BASE, **changed)) != build_key(BASE)  # type: ignore[arg-type]
 
 
 def test_parts_do_not_run_into_each_other() -> None:
     """Lengths keep ("ab", "c") from being ("a", "bc")."""
     one = replace(BASE, query=(("ab", "c"),))
-    assert key_of(one) != key_of(replace(BASE, query=(("a", "bc"),)))
-    assert key_of(one) != key_of(replace(BASE, headers=(("ab", "c"),)))
+    assert build_key(one) != build_key(replace(BASE, query=(("a", "bc"),)))
+    assert build_key(one) != build_key(replace(BASE, headers=(("ab", "c"),)))
 
 
 def test_tree_and_refs_do_not_count() -> None:
     """They are there for people, and for the caller's memory."""
-    assert key_of(replace(BASE, tree=None, refs=("file-1",))) == key_of(BASE)
-    assert key_of(BASE).startswith("v2:")
-    assert len(key_of(BASE)) == 67
+    assert build_key(replace(BASE, tree=None, refs=("file-1",))) == build_key(BASE)
+    assert build_key(BASE).startswith("v2:")
+    assert len(build_key(BASE)) == 67

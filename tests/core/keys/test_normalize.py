@@ -18,12 +18,12 @@ from llmproxy.core.keys.normalize import (
     REMEMBERED_KEYS,
     WORTH_A_SWITCH,
     Canonical,
+    IdOrigin,
+    KeyCache,
     KnownRequest,
     MadeBy,
-    Memory,
-    Origin,
+    build_key,
     canonicalize,
-    key_of,
 )
 from llmproxy.core.keys.user_rules import Rules, TextScrub
 from llmproxy.core.providers.routing import Route, route
@@ -52,7 +52,7 @@ def canonical(
 
 
 def key(target: str, body: object = b"", headers: Headers = (), **more: Any) -> Key:  # noqa: ANN401 - handed through
-    return key_of(canonical(target, body, headers, **more))
+    return build_key(canonical(target, body, headers, **more))
 
 
 CHAT = "/v1/chat/completions"
@@ -200,7 +200,7 @@ def test_state_follows_the_interaction_that_made_it() -> None:
 
     def turn(made: str, name: str) -> Key:
         body = {"model": "m", "previous_response_id": name, "input": "and then?"}
-        return key("/v1/responses", body, made_by=lambda asked: Origin(Key(made), 1, 0) if asked == name else None)
+        return key("/v1/responses", body, made_by=lambda asked: IdOrigin(Key(made), 1, 0) if asked == name else None)
 
     assert turn("v1:a", "resp_1") == turn("v1:a", "resp_2")
     assert turn("v1:a", "resp_1") != turn("v1:b", "resp_1")
@@ -212,8 +212,8 @@ def test_state_follows_the_interaction_that_made_it() -> None:
 def test_ids_in_the_path_follow_it_as_well() -> None:
     """And everything met is listed, so that nobody memoises what depends on the store."""
 
-    def made_by(name: str) -> Origin | None:
-        return Origin(Key("v1:a"), 1, int(name[-1])) if name.startswith("file-") else None
+    def made_by(name: str) -> IdOrigin | None:
+        return IdOrigin(Key("v1:a"), 1, int(name[-1])) if name.startswith("file-") else None
 
     one = canonical("/v1/files/file-1/content", method="GET", made_by=made_by)
     assert one.operation == "files/<v1:a 1 1>/content"
@@ -264,7 +264,7 @@ def derive(case: Case, tree: object, **style: Any) -> Key:  # noqa: ANN401 - han
     """Return the key of a real request with another body."""
     request, where, _ = case
     data = json.dumps(tree, **style).encode("utf-8", "surrogatepass")
-    return key_of(
+    return build_key(
         canonicalize(Request(request.method, where.target, request.headers, data), where, Rules(), lambda _: None)
     )
 
@@ -386,7 +386,7 @@ def test_the_same_written_differently_is_the_same_key(
     chance = random.Random(1)
     for case in real_bodies:
         request, where, tree = case
-        plain = key_of(canonicalize(request, where, Rules(), lambda _: None))
+        plain = build_key(canonicalize(request, where, Rules(), lambda _: None))
         assert derive(case, reordered(tree, chance), indent=1) == plain
         assert derive(case, tree, ensure_ascii=False, separators=(",", ":")) == plain
         names = declared(tree)
@@ -412,7 +412,7 @@ PLAIN = ("openai", "POST", "/v1/chat/completions", (("content-type", "applicatio
 
 def test_everything_that_the_key_depends_on_is_in_the_digest() -> None:
     """Another provider, method, target, counted header or body is another digest; any other header is not."""
-    memory = Memory()
+    memory = KeyCache()
     provider, method, target, headers, body = PLAIN
 
     def digest(provider: str, method: str, target: str, headers: Headers, body: bytes) -> bytes:
@@ -438,12 +438,12 @@ def test_everything_that_the_key_depends_on_is_in_the_digest() -> None:
 def test_a_body_counts_to_its_last_byte(size: int) -> None:
     """However it is fed to the hash, the digest is that of the whole."""
     body = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
-    assert Memory.digest_request(b"head", body) == hashlib.sha256(b"head" + body).digest()
+    assert KeyCache.digest_request(b"head", body) == hashlib.sha256(b"head" + body).digest()
 
 
 def test_a_new_credential_forgets_what_it_may_change() -> None:
     """What was derived before did not know that this is a secret; where it is known to stand nowhere in it nothing changed."""
-    memory, learned = Memory(), CredentialEpoch()
+    memory, learned = KeyCache(), CredentialEpoch()
     learned.record_search("a text with token0123456789abcdef in it")
     noted = replace(KNOWN, noted=True)
     memory.remember(b"1", KNOWN, learned)
@@ -459,14 +459,14 @@ def test_a_new_credential_forgets_what_it_may_change() -> None:
 
 def test_requests_that_name_server_state_are_not_remembered() -> None:
     """What they mean depends on what the store holds by then."""
-    memory = Memory()
+    memory = KeyCache()
     memory.remember(b"1", KnownRequest(Key("v1:1"), None, stream=False, refs=("resp_1",)), NONE)
     assert memory.get_known(b"1", NONE) is None
 
 
 def test_the_memory_is_bounded_and_keeps_what_is_used() -> None:
     """A long run does not grow for ever; what was asked for lately stays."""
-    memory = Memory()
+    memory = KeyCache()
     for n in range(REMEMBERED_KEYS):
         memory.remember(n.to_bytes(4), KNOWN, NONE)
     assert memory.get_known((0).to_bytes(4), NONE) is KNOWN

@@ -18,12 +18,12 @@ from llmproxy.core.keys.body_rules import (
     NOTHING,
     RESPONSES,
     SHAPES,
-    Do,
+    Action,
     Rule,
     Shape,
 )
 from llmproxy.core.keys.head_rules import IGNORED, IGNORED_PREFIXES, KEYED, KEYED_PREFIXES
-from llmproxy.core.keys.normalize import REFERRING, Origin, ShapeWalk, canonicalize, key_of
+from llmproxy.core.keys.normalize import REFERRING, IdOrigin, ShapeWalk, build_key, canonicalize
 from llmproxy.core.keys.user_rules import Rules, TextScrub, apply_rules, compile_rules, parse_path
 from llmproxy.core.providers.routing import route
 from llmproxy.core.providers.specs import PROVIDERS
@@ -58,7 +58,7 @@ def test_every_rule_has_its_reason() -> None:
 
 def test_members_that_may_name_server_state_are_known() -> None:
     """The ids of a request are looked for where one expression finds such a member, and nowhere else."""
-    naming = {name for name, rule in every_rule() if rule.do in (Do.REFER, Do.OWN, Do.FILE_URI)}
+    naming = {name for name, rule in every_rule() if rule.do in (Action.REFER, Action.OWN, Action.FILE_URI)}
     assert len(naming) > 10
     assert [name for name in sorted(naming) if not REFERRING.search(f'{{"{name}" : 1}}'.encode())] == []
     assert not REFERRING.search(b'{"content": "id", "name": 1}')
@@ -66,7 +66,7 @@ def test_members_that_may_name_server_state_are_known() -> None:
 
 def test_nothing_that_shapes_the_answer_is_ignored() -> None:
     """What WIRE.md keeps is never in the table of what is left out."""
-    ignored = {name for name, rule in every_rule() if rule.do is Do.IGNORE}
+    ignored = {name for name, rule in every_rule() if rule.do is Action.IGNORE}
     kept = """model messages input contents system instructions tools tool_choice temperature top_p top_k seed stop n
     max_tokens max_completion_tokens max_output_tokens response_format text output_config reasoning reasoning_effort thinking
     include encoding_format dimensions modalities truncation context_management stream_options parallel_tool_calls logprobs
@@ -85,7 +85,7 @@ def test_opaque_subtrees_are_out_of_reach() -> None:
 
 def test_only_named_empty_members_are_dropped() -> None:
     """{"any": {}} and {"auto": {}} are different things."""
-    assert {name for name, rule in every_rule() if rule.do is Do.SPARE} == {
+    assert {name for name, rule in every_rule() if rule.do is Action.SPARE} == {
         "tools", "include", "images", "options", "generationConfig", "generation_config", "inferenceConfig", "tool_calls",
     }  # fmt: skip
 
@@ -109,7 +109,7 @@ def test_the_empty_shape_lets_everything_count() -> None:
 
 def test_rules_cannot_be_changed() -> None:
     """Keys of one process and of the next must agree."""
-    rule = Rule(Do.IGNORE, "why", Shape())
+    rule = Rule(Action.IGNORE, "why", Shape())
     with pytest.raises(FrozenInstanceError):
         rule.why = "else"  # type: ignore[misc]
 
@@ -222,8 +222,8 @@ def test_paths_are_steps() -> None:
 
 
 MADE = {
-    "resp_1": Origin(Key("v1:a"), 1, 0), "msg_1": Origin(Key("v1:a"), 1, 1), "call_s": Origin(Key("v1:a"), 1, 2),
-    "files/f1": Origin(Key("v1:f"), 2, 0),
+    "resp_1": IdOrigin(Key("v1:a"), 1, 0), "msg_1": IdOrigin(Key("v1:a"), 1, 1), "call_s": IdOrigin(Key("v1:a"), 1, 2),
+    "files/f1": IdOrigin(Key("v1:f"), 2, 0),
 }  # fmt: skip
 
 
@@ -313,7 +313,7 @@ def test_what_cannot_be_an_id_is_no_other_ids_request(target: str, body: Callabl
 
     def key(name: str) -> Key:
         request = Request("POST", where.target, (), json.dumps(body(name)).encode())
-        return key_of(canonicalize(request, where, Rules(), lambda _: None))
+        return build_key(canonicalize(request, where, Rules(), lambda _: None))
 
     right = {key(each) for each in ("x", "call_9|fc_1", "functions.f:0", "call#1", "a" * 500)}
     odd = ["", " ", "call_9 ", "a b", "x\n", "ä", "\0", "call#1 "]

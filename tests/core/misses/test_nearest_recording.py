@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.keys.normalize import Canonical, canonicalize, key_of
+from llmproxy.core.keys.normalize import Canonical, build_key, canonicalize
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.misses.nearest_recording import (
     AROUND,
@@ -249,8 +249,8 @@ def test_pasted_rule_makes_the_keys_equal(old: object, new: object, member: str)
     table = tomllib.loads(found.toml)
     assert list(table) == member.split()
     rules = Rules.from_config(table)
-    assert key_of(canonical_of(old)) != key_of(canonical_of(new))
-    assert key_of(canonical_of(old, rules)) == key_of(canonical_of(new, rules))
+    assert build_key(canonical_of(old)) != build_key(canonical_of(new))
+    assert build_key(canonical_of(old, rules)) == build_key(canonical_of(new, rules))
 
 
 @pytest.mark.parametrize(("old", "new"), [

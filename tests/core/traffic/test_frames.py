@@ -11,7 +11,7 @@ from google.protobuf import descriptor_pb2
 from hypothesis import given, strategies as st
 
 from llmproxy.core.dialects.conversation import read_answer
-from llmproxy.core.dialects.streams import events_of
+from llmproxy.core.dialects.streams import list_events
 from llmproxy.core.dialects.usage import read_model, read_usage
 from llmproxy.core.traffic.frames import (
     CONTENT_TYPE,
@@ -105,7 +105,7 @@ def test_the_model_is_the_one_that_the_server_names() -> None:
 
 
 def test_events_are_the_servers() -> None:
-    kinds = [event.get("type") for event in events_of(CONTENT_TYPE, REALTIME) if isinstance(event, dict)]
+    kinds = [event.get("type") for event in list_events(CONTENT_TYPE, REALTIME) if isinstance(event, dict)]
     assert "conversation.item.create" not in kinds
     assert len(kinds) == 8
 

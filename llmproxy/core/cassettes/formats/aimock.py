@@ -31,7 +31,7 @@ from llmproxy.core.cassettes.formats.recorded import (
     status,
     text,
 )
-from llmproxy.core.dialects.codecs import Speaker, SpokenTurn, find_message_writer
+from llmproxy.core.dialects.codecs import Speaker, SpokenTurn, get_model_speaker
 from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.core.dialects.writing import WHOLE, sse, write_json
 from llmproxy.errors import CassetteCorrupt
@@ -91,7 +91,7 @@ class _Fixture:
             why = self.problem or "earlier turns of its conversation are not among the fixtures"
             yield Recorded("POST", "", (), b"", 200, "", (), b"", number=self.number, problem=why)
             return
-        speaker = find_message_writer(self.model)
+        speaker = get_model_speaker(self.model)
         for stream in (False, True):
             url, body = speaker.ask(self.model, messages, stream)
             kind, answer = self.write_answer(speaker, stream=stream)

@@ -14,7 +14,7 @@ from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.core.dialects.usage import read_usage
 from llmproxy.core.dialects.writing import can_write_answer, write_answer, write_json, writes_text_arguments
 from llmproxy.core.faults.answer_pieces import read_content_type, time_pieces, with_pieces
-from llmproxy.core.faults.rules import Break, Broken, FaultKind, FaultNeeds, FaultTarget, Values
+from llmproxy.core.faults.rules import Break, FaultKind, FaultNeeds, FaultTarget, Symptom, Values
 from llmproxy.core.traffic.interaction import Chunk, header, without
 from llmproxy.core.traffic.json_bytes import parse_json
 
@@ -27,7 +27,7 @@ REFUSED = "I'm sorry, but I can't help with that."
 def build_content_fault(change: Change) -> Break:
     """Return what lets the provider say something else."""
 
-    def do(call: FaultTarget, _values: Values) -> Broken | None:
+    def do(call: FaultTarget, _values: Values) -> Symptom | None:
         answer = call.answer()
         if answer is None or not 200 <= answer.status < 300 or not can_write_answer(call.operation):
             return None
@@ -49,7 +49,7 @@ def build_content_fault(change: Change) -> Break:
         last = time_pieces(answer, call.speed)
         at = last[-1].offset if last else 0
         pieces = [Chunk(at, each.data) for each in made.chunks]
-        return Broken(with_pieces(replace(made, headers=headers, head_offset=answer.head_offset), pieces, call.speed))
+        return Symptom(with_pieces(replace(made, headers=headers, head_offset=answer.head_offset), pieces, call.speed))
 
     return do
 
@@ -86,11 +86,15 @@ def _truncate_arguments(said: Message, call: FaultTarget) -> tuple[Message, str]
     if not (calls := _list_agent_calls(said)):
         return None
     last = calls[-1]
-    cut = _halve(last.arguments) if writes_text_arguments(call.operation, stream=call.stream) else _less(last.arguments)
+    cut = (
+        _halve(last.arguments)
+        if writes_text_arguments(call.operation, stream=call.stream)
+        else _drop_last_argument(last.arguments)
+    )
     return replace(said, tool_calls=(*calls[:-1], replace(last, arguments=cut))), ""
 
 
-def _less(arguments: str) -> str:
+def _drop_last_argument(arguments: str) -> str:
     """Return arguments without the last of them, for dialects that send an object and so cannot cut its text."""
     value = parse_json(arguments)
     return write_json(dict(list(value.items())[:-1])).decode() if isinstance(value, dict) else "{}"
@@ -111,31 +115,33 @@ def _misname_tool(said: Message, _call: FaultTarget) -> tuple[Message, str] | No
 _ERROR_RESULT = "returns an error to the model as the tool's result, retries, or reports it; does not run the tool"
 
 
-def _build_row(name: str, about: str, sound: str, change: Change) -> FaultKind:
+def _build_kind(name: str, about: str, sound: str, change: Change) -> FaultKind:
     return FaultKind(name, about, sound, build_content_fault(change), needs=FaultNeeds.ANSWER, again=False)
 
 
 ROWS = (
-    _build_row(
+    _build_kind(
         "empty-answer", "an answer without text and without tool calls", "retries, or reports that the answer is empty",
         _answer_empty,
     ),
-    _build_row(
+    _build_kind(
         "length", "half of the answer, with the finish reason of a token limit",
         "does not use the half as an answer: asks for the rest, retries, or reports the limit", _cut_at_length,
     ),
-    _build_row(
+    _build_kind(
         "content-filter", "half of the answer, with the finish reason of the provider's content filter",
         "does not show the half as an answer; reports the content filter", _cut_by_filter,
     ),
-    _build_row(
+    _build_kind(
         "refusal", "the model refuses, in the provider's format", "reports a refusal, not a result",
         _refuse_to_answer,
     ),
-    _build_row("truncated-arguments", "a tool call with truncated arguments", _ERROR_RESULT, _truncate_arguments),
-    _build_row(
+    _build_kind("truncated-arguments", "a tool call with truncated arguments", _ERROR_RESULT, _truncate_arguments),
+    _build_kind(
         "duplicate-call", "the same tool call twice in one answer",
         "runs the call once, unless a second run is harmless", _duplicate_call,
     ),
-    _build_row("unknown-tool", "a call of a tool that does not exist: the name with _v2", _ERROR_RESULT, _misname_tool),
+    _build_kind(
+        "unknown-tool", "a call of a tool that does not exist: the name with _v2", _ERROR_RESULT, _misname_tool,
+    ),
 )  # fmt: skip

@@ -8,21 +8,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from llmproxy.core.dialects.codecs import find_codec, get_dialect
+from llmproxy.core.dialects.codecs import find_operation_codec, get_dialect
 from llmproxy.core.dialects.streams import detect_framing, write_frame
 from llmproxy.core.dialects.writing import sse, write_json
 from llmproxy.core.faults.answer_pieces import (
     MICROSECONDS,
-    cut_after,
-    cut_before,
     is_binary_stream,
     is_streamed,
     read_content_type,
     scale_offset,
+    split_after_piece,
+    split_before_last_piece,
     time_pieces,
     with_pieces,
 )
-from llmproxy.core.faults.rules import CHUNK, Broken, FaultKind, FaultNeeds, FaultTarget, Parameter, Values
+from llmproxy.core.faults.rules import CHUNK, FaultKind, FaultNeeds, FaultTarget, Parameter, Symptom, Values
 from llmproxy.core.traffic.interaction import Chunk, Response
 from llmproxy.protocol import Channel
 
@@ -34,7 +34,7 @@ def write_error_event(call: FaultTarget, answer: Response, number: int) -> bytes
         about = {":exception-type": "modelStreamErrorException", ":content-type": "application/json"}
         body = {"message": "The model stream was interrupted.", "originalStatusCode": 500}
         return write_frame({**about, ":message-type": "exception"}, write_json(body))
-    codec = find_codec(call.operation)
+    codec = find_operation_codec(call.operation)
     write = (codec and codec.error_event) or get_dialect(call.family).error_event
     name, value = write(number)
     return write_json(value) + b"\n" if kind == "ndjson" else sse([(name, value)])
@@ -44,34 +44,34 @@ FIRST_BYTE = "é".encode()[:1]
 """Of a character of two."""
 
 
-def _reset_after(call: FaultTarget, values: Values) -> Broken | None:
+def _reset_after(call: FaultTarget, values: Values) -> Symptom | None:
     if (answer := call.answer()) is None:
         return None
-    sent, _ = cut_after(time_pieces(answer, call.speed), values["chunk"])
-    return Broken(with_pieces(answer, sent, call.speed, cut=True), reset=True)
+    sent, _ = split_after_piece(time_pieces(answer, call.speed), values["chunk"])
+    return Symptom(with_pieces(answer, sent, call.speed, cut=True), reset=True)
 
 
-def _cut_frame(call: FaultTarget, values: Values) -> Broken | None:
+def _cut_frame(call: FaultTarget, values: Values) -> Symptom | None:
     if (answer := call.answer()) is None:
         return None
-    sent, left = cut_after(time_pieces(answer, call.speed), values["chunk"])
+    sent, left = split_after_piece(time_pieces(answer, call.speed), values["chunk"])
     half = [replace(each, data=each.data[: max(1, len(each.data) // 2)]) for each in left[:1]]
-    return Broken(with_pieces(answer, [*sent, *half], call.speed, cut=True))
+    return Symptom(with_pieces(answer, [*sent, *half], call.speed, cut=True))
 
 
-def _cut_character(call: FaultTarget, values: Values) -> Broken | None:
+def _cut_character(call: FaultTarget, values: Values) -> Symptom | None:
     answer = call.answer()
     if answer is None or not answer.body:
         return None
     pieces = time_pieces(answer, call.speed)
-    sent, left = cut_after(pieces, values["chunk"])
+    sent, left = split_after_piece(pieces, values["chunk"])
     wide = None if is_binary_stream(answer) else _find_wide_character(left)
     if wide is None:  # all of it is ASCII: the character that is cut was not there
         half = left[0].data[: max(1, len(left[0].data) // 2)]
-        return Broken(with_pieces(answer, [*sent, replace(left[0], data=half + FIRST_BYTE)], call.speed, cut=True))
+        return Symptom(with_pieces(answer, [*sent, replace(left[0], data=half + FIRST_BYTE)], call.speed, cut=True))
     number, at = wide
     whole, last = left[:number], left[number]
-    return Broken(with_pieces(answer, [*sent, *whole, replace(last, data=last.data[: at + 1])], call.speed, cut=True))
+    return Symptom(with_pieces(answer, [*sent, *whole, replace(last, data=last.data[: at + 1])], call.speed, cut=True))
 
 
 def _find_wide_character(pieces: list[Chunk]) -> tuple[int, int] | None:
@@ -83,22 +83,22 @@ def _find_wide_character(pieces: list[Chunk]) -> tuple[int, int] | None:
     return None
 
 
-def _end_early(call: FaultTarget, values: Values) -> Broken | None:
+def _end_early(call: FaultTarget, values: Values) -> Symptom | None:
     answer = call.answer()
     if answer is None or not is_streamed(answer):
         return None
-    sent, _ = cut_before(time_pieces(answer, call.speed), values["chunk"])
-    return Broken(with_pieces(answer, sent, call.speed))
+    sent, _ = split_before_last_piece(time_pieces(answer, call.speed), values["chunk"])
+    return Symptom(with_pieces(answer, sent, call.speed))
 
 
-def _send_error_event(call: FaultTarget, values: Values) -> Broken | None:
+def _send_error_event(call: FaultTarget, values: Values) -> Symptom | None:
     answer = call.answer()
     if answer is None or not is_streamed(answer):
         return None
-    sent, left = cut_before(time_pieces(answer, call.speed), values["chunk"])
+    sent, left = split_before_last_piece(time_pieces(answer, call.speed), values["chunk"])
     event = write_error_event(call, answer, len(sent))
     at = (left or sent)[0].offset if left or sent else 0
-    return Broken(with_pieces(answer, [*sent, Chunk(at, event)], call.speed))
+    return Symptom(with_pieces(answer, [*sent, Chunk(at, event)], call.speed))
 
 
 _WHOLE = "does not use the partial answer: retries, or reports that the answer was cut"
@@ -128,12 +128,12 @@ CUTS = (
 )  # fmt: skip
 
 
-def _refuse_connection(_call: FaultTarget, values: Values) -> Broken:
-    return Broken(None, reset=True, shut=values["seconds"])
+def _refuse_connection(_call: FaultTarget, values: Values) -> Symptom:
+    return Symptom(None, reset=True, shut=values["seconds"])
 
 
-def _reset(_call: FaultTarget, _values: Values) -> Broken:
-    return Broken(None, reset=True)
+def _reset(_call: FaultTarget, _values: Values) -> Symptom:
+    return Symptom(None, reset=True)
 
 
 _AGAIN = "retries on a new connection, and reports after some attempts that the provider is unreachable"
@@ -151,8 +151,8 @@ CONNECTIONS = (
 )  # fmt: skip
 
 
-def _fail_handshake(_call: FaultTarget, _values: Values) -> Broken:
-    return Broken(None)
+def _fail_handshake(_call: FaultTarget, _values: Values) -> Symptom:
+    return Symptom(None)
 
 
 HANDSHAKES = (
@@ -171,31 +171,31 @@ def _delay_pieces(pieces: Sequence[Chunk], seconds: float) -> list[Chunk]:
     return [Chunk(each.offset + round(seconds * MICROSECONDS), each.data) for each in pieces]
 
 
-def _stall_stream(call: FaultTarget, values: Values) -> Broken | None:
+def _stall_stream(call: FaultTarget, values: Values) -> Symptom | None:
     if (answer := call.answer()) is None:
         return None
-    sent, left = cut_after(time_pieces(answer, call.speed), values["chunk"])
-    return Broken(with_pieces(answer, [*sent, *_delay_pieces(left, values["seconds"])], call.speed))
+    sent, left = split_after_piece(time_pieces(answer, call.speed), values["chunk"])
+    return Symptom(with_pieces(answer, [*sent, *_delay_pieces(left, values["seconds"])], call.speed))
 
 
-def _delay_start(call: FaultTarget, values: Values) -> Broken | None:
+def _delay_start(call: FaultTarget, values: Values) -> Symptom | None:
     if (answer := call.answer()) is None:
         return None
     pieces = _delay_pieces(time_pieces(answer, call.speed), values["seconds"])
     head = scale_offset(answer.head_offset, call.speed)
     if not is_streamed(answer):  # its head comes with it
         head += round(values["seconds"] * MICROSECONDS)
-    return Broken(with_pieces(answer, pieces, call.speed, head=head))
+    return Symptom(with_pieces(answer, pieces, call.speed, head=head))
 
 
-def _slow_down_tokens(call: FaultTarget, values: Values) -> Broken | None:
+def _slow_down_tokens(call: FaultTarget, values: Values) -> Symptom | None:
     answer = call.answer()
     if answer is None or not is_streamed(answer):
         return None
     if len(pieces := time_pieces(answer, call.speed)) < 2:
         return None
     slow = [late for number, each in enumerate(pieces) for late in _delay_pieces([each], number * values["seconds"])]
-    return Broken(with_pieces(answer, slow, call.speed))
+    return Symptom(with_pieces(answer, slow, call.speed))
 
 
 LATE = (

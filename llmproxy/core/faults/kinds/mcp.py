@@ -9,7 +9,7 @@ import json
 from typing import Any
 
 from llmproxy.core.faults.answer_pieces import MICROSECONDS
-from llmproxy.core.faults.rules import Break, Broken, FaultKind, FaultTarget, Parameter, Values
+from llmproxy.core.faults.rules import Break, FaultKind, FaultTarget, Parameter, Symptom, Values
 from llmproxy.core.mcp import build_error_message
 from llmproxy.core.traffic.interaction import Chunk, Headers, Response
 from llmproxy.core.traffic.json_bytes import parse_json
@@ -29,21 +29,21 @@ def _find_request(call: FaultTarget) -> dict[str, Any] | None:
     return message if waits else None
 
 
-def _build_answer(message: dict[str, Any], status: int = 200, reason: str = "OK", *, late: float = 0) -> Broken:
+def _build_answer(message: dict[str, Any], status: int = 200, reason: str = "OK", *, late: float = 0) -> Symptom:
     offset = round(late * MICROSECONDS)
-    return Broken(Response(status, reason, JSON, (Chunk(offset, json.dumps(message).encode()),), head_offset=offset))
+    return Symptom(Response(status, reason, JSON, (Chunk(offset, json.dumps(message).encode()),), head_offset=offset))
 
 
 def _build_error(asked: dict[str, Any], code: int, text: str) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": asked["id"], "error": {"code": code, "message": text}}
 
 
-def _answer_rpc_error(call: FaultTarget, values: Values) -> Broken | None:
+def _answer_rpc_error(call: FaultTarget, values: Values) -> Symptom | None:
     asked = _find_request(call)
     return None if asked is None else _build_answer(_build_error(asked, int(values["code"]), "Internal error"))
 
 
-def _answer_tool_error(call: FaultTarget, _values: Values) -> Broken | None:
+def _answer_tool_error(call: FaultTarget, _values: Values) -> Symptom | None:
     asked = _find_request(call)
     if asked is None or asked["method"] != "tools/call":
         return None
@@ -53,20 +53,20 @@ def _answer_tool_error(call: FaultTarget, _values: Values) -> Broken | None:
     )
 
 
-def _answer_too_late(call: FaultTarget, values: Values) -> Broken | None:
+def _answer_too_late(call: FaultTarget, values: Values) -> Symptom | None:
     asked = _find_request(call)
     if asked is None:
         return None
     return _build_answer(_build_error(asked, INTERNAL_ERROR, "Request timed out"), late=values["seconds"])
 
 
-def _lose_session(call: FaultTarget, _values: Values) -> Broken | None:
+def _lose_session(call: FaultTarget, _values: Values) -> Symptom | None:
     asked = _find_request(call)
     if asked is None:
         return None
     if call.transport == "http" and call.in_session:  # it is back already, and has forgotten everybody
         return _build_answer(_build_error(asked, SESSION_GONE, "Session not found"), 404, "Not Found")
-    return Broken(None, reset=True)
+    return Symptom(None, reset=True)
 
 
 _FAILS = "returns an error to the model as the tool's result, or retries if that is harmless; does not exit"

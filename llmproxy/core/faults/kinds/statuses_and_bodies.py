@@ -11,12 +11,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from llmproxy.core.dialects.codecs import REASONS, RepeatedRequest, codec_of, write_failure
+from llmproxy.core.dialects.codecs import REASONS, FailureInfo, get_operation_codec, write_failure
 from llmproxy.core.dialects.streams import detect_framing, iter_frames, write_frame
 from llmproxy.core.dialects.usage import COUNT_MEMBERS
 from llmproxy.core.dialects.writing import write_json
-from llmproxy.core.faults.answer_pieces import cut_after, read_content_type, time_pieces, with_pieces
-from llmproxy.core.faults.rules import CHUNK, Break, Broken, FaultKind, FaultNeeds, FaultTarget, Parameter, Values
+from llmproxy.core.faults.answer_pieces import read_content_type, split_after_piece, time_pieces, with_pieces
+from llmproxy.core.faults.rules import CHUNK, Break, FaultKind, FaultNeeds, FaultTarget, Parameter, Symptom, Values
 from llmproxy.core.traffic.grpc import build_failure_head
 from llmproxy.core.traffic.interaction import Chunk, Response, without
 from llmproxy.core.traffic.json_bytes import parse_json
@@ -24,12 +24,12 @@ from llmproxy.protocol import Channel
 
 
 def fail_with(number: int) -> Break:
-    def do(call: FaultTarget, values: Values) -> Broken:
+    def do(call: FaultTarget, values: Values) -> Symptom:
         if call.rpc:
             head = build_failure_head(number, f"{number} {REASONS[number]}", values.get("retry_after", 0))
-            return Broken(Response(200, "OK", head, ()))
-        headers, body = write_failure(call.family, number, RepeatedRequest(call.model, values.get("retry_after", 0)))
-        return Broken(Response(number, REASONS[number], headers, (Chunk(0, body),)))
+            return Symptom(Response(200, "OK", head, ()))
+        headers, body = write_failure(call.family, number, FailureInfo(call.model, values.get("retry_after", 0)))
+        return Symptom(Response(number, REASONS[number], headers, (Chunk(0, body),)))
 
     return do
 
@@ -94,21 +94,21 @@ def _halve_text(text: bytes) -> bytes:
     return text[: max(1, len(text) // 2)] if text else text
 
 
-def _malform_json(call: FaultTarget, values: Values) -> Broken | None:
+def _malform_json(call: FaultTarget, values: Values) -> Symptom | None:
     answer = call.answer()
     if answer is None or not answer.body:
         return None
     kind, pieces = detect_framing(read_content_type(answer), answer.body), time_pieces(answer, call.speed)
     if len(pieces) == 1:
-        return Broken(with_pieces(answer, [replace(pieces[0], data=_halve_text(pieces[0].data))], call.speed))
-    sent, left = cut_after(pieces, values["chunk"])
+        return Symptom(with_pieces(answer, [replace(pieces[0], data=_halve_text(pieces[0].data))], call.speed))
+    sent, left = split_after_piece(pieces, values["chunk"])
     broken = replace(left[0], data=edit_piece(kind, left[0].data, _halve_text))
-    return Broken(with_pieces(answer, [*sent, broken, *left[1:]], call.speed))
+    return Symptom(with_pieces(answer, [*sent, broken, *left[1:]], call.speed))
 
 
-def _empty_body(call: FaultTarget, _values: Values) -> Broken | None:
+def _empty_body(call: FaultTarget, _values: Values) -> Symptom | None:
     answer = call.answer()
-    return None if answer is None else Broken(with_pieces(answer, [], call.speed))
+    return None if answer is None else Symptom(with_pieces(answer, [], call.speed))
 
 
 # -- usage
@@ -138,7 +138,7 @@ def _falsify_usage(value: Any, factor: float) -> Any:  # noqa: ANN401 - as above
     }
 
 
-def _change_json(call: FaultTarget, change: Callable[[Any], Any]) -> Broken | None:
+def _change_json(call: FaultTarget, change: Callable[[Any], Any]) -> Symptom | None:
     if (answer := call.answer()) is None:
         return None
     found = []
@@ -152,17 +152,17 @@ def _change_json(call: FaultTarget, change: Callable[[Any], Any]) -> Broken | No
 
     kind = detect_framing(read_content_type(answer), answer.body)
     pieces = [replace(each, data=edit_piece(kind, each.data, edit)) for each in time_pieces(answer, call.speed)]
-    headers = without(answer.headers, *codec_of(call.operation).count_headers)
+    headers = without(answer.headers, *get_operation_codec(call.operation).count_headers)
     if not found and len(headers) == len(answer.headers):
         return None
-    return Broken(with_pieces(replace(answer, headers=headers), pieces, call.speed))
+    return Symptom(with_pieces(replace(answer, headers=headers), pieces, call.speed))
 
 
-def _send_no_usage(call: FaultTarget, _values: Values) -> Broken | None:
+def _send_no_usage(call: FaultTarget, _values: Values) -> Symptom | None:
     return _change_json(call, _remove_usage)
 
 
-def _send_wrong_usage(call: FaultTarget, values: Values) -> Broken | None:
+def _send_wrong_usage(call: FaultTarget, values: Values) -> Symptom | None:
     return _change_json(call, lambda value: _falsify_usage(value, values["factor"]))
 
 

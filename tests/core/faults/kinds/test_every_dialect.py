@@ -10,10 +10,10 @@ import pytest
 from llmproxy.core.dialects.codecs import CHAT
 from llmproxy.core.dialects.conversation import read_answer
 from llmproxy.core.dialects.messages import Message, ToolCall
-from llmproxy.core.dialects.streams import decide_ending, events_of
+from llmproxy.core.dialects.streams import decide_ending, list_events
 from llmproxy.core.dialects.usage import read_usage
 from llmproxy.core.dialects.writing import can_write_answer, write_answer, writes_text_arguments
-from llmproxy.core.faults import KINDS, Broken, FaultNeeds, FaultTarget
+from llmproxy.core.faults import KINDS, FaultNeeds, FaultTarget, Symptom
 from llmproxy.core.faults.answer_pieces import is_streamed, read_content_type
 from llmproxy.core.providers.specs import Family
 from llmproxy.core.traffic.interaction import Ending, Response, header
@@ -58,7 +58,7 @@ CASES = [
 ]
 
 
-def do(kind: str, case: Case, **values: float) -> Broken | None:
+def do(kind: str, case: Case, **values: float) -> Symptom | None:
     """Do a kind to the answer of a case."""
     row = KINDS[kind]
     return row.do(case.call, row.defaults | values)
@@ -138,7 +138,7 @@ def test_an_error_event_is_the_last_thing_that_comes(case: Case) -> None:
     if (found := do("error-event", case)) is None or found.response is None:
         assert not is_streamed(recorded(case))
         return
-    last = events_of(read_content_type(found.response), found.response.body)[-1]
+    last = list_events(read_content_type(found.response), found.response.body)[-1]
     assert isinstance(last, dict)
     assert "error" in json.dumps(last).lower() or "exception" in last
 
@@ -189,7 +189,7 @@ def test_answers_that_end_for_another_reason(kind: str, case: Case) -> None:
     if case.operation == "api.chat" and kind == "content-filter":
         return  # it has none
     if case.operation == "invoke":
-        raw = json.dumps(events_of(read_content_type(after), after.body))
+        raw = json.dumps(list_events(read_content_type(after), after.body))
     assert any(f'"{name}"' in raw for name in FINISHES[kind])
 
 
@@ -232,10 +232,10 @@ def test_malformed_json_comes_whole_and_cannot_be_read(case: Case) -> None:
     before = recorded(case)
     sound = [
         each
-        for each in events_of(read_content_type(after), after.body)
+        for each in list_events(read_content_type(after), after.body)
         if isinstance(each, dict) and None not in each.values()
     ]
-    assert len(sound) < len(events_of(read_content_type(before), before.body))
+    assert len(sound) < len(list_events(read_content_type(before), before.body))
 
 
 @pytest.mark.parametrize("case", [Case("chat.completions", True, TEXT), Case("messages", False, TEXT)], ids=str)
