@@ -7,10 +7,10 @@ And the segments of a request: the parts that somebody writes and edits as a who
 by them.
 
     operation, body -> Segments: "system prompt", "tool search_orders", "message 3 (user)", each with its JSON path
-    operation, old body, new body -> Places: "tool search_orders: parameter limit is new", in the order of editing
+    operation, old body, new body -> ChangedPlaces: "tool search_orders: parameter limit is new", in order of editing
 
-A dialect's row says in which members of a body they stand (`BodyLayout`). Together the segments hold every leaf of the body
-exactly once: what nobody understands is a segment of its own.
+A dialect's row says in which members of a body they stand (`BodyLayout`). Together the segments hold every leaf of the
+body exactly once: what nobody understands is a segment of its own.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from enum import StrEnum
+from functools import partial
 from itertools import islice, zip_longest
 from math import inf
 from typing import Any, NamedTuple
@@ -66,26 +67,16 @@ _CONVERSATIONS = ("chat_history", "messages", "contents", "input")
 _PROMPTS = ("message", "prompt", "inputText", "inputs", "query", "texts", "content", "instances")
 
 
-def _wrap_text(text: str) -> Iterable[Message]:
-    return (Message("user", text),)
-
-
-def _wrap_message(message: Message) -> Iterable[Message]:
-    return (message,)
-
-
 def _list_conversation_parts(tree: dict[str, Any]) -> list[_Part]:
     """Return the parts of a request's conversation, in order."""
     found: list[_Part] = [(_list_system_messages, tree)]
     for name in _CONVERSATIONS:
         value = tree.get(name)
         if isinstance(value, str):
-            found.append((_wrap_text, value))
+            found.append((entry_messages, value))
         elif isinstance(value, dict):  # a single content; Replicate's input is an object
             found.append((_list_system_messages, value))
-            found.append((entry_messages, value) if "prompt" not in value else (_wrap_text, to_text(value["prompt"])))
-        elif name == "input" and all(isinstance(part, str) for part in as_list(value)):
-            found.extend((_wrap_text, part) for part in as_list(value))
+            found.append((entry_messages, value if "prompt" not in value else to_text(value["prompt"])))
         else:
             found.extend((entry_messages, part) for part in as_list(value))
     for name in _PROMPTS:
@@ -93,8 +84,8 @@ def _list_conversation_parts(tree: dict[str, Any]) -> list[_Part]:
         if isinstance(value, (str, list)) and value:
             texts = isinstance(value, list) and all(isinstance(part, str) for part in value)
             role = normalize_role(tree.get("role"), "user")
-            made = (Message(role, part) for part in (value if texts else [to_text(value)]) if part)
-            found.extend((_wrap_message, message) for message in made)
+            parts = value if texts else [to_text(value)]
+            found.extend((partial(entry_messages, default=role), part) for part in parts if part)
             break
     return found
 
@@ -434,13 +425,9 @@ def compare_requests(operation: str, old: object, new: object, limit: int) -> li
     found = [*_compare_tools(before, after, limit), *list_raw_differences(rest[0], rest[1], limit)]
     found = found or list_raw_differences(old, new, limit)  # tools in another order
     indices = [{each.path: each for each in side} for side in (before, after)]
-    placed = []
-    for path, was, now in found:
-        segment = _find_enclosing_segment(indices[now is not ABSENT], path)
-        placed.append(
-            (_rank_by_kind(segment), ChangedPlace(_describe_difference(segment, path, was, now), path, was, now))
-        )
-    return [place for _, place in sorted(placed, key=lambda each: each[0])][:limit]
+    told = ((_find_enclosing_segment(indices[now is not ABSENT], path), path, was, now) for path, was, now in found)
+    placed = sorted(told, key=lambda each: _rank_by_kind(each[0]))[:limit]
+    return [ChangedPlace(_describe_difference(*each), *each[1:]) for each in placed]
 
 
 def _remove_tool_definitions(body: object, layout: BodyLayout) -> object:

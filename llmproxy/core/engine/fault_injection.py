@@ -329,7 +329,8 @@ def _explain_idle_rule(rule: FaultRule, calls: Sequence[FaultTarget], came: int)
     if rule.kind.transports == ("tls",):
         return "no intercepted connection began that it chooses"
     if not (left := [call for call in calls if can_meet(rule, call)]):
-        return f"it meets calls of {_describe_channels(rule)} only, and none is recorded"
+        met = f"{' and '.join(rule.kind.channels)} over {' and '.join(rule.kind.transports)}"
+        return f"it meets calls of {met} only, and none is recorded"
     if not [call for call in left if matches_field(rule, "channel", call)] and not rule.texts.get("channel"):
         return f"no recording is of a channel that it meets unless one is named: {', '.join(rule.kind.usual_channels)}"
     for name, patterns in rule.texts.items():
@@ -355,10 +356,6 @@ def _explain_idle_rule(rule: FaultRule, calls: Sequence[FaultTarget], came: int)
     if rule.probability < 1:
         return f"a probability of {rule.probability:g} spared every call that came"
     return "none of the calls that it chooses came"
-
-
-def _describe_channels(rule: FaultRule) -> str:
-    return f"{' and '.join(rule.kind.channels)} over {' and '.join(rule.kind.transports)}"
 
 
 def _list_call_values(name: str, calls: Sequence[FaultTarget]) -> list[str]:

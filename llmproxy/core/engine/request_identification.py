@@ -38,7 +38,7 @@ from llmproxy.core.keys.normalize import (
     find_named_model,
     list_refs,
 )
-from llmproxy.core.keys.server_state import STATE_HEADER, find_change, list_texts_at_path
+from llmproxy.core.keys.server_state import STATE_HEADER, find_change, iter_texts_at_path
 from llmproxy.core.providers.hosts import check_signature, port_of, provider_of_host
 from llmproxy.core.providers.routing import DEFAULT, REST, Route, changes_something, route, route_host, split_session
 from llmproxy.core.providers.specs import HTTP_PREFIX, Family, channel_of, host_in_path, service
@@ -257,7 +257,7 @@ def fingerprint_connectors(body: bytes, store: Path) -> str:
     if b"authorization" not in body:
         return ""
     tree = parse_json(body)
-    found = [text for path in CONNECTORS for text in list_texts_at_path(tree, path)]
+    found = [text for path in CONNECTORS for text in iter_texts_at_path(tree, path.split("."))]
     return "connectors " + _digest_secret("\n".join(found), read_store_secret(store)) if found else ""
 
 
@@ -423,12 +423,8 @@ class KeyDeriver:
 
     def build_canonical(self, exchange: Exchange, body: bytes) -> Canonical:
         """Return the canonical form of a request: what counts of it."""
-        return canonicalize(
-            self.redact(exchange, body),
-            exchange.route,
-            self._state.config.rules,
-            self.build_origin_finder(exchange.session),
-        )
+        request, made_by = self.redact(exchange, body), self.build_origin_finder(exchange.session)
+        return canonicalize(request, exchange.route, self._state.config.rules, made_by)
 
     def build_origin_finder(self, session: Session) -> Callable[[str], IdOrigin | None]:
         """Return who tells which answer of a session's cassette made an id, stored or still on its way."""

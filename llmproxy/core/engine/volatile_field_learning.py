@@ -183,7 +183,7 @@ def restate_run(
         for n, other, theirs in waiting[build_bound_key(canonical)] if canonical is not None else ():
             if n in used or canonical is None:
                 continue
-            fit = fit_canonicals(one, other, slots, canonical, theirs, known)
+            fit = fit_request(_build_bindings(one, other, slots), canonical.tree, theirs.tree, known)
             if isinstance(fit, Fit) and (found := _rewrite_as_newer(one, other, slots, fit, known)) is not None:
                 used.add(n)
                 names |= set(fit.names)
@@ -200,19 +200,9 @@ def fit_recorded_requests(
 ) -> Fit | Mismatch | None:
     """Return whether the first would answer the second under its run variables; None for what is no JSON."""
     mine, theirs = _canonicalize(one, rules, upstreams), _canonicalize(other, rules, upstreams)
-    return None if mine is None or theirs is None else fit_canonicals(one, other, slots, mine, theirs, None)
-
-
-def fit_canonicals(
-    one: Interaction,
-    other: Interaction,
-    slots: Sequence[VolatileField],
-    mine: Canonical,
-    theirs: Canonical,
-    known: IdPairs | None,
-) -> Fit | Mismatch:
-    """Hold one recording against the request of another."""
-    return fit_request(_build_bindings(one, other, slots), mine.tree, theirs.tree, known)
+    if mine is None or theirs is None:
+        return None
+    return fit_request(_build_bindings(one, other, slots), mine.tree, theirs.tree, None)
 
 
 def _rewrite_as_newer(

@@ -8,8 +8,8 @@
     KINDS, PRESETS                                     what there is
 
 A *kind* is a row of a table (`kinds`) with a function from the call and its numbers to what the client sees
-(`Symptom`). A *rule* says which calls meet it. Nothing here knows a socket: `engine.fault_injection` asks, `mitm` sends.
-A fault is never stored and changes no key.
+(`Symptom`). A *rule* says which calls meet it. Nothing here knows a socket: `engine.fault_injection` asks, `mitm`
+sends. A fault is never stored and changes no key.
 """
 
 from llmproxy.core.faults.injection import Faulting, InjectedFault

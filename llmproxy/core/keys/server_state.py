@@ -118,7 +118,7 @@ def find_change(route: Route, method: str, key: Key, refs: tuple[str, ...], tree
     if changes_something(route, method):
         things += [*map(_strip_collection, _list_ids_without_method(route)), _get_collection(route)]
     if method not in SAFE:
-        things += (_strip_collection(each) for path in route.changes for each in list_texts_at_path(tree, path))
+        things += (_strip_collection(each) for at in route.changes for each in iter_texts_at_path(tree, at.split(".")))
     takes_out = method == "DELETE" and len(route.ids) > 1
     return StateChange(tuple(dict.fromkeys(things)), key, not route.unordered, refs, takes_out) if things else None
 
@@ -133,10 +133,6 @@ def list_named_things(route: Route, method: str, refs: Iterable[str], change: St
             else [each for each in named if _strip_collection(each) not in change.things]
         )
     return [*named, _get_collection(route)] if (route.keeps or method in SAFE) and not route.ids else named
-
-
-def list_texts_at_path(tree: object, path: str) -> list[str]:
-    return list(_iter_texts_at_path(tree, path.split(".")))
 
 
 def _strip_collection(name: str) -> str:
@@ -157,12 +153,12 @@ def _get_collection(route: Route) -> str:
     return f"{'api' if name.startswith('api.') else name} of {route.provider.name}"
 
 
-def _iter_texts_at_path(tree: object, path: list[str]) -> Iterator[str]:
+def iter_texts_at_path(tree: object, path: list[str]) -> Iterator[str]:
     if isinstance(tree, list):
         for each in tree:
-            yield from _iter_texts_at_path(each, path)
+            yield from iter_texts_at_path(each, path)
     elif not path:
         if isinstance(tree, str):
             yield tree
     elif isinstance(tree, dict) and path[0] in tree:
-        yield from _iter_texts_at_path(tree[path[0]], path[1:])
+        yield from iter_texts_at_path(tree[path[0]], path[1:])

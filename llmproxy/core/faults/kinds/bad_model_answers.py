@@ -58,10 +58,6 @@ def _halve(text: str) -> str:
     return text[: (len(text) + 1) // 2]
 
 
-def _answer_empty(_said: Message, _call: FaultTarget) -> tuple[Message, str]:
-    return Message("assistant", ""), ""
-
-
 def _cut_at_length(said: Message, call: FaultTarget) -> tuple[Message, str] | None:
     if said.text:
         return Message("assistant", _halve(said.text)), "length"
@@ -73,10 +69,6 @@ def _cut_by_filter(said: Message, _call: FaultTarget) -> tuple[Message, str]:
     return Message("assistant", _halve(said.text)), "content_filter"
 
 
-def _refuse_to_answer(_said: Message, _call: FaultTarget) -> tuple[Message, str]:
-    return Message("assistant", REFUSED), "refusal"
-
-
 def _list_agent_calls(said: Message) -> tuple[ToolCall, ...]:
     """Return the calls that the agent is to run."""
     return tuple(call for call in said.tool_calls if not call.hosted)
@@ -86,12 +78,8 @@ def _truncate_arguments(said: Message, call: FaultTarget) -> tuple[Message, str]
     if not (calls := _list_agent_calls(said)):
         return None
     last = calls[-1]
-    cut = (
-        _halve(last.arguments)
-        if writes_text_arguments(call.operation, stream=call.stream)
-        else _drop_last_argument(last.arguments)
-    )
-    return replace(said, tool_calls=(*calls[:-1], replace(last, arguments=cut))), ""
+    cut = _halve if writes_text_arguments(call.operation, stream=call.stream) else _drop_last_argument
+    return replace(said, tool_calls=(*calls[:-1], replace(last, arguments=cut(last.arguments)))), ""
 
 
 def _drop_last_argument(arguments: str) -> str:
@@ -122,7 +110,7 @@ def _build_kind(name: str, about: str, sound: str, change: Change) -> FaultKind:
 ROWS = (
     _build_kind(
         "empty-answer", "an answer without text and without tool calls", "retries, or reports that the answer is empty",
-        _answer_empty,
+        lambda _said, _call: (Message("assistant", ""), ""),
     ),
     _build_kind(
         "length", "half of the answer, with the finish reason of a token limit",
@@ -134,7 +122,7 @@ ROWS = (
     ),
     _build_kind(
         "refusal", "the model refuses, in the provider's format", "reports a refusal, not a result",
-        _refuse_to_answer,
+        lambda _said, _call: (Message("assistant", REFUSED), "refusal"),
     ),
     _build_kind("truncated-arguments", "a tool call with truncated arguments", _ERROR_RESULT, _truncate_arguments),
     _build_kind(

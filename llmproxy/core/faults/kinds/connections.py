@@ -132,10 +132,6 @@ def _refuse_connection(_call: FaultTarget, values: Values) -> Symptom:
     return Symptom(None, reset=True, shut=values["seconds"])
 
 
-def _reset(_call: FaultTarget, _values: Values) -> Symptom:
-    return Symptom(None, reset=True)
-
-
 _AGAIN = "retries on a new connection, and reports after some attempts that the provider is unreachable"
 _ALL = tuple(Channel)
 _BOTH = ("http", "websocket")
@@ -147,12 +143,11 @@ CONNECTIONS = (
         (Parameter("seconds", 1, "seconds for which the port is closed, for all clients", 0.01, 60),), channels=_ALL,
         transports=_BOTH, shared=True, sweep=None,
     ),
-    FaultKind("reset", "the connection is reset before any answer", _AGAIN, _reset, channels=_ALL, transports=_BOTH),
+    FaultKind(
+        "reset", "the connection is reset before any answer", _AGAIN, lambda _call, _values: Symptom(None, reset=True),
+        channels=_ALL, transports=_BOTH,
+    ),
 )  # fmt: skip
-
-
-def _fail_handshake(_call: FaultTarget, _values: Values) -> Symptom:
-    return Symptom(None)
 
 
 HANDSHAKES = (
@@ -160,7 +155,7 @@ HANDSHAKES = (
         "tls-failure",
         "the TLS handshake of an intercepted connection fails with an alert",
         "retries, and reports after some attempts that the provider is unreachable; never continues without TLS",
-        _fail_handshake,
+        lambda _call, _values: Symptom(None),
         transports=("tls",),
         sweep=None,
     ),

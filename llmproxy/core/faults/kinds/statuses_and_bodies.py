@@ -158,14 +158,6 @@ def _change_json(call: FaultTarget, change: Callable[[Any], Any]) -> Symptom | N
     return Symptom(with_pieces(replace(answer, headers=headers), pieces, call.speed))
 
 
-def _send_no_usage(call: FaultTarget, _values: Values) -> Symptom | None:
-    return _change_json(call, _remove_usage)
-
-
-def _send_wrong_usage(call: FaultTarget, values: Values) -> Symptom | None:
-    return _change_json(call, lambda value: _falsify_usage(value, values["factor"]))
-
-
 _NO_JSON = "reports that the answer is unreadable, or retries"
 _COUNT = "continues: it treats the usage as unknown, not as 0, and decides nothing by it"
 
@@ -176,10 +168,14 @@ BODIES = (
         _malform_json, (CHUNK,), FaultNeeds.ANSWER,
     ),
     FaultKind("empty-body", "status 200 with an empty body", _NO_JSON, _empty_body, needs=FaultNeeds.ANSWER),
-    FaultKind("no-usage", "the answer without token counts", _COUNT, _send_no_usage, needs=FaultNeeds.ANSWER),
+    FaultKind(
+        "no-usage", "the answer without token counts", _COUNT,
+        lambda call, _values: _change_json(call, _remove_usage), needs=FaultNeeds.ANSWER,
+    ),
     FaultKind(
         "wrong-usage", "the answer with wrong token counts: `factor` times the recorded ones", _COUNT,
-        _send_wrong_usage, (Parameter("factor", 10, "factor for the token counts", 0, 1e6),), FaultNeeds.ANSWER,
+        lambda call, values: _change_json(call, lambda value: _falsify_usage(value, values["factor"])),
+        (Parameter("factor", 10, "factor for the token counts", 0, 1e6),), FaultNeeds.ANSWER,
         sweep=None,
     ),
 )  # fmt: skip
