@@ -17,7 +17,7 @@ from threading import Lock
 from typing import Any, override
 
 from llmproxy.calls import Call
-from llmproxy.core.engine.decide import is_whole_success
+from llmproxy.core.engine.decide import is_stable_answer
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.providers.routing import changes_something
 from llmproxy.core.sessions.exchange import Exchange
@@ -51,7 +51,7 @@ class CoalesceInterceptor(Interceptor[Exchange]):
     @override
     def on_stored(self, call: Exchange, made: Interaction) -> None:
         store, got = self._state.stores.opened, made.response
-        if store is None or not is_whole_success(KeyedRecording(0, 0, got.status, got.ending)):
+        if store is None or not is_stable_answer(KeyedRecording(0, 0, got.status, got.ending)):
             return
         with self._lock:
             crowd = self._open.get(call.party_and_key, [])

@@ -82,7 +82,7 @@ def decide[R: ReplayCandidate](situation: DecisionInput[R]) -> Decided[R]:
 def list_playable[R: ReplayCandidate](policy: ModePolicy, recordings: Sequence[R]) -> Sequence[R]:
     """Return the recordings that count for this policy: those that it plays in turn, and all where it plays none."""
     if policy.plays is Plays.GOOD:
-        return [each for turn, each in enumerate(recordings, 1) if is_whole_success(each) or is_left_again(each, turn)]
+        return [each for turn, each in enumerate(recordings, 1) if is_stable_answer(each) or is_left_again(each, turn)]
     return recordings
 
 
@@ -117,7 +117,7 @@ def describe_failure(recording: ReplayCandidate) -> str:
     return "" if is_good_status(recording.status) else f"a recorded failure: {recording.status}"
 
 
-def is_whole_success(recording: ReplayCandidate) -> bool:
+def is_stable_answer(recording: ReplayCandidate) -> bool:
     """Return whether this answer is whole, and not one that might be different a moment later."""
     return recording.ending is Ending.COMPLETE and is_good_status(recording.status)
 
@@ -134,6 +134,6 @@ def _decide_replay[R: ReplayCandidate](situation: DecisionInput[R], tape: Sequen
             return Decided(Decision.REPLAY, tape[(situation.nth - 1) % len(tape)])
         case Exhausted.LAST:
             for each in reversed(tape):
-                if is_whole_success(each):
+                if is_stable_answer(each):
                     return Decided(Decision.REPLAY, each)
             return Decided(Decision.REPLAY, tape[-1])

@@ -15,7 +15,7 @@ from llmproxy.core.engine.decide import (
     decide,
     decide_from_head,
     describe_failure,
-    is_whole_success,
+    is_stable_answer,
     list_playable,
 )
 from llmproxy.core.engine.request_identification import RequestDispatcher, fingerprint_caller, read_store_secret
@@ -145,20 +145,20 @@ def test_a_key_first_met_in_this_session_is_asked_again() -> None:
 
 @pytest.mark.parametrize("status", [200, 201, 302, 400, 404, 422])
 def test_answers_that_stay_what_they_are(status: int) -> None:
-    assert is_whole_success(Take("", status))
+    assert is_stable_answer(Take("", status))
 
 
 @pytest.mark.parametrize(
     "take", [*(Take("", s) for s in (401, 403, 408, 409, 425, 429, 500, 502, 503, 529)), CUT, OPEN]
 )
 def test_answers_that_may_be_others_tomorrow(take: Take) -> None:
-    assert not is_whole_success(take)
+    assert not is_stable_answer(take)
 
 
 @pytest.mark.parametrize("take", [A, WRONG, LIMIT, DENIED, CUT, LEFT, AGAIN, OPEN])
 def test_a_failure_that_is_served_says_so(take: Take) -> None:
     """Whatever is no good answer has a word for the log; a good one has none."""
-    assert bool(describe_failure(take)) != is_whole_success(take)
+    assert bool(describe_failure(take)) != is_stable_answer(take)
 
 
 def test_each_mode_plays_what_it_may() -> None:
