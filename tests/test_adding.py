@@ -186,9 +186,9 @@ class Change(NamedTuple):
 
 
 CHANGES: dict[str, list[Change]] = {
-    "a provider": [Change("core/providers/specs.py", PROVIDER, '_compatible("mistral"')],
+    "a provider": [Change("core/providers/provider_table.py", PROVIDER, '_compatible("mistral"')],
     "a dialect of bodies": [
-        Change("core/providers/specs.py", DIALECT_OPERATION, '"/fine_tuning": Operation'),
+        Change("core/providers/provider_table.py", DIALECT_OPERATION, '"/fine_tuning": Operation'),
         Change("core/dialects/codecs.py", DIALECT_ROW, 'LazyDialect("ollama"'),
         Change("core/dialects/murmur.py", DIALECT),
     ],
@@ -211,7 +211,7 @@ CHANGES: dict[str, list[Change]] = {
     "an option": [Change("settings.py", SETTING, "verbose: bool")],
     "an option of `run`": [Change("cli/parts/run_options.py", RUN_OPTION, "jobs: int | None")],
     "a column of `ls`": [Change("cli/ls.py", COLUMN, 'Column("recorded"')],
-    "a kind of secret": [Change("core/secrets/kinds.py", SECRET, '"groq": "gsk_')],
+    "a kind of secret": [Change("core/secrets/secret_kinds.py", SECRET, '"groq": "gsk_')],
     "a coding agent whose MCP servers a run finds": [
         Change("client/tools/agents.py", CODING_AGENT, "AGENTS: Mapping"),
         Change("client/tools/agents.py", CODING_AGENT_ROW, '"codex": _find_codex_tools'),
@@ -307,7 +307,7 @@ def test_a_provider_is_a_row(grown: Grown, tmp_path: Path) -> None:
 import json
 from llmproxy.core.providers.routing import route, route_host
 from llmproxy.scenario.models.route import route_model as models
-from llmproxy.trace.reading.exchange import get_otel_provider
+from llmproxy.trace.reading.decoded_exchange import get_otel_provider
 by_prefix = route("POST", "/acme/v1/chat/completions", (), {})
 by_host = route_host("https", "api.acme.example", 443, "POST", "/v1/chat/completions", (), {})
 print(json.dumps([by_prefix.operation, by_host.provider.name, models("acme_ai/x", "http://p")["api_base"], get_otel_provider("acme")]))

@@ -62,7 +62,7 @@ BY_HAND = {
     "mitm/addon.py": "instead of mitmproxy, with options of its own",
     "mitm/proxy_parts.py": "the name of the command itself",
     "store_server.py": "where the server is was said with its password, which no text repeats",
-    "core/websocket.py": "123 bytes of a close frame; the miss itself names the store",
+    "core/ws_replay.py": "123 bytes of a close frame; the miss itself names the store",
     "advice.py": "the names of the commands themselves",
     "core/misses/explain.py": "the name of the command that `by` completes",
     "cli/parts/options.py": "the name of the command that `StartCommand` completes",
@@ -85,8 +85,8 @@ BY_HAND = {
     "core/store/server/schema.py": "the store stands in the text, without its password",
     "core/store/server/store.py": "where the server is was said with its password, which no text repeats",
     "pytest/options.py": "what options do",
-    "ui/answers.py": "the name of the command, when the page itself broke",
-    "trace/observing/tools.py": "by what servers of tools are seen",
+    "ui/responses.py": "the name of the command, when the page itself broke",
+    "trace/observing/tool_calls.py": "by what servers of tools are seen",
 }
 """File -> why its texts keep nothing."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llmproxy import protocol
-from llmproxy.core.store.reading import is_good_status
+from llmproxy.core.store.reader import is_good_status
 from llmproxy.protocol import VCR_MODES, Decision, Mode
 
 

@@ -79,7 +79,7 @@ from llmproxy.translated import translate
 _row = _build_decision_row
 _build_decision_row = lambda run, call: _row(run, call._replace(note=translate(call.note)))
 """,
-    "suite/matchers/core.py": """
+    "suite/matchers/match.py": """
 
 from llmproxy.translated import translate
 

@@ -29,8 +29,8 @@ from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.queries import accepted_of, put_accepted
 from llmproxy.errors import CassetteNotFound, Exit, MachineError, SettingsError, printable
 from llmproxy.protocol import UPDATE_VARIABLE, Update
-from llmproxy.report.changes import Changes, read_changes
 from llmproxy.report.json_report import read_entries
+from llmproxy.report.request_changes import Changes, read_changes
 from llmproxy.settings import Loaded
 from llmproxy.store_server import find_store_server, is_there
 

@@ -29,7 +29,7 @@ from llmproxy.core.cassettes.formats.vcr import parse_text
 from llmproxy.core.cassettes.importing import import_exchanges
 from llmproxy.core.dialects.usage import compute_cost
 from llmproxy.core.keys.user_rules import Rules
-from llmproxy.core.providers.specs import format_example_urls
+from llmproxy.core.providers.provider_table import format_example_urls
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.store.file.store import open_store
 from llmproxy.errors import SettingsError

@@ -1,6 +1,6 @@
 """``llmproxy diff``: two interactions by what people edit, or two cassettes by what the agent did, said, used and took.
 
-Of two cassettes it tells first why they differ, where one is a fork; then what `trace.comparing.requests` found.
+Of two cassettes it tells first why they differ, where one is a fork; then what `trace.comparing.recording_diff` found.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.core.traffic.json_diff import Difference, build_difference, differences
 from llmproxy.errors import Exit, SettingsError
 from llmproxy.trace.comparing.diff import FailOn
+from llmproxy.trace.comparing.recording_diff import RecordingDiff, find_unexplained
 from llmproxy.trace.comparing.render import diff_to_json, render
-from llmproxy.trace.comparing.requests import RecordingDiff, find_unexplained
 
 _PLACES = 100
 """Differences that are listed."""

@@ -36,8 +36,8 @@ from llmproxy.core.dialects.usage import compute_cost, read_usage
 from llmproxy.core.providers.routing import family_of
 from llmproxy.core.secrets.redact import has_redaction_mark
 from llmproxy.core.store.rows import RowSummary, read_answer_time
+from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Ending, Headers, Interaction, Usage
-from llmproxy.core.traffic.json_bytes import parse_json
 from llmproxy.errors import Exit, SettingsError
 from llmproxy.store_server import is_there
 from llmproxy.trace.comparing.drift import (

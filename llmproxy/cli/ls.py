@@ -18,7 +18,7 @@ from llmproxy.core.forks.fork_rows import Fork, list_forks
 from llmproxy.core.sessions.journal import read_faulted_calls, read_misses
 from llmproxy.core.store.file.connect import advise_missing_store
 from llmproxy.core.store.queries import list_run_variables, read_volatile_fields
-from llmproxy.core.store.reading import CassetteInfo
+from llmproxy.core.store.reader import CassetteInfo
 from llmproxy.core.store.rows import RowSummary
 from llmproxy.core.traffic.interaction import Ending
 from llmproxy.errors import SettingsError

@@ -20,7 +20,7 @@ from llmproxy.core.cassettes.formats import open_source, review
 from llmproxy.core.cassettes.merging import merge_folders, merge_stores
 from llmproxy.errors import Exit, MachineError, SettingsError
 from llmproxy.report.events import Event
-from llmproxy.report.merging import detect_report_kind, merge_parts, read_part
+from llmproxy.report.merge_reports import detect_report_kind, merge_parts, read_part
 from llmproxy.report.report_kinds import CHOICES, make_report_handler
 
 JOURNAL = ".state.db"

@@ -34,13 +34,13 @@ from llmproxy.cli.parts.run_options import RunArguments, RunOptions
 from llmproxy.cli.parts.store_arguments import is_id, open_given, require_id
 from llmproxy.client.process import attach
 from llmproxy.core.dialects.usage import MARGIN, compute_cost, compute_maximum_cost
-from llmproxy.core.providers.specs import PROVIDERS, KeyVariable
+from llmproxy.core.providers.provider_table import PROVIDERS, KeyVariable
 from llmproxy.core.secrets.redact import has_redaction_mark
 from llmproxy.core.store.rows import describe_interaction
 from llmproxy.core.store.store import Addition, Store
-from llmproxy.core.traffic.frames import is_websocket_body
+from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Headers, Interaction, header
-from llmproxy.core.traffic.json_bytes import parse_json
+from llmproxy.core.traffic.websocket_frames import is_websocket_body
 from llmproxy.errors import CassetteBusy, Exit, MachineError, SettingsError
 from llmproxy.protocol import CHOSEN_RECORDING, UPDATE_VARIABLE, Update
 from llmproxy.settings import Loaded

@@ -23,7 +23,7 @@ from llmproxy.cli.parts.store_arguments import STORE
 from llmproxy.core.changes.acceptance import AcceptedChange, Condition, accept_changes, client_slug, merge_accepted
 from llmproxy.core.changes.change import Author
 from llmproxy.errors import SettingsError, printable
-from llmproxy.report.changes import ChangeGroup, read_changes
+from llmproxy.report.request_changes import ChangeGroup, read_changes
 from llmproxy.settings import Loaded
 
 _CASSETTES = typer.Option(None, "--cassette-dir", metavar="DIR", help="Folder of the cassette files.")

@@ -24,19 +24,19 @@ from llmproxy.core.dialects.messages import Message
 from llmproxy.core.dialects.usage import compute_cost, read_answer_model
 from llmproxy.core.forks.fork_rows import find_fork
 from llmproxy.core.keys.user_rules import Rules
-from llmproxy.core.mcp import read_call
+from llmproxy.core.mcp_messages import read_call
+from llmproxy.core.providers.provider_table import MCP_PREFIX, channel_of, client_of
 from llmproxy.core.providers.routing import family_of
-from llmproxy.core.providers.specs import MCP_PREFIX, channel_of, client_of
 from llmproxy.core.store.queries import list_run_variables
-from llmproxy.core.store.reading import Readable
+from llmproxy.core.store.reader import Readable
 from llmproxy.core.store.rows import content_type, read_answer_time
-from llmproxy.core.traffic.frames import format_transcript, is_websocket_body
 from llmproxy.core.traffic.grpc import Descriptors, format_messages
 from llmproxy.core.traffic.interaction import TRAILER, Interaction, is_grpc
+from llmproxy.core.traffic.websocket_frames import format_transcript, is_websocket_body
 from llmproxy.errors import CassetteNotFound, SettingsError, printable
-from llmproxy.trace.observing.wire import find_kept_differences
-from llmproxy.ui.recordings.rows import CallFilter, sum_up
-from llmproxy.ui.recordings.steps import read_steps
+from llmproxy.trace.observing.agent_activity import find_kept_differences
+from llmproxy.ui.recordings.call_list import CallFilter, sum_up
+from llmproxy.ui.recordings.step_summaries import read_steps
 
 _HEAD = 12
 """Cells before what a line of the head says."""

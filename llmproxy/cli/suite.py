@@ -22,11 +22,11 @@ from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.queries import read_notes
 from llmproxy.errors import Exit, MachineError, SettingsError
 from llmproxy.scenario.agents.config import build_agent
-from llmproxy.suite.make import make_suite, rebase_agent_paths, starter_suite
-from llmproxy.suite.project import read_description
+from llmproxy.suite.project_settings import read_description
 from llmproxy.suite.reading.json_schema import schema_text, write_schema_beside
 from llmproxy.suite.reading.load import LoadedSuites, load_suites
 from llmproxy.suite.run.run_context import add_error_place
+from llmproxy.suite.scaffold import make_suite, rebase_agent_paths, starter_suite
 from llmproxy.suite.selection import SelectionOptions, cassette_name, select_cases
 
 _PATHS = typer.Argument(None, metavar="SUITE", help="Files, folders, globs. Default: this folder.")

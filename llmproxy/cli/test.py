@@ -159,7 +159,7 @@ def run_tests(
 
 def _run_changes_trial(asked: TestOptions) -> int:
     from llmproxy.cli.changes import count_outcomes, print_changes  # a sixth of a second, which no other test needs
-    from llmproxy.report.changes import read_changes
+    from llmproxy.report.request_changes import read_changes
 
     since, flags = time.time(), {**asked.flags, "mode": "replay"}
     code = replace(asked, flags=flags).execute({**os.environ, UPDATE_VARIABLE: Update.TRIAL.value})
@@ -201,7 +201,7 @@ class TestOptions:
 
     def execute(self, env: Mapping[str, str]) -> int:
         """Load, select, run; return the exit code. Raises LLMProxyError: nothing was run."""
-        from llmproxy.suite.checks.answers import refuse_in_ci
+        from llmproxy.suite.checks.answer_checks import refuse_in_ci
 
         if self.update:
             refuse_in_ci(env)
@@ -392,7 +392,7 @@ class TestOptions:
     ) -> SuiteResult:
         """Run cases on a cluster: `shown` hears of each run when it ends, `handlers` in the order of the suites."""
         from llmproxy.scenario.cluster.run_files import describe_parcel, find_numbers, merge_cassettes, renumber_events
-        from llmproxy.suite.run.remote import OrderedEvents, common_folder, open_suites, pack_suites
+        from llmproxy.suite.run.run_on_cluster import OrderedEvents, common_folder, open_suites, pack_suites
         from llmproxy.suite.run.runner import run_cases
         from llmproxy.suite.selection import refuse_costs
 
@@ -468,7 +468,7 @@ class TestOptions:
         settings: LoadedSettings,
         part: ShardCases | None = None,
     ) -> SuiteResult:
-        from llmproxy.suite.run.remote import common_folder
+        from llmproxy.suite.run.run_on_cluster import common_folder
         from llmproxy.suite.run.runner import run_cases
         from llmproxy.suite.selection import refuse_costs
 
@@ -496,7 +496,7 @@ class TestOptions:
 
     def _make_run_context(self, proxy: AttachedProxy | None, handlers: Sequence[Handler], mode: str) -> RunContext:
         """Return what all runs share; whoever gets it closes it."""
-        from llmproxy.suite.project import SuiteOptions, read_description, read_project_table
+        from llmproxy.suite.project_settings import SuiteOptions, read_description, read_project_table
         from llmproxy.suite.run.run_context import RunContext
 
         defaults, folder = read_project_table(Path.cwd())
@@ -534,7 +534,7 @@ class TestOptions:
 
     def watch(self, env: Mapping[str, str]) -> int:
         """Run, and run again after each change, until Ctrl-C."""
-        from llmproxy.suite.project import rerun_on_change
+        from llmproxy.suite.project_settings import rerun_on_change
 
         return rerun_on_change(lambda: self.execute(env), self.paths, lambda text: typer.echo(text, err=True))
 

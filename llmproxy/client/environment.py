@@ -26,7 +26,7 @@ from urllib.parse import quote, urlsplit
 
 from llmproxy.client.control import session_url
 from llmproxy.core.providers.hosts import COPILOT_URL, find_copilot_provider, is_copilot_elsewhere, read_env_upstreams
-from llmproxy.core.providers.specs import BEARER_TOKEN, PROVIDERS
+from llmproxy.core.providers.provider_table import BEARER_TOKEN, PROVIDERS
 from llmproxy.core.providers.stubs import SIGN_IN_HOSTS, SIGN_IN_URLS
 from llmproxy.errors import MachineError
 from llmproxy.files import replace_file

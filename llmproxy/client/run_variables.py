@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from llmproxy.core.providers.specs import PROVIDERS
+from llmproxy.core.providers.provider_table import PROVIDERS
 from llmproxy.protocol import API_KEYS, PLACEHOLDER_KEY
 
 if TYPE_CHECKING:

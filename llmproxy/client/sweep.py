@@ -25,10 +25,10 @@ from llmproxy.calls import Call
 from llmproxy.core.faults import KINDS, BadFaults, FaultKind, FaultRule, FaultTarget as Asked
 from llmproxy.core.faults.injection import build_fault_target, can_meet, matches_rule_filters
 from llmproxy.core.keys.mcp import is_tool_call
-from llmproxy.core.providers.specs import MCP_PREFIX
+from llmproxy.core.providers.provider_table import MCP_PREFIX
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.protocol import AGENT, Channel, Decision
-from llmproxy.trace.reading.recording import read_interactions
+from llmproxy.trace.reading.recording_spans import read_interactions
 
 
 class Trial(NamedTuple):

@@ -27,9 +27,9 @@ from typing import NamedTuple, Protocol
 
 from llmproxy.core.dialects.codecs import CHAT
 from llmproxy.core.keys.mcp import ANSWER, DISCOVER, END, NOTIFICATION, STREAM, is_rpc_message, is_tool_call
-from llmproxy.core.providers.specs import HTTP_PREFIX, MCP_PREFIX, PROVIDERS, SAFE
+from llmproxy.core.providers.provider_table import HTTP_PREFIX, MCP_PREFIX, PROVIDERS, SAFE
+from llmproxy.core.traffic.canonical_json import LossyJson, parse
 from llmproxy.core.traffic.interaction import Interaction, Key
-from llmproxy.core.traffic.json_bytes import LossyJson, parse
 from llmproxy.protocol import Channel, UnknownTool
 
 _OF_MODELS = frozenset({*CHAT, "embeddings", "count_tokens", "models", "moderations", "rerank"})

@@ -19,8 +19,8 @@ from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 
 from llmproxy.calls import Call, Totals
 from llmproxy.core.providers.hosts import add_env_upstreams
+from llmproxy.core.providers.provider_table import PROVIDERS
 from llmproxy.core.providers.routing import REST
-from llmproxy.core.providers.specs import PROVIDERS
 from llmproxy.errors import LLMProxyError, SettingsError, sign_text
 from llmproxy.mitm.intercept import ConnectInterceptor
 from llmproxy.mitm.next_layer import NextLayerChoice
@@ -29,7 +29,7 @@ from llmproxy.mitm.recorder import Recorder, deny_connection
 from llmproxy.mitm.serve import OPTIONS, PATIENCE, cut_connections
 from llmproxy.mitm.sockets import ClientSockets
 from llmproxy.report.console import format_totals
-from llmproxy.report.live_line import format_request_line
+from llmproxy.report.request_line import format_request_line
 from llmproxy.settings import Origin, Source, list_options, load
 
 log = logging.getLogger(__name__)

@@ -32,8 +32,8 @@ from llmproxy.core.dialects.streams import decide_ending
 from llmproxy.core.engine.end_order import ALL_PAUSES, LONGEST_PAUSE, LOOK
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.engine.fast_path import Hit
-from llmproxy.core.mcp import build_refusal
-from llmproxy.core.providers.specs import Family
+from llmproxy.core.mcp_messages import build_refusal
+from llmproxy.core.providers.provider_table import Family
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import ClientEnds
 from llmproxy.core.sessions.session import Session
@@ -47,8 +47,8 @@ from llmproxy.protocol import CACHE_HEADER, LAST_REPORT, Channel, Decision
 
 if TYPE_CHECKING:
     from llmproxy.core.control.answering import ControlRequest
-    from llmproxy.ui.answers import PageAnswer
-    from llmproxy.ui.proxy import Viewer
+    from llmproxy.ui.mount_in_proxy import Viewer
+    from llmproxy.ui.responses import PageAnswer
 
 log = logging.getLogger(__name__)
 
@@ -93,9 +93,9 @@ class HandledEvents(AddonManager):
 
 def spans_to_json(made: Sequence[Interaction]) -> list[object]:
     """Return the spans of interactions, for the control API; what makes them is imported when it is first asked for."""
-    from llmproxy.trace.reading import recording as wire
+    from llmproxy.trace.reading import recording_spans
 
-    return list(wire.spans_to_json(made))
+    return list(recording_spans.spans_to_json(made))
 
 
 class EndedAnswer(NamedTuple):
@@ -340,7 +340,7 @@ class ProxyContext:
             from llmproxy.report.live_report import (
                 make_report_reader,  # late: a start must not wait for what may never be opened
             )
-            from llmproxy.ui.proxy import Viewer
+            from llmproxy.ui.mount_in_proxy import Viewer
 
             engine, token, store = self.engine, self.token, self.engine.config.store
             tests = make_report_reader(Path.cwd() / LAST_REPORT, store.with_name(f"{store.name}.state.db"))

@@ -20,7 +20,7 @@ from llmproxy.core.faults import load_faults
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.live_channels import LiveChannels
 from llmproxy.core.providers.hosts import CallPacer
-from llmproxy.core.providers.specs import channel_of
+from llmproxy.core.providers.provider_table import channel_of
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config, Exchange
 from llmproxy.core.sessions.journal import Journal

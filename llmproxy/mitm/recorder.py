@@ -27,12 +27,12 @@ from mitmproxy.proxy.layers.http._events import ResponseTrailers
 from mitmproxy.proxy.layers.http._http1 import Http1Client, Http1Server
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 
-from llmproxy.core.mcp import LAST_CHUNK
+from llmproxy.core.mcp_messages import LAST_CHUNK
 from llmproxy.core.providers.hosts import provider_of_host
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.traffic import response_bytes
-from llmproxy.core.traffic.frames import SWITCHING
 from llmproxy.core.traffic.interaction import Headers, header, is_grpc
+from llmproxy.core.traffic.websocket_frames import SWITCHING
 from llmproxy.errors import LLMProxyError, UpstreamError, unsign_text
 from llmproxy.mitm.http1.incoming_request import LOOK
 from llmproxy.mitm.http2 import ALPN, PatientHttp2Client, find_reset_code

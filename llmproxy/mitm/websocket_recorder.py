@@ -16,9 +16,9 @@ from wsproto.events import BytesMessage, Event, TextMessage
 
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.sessions.exchange import Exchange
-from llmproxy.core.traffic.frames import CUT, SWITCHING
 from llmproxy.core.traffic.interaction import Request, header
-from llmproxy.core.websocket import FrameRecording
+from llmproxy.core.traffic.websocket_frames import CUT, SWITCHING
+from llmproxy.core.ws_replay import FrameRecording
 from llmproxy.errors import MissError, RefusedError
 from llmproxy.mitm.framing import Head
 from llmproxy.mitm.proxy_context import ProxyContext

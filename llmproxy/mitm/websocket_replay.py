@@ -2,7 +2,7 @@
 
 `ReplayLayer` hands a connection over when an upgrade was answered by a recording; from then on every event of it comes
 here. wsproto is fed the client's raw bytes: it answers the upgrade, negotiates permessage-deflate and takes frames
-apart. What to say, and whether the client says what it said then, is decided in `core.websocket`; this sends it in its
+apart. What to say, and whether the client says what it said then, is decided in `core.ws_replay`; this sends it in its
 time. A message that was never recorded closes the socket with 4404 and a reason; an exception of ours with 1011.
 """
 
@@ -23,10 +23,10 @@ from wsproto.utilities import RemoteProtocolError
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.engine.request_stages import build_miss_context
 from llmproxy.core.sessions.exchange import Exchange
-from llmproxy.core.traffic.frames import CUT, SWITCHING, Frame, decode_frames
 from llmproxy.core.traffic.interaction import Response, header
 from llmproxy.core.traffic.response_bytes import NOT_REPLAYED
-from llmproxy.core.websocket import LONGEST_REASON, MISMATCH, Due, FrameCanon, FrameMismatch, FramePlayer, cut, explain
+from llmproxy.core.traffic.websocket_frames import CUT, SWITCHING, Frame, decode_frames
+from llmproxy.core.ws_replay import LONGEST_REASON, MISMATCH, Due, FrameCanon, FrameMismatch, FramePlayer, cut, explain
 from llmproxy.errors import MissError
 from llmproxy.mitm.framing import Head
 from llmproxy.mitm.proxy_context import ProxyContext

@@ -108,7 +108,7 @@ class RunSummary:
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """Write the scenario reports asked for; keep what `llmproxy test --trend` and `llmproxy label` read."""
         for store, folder in self.stores().items():
-            from llmproxy.report.changes import read_changes
+            from llmproxy.report.request_changes import read_changes
 
             found = read_changes(store, self._since)
             if not found.counts["cassettes"]:
@@ -199,7 +199,7 @@ class RunSummary:
                 terminalreporter.write_line(f"{row['scenario']}: {row['told']}")
         for line in self._compared:
             terminalreporter.write_line(line)
-        from llmproxy.report.rows import format_row_table
+        from llmproxy.report.scenario_rows import format_row_table
 
         several = {test: runs for test, runs in self._tests.items() if test.endswith("]")}
         cases = self._texts().merge_rows_by_test(several, self.passed) if several else []

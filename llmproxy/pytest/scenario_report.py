@@ -18,8 +18,8 @@ from llmproxy.protocol import AGENT
 from llmproxy.pytest.collector import is_miss_shown
 from llmproxy.report.events import Criterion, PartyUse, Started, Status
 from llmproxy.report.formatting import describe_assertion, format_conversation
-from llmproxy.report.rows import build_row, wilson
 from llmproxy.report.run_tree import Run, RunTree, to_plain
+from llmproxy.report.scenario_rows import build_row, wilson
 from llmproxy.scenario.types import ScenarioResult
 
 HEADER = "=== Scenario Test Report ==="

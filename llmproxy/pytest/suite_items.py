@@ -28,10 +28,10 @@ from llmproxy.pytest.scenario_runs import LISTENER
 from llmproxy.pytest.shared_proxy import SuiteResources
 from llmproxy.report.event_handlers import SecretHider
 from llmproxy.report.events import Event, Finished, Started, Status
-from llmproxy.suite.project import SuiteOptions, read_project_table
+from llmproxy.suite.project_settings import SuiteOptions, read_project_table
 from llmproxy.suite.reading.load import SuiteCase, load_suites
-from llmproxy.suite.reading.parts import show_path
-from llmproxy.suite.run.case_opening import run_hook
+from llmproxy.suite.reading.shared_parts import show_path
+from llmproxy.suite.run.case_resources import run_hook
 from llmproxy.suite.run.case_runner import CaseResult, run_case_once
 from llmproxy.suite.run.rejudge import read_runs
 from llmproxy.suite.run.run_context import RunContext

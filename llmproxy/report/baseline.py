@@ -15,7 +15,7 @@ from typing import Any
 from llmproxy.errors import SettingsError
 from llmproxy.files import read_text
 from llmproxy.report.events import Completed, Event
-from llmproxy.report.rows import validate_row
+from llmproxy.report.scenario_rows import validate_row
 
 _OTHERS = "Compare with a report of the same suites; a scenario is known by its id."
 _ORDER = ("worse", "missing", "new", "better")

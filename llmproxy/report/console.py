@@ -19,9 +19,9 @@ from typing import Protocol, TextIO
 from llmproxy.advice import suggest_command
 from llmproxy.amounts import dollars, format_count
 from llmproxy.calls import Call, Totals, Use, describe_hits, describe_stubs
-from llmproxy.core.providers.specs import format_example_urls
+from llmproxy.core.providers.provider_table import format_example_urls
 from llmproxy.protocol import BUNDLES, DEFAULT_STORE, NODE_CA, NODE_PROXY, OFFLINE, PROXIES, Channel, Decision, Mode
-from llmproxy.report.live_line import describe_steps, escape, format_head_line, format_request_line, paint
+from llmproxy.report.request_line import describe_steps, escape, format_head_line, format_request_line, paint
 
 _HEADS_AGAIN = 40
 """Lines after which a terminal gets the heads of the columns again."""

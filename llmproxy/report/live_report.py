@@ -18,14 +18,14 @@ from threading import Lock
 from typing import Any
 from zlib import crc32
 
-from llmproxy.core.traffic.json_bytes import parse_json
+from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.errors import SettingsError
 from llmproxy.files import read_text
 from llmproxy.report.events import Completed, Selected
 from llmproxy.report.json_report import FORMAT, build_head, is_being_written, scenario_to_json
 from llmproxy.report.run_tree import RunTree, ScenarioRuns, deserialize_event
 from llmproxy.report.trend import read_tests, trend_columns
-from llmproxy.ui.data import get_int
+from llmproxy.ui.queries import get_int
 
 RUNNING = "running"
 """The status of a run, and of a scenario, that has begun and will end."""

@@ -20,7 +20,7 @@ from llmproxy.amounts import format_count, seconds
 from llmproxy.lazy_regex import late
 from llmproxy.report.events import Completed, Event, Finished, Message, Selected, Started, Status, Step
 from llmproxy.report.formatting import describe_replay, format_content, show_value
-from llmproxy.report.rows import format_row_table
+from llmproxy.report.scenario_rows import format_row_table
 
 _LINES = 5
 """Lines of a tool's arguments or result that are printed."""

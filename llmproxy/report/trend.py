@@ -22,8 +22,8 @@ from llmproxy.core.sessions.journal import open_state
 from llmproxy.errors import CassetteCorrupt, Exit
 from llmproxy.report.baseline import rank_row
 from llmproxy.report.events import Completed, Event, Selected
-from llmproxy.report.rows import validate_row
 from llmproxy.report.run_tree import LATEST, matches_annotation
+from llmproxy.report.scenario_rows import validate_row
 from llmproxy.sqlite_file import FileState, Words, open_connection, peek, translate_errors, write_transaction
 
 KEPT = 200

@@ -13,7 +13,7 @@ from llmproxy.scenario.config import ModelConfig
 from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, AgentRole
 from llmproxy.scenario.values.run import context_scenario
-from llmproxy.trace.observing.tools import ToolUse
+from llmproxy.trace.observing.tool_calls import ToolUse
 
 
 class AgentAdapter(ABC):

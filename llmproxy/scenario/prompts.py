@@ -25,7 +25,7 @@ from string import Template
 from typing import Any
 
 from llmproxy.scenario.types import Message
-from llmproxy.trace.observing.tools import ToolUse
+from llmproxy.trace.observing.tool_calls import ToolUse
 
 
 def prompt(name: str, **values: str) -> str:

@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
-from llmproxy.core.traffic.json_bytes import parse_json
+from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.scenario.agent_adapter import AgentAdapter, description_of, session_of
 from llmproxy.scenario.config import ModelConfig, refuse_typos
 from llmproxy.scenario.models.errors import ModelError

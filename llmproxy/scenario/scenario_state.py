@@ -13,7 +13,7 @@ from llmproxy.scenario.config import ScenarioConfig
 from llmproxy.scenario.types import Message, Messages
 from llmproxy.scenario.values.calls import ToolCall, ToolCalls, Turn, format_message, merge_calls, select_served
 from llmproxy.scenario.values.run import RunningScenario
-from llmproxy.trace.observing.tools import ServedTools, ToolUse, find_differences, find_misread
+from llmproxy.trace.observing.tool_calls import ServedTools, ToolUse, find_differences, find_misread
 
 
 class ScenarioState(BaseModel):

@@ -21,7 +21,7 @@ from llmproxy.client.control import session_url
 from llmproxy.client.environment import BASE_URLS, URL_VARIABLE, EnvironmentPlan, plan_env
 from llmproxy.protocol import AGENT, PARTY_HEADER, SESSION_HEADER
 from llmproxy.report.events import Criterion, PartyUse, Status
-from llmproxy.trace.observing.tools import ToolUse
+from llmproxy.trace.observing.tool_calls import ToolUse
 
 type Message = dict[str, Any]
 """One message of a conversation: ``{"role": "user", "content": "hi"}``."""

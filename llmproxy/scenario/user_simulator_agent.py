@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 
 import yaml
 
-from llmproxy.core.traffic.json_bytes import parse_json
+from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.did_you_mean import nearest_word
 from llmproxy.errors import SettingsError
 from llmproxy.files import read_text

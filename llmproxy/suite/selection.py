@@ -25,10 +25,10 @@ from llmproxy.errors import LLMProxyError, MissError, SuiteError
 from llmproxy.files import replace_file
 from llmproxy.protocol import OFFLINE, Mode
 from llmproxy.scenario.values.run import name_cassette
-from llmproxy.suite.project import SuiteOptions
+from llmproxy.suite.project_settings import SuiteOptions
 from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.schema.steps import StepBase
-from llmproxy.trace.reading.recording import spans_of
+from llmproxy.trace.reading.recording_spans import spans_of
 
 
 def cassette_name(suite: str, case: str) -> str:

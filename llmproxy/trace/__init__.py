@@ -32,20 +32,11 @@ if TYPE_CHECKING:
         tool_order as tool_order,
         tool_trajectory as tool_trajectory,
     )
-    from llmproxy.trace.behavior import behavior_fingerprint as behavior_fingerprint
-    from llmproxy.trace.cassette import AgentRun as AgentRun, Cassette as Cassette
+    from llmproxy.trace.behavior_fingerprint import behavior_fingerprint as behavior_fingerprint
     from llmproxy.trace.comparing.diff import ReplayDiff as ReplayDiff, ToolFieldChange as ToolFieldChange
     from llmproxy.trace.comparing.render import render as render
     from llmproxy.trace.export import otlp as otlp, write_otlp as write_otlp, write_trace as write_trace
-    from llmproxy.trace.model import (
-        AssertionResult as AssertionResult,
-        EvalResult as EvalResult,
-        Provenance as Provenance,
-        Span as Span,
-        SpanKind as SpanKind,
-        TokenUsage as TokenUsage,
-    )
-    from llmproxy.trace.reading.recording import spans_of as spans_of
+    from llmproxy.trace.reading.recording_spans import spans_of as spans_of
     from llmproxy.trace.replay.engine import (
         NetworkBlocked as NetworkBlocked,
         NetworkGuard as NetworkGuard,
@@ -54,18 +45,27 @@ if TYPE_CHECKING:
         ReplayEngine as ReplayEngine,
         replay as replay,
     )
+    from llmproxy.trace.spans import (
+        AssertionResult as AssertionResult,
+        EvalResult as EvalResult,
+        Provenance as Provenance,
+        Span as Span,
+        SpanKind as SpanKind,
+        TokenUsage as TokenUsage,
+    )
+    from llmproxy.trace.trace_file import AgentRun as AgentRun, Cassette as Cassette
 
 _HOMES = {
     "assertions": ("cost_under", "evaluate", "latency_under", "no_loops", "output_contains", "output_json",
                    "output_json_schema", "output_matches", "token_count_under", "no_tool_called", "same_tool_calls",
                    "tool_called", "tool_order", "tool_trajectory"),
-    "behavior": ("behavior_fingerprint",),
-    "cassette": ("AgentRun", "Cassette"),
+    "behavior_fingerprint": ("behavior_fingerprint",),
+    "trace_file": ("AgentRun", "Cassette"),
     "comparing.diff": ("ReplayDiff", "ToolFieldChange"),
     "comparing.render": ("render",),
     "export": ("otlp", "write_otlp", "write_trace"),
-    "model": ("AssertionResult", "EvalResult", "Provenance", "Span", "SpanKind", "TokenUsage"),
-    "reading.recording": ("spans_of",),
+    "spans": ("AssertionResult", "EvalResult", "Provenance", "Span", "SpanKind", "TokenUsage"),
+    "reading.recording_spans": ("spans_of",),
     "replay.engine": ("NetworkBlocked", "NetworkGuard", "OverrideNotUsed", "OverrideWarning", "ReplayEngine", "replay"),
 }  # fmt: skip
 _MODULE = {name: module for module, names in _HOMES.items() for name in names}

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from llmproxy.core.traffic.json_diff import encode_strictly
-from llmproxy.trace.cassette import AgentRun, Cassette
-from llmproxy.trace.model import AssertionResult, EvalResult, Span, SpanKind
+from llmproxy.trace.spans import AssertionResult, EvalResult, Span, SpanKind
+from llmproxy.trace.trace_file import AgentRun, Cassette
 
 OnUnknown = Literal["fail", "ignore"]
 _SHOWN = 300

@@ -22,9 +22,9 @@ from typing import IO, Any
 
 import llmproxy
 from llmproxy.protocol import AGENT
-from llmproxy.trace.cassette import Cassette, TraceHead, build_trace_header, from_interactions
-from llmproxy.trace.model import Fingerprint, Span, SpanKind
-from llmproxy.trace.reading.recording import CallLike, read_interactions, spans_of
+from llmproxy.trace.reading.recording_spans import CallLike, read_interactions, spans_of
+from llmproxy.trace.spans import Fingerprint, Span, SpanKind
+from llmproxy.trace.trace_file import Cassette, TraceHead, build_trace_header, from_interactions
 
 _INTERNAL, _CLIENT = 1, 3
 _ERROR = 2

@@ -15,18 +15,18 @@ from typing import Any
 from urllib.parse import quote
 
 from llmproxy.core.cassettes.exporting import replace_names
-from llmproxy.core.providers.specs import channel_of
+from llmproxy.core.providers.provider_table import channel_of
 from llmproxy.core.sessions.session import canonical_name
-from llmproxy.core.store.reading import CassetteInfo, Readable
+from llmproxy.core.store.reader import CassetteInfo, Readable
 from llmproxy.core.store.rows import describe_interaction
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.protocol import AGENT
-from llmproxy.ui.data import NO_CHILD, STORY_BYTES, STORY_CALLS, limit_bytes, list_children
-from llmproxy.ui.recordings import rows
+from llmproxy.ui.queries import NO_CHILD, STORY_BYTES, STORY_CALLS, limit_bytes, list_children
+from llmproxy.ui.recordings import call_list
+from llmproxy.ui.recordings.call_list import CallFilter
 from llmproxy.ui.recordings.calls import attach_results, body_to_json, call_to_json, compute_text_delta, decode_text
-from llmproxy.ui.recordings.reading import PlacedExchange, RecordingReader
-from llmproxy.ui.recordings.rows import CallFilter
-from llmproxy.ui.recordings.steps import read_steps
+from llmproxy.ui.recordings.new_content import PlacedExchange, RecordingReader
+from llmproxy.ui.recordings.step_summaries import read_steps
 
 MARK = "llmproxy recording"
 """What kind of data a page has; by it a file of ours is told from another one."""
@@ -39,7 +39,7 @@ _ONE = 2
 def page_data(store: Readable, wanted: Sequence[CassetteInfo], title: str, most: int | None = None) -> dict[str, Any]:
     """Return cassettes as a page's data; above `most` bytes the last, and huge calls, are left out and counted."""
     maker = PageDataBuilder(most=most)
-    children, sums = list_children(store), rows.summarize_cassettes(store)
+    children, sums = list_children(store), call_list.summarize_cassettes(store)
     cassettes = []
     for info in wanted:
         found = list(maker.add_cassette(store, info))
@@ -57,8 +57,8 @@ def page_data(store: Readable, wanted: Sequence[CassetteInfo], title: str, most:
                 "asked": listed[0]["asked"] if listed else "",
                 "rows": listed,
                 "left": info.live - len(found),
-                "sums": rows.sum_up(store, which),
-                "strip": [each for each in rows.list_timeline_marks(store, which) if each[0] in taken],
+                "sums": call_list.sum_up(store, which),
+                "strip": [each for each in call_list.list_timeline_marks(store, which) if each[0] in taken],
                 "steps": {"steps": read_steps(told), "calls": len(told), "of": info.live},
             }
         )
@@ -76,8 +76,8 @@ def _build_call_row(interaction: Interaction) -> dict[str, Any]:
         "status": i.response.status, "ending": i.response.ending.value, "at": i.started_at,
         "first": (chunks[0].offset if chunks else i.response.head_offset) / 1000,
         "ms": (chunks[-1].offset if chunks else i.response.head_offset) / 1000, "in": i.usage.input,
-        "out": i.usage.output, "cost": cost, "occurrence": i.occurrence, "asked": (asked or "")[: rows.USER],
-        "answered": (answered or "")[: rows.ANSWER],
+        "out": i.usage.output, "cost": cost, "occurrence": i.occurrence, "asked": (asked or "")[: call_list.USER],
+        "answered": (answered or "")[: call_list.ANSWER],
     }  # fmt: skip
 
 

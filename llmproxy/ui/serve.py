@@ -15,11 +15,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl
 
-from llmproxy.core.traffic.json_bytes import parse_json
+from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.origin_guard import OriginGuard, SeenHead
 from llmproxy.errors import LLMProxyError, RefusedError
 from llmproxy.protocol import TOKEN_HEADER, UI_PREFIX
-from llmproxy.ui.answers import (
+from llmproxy.ui.responses import (
     Ask,
     Headers,
     PageAnswer,

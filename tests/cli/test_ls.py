@@ -208,7 +208,7 @@ def test_why_says_what_the_client_was_told(path: Path, capsys: pytest.CaptureFix
 
 def test_show_reads_a_websocket_as_a_transcript(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Who said what, when, and how it ended; `--raw` gives the lines as they are kept."""
-    from llmproxy.core.traffic.frames import CONTENT_TYPE, Frame, build_frame_chunks
+    from llmproxy.core.traffic.websocket_frames import CONTENT_TYPE, Frame, build_frame_chunks
 
     item = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hi there"}]}
     frames = [

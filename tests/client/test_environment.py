@@ -24,8 +24,8 @@ from llmproxy.client.environment import (
     make_truststore,
     plan_env,
 )
+from llmproxy.core.providers.provider_table import PROVIDERS
 from llmproxy.core.providers.routing import route
-from llmproxy.core.providers.specs import PROVIDERS
 from llmproxy.errors import MachineError
 from llmproxy.protocol import BUNDLES, PLACEHOLDER_KEY, PROXIES
 from tests.provider.tls import server_context

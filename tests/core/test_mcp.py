@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.mcp import (
+from llmproxy.core.mcp_messages import (
     AnswerPart,
     ToolText,
     WaitsFor,

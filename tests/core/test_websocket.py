@@ -10,11 +10,11 @@ from hypothesis import given, strategies as st
 
 from llmproxy.core.keys.user_rules import Rules, TextScrub
 from llmproxy.core.misses.miss_context import MissContext
-from llmproxy.core.providers.specs import Family
+from llmproxy.core.providers.provider_table import Family
 from llmproxy.core.secrets.redact import Redactor
-from llmproxy.core.traffic.frames import CONTENT_TYPE, CUT, Frame, decode_frames
 from llmproxy.core.traffic.interaction import Ending, Request, Response, header
-from llmproxy.core.websocket import (
+from llmproxy.core.traffic.websocket_frames import CONTENT_TYPE, CUT, Frame, decode_frames
+from llmproxy.core.ws_replay import (
     LONGEST_REASON,
     FrameCanon,
     FrameMismatch,

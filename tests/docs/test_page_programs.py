@@ -20,7 +20,7 @@ import pytest
 from llmproxy import scenario
 from llmproxy.cli import main
 from llmproxy.scenario.config import ScenarioConfig
-from llmproxy.trace.observing.tools import ServedTools, ToolUse
+from llmproxy.trace.observing.tool_calls import ServedTools, ToolUse
 from tests.provider import Provider, Script, Step, step
 from tests.scenario.parties import finish
 from tests.scenario.test_scenario_state import state

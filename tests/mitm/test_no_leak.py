@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import pytest
 
-from llmproxy.core.secrets.kinds import SHORTEST
+from llmproxy.core.secrets.secret_kinds import SHORTEST
 from llmproxy.core.store.file.store import FileStore
 from tests.core.secrets.examples import every_secret
 from tests.mitm.wire import Wire, body_of, request

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from mitmproxy import http
 
-from llmproxy.core.traffic.frames import decode_frames
 from llmproxy.core.traffic.interaction import header
+from llmproxy.core.traffic.websocket_frames import decode_frames
 from llmproxy.mitm.certificates import CERTIFICATE, confdir
 from llmproxy.mitm.recorder import Recorder
 from llmproxy.mitm.websocket_recorder import is_upgrade, prepare_upgrade

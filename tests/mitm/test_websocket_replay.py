@@ -16,9 +16,9 @@ from llmproxy.client.control import Control
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.store.file.store import FileStore
-from llmproxy.core.traffic.frames import Frame, build_frame_chunks
 from llmproxy.core.traffic.interaction import Ending, Request
-from llmproxy.core.websocket import MISMATCH
+from llmproxy.core.traffic.websocket_frames import Frame, build_frame_chunks
+from llmproxy.core.ws_replay import MISMATCH
 from tests.mitm.rig import Rig, recorded
 from tests.mitm.wire import request
 from tests.provider.websocket import Client, Data, Gone, Peer, Upstream

@@ -14,18 +14,18 @@ from llmproxy.calls import Call
 from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction, Key, Request, Response
 from llmproxy.protocol import Decision
 from llmproxy.report.events import Assertion, Status
-from llmproxy.suite.checks.entities.rows import RunRows
+from llmproxy.suite.checks.entities.row_selection import RunRows
 from llmproxy.suite.checks.entities.verify import RunEntities, check_verify
 from llmproxy.suite.checks.tools import check_order, check_tools, check_total
 from llmproxy.suite.checks.traffic import check_processing, check_usage, explain_unseen_traffic
 from llmproxy.suite.matchers.variables import VariableScope
-from llmproxy.suite.schema.response import Created, MessageProcessing, ToolExpect, Usage
+from llmproxy.suite.schema.response_assertions import Created, MessageProcessing, ToolExpect, Usage
 from llmproxy.suite.schema.values import Verify
 from llmproxy.suite.stores import StoreAdapter, build_store
 from llmproxy.suite.stores.http import HttpStore
-from llmproxy.suite.stores.http_map import read_http_entity
-from llmproxy.trace.observing.processing import ProcessingFindings, find_processing
-from llmproxy.trace.observing.wire import AgentStep, WireObserver
+from llmproxy.suite.stores.http_mapping import read_http_entity
+from llmproxy.trace.observing.agent_activity import AgentStep, WireObserver
+from llmproxy.trace.observing.history_edits import ProcessingFindings, find_processing
 from tests.oracle.agents import Exchange
 from tests.oracle.history import Chapter
 from tests.oracle.places import Database, Service

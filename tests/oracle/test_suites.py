@@ -20,7 +20,7 @@ import pytest
 
 from llmproxy.client.control import Control
 from llmproxy.report.events import Status
-from llmproxy.trace.observing.wire import WireObserver
+from llmproxy.trace.observing.agent_activity import WireObserver
 from tests.oracle.acting import ACTOR, Part
 from tests.oracle.agents import Exchange, World
 from tests.oracle.history import Life, claim, recalls

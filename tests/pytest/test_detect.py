@@ -14,7 +14,7 @@ from llmproxy.pytest.plugin import (
     python_files,
     uses_plugin,
 )
-from llmproxy.suite.reading.parts import SUITES
+from llmproxy.suite.reading.shared_parts import SUITES
 
 FILES, NORECURSE = ("test_*.py", "*_test.py"), (".*", "node_modules")
 

@@ -15,7 +15,7 @@ from llmproxy.report import html, json_report, junit
 from llmproxy.report.console import format_totals
 from llmproxy.report.events import Finished, Started, Status
 from llmproxy.report.formatting import describe_replay
-from llmproxy.report.live_line import describe_steps, format_request_line
+from llmproxy.report.request_line import describe_steps, format_request_line
 from llmproxy.report.run_console import ScenarioConsole, SuiteConsole
 from llmproxy.ui.live_state import classify
 from tests.report import samples

@@ -8,7 +8,7 @@ from llmproxy.core.changes.change import Author, Change, ChangeOrigin, Reason, R
 from llmproxy.core.sessions.trial_results import TrialResult
 from llmproxy.core.store.rows import RowSummary
 from llmproxy.core.traffic.interaction import Ending, Key
-from llmproxy.report.changes import Changes, summarize_trials
+from llmproxy.report.request_changes import Changes, summarize_trials
 
 
 def change(before: str | None = "Be brief.", after: str | None = "Be brief and kind.", **more: object) -> Change:

@@ -15,7 +15,7 @@ from llmproxy.calls import Call, Totals, Use
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.protocol import Decision, Mode
 from llmproxy.report.console import Console, ProxyStarted, Reporter, find_width, format_totals, wants_colour
-from llmproxy.report.live_line import format_request_line
+from llmproxy.report.request_line import format_request_line
 
 ASKED = partial(
     Call, method="POST", target="/v1/chat/completions", provider="openai", operation="chat.completions",

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from llmproxy.report.events import Assertion, Completed, Event, Finished, Started, Status, Step
 from llmproxy.report.github import GitHubAnnotator
-from llmproxy.suite.project import SuiteOptions
-from llmproxy.suite.reading.parts import show_path
+from llmproxy.suite.project_settings import SuiteOptions
+from llmproxy.suite.reading.shared_parts import show_path
 from llmproxy.suite.run.run_context import RunContext
 from llmproxy.suite.run.runner import run_cases
 from tests.report import samples

@@ -8,7 +8,7 @@ import pytest
 
 from llmproxy.calls import Call
 from llmproxy.protocol import Decision
-from llmproxy.report.live_line import (
+from llmproxy.report.request_line import (
     count_cells,
     cut,
     cut_middle,

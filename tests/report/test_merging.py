@@ -12,7 +12,7 @@ import pytest
 
 from llmproxy.errors import SettingsError
 from llmproxy.report.events import Completed, Event, Finished, Selected, Started, Status
-from llmproxy.report.merging import (
+from llmproxy.report.merge_reports import (
     MergedReport,
     PartReport,
     detect_report_kind,

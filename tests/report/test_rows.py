@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from llmproxy.report.rows import format_row_table
+from llmproxy.report.scenario_rows import format_row_table
 
 
 def row(name: str, status: str = "passed", runs: int = 1, passed: int = 1) -> dict[str, Any]:

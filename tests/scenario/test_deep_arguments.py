@@ -10,16 +10,16 @@ import pytest
 from llmproxy.core.dialects.writing import parse_arguments
 from llmproxy.errors import SettingsError
 from llmproxy.report.formatting import _show_args as in_a_report
-from llmproxy.report.merging import read_part
+from llmproxy.report.merge_reports import read_part
 from llmproxy.report.sharding import read_times
 from llmproxy.scenario.models.errors import proxy_text
 from llmproxy.scenario.prompts import _normalize_arguments as in_a_transcript
 from llmproxy.scenario.values.calls import _parse_arguments
 from llmproxy.scenario.values.data_files import RowError, read_rows
 from llmproxy.suite.matchers.compare import parse_json
-from llmproxy.suite.reading.parts import find_entry_files
-from llmproxy.suite.stores.plain import to_plain
+from llmproxy.suite.reading.shared_parts import find_entry_files
 from llmproxy.suite.stores.protocol import Kind
+from llmproxy.suite.stores.value_conversion import to_plain
 from llmproxy.yaml_reader import Problems
 
 DEEP = "[" * 100_000

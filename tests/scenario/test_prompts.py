@@ -12,7 +12,7 @@ import pytest
 
 from llmproxy.scenario.prompts import content_to_text, drop_tools, fence_text, format_transcript, prompt, read_file
 from llmproxy.scenario.types import Message
-from llmproxy.trace.observing.tools import ToolUse
+from llmproxy.trace.observing.tool_calls import ToolUse
 
 
 def call(name: str, arguments: Any = "{}", number: str = "call_1") -> dict[str, Any]:

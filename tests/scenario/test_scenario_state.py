@@ -12,7 +12,7 @@ import pytest
 
 from llmproxy.errors import MachineError
 from llmproxy.scenario import ScenarioConfig, ScenarioState
-from llmproxy.trace.observing.tools import ServedTools, ToolUse
+from llmproxy.trace.observing.tool_calls import ServedTools, ToolUse
 from tests.scenario.people import Agent, executor
 
 

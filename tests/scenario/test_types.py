@@ -18,7 +18,7 @@ from llmproxy.scenario import (
     ScenarioResult,
     ScenarioState,
 )
-from llmproxy.trace.observing.tools import ToolUse
+from llmproxy.trace.observing.tool_calls import ToolUse
 from tests.scenario.people import Agent
 
 

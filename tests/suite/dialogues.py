@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.request import Request
 
-from llmproxy.suite.checks.entities.rows import make_row_id
+from llmproxy.suite.checks.entities.row_selection import make_row_id
 from llmproxy.suite.stores import Kind
 from tests.provider import Step, step
 from tests.support.process import ROOT, Process, clean_env

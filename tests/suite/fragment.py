@@ -7,12 +7,12 @@ from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from llmproxy.suite.reading.flow import ScenarioFlow
+from llmproxy.suite.reading.check_names import ScenarioFlow
 from llmproxy.suite.reading.load import SuiteLoader
-from llmproxy.suite.schema.response import Created, MessageProcessing, Response, ToolExpect, Usage
+from llmproxy.suite.schema.base_nodes import add_refusals
+from llmproxy.suite.schema.response_assertions import Created, MessageProcessing, Response, ToolExpect, Usage
 from llmproxy.suite.schema.steps import Step
 from llmproxy.suite.schema.suite import Scenario, Suite
-from llmproxy.suite.schema.types import add_refusals
 from llmproxy.suite.schema.values import Count, Fields, SetupItem
 from llmproxy.yaml_reader import List, Map, Problems, YamlPlace, read_documents
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from llmproxy.report.events import Assertion
 from llmproxy.suite.checks.entities.cleanup import RowCleaner
-from llmproxy.suite.checks.entities.rows import RunRows
+from llmproxy.suite.checks.entities.row_selection import RunRows
 from llmproxy.suite.checks.entities.verify import RunEntities
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.stores import MemoryStore, Row, StoreLost

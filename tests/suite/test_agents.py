@@ -16,10 +16,10 @@ from urllib.request import Request
 import pytest
 
 from llmproxy.suite.checks.entities.cleanup import RowCleaner
-from llmproxy.suite.checks.entities.rows import RunRows
+from llmproxy.suite.checks.entities.row_selection import RunRows
 from llmproxy.suite.checks.entities.verify import RunEntities, check_verify, check_wait
 from llmproxy.suite.matchers.variables import VariableScope
-from llmproxy.suite.schema.response import Created
+from llmproxy.suite.schema.response_assertions import Created
 from llmproxy.suite.schema.values import Verify, WaitFor
 from llmproxy.suite.stores import Kind, StoreAdapter, build_store
 from tests.provider import Provider

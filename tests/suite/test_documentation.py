@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.suite.matchers.core import MODIFIERS, REGISTRY
+from llmproxy.suite.matchers.match import MODIFIERS, REGISTRY
 from llmproxy.suite.matchers.variables import BUILT_IN
-from llmproxy.suite.schema.response import MessageProcessing, Response, ToolExpect, Usage
+from llmproxy.suite.schema.response_assertions import MessageProcessing, Response, ToolExpect, Usage
 from llmproxy.suite.schema.steps import STEPS, Talk
 from llmproxy.suite.schema.suite import Defaults, Part, Scenario, Suite
 from tests.suite.fragment import load_fragment

@@ -11,9 +11,9 @@ import pytest
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteNotFound, SuiteError
-from llmproxy.suite.make import make_suite, read_suite_turns, rebase_agent_paths, starter_suite, write_flow_value
-from llmproxy.suite.project import read_description
-from llmproxy.trace.reading.spans import build_spans
+from llmproxy.suite.project_settings import read_description
+from llmproxy.suite.scaffold import make_suite, read_suite_turns, rebase_agent_paths, starter_suite, write_flow_value
+from llmproxy.trace.reading.span_builder import build_spans
 from tests.suite import rig
 from tests.support.messages import asks, call, result, said, user
 from tests.trace.observing.chats import NOW, Chats

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from llmproxy.suite.matchers.core import MODIFIERS, REGISTRY
-from llmproxy.suite.matchers.table import validate_matcher, validate_number
+from llmproxy.suite.matchers.apply import validate_matcher, validate_number
+from llmproxy.suite.matchers.match import MODIFIERS, REGISTRY
 from llmproxy.yaml_reader import Map, Problems, YamlPlace, read_documents
 
 

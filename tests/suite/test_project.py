@@ -8,7 +8,7 @@ import pytest
 
 from llmproxy.errors import SuiteError
 from llmproxy.settings import load
-from llmproxy.suite.project import (
+from llmproxy.suite.project_settings import (
     SuiteOptions,
     find_changed_files,
     read_description,

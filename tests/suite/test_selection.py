@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.errors import Exit, SuiteError
-from llmproxy.suite.project import SuiteOptions
+from llmproxy.suite.project_settings import SuiteOptions
 from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.selection import (
     FILE,

@@ -28,14 +28,14 @@ from llmproxy.core.control import answering as control
 from llmproxy.core.control.answering import ControlRequest
 from llmproxy.core.control.endpoints import ControlledProxy
 from llmproxy.core.engine.engine import Engine
-from llmproxy.core.mcp import WaitsFor
+from llmproxy.core.mcp_messages import WaitsFor
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config, Exchange, RequestPlace
 from llmproxy.core.sessions.journal import Journal
-from llmproxy.core.traffic.frames import SWITCHING
 from llmproxy.core.traffic.interaction import Headers, Response
 from llmproxy.core.traffic.response_bytes import ClientHttp, SendingPlan
-from llmproxy.core.websocket import FrameRecording
+from llmproxy.core.traffic.websocket_frames import SWITCHING
+from llmproxy.core.ws_replay import FrameRecording
 from llmproxy.errors import LLMProxyError, MissError
 from llmproxy.mitm.framing import parse_head
 from llmproxy.mitm.proxy_context import ProxyContext

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from llmproxy.core.dialects.codecs import CHAT
 from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction, Key, Response
 from llmproxy.trace import Cassette, otlp
-from llmproxy.trace.reading.spans import build_spans
+from llmproxy.trace.reading.span_builder import build_spans
 from tests.support.messages import said
 from tests.trace.runs import JSON, SSE, Json, chat
 

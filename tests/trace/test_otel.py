@@ -9,7 +9,7 @@ import pytest
 
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.trace import Cassette, Span, SpanKind, otlp
-from llmproxy.trace.reading.spans import build_spans
+from llmproxy.trace.reading.span_builder import build_spans
 from tests.support.messages import said, user
 from tests.trace.runs import NOW, Json, chat, loop, weather
 

@@ -10,7 +10,7 @@ import pytest
 
 from llmproxy.errors import CassetteCorrupt, LLMProxyError
 from llmproxy.trace import Cassette
-from llmproxy.trace.model import TraceIncomplete, TraceNotJSON, TraceWrongShape, TraceWrongValue
+from llmproxy.trace.spans import TraceIncomplete, TraceNotJSON, TraceWrongShape, TraceWrongValue
 
 
 @pytest.mark.parametrize(("kind", "theirs"), [

@@ -21,7 +21,7 @@ from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.interaction import Ending, Interaction, header
 from llmproxy.trace import Span, SpanKind
-from llmproxy.trace.reading.spans import build_spans
+from llmproxy.trace.reading.span_builder import build_spans
 from tests.sdk.environments import interpreter, prepare
 from tests.trace.environments import python
 

@@ -9,7 +9,7 @@ import pytest
 
 from llmproxy.core.store.store import Store
 from llmproxy.errors import CassetteNotFound
-from llmproxy.ui.data import QUESTIONS, BadQuestion, NoSuchQuestion, answer_question
+from llmproxy.ui.queries import QUESTIONS, BadQuestion, NoSuchQuestion, answer_question
 from tests.support.recordings import reopened
 from tests.ui import samples
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from llmproxy.core.store.store import Store
-from llmproxy.ui.data import answer_question
 from llmproxy.ui.html_file import choose_cassettes, page_data
+from llmproxy.ui.queries import answer_question
 from tests.support.browser import Browser
 from tests.support.chats import run
 from tests.support.recordings import reopened

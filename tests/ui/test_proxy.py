@@ -22,8 +22,8 @@ from llmproxy.protocol import UI_PREFIX, Decision, Mode
 from llmproxy.report.events import Selected, Started
 from llmproxy.report.json_report import JsonLines
 from llmproxy.report.live_report import make_report_reader
-from llmproxy.ui.data import QUESTIONS, get_int
-from llmproxy.ui.proxy import Viewer
+from llmproxy.ui.mount_in_proxy import Viewer
+from llmproxy.ui.queries import QUESTIONS, get_int
 from tests.support.chats import NOW, chat, fill
 from tests.ui import samples
 from tests.ui.test_data import ASKED

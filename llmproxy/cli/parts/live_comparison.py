@@ -148,7 +148,7 @@ def compare_live_runs(
     from llmproxy.core.store.file.store import open_store
     from llmproxy.core.store.queries import read_volatile_fields
     from llmproxy.scenario.repeats.model_comparison import ModelComparison, ModelRun
-    from llmproxy.trace.comparing.policies import read_policy
+    from llmproxy.trace.comparing.behavior_comparison import read_policy
 
     with_model = [each for each in runs if "llm" in each.live["channels"]]
     if not with_model:

@@ -20,7 +20,7 @@ import typer
 
 from llmproxy.amounts import duration, format_count
 from llmproxy.errors import printable
-from llmproxy.report.live_line import count_cells, cut, fold_text, pad_cells
+from llmproxy.report.request_line import count_cells, cut, fold_text, pad_cells
 
 _LEAST = 24
 """Cells below which the last column of a table says too little."""

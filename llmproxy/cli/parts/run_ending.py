@@ -142,7 +142,7 @@ class RunEnding:
             f"llmproxy: {self.summary_line}  ({self.report.mode}, cassette {self.report.cassette}{where})"
         )
         if self.report.carried:
-            from llmproxy.report.changes import describe_accepted
+            from llmproxy.report.request_changes import describe_accepted
 
             told = describe_accepted(store, self.report.carried_names, datetime.now().date())  # noqa: DTZ005 - here
             write_stderr_lines(*(f"  carried: {text}" for text in told))

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from llmproxy.client.reports import Miss
     from llmproxy.core.bindings.volatile_learning import LearnedField
-    from llmproxy.core.store.reading import Readable
+    from llmproxy.core.store.reader import Readable
     from llmproxy.core.store.store import Store
     from llmproxy.settings import Loaded
 

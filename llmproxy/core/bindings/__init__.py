@@ -52,7 +52,7 @@ from llmproxy.core.bindings.volatile_fields import (
 )
 from llmproxy.core.bindings.volatile_learning import find_captured_fields
 from llmproxy.core.bindings.volatile_values import VolatileValue, list_volatile_values
-from llmproxy.core.traffic.json_bytes import split_json_parts
+from llmproxy.core.traffic.canonical_json import split_json_parts
 from llmproxy.protocol import Scope
 
 __all__ = [

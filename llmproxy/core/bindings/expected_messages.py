@@ -20,7 +20,7 @@ from llmproxy.core.bindings.leaf_places import LeafPlace, PlacedCall, PlaceReade
 from llmproxy.core.bindings.run_bindings import Bindings
 from llmproxy.core.bindings.text_alignment import FilledGap, TextGap, splice
 from llmproxy.core.bindings.volatile_fields import may_occur
-from llmproxy.core.traffic.json_bytes import dump, split_json_parts
+from llmproxy.core.traffic.canonical_json import dump, split_json_parts
 
 MOST_KEPT = 16 << 20
 """Characters of expected messages that are kept for one recorded run."""

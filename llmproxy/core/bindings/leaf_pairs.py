@@ -14,7 +14,7 @@ from llmproxy.core.bindings.expected_messages import ExpectedMessage, ExpectedMe
 from llmproxy.core.bindings.fit_results import Mismatch, build_mismatch
 from llmproxy.core.bindings.leaf_places import LeafPlace, PlaceReader, Zone, are_plain_names, iterate_members
 from llmproxy.core.bindings.run_bindings import Bindings, bind_arguments
-from llmproxy.core.traffic.json_bytes import parse_json_container
+from llmproxy.core.traffic.canonical_json import parse_json_container
 
 Leaf = tuple[object, object, LeafPlace]
 """What was recorded, what stands there now, and where."""

@@ -58,7 +58,7 @@ from llmproxy.core.bindings.value_forms import FormMatch, FormScope, ValueForm, 
 from llmproxy.core.bindings.volatile_fields import Names, VolatileMatch, fits_kind, list_match_ends
 from llmproxy.core.bindings.volatile_values import VolatileFieldReader
 from llmproxy.core.dialects.messages import find_agent_written_spans
-from llmproxy.core.traffic.json_bytes import dump, split_json_parts
+from llmproxy.core.traffic.canonical_json import dump, split_json_parts
 
 _MOST_NAMES = 100
 """Members of an object that are tried for one that is called otherwise than expected."""

@@ -26,7 +26,7 @@ from llmproxy.core.bindings.run_variables import ValueKind
 from llmproxy.core.bindings.text_alignment import FilledGap, TextGap
 from llmproxy.core.bindings.value_forms import FormSearch
 from llmproxy.core.dialects.messages import find_agent_written_spans
-from llmproxy.core.traffic.json_bytes import LossyJson, dump
+from llmproxy.core.traffic.canonical_json import LossyJson, dump
 
 _BINDING_ZONES = frozenset({Zone.USER, Zone.ARGUMENTS})
 """Where a path that stays as it was recorded is meant."""

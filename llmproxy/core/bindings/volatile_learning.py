@@ -35,7 +35,7 @@ from llmproxy.core.bindings.text_alignment import TextDivergence, align_text, sp
 from llmproxy.core.bindings.volatile_fields import BLOCK, KINDS, LINE, OUTSIDE, SYSTEM, TEXT, VolatileField, fits_kind
 from llmproxy.core.bindings.volatile_kinds import LONGEST_BEFORE, ValuePair, find_pair_kind, find_value_pair, is_in_word
 from llmproxy.core.bindings.volatile_values import VolatileFieldReader
-from llmproxy.core.traffic.json_bytes import split_json_parts
+from llmproxy.core.traffic.canonical_json import split_json_parts
 from llmproxy.lazy_regex import late
 
 _TOOLS = late(r"^mcp_|web|brows|http|url|fetch|crawl|scrape|download|online", re.IGNORECASE)

@@ -24,7 +24,7 @@ from llmproxy.core.bindings.run_bindings import Bindings
 from llmproxy.core.bindings.run_variables import RunVariablePair
 from llmproxy.core.bindings.shell_listings import remove_own_files
 from llmproxy.core.bindings.volatile_fields import Names, VolatileField, fits_kind
-from llmproxy.core.traffic.json_bytes import pair_json_parts, split_json_parts
+from llmproxy.core.traffic.canonical_json import pair_json_parts, split_json_parts
 
 
 def _list_present_values(pair: RunVariablePair) -> tuple[str, ...]:

@@ -38,7 +38,7 @@ from llmproxy.core.cassettes.formats.recorded import ReadingProblem, Recorded
 from llmproxy.core.changes.acceptance import AcceptedChange
 from llmproxy.core.dialects.answer_bodies import write_json_like
 from llmproxy.core.keys.head_rules import COUNTING
-from llmproxy.core.providers.specs import PROVIDERS
+from llmproxy.core.providers.provider_table import PROVIDERS
 from llmproxy.core.store.queries import MaxAge, Note
 from llmproxy.core.traffic.interaction import Chunk, Ending, Headers, Interaction, Key, Request, Response, Usage, header
 from llmproxy.errors import CassetteCorrupt, unsign_text

@@ -45,7 +45,7 @@ from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.queries import Note, list_run_variables, read_notes, write_notes
-from llmproxy.core.store.reading import KeyedRecording, Readable, SyncedFile, is_left_again
+from llmproxy.core.store.reader import KeyedRecording, Readable, SyncedFile, is_left_again
 from llmproxy.core.store.rows import to_sql
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Interaction, Key

@@ -32,11 +32,12 @@ from llmproxy.core.keys.head_rules import SAID_HEADER, fingerprint_unstored_fiel
 from llmproxy.core.keys.normalize import Canonical, IdOrigin, MadeBy, build_key, canonicalize, keep_new_ids
 from llmproxy.core.keys.server_state import STATE_HEADER, StateChanges, find_change, is_success
 from llmproxy.core.keys.user_rules import Rules
+from llmproxy.core.providers.provider_table import PROVIDERS
 from llmproxy.core.providers.routing import Route, is_stream_request, route_host
-from llmproxy.core.providers.specs import PROVIDERS
 from llmproxy.core.secrets.encodings import Fingerprints
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.body_decoding import decode_body
+from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import (
     Chunk,
     Ending,
@@ -48,7 +49,6 @@ from llmproxy.core.traffic.interaction import (
     header,
     without,
 )
-from llmproxy.core.traffic.json_bytes import parse_json
 from llmproxy.errors import CassetteCorrupt, unsign_text
 from llmproxy.protocol import AGENT
 

@@ -31,7 +31,7 @@ from llmproxy.core.store.file.connect import open_reader, translate
 from llmproxy.core.store.file.migrations import list_applied_migrations
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.queries import Note, accepted_of, read_notes, write_notes
-from llmproxy.core.store.reading import Readable
+from llmproxy.core.store.reader import Readable
 from llmproxy.core.store.rows import to_sql
 from llmproxy.core.store.store import Addition, Store
 from llmproxy.core.traffic.interaction import Interaction

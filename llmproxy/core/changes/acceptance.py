@@ -24,7 +24,7 @@ from itertools import chain
 from typing import Any, NamedTuple, Self
 
 from llmproxy.core.changes.change import Author, Change, ChangeOrigin, diff_hunks, digest_of
-from llmproxy.core.providers.specs import Client
+from llmproxy.core.providers.provider_table import Client
 from llmproxy.core.traffic.interaction import Key
 
 _CLIENTS_LINES = 6

@@ -29,9 +29,9 @@ from llmproxy.core.changes.result_wordings import blank_values
 from llmproxy.core.dialects.conversation import Kind
 from llmproxy.core.dialects.messages import Message
 from llmproxy.core.keys.normalize import Canonical
-from llmproxy.core.providers.specs import Client
+from llmproxy.core.providers.provider_table import Client
+from llmproxy.core.traffic.canonical_json import dump
 from llmproxy.core.traffic.interaction import Key
-from llmproxy.core.traffic.json_bytes import dump
 
 _STATE = frozenset({
     "parameter previous_response_id", "parameter conversation", "parameter container", "parameter cachedContent",

@@ -19,7 +19,7 @@ from functools import cache, lru_cache
 from itertools import groupby
 from typing import NamedTuple
 
-from llmproxy.core.providers.specs import Client
+from llmproxy.core.providers.provider_table import Client
 from llmproxy.files import DATA
 
 FRAME = "frame"

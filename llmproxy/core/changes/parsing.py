@@ -24,7 +24,7 @@ from llmproxy.core.dialects.conversation import Kind, Segment, list_segments
 from llmproxy.core.dialects.messages import Message, as_dict, as_list, as_str, block_call, block_result
 from llmproxy.core.dialects.writing import parse_arguments
 from llmproxy.core.keys.normalize import Canonical
-from llmproxy.core.traffic.json_bytes import dump
+from llmproxy.core.traffic.canonical_json import dump
 
 Slot = tuple[str | int, ...]
 _ENTRY = re.compile(r"\$\.(?:request\.)?\w+\[\d+\]")

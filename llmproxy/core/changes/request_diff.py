@@ -25,8 +25,8 @@ from llmproxy.core.changes.result_wordings import find_rewording
 from llmproxy.core.dialects.conversation import Kind, Segment, describe_tool_change
 from llmproxy.core.dialects.messages import Message
 from llmproxy.core.keys.server_state import STATE_HEADER
-from llmproxy.core.providers.specs import Client
-from llmproxy.core.traffic.json_bytes import dump
+from llmproxy.core.providers.provider_table import Client
+from llmproxy.core.traffic.canonical_json import dump
 
 _PROJECTS = "mcp__"
 """How names of tools begin whose definitions a server of tools wrote."""

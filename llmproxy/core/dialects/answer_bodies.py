@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from llmproxy.core.dialects.streams import detect_framing, iter_frames, write_frame
+from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Chunk
-from llmproxy.core.traffic.json_bytes import parse_json
 
 _DATA = re.compile(rb"^data:[ ]?(?P<data>[^\r\n]*)", re.MULTILINE)
 

@@ -27,7 +27,7 @@ from llmproxy.core.traffic.interaction import header
 
 if TYPE_CHECKING:
     from llmproxy.core.dialects.messages import Draft, Message
-    from llmproxy.core.providers.specs import Family
+    from llmproxy.core.providers.provider_table import Family
     from llmproxy.core.traffic.interaction import Headers
 
 Json = dict[str, Any]

@@ -41,9 +41,9 @@ from llmproxy.core.dialects.messages import (
     to_text,
 )
 from llmproxy.core.dialects.streams import parse_events_cached
-from llmproxy.core.providers.specs import Family
+from llmproxy.core.providers.provider_table import Family
+from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Interaction, Response, header
-from llmproxy.core.traffic.json_bytes import parse_json
 from llmproxy.core.traffic.json_diff import ABSENT, build_member_path, common_prefix, list_raw_differences
 
 LOOKED_AT = 1000

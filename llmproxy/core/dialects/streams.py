@@ -28,10 +28,10 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from llmproxy.core.dialects.codecs import find_stream_end_codec
-from llmproxy.core.providers.specs import Family
-from llmproxy.core.traffic.frames import CONTENT_TYPE, list_server_events
+from llmproxy.core.providers.provider_table import Family
+from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Ending
-from llmproxy.core.traffic.json_bytes import parse_json
+from llmproxy.core.traffic.websocket_frames import CONTENT_TYPE, list_server_events
 from llmproxy.lazy_regex import late
 
 # -- what is too long to be parsed at once ---------------------------------------------------------------------------

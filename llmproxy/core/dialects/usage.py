@@ -20,9 +20,9 @@ from typing import Any
 
 from llmproxy.core.dialects.codecs import get_dialect, get_operation_codec
 from llmproxy.core.dialects.streams import parse_events_cached
-from llmproxy.core.providers.specs import PROVIDERS, Family
-from llmproxy.core.traffic.frames import CONTENT_TYPE, list_server_events
+from llmproxy.core.providers.provider_table import PROVIDERS, Family
 from llmproxy.core.traffic.interaction import Headers, Response, Usage, header
+from llmproxy.core.traffic.websocket_frames import CONTENT_TYPE, list_server_events
 from llmproxy.files import DATA
 from llmproxy.lazy_regex import late
 

@@ -16,8 +16,8 @@ from dataclasses import replace
 
 from llmproxy.core.dialects.codecs import AnswerForm, Json, SpokenTurn, find_operation_codec, get_operation_codec
 from llmproxy.core.dialects.messages import Message, as_dict
+from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Chunk, Headers, Response
-from llmproxy.core.traffic.json_bytes import parse_json
 
 SSE: Headers = (("content-type", "text/event-stream; charset=utf-8"),)
 WHOLE: Headers = (("content-type", "application/json"),)

@@ -13,7 +13,7 @@ from llmproxy.core.engine.request_identification import KeyDeriver
 from llmproxy.core.keys.normalize import keep_new_ids
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.session import Session
-from llmproxy.core.store.reading import KeyedRecording
+from llmproxy.core.store.reader import KeyedRecording
 from llmproxy.core.store.rows import Described, describe_interaction
 from llmproxy.core.store.store import Addition
 from llmproxy.core.traffic.interaction import Interaction, Key, Request, Response, Usage, header

@@ -52,12 +52,12 @@ from llmproxy.core.store.queries import (
     read_volatile_fields,
     write_volatile_fields,
 )
-from llmproxy.core.store.reading import KeyedRecording
+from llmproxy.core.store.reader import KeyedRecording
 from llmproxy.core.store.store import Store
-from llmproxy.core.traffic.frames import SWITCHING
+from llmproxy.core.traffic.canonical_json import dump
 from llmproxy.core.traffic.interaction import Interaction, Key, Response
-from llmproxy.core.traffic.json_bytes import dump
 from llmproxy.core.traffic.json_diff import Difference, show_json
+from llmproxy.core.traffic.websocket_frames import SWITCHING
 from llmproxy.errors import CassetteError, RefusedError
 from llmproxy.protocol import BOUND_HEADER, OFFLINE, Channel, Decision, Plays, Scope
 

@@ -49,15 +49,15 @@ from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.keys.server_state import is_success
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.misses.miss_context import MissContext
-from llmproxy.core.providers.specs import Client, client_of
+from llmproxy.core.providers.provider_table import Client, client_of
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup, MissReason
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.queries import accepted_of, canonical_of, list_party_keys, read_newest_variables, read_summary
-from llmproxy.core.store.reading import KeyedRecording
+from llmproxy.core.store.reader import KeyedRecording
 from llmproxy.core.store.store import Store
+from llmproxy.core.traffic.canonical_json import dump, parse_json
 from llmproxy.core.traffic.interaction import Ending, Interaction, Key, Response, header
-from llmproxy.core.traffic.json_bytes import dump, parse_json
 from llmproxy.errors import CassetteError, RefusedError
 from llmproxy.protocol import CARRIED_HEADER, OFFLINE, THREAD_FIELD, Channel, Decision, Mode, Plays
 

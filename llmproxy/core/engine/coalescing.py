@@ -23,7 +23,7 @@ from llmproxy.core.providers.routing import changes_something
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup
 from llmproxy.core.sessions.session import Session, Walker
-from llmproxy.core.store.reading import KeyedRecording
+from llmproxy.core.store.reader import KeyedRecording
 from llmproxy.core.store.store import Addition
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.protocol import Channel, Decision

@@ -19,8 +19,8 @@ from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.queries import read_summary
-from llmproxy.core.store.reading import KeyedRecording
-from llmproxy.core.traffic.json_bytes import parse_json
+from llmproxy.core.store.reader import KeyedRecording
+from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.errors import RefusedError
 from llmproxy.protocol import OFFLINE, Channel, Decision, Mode, Update
 

@@ -2,7 +2,7 @@
 
 The n-th request of a key in a session gets the n-th recording of it. What counts as a recording depends on the mode:
 where it plays everything, failures and cut answers have their turn too; where it plays only what is good, what it
-forwards instead replaces the failure (`store.reading.find_trailing_failures`). An answer that its client left, and left
+forwards instead replaces the failure (`store.reader.find_trailing_failures`). An answer that its client left, and left
 again when it was asked live once more, is good as far as it goes; who reads on and asks again gets it live.
 """
 
@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from llmproxy.core.keys.mcp import is_tool_call
-from llmproxy.core.providers.specs import SAFE
+from llmproxy.core.providers.provider_table import SAFE
 from llmproxy.core.sessions.exchange import Exchange, RequestPlace
 from llmproxy.core.sessions.interceptor import Decided, Lookup, MissReason
 from llmproxy.core.sessions.session import Session
-from llmproxy.core.store.reading import KeyedRecording, ReplayCandidate, is_good_status, is_left_again
+from llmproxy.core.store.reader import KeyedRecording, ReplayCandidate, is_good_status, is_left_again
 from llmproxy.core.traffic.interaction import Ending, header
 from llmproxy.protocol import THREAD_FIELD, Channel, Decision, Exhausted, ModePolicy, Plays
 

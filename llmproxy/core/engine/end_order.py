@@ -38,10 +38,10 @@ from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import ClientEnds, Decided, Interceptor, Lookup
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.queries import list_call_times
-from llmproxy.core.store.reading import KeyedRecording
+from llmproxy.core.store.reader import KeyedRecording
 from llmproxy.core.store.store import Store
-from llmproxy.core.traffic.frames import SWITCHING
 from llmproxy.core.traffic.interaction import header
+from llmproxy.core.traffic.websocket_frames import SWITCHING
 from llmproxy.errors import MissError
 from llmproxy.protocol import AFTER_HEADER
 

@@ -12,7 +12,7 @@ from llmproxy.core.sessions.exchange import Config, Exchange
 from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.sessions.session import Session, Sessions
 from llmproxy.core.store.file.store import open_store
-from llmproxy.core.store.reading import KeyedRecording
+from llmproxy.core.store.reader import KeyedRecording
 from llmproxy.core.store.rekeying import derive_current_keys
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.response_bytes import PlanCache

@@ -27,13 +27,13 @@ from llmproxy.core.engine.decide import (
 from llmproxy.core.engine.engine_state import EngineState
 from llmproxy.core.engine.outcome_recorder import OutcomeRecorder
 from llmproxy.core.keys.normalize import KnownRequest
-from llmproxy.core.providers.specs import channel_of
+from llmproxy.core.providers.provider_table import channel_of
 from llmproxy.core.sessions.exchange import RequestPlace
 from llmproxy.core.sessions.session import Session, SessionSettings, Walker
-from llmproxy.core.store.reading import KeyedRecording
+from llmproxy.core.store.reader import KeyedRecording
 from llmproxy.core.store.store import Store
-from llmproxy.core.traffic.frames import SWITCHING
 from llmproxy.core.traffic.response_bytes import REDIRECTS, ClientHttp
+from llmproxy.core.traffic.websocket_frames import SWITCHING
 from llmproxy.protocol import KEY_HEADER, Decision, Exhausted, ModePolicy, Plays
 
 REMEMBERED = 8_192

@@ -36,11 +36,11 @@ from llmproxy.core.providers.hosts import provider_of_host
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup
 from llmproxy.core.sessions.session import Session
-from llmproxy.core.store.reading import KeyedRecording
+from llmproxy.core.store.reader import KeyedRecording
 from llmproxy.core.store.store import Store
-from llmproxy.core.traffic.frames import SWITCHING
 from llmproxy.core.traffic.interaction import Ending, Interaction, Response, Usage, header, is_grpc
 from llmproxy.core.traffic.response_bytes import SendingPlan
+from llmproxy.core.traffic.websocket_frames import SWITCHING
 from llmproxy.protocol import FAULT_HEADER, Decision
 
 MOST_READ = 1_000

@@ -31,7 +31,7 @@ from llmproxy.core.misses.explain import ExplainedMiss
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup, MissReason
 from llmproxy.core.sessions.session import Session, SessionBusy
-from llmproxy.core.store.reading import KeyedRecording
+from llmproxy.core.store.reader import KeyedRecording
 from llmproxy.core.traffic.body_decoding import decode_body
 from llmproxy.core.traffic.interaction import Interaction, Response, Usage, header, without
 from llmproxy.errors import LLMProxyError, RefusedError

@@ -33,13 +33,13 @@ from llmproxy.core.live_channels import (
     name_call,
     split_read_only_tools,
 )
-from llmproxy.core.mcp import build_refusal
+from llmproxy.core.mcp_messages import build_refusal
 from llmproxy.core.misses.miss_context import MissContext
-from llmproxy.core.providers.specs import SAFE
+from llmproxy.core.providers.provider_table import SAFE
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup, MissReason
 from llmproxy.core.sessions.session import LiveForbidden, Session, split_name
-from llmproxy.core.store.reading import KeyedRecording
+from llmproxy.core.store.reader import KeyedRecording
 from llmproxy.core.store.rows import RowSummary
 from llmproxy.core.store.store import Addition, Store
 from llmproxy.core.traffic.interaction import Chunk, Interaction, Response, Usage, header

@@ -15,7 +15,7 @@ from typing import Any, override
 from llmproxy.calls import Call
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.keys.mcp import ANSWER, END, STREAM
-from llmproxy.core.mcp import (
+from llmproxy.core.mcp_messages import (
     AnswerPart,
     WaitsFor,
     adapt_ids,
@@ -29,11 +29,11 @@ from llmproxy.core.mcp import (
 from llmproxy.core.sessions.exchange import Exchange, HarmlessTelemetry
 from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup
 from llmproxy.core.sessions.session import Session
-from llmproxy.core.store.reading import KeyedRecording
+from llmproxy.core.store.reader import KeyedRecording
 from llmproxy.core.store.rows import RowSummary
 from llmproxy.core.store.store import Store
+from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Ending, Key, Response, header
-from llmproxy.core.traffic.json_bytes import parse_json
 from llmproxy.protocol import Channel, Decision
 
 SLACK = 1.0

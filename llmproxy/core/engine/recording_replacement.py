@@ -31,7 +31,7 @@ from llmproxy.core.providers.routing import family_of
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Interceptor, Lookup
 from llmproxy.core.sessions.session import Session
-from llmproxy.core.store.reading import Place
+from llmproxy.core.store.reader import Place
 from llmproxy.core.store.rows import to_sql
 from llmproxy.core.store.store import UNFINISHED, Store
 from llmproxy.core.traffic.interaction import Interaction, Key

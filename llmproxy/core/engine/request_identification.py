@@ -40,8 +40,8 @@ from llmproxy.core.keys.normalize import (
 )
 from llmproxy.core.keys.server_state import STATE_HEADER, find_change, iter_texts_at_path
 from llmproxy.core.providers.hosts import check_signature, port_of, provider_of_host
+from llmproxy.core.providers.provider_table import HTTP_PREFIX, Family, channel_of, host_in_path, service
 from llmproxy.core.providers.routing import DEFAULT, REST, Route, changes_something, route, route_host, split_session
-from llmproxy.core.providers.specs import HTTP_PREFIX, Family, channel_of, host_in_path, service
 from llmproxy.core.providers.stubs import OPERATIONS, WELL_KNOWN, Stub, find_stub_host, find_stubs, has_stubs, load_rows
 from llmproxy.core.secrets.encodings import Fingerprints
 from llmproxy.core.secrets.redact import Redactor, find_placeholder
@@ -49,8 +49,8 @@ from llmproxy.core.sessions.exchange import Config, Exchange, RequestPlace
 from llmproxy.core.sessions.session import Session, Sessions, parse_party
 from llmproxy.core.store.rows import from_sql, parse_headers
 from llmproxy.core.traffic.body_decoding import decode_body
+from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Headers, Request, header, read_attempt, without
-from llmproxy.core.traffic.json_bytes import parse_json
 from llmproxy.core.traffic.response_bytes import find_prefix
 from llmproxy.errors import LLMProxyError, MachineError, RefusedError, SettingsError
 from llmproxy.protocol import OFFLINE, OUR_HEADERS_PREFIX, PARTY_HEADER, SESSION_HEADER, Decision, Mode

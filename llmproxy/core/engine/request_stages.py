@@ -21,17 +21,17 @@ from llmproxy.core.engine.request_identification import KeyDeriver, check_upstre
 from llmproxy.core.forks.fork_rows import find_fork
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.keys.server_state import is_success
-from llmproxy.core.mcp import MICROSECONDS
+from llmproxy.core.mcp_messages import MICROSECONDS
 from llmproxy.core.misses.explain import ExplainedMiss, explain_request
 from llmproxy.core.misses.miss_context import MissContext, MissPlace
 from llmproxy.core.misses.nearest_recording import AS_RECORDED, Restater
-from llmproxy.core.providers.specs import client_of
+from llmproxy.core.providers.provider_table import client_of
 from llmproxy.core.sessions.exchange import CallProgress, Config, Exchange, ReceivedRequest, RequestPlace
 from llmproxy.core.sessions.interceptor import ClientEnds, Lookup, MissReason, Playback
 from llmproxy.core.sessions.journal import AnsweredQuestion
 from llmproxy.core.sessions.session import MissedCall, Question
 from llmproxy.core.store.queries import canonical_of, count as count_recordings, count_calls, find_other_places
-from llmproxy.core.store.reading import KeyedRecording
+from llmproxy.core.store.reader import KeyedRecording
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Headers, Key, Request, Response, header
 from llmproxy.core.traffic.response_bytes import REDIRECTS, ClientHttp, HeadPlan, SendingPlan, leads_to, plan, plan_head

@@ -17,9 +17,9 @@ from typing import NamedTuple
 from llmproxy.core.dialects.conversation import read_answer
 from llmproxy.core.faults.answer_pieces import read_content_type
 from llmproxy.core.faults.rules import TEXTS, Fault, FaultNeeds, FaultRule, Faults, FaultTarget, Symptom
-from llmproxy.core.mcp import find_called_tool
+from llmproxy.core.mcp_messages import find_called_tool
+from llmproxy.core.providers.provider_table import MCP_PREFIX, Family, channel_of
 from llmproxy.core.providers.routing import family_of
-from llmproxy.core.providers.specs import MCP_PREFIX, Family, channel_of
 from llmproxy.core.traffic.interaction import Interaction, Response, header
 from llmproxy.protocol import AGENT, STDIO_PREFIX, Channel
 

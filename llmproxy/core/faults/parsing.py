@@ -23,7 +23,7 @@ from typing import Any
 
 from llmproxy.core.faults.kinds import KINDS
 from llmproxy.core.faults.rules import ALWAYS, NUMBERS, TEXTS, FaultKind, FaultRule, Faults, Parameter
-from llmproxy.core.providers.specs import PROVIDERS
+from llmproxy.core.providers.provider_table import PROVIDERS
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import SettingsError
 from llmproxy.files import DATA, read_bytes

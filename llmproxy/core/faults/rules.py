@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
-from llmproxy.core.providers.specs import Family
+from llmproxy.core.providers.provider_table import Family
 from llmproxy.core.traffic.interaction import Response
 from llmproxy.protocol import Channel
 

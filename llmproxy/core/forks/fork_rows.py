@@ -18,7 +18,7 @@ from llmproxy.advice import quote_word, suggest_command
 from llmproxy.core.forks.overrides import Overrides, parse_json_overrides
 from llmproxy.core.store import rows
 from llmproxy.core.store.file import statements
-from llmproxy.core.store.reading import Readable
+from llmproxy.core.store.reader import Readable
 from llmproxy.core.store.rows import from_sql, to_sql
 from llmproxy.core.store.store import Store
 from llmproxy.errors import CassetteBusy, CassetteNotFound, SettingsError, unsign_text

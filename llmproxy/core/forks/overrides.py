@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from llmproxy.core.dialects.messages import Message, ToolCall
-from llmproxy.core.traffic.json_bytes import equals_json
+from llmproxy.core.traffic.canonical_json import equals_json
 from llmproxy.errors import RefusedError, SettingsError, unsign_text
 from llmproxy.lazy_regex import late
 

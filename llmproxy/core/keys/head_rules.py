@@ -17,8 +17,8 @@ from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import parse_qsl, unquote
 
-from llmproxy.core.providers.specs import SIGNED_QUERY, Provider
-from llmproxy.core.secrets.kinds import FINGERPRINTED, SECRET_HEADER
+from llmproxy.core.providers.provider_table import SIGNED_QUERY, Provider
+from llmproxy.core.secrets.secret_kinds import FINGERPRINTED, SECRET_HEADER
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.lazy_regex import late
 

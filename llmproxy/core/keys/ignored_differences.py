@@ -20,8 +20,8 @@ from llmproxy.core.keys.head_rules import ID_QUERY, explain_ignored_member, find
 from llmproxy.core.keys.normalize import ShapeWalk, choose_body_shape
 from llmproxy.core.keys.user_rules import Rules, apply_rules, compile_rules
 from llmproxy.core.providers.routing import Route
+from llmproxy.core.traffic.canonical_json import LossyJson, parse
 from llmproxy.core.traffic.interaction import Headers, Request, header
-from llmproxy.core.traffic.json_bytes import LossyJson, parse
 
 NULLS = (
     "a member that is `null` counts as absent at the top of the body, in messages and in their parts; in tool schemas, "

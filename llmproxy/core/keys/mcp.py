@@ -19,7 +19,7 @@ from __future__ import annotations
 import re
 from typing import Any, NamedTuple
 
-from llmproxy.core.providers.specs import MCP_PREFIX
+from llmproxy.core.providers.provider_table import MCP_PREFIX
 from llmproxy.core.traffic.interaction import Headers, header, without
 
 ANSWER = f"{MCP_PREFIX}answer"

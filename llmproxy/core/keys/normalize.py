@@ -1,7 +1,7 @@
 """A redacted request -> its canonical form: what is left when everything that cannot change the answer is gone.
 
 Equal requests written differently get equal forms, different requests never do. Lossless first
-(`core.traffic.json_bytes`), then the user's rules (`core.keys.user_rules`), then the built-in ones
+(`core.traffic.canonical_json`), then the user's rules (`core.keys.user_rules`), then the built-in ones
 (`core.keys.body_rules`) at the positions that they name; all else counts as it is. Two kinds of ids are random and
 cannot be compared as they come:
 
@@ -44,10 +44,10 @@ from llmproxy.core.keys.body_rules import (
 from llmproxy.core.keys.head_rules import COUNTING, counted_query, list_counted_headers, spell_ambiguous_path
 from llmproxy.core.keys.user_rules import Compiled, Rules, apply_rules, compile_rules, substitute_patterns
 from llmproxy.core.providers.routing import Route, is_stream_request
-from llmproxy.core.secrets.find import CredentialEpoch
+from llmproxy.core.secrets.find_secrets import CredentialEpoch
 from llmproxy.core.traffic.body_decoding import EncodedPart, parse_multipart
+from llmproxy.core.traffic.canonical_json import LossyJson, dump, parse
 from llmproxy.core.traffic.interaction import Headers, Key, Request, header
-from llmproxy.core.traffic.json_bytes import LossyJson, dump, parse
 from llmproxy.lazy_regex import late
 
 

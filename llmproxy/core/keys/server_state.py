@@ -6,9 +6,9 @@
 An id stands for an object at its birth (`core.keys.normalize.IdOrigin`). What was made of it since is a digest of the
 successful changes in this session, in their order where that counts; it stands among the stored request's header fields
 (`STATE_HEADER`), so that the key is derived from what is stored alone. Which operations change what stands in the
-providers' rows (`core.providers.specs.Operation`). A change is told by its own key, in which the state stands that it
-met: so recordings with other ids, made in the same order, agree. What an object refers to is part of its state: a file
-that was put into a vector store that an assistant searches.
+providers' rows (`core.providers.provider_table.Operation`). A change is told by its own key, in which the state stands
+that it met: so recordings with other ids, made in the same order, agree. What an object refers to is part of its state:
+a file that was put into a vector store that an assistant searches.
 
 A collection is a thing as well: listing files after an upload is another question than listing them without it. What
 is added side by side has no order for whoever searches it; a list tells the order, so there it counts.
@@ -21,8 +21,8 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from llmproxy.core.keys.normalize import MadeBy
+from llmproxy.core.providers.provider_table import METHOD_BEHIND_ID, SAFE
 from llmproxy.core.providers.routing import Route, changes_something
-from llmproxy.core.providers.specs import METHOD_BEHIND_ID, SAFE
 from llmproxy.core.traffic.interaction import Key
 
 STATE_HEADER = "x-llmproxy-state"

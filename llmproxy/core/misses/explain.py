@@ -20,7 +20,7 @@ from llmproxy.advice import suggest_command
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.misses.miss_context import MissContext
 from llmproxy.core.misses.nearest_recording import AS_RECORDED, COUNTED, Nearest, Restater, find_nearest
-from llmproxy.core.providers.specs import Client, channel_of
+from llmproxy.core.providers.provider_table import Client, channel_of
 from llmproxy.core.traffic.json_diff import clip
 from llmproxy.protocol import AGENT, Channel
 

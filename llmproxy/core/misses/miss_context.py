@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from llmproxy.advice import StartCommand
-from llmproxy.core.providers.specs import Client
+from llmproxy.core.providers.provider_table import Client
 from llmproxy.protocol import AGENT, DEFAULT_STORE
 
 

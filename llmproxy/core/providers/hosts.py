@@ -26,7 +26,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from urllib.parse import urlsplit
 
-from llmproxy.core.providers.specs import BEARER_TOKEN, HTTP_PREFIX, PROVIDERS, Provider
+from llmproxy.core.providers.provider_table import BEARER_TOKEN, HTTP_PREFIX, PROVIDERS, Provider
 from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.errors import RefusedError
 from llmproxy.lazy_regex import late

@@ -24,7 +24,7 @@ from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from llmproxy.core.providers.hosts import port_of, provider_of_host
-from llmproxy.core.providers.specs import (
+from llmproxy.core.providers.provider_table import (
     HTTP_PREFIX,
     PROVIDERS,
     RAW_PREDICT,

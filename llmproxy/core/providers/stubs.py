@@ -28,10 +28,10 @@ from types import MappingProxyType
 from typing import NamedTuple
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
+from llmproxy.core.providers.provider_table import NamedHost, host_in_path, service
 from llmproxy.core.providers.routing import Route
-from llmproxy.core.providers.specs import NamedHost, host_in_path, service
+from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Chunk, Headers, Response, header
-from llmproxy.core.traffic.json_bytes import parse_json
 from llmproxy.protocol import DUMMY
 
 LIFETIME = 86_400

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote_plus
 
 from llmproxy.core.secrets.entropy import is_random, looks_like_words
-from llmproxy.core.secrets.find import CREDENTIAL, Span, find_key_runs, find_key_starts, list_runs
+from llmproxy.core.secrets.find_secrets import CREDENTIAL, Span, find_key_runs, find_key_starts, list_runs
 from llmproxy.lazy_regex import Anywhere, late
 
 if TYPE_CHECKING:

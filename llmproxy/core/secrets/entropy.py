@@ -1,4 +1,4 @@
-"""Does a text look like a secret, or like words? Tables and sums; `find` asks once a shape or a name has matched.
+"""Does a text look like a secret, or like words? Tables and sums; `find_secrets` asks once a name or shape matched.
 
 A key is drawn by lot: it mixes letters and digits, and no character stands out. Names, models, paths, expressions of
 a language and what documentation writes for a key (``your-api-key``, ``AKIA...EXAMPLE``) are not. Where a doubt is

@@ -48,7 +48,7 @@ from llmproxy.core.secrets.encodings import (
     unescape_text,
 )
 from llmproxy.core.secrets.entropy import looks_like_password, looks_like_words, split_words
-from llmproxy.core.secrets.find import (
+from llmproxy.core.secrets.find_secrets import (
     CREDENTIAL,
     FREE,
     CredentialEpoch,
@@ -59,7 +59,7 @@ from llmproxy.core.secrets.find import (
     list_common_endings,
     merge_spans,
 )
-from llmproxy.core.secrets.kinds import (
+from llmproxy.core.secrets.secret_kinds import (
     ANSWER_HEADER,
     CARRIED,
     CREDENTIAL_HEADER,

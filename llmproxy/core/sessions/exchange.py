@@ -18,12 +18,12 @@ from llmproxy.core.keys.normalize import KnownRequest
 from llmproxy.core.keys.server_state import StateChange
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.live_channels import LiveChannels
+from llmproxy.core.providers.provider_table import Family, channel_of
 from llmproxy.core.providers.routing import Route
-from llmproxy.core.providers.specs import Family, channel_of
 from llmproxy.core.providers.stubs import Stub
 from llmproxy.core.sessions.interceptor import CallState, ClientEnds, Interceptor
 from llmproxy.core.sessions.session import Session
-from llmproxy.core.store.reading import KeyedRecording
+from llmproxy.core.store.reader import KeyedRecording
 from llmproxy.core.traffic.body_decoding import BodyDecoder
 from llmproxy.core.traffic.interaction import (
     RESET,

@@ -55,11 +55,11 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 from llmproxy.calls import Call
 from llmproxy.core.keys.normalize import Canonical
-from llmproxy.core.mcp import AnswerPart
+from llmproxy.core.mcp_messages import AnswerPart
 from llmproxy.core.misses.explain import ExplainedMiss
 from llmproxy.core.misses.miss_context import MissContext
 from llmproxy.core.misses.nearest_recording import Restater
-from llmproxy.core.store.reading import KeyedRecording, ReplayCandidate
+from llmproxy.core.store.reader import KeyedRecording, ReplayCandidate
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Interaction, Key, Response
 from llmproxy.core.traffic.response_bytes import SendingPlan

@@ -1,7 +1,7 @@
 """Queries that are asked rarely: counts for a miss and the summary, the volatile fields of a cassette, recordings that
 a bound request may fit.
 
-What every request needs is in `reading`; these are one statement each.
+What every request needs is in `reader`; these are one statement each.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from llmproxy.core.bindings import BadVolatileField, VolatileField, parse_volati
 from llmproxy.core.changes.acceptance import GONE, AcceptedChange, digest_call
 from llmproxy.core.keys.normalize import Canonical, canonicalize
 from llmproxy.core.keys.user_rules import Rules
+from llmproxy.core.providers.provider_table import PROVIDERS
 from llmproxy.core.providers.routing import Route, route
-from llmproxy.core.providers.specs import PROVIDERS
 from llmproxy.core.providers.stubs import OPTIONAL
-from llmproxy.core.store.reading import Place, Readable, StoredRequest
+from llmproxy.core.store.reader import Place, Readable, StoredRequest
 from llmproxy.core.store.rows import OF_CHANNEL, SELECT_SUMMARY, Row, RowSummary, from_sql, to_sql, to_summary
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Interaction, Key

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from llmproxy.core.keys.normalize import build_key
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.store.queries import canonical_of, read_canonical
-from llmproxy.core.store.reading import DerivedKeys
+from llmproxy.core.store.reader import DerivedKeys
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.errors import CassetteError, RefusedError

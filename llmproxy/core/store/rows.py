@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from llmproxy.core.providers.specs import MCP_PREFIX, channel_of, client_of
+from llmproxy.core.providers.provider_table import MCP_PREFIX, channel_of, client_of
 from llmproxy.core.store.bodies import DATA
 from llmproxy.core.traffic.interaction import Cut, Ending, Headers, Interaction, Key, Request, Response, Usage
 from llmproxy.errors import CassetteCorrupt
@@ -158,7 +158,7 @@ def describe_interaction(interaction: Interaction) -> Described:
         from llmproxy.core.dialects.streams import keep_first_megabyte
         from llmproxy.core.dialects.usage import compute_cost
         from llmproxy.core.providers.routing import family_of
-        from llmproxy.core.traffic.frames import is_websocket_body, list_questions
+        from llmproxy.core.traffic.websocket_frames import is_websocket_body, list_questions
 
         family = family_of(interaction.provider, operation)
         bodies = list_questions(answer.body) if is_websocket_body(answer.headers) else [interaction.request.body]
@@ -178,7 +178,7 @@ def describe_interaction(interaction: Interaction) -> Described:
 
 def _describe_mcp(interaction: Interaction) -> tuple[str | None, str | None, None]:
     """Return a tool's arguments and result, each None where it is another message."""
-    from llmproxy.core.mcp import read_call
+    from llmproxy.core.mcp_messages import read_call
 
     answer = interaction.response
     call = read_call(interaction.request.body, content_type(answer.headers), answer.body)

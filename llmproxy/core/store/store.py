@@ -16,7 +16,7 @@ from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol, Self
 
-from llmproxy.core.store.reading import (
+from llmproxy.core.store.reader import (
     KeyChange,
     KeyedRecording,
     Place,

@@ -34,10 +34,10 @@ from mitmproxy.proxy.context import Context
 
 from llmproxy.core.engine.request_identification import WORTH_A_THREAD
 from llmproxy.core.sessions.exchange import RequestPlace
-from llmproxy.core.traffic.frames import SWITCHING
 from llmproxy.core.traffic.interaction import header
 from llmproxy.core.traffic.origin_guard import OriginGuard, SeenHead
 from llmproxy.core.traffic.response_bytes import REDIRECTS, ClientHttp
+from llmproxy.core.traffic.websocket_frames import SWITCHING
 from llmproxy.errors import LLMProxyError
 from llmproxy.mitm.framing import FramingError, Head, parse_head
 from llmproxy.mitm.http1.incoming_request import IncomingRequest, join_immediate_answer

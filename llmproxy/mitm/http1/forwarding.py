@@ -18,9 +18,9 @@ from mitmproxy.proxy.layers.http import HTTPMode
 from mitmproxy.proxy.layers.http._events import ResponseEndOfMessage
 
 from llmproxy.core.secrets.redact import may_hold_placeholder
-from llmproxy.core.traffic.frames import SWITCHING
 from llmproxy.core.traffic.json_diff import clip
-from llmproxy.core.websocket import FrameRecording
+from llmproxy.core.traffic.websocket_frames import SWITCHING
+from llmproxy.core.ws_replay import FrameRecording
 from llmproxy.errors import LLMProxyError, RefusedError
 from llmproxy.mitm.http1.incoming_request import AnsweringLayer, ClientConnection, Commands, LayerState
 from llmproxy.protocol import Decision

@@ -21,7 +21,7 @@ from mitmproxy.connection import Client
 from mitmproxy.proxy import commands, layer
 from mitmproxy.proxy.context import Context
 
-from llmproxy.core.providers.specs import Family, parse_port
+from llmproxy.core.providers.provider_table import Family, parse_port
 from llmproxy.core.sessions.exchange import Exchange, RequestPlace
 from llmproxy.core.sessions.interceptor import Playback
 from llmproxy.core.traffic.interaction import Headers, header

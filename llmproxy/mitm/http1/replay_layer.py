@@ -31,8 +31,8 @@ from llmproxy.core.control.answering import ControlRequest, format_error
 from llmproxy.core.control.endpoints import ControlledProxy
 from llmproxy.core.secrets.redact import may_hold_placeholder
 from llmproxy.core.sessions.exchange import Exchange
-from llmproxy.core.traffic.frames import SWITCHING
 from llmproxy.core.traffic.interaction import is_grpc
+from llmproxy.core.traffic.websocket_frames import SWITCHING
 from llmproxy.errors import LLMProxyError, MissError, RecordingError, RefusedError
 from llmproxy.mitm.framing import BodyTooSlow, Head, HeadTooSlow, rewrite_request
 from llmproxy.mitm.http1.forwarding import RequestForwarder
@@ -55,7 +55,7 @@ from llmproxy.mitm.sockets import is_peer_gone
 from llmproxy.mitm.websocket_recorder import UpgradeMissed, UpgradeRefused
 from llmproxy.mitm.websocket_replay import ReplayedWebSocket
 from llmproxy.protocol import CONTROL_PREFIX, UI_PREFIX, Channel, Decision
-from llmproxy.ui.answers import PageAnswer, build_headers
+from llmproxy.ui.responses import PageAnswer, build_headers
 
 log = logging.getLogger(__name__)
 

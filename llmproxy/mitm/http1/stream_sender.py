@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from llmproxy.core.mcp import LAST_CHUNK, AnswerPart, WaitsFor, frame_chunk
+from llmproxy.core.mcp_messages import LAST_CHUNK, AnswerPart, WaitsFor, frame_chunk
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Playback
 from llmproxy.core.traffic.response_bytes import HeadPlan, SendingPlan

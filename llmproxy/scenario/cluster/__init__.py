@@ -1,5 +1,5 @@
-"""Runs on the machines of a Ray cluster: one remote runner, for suites (`suite.run.remote`) and for scenarios in
-Python.
+"""Runs on the machines of a Ray cluster: one remote runner, for suites (`suite.run.run_on_cluster`) and for
+scenarios in Python.
 
 runner.py    the cluster, and calls on it as tasks; the only importer of ray
 parcel.py    what travels there, a named list of files and variables, and what comes home

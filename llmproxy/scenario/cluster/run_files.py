@@ -17,14 +17,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from llmproxy.core.providers.specs import PROVIDERS
+from llmproxy.core.providers.provider_table import PROVIDERS
 from llmproxy.errors import LLMProxyError, SettingsError, SuiteError
 from llmproxy.report.events import Event, Started, Step
 from llmproxy.scenario.cluster.node import RunParcel, write_files
 from llmproxy.store_server import find_store_server, without_secrets
-from llmproxy.trace.observing.tools import RecordedAt
-from llmproxy.trace.observing.wire import make_reference
-from llmproxy.trace.reading.recording import read_cassette_lines
+from llmproxy.trace.observing.agent_activity import make_reference
+from llmproxy.trace.observing.tool_calls import RecordedAt
+from llmproxy.trace.reading.recording_spans import read_cassette_lines
 
 _LISTED = 6
 _NO_KEY = "none"

@@ -18,7 +18,7 @@ from typing import Any
 from llmproxy.amounts import format_count
 from llmproxy.errors import SettingsError
 from llmproxy.report.events import Status
-from llmproxy.report.rows import Interval
+from llmproxy.report.scenario_rows import Interval
 from llmproxy.scenario.lab.judgements import CONCURRENCY, JudgeSetup, Transcript, run_parallel
 from llmproxy.scenario.repeats.statistics import FEWEST_TRANSCRIPTS, RESAMPLES, Variance, judge_spread, spread_intervals
 from llmproxy.scenario.running.participants import build_adapters

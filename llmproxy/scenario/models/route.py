@@ -21,7 +21,7 @@ from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from llmproxy.client.environment import is_proxy_url
-from llmproxy.core.providers.specs import PROVIDERS
+from llmproxy.core.providers.provider_table import PROVIDERS
 from llmproxy.errors import SettingsError
 from llmproxy.scenario.config import ModelConfig
 from llmproxy.scenario.models.errors import is_vertex_model, suggest_google_key

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from llmproxy.advice import install_command
-from llmproxy.core.providers.specs import LITELLM_OFFLINE
+from llmproxy.core.providers.provider_table import LITELLM_OFFLINE
 from llmproxy.errors import MachineError
 from llmproxy.scenario.models.answer import Answer, read_litellm, read_openai
 from llmproxy.scenario.models.errors import CallFailed

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from llmproxy.amounts import dollars, format_count, number
-from llmproxy.report.rows import Interval, wilson
+from llmproxy.report.scenario_rows import Interval, wilson
 from llmproxy.scenario.repeats.statistics import mean, mean_interval
-from llmproxy.trace.comparing.policies import PolicyChange, PolicyRun, compare_policies, count_tools
+from llmproxy.trace.comparing.behavior_comparison import PolicyChange, PolicyRun, compare_policies, count_tools
 
 _SEED = 7
 """Of the bootstrap: the same runs have the same interval."""

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 from pydantic import Field
 
 from llmproxy.report.events import PartyUse, Status
-from llmproxy.report.rows import Interval
+from llmproxy.report.scenario_rows import Interval
 from llmproxy.scenario.repeats.verdicts import COUNTED, VerdictCounts, decide_verdict
 from llmproxy.scenario.types import ScenarioResult
 from llmproxy.scenario.values.run import RunOptions, describe_error

@@ -18,7 +18,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from math import comb, fsum
 
-from llmproxy.report.rows import Interval, check_pass_counts
+from llmproxy.report.scenario_rows import Interval, check_pass_counts
 
 RESAMPLES = 2000
 """Of a bootstrap: the ends of a 95 % interval then stand on 50 values each."""

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from llmproxy.report.events import Status
-from llmproxy.report.rows import Interval, wilson
+from llmproxy.report.scenario_rows import Interval, wilson
 from llmproxy.scenario.repeats.statistics import pass_at_k, pass_hat_k
 
 COUNTED = (Status.PASSED, Status.FAILED, Status.AGENT_ERROR)

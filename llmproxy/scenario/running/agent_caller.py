@@ -30,8 +30,8 @@ from llmproxy.scenario.types import AgentInput, AgentRole, Message, ScenarioResu
 from llmproxy.scenario.values.criteria import refuse_contradiction
 from llmproxy.scenario.values.messages import Farewell, explain_awaitable, list_messages
 from llmproxy.scenario.values.run import describe_exit
-from llmproxy.trace.observing.tools import ServedTools, ToolUse
-from llmproxy.trace.observing.wire import WireObserver, find_recorded_time
+from llmproxy.trace.observing.agent_activity import WireObserver, find_recorded_time
+from llmproxy.trace.observing.tool_calls import ServedTools, ToolUse
 
 
 @dataclass

@@ -29,7 +29,7 @@ from llmproxy.scenario.types import AgentInput, AgentRole, JudgmentRequest, Mess
 from llmproxy.scenario.values.criteria import build_no_verdict
 from llmproxy.scenario.values.messages import Farewell, copy_messages, copy_value, get_text, to_message
 from llmproxy.scenario.values.run import RunningScenario, context_scenario, describe_error, status_of
-from llmproxy.trace.observing.tools import ToolUse
+from llmproxy.trace.observing.tool_calls import ToolUse
 
 
 class NextSpeaker(NamedTuple):

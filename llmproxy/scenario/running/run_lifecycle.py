@@ -46,7 +46,7 @@ from llmproxy.report.events import (
     Step,
     Verdict,
 )
-from llmproxy.report.rows import build_row
+from llmproxy.report.scenario_rows import build_row
 from llmproxy.report.trend import TrendRecorder
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.run_session import RunSession, wait_despite_cancel
@@ -56,7 +56,7 @@ from llmproxy.scenario.types import Message, ScenarioResult
 from llmproxy.scenario.values.messages import copy_value
 from llmproxy.scenario.values.run import describe_error, describe_exit
 from llmproxy.settings import load
-from llmproxy.trace.observing.wire import WireObserver
+from llmproxy.trace.observing.agent_activity import WireObserver
 
 _ONE_AT_A_TIME = threading.RLock()
 

@@ -22,7 +22,7 @@ from llmproxy.files import read_text, unique_members
 from llmproxy.scenario.types import Message
 from llmproxy.scenario.values.messages import copy_messages
 from llmproxy.trace import Cassette
-from llmproxy.trace.model import Span, SpanKind
+from llmproxy.trace.spans import Span, SpanKind
 
 SEPARATOR = "::"
 _ONE_EXCHANGE = 2

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, overload
 
 from llmproxy.scenario.types import Message
-from llmproxy.trace.observing.tools import ToolUse
+from llmproxy.trace.observing.tool_calls import ToolUse
 
 type _Wire = Mapping[int, Sequence[ToolUse]]
 

@@ -32,7 +32,7 @@ from llmproxy.report.event_handlers import HandlerLike, to_handlers
 from llmproxy.report.events import Status
 from llmproxy.scenario.config import ScenarioConfig
 from llmproxy.scenario.types import AgentRole, Message, ScenarioResult
-from llmproxy.trace.observing.tools import ServedTools, ToolUse
+from llmproxy.trace.observing.tool_calls import ServedTools, ToolUse
 
 DEFAULT_SET = "default"
 _BATCH = "SCENARIO_BATCH_RUN_ID"

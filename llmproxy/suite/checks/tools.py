@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from llmproxy.report.events import Assertion, Status
-from llmproxy.suite.checks.near_names import find_near_name
-from llmproxy.suite.matchers.core import MatchOutcome
+from llmproxy.suite.checks.misspelt_tools import find_near_name
+from llmproxy.suite.matchers.apply import all_hold, assertion, build_unclear, check, check_input, check_number, evaluate
+from llmproxy.suite.matchers.match import MatchOutcome
 from llmproxy.suite.matchers.plain_values import get_path, show, to_json
-from llmproxy.suite.matchers.table import all_hold, assertion, build_unclear, check, check_input, check_number, evaluate
 from llmproxy.suite.matchers.variables import StepError, VariableScope
-from llmproxy.suite.schema.response import ToolExpect
-from llmproxy.trace.observing.tools import ServedTools, ToolUse, find_differences
-from llmproxy.trace.observing.wire import AgentStep
+from llmproxy.suite.schema.response_assertions import ToolExpect
+from llmproxy.trace.observing.agent_activity import AgentStep
+from llmproxy.trace.observing.tool_calls import ServedTools, ToolUse, find_differences
 
 _LISTED = 12
 """Calls that a message lists."""

@@ -13,18 +13,18 @@ from typing import Any
 
 from llmproxy.core.dialects.messages import as_dict
 from llmproxy.report.events import Assertion, Status
-from llmproxy.suite.checks.answers import CheckedStep, check_tools_snapshot
-from llmproxy.suite.checks.near_names import check_tool_names
+from llmproxy.suite.checks.answer_checks import CheckedStep, check_tools_snapshot
+from llmproxy.suite.checks.misspelt_tools import check_tool_names
 from llmproxy.suite.checks.tools import build_unseen, check_order, check_served_tools, check_tools, check_total
-from llmproxy.suite.matchers.core import MatchOutcome
+from llmproxy.suite.matchers.apply import all_hold, assertion, build_unclear, check, check_number, evaluate
+from llmproxy.suite.matchers.match import MatchOutcome
 from llmproxy.suite.matchers.plain_values import Unknown, show
-from llmproxy.suite.matchers.table import all_hold, assertion, build_unclear, check, check_number, evaluate
 from llmproxy.suite.matchers.variables import VariableScope
-from llmproxy.suite.schema.response import MessageProcessing, Processor, Usage
+from llmproxy.suite.schema.response_assertions import MessageProcessing, Processor, Usage
 from llmproxy.suite.schema.steps import Talk
-from llmproxy.trace.observing.processing import EVIDENCE, ProcessingFinding, ProcessingFindings, find_processing
-from llmproxy.trace.observing.tools import RecordedAt, SeenCall, StepSum
-from llmproxy.trace.observing.wire import AgentStep, estimate_usage
+from llmproxy.trace.observing.agent_activity import AgentStep, estimate_usage
+from llmproxy.trace.observing.history_edits import EVIDENCE, ProcessingFinding, ProcessingFindings, find_processing
+from llmproxy.trace.observing.tool_calls import RecordedAt, SeenCall, StepSum
 
 
 def check_usage(

@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from llmproxy.core.traffic.json_diff import differences
-from llmproxy.suite.matchers.core import REGISTRY, Match, MatchOutcome, SeenValue, match, match_all, match_any, matcher
+from llmproxy.suite.matchers.match import REGISTRY, Match, MatchOutcome, SeenValue, match, match_all, match_any, matcher
 from llmproxy.suite.matchers.plain_values import ABSENT, is_mistyped, name_kind, parse_time, same, show, to_json, to_nfc
 from llmproxy.suite.matchers.variables import parse_ref
 

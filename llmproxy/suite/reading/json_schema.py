@@ -65,8 +65,8 @@ def build_suite_schema() -> dict[str, Any]:
 
 def _build_shared() -> dict[str, Any]:
     """Return what is not a model: any JSON, references, numbers, matchers."""
-    from llmproxy.suite.matchers.core import MODIFIERS, REGISTRY
-    from llmproxy.suite.matchers.table import COMPARISONS
+    from llmproxy.suite.matchers.apply import COMPARISONS
+    from llmproxy.suite.matchers.match import MODIFIERS, REGISTRY
 
     number = {"anyOf": [{"type": "number", "minimum": 0}, {"$ref": "#/$defs/Reference"}]}
     matchers = {name: {**known.schema, "description": known.help} for name, known in REGISTRY.items()}

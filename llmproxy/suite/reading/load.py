@@ -17,15 +17,15 @@ from typing import Any
 from pydantic import ValidationError
 
 from llmproxy.did_you_mean import suggest
-from llmproxy.suite.matchers.table import COMPARISONS
+from llmproxy.suite.matchers.apply import COMPARISONS
 from llmproxy.suite.matchers.variables import StepError, VariableScope, strip_dollar
-from llmproxy.suite.reading.data import choose_distinct, drop_id, expand_matrix, expand_rows, name_sets, warn_of_axes
-from llmproxy.suite.reading.flow import ScenarioFlow, list_capture_names, only_mappings
-from llmproxy.suite.reading.parts import apply_defaults, find_entry_files, find_files, include_parts, show_path
-from llmproxy.suite.schema.response import ToolExpect
+from llmproxy.suite.reading.check_names import ScenarioFlow, list_capture_names, only_mappings
+from llmproxy.suite.reading.params import choose_distinct, drop_id, expand_matrix, expand_rows, name_sets, warn_of_axes
+from llmproxy.suite.reading.shared_parts import apply_defaults, find_entry_files, find_files, include_parts, show_path
+from llmproxy.suite.schema.base_nodes import add_refusals
+from llmproxy.suite.schema.response_assertions import ToolExpect
 from llmproxy.suite.schema.steps import ABOUT_WIRE
 from llmproxy.suite.schema.suite import Defaults, Scenario, Suite
-from llmproxy.suite.schema.types import add_refusals
 from llmproxy.yaml_reader import Map, Problem, Problems, YamlPlace, place_of, read_file
 
 _ASSERTING = (*ABOUT_WIRE, "response", "created")

@@ -28,16 +28,16 @@ from llmproxy.scenario.types import AgentRole
 from llmproxy.scenario.values.run import describe_error, make_run_id, status_of as fault_of
 from llmproxy.suite.checks.tools import build_unseen
 from llmproxy.suite.checks.traffic import check_usage, explain_unseen_traffic
-from llmproxy.suite.matchers.table import all_hold
+from llmproxy.suite.matchers.apply import all_hold
 from llmproxy.suite.matchers.variables import StepError
 from llmproxy.suite.reading.load import SuiteCase
-from llmproxy.suite.run.case_opening import CaseOpening
+from llmproxy.suite.run.case_resources import CaseOpening
 from llmproxy.suite.run.run_context import RunContext
 from llmproxy.suite.run.step_context import StepContext, StepResult, status_of
 from llmproxy.suite.run.steps import insert_setup_rows, perform_step
 from llmproxy.suite.schema.steps import StepBase, Talk
 from llmproxy.suite.selection import NothingRecorded, cassette_name, list_steps_until, not_recorded_error
-from llmproxy.trace.observing.wire import sum_recorded_latency
+from llmproxy.trace.observing.agent_activity import sum_recorded_latency
 from llmproxy.yaml_reader import YamlPlace
 
 

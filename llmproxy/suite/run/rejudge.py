@@ -27,9 +27,9 @@ from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, Message
 from llmproxy.scenario.values.messages import get_text
-from llmproxy.suite.matchers.table import build_unclear
-from llmproxy.trace.observing.wire import make_reference
-from llmproxy.trace.reading.recording import read_cassette_lines
+from llmproxy.suite.matchers.apply import build_unclear
+from llmproxy.trace.observing.agent_activity import make_reference
+from llmproxy.trace.reading.recording_spans import read_cassette_lines
 
 _TALKS = ("chat", "simulate")
 _OVER = (Status.PASSED.value, Status.FAILED.value, Status.AGENT_ERROR.value)

@@ -14,8 +14,8 @@ from llmproxy.errors import SuiteError
 from llmproxy.report.event_handlers import notify_handlers
 from llmproxy.report.events import Event, Handler
 from llmproxy.scenario.agent_adapter import AgentAdapter
-from llmproxy.suite.checks.answers import ResponseSnapshots
-from llmproxy.suite.project import SuiteOptions
+from llmproxy.suite.checks.answer_checks import ResponseSnapshots
+from llmproxy.suite.project_settings import SuiteOptions
 from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.run.rejudge import RecordedRuns
 from llmproxy.suite.schema.steps import SetupStep, Talk, VerifyStep, WaitStep

@@ -31,9 +31,9 @@ from llmproxy.report.events import Completed, Selected, Status
 from llmproxy.scenario.agents.command import ON_STDERR
 from llmproxy.scenario.run_session import wait_despite_cancel
 from llmproxy.scenario.values.run import describe_error
-from llmproxy.suite.checks.entities.rows import make_run_user
+from llmproxy.suite.checks.entities.row_selection import make_run_user
 from llmproxy.suite.reading.load import USER, SuiteCase
-from llmproxy.suite.run.case_opening import run_hook
+from llmproxy.suite.run.case_resources import run_hook
 from llmproxy.suite.run.case_runner import CaseResult, build_emitter, run_case_once
 from llmproxy.suite.run.run_context import RunContext
 from llmproxy.suite.run.scheduler import CaseSchedule, HeldEvents, plan_schedule

@@ -23,14 +23,14 @@ from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.types import AgentRole, CriterionResult
 from llmproxy.scenario.user_simulator_agent import Persona, UserSimulatorAgent, find_persona
 from llmproxy.scenario.values.messages import Farewell, get_text
+from llmproxy.suite.matchers.apply import assertion, build_unclear
 from llmproxy.suite.matchers.plain_values import show
-from llmproxy.suite.matchers.table import assertion, build_unclear
 from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.run.rejudge import unjudgeable
 from llmproxy.suite.run.step_context import StepContext, SuiteConversation
-from llmproxy.suite.schema.response import Judging
+from llmproxy.suite.schema.response_assertions import Judging
 from llmproxy.suite.schema.steps import SimulateStep, Simulation
-from llmproxy.trace.observing.tools import ToolUse
+from llmproxy.trace.observing.tool_calls import ToolUse
 
 
 def model_upstreams(case: SuiteCase) -> dict[str, str]:

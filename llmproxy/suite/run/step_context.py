@@ -36,15 +36,15 @@ from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.types import AgentInput, AgentRole, Message, ScenarioResult
 from llmproxy.scenario.values.messages import format_value, get_text, list_messages
 from llmproxy.scenario.values.run import make_thread_id
-from llmproxy.suite.checks.answers import ResponseSnapshots
+from llmproxy.suite.checks.answer_checks import ResponseSnapshots
 from llmproxy.suite.checks.entities.verify import RunEntities
-from llmproxy.suite.matchers.table import build_unclear
+from llmproxy.suite.matchers.apply import build_unclear
 from llmproxy.suite.matchers.variables import VariableScope
-from llmproxy.suite.project import SuiteOptions
+from llmproxy.suite.project_settings import SuiteOptions
 from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.run.rejudge import RecordedAgent
 from llmproxy.suite.selection import explain_miss
-from llmproxy.trace.observing.wire import AgentStep, WireObserver
+from llmproxy.trace.observing.agent_activity import AgentStep, WireObserver
 
 _ENDLESS = ScenarioConfig(max_turns=sys.maxsize, verbose=False)
 """A suite's steps say themselves how long they go on."""

@@ -18,9 +18,9 @@ from typing import cast
 
 from llmproxy.report.events import Assertion
 from llmproxy.scenario.run_session import to_thread
-from llmproxy.suite.checks.answers import check_response
+from llmproxy.suite.checks.answer_checks import check_response
 from llmproxy.suite.checks.entities.verify import check_verify, check_wait
-from llmproxy.suite.checks.near_names import describe_unlisted_tools
+from llmproxy.suite.checks.misspelt_tools import describe_unlisted_tools
 from llmproxy.suite.checks.traffic import TrafficWindow, evaluate_traffic, find_uncounted_calls
 from llmproxy.suite.run.rejudge import unjudgeable
 from llmproxy.suite.run.step_context import StepContext, StepResult, SuiteConversation, inject_step_faults
@@ -35,7 +35,7 @@ from llmproxy.suite.schema.steps import (
     WaitStep,
 )
 from llmproxy.suite.schema.values import PauseFor, SetupItem
-from llmproxy.trace.observing.tools import find_differences, find_misread
+from llmproxy.trace.observing.tool_calls import find_differences, find_misread
 
 _DONE = re.compile(
     r"\b(created|added|updated|changed|completed|marked|deleted|removed|cancell?ed|sent|scheduled|booked|saved|done)\b",

@@ -16,7 +16,7 @@ from typing import Any
 from llmproxy.errors import Exit, LLMProxyError
 from llmproxy.protocol import AGENT
 from llmproxy.report.events import Status
-from llmproxy.report.rows import wilson
+from llmproxy.report.scenario_rows import wilson
 from llmproxy.scenario.repeats.statistics import pass_hat_k
 from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.run.case_runner import CaseResult

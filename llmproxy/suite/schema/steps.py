@@ -10,8 +10,8 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationInfo,
 
 from llmproxy.did_you_mean import suggest
 from llmproxy.suite.matchers.plain_values import name_kind, show
-from llmproxy.suite.schema.response import Created, Judging, MessageProcessing, Response, ToolExpect, Usage
-from llmproxy.suite.schema.types import Node, add_problem, refuse, refuse_kind
+from llmproxy.suite.schema.base_nodes import Node, add_problem, refuse, refuse_kind
+from llmproxy.suite.schema.response_assertions import Created, Judging, MessageProcessing, Response, ToolExpect, Usage
 from llmproxy.suite.schema.values import (
     Count,
     FaultsGiven,

@@ -10,9 +10,9 @@ from typing import Annotated, Any
 
 from pydantic import Discriminator, Field, Tag, ValidationInfo, model_validator
 
-from llmproxy.suite.schema.response import Evidence, Usage
+from llmproxy.suite.schema.base_nodes import Node, add_problem
+from llmproxy.suite.schema.response_assertions import Evidence, Usage
 from llmproxy.suite.schema.steps import Observe, Step
-from llmproxy.suite.schema.types import Node, add_problem
 from llmproxy.suite.schema.values import (
     Entity,
     FaultsGiven,

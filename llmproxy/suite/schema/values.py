@@ -8,10 +8,10 @@ from typing import Annotated, Any, cast
 
 from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema, model_validator
 
+from llmproxy.suite.matchers.apply import WRONG_KIND, allows_zero, validate_matcher, validate_number
 from llmproxy.suite.matchers.plain_values import explain_bad_path, show
-from llmproxy.suite.matchers.table import WRONG_KIND, allows_zero, validate_matcher, validate_number
 from llmproxy.suite.matchers.variables import BUILT_IN, strip_dollar
-from llmproxy.suite.schema.types import Node, add_problem, describe_value, refuse, refuse_kind
+from llmproxy.suite.schema.base_nodes import Node, add_problem, describe_value, refuse, refuse_kind
 from llmproxy.yaml_reader import Problems, place_of
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)")
@@ -192,7 +192,7 @@ Capture = Annotated[
 Value = Annotated[Any, BeforeValidator(_require_value), WithJsonSchema({"$comment": "Json"})]
 """A literal, ``{ref: $name.field}``, or a text with references."""
 Matcher = Annotated[Any, BeforeValidator(_read_matcher), WithJsonSchema({"$comment": "Matcher"})]
-"""As written; `llmproxy.suite.matchers.table.check` evaluates it."""
+"""As written; `llmproxy.suite.matchers.apply.check` evaluates it."""
 Count = Annotated[Any, BeforeValidator(_read_count), WithJsonSchema({"$comment": "Count"})]
 """How many: a number, ``{gte: 1, lt: 5}``, or a reference; as written."""
 Fields = Annotated[dict[str, Matcher], BeforeValidator(_require_fields)]

@@ -31,7 +31,7 @@ from llmproxy.suite.stores.memory import MemoryShape, MemoryStore, read_memory_s
 from llmproxy.suite.stores.protocol import StoreAdapter
 
 if TYPE_CHECKING:
-    from llmproxy.suite.stores.http_map import HttpTemplate
+    from llmproxy.suite.stores.http_mapping import HttpTemplate
 
 METHODS = ("describe", "insert", "get", "list", "delete", "snapshot", "changes", "reset", "close")
 
@@ -143,14 +143,14 @@ def build_store(mapping: Mapping[str, Any], folder: Path, environment: Mapping[s
     entities = _require_mapping(given, "entities")
     if kind == "sqlalchemy":
         from llmproxy.suite.stores.sql import SqlStore
-        from llmproxy.suite.stores.sql_map import read_table_maps, read_user
+        from llmproxy.suite.stores.sql_mapping import read_table_maps, read_user
 
         user = read_user(given, "store", None)
         maps = read_table_maps(entities, user)
         return SqlStore(_require_text(given, kind), folder, maps, user=user, reset=policy.reset)
     if kind == "http":
         from llmproxy.suite.stores.http import HttpStore
-        from llmproxy.suite.stores.http_map import read_http_entity
+        from llmproxy.suite.stores.http_mapping import read_http_entity
 
         headers = {str(k): str(v) for k, v in _require_mapping(given, "headers").items()}
         spoken = {name: read_http_entity(name, value) for name, value in entities.items()}
@@ -256,7 +256,7 @@ def _read_seconds(given: Mapping[str, Any]) -> float:
 
 
 def _read_request(text: str) -> HttpTemplate:
-    from llmproxy.suite.stores.http_map import HttpTemplate
+    from llmproxy.suite.stores.http_mapping import HttpTemplate
 
     method, _, address = text.partition(" ")
     if not address.startswith("/"):

@@ -17,8 +17,7 @@ from urllib.parse import urljoin, urlsplit
 
 from llmproxy.errors import SuiteError
 from llmproxy.scenario.values.messages import ValuePath, pick_value
-from llmproxy.suite.stores.http_map import HttpEntity, HttpTemplate
-from llmproxy.suite.stores.plain import same
+from llmproxy.suite.stores.http_mapping import HttpEntity, HttpTemplate
 from llmproxy.suite.stores.protocol import (
     Column,
     EntityInfo,
@@ -33,6 +32,7 @@ from llmproxy.suite.stores.protocol import (
     sort_rows,
     unknown_entity,
 )
+from llmproxy.suite.stores.value_conversion import same
 
 if TYPE_CHECKING:
     import httpx

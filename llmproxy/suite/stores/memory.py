@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llmproxy.errors import SuiteError
-from llmproxy.suite.stores.plain import same, to_plain
 from llmproxy.suite.stores.protocol import (
     Column,
     EntityInfo,
@@ -27,6 +26,7 @@ from llmproxy.suite.stores.protocol import (
     sort_rows,
     unknown_entity,
 )
+from llmproxy.suite.stores.value_conversion import same, to_plain
 
 
 @dataclass(frozen=True, slots=True)

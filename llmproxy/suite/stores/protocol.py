@@ -1,9 +1,9 @@
 """What a store is: the place where the agent under test keeps its entities, seen through one small interface.
 
 An *entity* is a kind of thing (``tasks``), a *row* one of them, as plain JSON values whatever the database made of it:
-dates are ISO-8601 texts in UTC, UUIDs texts, decimals numbers, truth values true or false (`plain`). Names are those of
-the suite; an adapter maps them to tables and columns. What it does not know, a name or a type, it refuses: a condition
-that is dropped makes a result wider, and a test pass.
+dates are ISO-8601 texts in UTC, UUIDs texts, decimals numbers, truth values true or false (`value_conversion`). Names
+are those of the suite; an adapter maps them to tables and columns. What it does not know, a name or a type, it refuses:
+a condition that is dropped makes a result wider, and a test pass.
 
 An adapter reads and writes at once: a row that it inserted is seen by the agent before `insert` returns, and a row
 that the agent wrote is seen by the next `list`. Adapters are used from several threads, one call at a time each.

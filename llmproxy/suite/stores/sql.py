@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 
 from llmproxy.errors import SuiteError
 from llmproxy.sqlite_file import open_connection
-from llmproxy.suite.stores.plain import from_plain, to_plain
 from llmproxy.suite.stores.protocol import (
     Column,
     EntityInfo,
@@ -38,7 +37,8 @@ from llmproxy.suite.stores.protocol import (
     sort_rows,
 )
 from llmproxy.suite.stores.sql_engine import BUSY_SECONDS, mask_url, open_engine, sqlite_file, translate_errors, url_for
-from llmproxy.suite.stores.sql_map import MappedEntity, TableMap, map_entity, parse_key, strip_type
+from llmproxy.suite.stores.sql_mapping import MappedEntity, TableMap, map_entity, parse_key, strip_type
+from llmproxy.suite.stores.value_conversion import from_plain, to_plain
 
 
 def _read_counter(connection: Connection, mapped: MappedEntity) -> tuple[int, bool] | None:

@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
-from llmproxy.core.traffic.json_bytes import equals_json
+from llmproxy.core.traffic.canonical_json import equals_json
 from llmproxy.errors import printable
-from llmproxy.trace.cassette import Cassette
-from llmproxy.trace.model import Span, SpanKind
+from llmproxy.trace.spans import Span, SpanKind
+from llmproxy.trace.trace_file import Cassette
 
 CONTRACT, INFO = "contract", "info"
 MISSING: Any = object()

@@ -30,7 +30,7 @@ from statistics import fmean
 
 from llmproxy.core.dialects.streams import detect_framing, list_events
 from llmproxy.core.traffic.interaction import Ending, Interaction, header
-from llmproxy.trace.reading.exchange import RequestHistory, open_exchange
+from llmproxy.trace.reading.decoded_exchange import RequestHistory, open_exchange
 
 _OPAQUE = frozenset({"input", "args", "arguments", "metadata", "parsed", "logprobs"})
 """Members whose content is the model's or the user's, not the provider's shape."""

@@ -26,8 +26,8 @@ from hashlib import blake2b
 from typing import Any
 
 from llmproxy.core.dialects.messages import Message
-from llmproxy.core.traffic.json_bytes import format_json_layout
-from llmproxy.trace.reading.exchange import OpenedExchange, list_earlier_ids
+from llmproxy.core.traffic.canonical_json import format_json_layout
+from llmproxy.trace.reading.decoded_exchange import OpenedExchange, list_earlier_ids
 
 Digest = bytes
 _DIGITS = re.compile(r"\d+")
@@ -61,7 +61,7 @@ class RecordedConversation:
     calls: dict[str, str] = field(default_factory=dict)
     """Ids of answered calls -> ids of their spans."""
     failed: Any = None
-    """What is left to do about a failed answer, if the last one was (`spans.Failed`)."""
+    """What is left to do about a failed answer, if the last one was (`span_builder.Failed`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from llmproxy.errors import LLMProxyError, RefusedError
-from llmproxy.trace.cassette import AgentRun, Cassette
 from llmproxy.trace.comparing.diff import ReplayDiff
-from llmproxy.trace.model import Span, SpanKind
+from llmproxy.trace.spans import Span, SpanKind
+from llmproxy.trace.trace_file import AgentRun, Cassette
 
 
 class NetworkBlocked(RefusedError, RuntimeError):

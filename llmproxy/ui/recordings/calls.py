@@ -17,13 +17,13 @@ from llmproxy.core.dialects.conversation import compare_requests
 from llmproxy.core.dialects.messages import Message, ToolCall, as_dict, as_list, as_str, entry_messages, keep_user_text
 from llmproxy.core.dialects.streams import list_events
 from llmproxy.core.dialects.usage import compute_cost, read_answer_model
-from llmproxy.core.providers.specs import client_of
+from llmproxy.core.providers.provider_table import client_of
 from llmproxy.core.store.rows import read_answer_time
-from llmproxy.core.traffic.frames import format_transcript, is_websocket_body
 from llmproxy.core.traffic.interaction import Interaction, Response, header
 from llmproxy.core.traffic.json_diff import ABSENT, common_prefix, count_common_suffix
-from llmproxy.trace.reading.exchange import OpenedExchange, has_content, read_parameters
-from llmproxy.ui.recordings.reading import PlacedExchange, ShownResult
+from llmproxy.core.traffic.websocket_frames import format_transcript, is_websocket_body
+from llmproxy.trace.reading.decoded_exchange import OpenedExchange, has_content, read_parameters
+from llmproxy.ui.recordings.new_content import PlacedExchange, ShownResult
 
 CHUNKS = 2000
 """Chunks that are told one by one; of more, neighbours are told together."""

@@ -13,7 +13,7 @@ from llmproxy.cli.parts.printing import (
     to_paragraphs,
     wrap_text,
 )
-from llmproxy.report.live_line import count_cells
+from llmproxy.report.request_line import count_cells
 
 
 @pytest.mark.parametrize("text", ["\x1b[31mred", "a\x07b", "\u202ereversed", "\udc80", "\x9b2J", "a\rb"])

@@ -24,7 +24,7 @@ from llmproxy.core.forks.overrides import parse_overrides
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.store.file.store import FileStore
-from llmproxy.core.store.reading import is_left_again
+from llmproxy.core.store.reader import is_left_again
 from llmproxy.core.store.store import Addition, Store
 from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction
 from llmproxy.errors import CassetteBusy, CassetteCorrupt, CassetteError, MachineError

@@ -14,8 +14,8 @@ from llmproxy.core.changes.parsing import KnownAnswers, parse_request
 from llmproxy.core.changes.result_wordings import FAILS_NOW, find_rewording
 from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.core.keys.normalize import Canonical
-from llmproxy.core.providers.specs import Client, client_of
-from llmproxy.core.traffic.json_bytes import dump
+from llmproxy.core.providers.provider_table import Client, client_of
+from llmproxy.core.traffic.canonical_json import dump
 from tests.core.changes.cases import LIES, case
 from tests.core.changes.judging import Judge
 

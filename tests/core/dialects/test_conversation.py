@@ -17,7 +17,7 @@ from llmproxy.core.dialects.conversation import (
 )
 from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.core.dialects.streams import detect_framing
-from llmproxy.core.providers.specs import Family
+from llmproxy.core.providers.provider_table import Family
 from tests.support.traffic import exchanges
 
 JSON = "application/json"

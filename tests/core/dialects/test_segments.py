@@ -26,10 +26,10 @@ from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.core.dialects.streams import decide_ending
 from llmproxy.core.dialects.usage import read_usage
 from llmproxy.core.dialects.writing import can_write_answer, sse, write_answer, write_json
+from llmproxy.core.providers.provider_table import Family
 from llmproxy.core.providers.routing import family_of, is_stream_request, route_host
-from llmproxy.core.providers.specs import Family
+from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Ending, header
-from llmproxy.core.traffic.json_bytes import parse_json
 from llmproxy.core.traffic.json_diff import build_member_path
 from llmproxy.errors import MissError
 from tests.support.traffic import exchanges

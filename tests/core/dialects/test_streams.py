@@ -35,9 +35,9 @@ from llmproxy.core.dialects.streams import (
     split_array,
 )
 from llmproxy.core.dialects.usage import read_model, read_usage
-from llmproxy.core.providers.specs import Family
+from llmproxy.core.providers.provider_table import Family
+from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Ending
-from llmproxy.core.traffic.json_bytes import parse_json
 from tests.core.dialects.heavy import HEAVY
 from tests.provider.say_bedrock import frame as aws_frame
 from tests.support.process import ROOT

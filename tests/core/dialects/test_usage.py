@@ -13,7 +13,7 @@ import pytest
 
 from llmproxy.core.dialects.streams import detect_framing
 from llmproxy.core.dialects.usage import compute_cost, compute_maximum_cost, read_model, read_usage
-from llmproxy.core.providers.specs import Family
+from llmproxy.core.providers.provider_table import Family
 from llmproxy.core.traffic.interaction import Usage
 from tests.support.traffic import exchanges
 

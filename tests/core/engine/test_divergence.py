@@ -18,7 +18,7 @@ from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Decided, Lookup
 from llmproxy.core.sessions.session import Session, SessionSettings
 from llmproxy.core.store.file.store import FileStore
-from llmproxy.core.store.reading import KeyedRecording
+from llmproxy.core.store.reader import KeyedRecording
 from llmproxy.core.traffic.interaction import Chunk, Response
 from llmproxy.protocol import Decision, Mode
 from tests.core.engine.test_engine import engine

@@ -28,8 +28,8 @@ from mcp.client.auth.extensions.client_credentials import ClientCredentialsOAuth
 from mcp.shared.auth import OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
 from pydantic import AnyUrl
 
+from llmproxy.core.providers.provider_table import service
 from llmproxy.core.providers.routing import route_host
-from llmproxy.core.providers.specs import service
 from llmproxy.core.providers.stubs import LIFETIME, STUBS, Asked, find_stubs, has_stubs, load_rows, parse_members
 from llmproxy.protocol import DUMMY
 from tests.support import mcp_oauth

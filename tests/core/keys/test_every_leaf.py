@@ -26,8 +26,8 @@ from llmproxy.core.keys.head_rules import (
 )
 from llmproxy.core.keys.normalize import build_key, canonicalize
 from llmproxy.core.keys.user_rules import Rules
+from llmproxy.core.providers.provider_table import PROVIDERS
 from llmproxy.core.providers.routing import route
-from llmproxy.core.providers.specs import PROVIDERS
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.interaction import Headers, Key, Request
 from tests.core.keys.key_tables import BEGIN, END, PAGE, rules_of, tables

@@ -10,8 +10,8 @@ from llmproxy.core.keys.mcp import is_rpc_message, parse_mcp_request
 from llmproxy.core.keys.normalize import build_key, canonicalize
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.providers.routing import route
+from llmproxy.core.traffic.canonical_json import dump
 from llmproxy.core.traffic.interaction import Headers, Key, Request
-from llmproxy.core.traffic.json_bytes import dump
 
 TOOLS = {"tools": "http://127.0.0.1:1"}
 JSON: Headers = (("content-type", "application/json"), ("accept", "application/json, text/event-stream"))

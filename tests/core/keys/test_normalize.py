@@ -27,10 +27,10 @@ from llmproxy.core.keys.normalize import (
 )
 from llmproxy.core.keys.user_rules import Rules, TextScrub
 from llmproxy.core.providers.routing import Route, route
-from llmproxy.core.secrets.find import CredentialEpoch, list_common_endings
+from llmproxy.core.secrets.find_secrets import CredentialEpoch, list_common_endings
 from llmproxy.core.secrets.redact import Redactor
+from llmproxy.core.traffic.canonical_json import LossyJson, parse
 from llmproxy.core.traffic.interaction import Headers, Key, Request
-from llmproxy.core.traffic.json_bytes import LossyJson, parse
 from tests.core.keys.test_every_leaf import leaves
 
 ANTHROPIC = (("anthropic-version", "2023-06-01"),)

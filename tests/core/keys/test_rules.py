@@ -25,8 +25,8 @@ from llmproxy.core.keys.body_rules import (
 from llmproxy.core.keys.head_rules import IGNORED, IGNORED_PREFIXES, KEYED, KEYED_PREFIXES
 from llmproxy.core.keys.normalize import REFERRING, IdOrigin, ShapeWalk, build_key, canonicalize
 from llmproxy.core.keys.user_rules import Rules, TextScrub, apply_rules, compile_rules, parse_path
+from llmproxy.core.providers.provider_table import PROVIDERS
 from llmproxy.core.providers.routing import route
-from llmproxy.core.providers.specs import PROVIDERS
 from llmproxy.core.traffic.interaction import Key, Request
 from llmproxy.errors import SettingsError
 

@@ -14,8 +14,8 @@ from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.misses.explain import LIMIT, LINES, ExplainedMiss, explain_request, find_reason, format_miss
 from llmproxy.core.misses.miss_context import MissContext, MissPlace
 from llmproxy.core.misses.nearest_recording import Nearest, Suggestion
+from llmproxy.core.providers.provider_table import Client
 from llmproxy.core.providers.routing import route
-from llmproxy.core.providers.specs import Client
 from llmproxy.core.traffic.interaction import Request
 from llmproxy.core.traffic.json_diff import Difference
 

@@ -16,8 +16,8 @@ from llmproxy.core.providers.hosts import (
     check_signature,
     read_env_upstreams,
 )
+from llmproxy.core.providers.provider_table import PROVIDERS, NamedHost, channel_of, host_in_path, service
 from llmproxy.core.providers.routing import family_of, is_stream_request, route, route_host, split_session
-from llmproxy.core.providers.specs import PROVIDERS, NamedHost, channel_of, host_in_path, service
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.errors import RefusedError
 from llmproxy.protocol import Channel

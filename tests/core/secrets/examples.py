@@ -7,7 +7,7 @@ import random
 import re
 
 from llmproxy.core.secrets.entropy import has_dozen
-from llmproxy.core.secrets.kinds import ALPHABETS, KINDS, SERVICES, SecretKind
+from llmproxy.core.secrets.secret_kinds import ALPHABETS, KINDS, SERVICES, SecretKind
 
 LENGTHS = {
     "twitter": 45, "freshbooks": 64, "coinbase": 64, "intercom": 60, "kraken": 84, "contentful": 43, "cloudflare": 40,

@@ -25,7 +25,7 @@ from llmproxy.core.secrets.encodings import (
     replace_spans,
     unescape_text,
 )
-from llmproxy.core.secrets.find import (
+from llmproxy.core.secrets.find_secrets import (
     CREDENTIAL,
     FREE,
     CredentialEpoch,

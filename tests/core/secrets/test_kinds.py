@@ -10,8 +10,9 @@ import pytest
 
 from llmproxy.core.secrets.encodings import replace_spans
 from llmproxy.core.secrets.entropy import has_dozen, is_random, looks_like_password, looks_like_words, measure_entropy
-from llmproxy.core.secrets.find import CREDENTIAL, find_by_shape, merge_spans
-from llmproxy.core.secrets.kinds import (
+from llmproxy.core.secrets.find_secrets import CREDENTIAL, find_by_shape, merge_spans
+from llmproxy.core.secrets.redact import Redactor
+from llmproxy.core.secrets.secret_kinds import (
     ANSWER_HEADER,
     CREDENTIAL_HEADER,
     KINDS,
@@ -21,7 +22,6 @@ from llmproxy.core.secrets.kinds import (
     is_credential_member,
     is_secret_member,
 )
-from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.interaction import Headers, Request
 
 from .corpus import find_changes, list_files

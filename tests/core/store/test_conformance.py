@@ -19,7 +19,7 @@ from llmproxy.core.store.queries import (
     read_volatile_fields,
     write_volatile_fields,
 )
-from llmproxy.core.store.reading import KeyChange
+from llmproxy.core.store.reader import KeyChange
 from llmproxy.core.store.store import Addition, Store
 from llmproxy.core.traffic.interaction import Chunk, Ending, Request, Response
 from llmproxy.errors import CassetteBusy, RecordingError, SettingsError, StoreReadOnly

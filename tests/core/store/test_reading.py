@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.core.store.file.store import FileStore
-from llmproxy.core.store.reading import SAME
+from llmproxy.core.store.reader import SAME
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Usage
 from llmproxy.errors import CassetteError

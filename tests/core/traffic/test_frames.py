@@ -13,7 +13,9 @@ from hypothesis import given, strategies as st
 from llmproxy.core.dialects.conversation import read_answer
 from llmproxy.core.dialects.streams import list_events
 from llmproxy.core.dialects.usage import read_model, read_usage
-from llmproxy.core.traffic.frames import (
+from llmproxy.core.traffic.grpc import Descriptors, count_messages, find_texts, format_messages, refusal, split_messages
+from llmproxy.core.traffic.interaction import is_grpc
+from llmproxy.core.traffic.websocket_frames import (
     CONTENT_TYPE,
     CUT,
     Frame,
@@ -25,8 +27,6 @@ from llmproxy.core.traffic.frames import (
     list_questions,
     list_server_events,
 )
-from llmproxy.core.traffic.grpc import Descriptors, count_messages, find_texts, format_messages, refusal, split_messages
-from llmproxy.core.traffic.interaction import is_grpc
 from llmproxy.errors import CassetteCorrupt, SettingsError
 
 texts = st.text(st.characters(exclude_categories=["Cs"]))

@@ -9,9 +9,9 @@ import random
 import pytest
 from hypothesis import given, strategies as st
 
-from llmproxy.core.providers.specs import Client, client_of
+from llmproxy.core.providers.provider_table import Client, client_of
+from llmproxy.core.traffic.canonical_json import DEPTH, LossyJson, dump, parse
 from llmproxy.core.traffic.interaction import Chunk, Cut, Headers, Response, header, without
-from llmproxy.core.traffic.json_bytes import DEPTH, LossyJson, dump, parse
 from llmproxy.core.traffic.json_diff import (
     SHOWN,
     Difference,

@@ -12,7 +12,7 @@ from typing import Any
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.types import LLM, AgentInput, Message
-from llmproxy.trace.observing.wire import read_tools
+from llmproxy.trace.observing.agent_activity import read_tools
 from tests.provider import Step, step
 from tests.support.process import Process, clean_env
 

@@ -15,11 +15,11 @@ from llmproxy.errors import MachineError, MissError, SettingsError
 from llmproxy.report.events import Event, Finished, Started, Status
 from llmproxy.scenario.cluster.node import NodeReply, make_picklable
 from llmproxy.scenario.cluster.runner import RemoteRunner, build_cluster_error, connect_ray, ray_address, ray_options
-from llmproxy.suite.project import SuiteOptions
+from llmproxy.suite.project_settings import SuiteOptions
 from llmproxy.suite.reading.load import SuiteCase, load_suites
 from llmproxy.suite.run.case_runner import CaseResult
-from llmproxy.suite.run.remote import RemoteSuites, SuiteParcel, open_suites
 from llmproxy.suite.run.run_context import RunContext
+from llmproxy.suite.run.run_on_cluster import RemoteSuites, SuiteParcel, open_suites
 from tests.scenario.people import Ear
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from llmproxy import scenario
 from llmproxy.errors import MachineError, SettingsError
-from llmproxy.report.rows import wilson
+from llmproxy.report.scenario_rows import wilson
 from llmproxy.scenario.lab.calibration import FlipRate, JudgeCalibration, calibrate_judge, count_judge_calls
 from llmproxy.scenario.lab.judgements import Transcript
 from llmproxy.scenario.lab.labels import LabelledTranscript

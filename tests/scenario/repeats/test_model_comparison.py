@@ -10,7 +10,13 @@ from typing import Any, NamedTuple
 import pytest
 
 from llmproxy.scenario.repeats.model_comparison import ModelComparison, ModelRun
-from llmproxy.trace.comparing.policies import PolicyCall, PolicyChange, PolicyRun, compare_policies, read_policy
+from llmproxy.trace.comparing.behavior_comparison import (
+    PolicyCall,
+    PolicyChange,
+    PolicyRun,
+    compare_policies,
+    read_policy,
+)
 from tests.support.live import Bench, Turn, Wish, World, scripted
 
 OLD = [Wish(f"tool_{n % 4}", {"n": n, "deep": {"list": [n]}}) for n in range(14)]

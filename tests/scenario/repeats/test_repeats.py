@@ -12,7 +12,7 @@ import pytest
 from llmproxy import scenario
 from llmproxy.errors import AgentError, MachineError
 from llmproxy.report.events import PartyUse, Status
-from llmproxy.report.rows import wilson
+from llmproxy.report.scenario_rows import wilson
 from llmproxy.scenario.repeats.repeats import RepeatResult, run_many
 from llmproxy.scenario.running.run import RunEnded
 from llmproxy.scenario.values.run import RunOptions

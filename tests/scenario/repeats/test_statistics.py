@@ -10,7 +10,7 @@ from math import isclose
 import pytest
 from hypothesis import given, strategies as st
 
-from llmproxy.report.rows import Interval, wilson
+from llmproxy.report.scenario_rows import Interval, wilson
 from llmproxy.scenario.repeats.statistics import (
     Variance,
     bootstrap,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from llmproxy.report.events import Status
-from llmproxy.report.rows import Interval, wilson
+from llmproxy.report.scenario_rows import Interval, wilson
 from llmproxy.scenario.repeats.statistics import pass_hat_k
 from llmproxy.scenario.repeats.verdicts import VerdictCounts, decide_verdict
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from llmproxy.scenario.values.calls import ToolCalls, format_message, merge_calls
-from llmproxy.trace.observing.tools import ToolUse
+from llmproxy.trace.observing.tool_calls import ToolUse
 
 
 def wire(name: str, arguments: str = "{}", output: str | None = "seen") -> ToolUse:

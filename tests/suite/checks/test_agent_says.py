@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from llmproxy.suite.checks.traffic import merge_agent_findings, read_processing
-from llmproxy.trace.observing.processing import ProcessingFinding, ProcessingFindings
+from llmproxy.trace.observing.history_edits import ProcessingFinding, ProcessingFindings
 
 UNSEEN = ProcessingFinding(activated=None, evidence="unobservable", reason="the provider keeps the history")
 IDLE = ProcessingFinding(activated=False, evidence="proven", reason="every request carried its whole history")

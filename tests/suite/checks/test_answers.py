@@ -8,10 +8,10 @@ import pytest
 
 from llmproxy.errors import MachineError, SuiteError
 from llmproxy.report.events import Status
-from llmproxy.suite.checks.answers import ResponseSnapshots, check_text, refuse_in_ci
-from llmproxy.suite.matchers.table import all_hold
+from llmproxy.suite.checks.answer_checks import ResponseSnapshots, check_text, refuse_in_ci
+from llmproxy.suite.matchers.apply import all_hold
 from llmproxy.suite.matchers.variables import VariableScope
-from llmproxy.suite.schema.response import Response
+from llmproxy.suite.schema.response_assertions import Response
 from tests.suite import rig
 from tests.suite.run.test_runner import suite
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from llmproxy.report.events import Assertion, Status
-from llmproxy.suite.checks.near_names import check_tool_names, describe_unlisted_tools, find_near_name, is_near_name
-from llmproxy.suite.schema.response import ToolExpect
-from llmproxy.trace.reading.exchange import list_arguments
+from llmproxy.suite.checks.misspelt_tools import check_tool_names, describe_unlisted_tools, find_near_name, is_near_name
+from llmproxy.suite.schema.response_assertions import ToolExpect
+from llmproxy.trace.reading.decoded_exchange import list_arguments
 from tests.support.messages import asks, call, said, user
 from tests.trace.observing.chats import Chats
 

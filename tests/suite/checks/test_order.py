@@ -9,8 +9,8 @@ import pytest
 from llmproxy.report.events import Status
 from llmproxy.suite.checks.tools import check_order, check_tool_order, check_tools
 from llmproxy.suite.matchers.variables import VariableScope
-from llmproxy.suite.schema.response import ToolExpect
-from llmproxy.trace.observing.tools import ToolCallExchange, ToolUse
+from llmproxy.suite.schema.response_assertions import ToolExpect
+from llmproxy.trace.observing.tool_calls import ToolCallExchange, ToolUse
 from tests.support.messages import asks, call, user
 from tests.trace.observing.chats import Chats
 

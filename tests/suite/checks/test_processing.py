@@ -9,8 +9,8 @@ import pytest
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.traffic import check_processing
 from llmproxy.suite.matchers.variables import VariableScope
-from llmproxy.suite.schema.response import MessageProcessing
-from llmproxy.trace.observing.processing import ProcessingFinding, ProcessingFindings
+from llmproxy.suite.schema.response_assertions import MessageProcessing
+from llmproxy.trace.observing.history_edits import ProcessingFinding, ProcessingFindings
 
 PASSED, FAILED, ERROR = Status.PASSED, Status.FAILED, Status.ENVIRONMENT_ERROR
 QUIET = ProcessingFinding(activated=False, evidence="proven", reason="every request carried its whole history")

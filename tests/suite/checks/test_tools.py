@@ -8,9 +8,9 @@ import pytest
 
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.tools import build_unseen, check_served_tools, check_tools, check_total
-from llmproxy.suite.matchers.table import all_hold
+from llmproxy.suite.matchers.apply import all_hold
 from llmproxy.suite.matchers.variables import VariableScope
-from llmproxy.suite.schema.response import ToolExpect
+from llmproxy.suite.schema.response_assertions import ToolExpect
 from tests.support.messages import asks, call, result, said, user
 from tests.trace.observing.chats import Chats
 from tests.trace.observing.test_servers import Tools

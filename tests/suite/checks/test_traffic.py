@@ -17,7 +17,7 @@ from llmproxy.report.events import Status
 from llmproxy.suite.checks.tools import check_tools, check_total
 from llmproxy.suite.checks.traffic import explain_no_tools, explain_unseen_traffic, find_uncounted_calls
 from llmproxy.suite.matchers.variables import VariableScope
-from llmproxy.suite.schema.response import ToolExpect
+from llmproxy.suite.schema.response_assertions import ToolExpect
 from llmproxy.suite.schema.steps import ChatStep
 from tests.provider import Provider, step
 from tests.suite import rig

@@ -6,9 +6,9 @@ from typing import Any
 
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.traffic import check_usage
-from llmproxy.suite.matchers.table import all_hold
+from llmproxy.suite.matchers.apply import all_hold
 from llmproxy.suite.matchers.variables import VariableScope
-from llmproxy.suite.schema.response import Usage
+from llmproxy.suite.schema.response_assertions import Usage
 from tests.support.messages import said, user
 from tests.trace.observing.chats import Chats
 

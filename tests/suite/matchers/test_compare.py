@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from llmproxy.report.events import Status
+from llmproxy.suite.matchers.apply import check
 from llmproxy.suite.matchers.compare import is_reference, strip_fence
-from llmproxy.suite.matchers.table import check
 from llmproxy.suite.matchers.variables import VariableScope
 
 

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from llmproxy.suite.matchers.core import (
+from llmproxy.suite.matchers.match import (
     REGISTRY,
     Match,
     MatchOutcome,

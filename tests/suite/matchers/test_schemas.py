@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from llmproxy.report.events import Status
-from llmproxy.suite.matchers.core import REGISTRY
+from llmproxy.suite.matchers.apply import check
+from llmproxy.suite.matchers.match import REGISTRY
 from llmproxy.suite.matchers.schemas import json_schema
-from llmproxy.suite.matchers.table import check
 from llmproxy.suite.matchers.variables import VariableScope
 
 FORMATS = [

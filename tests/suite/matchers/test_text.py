@@ -8,7 +8,7 @@ import time
 import pytest
 
 from llmproxy.report.events import Status
-from llmproxy.suite.matchers.table import check
+from llmproxy.suite.matchers.apply import check
 from llmproxy.suite.matchers.text import compile_pattern, search_pattern
 from llmproxy.suite.matchers.variables import StepError, VariableScope
 

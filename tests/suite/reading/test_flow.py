@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmproxy.suite.reading.flow import ScenarioFlow, list_capture_names
+from llmproxy.suite.reading.check_names import ScenarioFlow, list_capture_names
 from llmproxy.yaml_reader import Map, Problems, read_documents
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from llmproxy.errors import SuiteError
 from llmproxy.suite.reading.load import LoadedSuites, load_suites
-from llmproxy.suite.reading.parts import find_entry_files, find_files, show_path
-from llmproxy.suite.schema.response import Judging
+from llmproxy.suite.reading.shared_parts import find_entry_files, find_files, show_path
+from llmproxy.suite.schema.response_assertions import Judging
 from llmproxy.suite.schema.steps import ChatStep, JudgeStep
 from llmproxy.yaml_reader import Problems
 

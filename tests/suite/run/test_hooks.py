@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.errors import LLMProxyError, MachineError, SuiteError
-from llmproxy.suite.run.case_opening import run_hook
+from llmproxy.suite.run.case_resources import run_hook
 from llmproxy.suite.schema.suite import Hook
 
 MODULE = """

@@ -8,7 +8,7 @@ import pytest
 
 from llmproxy.report.events import Completed, Event, Finished, Selected, Started, Status
 from llmproxy.suite.reading.load import load_suites
-from llmproxy.suite.run.remote import OrderedEvents, agent_files, named_variables
+from llmproxy.suite.run.run_on_cluster import OrderedEvents, agent_files, named_variables
 from tests.suite.rig import Told
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from llmproxy.errors import SuiteError
-from llmproxy.suite.project import SuiteOptions
+from llmproxy.suite.project_settings import SuiteOptions
 from llmproxy.suite.run.run_context import RunContext, case_entities
 from tests.suite import rig
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.suite.project import SuiteOptions
+from llmproxy.suite.project_settings import SuiteOptions
 from llmproxy.suite.run.run_context import RunContext
 from llmproxy.suite.run.scheduler import CaseSchedule, plan_schedule
 from tests.suite import rig

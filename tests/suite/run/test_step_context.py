@@ -8,7 +8,7 @@ import pytest
 
 from llmproxy.report.events import Assertion, Message, Status
 from llmproxy.suite.run.step_context import StepResult, status_of
-from llmproxy.trace.observing.wire import AgentStep
+from llmproxy.trace.observing.agent_activity import AgentStep
 from tests.suite.run.test_runner import run
 
 P, F, E = Status.PASSED, Status.FAILED, Status.ENVIRONMENT_ERROR

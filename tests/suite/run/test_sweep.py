@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.client.sweep import SweepFinding, SweepOutcome, select_kinds
-from llmproxy.suite.project import SuiteOptions
+from llmproxy.suite.project_settings import SuiteOptions
 from llmproxy.suite.run.run_context import RunContext
 from llmproxy.suite.run.runner import SweepNotPossible, has_faults, sweep_case
 from tests.mitm.test_mcp_faults import tools

@@ -6,9 +6,9 @@ import pytest
 
 from llmproxy.errors import SuiteError
 from llmproxy.report.events import Status
-from llmproxy.suite.matchers.table import check
+from llmproxy.suite.matchers.apply import check
 from llmproxy.suite.matchers.variables import VariableScope
-from llmproxy.suite.schema.response import _TEXT_MATCHERS
+from llmproxy.suite.schema.response_assertions import _TEXT_MATCHERS
 from tests.suite.fragment import load_fragment
 
 

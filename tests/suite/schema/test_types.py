@@ -6,8 +6,8 @@ import pytest
 from pydantic import ValidationError
 
 from llmproxy.errors import SuiteError
+from llmproxy.suite.schema.base_nodes import add_refusals
 from llmproxy.suite.schema.suite import Scenario
-from llmproxy.suite.schema.types import add_refusals
 from llmproxy.yaml_reader import Map, Problems, read_documents
 from tests.suite.fragment import load_fragment
 

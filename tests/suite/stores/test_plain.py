@@ -11,8 +11,8 @@ from uuid import UUID
 import pytest
 from hypothesis import given, strategies as st
 
-from llmproxy.suite.stores.plain import from_plain, same, to_plain
 from llmproxy.suite.stores.protocol import Kind
+from llmproxy.suite.stores.value_conversion import from_plain, same, to_plain
 
 UID = UUID("12345678-1234-5678-1234-567812345678")
 

@@ -10,7 +10,7 @@ from llmproxy.core.cassettes.importing import import_exchanges
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.interaction import Interaction
-from llmproxy.trace.comparing.requests import CassetteDiff, compare_cassettes
+from llmproxy.trace.comparing.recording_diff import CassetteDiff, compare_cassettes
 from tests.trace.observing.test_servers import Tools
 
 JSON = (("content-type", "application/json"),)

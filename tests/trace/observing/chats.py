@@ -8,9 +8,9 @@ from typing import Any
 
 from llmproxy.calls import Call
 from llmproxy.core.dialects.usage import read_usage
-from llmproxy.core.providers.specs import Family
+from llmproxy.core.providers.provider_table import Family
 from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction, Key, Request, Response
-from llmproxy.trace.observing.wire import WireObserver
+from llmproxy.trace.observing.agent_activity import WireObserver
 
 NOW = 1_800_000_000.0
 JSON = (("content-type", "application/json"),)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from llmproxy.trace.observing.tools import ToolUse
+from llmproxy.trace.observing.tool_calls import ToolUse
 from tests.support.messages import asks, call, result, said, user
 from tests.trace.observing.chats import Chats
 

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from llmproxy.core.traffic.interaction import Chunk
-from llmproxy.trace.observing.processing import (
+from llmproxy.trace.observing.history_edits import (
     ProcessingFinding,
     ProcessingFindings,
     describe_hidden_history,
     find_processing,
     read_declared,
 )
-from llmproxy.trace.reading.exchange import RequestHistory, open_exchange
+from llmproxy.trace.reading.decoded_exchange import RequestHistory, open_exchange
 from tests.support.messages import asks, call, result, said, user
 from tests.trace.observing.chats import Chats
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmproxy.trace.observing.wire import SentRequest, find_replaced_calls
+from llmproxy.trace.observing.agent_activity import SentRequest, find_replaced_calls
 from tests.support.messages import asks, call, result, said, user
 from tests.trace.observing.chats import Chats
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from llmproxy.trace.observing.tools import NO_SERVER, find_differences, find_misread
-from llmproxy.trace.observing.wire import find_kept_differences
+from llmproxy.trace.observing.agent_activity import find_kept_differences
+from llmproxy.trace.observing.tool_calls import NO_SERVER, find_differences, find_misread
 from tests.support.messages import asks, call, result, said, user
 from tests.trace.observing.chats import Chats
 

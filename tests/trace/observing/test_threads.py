@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llmproxy.core.dialects.messages import Message, ToolCall
-from llmproxy.trace.observing.threads import compare_threads, count_common, join_system_text, list_history
+from llmproxy.trace.observing.thread_history import compare_threads, count_common, join_system_text, list_history
 
 USER, SAID = Message("user", "Buy milk"), Message("assistant", "Created.")
 CALL = Message("assistant", "", (ToolCall("c1", "create", '{"a": 1, "b": 2}'),))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-from llmproxy.trace.observing.wire import estimate_usage
+from llmproxy.trace.observing.agent_activity import estimate_usage
 from tests.support.messages import said, user
 from tests.trace.observing.chats import Chats
 from tests.trace.observing.test_wire import tool_loop

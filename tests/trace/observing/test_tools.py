@@ -12,7 +12,7 @@ from llmproxy.calls import Call
 from llmproxy.core.cassettes.exporting import to_json
 from llmproxy.core.traffic.interaction import Chunk, Interaction, Key, Request, Response
 from llmproxy.protocol import Decision
-from llmproxy.trace.observing.wire import read_tools
+from llmproxy.trace.observing.agent_activity import read_tools
 
 Json = dict[str, Any]
 USER: Json = {"role": "user", "content": "How warm is it?"}

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from llmproxy.trace.observing.wire import ToolResult, read_results
-from llmproxy.trace.reading.exchange import OpenedExchange, RequestHistory, open_exchange
+from llmproxy.trace.observing.agent_activity import ToolResult, read_results
+from llmproxy.trace.reading.decoded_exchange import OpenedExchange, RequestHistory, open_exchange
 from tests.support.messages import asks, call, result, said, user
 from tests.trace.observing.chats import Chats, Pair
 

@@ -6,8 +6,8 @@ import pytest
 
 from llmproxy.core.dialects.messages import ToolCall
 from llmproxy.core.traffic.interaction import Usage
-from llmproxy.trace.reading.exchange import RequestHistory, get_otel_provider, open_exchange
-from llmproxy.trace.reading.spans import (
+from llmproxy.trace.reading.decoded_exchange import RequestHistory, get_otel_provider, open_exchange
+from llmproxy.trace.reading.span_builder import (
     build_call_attributes,
     build_request_attributes,
     build_response_attributes,

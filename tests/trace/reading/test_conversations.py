@@ -12,7 +12,7 @@ from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.trace import SpanKind
 from llmproxy.trace.reading.conversations import _strip_spaces, chain_digests
-from llmproxy.trace.reading.spans import build_spans
+from llmproxy.trace.reading.span_builder import build_spans
 from tests.support.messages import asks, call, result, said, user
 from tests.trace.runs import SYSTEM, chat
 

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction, Response
-from llmproxy.trace.reading.exchange import (
+from llmproxy.trace.reading.decoded_exchange import (
     OpenedExchange,
     RequestHistory,
     list_earlier_ids,

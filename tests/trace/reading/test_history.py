@@ -11,9 +11,9 @@ from hypothesis import given, settings, strategies as st
 from llmproxy.core.dialects.codecs import CHAT
 from llmproxy.core.dialects.conversation import read_conversation
 from llmproxy.core.providers.routing import family_of
+from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Interaction
-from llmproxy.core.traffic.json_bytes import parse_json
-from llmproxy.trace.reading.exchange import PlainMessages, RequestHistory
+from llmproxy.trace.reading.decoded_exchange import PlainMessages, RequestHistory
 from tests.support.messages import asks, call, result, said, user
 from tests.support.traffic import exchanges
 from tests.trace.runs import Json, chat

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from llmproxy.trace import Span
-from llmproxy.trace.reading.spans import HELD_BYTES, HELD_SPANS, SpanQueue
+from llmproxy.trace.reading.span_builder import HELD_BYTES, HELD_SPANS, SpanQueue
 
 
 def named(line: SpanQueue) -> list[str]:

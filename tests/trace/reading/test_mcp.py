@@ -9,8 +9,8 @@ import pytest
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.trace import Cassette
 from llmproxy.trace.export import otlp
-from llmproxy.trace.model import Span, SpanKind
-from llmproxy.trace.reading.spans import build_mcp_span, build_spans
+from llmproxy.trace.reading.span_builder import build_mcp_span, build_spans
+from llmproxy.trace.spans import Span, SpanKind
 from tests.support.messages import asks, call, result, said, user
 from tests.trace.observing.test_servers import Tools
 

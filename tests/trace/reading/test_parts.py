@@ -9,7 +9,7 @@ import pytest
 from llmproxy.core.dialects.messages import ToolCall
 from llmproxy.core.traffic.interaction import Usage
 from llmproxy.trace import Span, TokenUsage
-from llmproxy.trace.reading.exchange import (
+from llmproxy.trace.reading.decoded_exchange import (
     build_token_usage,
     join_texts,
     make_span_id,

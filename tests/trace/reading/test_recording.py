@@ -9,7 +9,7 @@ import pytest
 
 from llmproxy.errors import CassetteCorrupt, CassetteNotFound
 from llmproxy.trace import Cassette, spans_of
-from llmproxy.trace.cassette import from_interactions
+from llmproxy.trace.trace_file import from_interactions
 from tests.support.messages import said, user
 from tests.trace.runs import NOW, chat, loop, recorded, store
 

@@ -9,7 +9,7 @@ import pytest
 
 from llmproxy.core.traffic.interaction import Ending, Interaction, Key, Response, Usage
 from llmproxy.trace import Span, SpanKind, TokenUsage
-from llmproxy.trace.reading.spans import build_spans
+from llmproxy.trace.reading.span_builder import build_spans
 from tests.support.messages import asks, call, result, said, user
 from tests.trace.runs import NOW, SYSTEM, USAGE, Json, chat, loop, streamed
 

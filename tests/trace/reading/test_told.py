@@ -8,8 +8,8 @@ from llmproxy.calls import Call
 from llmproxy.core.cassettes.exporting import to_json
 from llmproxy.errors import CassetteCorrupt
 from llmproxy.trace.export import cassette
-from llmproxy.trace.model import SpanKind
-from llmproxy.trace.reading.recording import open_exchanges, read_interactions, read_spans, spans_to_json
+from llmproxy.trace.reading.recording_spans import open_exchanges, read_interactions, read_spans, spans_to_json
+from llmproxy.trace.spans import SpanKind
 from tests.support.chats import chat
 
 

@@ -7,7 +7,7 @@ import json
 
 from llmproxy.core.traffic.interaction import Chunk
 from llmproxy.ui.recordings.calls import CHUNKS, call_to_json
-from llmproxy.ui.recordings.reading import RecordingReader
+from llmproxy.ui.recordings.new_content import RecordingReader
 from tests.support.chats import chat
 from tests.ui import samples
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.core.store.store import Store
-from llmproxy.ui.recordings.rows import CallFilter, count_rows_before, list_timeline_marks, read_window, sum_up
+from llmproxy.ui.recordings.call_list import CallFilter, count_rows_before, list_timeline_marks, read_window, sum_up
 from tests.support.recordings import reopened
 from tests.ui import samples
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from typing import Any, TypeGuard
 
-from llmproxy.core.traffic.frames import SWITCHING
 from llmproxy.core.traffic.interaction import Headers
+from llmproxy.core.traffic.websocket_frames import SWITCHING
 
 # Any: what a YAML loader returns.
 Tree = Any

@@ -15,8 +15,8 @@ from llmproxy.core.dialects.usage import read_usage
 from llmproxy.core.dialects.writing import can_write_answer, write_answer, write_json, writes_text_arguments
 from llmproxy.core.faults.answer_pieces import read_content_type, time_pieces, with_pieces
 from llmproxy.core.faults.rules import Break, FaultKind, FaultNeeds, FaultTarget, Symptom, Values
+from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Chunk, header, without
-from llmproxy.core.traffic.json_bytes import parse_json
 
 Change = Callable[[Message, FaultTarget], tuple[Message, str] | None]
 """What is said instead, and OpenAI's finish reason (empty: what fits); None where there is nothing to change."""

@@ -10,9 +10,9 @@ from typing import Any
 
 from llmproxy.core.faults.answer_pieces import MICROSECONDS
 from llmproxy.core.faults.rules import Break, FaultKind, FaultTarget, Parameter, Symptom, Values
-from llmproxy.core.mcp import build_error_message
+from llmproxy.core.mcp_messages import build_error_message
+from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Chunk, Headers, Response
-from llmproxy.core.traffic.json_bytes import parse_json
 from llmproxy.protocol import Channel
 
 JSON: Headers = (("content-type", "application/json"),)

@@ -17,9 +17,9 @@ from llmproxy.core.dialects.usage import COUNT_MEMBERS
 from llmproxy.core.dialects.writing import write_json
 from llmproxy.core.faults.answer_pieces import read_content_type, split_after_piece, time_pieces, with_pieces
 from llmproxy.core.faults.rules import CHUNK, Break, FaultKind, FaultNeeds, FaultTarget, Parameter, Symptom, Values
+from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.grpc import build_failure_head
 from llmproxy.core.traffic.interaction import Chunk, Response, without
-from llmproxy.core.traffic.json_bytes import parse_json
 from llmproxy.protocol import Channel
 
 

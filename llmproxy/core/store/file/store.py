@@ -33,7 +33,7 @@ from llmproxy.core.store.file.connect import (
     open_writer,
     translate,
 )
-from llmproxy.core.store.reading import SLOTS, KeyChange, KeyedRecording, Place, SyncedFile
+from llmproxy.core.store.reader import SLOTS, KeyChange, KeyedRecording, Place, SyncedFile
 from llmproxy.core.store.rows import Sql, to_sql
 from llmproxy.core.store.store import UNFINISHED, Addition, Deleted, Store, choose_occurrence
 from llmproxy.core.traffic.interaction import Ending, Interaction

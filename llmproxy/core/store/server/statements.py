@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from llmproxy.core.store.bodies import DeltaBase, encode_body
 from llmproxy.core.store.file.statements import check_lease, check_new_name
-from llmproxy.core.store.reading import KeyChange
+from llmproxy.core.store.reader import KeyChange
 from llmproxy.core.store.server.connection import to_pg_text
 from llmproxy.errors import CassetteCorrupt
 

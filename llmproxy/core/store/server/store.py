@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from llmproxy.core.store import rows
 from llmproxy.core.store.bodies import BodyWriter, PreparedBody, encode_body
 from llmproxy.core.store.file.connect import close_writer, open_beside_writer, open_writer, translate as translate_local
-from llmproxy.core.store.reading import KeyChange, KeyedRecording, Place, SyncedFile
+from llmproxy.core.store.reader import KeyChange, KeyedRecording, Place, SyncedFile
 from llmproxy.core.store.rows import Sql, to_sql
 from llmproxy.core.store.server import local_copy, schema, statements
 from llmproxy.core.store.server.connection import Conflict, ServerLink, ServerLost, pipeline, retries, to_pg, to_pg_text

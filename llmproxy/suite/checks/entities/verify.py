@@ -15,8 +15,8 @@ from typing import Any
 from llmproxy.amounts import format_count as amount
 from llmproxy.errors import LLMProxyError, SuiteError
 from llmproxy.report.events import Assertion
-from llmproxy.suite.checks.entities.created import StoreBaseline, check_created, take_baseline
-from llmproxy.suite.checks.entities.rows import (
+from llmproxy.suite.checks.entities.new_rows import StoreBaseline, check_created, take_baseline
+from llmproxy.suite.checks.entities.row_selection import (
     RunRows,
     add_note,
     capture_row,
@@ -30,13 +30,13 @@ from llmproxy.suite.checks.entities.rows import (
     select_rows,
     show_row,
 )
-from llmproxy.suite.matchers.table import all_hold, assertion, build_unclear, check_number
+from llmproxy.suite.matchers.apply import all_hold, assertion, build_unclear, check_number
 from llmproxy.suite.matchers.variables import StepError
-from llmproxy.suite.schema.response import Created
+from llmproxy.suite.schema.response_assertions import Created
 from llmproxy.suite.schema.values import Verify, WaitFor
-from llmproxy.suite.stores.plain import from_plain
 from llmproxy.suite.stores.protocol import EntityInfo, Kind, Row, StoreError, UnknownColumn
-from llmproxy.suite.stores.sql_map import parse_key
+from llmproxy.suite.stores.sql_mapping import parse_key
+from llmproxy.suite.stores.value_conversion import from_plain
 
 _SHOWN = 3
 """Rows of other users that are named."""

@@ -32,7 +32,7 @@ from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteCorrupt, CassetteError, LLMProxyError, SettingsError
-from llmproxy.trace.comparing.requests import read_turn
+from llmproxy.trace.comparing.recording_diff import read_turn
 
 ROOT = Path(__file__).resolve().parents[4]
 FILES = {

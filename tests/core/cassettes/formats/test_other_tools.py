@@ -13,7 +13,7 @@ from llmproxy.core.cassettes.formats import FORMATS, Source, aimock, cassetter, 
 from llmproxy.core.cassettes.formats.recorded import Recorded
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteCorrupt, CassetteError
-from llmproxy.trace.comparing.requests import read_turn
+from llmproxy.trace.comparing.recording_diff import read_turn
 
 Adopt = Callable[[str, str], list[Interaction]]
 

@@ -15,9 +15,9 @@ from llmproxy.core.dialects.usage import read_usage
 from llmproxy.core.dialects.writing import can_write_answer, write_answer, writes_text_arguments
 from llmproxy.core.faults import KINDS, FaultNeeds, FaultTarget, Symptom
 from llmproxy.core.faults.answer_pieces import is_streamed, read_content_type
-from llmproxy.core.providers.specs import Family
+from llmproxy.core.providers.provider_table import Family
+from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Ending, Response, header
-from llmproxy.core.traffic.json_bytes import parse_json
 from tests.core.faults.cases import call
 from tests.support.narrowing import known
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmproxy.suite.checks.entities.created import StoreBaseline
+from llmproxy.suite.checks.entities.new_rows import StoreBaseline
 from tests.suite.runs import Run, run
 
 

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from llmproxy.suite.checks.entities.cleanup import RowCleaner
-from llmproxy.suite.checks.entities.created import StoreBaseline
-from llmproxy.suite.checks.entities.rows import RunRows
+from llmproxy.suite.checks.entities.new_rows import StoreBaseline
+from llmproxy.suite.checks.entities.row_selection import RunRows
 from llmproxy.suite.checks.entities.verify import RunEntities
 from llmproxy.suite.matchers.variables import VariableScope
-from llmproxy.suite.schema.response import Created
+from llmproxy.suite.schema.response_assertions import Created
 from llmproxy.suite.stores import build_store
 from tests.suite.runs import Run, lines, run
 

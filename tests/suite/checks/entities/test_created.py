@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from llmproxy.suite.checks.entities.created import StoreBaseline
+from llmproxy.suite.checks.entities.new_rows import StoreBaseline
 from llmproxy.suite.checks.entities.verify import RunEntities
-from llmproxy.suite.schema.response import Created
+from llmproxy.suite.schema.response_assertions import Created
 from tests.suite.runs import Run, lines, run
 
 

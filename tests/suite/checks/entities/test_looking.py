@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from llmproxy.errors import SuiteError
-from llmproxy.suite.checks.entities.rows import RunRows, make_row_id
+from llmproxy.suite.checks.entities.row_selection import RunRows, make_row_id
 from llmproxy.suite.checks.entities.verify import RunEntities, check_verify, check_wait
 from llmproxy.suite.matchers.variables import StepError, VariableScope
-from llmproxy.suite.schema.response import Created
+from llmproxy.suite.schema.response_assertions import Created
 from llmproxy.suite.schema.values import Verify, WaitFor
 from llmproxy.suite.stores import UnknownColumn, UnknownEntity
 from tests.suite.runs import Flaky, Run, lines, run

@@ -8,7 +8,7 @@ import pytest
 
 from llmproxy.errors import SuiteError
 from llmproxy.report.events import Assertion, Status
-from llmproxy.suite.checks.entities.rows import (
+from llmproxy.suite.checks.entities.row_selection import (
     MOST_ROWS,
     RunRows,
     add_note,
@@ -24,7 +24,7 @@ from llmproxy.suite.checks.entities.rows import (
     select_rows,
     show_row,
 )
-from llmproxy.suite.matchers.table import all_hold, build_unclear
+from llmproxy.suite.matchers.apply import all_hold, build_unclear
 from llmproxy.suite.matchers.variables import StepError
 from llmproxy.suite.stores import Kind, Row, StoreError, UnknownColumn
 from tests.suite.runs import Run, lines, run

@@ -1,0 +1,270 @@
+"""MCP, the agent's tools: recorded messages given to another client, in another run. What counts: `core.keys.mcp`.
+
+Where there is no recording, a client is told so that its user reads our text (`build_refusal`):
+
+    tools/call               a result that is an error: every client shows it to its model
+    any other request        a JSON-RPC error
+    a notification, a reply  202: nobody waits for an answer
+    a stream, an end         405: "no such stream here"; 200
+
+HTTP's status is 200 where there is something to read: after a 404 clients begin a session anew (eight times). No miss
+(`may_go_unanswered`) are messages that ask for nothing, and the stateless era's probe.
+
+A recorded answer gets today's JSON-RPC id and progress token (`adapt_ids`), and not a byte more changes. It goes out in
+parts (`AnswerPart`): a server may ask while it answers (sampling, elicitation, roots), and what follows goes out only
+after the client answered as recorded. Pure: no socket, no process, no store.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from enum import Enum, auto
+from typing import Any, NamedTuple
+
+from llmproxy.core.dialects.answer_bodies import BodyEdit, BodyPart, apply_edits, list_json_parts
+from llmproxy.core.keys.mcp import ANSWER, DISCOVER, END, NOTIFICATION, STREAM
+from llmproxy.core.traffic.canonical_json import parse_json
+from llmproxy.core.traffic.interaction import Headers, Response, header, without
+
+_SPACE = re.compile(r"[ \t\r\n]*")
+_decoder = json.JSONDecoder()
+
+
+def list_messages(response: Response) -> list[BodyPart]:
+    """Return the messages of an answer, and where each lies in its body: one, server-sent events, or lines."""
+    return list_json_parts(header(response.headers, "content-type") or "", response.body)
+
+
+def adapt_ids(response: Response, recorded: bytes, asked: bytes) -> Response:
+    """Return the answer for the request `asked`, recorded for `recorded`; the same object if nothing changes."""
+    was, now = parse_message(recorded), parse_message(asked)
+    if was.get("id") == now.get("id") and _token(was) == _token(now) and type(was.get("id")) is type(now.get("id")):
+        return response
+    edits = [edit for part in list_messages(response) for edit in _list_edits(response.body, part, was, now)]
+    if not edits:
+        return response
+    return replace(
+        response, headers=without(response.headers, "content-length"), chunks=apply_edits(response.chunks, edits)
+    )
+
+
+def answers(response: Response, asked: bytes) -> bool:
+    """Return whether an answer holds the result of a request, or its error."""
+    id_ = parse_message(asked).get("id")
+    found = (part.value for part in list_messages(response) if isinstance(part.value, dict))
+    return id_ is not None and any("method" not in each and each.get("id") == id_ for each in found)
+
+
+def parse_message(body: bytes) -> dict[str, Any]:
+    """Return the message in a body; empty for what is no object."""
+    return value if isinstance(value := parse_json(body), dict) else {}
+
+
+def _token(message: dict[str, Any]) -> object:
+    params = message.get("params")
+    meta = params.get("_meta") if isinstance(params, dict) else None
+    return meta.get("progressToken") if isinstance(meta, dict) else None
+
+
+def _list_edits(body: bytes, part: BodyPart, was: dict[str, Any], now: dict[str, Any]) -> Iterator[BodyEdit]:
+    message = part.value
+    if not isinstance(message, dict):
+        return
+    if "method" not in message:
+        if "id" in message and message["id"] == was.get("id") and "id" in now:
+            yield from _edit_member(body, part, ("id",), now["id"])
+    elif message["method"] == "notifications/progress" and isinstance(message.get("params"), dict):
+        token = _token(now)
+        if token is not None and message["params"].get("progressToken") == _token(was):
+            yield from _edit_member(body, part, ("params", "progressToken"), token)
+
+
+def _edit_member(body: bytes, part: BodyPart, path: tuple[str, ...], value: object) -> Iterator[BodyEdit]:
+    text = body[part.start : part.end].decode("utf-8", "surrogateescape")
+    if (found := find_member(text, path)) is None:
+        return
+    start, end = (part.start + len(text[:at].encode("utf-8", "surrogateescape")) for at in found)
+    yield BodyEdit(start, end, json.dumps(value, ensure_ascii=True).encode())
+
+
+def find_member(text: str, path: tuple[str, ...], at: int = 0) -> tuple[int, int] | None:
+    """Return where the value of a member stands in JSON text, the last of its name as for parsers; None if nowhere."""
+    found: tuple[int, int] | None = None
+    at = _skip_space(text, at)
+    if text[at : at + 1] != "{":
+        return None
+    at = _skip_space(text, at + 1)
+    while text[at : at + 1] not in ("}", ""):
+        name, at = _decoder.raw_decode(text, at)
+        begin = _skip_space(text, _skip_space(text, at) + 1)
+        _, end = _decoder.raw_decode(text, begin)
+        if name == path[0]:
+            found = (begin, end) if len(path) == 1 else find_member(text, path[1:], begin)
+        at = _skip_space(text, end)
+        at = _skip_space(text, at + 1) if text[at : at + 1] == "," else at
+    return found
+
+
+def _skip_space(text: str, at: int) -> int:
+    match = _SPACE.match(text, at)
+    return match.end() if match else at
+
+
+MICROSECONDS = 1_000_000
+LAST_CHUNK = b"0\r\n\r\n"
+
+
+class WaitsFor(Enum):
+    NOTHING = auto()
+    ANSWER = auto()
+    """The client's answer to the request of the server's whose id is `Turn.what`."""
+    SERVED = auto()
+    """The interaction `Turn.what` was served in this run."""
+    FOR_EVER = auto()
+    """The recorded client left it open."""
+    BROKEN = auto()
+    """The server broke off: nothing that could come is an answer."""
+
+
+class AnswerPart(NamedTuple):
+    wait: WaitsFor
+    """Before the data."""
+    what: object
+    data: bytes
+
+
+def _is_request(message: object) -> bool:
+    return isinstance(message, dict) and "method" in message and "id" in message
+
+
+def split_call_turns(response: Response) -> list[AnswerPart] | None:
+    asked = [(part.end, part.value["id"]) for part in list_messages(response) if _is_request(part.value)]
+    if not asked:
+        return None
+    body = response.body
+    turns, begin, wait, what = [], 0, WaitsFor.NOTHING, None
+    for said, id_ in asked:
+        end = _find_event_end(body, said)
+        turns.append(AnswerPart(wait, what, body[begin:end]))
+        begin, wait, what = end, WaitsFor.ANSWER, id_
+    return [*turns, AnswerPart(wait, what, body[begin:])]
+
+
+def split_stream_turns(
+    response: Response, started_at: float, messages: Sequence[tuple[float, int]], *, ended: bool
+) -> list[AnswerPart]:
+    """Return an unasked stream in turns after `messages`, (Unix seconds, interaction); `ended` by the server."""
+    times = [at for at, _ in messages]
+    turns = []
+    for chunk in response.chunks:
+        before = bisect_right(times, started_at + chunk.offset / MICROSECONDS)
+        wait, what = (WaitsFor.SERVED, messages[before - 1][1]) if before else (WaitsFor.NOTHING, None)
+        turns.append(AnswerPart(wait, what, chunk.data))
+    return turns if ended else [*turns, AnswerPart(WaitsFor.FOR_EVER, None, b"")]
+
+
+def _find_event_end(body: bytes, at: int) -> int:
+    """Return where the event ends in which a message ends: an empty line, or the line's end in other framings."""
+    for mark in (b"\r\n\r\n", b"\n\n", b"\n"):
+        if (found := body.find(mark, at)) >= 0:
+            return found + len(mark)
+    return len(body)
+
+
+def write_sse_event(message: dict[str, object]) -> bytes:
+    """Write a message of ours as a server-sent event."""
+    return b"event: message\ndata: " + json.dumps(message).encode() + b"\n\n"
+
+
+def frame_chunk(data: bytes, *, chunked: bool) -> bytes:
+    """Return a part of a body as an HTTP chunk, where the client takes such."""
+    return b"%x\r\n%b\r\n" % (len(data), data) if chunked and data else data
+
+
+NOT_RECORDED = -32020
+"""Our code, of the range that JSON-RPC leaves to servers."""
+NO_METHOD = -32601
+_STATELESS = "io.modelcontextprotocol/protocolVersion"
+"""In `_meta` of each request of the stateless era, whose results say what they are."""
+
+
+def may_go_unanswered(operation: str) -> bool:
+    """Return whether a message that was never recorded may go unanswered: nothing of the run depends on it."""
+    return operation in (STREAM, END, DISCOVER) or operation.startswith(NOTIFICATION)
+
+
+def build_refusal(operation: str, body: bytes, text: str) -> tuple[int, Headers, bytes]:
+    """Return status, fields and body in which a client is told `text`."""
+    if operation == STREAM:
+        return 405, (("allow", "POST"),), b""
+    if operation == END:
+        return 200, (), b""
+    if operation == ANSWER or operation.startswith(NOTIFICATION):
+        return 202, (), b""
+    return 200, (("content-type", "application/json"),), json.dumps(build_error_message(body, text)).encode()
+
+
+def build_error_message(body: bytes, text: str) -> dict[str, Any]:
+    """Return the message that answers the request `body` with an error of ours."""
+    try:
+        asked = json.loads(body)
+    except (ValueError, RecursionError):
+        asked = {}
+    asked = asked if isinstance(asked, dict) else {}
+    text = text.encode("utf-8", "backslashreplace").decode("utf-8")
+    params = asked.get("params")
+    meta = params.get("_meta") if isinstance(params, dict) else None
+    said: dict[str, Any] = {"jsonrpc": "2.0", "id": asked.get("id")}
+    if asked.get("method") == "tools/call":
+        kind = {"resultType": "complete"} if isinstance(meta, dict) and _STATELESS in meta else {}
+        return {**said, "result": {**kind, "content": [{"type": "text", "text": text}], "isError": True}}
+    code = NO_METHOD if asked.get("method") == "server/discover" else NOT_RECORDED
+    return {**said, "error": {"code": code, "message": text}}
+
+
+class ToolText(NamedTuple):
+    tool: str
+    arguments: str
+    """JSON."""
+    result: str
+    """Its texts; of other content what it is. Empty where none came."""
+    failed: bool
+
+
+def read_call(request: bytes, content_type: str, answer: bytes) -> ToolText | None:
+    try:
+        asked = json.loads(request)
+        if not isinstance(asked, dict) or asked.get("method") != "tools/call":
+            return None
+        params = asked["params"]
+        messages = [part.value for part in list_json_parts(content_type, answer)]
+        last: dict[str, Any] = next(
+            (m for m in reversed(messages) if "method" not in m and m.get("id") == asked.get("id")), {}
+        )
+        arguments = json.dumps(params.get("arguments", {}), ensure_ascii=False)
+        return ToolText(str(params["name"]), arguments, *_read_result(last))
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def find_called_tool(request: bytes) -> tuple[str, ...]:
+    try:
+        asked = json.loads(request)
+        return (str(asked["params"]["name"]),) if asked["method"] == "tools/call" else ()
+    except (ValueError, RecursionError, KeyError, TypeError):
+        return ()
+
+
+def _read_result(message: dict[str, Any]) -> tuple[str, bool]:
+    if isinstance(error := message.get("error"), dict):
+        return str(error.get("message", "")), True
+    result = message.get("result") or {}
+    content = result.get("content") or []
+    shown = [each["text"] if each.get("type") == "text" else f"[{each.get('type')}]" for each in content]
+    if not shown and "structuredContent" in result:
+        shown = [json.dumps(result["structuredContent"], ensure_ascii=False)]
+    return "\n".join(map(str, shown)), result.get("isError") is True

@@ -1,0 +1,571 @@
+"""Where secrets stand in a text: by their shape, by their place, and the credentials that this run has seen.
+
+A span is (start, end) in characters. Most texts hold no secret, and most of what is done here is to be sure of that
+quickly: only runs of key characters are looked at, and only for the literal beginnings of keys.
+
+*Credentials*: there may be any number, since tokens rotate with each request, and each counts for as long as the
+process lives. A few are looked for as they are; of many only eight characters each are, among the runs of key
+characters of the text, so that a text costs the same however many there are.
+*Epoch*: what was derived from a request depends on the credentials that were known: one that stands in it becomes a
+placeholder. Hardly ever does a new one stand in any request. A credential, in whatever form it is looked for, stands
+in a text only within a run of key characters; so a few characters of each form are compared with all such runs that
+were searched. Where none of them is there, nothing has changed. Whatever cannot be told so counts as a change.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from binascii import b2a_base64
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import cache, lru_cache
+from itertools import batched
+from typing import NamedTuple
+from urllib.parse import quote
+
+from llmproxy.core.secrets.entropy import drop_brackets, has_dozen, is_drawn, is_random, is_set
+from llmproxy.core.secrets.secret_kinds import (
+    AN_ID,
+    BARE_VALUE,
+    ENV_VALUE,
+    KINDS,
+    LABEL,
+    MEMBERS,
+    NAME_CHARS,
+    NAME_WORDS,
+    NAMED,
+    NAMED_MEMBER,
+    NAMED_VALUE,
+    PATTERNS,
+    QUOTED_VALUE,
+    SERVICE,
+    Pattern,
+    SecretKind,
+    compile_template,
+    find_least_length,
+    is_sure_name,
+)
+from llmproxy.lazy_regex import Anywhere, late
+
+
+class Span(NamedTuple):
+    """Where something stands in a text, in characters, and what it is."""
+
+    start: int
+    end: int
+    kind: str = ""
+    """Of a secret with an unmistakable form, as its placeholder names it; nothing where a name or label tells it."""
+
+
+CREDENTIAL = "credential"
+"""The kind of what this run sent as one."""
+
+_KEY_CHARS = bytes(
+    ord("k") if chr(code) in "_-+/=.~" or (code < 128 and chr(code).isalnum()) else ord(" ") for code in range(256)
+)
+"""Maps the bytes that keys are made of to ``k``: a run of 16 is worth a look, and most text has few."""
+_KEY_RUN = 16
+_LONGEST_RUN = 50_000
+"""Longer runs are pictures and audio."""
+
+_BASE64_RUN = 120
+"""A key's shape with so much more base64 around it is chance: images and audio are megabytes of it."""
+_BORDER = late(r"(?:\\[nrtbfv0]|\\u[0-9a-fA-F]{4}|\\x[0-9a-fA-F]{2}|%[0-9a-fA-F]{2}|=3D|\[[0-9;]{0,12}m)$")
+"""What ends in a letter or digit and yet is a border: an escape of JSON or a URL, a terminal's colour."""
+_ESCAPES = late(rb"\\(?:[nrt]|u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2})|%[0-9a-fA-F]{2}")
+_LABEL = 48
+"""Characters before a value in which a service may be named."""
+_SHORTEST = 12
+"""Characters of a text that is worth a look."""
+
+
+_BASE64 = late(r"[A-Za-z0-9+/_\-]*")
+_NOT_BASE64 = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/_-"
+
+# -- what may be there -------------------------------------------------------------------------------------------------
+
+
+def _build_needle_expression(pattern: Pattern) -> str:
+    return pattern.near or "|".join(re.sub(r"[^\w /:=@!\"]", r"\\\g<0>", each.decode()) for each in pattern.needles)
+
+
+_PLACED = tuple((pattern, Anywhere(_build_needle_expression(pattern))) for pattern in PATTERNS)
+_HOLDS_NAMED = Anywhere(NAMED_VALUE)
+_HOLDS_LABEL = Anywhere(LABEL.near)
+_HOLDS_MEMBER = Anywhere(NAMED_MEMBER)
+_LONGEST_BEGINNING = 256
+"""More than these expressions ask for."""
+_WORTH_A_TEST = 1 << 12
+"""Characters of a part that is searched for names only where there may be one."""
+_IS_NEAR = Anywhere(lambda: "|".join((*map(_build_needle_expression, PATTERNS), f"(?:{NAMED_VALUE})", NAMED_MEMBER)))
+"""In one, which is as quick as each; with `LABEL` in it they have more states than Rust keeps."""
+_MIXED = late(rb"[0-9][A-Za-z]|[A-Za-z][0-9]")
+_SERVICE = late(SERVICE.encode)
+"""In lower case."""
+
+
+class KeyRuns(NamedTuple):
+    """What a text has of key characters."""
+
+    data: bytes
+    """The text in ASCII; other characters are question marks, which are no key characters."""
+    lean: bytes
+    """The same without pictures and audio."""
+    spans: list[tuple[int, int]]
+    """Where at least 16 key characters stand in a row."""
+    near: bool
+    """Whether there is something of what stands around a secret: a place, a name."""
+
+
+def list_runs(data: bytes, least: int) -> list[tuple[int, int]]:
+    """Return where at least so many key characters stand in a row."""
+    mapped, run, spans = data.translate(_KEY_CHARS), b"k" * least, list[tuple[int, int]]()
+    start = mapped.find(run)
+    while start >= 0:
+        end = mapped.find(b" ", start)
+        spans.append((start, end if end >= 0 else len(data)))
+        start = mapped.find(run, spans[-1][1])
+    return spans
+
+
+@lru_cache(maxsize=2)
+def find_key_runs(text: str) -> KeyRuns:
+    """Return the runs of a text; longer ones than 50,000 are pictures and audio."""
+    data = text.encode("ascii", "replace")
+    spans, near = list_runs(data, _KEY_RUN), _IS_NEAR.holds(data)
+    long = [(start, end) for start, end in spans if end - start >= _LONGEST_RUN]
+    if not long:
+        return KeyRuns(data, data, spans, near)
+    starts, ends = [0, *(end for _, end in long)], [*(start for start, _ in long), len(data)]
+    lean = b" ".join([data[start:end] for start, end in zip(starts, ends, strict=True)])
+    return KeyRuns(data, lean, [(start, end) for start, end in spans if end - start < _LONGEST_RUN], near)
+
+
+def find_by_shape(text: str, *, named: bool = True) -> list[Span]:
+    """Return the spans of all that is a secret by its shape or its place, in no order; `named`: or by its name."""
+    if len(text) < _SHORTEST:
+        return []
+    data, lean, runs, near = find_key_runs(text)
+    found = [
+        Span(*span, pattern.label)
+        for pattern, is_near in (_PLACED if near else ())
+        if is_near.holds(lean) and any(lean.find(needle) >= 0 for needle in pattern.needles)
+        for span in pattern.iter_spans(text)
+    ]
+    if near and named:
+        found += _find_named(text, data)
+    if runs and (kinds := _list_possible_kinds(text)):
+        found += {span[:2]: span for kind in kinds for span in _find_kind(kind, text)}.values()  # the last one names it
+    if runs and named and _HOLDS_LABEL.holds(b"\n".join([data[max(0, start - _LABEL) : end] for start, end in runs])):
+        found += _find_labelled(text, data, runs)
+    return [span for span in found if not is_inside_base64(text, span.start, span.end)] if found else found
+
+
+@cache
+def _prepare_kind(kind: SecretKind) -> tuple[str, int, re.Pattern[str]]:
+    return kind.needle, kind.lead_length, compile_template(kind.template)
+
+
+_SIGNS = (b":", b"=", b",", b">")
+_LONGEST_NAME = 64
+_NAME_END = late(rb"[a-z_\-]+")
+_ENV = late(rb"[A-Z][A-Z0-9_]*=")
+"""A variable of the environment and its sign; nothing between them."""
+
+
+def _find_kind(kind: SecretKind, text: str) -> Iterator[Span]:
+    needle, lead, shape = _prepare_kind(kind)
+    at = text.find(needle)
+    while at >= 0:
+        start, after = at - lead, at + len(needle)
+        if start >= 0 and has_border(text, start) and (match := shape.match(text, start)) and _is_key(kind, match[0]):
+            after = match.end()
+            yield Span(*match.span(), kind.label)
+        at = text.find(needle, after)
+
+
+_LONG_BASE64 = late(rb"([A-Za-z0-9+/_\-]{512})[A-Za-z0-9+/_\-]++")
+"""The first characters of much base64: what begins behind them is chance (`is_inside_base64`)."""
+
+
+def _shorten_run(run: bytes) -> bytes:
+    return _LONG_BASE64.sub(rb"\1 ", run) if len(run) > 1024 else run
+
+
+@cache
+def _group_kinds() -> list[tuple[list[tuple[bytes, SecretKind]], Anywhere]]:
+    """Return kinds by needles, and whether a text has a run of any: all at once are more states than Rust keeps."""
+    needles = sorted(((kind.needle.encode(), kind) for kind in KINDS), key=lambda row: row[0])
+    return [(list(rows), Anywhere("|".join(kind.run_expression for _, kind in rows))) for rows in batched(needles, 32)]
+
+
+@lru_cache(maxsize=2)
+def _list_possible_kinds(text: str) -> list[SecretKind]:
+    """Return the kinds of which there may be a key, the most special last."""
+    data, _, runs, _ = find_key_runs(text)
+    joined = b"\n".join([_shorten_run(data[max(0, start - 1) : end]) for start, end in runs])
+    if b"\\" in joined or b"%" in joined:  # an escape's letters begin no key
+        joined = _ESCAPES.sub(b" ", joined)
+    found = [row for rows, has_run in _group_kinds() if has_run.holds(joined) for row in rows if row[0] in joined]
+    return [kind for _, kind in sorted(found, key=lambda row: (len(row[0]), row[1].template))]
+
+
+def find_key_starts(text: str) -> Iterator[int]:
+    """Yield where keys of a fixed length may begin in a text, though what follows hides where they end."""
+    for kind in _list_possible_kinds(text):
+        if kind.template.endswith("+>"):
+            continue
+        needle, lead, _ = _prepare_kind(kind)
+        loose, at = compile_template(kind.template, loose=True), text.find(needle)
+        while at >= 0:
+            if at >= lead and loose.match(text, at - lead):
+                yield at
+            at = text.find(needle, at + 1)
+
+
+def _is_key(kind: SecretKind, found: str) -> bool:
+    if kind.wordy and not has_dozen(found):
+        return False
+    needle, lead, _ = _prepare_kind(kind)
+    return is_random(found if lead else found[len(needle) :], kind.entropy, words=kind.has_mixed_alphabet)
+
+
+def has_border(text: str, start: int) -> bool:
+    """Return whether a key can begin there: not in the middle of a word."""
+    if start == 0 or not (before := text[start - 1]).isascii() or not before.isalnum():
+        return True
+    return _BORDER.search(text[max(0, start - 16) : start]) is not None
+
+
+def _find_labelled(text: str, data: bytes, runs: list[tuple[int, int]]) -> Iterator[Span]:
+    """Yield the spans of values that mix letters and digits and stand behind the name of a service."""
+    for start, end in runs:
+        if not _HOLDS_LABEL.holds(data[max(0, start - _LABEL) : end]):
+            continue
+        label, equals = data[start:end], data.find(b"=", start, end)
+        if equals < 0:
+            label = data[max(0, start - _LABEL) : start].rstrip(b"\"'`\\ \t\r\n")
+            if label[-1:] not in _SIGNS:
+                continue
+            label = label.rstrip(b"\"'`\\ \t:=,>")
+        else:
+            label = data[start:equals]
+        if data[start:end].isalpha() or not _MIXED.search(data, start, end):
+            continue
+        if not _names_service(label[-_LABEL:]):
+            continue
+        for match in LABEL.whole.finditer(text, max(0, start - _LABEL), end):
+            value = match["value"]
+            named = LABEL.named.search(match["label"]) is not None
+            if has_border(text, match.start()) and (named or not LABEL.an_id.fullmatch(value)) and is_drawn(value):
+                yield Span(*match.span("value"))
+
+
+def _find_named(text: str, data: bytes) -> Iterator[Span]:
+    """Yield the spans of values that stand under the name of a secret, whatever the service: ``SMTP_PASSWORD=...``."""
+    lowered = data.lower()
+    for first in range(0, len(data), _WORTH_A_TEST):
+        if not _HOLDS_NAMED.holds(data[max(0, first - _LONGEST_NAME) : first + _WORTH_A_TEST + _LONGEST_BEGINNING]):
+            continue
+        for word in NAME_WORDS:
+            last = first + _WORTH_A_TEST + len(word) - 1
+            at = lowered.find(word, first, last)
+            while at >= 0:
+                match = NAMED.match(lowered, at)
+                # A gap counts behind an option alone, and prose has many: asked before the name is read.
+                named = match and (not match["gap"] or b"--" in lowered[max(0, at - _LONGEST_NAME) : at])
+                if match and named and (found := _find_announced_value(text, data, lowered, match)):
+                    yield found
+                at = lowered.find(word, at + len(word), last)
+
+
+def _find_announced_value(text: str, data: bytes, lowered: bytes, match: re.Match[bytes]) -> Span | None:
+    """Return where the secret stands that a name announces."""
+    end = match.start() + len(match[0].rstrip(b" \t").rstrip(b":=>") if match["gap"] is None else match[0].rstrip())
+    before = data[max(0, match.start() - _LONGEST_NAME) : match.start()]
+    start = match.start() - len(before) + len(before.rstrip(NAME_CHARS))
+    if (escape := _ESCAPES.match(data, max(0, start - 1))) is not None:
+        start, lead = escape.end(), b"\n"
+    else:
+        lead = data[max(0, start - 1) : start]
+    word = _NAME_END.match(lowered, match.start())
+    name, at, sign = lowered[start : word.end() if word else end], match.end(), match["sign"]
+    variable = sign == b"=" and _ENV.fullmatch(data, start, at) is not None
+    if not (least := find_least_length(name, variable=variable)):
+        return None
+    if (match["gap"] and not name.startswith(b"--")) or (sign == b">" and lead != b"<") or (sign == lead == b":"):
+        return None
+    if variable and (not lead or lead in b" \t\n\r\"'`"):
+        found = ENV_VALUE.match(text, at)
+        said = find_least_length(name, variable=False) > 0
+        if found and (is_drawn(found["value"], least) or (said and is_set(found["value"]))):
+            return Span(*found.span("value"))
+    quoted = QUOTED_VALUE.match(text, at)
+    found = quoted or BARE_VALUE.match(text, at)
+    if found is None or not is_drawn(drop_brackets(found["value"]) if quoted else found["value"], least):
+        return None
+    return None if AN_ID.fullmatch(found["value"]) and not is_sure_name(name) else Span(*found.span("value"))
+
+
+@lru_cache(maxsize=4096)
+def _names_service(label: bytes) -> bool:
+    return _SERVICE.search(label.lower()) is not None
+
+
+def is_inside_base64(text: str, start: int, end: int) -> bool:
+    """Return whether a match stands inside a long run of base64 that is more than the match itself."""
+    before = text[max(0, start - _BASE64_RUN) : start]
+    left = len(before) - len(before.rstrip(_NOT_BASE64))
+    match = _BASE64.match(text, end, end + _BASE64_RUN)
+    right = match.end() - end if match else 0
+    return left + right >= _BASE64_RUN
+
+
+def has_secret_member(text: str) -> bool:
+    """Return whether a text has a JSON member with such a name, and a value worth a look."""
+    runs = find_key_runs(text)
+    if not (runs.near and _HOLDS_MEMBER.holds(runs.data)):
+        return False
+    lowered = text.lower()
+    return any(pattern.search(lowered) for _, pattern in MEMBERS)
+
+
+def merge_spans(spans: Iterable[Span]) -> list[Span]:
+    """Join overlapping spans, in order. The longest says what it is, of equal ones the one that knows."""
+    out: list[Span] = []
+    longest = 0
+    for start, end, kind in sorted(spans):
+        if out and start < out[-1].end:
+            last = out[-1]
+            known = (longest, last.kind not in ("", CREDENTIAL), bool(last.kind))
+            knows = (end - start, kind not in ("", CREDENTIAL), bool(kind)) > known
+            longest = max(longest, end - start)
+            out[-1] = Span(last.start, max(end, last.end), kind if knows else last.kind)
+        elif end > start:
+            longest = end - start
+            out.append(Span(start, end, kind))
+    return out
+
+
+# -- credentials that were seen ----------------------------------------------------------------------------------------
+
+FREE = 16
+"""From this length on a credential is found within words as well."""
+_FEW = 24
+"""Forms that are looked for one by one."""
+_MOST = 100_000
+"""Forms that are remembered; the first are forgotten then."""
+_MOST_WAITING = 8_000
+"""Credentials that are not in the index yet: of more the first would be forgotten at once."""
+_WITHOUT_SHAPE = 256
+"""When so many forms are known, credentials that are found by their shape need none."""
+_ANCHOR = 8
+"""Characters by which one of many is found, and which are compared with what was searched."""
+_PLAIN = re.compile(r"[A-Za-z0-9._~\-]{16,}")
+"""A credential that quoting leaves as it is."""
+_LEAST_ENCODED = 12
+_ENOUGH = 24
+"""Characters at the end of a credential that say how its base64 ends."""
+_URLSAFE = {43: 45, 47: 95}
+_NO_LETTERS = bytes(set(range(256)) - set(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmopqstuvwxyz0123456789"))
+"""Bytes that are no letters and digits, and those that stand behind a backslash for a break."""
+
+
+def list_written_forms(secret: str) -> Iterator[str]:
+    """Yield a secret as it is, inside JSON, an URL or HTML, and in base64 and hexadecimal as a part of more."""
+    data = secret.encode("utf-8", "surrogatepass")
+    yield secret
+    yield json.dumps(secret)[1:-1]
+    yield json.dumps(secret, ensure_ascii=False)[1:-1]
+    if len(secret) < FREE:
+        return
+    import html  # its table of entities is 2 ms of a start in which no secret was met yet
+
+    yield quote(secret, safe="", errors="replace")
+    yield html.escape(secret)
+    for lead in range(3):
+        inner = _encode_base64_core(data, lead)
+        if len(inner) >= _LEAST_ENCODED:
+            yield inner
+            yield inner.translate(_URLSAFE)
+    yield data.hex()
+
+
+def list_common_endings(secret: str) -> Sequence[str | None]:
+    """Return characters that each form of a credential in a text needs; None for a form that has no such."""
+    if not _PLAIN.fullmatch(secret):
+        return [_find_anchor(form) if len(form) >= FREE else None for form in list_written_forms(secret)]
+    data = secret[-_ENOUGH:].encode()  # the same for the usual ones, in a tenth of the time
+    if len(data) < _ENOUGH:
+        coded = "".join([_encode_base64_core(data, lead)[-_ANCHOR:] for lead in range(3)])
+    else:
+        three = (b2a_base64(bytes(lead) + data, newline=False)[lead + 24 : lead + 32] for lead in range(3))
+        coded = b"".join(three).decode()
+    found = [secret[-_ANCHOR:], data[-(_ANCHOR // 2) :].hex(), coded[:8], coded[8:16], coded[16:]]
+    if "+" in coded or "/" in coded:
+        safe = coded.translate(_URLSAFE)
+        found += [safe[:8], safe[8:16], safe[16:]]
+    return found
+
+
+def _encode_base64_core(data: bytes, lead: int) -> str:
+    """Return what of a secret's base64 does not depend on what is around it, `lead` bytes behind a border of three."""
+    return b2a_base64(bytes(lead) + data, newline=False).decode()[(0, 2, 3)[lead] : (lead + len(data)) * 8 // 6]
+
+
+class KnownSecrets:
+    """An index of credentials, added to by one thread, read by several; indexed at the next search."""
+
+    def __init__(self) -> None:
+        self._all: OrderedDict[str, None] = OrderedDict()
+        self._few: tuple[str, ...] = ()
+        self._anchors: dict[str, tuple[str, ...]] = {}
+        self._short: tuple[str, ...] = ()
+        """Forms in which there is no run to look into."""
+        self._waiting: OrderedDict[str, None] = OrderedDict()
+        """What is to be put into the index; each until it is there."""
+        self._lettered: set[bytes] = set()
+        """Letters and digits of each form; nothing of one that has others."""
+        self._lettered_of = 0
+        self._lock = threading.Lock()
+        self.hear_text: Callable[[str], None] | None = None
+        """Hears of each text that is searched."""
+
+    def __contains__(self, secret: str) -> bool:
+        return secret in self._all or secret in self._waiting
+
+    def __len__(self) -> int:
+        """Count the forms, and what is not taken into forms yet."""
+        return len(self._all) + len(self._waiting)
+
+    def add_secret(self, secret: str) -> None:
+        self._waiting[secret] = None
+        if len(self._waiting) > _MOST_WAITING:
+            self._waiting.popitem(last=False)
+
+    def may_stand_in(self, body: bytes) -> bool:
+        """Return whether a form of any may stand in bytes in UTF-8, also with breaks, blanks and escapes in between.
+
+        Only letters and digits are compared, without those of escapes of breaks: False is sure.
+        """
+        if self._waiting:
+            self._rebuild_index()
+        if self._lettered_of != (count := len(self._all)):
+            forms = (form.encode() if form.isascii() else b"" for form in self._all)
+            self._lettered_of, self._lettered = count, {form.translate(None, _NO_LETTERS) for form in forms}
+        letters = body.translate(None, _NO_LETTERS)
+        return any(form in letters for form in self._lettered)
+
+    def _rebuild_index(self) -> None:
+        with self._lock:  # whoever comes meanwhile waits until all of it can be found
+            for secret in list(self._waiting):
+                self._index_secret(secret)
+                self._waiting.pop(secret, None)
+
+    def _index_secret(self, secret: str) -> None:
+        if len(self._all) > _WITHOUT_SHAPE and [span[:2] for span in find_by_shape(secret)] == [(0, len(secret))]:
+            self._all[secret] = None  # it is found by its shape
+            return
+        new = [form for form in dict.fromkeys(list_written_forms(secret)) if form not in self._all]
+        self._all.update(dict.fromkeys(new))
+        for form in new:
+            if len(self._few) < _FEW:
+                self._few = (*self._few, form)
+            elif len(form) < FREE or (anchor := _find_anchor(form)) is None:
+                self._short = (*self._short[-4 * 256 :], form)
+            else:
+                self._anchors[anchor] = (*self._anchors.get(anchor, ()), form)
+        while len(self._all) > _MOST:
+            self._forget_form(self._all.popitem(last=False)[0])
+
+    def _forget_form(self, form: str) -> None:
+        if (anchor := _find_anchor(form)) is not None and form in self._anchors.get(anchor, ()):
+            left = tuple(other for other in self._anchors[anchor] if other != form)
+            if left:
+                self._anchors[anchor] = left
+            else:
+                del self._anchors[anchor]
+
+    def find_spans(self, text: str) -> list[Span]:
+        """Return where any of them stands, in no order; short ones only as a word of their own."""
+        if self._waiting:
+            self._rebuild_index()
+        if self.hear_text is not None:
+            self.hear_text(text)
+        found = [span for form in self._few if form in text for span in _find_form_spans(form, text)]
+        found += [span for form in self._short if form in text for span in _find_form_spans(form, text)]
+        if self._anchors:
+            for form in self._find_anchored(text):
+                found += _find_form_spans(form, text)
+        return found
+
+    def _find_anchored(self, text: str) -> set[str]:
+        anchors, found = self._anchors, set[str]()
+        for start, end in find_key_runs(text).spans:
+            run = text[start:end]
+            for at in range(len(run) - _ANCHOR + 1):
+                if run[at : at + _ANCHOR] in anchors:
+                    found.update(form for form in anchors.get(run[at : at + _ANCHOR], ()) if form in text)
+        return found
+
+
+def _find_anchor(form: str) -> str | None:
+    """Return the last characters of the first long run in a form: how keys begin is what they have in common."""
+    runs = find_key_runs(form).spans
+    return form[runs[0][1] - _ANCHOR : runs[0][1]] if runs else None
+
+
+def _find_form_spans(form: str, text: str) -> Iterator[Span]:
+    at = text.find(form)
+    while at >= 0:
+        end = at + len(form)
+        if len(form) >= FREE or (has_border(text, at) and not text[end : end + 1].isalnum()):
+            yield Span(at, end, CREDENTIAL)
+        at = text.find(form, end if len(form) >= FREE else at + 1)
+
+
+# -- credential epoch --------------------------------------------------------------------------------------------------
+
+_MOST_OF_A_TEXT = 100_000
+"""Different pieces of a text that are remembered, as 500 KB of code has; above, each new credential changes it."""
+_LONGEST = 2_000_000
+"""Characters of its runs that are looked at."""
+_MOST_PIECES = 400_000
+"""Pieces that are remembered in all, some 40 MB; then everything counts as changed once."""
+
+
+class CredentialEpoch:
+    """The credentials of a run, only counted, and what was searched for them."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._changed = 0
+        """The number of the last one that may have changed something."""
+        self._searched: set[str] = set()
+
+    def count_credential(self, common_endings: Collection[str | None]) -> None:
+        """Note one more, by a piece of each of its forms; None for a form that has none."""
+        self.count += 1
+        if None in common_endings or not self._searched.isdisjoint(common_endings):
+            self._changed = self.count
+
+    def record_search(self, text: str) -> bool:
+        """Note that a text was searched; False if it is too long for that: whatever comes may change it."""
+        data, lean, spans, _ = find_key_runs(text)
+        if len(data) != len(lean) or sum(end - start for start, end in spans) > _LONGEST:
+            return False
+        pieces = {text[at : at + _ANCHOR] for start, end in spans for at in range(start, end - _ANCHOR + 1)}
+        if len(pieces) > _MOST_OF_A_TEXT:
+            return False
+        self._searched |= pieces
+        if len(self._searched) > _MOST_PIECES:
+            self._searched = set()
+            self.count += 1
+            self._changed = self.count
+        return True
+
+    def is_still_valid(self, since: int, *, noted: bool) -> bool:
+        """Return whether what was derived when there were `since` still holds. `noted`: from noted texts only."""
+        return since == self.count or (noted and since >= self._changed)

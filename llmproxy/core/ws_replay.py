@@ -1,0 +1,390 @@
+"""A recorded WebSocket conversation answers a live client, message by message.
+
+    (what the client says) -> what the server said next, each with its delay; or a Mismatch
+
+The client's n-th message is compared with the recorded client's n-th, both in canonical form (`FrameCanon`). What the
+server said between the recorded messages n and n+1 is due once message n was matched, as long after it as recorded. No
+I/O and no clock here: the shell sends what is due (`mitm.websocket_replay`).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
+
+from llmproxy.advice import suggest_command
+from llmproxy.core.keys.body_rules import NOTHING, RESPONSES, Action, Rule, Shape
+from llmproxy.core.keys.normalize import MadeBy, ShapeWalk
+from llmproxy.core.keys.user_rules import Rules, apply_rules, compile_rules
+from llmproxy.core.misses.miss_context import MissContext
+from llmproxy.core.providers.provider_table import Family
+from llmproxy.core.secrets.secret_kinds import SHORTEST
+from llmproxy.core.sessions.exchange import Recording
+from llmproxy.core.traffic.canonical_json import LossyJson, dump, parse, parse_json
+from llmproxy.core.traffic.interaction import Ending, Headers, Response, without
+from llmproxy.core.traffic.json_diff import Difference, clip, count, differences
+from llmproxy.core.traffic.websocket_frames import CONTENT_TYPE, CUT, SWITCHING, Frame, build_frame_chunks
+from llmproxy.errors import printable
+
+Due = tuple[int, Frame]
+"""Microseconds after what it follows, and the message."""
+
+_EVENT_ID = {"event_id": Rule(Action.IGNORE, "SDKs make up a random one for the server's error messages")}
+_ID = Rule(Action.REFER, "names an item of this conversation")
+REALTIME = Shape(
+    {
+        **_EVENT_ID,
+        "item": Rule(
+            Action.WALK,
+            "clients name items at random",
+            Shape({"id": Rule(Action.DECLARE, "random, yet it says which")}),
+        ),
+        "item_id": _ID,
+        "previous_item_id": _ID,
+    }
+)
+SHAPES: dict[tuple[str, str], Shape] = {
+    ("openai", "realtime"): REALTIME,
+    ("openai", "responses"): Shape({**RESPONSES.members, **_EVENT_ID}, nulls=True),
+}
+"""By dialect and operation: what does not count in a client's message; of others, how their JSON is written."""
+
+_COMPARED = 200
+"""Recorded messages among which the nearest is looked for."""
+_ENOUGH = 50
+
+
+@dataclass(frozen=True, slots=True)
+class CanonicalFrame:
+    body: bytes
+    tree: object
+    """JSON; the text itself if it is none; a description of bytes."""
+
+
+class FrameCanon:
+    """Brings one side's messages of a conversation into canonical form, in order; the client's ids get names."""
+
+    def __init__(self, family: Family, operation: str, rules: Rules, made_by: MadeBy) -> None:
+        self._walk, self._rules = ShapeWalk(made_by), compile_rules(rules)
+        self._shape = SHAPES.get((family, operation.partition("/")[0]), NOTHING)
+
+    def __call__(self, data: str | bytes) -> CanonicalFrame:
+        """Return the form of the next message (redacted)."""
+        try:
+            tree = parse(data)
+        except LossyJson:
+            if isinstance(data, str):
+                return CanonicalFrame(data.encode("utf-8", "surrogatepass"), data)
+            return CanonicalFrame(b"\0" + data, f"{len(data)} bytes with sha256 {sha256(data).hexdigest()}")
+        tree = apply_rules(tree, self._rules)
+        if isinstance(tree, dict):
+            self._walk.apply_shape(tree, self._shape)
+        return CanonicalFrame(dump(tree), tree)
+
+
+@dataclass(frozen=True, slots=True)
+class FrameMismatch:
+    """A message that was not recorded in this place."""
+
+    number: int
+    """Of the client's message, from 1."""
+    form: CanonicalFrame
+    expected: int
+    """How many messages of the client's were recorded."""
+    nearest: int | None
+    """Number of the recorded message that is most like it; None if none was recorded."""
+    differences: tuple[Difference, ...]
+    """From the nearest to this one."""
+
+
+class FramePlayer:
+    """Plays one recorded conversation to one client."""
+
+    def __init__(self, frames: Sequence[Frame], canon: Callable[[], FrameCanon]) -> None:
+        self._frames, self._canon = frames, canon
+        self._there, self._here = canon(), canon()
+        self._at = 0
+        self.heard = 0
+        """Messages of the client's that matched."""
+
+    @property
+    def total(self) -> int:
+        """Messages of the client's that were recorded."""
+        return sum(frame.client and frame.close is None for frame in self._frames)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether everything was played but the client's own end."""
+        return not any(frame.close is None or not frame.client for frame in self._frames[self._at :])
+
+    @property
+    def server_speaks_first(self) -> bool:
+        """Whether the server said something before the client's first message."""
+        return bool(self._frames) and not self._frames[0].client
+
+    def list_opening_frames(self, since: int) -> list[Due]:
+        """Return what the server says by itself; `since` is when it had accepted the upgrade, microseconds."""
+        return self._take_due(since)
+
+    def on_message(self, data: str | bytes) -> list[Due] | FrameMismatch:
+        """Take the client's next message (redacted); return what the server says to it."""
+        form, number = self._here(data), self.heard + 1
+        frame = self._frames[self._at] if self._at < len(self._frames) else None
+        if frame is None or not frame.client or frame.close is not None or self._there(frame.data).body != form.body:
+            return self._build_mismatch(number, form)
+        self.heard = number
+        self._at += 1
+        return self._take_due(frame.at)
+
+    def _take_due(self, since: int) -> list[Due]:
+        due = []
+        while self._at < len(self._frames) and not (frame := self._frames[self._at]).client:
+            due.append((max(0, frame.at - since), frame))
+            self._at += 1
+        return due
+
+    def _build_mismatch(self, number: int, form: CanonicalFrame) -> FrameMismatch:
+        canon = self._canon()
+        forms = [canon(frame.data) for frame in self._frames if frame.client and frame.close is None]
+        near: int | None = None
+        fewest = _ENOUGH + 2
+        order = sorted(range(len(forms)), key=lambda index: abs(index - number + 1))  # of equals the one in this place
+        for index in order[:_COMPARED]:
+            if (found := _measure_distance(forms[index], form)) < fewest:
+                near, fewest = index, found
+        places = () if near is None else tuple(differences(forms[near].tree, form.tree))
+        return FrameMismatch(number, form, len(forms), None if near is None else near + 1, places)
+
+
+def _measure_distance(old: CanonicalFrame, new: CanonicalFrame) -> int:
+    if old.body == new.body:
+        return 0
+    if not isinstance(old.tree, dict) or not isinstance(new.tree, dict):
+        return _ENOUGH + 1
+    return min(
+        _ENOUGH,
+        1 + count(old.tree, new.tree, _ENOUGH) + (_ENOUGH if old.tree.get("type") != new.tree.get("type") else 0),
+    )
+
+
+MISMATCH = 4404
+"""Close code: 4000-4999 are for applications (RFC 6455 section 7.4.2), and 404 is what a miss is over HTTP."""
+LONGEST_REASON = 123
+"""Bytes of a close reason (RFC 6455 section 5.5: a control frame has 125, two of them are the code)."""
+_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class FrameMiss:
+    """A message that was not recorded, explained."""
+
+    reason: str
+    """For the close frame."""
+    text: str
+    data: dict[str, object]
+    """For the journal."""
+
+
+def explain(context: MissContext, recording: int, mismatch: FrameMismatch, *, records: bool = False) -> FrameMiss:
+    """Explain a mismatch with recording `recording`, all redacted; `records`: the next such one is recorded."""
+    text = "\n".join(_format_lines(context, recording, mismatch, records=records))
+    nearest = {
+        "id": recording,
+        "message": mismatch.nearest,
+        "differences": [each.to_dict() for each in mismatch.differences],
+    }
+    data = {**asdict(context), "reason": "message", "message": mismatch.number, "nearest": nearest, "text": text}
+    return FrameMiss(_format_reason(recording, mismatch), text, data)
+
+
+def _format_reason(recording: int, mismatch: FrameMismatch) -> str:
+    end = "; see llmproxy why"
+    start = f"llmproxy: message {mismatch.number} is not in recording #{recording}"
+    if mismatch.nearest is None:
+        return cut(f"{start}, which has none{end}", LONGEST_REASON)
+    if not mismatch.differences:
+        return cut(start + f"; equals its message {mismatch.nearest} of {mismatch.expected}" + end, LONGEST_REASON)
+    near = f"; nearest {mismatch.nearest} of {mismatch.expected} differs at "
+    room = LONGEST_REASON - len((start + near + end).encode())
+    return start + near + cut(printable(mismatch.differences[0].path), room) + end
+
+
+def cut(text: str, size: int) -> str:
+    """Return the start of a text, at most `size` bytes of UTF-8, whole characters."""
+    data = text.encode()
+    return text if len(data) <= size else data[: max(0, size - 3)].decode(errors="ignore") + "…"
+
+
+def _describe_cause(recording: int, mismatch: FrameMismatch) -> str:
+    if mismatch.nearest is None:
+        return f"the recorded client (#{recording}) said nothing"
+    if not mismatch.differences:
+        return f"recording #{recording} has it as message {mismatch.nearest}"
+    first = mismatch.differences[0]
+    looks = f", which looks like {first.looks}" if first.looks else ""
+    which = "its message" if mismatch.nearest == mismatch.number else "the nearest is message"
+    more = (
+        ""
+        if mismatch.number <= mismatch.expected
+        else f", after {mismatch.expected} messages recording #{recording} has no more"
+    )
+    return f"{which} {mismatch.nearest} of recording #{recording} differs at {clip(first.path, 80)}{looks}{more}"
+
+
+def _format_lines(context: MissContext, recording: int, mismatch: FrameMismatch, *, records: bool) -> list[str]:
+    what = " ".join(clip(part, 60) for part in (context.provider, context.operation, context.model or "") if part)
+    anew = context.again.command("record", context.cassette, store=context.store, upstreams=context.upstreams)
+    lines = [
+        (
+            f"llmproxy: message {mismatch.number} of this WebSocket ({what}) in cassette"
+            f' "{clip(context.cassette, 60)}" is not'
+            f" as recorded: {_describe_cause(recording, mismatch)}."
+        ),
+        (
+            f'mode {context.mode}, session "{clip(context.session, 60)}", store {clip(context.store, 120)},'
+            f" key {context.key[:15]}; nothing was sent to the provider."
+        ),
+    ]
+    for each in mismatch.differences[:_SHOWN]:
+        old, new = (clip(value, 90) or "(absent)" for value in (each.old, each.new))
+        lines.append(
+            f"  {clip(each.path, 100)}: {old} -> {new}" + (f"  [looks like {each.looks}]" if each.looks else "")
+        )
+    if len(mismatch.differences) > _SHOWN:
+        lines.append(f"  and {len(mismatch.differences) - _SHOWN} more")
+    todo = [
+        *(["connect again: the conversation that follows is recorded"] if records else []),
+        f"record the conversation anew: {anew}",
+        "if that changes by itself, let it not count: [tool.llmproxy.normalize] in pyproject.toml, ignore or scrub",
+        f"look closer: {suggest_command('why', context.store)}   {suggest_command(f'show {recording}', context.store)}",
+    ]
+    return [*lines, "What to do:", *(f"  {n}. {step}" for n, step in enumerate(todo, 1))]
+
+
+Redact = Callable[[str | bytes], str | bytes]
+"""Takes the secrets out of one message of the client's."""
+
+_NOT_KEPT = ("connection", "upgrade", "content-length", "content-type", "transfer-encoding",
+             "sec-websocket-accept", "sec-websocket-extensions")  # fmt: skip
+"""Of the upgrade's answer: this connection's own business."""
+
+_PLACEHOLDER = re.compile(r"\[REDACTED-\d+(?::[\w-]*|x\w+)?\]")
+
+_TERMINAL = frozenset({"response.done", "response.completed", "response.failed", "response.incomplete",
+                       "response.cancelled", "error"})  # fmt: skip
+"""Types of the event after which the server owes nothing (OpenAI's Realtime and Responses)."""
+
+
+class FrameRecording(Recording):
+    """One conversation on its way; call `message` for each, then `closed`."""
+
+    def __init__(self, redact: Redact, offset: int, headers: Headers) -> None:
+        """Begin with the upgrade's answer, `offset` microseconds after the release."""
+        super().__init__()
+        self._redact, self._frames = redact, list[Frame]()
+        kept = (*without(headers, *_NOT_KEPT), ("content-type", CONTENT_TYPE))
+        super().on_head(offset, SWITCHING, "Switching Protocols", kept)
+        self.is_closing: Callable[[], bool] = lambda: False
+        """Tells whether one side has begun to close: what reaches the client from then on is the end."""
+        self.is_breaking: Callable[[], bool] = lambda: False
+        """Tells whether one side has gone without a closing handshake: then nobody says goodbye to the other."""
+        self.is_stored = False
+        """The end may reach the client."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether only the end is to come."""
+        return self.is_closing()
+
+    @property
+    def may_hold_end(self) -> bool:
+        return self.is_closing()
+
+    @property
+    def first_byte_offset(self) -> int | None:
+        """Microseconds until the server's first message, or the upgrade's answer where it said nothing."""
+        return next((frame.at for frame in self._frames if not frame.client and frame.close is None), self._head_offset)
+
+    def record_message(self, offset: int, data: str | bytes, *, client: bool) -> None:
+        self._frames.append(Frame(offset, client, data))
+
+    def record_close(self, offset: int, code: int, reason: str, *, client: bool) -> None:
+        """Note the end, and who began it."""
+        self._frames.append(Frame(offset, client, reason, code))
+
+    def build_response(self, family: Family, operation: str, *, stream: bool, proper: bool) -> Response:  # noqa: ARG002 - base's
+        """Close the recording. Not quick: off the event loop."""
+        frames = self._redact_frames(list(self._frames))
+        return Response(
+            status=self.status,
+            reason=self._reason,
+            headers=self._headers,
+            chunks=build_frame_chunks(frames),
+            ending=find_ending(frames),
+            head_offset=self._head_offset,
+            chunked=True,
+        )
+
+    def _redact_frames(self, frames: list[Frame]) -> list[Frame]:
+        """Take the secrets out of what the client said, and those same out of what the server said."""
+        kept, secrets = [], dict[str, None]()
+        for frame in frames:
+            data = self._redact(frame.data) if frame.client and frame.data else frame.data
+            if data != frame.data:
+                secrets.update(dict.fromkeys(_list_replaced_strings(parse_json(frame.data), parse_json(data))))
+            kept.append(replace(frame, data=data))
+        if secrets:
+            kept = [frame if frame.client else replace(frame, data=_mask(frame.data, secrets)) for frame in kept]
+            self.overwritten = any(
+                old.data != new.data for old, new in zip(frames, kept, strict=True) if not old.client
+            )
+        return kept
+
+
+def _list_replaced_strings(plain: object, redacted: object) -> Iterator[str]:
+    """Yield the strings that were replaced as a whole: a session's settings are said again by the server."""
+    if isinstance(plain, dict) and isinstance(redacted, dict):
+        for name, value in plain.items():
+            yield from _list_replaced_strings(value, redacted.get(name))
+    elif isinstance(plain, list) and isinstance(redacted, list):
+        for one, other in zip(plain, redacted, strict=False):
+            yield from _list_replaced_strings(one, other)
+    elif (
+        isinstance(plain, str)
+        and isinstance(redacted, str)
+        and len(plain) >= SHORTEST
+        and _PLACEHOLDER.fullmatch(redacted)
+    ):
+        yield plain
+
+
+def _mask(data: str | bytes, secrets: Iterable[str]) -> str | bytes:
+    """Overwrite secrets with as many bytes, as in any answer."""
+    text = data.decode("utf-8", "surrogateescape") if isinstance(data, bytes) else data
+    for secret in secrets:
+        for form in {secret, json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]}:
+            text = text.replace(form, "REDACTED".ljust(len(form.encode()), "*")[: len(form.encode())])
+    return text.encode("utf-8", "surrogateescape") if isinstance(data, bytes) else text
+
+
+def find_ending(frames: list[Frame]) -> Ending:
+    """Return whether a conversation is whole: closed properly, or its client left when nothing was owed."""
+    last = frames[-1] if frames else None
+    if last is None or last.close is None:
+        return Ending.CUT
+    if last.close != CUT:
+        return Ending.COMPLETE
+    said = frames[-2] if len(frames) > 1 else None
+    settled = said is not None and not said.client and _is_terminal(said.data)
+    return Ending.COMPLETE if last.client and settled else Ending.CUT
+
+
+def _is_terminal(data: str | bytes) -> bool:
+    event = parse_json(data)
+    if not isinstance(event, dict):
+        return False
+    content = event.get("serverContent")  # Google's Live API
+    return event.get("type") in _TERMINAL or (isinstance(content, dict) and content.get("turnComplete") is True)

@@ -1,0 +1,163 @@
+"""What a step says about the agent's answer: its text, the JSON in it, the stored one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from llmproxy.client.environment import in_ci
+from llmproxy.errors import MachineError, SuiteError
+from llmproxy.files import read_text, replace_file
+from llmproxy.report.events import Assertion, Status
+from llmproxy.scenario.run_session import RunSession
+from llmproxy.suite.matchers.apply import assertion, build_unclear, check, check_input
+from llmproxy.suite.matchers.compare import strip_fence
+from llmproxy.suite.matchers.plain_values import show
+from llmproxy.suite.matchers.variables import VariableScope
+from llmproxy.suite.project_settings import SuiteOptions
+from llmproxy.suite.reading.load import SuiteCase
+from llmproxy.suite.schema.response_assertions import Response
+from llmproxy.suite.schema.steps import StepBase, Talk
+from llmproxy.trace.observing.agent_activity import AgentStep, WireObserver
+
+FORMAT = 1
+
+
+def refuse_in_ci(env: Mapping[str, str]) -> None:
+    """Refuse to write snapshots where nobody looks at them. Raises SuiteError."""
+    if in_ci(env):
+        raise SuiteError(
+            "--update is refused in CI (the variable CI is set): a snapshot that nobody looked at proves nothing.",
+            hint="Run it on your machine, look at the difference, and commit it.",
+        )
+
+
+@dataclass(slots=True)
+class ResponseSnapshots:
+    path: Path
+    update: bool = False
+    values: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
+    changed: bool = False
+
+    @classmethod
+    def load_for_suite(cls, suite: Path, *, update: bool = False) -> ResponseSnapshots:
+        """Read those of a suite file. Raises SuiteError: the file is damaged, or of a newer format."""
+        path = suite.with_name(f"{suite.name.removesuffix('.yaml').removesuffix('.yml')}.snapshots.json")
+        try:
+            tree = json.loads(read_text(path))
+        except FileNotFoundError:
+            return cls(path, update)
+        except (OSError, ValueError, RecursionError) as error:
+            raise SuiteError(f"{path}: the snapshots cannot be read: {error}") from error
+        if not isinstance(tree, dict) or tree.get("version") != FORMAT or not isinstance(tree.get("scenarios"), dict):
+            raise SuiteError(
+                f"{path} holds no snapshots of version {FORMAT}.",
+                hint="`--update` writes them anew once it is removed.",
+            )
+        return cls(path, update, tree["scenarios"])
+
+    def stored_value(self, scenario: str, step: str, what: str) -> object:
+        """Return what was stored, None if nothing was."""
+        return self.values.get(scenario, {}).get(step, {}).get(what)
+
+    def store_value(self, scenario: str, step: str, what: str, value: object) -> None:
+        of_step = self.values.setdefault(scenario, {}).setdefault(step, {})
+        self.changed = self.changed or of_step.get(what) != value
+        of_step[what] = value
+
+    def save_changes(self) -> bool:
+        """Write what changed; tells whether anything did. Raises MachineError: it cannot be written."""
+        if not (self.update and self.changed):
+            return False
+        text = json.dumps({"version": FORMAT, "scenarios": self.values}, ensure_ascii=False, indent=2, sort_keys=True)
+        try:
+            with replace_file(self.path) as file:
+                file.write(text + "\n")
+        except OSError as error:
+            raise MachineError(f"cannot write {self.path}: {error.strerror or error}") from error
+        self.changed = False
+        return True
+
+
+class CheckedStep(Protocol):
+    case: SuiteCase
+    options: SuiteOptions
+    scope: VariableScope
+    session: RunSession | None
+    snapshots: ResponseSnapshots
+    declared: list[tuple[int, Any]]
+    spoken: list[str]
+    index: int
+    """Of the step that is being executed, from 0."""
+
+    @property
+    def wire(self) -> WireObserver:
+        """What the agent said to models and servers."""
+
+
+def check_response_snapshot(context: CheckedStep, step: Talk, answer: str) -> Assertion:
+    """Compare an answer with the stored one, white space at the ends of lines aside."""
+    seen = "\n".join(line.rstrip() for line in answer.strip().splitlines())
+    return _compare_with_snapshot(context, step, "response", "response.snapshot", seen)
+
+
+def check_tools_snapshot(context: CheckedStep, step: Talk, measured: AgentStep) -> Assertion:
+    """Compare the tool calls of a step with the stored ones, in order: their names, or their arguments too."""
+    if measured.unread:
+        first = measured.unread[0]
+        message = f"the answer of {first.place} {first.why_unread}, so the calls are not known"
+        return build_unclear("toolsSnapshot", message)
+    uses = [use for use in measured.tools if step.include_hosted or not use.hosted]
+    names_only = step.tools_snapshot == "names"
+    seen: list[Any] = [use.name if names_only else {"name": use.name, "arguments": use.arguments} for use in uses]
+    return _compare_with_snapshot(context, step, "tools", "toolsSnapshot", seen)
+
+
+def _compare_with_snapshot(context: CheckedStep, step: StepBase, what: str, name: str, seen: object) -> Assertion:
+    snapshots, scenario = context.snapshots, context.case.id
+    key = step.label or str(context.index + 1)
+    known = snapshots.stored_value(scenario, key, what)
+    if snapshots.update:
+        snapshots.store_value(scenario, key, what, seen)
+        known = seen
+    made = Assertion(name=name, status=Status.PASSED, expected=known, actual=seen, where=snapshots.path.name)
+    if known is None:
+        message = (
+            f"no snapshot is stored; `{context.options.command} --update` stores what is seen now: {show(seen, 200)}"
+        )
+        return replace(made, status=Status.ENVIRONMENT_ERROR, message=message)
+    message = f"it differs from the snapshot: expected {show(known, 300)}, saw {show(seen, 300)}; --update accepts it"
+    return made if known == seen else replace(made, status=Status.FAILED, message=message)
+
+
+def check_response(context: CheckedStep, step: Talk, wanted: Response, answer: str) -> list[Assertion]:
+    """Check everything that a step says about an answer, but for what a judge is to find."""
+    made = check_text(wanted, answer, context.scope)
+    return [*made, check_response_snapshot(context, step, answer)] if wanted.snapshot else made
+
+
+def check_text(wanted: Response, answer: str, scope: VariableScope) -> list[Assertion]:
+    """Check the text of an answer; what does not hold shows it."""
+    made: list[Assertion] = []
+    if wanted.matcher:
+        made += check("response", answer, wanted.matcher, scope)
+    if wanted.json_ is not None:
+        made += _check_json(wanted.json_, answer, scope)
+    return [_append_answer_text(each, answer) for each in made]
+
+
+def _check_json(wanted: dict[str, object], answer: str, scope: VariableScope) -> list[Assertion]:
+    try:
+        value = json.loads(strip_fence(answer))
+    except (ValueError, RecursionError) as error:
+        return [assertion("response.json", f"the answer is no JSON ({error})", expected=dict(wanted), actual=answer)]
+    return check_input("response.json", value, wanted, scope)
+
+
+def _append_answer_text(assertion: Assertion, answer: str) -> Assertion:
+    if assertion.status is Status.PASSED or show(answer, 60)[:40] in assertion.message:
+        return assertion
+    return replace(assertion, message=f"{assertion.message}; the agent answered: {show(answer, 300)}")

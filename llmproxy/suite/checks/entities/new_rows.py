@@ -1,0 +1,300 @@
+"""Checks `created`: rows that were not there when the step started.
+
+At least one of them, or `count`, has all the fields. They are rows of the run's user, unless the fields say whose. What
+is missing is explained by what is there: the nearest new row with each field that is wrong, or the row that has the
+fields but is older.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from llmproxy.errors import LLMProxyError, SuiteError
+from llmproxy.report.events import Assertion
+from llmproxy.suite.checks.entities.row_selection import (
+    MOST_ROWS,
+    POLL,
+    JudgedRow,
+    RunRows,
+    add_note,
+    capture_row,
+    describe_owner,
+    find_nearest_row,
+    match_rows,
+    name_row,
+    require_known_columns,
+    row_assertions,
+    select_rows,
+    show_row,
+)
+from llmproxy.suite.matchers.apply import all_hold, assertion, build_unclear, check, check_number
+from llmproxy.suite.matchers.variables import StepError
+from llmproxy.suite.schema.response_assertions import Created
+from llmproxy.suite.stores.protocol import EntityInfo, Id, Row, Rows, Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class StoreBaseline:
+    """The store when a step began."""
+
+    own: Snapshot
+    everybody: Snapshot | None = None
+    contents: Mapping[str, Mapping[Id, Row]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedRow:
+    """A row that is another one than before, under the same key."""
+
+    before: Row
+    now: Row
+
+
+def take_baseline(run: RunRows, entities: Sequence[str]) -> StoreBaseline:
+    """Remember what is there. Raises LLMProxyError if it cannot be looked at."""
+    names = list(dict.fromkeys(entities))
+    infos = [run.store.describe(name) for name in names]
+    own = run.store.snapshot(names, run.user)
+    everybody: Snapshot | None = None
+    others = [info.name for info in infos if info.user is not None and run.user is not None]
+    if others:
+        with suppress(LLMProxyError):  # a service that tells nobody about everybody's rows
+            everybody = run.store.snapshot(others, None)
+    contents: dict[str, Mapping[Id, Row]] = {}
+    for info in (each for each in infos if each.reuses):
+        rows = _list_all_rows(run, info)
+        if len(rows) > MOST_ROWS:
+            said = (
+                f"{info.name} has more than {MOST_ROWS} rows, so one that was deleted and made anew under its number "
+                "is not seen"
+            )
+            run.remarks.extend([said] if said not in run.remarks else [])
+        else:
+            contents[info.name] = {row[info.key]: row for row in rows}
+    return StoreBaseline(own, everybody, contents)
+
+
+def find_new_rows(run: RunRows, info: EntityInfo, before: StoreBaseline) -> tuple[Rows, Rows]:
+    """Return the rows of the run's user that were not there, and those that were there and have become his."""
+    rows = run.store.changes(Snapshot({info.name: before.own.ids[info.name]}, before.own.user))[info.name]
+    there = frozenset[Id]() if before.everybody is None else before.everybody.ids.get(info.name, frozenset())
+    return [row for row in rows if row[info.key] not in there], [row for row in rows if row[info.key] in there]
+
+
+def find_foreign_rows(run: RunRows, info: EntityInfo, before: StoreBaseline) -> Rows:
+    """Return the new rows that are not the run's user's; none of users whose runs may go on meanwhile."""
+    if before.everybody is None or info.name not in before.everybody.ids:
+        return []
+    only = Snapshot({info.name: before.everybody.ids[info.name]}, None)
+    with suppress(LLMProxyError):
+        return [row for row in run.store.changes(only)[info.name] if run.is_foreign(row.get(info.user or ""))]
+    return []
+
+
+def find_changed_rows(run: RunRows, info: EntityInfo, before: StoreBaseline) -> list[ChangedRow]:
+    """Return possible new rows under old numbers, newest first: a number and all above it were free."""
+    old = before.contents.get(info.name)
+    if not old:
+        return []
+    now = {row[info.key]: row for row in _list_all_rows(run, info)}
+    found: list[ChangedRow] = []
+    for key in sorted(
+        (each for each in old if _parse_key_number(each) is not None),
+        key=lambda each: _parse_key_number(each) or 0,
+        reverse=True,
+    ):
+        if key in now and now[key] == old[key]:
+            break
+        if key in now:
+            found.append(ChangedRow(old[key], now[key]))
+    return found
+
+
+_BIRTH = {
+    "created",
+    "createdat",
+    "createdon",
+    "createtime",
+    "creationdate",
+    "creationtime",
+    "datecreated",
+    "insertedat",
+}
+"""Columns that keep when a row was made, without underscores."""
+
+
+def _is_recreated(row: ChangedRow) -> bool:
+    """Return whether a row says itself that it was made at another time than the one before it under its key."""
+    births = [name for name in row.now if name.replace("_", "").lower() in _BIRTH and row.before.get(name) is not None]
+    return any(row.now[name] not in {None, row.before[name]} for name in births)
+
+
+def _parse_key_number(key: Id) -> float | None:
+    return float(key) if isinstance(key, int | float) or key.isdecimal() else None
+
+
+def _list_all_rows(run: RunRows, info: EntityInfo) -> Rows:
+    """Return everybody's rows; of a service that tells nobody about them, the user's."""
+    try:
+        return run.store.list(info.name, {}, MOST_ROWS + 1)
+    except LLMProxyError:
+        if info.user is None or run.user is None:
+            raise
+        return run.store.list(info.name, {info.user: run.user}, MOST_ROWS + 1)
+
+
+_SHOWN = 3
+"""Doubtful rows that are named."""
+
+
+def check_created(run: RunRows, name: str, before: StoreBaseline, item: Created) -> list[Assertion]:
+    """Check one item of `created` now, or until it holds for as long as its `within` says."""
+    end = run.clock() + (item.within or 0) / 1000
+    while True:
+        matching: list[Row] = []
+        try:
+            info, assertions, matching = _check_created_rows(run, name, before, item)
+        except LLMProxyError as error:
+            assertions, info = [build_unclear(name, error)], None
+            if isinstance(error, SuiteError | StepError):
+                return assertions
+        left = end - run.clock()
+        passed = all_hold(assertions)
+        # Nothing yet is no proof that nothing comes: only rows that are there end the wait early.
+        if (passed and matching) or left <= 0:
+            if passed and item.as_ and info is not None:
+                assertions += capture_row(run, name, info, matching, item.as_, overwrite=item.overwrite)
+            return assertions
+        run.sleep(min(left, POLL / 4000))
+
+
+def _check_created_rows(
+    run: RunRows, name: str, before: StoreBaseline, item: Created
+) -> tuple[EntityInfo, list[Assertion], list[Row]]:
+    """Return what is known of the entity, what was found, and the new rows that are as wanted."""
+    info = run.store.describe(item.entity)
+    info.check(item.fields, f"{name}.fields")
+    rows, given = find_new_rows(run, info, before)
+    foreign = find_foreign_rows(run, info, before)
+    if info.user is not None and info.user in item.fields:  # the fields say whose
+        rows, foreign = [*rows, *foreign], []
+    changed = find_changed_rows(run, info, before)
+    rows += [each.now for each in changed if _is_recreated(each) and _belongs_to_user(run, info, item, each.now)]
+    if run.cleaner:
+        for row in rows:
+            run.cleaner.add_row(item.entity, row[info.key])
+    require_known_columns(run.store, info, item.fields, f"{name}.fields", rows)
+    judged = match_rows(rows, item.fields, run.scope)
+    matching = [each.row for each in judged if each.all_match]
+    unclear = [each for each in judged if each.is_unclear]
+    if unclear and (item.count is not None or not matching):
+        return info, row_assertions(f"{name}.fields", info, unclear[0], item.fields, run.scope), []
+    doubts = _list_doubts(run, info, item, foreign, given, [each for each in changed if not _is_recreated(each)])
+    none = "no row with a new key was added" if any(each.changed for each in doubts) else "no row was added"
+    none = f"{none} to {info.name} in this step{describe_owner(info, run.user)}"
+    found = _check_new_rows(run, name, info, item, judged, none)
+    return info, _mention_doubtful_rows(run, name, item, found, len(matching), doubts), matching
+
+
+@dataclass(frozen=True, slots=True)
+class _Doubt:
+    """A row that may be a new one, or is one of somebody else."""
+
+    said: str
+    wanted: bool
+    """Whether it is as the fields say, and the user's (unless the fields say whose)."""
+    changed: bool = False
+    """Whether its key was there before, so that nobody knows if it is new."""
+
+
+def _list_doubts(
+    run: RunRows, info: EntityInfo, item: Created, foreign: Rows, given: Rows, changed: Sequence[ChangedRow]
+) -> list[_Doubt]:
+    made = []
+    for each in match_rows(foreign, item.fields, run.scope):
+        owner = f"{info.user}={each.row.get(info.user or '')!r}"
+        by = "" if run.alone else ", maybe in another run"
+        made.append(_Doubt(f"{name_row(info, each.row)} was added for another user ({owner}){by}", each.all_match))
+    for pair in changed:
+        (now,) = match_rows([pair.now], item.fields, run.scope)
+        said = (
+            f"{name_row(info, pair.now)} was there before with other contents: it was changed, or deleted and made"
+            f" anew under"
+            " the same number, which nobody can tell apart here"
+        )
+        made.append(_Doubt(said, now.all_match and _belongs_to_user(run, info, item, pair.now), changed=True))
+    known = {pair.now[info.key] for pair in changed}
+    return made + [
+        _Doubt(f"{name_row(info, row)} was there before, for another user", wanted=False)
+        for row in given
+        if row[info.key] not in known
+    ]
+
+
+def _belongs_to_user(run: RunRows, info: EntityInfo, item: Created, row: Row) -> bool:
+    """Return whether a row is one of those that are looked at, as far as its owner goes."""
+    return info.user is None or run.user is None or info.user in item.fields or row.get(info.user) == run.user
+
+
+def _mention_doubtful_rows(
+    run: RunRows, name: str, item: Created, found: list[Assertion], sure: int, doubts: Sequence[_Doubt]
+) -> list[Assertion]:
+    """Say what else may have been added: as an error where it decides, or held only as it was not counted."""
+    if not doubts:
+        return found
+    said = "; ".join(each.said for each in doubts[:_SHOWN])
+    unknown = sum(each.wanted and each.changed for each in doubts)
+    wanted = {"gte": 1} if item.count is None else item.count
+    if len({all_hold(check(name, sure + more, wanted, run.scope)) for more in range(unknown + 1)}) > 1:
+        hint = f"`store.entities.{item.entity}.reuses: false` says that no number is given out twice"
+        return [_build_unknown(name, item, said, hint)]
+    if not all_hold(found):
+        return [add_note(each, said) for each in found]
+    if run.alone and item.count is not None and any(each.wanted and not each.changed for each in doubts):
+        return [_build_unknown(name, item, said, "Say in `fields` whose rows are meant")]
+    if said not in run.remarks:
+        run.remarks.append(said)
+    return found
+
+
+def _build_unknown(name: str, item: Created, said: str, hint: str) -> Assertion:
+    what, where = ("whether a row was", "") if item.count is None else ("how many rows were", ".count")
+    return build_unclear(f"{name}{where}", StepError(f"it is not known {what} added: {said}", hint=hint))
+
+
+def _check_new_rows(
+    run: RunRows, name: str, info: EntityInfo, item: Created, judged: list[JudgedRow], none: str
+) -> list[Assertion]:
+    """Check the new rows; `none` says that there are none."""
+    matching = [each for each in judged if each.all_match]
+    if item.count is not None:
+        checked = check_number(f"{name}.count", len(matching), item.count, run.scope)
+        return [add_note(each, _describe_rows(info, judged) or none) for each in checked]
+    if matching:
+        there = name_row(info, matching[0].row)
+        fields = row_assertions(f"{name}.fields", info, matching[0], item.fields, run.scope)
+        return [assertion(name, "", holds=True, actual=len(matching), where=there), *fields]
+    if judged:
+        near = find_nearest_row(judged)
+        which = f"{len(judged)} new rows of {info.name}, and none is" if len(judged) > 1 else "the new row is not"
+        message = f"{which} as wanted; the nearest is {show_row(near.row)}"
+        fields = row_assertions(f"{name}.fields", info, near, item.fields, run.scope)
+        return [assertion(name, message, actual=0), *fields]
+    message = f"{none}{_describe_older(run, info, item)}"
+    return [assertion(name, message, expected=dict(item.fields), actual=0)]
+
+
+def _describe_older(run: RunRows, info: EntityInfo, item: Created) -> str:
+    """Say if a row that was there before has the fields: the usual reason why somebody thinks it was created."""
+    older = select_rows(run.store, info, item.fields, run.scope, run.user) if item.fields else []
+    return f"; {name_row(info, older[0])} has these fields, but was there before" if older else ""
+
+
+def _describe_rows(info: EntityInfo, judged: list[JudgedRow]) -> str:
+    if not judged:
+        return ""
+    rows = "; ".join(show_row(each.row) for each in judged[:3])
+    new = f"{len(judged)} new row{'s' if len(judged) > 1 else ''} of {info.name}"
+    return f"{new}, {sum(each.all_match for each in judged)} as wanted: {rows}"

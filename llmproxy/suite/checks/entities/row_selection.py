@@ -1,0 +1,258 @@
+"""Which rows a selection means, and what is wrong with a row: the parts of `entities` that wait for nothing.
+
+A name that the entity does not have is refused, in filters as in fields. A store without a schema knows the columns
+that it has seen; a column that no row ever had is refused there too, else ``{exists: false}`` would hold for every
+misspelling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+from typing import Any
+from unicodedata import normalize
+from uuid import UUID, uuid5
+
+from llmproxy.errors import SuiteError
+from llmproxy.report.events import Assertion, Status
+from llmproxy.suite.checks.entities.cleanup import RowCleaner
+from llmproxy.suite.matchers.apply import build_unclear, check_fields, evaluate
+from llmproxy.suite.matchers.match import Match, MatchOutcome
+from llmproxy.suite.matchers.plain_values import ABSENT
+from llmproxy.suite.matchers.variables import StepError, VariableScope
+from llmproxy.suite.stores.protocol import EntityInfo, Kind, Row, StoreAdapter, StoreError, unknown_column
+
+NAMESPACE = UUID("6f1d2f1c-5a0b-5f57-8d0e-0d4b4d3f6a11")
+"""Made once for this purpose; changing it changes every id, and with them the recordings of suites that use them."""
+NOW = "2027-01-04T09:00:00Z"
+"""What time it is where time stands still: a Monday morning."""
+NOW_VARIABLE = "LLMPROXY_NOW"
+SEED_VARIABLE = "LLMPROXY_SEED"
+_LOWEST, _SPAN = 1_000_000_000, 1_000_000_000
+"""Whole numbers that no counter has reached and that 32 bits hold."""
+
+
+def make_row_id(scenario: str, sample: int, name: str, kind: Kind = Kind.UNKNOWN) -> str | int:
+    """Return the key of the row that setup calls `name`: a UUID's text, a number where the column holds numbers."""
+    made = uuid5(NAMESPACE, f"{_name_run(scenario, sample)}/{name}")
+    return made.int % _SPAN + _LOWEST if kind in {Kind.INTEGER, Kind.NUMBER} else str(made)
+
+
+def make_run_user(user: str, sample: int) -> str:
+    """Return the user that a run acts as; the first is the user itself, so that one run needs no suffix."""
+    return _name_run(user, sample)
+
+
+def build_agent_env(scenario: str, sample: int, now: str = NOW) -> dict[str, str]:
+    """Return what a spawned agent is told about time and chance."""
+    return {NOW_VARIABLE: now, SEED_VARIABLE: _name_run(scenario, sample)}
+
+
+def _name_run(name: str, sample: int) -> str:
+    return name if sample == 1 else f"{name}~{sample}"
+
+
+_UNCLEAR = frozenset({MatchOutcome.UNCLEAR, MatchOutcome.MISTYPED})
+"""A row of which this is found may be one that is meant: that it is none is not known."""
+MOST_ROWS = 10_000
+"""Rows that one selection may hold; more is a mistake of the filters, and would fill the memory."""
+_SHOWN = 300
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedRow:
+    row: Row
+    found: Mapping[str, Match]
+    """By column."""
+
+    @property
+    def all_match(self) -> bool:
+        """Whether every column is as it should be."""
+        return all(each.outcome is MatchOutcome.HOLDS for each in self.found.values())
+
+    @property
+    def is_unclear(self) -> bool:
+        """Whether nothing can be said: a column cannot be judged, or is of another kind, and no other one fails."""
+        outcomes = {each.outcome for each in self.found.values()}
+        return bool(outcomes & _UNCLEAR) and not outcomes & {MatchOutcome.FAILS, MatchOutcome.UNFIT}
+
+    @property
+    def matching_columns(self) -> int:
+        """How many columns are as they should be."""
+        return sum(each.outcome is MatchOutcome.HOLDS for each in self.found.values())
+
+
+def match_rows(rows: Iterable[Row], fields: Mapping[str, object], scope: VariableScope) -> list[JudgedRow]:
+    return [
+        JudgedRow(row, {name: evaluate(row.get(name, ABSENT), matcher, scope) for name, matcher in fields.items()})
+        for row in rows
+    ]
+
+
+def find_nearest_row(judged: Sequence[JudgedRow]) -> JudgedRow:
+    """Return the row with most columns as they should be; of equals the first."""
+    return max(judged, key=lambda each: each.matching_columns)
+
+
+def require_known_columns(
+    store: StoreAdapter, info: EntityInfo, names: Iterable[str], where: str, rows: Sequence[Row]
+) -> None:
+    """Refuse columns that the entity, or without a schema each of its rows, lacks. Raises UnknownColumn."""
+    info.check(names, where)
+    if info.closed or not rows:
+        return
+    seen = store.describe(info.name)  # a store without a schema learns while it lists
+    there = {*seen.columns, *(name for row in rows for name in row)}
+    for name in names:
+        if name not in there:
+            error = unknown_column(seen, name, where)
+            error.hint = error.hint or f"If rows may lack it, declare it: store.entities.{info.name}.columns"
+            raise error
+
+
+def select_rows(
+    store: StoreAdapter, info: EntityInfo, filters: Mapping[str, object], scope: VariableScope, user: str | None
+) -> list[Row]:
+    """Return the rows that filters mean, of this user unless they say whose. Raises StoreError, StepError."""
+    info.check(filters, "filters")
+    exact = {
+        name: value
+        for name, matcher in filters.items()
+        if (value := _find_exact_value(info, name, matcher, scope)) is not None
+    }
+    if info.user is not None and user is not None and info.user not in filters:
+        exact[info.user] = user
+    found = {
+        str(row.get(info.key)): row
+        for form in _list_variants(exact)
+        for row in store.list(info.name, form, MOST_ROWS + 1)
+    }
+    if len(found) > MOST_ROWS:
+        raise StoreError(f"more than {MOST_ROWS} rows of {info.name} are selected", hint="Narrow `filters`.")
+    rows = [*found.values()]
+    require_known_columns(store, info, filters, "filters", rows)
+    return filter_rows(info, rows, filters, scope)
+
+
+def filter_rows(
+    info: EntityInfo, rows: Sequence[Row], filters: Mapping[str, object], scope: VariableScope
+) -> list[Row]:
+    """Return those of some rows that filters mean. Raises StepError if a filter cannot be judged."""
+    judged = match_rows(rows, filters, scope)
+    for each in judged:
+        if each.is_unclear:
+            name, found = next((n, f) for n, f in each.found.items() if f.outcome in _UNCLEAR)
+            raise StepError(f"filters.{name} of {info.name} cannot be judged: {found.message}")
+    return [each.row for each in judged if each.all_match]
+
+
+def _list_variants(exact: Mapping[str, str | int]) -> Iterable[dict[str, str | int]]:
+    """Return the values that a store may have for these: databases tell two spellings of accented letters apart."""
+    ways = [_list_normal_forms(value) for value in exact.values()]
+    return (dict(zip(exact, each, strict=True)) for each in product(*ways))
+
+
+def _list_normal_forms(value: str | int) -> Sequence[str | int]:
+    if not isinstance(value, str) or value.isascii():
+        return [value]
+    return [*dict.fromkeys((value, normalize("NFC", value), normalize("NFD", value)))]
+
+
+def _find_exact_value(info: EntityInfo, name: str, matcher: object, scope: VariableScope) -> str | int | None:
+    """Return a value that the store itself can look for without taking too few rows; None if there is none."""
+    if isinstance(matcher, Mapping) and matcher.keys() != {"ref"}:
+        return None
+    value = scope.resolve_value(matcher)
+    kind = info.columns[name].kind if name in info.columns else Kind.UNKNOWN
+    if isinstance(value, str) and kind is Kind.TEXT:
+        return value
+    return value if isinstance(value, int) and not isinstance(value, bool) and kind is Kind.INTEGER else None
+
+
+def row_assertions(
+    name: str, info: EntityInfo, judged: JudgedRow, fields: Mapping[str, object], scope: VariableScope
+) -> list[Assertion]:
+    return check_fields(name, judged.row, fields, scope, where=name_row(info, judged.row))
+
+
+def name_row(info: EntityInfo, row: Mapping[str, Any]) -> str:
+    """Name a row: ``tasks id=7``."""
+    return f"{info.name} {info.key}={row.get(info.key)!r}"
+
+
+def show_row(row: Mapping[str, Any]) -> str:
+    """Show a row on one line, shortened."""
+    text = ", ".join(f"{name}={value!r}" for name, value in row.items() if value is not None)
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 4] + " ..."
+
+
+POLL = 1_000
+_SHOWN_IDS = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRows:
+    """One run of one scenario, as far as rows are concerned."""
+
+    adapter: StoreAdapter | None
+    """None where the suite has no store: every look at an entity is an error then."""
+    scope: VariableScope
+    """Names; rows are captured into it."""
+    user: str | None
+    """Whose rows are looked at, where an entity knows users; None: everybody's."""
+    clock: Callable[[], float]
+    """Seconds that only grow."""
+    sleep: Callable[[float], None]
+    """Waits this many seconds; may raise to end a wait early."""
+    cleaner: RowCleaner | None = None
+    """Is told of every row that is to be removed afterwards."""
+    alone: bool = True
+    """Whether no other run writes meanwhile, so that every new row is the agent's."""
+    beside: frozenset[str] = frozenset()
+    """Users of the other runs; where they may go on meanwhile, empty says that nobody knows them."""
+    remarks: list[str] = field(default_factory=list)
+    """What should be said beside the result, although it changes nothing."""
+
+    def is_foreign(self, owner: object) -> bool:
+        """Return whether a row's owner is no user of a run that goes on, so that this run's agent may have made it."""
+        return owner != self.user and (self.alone or bool(self.beside and owner not in self.beside))
+
+    @property
+    def store(self) -> StoreAdapter:
+        """The store; SuiteError if there is none."""
+        if self.adapter is None:
+            raise SuiteError(
+                "the suite looks at entities, and no store is configured",
+                hint="Say where they are: store: {sqlalchemy: 'sqlite:///tasks.db'}",
+            )
+        return self.adapter
+
+
+def add_note(assertion: Assertion, more: str) -> Assertion:
+    if assertion.status is Status.PASSED:
+        return assertion
+    return replace(assertion, message=f"{assertion.message} ({more})" if assertion.message else more)
+
+
+def describe_owner(info: EntityInfo, user: str | None) -> str:
+    """Say whose rows were looked at, where that narrows anything."""
+    return f" for the user {user!r} ({info.user})" if info.user is not None and user is not None else ""
+
+
+def capture_row(
+    run: RunRows, name: str, info: EntityInfo, rows: Sequence[Row], alias: str, *, overwrite: bool
+) -> list[Assertion]:
+    """Capture the one row; which one is meant must not be guessed. Returns what went wrong."""
+    if len(rows) == 1:
+        try:
+            run.scope.capture_row(alias, rows[0], primary=info.key, overwrite=overwrite)
+        except StepError as error:
+            return [build_unclear(f"{name}.as", error)]
+        run.scope.record_row(alias, info.name, rows[0], info.key)
+        return []
+    more = " ..." if len(rows) > _SHOWN_IDS else ""
+    ids = ", ".join(repr(row[info.key]) for row in rows[:_SHOWN_IDS]) + more
+    what = f"{len(rows)} rows of {info.name} could be meant ({info.key} {ids})" if rows else "there is no row to name"
+    hint = "Add fields that only one row has." if rows else ""
+    return [build_unclear(f"{name}.as", StepError(f"{alias}: {what}", hint=hint))]

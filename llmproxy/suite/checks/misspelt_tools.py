@@ -1,0 +1,196 @@
+"""Names of tools and arguments that nobody knows and that are nearly those of others: misspelt, they would pass for
+what was not called.
+
+    deleteTask: 0                    while the model calls delete_task, or tasks__deleteTask
+    input: {titel: {exists: false}}  while the schema says title
+
+Near is what is equal without case, ``_``, ``-`` and ``.``, without a server's prefix, or one letter apart. Any other
+name that is not offered passes at 0, and is said.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+
+from llmproxy.report.events import Assertion
+from llmproxy.suite.matchers.apply import assertion, build_unclear
+from llmproxy.suite.schema.response_assertions import ToolExpect
+from llmproxy.trace.observing.agent_activity import AgentStep
+from llmproxy.trace.observing.tool_calls import SeenCall
+from llmproxy.trace.reading.decoded_exchange import list_arguments
+
+_PREFIX = re.compile(r"__|[./:]")
+"""Between a server and its tool: ``mcp__github__search``, ``github.search``, ``github/search``."""
+_IGNORED = re.compile(r"[_\-.\s]")
+_LONG = 6
+"""Letters of a server's name from which one that is one edit apart is a misspelling, not another server."""
+_NAME = re.compile(r"[^.\[\]$]+")
+"""A name, or a number, in the path of an argument."""
+_DEEPEST = 8
+"""Levels of arguments whose names are compared."""
+
+
+def check_tool_names(tools: Mapping[str, ToolExpect], step: AgentStep, run: Sequence[SeenCall]) -> list[Assertion]:
+    """Return the errors of names probably meant otherwise, and what `offered` asserts; `run` is all so far."""
+    before = _find_listed_tools(run)
+    now, called = _find_listed_tools(step.seen), {use.name for use in step.tools}
+    arguments: dict[str, _Names] = {}
+    for each in run:
+        arguments |= {} if each.exchange is None else list_arguments(each.exchange.tree)
+    made: list[Assertion] = []
+    for name, wanted in tools.items():
+        if name == "*":
+            continue
+        known = before | called
+        if name not in known and (meant := find_near_name(name, known, spelling_only=wanted.offered is False)):
+            made.append(
+                build_unclear(
+                    f"tools.{name}", f"no tool is called {name!r}: {_describe_listed(known)}; did you mean {meant!r}?"
+                )
+            )
+            continue
+        if wanted.offered is not None:
+            made.append(_check_tool_listed(name, now, called, offered=wanted.offered))
+        made += _check_arguments(name, wanted, arguments.get(name, {}), step)
+    return made
+
+
+def describe_unlisted_tools(tools: Mapping[str, ToolExpect], step: AgentStep, run: Sequence[SeenCall]) -> list[str]:
+    """Return the tools of a step that nobody offered or called: that they were not called proves little."""
+    known = _find_listed_tools(run) | {use.name for use in step.tools}
+    return [name for name, wanted in tools.items() if name != "*" and name not in known and wanted.offered is None]
+
+
+def find_near_name(name: str, known: Iterable[str], *, spelling_only: bool = False) -> str:
+    """Return the known name that is near to one, the nearest way of writing first; empty if there is none."""
+    names = sorted(known)
+    alike = next((each for each in names if _is_same_spelling(name, each)), "")
+    return alike or ("" if spelling_only else next((each for each in names if is_near_name(name, each)), ""))
+
+
+def is_near_name(one: str, other: str) -> bool:
+    """Return whether two names are probably meant to be the same."""
+    return _is_same_spelling(one, other) or _is_one_word_off(one, other)
+
+
+def _is_same_spelling(one: str, other: str) -> bool:
+    """Return whether they are the same but for the way of writing and a prefix that one of them has."""
+    return _fold_name(one) in _list_endings(other) or _fold_name(other) in _list_endings(one)
+
+
+def _is_one_word_off(one: str, other: str) -> bool:
+    """Return whether they are one edit apart; with servers' names, only where those are long enough to be the same."""
+    (server, tool), (other_server, other_tool) = _split_prefix(one), _split_prefix(other)
+    if not (server and other_server) or server == other_server:
+        return _is_one_edit(tool, other_tool)
+    return tool == other_tool and len(server) >= _LONG and _is_one_edit(server, other_server)
+
+
+def _split_prefix(name: str) -> tuple[str, str]:
+    """Return the prefix of a name and the rest, both folded."""
+    ends = [found.span() for found in _PREFIX.finditer(name)]
+    return (_fold_name(name[: ends[-1][0]]), _fold_name(name[ends[-1][1] :])) if ends else ("", _fold_name(name))
+
+
+def _fold_name(name: str) -> str:
+    """Return a name without its way of writing; letters that are composed, or wide, are those that look the same."""
+    return _IGNORED.sub("", unicodedata.normalize("NFKC", name)).casefold()
+
+
+def _list_endings(name: str) -> set[str]:
+    """Return a name without each of the prefixes that it may have."""
+    return {_fold_name(name), *(_fold_name(name[found.end() :]) for found in _PREFIX.finditer(name))} - {""}
+
+
+def _is_one_edit(one: str, other: str) -> bool:
+    """Return whether one letter more, less, other, or two that changed places make one of the other."""
+    short, long = sorted((one, other), key=len)
+    if len(long) - len(short) > 1 or not short:
+        return False
+    at = next((n for n, (a, b) in enumerate(zip(short, long, strict=False)) if a != b), len(short))
+    if len(short) < len(long):
+        return short[at:] == long[at + 1 :]
+    swapped = short[:at] + short[at + 1 : at + 2] + short[at : at + 1] + short[at + 2 :]
+    return short[at + 1 :] == long[at + 1 :] or swapped == long
+
+
+# -- what was offered --------------------------------------------------------------------------------------------------
+
+
+def _find_listed_tools(seen: Iterable[SeenCall]) -> set[str]:
+    return {name for each in seen if each.exchange is not None for name in each.exchange.tools}
+
+
+def _describe_listed(known: Iterable[str]) -> str:
+    names = sorted(known)
+    return f"there are {', '.join(names[:10])}{' ...' if len(names) > 10 else ''}"
+
+
+def _check_tool_listed(name: str, now: set[str], called: set[str], *, offered: bool) -> Assertion:
+    right = (name in now) is offered and (offered or name not in called)
+    what = "was offered" if name in now else "was not offered" + (", and called all the same" if name in called else "")
+    message = f"{name} {what} to a model in this step; {_describe_listed(now) if now else 'no tool was'}"
+    return assertion(f"tools.{name}.offered", message, holds=right, expected=offered, actual=name in now)
+
+
+def _check_arguments(name: str, wanted: ToolExpect, schema: _Names, step: AgentStep) -> list[Assertion]:
+    known: dict[tuple[str, ...], frozenset[str]] = dict(schema)
+    uses = [use for use in step.tools if use.name == name]
+    for use in uses:
+        _add_given(known, use.arguments)
+    made: list[Assertion] = []
+    for key, paths in (("input", wanted.input), ("every", wanted.every if isinstance(wanted.every, Mapping) else None)):
+        for path in paths or ():
+            if found := _find_misspelt(path, known):
+                said, meant = found
+                made.append(
+                    build_unclear(f"tools.{name}.{key}", f"{name} has no argument {said!r}; did you mean {meant!r}?")
+                )
+            elif key == "input" and uses and wanted.count in (0, {"eq": 0}):
+                said, there = _find_undeclared(path, schema, known)
+                if said:
+                    told = f"{name} has no argument {said!r}; it has {there}, so no call could have this input"
+                    made.append(build_unclear(f"tools.{name}.{key}", told))
+    return made
+
+
+type _Names = Mapping[tuple[str, ...], frozenset[str]]
+"""Names of arguments, by where they stand; () is the top."""
+
+
+def _add_given(known: dict[tuple[str, ...], frozenset[str]], value: object, place: tuple[str, ...] = ()) -> None:
+    """Add the names that a call gives; an object of any names may have others in the next call."""
+    for item in value if isinstance(value, list) else [value]:
+        if isinstance(item, Mapping) and len(place) < _DEEPEST:
+            known[place] = known.get(place, frozenset()) | frozenset(map(str, item))
+            for name, inner in item.items():
+                _add_given(known, inner, (*place, str(name)))
+
+
+def _find_misspelt(path: str, known: _Names) -> tuple[str, str] | None:
+    """Return the beginning of a path that is nearly another, and that one; None where it may be meant as it is."""
+    if path in known.get((), ()):
+        return None
+    place: tuple[str, ...] = ()
+    for name in (each for each in _NAME.findall(path) if not each.isdecimal()):
+        names = known.get(place, frozenset())
+        if name not in names:
+            meant = find_near_name(name, names)
+            return (".".join((*place, name)), ".".join((*place, meant))) if meant else None
+        place = (*place, name)
+    return None
+
+
+def _find_undeclared(path: str, schema: _Names, known: _Names) -> tuple[str, str]:
+    """Return a path's undeclared beginning that no call gave, and what there is instead; empty without a schema."""
+    place: tuple[str, ...] = ()
+    if path in known.get((), ()):
+        return "", ""
+    for name in (each for each in _NAME.findall(path) if not each.isdecimal()):
+        if name not in known.get(place, ()):
+            there = sorted(".".join((*place, each)) for each in schema.get(place, ()))
+            return (".".join((*place, name)), ", ".join(there)) if there else ("", "")
+        place = (*place, name)
+    return "", ""

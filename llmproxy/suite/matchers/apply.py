@@ -1,0 +1,255 @@
+"""Check a value against a matcher of YAML, and find what is wrong with a matcher before anything runs.
+
+    title: Buy milk                      equal, with its type
+    title: {contains: milk}              a matcher by name; several keys must all hold
+    count: {gte: 1, lt: 10}
+    parentId: {ref: $parent.id}
+    status: {anyOf: [todo, {regex: ^in}]}
+
+`REGISTRY` is the table of them, one function each (`text`, `compare`, `schemas`). `check` answers with assertions for
+reports, one a key. An assertion that cannot be evaluated is an ENVIRONMENT_ERROR, in whatever combination: never a
+pass.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Any
+
+import llmproxy.suite.matchers.schemas  # noqa: F401 (its matcher is in the table)
+from llmproxy.did_you_mean import suggest
+from llmproxy.report.events import Assertion, Status
+from llmproxy.suite.matchers import compare as matchers_compare, text as matchers_text
+from llmproxy.suite.matchers.match import (
+    MODIFIERS,
+    REGISTRY,
+    Match,
+    MatchOutcome,
+    SeenValue,
+    match,
+    match_by_name,
+    split_matcher,
+)
+from llmproxy.suite.matchers.plain_values import ABSENT, Unknown, get_path, name_kind, show, to_json
+from llmproxy.suite.matchers.variables import StepError, VariableScope
+from llmproxy.yaml_reader import Problems, YamlPlace, place_of
+
+NOTHING_ASSERTED, WRONG_KIND = "nothing-asserted", "wrong-kind"
+"""Codes of problems: a matcher asserts nothing; a value is of another kind, which is said of its key."""
+COMPARISONS = ("gt", "gte", "lt", "lte", "eq")
+"""The matchers that a number of something takes."""
+_STATUS = {
+    MatchOutcome.HOLDS: Status.PASSED, MatchOutcome.FAILS: Status.FAILED, MatchOutcome.UNFIT: Status.FAILED,
+    MatchOutcome.MISTYPED: Status.FAILED, MatchOutcome.UNCLEAR: Status.ENVIRONMENT_ERROR,
+}  # fmt: skip
+is_reference = matchers_compare.is_reference
+search = matchers_text.search_pattern
+
+
+def evaluate(actual: object, matcher: object, scope: VariableScope) -> Match:
+    """Return what a matcher finds about a value, all in one."""
+    return match(matcher, SeenValue(actual, scope))
+
+
+def assertion(name: str, message: str, *, holds: bool = False, **about: Any) -> Assertion:  # noqa: ANN401 - its fields
+    """Return what was found of an assertion; `message` says why it fails."""
+    status = Status.PASSED if holds else Status.FAILED
+    return Assertion(name=name, status=status, message="" if holds else message, **about)
+
+
+def build_unclear(name: str, message: object, **about: Any) -> Assertion:  # noqa: ANN401 - its fields
+    """Return an assertion that cannot be evaluated, and why."""
+    return Assertion(name=name, status=Status.ENVIRONMENT_ERROR, message=str(message), **about)
+
+
+def all_hold(assertions: Iterable[Assertion]) -> bool:
+    return all(each.status is Status.PASSED for each in assertions)
+
+
+def check(name: str, actual: object, matcher: object, scope: VariableScope, *, where: str = "") -> list[Assertion]:
+    """Check a value against a matcher as it stands in YAML; one assertion for each of its keys.
+
+    Args:
+        name: What is checked, as the user wrote it: ``created[0].fields.title``.
+        actual: The value; `ABSENT` if there is none, `Unknown` if it cannot be seen.
+        matcher: A plain value, or a mapping of matchers.
+        scope: What names stand for.
+        where: Where the value was seen, for the report.
+    """
+    if not isinstance(matcher, Mapping):
+        return [
+            _build_assertion(
+                name,
+                matcher,
+                actual,
+                match_by_name(split_matcher(matcher, scope), matcher, SeenValue(actual, scope)),
+                scope,
+                where,
+            )
+        ]
+    beside = {key: value for key, value in matcher.items() if key in MODIFIERS}
+    seen = SeenValue(actual, scope, beside)
+    keys = [key for key in matcher if key not in MODIFIERS]
+    if not keys:
+        return [_build_assertion(name, matcher, actual, match(matcher, seen), scope, where)]
+    return [
+        _build_assertion(f"{name}.{key}", matcher[key], actual, match_by_name(key, matcher[key], seen), scope, where)
+        for key in keys
+    ]
+
+
+def check_number(
+    name: str, number: object, wanted: object, scope: VariableScope, *, where: str = ""
+) -> list[Assertion]:
+    """Check how many of something there are; a bound that every number meets, as names make it, is an error."""
+    if isinstance(wanted, Mapping) and wanted.keys() != {"ref"}:
+        with suppress(StepError):
+            bounds = {key: scope.resolve_value(value) for key, value in wanted.items()}
+            if bounds and all(_holds_for_all(key, value) for key, value in bounds.items()):
+                return check(name, Unknown(f"{_describe_every_number(bounds)}, so nothing is asserted"), wanted, scope)
+    return check(name, number, wanted, scope, where=where)
+
+
+def _build_assertion(
+    name: str, operand: object, actual: object, found: Match, scope: VariableScope, where: str
+) -> Assertion:
+    try:
+        expected = to_json(scope.resolve_value(operand))
+    except StepError:
+        expected = to_json(operand)
+    try:
+        seen = None if actual is ABSENT or isinstance(actual, Unknown) else to_json(actual)
+    except Exception:  # noqa: BLE001 (a value that cannot even be shown; that it was not judged is what counts)
+        seen = f"<{type(actual).__name__}>"
+    holds = found.outcome is MatchOutcome.HOLDS
+    message = "" if holds else found.message or "it does not hold"
+    return Assertion(
+        name=name, status=_STATUS[found.outcome], expected=expected, actual=seen, message=message, where=where,
+        evidence=found.note if holds else "",
+    )  # fmt: skip
+
+
+def check_fields(
+    name: str, row: Mapping[str, Any], fields: Mapping[str, object], scope: VariableScope, *, where: str = ""
+) -> list[Assertion]:
+    """Check columns of a row; one that it lacks is `ABSENT` (whether the store knows it is the store's to say)."""
+    return [
+        assertion
+        for column, matcher in fields.items()
+        for assertion in check(f"{name}.{column}", row.get(column, ABSENT), matcher, scope, where=where)
+    ]
+
+
+def check_input(
+    name: str, value: object, wanted: Mapping[str, object], scope: VariableScope, *, where: str = ""
+) -> list[Assertion]:
+    """Check parsed JSON by dotted paths: the arguments of a tool call, the JSON of an answer."""
+    return [
+        assertion
+        for path, matcher in wanted.items()
+        for assertion in check(f"{name}.{path}", get_path(value, path), matcher, scope, where=where)
+    ]
+
+
+# -- before anything runs
+
+
+def validate_matcher(matcher: object, problems: Problems, at: YamlPlace | None) -> None:
+    """Add what is wrong with a matcher, as it stands in YAML at `at`, to `problems`."""
+    if not isinstance(matcher, Mapping):
+        return
+    named = [key for key in matcher if key in REGISTRY]
+    for key in matcher:
+        place = place_of(matcher, key, key=True) or at
+        if key in MODIFIERS:
+            _validate_modifier(key, matcher, named, problems, place)
+        elif key not in REGISTRY:
+            problems.add(place, f"there is no matcher `{key}`", _explain_unknown(str(key), matcher[key]))
+    if not matcher:
+        hint = "write a value, or a matcher such as {contains: text}"
+        problems.add(place_of(matcher) or at, "nothing is asserted here", hint, NOTHING_ASSERTED)
+    for key in named:
+        place = place_of(matcher, key) or at
+        if objection := REGISTRY[key].objection(matcher[key]):
+            problems.add(place, f"`{key}`{objection}")
+        elif key == "not":
+            validate_matcher(matcher[key], problems, place)
+        elif key in {"anyOf", "allOf"}:
+            for i, branch in enumerate(matcher[key]):
+                validate_matcher(branch, problems, place_of(matcher[key], i) or place)
+
+
+def _explain_unknown(key: str, value: object) -> str:
+    if near := suggest(key, [*REGISTRY, *MODIFIERS], listing=False):
+        return near
+    deeper = f"`path.{key}: ...` looks inside, " if isinstance(value, (Mapping, str, int)) else ""
+    return f"{deeper}`{{eq: {{{key}: ...}}}}` compares the whole object; matchers: {', '.join(REGISTRY)}"
+
+
+def _validate_modifier(
+    key: str, matcher: Mapping[str, Any], named: list[str], problems: Problems, at: YamlPlace | None
+) -> None:
+    schema, _, serves = MODIFIERS[key]
+    if not set(named) & set(serves):
+        problems.add(at, f"`{key}` changes nothing here", f"it stands beside {', '.join(serves)}")
+    elif schema["type"] == "boolean" and not isinstance(matcher[key], bool):
+        problems.add(at, f"`{key}` takes true or false, not {show(matcher[key])}")
+    elif schema["type"] == "string" and not (
+        isinstance(matcher[key], str) and matcher[key] and set(matcher[key]) <= set("imsx")
+    ):
+        problems.add(at, f"`{key}` takes letters of i, m, s, x, not {show(matcher[key])}")
+
+
+def validate_number(wanted: object, problems: Problems, at: YamlPlace | None) -> None:
+    """Add what is wrong with how many of something are wanted: a whole number, or comparisons with numbers."""
+    if isinstance(wanted, Mapping) and wanted.keys() != {"ref"}:
+        place = place_of(wanted) or at
+        if not wanted:
+            problems.add(place, "nothing is asserted here", "write a number, or {gte: 1}", NOTHING_ASSERTED)
+        elif all(_holds_for_all(key, value) for key, value in wanted.items()):
+            hint = "write {gte: 1} for at least one, 0 for none"
+            problems.add(place, f"{_describe_every_number(wanted)}, so nothing is asserted", hint)
+        for key, value in wanted.items():
+            if key not in COMPARISONS:
+                place = place_of(wanted, key, key=True) or at
+                problems.add(place, f"unknown key `{key}`", suggest(str(key), COMPARISONS))
+            elif not _is_countable(value, whole_number=False):
+                problems.add(
+                    place_of(wanted, key) or at,
+                    f"`{key}` takes a number that is not negative, not {name_kind(value)} {show(value)}",
+                )
+    elif not _is_countable(wanted, whole_number=True):
+        hint = "mind the quotes" if isinstance(wanted, str) and wanted.isdecimal() else "write 1, or {gte: 1, lte: 3}"
+        said = f"takes a whole number or {{gt, gte, lt, lte, eq}}, not {name_kind(wanted)} {show(wanted)}"
+        problems.add(at, said, hint, WRONG_KIND)
+
+
+def _describe_every_number(bounds: Mapping[str, object]) -> str:
+    return f"every number is {', '.join(f'`{key}: {show(value)}`' for key, value in bounds.items())}"
+
+
+def _holds_for_all(key: str, value: object) -> bool:
+    """Return whether a comparison holds for every number that something can be counted to."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    return (key == "gte" and value == 0) or (key in ("lt", "lte") and value == math.inf)
+
+
+def allows_zero(wanted: object) -> bool:
+    """Return whether a count holds for 0, as far as that can be told without values: a reference may be anything."""
+    if isinstance(wanted, Mapping) and wanted.keys() != {"ref"}:
+        numbers = {key: value for key, value in wanted.items() if isinstance(value, (int, float))}
+        holds = {"eq": operator.eq, "gt": operator.gt, "gte": operator.ge, "lt": operator.lt, "lte": operator.le}
+        return bool(numbers) and all(holds[key](0, value) for key, value in numbers.items() if key in holds)
+    return wanted == 0 and not isinstance(wanted, bool)
+
+
+def _is_countable(value: object, *, whole_number: bool) -> bool:
+    if is_reference(value):
+        return True
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    return value >= 0 and (isinstance(value, int) or (not whole_number and value == value))  # noqa: PLR0124 (not NaN)

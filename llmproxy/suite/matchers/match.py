@@ -1,0 +1,158 @@
+"""What a matcher is, and how what it finds is combined.
+
+A matcher is one function: the decorator `matcher` gives it its name in YAML, the JSON Schema of its operand, a line of
+help and what can be said against an operand before anything runs. Five things can be found:
+
+    HOLDS      the value is as it should be
+    FAILS      it is not
+    UNFIT      the matcher cannot judge the value's kind (`gt` of a text): a failure, and its negation is none the wiser
+    MISTYPED   it is not, but for its kind it would be (5 and "5"): a failure, too, and no negation holds for it
+    UNCLEAR    nothing can be said: the value is unknown, a name has no value, a pattern ran out of time
+
+`not` turns HOLDS and FAILS round; the others become UNCLEAR. So no matcher and its negation ever agree, and what cannot
+be evaluated passes in no combination.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from llmproxy.suite.matchers.plain_values import Unknown
+from llmproxy.suite.matchers.variables import StepError, VariableScope, parse_ref
+
+
+class MatchOutcome(Enum):
+    HOLDS = "holds"
+    FAILS = "fails"
+    UNFIT = "unfit"
+    MISTYPED = "mistyped"
+    UNCLEAR = "unclear"
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    outcome: MatchOutcome
+    message: str = ""
+    """Why it does not hold."""
+    note: str = ""
+    """What a reader should know even if it holds: compared as text."""
+
+    @classmethod
+    def of(cls, holds: bool, message: str) -> Match:  # noqa: FBT001 (the answer itself)
+        return cls(MatchOutcome.HOLDS) if holds else cls(MatchOutcome.FAILS, message)
+
+
+@dataclass(frozen=True, slots=True)
+class SeenValue:
+    actual: Any
+    scope: VariableScope
+    modifiers: Mapping[str, Any] = field(default_factory=dict)
+    """Keys that stand beside the matcher and change how it works."""
+
+    @property
+    def fold_case(self) -> bool:
+        """Whether upper and lower case are the same."""
+        return self.modifiers.get("ignoreCase") is True
+
+
+Rule = Callable[[Any, SeenValue], Match]
+"""Operand (references replaced) and what is looked at -> what was found."""
+Objection = Callable[[Any], str]
+"""Operand as written -> what is wrong with it, as it follows the matcher's name (`` takes a list``); or ""."""
+
+
+@dataclass(frozen=True, slots=True)
+class Matcher:
+    name: str
+    rule: Rule
+    schema: Mapping[str, Any]
+    """JSON Schema of its operand."""
+    help: str
+    objection: Objection
+    raw: bool
+    """Whether its operand is taken as written: references in it are not replaced (or by the matchers inside)."""
+
+
+REGISTRY: dict[str, Matcher] = {}
+"""YAML name -> matcher; filled by the decorator when `matchers.apply` is imported, and never after."""
+
+MODIFIERS: dict[str, tuple[Mapping[str, Any], str, tuple[str, ...]]] = {
+    "ignoreCase": (
+        {"type": "boolean"},
+        "upper and lower case are the same",
+        ("contains", "notContains", "containsAny", "regex", "eq"),
+    ),
+    "flags": ({"type": "string", "pattern": "^[imsx]+$"}, "of the regex: i, m, s, x as in Python", ("regex",)),
+}
+"""Keys that stand beside matchers: schema, help, and the matchers that they change."""
+
+
+def matcher(
+    name: str,
+    *,
+    schema: Mapping[str, Any],
+    help: str,  # noqa: A002 (the word for it)
+    objection: Objection = lambda _: "",
+    raw: bool = False,
+) -> Callable[[Rule], Rule]:
+    def register(rule: Rule) -> Rule:
+        REGISTRY[name] = Matcher(name, rule, schema, help, objection, raw)
+        return rule
+
+    return register
+
+
+def match(expected: object, seen: SeenValue) -> Match:
+    """Return what a matcher as written in YAML finds: a plain value means equality, the keys of a mapping hold all."""
+    if not isinstance(expected, Mapping):
+        return match_by_name(split_matcher(expected, seen.scope), expected, seen)
+    names = [name for name in expected if name not in MODIFIERS]
+    if not names:
+        return Match(MatchOutcome.UNCLEAR, "nothing is asserted: the matcher has no key")
+    beside = {name: value for name, value in expected.items() if name in MODIFIERS}
+    return match_all(match_by_name(name, expected[name], SeenValue(seen.actual, seen.scope, beside)) for name in names)
+
+
+def split_matcher(expected: object, scope: VariableScope) -> str:
+    """Return the matcher that a plain value means: a text that is a reference compares like `ref`."""
+    reference = parse_ref(expected)
+    return "ref" if reference is not None and not reference.env and scope.is_reference(reference) else "eq"
+
+
+def match_by_name(name: str, operand: object, seen: SeenValue) -> Match:
+    known = REGISTRY.get(name)
+    if known is None:
+        return Match(MatchOutcome.UNCLEAR, f"there is no matcher `{name}`")
+    if isinstance(seen.actual, Unknown) and name not in {"anyOf", "allOf", "not"}:
+        return Match(MatchOutcome.UNCLEAR, f"the value is not known: {seen.actual.reason}")
+    try:
+        return known.rule(operand if known.raw else seen.scope.resolve_value(operand), seen)
+    except StepError as error:
+        return Match(MatchOutcome.UNCLEAR, str(error).replace("\n", " (") + (")" if error.hint else ""))
+    except Exception as error:  # noqa: BLE001 (whatever breaks here, the assertion was not evaluated, and that is the answer)
+        return Match(MatchOutcome.UNCLEAR, f"`{name}` could not be evaluated: {type(error).__name__}: {error}")
+
+
+_UNDECIDED = (MatchOutcome.UNCLEAR, MatchOutcome.UNFIT, MatchOutcome.MISTYPED)
+_WORST_OF_ALL = (MatchOutcome.FAILS, *_UNDECIDED, MatchOutcome.HOLDS)
+_BEST_OF_ANY = (MatchOutcome.HOLDS, *_UNDECIDED, MatchOutcome.FAILS)
+
+
+def match_all(found: Iterable[Match]) -> Match:
+    return _combine_matches(list(found), _WORST_OF_ALL, "; ")
+
+
+def match_any(found: Iterable[Match]) -> Match:
+    return _combine_matches(list(found), _BEST_OF_ANY, "; and ")
+
+
+def _combine_matches(each: list[Match], order: Sequence[MatchOutcome], glue: str) -> Match:
+    """Return the outcome that comes first in an order, with the messages of those that have it."""
+    outcome = min((one.outcome for one in each), key=order.index)
+    decisive = [one for one in each if one.outcome is outcome]
+    messages = dict.fromkeys(one.message for one in decisive if one.message)
+    notes = dict.fromkeys(one.note for one in each if one.note)
+    return Match(outcome, glue.join(messages), "; ".join(notes))

@@ -1,0 +1,360 @@
+"""What the steps of a scenario say about each other: names declared before they are used (`known_names`),
+conversations, labels.
+
+It reads the YAML as it is written, step by step in the order in which they will run, so that it finds mistakes also in
+a file that has others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from llmproxy.did_you_mean import suggest
+from llmproxy.suite.matchers.match import REGISTRY
+from llmproxy.suite.matchers.variables import (
+    BUILT_IN,
+    Reference,
+    StepError,
+    find_refs,
+    follow_path,
+    parse_ref,
+    strip_dollar,
+)
+from llmproxy.suite.schema.steps import ABOUT_WIRE, STEPS
+from llmproxy.yaml_reader import Problems, YamlPlace, place_of
+
+
+class KnownNames:
+    """The names of one scenario, as far as its file has been read."""
+
+    def __init__(self, problems: Problems, doubts: Problems, values: Mapping[str, object] | None = None) -> None:
+        """Begin with the variables that have a value; what is found goes to `problems` and `doubts`."""
+        self.problems, self.doubts = problems, doubts
+        self.values = dict(values or {})
+        self.captured: dict[str, YamlPlace | None] = {}
+        self.unread: dict[str, YamlPlace | None] = {}
+        """Variables that are declared further down."""
+        self.later: dict[str, YamlPlace | None] = {}
+        self.lacking: dict[str, YamlPlace | None] = {}
+        """Names that other sets of parameters have and this one has not, with its place."""
+        self.of_data = False
+        """Whether the scenario has sets of parameters: then a bare name that nobody has is a column that is missing."""
+        self.conversations: list[str] = []
+        self.talked = False
+        self.answers = False
+        """Whether it is at what a step says about its own answer."""
+
+    def add_variables(self, vars_: Mapping[str, Any], *, sure: bool = False) -> None:
+        """Take variables in their order; each may name those before it. `sure`: a reference is meant as one."""
+        self.unread = {name: place_of(vars_, name, key=True) for name in vars_}
+        for name, value in vars_.items():
+            at = self.unread[name]
+            if not name.isascii() or not name.isidentifier():
+                self.problems.add(at, f"`{name}` is no name for a variable", "letters, digits and _, no digit first")
+            elif name in BUILT_IN:
+                self.problems.add(at, f"`{name}` is built in: {BUILT_IN[name]}", "choose another name")
+            self.check_text(
+                value, place_of(vars_, name), sure=sure and isinstance(value, str) and parse_ref(value) is not None
+            )
+            del self.unread[name]
+            self.values[name] = value
+
+    def add_capture(self, item: Mapping[str, Any]) -> None:
+        name, at = item.get("as"), place_of(item, "as")
+        if not isinstance(name, str):
+            return
+        bare = strip_dollar(name)
+        if bare in self.values:
+            self.problems.add(at, f"${bare} is a variable already", "choose another name")
+        elif bare in self.captured and item.get("overwrite") is not True:
+            self.problems.add(
+                at,
+                f"${bare} is captured already, at {self.captured[bare]}",
+                "choose another name, or `overwrite: true`",
+            )
+        self.captured.setdefault(bare, at)
+
+    # -- values that may name them
+
+    def check_fields(self, fields: object) -> None:
+        """Go through columns with their matchers."""
+        if isinstance(fields, Mapping):
+            for column, value in fields.items():
+                self.check_matcher(value, place_of(fields, column))
+
+    def check_matcher(self, value: object, at: YamlPlace | None) -> None:
+        """Go through a matcher; patterns and schemas hold no references. A name without a value is in no answer."""
+        if not isinstance(value, Mapping):
+            self.check_text(value, at, sure=True)
+            return
+        for key, operand in value.items():
+            place = place_of(value, key) or at
+            if key == "not":
+                self.check_matcher(operand, place)
+            elif key in {"anyOf", "allOf"} and isinstance(operand, list):
+                for i, each in enumerate(operand):
+                    self.check_matcher(each, place_of(operand, i) or place)
+            elif key == "ref" or (key in REGISTRY and not REGISTRY[key].raw):
+                self.check_text(operand, place, sure=True)
+
+    def check_expected(self, value: object, at: YamlPlace | None) -> None:
+        """Go through expectations in which matchers and plain keys are mixed: names of tools, counts, inputs."""
+        if isinstance(value, Mapping):
+            for key, each in value.items():
+                if key not in REGISTRY or not REGISTRY[key].raw or key in {"anyOf", "allOf", "not"}:
+                    self.check_expected(each, place_of(value, key))
+        elif isinstance(value, list):
+            for i, each in enumerate(value):
+                self.check_expected(each, place_of(value, i) or at)
+        else:
+            self.check_text(value, at, sure=True)
+
+    def tool_names(self, given: object, at: YamlPlace | None) -> None:
+        """See that no reference stands where a tool is named: it would be taken for a tool that is never called."""
+        for i, name in enumerate([*given] if isinstance(given, Mapping) else given if isinstance(given, list) else []):
+            if isinstance(name, str) and parse_ref(name) is not None:
+                place = place_of(given, name, key=True) if isinstance(given, Mapping) else place_of(given, i)
+                self.problems.add(
+                    place or at,
+                    f"{name} stands where a tool is named, which no variable can be",
+                    "write the tool's name",
+                )
+        for wanted in given.values() if isinstance(given, Mapping) else ():
+            if isinstance(wanted, Mapping):
+                others = {key: wanted[key] for key in ("before", "after") if key in wanted}
+                self.tool_names([*others.values()], next((place_of(wanted, key) for key in others), at))
+
+    def check_text(self, value: object, at: YamlPlace | None, *, sure: bool = False) -> None:
+        """Look at all references in a value of YAML; `sure`: a text that is one is meant as one."""
+        if isinstance(value, str):
+            for reference in find_refs(value):
+                self.check_reference(reference, at, sure=sure or reference.is_explicit)
+        elif isinstance(value, Mapping):
+            for key, each in value.items():
+                only = key == "ref" and len(value) == 1
+                if only and parse_ref(each) is None:
+                    self.problems.add(
+                        place_of(value, key) or at, f"`ref` takes a reference such as $name.field, not {each!r}"
+                    )
+                self.check_text(each, place_of(value, key) or at, sure=sure or only)
+        elif isinstance(value, list):
+            for i, each in enumerate(value):
+                self.check_text(each, place_of(value, i) or at, sure=sure)
+
+    # -- one reference
+
+    def check_reference(self, found: Reference, at: YamlPlace | None, *, sure: bool) -> None:
+        name = found.name
+        if found.env or name in self.captured:
+            return
+        valued = name in self.values or name in BUILT_IN or name in self.unread or name in self.later
+        if name in self.lacking and not (found.is_malformed or valued):
+            at = self.lacking[name] or at
+        known = [*self.captured, *self.later, *self.values, *BUILT_IN]
+        near = suggest(name, known, listing=False)
+        if not (
+            found.is_malformed or name in known or name in self.unread or name in self.lacking or sure or self.of_data
+        ):
+            said = f"{found.text} is sent as it is: nothing is called ${name}"
+            self.doubts.add(at, said, near or "$$ is a dollar sign")
+        elif objection := self._object_to_reference(found, near):
+            self.problems.add(at, *objection)
+
+    def _object_to_reference(self, found: Reference, near: str) -> tuple[str, str] | None:
+        """Return what is wrong with a reference that is meant as one, and a hint."""
+        name = found.name
+        if found.is_malformed:
+            return f"{found.text} is no reference", "write ${name.field} or ${env:NAME}; $$ is a dollar sign"
+        if name in self.values:
+            return self._object_to_field(found)
+        if name in BUILT_IN:
+            return self._object_to_built_in(found)
+        if name in self.unread:
+            message = f"{found.text} is used before it has a value, at {self.unread[name]}"
+            return message, "a variable may name those above it"
+        if name in self.later:
+            message = f"{found.text} is used before it is captured, at {self.later[name]}"
+            return message, "a name has a value from the next step on"
+        if name in self.lacking:
+            message = f"this case has no `{name}`, and others have one, for {found.text}"
+            return message, "give it one; null says that there is none"
+        more = "" if found.is_explicit or near else "; $$ is a dollar sign"
+        known = [*self.captured, *self.later, *self.values, *BUILT_IN]
+        return f"{found.text}: nothing is called ${name}", suggest(name, known) + more
+
+    def _object_to_field(self, found: Reference) -> tuple[str, str] | None:
+        """See that a variable's value has the field, where the value is written in the file."""
+        value = self.values[found.name]
+        if found.path and isinstance(value, (Mapping, list)):
+            try:
+                follow_path(value, found.path, found.text)
+            except StepError as error:
+                return error.message, error.hint
+        elif found.path and isinstance(value, (bool, int, float)):
+            return f"{found.text}: ${found.name} is {value!r} and has no fields", ""
+        return None
+
+    def _object_to_built_in(self, found: Reference) -> tuple[str, str] | None:
+        """See that a built-in name has a value at this point."""
+        if found.name == "last" and self.answers:
+            message = f"{found.text} is this very answer, which is like itself whatever it says"
+            return message, "compare it with a variable or a captured row"
+        if found.name == "last" and (not self.talked or found.path != ("response",)):
+            why = "the agent has said nothing yet" if found.path == ("response",) else BUILT_IN["last"]
+            return f"{found.text}: {why}", ""
+        if found.name == "conversation" and (len(found.path) != 1 or found.path[0] not in self.conversations):
+            known = ", ".join(self.conversations) or "none"
+            return f"{found.text}: no step before has such a conversation (known: {known})", BUILT_IN["conversation"]
+        if found.name not in {"last", "conversation"} and found.path:
+            return f"{found.text}: ${found.name} has no fields", BUILT_IN[found.name]
+        return None
+
+
+_TALKS = ("chat", "simulate")
+
+
+def list_capture_names(scenario: Mapping[str, Any]) -> dict[str, YamlPlace | None]:
+    """Return the names that a scenario's items capture with `as`, each with the place of the first."""
+    found: dict[str, YamlPlace | None] = {}
+    for item in _list_capturing_items(scenario):
+        name = item.get("as")
+        if isinstance(name, str):
+            found.setdefault(strip_dollar(name), place_of(item, "as"))
+    return found
+
+
+def _list_capturing_items(scenario: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
+    yield from only_mappings(scenario.get("setup"))
+    for step in only_mappings(scenario.get("steps")):
+        yield from only_mappings(step.get("setup"))
+        yield from only_mappings(step.get("created"))
+        if isinstance(step.get("verify"), Mapping):
+            yield step["verify"]
+
+
+def only_mappings(value: object) -> list[Mapping[str, Any]]:
+    return [each for each in value if isinstance(each, Mapping)] if isinstance(value, list) else []
+
+
+class ScenarioFlow:
+    def __init__(self, problems: Problems, doubts: Problems, values: Mapping[str, object] | None = None) -> None:
+        """Begin with the variables that have a value; what is found goes to `problems` and `doubts`."""
+        self.problems = problems
+        self.names = KnownNames(problems, doubts, values)
+        self.current: str | None = None
+        """Name of the conversation of the last talking step; None if it has none."""
+
+    def check_scenario(self, scenario: Mapping[str, Any]) -> None:
+        """Go through setup, steps and teardown."""
+        self.names.later = list_capture_names(scenario)
+        self.names.check_text(
+            scenario.get("mock"), place_of(scenario, "mock"), sure=True
+        )  # it counts before anything is captured
+        self.names.check_expected(scenario.get("usage"), place_of(scenario, "usage"))
+        for item in only_mappings(scenario.get("setup")):
+            self.check_setup_item(item)
+        labels: dict[str, YamlPlace | None] = {}
+        for step in only_mappings(scenario.get("steps")):
+            label, at = step.get("label"), place_of(step, "label")
+            if isinstance(label, str) and label in labels:
+                self.problems.add(
+                    at, f"the label `{label}` stands here twice, first at {labels[label]}", "labels name one step"
+                )
+            elif isinstance(label, str):
+                labels[label] = at
+            self.check_step(step, scenario.get("observe"))
+        for item in only_mappings(scenario.get("teardown")):
+            self.names.check_text(item.get("id"), place_of(item, "id"), sure=True)
+            self.names.check_fields(item.get("filters"))
+
+    def check_setup_item(self, item: Mapping[str, Any]) -> None:
+        self.names.check_text(item.get("data"), place_of(item, "data"))
+        self.names.add_capture(item)
+
+    def check_step(self, step: Mapping[str, Any], observe: object = None) -> None:
+        kind = next((key for key in STEPS if key in step), "")
+        if kind in _TALKS:
+            self.check_talk(step, kind, observe)
+        elif kind == "setup":
+            for item in only_mappings(step["setup"]):
+                self.check_setup_item(item)
+        elif kind in {"verify", "wait"} and isinstance(step[kind], Mapping):
+            look = step[kind]
+            self.names.check_text(look.get("id"), place_of(look, "id"), sure=True)
+            for key in ("filters", "fields", "until"):
+                self.names.check_fields(look.get(key))
+            self.names.check_text(look.get("count"), place_of(look, "count"))
+            self.names.add_capture(look)
+        elif kind == "judge":
+            self.names.check_text(step["judge"], place_of(step, "judge"), sure=True)
+            self.require_conversation(step)
+
+    def require_conversation(self, step: Mapping[str, Any]) -> None:
+        name = step.get("conversation")
+        if not self.names.talked:
+            self.problems.add(place_of(step), "there is nothing to judge: no step before has talked with the agent")
+        elif isinstance(name, str) and name not in self.names.conversations:
+            hint = suggest(name, self.names.conversations)
+            self.problems.add(place_of(step, "conversation"), f"no step before has the conversation `{name}`", hint)
+
+    # -- talking
+
+    def check_talk(self, step: Mapping[str, Any], kind: str, observe: object) -> None:
+        said = step[kind]
+        for key, value in said.items() if isinstance(said, Mapping) else (("", said),):
+            at = place_of(said, key) if key else None
+            self.names.check_text(value, at or place_of(step, kind), sure=key == "criteria")
+        self.check_conversation(step)
+        self.names.talked = True
+        if step.get("observe", observe) == "none":
+            for key in ABOUT_WIRE:
+                if key in step:
+                    hint = "remove it, or `observe: none`"
+                    at = place_of(step, key, key=True)
+                    self.problems.add(
+                        at, f"`{key}` cannot be evaluated: with `observe: none` the agent's traffic is not seen", hint
+                    )
+        for key in ("tools", "serverTools", "toolOrder"):
+            self.names.tool_names(step.get(key), place_of(step, key))
+        for key in ("tools", "serverTools", "totalToolCalls", "usage", "messageProcessing"):
+            self.names.check_expected(step.get(key), place_of(step, key))
+        self.check_response(step.get("response"))
+        rows = only_mappings(step.get("created"))
+        for created in rows:
+            self.names.check_fields(created.get("fields"))
+            self.names.check_text(created.get("count"), place_of(created, "count"))
+        for created in rows:  # a step binds its names when all of it has been judged
+            self.names.add_capture(created)
+
+    def check_conversation(self, step: Mapping[str, Any]) -> None:
+        name, goes_on = step.get("conversation"), step.get("continueConversation") is True
+        at = place_of(step, "continueConversation", key=True)
+        if goes_on and not self.names.talked:
+            self.problems.add(
+                at, "there is no conversation to continue: this is the first step that talks", "remove it"
+            )
+        elif goes_on and name is not None and name != self.current:
+            last = f"`{self.current}`" if self.current else "one without a name"
+            message = (
+                f"`conversation: {name}` is not the conversation of the step before ({last}), which "
+                "`continueConversation` means"
+            )
+            self.problems.add(at, message, "keep one of the two")
+        if isinstance(name, str):
+            self.current = name
+            if name not in self.names.conversations:
+                self.names.conversations.append(name)
+        elif not goes_on:
+            self.current = None
+
+    def check_response(self, response: object) -> None:
+        """Go through what is expected of an answer."""
+        if not isinstance(response, Mapping):
+            return
+        self.names.check_text(response.get("judge"), place_of(response, "judge"), sure=True)
+        self.names.answers = True
+        self.names.check_fields(response.get("json"))
+        for key, value in {key: value for key, value in response.items() if key not in {"json", "judge"}}.items():
+            self.names.check_matcher({key: value}, place_of(response, key))
+        self.names.answers = False

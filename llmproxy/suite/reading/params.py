@@ -1,0 +1,247 @@
+"""Sets of parameters from a file: `parametrize: cities.csv`, relative to the file that says so.
+
+What is wrong is told with the file and line of the data. A column that no step names is probably a slip, and told as a
+doubt; so is a file whose cases would be named by their number, because an inserted row would move every recording after
+it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from llmproxy.scenario.values.data_files import ID, DataRow, RowError, read_rows
+from llmproxy.suite.matchers.plain_values import show
+from llmproxy.suite.matchers.variables import BUILT_IN
+from llmproxy.suite.reading.check_names import list_capture_names
+from llmproxy.suite.reading.shared_parts import show_path
+from llmproxy.yaml_reader import List, Map, Problems, YamlPlace, place_of
+
+_SHORT = 40
+
+
+def name_sets(sets: Sequence[Mapping[str, Any]], write: Callable[[object], str] = str) -> list[str]:
+    """Return what tells sets of parameters apart: ids, else values if they are short, else numbers."""
+    made = []
+    for each in sets:
+        values = list(drop_id(each).values())
+        short = all(value is None or isinstance(value, (str, int, float)) for value in values)
+        text = str(each["id"]) if "id" in each else "-".join(map(write, values)) if short else ""
+        made.append(text if len(text) <= _SHORT or "id" in each else "")
+    taken = [text for each, text in zip(sets, made, strict=True) if "id" not in each]
+    numbered = not all(taken) or len(set(taken)) < len(taken)
+    return [
+        text if "id" in each or not numbered else str(i + 1)
+        for i, (each, text) in enumerate(zip(sets, made, strict=True))
+    ]
+
+
+def name_values(values: Sequence[object]) -> list[str]:
+    """Return a name for each value of an axis: the value itself where all are short and different."""
+    texts = [format_name(each) for each in values]
+    good = all(text and len(text) <= _SHORT for text in texts) and len(set(texts)) == len(texts)
+    return texts if good else [str(number) for number in range(1, len(texts) + 1)]
+
+
+def format_name(value: object) -> str:
+    """Return a value as YAML writes it; empty for what is no name (a list, a mapping)."""
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    return str(value) if isinstance(value, str | int | float) else ""
+
+
+def drop_id(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the variables of a set of parameters; its `id` names it."""
+    if not isinstance(parameters, Map):
+        return {name: value for name, value in parameters.items() if name != "id"}
+    made = parameters.twin()
+    made.pop("id", None)
+    return made
+
+
+MOST = 1_000
+"""Cells of one scenario, all sets counted: each is a run that costs money, and a recording."""
+
+
+def expand_matrix(raw: Map, problems: Problems) -> Map:
+    """Return a scenario whose `parametrize` has a set for each cell of its `matrix`; as it is without a right one."""
+    matrix = raw.get("matrix")
+    if matrix is None:
+        return raw
+    at = place_of(raw, "matrix", key=True) or raw.place
+    axes = _read_axes(matrix, problems)
+    sets = raw.get("parametrize")
+    known = (
+        [Map(at)]
+        if sets is None
+        else [each for each in sets if isinstance(each, Map)]
+        if isinstance(sets, list)
+        else []
+    )
+    if not known or (sets is not None and len(known) < len(sets)):
+        return raw  # the schema says why
+    if not axes:
+        return _fill_invalid_axes(raw, matrix, known)
+    names = [name_values(values) for _, values in axes]
+    own = name_sets(known, format_name) if sets else [""]
+    number = len(known) * math.prod(len(values) for values in names)
+    if number > MOST:
+        counts = " x ".join(str(len(values)) for values in names)
+        sizes = f"{counts} x {len(known)} sets of parameters" if len(known) > 1 else counts
+        problems.add(
+            at,
+            f"the matrix has {number:,} cells ({sizes}); up to {MOST:,} are run",
+            "take fewer values, or make several scenarios that have some of them each",
+        )
+        return _fill_invalid_axes(raw, matrix, known)
+    made, cells = raw.twin(), List(at)
+    for name_of_set, given in zip(own, known, strict=True):
+        if clash := next((name for name, _ in axes if name in given), None):
+            problems.add(
+                at, f"`{clash}` is an axis of the matrix and a parameter as well", "name one of them otherwise"
+            )
+            return _fill_invalid_axes(raw, matrix, known)
+        for chosen in itertools.product(*(range(len(values)) for values in names)):
+            cells.put(_build_cell(given, name_of_set, axes, names, chosen), given.place)
+    made.put("parametrize", cells, at, at)
+    return made
+
+
+def _fill_invalid_axes(raw: Map, matrix: object, known: Sequence[Map]) -> Map:
+    """Return a scenario that will not run, with every axis in its sets: what names one is not wrong as well."""
+    at = place_of(raw, "matrix") or raw.place
+    made, sets = raw.twin(), List(at)
+    for given in known:
+        cell = given.twin()
+        for name, values in matrix.items() if isinstance(matrix, Map) else ():
+            if name not in cell:
+                cell.put(name, values[0] if isinstance(values, List) and values else None, at, at)
+        sets.put(cell, given.place)
+    made.put("parametrize", sets, at, at)
+    return made
+
+
+def _build_cell(
+    given: Map, own: str, axes: Sequence[tuple[str, List]], names: Sequence[Sequence[str]], chosen: Sequence[int]
+) -> Map:
+    cell = given.twin()
+    for (name, values), place in zip(axes, chosen, strict=True):
+        cell.put(name, values[place], place_of(values, place) or given.place, place_of(values, place) or given.place)
+    words = [of[place] for of, place in zip(names, chosen, strict=True)]
+    cell.put("id", ",".join([own, *words] if own else words), given.place, given.place)
+    return cell
+
+
+def _read_axes(matrix: object, problems: Problems) -> list[tuple[str, List]]:
+    if not isinstance(matrix, Map):
+        return []  # the schema says so
+    found = []
+    for name, values in matrix.items():
+        if not isinstance(values, List) or not values:
+            continue  # and here
+        first: dict[tuple[type, str], int] = {}
+        twice = next(
+            (i for i, value in enumerate(values) if first.setdefault((type(value), repr(value)), i) != i), None
+        )
+        if twice is None:
+            found.append((name, values))
+        else:
+            text = show(values[twice], 40)
+            problems.add(place_of(values, twice), f"the axis `{name}` has {text} twice", "`runs` repeats each cell")
+    return found if len(found) == len(matrix) else []
+
+
+_NAMED = re.compile(r"\$\{?([A-Za-z_]\w*)")
+
+
+def expand_rows(
+    raw: Map, path: Path, variables: object, problems: Problems, doubts: Problems
+) -> tuple[Map, Path | None]:
+    """Return a scenario with the rows of the file that its `parametrize` names, and that file; else as it is."""
+    said = raw.get("parametrize")
+    if not isinstance(said, str):
+        return raw, None
+    at, file = place_of(raw, "parametrize") or raw.place, path.parent / said
+    made, rows = raw.twin(), List(at)
+    try:
+        found = read_rows(file)
+    except RowError as error:
+        place = YamlPlace(show_path(file), error.line, 1) if error.line else at
+        problems.add(place, error.problem if error.line else f"{said}: {error.problem}", error.hint)
+        found = []
+    for each in [_build_map(row, file) for row in found] or [_list_all_names(made, at)]:
+        rows.put(each, each.place)
+    del made["parametrize"]
+    made.put("parametrize", rows, place_of(raw, "parametrize", key=True) or at, at)
+    if found:
+        _report_row_doubts(made, found[0], variables, YamlPlace(show_path(file), 1, 1), doubts)
+    return made, file
+
+
+def choose_distinct(sets: list[Map]) -> list[Map]:
+    """Return one set of each kind: equal columns with values of equal shapes read alike for the steps."""
+    found: dict[object, Map] = {}
+    for number, each in enumerate(sets):
+        text = "".join(str(value) for value in each.values())
+        found.setdefault(
+            number if "$" in text else tuple((name, _describe_shape(value)) for name, value in each.items()), each
+        )
+    return list(found.values())
+
+
+def _build_map(row: DataRow, file: Path) -> Map:
+    place = YamlPlace(show_path(file), row.line, 1)
+    made = Map(place)
+    for name, value in row.values.items():
+        made.put(name, value, place, place)
+    return made
+
+
+def _list_all_names(scenario: Map, at: YamlPlace) -> Map:
+    """Return a set with whatever a scenario names: one whose file is wrong has nothing wrong beside that."""
+    made, matrix = Map(at), scenario.get("matrix")
+    known = {*list_capture_names(scenario), *BUILT_IN, *(matrix if isinstance(matrix, Map) else ())}
+    for name in sorted({*_NAMED.findall(repr(dict(scenario)))} - known):
+        made.put(name, "", at, at)
+    return made
+
+
+def warn_of_axes(scenario: Mapping[str, Any], variables: object, doubts: Problems) -> None:
+    """Doubt an axis that nothing of the scenario names: its cells are equal."""
+    matrix = scenario.get("matrix")
+    used = _find_used_names(scenario, variables)
+    for name in matrix if isinstance(matrix, Map) else ():
+        if name not in used:
+            at = place_of(matrix, name, key=True) or place_of(scenario, "matrix")
+            doubts.add(
+                at, f"no step of `{scenario.get('id')}` uses the axis `{name}`", f"write ${name} where it is wanted"
+            )
+
+
+def _find_used_names(scenario: Mapping[str, Any], variables: object) -> set[str]:
+    text = repr({name: value for name, value in scenario.items() if name not in ("parametrize", "matrix")})
+    return {*_NAMED.findall(text + repr(variables))}
+
+
+def _report_row_doubts(
+    scenario: Mapping[str, Any], row: DataRow, variables: object, at: YamlPlace, doubts: Problems
+) -> None:
+    used = _find_used_names(scenario, variables)
+    for name in row.values:
+        if name != ID and name not in used:
+            doubts.add(
+                at, f"no step of `{scenario.get('id')}` uses the column `{name}`", f"write ${name} where it is wanted"
+            )
+
+
+def _describe_shape(value: object) -> object:
+    if isinstance(value, dict):
+        return tuple((name, _describe_shape(each)) for name, each in value.items())
+    if isinstance(value, list):
+        return tuple(map(_describe_shape, value))
+    return type(value)

@@ -1,0 +1,238 @@
+"""What holds for the scenarios of a suite without standing in them: shared parts of other files, and defaults.
+
+Both work on the YAML as it was written, before it is validated: what comes from elsewhere keeps the place where it
+stands, and a validated scenario holds everything that counts for it.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from llmproxy.did_you_mean import suggest
+from llmproxy.suite.schema.base_nodes import add_refusals
+from llmproxy.suite.schema.suite import Part
+from llmproxy.yaml_reader import List, Map, Problems, YamlPlace, place_of, read_file
+
+SUITES = ("suite.yaml", "suite.yml", "*.suite.yaml", "*.suite.yml")
+"""Files of a folder that are suites."""
+_PASSED_OVER = frozenset({"node_modules", "__pycache__", "site-packages"})
+_MAGIC = frozenset("*?[")
+
+
+def show_path(path: Path) -> str:
+    """Return a path as messages show it: relative to the working folder if it is below."""
+    try:
+        return path.resolve().relative_to(Path.cwd()).as_posix()
+    except ValueError:
+        return str(path)
+
+
+def find_files(paths: Iterable[str | Path], problems: Problems) -> list[Path]:
+    """Return the files that a user's paths mean. One that means nothing is a problem."""
+    found: dict[Path, None] = {}
+    for given in paths:
+        path = Path(given)
+        if path.is_dir():
+            inside = list(_find_suites(path))
+            if not inside:
+                called = f"suites are called {', '.join(SUITES)}; `llmproxy test --init` writes a first one"
+                problems.add(None, f"{given}: no suite in this folder", called)
+            found.update(dict.fromkeys(inside))
+        elif os.path.isfile(path):  # noqa: PTH113 - of a name that is too long, Path raises
+            found[path] = None
+        elif matches := _expand_pattern(str(given)):
+            found.update(dict.fromkeys(matches))
+        else:
+            problems.add(None, f"{given}: there is no such file", _near_file(path))
+    once: dict[Path, Path] = {}
+    for path in found:
+        once.setdefault(path.resolve(), path)
+    return list(once.values())
+
+
+def find_entry_files(folder: Path, entry: str, at: YamlPlace | None, problems: Problems) -> list[Path]:
+    """Return the files that an entry of `scenarios` means, relative to a folder."""
+    path = folder / entry
+    if os.path.isfile(path):  # noqa: PTH113 - of a name that is too long, Path raises
+        return [path]
+    matches = _expand_pattern(str(Path(glob.escape(str(folder))) / entry)) if _MAGIC & set(entry) else []
+    if not matches:
+        what = "no file is called so" if not _MAGIC & set(entry) else "no file matches"
+        problems.add(at, f"{entry}: {what} in {show_path(folder)}", "" if _MAGIC & set(entry) else _near_file(path))
+    return matches
+
+
+def _expand_pattern(pattern: str) -> list[Path]:
+    return [Path(each) for each in sorted(glob.glob(pattern, recursive=True)) if Path(each).is_file()]  # noqa: PTH207 - `Path.glob` takes no absolute pattern
+
+
+def _find_suites(folder: Path) -> Iterator[Path]:
+    for root, folders, files in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in _PASSED_OVER)
+        yield from (Path(root, name) for name in sorted(files) if any(Path(name).match(pattern) for pattern in SUITES))
+
+
+def _near_file(path: Path) -> str:
+    try:
+        others = [each.name for each in path.parent.iterdir() if each.suffix in {".yaml", ".yml"}]
+    except OSError:
+        return f"there is no folder {path.parent} either"
+    return suggest(path.name, others, listing=False)
+
+
+_MERGED = ("vars", "defaults", "hooks")
+"""Keys whose members are taken one by one."""
+_DEEPEST = 20
+_SCENARIO = ("userId", "runs", "minPassRate", "timeout", "settle", "observe")
+_TEXTS = frozenset({"contains", "containsAny", "notContains", "regex", "eq"})
+
+
+def include_parts(
+    suite: Map, path: Path, problems: Problems, files: Callable[[Path], None], chain: tuple[Path, ...] = ()
+) -> Map:
+    """Return the suite with the parts that it includes; what stands in it goes first, then the last file included.
+
+    Args:
+        suite: As written.
+        path: Its file; the names of included files are relative to it.
+        problems: Takes what is wrong.
+        files: Is told of every file that was read.
+        chain: The files that led here.
+    """
+    names = suite.get("include")
+    made = suite.twin()
+    for i, name in reversed([*enumerate(names if isinstance(names, list) else [names])]):
+        at = place_of(names, i) or place_of(suite, "include")
+        if not isinstance(name, str) or not name:
+            continue  # the schema says what is wrong
+        other = path.parent / name
+        if other.resolve() in {each.resolve() for each in (*chain, path)} or len(chain) > _DEEPEST:
+            problems.add(at, f"{name} includes itself", " -> ".join(show_path(each) for each in (*chain, path, other)))
+            continue
+        if (part := _read_part(other, at, problems)) is None:
+            continue
+        files(other)
+        _merge_part(made, include_parts(part, other, problems, files, (*chain, path)))
+    return made
+
+
+def _read_part(path: Path, at: YamlPlace | None, problems: Problems) -> Map | None:
+    if not path.is_file():
+        problems.add(at, f"there is no file {show_path(path)} to include")
+        return None
+    documents = read_file(path, problems, show_path(path))
+    if len(documents) != 1 or not isinstance(documents[0][0], Map):
+        if documents:
+            problems.add(
+                documents[-1][1], "a file to include is one mapping", f"it takes {', '.join(Part.known_keys())}"
+            )
+        return None
+    try:
+        Part.model_validate(documents[0][0], context=problems)
+    except ValidationError as error:
+        add_refusals(error, documents[0][0], problems)
+    return documents[0][0]
+
+
+def _merge_part(suite: Map, part: Map) -> None:
+    """Put what the part has and the suite has not into the suite."""
+    for key, value in part.items():
+        if key == "include" or key not in Part.known_keys():
+            continue
+        mine = suite.get(key)
+        if key not in suite:
+            suite.put(key, value, part.keys_at[key], part.values_at[key])
+        elif key in _MERGED and isinstance(mine, Map) and isinstance(value, Map):
+            both = Map(mine.place)
+            for source in (value, mine):  # what is included comes first, so that variables may build on it
+                for name in source:
+                    if (
+                        key == "hooks"
+                        and name in both
+                        and isinstance(both[name], List)
+                        and isinstance(source[name], List)
+                    ):
+                        both[name] = _join_lists(both[name], source[name])
+                    else:
+                        both.put(name, source[name], source.keys_at[name], source.values_at[name])
+            suite[key] = both
+        elif key == "defaultTags" and isinstance(mine, List) and isinstance(value, List):
+            suite[key] = _join_lists(value, mine)
+
+
+def _join_lists(first: List, second: List) -> List:
+    made = List(first.place)
+    for source in (first, second):
+        for i, item in enumerate(source):
+            made.put(item, source.items_at[i])
+    return made
+
+
+def apply_defaults(scenario: Map, defaults: Map | None, tags: object) -> Map:
+    """Return a scenario with what its suite says for all; `defaults` must have been found valid."""
+    made = scenario.twin()
+    given: Mapping[str, Any] = defaults or {}
+    for key in _SCENARIO:
+        _fill_default_key(made, key, defaults, key)
+    if isinstance(tags, (list, str)) and tags:
+        mine = made.get("tags", [])
+        if isinstance(mine, (list, str)):
+            both = [*([mine] if isinstance(mine, str) else mine), *([tags] if isinstance(tags, str) else tags)]
+            made["tags"] = list(dict.fromkeys(both)) if all(isinstance(each, str) for each in both) else both
+    if isinstance(made.get("steps"), List) and given:
+        steps = List(made["steps"].place)
+        for i, step in enumerate(made["steps"]):
+            steps.put(_fill_step_defaults(step, defaults) if isinstance(step, Map) else step, made["steps"].items_at[i])
+        made["steps"] = steps
+    return made
+
+
+def _fill_step_defaults(step: Map, defaults: Map | None) -> Map:
+    made = step.twin()
+    if "chat" in made or "simulate" in made:
+        _fill_default_key(made, "timeout", defaults, "stepTimeout")
+        for key, name in (("response", "ignoreCase"), ("messageProcessing", "minEvidence")):
+            inner = made.get(key)
+            if isinstance(inner, Map) and (key != "response" or inner.keys() & _TEXTS):
+                made[key] = _fill_defaults(inner, name, defaults, name)
+    elif isinstance(made.get("wait"), Map) and not made["wait"].keys() & {"seconds", "ms"}:
+        waiting = _fill_defaults(made["wait"], "timeout", defaults, "waitTimeout")
+        made["wait"] = _fill_defaults(waiting, "pollInterval", defaults, "pollInterval")
+    if isinstance(made.get("simulate"), Map):
+        made["simulate"] = _fill_defaults(made["simulate"], "model", defaults, "simulatorModel")
+    if "judge" in made:
+        made["judge"] = _fill_judge_defaults(made, defaults)
+    elif isinstance(made.get("response"), Map) and "judge" in made["response"]:
+        made["response"] = made["response"].twin()
+        made["response"]["judge"] = _fill_judge_defaults(made["response"], defaults)
+    return made
+
+
+def _fill_judge_defaults(node: Map, defaults: Map | None) -> object:
+    """Return what a judge is asked, with the suite's model; short forms (a text, a list) are written out."""
+    said = node["judge"]
+    if isinstance(said, (str, List)) and defaults is not None and "judgeModel" in defaults:
+        at = node.values_at["judge"]
+        criteria, said = said, Map(at)
+        if isinstance(criteria, str):
+            criteria = List(at)
+            criteria.put(node["judge"], at)
+        said.put("criteria", criteria, at, at)
+    return _fill_defaults(said, "model", defaults, "judgeModel") if isinstance(said, Map) else said
+
+
+def _fill_defaults(node: Map, key: str, defaults: Map | None, name: str) -> Map:
+    made = node.twin()
+    _fill_default_key(made, key, defaults, name)
+    return made
+
+
+def _fill_default_key(node: Map, key: str, defaults: Map | None, name: str) -> None:
+    if defaults is not None and name in defaults and key not in node:
+        node.put(key, defaults[name], defaults.keys_at[name], defaults.values_at[name])

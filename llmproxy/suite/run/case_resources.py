@@ -1,0 +1,330 @@
+"""What a run needs, opened in order and given back in the opposite one, however far it came.
+
+    (session at the proxy) -> store (reset, remembered) -> hooks -> agent      steps      agent -> teardown -> hooks ->
+    store -> (session)
+
+The session is opened and closed by the run engine. What goes wrong on the way back does not change how the run ended;
+it is told beside it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import shlex
+import signal
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from llmproxy.core.forks.mocks import parse_mocks
+from llmproxy.errors import LLMProxyError, MachineError, SuiteError
+from llmproxy.scenario.agent_adapter import AgentAdapter
+from llmproxy.scenario.run_session import RunSession, to_thread
+from llmproxy.scenario.running.agent_caller import Caller
+from llmproxy.scenario.running.participants import gather_agent_variables
+from llmproxy.scenario.running.run_lifecycle import EventEmitter, SessionRequest
+from llmproxy.scenario.values.run import describe_error, describe_exit
+from llmproxy.suite.checks.entities.cleanup import RowCleaner, load_reset_hook
+from llmproxy.suite.checks.entities.row_selection import RunRows, build_agent_env, make_run_user, select_rows
+from llmproxy.suite.checks.entities.verify import RunEntities
+from llmproxy.suite.matchers.variables import VariableScope
+from llmproxy.suite.reading.load import USER, SuiteCase
+from llmproxy.suite.run.rejudge import RecordedRuns
+from llmproxy.suite.run.run_context import RunContext, case_entities
+from llmproxy.suite.run.step_context import StepContext, StepConversations, resolve_faults
+from llmproxy.suite.schema.suite import Hook, Teardown
+from llmproxy.suite.stores import StoreAdapter
+from llmproxy.suite.stores.config import load_attribute
+
+_TAIL = 1000
+"""Characters of its output that an error shows."""
+
+
+async def run_hook(hook: Hook | Teardown, folder: Path, env: Mapping[str, str], name: str) -> None:
+    """Run a hook in the suite's folder, with `env`; `name` is for errors. Raises SuiteError, MachineError."""
+    limit = hook.timeout / 1000
+    try:
+        async with asyncio.timeout(limit):
+            if hook.python:
+                await _run_function(hook.python, folder, env, name)
+            elif hook.command:
+                await _run_command(hook.command, folder, env, name)
+    except TimeoutError as error:
+        raise MachineError(
+            f"{name}: the hook did not end within {limit:g} s.", hint="`timeout:` beside it allows more."
+        ) from error
+
+
+async def _run_function(target: str, folder: Path, env: Mapping[str, str], name: str) -> None:
+    found: Any = load_attribute(target, folder, name)
+    if not callable(found):
+        raise SuiteError(f"{name}: {target} is no function.")
+    given = (dict(env),) if _takes_argument(found) else ()
+    try:
+        value = found(*given) if inspect.iscoroutinefunction(found) else await asyncio.to_thread(found, *given)
+        if inspect.isawaitable(value):
+            await value
+    except LLMProxyError:
+        raise
+    except SystemExit as error:
+        raise MachineError(f"{name}: {describe_exit(target, error)}.") from error
+    except Exception as error:
+        raise MachineError(f"{name}: {target} failed: {type(error).__name__}: {error}") from error
+
+
+def _takes_argument(function: Any) -> bool:  # noqa: ANN401 - anything that can be called
+    with suppress(TypeError, ValueError):
+        return bool(inspect.signature(function).parameters)
+    return False
+
+
+async def _run_command(command: str | tuple[str, ...], folder: Path, env: Mapping[str, str], name: str) -> None:
+    words = shlex.split(command) if isinstance(command, str) else list(command)
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *words,
+            cwd=folder,
+            env={**os.environ, **env},
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise MachineError(f"{name}: {words[0]} cannot be executed: {error.strerror or error}") from error
+    try:
+        said, _ = await process.communicate()
+    except BaseException:
+        with suppress(ProcessLookupError, PermissionError):
+            if os.name == "posix":
+                os.killpg(process.pid, signal.SIGKILL)
+            else:
+                process.kill()
+        await process.wait()
+        raise
+    if process.returncode:
+        tail = said.decode("utf-8", "replace")[-_TAIL:].strip()
+        raise MachineError(
+            f"{name}: `{shlex.join(words)}` ended with {process.returncode}" + (f":\n{tail}" if tail else "")
+        )
+
+
+def resolve_mocks(case: SuiteCase, scope: VariableScope, *, proxy: bool) -> Mapping[str, Any] | None:
+    """Return `mock:` as a session takes it. Raises SuiteError: no proxy; StepError, OverrideError: a reference."""
+    mock = case.scenario.mock
+    if mock is None:
+        return None
+    if not proxy or case.scenario.observe == "none":
+        why = "this scenario has no proxy" if not proxy else "with `observe: none` the agent's traffic passes no proxy"
+        raise SuiteError(f"mock: {why}, so nothing that the model reads can be swapped.")
+    resolved: Mapping[str, Any] = scope.resolve_value(mock)
+    parse_mocks(resolved)
+    return resolved
+
+
+class CaseOpening:
+    def __init__(self, run_context: RunContext, case: SuiteCase, emitter: EventEmitter, *, alone: bool) -> None:
+        """Nothing is open yet; `alone`: nothing else uses the store meanwhile."""
+        self.run_context, self.case, self.emitter, self.alone = run_context, case, emitter, alone
+        self.cassette, self.sample = emitter.about.cassette, emitter.about.sample
+        self.user = make_run_user(case.scenario.user_id or USER, self.sample)
+        self.scope: VariableScope | None = None
+        self.context: StepContext | None = None
+        self._back: list[tuple[str, Callable[[], Awaitable[list[str]]]]] = []
+        """What has to be given back, the last one first: what it is, and how; gives what went wrong."""
+
+    def build_step_context(self) -> StepContext:
+        """Return the context of a run that was opened."""
+        assert self.context is not None  # noqa: S101 - for who reads types
+        return self.context
+
+    async def request_session(self) -> SessionRequest | None:
+        """Return the session that the run wants. Raises SuiteError for what takes a proxy where there is none."""
+        run_context, case = self.run_context, self.case
+        self.scope = scope = case.scope(run=self.sample, user=self.user)
+        if run_context.recorded is not None:
+            return self._rejudge_session(run_context.recorded)
+        mocks = resolve_mocks(case, scope, proxy=bool(run_context.proxy))
+        faults = resolve_faults(case.scenario.faults, case.folder)
+        if not run_context.proxy and faults is not None:
+            raise SuiteError("faults: this scenario has no proxy, so nothing can be broken on purpose.")
+        if not run_context.proxy:
+            return None
+        how = self._build_options() | {"faults": run_context.faults or faults, "mocks": mocks}
+        return SessionRequest(
+            run_context.proxy, self.cassette, self.sample, how, must_inject=case.scenario.faults is not None
+        )
+
+    def _build_options(self) -> dict[str, Any]:
+        from llmproxy.suite.run.simulate import model_upstreams
+
+        run_context = self.run_context
+        return {"mode": run_context.options.mode, "token": run_context.token, "upstreams": model_upstreams(self.case)}
+
+    def _rejudge_session(self, recorded: RecordedRuns) -> SessionRequest:
+        """Return the session of a recorded run that is judged again: for judges."""
+        from llmproxy.suite.run.rejudge import RejudgeSession
+
+        recorded.find_run(self.case.id, self.sample)
+        if not self.run_context.proxy:
+            raise SuiteError(f"{self.case.id}: what was recorded is looked at through a proxy, and there is none.")
+        cassette = f"{self.cassette}.rejudge"
+        return SessionRequest(self.run_context.proxy, cassette, self.sample, self._build_options(), kind=RejudgeSession)
+
+    async def open_case(self, session: RunSession | None, caller: Caller) -> None:
+        """Open all but the session. Raises what stands in the way; what was opened by then is to be given back."""
+        if self.run_context.recorded is not None:
+            await self._open_recorded(self.run_context.recorded, session, caller)
+            return
+        run_context, case, scope = self.run_context, self.case, self._get_scope()
+        made = await to_thread(run_context.store_for, case)
+        cleaner: RowCleaner | None = None
+        if made is not None:
+            store, policy = made
+            cleaner = RowCleaner(
+                store, policy, user=self.user, alone=self.alone, hook=load_reset_hook(policy, case.folder)
+            )
+            names = run_context.entities_for(case)
+            await to_thread(lambda: cleaner.begin_run(_keep_known_entities(store, names, case_entities(case.scenario))))
+            finish = cleaner.clean_up
+            self._back.append(("the store", lambda: asyncio.to_thread(finish)))
+        looking = RunRows(
+            adapter=None if made is None else made[0], scope=scope, user=self.user, clock=run_context.clock,
+            sleep=run_context.sleep, cleaner=cleaner, alone=self.alone, beside=run_context.users - {self.user},
+        )  # fmt: skip
+        deterministic = made is not None and made[1].ids == "deterministic"
+        agent = _resolve_variables(run_context.agent_for(case), case, self.sample)
+        if session is not None and (declared := gather_agent_variables(agent)):
+            await session.declare_run_variables(declared)
+        names = run_context.entities_for(case)
+        context = self._make_context(session, caller, agent, looking, deterministic=deterministic, names=names)
+        context.remarks = (looking.remarks, cleaner.remarks if cleaner else [])
+        hooks = case.suite.hooks
+        if hooks is not None:
+            self._back.append(("afterEach", lambda: _run_hooks(hooks.after_each, context)))
+            for hook in hooks.before_each:
+                await run_hook(hook, case.folder, context.hook_environment(), "beforeEach")
+        self._back.append(("teardown", lambda: _run_teardown(context, looking)))
+        self._back.append(("the agent", lambda: _ignore_errors(agent.close())))
+        await agent.open(session)
+        self.context = context
+
+    async def _open_recorded(self, recorded: RecordedRuns, session: RunSession | None, caller: Caller) -> None:
+        """Open a recorded run to be judged again: no store, no hook and no agent."""
+        from llmproxy.suite.run.rejudge import RecordedAgent, RejudgeSession
+
+        assert isinstance(session, RejudgeSession)  # noqa: S101 - it was asked for
+        run = recorded.find_run(self.case.id, self.sample)
+        agent = RecordedAgent(run, session, await to_thread(recorded.list_run_calls, run, session.control))
+        run_context = self.run_context
+        looking = RunRows(
+            adapter=None, scope=self._get_scope(), user=self.user, clock=run_context.clock, sleep=run_context.sleep
+        )
+        context = self._make_context(session, caller, agent, looking)
+        context.recorded = agent
+        context.labels.append(f"judged again: what was recorded as {run.run_id}")
+        self.context = context
+
+    def _make_context(
+        self,
+        session: RunSession | None,
+        caller: Caller,
+        agent: AgentAdapter,
+        looking: RunRows,
+        **rows: Any,  # noqa: ANN401 - of `Entities`
+    ) -> StepContext:
+        run_context, case = self.run_context, self.case
+        context = StepContext(
+            case=case, run_id=self.emitter.about.run_id, sample=self.sample, options=run_context.options,
+            scope=self._get_scope(), entities=RunEntities(looking, scenario=case.id, sample=self.sample, **rows),
+            agent=agent, session=session, caller=caller, snapshots=run_context.snapshots_for(case), user=self.user,
+            emit=self.emitter.emit, clock=run_context.clock, now=run_context.now, rerun=self.emitter.about.rerun,
+        )  # fmt: skip
+        fresh = run_context.recorded is None and _outlives_run(agent)
+        context.conversations = StepConversations(self.cassette, self.sample, context.begin_conversation, fresh=fresh)
+        return context
+
+    def _get_scope(self) -> VariableScope:
+        assert self.scope is not None  # noqa: S101 - a session is asked for first
+        return self.scope
+
+    async def close_all(self) -> list[str]:
+        """Return everything back, however far it came; returns what went wrong."""
+        notes: list[str] = []
+        while self._back:
+            what, give = self._back.pop()
+            try:
+                notes += await give()
+            except Exception as error:  # noqa: BLE001 - the rest has to be given back too
+                notes.append(f"{what} could not be closed: {describe_error(error)}")
+        return notes
+
+
+def _keep_known_entities(store: StoreAdapter, names: list[str], own: list[str]) -> list[str]:
+    """Leave out what only other scenarios name and the store does not have: that is their error, not this one's."""
+    found = []
+    for name in names:
+        try:
+            store.describe(name)
+        except SuiteError:
+            if name not in own:
+                continue
+        found.append(name)
+    return found
+
+
+def _resolve_variables(agent: AgentAdapter, case: SuiteCase, sample: int) -> AgentAdapter:
+    """Tell a spawned agent one time and seed for all executions, unless its description says others."""
+    from llmproxy.scenario.agents.command import CommandAgent
+
+    if isinstance(agent, CommandAgent):
+        agent.env = {**build_agent_env(case.id, sample), **agent.env}
+    return agent
+
+
+def _outlives_run(agent: AgentAdapter) -> bool:
+    """Return whether an agent lives longer than a run, so that it may remember conversations of earlier ones."""
+    from llmproxy.scenario.agents.command import CommandAgent
+
+    return not agent.in_process and not isinstance(agent, CommandAgent)
+
+
+async def _ignore_errors(pending: Awaitable[object]) -> list[str]:
+    await pending
+    return []
+
+
+async def _run_hooks(hooks: tuple[Hook, ...], context: StepContext) -> list[str]:
+    notes: list[str] = []
+    for hook in hooks:
+        try:
+            await run_hook(hook, context.case.folder, context.hook_environment(), "afterEach")
+        except LLMProxyError as error:
+            notes.append(str(error))
+    return notes
+
+
+async def _run_teardown(context: StepContext, looking: RunRows) -> list[str]:
+    notes: list[str] = []
+    for item in context.case.scenario.teardown:
+        try:
+            if item.delete:
+                await to_thread(_delete_rows, item, context, looking)
+            else:
+                await run_hook(item, context.case.folder, context.hook_environment(), "teardown")
+        except LLMProxyError as error:
+            notes.append(f"teardown: {error}")
+    return notes
+
+
+def _delete_rows(item: Teardown, context: StepContext, looking: RunRows) -> None:
+    store: StoreAdapter = looking.store
+    info = store.describe(item.delete or "")
+    if item.id is not None:
+        store.delete(info.name, context.scope.resolve_value(item.id))
+    if item.filters is not None:
+        for row in select_rows(store, info, item.filters, context.scope, looking.user):
+            store.delete(info.name, row[info.key])

@@ -1,0 +1,232 @@
+"""Suites on the machines of a Ray cluster: the same engine, one step of it somewhere else (`scenario.cluster`).
+
+    pack_suites     what travels: suites and what they include · the files that their agents name · cassettes of the
+    selected scenarios ·
+                    what `--send` names
+    open_suites     a cluster for a test; `RemoteSuites.run_case` is `RunContext.execute` on it
+    OrderedEvents         reports in the order of the suites, whatever ends first
+
+`runner.run_cases` knows none of it: selection, hooks, the scheduler, verdicts and exit codes are those of one machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import llmproxy
+from llmproxy.errors import LLMProxyError, MachineError
+from llmproxy.report.event_handlers import notify_handlers
+from llmproxy.report.events import Completed, Event, Finished, Handler, Selected, Started, Status
+from llmproxy.scenario.cluster.node import CASSETTES, EventList, NodeReply, RunParcel, WorkerNode, make_picklable
+from llmproxy.scenario.cluster.ray_pacer import Take
+from llmproxy.scenario.cluster.run_files import collect_variables as named, find_files, load_cassettes, pack_files
+from llmproxy.scenario.cluster.runner import RemoteRunner, open_cluster
+from llmproxy.scenario.values.run import describe_error
+from llmproxy.settings import Loaded
+from llmproxy.store_server import find_store_server
+from llmproxy.suite.project_settings import SuiteOptions
+from llmproxy.suite.reading.load import SuiteCase, load_suites
+from llmproxy.suite.run.case_runner import CaseResult, build_emitter, run_case_once
+from llmproxy.suite.run.run_context import RunContext
+from llmproxy.suite.selection import cassette_name
+
+_VARIABLE = re.compile(rb"\$\{env:(\w+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuiteParcel(RunParcel):
+    """Everything that a run of a suite needs on a node."""
+
+    paths: Sequence[str]
+    """Suites to load, relative as well."""
+    options: SuiteOptions
+    agent: Mapping[str, Any] | None = None
+    store: Mapping[str, Any] | None = None
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    defaults_folder: str = "."
+
+    def unpack(self, folder: Path, take: Take | None) -> WorkerNode:
+        return _SuiteNode(self, folder, take)
+
+
+def agent_files(cases: Iterable[SuiteCase], more: Iterable[tuple[Mapping[str, Any] | None, Path]] = ()) -> list[Path]:
+    """Return the files that agents' descriptions name: ``agent.py`` of a function, words of a command."""
+    described = [(getattr(case.suite, "agent", None), case.folder) for case in cases]
+    found: dict[Path, None] = {}
+    for mapping, folder in (*described, *more):
+        for value in (mapping or {}).values():
+            words = [value] if isinstance(value, str) else value if isinstance(value, list | tuple) else []
+            for word in words:
+                if isinstance(word, str) and (path := folder / word.partition(":")[0]).is_file():
+                    found[path] = None
+    return list(found)
+
+
+def named_variables(files: Iterable[bytes], env: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that suites name as ``${env:NAME}``, as far as they are set."""
+    names = sorted({name.decode() for data in files for name in _VARIABLE.findall(data)})
+    return {name: env[name] for name in names if name in env}
+
+
+def pack_suites(
+    run_context: RunContext, cases: Sequence[SuiteCase], paths: Sequence[str], settings: Loaded, proxy: Sequence[str],
+    *, files: Sequence[str], variables: Sequence[str], env: Mapping[str, str],
+) -> SuiteParcel:  # fmt: skip
+    """Gather what these cases need. Raises SuiteError: a file is outside, or gone; SettingsError: unset variable."""
+    root = Path.cwd()
+    suites = load_suites(paths).files
+    agents = agent_files(
+        cases, [(run_context.agent, root), (run_context.defaults.get("agent"), run_context.defaults_folder)]
+    )
+    project = [root / "pyproject.toml"] if (root / "pyproject.toml").is_file() else []
+    packed = pack_files([*suites, *agents, *project, *_find_snapshots(cases), *find_files(files, root)], root)
+    live = settings.settings.mode.policy.reaches_network
+    said = named(variables, env, live=live, flag="--send-env")
+    server = find_store_server(settings.settings.store)
+    wanted = {cassette_name(case.suite.name, case.id) for case in cases}
+    return SuiteParcel(
+        batch=uuid.uuid4().hex[:12], version=llmproxy.__version__, files=packed,
+        cassettes={} if server else load_cassettes(common_folder(settings), wanted),
+        server=server.url if server else "",
+        paths=[_make_relative(path, root) for path in paths], options=replace(run_context.options, shard=None),
+        proxy=proxy, env={**said, **named_variables(packed.values(), env), **{name: env[name] for name in variables}},
+        rates=settings.settings.rate if live else {},
+        agent=run_context.agent, store=run_context.store, defaults=run_context.defaults,
+        defaults_folder=_make_relative(run_context.defaults_folder, root),
+    )  # fmt: skip
+
+
+def _make_relative(path: str | Path, root: Path) -> str:
+    found = Path(path)
+    return found.relative_to(root).as_posix() if found.is_absolute() and found.is_relative_to(root) else str(path)
+
+
+def _find_snapshots(cases: Sequence[SuiteCase]) -> Iterator[Path]:
+    for path in dict.fromkeys(case.path for case in cases):
+        beside = path.with_name(f"{path.name.removesuffix('.yaml').removesuffix('.suite')}.snapshots.json")
+        if beside.is_file():
+            yield beside
+
+
+def common_folder(settings: Loaded) -> Path:
+    """Return where the files of cassettes are, and come home to."""
+    said = settings.settings.cassette_dir if not settings.is_default("cassette_dir") else None
+    return Path.cwd() / CASSETTES if said is None else Path(said)
+
+
+@contextmanager
+def open_suites(where: str, parcel: SuiteParcel) -> Iterator[RemoteSuites]:
+    """Open a cluster for a test; what was started for it ends with the block. Raises MachineError."""
+    with open_cluster(where, parcel.batch) as (ray, tries):
+        suites = RemoteSuites(RemoteRunner(ray, parcel.rates, tries), parcel)
+        try:
+            yield suites
+        finally:
+            suites.runner.close()
+
+
+class RemoteSuites:
+    def __init__(self, runner: RemoteRunner, parcel: SuiteParcel) -> None:
+        self.runner, self._parcel, self._sent = runner, parcel, runner.put_parcel(parcel)
+        self.told: Callable[[Sequence[Event]], Sequence[Event]] = list
+        """Makes of what a run told what is told here."""
+
+    async def run_case(
+        self, run_context: RunContext, case: SuiteCase, sample: int, runs: int, *, alone: bool
+    ) -> CaseResult:
+        """Run a case somewhere, and tell `run_context` what happened. Raises only what cancels it."""
+        resources = case.scenario.resources
+        try:
+            back: NodeReply[CaseResult] = await self.runner.run(
+                case.id, resources, self._parcel, self._sent, case.id, sample, runs, alone
+            )
+        except LLMProxyError as error:
+            return _build_failed(run_context, case, sample, runs, error)
+        for event in self.told(back.events):
+            run_context.emit_event(event)
+        return back.ended
+
+
+def _build_failed(run_context: RunContext, case: SuiteCase, sample: int, runs: int, error: LLMProxyError) -> CaseResult:
+    """Tell a run that could not be run anywhere."""
+    again = f"{run_context.options.command} {run_context.options.only} {case.id}".strip()
+    emitter = build_emitter(run_context, case, sample, runs, rerun=again)
+    emitter.emit_start(mode=run_context.options.mode or "")
+    status = Status.ENVIRONMENT_ERROR
+    emitter.emit_end(status=status, error=describe_error(error))
+    return CaseResult(status, error, spent=Decimal(0))
+
+
+class _SuiteNode(WorkerNode):
+    def __init__(self, parcel: SuiteParcel, folder: Path, take: Take | None = None) -> None:
+        """Unpack, start the proxy, and read the suites. Raises LLMProxyError."""
+        super().__init__(parcel, folder, take)
+        self._cases: dict[str, SuiteCase] = {case.id: case for case in load_suites(list(parcel.paths)).scenarios}
+        self._run_context: RunContext = RunContext(
+            options=parcel.options, proxy=self.proxy.url, agent=parcel.agent, store=parcel.store, folder=folder,
+            defaults=parcel.defaults, defaults_folder=folder / parcel.defaults_folder,
+        )  # fmt: skip
+        self.open.callback(self._run_context.close)
+
+    def run(self, *arguments: Any) -> NodeReply[CaseResult]:  # noqa: ANN401 - as `RemoteSuites.run_case` hands them in
+        """Run a case once. Raises only what cancels it, and LLMProxyError where it is not known here."""
+        case, sample, runs, alone = arguments
+        if case not in self._cases:
+            raise MachineError(
+                f"{case} is not among the scenarios that were sent.", hint="Send what its suite reads: --send FILE"
+            )
+        heard = EventList()
+        ran = asyncio.run(
+            run_case_once(replace(self._run_context, handlers=[heard]), self._cases[case], sample, runs, alone=alone)
+        )
+        return NodeReply(replace(ran, error=make_picklable(ran.error)), heard.events, self.read_changed_files())
+
+
+class OrderedEvents:
+    """Hands events on run by run, in one machine's order, each as soon as all before it were."""
+
+    def __init__(self, handlers: Sequence[Handler], order: Sequence[tuple[str, int]]) -> None:
+        """Hand them to `handlers`; `order`: scenario and sample of each run."""
+        self._handlers, self._order = handlers, list(order)
+        self._place: dict[str, tuple[str, int]] = {}
+        self._runs: dict[tuple[str, int], list[Event]] = {}
+        self._ended: set[tuple[str, int]] = set()
+        self._next = 0
+
+    def handle(self, event: Event) -> None:
+        if isinstance(event, Selected):
+            self._emit_events([event])
+        elif isinstance(event, Completed):
+            for place in [*self._order[self._next :], *(each for each in self._runs if each not in self._order)]:
+                self._emit_events(self._runs.pop(place, []))
+            self._emit_events([event])
+        else:
+            self._take_event(event)
+
+    def _take_event(self, event: Event) -> None:
+        if isinstance(event, Started):
+            self._place[event.run_id] = (event.scenario, event.sample)
+        place = self._place.get(getattr(event, "run_id", ""))
+        if place is None:
+            return
+        self._runs.setdefault(place, []).append(event)
+        if isinstance(event, Finished):
+            self._ended.add(place)
+        while self._next < len(self._order) and self._order[self._next] in self._ended:
+            self._emit_events(self._runs.pop(self._order[self._next], []))
+            self._next += 1
+
+    def _emit_events(self, events: Sequence[Event]) -> None:
+        for event in events:
+            notify_handlers(self._handlers, event)
+
+    def close(self) -> None:
+        """Nothing is kept back after the end."""

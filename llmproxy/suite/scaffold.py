@@ -1,0 +1,253 @@
+"""``llmproxy test --init``: a first suite that runs, from nothing but how the agent is reached."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from llmproxy.advice import suggest_command
+from llmproxy.errors import SuiteError
+from llmproxy.scenario.values.run import name_cassette
+from llmproxy.trace.reading.recording_spans import spans_of
+from llmproxy.trace.spans import Span, SpanKind
+
+_HEAD = 60
+"""Characters of an answer that a step asserts."""
+_SCALARS = (str, int, float, bool)
+
+
+@dataclass(slots=True)
+class SuiteTurn:
+    """What a user said, and what came of it."""
+
+    text: str
+    conversation: str
+    at: float
+    tools: list[tuple[str, Mapping[str, Any] | None]] = field(default_factory=list)
+    answer: str = ""
+    calls: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MadeSuite:
+    text: str
+    slug: str
+    suite: str
+    scenario: str
+    turns: int
+    notes: tuple[str, ...] = ()
+
+    @property
+    def summary_line(self) -> str:
+        return f"1 scenario, {self.turns} {'message' if self.turns == 1 else 'messages'}"
+
+
+def make_suite(store: Path, name: str, *, sample: int = 1, agent: Mapping[str, Any] | None = None) -> MadeSuite:
+    """Make a suite of what is recorded under `name`. Raises SuiteError: no user speaks; CassetteError."""
+    turns, notes = read_suite_turns(spans_of(store, cassette=name, sample=sample))
+    if not turns:
+        raise SuiteError(
+            f"{name}: nobody speaks with an agent in this recording, so there is nothing to test.",
+            hint=suggest_command("ls", store),
+        )
+    slug = name_cassette(name)
+    if agent is None:
+        notes.append("AGENT: an address, a command, module:function; or write `agent:` into the file")
+    return MadeSuite(_write_suite(name, slug, turns, agent), slug, name, slug, len(turns), tuple(notes))
+
+
+def read_suite_turns(spans: Iterable[Span]) -> tuple[list[SuiteTurn], list[str]]:
+    """Return the turns of the conversations with a user, in the order of time, and what was left out.
+
+    A conversation with a user is one that no tool call started, and in which the agent has the tools of the first one:
+    a summary that an agent asks for looks like a conversation, too.
+    """
+    roots: dict[str, frozenset[str]] = {}
+    others: set[str] = set()
+    turns: dict[str, list[SuiteTurn]] = {}
+    for span in spans:
+        name = str(span.metadata.get("gen_ai.conversation.id") or "")
+        if span.kind is SpanKind.AGENT_STEP and span.name == "conversation":
+            turns[name] = []
+        elif span.kind is SpanKind.AGENT_STEP and span.name == "sub-agent":
+            others.add(name)
+        if name not in turns:
+            continue
+        if span.kind is SpanKind.LLM_REQUEST:
+            roots.setdefault(name, frozenset(_list_declared_tools(span)))
+        _read_span(span, name, turns[name])
+    first = next(iter(roots.values()), frozenset())
+    kept = [name for name in turns if turns[name] and roots.get(name, frozenset()) == first]
+    left = len([name for name in turns if turns[name]]) - len(kept) + len(others)
+    notes = [f"{left} more conversations (sub-agents, summaries) are recorded, in which no user speaks"] if left else []
+    return sorted((turn for name in kept for turn in turns[name]), key=lambda turn: turn.at), notes
+
+
+def _list_declared_tools(span: Span) -> list[str]:
+    """Return the names of the tools that a request declares."""
+    found = span.metadata.get("gen_ai.tool.definitions") or span.metadata.get("llmproxy.tools") or ()
+    return [str(each.get("name") if isinstance(each, Mapping) else each) for each in found]
+
+
+def _read_span(span: Span, name: str, turns: list[SuiteTurn]) -> None:
+    if span.kind is SpanKind.USER_INPUT:
+        if turns and not turns[-1].calls:  # two messages of one request
+            turns[-1].text += f"\n{span.input}"
+        else:
+            turns.append(SuiteTurn(str(span.input), name, span.timestamp))
+    elif not turns:
+        return
+    elif span.kind is SpanKind.TOOL_CALL and span.tool_name:
+        turns[-1].tools.append((span.tool_name, span.tool_args))
+    elif span.kind is SpanKind.LLM_RESPONSE and span.error is None:
+        turns[-1].calls += 1
+    elif span.kind is SpanKind.AGENT_OUTPUT:
+        turns[-1].answer = str(span.output or "")
+
+
+# -- the text ----------------------------------------------------------------------------------------------------------
+
+
+def _write_suite(name: str, slug: str, turns: Sequence[SuiteTurn], agent: Mapping[str, Any] | None) -> str:
+    from llmproxy.suite.reading.json_schema import schema_comment
+
+    several = len({turn.conversation for turn in turns}) > 1
+    numbers = {each: f"c{n}" for n, each in enumerate(dict.fromkeys(turn.conversation for turn in turns), 1)}
+    lines = [
+        schema_comment().rstrip(),
+        "# Made from a recorded conversation: it says what happened.",
+        "# Take out what does not matter, and write what should have happened.",
+        f"name: {_quote_text(name)}",
+        f"agent: {write_flow_value(agent)}"
+        if agent
+        else '# agent: {http: "http://127.0.0.1:8000/v1"}   # or {command: [python, agent.py]}',
+        "scenarios:",
+        f"  - id: {_quote_text(slug)}",
+        f"    name: {_quote_text('Recorded: ' + _shorten_line(turns[0].text, 50))}",
+        "    steps:",
+    ]
+    for n, turn in enumerate(turns):
+        lines.append(f"      - chat: {_quote_text(turn.text.replace('$', '$$'))}")
+        if several:
+            lines.append(f"        conversation: {numbers[turn.conversation]}")
+        elif n:
+            lines.append("        continueConversation: true")
+        lines += [f"        {line}" for line in _write_assertions(turn)]
+    return "\n".join(lines) + "\n"
+
+
+def _write_assertions(turn: SuiteTurn) -> list[str]:
+    made: list[str] = []
+    names = list(dict.fromkeys(name for name, _ in turn.tools))
+    if names:
+        made.append("tools:")
+        made += [
+            f"  {_quote_text(name)}: {write_flow_value(_expect_calls([args for n, args in turn.tools if n == name]))}"
+            for name in names
+        ]
+    made.append(f"totalToolCalls: {len(turn.tools)}")
+    if head := _shorten_answer(turn.answer):
+        made.append(f"response: {{contains: {_quote_text(head.replace('$', '$$'))}}}")
+    if turn.calls:
+        made.append(f"usage: {{callCount: {turn.calls}}}")
+    return made
+
+
+def _expect_calls(calls: Sequence[Mapping[str, Any] | None]) -> Any:  # noqa: ANN401 - YAML
+    """Return what is expected of the calls of one tool: how many, and the plain arguments of an only one."""
+    if len(calls) > 1 or not calls[0]:
+        return len(calls)
+    plain = {
+        name: value.replace("$", "$$") if isinstance(value, str) else value
+        for name, value in calls[0].items()
+        if isinstance(value, _SCALARS) and re.fullmatch(r"[A-Za-z_]\w*", name)
+    }
+    return {"count": 1, "input": plain} if plain else 1
+
+
+def _shorten_answer(answer: str) -> str:
+    """Return the beginning of an answer: whole words of its first line."""
+    first = next((line.strip() for line in answer.splitlines() if line.strip()), "")
+    if len(first) <= _HEAD:
+        return first
+    return first[:_HEAD].rpartition(" ")[0] or first[:_HEAD]
+
+
+def _shorten_line(text: str, most: int) -> str:
+    flat = " ".join(text.replace("$", "").split())
+    return flat if len(flat) <= most else f"{flat[: most - 1]}…"
+
+
+def _quote_text(text: str) -> str:
+    """Write a text as JSON does, which is YAML; what terminals could take for a command is escaped."""
+    return re.sub(
+        r"[\x7f-\x9f\u2028\u2029\ufeff\ud800-\udfff]",
+        lambda found: f"\\u{ord(found[0]):04x}",
+        json.dumps(text, ensure_ascii=False),
+    )
+
+
+def write_flow_value(value: Any) -> str:  # noqa: ANN401 - YAML
+    """Write a value as YAML on one line."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_write_key(name)}: {write_flow_value(each)}" for name, each in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(write_flow_value, value)) + "]"
+    return _quote_text(value) if isinstance(value, str) else json.dumps(value)
+
+
+def _write_key(name: str) -> str:
+    return (
+        name
+        if re.fullmatch(r"[A-Za-z_]\w*", name) and name.lower() not in ("true", "false", "null")
+        else _quote_text(name)
+    )
+
+
+_STEPS = """\
+scenarios:
+  - id: hello
+    name: The agent answers
+    tags: [smoke]
+    steps:
+      - chat: "Hello! What can you do for me?"
+        usage: {callCount: {gte: 1}}      # its LLM calls pass the proxy
+        response: {notContains: ["Traceback", "Internal Server Error"], ignoreCase: true}
+
+  # What suites can say, to be filled in:
+  #
+  # - id: create-task
+  #   steps:
+  #     - chat: "Create a task called 'Buy milk'"
+  #       tools: {createTask: {count: 1, input: {title: {contains: milk}}}}
+  #       response: {contains: created, ignoreCase: true}
+  #     - chat: "Mark it as done"
+  #       continueConversation: true
+  #       tools: {updateTask: 1, deleteTask: 0}
+  #       totalToolCalls: {lte: 3}
+"""
+
+
+def rebase_agent_paths(agent: Mapping[str, Any], here: Path, folder: Path) -> Mapping[str, Any]:
+    """Return how an agent that was named `here` is reached from a suite in `folder`, whose paths begin there."""
+    if here.resolve() == folder.resolve():
+        return agent
+    up = Path(os.path.relpath(here.resolve(), folder.resolve()))
+    command, python = agent.get("command"), agent.get("python")
+    if command is not None:
+        run = dict(command) if isinstance(command, Mapping) else {"run": command}
+        return {"command": {**run, "cwd": (up / run.get("cwd", ".")).as_posix()}}
+    if isinstance(python, str) and python.rpartition(":")[0].endswith(".py") and not Path(python).is_absolute():
+        return {"python": (up / python).as_posix()}
+    return agent
+
+
+def starter_suite(agent: Mapping[str, Any]) -> str:
+    from llmproxy.suite.reading.json_schema import schema_comment
+
+    return f"{schema_comment().rstrip()}\nname: My agent\nagent: {write_flow_value(agent)}\n{_STEPS}"

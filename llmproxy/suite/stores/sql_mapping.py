@@ -1,0 +1,223 @@
+"""Which table and columns an entity is: by its name, or as the suite maps it.
+
+    entities:
+      tasks: {table: app_tasks, id: task_id, user: owner, title: heading, columns: {dueDate: due_at}}
+
+`table`, `schema`, `id`, `user`, `columns` and `reuses` (false: no key is given out twice) have a meaning; any other
+word is one more column, `suite's name: database's name`. Columns that are not mapped keep their names. What was written
+is compared with what the database has: a table or column that does not exist is an error that names the nearest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from llmproxy.did_you_mean import did_you_mean
+from llmproxy.errors import SuiteError
+from llmproxy.suite.stores.protocol import Column, EntityInfo, Kind, unknown_column, unknown_entity
+
+if TYPE_CHECKING:
+    from sqlalchemy import ColumnElement, TableClause
+    from sqlalchemy.engine.interfaces import ReflectedColumn
+    from sqlalchemy.engine.reflection import Inspector
+
+RESERVED = ("table", "schema", "id", "user", "columns", "reuses")
+USER_COLUMNS = ("userId", "user_id")
+"""Columns that say whose a row is, if the suite names none."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableMap:
+    """What the suite says about one entity."""
+
+    table: str = ""
+    schema: str | None = None
+    key: str | None = None
+    user: str | None = None
+    """Column; empty: rows belong to nobody; None: by the usual names."""
+    columns: Mapping[str, str] | None = None
+    reuses: bool | None = None
+    """Whether the number of a row that was deleted may be given to a new one; None: as the database does."""
+
+
+@dataclass(frozen=True, slots=True)
+class MappedEntity:
+    info: EntityInfo
+    table: TableClause
+    zones: frozenset[str]
+    """Columns whose dates keep their time zone."""
+    serial: str | None
+    """The key's column in the database where the database counts it up."""
+
+    def source_column(self, name: str) -> str:
+        """Return the database's name of a column."""
+        return self.info.columns[name].source
+
+
+def read_table_maps(entities: Mapping[str, Any], user: str | None) -> dict[str, TableMap]:
+    """Read `store.entities`; `user` is the user column of the whole store, None if it is not said."""
+    maps: dict[str, TableMap] = {}
+    for name, value in entities.items():
+        at = f"store.entities.{name}"
+        given = {"table": value} if isinstance(value, str) else value or {}
+        if not isinstance(given, Mapping):
+            raise SuiteError(f"{at}: expected a table's name or a mapping, got {value!r}")
+        columns = given.get("columns") or {}
+        if not isinstance(columns, Mapping):
+            raise SuiteError(f"{at}.columns: expected `name in the suite: name in the database`, got {columns!r}")
+        renamed = {**{k: v for k, v in given.items() if k not in RESERVED}, **columns}
+        texts = {**renamed, **{k: given[k] for k in ("table", "schema", "id") if given.get(k) is not None}}
+        for key, text in texts.items():
+            if not isinstance(text, str) or not text:
+                raise SuiteError(f"{at}.{key}: expected a name, got {text!r}{did_you_mean(key, RESERVED)}")
+        reuses = given.get("reuses")
+        if reuses is not None and not isinstance(reuses, bool):
+            raise SuiteError(f"{at}.reuses: expected true or false, got {reuses!r}")
+        maps[name] = TableMap(
+            given.get("table", name), given.get("schema"), given.get("id"), read_user(given, at, user), renamed, reuses
+        )
+    return maps
+
+
+def read_user(given: Mapping[str, Any], at: str, default: str | None) -> str | None:
+    """Return the column that says whose a row is: empty if rows have none, `default` if that is not said."""
+    if "user" not in given:
+        return default
+    if given["user"] is not None and not isinstance(given["user"], str):
+        raise SuiteError(f"{at}.user: expected a column's name or null, got {given['user']!r}")
+    return given["user"] or ""
+
+
+def map_entity(
+    inspector: Inspector, name: str, declared: TableMap | None, user: str | None, names: list[str]
+) -> MappedEntity:
+    """Look an entity up in the database; `names` are declared ones. Raises UnknownEntity, UnknownColumn."""
+    plan = declared or TableMap(name, user=user)
+    tables = [*inspector.get_table_names(plan.schema), *inspector.get_view_names(plan.schema)]
+    if plan.table not in tables:
+        what = f"is mapped to the table {plan.table!r}" if declared and plan.table != name else "has no table"
+        raise unknown_entity(
+            name, {*names, *tables} - {name}, f"{name!r} {what}, map it: store.entities.{name}: {{table: NAME}}"
+        )
+    reflected = {str(each["name"]): each for each in inspector.get_columns(plan.table, plan.schema)}
+    back = _rename_columns(name, plan, reflected)
+    columns = {back[each]: _build_column(back[each], each, spec) for each, spec in reflected.items()}
+    key = _find_key(inspector, name, plan, back, columns)
+    owner = _find_owner(name, plan, back, columns)
+    serial = _find_serial(columns[key], reflected)
+    info = EntityInfo(
+        name, key, owner, columns, closed=True, source=plan.table, counted=serial is not None,
+        reuses=_has_reused_keys(inspector, plan, columns[key]) if plan.reuses is None else plan.reuses,
+    )  # fmt: skip
+    zones = frozenset(each for each, spec in reflected.items() if getattr(spec["type"], "timezone", False))
+    return MappedEntity(info, _build_clause(plan, list(reflected)), zones, serial)
+
+
+def _rename_columns(name: str, plan: TableMap, reflected: Mapping[str, Any]) -> dict[str, str]:
+    back = {each: each for each in reflected}
+    known = EntityInfo(name, columns={each: Column(each) for each in reflected}, source=plan.table)
+    for suite, source in (plan.columns or {}).items():
+        if source not in reflected:
+            near = did_you_mean(suite, RESERVED)
+            raise unknown_column(known, source, f"store.entities.{name}.{suite}" + (f" ({near[2:]})" if near else ""))
+        back[source] = suite
+    doubled = [suite for suite in back.values() if list(back.values()).count(suite) > 1]
+    if doubled:
+        raise SuiteError(f"store.entities.{name}: two columns would be called {doubled[0]!r}")
+    return back
+
+
+def _build_column(name: str, source: str, spec: ReflectedColumn) -> Column:
+    optional = bool(spec.get("nullable", True) or spec.get("default") is not None or spec.get("autoincrement") is True)
+    return Column(name, get_column_kind(spec["type"]), source, optional)
+
+
+def get_column_kind(type_: Any) -> Kind:  # noqa: ANN401 - SQLAlchemy's types, imported late
+    from sqlalchemy import types
+
+    if type(type_).__name__ == "TINYINT" and getattr(type_, "display_width", None) == 1:
+        return Kind.BOOLEAN  # as MySQL spells it
+    table = (
+        (types.Boolean, Kind.BOOLEAN), (types.Integer, Kind.INTEGER), (types.Numeric, Kind.NUMBER),
+        (types.DateTime, Kind.DATETIME), (types.Date, Kind.DATE), (types.Time, Kind.TIME), (types.Uuid, Kind.UUID),
+        (types.LargeBinary, Kind.BYTES), (types.JSON, Kind.JSON), (types.String, Kind.TEXT),
+    )  # fmt: skip
+    return next((kind for class_, kind in table if isinstance(type_, class_)), Kind.UNKNOWN)
+
+
+def _find_key(
+    inspector: Inspector, name: str, plan: TableMap, back: Mapping[str, str], columns: Mapping[str, Column]
+) -> str:
+    if plan.key is not None:
+        if plan.key in columns:
+            return plan.key
+        if plan.key in back:
+            return back[plan.key]
+        raise unknown_column(EntityInfo(name, columns=columns), plan.key, f"store.entities.{name}.id")
+    primary = inspector.get_pk_constraint(plan.table, plan.schema)["constrained_columns"]
+    if len(primary) == 1:
+        return back[primary[0]]
+    if not primary and "id" in columns:
+        return "id"  # a view
+    what = f"a primary key of several columns ({', '.join(primary)})" if primary else "no primary key"
+    raise SuiteError(
+        f"{name}: the table {plan.table} has {what}",
+        hint=f"Name a column that tells rows apart: store.entities.{name}.id",
+    )
+
+
+def _find_owner(name: str, plan: TableMap, back: Mapping[str, str], columns: Mapping[str, Column]) -> str | None:
+    if plan.user is None:
+        return next((back[each] for each in USER_COLUMNS if each in back), None)
+    if not plan.user:
+        return None
+    if plan.user in columns:
+        return plan.user
+    if plan.user in back:
+        return back[plan.user]
+    raise unknown_column(EntityInfo(name, columns=columns), plan.user, f"store.entities.{name}.user")
+
+
+def _find_serial(key: Column, reflected: Mapping[str, Any]) -> str | None:
+    spec = reflected[key.source]
+    counted = spec.get("autoincrement") is True or spec.get("identity") or "nextval" in str(spec.get("default") or "")
+    return key.source if counted or key.kind is Kind.INTEGER else None
+
+
+def _has_reused_keys(inspector: Inspector, plan: TableMap, key: Column) -> bool:
+    """Return whether a number may be given out again: SQLite does, unless the table says AUTOINCREMENT."""
+    if inspector.dialect.name != "sqlite" or key.kind is not Kind.INTEGER:
+        return False
+    from sqlalchemy import text
+
+    query = text("SELECT sql FROM sqlite_master WHERE type = 'table' AND name = :name")
+    bind: Any = inspector.bind
+    found = bind.execute(query, {"name": plan.table}).scalar()
+    return found is not None and "AUTOINCREMENT" not in str(found).upper()
+
+
+def _build_clause(plan: TableMap, names: list[str]) -> TableClause:
+    """Make a table without types: values come as the driver gives them, `value_conversion` decides what they mean."""
+    from sqlalchemy import column, table
+
+    return table(plan.table, *(column(name) for name in names), schema=plan.schema)
+
+
+def strip_type(value: Any) -> ColumnElement[Any]:  # noqa: ANN401 - what a driver takes
+    """Make a parameter without a type: PostgreSQL then reads a text as whatever its column is."""
+    from sqlalchemy import literal
+    from sqlalchemy.types import NullType
+
+    return literal(value, NullType())
+
+
+def parse_key(value: Any, kind: Kind) -> Any:  # noqa: ANN401 - a key
+    """Bring a key into its column's type: keys are often texts because they went through a prompt or an URL."""
+    if kind is Kind.TEXT and isinstance(value, int | float) and not isinstance(value, bool):
+        return str(value)
+    if kind is Kind.INTEGER and isinstance(value, str):
+        text = value.strip()
+        return int(text) if text.removeprefix("-").isdecimal() else value
+    return value

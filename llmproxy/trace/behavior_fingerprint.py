@@ -1,0 +1,140 @@
+"""What a run said and did, without what a re-recording changes.
+
+    spans -> roles, normalised prompts, outputs, tool names and arguments, results -> 16 hex digits
+
+Left out: ids, times, durations, tokens, cost, model versions, metadata, empty system noise; within texts and arguments,
+what `core.traffic.json_diff` takes for a date, an id or a temporary path stands as its kind. Retries are one call.
+
+What a trace does not say: the spans whose cost, tokens or duration should be there and is not.
+
+A total adds up what is known. Whether it is all there is to know is asked here, so that a budget is never met by
+ignorance. Pure; imports only the model.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from hashlib import sha256
+from typing import Any, Protocol
+
+from llmproxy.core.traffic.canonical_json import parse_json
+from llmproxy.trace.spans import Span, SpanKind
+
+CLIENT_ERROR = 400
+"""From this status on nothing was generated, so nothing is owed."""
+
+
+def count_unknown(spans: Iterable[Span]) -> dict[str, int]:
+    """Return how many answers of models lack a ``cost``, ``tokens`` or a ``duration``, by what some lack."""
+    found = {"cost": 0, "tokens": 0, "duration": 0}
+    requests: dict[str, Span] = {}
+    for span in spans:
+        if span.kind is SpanKind.LLM_REQUEST:
+            requests[span.id] = requests[""] = span  # "": the last one, for traces whose spans name no parents
+        elif span.kind is SpanKind.TOOL_CALL:
+            found["duration"] += span.duration_ms is None
+        elif _is_answer(span):
+            request = requests.pop(span.parent_id or "", None)
+            found["cost"] += span.cost_usd is None and (request is None or request.cost_usd is None)
+            found["tokens"] += not _has_tokens(span) and (request is None or not _has_tokens(request))
+            found["duration"] += span.duration_ms is None
+    requests.pop("", None)
+    for request in requests.values():  # never answered, as far as can be told; one that was counted should have a price
+        found["cost"] += request.token_usage is not None and request.cost_usd is None
+    return {name: count for name, count in found.items() if count}
+
+
+def _has_tokens(span: Span) -> bool:
+    return span.token_usage is not None and span.token_usage.total_tokens is not None
+
+
+def _is_answer(span: Span) -> bool:
+    """Return whether a span should say what a call cost."""
+    metadata = span.metadata or {}
+    status = metadata.get("http.response.status_code")
+    if isinstance(status, int) and status >= CLIENT_ERROR:
+        return False
+    return span.kind is SpanKind.LLM_RESPONSE or bool(metadata.get("llmproxy.model_call"))
+
+
+_SPACE = re.compile(r"\s+")
+_IDS = frozenset({"id", "call_id", "tool_call_id"})
+"""Members of a message that name nothing but itself."""
+_DEPTH = 64
+# Stricter than the table of volatile differences: there both sides are at hand, here a wrong match would hide a change.
+_VOLATILE: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
+    (name, re.compile(pattern))
+    for name, pattern in (
+        ("uuid", r"\b[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b"),
+        ("time", r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?(?:Z|[+-]\d\d:?\d\d)?"),
+        ("temp", r"(?:/private)?/(?:tmp|var/folders|var/tmp)/[^\s\"'`<>,;)]+"),
+        ("id", r"\b(?:call|toolu|tooluse|chatcmpl|resp|msg|run|thread|req)[_-](?=\w*\d)[\w-]{8,}"),
+        ("stamp", r"\b1[0-9]{9}(?:\.\d+|\d{3}|\d{6})?\b"),
+    )
+)
+
+
+class BehaviorReading(Protocol):
+    @property
+    def input_text(self) -> str: ...
+
+    @property
+    def output_text(self) -> str: ...
+
+    @property
+    def spans(self) -> Sequence[Span]:
+        """What happened in between."""
+
+
+def behavior_fingerprint(cassette: BehaviorReading) -> str:
+    """Return 16 hex digits that two recordings share if the agent and the model behaved the same."""
+    digest = sha256()
+    for text in (cassette.input_text, cassette.output_text):
+        digest.update(_encode_line(normalize_value(text)))
+    for span in cassette.spans:
+        if (seen := _reduce_span(span)) is not None:
+            digest.update(_encode_line(seen))
+    return digest.hexdigest()[:16]
+
+
+def _encode_line(value: object) -> bytes:
+    return json.dumps(value, sort_keys=True, default=str).encode("utf-8", "surrogatepass") + b"\n"
+
+
+def _reduce_span(span: Span) -> list[Any] | None:
+    """Return what counts of a span; an agent's step is a bracket around others and says nothing itself."""
+    if span.kind is SpanKind.AGENT_STEP:
+        return None
+    if span.kind in (SpanKind.TOOL_CALL, SpanKind.TOOL_RESULT):
+        result = span.tool_result if span.tool_result is not None else span.output
+        said = span.tool_args if span.tool_args is not None else span.input
+        return [span.kind.value, span.tool_name, normalize_value(said), normalize_value(result), bool(span.error)]
+    return [span.kind.value, normalize_value(span.input), normalize_value(span.output), bool(span.error)]
+
+
+def normalize_value(value: Any, depth: int = 0) -> Any:  # noqa: ANN401 - JSON
+    """Return a value without what changes from run to run; a text that is JSON counts as what it says."""
+    if depth > _DEPTH:
+        return "<deep>"
+    if isinstance(value, str):
+        if value[:1] in ("{", "[") and isinstance(tree := parse_json(value), dict | list):
+            return normalize_value(tree, depth + 1)
+        for name, pattern in _VOLATILE:
+            value = pattern.sub(f"<{name}>", value)
+        return _SPACE.sub(" ", value).strip()
+    if isinstance(value, dict):
+        return {
+            str(name): normalize_value(each, depth + 1)
+            for name, each in value.items()
+            if not (name in _IDS and _is_message(value))
+        }
+    if isinstance(value, list | tuple):
+        return [normalize_value(each, depth + 1) for each in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _is_message(value: dict[str, Any]) -> bool:
+    """Return whether an object is a message, or a tool call within one: its id names nothing but itself."""
+    return isinstance(value.get("role"), str) or ("name" in value and "arguments" in value)

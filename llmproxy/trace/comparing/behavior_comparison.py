@@ -1,0 +1,216 @@
+"""How another model, or another prompt, went about the same task: what it called otherwise, and what it used.
+
+    (recorded interactions, interactions of a run) -> PolicyChanges
+
+Calls are those that the models asked for, in order. Equal ones (tool and arguments) stand for each other, in order as
+far as that goes; of what is left, calls of one tool at the same place between those are the same call with other
+arguments; the rest is new, or gone. The order is told where two calls that followed each other came the other way
+round.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from decimal import Decimal
+from difflib import SequenceMatcher
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from llmproxy.core.dialects.conversation import read_answer
+from llmproxy.core.dialects.usage import compute_cost
+from llmproxy.core.providers.provider_table import channel_of
+from llmproxy.core.providers.routing import family_of
+from llmproxy.core.store.rows import content_type
+from llmproxy.core.traffic.interaction import Ending, Interaction
+from llmproxy.core.traffic.json_diff import differences, encode_strictly
+from llmproxy.errors import printable
+from llmproxy.protocol import AGENT, Channel
+
+_FAILED = 400
+_PLACES = 20
+"""Places of one call's arguments that are told."""
+_SHOWN = 80
+
+
+class PolicyCall(NamedTuple):
+    tool: str
+    arguments: Any
+    """The value; the text where it is no JSON."""
+
+    def __str__(self) -> str:
+        text = printable(json.dumps(self.arguments, ensure_ascii=False, sort_keys=True))
+        return f"{self.tool}({text if len(text) <= _SHOWN else text[: _SHOWN - 1] + '…'})"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class PolicyChange:
+    """One difference; equal ones of several runs are the same."""
+
+    what: str
+    """``gone``, ``new``, ``arguments``, ``order``, ``answer``, ``verdict``."""
+    tool: str = ""
+    place: str = ""
+    """``$.city``, of arguments."""
+    old: str = ""
+    new: str = ""
+
+    def describe(self) -> str:
+        match self.what:
+            case "gone":
+                return f"no longer called: {self.old}"
+            case "new":
+                return f"called besides: {self.new}"
+            case "arguments":
+                return (
+                    f"other arguments of {self.tool}: {self.place} {self.old or '(nothing)'} -> "
+                    f"{self.new or '(nothing)'}"
+                )
+            case "order":
+                return f"other order: {self.new} before {self.old}"
+            case "verdict":
+                return f"verdict: {self.old} -> {self.new}"
+            case _:
+                return f"other last words: {self.new}"
+
+    def to_json(self) -> dict[str, str]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyRun:
+    """What a model did in a run, and what that used."""
+
+    calls: tuple[PolicyCall, ...] = ()
+    answer: str = ""
+    """Its last words."""
+    requests: int = 0
+    tokens_in: int | None = 0
+    """None where an answer does not say."""
+    tokens_out: int | None = 0
+    cost: Decimal | None = Decimal(0)
+    """US dollars; None where a price is not known."""
+    models: tuple[str, ...] = ()
+    ended: bool = True
+    """Whether its last answer was whole, good and called nothing: it came to its own end."""
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "calls": [{"tool": each.tool, "arguments": each.arguments} for each in self.calls],
+            "answer": self.answer,
+            "requests": self.requests,
+            "tokens_in": self.tokens_in,
+            "tokens_out": self.tokens_out,
+            "cost_usd": None if self.cost is None else float(self.cost),
+            "models": list(self.models),
+        }
+
+
+def read_policy(interactions: Iterable[Interaction]) -> PolicyRun:
+    """Return what the agent's model did in a recording, in order; failed answers asked and used nothing."""
+    calls: list[PolicyCall] = []
+    answer, requests, models, ended = "", 0, dict[str, None](), False
+    tokens_in: int | None = 0
+    tokens_out: int | None = 0
+    cost: Decimal | None = Decimal(0)
+    for one in interactions:
+        if one.party != AGENT or channel_of(one.provider, one.operation) is not Channel.LLM:
+            continue
+        if one.response.status >= _FAILED:
+            ended = False
+            continue
+        family = family_of(one.provider, one.operation)
+        said = read_answer(family, one.operation, content_type(one.response.headers), one.response.body)
+        if said is None:
+            continue
+        requests += 1
+        ended = not said.tool_calls and one.response.ending is Ending.COMPLETE
+        calls += [PolicyCall(call.name, _parse_value(call.arguments)) for call in said.tool_calls]
+        answer = said.text or answer
+        models |= dict.fromkeys([one.model] if one.model else [])
+        tokens_in = None if tokens_in is None or one.usage.input is None else tokens_in + one.usage.input
+        tokens_out = None if tokens_out is None or one.usage.output is None else tokens_out + one.usage.output
+        price = compute_cost(one.provider, one.model, one.usage)
+        cost = None if cost is None or price is None else cost + price
+    return PolicyRun(tuple(calls), answer, requests, tokens_in, tokens_out, cost, tuple(models), ended)
+
+
+def compare_policies(old: PolicyRun, new: PolicyRun) -> tuple[PolicyChange, ...]:
+    """Return what the new run did otherwise, sorted; tokens and cost are compared over all runs, not here."""
+    pairs, gone, added = _pair_calls(old.calls, new.calls)
+    found = [PolicyChange("gone", old.calls[at].tool, old=str(old.calls[at])) for at in gone]
+    found += [PolicyChange("new", new.calls[at].tool, new=str(new.calls[at])) for at in added]
+    for i, j in pairs:
+        places = differences(old.calls[i].arguments, new.calls[j].arguments, _PLACES)
+        found += [PolicyChange("arguments", old.calls[i].tool, each.path, each.old, each.new) for each in places]
+    for (i, j), (later, after) in pairwise(sorted(pairs, key=lambda pair: pair[1])):
+        if later < i:
+            first, second = str(new.calls[j]), str(new.calls[after])
+            found.append(PolicyChange("order", new.calls[j].tool, old=second, new=first))
+    if old.answer != new.answer:
+        found.append(PolicyChange("answer", old=_clip_text(old.answer), new=_clip_text(new.answer)))
+    return tuple(sorted(found))
+
+
+def _pair_calls(
+    old: Sequence[PolicyCall], new: Sequence[PolicyCall]
+) -> tuple[list[tuple[int, int]], list[int], list[int]]:
+    """Return which call of one run stands for which of the other, and what is left of each."""
+    pairs = _find_common_calls([_identify_call(call) for call in old], [_identify_call(call) for call in new])
+    moved: dict[tuple[str, Any], deque[int]] = defaultdict(deque)
+    for j in (j for j in range(len(new)) if j not in {j for _, j in pairs}):
+        moved[_identify_call(new[j])].append(j)
+    stays = {i for i, _ in pairs}
+    pairs += [
+        (i, queue.popleft())
+        for i, call in enumerate(old)
+        if i not in stays and (queue := moved.get(_identify_call(call)))
+    ]
+    left = [i for i in range(len(old)) if i not in {i for i, _ in pairs}]
+    right = [j for j in range(len(new)) if j not in {j for _, j in pairs}]
+    same_place = _pair_leftovers(old, new, left, right, pairs)
+    gone = [i for i in left if i not in {i for i, _ in same_place}]
+    added = [j for j in right if j not in {j for _, j in same_place}]
+    return sorted(pairs + same_place), gone, added
+
+
+def _find_common_calls(old: Sequence[object], new: Sequence[object]) -> list[tuple[int, int]]:
+    """Return what is the same in both, in order, as places in both."""
+    blocks = SequenceMatcher(None, old, new, autojunk=False).get_matching_blocks()
+    return [(i + n, j + n) for i, j, size in blocks for n in range(size)]
+
+
+def _pair_leftovers(
+    old: Sequence[PolicyCall],
+    new: Sequence[PolicyCall],
+    left: Sequence[int],
+    right: Sequence[int],
+    pairs: Sequence[tuple[int, int]],
+) -> list[tuple[int, int]]:
+    """Pair what is left of one tool at one place: with as many of the paired calls before it, in order."""
+    waiting: dict[tuple[str, int], deque[int]] = defaultdict(deque)
+    for j in right:
+        waiting[new[j].tool, sum(n < j for _, n in pairs)].append(j)
+    return [(i, queue.popleft()) for i in left if (queue := waiting.get((old[i].tool, sum(n < i for n, _ in pairs))))]
+
+
+def count_tools(calls: Iterable[PolicyCall]) -> Counter[str]:
+    return Counter(call.tool for call in calls)
+
+
+def _identify_call(call: PolicyCall) -> tuple[str, Any]:
+    return call.tool, encode_strictly(call.arguments)
+
+
+def _parse_value(arguments: str) -> Any:  # noqa: ANN401 - JSON
+    try:
+        return json.loads(arguments or "{}")
+    except (ValueError, RecursionError):
+        return arguments
+
+
+def _clip_text(text: str) -> str:
+    text = printable(" ".join(text.split()))
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"

@@ -1,0 +1,295 @@
+"""What changed between two recordings of the same thing: turns, what was asked, tool calls, texts, tokens and cost.
+
+    interactions of A, interactions of B -> aligned by request -> CassetteDiff -> lines for people, plain values for
+    JSON
+
+Two requests with one key are one turn. What lies between such turns is paired in order, call by call of the same
+operation; what is left was added or removed. Ids and times are no differences: only what an agent sees and what it
+costs.
+
+The difference of two recordings: of their runs (tools, texts, tokens), and request by request what that does not tell.
+
+(interactions of A, interactions of B) -> RecordingDiff
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from decimal import Decimal
+from difflib import SequenceMatcher
+from typing import Any, Literal
+
+from llmproxy.core.dialects.codecs import CHAT
+from llmproxy.core.dialects.conversation import read_answer, read_conversation
+from llmproxy.core.dialects.messages import ToolCall
+from llmproxy.core.dialects.usage import compute_cost
+from llmproxy.core.keys.mcp import is_tool_call
+from llmproxy.core.mcp_messages import ToolText, read_call
+from llmproxy.core.providers.routing import family_of
+from llmproxy.core.store.rows import content_type
+from llmproxy.core.traffic.interaction import Interaction
+from llmproxy.core.traffic.json_diff import Difference, build_difference, differences, show_json
+from llmproxy.trace.comparing.diff import FailOn, ReplayDiff
+from llmproxy.trace.trace_file import from_interactions
+
+What = Literal["same", "changed", "added", "removed"]
+_ARGUMENTS = 5
+"""Differing places of one call's arguments that are listed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedTurn:
+    """One call as a reviewer sees it."""
+
+    provider: str
+    operation: str
+    model: str | None
+    asked: str
+    """The last message of the user, or the last result of a tool; of a server of tools the tool with its arguments."""
+    status: int
+    ending: str
+    text: str
+    calls: tuple[ToolCall, ...]
+    tokens_in: int | None
+    tokens_out: int | None
+    cost: Decimal | None
+    """USD; None where the price is not known."""
+
+    @property
+    def title(self) -> str:
+        return " ".join(part for part in (self.provider, self.operation, self.model) if part)
+
+
+@dataclass(frozen=True, slots=True)
+class TurnChange:
+    what: str
+    """``asked``, ``model``, ``status``, ``text``, ``call 1 get_weather $.city``, ``tokens in``, ``cost`` ..."""
+    old: str
+    """As JSON, shortened; empty where there was nothing."""
+    new: str
+
+
+@dataclass(frozen=True, slots=True)
+class TurnPair:
+    """One turn of either cassette, or of both."""
+
+    what: What
+    old: int | None
+    """Number of the turn in A, from 1."""
+    new: int | None
+    title: str
+    asked: str
+    changes: tuple[TurnChange, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedTotals:
+    """One cassette in numbers; what is unknown counts as nothing."""
+
+    turns: int
+    calls: int
+    tokens_in: int
+    tokens_out: int
+    cost: Decimal
+    unpriced: int
+    """Turns whose price is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class CassetteDiff:
+    old: ChangedTotals
+    new: ChangedTotals
+    pairs: tuple[TurnPair, ...] = field(default=())
+
+    @property
+    def is_same(self) -> bool:
+        """Whether a reviewer has nothing to look at."""
+        return all(pair.what == "same" for pair in self.pairs)
+
+    def count(self, what: What) -> int:
+        """Return how many turns are the same, changed, added or removed."""
+        return sum(pair.what == what for pair in self.pairs)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, for JSON."""
+        plain = asdict(self)
+        for side in ("old", "new"):
+            plain[side]["cost"] = float(plain[side]["cost"])
+        return {"same": self.is_same, **plain}
+
+    def summarize(self) -> str:
+        """Return how many requests of each kind there are, and what became of tokens and cost."""
+        kinds: tuple[What, ...] = ("same", "changed", "added", "removed")
+        return ", ".join(f"{self.count(kind)} {kind}" for kind in kinds) + f"; {_describe_change(self.old, self.new)}"
+
+
+def compare_cassettes(old: Sequence[Interaction], new: Sequence[Interaction]) -> CassetteDiff:
+    """Compare two cassettes, each in the order of its requests. Never raises on odd bodies."""
+    a, b = [*map(read_turn, old)], [*map(read_turn, new)]
+    pairs = tuple(_align_turns([each.key for each in old], [each.key for each in new], a, b))
+    return CassetteDiff(_sum_turns(a), _sum_turns(b), pairs)
+
+
+def read_turn(one: Interaction) -> ComparedTurn:
+    family = family_of(one.provider, one.operation)
+    kind = content_type(one.response.headers)
+    call = read_call(one.request.body, kind or "", one.response.body) if is_tool_call(one.operation) else None
+    answer = read_answer(family, one.operation, kind, one.response.body)
+    said = [
+        each.text
+        for each in read_conversation(family, one.operation, one.request.body)
+        if each.role in ("user", "tool")
+    ]
+    return ComparedTurn(
+        provider=one.provider, operation=one.operation, model=one.model,
+        asked=f"{call.tool}({call.arguments})" if call is not None else said[-1] if said else "",
+        status=one.response.status, ending=one.response.ending.value, text=_format_result(call) if call is not None
+        else _decode_body(one.response.body) if answer is None else answer.text,
+        calls=() if answer is None else answer.tool_calls, tokens_in=one.usage.input, tokens_out=one.usage.output,
+        cost=compute_cost(one.provider, one.model, one.usage),
+    )  # fmt: skip
+
+
+def _format_result(call: ToolText) -> str:
+    return f"error: {call.result}" if call.failed else call.result
+
+
+def _decode_body(body: bytes) -> str:
+    """Return a body that is no conversation (an error) as text; JSON in one way of writing."""
+    text = body.decode("utf-8", "backslashreplace")
+    tree = _parse_arguments(text)
+    return text if isinstance(tree, str) else json.dumps(tree, ensure_ascii=False, sort_keys=True)
+
+
+def _align_turns(
+    keys: list[Any], new_keys: list[Any], a: list[ComparedTurn], b: list[ComparedTurn]
+) -> Iterator[TurnPair]:
+    for tag, i1, i2, j1, j2 in SequenceMatcher(None, keys, new_keys, autojunk=False).get_opcodes():
+        i, j = i1, j1
+        while i < i2 and j < j2:
+            if tag != "equal" and a[i].operation != b[j].operation:
+                break
+            yield _compare_pair(i, j, a[i], b[j])
+            i, j = i + 1, j + 1
+        for n in range(i, i2):
+            yield TurnPair("removed", n + 1, None, a[n].title, show_json(a[n].asked), tuple(_list_removed(a[n])))
+        for n in range(j, j2):
+            changes = tuple(TurnChange(each.what, "", each.old) for each in _list_removed(b[n]))
+            yield TurnPair("added", None, n + 1, b[n].title, show_json(b[n].asked), changes)
+
+
+def _compare_pair(i: int, j: int, old: ComparedTurn, new: ComparedTurn) -> TurnPair:
+    changes = tuple(_compare_turns(old, new))
+    return TurnPair("changed" if changes else "same", i + 1, j + 1, new.title, show_json(new.asked), changes)
+
+
+def _list_removed(turn: ComparedTurn) -> Iterator[TurnChange]:
+    """Yield what a turn of one side alone answers, as the old side of changes."""
+    if turn.text:
+        yield TurnChange("text", show_json(turn.text), "")
+    for n, call in enumerate(turn.calls, 1):
+        yield TurnChange(f"call {n} {call.name}", show_json(_parse_arguments(call.arguments)), "")
+
+
+def _compare_turns(old: ComparedTurn, new: ComparedTurn) -> Iterator[TurnChange]:
+    for name in ("provider", "operation", "model", "asked", "status", "ending", "text"):
+        before, after = getattr(old, name), getattr(new, name)
+        if before != after:
+            yield _classify_change(name, build_difference(name, before, after))
+    yield from _compare_calls(old.calls, new.calls)
+    for name in ("tokens_in", "tokens_out", "cost"):
+        before, after = getattr(old, name), getattr(new, name)
+        if before != after:
+            yield TurnChange(name.replace("_", " "), _format_number(before), _format_number(after))
+
+
+def _compare_calls(old: Sequence[ToolCall], new: Sequence[ToolCall]) -> Iterator[TurnChange]:
+    """Compare calls by name in order, then their arguments by JSON path. Ids are no difference."""
+    names = [each.name for each in old], [each.name for each in new]
+    for _, i1, i2, j1, j2 in SequenceMatcher(None, *names, autojunk=False).get_opcodes():
+        both = min(i2 - i1, j2 - j1)
+        for i, j in zip(range(i1, i1 + both), range(j1, j1 + both), strict=True):
+            if old[i].name != new[j].name:
+                yield TurnChange(f"call {j + 1}", _format_call(old[i]), _format_call(new[j]))
+                continue
+            found = differences(_parse_arguments(old[i].arguments), _parse_arguments(new[j].arguments), _ARGUMENTS)
+            yield from (_classify_change(f"call {j + 1} {new[j].name} {each.path}", each) for each in found)
+        yield from (TurnChange(f"call {i + 1}", _format_call(old[i]), "") for i in range(i1 + both, i2))
+        yield from (TurnChange(f"call {j + 1}", "", _format_call(new[j])) for j in range(j1 + both, j2))
+
+
+def _classify_change(what: str, difference: Difference) -> TurnChange:
+    return TurnChange(what, difference.old, difference.new)
+
+
+def _format_call(call: ToolCall) -> str:
+    return f"{show_json(call.name)[1:-1]}({show_json(_parse_arguments(call.arguments))})"
+
+
+def _parse_arguments(arguments: str) -> object:
+    try:
+        return json.loads(arguments)
+    except (ValueError, RecursionError):
+        return arguments
+
+
+def _sum_turns(turns: Sequence[ComparedTurn]) -> ChangedTotals:
+    return ChangedTotals(
+        turns=len(turns),
+        calls=sum(len(each.calls) for each in turns),
+        tokens_in=sum(each.tokens_in or 0 for each in turns),
+        tokens_out=sum(each.tokens_out or 0 for each in turns),
+        cost=sum((each.cost for each in turns if each.cost is not None), Decimal(0)),
+        unpriced=sum(each.cost is None for each in turns),
+    )
+
+
+def _format_number(value: object) -> str:
+    return "unknown" if value is None else f"${value.normalize():f}" if isinstance(value, Decimal) else str(value)
+
+
+def _describe_change(old: ChangedTotals, new: ChangedTotals) -> str:
+    cost = new.cost - old.cost
+    return (
+        f"tokens in {new.tokens_in - old.tokens_in:+d}, out {new.tokens_out - old.tokens_out:+d},"
+        f" cost {'-' if cost < 0 else '+'}{_format_number(abs(cost))}"
+    )
+
+
+_TOLD = ("text", "tokens in", "tokens out", "cost", "call ")
+"""Changes of a conversation's request that the comparison of the runs tells already."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordingDiff:
+    """Two recordings, compared as runs and as requests."""
+
+    trace: ReplayDiff
+    requests: CassetteDiff
+
+    @classmethod
+    def compare(
+        cls, old: Sequence[Interaction], new: Sequence[Interaction], *, names: tuple[str, str]
+    ) -> RecordingDiff:
+        """Compare two recordings, each in the order of its requests. Never raises on odd bodies."""
+        before, after = (from_interactions(side, name) for side, name in zip((old, new), names, strict=True))
+        return cls(ReplayDiff.compute(before, after), compare_cassettes(old, new))
+
+    @property
+    def unexplained_pairs(self) -> list[TurnPair]:
+        """Requests of which something is to be told that the comparison of the runs does not tell."""
+        return [each for each in self.requests.pairs if each.what in ("added", "removed") or find_unexplained(each)]
+
+    def fails(self, on: FailOn | None) -> bool:
+        """Return whether this is a failure: of the ``contract``, or for ``any`` change; None: it never is."""
+        if on is None:
+            return False
+        return self.trace.fails(on) or (on == "any" and not self.requests.is_same)
+
+
+def find_unexplained(pair: TurnPair) -> list[TurnChange]:
+    """Return a request's changes that the runs do not tell: all, unless both have the conversation."""
+    chat = any(word in CHAT for word in pair.title.split()[1:2])
+    return [each for each in pair.changes if pair.what != "changed" or not chat or not each.what.startswith(_TOLD)]

@@ -1,0 +1,616 @@
+"""Calls of a run -> what the agent did: tools it asked for and executed, tokens, retries. Pure; the proxy is asked
+elsewhere.
+
+    a call (as the proxy tells it) + Interaction (as recorded) -> Seen, of all of a run -> Observed, of a stretch of it
+
+What a provider did not report is None, never 0, and a sum with an unknown part is a lower bound (`Tokens.complete`).
+Nothing is opened before somebody asks what was seen: most agents have no tools.
+
+Only a request whose first answer was an error, or did not arrive whole, is sent again as a retry. Equal requests with
+whole answers are as many calls: an agent in a loop, a card charged three times. Two whole answers are one only where
+the client's SDK says so in the request (`SentRequest.attempt`): the first was whole for us, and came too late for it.
+
+A request repeats the history. Its new results stand behind the last answer that called tools, and no model has answered
+to them yet; which call each is for, the request itself says: the call in that answer with this id (or the next of this
+name, where a dialect has no ids). Ids alone tell little: servers number the calls of each answer anew, and a recording
+may be played twice.
+
+A recorded cassette is read as the wire that it was. For ``estimate: true`` four characters are a token, marked as an
+estimate: within a third for English prose, worse for code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections import Counter
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from llmproxy.calls import Call
+from llmproxy.core.dialects.messages import Message, ToolCall, as_dict, as_list, as_str
+from llmproxy.core.providers.provider_table import MCP_PREFIX
+from llmproxy.core.traffic.canonical_json import format_json_layout, parse_json
+from llmproxy.core.traffic.interaction import Interaction
+from llmproxy.protocol import AGENT, Decision
+from llmproxy.trace.observing.tool_calls import (
+    SeenCall,
+    ServedTools,
+    StepSum,
+    ToolCallExchange,
+    ToolUse,
+    find_differences,
+    find_misread,
+    read_served,
+    sum_usage,
+)
+from llmproxy.trace.reading.conversations import MessagePlace, PendingCall, RecordedConversation, RecordedConversations
+from llmproxy.trace.reading.decoded_exchange import OpenedExchange, RequestHistory, open_exchange
+from llmproxy.trace.reading.recording_spans import read_interactions
+
+
+class SentRequest(NamedTuple):
+    """A request that was sent, as far as it matters here."""
+
+    seq: int
+    """Number in the session."""
+    question: str | None
+    """The same for the same request; None if nobody knows."""
+    attempt: int | None
+    """How often its client had sent it before, if it says so; 0 is the first time."""
+    whole: bool
+    """Whether a whole answer came, or the client went on with what came of it."""
+    used: bool = False
+    """Whether the client ran a tool that the answer asked for."""
+
+
+class ReplacedCalls(NamedTuple):
+    """What does not count, by number."""
+
+    sure: frozenset[int]
+    """A later request repeats them: its answer counts, theirs do not."""
+    unclear: frozenset[int]
+    """One of several that are alike was repeated, and nothing tells which; one of them is in `sure`."""
+
+
+def find_replaced_calls(sent: Iterable[SentRequest]) -> ReplacedCalls:
+    questions: dict[str, list[SentRequest]] = {}
+    for each in sent:
+        if each.question is not None:
+            questions.setdefault(each.question, []).append(each)
+    sure, unclear = set[int](), set[int]()
+    for group in questions.values():
+        if len(group) > 1:
+            _match_repeats(group, sure, unclear)
+    return ReplacedCalls(frozenset(sure), frozenset(unclear))
+
+
+def _match_repeats(group: Sequence[SentRequest], sure: set[int], unclear: set[int]) -> None:
+    """Find what equal requests repeat.
+
+    First those that say what they repeat: one with one attempt less, which failed rather than was answered, and came to
+    nothing rather than was gone on with. Then the others, which can only repeat what came to nothing.
+    """
+    for place, again in enumerate(group):
+        if again.attempt:
+            before = [each for each in group[:place] if each.attempt == again.attempt - 1 and each.seq not in sure]
+            chosen = [each for each in before if not each.whole] or [each for each in before if not each.used] or before
+            sure.update(each.seq for each in chosen[-1:])
+            if len(chosen) > 1 and chosen[-1].whole:
+                unclear.update(each.seq for each in chosen)
+    for place, again in enumerate(group):
+        if not again.attempt:
+            failed = [each for each in group[:place] if not each.whole and each.seq not in sure]
+            sure.update(each.seq for each in failed[-1:])
+
+
+_FAILED = re.compile(
+    r"(?:errors?|exception)(?![a-z])|an error occurred|traceback \(most recent call "
+    r"last\)|[\w.]*(?:error|exception)\b\s*[:(]",
+    re.IGNORECASE,
+)
+"""How texts of failed tools begin: our own words for it, and those of frameworks."""
+_ERRORS = ("error", "errors", "exception")
+"""Members of an object that say what went wrong, if there is anything in them."""
+_FLAGS = (("isError", True), ("is_error", True), ("success", False), ("ok", False))
+"""Members of an object that say whether it failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    text: str
+    errored: bool
+
+    @classmethod
+    def classify(cls, text: str, *, declared: bool) -> ToolResult:
+        """Make one; `declared`: the dialect says that the tool failed."""
+        return cls(text, declared or _is_error_result(text))
+
+
+def read_results(exchange: OpenedExchange) -> list[ToolResult | None]:
+    """Return for each message of a request the result that it is, None for what is none."""
+    declared: dict[str, list[bool]] = {}
+    for call_id, failed in _read_failure_marks(exchange.tree):
+        declared.setdefault(call_id, []).append(failed)
+    counts: dict[str, int] = {}
+    found: list[ToolResult | None] = []
+    for message in exchange.messages:
+        if message.role != "tool":
+            found.append(None)
+            continue
+        call_id = message.tool_call_id or ""
+        counts[call_id] = number = counts.get(call_id, -1) + 1  # an id may come again with each turn
+        flags = declared.get(call_id, [])
+        found.append(ToolResult.classify(message.text, declared=number < len(flags) and flags[number]))
+    return found
+
+
+def _read_failure_marks(tree: dict[str, Any]) -> Iterator[tuple[str, bool]]:
+    """Yield ids of results, and whether the dialect marks them as failed: by `is_error` or `status`."""
+    for message in as_list(tree.get("messages")):
+        for part in as_list(as_dict(message).get("content")):
+            block = as_dict(part)
+            inner = as_dict(block.get("toolResult"))
+            if as_str(block.get("type")).endswith("tool_result"):
+                yield as_str(block.get("tool_use_id")), block.get("is_error") is True
+            elif inner:
+                yield as_str(inner.get("toolUseId")), inner.get("status") == "error"
+
+
+def _is_error_result(text: str) -> bool:
+    """Return whether a result is a failure: an object with an error, or a text that begins as frameworks' do."""
+    stripped = text.lstrip()
+    if stripped[:1] == "{":
+        value = parse_json(stripped)
+        return isinstance(value, dict) and _holds_error(value)
+    return _FAILED.match(stripped) is not None
+
+
+def _holds_error(value: Mapping[str, object]) -> bool:
+    return any(value.get(name) for name in _ERRORS) or any(value.get(name) is flag for name, flag in _FLAGS)
+
+
+def find_recorded_time(calls: Iterable[Call]) -> float | None:
+    """Return when the first replayed exchange was recorded, Unix time; None: none was, or nobody knows."""
+    replayed = [call.recording for call in calls if call.decision == Decision.REPLAY and call.recording]
+    times = [each.get("recorded", {}).get("started_at") for each in replayed]
+    return min((at for at in times if isinstance(at, (int, float))), default=None)
+
+
+def sum_recorded_latency(calls: Iterable[Call], party: str = AGENT) -> float | None:
+    """Return a party's time in models, milliseconds, as recorded; None for no calls, or one not recorded."""
+    ends = [_read_recorded_ms(call.recording) for call in calls if call.party == party]
+    return None if not ends or None in ends else sum(each for each in ends if each is not None)
+
+
+def _read_recorded_ms(recording: Mapping[str, Any] | None) -> float | None:
+    chunks = str(((recording or {}).get("recorded") or {}).get("chunks") or "").split()
+    return int(chunks[-1].partition(":")[0]) / 1000 if chunks else None
+
+
+@dataclass(frozen=True, slots=True)
+class AgentStep:
+    """What the agent did on the wire in a stretch of its calls."""
+
+    seen: Sequence[SeenCall] = ()
+    tools: Sequence[ToolUse] = ()
+    """The calls of tools that count, in the order in which models asked for them."""
+    usage: Mapping[str, StepSum] = field(default_factory=dict)
+    """By the names that suites use: ``inputTokens``, ``cacheReadTokens``, ``costUsd`` ..."""
+    replayed: bool = False
+    """Whether every exchange was answered from a recording."""
+
+    @property
+    def count(self) -> int:
+        """How many requests of the agent arrived."""
+        return len(self.seen)
+
+    @property
+    def readable(self) -> bool:
+        """Whether a model was seen to answer, at least once, in words that can be read whole."""
+        return any(each.is_readable for each in self.seen)
+
+    @property
+    def retries(self) -> tuple[SeenCall, ...]:
+        """Exchanges that came to nothing: failed answers, and whole ones that the client asked for again."""
+        return tuple(
+            each
+            for each in self.seen
+            if each.replaced or (each.exchange is not None and each.exchange.failed and not each.ran_tool)
+        )
+
+    @property
+    def unread(self) -> tuple[SeenCall, ...]:
+        """Answers of which it is not known what they asked for; `SeenCall.why_unread` says why."""
+        return tuple(each for each in self.seen if each.why_unread)
+
+    @property
+    def unrecorded_answers(self) -> tuple[SeenCall, ...]:
+        """Answers whose content nobody kept (mode passthrough)."""
+        return tuple(each for each in self.seen if each.exchange is None and each.is_answered)
+
+    @property
+    def recordings(self) -> tuple[str, ...]:
+        """What was recorded of each exchange, by :func:`make_reference`; empty for one of which nothing is kept."""
+        return tuple("" if each.call.recording is None else make_reference(each.call.recording) for each in self.seen)
+
+    @property
+    def interactions(self) -> tuple[int, ...]:
+        """Recorded interactions, as `llmproxy show` names them."""
+        return tuple(each.call.interaction for each in self.seen if each.call.interaction is not None)
+
+
+class WireObserver:
+    """Everything that a party of one run said to models so far; feed it in order of arrival."""
+
+    def __init__(self, party: str | None = AGENT) -> None:
+        """Know nothing yet. Other parties' calls (user simulator, judges) are not the agent's; None takes all."""
+        self._party = party
+        self._fed: list[tuple[Call, Interaction | None]] = []
+        self._of_tools: list[tuple[Call, Interaction | None]] = []
+        """Messages to servers of tools."""
+        self._opened: list[SeenCall] = []
+        self._history, self._conversations = RequestHistory(), RecordedConversations()
+        self._waiting = WaitingCalls()
+        self._heard: set[tuple[RecordedConversation, str | None]] = set()
+        """In which conversation which request was sent."""
+        self._origins: dict[str | None, set[str | None]] = {}
+        """Of each request that told results, which requests had asked for those calls."""
+        self._keys: dict[int, str | None] = {}
+        """Of each call, by its number."""
+        self._approvals: dict[str, ToolUse] = {}
+
+    def add_recorded_calls(self, calls: Iterable[Call]) -> None:
+        """Take calls that are new, with the recordings that they bring."""
+        self.add_calls((call, None) for call in calls)
+
+    def add_calls(self, calls: Iterable[tuple[Call, Interaction | None]]) -> None:
+        """Take calls that are new, and what was recorded of them if they do not bring it."""
+        for call, interaction in calls:
+            if call.operation.startswith(MCP_PREFIX):
+                if self._party in (None, call.party):
+                    self._of_tools.append((call, interaction))
+                continue  # a server of tools is no model: what was called is in the model's own words
+            if self._party in (None, call.party):
+                self._fed.append((call, interaction))
+
+    @property
+    def calls(self) -> Sequence[SeenCall]:
+        """Every exchange so far. Raises CassetteCorrupt for a recording that no proxy of this version tells."""
+        for call, interaction in self._fed[len(self._opened) :]:
+            made = interaction or next(iter(read_interactions([call])), None)
+            self._opened.append(
+                self._place_exchange(SeenCall(call, None if made is None else open_exchange(made, self._history)))
+            )
+        return self._opened
+
+    def observe(self, after: int, until: int | None = None) -> AgentStep:
+        """Return what happened in calls after number `after`, up to `until`. Raises as `calls`."""
+        self._mark_replaced()
+        chosen = [each for each in self.calls if each.call.seq > after and (until is None or each.call.seq <= until)]
+        return AgentStep(
+            seen=tuple(chosen),
+            tools=tuple(tool for each in chosen for tool in _find_counted(each)),
+            usage=sum_usage(chosen),
+            replayed=bool(chosen) and all(str(each.call.decision) == Decision.REPLAY for each in chosen),
+        )
+
+    def read_served(self, after: int = 0, until: int | None = None) -> ServedTools:
+        """Return what servers of tools got in calls after number `after`, up to `until`. Raises as `calls`."""
+        for number, (call, made) in enumerate(self._of_tools):
+            if made is None and call.recording is not None:
+                self._of_tools[number] = call, next(iter(read_interactions([call])), None)
+        return read_served(self._of_tools, after, until)
+
+    def list_tool_uses(self) -> Sequence[ToolUse]:
+        """Return every call of a tool so far that counts; results may have come with a later one. Raises as `calls`."""
+        self._mark_replaced()
+        return [tool for each in self.calls for tool in _find_counted(each)]
+
+    def _mark_replaced(self) -> None:
+        asked = [each for each in self.calls if each.is_chat]
+        replaced = find_replaced_calls(
+            SentRequest(
+                each.call.seq, each.call.key, each.call.attempt, each.is_complete or each.ran_tool, each.ran_tool
+            )
+            for each in asked
+        )
+        for each in asked:
+            each.replaced = each.call.seq in replaced.sure
+        alike = [each for each in asked if each.call.seq in replaced.unclear]
+        matters = {each.call.key for each in alike if each.tools}
+        for each in asked:
+            each.unclear = each.call.seq in replaced.unclear and each.call.key in matters
+
+    # -- one exchange
+
+    def _place_exchange(self, seen: SeenCall) -> SeenCall:
+        exchange = seen.exchange
+        if exchange is None or not seen.is_chat:
+            return seen
+        place = self._conversations.place_exchange(exchange)
+        seen.conversation = place.conversation or RecordedConversation(
+            str(len(self._opened)), "", exchange.tools, place.system
+        )
+        self._attach_results(seen, exchange, place, seen.conversation)
+        self._conversations.add_turn(exchange, place, seen.conversation)
+        self._take_calls(seen, exchange, seen.conversation)
+        return seen
+
+    def _attach_results(
+        self, seen: SeenCall, exchange: OpenedExchange, place: MessagePlace, conversation: RecordedConversation
+    ) -> None:
+        """Give the results that are new in a request to the calls that wait for them."""
+        for item in map(as_dict, as_list(exchange.tree.get("input"))):
+            asked = self._approvals.get(str(item.get("approval_request_id")))
+            if asked is not None and item.get("type") == "mcp_approval_response" and item.get("approve") is False:
+                asked.denied = True
+        again = (conversation, seen.call.key)
+        if again in self._heard:  # the same request once more brings nothing new
+            return
+        self._heard.add(again)
+        # In the words of another conversation it tells what was asked for in those words, or nothing new.
+        origins = self._origins.get(seen.call.key) if seen.call.key else None
+        found = self._origins[seen.call.key] = set(origins or ())
+        said = read_results(exchange)
+        for told in find_new_results(exchange.messages):
+            result, call_id = said[told.place], exchange.messages[told.place].tool_call_id
+            self._conversations.match_result(conversation, call_id)
+            if result is None or not told.sure or told.place < place.known:
+                continue
+            if (tool := self._waiting.take_call(conversation, call_id, told, of=origins)) is not None:
+                found.add(self._keys[tool.seq])
+                tool.executed, tool.output, tool.errored = True, result.text, result.errored
+                tool.heard = seen.call.seq
+
+    def _take_calls(self, seen: SeenCall, exchange: OpenedExchange, conversation: RecordedConversation) -> None:
+        answer = exchange.answer
+        if answer is None:
+            return
+        asking = _build_asking(seen, exchange)
+        self._keys[seen.call.seq] = seen.call.key
+        for asked in (*answer.tool_calls, *answer.beside):
+            known = self._approvals.get(asked.id or "") if asked.hosted else None
+            tool = known or ToolUse(
+                asked.name,
+                asked.arguments,
+                asked.id,
+                seen.call.seq,
+                seen.call.interaction,
+                hosted=asked.hosted,
+                asking=asking,
+            )
+            if asked.pending:
+                tool.approval = True
+                self._approvals[asked.id or ""] = tool
+            elif asked.hosted:
+                result = None if asked.output is None else ToolResult.classify(asked.output, declared=asked.failed)
+                tool.executed = True
+                tool.output, tool.errored = (result.text, result.errored) if result else (None, False)
+            elif not exchange.failed:
+                self._conversations.add_pending(conversation, PendingCall(tool.id, tool.name, tool, None))
+            if known is None:
+                seen.tools.append(tool)
+        own = [tool for tool in seen.tools if not tool.hosted]
+        self._waiting.add_calls(conversation, own, asked=seen.call.key, cut=exchange.failed)
+
+
+def _build_asking(seen: SeenCall, exchange: OpenedExchange) -> ToolCallExchange:
+    """Return what orders two exchanges: in replay, where answers take no time, also when they were recorded."""
+    call, began = seen.call, exchange.interaction.started_at
+    live = (call.at, call.at + call.ms / 1000)
+    recorded = (began, began + (exchange.duration_ms or 0.0) / 1000)
+    return ToolCallExchange(live, recorded)
+
+
+def _find_counted(seen: SeenCall) -> Iterable[ToolUse]:
+    """Return the calls of an answer that count; of one that was cut off, those that were run all the same."""
+    if not seen.is_answered:
+        return ()
+    return seen.tools if seen.is_complete else [tool for tool in seen.tools if tool.executed]
+
+
+def make_reference(recording: Mapping[str, Any]) -> str:
+    """Return what names a recording in all stores of its cassettes: key, occurrence, a digest of the answer."""
+    known = recording["recorded"]
+    answer = [recording.get(name) for name in ("status", "response_body")]
+    digest = hashlib.sha256(json.dumps(answer, sort_keys=True, default=str).encode()).hexdigest()[:16]
+    return f"{known['key']}#{known['occurrence']}@{digest}"
+
+
+def read_tools(calls: Iterable[Call], party: str | None = AGENT) -> Sequence[ToolUse]:
+    """Return the tool calls in answers to a party's calls; `party` None: everybody's. Raises CassetteCorrupt."""
+    wire = WireObserver(party)
+    wire.add_recorded_calls(call for call in calls if call.recording is not None)
+    return wire.list_tool_uses()
+
+
+_MS = 1000
+
+
+def find_kept_differences(made: Iterable[Interaction]) -> list[str]:
+    """Say where servers got something else than models asked for, and where models read something else than servers
+    returned.
+
+    `made`: a cassette's interactions, in order. Empty also where no server or no model was seen, and where an answer of
+    a model cannot be read.
+    """
+    wire = WireObserver()
+    wire.add_calls((_build_call(number, each), each) for number, each in enumerate(made, 1))
+    served = wire.read_served()
+    if served.unknown or not any(each.is_chat for each in wire.calls) or wire.observe(0).unread:
+        return []
+    return [*find_differences(wire.list_tool_uses(), served), *find_misread(wire.list_tool_uses(), served)]
+
+
+def _build_call(number: int, made: Interaction) -> Call:
+    chunks = made.response.chunks
+    return Call(
+        decision=Decision.RECORD, status=made.response.status, party=made.party, operation=made.operation,
+        key=made.key, interaction=made.id, at=made.started_at, ms=chunks[-1].offset / _MS if chunks else 0.0,
+        occurrence=made.occurrence, seq=number,
+    )  # fmt: skip
+
+
+CHARACTERS = 4
+"""Of a token."""
+
+
+def estimate_usage(key: str, step: AgentStep) -> int | None:
+    """Return an estimate of what suites call `key`; None if it is none of those that can be estimated."""
+    if key not in ("inputTokens", "outputTokens", "totalTokens") or step.unrecorded_answers:
+        return None
+    total = 0
+    for seen in step.seen:
+        if seen.exchange is None or not seen.is_answered:
+            continue
+        usage, exchange = seen.exchange.interaction.usage, seen.exchange
+        if key != "outputTokens":
+            total += _estimate_tokens(exchange.messages) if usage.input is None else usage.input
+        if key != "inputTokens":
+            answer = () if exchange.answer is None else (exchange.answer,)
+            total += _estimate_tokens(answer) if usage.output is None else usage.output
+    return total
+
+
+def _estimate_tokens(messages: Iterable[Message]) -> int:
+    characters = 0
+    for message in messages:
+        characters += len(message.text) + len(message.reasoning)
+        characters += sum(len(call.name) + len(call.arguments) for call in message.tool_calls)
+    return -(-characters // CHARACTERS)
+
+
+type _Mark = tuple[str | None, str | None, str, str]
+
+
+class WaitingCalls:
+    """The calls of one run whose results have not come yet."""
+
+    def __init__(self) -> None:
+        self._calls: list[_AnsweredCall] = []
+        self._answers = 0
+        self._ids: dict[str, int] = {}
+        self._run: dict[_Mark, int] = {}
+        """Calls whose results came, and the number of the latest such answer."""
+
+    def add_calls(
+        self, conversation: RecordedConversation, tools: Sequence[ToolUse], *, asked: str | None, cut: bool = False
+    ) -> None:
+        """Remember what the answer to the request `asked` asks the agent for; `cut`: the answer was cut off."""
+        self._answers += 1
+        for tool in tools:
+            self._calls.append(_AnsweredCall(tool, tuple(tools), conversation, self._answers, cut, asked))
+            if tool.id:
+                self._ids[tool.id] = self._ids.get(tool.id, 0) + 1
+
+    def take_call(
+        self,
+        conversation: RecordedConversation,
+        call_id: str | None,
+        told: NewResult,
+        *,
+        of: Container[str | None] | None = None,
+    ) -> ToolUse | None:
+        """Take the call that a result is for; `of`: only one that was asked for in answer to one of these requests."""
+        found = next(self._find_candidates(conversation, call_id, told, of), None)
+        if found is None:
+            return None
+        self._calls.remove(found)
+        self._run[found.match_key] = max(found.answer, self._run.get(found.match_key, 0))
+        return found.tool
+
+    def _find_candidates(
+        self, conversation: RecordedConversation, call_id: str | None, told: NewResult, of: Container[str | None] | None
+    ) -> Iterator[_AnsweredCall]:
+        asked = told.call
+        # Of whole answers before those that were cut off, of the latest answer first, there in their order.
+        # What an answer that was cut off asked for is over once the same call of a later one was run.
+        waiting = [each for each in self._calls if not (each.cut and self._run.get(each.match_key, 0) > each.answer)]
+        waiting = [each for each in waiting if of is None or each.asked in of]
+        latest = sorted(waiting, key=lambda each: (each.cut, -each.answer))
+        own = [each for each in latest if each.conversation is conversation]
+        if asked is not None:
+            alike = [each for each in latest if _is_same_call(each.tool, asked)]
+            exact = [each for each in alike if _are_same_calls(each.together, told.together)] or alike
+            yield from (each for each in own if each in exact)
+            yield from exact
+        by_id = [each for each in latest if call_id and each.tool.id == call_id]
+        if self._ids.get(call_id or "") == 1:
+            yield from by_id
+        if asked is None:
+            yield from (each for each in own if each in by_id)
+            last = own[0].answer if own else 0
+            yield from (each for each in own if each.answer == last and call_id in (None, each.tool.name))
+
+
+class _AnsweredCall(NamedTuple):
+    tool: ToolUse
+    together: tuple[ToolUse, ...]
+    """All that the answer asked for."""
+    conversation: RecordedConversation
+    answer: int
+    """Number of the answer that asked for it."""
+    cut: bool
+    asked: str | None
+    """Key of the request."""
+
+    @property
+    def match_key(self) -> _Mark:
+        """What is the same in the same call of another answer to the same request."""
+        return self.asked, self.tool.id, self.tool.name, format_json_layout(self.tool.raw)
+
+
+def _is_same_call(tool: ToolUse, asked: ToolCall) -> bool:
+    if tool.name != asked.name or (tool.id and asked.id and tool.id != asked.id):
+        return False
+    return tool.raw == asked.arguments or format_json_layout(tool.raw) == format_json_layout(asked.arguments)
+
+
+def _are_same_calls(tools: Sequence[ToolUse], asked: Sequence[ToolCall]) -> bool:
+    return len(tools) == len(asked) and all(_is_same_call(*pair) for pair in zip(tools, asked, strict=True))
+
+
+class NewResult(NamedTuple):
+    """A result in a request that nobody has answered to yet."""
+
+    place: int
+    """Of its message."""
+    call: ToolCall | None
+    """The call that the history says it is for, None if it has none."""
+    sure: bool
+    """Whether that is so: where ids lack, and results are fewer than calls of a name, each may be any call's."""
+    together: tuple[ToolCall, ...]
+    """All calls of its answer that were for the agent, as the history has them."""
+
+
+def find_new_results(messages: Sequence[Message]) -> Iterator[NewResult]:
+    """Yield the results that nobody has answered to yet."""
+    start = next((n for n in range(len(messages), 0, -1) if messages[n - 1].tool_calls), 0)
+    answered = [n for n in range(start, len(messages) - 1) if messages[n].role == "assistant"]
+    if answered:
+        start = answered[-1] + 1
+    asked = _count_calls_before(messages, start)
+    together = tuple(asked)
+    by_name = Counter(message.tool_call_id for message in messages[start:] if message.role == "tool")
+    left = {name: sum(name in (None, each.name) for each in asked) - by_name[name] for name in by_name}
+    for place in range(start, len(messages)):
+        message = messages[place]
+        if message.role != "tool":
+            continue
+        call = next((each for each in asked if message.tool_call_id and each.id == message.tool_call_id), None)
+        sure = call is not None or left[message.tool_call_id] <= 0
+        call = call or next((each for each in asked if message.tool_call_id in (None, each.name)), None)
+        if call is not None:
+            asked.remove(call)
+        yield NewResult(place, call, sure, together)
+
+
+def _count_calls_before(messages: Sequence[Message], end: int) -> list[ToolCall]:
+    """Return what the answer that ends before `end` asked for; in some dialects each call is its own message."""
+    first = end
+    while first and messages[first - 1].role == "assistant":
+        first -= 1
+    return [call for message in messages[first:end] for call in message.tool_calls if not call.hosted]

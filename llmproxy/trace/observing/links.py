@@ -1,0 +1,241 @@
+"""Which earlier request one goes on from, and what was changed between them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from os.path import commonpath
+
+from llmproxy.core.dialects.codecs import CHAT
+from llmproxy.trace.observing.thread_history import (
+    HistoryItem,
+    ThreadChange,
+    compare_threads,
+    count_common,
+    join_system_text,
+    list_history,
+)
+from llmproxy.trace.observing.tool_calls import SeenCall
+from llmproxy.trace.reading.decoded_exchange import OpenedExchange
+
+_ALIKE = 0.8
+"""Share of two system prompts that is the same if they are one."""
+_LEAST = 8
+"""Characters that a summary must have so that finding it proves something."""
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryLink:
+    """A request, and what was changed of the history that it goes on from."""
+
+    seen: SeenCall
+    change: ThreadChange
+    proof: bool
+    """Whether a text that was inserted is the output of an earlier call."""
+
+    @property
+    def ends_early(self) -> bool:
+        """Whether nothing is missing but the latest messages."""
+        return bool(self.change.gaps) and not any(gap.kept or gap.inserted for gap in self.change.gaps)
+
+
+def link_request(
+    seen: SeenCall, all_seen: Sequence[SeenCall], *, continues: bool, spoken: Sequence[str] = ()
+) -> HistoryLink | str | None:
+    """Find the request that this goes on from; None: its thread's first; a text: why not. `spoken`: users' texts."""
+    exchange = seen.exchange
+    if exchange is None:
+        return None
+    sent = list_history(exchange.messages)
+    earlier = [
+        each for each in all_seen
+        if each.call.seq < seen.call.seq and each.exchange is not None and not each.exchange.failed
+        and each.call.operation in CHAT
+    ]  # fmt: skip
+    system = join_system_text(exchange.messages)
+    writers = [each for each in earlier if _is_quoted(each, sent, system)]
+    alike = [
+        each for each in earlier
+        if each.exchange is not None and _is_same_agent(each.exchange, exchange, goes_on=continues or bool(writers))
+    ]  # fmt: skip
+    family = [each for each in alike if each not in writers]  # who wrote a summary is no turn of the conversation
+    if not continues and any(_is_prefix(sent, _expect_history(each)) for each in family):
+        # the same words once more: a new conversation, or a request that was sent again; nothing is missing from it
+        return None
+    parent = _choose_parent(sent, system, family, writers)
+    if parent is None or parent.exchange is None:
+        return _explain_missing_parent(sent, earlier, continues=False)
+    written = ["".join(each.exchange.answer.text.split()) for each in writers if each.exchange and each.exchange.answer]
+    before = join_system_text(parent.exchange.messages)
+    change = compare_threads(_expect_history(parent), sent, before=before, after=system, written=written)
+    proof = _is_summary(change, writers)
+    anchored = bool({item.key for item in _expect_history(parent)} & {item.key for item in sent})
+    asked = any(each in alike and _may_be_user_text(each, spoken) for each in writers)
+    if proof and not anchored and not change.grown and asked:
+        proof = False  # it may have been the user who asked for the summary, and went on with it
+    elif not proof and not anchored:
+        return _explain_missing_parent(sent, family, continues=continues)
+    lost = any(not gap.inserted and not all(map(has_only_tools, gap.missing)) for gap in change.gaps)
+    if lost and not system_summary(change, proof=proof) and not _carries_history(family):
+        return "no earlier request carried a whole history, so nothing can be said to be missing from this one"
+    return HistoryLink(seen, change, proof)
+
+
+def _choose_parent(
+    sent: Sequence[HistoryItem], system: str, family: Sequence[SeenCall], writers: Sequence[SeenCall]
+) -> SeenCall | None:
+    """Return the request that one goes on from, of those that may be it: it shares most, and has the same summaries.
+
+    In a conversation that repeats itself several may; then who wrote a summary is none, and who was summarized comes
+    first.
+    """
+    known = [
+        (
+            count_common(_expect_history(each), sent[:-1] or sent),
+            _carries_summaries(each, writers),
+            each.exchange is not None and join_system_text(each.exchange.messages) == system,
+        )
+        for each in family
+    ]
+    best = [each for each, one in zip(family, known, strict=True) if one == max(known)]
+    if len(best) > 1:
+        best = [each for each in best if not is_quoted_later(each, family)] or best
+    return max(best, key=lambda each: (_count_seen(writers, _expect_history(each)), each.call.seq), default=None)
+
+
+def _is_prefix(sent: Sequence[HistoryItem], known: Sequence[HistoryItem]) -> bool:
+    """Return whether a history is the beginning of another one, and no more."""
+    return len(sent) < len(known) and all(one.key == other.key for one, other in zip(sent, known, strict=False))
+
+
+def _is_same_agent(one: OpenedExchange, other: OpenedExchange, *, goes_on: bool) -> bool:
+    """Return whether two requests are of one agent: the same tools, and system prompts that are not strangers to each
+    other.
+
+    `goes_on`: a conversation is expected to go on; then the same tools are enough, for a summary may stand where the
+    prompt stood.
+    """
+    if goes_on and one.tools and one.tools == other.tools:
+        return True
+    first, second = join_system_text(one.messages), join_system_text(other.messages)
+    related = first == second or (bool(first) and bool(second) and _is_same_prompt(first, second))
+    return one.tools == other.tools and (related or (not first) != (not second))
+
+
+def _is_same_prompt(one: str, other: str) -> bool:
+    """Return whether two system prompts are one: equal beginnings or ends, or a few letters off (a date, a clock)."""
+    length = min(len(one), len(other), 40)
+    if one[:length] == other[:length] or one[-length:] == other[-length:]:
+        return True
+    head = len(commonpath([one, other]))
+    tail = len(commonpath([one[head:][::-1], other[head:][::-1]]))
+    return (head + tail) >= _ALIKE * max(len(one), len(other))
+
+
+def _expect_history(seen: SeenCall) -> list[HistoryItem]:
+    """Return the history that the next request must carry: this request's messages, and the answer."""
+    exchange = seen.exchange
+    if exchange is None:
+        return []
+    items = list_history(exchange.messages)
+    if exchange.answer is None:
+        return items
+    answer = list_history([exchange.answer])
+    return items + [
+        HistoryItem(each.role, each.text, each.calls, None, reasoning=False, alike=each.alike) for each in answer
+    ]
+
+
+def _explain_missing_parent(sent: Sequence[HistoryItem], family: Sequence[SeenCall], *, continues: bool) -> str | None:
+    """Judge a request that goes on from none that we saw."""
+    if any(item.role == "assistant" for item in sent):
+        return "it carries history that the wire has not seen"
+    if continues and family:
+        return "it shares no message with the conversation so far: its history was replaced, or the agent keeps none"
+    return None
+
+
+def _carries_history(family: Sequence[SeenCall]) -> bool:
+    """Return whether an earlier request carried an answer and a user message after it: the agent sends its history."""
+    for seen in family:
+        roles = [item.role for item in list_history(seen.exchange.messages)] if seen.exchange is not None else []
+        if "assistant" in roles and "user" in roles[roles.index("assistant") :]:
+            return True
+    return False
+
+
+def _is_quoted(seen: SeenCall, sent: Sequence[HistoryItem], system: str) -> bool:
+    """Return whether an earlier answer stands in a request as the words of somebody else: it wrote a summary for it."""
+    exchange = seen.exchange
+    if exchange is None or exchange.answer is None:
+        return False
+    output = "".join(exchange.answer.text.split())
+    if len(output) < _LEAST or any(item.role == "assistant" and output in item.alike for item in sent):
+        return False
+    return any(output in item.alike for item in sent if item.role != "assistant") or output in "".join(system.split())
+
+
+def is_quoted_later(seen: SeenCall, all_seen: Sequence[SeenCall]) -> bool:
+    """Return whether an answer stands in a later request as the words of somebody else."""
+    later = (each.exchange for each in all_seen if each.call.seq > seen.call.seq and each.exchange is not None)
+    return any(_is_quoted(seen, list_history(each.messages), join_system_text(each.messages)) for each in later)
+
+
+def _carries_summaries(seen: SeenCall, writers: Sequence[SeenCall]) -> bool:
+    """Return whether a request has these summaries already."""
+    exchange = seen.exchange
+    if exchange is None:
+        return False
+    sent, system = list_history(exchange.messages), join_system_text(exchange.messages)
+    return all(_is_quoted(each, sent, system) for each in writers)
+
+
+def _may_be_user_text(writer: SeenCall, spoken: Sequence[str]) -> bool:
+    """Return whether what a request ends with may be the user's words: what users said is not known, or like it."""
+    known = ["".join(text.split()) for text in spoken]
+    users = [each.alike for each in _expect_history(writer) if each.role == "user"]
+    return not (known and users) or any(each in users[-1] or users[-1] in each for each in known)
+
+
+def _count_seen(writers: Sequence[SeenCall], items: Sequence[HistoryItem]) -> int:
+    """Return how many of these messages the one who wrote the summary was told; the same words count once."""
+    different = {item.alike or item.calls: item for item in items}.values()
+    return max((sum(_knows_message(each, item) for item in different) for each in writers), default=0)
+
+
+def _knows_message(writer: SeenCall, item: HistoryItem) -> bool:
+    """Return whether a request carries a message, or quotes it."""
+    exchange = writer.exchange
+    if exchange is None:
+        return False
+    if item.alike:
+        return any(item.alike in "".join(message.text.split()) for message in exchange.messages)
+    said = [call for each in list_history(exchange.messages) for call in each.calls]
+    return all(call in said for call in item.calls)
+
+
+def _is_summary(change: ThreadChange, writers: Sequence[SeenCall]) -> bool:
+    """Return whether what was inserted is the output of an earlier call that was told of what is missing."""
+    inserted = "".join("".join(text.split()) for text in _find_inserted(change))
+    for seen in writers:
+        exchange = seen.exchange
+        if exchange is None or exchange.answer is None or "".join(exchange.answer.text.split()) not in inserted:
+            continue
+        if any(_knows_message(seen, item) for item in change.missing if item.alike):
+            return True
+    return False
+
+
+def _find_inserted(change: ThreadChange) -> list[str]:
+    """Return the texts that stand in the place of what is missing."""
+    return [item.text for gap in change.gaps for item in gap.inserted] + ([change.grown] if change.grown else [])
+
+
+def has_only_tools(item: HistoryItem) -> bool:
+    """Return whether a message is a call, or its result, and nothing that somebody said."""
+    return item.role == "tool" or (item.role == "assistant" and bool(item.calls) and not item.alike)
+
+
+def system_summary(change: ThreadChange, *, proof: bool) -> list[str]:
+    """Return what may be a summary in the system prompt: new text, which is more than another date."""
+    return [change.grown] if change.grown and (change.other or proof) else []

@@ -1,0 +1,299 @@
+"""Requests of one thread, compared: what should have been sent, and what was.
+
+    request k, its predecessor p -> Change: which messages went missing, where, what stands in their place, what was
+    pruned
+
+A request carries the history. What is expected in it is the predecessor's messages, its answer, and then what is new.
+Messages are reduced to what survives a client's hands (white space, ids and the layout of arguments do not count);
+answers in pieces are one. A message that was merely written anew (a clock, retrieved text) is an edit, not a loss.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from difflib import SequenceMatcher
+
+from llmproxy.core.dialects.messages import Message
+from llmproxy.core.traffic.canonical_json import format_json_layout
+
+ALIKE = 0.9
+"""Two texts of at least this similarity are one text that was edited."""
+_TIMES = re.compile(
+    r"[\d\W_]+|\b(?:(?:mon|tues|wednes|thurs|fri|satur|sun)day|(?:mon|tue|wed|thu|fri|sat|sun)\b|january|february|march"
+    r"|april|may|june|july|august|september|october|november|december"
+    r"|(?:jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec)\b|[ap]m\b|utc\b|gmt\b)"
+)
+"""What a date or a clock is made of, and what stands between words."""
+_LONG = 4000
+"""Characters of a text that are compared for similarity."""
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryItem:
+    """One message of a history, comparable."""
+
+    role: str
+    text: str
+    """As it came."""
+    calls: tuple[str, ...] = ()
+    call_id: str | None = None
+    reasoning: bool = False
+    alike: str = ""
+    """What counts of the text."""
+
+    @property
+    def key(self) -> tuple[str, str, tuple[str, ...]]:
+        """What is equal in equal messages."""
+        return self.role, self.alike, self.calls
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryGap:
+    """A run of expected messages that is not there."""
+
+    at: int
+    """Position of the first in what was expected."""
+    missing: tuple[HistoryItem, ...]
+    inserted: tuple[HistoryItem, ...]
+    """What stands in their place."""
+    kept: int
+    """Expected messages after the gap that are there."""
+    sure: bool = True
+    """Whether it is just there: where a conversation repeats itself, it may as well be missing a little elsewhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadChange:
+    """How a request differs from what was expected in it."""
+
+    expected: int
+    """Messages, the new ones counted."""
+    gaps: tuple[HistoryGap, ...] = ()
+    pruned: int = 0
+    """Parts that are gone from messages that stayed: tool calls, results made shorter, thoughts."""
+    grown: str = ""
+    """What is new in the system prompt."""
+    other: bool = False
+    """Whether that is more than another date or number."""
+    new: tuple[HistoryItem, ...] = field(default=())
+
+    @property
+    def missing(self) -> tuple[HistoryItem, ...]:
+        return tuple(item for gap in self.gaps for item in gap.missing)
+
+
+def join_system_text(messages: Sequence[Message]) -> str:
+    return "\n".join(message.text for message in messages if message.role == "system")
+
+
+def list_history(messages: Sequence[Message]) -> list[HistoryItem]:
+    """Return the history in a request, system prompts left out, the pieces of one answer put together."""
+    items: list[HistoryItem] = []
+    for message in messages:
+        if message.role == "system":
+            continue
+        calls = tuple(f"{call.name} {format_json_layout(call.arguments)}" for call in message.tool_calls)
+        item = HistoryItem(
+            message.role,
+            message.text,
+            calls,
+            message.tool_call_id,
+            bool(message.reasoning),
+            _strip_spaces(message.text),
+        )
+        if items and item.role == "assistant" == items[-1].role:
+            last = items[-1]
+            item = HistoryItem(
+                "assistant", last.text + item.text, last.calls + calls, None, last.reasoning or item.reasoning,
+                last.alike + item.alike,
+            )  # fmt: skip
+            items[-1] = item
+        else:
+            items.append(item)
+    return items
+
+
+def _strip_spaces(text: str) -> str:
+    return "".join(text.split())
+
+
+def count_common(one: Sequence[HistoryItem], other: Sequence[HistoryItem]) -> int:
+    """Return how many messages two histories share at the beginning and at the end."""
+    most = min(len(one), len(other))
+    head = 0
+    while head < most and one[head].key == other[head].key:
+        head += 1
+    tail = 0
+    while tail < most - head and one[-1 - tail].key == other[-1 - tail].key:
+        tail += 1
+    return head + tail
+
+
+def compare_threads(
+    expected: Sequence[HistoryItem],
+    sent: Sequence[HistoryItem],
+    *,
+    before: str = "",
+    after: str = "",
+    written: Sequence[str] = (),
+) -> ThreadChange:
+    """Compare what was expected in a request (without what is new) with its messages.
+
+    `before` and `after` are the system prompts; `written` are texts, without white space, that earlier calls wrote for
+    this request.
+    """
+    kept_back = _count_new_items(sent)
+    body, new = list(sent[: len(sent) - kept_back]), list(sent[len(sent) - kept_back :])
+    gaps: list[HistoryGap] = []
+    pruned = kept_all = 0
+    opcodes = _align_items([item.key for item in expected], [item.key for item in body])
+    equal_after = sum(i2 - i1 for tag, i1, i2, _, _ in opcodes if tag == "equal")
+    for tag, i1, i2, j1, j2 in opcodes:
+        if tag == "equal":
+            equal_after -= i2 - i1
+            kept_all += i2 - i1
+            pairs = zip(expected[i1:i2], body[j1:j2], strict=True)
+            pruned += sum(item.reasoning and not sent.reasoning for item, sent in pairs)
+            continue
+        if tag == "insert":
+            new += body[j1:j2] if i1 == len(expected) else []
+            continue
+        missing, inserted, parts = _pair_messages(expected[i1:i2], body[j1:j2], written)
+        pruned += parts
+        if missing:
+            gaps.append(
+                HistoryGap(i1, tuple(missing), tuple(inserted), equal_after, sure=not _is_ambiguous(expected, i1, i2))
+            )
+    grown, other = _find_added_lines(before, after) if before != after else ("", False)
+    return ThreadChange(len(expected) + len(new), tuple(gaps), pruned, grown, other, tuple(new))
+
+
+def _align_items(one: Sequence[object], other: Sequence[object]) -> list[tuple[str, int, int, int, int]]:
+    """Return the steps that make one of the other, as `SequenceMatcher` tells them; what both begin and end with stays.
+
+    In a conversation of equal messages the longest match alone would put a summary before what it stands for.
+    """
+    most = min(len(one), len(other))
+    head = next((n for n in range(most) if one[n] != other[n]), most)
+    tail = next((n for n in range(most - head) if one[-1 - n] != other[-1 - n]), most - head)
+    middle = SequenceMatcher(None, one[head : len(one) - tail], other[head : len(other) - tail], autojunk=False)
+    steps = [("equal", 0, head, 0, head)] if head else []
+    steps += [(tag, i1 + head, i2 + head, j1 + head, j2 + head) for tag, i1, i2, j1, j2 in middle.get_opcodes()]
+    return steps + ([("equal", len(one) - tail, len(one), len(other) - tail, len(other))] if tail else [])
+
+
+def _is_ambiguous(expected: Sequence[HistoryItem], start: int, end: int) -> bool:
+    """Return whether as many messages, one earlier or later, could be the missing ones: the same would be left."""
+    earlier = start > 0 and expected[start - 1].key == expected[end - 1].key
+    return earlier or (end < len(expected) and expected[start].key == expected[end].key)
+
+
+def _count_new_items(sent: Sequence[HistoryItem]) -> int:
+    """Return how many messages at the end are what is new: results of tools, or what the user says now."""
+    count = 0
+    while count < len(sent) and sent[-1 - count].role == "tool":
+        count += 1
+    return count or (1 if sent and sent[-1].role == "user" else 0)
+
+
+def _pair_messages(
+    expected: Sequence[HistoryItem], sent: Sequence[HistoryItem], written: Sequence[str]
+) -> tuple[list[HistoryItem], list[HistoryItem], int]:
+    """Pair edited or pruned messages; returns what is missing, what is additional, how many parts were pruned."""
+    gone: dict[int, HistoryItem] = {}
+    reworded: dict[int, int] = {}
+    pruned, at, used, joined = 0, 0, set[int](), 0
+    for number, item in enumerate(expected):
+        if number < joined:
+            continue
+        rest = expected[number:]
+        several = next(
+            ((j, made) for j in range(at, len(sent)) if j not in used and (made := _compare_parts(rest, sent[j]))), None
+        )
+        if several is not None:
+            place, (length, parts) = several
+            used.add(place)
+            at, joined, pruned = place + 1, number + length, pruned + parts
+            continue
+        found = next(
+            (
+                j
+                for j in range(at, len(sent))
+                if j not in used and (_count_lost(item, sent[j]) or _is_edited(item, sent[j]))
+            ),
+            None,
+        )
+        if found is None:
+            gone[number] = item
+            continue
+        used.add(found)
+        at = found + 1
+        pruned += _count_lost(item, sent[found])
+        if item.role == "user" and _is_reworded(item, sent[found], written):
+            reworded[number] = found
+    # One summary may be much like the one before it: with what it stands for it is no edit.
+    for number in (each for each in reworded if {each - 1, each + 1} & gone.keys()):
+        gone[number] = expected[number]
+        used.discard(reworded[number])
+    return [gone[number] for number in sorted(gone)], [item for j, item in enumerate(sent) if j not in used], pruned
+
+
+def _is_reworded(item: HistoryItem, sent: HistoryItem, written: Sequence[str]) -> bool:
+    """Return whether more than a date or a number is new in an edited message; what a call wrote for it always is."""
+    if any(text in sent.alike and text not in item.alike for text in written):
+        return True
+    return _strip_times([item.text]) != _strip_times([sent.text])
+
+
+def _compare_parts(expected: Sequence[HistoryItem], sent: HistoryItem) -> tuple[int, int] | None:
+    """Tell how many messages an answer has, which side by side read as one, and how many are gone; or None."""
+    text, calls, results = "", list[str](), 0
+    for length, item in enumerate(expected, 1):
+        if item.role == "tool" and length > 1:
+            results += 1
+            continue
+        if item.role != "assistant" or sent.role != "assistant" or not sent.alike.startswith(text + item.alike):
+            return None
+        text, calls = text + item.alike, [*calls, *item.calls]
+        if length > 1 and text == sent.alike and len(sent.calls) < len(calls) and set(sent.calls) <= set(calls):
+            return length, len(calls) - len(sent.calls) + results
+    return None
+
+
+def _count_lost(item: HistoryItem, sent: HistoryItem) -> int:
+    """Return how many parts of a message are gone, 0 if it is another message."""
+    if item.role != sent.role:
+        return 0
+    if item.role == "assistant" and item.alike == sent.alike and len(sent.calls) < len(item.calls):
+        return len(item.calls) - len(sent.calls) if set(sent.calls) <= set(item.calls) else 0
+    same_call = item.call_id is not None and item.call_id == sent.call_id
+    return int(item.role == "tool" and same_call and len(sent.alike) < len(item.alike))
+
+
+def _is_edited(item: HistoryItem, sent: HistoryItem) -> bool:
+    """Return whether two messages are one that was written anew."""
+    if item.role != sent.role or item.calls != sent.calls:
+        return False
+    if item.role == "tool" and item.call_id is not None and item.call_id == sent.call_id:
+        return True
+    one, other = item.alike[:_LONG], sent.alike[:_LONG]
+    matcher = SequenceMatcher(None, one, other, autojunk=False)
+    return matcher.real_quick_ratio() >= ALIKE and matcher.quick_ratio() >= ALIKE and matcher.ratio() >= ALIKE
+
+
+def _find_added_lines(before: str, after: str) -> tuple[str, bool]:
+    """Return the lines that are new in a system prompt, and whether more than dates and numbers is new in them."""
+    old, lines = before.splitlines(), after.splitlines()
+    new, other = list[str](), False
+    for tag, i1, i2, j1, j2 in SequenceMatcher(None, old, lines, autojunk=False).get_opcodes():
+        if tag in ("insert", "replace"):
+            new += lines[j1:j2]
+            other = other or _strip_times(old[i1:i2]) != _strip_times(lines[j1:j2])
+    return "\n".join(new), other
+
+
+def _strip_times(lines: Sequence[str]) -> str:
+    """Return lines without what changes with time."""
+    return _TIMES.sub("", "\n".join(lines).casefold())

@@ -1,0 +1,424 @@
+"""One interaction, opened: what was asked, what was answered, with which tools, how long it took.
+
+    Interaction -> Exchange
+
+The dialects are `core.dialects.conversation`'s business; here is what spans need besides: declared tools, request
+parameters, ids by which requests name earlier answers, finish reasons, errors, times. Nothing raises on odd input.
+
+An agent sends everything said so far again with each request. The part that a recent request had already is found by
+comparing, and what was read then is used again: same messages, same objects.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+from llmproxy.core.dialects.codecs import get_operation_codec
+from llmproxy.core.dialects.conversation import read_conversation
+from llmproxy.core.dialects.messages import SCHEMAS, Draft, Message, ToolCall, as_dict, as_list, entry_messages, to_text
+from llmproxy.core.dialects.streams import SSEParser, list_events
+from llmproxy.core.dialects.usage import LIMITS
+from llmproxy.core.providers.provider_table import PROVIDERS
+from llmproxy.core.providers.routing import family_of
+from llmproxy.core.traffic.canonical_json import parse_json
+from llmproxy.core.traffic.interaction import Ending, Interaction, Response, Usage, header
+from llmproxy.trace.spans import Span, TokenUsage
+
+_DEPTH = 8
+"""Levels of a value that are looked into for texts."""
+
+
+def make_span_id(interaction: Interaction, part: str) -> str:
+    """Return the id of a span: 32 hex digits, the same for the same recording."""
+    i = interaction
+    text = f"{i.cassette}\0{i.sample}\0{i.party}\0{i.key}\0{i.occurrence}\0{i.started_at!r}\0{part}"
+    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def build_token_usage(usage: Usage) -> TokenUsage:
+    """Return tokens as the trace counts them: the prompt is its fresh part, the total all of them."""
+    fresh = None if usage.input is None else max(usage.input - (usage.cached or 0) - (usage.cache_written or 0), 0)
+    total = None if usage.input is None or usage.output is None else usage.input + usage.output
+    return TokenUsage(fresh, usage.output, total, usage.cached, usage.cache_written)
+
+
+def set_span_arguments(span: Span, call: ToolCall) -> None:
+    """Set the arguments; what is no JSON object is kept as it came, and marked."""
+    try:
+        value = _parse_strict(call.arguments) if call.arguments.strip() else {}
+    except (ValueError, RecursionError):
+        span.input = call.arguments
+        span.metadata["llmproxy.arguments"] = "not JSON"
+        return
+    if isinstance(value, dict):
+        span.tool_args = value
+    else:
+        span.input = value
+        span.metadata["llmproxy.arguments"] = "not an object"
+
+
+def parse_result(text: str) -> Any:  # noqa: ANN401 - JSON
+    """Return what a tool answered: an object or a list if it is one, else the text."""
+    if text.lstrip()[:1] in ("{", "["):
+        try:
+            return _parse_strict(text)
+        except (ValueError, RecursionError):
+            pass
+    return text
+
+
+def _parse_strict(text: str) -> Any:  # noqa: ANN401 - JSON
+    """Return a JSON value that every reader takes: Python's takes NaN and 1e999 as well. Raises ValueError."""
+    value = json.loads(text)
+    json.dumps(value, allow_nan=False)
+    return value
+
+
+def join_texts(value: Any, depth: int = 0) -> str:  # noqa: ANN401 - JSON
+    if isinstance(value, str):
+        return value
+    if depth > _DEPTH:
+        return ""
+    parts: Iterable[Any] = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return "\n".join(join_texts(part, depth + 1) for part in parts)
+
+
+def find_tool_name(exchange: OpenedExchange, call_id: str | None) -> str | None:
+    """Return the tool of a call that stands in the request's history only."""
+    calls = [call for message in exchange.messages for call in message.tool_calls]
+    named = next((call.name for call in calls if call_id and call.id == call_id), None)
+    return named or (call_id if any(call.name == call_id for call in calls) else None)
+
+
+_REMEMBERED = 16
+_LARGEST = 1 << 18
+"""Bytes of a body that is remembered; so the memory is at most some megabytes."""
+# A request with one of these is read as a whole: its conversation is not in `messages` alone.
+_ELSEWHERE = frozenset({"instructions", "systemInstruction", "system_instruction", "preamble", "chat_history",
+    "contents",
+                        "input", "message", "prompt", "inputText", "inputs", "query", "texts", "content", "instances",
+                        "request"})  # fmt: skip
+
+
+class RequestHistory:
+    """What the last requests said."""
+
+    def __init__(self) -> None:
+        self._recent: OrderedDict[int, tuple[list[Any], list[list[Message]]]] = OrderedDict()
+        self._count = 0
+
+    def read_messages(self, interaction: Interaction, tree: dict[str, Any]) -> Sequence[Message]:
+        """Return the conversation in a request of body `tree`, as `core.dialects.conversation.read_conversation`."""
+        entries = tree.get("messages")
+        if not isinstance(entries, list) or tree.keys() & _ELSEWHERE:
+            family = family_of(interaction.provider, interaction.operation)
+            return read_conversation(family, interaction.operation, interaction.request.body)
+        read = self._read_entries(entries)
+        if len(interaction.request.body) <= _LARGEST:
+            self._count += 1
+            self._recent[self._count] = entries, read
+            if len(self._recent) > _REMEMBERED:
+                self._recent.popitem(last=False)
+        system = to_text(tree["system"]) if tree.get("system") else ""
+        messages = [Message("system", system)] if system else []
+        messages += [message for found in read for message in found if has_content(message)]
+        return messages
+
+    def _read_entries(self, entries: list[Any]) -> list[list[Message]]:
+        best: list[list[Message]] = []
+        source = None
+        for number in reversed(self._recent):
+            known, read = self._recent[number]
+            same = 0
+            while same < min(len(known), len(entries)) and known[same] == entries[same]:
+                same += 1
+            if same > len(best):
+                best, source = read[:same], number
+            if same == len(known):
+                break  # the request before this one of the same conversation
+        if source is not None:
+            del self._recent[source]  # what goes on with it takes its place
+        return best + [entry_messages(entry) for entry in entries[len(best) :]]
+
+
+class PlainMessages:
+    """Messages as plain values; the same message gives the same object, so that long histories cost little."""
+
+    def __init__(self) -> None:
+        self._made: OrderedDict[int, tuple[Message, dict[str, Any]]] = OrderedDict()
+
+    def to_plain(self, message: Message) -> dict[str, Any]:
+        """Return role, content, tool calls, the id of the call answered, and reasoning, as far as there is any."""
+        known = self._made.get(id(message))  # what is remembered is alive, so its id is nobody else's
+        if known is not None:
+            return known[1]
+        plain = _to_dict(message)
+        self._made[id(message)] = message, plain
+        if len(self._made) > _PLAIN:
+            self._made.popitem(last=False)
+        return plain
+
+
+_PLAIN = 512
+
+
+def _to_dict(message: Message) -> dict[str, Any]:
+    plain: dict[str, Any] = {"role": message.role, "content": message.text}
+    if message.tool_calls:
+        plain["tool_calls"] = [
+            {"id": call.id, "name": call.name, "arguments": call.arguments} for call in message.tool_calls
+        ]
+    if message.tool_call_id:
+        plain["tool_call_id"] = message.tool_call_id
+    if message.reasoning:
+        plain["reasoning"] = message.reasoning
+    return plain
+
+
+def has_content(message: Message) -> bool:
+    return bool(message.text or message.tool_calls or message.reasoning or message.tool_call_id)
+
+
+_FIRST_CHUNKS = 64
+_FIRST_BYTES = 1 << 16
+"""How far into a stream the first token is looked for."""
+_CLIENT_ERROR = 400
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedExchange:
+    interaction: Interaction
+    tree: dict[str, Any]
+    """The request's body."""
+    messages: Sequence[Message]
+    answer: Message | None
+    tools: frozenset[str]
+    """Names of the tools that the request declares."""
+    answer_model: str | None
+    answer_id: str | None
+    finish_reasons: tuple[str, ...]
+    error: str | None
+    """What went wrong, or None."""
+    duration_ms: float | None
+    """From the request's release to the last byte; None where no times were recorded."""
+    first_token_ms: float | None
+    """To the first words, thoughts or tool call of a stream; None where there is no stream, or no times."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether there is no whole answer, so that a client would ask again."""
+        response = self.interaction.response
+        return response.status >= _CLIENT_ERROR or response.ending is not Ending.COMPLETE or self.error is not None
+
+
+def open_exchange(interaction: Interaction, history: RequestHistory) -> OpenedExchange:
+    """Open an interaction; `history` knows those before it."""
+    response = interaction.response
+    kind = header(response.headers, "content-type") or ""
+    events = [value for value in list_events(kind, response.body) if isinstance(value, dict)]
+    tree = as_dict(parse_json(interaction.request.body))
+    timed = response.head_offset > 0 or any(chunk.offset for chunk in response.chunks)
+    last = response.chunks[-1].offset if response.chunks else response.head_offset
+    model, answer_id, finished = _read_names(events)
+    return OpenedExchange(
+        interaction=interaction, tree=tree, messages=history.read_messages(interaction, tree),
+        answer=_read_answer(interaction.operation, events) if response.status < _CLIENT_ERROR else None,
+        tools=list_tools(tree), answer_model=model, answer_id=answer_id, finish_reasons=finished,
+        error=_describe_error(response, events), duration_ms=last / 1000 if timed else None,
+        first_token_ms=_measure_first_token(interaction, kind) if timed and interaction.stream else None,
+    )  # fmt: skip
+
+
+def _read_answer(operation: str, events: Sequence[dict[str, Any]]) -> Message | None:
+    draft, add = Draft(), get_operation_codec(operation).add
+    for value in events:
+        add(draft, value)
+    return draft.build_message() if draft.heard or draft.unknown else None
+
+
+def _measure_first_token(interaction: Interaction, kind: str) -> float | None:
+    """Return when the first chunk had come after which the answer is not empty any more."""
+    draft, add = Draft(), get_operation_codec(interaction.operation).add
+    parser, data, seen = SSEParser(), b"", 0
+    sse = kind.startswith("text/event-stream")
+    for chunk in interaction.response.chunks[:_FIRST_CHUNKS]:
+        data += chunk.data
+        if sse:
+            values = [parse_json(event.data) for event in parser.parse_bytes(chunk.data)]
+        else:  # what other framings have so far is read anew with each chunk; the first words come soon
+            values = list_events(kind, data)[seen:]
+            seen += len(values)
+        for value in values:
+            if isinstance(value, dict):
+                add(draft, value)
+        if any(draft.text) or any(draft.reasoning) or draft.calls:
+            return chunk.offset / 1000
+        if len(data) > _FIRST_BYTES:
+            break
+    return None
+
+
+# -- the request -------------------------------------------------------------------------------------------------------
+
+
+def list_tools(tree: dict[str, Any]) -> frozenset[str]:
+    """Return the names of the tools that a request declares; a tool of the provider's own has its type for a name."""
+    return frozenset(name for name, _ in _walk_tools(tree))
+
+
+def list_arguments(tree: dict[str, Any]) -> dict[str, dict[tuple[str, ...], frozenset[str]]]:
+    """Return arguments' names of each declared tool by place, () the top, lists' items as the list."""
+    return {name: _list_names_below(arguments) for name, arguments in _walk_tools(tree) if arguments}
+
+
+def _list_names_below(properties: dict[str, Any], place: tuple[str, ...] = ()) -> dict[tuple[str, ...], frozenset[str]]:
+    found = {place: frozenset(properties)}
+    for name, schema in properties.items() if len(place) < _DEEPEST else ():
+        inner = as_dict(schema)
+        while "items" in inner:
+            inner = as_dict(inner["items"])
+        if below := as_dict(inner.get("properties")):
+            found |= _list_names_below(below, (*place, name))
+    return found
+
+
+_DEEPEST = 8
+"""Levels of a schema whose names are read."""
+
+
+def _find_properties(tool: dict[str, Any]) -> dict[str, Any]:
+    for key in SCHEMAS:
+        schema = as_dict(tool.get(key))
+        if properties := as_dict((as_dict(schema.get("json")) or schema).get("properties")):
+            return properties
+    return as_dict(tool.get("parameter_definitions"))
+
+
+def _walk_tools(tree: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    lists = (tree.get("tools"), tree.get("functions"), as_dict(tree.get("toolConfig")).get("tools"),
+             as_dict(tree.get("tool_config")).get("tools"), as_dict(tree.get("request")).get("tools"))  # fmt: skip
+    for entry in (each for found in lists for each in as_list(found)):
+        tool = as_dict(entry)
+        inner = as_dict(tool.get("function")) or as_dict(tool.get("toolSpec")) or tool
+        several = as_list(tool.get("functionDeclarations")) or as_list(tool.get("function_declarations"))
+        for one in map(as_dict, several or [inner]):
+            name = one.get("name") or one.get("type") or next(iter(one), None)
+            if isinstance(name, str):
+                yield name, _find_properties(one)
+
+
+_PARAMETERS = (
+    ("gen_ai.request.temperature", ("temperature",)),
+    ("gen_ai.request.top_p", ("top_p", "topP", "p")),
+    ("gen_ai.request.top_k", ("top_k", "topK", "k")),
+    ("gen_ai.request.max_tokens", LIMITS),
+    ("gen_ai.request.frequency_penalty", ("frequency_penalty", "frequencyPenalty")),
+    ("gen_ai.request.presence_penalty", ("presence_penalty", "presencePenalty")),
+    ("gen_ai.request.stop_sequences", ("stop", "stop_sequences", "stopSequences")),
+    ("gen_ai.request.seed", ("seed",)),
+    ("gen_ai.request.choice.count", ("n", "candidateCount")),
+)  # fmt: skip
+_HOLDERS = ("generationConfig", "generation_config", "inferenceConfig", "options")
+
+
+def read_parameters(tree: dict[str, Any]) -> dict[str, Any]:
+    """Return the parameters of a request by OpenTelemetry's names; what the request does not say is left out."""
+    holders = [tree, *(tree[name] for name in _HOLDERS if isinstance(tree.get(name), dict))]
+    found: dict[str, Any] = {}
+    for attribute, names in _PARAMETERS:
+        value = next((holder[name] for holder in holders for name in names if holder.get(name) is not None), None)
+        if attribute.endswith("stop_sequences") and isinstance(value, str):
+            value = [value]
+        if isinstance(value, int | float | list) and not isinstance(value, bool):
+            found[attribute] = value
+    return found
+
+
+def list_earlier_ids(tree: dict[str, Any]) -> tuple[str, ...]:
+    """Return the ids by which a request goes on with what the server keeps: an answer, a conversation."""
+    conversation = tree.get("conversation")
+    candidates = (tree.get("previous_response_id"), as_dict(conversation).get("id") or conversation)
+    return tuple(name for name in candidates if isinstance(name, str) and name)
+
+
+# -- the answer --------------------------------------------------------------------------------------------------------
+
+_REASONS = frozenset({"finish_reason", "finishReason", "stop_reason", "stopReason", "done_reason", "completionReason"})
+
+
+def _walk_reasons(value: dict[str, Any]) -> Iterator[str]:
+    places: list[Any] = [value]
+    for name in ("choices", "candidates", "results"):
+        if name in value:
+            places += as_list(value[name])
+    places += [value[name] for name in ("delta", "messageStop") if name in value]
+    for place in places:
+        if isinstance(place, dict):
+            for name in place.keys() & _REASONS:
+                if isinstance(place[name], str) and place[name]:
+                    yield place[name]
+
+
+def _read_names(events: Sequence[dict[str, Any]]) -> tuple[str | None, str | None, tuple[str, ...]]:
+    """Return an answer's model, id and finish reasons; a stream says them in its first and last events."""
+    model = answer_id = None
+    reasons: dict[str, None] = {}
+    for value in events if len(events) <= _ENDS * 2 else (*events[:_ENDS], *events[-_ENDS:]):
+        inner = as_dict(value.get("response")) or as_dict(value.get("message"))
+        for place in (value, inner):
+            model = model or _find_text(place, "model", "modelVersion")
+            if answer_id is None and place.get("type") not in _PIECES:
+                answer_id = _find_text(place, "id", "responseId", "response_id", "generation_id")
+        reasons.update(dict.fromkeys(_walk_reasons(value)))
+        if "stop_reason" in inner or "candidates" in inner:
+            reasons.update(dict.fromkeys(_walk_reasons(inner)))
+        state = inner if inner.get("object") == "response" else value
+        if state.get("object") == "response" and state.get("status") in ("completed", "incomplete", "failed"):
+            reasons[_find_text(as_dict(state.get("incomplete_details")), "reason") or state["status"]] = None
+    return model and model.removeprefix("models/"), answer_id, tuple(reasons)
+
+
+_ENDS = 6
+"""Events at either end of a stream that are looked into."""
+_PIECES = ("content_block_start", "content_block_delta", "response.output_item.added")
+
+
+def _find_text(value: dict[str, Any], *names: str) -> str | None:
+    return next((value[name] for name in names if isinstance(value.get(name), str) and value[name]), None)
+
+
+def _describe_error(response: Response, events: Sequence[dict[str, Any]]) -> str | None:
+    """Return what an answer says went wrong: HTTP's status, an error event of a stream, a cut."""
+    told = next((said for value in events[-4:] if (said := _find_error_text(value))), None)
+    if response.status >= _CLIENT_ERROR:
+        said = told or (_find_text(events[0], "message", "detail") if events else None) or response.reason
+        return f"HTTP {response.status}: {said}".rstrip(": ")
+    if told is not None:
+        return told
+    return None if response.ending is Ending.COMPLETE else f"the answer is {response.ending.value}"
+
+
+def _find_error_text(value: dict[str, Any]) -> str | None:
+    for holder in (value, as_dict(value.get("response"))):
+        error = holder.get("error")
+        if isinstance(error, str) and error:
+            return error
+        if isinstance(error, dict) and error:
+            return _find_text(error, "message", "type", "code") or "error"
+    exception = as_dict(value.get("exception"))
+    if exception:
+        return _find_text(as_dict(exception.get("body")), "message") or _find_text(exception, "type") or "exception"
+    return None
+
+
+def get_otel_provider(provider: str) -> str:
+    """Return OpenTelemetry's name of a provider; our own where it has none."""
+    return _PROVIDERS.get(provider, provider)
+
+
+_PROVIDERS = {row.name: row.otel for row in PROVIDERS.values() if row.otel} | {"watsonx": "ibm.watsonx.ai"}

@@ -1,0 +1,97 @@
+"""A recorded cassette of a store, as spans, one by one; `trace.trace_file` makes a trace of them.
+
+The agent's own exchanges by default: what the user simulator and judges said is no behaviour of the agent.
+
+What a running proxy told of a session's calls, as interactions, exchanges and spans.
+
+    [call or recording, ...] -> [Interaction, ...] -> [Exchange, ...] or [Span, ...]
+
+A call is what `Control.walk` returns, or its JSON form; a recording is the member `recording` of it. Calls without a
+recording (passed through, refused, lost) have nothing to read and are left out.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from llmproxy.advice import suggest_command
+from llmproxy.calls import Call
+from llmproxy.core.cassettes.exporting import from_json, to_json
+from llmproxy.core.dialects.codecs import CHAT
+from llmproxy.core.store.file.store import open_store
+from llmproxy.core.store.store import Store
+from llmproxy.core.traffic.interaction import Interaction
+from llmproxy.errors import CassetteNotFound
+from llmproxy.protocol import AGENT
+from llmproxy.trace.reading.decoded_exchange import OpenedExchange, RequestHistory, open_exchange
+from llmproxy.trace.reading.span_builder import build_spans
+from llmproxy.trace.spans import Span
+
+
+def spans_of(path: Path | str, *, cassette: str, sample: int = 1, party: str | None = AGENT) -> Iterator[Span]:
+    """Yield a recording's spans, one by one. Raises CassetteNotFound, CassetteCorrupt, CassetteNewer, CassetteBusy."""
+    # The clock is for writing; what is open for reading never asks it.
+    with closing(open_store(path, writable=False, now=time.time)) as store:  # noqa: TID251 - never asked, as above
+        if not store.has_recordings(cassette, sample):
+            names = ", ".join(store.list_cassette_names(20)) or "none"
+            raise CassetteNotFound(
+                f"Nothing is recorded in {path} for cassette {cassette!r}, sample {sample}; there are: {names}.",
+                hint=suggest_command("ls", path),
+            )
+        yield from build_spans(_iterate_calls(store, cassette, sample, party))
+
+
+def read_cassette_lines(path: Path | str, *, cassette: str, sample: int = 1) -> Iterator[dict[str, Any]]:
+    """Yield the agent's recordings as a proxy tells them in JSON, in their order. Raises as :func:`spans_of`."""
+    with closing(open_store(path, writable=False, now=time.time)) as store:  # noqa: TID251 - as above
+        for interaction in _iterate_calls(store, cassette, sample, AGENT):
+            yield to_json(interaction)
+
+
+def _iterate_calls(store: Store, cassette: str, sample: int, party: str | None) -> Iterator[Interaction]:
+    for interaction in store.iter_interactions(cassette, sample):
+        if party is None or interaction.party == party:
+            yield interaction
+
+
+CallLike = Call | Mapping[str, Any]
+
+
+def read_interactions(calls: Iterable[CallLike]) -> list[Interaction]:
+    """Return the interactions of calls, in order. Raises CassetteCorrupt for what no proxy of this version tells."""
+    found: list[Interaction] = []
+    for number, told in enumerate(calls, 1):
+        recording, occurrence = _read_recording(told)
+        if recording is not None:
+            made = from_json(recording, number)
+            found.append(made if occurrence is None else replace(made, occurrence=occurrence))
+    return found
+
+
+def _read_recording(told: CallLike) -> tuple[Mapping[str, Any] | None, int | None]:
+    if not isinstance(told, Mapping):
+        return told.recording, told.occurrence
+    if "llmproxy" in told:
+        return told, None
+    return told.get("recording"), told.get("occurrence")
+
+
+def open_exchanges(calls: Iterable[CallLike], party: str | None = AGENT) -> Iterator[OpenedExchange]:
+    """Yield the conversations of calls, opened: asked, answered, tools, times. `party` None takes everybody's."""
+    history = RequestHistory()
+    for interaction in read_interactions(calls):
+        if party in (None, interaction.party) and interaction.operation in CHAT:
+            yield open_exchange(interaction, history)
+
+
+def read_spans(calls: Iterable[CallLike], party: str | None = AGENT) -> list[Span]:
+    return list(build_spans(each for each in read_interactions(calls) if party in (None, each.party)))
+
+
+def spans_to_json(made: Iterable[Interaction]) -> list[dict[str, Any]]:
+    return [span.to_dict() for span in build_spans(made)]

@@ -1,0 +1,526 @@
+"""Interactions -> spans: what a user, a model and tools said to each other.
+
+    conversation (agent_step)
+    ├── user_input
+    ├── llm_request             its input is the request's whole conversation, as a list of messages
+    │   └── llm_response        tokens, cost, time; output is the text
+    │       ├── tool_call       as the model asked for it; the result comes from the conversation's next request
+    │       │   ├── tool_result
+    │       │   └── conversation of a sub-agent
+    │       └── agent_output    an answer that asks for no tool
+
+A failed answer that was asked for again is an `agent_step` named ``llm_attempt`` under the one request, so that nothing
+is counted twice. Calls of models that are no conversation (embeddings, reranking) are steps too, with tokens and cost.
+A message to a server of tools (MCP) is a step as well, `tools/call echo`: beside the model's own `tool_call`, so no
+call counts twice; its session's id is a credential and not recorded. Ids are derived from the recording, so the same
+recording gives the same spans. What the wire does not say is None.
+
+What spans carry as metadata, by the names of OpenTelemetry's GenAI conventions (1.40, read 2026-11).
+
+What these conventions have no word for begins with ``llmproxy.``. What is not known is left out: there is no attribute
+that says "unknown".
+
+Spans in their order, given away as early as can be.
+
+A tool call is complete when its result comes, which is some requests later. Spans wait in a line until everything
+before them is complete; so a reader sees them in the order of what happened, and only the unfinished ones and what
+follows them are held. The line is bounded: a call that nobody answers is let go as it is when it gets too long.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from llmproxy.core.dialects.codecs import CHAT
+from llmproxy.core.dialects.messages import Message, ToolCall
+from llmproxy.core.dialects.usage import compute_cost
+from llmproxy.core.keys.mcp import ANSWER, END, NOTIFICATION, STREAM
+from llmproxy.core.mcp_messages import list_messages, parse_message, read_call
+from llmproxy.core.providers.provider_table import MCP_PREFIX
+from llmproxy.core.traffic.interaction import Interaction, Usage, header
+from llmproxy.protocol import STDIO_PREFIX
+from llmproxy.trace.reading.conversations import MessagePlace, PendingCall, RecordedConversation, RecordedConversations
+from llmproxy.trace.reading.decoded_exchange import (
+    OpenedExchange,
+    PlainMessages,
+    RequestHistory,
+    build_token_usage,
+    find_tool_name,
+    get_otel_provider,
+    join_texts,
+    make_span_id,
+    open_exchange,
+    parse_result,
+    read_parameters,
+    set_span_arguments,
+)
+from llmproxy.trace.spans import Span, SpanKind
+
+HELD_SPANS = 10_000
+HELD_BYTES = 8 << 20
+"""Bounds of the line; bytes as estimated from the bodies."""
+
+
+@dataclass(slots=True, eq=False)
+class QueuedSpan:
+    span: Span
+    ready: bool
+    size: int
+
+
+class SpanQueue:
+    def __init__(self) -> None:
+        self._waiting: deque[QueuedSpan] = deque()
+        self._size = 0
+
+    def add_span(self, span: Span, *, ready: bool = True, size: int = 0) -> QueuedSpan:
+        """Add a span at the end; set `ready` of what is returned when it is complete."""
+        entry = QueuedSpan(span, ready, size)
+        self._waiting.append(entry)
+        self._size += size
+        return entry
+
+    def take_ready(self) -> Iterator[Span]:
+        """Take what is complete, and what there is too much of."""
+        waiting = self._waiting
+        while waiting and (waiting[0].ready or len(waiting) > HELD_SPANS or self._size > HELD_BYTES):
+            entry = waiting.popleft()
+            self._size -= entry.size
+            yield entry.span
+
+    def drain(self) -> Iterator[Span]:
+        while self._waiting:
+            yield self._waiting.popleft().span
+        self._size = 0
+
+
+_OPERATIONS = {"generateContent": "generate_content", "completions": "text_completion", "complete": "text_completion",
+               "fim.completions": "text_completion", "api.generate": "text_completion",
+               "v1.generate": "text_completion",
+               "writer.completions": "text_completion", "generate": "text_completion"}  # fmt: skip
+_CHAT = ("chat.completions", "responses", "messages", "converse", "invoke", "api.chat", "v1.chat", "v2.chat",
+         "writer.chat", "agents.completions")  # fmt: skip
+_EMBEDDINGS = ("embed",)
+
+
+def get_operation_name(operation: str) -> str:
+    """Return ``chat``, ``generate_content``, ``text_completion``, ``embeddings``; else the operation itself."""
+    if operation in _CHAT:
+        return "chat"
+    if any(part in operation.lower() for part in _EMBEDDINGS):
+        return "embeddings"
+    return _OPERATIONS.get(operation, operation)
+
+
+def _drop_none(**attributes: Any) -> dict[str, Any]:  # noqa: ANN401 - attribute values
+    return {name.replace("__", "."): value for name, value in attributes.items() if value is not None}
+
+
+def build_request_attributes(exchange: OpenedExchange) -> dict[str, Any]:
+    interaction = exchange.interaction
+    server = urlsplit(interaction.upstream) if interaction.upstream else None
+    found = _drop_none(
+        gen_ai__operation__name=get_operation_name(interaction.operation),
+        gen_ai__provider__name=get_otel_provider(interaction.provider), gen_ai__request__model=interaction.model,
+        server__address=server.hostname if server else None, server__port=server.port if server else None,
+        llmproxy__operation=interaction.operation, llmproxy__interaction=interaction.id,
+        llmproxy__key=interaction.key, llmproxy__occurrence=interaction.occurrence, llmproxy__party=interaction.party,
+        llmproxy__stream=interaction.stream, llmproxy__tools=sorted(exchange.tools) or None,
+    )  # fmt: skip
+    return found | read_parameters(exchange.tree)
+
+
+def build_response_attributes(exchange: OpenedExchange) -> dict[str, Any]:
+    """Return the attributes of an answer; its tokens are :func:`build_usage_attributes`."""
+    response, first = exchange.interaction.response, exchange.first_token_ms
+    found = _drop_none(
+        gen_ai__response__model=exchange.answer_model,
+        gen_ai__response__id=exchange.answer_id,
+        gen_ai__response__finish_reasons=list(exchange.finish_reasons) or None,
+        http__response__status_code=response.status,
+        llmproxy__ending=response.ending.value,
+        llmproxy__reasoning=(exchange.answer.reasoning or None) if exchange.answer else None,
+    )
+    if first is not None:
+        found["gen_ai.response.time_to_first_chunk"] = first / 1000  # seconds
+    if exchange.error is not None:
+        found["error.type"] = str(response.status) if response.status >= _CLIENT_ERROR else "incomplete"
+    return found
+
+
+_CLIENT_ERROR = 400
+
+
+def build_usage_attributes(usage: Usage) -> dict[str, Any]:
+    """Return the tokens of a call: input and output with their cached, written and reasoning parts."""
+    return {
+        name: count
+        for name, count in (
+            ("gen_ai.usage.input_tokens", usage.input),
+            ("gen_ai.usage.output_tokens", usage.output),
+            ("gen_ai.usage.cache_read.input_tokens", usage.cached),
+            ("gen_ai.usage.cache_creation.input_tokens", usage.cache_written),
+            ("gen_ai.usage.reasoning.output_tokens", usage.reasoning),
+        )
+        if count is not None
+    }
+
+
+def build_call_attributes(call: ToolCall) -> dict[str, Any]:
+    return {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": call.name} | (
+        {"gen_ai.tool.call.id": call.id} if call.id else {}
+    )
+
+
+_TEXT_EVIDENCE = 8
+"""Characters from which on a text that stands in a tool's arguments says that the tool started this conversation."""
+
+
+@dataclass(slots=True)
+class FailedAnswer:
+    """A failed answer, while it is open whether the client asks again."""
+
+    request: QueuedSpan
+    response: QueuedSpan
+    attempts: int = 1
+
+
+class SpanBuilder:
+    """Turns the interactions of one recording into spans; feed them in the order of their requests."""
+
+    def __init__(self) -> None:
+        self._line = SpanQueue()
+        self._history, self._plain = RequestHistory(), PlainMessages()
+        self._conversations = RecordedConversations()
+        self._all: list[RecordedConversation] = []
+        self._carried: set[str] = set()
+        """Calls of models, by the ids of their spans, that a message to a server carries out."""
+
+    def feed(self, interaction: Interaction) -> Iterator[Span]:
+        """Take the next interaction; gives the spans that are complete now, in order."""
+        if interaction.operation in CHAT:
+            self._add_chat(open_exchange(interaction, self._history))
+        elif interaction.operation.startswith(MCP_PREFIX):
+            self._add_mcp_message(interaction)
+        elif interaction.usage != Usage():
+            self._add_other_call(open_exchange(interaction, self._history))
+        yield from self._line.take_ready()
+
+    def finish(self) -> Iterator[Span]:
+        yield from self._line.drain()
+
+    # -- one exchange
+
+    def _add_chat(self, exchange: OpenedExchange) -> None:
+        place = self._conversations.place_exchange(exchange)
+        conversation = place.conversation or self._begin_conversation(exchange, place)
+        if place.retry and conversation.failed is not None:
+            request = self._make_attempt(conversation.failed)
+        else:
+            self._release_failed(conversation)
+            self._add_new_parts(exchange, place, conversation)
+            request = self._line.add_span(
+                self._build_request(exchange, conversation), size=len(exchange.interaction.request.body)
+            )
+        response = self._line.add_span(self._build_response(exchange, conversation, request.span))
+        if exchange.failed:
+            attempts = conversation.failed.attempts + 1 if place.retry and conversation.failed else 1
+            conversation.failed = FailedAnswer(request, response, attempts)
+            request.ready = response.ready = False
+        else:
+            conversation.failed = None
+            request.ready = True
+        self._conversations.add_turn(exchange, place, conversation)
+        conversation.ended = _compute_end(exchange)
+        self._add_answer(exchange, conversation, response.span)
+
+    def _begin_conversation(self, exchange: OpenedExchange, place: MessagePlace) -> RecordedConversation:
+        """Start a conversation, under the tool call that started it if there is one."""
+        interaction, number = exchange.interaction, len(self._all) + 1
+        span = self._build_span(exchange, SpanKind.AGENT_STEP, "conversation", "step", duration_ms=None)
+        conversation = RecordedConversation(str(number), span.id, exchange.tools, place.system)
+        span.metadata = {
+            "gen_ai.operation.name": "invoke_agent",
+            "gen_ai.conversation.id": str(number),
+            "llmproxy.party": interaction.party,
+        }
+        parent = self._find_parent_call(exchange, conversation)
+        if parent is not None:
+            pending, evidence = parent
+            span.parent_id, span.name = pending.span.id, "sub-agent"
+            span.metadata["llmproxy.parent.from"] = evidence
+        self._line.add_span(span)
+        self._all.append(conversation)
+        return conversation
+
+    def _find_parent_call(self, exchange: OpenedExchange, new: RecordedConversation) -> tuple[PendingCall, str] | None:
+        """Find the tool call that is being run while this conversation starts, with what tells it."""
+        words = "".join(message.text for message in exchange.messages if message.role == "user").strip()
+        running = [each for each in reversed(self._all[-_LOOKED_AT:]) if each.pending]
+        for conversation in running:
+            for pending in conversation.pending:
+                if len(words) >= _TEXT_EVIDENCE and words in join_texts(pending.span.tool_args):
+                    return pending, "its words"
+        for conversation in running:
+            differs = conversation.tools != new.tools or conversation.system != new.system
+            in_time = conversation.ended is None or conversation.ended <= exchange.interaction.started_at
+            if differs and in_time:
+                return conversation.pending[0], "time"
+        return None
+
+    def _add_new_parts(self, exchange: OpenedExchange, place: MessagePlace, conversation: RecordedConversation) -> None:
+        """Add what is new in a request: results of tools, and what the user says."""
+        new = list(exchange.messages[place.known :])
+        for n in range(len(new), 0, -1):
+            if new[n - 1].role == "assistant":  # history that the wire has not seen
+                new = new[n:]
+                break
+        for n, message in enumerate(new):
+            if message.role == "tool":
+                self._add_result(exchange, conversation, message, n)
+            elif message.role == "user" and message.text:
+                span = self._build_span(exchange, SpanKind.USER_INPUT, "user_input", f"input{n}")
+                span.input, span.parent_id = message.text, conversation.step
+                span.metadata = {"gen_ai.conversation.id": conversation.id}
+                self._line.add_span(span)
+
+    def _add_result(
+        self, exchange: OpenedExchange, conversation: RecordedConversation, message: Message, n: int
+    ) -> None:
+        pending = self._conversations.match_result(conversation, message.tool_call_id)
+        span = self._build_span(exchange, SpanKind.TOOL_RESULT, "tool_result", f"result{n}")
+        span.tool_result = span.output = parse_result(message.text)
+        span.metadata = {"gen_ai.conversation.id": conversation.id, "gen_ai.tool.call.id": message.tool_call_id}
+        if pending is None:
+            known = conversation.calls.get(message.tool_call_id or "")
+            span.parent_id, span.tool_name = known or conversation.step, find_tool_name(exchange, message.tool_call_id)
+            if known is None:
+                span.metadata["llmproxy.call_unseen"] = True
+        else:
+            call = pending.span
+            span.parent_id, span.tool_name, span.name = call.id, call.tool_name, f"tool_result {call.tool_name}"
+            call.tool_result = call.output = span.tool_result
+            if conversation.ended is not None:
+                waited = (exchange.interaction.started_at - conversation.ended) * 1000
+                call.duration_ms = round(max(waited, 0.0), 3)
+            pending.line.ready = True
+        self._line.add_span(span)
+
+    def _build_request(self, exchange: OpenedExchange, conversation: RecordedConversation) -> Span:
+        interaction = exchange.interaction
+        span = self._build_span(
+            exchange, SpanKind.LLM_REQUEST, f"chat {interaction.model or interaction.operation}", "request"
+        )
+        span.parent_id, span.model = conversation.step, interaction.model
+        span.input = [self._plain.to_plain(message) for message in exchange.messages]
+        span.metadata = build_request_attributes(exchange) | {"gen_ai.conversation.id": conversation.id}
+        return span
+
+    def _build_response(self, exchange: OpenedExchange, conversation: RecordedConversation, request: Span) -> Span:
+        span = self._build_span(
+            exchange, SpanKind.LLM_RESPONSE, request.name, "response", duration_ms=exchange.duration_ms
+        )
+        end = _compute_end(exchange)
+        span.timestamp = span.timestamp if end is None else end
+        span.parent_id, span.error = request.id, exchange.error
+        if exchange.answer is not None:
+            span.output = exchange.answer.text or (None if exchange.answer.tool_calls else "")
+        span.metadata = build_response_attributes(exchange) | {"gen_ai.conversation.id": conversation.id}
+        _set_price(span, exchange)
+        return span
+
+    def _add_answer(self, exchange: OpenedExchange, conversation: RecordedConversation, response: Span) -> None:
+        """Add the tool calls of an answer, or that it is the agent's output."""
+        answer = exchange.answer
+        if answer is None or exchange.failed:
+            return
+        for n, call in enumerate(answer.tool_calls):
+            span = self._build_span(
+                exchange, SpanKind.TOOL_CALL, f"execute_tool {call.name}", f"call{n}", duration_ms=None
+            )
+            span.timestamp, span.parent_id, span.tool_name = response.timestamp, response.id, call.name
+            span.metadata = build_call_attributes(call) | {"gen_ai.conversation.id": conversation.id}
+            set_span_arguments(span, call)
+            entry = self._line.add_span(span, ready=False)
+            self._conversations.add_pending(conversation, PendingCall(call.id, call.name, span, entry))
+        if answer.text and not answer.tool_calls:
+            span = self._build_span(exchange, SpanKind.AGENT_OUTPUT, "agent_output", "output")
+            span.timestamp, span.parent_id, span.output = response.timestamp, response.id, answer.text
+            span.metadata = {"gen_ai.conversation.id": conversation.id}
+            self._line.add_span(span)
+
+    def _add_mcp_message(self, interaction: Interaction) -> None:
+        """Add a message to a server of tools, under the model's call that it carries out where one like it waits."""
+        span = build_mcp_span(interaction)
+        if span is None:
+            return
+        waiting = (each.span for one in reversed(self._all[-_LOOKED_AT:]) for each in one.pending)
+        call = next((each for each in waiting if each.id not in self._carried and is_carried_out(each, span)), None)
+        if call is not None:
+            span.parent_id = call.id
+            self._carried.add(call.id)
+        self._line.add_span(span)
+
+    # -- retries, and the rest
+
+    def _make_attempt(self, failed: FailedAnswer) -> QueuedSpan:
+        """Turn a failed answer into an attempt: the request stays one, and what it took is not added up."""
+        span = failed.response.span
+        span.kind, span.name = SpanKind.AGENT_STEP, "llm_attempt"
+        span.metadata |= {"llmproxy.attempt": failed.attempts}
+        span.token_usage = span.cost_usd = None
+        failed.request.span.metadata["llmproxy.attempts"] = failed.attempts + 1
+        failed.response.ready = True
+        return failed.request
+
+    def _release_failed(self, conversation: RecordedConversation) -> None:
+        """Let a failed answer go that nobody asked for again."""
+        if conversation.failed is not None:
+            conversation.failed.request.ready = conversation.failed.response.ready = True
+            conversation.failed = None
+
+    def _add_other_call(self, exchange: OpenedExchange) -> None:
+        """Add a call of a model that is no conversation."""
+        interaction = exchange.interaction
+        name = f"{interaction.operation} {interaction.model or ''}".strip()
+        span = self._build_span(exchange, SpanKind.AGENT_STEP, name, "step", duration_ms=exchange.duration_ms)
+        span.error = exchange.error
+        span.metadata = (
+            build_request_attributes(exchange) | build_response_attributes(exchange) | {"llmproxy.model_call": True}
+        )
+        _set_price(span, exchange)
+        self._line.add_span(span)
+
+    @staticmethod
+    def _build_span(
+        exchange: OpenedExchange, kind: SpanKind, name: str, part: str, *, duration_ms: float | None = 0.0
+    ) -> Span:
+        interaction = exchange.interaction
+        return Span(
+            id=make_span_id(interaction, part),
+            kind=kind,
+            name=name,
+            timestamp=interaction.started_at,
+            duration_ms=duration_ms,
+        )
+
+
+_LOOKED_AT = 64
+"""Conversations, the latest ones, among which the one that started another is looked for."""
+
+
+def _compute_end(exchange: OpenedExchange) -> float | None:
+    """Return when an answer was there, None where no times were recorded."""
+    if exchange.duration_ms is None:
+        return None
+    return exchange.interaction.started_at + exchange.duration_ms / 1000
+
+
+def _set_price(span: Span, exchange: OpenedExchange) -> None:
+    """Set model, tokens and cost."""
+    interaction, usage = exchange.interaction, exchange.interaction.usage
+    span.model = exchange.answer_model or interaction.model
+    span.metadata |= build_usage_attributes(usage)
+    if usage.input is not None or usage.output is not None:
+        span.token_usage = build_token_usage(usage)
+    costs = (compute_cost(interaction.provider, model, usage) for model in (interaction.model, exchange.answer_model))
+    cost = next((cost for cost in costs if cost is not None), None)
+    span.cost_usd = None if cost is None else float(cost)
+
+
+def build_spans(interactions: Iterable[Interaction]) -> Iterator[Span]:
+    """Turn interactions, in the order of their requests, into spans, one by one."""
+    builder = SpanBuilder()
+    for interaction in interactions:
+        yield from builder.feed(interaction)
+    yield from builder.finish()
+
+
+_PREFIX = re.compile(r"__|[./:]")
+"""Between a server's name and its tool's, as agents tell them to models: ``mcp__github__search``."""
+_FAILED = 400
+
+
+def build_mcp_span(interaction: Interaction) -> Span | None:
+    """Return a message to a server as a step; None for one that waits for no answer."""
+    operation = interaction.operation
+    if operation in (ANSWER, END, STREAM) or operation.startswith(NOTIFICATION):
+        return None
+    response, chunks = interaction.response, interaction.response.chunks
+    duration = chunks[-1].offset / 1000 if chunks else None
+    span = Span(
+        id=make_span_id(interaction, "mcp"),
+        kind=SpanKind.AGENT_STEP,
+        name=operation.removeprefix(MCP_PREFIX),
+        timestamp=interaction.started_at,
+        duration_ms=duration,
+    )
+    span.metadata = _mcp_attributes(interaction)
+    call = read_call(interaction.request.body, header(response.headers, "content-type") or "", response.body)
+    code = _find_error_code(interaction)
+    if code is not None:
+        span.metadata |= {"rpc.response.status_code": str(code), "error.type": str(code)}
+    if response.status >= _FAILED:
+        span.metadata["error.type"] = str(response.status)
+        span.error = f"HTTP {response.status}"
+    if call is None:
+        span.error = span.error or (None if code is None else f"JSON-RPC error {code}")
+        return span
+    span.metadata |= {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": call.tool}
+    span.tool_name, span.tool_result = call.tool, parse_result(call.result)
+    arguments = json.loads(call.arguments)
+    span.tool_args = arguments if isinstance(arguments, dict) else None
+    span.input = None if isinstance(arguments, dict) else arguments
+    if call.failed:
+        span.metadata.setdefault("error.type", "tool_error")
+        span.error = span.error or call.result or "the tool failed"
+    return span
+
+
+def _mcp_attributes(interaction: Interaction) -> dict[str, Any]:
+    asked = parse_message(interaction.request.body)
+    params = asked.get("params") if isinstance(asked.get("params"), dict) else {}
+    over_pipe = interaction.provider.startswith(STDIO_PREFIX)
+    where = urlsplit(interaction.upstream) if interaction.upstream and not over_pipe else None
+    found = {
+        "mcp.method.name": asked.get("method"),
+        "mcp.resource.uri": params.get("uri") if isinstance(params, dict) else None,
+        "mcp.protocol.version": header(interaction.request.headers, "mcp-protocol-version"),
+        "jsonrpc.request.id": None if asked.get("id") is None else str(asked["id"]),
+        "network.transport": "pipe" if over_pipe else "tcp",
+        "server.address": where.hostname if where else None,
+        "server.port": where.port if where else None,
+        "llmproxy.server": interaction.provider,
+        "llmproxy.operation": interaction.operation,
+        "llmproxy.interaction": interaction.id,
+        "llmproxy.key": interaction.key,
+        "llmproxy.occurrence": interaction.occurrence,
+        "llmproxy.party": interaction.party,
+        "llmproxy.ending": interaction.response.ending.value,
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _find_error_code(interaction: Interaction) -> int | None:
+    """Return the code of the JSON-RPC error that a message was answered with; None for a result."""
+    for part in list_messages(interaction.response):
+        error = part.value.get("error") if isinstance(part.value, dict) and "method" not in part.value else None
+        if isinstance(error, dict) and isinstance(error.get("code"), int):
+            return int(error["code"])
+    return None
+
+
+def is_carried_out(call: Span, served: Span) -> bool:
+    """Return whether a message carries out a model's call of a tool: its name, maybe prefixed, and its arguments."""
+    return served.tool_name in list_tool_endings(call.tool_name or "") and call.tool_args == served.tool_args
+
+
+def list_tool_endings(name: str) -> list[str]:
+    """Return the names that the server of a tool may have for it which a model calls `name`, the longest first."""
+    return [name, *(name[each.end() :] for each in _PREFIX.finditer(name))]

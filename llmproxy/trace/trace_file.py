@@ -1,0 +1,296 @@
+"""A trace: the spans of one run of an agent, the JSON file that holds them, and what a replay of it returns.
+
+The file has two forms, both read, the first written:
+
+    {"evalcraft_version": ..., "llmproxy_trace": 1, "cassette": {...}, "spans": [...]}       enveloped
+    {"name": ..., "fingerprint": ..., "spans": [...]}                                        flat
+
+`fingerprint` is the original's, over every member of every span: it tells whether a file was changed.
+`behavior_fingerprint` is ours, over what was said and done: a re-recording that behaves the same has the same one. The
+class keeps the original's name, Cassette; elsewhere a cassette is what the store records. Files are read whole or not
+at all, and written atomically.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import platform
+import time
+import uuid
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import llmproxy
+from llmproxy.core.traffic.interaction import Interaction
+from llmproxy.errors import CassetteCorrupt, CassetteNewer, CassetteNotFound, MachineError
+from llmproxy.files import read_text, replace_file
+from llmproxy.protocol import AGENT
+from llmproxy.trace.spans import Provenance, Span, SpanKind, TraceNotJSON, check_number, fingerprint_spans, require_type
+
+
+def read_json_file[T](path: Path, make: Callable[[Any], T]) -> T:
+    """Read a JSON file and make something of it; errors name the file. Raises as `Cassette.load`."""
+    try:
+        text = read_text(path)
+    except FileNotFoundError as error:
+        raise CassetteNotFound(f"There is no trace file {path}.", hint="`export --format spans` writes one.") from error
+    except UnicodeDecodeError as error:
+        raise CassetteCorrupt(f"{path}: not UTF-8 text ({error.reason}).") from error
+    except OSError as error:
+        raise MachineError(f"{path} cannot be read: {error.strerror or error}.") from error
+    try:
+        data = json.loads(text)
+    except json.JSONDecodeError as error:
+        what = "the file is empty" if not text.strip() else f"not JSON, or cut off ({error.msg})"
+        raise TraceNotJSON(f"{path}, line {error.lineno}: {what}.", error) from error
+    except RecursionError as error:
+        raise CassetteCorrupt(f"{path}: nested too deeply.") from error
+    try:
+        return make(data)
+    except (CassetteCorrupt, CassetteNewer) as error:
+        where = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
+        error.message = f"{path}: {error.message}{where}"
+        raise
+
+
+def write_json_file(path: Path, data: dict[str, Any]) -> Path:
+    """Write JSON, indented; what JSON has no form for is written as its text."""
+    try:
+        with replace_file(path, "surrogatepass") as file:
+            json.dump(data, file, indent=2, default=str)
+            file.write("\n")
+    except OSError as error:
+        raise MachineError(f"{path} cannot be written: {error.strerror or error}.") from error
+    return path
+
+
+WRITES = "0.12.0"
+"""The version of Evalcraft whose shape is written."""
+FORMAT = 1
+"""Version of what llmproxy adds to the file; a newer one is refused."""
+_LLM = (SpanKind.LLM_REQUEST, SpanKind.LLM_RESPONSE)
+
+
+@dataclass
+class Cassette:
+    """One run of an agent as spans, with totals."""
+
+    id: str = field(default_factory=lambda: str(uuid.uuid4()))  # noqa: TID251 - the original's default
+    name: str = ""
+    version: str = "1.0"
+    created_at: float = field(default_factory=time.time)  # noqa: TID251 - the original's default
+    """Unix time, seconds."""
+    agent_name: str = ""
+    framework: str = ""
+    spans: list[Span] = field(default_factory=list)
+    input_text: str = ""
+    output_text: str = ""
+    total_tokens: int = 0
+    """Of the spans that say it; :attr:`unknown` tells whether all do."""
+    total_cost_usd: float = 0.0
+    total_duration_ms: float = 0.0
+    """Sum of the spans' durations, not the time on the wall."""
+    llm_call_count: int = 0
+    """Requests *and* responses to models, as the original counts."""
+    tool_call_count: int = 0
+    fingerprint: str = ""
+    metadata: dict[str, Any] = field(default_factory=dict)
+    provenance: Provenance | None = None
+    created_at_unknown: bool = False
+    """The file did not say when it was made. Not written."""
+
+    # -- what can be asked
+
+    def compute_fingerprint(self) -> str:
+        """Set and return the fingerprint: 16 hex digits over everything in the spans, ids and times included."""
+        self.fingerprint = fingerprint_spans(span.to_dict() for span in self.spans)
+        return self.fingerprint
+
+    @property
+    def behavior_fingerprint(self) -> str:
+        """16 hex digits over what was said and done: nothing in it changes when the same behaviour is recorded anew."""
+        from llmproxy.trace.behavior_fingerprint import behavior_fingerprint
+
+        return behavior_fingerprint(self)
+
+    def compute_metrics(self) -> None:
+        """Set the five totals from the spans."""
+        self.total_tokens = self.llm_call_count = self.tool_call_count = 0
+        self.total_cost_usd = self.total_duration_ms = 0.0
+        for span in self.spans:
+            self.count(span)
+
+    def add_span(self, span: Span) -> None:
+        self.spans.append(span)
+        self.count(span)
+
+    def count(self, span: Span) -> None:
+        self.total_duration_ms += span.duration_ms or 0.0
+        if span.token_usage is not None:
+            self.total_tokens += span.token_usage.total_tokens or 0
+        if span.cost_usd:
+            self.total_cost_usd += span.cost_usd
+        self.llm_call_count += span.kind in _LLM
+        self.tool_call_count += span.kind is SpanKind.TOOL_CALL
+
+    @property
+    def unknown(self) -> dict[str, int]:
+        """How many spans lack a ``cost``, ``tokens`` or ``duration`` that they should have; empty if none does."""
+        from llmproxy.trace.behavior_fingerprint import count_unknown
+
+        return count_unknown(self.spans)
+
+    def get_tool_calls(self) -> list[Span]:
+        return [span for span in self.spans if span.kind is SpanKind.TOOL_CALL]
+
+    def get_llm_calls(self) -> list[Span]:
+        """Return the requests and the responses to models in order."""
+        return [span for span in self.spans if span.kind in _LLM]
+
+    def get_tool_sequence(self) -> list[str]:
+        """Return the names of the tools in order of their calls; a call without a name is left out."""
+        return [span.tool_name for span in self.get_tool_calls() if span.tool_name]
+
+    def capture_provenance(self) -> Provenance:
+        """Set and return where this comes from: now, this version, these models and prompts."""
+        calls = self.get_llm_calls()
+        text = json.dumps(
+            {"input_text": self.input_text, "llm_inputs": [span.input for span in calls]}, sort_keys=True, default=str
+        )
+        models = sorted({span.model for span in calls if span.model})
+        self.provenance = Provenance(
+            recorded_at=time.time(),  # noqa: TID251 - the moment is what is asked for
+            sdk_version=f"llmproxy {llmproxy.__version__}",
+            python_version=platform.python_version(),
+            models=models,
+            prompt_hash=sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16],
+            requested_models=list(models),
+        )
+        return self.provenance
+
+    # -- files
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the enveloped form; totals and fingerprint are computed anew first."""
+        self.compute_metrics()
+        self.compute_fingerprint()
+        return {**build_trace_header(self), "spans": [span.to_dict() for span in self.spans]}
+
+    @classmethod
+    def from_dict(cls, data: Any) -> Cassette:  # noqa: ANN401 - JSON
+        """Read either form; unknown members are left out, totals are taken as they stand there.
+
+        Raises CassetteCorrupt, each time the kind that the original's error is too (`trace.spans`), and CassetteNewer.
+        """
+        require_type(data, dict, "A trace file")
+        newer = data.get("llmproxy_trace", FORMAT)
+        if isinstance(newer, int) and newer > FORMAT:
+            raise CassetteNewer(
+                f"This trace was written by a newer llmproxy (format {newer}, we know {FORMAT}).",
+                hint="Upgrade llmproxy, or export the recording again.",
+            )
+        head = data.get("cassette", data)
+        require_type(head, dict, "`cassette`")
+        members = {name: copy.deepcopy(head[name]) for name in _HEAD if name in head}
+        for name in ("total_tokens", "total_cost_usd", "total_duration_ms", "llm_call_count", "tool_call_count"):
+            check_number(members.get(name, 0), name)
+        if head.get("provenance"):
+            members["provenance"] = Provenance.from_dict(head["provenance"])
+        spans = data.get("spans", [])
+        require_type(spans, list, "`spans`")
+        return cls(**members, spans=[_read_span(span, n) for n, span in enumerate(spans)],
+                   created_at_unknown=head.get("created_at") is None)  # fmt: skip
+
+    def save(self, path: str | Path) -> Path:
+        """Write the file, its folders too, atomically; returns its path."""
+        return write_json_file(Path(path), self.to_dict())
+
+    @classmethod
+    def load(cls, path: str | Path) -> Cassette:
+        """Read a file.
+
+        Raises CassetteNotFound: there is none (also a FileNotFoundError); CassetteCorrupt: it is not what it should be
+        (also JSONDecodeError, AttributeError, KeyError or ValueError); CassetteNewer: a newer llmproxy wrote it.
+        """
+        return read_json_file(Path(path), cls.from_dict)
+
+    @classmethod
+    def from_store(cls, path: str | Path, *, cassette: str, sample: int = 1, party: str | None = AGENT) -> Cassette:
+        """Turn a recording into a trace; `party` None takes everybody's. Raises CassetteNotFound, CassetteError."""
+        from llmproxy.trace.reading.recording_spans import spans_of
+
+        return _to_cassette(TraceHead(cassette, sample), spans_of(path, cassette=cassette, sample=sample, party=party))
+
+
+_HEAD = tuple(name for name in Cassette.__dataclass_fields__
+              if name not in ("spans", "provenance", "created_at_unknown"))  # fmt: skip
+
+
+def _read_span(data: object, position: int) -> Span:
+    try:
+        return Span.from_dict(data)
+    except Exception as error:
+        error.add_note(f"in spans[{position}]")
+        raise
+
+
+def build_trace_header(cassette: Cassette) -> dict[str, Any]:
+    head = {name: getattr(cassette, name) for name in _HEAD}
+    head["provenance"] = cassette.provenance.to_dict() if cassette.provenance else None
+    return {"evalcraft_version": WRITES, "llmproxy_trace": FORMAT, "cassette": head}
+
+
+class TraceHead:
+    """The head of a trace, while its spans go by."""
+
+    def __init__(self, cassette: str, sample: int) -> None:
+        """Start a trace without spans."""
+        self.trace = Cassette(
+            id=f"{cassette}~{sample}", name=cassette, framework="llmproxy", created_at=0.0, created_at_unknown=True,
+            metadata={"llmproxy.cassette": cassette, "llmproxy.sample": sample},
+        )  # fmt: skip
+        self._root: set[str] = set()
+
+    def add_span(self, span: Span) -> None:
+        """Add a span to the totals, and see whether it is what the whole run began or ended with."""
+        trace = self.trace
+        trace.count(span)
+        if trace.created_at_unknown:
+            trace.created_at, trace.created_at_unknown = span.timestamp, False
+        if span.kind is SpanKind.AGENT_STEP and span.name == "conversation":
+            self._root.add(span.metadata["gen_ai.conversation.id"])
+        elif span.metadata.get("gen_ai.conversation.id") in self._root:
+            if span.kind is SpanKind.USER_INPUT and not trace.input_text:
+                trace.input_text = span.input
+            elif span.kind is SpanKind.AGENT_OUTPUT:
+                trace.output_text = span.output
+
+
+def from_interactions(interactions: Iterable[Interaction], name: str, *, party: str | None = AGENT) -> Cassette:
+    """Turn interactions, in the order of their requests, into a trace of this name."""
+    from llmproxy.trace.reading.span_builder import build_spans
+
+    return _to_cassette(TraceHead(name, 1), build_spans(each for each in interactions if party in (None, each.party)))
+
+
+def _to_cassette(head: TraceHead, spans: Iterable[Span]) -> Cassette:
+    for span in spans:
+        head.add_span(span)
+        head.trace.spans.append(span)
+    head.trace.compute_fingerprint()
+    return head.trace
+
+
+@dataclass
+class AgentRun:
+    cassette: Cassette
+    success: bool = True
+    error: str | None = None
+    replayed: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**vars(self), "cassette": self.cassette.to_dict()}

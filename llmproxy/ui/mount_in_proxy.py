@@ -1,0 +1,146 @@
+"""The viewer at a proxy's own port: the page, its questions about the store, and what happens live.
+
+Who may ask is the control API's rule (`core.control.answering.find_refusal`); the page alone is given to everybody who
+may name us, without a token where the asker may not have one. Answers are made in a thread of their own, over a store
+opened for each: a question about a large call must never hold up a replay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+from llmproxy.advice import store_words, suggest_command
+from llmproxy.calls import CallLog
+from llmproxy.core.control.answering import ControlForbidden, ControlRequest, find_refusal
+from llmproxy.core.engine.engine import Engine
+from llmproxy.core.sessions.exchange import Exchange
+from llmproxy.core.store.file.store import open_store
+from llmproxy.core.store.store import Store
+from llmproxy.core.traffic.interaction import header
+from llmproxy.errors import CassetteNotFound, LLMProxyError
+from llmproxy.protocol import UI_PREFIX
+from llmproxy.store_server import show_store
+from llmproxy.ui import live_state, queries
+from llmproxy.ui.responses import PageAnswer, answer_question, error_answer, json_answer, page_answer, redirect_to_page
+
+_DATA = UI_PREFIX + "data/"
+_NOTHING: dict[str, Any] = {"cassettes": []}
+
+
+@dataclass(slots=True)
+class Viewer:
+    """Answers what stands below ``/_llmproxy/ui/``."""
+
+    engine: Engine
+    watch: CallLog
+    opened: Callable[[], Iterable[Exchange]]
+    """Gives the exchanges that have not ended."""
+    token: str = ""
+    page_token: str = ""
+    """Comes with the page, and lets it ask; anew with each proxy."""
+    tests: Callable[[Mapping[str, str]], Any] | None = None
+    """Answers what the last test in this folder told, or tells."""
+    _thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "llmproxy-viewer"))
+
+    def answer_request(self, asked: ControlRequest) -> Future[PageAnswer]:
+        """Answer a request, soon. Call it where the engine lives."""
+        path = urlsplit(asked.target).path
+        if path == "/":
+            return _to_future(redirect_to_page())
+        refusing = find_refusal(asked, self.token, self.page_token)
+        if asked.method not in ("GET", "HEAD"):
+            return _to_future(json_answer(405, _error_json("llmproxy_method", "llmproxy: the viewer is for reading.")))
+        if path in (UI_PREFIX, UI_PREFIX.rstrip("/")):
+            return _to_future(self._answer_page(asked, refusing))
+        if refusing is not None:
+            return _to_future(error_answer(refusing))
+        if not path.startswith(_DATA):
+            return _to_future(json_answer(404, _error_json("llmproxy_not_found", "llmproxy: there is nothing here.")))
+        question, query = (
+            path.removeprefix(_DATA),
+            dict(parse_qsl(urlsplit(asked.target).query, keep_blank_values=True)),
+        )
+        try:
+            asker = self._choose_answerer(question, query)
+        except LLMProxyError as error:
+            return _to_future(error_answer(error))
+        return self._thread.submit(answer_question, asker, question, query)
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _answer_page(self, asked: ControlRequest, refusing: LLMProxyError | None) -> PageAnswer:
+        """Return the page; its token only to whom may ask without one, and never to a script."""
+        opens = header(asked.headers, "sec-fetch-dest") in (None, "document")
+        typed = find_refusal(_to_typed_navigation(asked), self.token)
+        if (refusing is not None and not opens) or (typed is not None and asked.loopback):
+            return error_answer(refusing or typed or ControlForbidden("llmproxy: not for you."))
+        given = self.page_token if opens and typed is None else ""
+        store = self.engine.config.shown or show_store(self.engine.config.store)
+        start = {"live": True, "tests": self.tests is not None, "start": "#/live", "token": given}
+        return page_answer({**start, "store": store, "store_words": store_words(store)})
+
+    def _choose_answerer(self, question: str, query: Mapping[str, str]) -> Callable[[str, dict[str, str]], Any]:
+        """Return what answers a question; what it needs of the engine is taken now."""
+        engine, path = self.engine, self.engine.config.store
+        if question == "live":
+            seen = live_state.take_snapshot(
+                engine, self.watch, self.opened(), queries.get_int(query, "after", 0, 1 << 53)
+            )
+            return lambda *_: live_state.state_to_json(seen)
+        if question == "miss":
+            misses, all_of_them = engine.journal.list_misses(), suggest_command("why", path)
+            return lambda *_: _find_miss(misses, query, all_of_them)
+        if question == "report" and (tests := self.tests) is not None:
+            return lambda _, given: tests(given)
+        return lambda asked, given: _answer_question(path, asked, given)
+
+
+def _answer_question(path: Path, question: str, query: dict[str, str]) -> Any:  # noqa: ANN401 - plain values
+    if question == "cassettes":
+        nothing = {"store": path.name, **_NOTHING}
+        return _use_store(path, lambda store: queries.answer_question(store, question, query) if store else nothing)
+    with open_store(path, writable=False, now=lambda: 0.0) as store:
+        return queries.answer_question(store, question, query)
+
+
+def _find_miss(misses: Any, query: Mapping[str, str], all_of_them: str) -> Any:  # noqa: ANN401 - plain values
+    try:
+        at = float(query.get("at", ""))
+    except ValueError as error:
+        raise queries.BadQuestion(f"llmproxy: at is {query.get('at', '')[:20]!r}; it is a Unix time.") from error
+    found = live_state.find_miss(misses, at, query.get("session", ""), query.get("key", ""))
+    if found is None:
+        raise queries.NoSuchQuestion("llmproxy: this miss is not remembered any more.", hint=all_of_them)
+    return found
+
+
+def _use_store(path: Path, use: Callable[[Store | None], Any]) -> Any:  # noqa: ANN401 - plain values
+    try:
+        store = open_store(path, writable=False, now=lambda: 0.0)
+    except CassetteNotFound:
+        return use(None)
+    with store:
+        return use(store)
+
+
+def _to_typed_navigation(asked: ControlRequest) -> ControlRequest:
+    """Return a navigation as if it were typed: a link of our own page leads to the page as well."""
+    names = ("sec-fetch-site", "origin") if header(asked.headers, "sec-fetch-site") == "same-origin" else ()
+    headers = tuple((name, value) for name, value in asked.headers if name.lower() not in names)
+    return ControlRequest(asked.method, asked.target, headers, b"", asked.loopback, asked.guard, asked.scheme)
+
+
+def _error_json(code: str, message: str) -> dict[str, Any]:
+    return {"error": {"code": code, "message": message, "hint": UI_PREFIX}}
+
+
+def _to_future(answer: PageAnswer) -> Future[PageAnswer]:
+    made: Future[PageAnswer] = Future()
+    made.set_result(answer)
+    return made

@@ -1,0 +1,217 @@
+"""The questions of the page, one function each over an open store: what a recording holds, a window at a time.
+
+    answer(store, "calls", {"cassette": "default", "offset": "0"}) -> plain JSON values
+
+A query that makes no sense is refused with what it can be; nothing is guessed. `data/openapi.json` describes each under
+``/_llmproxy/ui/data/``, and a test holds it against QUESTIONS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, replace
+from itertools import islice
+from typing import Any
+
+from llmproxy.core.forks.fork_rows import list_forks
+from llmproxy.core.sessions.session import canonical_name
+from llmproxy.core.store.reader import Readable
+from llmproxy.core.store.rows import SELECT_SUMMARY, RowSummary, to_sql, to_summary
+from llmproxy.core.traffic.interaction import Interaction
+from llmproxy.errors import CassetteNotFound, RefusedError
+from llmproxy.protocol import AGENT
+from llmproxy.store_server import find_store_server, show_store
+from llmproxy.ui.recordings import call_list
+from llmproxy.ui.recordings.call_list import CallFilter
+from llmproxy.ui.recordings.calls import attach_results, body_to_json, call_to_json as told_call
+from llmproxy.ui.recordings.new_content import RecordingReader
+from llmproxy.ui.recordings.step_summaries import read_steps as steps_of
+
+Json = Any
+"""Plain JSON values."""
+Query = Mapping[str, str]
+
+STORY_CALLS = 200
+STORY_BYTES = 24 << 20
+"""How far a story is told at once."""
+BEFORE, AFTER = 24, 12
+"""Calls around one that are read for what it repeats, and for the results of its tools."""
+AROUND_BYTES = 6 << 20
+
+
+class BadQuestion(RefusedError):
+    code = "llmproxy_question"
+    status = 400
+
+
+class NoSuchQuestion(RefusedError):
+    code = "llmproxy_not_found"
+    status = 404
+
+
+def answer_question(store: Readable, question: str, query: Query) -> Json:
+    """Answer a question of the page. Raises BadQuestion, NoSuchQuestion, CassetteError."""
+    if question not in QUESTIONS:
+        raise NoSuchQuestion(f"llmproxy: the page has no question {question[:60]!r}.", hint=", ".join(QUESTIONS))
+    return QUESTIONS[question](store, query)
+
+
+def get_int(query: Query, name: str, default: int | None, most: int) -> int:
+    """Return a whole number of a query. Raises BadQuestion."""
+    text = query.get(name, "")
+    if not text and default is not None:
+        return default
+    if not (text.isascii() and text.isdecimal()) or len(text) > len(str(most)) or int(text) > most:
+        raise BadQuestion(f"llmproxy: {name} is {text[:20]!r}; it can be 0 to {most}.")
+    return int(text)
+
+
+def read_call_filter(query: Query) -> CallFilter:
+    """Return which calls a query means. Raises BadQuestion."""
+    if "cassette" not in query:
+        raise BadQuestion("llmproxy: say which cassette: ?cassette=NAME.")
+    sample = get_int(query, "sample", 1, 999_999)
+    find, model = (query.get(name, "")[:200] for name in ("find", "model"))
+    ids = tuple(
+        get_int({"ids": each}, "ids", None, 1 << 62) for each in query.get("ids", "").split(",")[:STORY_CALLS] if each
+    )
+    return CallFilter(query["cassette"], sample, find, query.get("failed") == "1", model, ids)
+
+
+# --- the questions ---------------------------------------------------------------------------------------------------
+
+
+def answer_cassettes(store: Readable, _query: Query) -> Json:
+    """Return every cassette and sample, whose child it is, and what was asked first."""
+    children, sums = list_children(store), call_list.summarize_cassettes(store)
+    return {
+        "store": store.path.name if find_store_server(store.path) is None else show_store(store.path),
+        "cassettes": [
+            {
+                **asdict(info),
+                **children.get((info.name, info.sample), NO_CHILD),
+                **sums[info.name, info.sample],
+                "asked": call_list.read_first_prompt(store, info) if n < TOLD else "",
+            }
+            for n, info in enumerate(each for each in store.cassettes() if each.live)
+        ],
+    }
+
+
+TOLD = 500
+"""Recordings of which the page says how they begin: a look into the store for each."""
+NO_CHILD = {"fork": None, "parent": None}
+
+
+def list_children(store: Readable) -> dict[tuple[str, int], dict[str, str]]:
+    """Return of each recording that is a fork where it parted, and the name of its parent."""
+    return {
+        (each.cassette, each.sample): {
+            "fork": each.describe_origin(),
+            "parent": canonical_name(f"{each.parent}~{each.parent_sample}"),
+        }
+        for each in list_forks(store)
+    }
+
+
+def answer_calls(store: Readable, query: Query) -> Json:
+    """Return a window of a recording's calls; ``sums=1`` adds what all come to, and what is drawn of each."""
+    which = read_call_filter(query)
+    offset, limit = get_int(query, "offset", 0, 10**9), get_int(query, "limit", 200, call_list.MOST)
+    found: dict[str, Json] = {"offset": offset, "rows": call_list.read_window(store, which, offset, limit)}
+    if query.get("sums") == "1":
+        found |= {"sums": call_list.sum_up(store, which), "strip": call_list.list_timeline_marks(store, which)}
+    return found
+
+
+def answer_place(store: Readable, query: Query) -> Json:
+    """Return a call's place in its recording's list, and its name in every store made of the same cassettes."""
+    row = _read_row(store, get_int(query, "id", None, 1 << 62))
+    which = replace(read_call_filter({**query, "cassette": row.cassette}), sample=row.sample)
+    return {
+        "cassette": row.cassette,
+        "sample": row.sample,
+        "place": call_list.count_rows_before(store, which, row.started_at, row.id),
+        "recording": f"{row.key}#{row.occurrence}",
+    }
+
+
+def answer_steps(store: Readable, query: Query) -> Json:
+    """Return what was asked, done and answered, from the recording's beginning on."""
+    which = read_call_filter(query)
+    ids = [row["id"] for row in _select_agent_calls(call_list.read_window(store, which, 0, call_list.MOST))]
+    read: list[Interaction] = list(limit_bytes((store.load(id_) for id_ in islice(ids, STORY_CALLS)), STORY_BYTES))
+    return {"steps": steps_of(read), "calls": len(read), "of": call_list.count_calls(store, which)}
+
+
+def answer_call(store: Readable, query: Query) -> Json:
+    """Return one call, opened: what is new in it, and what its tools answered."""
+    return open_call(store, get_int(query, "id", None, 1 << 62))
+
+
+def open_call(store: Readable, id_: int) -> dict[str, Json]:
+    """Return a call in its place among those around it. Raises CassetteNotFound."""
+    row = _read_row(store, id_)
+    reader = RecordingReader()
+    for earlier in reversed(list(_list_neighbours(store, row, BEFORE, later=False))):
+        reader.read(earlier)
+    found = {id_: told_call(reader.read(store.load(id_)))}
+    for later in _list_neighbours(store, row, AFTER, later=True):
+        attach_results(found, reader.read(later).results)
+    return found[id_]
+
+
+def answer_bodies(store: Readable, query: Query) -> Json:
+    """Return both bodies of a call, byte for byte: text, or base64."""
+    found = store.load(get_int(query, "id", None, 1 << 62))
+    return {"request": body_to_json(found.request.body), "response": body_to_json(found.response.body)}
+
+
+QUESTIONS: Mapping[str, Callable[[Readable, Query], Json]] = {
+    "cassettes": answer_cassettes,
+    "calls": answer_calls,
+    "place": answer_place,
+    "steps": answer_steps,
+    "call": answer_call,
+    "bodies": answer_bodies,
+}
+
+
+# --- what they share -------------------------------------------------------------------------------------------------
+
+
+def _select_agent_calls(listed: list[dict[str, Json]]) -> list[dict[str, Json]]:
+    """Return the agent's own calls; all where it has none: what simulators and judges said is another story."""
+    return [row for row in listed if row["party"] == AGENT] or listed
+
+
+def limit_bytes(found: Iterable[Interaction], most: int) -> Iterator[Interaction]:
+    """Yield interactions until their bodies are too much to be read at once; the first one whatever its size."""
+    left = most
+    for each in found:
+        yield each
+        left -= len(each.request.body) + sum(len(chunk.data) for chunk in each.response.chunks)
+        if left <= 0:
+            return
+
+
+def _read_row(store: Readable, id_: int) -> RowSummary:
+    found = store.query(f"{SELECT_SUMMARY} WHERE id = ?", (id_,))
+    if not found:
+        raise CassetteNotFound(
+            f"There is no interaction {id_} in {store.path.name}.", hint="It may have been replaced."
+        )
+    return to_summary(found[0])
+
+
+def _list_neighbours(store: Readable, row: RowSummary, count: int, *, later: bool) -> Iterator[Interaction]:
+    """Yield the calls of the same party before or after one, the nearest first, as far as they are quickly read."""
+    sign, order = (">", "ASC") if later else ("<", "DESC")
+    sql = (
+        "SELECT id FROM interactions"  # noqa: S608 - only names of ours stand in the text
+        " WHERE cassette = ? AND sample = ? AND superseded_at IS NULL AND party = ?"
+        f" AND (started_at, id) {sign} (?, ?) ORDER BY started_at {order}, id {order} LIMIT ?"
+    )
+    place = (to_sql(row.cassette), row.sample, to_sql(row.party), row.started_at, row.id)
+    found = store.query(sql, (*place, count))
+    yield from limit_bytes((store.load(id_) for (id_,) in found), AROUND_BYTES)

@@ -1,0 +1,87 @@
+"""A recording read in its order: of each call, what it says for the first time, and which earlier call it goes on with.
+
+An agent sends everything said so far again with each request. `trace.reading.conversations` tells which of it was said
+before; here that, and the results that a request brings for the tool calls of earlier answers, are kept beside the
+opened exchange.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import count
+from typing import NamedTuple
+
+from llmproxy.core.dialects.codecs import CHAT
+from llmproxy.core.traffic.interaction import Interaction
+from llmproxy.trace.reading.conversations import MessagePlace, PendingCall, RecordedConversation, RecordedConversations
+from llmproxy.trace.reading.decoded_exchange import OpenedExchange, RequestHistory, open_exchange
+
+
+class ShownResult(NamedTuple):
+    """What a request says a tool answered."""
+
+    caller: int
+    """The interaction whose answer called the tool."""
+    call: str
+    """Id of the call, or the tool's name where the dialect has no ids."""
+    text: str
+    told_in: int
+    """The interaction whose request says so."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedExchange:
+    exchange: OpenedExchange
+    known: int = 0
+    """How many messages of the request had been said before."""
+    previous: OpenedExchange | None = None
+    """The call that this one goes on with."""
+    retry: bool = False
+    results: tuple[ShownResult, ...] = ()
+    """Of tools that earlier calls asked for."""
+
+
+@dataclass(slots=True)
+class RecordingReader:
+    """Reads the calls of one recording; feed them in the order of their requests."""
+
+    _history: RequestHistory = field(default_factory=RequestHistory)
+    _conversations: RecordedConversations = field(default_factory=RecordedConversations)
+    _last: dict[str, OpenedExchange] = field(default_factory=dict)
+    """By conversation."""
+    _names: Iterator[int] = field(default_factory=lambda: count(1))
+
+    def read(self, interaction: Interaction) -> PlacedExchange:
+        exchange = open_exchange(interaction, self._history)
+        if interaction.operation not in CHAT:
+            return PlacedExchange(exchange)
+        place = self._conversations.place_exchange(exchange)
+        conversation = place.conversation or self._begin_call(exchange, place)
+        previous = self._last.get(conversation.id)
+        results = tuple(self._take_results(exchange, place, conversation))
+        self._conversations.add_turn(exchange, place, conversation)
+        self._add_pending(exchange, conversation)
+        self._last[conversation.id] = exchange
+        return PlacedExchange(exchange, place.known if previous is not None else 0, previous, place.retry, results)
+
+    def _begin_call(self, exchange: OpenedExchange, place: MessagePlace) -> RecordedConversation:
+        name = str(next(self._names))
+        return RecordedConversation(name, name, exchange.tools, place.system)
+
+    def _take_results(
+        self, exchange: OpenedExchange, place: MessagePlace, conversation: RecordedConversation
+    ) -> Iterator[ShownResult]:
+        for message in exchange.messages[place.known :]:
+            if message.role != "tool":
+                continue
+            pending = self._conversations.match_result(conversation, message.tool_call_id)
+            if pending is not None:
+                name = pending.call_id or pending.name
+                yield ShownResult(pending.span.id, name, message.text, exchange.interaction.id or 0)
+
+    def _add_pending(self, exchange: OpenedExchange, conversation: RecordedConversation) -> None:
+        if exchange.answer is None or exchange.failed:
+            return
+        for call in exchange.answer.tool_calls:
+            self._conversations.add_pending(conversation, PendingCall(call.id, call.name, exchange.interaction, None))

@@ -1,0 +1,124 @@
+"""What happened in a recording, in a few lines each: what was asked, what was done with which tools, what was answered.
+
+It is read off the spans of the trace (`trace.reading.spans`), so it says what suites and judges see. Steps are plain
+values in their order:
+
+    {"kind": "user" | "says" | "tool" | "answer" | "failed" | "call", "call": id, "depth": n, ...}
+
+`call` is the interaction where the step stands; `depth` counts the sub-agents it is in.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from llmproxy.core.dialects.messages import keep_user_text
+from llmproxy.core.traffic.interaction import Interaction
+from llmproxy.trace.reading.decoded_exchange import make_span_id
+from llmproxy.trace.reading.span_builder import build_spans
+from llmproxy.trace.spans import Span, SpanKind
+
+TEXT = 6000
+"""Characters of one text of a step; the call holds the rest."""
+
+Step = dict[str, Any]
+
+
+def read_steps(interactions: Iterable[Interaction]) -> list[Step]:
+    reader = _StepReader()
+    return [
+        step for span in build_spans(reader.record(interactions)) for step in reader.read(span)
+    ] + reader.list_unanswered()
+
+
+@dataclass(slots=True)
+class _StepReader:
+    depth: dict[str, int] = field(default_factory=dict)
+    """Of the agent_step spans, by id."""
+    of: dict[str, tuple[int | None, int]] = field(default_factory=dict)
+    """Interaction and depth, by the ids of spans."""
+    waiting: list[Step] = field(default_factory=list)
+    """What a user said, until the request that says it names its interaction."""
+    words: dict[str, str] = field(default_factory=dict)
+    """What an answer says, by its span, until it is known whether tools are called after it."""
+    answers: dict[str, int | None] = field(default_factory=dict)
+    """Interactions by the spans of their answers: that of a retry is not the one whose request it shares."""
+
+    def record(self, interactions: Iterable[Interaction]) -> Iterator[Interaction]:
+        """Remember interactions on their way into spans."""
+        for each in interactions:
+            self.answers[make_span_id(each, "response")] = each.id
+            yield each
+
+    def read(self, span: Span) -> Iterator[Step]:
+        if span.kind is SpanKind.AGENT_STEP:
+            yield from self._make_step(span)
+        elif span.kind is SpanKind.USER_INPUT:
+            said = span.input
+            if not isinstance(said, str) or (said := keep_user_text(said)):  # else the client wrote all of it
+                step = {"kind": "user", "text": _shorten_step(said), "depth": self.depth.get(span.parent_id or "", 0)}
+                self.waiting.append(step)
+        elif span.kind is SpanKind.LLM_REQUEST:
+            here = span.metadata.get("llmproxy.interaction"), self.depth.get(span.parent_id or "", 0)
+            self.of[span.id] = here
+            for step in self.waiting:
+                yield {**step, "call": here[0]}
+            self.waiting.clear()
+        elif span.kind is SpanKind.LLM_RESPONSE:
+            yield from self._make_response_step(span)
+        elif span.kind is SpanKind.TOOL_CALL:
+            self.of[span.id] = here = self.of.get(span.parent_id or "", (None, 0))
+            if words := self.words.pop(span.parent_id or "", ""):
+                yield {"kind": "says", "call": here[0], "depth": here[1], "text": words}
+            yield _make_tool_step(span, *here)
+        elif span.kind is SpanKind.AGENT_OUTPUT:
+            call, depth = self.of.get(span.parent_id or "", (None, 0))
+            yield {"kind": "answer", "call": call, "depth": depth, "text": _shorten_step(span.output)}
+
+    def list_unanswered(self) -> list[Step]:
+        """Return what no request followed."""
+        return [{**step, "call": None} for step in self.waiting]
+
+    def _make_step(self, span: Span) -> Iterator[Step]:
+        inside = self.of.get(span.parent_id or "")
+        depth = inside[1] + 1 if inside else 0
+        self.depth[span.id] = depth
+        number = span.metadata.get("llmproxy.interaction")
+        if span.name == "llm_attempt":
+            depth = self.of.get(span.parent_id or "", (None, 0))[1]
+            call = self.answers.get(span.id, number)
+            yield {"kind": "failed", "call": call, "depth": depth, "text": _shorten_step(span.error), "again": True}
+        elif span.metadata.get("llmproxy.model_call"):
+            yield {"kind": "call", "call": number, "depth": depth, "text": span.name, "error": span.error}
+
+    def _make_response_step(self, span: Span) -> Iterator[Step]:
+        asked, depth = self.of.get(span.parent_id or "", (None, 0))
+        call = self.answers.get(span.id, asked)
+        self.of[span.id] = call, depth
+        if span.error:
+            yield {"kind": "failed", "call": call, "depth": depth, "text": _shorten_step(span.error), "again": False}
+        elif span.output:
+            self.words[span.id] = _shorten_step(span.output)
+
+
+def _make_tool_step(span: Span, call: int | None, depth: int) -> Step:
+    given = span.tool_args if span.tool_args is not None else span.input
+    return {
+        "kind": "tool",
+        "call": call,
+        "depth": depth,
+        "name": span.tool_name,
+        "given": _shorten_step("" if given is None else given),
+        "result": None if span.tool_result is None else _shorten_step(span.tool_result),
+        "ms": span.duration_ms,
+    }
+
+
+def _shorten_step(value: object) -> str:
+    text = (
+        value if isinstance(value, str) else "" if value is None else json.dumps(value, ensure_ascii=False, default=str)
+    )
+    return text if len(text) <= TEXT else f"{text[:TEXT]}… ({len(text):,} characters)"
