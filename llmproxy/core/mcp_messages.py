@@ -25,7 +25,7 @@ from dataclasses import replace
 from enum import Enum, auto
 from typing import Any, NamedTuple
 
-from llmproxy.core.dialects.answer_bodies import BodyEdit, BodyPart, apply_edits, list_json_parts
+from llmproxy.core.dialects.answer_json_edits import BodyEdit, BodyPart, apply_edits, list_json_parts
 from llmproxy.core.keys.mcp import ANSWER, DISCOVER, END, NOTIFICATION, STREAM
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Headers, Response, header, without

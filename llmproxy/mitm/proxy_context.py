@@ -27,8 +27,8 @@ from mitmproxy.master import Master
 
 from llmproxy.calls import Call, CallLog
 from llmproxy.core.control.stdio_tools import StdioClients
-from llmproxy.core.dialects.codecs import ERROR_HEADER, get_miss_status, write_error
 from llmproxy.core.dialects.streams import decide_ending
+from llmproxy.core.dialects.table import ERROR_HEADER, get_miss_status, write_error
 from llmproxy.core.engine.end_order import ALL_PAUSES, LONGEST_PAUSE, LOOK
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.engine.fast_path import Hit

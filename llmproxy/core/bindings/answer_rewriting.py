@@ -43,7 +43,7 @@ from llmproxy.core.bindings.id_pairs import (
 from llmproxy.core.bindings.run_bindings import Bindings
 from llmproxy.core.bindings.text_alignment import splice
 from llmproxy.core.bindings.value_forms import FormMatch
-from llmproxy.core.dialects.answer_bodies import BodyEdit, apply_edits, list_json_parts
+from llmproxy.core.dialects.answer_json_edits import BodyEdit, apply_edits, list_json_parts
 from llmproxy.core.traffic.interaction import Response, header
 from llmproxy.lazy_regex import late
 

@@ -24,7 +24,6 @@ from itertools import islice, zip_longest
 from math import inf
 from typing import Any, NamedTuple
 
-from llmproxy.core.dialects.codecs import BodyLayout, find_operation_codec, get_dialect, get_operation_codec
 from llmproxy.core.dialects.messages import (
     NAMESPACE,
     Draft,
@@ -41,6 +40,7 @@ from llmproxy.core.dialects.messages import (
     to_text,
 )
 from llmproxy.core.dialects.streams import parse_events_cached
+from llmproxy.core.dialects.table import BodyLayout, find_operation_codec, get_dialect, get_operation_codec
 from llmproxy.core.providers.provider_table import Family
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Interaction, Response, header

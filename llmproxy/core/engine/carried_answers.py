@@ -38,9 +38,9 @@ from llmproxy.core.changes.call_positions import CallPositions, PlacedRecording,
 from llmproxy.core.changes.change import Change, Reason, Refusal, TrialCall
 from llmproxy.core.changes.parsing import ParsedRequest, list_call_ids
 from llmproxy.core.changes.request_diff import ReadVolatile, diff_requests
-from llmproxy.core.dialects.codecs import CHAT
 from llmproxy.core.dialects.conversation import read_response
 from llmproxy.core.dialects.messages import Message
+from llmproxy.core.dialects.table import CHAT
 from llmproxy.core.engine.bound_hits import BindingInterceptor
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.engine.forking import ForkState

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from llmproxy.core.changes.acceptance import digest_call
-from llmproxy.core.engine.answer_writer import AnswerWriter, InteractionBuilder
+from llmproxy.core.engine.answer_storage import AnswerWriter, InteractionBuilder
 from llmproxy.core.engine.engine_state import EngineState, EngineStore
 from llmproxy.core.engine.fast_path import FastPath
 from llmproxy.core.engine.feature import EngineParts, Features

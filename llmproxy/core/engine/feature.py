@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, NamedTuple, override
 
 from llmproxy.calls import Call
-from llmproxy.core.engine.answer_writer import InteractionBuilder
+from llmproxy.core.engine.answer_storage import InteractionBuilder
 from llmproxy.core.engine.engine_state import EngineState
 from llmproxy.core.engine.outcome_recorder import OutcomeRecorder
 from llmproxy.core.engine.request_identification import KeyDeriver

@@ -13,8 +13,8 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import replace
 
-from llmproxy.core.dialects.codecs import find_option_dropping_client
 from llmproxy.core.dialects.conversation import read_last_user_text
+from llmproxy.core.dialects.table import find_option_dropping_client
 from llmproxy.core.engine.decide import count_arrival, decide_by_mode, decide_from_head, describe_failure, list_playable
 from llmproxy.core.engine.engine_state import TEXT, EngineState
 from llmproxy.core.engine.request_identification import KeyDeriver, check_upstream_allowed

@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 from urllib.parse import quote, urlsplit
 
-from llmproxy.core.dialects.chat import add_chat
 from llmproxy.core.dialects.messages import Draft, as_dict
+from llmproxy.core.dialects.openai_chat import add_chat
 from llmproxy.core.dialects.streams import list_events
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import AgentError, AgentUnreachable, SuiteError, printable

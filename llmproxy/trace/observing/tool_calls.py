@@ -23,7 +23,7 @@ from decimal import Decimal
 from typing import Any, Self
 
 from llmproxy.calls import Call
-from llmproxy.core.dialects.codecs import CHAT
+from llmproxy.core.dialects.table import CHAT
 from llmproxy.core.dialects.usage import compute_cost
 from llmproxy.core.keys.mcp import is_tool_call
 from llmproxy.core.mcp_messages import list_messages, read_call

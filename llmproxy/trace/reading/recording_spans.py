@@ -22,7 +22,7 @@ from typing import Any
 from llmproxy.advice import suggest_command
 from llmproxy.calls import Call
 from llmproxy.core.cassettes.exporting import from_json, to_json
-from llmproxy.core.dialects.codecs import CHAT
+from llmproxy.core.dialects.table import CHAT
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Interaction

@@ -13,7 +13,10 @@ from urllib.parse import urlsplit
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from llmproxy.core.dialects.codecs import (
+from llmproxy.core.dialects.conversation import Kind, compare_requests, list_segments, read_answer, read_conversation
+from llmproxy.core.dialects.messages import Message, ToolCall
+from llmproxy.core.dialects.streams import decide_ending
+from llmproxy.core.dialects.table import (
     CHAT,
     ERROR_HEADER,
     SpokenTurn,
@@ -21,9 +24,6 @@ from llmproxy.core.dialects.codecs import (
     get_model_speaker,
     write_error,
 )
-from llmproxy.core.dialects.conversation import Kind, compare_requests, list_segments, read_answer, read_conversation
-from llmproxy.core.dialects.messages import Message, ToolCall
-from llmproxy.core.dialects.streams import decide_ending
 from llmproxy.core.dialects.usage import read_usage
 from llmproxy.core.dialects.writing import can_write_answer, sse, write_answer, write_json
 from llmproxy.core.providers.provider_table import Family

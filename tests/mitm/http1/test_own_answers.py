@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from llmproxy.core.control.stdio_tools import StdioClient, StdioClients
-from llmproxy.core.engine.answer_writer import AnswerWriter
+from llmproxy.core.engine.answer_storage import AnswerWriter
 from llmproxy.core.engine.engine import Engine, EngineComponents
 from llmproxy.core.engine.request_stages import RequestStages
 from llmproxy.core.sessions.exchange import Exchange

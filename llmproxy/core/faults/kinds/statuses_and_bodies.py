@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from llmproxy.core.dialects.codecs import REASONS, FailureInfo, get_operation_codec, write_failure
 from llmproxy.core.dialects.streams import detect_framing, iter_frames, write_frame
+from llmproxy.core.dialects.table import REASONS, FailureInfo, get_operation_codec, write_failure
 from llmproxy.core.dialects.usage import COUNT_MEMBERS
 from llmproxy.core.dialects.writing import write_json
 from llmproxy.core.faults.answer_pieces import read_content_type, split_after_piece, time_pieces, with_pieces

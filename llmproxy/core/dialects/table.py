@@ -175,16 +175,16 @@ class LazyDialect(NamedTuple):
 
 ROWS = (
     LazyDialect(
-        "chat", ("openai", "generic"),
+        "openai_chat", ("openai", "generic"),
         ("chat.completions", "completions", "fim.completions", "agents.completions", "writer.chat",
          "writer.completions", "generate"),
         ("images.generations", "images.edits", "audio.transcriptions"),
     ),
     # 404 would say to a tool that what it asks for does not exist, and 5xx of gateways are asked again
-    LazyDialect("chat", ("http",), miss_status=501),
+    LazyDialect("openai_chat", ("http",), miss_status=501),
     # Codex asks six times at 404 and 422, thirty times at 501; opencode seven times at 404, twice at 400 (a title, too)
-    LazyDialect("responses", operations=("responses",), miss_status=400),
-    LazyDialect("responses", others=("realtime", "threads", "threads.runs")),
+    LazyDialect("openai_responses", operations=("responses",), miss_status=400),
+    LazyDialect("openai_responses", others=("realtime", "threads", "threads.runs")),
     # other clients than Claude Code (`_CLIENTS`): 404 says that the model may not exist, 501 is asked again
     LazyDialect("anthropic", ("anthropic",), ("messages", "complete"), miss_status=400, models="claude"),
     LazyDialect("gemini", ("gemini",), ("generateContent",), models="gemini"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from llmproxy.core.dialects.codecs import AnswerForm, BodyLayout, Codec, Dialect, FailureInfo, Json, Speaker, SpokenTurn
 from llmproxy.core.dialects.messages import (
     Draft,
     Message,
@@ -17,6 +16,7 @@ from llmproxy.core.dialects.messages import (
     as_list,
     as_str,
 )
+from llmproxy.core.dialects.table import AnswerForm, BodyLayout, Codec, Dialect, FailureInfo, Json, Speaker, SpokenTurn
 from llmproxy.core.dialects.writing import SSE, WHOLE, drop_none, has_type, sse, write_json
 from llmproxy.core.traffic.interaction import Headers
 
