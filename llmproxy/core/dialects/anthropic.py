@@ -25,7 +25,7 @@ from llmproxy.core.traffic.interaction import Headers
 # -- reading an answer
 
 
-def add_message(draft: Draft, value: dict[str, Any]) -> None:
+def add_message_or_event(draft: Draft, value: dict[str, Any]) -> None:
     """Add a message, whole and in events; blocks are kept apart by their index."""
     kind = value.get("type")
     if kind == "content_block_start":
@@ -182,11 +182,11 @@ def _build_error_event(_number: int) -> tuple[str, Json]:
 DIALECT = Dialect(
     {
         "messages": Codec(
-            add_message, has_type("message_stop"), write=write_answer, text_whole=False, exclusive=True, makes_ids=True,
-            layout=BodyLayout(system=("system",)),
+            add_message_or_event, has_type("message_stop"), write=write_answer, text_whole=False, exclusive=True,
+            makes_ids=True, layout=BodyLayout(system=("system",)),
         ),
         "complete": Codec(
-            add_message, lambda value: value.get("stop_reason") is not None, exclusive=True,
+            add_message_or_event, lambda value: value.get("stop_reason") is not None, exclusive=True,
             layout=BodyLayout(("prompt",)),
         ),
     },

@@ -154,7 +154,7 @@ class LiveInterceptor(Interceptor[Exchange]):
         living, slots = self.living, found.recordings
         path = living.path
         if path is None:
-            path = living.path = _build_tool_path(living, store)
+            path = living.path = _build_tool_call_history(living, store)
         chosen = living.choose_recording(
             path, found.key, slots, alike=lambda some: len({_normalize_answer(store, slot.id) for slot in some}) <= 1,
             announced=lambda id_: _is_requested_by_model(living, store, id_), loose=lists,
@@ -291,7 +291,7 @@ def _name_call(exchange: Exchange) -> str:
     return name_call(exchange.operation, exchange.route.provider.name, exchange.method, exchange.route.target)
 
 
-def _build_tool_path(living: LiveSession, store: Store) -> ToolPath:
+def _build_tool_call_history(living: LiveSession, store: Store) -> ToolPath:
     rows = [row for row in store.list_summaries(*living.parent) if row.channel is not Channel.LLM]
     reading = _list_read_only_tools(store, rows)
 

@@ -97,7 +97,9 @@ class RecordedPlayback:
         if exchange.operation == STREAM:
             if not 200 <= response.status < 300:
                 return None
-            messages = [(row.started_at, row.id) for row in self._list_recorded() if row.operation not in (STREAM, END)]
+            messages = [
+                (row.started_at, row.id) for row in self._list_server_rows() if row.operation not in (STREAM, END)
+            ]
             return split_stream_turns(response, self._recorded.started_at, messages, ended=False)
         turns = split_call_turns(response)
         told = turns or [AnswerPart(WaitsFor.NOTHING, None, response.body)]
@@ -113,7 +115,7 @@ class RecordedPlayback:
     def _is_ndjson(self) -> bool:
         return "ndjson" in (header(self.response.headers, "content-type") or "")
 
-    def _list_recorded(self) -> Iterator[RowSummary]:
+    def _list_server_rows(self) -> Iterator[RowSummary]:
         """Yield what is recorded of this server in this cassette, in order."""
         session, provider = self._exchange.session, self._exchange.route.provider.name
         rows = self._store.list_summaries(session.cassette, session.sample, channel=Channel.MCP)
@@ -149,7 +151,7 @@ class RecordedPlayback:
 
     def _find_expected_replies(self, asked: str) -> set[Key]:
         """Return keys of the client's answers to a call's question, by time and by place: clocks may be set."""
-        rows, here = list(self._list_recorded()), self._recorded.id or 0
+        rows, here = list(self._list_server_rows()), self._recorded.id or 0
         calls = {row.id: row for row in rows if row.operation not in (ANSWER, STREAM, END)}
         last, call = max((id_ for id_ in calls if id_ < here), default=0), calls.get(here)
         answers = (row for row in rows if row.operation == ANSWER)

@@ -109,11 +109,13 @@ def find_merged_pairs(
                 table, expectations = tables[which]
                 fit = fit_request(table, recorded.canonical.tree, present.canonical.tree, None, expectations)
                 if isinstance(fit, Fit) and (guilty := names & set(fit.names)):
-                    found.append(_build_pair(table, fit, recorded.row, present.row, guilty))
+                    found.append(_build_merged_pair(table, fit, recorded.row, present.row, guilty))
     return found
 
 
-def _build_pair(table: Bindings, fit: Fit, recorded: Interaction, present: Interaction, guilty: set[str]) -> MergedPair:
+def _build_merged_pair(
+    table: Bindings, fit: Fit, recorded: Interaction, present: Interaction, guilty: set[str]
+) -> MergedPair:
     answer = rewrite_answer(table, fit, recorded.response)
     alike = not isinstance(answer, Mismatch) and _read_answer(recorded, answer) == _read_answer(present)
     return MergedPair(tuple(sorted(guilty)), recorded.id or 0, present.id or 0, alike)
@@ -171,7 +173,7 @@ def restate_run(
     """Return the older recordings in the words of the newer; of what nothing was declared stays as it is."""
     waiting = defaultdict(list)
     for n, each in enumerate(new):
-        if (canonical := _canonicalize(each, rules, upstreams)) is not None:
+        if (canonical := _canonicalize_recording(each, rules, upstreams)) is not None:
             waiting[build_bound_key(canonical)].append((n, each, canonical))
     same = {each.key for each in old} & {each.key for each in new}
     known, names = IdPairs(), set[str]()
@@ -179,7 +181,7 @@ def restate_run(
     told = []
     for one in old:
         made = one
-        canonical = _canonicalize(one, rules, upstreams) if one.key not in same else None
+        canonical = _canonicalize_recording(one, rules, upstreams) if one.key not in same else None
         for n, other, theirs in waiting[build_bound_key(canonical)] if canonical is not None else ():
             if n in used or canonical is None:
                 continue
@@ -199,7 +201,7 @@ def fit_recorded_requests(
     one: Interaction, other: Interaction, slots: Sequence[VolatileField], rules: Rules, upstreams: Mapping[str, str]
 ) -> Fit | Mismatch | None:
     """Return whether the first would answer the second under its run variables; None for what is no JSON."""
-    mine, theirs = _canonicalize(one, rules, upstreams), _canonicalize(other, rules, upstreams)
+    mine, theirs = _canonicalize_recording(one, rules, upstreams), _canonicalize_recording(other, rules, upstreams)
     if mine is None or theirs is None:
         return None
     return fit_request(_build_bindings(one, other, slots), mine.tree, theirs.tree, None)
@@ -227,7 +229,7 @@ def _rename_unmatched_variables(one: Interaction, new: Sequence[Interaction], na
     return renamed
 
 
-def _canonicalize(one: Interaction, rules: Rules, upstreams: Mapping[str, str]) -> Canonical | None:
+def _canonicalize_recording(one: Interaction, rules: Rules, upstreams: Mapping[str, str]) -> Canonical | None:
     try:
         canonical = canonicalize(one.request, find_recorded_route(one, upstreams), rules, lambda _: None)
     except RefusedError:

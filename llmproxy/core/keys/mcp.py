@@ -46,7 +46,7 @@ _OF_TRANSPORT = ("accept", "content-type", "last-event-id")
 _NAME = re.compile(r"[\w./:-]{1,128}")
 
 
-class McpMessage(NamedTuple):
+class CountedMcpRequest(NamedTuple):
     """What counts of a request to a server."""
 
     operation: str
@@ -68,7 +68,7 @@ def is_rpc_message(tree: object) -> bool:
     return isinstance(tree.get("method"), str) or ("id" in tree and ("result" in tree or "error" in tree))
 
 
-def parse_mcp_request(method: str, headers: Headers, tree: object) -> McpMessage | None:
+def parse_mcp_request(method: str, headers: Headers, tree: object) -> CountedMcpRequest | None:
     """Return what counts of a request; None for one that is no MCP. `method` is HTTP's."""
     if isinstance(tree, dict) and is_rpc_message(tree):
         said = tree.get("method")
@@ -76,12 +76,16 @@ def parse_mcp_request(method: str, headers: Headers, tree: object) -> McpMessage
         counted = (
             _canonicalize_request(said, tree.get("params")) if isinstance(said, str) else _canonicalize_answer(tree)
         )
-        return McpMessage(operation, {**counted, **_find_unknown_members(tree)}, _select_headers(headers))
+        return CountedMcpRequest(operation, {**counted, **_find_unknown_members(tree)}, _select_headers(headers))
     streams = "text/event-stream" in (header(headers, "accept") or "")
     if method == "GET" and streams and _has_mcp_headers(headers):
         last = header(headers, "last-event-id")
-        return McpMessage(STREAM, {"lastEventId": last} if last else None, _select_headers(headers))
-    return McpMessage(END, None, _select_headers(headers)) if method == "DELETE" and _has_mcp_headers(headers) else None
+        return CountedMcpRequest(STREAM, {"lastEventId": last} if last else None, _select_headers(headers))
+    return (
+        CountedMcpRequest(END, None, _select_headers(headers))
+        if method == "DELETE" and _has_mcp_headers(headers)
+        else None
+    )
 
 
 def name_operation(message: dict[str, Any]) -> str:

@@ -126,7 +126,7 @@ def list_refs(body: bytes, route: Route, rules: Rules) -> list[str]:
     return walker.refs
 
 
-def _canonicalize_mcp(request: Request, route: Route, said: mcp.McpMessage, rules: Compiled) -> Canonical:
+def _canonicalize_mcp(request: Request, route: Route, said: mcp.CountedMcpRequest, rules: Compiled) -> Canonical:
     """Derive the canonical form of a message of MCP: what it says, to which server; nothing of its transport."""
     tree = None if said.tree is None else said.tree if rules.is_empty else apply_rules(said.tree, rules)
     path = request.target.partition("?")[0]
