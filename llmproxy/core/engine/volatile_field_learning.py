@@ -109,16 +109,11 @@ def find_merged_pairs(
                 table, expectations = tables[which]
                 fit = fit_request(table, recorded.canonical.tree, present.canonical.tree, None, expectations)
                 if isinstance(fit, Fit) and (guilty := names & set(fit.names)):
-                    found.append(_build_merged_pair(table, fit, recorded.row, present.row, guilty))
+                    one, other = recorded.row, present.row
+                    answer = rewrite_answer(table, fit, one.response)
+                    alike = not isinstance(answer, Mismatch) and _read_answer(one, answer) == _read_answer(other)
+                    found.append(MergedPair(tuple(sorted(guilty)), one.id or 0, other.id or 0, alike))
     return found
-
-
-def _build_merged_pair(
-    table: Bindings, fit: Fit, recorded: Interaction, present: Interaction, guilty: set[str]
-) -> MergedPair:
-    answer = rewrite_answer(table, fit, recorded.response)
-    alike = not isinstance(answer, Mismatch) and _read_answer(recorded, answer) == _read_answer(present)
-    return MergedPair(tuple(sorted(guilty)), recorded.id or 0, present.id or 0, alike)
 
 
 def _may_hold_fields(slots: Sequence[VolatileField], body: bytes) -> bool:
