@@ -37,10 +37,8 @@ def _add_response(draft: Draft, value: dict[str, Any]) -> None:
     if output:
         draft.text, draft.reasoning, draft.calls, draft.beside, draft.outputs = [], [], {}, {}, {}
         for number, item in enumerate(map(as_dict, output)):
-            add_blocks(
-                draft,
-                item.get("content") if item.get("type") == "message" else [item] if _is_call_or_thought(item) else None,
-            )
+            kept = [item] if block_call(item) is not None or is_thought_block(item) else None
+            add_blocks(draft, item.get("content") if item.get("type") == "message" else kept)
             _record_hosted_or_unknown_item(draft, item, number)
     elif kind in ("response.output_text.delta", "response.refusal.delta"):
         draft.add_text(value.get("delta"))
@@ -97,10 +95,6 @@ def _add_realtime(draft: Draft, value: dict[str, Any]) -> None:
         draft.add_text(value.get("delta"))
     elif kind.startswith("response."):
         _add_response(draft, {name: member for name, member in value.items() if name != "response"})
-
-
-def _is_call_or_thought(item: dict[str, Any]) -> bool:
-    return block_call(item) is not None or is_thought_block(item)
 
 
 def _add_thread(draft: Draft, value: dict[str, Any]) -> None:

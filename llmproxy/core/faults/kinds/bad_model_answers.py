@@ -65,10 +65,6 @@ def _cut_at_length(said: Message, call: FaultTarget) -> tuple[Message, str] | No
     return None if cut is None else (cut[0], "length")
 
 
-def _cut_by_filter(said: Message, _call: FaultTarget) -> tuple[Message, str]:
-    return Message("assistant", _halve(said.text)), "content_filter"
-
-
 def _list_agent_calls(said: Message) -> tuple[ToolCall, ...]:
     """Return the calls that the agent is to run."""
     return tuple(call for call in said.tool_calls if not call.hosted)
@@ -118,7 +114,8 @@ ROWS = (
     ),
     _build_kind(
         "content-filter", "half of the answer, with the finish reason of the provider's content filter",
-        "does not show the half as an answer; reports the content filter", _cut_by_filter,
+        "does not show the half as an answer; reports the content filter",
+        lambda said, _call: (Message("assistant", _halve(said.text)), "content_filter"),
     ),
     _build_kind(
         "refusal", "the model refuses, in the provider's format", "reports a refusal, not a result",

@@ -128,10 +128,6 @@ CUTS = (
 )  # fmt: skip
 
 
-def _refuse_connection(_call: FaultTarget, values: Values) -> Symptom:
-    return Symptom(None, reset=True, shut=values["seconds"])
-
-
 _AGAIN = "retries on a new connection, and reports after some attempts that the provider is unreachable"
 _ALL = tuple(Channel)
 _BOTH = ("http", "websocket")
@@ -139,7 +135,7 @@ _BOTH = ("http", "websocket")
 CONNECTIONS = (
     FaultKind(
         "refused", "the connection is reset, and the port refuses new connections for `seconds`",
-        _AGAIN, _refuse_connection,
+        _AGAIN, lambda _call, values: Symptom(None, reset=True, shut=values["seconds"]),
         (Parameter("seconds", 1, "seconds for which the port is closed, for all clients", 0.01, 60),), channels=_ALL,
         transports=_BOTH, shared=True, sweep=None,
     ),
