@@ -25,7 +25,7 @@ def run() -> int:
 
 def _shim(words: list[str]) -> int | None:
     """Serve as the shim before a server of tools, whose client waits; None if the command line is to read the words."""
-    from llmproxy.client.tools.shim.command import parse_shim_words, run_shim
+    from llmproxy.client.tools.mcp_shim.command import parse_shim_words, run_shim
     from llmproxy.errors import end_with
 
     if (asked := parse_shim_words(words)) is None:

@@ -213,8 +213,8 @@ CHANGES: dict[str, list[Change]] = {
     "a column of `ls`": [Change("cli/ls.py", COLUMN, 'Column("recorded"')],
     "a kind of secret": [Change("core/secrets/secret_kinds.py", SECRET, '"groq": "gsk_')],
     "a coding agent whose MCP servers a run finds": [
-        Change("client/tools/agents.py", CODING_AGENT, "AGENTS: Mapping"),
-        Change("client/tools/agents.py", CODING_AGENT_ROW, '"codex": _find_codex_tools'),
+        Change("client/tools/agent_mcp_servers.py", CODING_AGENT, "AGENTS: Mapping"),
+        Change("client/tools/agent_mcp_servers.py", CODING_AGENT_ROW, '"codex": _find_codex_tools'),
     ],
     "an event of tests in JUnit": [
         Change("report/events.py", EVENT, "Event = Selected"),
@@ -462,7 +462,7 @@ def test_a_coding_agent_is_a_function_and_a_row(grown: Grown, tmp_path: Path) ->
     code = """
 import json, sys
 from pathlib import Path
-from llmproxy.client.tools.agents import find_tools
+from llmproxy.client.tools.agent_mcp_servers import find_tools
 found = find_tools(None, ("acme", "hi"), {}, Path(sys.argv[1]))
 print(json.dumps([list(found.config.servers), found.place({"mcpServers": {}}, Path(sys.argv[1]))[:3]]))
 """

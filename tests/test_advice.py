@@ -35,7 +35,7 @@ from llmproxy.advice import (
 )
 from llmproxy.cli.commands import COMMANDS
 from llmproxy.core.providers.hosts import add_env_upstreams
-from llmproxy.mitm.proxy_parts import build_start_command
+from llmproxy.mitm.build_proxy import build_start_command
 from llmproxy.settings import Loaded, list_options, load
 
 PACKAGE = Path(__file__).resolve().parents[1] / "llmproxy"
@@ -53,14 +53,14 @@ BY_HAND = {
     "client/control.py": "whoever asks a proxy that is not there has named no store",
     "client/doctor.py": "for any command of the shell that is examined, whose own proxy it is",
     "client/known_clients.py": "what `run` can do for a language",
-    "client/tools/agents.py": "the name of the command that starts the agent already",
-    "client/tools/mcp_config.py": "how an agent is given its configuration of tools",
+    "client/tools/agent_mcp_servers.py": "the name of the command that starts the agent already",
+    "client/tools/rewrite_mcp_config.py": "how an agent is given its configuration of tools",
     "client/process.py": "how a command is written as words",
     "core/faults/parsing.py": "how faults are written; a rule was refused before anything ran",
     "core/providers/hosts.py": "another way to record altogether, under interception",
     "core/store/file/connect.py": "sqlite_file puts the path in, quoted, as {typed}",
     "mitm/addon.py": "instead of mitmproxy, with options of its own",
-    "mitm/proxy_parts.py": "the name of the command itself",
+    "mitm/build_proxy.py": "the name of the command itself",
     "store_server.py": "where the server is was said with its password, which no text repeats",
     "core/ws_replay.py": "123 bytes of a close frame; the miss itself names the store",
     "advice.py": "the names of the commands themselves",

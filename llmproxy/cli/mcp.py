@@ -1,8 +1,8 @@
 """``llmproxy mcp -- SERVER ARGS...`` stands where the command of an MCP server over stdio stood; ``mcp serve`` is one,
 over recordings.
 
-`__main__` reads the words of a plain call by itself (`client.tools.shim.command`); what comes here is the rest: help,
-completion, mistakes.
+`__main__` reads the words of a plain call by itself (`client.tools.mcp_shim.command`); what comes here is the rest:
+help, completion, mistakes.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def mcp(
     """Record or replay the calls of a client to an MCP stdio server. A replay does not start the server."""
     if ctx.invoked_subcommand is not None:
         return
-    from llmproxy.client.tools.shim.command import ShimOptions, run_shim
+    from llmproxy.client.tools.mcp_shim.command import ShimOptions, run_shim
 
     if not (command := ctx.meta[_BEHIND]):
         raise SettingsError(_DASHES)

@@ -49,7 +49,7 @@ from llmproxy.report.report_kinds import CHOICES, make_report_handler
 from llmproxy.store_server import find_store_server, is_server, without_secrets
 
 if TYPE_CHECKING:
-    from llmproxy.client.sweep import SweepFinding
+    from llmproxy.client.fault_sweep_trials import SweepFinding
     from llmproxy.settings import Loaded as LoadedSettings
     from llmproxy.suite.reading.load import LoadedSuites, SuiteCase
     from llmproxy.suite.run.run_context import RunContext
@@ -428,7 +428,7 @@ class TestOptions:
     def run_sweep(self, cases: Sequence[SuiteCase], settings: LoadedSettings, env: Mapping[str, str]) -> int:
         """Run each case in replay with one injected fault each time; returns 1 if one breaks the agent."""
         from llmproxy.cli.parts.fault_sweep import make_progress_printer, print_findings, write_findings
-        from llmproxy.client.sweep import findings_to_json as as_plain, select_kinds
+        from llmproxy.client.fault_sweep_trials import findings_to_json as as_plain, select_kinds
         from llmproxy.suite.run.runner import has_faults, sweep_case
 
         every: dict[str, object] = {}

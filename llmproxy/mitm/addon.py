@@ -22,12 +22,12 @@ from llmproxy.core.providers.hosts import add_env_upstreams
 from llmproxy.core.providers.provider_table import PROVIDERS
 from llmproxy.core.providers.routing import REST
 from llmproxy.errors import LLMProxyError, SettingsError, sign_text
+from llmproxy.mitm.build_proxy import BuiltProxy, build_origin_guard, build_parts
+from llmproxy.mitm.client_sockets import ClientSockets
 from llmproxy.mitm.intercept import ConnectInterceptor
 from llmproxy.mitm.next_layer import NextLayerChoice
-from llmproxy.mitm.proxy_parts import BuiltProxy, build_origin_guard, build_parts
 from llmproxy.mitm.recorder import Recorder, deny_connection
 from llmproxy.mitm.serve import OPTIONS, PATIENCE, cut_connections
-from llmproxy.mitm.sockets import ClientSockets
 from llmproxy.report.console import format_totals
 from llmproxy.report.request_line import format_request_line
 from llmproxy.settings import Origin, Source, list_options, load

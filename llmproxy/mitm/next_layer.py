@@ -16,7 +16,7 @@ from mitmproxy.proxy.layers.http import HTTPMode
 
 from llmproxy.mitm.framing import FramingError, HeadTooSlow, RequestReader
 from llmproxy.mitm.http1.replay_layer import ReplayLayer
-from llmproxy.mitm.http2 import ALPN, PREFACE, Http2Layer
+from llmproxy.mitm.http2_layer import ALPN, PREFACE, Http2Layer
 from llmproxy.mitm.intercept import is_own_listener
 from llmproxy.mitm.proxy_context import ProxyContext, build_response
 

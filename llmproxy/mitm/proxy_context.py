@@ -42,7 +42,7 @@ from llmproxy.core.traffic.interaction import Ending, Headers, Interaction, Usag
 from llmproxy.core.traffic.origin_guard import OriginGuard
 from llmproxy.core.traffic.response_bytes import write_head
 from llmproxy.errors import LLMProxyError, MissError
-from llmproxy.mitm.sockets import ClientSockets, ClosableConnection, has_read
+from llmproxy.mitm.client_sockets import ClientSockets, ClosableConnection, has_read
 from llmproxy.protocol import CACHE_HEADER, LAST_REPORT, Channel, Decision
 
 if TYPE_CHECKING:

@@ -35,7 +35,7 @@ from llmproxy.core.traffic.interaction import Headers, header, is_grpc
 from llmproxy.core.traffic.websocket_frames import SWITCHING
 from llmproxy.errors import LLMProxyError, UpstreamError, unsign_text
 from llmproxy.mitm.http1.incoming_request import LOOK
-from llmproxy.mitm.http2 import ALPN, PatientHttp2Client, find_reset_code
+from llmproxy.mitm.http2_layer import ALPN, PatientHttp2Client, find_reset_code
 from llmproxy.mitm.intercept import is_permitted_tunnel
 from llmproxy.mitm.proxy_context import ProxyContext
 from llmproxy.mitm.websocket_recorder import WebSocketHooks, is_unasked_switch, is_upgrade, prepare_upgrade

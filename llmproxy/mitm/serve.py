@@ -27,14 +27,14 @@ from mitmproxy.addons import core, next_layer, proxyserver
 from llmproxy.calls import Call, Totals, describe_hits, find_doubts, find_forbidden
 from llmproxy.core.store.file.connect import build_gitignore_hint
 from llmproxy.errors import Exit, MachineError
+from llmproxy.mitm.build_proxy import BuiltProxy, build_parts
 from llmproxy.mitm.certificates import LazyTlsConfig, confdir, prepare_authority, prepare_or_warn
+from llmproxy.mitm.client_sockets import ClientSockets, widen_backlog
 from llmproxy.mitm.http1.fast_path import Front, FrontedProxyserver
 from llmproxy.mitm.intercept import ConnectInterceptor
 from llmproxy.mitm.next_layer import NextLayerChoice
 from llmproxy.mitm.proxy_context import HandledEvents, ProxyContext
-from llmproxy.mitm.proxy_parts import BuiltProxy, build_parts
 from llmproxy.mitm.recorder import Recorder
-from llmproxy.mitm.sockets import ClientSockets, widen_backlog
 from llmproxy.protocol import SUMMARY_VARIABLE, Decision
 from llmproxy.report.console import ProxyStarted, Reporter
 from llmproxy.settings import Loaded, Settings, shown_path

@@ -24,11 +24,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from llmproxy.client.environment import in_ci
-from llmproxy.client.host import HOST
 from llmproxy.client.process import find_running_url
+from llmproxy.client.scenario_run_hooks import HOST
 from llmproxy.errors import LLMProxyError, sign_text
 from llmproxy.protocol import OFFLINE, Mode, Update
-from llmproxy.pytest.collector import ATTRIBUTE, RunSummary, hide_libraries, miss_sections, read_misses, unquote_misses
 from llmproxy.pytest.late_requests import LateRequestGuard
 from llmproxy.pytest.options import (
     CASSETTE_DIR,
@@ -48,6 +47,14 @@ from llmproxy.pytest.options import (
     read_update_mode,
 )
 from llmproxy.pytest.run_proxies import RUN_VARIABLE, ControllerProxy, WorkerProxyServer
+from llmproxy.pytest.run_summary import (
+    ATTRIBUTE,
+    RunSummary,
+    hide_libraries,
+    miss_sections,
+    read_misses,
+    unquote_misses,
+)
 from llmproxy.pytest.scenario_runs import LISTENER, MARKER as AGENT_TEST, ScenarioRunPlugin
 from llmproxy.pytest.shared_proxy import (
     CASSETTES,

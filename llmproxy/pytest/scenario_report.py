@@ -15,7 +15,7 @@ from decimal import Decimal
 from typing import Any
 
 from llmproxy.protocol import AGENT
-from llmproxy.pytest.collector import is_miss_shown
+from llmproxy.pytest.run_summary import is_miss_shown
 from llmproxy.report.events import Criterion, PartyUse, Started, Status
 from llmproxy.report.formatting import describe_assertion, format_conversation
 from llmproxy.report.run_tree import Run, RunTree, to_plain

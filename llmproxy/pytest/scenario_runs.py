@@ -2,8 +2,8 @@
 ran it.
 
 A plugin object, registered by `llmproxy.pytest.plugin`. It is there before scenarios are imported
-(`llmproxy.client.host`) and imports nothing of them until one has run. Async tests run here where no other plugin wants
-them.
+(`llmproxy.client.scenario_run_hooks`) and imports nothing of them until one has run. Async tests run here where no
+other plugin wants them.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from llmproxy.client.host import HOST
 from llmproxy.client.reports import Report
+from llmproxy.client.scenario_run_hooks import HOST
 from llmproxy.protocol import Mode, Plays
 from llmproxy.pytest.options import MODE, TAKEN, build_rerun_command
 from llmproxy.pytest.shared_proxy import make_cassette_name
@@ -39,7 +39,7 @@ _ASYNC_PLUGINS = ("asyncio", "pytest_asyncio", "trio", "tornasync", "twisted", "
 
 
 class ScenarioRunPlugin:
-    """Hears of every run in this process; `llmproxy.client.host` tells it."""
+    """Hears of every run in this process; `llmproxy.client.scenario_run_hooks` tells it."""
 
     def __init__(self, texts: Callable[[], Any], *, keep_events: bool, debug: bool) -> None:
         """Begin; `keep_events`: somebody wants all events at the end; `debug`: a person types at the terminal.

@@ -27,7 +27,6 @@ from typing import Any, Protocol, Self
 from llmproxy.calls import Call
 from llmproxy.client.control import CONFLICT, PAUSE, ConnectionPool, Control, ControlError, ProxyUnreachable
 from llmproxy.client.environment import find_upstreams
-from llmproxy.client.host import HOST
 from llmproxy.client.process import (
     TOKEN_VARIABLE,
     Proxy,
@@ -37,6 +36,7 @@ from llmproxy.client.process import (
     spawn_proxy,
 )
 from llmproxy.client.reports import Miss, Report
+from llmproxy.client.scenario_run_hooks import HOST
 from llmproxy.errors import SettingsError
 from llmproxy.protocol import AGENT, PARTY_HEADER, SESSION_HEADER
 from llmproxy.report.events import PartyUse

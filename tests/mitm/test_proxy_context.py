@@ -22,8 +22,8 @@ from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.traffic.interaction import Usage
 from llmproxy.errors import CassetteBusy, LLMProxyError, MissError, RecordingError
 from llmproxy.mitm import proxy_context as module
+from llmproxy.mitm.build_proxy import build_pacer
 from llmproxy.mitm.proxy_context import ProxyContext, build_response
-from llmproxy.mitm.proxy_parts import build_pacer
 from llmproxy.mitm.recorder import Recorder
 from llmproxy.protocol import Decision
 from tests.mitm.rig import Rig, recorded

@@ -27,8 +27,8 @@ from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Ending
 from llmproxy.errors import MachineError
+from llmproxy.mitm.build_proxy import BuiltProxy
 from llmproxy.mitm.proxy_context import HandledEvents, ProxyContext
-from llmproxy.mitm.proxy_parts import BuiltProxy
 from llmproxy.mitm.serve import check_client_cert, check_port_free, close_and_report, find_reachable_host, on_signals
 from llmproxy.report.console import Console
 from tests.mitm.rig import Rig, connected, recorded

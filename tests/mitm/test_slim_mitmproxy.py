@@ -12,7 +12,7 @@ import pytest
 from llmproxy.calls import Call
 from llmproxy.core.sessions.exchange import Config
 from llmproxy.errors import CassetteCorrupt, CassetteNotFound
-from llmproxy.mitm.proxy_parts import build_config, build_parts, check_store, load_cassette_files
+from llmproxy.mitm.build_proxy import build_config, build_parts, check_store, load_cassette_files
 from llmproxy.mitm.slim_mitmproxy import QuicClassStub, QuicModuleStub
 from llmproxy.protocol import Exhausted, Mode
 from llmproxy.settings import load

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from llmproxy import scenario
-from llmproxy.client.host import HOST
+from llmproxy.client.scenario_run_hooks import HOST
 from llmproxy.pytest import scenario_report as pytest_plugin
 from llmproxy.pytest.scenario_runs import ScenarioRunPlugin
 from tests.scenario.people import Agent

@@ -18,9 +18,15 @@ from llmproxy.cli.parts.options import advise_record, refuse_live
 from llmproxy.cli.parts.run_ending import write_json_result
 from llmproxy.cli.parts.run_options import RunArguments
 from llmproxy.cli.parts.session_setup import find_agent_tools, plan_environment, redirect_tools, start_options
+from llmproxy.client.fault_sweep_runner import OpenedRun, Sweep, SweepTarget
+from llmproxy.client.fault_sweep_trials import (
+    SweepFinding,
+    findings_to_json,
+    format_findings,
+    select_kinds,
+    summarize_findings,
+)
 from llmproxy.client.process import AttachedProxy, find_program
-from llmproxy.client.sweep import SweepFinding, findings_to_json, format_findings, select_kinds, summarize_findings
-from llmproxy.client.sweep_command import OpenedRun, Sweep, SweepTarget
 from llmproxy.errors import Exit, MachineError, SettingsError
 from llmproxy.settings import Loaded
 from llmproxy.store_server import show_store

@@ -22,7 +22,7 @@ from llmproxy.client.environment import (
 )
 from llmproxy.client.process import AttachedProxy
 from llmproxy.client.reports import Report
-from llmproxy.client.tools.agents import FoundTools
+from llmproxy.client.tools.agent_mcp_servers import FoundTools
 from llmproxy.errors import MachineError, SettingsError
 from llmproxy.protocol import RUN_VARIABLE
 from llmproxy.settings import Loaded, Settings, list_options
@@ -92,7 +92,7 @@ def read_live_channels(loaded: Loaded) -> Mapping[str, Any] | None:
 
 def find_agent_tools(asked: RunArguments, env: Mapping[str, str]) -> FoundTools | None:
     """Return the servers of the agent that is to run, as far as they are known. Raises SettingsError."""
-    from llmproxy.client.tools.agents import find_tools
+    from llmproxy.client.tools.agent_mcp_servers import find_tools
 
     return find_tools(asked.options.mcp_config, asked.command, env, Path.cwd())
 
@@ -101,7 +101,7 @@ def redirect_tools(
     asked: RunArguments, tools: FoundTools, url: str, session: str, folder: Path
 ) -> tuple[RunArguments, list[str]]:
     """Let the command have its servers behind us for this run, by a copy; and what was done, in words."""
-    from llmproxy.client.tools.mcp_config import rewrite
+    from llmproxy.client.tools.rewrite_mcp_config import rewrite
 
     made, told = rewrite(tools.config, url, session, [sys.executable, "-m", "llmproxy"])
     said = [*told, *tools.notes] or ["the configuration names no server"]

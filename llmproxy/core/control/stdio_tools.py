@@ -1,7 +1,7 @@
 """A server of tools that speaks over stdio, as the proxy sees it: lines of its client in, what to do with each out.
 
-The shim between client and server (`client.tools.shim`) has no store and decides nothing. It hands over each line of
-the client and obeys:
+The shim between client and server (`client.tools.mcp_shim`) has no store and decides nothing. It hands over each line
+of the client and obeys:
 
     Heard(out, forward)    `out` goes to the client; with `forward`, a number, the line goes to the real server, and
                            what that answers is told under the number (`on_server_answer`); both are empty for a message

@@ -34,6 +34,7 @@ from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.traffic.interaction import is_grpc
 from llmproxy.core.traffic.websocket_frames import SWITCHING
 from llmproxy.errors import LLMProxyError, MissError, RecordingError, RefusedError
+from llmproxy.mitm.client_sockets import is_peer_gone
 from llmproxy.mitm.framing import BodyTooSlow, Head, HeadTooSlow, rewrite_request
 from llmproxy.mitm.http1.forwarding import RequestForwarder
 from llmproxy.mitm.http1.incoming_request import (
@@ -51,7 +52,6 @@ from llmproxy.mitm.http1.incoming_request import (
 from llmproxy.mitm.http1.stream_sender import StreamSender
 from llmproxy.mitm.intercept import is_loopback
 from llmproxy.mitm.proxy_context import FrontConnection, ProxyContext, build_response
-from llmproxy.mitm.sockets import is_peer_gone
 from llmproxy.mitm.websocket_recorder import UpgradeMissed, UpgradeRefused
 from llmproxy.mitm.websocket_replay import ReplayedWebSocket
 from llmproxy.protocol import CONTROL_PREFIX, UI_PREFIX, Channel, Decision
@@ -68,7 +68,7 @@ LINGER = 2.0
 PATIENCE = 2.0
 """Seconds that a question about a session waits for the session's open calls to end."""
 LONGEST_TOOL_CALL = 1 << 30
-"""Bytes of a call of a shim's: the longest line that it passes on (`client.tools.shim`), as JSON."""
+"""Bytes of a call of a shim's: the longest line that it passes on (`client.tools.mcp_shim`), as JSON."""
 _TOOL_CALL = re.compile(re.escape(CONTROL_PREFIX) + r"sessions/[^/?]+/tools")
 
 

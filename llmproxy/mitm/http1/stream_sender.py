@@ -13,8 +13,8 @@ from llmproxy.core.mcp_messages import LAST_CHUNK, AnswerPart, WaitsFor, frame_c
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Playback
 from llmproxy.core.traffic.response_bytes import HeadPlan, SendingPlan
+from llmproxy.mitm.client_sockets import has_read
 from llmproxy.mitm.http1.incoming_request import LOOK, ClientConnection, Ending, LayerState
-from llmproxy.mitm.sockets import has_read
 
 MICROSECONDS = 1_000_000
 

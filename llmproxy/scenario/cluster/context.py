@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, ClassVar, cast
 
 import llmproxy
-from llmproxy.client.host import HOST
+from llmproxy.client.scenario_run_hooks import HOST
 from llmproxy.errors import LLMProxyError, SettingsError
 from llmproxy.report.event_handlers import notify_handlers
 from llmproxy.report.events import Handler, Status

@@ -22,7 +22,7 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Any, ClassVar, cast
 
-from llmproxy.client.host import HOST, RunnerHooks
+from llmproxy.client.scenario_run_hooks import HOST, RunnerHooks
 from llmproxy.errors import AgentError, LLMProxyError, MachineError, SettingsError
 from llmproxy.report.event_handlers import SecretHider
 from llmproxy.report.events import Handler, Started

@@ -22,8 +22,8 @@ from pathlib import Path
 from llmproxy.amounts import format_count, seconds
 from llmproxy.calls import describe_hits, find_forbidden
 from llmproxy.client.environment import in_ci
+from llmproxy.client.fault_sweep_trials import SweepFinding, SweepRun, final_message, judge_trial, plan_trials
 from llmproxy.client.reports import sum_reports
-from llmproxy.client.sweep import SweepFinding, SweepRun, final_message, judge_trial, plan_trials
 from llmproxy.core.faults import FaultKind
 from llmproxy.errors import Exit, LLMProxyError, MissError, SuiteError
 from llmproxy.protocol import OFFLINE

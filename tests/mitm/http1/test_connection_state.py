@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.core.traffic.interaction import Ending
-from llmproxy.mitm.sockets import FAILURES, RESTLESS, RunningProcesses, has_read, is_peer_gone
+from llmproxy.mitm.client_sockets import FAILURES, RESTLESS, RunningProcesses, has_read, is_peer_gone
 from tests.mitm.rig import Rig, recorded
 from tests.mitm.wire import Received, chat
 from tests.provider import Answer, Piece, Provider, Script, Step, json_answer

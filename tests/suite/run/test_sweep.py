@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.client.sweep import SweepFinding, SweepOutcome, select_kinds
+from llmproxy.client.fault_sweep_trials import SweepFinding, SweepOutcome, select_kinds
 from llmproxy.suite.project_settings import SuiteOptions
 from llmproxy.suite.run.run_context import RunContext
 from llmproxy.suite.run.runner import SweepNotPossible, has_faults, sweep_case

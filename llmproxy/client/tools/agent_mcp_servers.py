@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from llmproxy.client.tools.mcp_config import ToolsConfig, insert_config, make_config, read_config
+from llmproxy.client.tools.rewrite_mcp_config import ToolsConfig, insert_config, make_config, read_config
 from llmproxy.errors import SettingsError
 from llmproxy.files import read_text
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from llmproxy.client.tools.agents import FoundTools, find_tools, write_config_copy
-from llmproxy.client.tools.mcp_config import rewrite
+from llmproxy.client.tools.agent_mcp_servers import FoundTools, find_tools, write_config_copy
+from llmproxy.client.tools.rewrite_mcp_config import rewrite
 from llmproxy.errors import SettingsError
 
 A: dict[str, Any] = {"command": "npx", "args": ["a"], "env": {"K": "v"}}

@@ -1,7 +1,7 @@
 """A sweep: the same run again and again, each time with one injected fault at one call of its recording.
 
     plan_trials(calls, kinds) -> Trial ...      which faults can be done to which calls of an undisturbed run
-    run it, each time with one                `sweep_command` for a command; suites do it themselves
+    run it, each time with one                `fault_sweep_runner` for a command; suites do it themselves
     judge_trial(trial, went, baseline)        what the agent made of it: recovered, went on, gave up, hung ...
     format_findings(findings)                 the table
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from llmproxy.client.tools.shim.server_pipes import make_line_writer, split_after_notifications
+from llmproxy.client.tools.mcp_shim.server_pipes import make_line_writer, split_after_notifications
 
 PROGRESS = b'{"jsonrpc":"2.0","method":"notifications/progress","params":{}}\n'
 RESULT = b'{"jsonrpc":"2.0","id":1,"result":{}}\n'

@@ -23,8 +23,16 @@ from typing import Any, NamedTuple
 
 from llmproxy.amounts import format_count, seconds
 from llmproxy.client.control import ControlError
+from llmproxy.client.fault_sweep_trials import (
+    SweepFinding,
+    SweepRun,
+    Trial,
+    final_message,
+    judge_trial,
+    plan_trials,
+    rekey_bound,
+)
 from llmproxy.client.process import AttachedProxy, attach, to_exit_code
-from llmproxy.client.sweep import SweepFinding, SweepRun, Trial, final_message, judge_trial, plan_trials, rekey_bound
 from llmproxy.core.faults import FaultKind
 from llmproxy.errors import Exit, MachineError
 

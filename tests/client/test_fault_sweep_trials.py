@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from llmproxy.calls import Call
-from llmproxy.client.sweep import (
+from llmproxy.client.fault_sweep_trials import (
     SweepFinding,
     SweepOutcome,
     SweepRun,

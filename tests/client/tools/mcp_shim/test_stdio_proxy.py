@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from llmproxy.client.tools.shim import server_pipes
-from llmproxy.client.tools.shim.stdio_proxy import StdioProxy
-from llmproxy.client.tools.shim.tool_hosts import EngineToolHost, LineOutcome
+from llmproxy.client.tools.mcp_shim import server_pipes
+from llmproxy.client.tools.mcp_shim.stdio_proxy import StdioProxy
+from llmproxy.client.tools.mcp_shim.tool_hosts import EngineToolHost, LineOutcome
 from llmproxy.errors import Exit, MachineError
 from llmproxy.protocol import Mode
 from llmproxy.settings import Settings
@@ -332,7 +332,7 @@ def test_killed_with_no_time_left_it_leaves_no_server_behind(tmp_path: Any) -> N
     note = tmp_path / "pid"
     nap = f"import os, time; open({str(note)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
     code = (
-        "import os, sys; from llmproxy.client.tools.shim.server_pipes import ToolServer; import time;"
+        "import os, sys; from llmproxy.client.tools.mcp_shim.server_pipes import ToolServer; import time;"
         f"ToolServer([sys.executable, '-c', {nap!r}], os.environ); time.sleep(600)"
     )
     pid = os.spawnv(os.P_NOWAIT, sys.executable, [sys.executable, "-c", code])

@@ -10,7 +10,7 @@ import pytest
 from llmproxy.calls import Use
 from llmproxy.client.reports import Report, UnusedRecording
 from llmproxy.errors import Exit
-from llmproxy.pytest.collector import RunSummary
+from llmproxy.pytest.run_summary import RunSummary
 
 RECORD = "Record what is missing, with your keys: pytest --llmproxy-cassette-dir 'my cassettes' a --llmproxy-mode auto"
 

@@ -20,7 +20,7 @@ from llmproxy.errors import SettingsError
 from llmproxy.protocol import DEFAULT_SESSION, RUN_VARIABLE, URL_VARIABLE
 
 if TYPE_CHECKING:
-    from llmproxy.client.tools.shim.tool_hosts import ToolHost
+    from llmproxy.client.tools.mcp_shim.tool_hosts import ToolHost
 
 
 _SECRET = re.compile(r"token|secret|passw|credential|api_?key|access_?key|_key$|(?:^|_)pat$", re.IGNORECASE)
@@ -62,8 +62,8 @@ def parse_shim_words(words: Sequence[str]) -> ShimOptions | None:
 
 def run_shim(asked: ShimOptions, env: Mapping[str, str]) -> int:
     """Serve the client on our stdin and stdout until it goes; return the exit code. Raises LLMProxyError."""
-    from llmproxy.client.tools.shim.server_pipes import make_line_writer
-    from llmproxy.client.tools.shim.stdio_proxy import StdioProxy
+    from llmproxy.client.tools.mcp_shim.server_pipes import make_line_writer
+    from llmproxy.client.tools.mcp_shim.stdio_proxy import StdioProxy
 
     tmp = env.get("TMPDIR", "/tmp").rstrip("/")  # noqa: S108 - compared with
     places = {"cwd": str(Path.cwd()), "home": str(Path.home()), "tmp": tmp}
@@ -91,7 +91,7 @@ def _make_tool_host(asked: ShimOptions, server: str, env: Mapping[str, str]) -> 
     flags = {
         name: value for name in ("mode", "cassette", "store", "faults") if (value := getattr(asked, name)) is not None
     }
-    from llmproxy.client.tools.shim.tool_hosts import EngineToolHost, ProxyToolHost
+    from llmproxy.client.tools.mcp_shim.tool_hosts import EngineToolHost, ProxyToolHost
 
     if url := asked.proxy or env.get(URL_VARIABLE, ""):
         if flags:
