@@ -137,8 +137,14 @@ def check_processes(
                 _advise_runtimes([who], intercepted=intercepted),
             )
         )
+    names = (*(each.name for each in BASE_URLS), *PROXIES)
     for pid, who in seen.items():
-        if who.env is not None and who.looks > 1 and not _has_our_certificate(who.env, url):
+        env = who.env
+        if (
+            env is not None
+            and who.looks > 1
+            and not any(env.get(name) and is_proxy_url(env[name], url) for name in names)
+        ):
             advice = (
                 "sudo, env -i, docker, ssh and systemd give their children another environment; a .env may override it",
             )
@@ -161,11 +167,6 @@ def _describe_connections(addresses: Sequence[Address]) -> str:
         deed, what = ("went to", f"{host}:{port}") if port else ("looked up", host)
         deeds.setdefault(deed, []).append(what)
     return " and ".join(f"{deed} {', '.join(what)}" for deed, what in deeds.items())
-
-
-def _has_our_certificate(env: Mapping[str, str], url: str) -> bool:
-    names = (*(each.name for each in BASE_URLS), *PROXIES)
-    return any(is_proxy_url(env[name], url) for name in names if env.get(name))
 
 
 def _advise_runtimes(who: Iterable[MonitoredProcess], *, intercepted: bool) -> tuple[str, ...]:

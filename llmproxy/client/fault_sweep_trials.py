@@ -175,14 +175,9 @@ def judge_trial(trial: Trial, went: SweepRun, baseline: Sequence[SweepRun]) -> S
     asked, usual = (sum(call.key == trial.key for call in calls) for calls in (mine, before))
     retries = max(0, asked - usual)
     usual_seconds = median(each.seconds for each in baseline)
-    return SweepFinding(
-        trial, SweepOutcome.RECOVERED, _describe_recovery(retries, went.seconds - usual_seconds), weak=False
-    )
-
-
-def _describe_recovery(retries: int, seconds: float) -> str:
     times = format_count(retries, "retry", "retries") if retries else "not disturbed"
-    return f"{times}, +{max(0.0, seconds):.1f} s"
+    recovery = f"{times}, +{max(0.0, went.seconds - usual_seconds):.1f} s"
+    return SweepFinding(trial, SweepOutcome.RECOVERED, recovery, weak=False)
 
 
 def _describe_missed_call(mine: Sequence[Call], missed: Call) -> str:
@@ -193,13 +188,9 @@ def _describe_missed_call(mine: Sequence[Call], missed: Call) -> str:
         if call.seq < missed.seq and call.decision == Decision.REPLAY:
             answered[call.key] = answered.get(call.key, 0) + 1
     taken = {call.key for call in calls if call.fault and call.seq < missed.seq} - set(answered)
-    return _name_call(missed, sum(answered.values()) + len(taken) + 1)
-
-
-def _name_call(call: Call, number: int) -> str:
-    return (
-        f"call {number}" if call.channel is not Channel.MCP else f"{call.operation.removeprefix(MCP_PREFIX)} ({number})"
-    )
+    number = sum(answered.values()) + len(taken) + 1
+    tool = missed.operation.removeprefix(MCP_PREFIX)
+    return f"{tool} ({number})" if missed.channel is Channel.MCP else f"call {number}"
 
 
 def _describe_left_out(trial: Trial, mine: Sequence[Call], before: Sequence[Call]) -> str:

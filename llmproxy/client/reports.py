@@ -95,7 +95,11 @@ class Report(Totals):
             **cls.read(value), name=str(value.get("name", "")), cassette=str(value.get("cassette", "")),
             sample=int(value.get("sample") or 0), mode=str(value.get("mode", "")),
             arrived=int(value.get("arrived") or 0),
-            unused=None if unused is None else tuple(_read_unused(each) for each in unused),
+            unused=None if unused is None else tuple(
+                UnusedRecording(
+                    int(row.get("id") or 0), str(row.get("operation") or ""), row.get("model"), row.get("text")
+                ) for row in unused
+            ),
             overrides=value.get("overrides"), faults=value.get("faults"), live=value.get("live"),
             replacement=value.get("replacement"), key_names=None if keys is None else tuple(map(str, keys)),
             unfiled=str(value.get("unfiled") or ""),
@@ -174,12 +178,6 @@ def describe_unreached(calls: Iterable[Call]) -> str:
             lost.pop(call.key or place, None)
             lost.pop(place, None)
     return next(reversed(lost.values()), "")
-
-
-def _read_unused(value: Mapping[str, Any]) -> UnusedRecording:
-    return UnusedRecording(
-        int(value.get("id") or 0), str(value.get("operation") or ""), value.get("model"), value.get("text")
-    )
 
 
 LONGEST = 300

@@ -40,7 +40,7 @@ class RunnerHooks:
     """Injected faults of sessions of runs, as plain values; None: the proxy's."""
     session: str = ""
     """The session of the running test, for what the process calls in no agent's turn. Empty: there is none."""
-    ready: Callable[[], None] | None = None
+    ready: Callable[[], object] | None = None
     """Waits until the proxy that the environment names serves; called before a session is opened, in a thread."""
 
     @property

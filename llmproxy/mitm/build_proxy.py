@@ -114,16 +114,11 @@ def build_config(
         again=again or StartCommand(), cassette_dir=settings.cassette_dir, upstreams=dict(settings.upstream),
         redirected=redirected, rules=Rules.from_config(settings.normalize.as_config()),
         allow_live=settings.allow_live, allow_host=settings.allow_host, record_host=settings.record_host,
-        live=build_live_channels(settings),
+        live=LiveChannels(frozenset(settings.live), settings.unknown_tool, settings.read_only)
+        if settings.live else None,
         faults=load_faults(settings.faults, Path.cwd(), seed=settings.faults_seed) if settings.faults else None,
         match_credential=settings.match_credential, stubs=settings.stub,
     )  # fmt: skip
-
-
-def build_live_channels(settings: Settings) -> LiveChannels | None:
-    if not settings.live:
-        return None
-    return LiveChannels(frozenset(settings.live), settings.unknown_tool, settings.read_only)
 
 
 def build_start_command(loaded: Loaded, env: Mapping[str, str], start: str = "llmproxy start") -> StartCommand:

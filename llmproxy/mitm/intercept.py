@@ -71,11 +71,6 @@ def read_proxy_credentials(headers: Headers) -> ProxyCredentials:
     return ProxyCredentials(user or None, password)
 
 
-def read_proxy_user(headers: Headers) -> str | None:
-    """Return the user that a proxy's URL named; None without one. Raises RefusedError."""
-    return read_proxy_credentials(headers).user
-
-
 def is_loopback(address: str) -> bool:
     """Return whether a peer's address is this machine's own."""
     try:

@@ -263,9 +263,9 @@ class Recorder(WebSocketHooks):
             if is_unasked_switch(flow.request, response):
                 cause = "it switched to a protocol that nobody asked for"
                 raise self._build_unreachable(exchange, cause)  # noqa: TRY301 - one way out
-            if response.is_http2 and is_grpc(_read_headers(response)):
+            if response.is_http2 and is_grpc(_decode_fields(response.headers)):
                 response.headers.pop("content-length", None)  # what has one ends without trailers, in HTTP/1
-            kept, led = redirect_to_proxy(_read_headers(response), exchange)
+            kept, led = redirect_to_proxy(_decode_fields(response.headers), exchange)
             reason = response.reason or status_codes.RESPONSES.get(response.status_code, "")
             exchange.recording.on_head(self._get_offset(exchange), response.status_code, reason, kept)
             said = b"recorded" if exchange.decision is Decision.RECORD else b"passed"
@@ -452,10 +452,6 @@ def split_upstream(upstream: str) -> tuple[str, tuple[str, int]]:
     """Split ``https://host[:port]`` into scheme and (host, port)."""
     url = urlsplit(upstream)
     return url.scheme, (url.hostname or "", url.port or (443 if url.scheme == "https" else 80))
-
-
-def _read_headers(message: http.Message) -> Headers:
-    return _decode_fields(message.headers)
 
 
 def _decode_fields(headers: http.Headers) -> Headers:

@@ -222,7 +222,7 @@ class SharedProxy:
 
     def begin_test(self, asked: PluginOptions) -> SharedSession:
         """Open a test's session and send this process's traffic to it. Raises MachineError: not served, refused."""
-        control = self._ready_control()
+        control = self.wait_ready()
         opened = control.open(
             asked.cassette, under=self.name, mode=asked.mode, speed=asked.speed, exhausted=asked.exhausted,
             sample=asked.sample, run_variables=self._list_run_variables(asked), bind=asked.bind, faults=asked.faults,
@@ -238,10 +238,6 @@ class SharedProxy:
         names = {each["name"] for each in asked.run_variables}
         found = gather_run_variables(self._before or self.env, Path.cwd())
         return [*(each for each in found if each["name"] not in names), *asked.run_variables]
-
-    def wait_ready(self) -> None:
-        """Wait until the proxy serves; started now if nobody did. Raises MachineError."""
-        self._ready_control()
 
     @contextmanager
     def old_env(self) -> Iterator[Mapping[str, str]]:
@@ -273,7 +269,7 @@ class SharedProxy:
     def finish_test(self, walk: SharedSession, *, complete: bool = True, interrupted: bool = False) -> Report:
         """Close a test's session; returns its report. Not `complete`: failed; `interrupted`: cut off."""
         if walk.closed is None:
-            walk.closed = self._ready_control().close(walk.name, complete=complete, interrupted=interrupted)
+            walk.closed = self.wait_ready().close(walk.name, complete=complete, interrupted=interrupted)
             if isinstance(self._proxy, ControllerProxy):
                 self._proxy.announce_session("")
         return walk.closed
@@ -301,7 +297,7 @@ class SharedProxy:
             self._proxy.end()
             self._proxy = None
 
-    def _ready_control(self) -> Control:
+    def wait_ready(self) -> Control:
         """Return the control API of a serving proxy, started if need be. A failure stays one: no test waits twice."""
         if self._failed:
             raise MachineError(self._failed)

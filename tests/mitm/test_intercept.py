@@ -29,7 +29,6 @@ from llmproxy.mitm.intercept import (
     is_loopback,
     is_own_listener,
     read_proxy_credentials,
-    read_proxy_user,
 )
 from llmproxy.mitm.next_layer import NextLayerChoice
 from llmproxy.mitm.recorder import Recorder
@@ -485,14 +484,14 @@ def test_each_tunnel_keeps_its_own_session(store: Path) -> None:
 
 def test_credentials_are_read_as_clients_write_them() -> None:
     """Decoded or percent-encoded, with and without a password; other schemes name nobody."""
-    assert read_proxy_user(()) is None
-    assert read_proxy_user((("Proxy-Authorization", "Negotiate abc"),)) is None
-    assert read_proxy_user(tuple(basic("").items())) is None
+    assert read_proxy_credentials(()).user is None
+    assert read_proxy_credentials((("Proxy-Authorization", "Negotiate abc"),)).user is None
+    assert read_proxy_credentials(tuple(basic("").items())).user is None
     value = base64.b64encode(b"a%2Fb:s%C3%BC").decode()
     assert read_proxy_credentials((("proxy-authorization", f"basic {value}"),)) == ProxyCredentials("a/b", "sü")
     for broken in ("Basic ###", "Basic /w=="):
         with pytest.raises(RefusedError, match="cannot be read"):
-            read_proxy_user((("proxy-authorization", broken),))
+            read_proxy_credentials((("proxy-authorization", broken),))
 
 
 # --- who may ---------------------------------------------------------------------------------------------------------------

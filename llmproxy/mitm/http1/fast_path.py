@@ -548,14 +548,10 @@ class FrontedListener(mode_servers.AsyncioServerInstance[FrontedMode]):  # type:
         options = ctx.options.items()  # type: ignore[no-untyped-call]
         return SimpleNamespace(**{name: each.current() for name, each in options})
 
-    @staticmethod
-    def _build_head_cache(shell: ProxyContext) -> Heads:
-        return Heads(shell.guard, by_credential=shell.engine.config.match_credential)
-
     async def listen(self, host: str, port: int) -> list[Any]:
         """Listen as every server of mitmproxy does, with the front before each stream. Raises OSError."""
         loop, manager = asyncio.get_running_loop(), cast("FrontedProxyserver", self.manager)
-        heads = self._build_head_cache(manager.shell)
+        heads = Heads(manager.shell.guard, by_credential=manager.shell.engine.config.match_credential)
 
         def front() -> Front:
             return manager.front(manager.shell, heads, self.handle_stream, loop)

@@ -29,7 +29,7 @@ from llmproxy.core.traffic.origin_guard import SANDBOX, SeenHead, is_shown_as_pa
 from llmproxy.core.traffic.response_bytes import ClientHttp, HeadPlan, SendingPlan
 from llmproxy.errors import CassetteError, LLMProxyError, MachineError, RefusedError
 from llmproxy.mitm.framing import FramingError, Head, RequestReader
-from llmproxy.mitm.intercept import find_destination, read_proxy_user
+from llmproxy.mitm.intercept import find_destination, read_proxy_credentials
 from llmproxy.mitm.proxy_context import ProxyContext
 from llmproxy.mitm.websocket_recorder import check_upgrade, find_subprotocol_key
 from llmproxy.protocol import KEY_HEADER, Decision
@@ -79,7 +79,7 @@ class IncomingRequest:
             check_servable(head)
             if self.exchange is None:
                 host = origin or (named and find_destination(shell, client, named, head.headers))
-                user = shell.users.get(client.id) or read_proxy_user(head.headers)
+                user = shell.users.get(client.id) or read_proxy_credentials(head.headers).user
                 place = shell.engine.place(head.method, target, host, head.headers, user)
                 self.count_arrival(place).progress.connection = client.peername, client.sockname
             if head.upgrade == "websocket" and (key := find_subprotocol_key(head)):
