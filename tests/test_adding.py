@@ -306,7 +306,7 @@ def test_a_provider_is_a_row(grown: Grown, tmp_path: Path) -> None:
     asked = """
 import json
 from llmproxy.core.providers.routing import route, route_host
-from llmproxy.scenario.models.route import route_model as models
+from llmproxy.scenario.models.route_via_proxy import route_model as models
 from llmproxy.trace.reading.decoded_exchange import get_otel_provider
 by_prefix = route("POST", "/acme/v1/chat/completions", (), {})
 by_host = route_host("https", "api.acme.example", 443, "POST", "/v1/chat/completions", (), {})

@@ -77,7 +77,7 @@ BY_HAND = {
     "cli/parts/session_setup.py": "the name of the command around this one, and an option for either",
     "cli/parts/fault_sweep.py": "the name of the command, in a refusal",
     "core/sessions/exchange.py": "the name of the command that `by` completes",
-    "scenario/cluster/runner.py": "what the commands that a miss names look at: there is nothing to type",
+    "scenario/cluster/remote_runner.py": "what the commands that a miss names look at: there is nothing to type",
     "scenario/run_session.py": "the proxy that LLMPROXY_URL names is somebody else's",
     "cli/merge.py": "several stores are read, and their names typed",
     "cli/parts/demo_tools.py": "how one goes on, with an agent of one's own",

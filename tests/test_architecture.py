@@ -182,7 +182,7 @@ def test_ray_is_imported_in_one_place() -> None:
     """Whoever runs nothing on a cluster never loads it, nor needs it installed."""
     wanted = re.compile(r"^\s*(?:import|from) ray\b|import_module\(.ray", re.MULTILINE)
     found = [path for path in PACKAGE.rglob("*.py") if wanted.search(path.read_text(encoding="utf-8"))]
-    assert found == [PACKAGE / "scenario/cluster/runner.py"]
+    assert found == [PACKAGE / "scenario/cluster/remote_runner.py"]
 
 
 def calls(room: str) -> dict[str, set[str]]:
@@ -211,7 +211,7 @@ def test_one_engine_plays_scripts_and_suites() -> None:
     assert every["Caller"] == {f"{running}/run_lifecycle.py"}
     assert every["AgentInput"] == {
         f"{running}/conversation.py",
-        "scenario/agents/service.py",
+        "scenario/agents/running_service.py",
     }  # the latter asks who is there
     assert every["Conversation"] == {f"{running}/executor.py", "suite/run/step_context.py"}
 

@@ -18,8 +18,8 @@ from llmproxy.errors import Exit, SettingsError
 from llmproxy.files import read_text
 from llmproxy.scenario.config import UNSET_ZERO
 from llmproxy.scenario.judge_agent import JudgeAgent
-from llmproxy.scenario.lab.calibration import JudgeCalibration, calibrate_judge as measured, count_judge_calls
-from llmproxy.scenario.lab.labels import read_labels
+from llmproxy.scenario.lab.human_labels import read_labels
+from llmproxy.scenario.lab.judge_calibration import JudgeCalibration, calibrate_judge as measured, count_judge_calls
 
 _SHOWN = 20
 """Disagreements that are listed."""

@@ -10,7 +10,7 @@ import typer
 from llmproxy.amounts import format_count
 from llmproxy.cli.parts.options import LAST_REPORT
 from llmproxy.cli.parts.printing import print_line, to_paragraphs
-from llmproxy.scenario.lab.labels import KEYS, HumanLabels, list_labelled_ids, list_report_runs
+from llmproxy.scenario.lab.human_labels import KEYS, HumanLabels, list_labelled_ids, list_report_runs
 from llmproxy.scenario.prompts import format_transcript
 
 QUIT = "q"

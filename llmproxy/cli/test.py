@@ -391,7 +391,12 @@ class TestOptions:
         part: ShardCases | None = None,
     ) -> SuiteResult:
         """Run cases on a cluster: `shown` hears of each run when it ends, `handlers` in the order of the suites."""
-        from llmproxy.scenario.cluster.run_files import describe_parcel, find_numbers, merge_cassettes, renumber_events
+        from llmproxy.scenario.cluster.transfer_files import (
+            describe_parcel,
+            find_numbers,
+            merge_cassettes,
+            renumber_events,
+        )
         from llmproxy.suite.run.run_on_cluster import OrderedEvents, common_folder, open_suites, pack_suites
         from llmproxy.suite.run.runner import run_cases
         from llmproxy.suite.selection import refuse_costs

@@ -28,7 +28,7 @@ from llmproxy.errors import CassetteNotFound, Exit, MachineError, SettingsError
 from llmproxy.protocol import UI_PREFIX
 from llmproxy.report.live_report import make_report_reader, read_report_document
 from llmproxy.report.merge_reports import detect_report_kind
-from llmproxy.scenario.lab.labels import write_label
+from llmproxy.scenario.lab.human_labels import write_label
 from llmproxy.settings import shown_path
 from llmproxy.store_server import find_store_server, is_server, show_store
 from llmproxy.ui.queries import answer_question

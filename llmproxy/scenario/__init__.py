@@ -17,7 +17,7 @@ import llmproxy
 from llmproxy.scenario import agent_adapter, config, scenario_executor, scenario_state, script, types
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.cache import scenario_cache  # binds the submodule, in whose place the function stands below
-from llmproxy.scenario.cluster.context import on
+from llmproxy.scenario.cluster.scenarios_on_ray import on
 from llmproxy.scenario.config import ModelConfig, ScenarioConfig
 from llmproxy.scenario.judge_agent import JudgeAgent
 from llmproxy.scenario.red_team_agent import (

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self
 from llmproxy.scenario.config import ModelConfig
 from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, AgentRole
-from llmproxy.scenario.values.run import context_scenario
+from llmproxy.scenario.values.run_ids_and_options import context_scenario
 from llmproxy.trace.observing.tool_calls import ToolUse
 
 

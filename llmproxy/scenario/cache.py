@@ -39,7 +39,7 @@ from llmproxy.scenario.cache_store import CacheSlot, CacheStore, get_or_make, ge
 from llmproxy.scenario.config import ModelConfig, ScenarioConfig
 from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.types import AgentInput
-from llmproxy.scenario.values.run import context_scenario
+from llmproxy.scenario.values.run_ids_and_options import context_scenario
 
 _log = logging.getLogger(__name__)
 

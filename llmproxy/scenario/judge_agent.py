@@ -20,7 +20,7 @@ from llmproxy.errors import SettingsError
 from llmproxy.scenario.agent_adapter import AgentAdapter, description_of, is_unscripted, session_of, unknown_of, wire_of
 from llmproxy.scenario.config import UNSET_ZERO, ModelConfig, refuse_typos
 from llmproxy.scenario.judging import Lookup, Question, Ruling, Vote, combine_votes, estimate_tokens, parties, read_vote
-from llmproxy.scenario.models.models import require_model
+from llmproxy.scenario.models.model_calls import require_model
 from llmproxy.scenario.prompts import fence_text, format_entries, format_transcript, prompt
 from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, AgentRole, CriterionResult, ScenarioResult

@@ -27,7 +27,7 @@ from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.scenario.agent_adapter import AgentAdapter, description_of, session_of
 from llmproxy.scenario.config import ModelConfig, refuse_typos
 from llmproxy.scenario.models.errors import ModelError
-from llmproxy.scenario.models.models import complete, require_model
+from llmproxy.scenario.models.model_calls import complete, require_model
 from llmproxy.scenario.prompts import fence_text, prompt
 from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.scenario_state import ScenarioState

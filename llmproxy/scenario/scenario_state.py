@@ -12,7 +12,7 @@ from llmproxy.errors import MachineError
 from llmproxy.scenario.config import ScenarioConfig
 from llmproxy.scenario.types import Message, Messages
 from llmproxy.scenario.values.calls import ToolCall, ToolCalls, Turn, format_message, merge_calls, select_served
-from llmproxy.scenario.values.run import RunningScenario
+from llmproxy.scenario.values.run_ids_and_options import RunningScenario
 from llmproxy.trace.observing.tool_calls import ServedTools, ToolUse, find_differences, find_misread
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.types import Message, ScenarioResult
-from llmproxy.scenario.values.run import RunningScenario, context_scenario
+from llmproxy.scenario.values.run_ids_and_options import RunningScenario, context_scenario
 
 type Callback = Callable[[ScenarioState], Any]
 """Called with the state, sync or async."""

@@ -30,7 +30,7 @@ from llmproxy.scenario.agent_adapter import AgentAdapter, description_of, is_uns
 from llmproxy.scenario.config import UNSET_ZERO, ModelConfig, refuse_typos
 from llmproxy.scenario.models.answer import Answer
 from llmproxy.scenario.models.errors import ModelError
-from llmproxy.scenario.models.models import ToolChoiceRefused, choose_model, complete, require_model
+from llmproxy.scenario.models.model_calls import ToolChoiceRefused, choose_model, complete, require_model
 from llmproxy.scenario.prompts import drop_tools, fence_text, prompt, read_file
 from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, AgentRole, Message

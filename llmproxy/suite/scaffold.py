@@ -12,7 +12,7 @@ from typing import Any
 
 from llmproxy.advice import suggest_command
 from llmproxy.errors import SuiteError
-from llmproxy.scenario.values.run import name_cassette
+from llmproxy.scenario.values.run_ids_and_options import name_cassette
 from llmproxy.trace.reading.recording_spans import spans_of
 from llmproxy.trace.spans import Span, SpanKind
 

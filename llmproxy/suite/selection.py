@@ -24,7 +24,7 @@ from llmproxy.did_you_mean import did_you_mean, suggest
 from llmproxy.errors import LLMProxyError, MissError, SuiteError
 from llmproxy.files import replace_file
 from llmproxy.protocol import OFFLINE, Mode
-from llmproxy.scenario.values.run import name_cassette
+from llmproxy.scenario.values.run_ids_and_options import name_cassette
 from llmproxy.suite.project_settings import SuiteOptions
 from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.schema.steps import StepBase

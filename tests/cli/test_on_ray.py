@@ -9,7 +9,7 @@ import pytest
 from llmproxy.cli import main
 from llmproxy.cli.parts.options import load_settings
 from llmproxy.errors import SettingsError
-from llmproxy.scenario.cluster.run_files import describe_parcel, merge_cassettes
+from llmproxy.scenario.cluster.transfer_files import describe_parcel, merge_cassettes
 from llmproxy.suite.project_settings import SuiteOptions
 from llmproxy.suite.reading.load import load_suites
 from llmproxy.suite.run.run_context import RunContext

@@ -32,4 +32,4 @@ def untouched() -> Iterator[None]:
 @pytest.fixture
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a call that failed be tried again at once."""
-    monkeypatch.setattr("llmproxy.scenario.models.models.PAUSES", (0.0, 0.0))
+    monkeypatch.setattr("llmproxy.scenario.models.model_calls.PAUSES", (0.0, 0.0))

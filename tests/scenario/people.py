@@ -11,7 +11,7 @@ from typing import Any
 from llmproxy import scenario
 from llmproxy.report.events import Event, Finished
 from llmproxy.scenario.running.executor import ScenarioExecutor
-from llmproxy.scenario.values.run import RunOptions
+from llmproxy.scenario.values.run_ids_and_options import RunOptions
 
 __all__ = ["Agent", "Ear", "Judge", "Person", "User", "after", "executor", "finished", "play", "roles", "said"]
 

@@ -442,7 +442,7 @@ def test_a_wrong_use_is_refused_where_it_is_written(wrong: dict[str, Any]) -> No
 
 def test_the_names_of_the_original_are_there(folder: Path) -> None:
     """`cache` is a function and a module; memory decorates, says where it is, and can be cleared."""
-    from llmproxy.scenario.values.run import context_scenario
+    from llmproxy.scenario.values.run_ids_and_options import context_scenario
 
     module: Any = sys.modules["llmproxy.scenario.cache"]
     assert scenario.cache is module.cache is module.scenario_cache

@@ -30,7 +30,7 @@ from llmproxy.scenario.judging import (
     parties,
     read_vote,
 )
-from llmproxy.scenario.models.models import ToolChoiceRefused
+from llmproxy.scenario.models.model_calls import ToolChoiceRefused
 from llmproxy.scenario.values.criteria import Criteria, CriterionOutcome, Finding
 from tests.provider import Provider, Step, step
 from tests.scenario.parties import bodies, called, finish, go_on, model, raw, refusal, run_session, shown

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from llmproxy.cli import main
 from llmproxy.report import json_report
-from llmproxy.scenario.lab.labels import read_labels
+from llmproxy.scenario.lab.human_labels import read_labels
 from tests.support.browser import Browser, Page
 from tests.support.chats import chat, fill
 from tests.support.proxy import proxy

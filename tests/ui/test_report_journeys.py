@@ -29,7 +29,7 @@ from llmproxy.report.html import render_report as written
 from llmproxy.report.json_report import JsonLines
 from llmproxy.report.run_tree import RunTree
 from llmproxy.report.trend import TrendRecorder
-from llmproxy.scenario.lab.labels import read_labels
+from llmproxy.scenario.lab.human_labels import read_labels
 from llmproxy.ui.serve import make_server
 from tests.report import samples as report_samples
 from tests.support.browser import Browser, Page

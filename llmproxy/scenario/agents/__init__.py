@@ -10,6 +10,6 @@ from llmproxy.scenario.agents.command import CommandAgent
 from llmproxy.scenario.agents.config import build_agent
 from llmproxy.scenario.agents.function import FunctionAgent
 from llmproxy.scenario.agents.http import HttpAgent, OpenAIAgent
-from llmproxy.scenario.agents.service import ServiceAgent
+from llmproxy.scenario.agents.running_service import ServiceAgent
 
 __all__ = ["CommandAgent", "FunctionAgent", "HttpAgent", "OpenAIAgent", "ServiceAgent", "build_agent"]

@@ -26,7 +26,7 @@ from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.agents.command import CommandAgent
 from llmproxy.scenario.agents.function import FunctionAgent
 from llmproxy.scenario.agents.http import HttpAdapter, HttpAgent, OpenAIAgent
-from llmproxy.scenario.agents.service import ServiceAgent
+from llmproxy.scenario.agents.running_service import ServiceAgent
 
 _TEXT, _NUMBER, _TRUTH, _TABLE = "a text", "a number", "true or false", "a table of texts"
 _ENV = re.compile(r"\$\{env:(\w+)\}")

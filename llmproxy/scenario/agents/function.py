@@ -29,7 +29,7 @@ from llmproxy.scenario.agent_adapter import AdapterAttributes, AgentAdapter
 from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes
 from llmproxy.scenario.values.messages import join_user_texts
-from llmproxy.scenario.values.run import describe_exit
+from llmproxy.scenario.values.run_ids_and_options import describe_exit
 
 ARGUMENTS = ("message", "messages", "thread_id", "user_id", "llm", "input")
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)

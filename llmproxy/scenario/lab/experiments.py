@@ -27,7 +27,7 @@ from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.script import agent, judge, message
 from llmproxy.scenario.types import AgentRole, Message, ScenarioResult
 from llmproxy.scenario.values.messages import get_text
-from llmproxy.scenario.values.run import RunOptions, name_cassette
+from llmproxy.scenario.values.run_ids_and_options import RunOptions, name_cassette
 
 PARTIES = ("user", "agent", "judge")
 _SAID_ELSE = (

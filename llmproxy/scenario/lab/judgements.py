@@ -19,7 +19,7 @@ from llmproxy.errors import SettingsError
 from llmproxy.scenario.running.run import RunEnded, RunPlan
 from llmproxy.scenario.script import judge as verdict
 from llmproxy.scenario.types import Message, ScenarioResult
-from llmproxy.scenario.values.run import CALL_TIMEOUT, RunOptions, name_cassette
+from llmproxy.scenario.values.run_ids_and_options import CALL_TIMEOUT, RunOptions, name_cassette
 
 CONCURRENCY = 8
 """Looks at a time."""

@@ -24,7 +24,7 @@ from llmproxy.report.events import PartyUse, Status
 from llmproxy.report.scenario_rows import Interval
 from llmproxy.scenario.repeats.verdicts import COUNTED, VerdictCounts, decide_verdict
 from llmproxy.scenario.types import ScenarioResult
-from llmproxy.scenario.values.run import RunOptions, describe_error
+from llmproxy.scenario.values.run_ids_and_options import RunOptions, describe_error
 
 _REASON = 200
 """Characters of why a run did not pass, in the sum of all."""

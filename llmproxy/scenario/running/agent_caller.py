@@ -29,7 +29,7 @@ from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.types import AgentInput, AgentRole, Message, ScenarioResult
 from llmproxy.scenario.values.criteria import refuse_contradiction
 from llmproxy.scenario.values.messages import Farewell, explain_awaitable, list_messages
-from llmproxy.scenario.values.run import describe_exit
+from llmproxy.scenario.values.run_ids_and_options import describe_exit
 from llmproxy.trace.observing.agent_activity import WireObserver, find_recorded_time
 from llmproxy.trace.observing.tool_calls import ServedTools, ToolUse
 

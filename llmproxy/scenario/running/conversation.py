@@ -28,7 +28,7 @@ from llmproxy.scenario.script import Callback
 from llmproxy.scenario.types import AgentInput, AgentRole, JudgmentRequest, Message, ScenarioResult
 from llmproxy.scenario.values.criteria import build_no_verdict
 from llmproxy.scenario.values.messages import Farewell, copy_messages, copy_value, get_text, to_message
-from llmproxy.scenario.values.run import RunningScenario, context_scenario, describe_error, status_of
+from llmproxy.scenario.values.run_ids_and_options import RunningScenario, context_scenario, describe_error, status_of
 from llmproxy.trace.observing.tool_calls import ToolUse
 
 

@@ -29,19 +29,19 @@ from llmproxy.report.events import Handler, Started
 from llmproxy.report.langwatch import LangWatchEvents, ScenarioEventBus, Stream
 from llmproxy.scenario.agent_adapter import AdapterAttributes, AgentAdapter
 from llmproxy.scenario.config import UNSET, ScenarioConfig, UnsetParameter
-from llmproxy.scenario.models.route import upstreams_of_models
+from llmproxy.scenario.models.route_via_proxy import upstreams_of_models
 from llmproxy.scenario.run_session import RunSession, choose_proxy
 from llmproxy.scenario.running.agent_caller import AdapterAnswer
 from llmproxy.scenario.running.conversation import Conversation, ScriptActions, await_value
+from llmproxy.scenario.running.conversation_history import read_history
 from llmproxy.scenario.running.participants import Participants, build_adapters, gather_agent_variables
 from llmproxy.scenario.running.run_lifecycle import PROGRAM, EventEmitter, RunLifecycle, SessionRequest
-from llmproxy.scenario.running.seeding import read_history
 from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.script import Step, proceed
 from llmproxy.scenario.types import AgentRole, CriterionResult, ScenarioResult, ScriptStep
 from llmproxy.scenario.values.criteria import ALL_PASSED, add_checkpoints, refuse_contradiction
 from llmproxy.scenario.values.messages import copy_messages
-from llmproxy.scenario.values.run import (
+from llmproxy.scenario.values.run_ids_and_options import (
     DEFAULT_SET,
     RunOptions,
     batch_run_id,

@@ -25,7 +25,7 @@ from llmproxy.scenario.repeats.repeats import RepeatResult, run_many
 from llmproxy.scenario.running.executor import ScenarioExecutor, choose_cassette_name
 from llmproxy.scenario.running.run_thread import in_thread, run_to_end
 from llmproxy.scenario.types import Message, ScenarioResult, ScriptStep
-from llmproxy.scenario.values.run import CALL_TIMEOUT, RunOptions, shorten_traceback, status_of
+from llmproxy.scenario.values.run_ids_and_options import CALL_TIMEOUT, RunOptions, shorten_traceback, status_of
 
 _LIMITS: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[int, asyncio.Semaphore]] = WeakKeyDictionary()
 """What `max_concurrency` means: runs of one loop that name the same number share it."""

@@ -54,7 +54,7 @@ from llmproxy.scenario.running.agent_caller import AgentTraffic, Caller
 from llmproxy.scenario.turn_taking import FairLock, session_lock
 from llmproxy.scenario.types import Message, ScenarioResult
 from llmproxy.scenario.values.messages import copy_value
-from llmproxy.scenario.values.run import describe_error, describe_exit
+from llmproxy.scenario.values.run_ids_and_options import describe_error, describe_exit
 from llmproxy.settings import load
 from llmproxy.trace.observing.agent_activity import WireObserver
 

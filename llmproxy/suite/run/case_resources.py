@@ -26,7 +26,7 @@ from llmproxy.scenario.run_session import RunSession, to_thread
 from llmproxy.scenario.running.agent_caller import Caller
 from llmproxy.scenario.running.participants import gather_agent_variables
 from llmproxy.scenario.running.run_lifecycle import EventEmitter, SessionRequest
-from llmproxy.scenario.values.run import describe_error, describe_exit
+from llmproxy.scenario.values.run_ids_and_options import describe_error, describe_exit
 from llmproxy.suite.checks.entities.cleanup import RowCleaner, load_reset_hook
 from llmproxy.suite.checks.entities.row_selection import RunRows, build_agent_env, make_run_user, select_rows
 from llmproxy.suite.checks.entities.verify import RunEntities

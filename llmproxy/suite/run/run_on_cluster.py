@@ -25,11 +25,11 @@ import llmproxy
 from llmproxy.errors import LLMProxyError, MachineError
 from llmproxy.report.event_handlers import notify_handlers
 from llmproxy.report.events import Completed, Event, Finished, Handler, Selected, Started, Status
-from llmproxy.scenario.cluster.node import CASSETTES, EventList, NodeReply, RunParcel, WorkerNode, make_picklable
 from llmproxy.scenario.cluster.ray_pacer import Take
-from llmproxy.scenario.cluster.run_files import collect_variables as named, find_files, load_cassettes, pack_files
-from llmproxy.scenario.cluster.runner import RemoteRunner, open_cluster
-from llmproxy.scenario.values.run import describe_error
+from llmproxy.scenario.cluster.remote_runner import RemoteRunner, open_cluster
+from llmproxy.scenario.cluster.transfer_files import collect_variables as named, find_files, load_cassettes, pack_files
+from llmproxy.scenario.cluster.worker_node import CASSETTES, EventList, NodeReply, RunParcel, WorkerNode, make_picklable
+from llmproxy.scenario.values.run_ids_and_options import describe_error
 from llmproxy.settings import Loaded
 from llmproxy.store_server import find_store_server
 from llmproxy.suite.project_settings import SuiteOptions

@@ -30,7 +30,7 @@ from llmproxy.protocol import OFFLINE
 from llmproxy.report.events import Completed, Selected, Status
 from llmproxy.scenario.agents.command import ON_STDERR
 from llmproxy.scenario.run_session import wait_despite_cancel
-from llmproxy.scenario.values.run import describe_error
+from llmproxy.scenario.values.run_ids_and_options import describe_error
 from llmproxy.suite.checks.entities.row_selection import make_run_user
 from llmproxy.suite.reading.load import USER, SuiteCase
 from llmproxy.suite.run.case_resources import run_hook

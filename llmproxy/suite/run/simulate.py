@@ -17,8 +17,8 @@ from llmproxy.report.events import Assertion, Status, Verdict
 from llmproxy.scenario.config import UNSET_ZERO
 from llmproxy.scenario.judge_agent import JudgeAgent
 from llmproxy.scenario.models.errors import ModelNotSet
-from llmproxy.scenario.models.models import choose_model
-from llmproxy.scenario.models.route import upstreams_of_models
+from llmproxy.scenario.models.model_calls import choose_model
+from llmproxy.scenario.models.route_via_proxy import upstreams_of_models
 from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.types import AgentRole, CriterionResult
 from llmproxy.scenario.user_simulator_agent import Persona, UserSimulatorAgent, find_persona

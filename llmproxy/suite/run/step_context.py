@@ -35,7 +35,7 @@ from llmproxy.scenario.running.conversation import Conversation, ScriptActions
 from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.types import AgentInput, AgentRole, Message, ScenarioResult
 from llmproxy.scenario.values.messages import format_value, get_text, list_messages
-from llmproxy.scenario.values.run import make_thread_id
+from llmproxy.scenario.values.run_ids_and_options import make_thread_id
 from llmproxy.suite.checks.answer_checks import ResponseSnapshots
 from llmproxy.suite.checks.entities.verify import RunEntities
 from llmproxy.suite.matchers.apply import build_unclear

@@ -9,7 +9,7 @@ import pytest
 
 from llmproxy.errors import SuiteError
 from llmproxy.report.events import Assertion, Event, Started, Status, Step
-from llmproxy.scenario.cluster.run_files import find_files, find_numbers, pack_files, renumber_events
+from llmproxy.scenario.cluster.transfer_files import find_files, find_numbers, pack_files, renumber_events
 from llmproxy.trace.observing.tool_calls import RecordedAt
 from tests.support.recordings import interaction, key, reopened
 

@@ -13,8 +13,14 @@ import pytest
 
 from llmproxy.errors import MachineError, MissError, SettingsError
 from llmproxy.report.events import Event, Finished, Started, Status
-from llmproxy.scenario.cluster.node import NodeReply, make_picklable
-from llmproxy.scenario.cluster.runner import RemoteRunner, build_cluster_error, connect_ray, ray_address, ray_options
+from llmproxy.scenario.cluster.remote_runner import (
+    RemoteRunner,
+    build_cluster_error,
+    connect_ray,
+    ray_address,
+    ray_options,
+)
+from llmproxy.scenario.cluster.worker_node import NodeReply, make_picklable
 from llmproxy.suite.project_settings import SuiteOptions
 from llmproxy.suite.reading.load import SuiteCase, load_suites
 from llmproxy.suite.run.case_runner import CaseResult

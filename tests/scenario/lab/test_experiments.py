@@ -22,7 +22,7 @@ from llmproxy.scenario.lab.experiments import (
 )
 from llmproxy.scenario.lab.judgements import Transcript
 from llmproxy.scenario.repeats.statistics import judge_spread
-from llmproxy.scenario.values.run import RunOptions
+from llmproxy.scenario.values.run_ids_and_options import RunOptions
 from tests.provider import Provider
 from tests.scenario.parties import finish
 from tests.scenario.people import Agent, Ear, Judge, User, finished, said

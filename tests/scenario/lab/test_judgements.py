@@ -11,7 +11,7 @@ from llmproxy import scenario
 from llmproxy.errors import SettingsError
 from llmproxy.report.events import Status
 from llmproxy.scenario.lab.judgements import JudgeSetup, Transcript, run_parallel
-from llmproxy.scenario.values.run import context_scenario
+from llmproxy.scenario.values.run_ids_and_options import context_scenario
 from tests.scenario.people import Judge
 
 SAID = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]

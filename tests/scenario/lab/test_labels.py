@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from llmproxy.errors import SettingsError
-from llmproxy.scenario.lab.labels import list_labelled_ids, list_report_runs, read_labels, write_label
+from llmproxy.scenario.lab.human_labels import list_labelled_ids, list_report_runs, read_labels, write_label
 
 MESSAGES = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]
 GOOD: dict[str, Any] = {

@@ -16,9 +16,9 @@ from llmproxy.core.store.file.store import FileStore
 from llmproxy.errors import MissError, SettingsError
 from llmproxy.scenario.config import ModelConfig, ScenarioConfig
 from llmproxy.scenario.models.answer import Answer
-from llmproxy.scenario.models.models import choose_model, complete
+from llmproxy.scenario.models.model_calls import choose_model, complete
 from llmproxy.scenario.run_session import RunSession
-from llmproxy.scenario.values.run import context_scenario
+from llmproxy.scenario.values.run_ids_and_options import context_scenario
 from tests.provider import Provider, json_answer, step
 from tests.scenario.parties import MODEL, bodies, model, refusal, run_session, served
 from tests.scenario.people import executor
@@ -177,7 +177,7 @@ def test_without_a_proxy_answers_are_kept_in_the_cache(tmp_path: Path, monkeypat
 
 def test_a_model_with_an_address_of_its_own_goes_there_through_the_proxy(tmp_path: Path) -> None:
     """`api_base` is the session's upstream: recorded under our headers, which the provider never sees."""
-    from llmproxy.scenario.models.route import upstreams_of_models
+    from llmproxy.scenario.models.route_via_proxy import upstreams_of_models
 
     async def go(url: str, config: ModelConfig) -> tuple[Answer, Any]:
         async with run_session(url, cassette="a", upstreams=upstreams_of_models([config])) as session:

@@ -16,8 +16,14 @@ from llmproxy.client.reports import Report
 from llmproxy.errors import SettingsError
 from llmproxy.scenario.config import ModelConfig
 from llmproxy.scenario.models.answer import Answer
-from llmproxy.scenario.models.models import complete
-from llmproxy.scenario.models.route import address_model, provider_of, redirect_client, route_model, upstreams_of_models
+from llmproxy.scenario.models.model_calls import complete
+from llmproxy.scenario.models.route_via_proxy import (
+    address_model,
+    provider_of,
+    redirect_client,
+    route_model,
+    upstreams_of_models,
+)
 from llmproxy.scenario.models.transport import import_litellm
 from llmproxy.scenario.run_session import RunSession
 from tests.provider import Provider, step

@@ -21,7 +21,7 @@ from llmproxy.errors import LLMProxyError
 from llmproxy.scenario.config import ModelConfig
 from llmproxy.scenario.models.answer import Answer
 from llmproxy.scenario.models.errors import ModelError
-from llmproxy.scenario.models.models import ToolChoiceRefused, complete
+from llmproxy.scenario.models.model_calls import ToolChoiceRefused, complete
 from llmproxy.scenario.models.transport import (
     BASE,
     ChatRequest,
@@ -387,8 +387,8 @@ def test_a_key_that_is_none(key: str, said: str, monkeypatch: pytest.MonkeyPatch
 def test_no_litellm_is_imported(tmp_path: Path) -> None:
     """The first call of such a model does not wait for it, nor does the route of a provider in the table."""
     code = (
-        "import asyncio, sys; from llmproxy.scenario.config import ModelConfig; from llmproxy.scenario.models.models "
-        "import complete; from llmproxy.scenario.models.route import route_model;"
+        "import asyncio, sys; from llmproxy.scenario.config import ModelConfig; from llmproxy.scenario.models.model_calls "
+        "import complete; from llmproxy.scenario.models.route_via_proxy import route_model;"
         "route_model('openai/x', 'http://h'); route_model('gpt-4.1-mini', 'http://h');"
         "config = ModelConfig(model='openai/gpt-4.1-mini', api_key='k', api_base=sys.argv[1] + '/v1');"
         "print(asyncio.run(complete(model=config, messages=[{'role': 'user', 'content': 'hi'}], party='user', "

@@ -17,7 +17,7 @@ from llmproxy.client.scenario_run_hooks import HOST, RunnerHooks
 from llmproxy.report.langwatch import ScenarioEventBus
 from llmproxy.scenario import ScenarioExecutor
 from llmproxy.scenario.running.executor import UsedNames, choose_cassette_name
-from llmproxy.scenario.values.run import RunOptions
+from llmproxy.scenario.values.run_ids_and_options import RunOptions
 from tests.provider import Provider, step
 from tests.scenario.people import Agent, Judge, User, executor, play, said
 from tests.support import near

@@ -17,7 +17,7 @@ import pytest
 from llmproxy import scenario
 from llmproxy.report.events import Status
 from llmproxy.scenario.running.run import RunPlan
-from llmproxy.scenario.values.run import RunOptions
+from llmproxy.scenario.values.run_ids_and_options import RunOptions
 from tests.scenario.people import Agent, Ear, Judge, User, after, finished, said
 
 pytestmark = pytest.mark.usefixtures("untouched")

@@ -16,7 +16,7 @@ from llmproxy import scenario
 from llmproxy.errors import AgentError, AgentUnreachable, MachineError, MissError, UpstreamError
 from llmproxy.report.events import Status
 from llmproxy.scenario import AgentInput, AgentRole, agent, run_sync, user
-from llmproxy.scenario.values.run import (
+from llmproxy.scenario.values.run_ids_and_options import (
     RunOptions,
     batch_run_id,
     context_scenario,
@@ -68,7 +68,7 @@ def test_different_names_are_different_cassettes() -> None:
 
 def test_thread_ids_of_a_recording_are_the_same_tomorrow() -> None:
     """In another process, too; another sample has another one."""
-    code = "from llmproxy.scenario.values.run import make_thread_id; print(make_thread_id('c', 1, 'n'))"
+    code = "from llmproxy.scenario.values.run_ids_and_options import make_thread_id; print(make_thread_id('c', 1, 'n'))"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout
     assert told.strip() == make_thread_id("c", 1, "n")
     assert (

@@ -24,9 +24,9 @@ from llmproxy.client.scenario_run_hooks import HOST
 from llmproxy.errors import LLMProxyError, SettingsError
 from llmproxy.report.event_handlers import notify_handlers
 from llmproxy.report.events import Handler, Status
-from llmproxy.scenario.cluster.node import CASSETTES, EventList, NodeReply, RunParcel, WorkerNode, make_picklable
 from llmproxy.scenario.cluster.ray_pacer import Take
-from llmproxy.scenario.cluster.run_files import (
+from llmproxy.scenario.cluster.remote_runner import RemoteRunner, import_ray, open_cluster
+from llmproxy.scenario.cluster.transfer_files import (
     collect_variables,
     describe_parcel,
     find_files,
@@ -36,7 +36,7 @@ from llmproxy.scenario.cluster.run_files import (
     pack_files,
     renumber_events,
 )
-from llmproxy.scenario.cluster.runner import RemoteRunner, import_ray, open_cluster
+from llmproxy.scenario.cluster.worker_node import CASSETTES, EventList, NodeReply, RunParcel, WorkerNode, make_picklable
 from llmproxy.scenario.config import ScenarioConfig
 from llmproxy.scenario.running import run as running
 from llmproxy.scenario.running.run import RunEnded, RunPlan

@@ -2,8 +2,8 @@
 
     open_cluster     a cluster: found or started, connected to, left; why it was refused
     RemoteRunner     what is on all nodes: the calls, what they need, cancelled, made again where a worker or a node
-    died; what was recorded run_task         in the worker: the parcel unpacked by the first run of a test (`node`),
-    then one run
+                     died; what was recorded
+    run_task         in the worker: the parcel unpacked by a test's first run (`worker_node`), then one run
 
 A run whose worker or node died is started again, once, which is said; nothing of the first try was told. Ctrl-C cancels
 what is under way, which cleans up there. This is the only module that imports ray.
@@ -27,8 +27,8 @@ from urllib.parse import urlsplit
 from llmproxy.advice import install_command
 from llmproxy.errors import LLMProxyError, MachineError, SettingsError
 from llmproxy.report.events import Finished
-from llmproxy.scenario.cluster.node import NodeReply, RunParcel, open_worker_node
 from llmproxy.scenario.cluster.ray_pacer import make_remote_take, start_counting
+from llmproxy.scenario.cluster.worker_node import NodeReply, RunParcel, open_worker_node
 
 _QUIET = {
     "RAY_raylet_start_wait_time_s": "120", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0", "RAY_USAGE_STATS_ENABLED": "0",

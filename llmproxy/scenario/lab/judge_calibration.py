@@ -23,8 +23,8 @@ from llmproxy.amounts import format_count
 from llmproxy.errors import LLMProxyError, MissError, SettingsError
 from llmproxy.report.events import Status
 from llmproxy.report.scenario_rows import Interval, wilson
+from llmproxy.scenario.lab.human_labels import LabelledTranscript
 from llmproxy.scenario.lab.judgements import CONCURRENCY, JudgeSetup, run_parallel
-from llmproxy.scenario.lab.labels import LabelledTranscript
 from llmproxy.scenario.repeats.statistics import RESAMPLES, bootstrap, kappa
 from llmproxy.scenario.running.run import RunEnded
 from llmproxy.scenario.types import CriterionResult

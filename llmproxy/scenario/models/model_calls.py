@@ -31,12 +31,12 @@ from llmproxy.scenario.models.errors import (
     find_refused_parameter,
     is_transient,
 )
-from llmproxy.scenario.models.route import redirect_client, route_model
+from llmproxy.scenario.models.route_via_proxy import redirect_client, route_model
 from llmproxy.scenario.models.transport import call_model
 from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.turn_taking import outside
 from llmproxy.scenario.types import Message
-from llmproxy.scenario.values.run import context_scenario
+from llmproxy.scenario.values.run_ids_and_options import context_scenario
 
 _ASIDE = ("shared_session", "fallbacks", "context_window_fallback_dict", "model_list", "mock_response")
 """Keywords of litellm by which a call would not pass the proxy, or would never be made."""
