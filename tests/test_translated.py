@@ -90,8 +90,8 @@ matcher = lambda name, objection=lambda _: "", **more: _matcher(name, objection=
 
 from llmproxy.translated import translate
 
-_expected = _CaseRun._expected_to_fail
-_CaseRun._expected_to_fail = lambda self, status: tuple(map(translate, _expected(self, status)))
+_expected = _CaseRun._apply_xfail
+_CaseRun._apply_xfail = lambda self, status: tuple(map(translate, _expected(self, status)))
 """,
     "report/json_report.py": """
 

@@ -22,11 +22,11 @@ from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.queries import read_notes
 from llmproxy.errors import Exit, MachineError, SettingsError
 from llmproxy.scenario.agents.config import build_agent
-from llmproxy.suite.project_settings import read_description
+from llmproxy.suite.project_settings import parse_agent_or_store
 from llmproxy.suite.reading.json_schema import schema_text, write_schema_beside
 from llmproxy.suite.reading.load import LoadedSuites, load_suites
 from llmproxy.suite.run.run_context import add_error_place
-from llmproxy.suite.scaffold import make_suite, rebase_agent_paths, starter_suite
+from llmproxy.suite.scaffold import rebase_agent_paths, scaffold_suite, starter_suite
 from llmproxy.suite.selection import SelectionOptions, cassette_name, select_cases
 
 _PATHS = typer.Argument(None, metavar="SUITE", help="Files, folders, globs. Default: this folder.")
@@ -114,8 +114,8 @@ def from_session(
     loaded = load_settings(get_flags(ctx))
     store = _choose_store(loaded.settings.store, given=not loaded.is_default("store"))
     folder = Path(output).parent if output else Path("tests")
-    reached = rebase_agent_paths(read_description(agent, "--agent"), Path.cwd(), folder) if agent else None
-    made = make_suite(store, name, sample=sample, agent=reached)
+    reached = rebase_agent_paths(parse_agent_or_store(agent, "--agent"), Path.cwd(), folder) if agent else None
+    made = scaffold_suite(store, name, sample=sample, agent=reached)
     target = Path(output or folder / f"{made.slug}.suite.yaml")
     _write_suite(target, made.text, force=force, hint="--force writes over it, --output names another file.")
     typer.echo(f"wrote {target}: {made.summary_line}")
@@ -182,7 +182,7 @@ def write_starter_suite(paths: Sequence[str], agent: str) -> Exit:
             " module:function."
         )
         agent = typer.prompt("agent")
-    found = rebase_agent_paths(read_description(agent, "--agent"), Path.cwd(), target.parent)
+    found = rebase_agent_paths(parse_agent_or_store(agent, "--agent"), Path.cwd(), target.parent)
     _write_suite(
         target, starter_suite(found), hint=f"Name another one: llmproxy test --init {target.with_stem('other.suite')}"
     )

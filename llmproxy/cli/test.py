@@ -397,9 +397,9 @@ class TestOptions:
             merge_cassettes,
             renumber_events,
         )
-        from llmproxy.suite.run.run_on_cluster import OrderedEvents, common_folder, open_suites, pack_suites
+        from llmproxy.suite.run.run_on_cluster import OrderedEvents, cassette_folder, open_suites, pack_suites
         from llmproxy.suite.run.runner import run_cases
-        from llmproxy.suite.selection import refuse_costs
+        from llmproxy.suite.selection import check_costs
 
         order = [(case.id, n) for case in cases for n in range(1, (self.runs or case.scenario.runs) + 1)]
         mode = str(settings.settings.mode)
@@ -419,7 +419,7 @@ class TestOptions:
             variables=self.send_env,
             env=env,
         )
-        notes = refuse_costs(store_of(settings), cases, run_context.options)
+        notes = check_costs(store_of(settings), cases, run_context.options)
         typer.echo(f"llmproxy: {describe_parcel(parcel, self.on, '--send FILE')}", err=True)
         with closing(run_context), open_suites(self.on, parcel) as suites:
             run_context.execute = suites.run_case
@@ -427,7 +427,7 @@ class TestOptions:
             try:
                 return asyncio.run(wait_for_signal(run_cases(run_context, cases, notes, suites.runner.list_notes)))
             finally:
-                if home := merge_cassettes(suites.runner.recorded, common_folder(settings)):
+                if home := merge_cassettes(suites.runner.recorded, cassette_folder(settings)):
                     typer.echo(f"llmproxy: {home}", err=True)
 
     def run_sweep(self, cases: Sequence[SuiteCase], settings: LoadedSettings, env: Mapping[str, str]) -> int:
@@ -473,9 +473,9 @@ class TestOptions:
         settings: LoadedSettings,
         part: ShardCases | None = None,
     ) -> SuiteResult:
-        from llmproxy.suite.run.run_on_cluster import common_folder
+        from llmproxy.suite.run.run_on_cluster import cassette_folder
         from llmproxy.suite.run.runner import run_cases
-        from llmproxy.suite.selection import refuse_costs
+        from llmproxy.suite.selection import check_costs
 
         run_context = self._make_run_context(proxy, handlers, mode)
         said = settings.settings
@@ -486,12 +486,12 @@ class TestOptions:
         if part is not None:
             run_context.options = replace(run_context.options, title=part.title, shard=part.told)
         if proxy.process is not None and find_store_server(store_of(settings)) is None:
-            run_context.files = (store_of(settings), common_folder(settings))
+            run_context.files = (store_of(settings), cassette_folder(settings))
         if self.rejudge is not None:
             from llmproxy.suite.run.rejudge import read_runs
 
             run_context.recorded = read_runs(self.rejudge, [case.id for case in cases], store_of(settings))
-        notes = [] if run_context.recorded else refuse_costs(store_of(settings), cases, run_context.options)
+        notes = [] if run_context.recorded else check_costs(store_of(settings), cases, run_context.options)
         try:
             return asyncio.run(wait_for_signal(run_cases(run_context, cases, notes)))
         finally:
@@ -501,7 +501,7 @@ class TestOptions:
 
     def _make_run_context(self, proxy: AttachedProxy | None, handlers: Sequence[Handler], mode: str) -> RunContext:
         """Return what all runs share; whoever gets it closes it."""
-        from llmproxy.suite.project_settings import SuiteOptions, read_description, read_project_table
+        from llmproxy.suite.project_settings import SuiteOptions, parse_agent_or_store, read_project_table
         from llmproxy.suite.run.run_context import RunContext
 
         defaults, folder = read_project_table(Path.cwd())
@@ -514,8 +514,8 @@ class TestOptions:
             options=options,
             proxy=None if proxy is None else proxy.url,
             handlers=handlers,
-            agent=read_description(self.agent, "--agent") if self.agent else None,
-            store=read_description(self.store, "--entity-store") if self.store else None,
+            agent=parse_agent_or_store(self.agent, "--agent") if self.agent else None,
+            store=parse_agent_or_store(self.store, "--entity-store") if self.store else None,
             folder=Path.cwd(),
             defaults=defaults,
             defaults_folder=folder,

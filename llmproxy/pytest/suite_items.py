@@ -35,7 +35,7 @@ from llmproxy.suite.run.case_resources import run_hook
 from llmproxy.suite.run.case_runner import CaseResult, run_case_once
 from llmproxy.suite.run.rejudge import read_runs
 from llmproxy.suite.run.run_context import RunContext
-from llmproxy.suite.run.runner import find_unfiled
+from llmproxy.suite.run.runner import describe_unfiled
 from llmproxy.suite.run.verdicts import build_row, list_axes
 from llmproxy.suite.schema.suite import Hook
 
@@ -155,7 +155,7 @@ class SuiteItem(pytest.Item):
         with bench.old_env(), turn:
             ran = asyncio.run(self._run_case(run_context))
         made = build_row(self.case.id, ran, self.case.scenario.min_pass_rate) | list_axes(self.case)
-        unfiled, first = find_unfiled(run_context.files, ran), next((each.wire for each in ran if each.wire), None)
+        unfiled, first = describe_unfiled(run_context.files, ran), next((each.wire for each in ran if each.wire), None)
         if first is not None:
             first.unfiled = "" if in_ci(os.environ) else unfiled
         events = scenarios.end_suite_case(made, [each.wire for each in ran])

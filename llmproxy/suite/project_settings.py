@@ -91,10 +91,10 @@ def _check_toml_table(table: object, path: Path) -> dict[str, Any]:
     return dict(table)
 
 
-def read_description(text: str, flag: str) -> Mapping[str, Any]:
+def parse_agent_or_store(text: str, flag: str) -> Mapping[str, Any]:
     """Read an agent (address, YAML, ``module:function``, command) or store (address, YAML). Raises SuiteError."""
     if flag == "--agent" and not re.match(r"\s*([{[]|\w+:\s)", text):
-        return _read_agent(text.strip())
+        return _parse_agent(text.strip())
     if flag == "--entity-store" and "://" in text and not text.lstrip().startswith("{"):
         return {"http" if text.startswith("http") else "sqlalchemy": text}
     problems = Problems()
@@ -107,7 +107,7 @@ def read_description(text: str, flag: str) -> Mapping[str, Any]:
     return value
 
 
-def _read_agent(text: str) -> Mapping[str, Any]:
+def _parse_agent(text: str) -> Mapping[str, Any]:
     if not text:
         raise SuiteError("an agent is reached somehow: an address, a command, or module:function.")
     if text.startswith(("http://", "https://")):
@@ -129,7 +129,7 @@ _MOST = 5000
 Seen = dict[Path, int]
 
 
-def read_times(paths: Sequence[str]) -> Seen:
+def read_change_times(paths: Sequence[str]) -> Seen:
     """Return when each watched file was changed last: the suites, and what lies in their folders."""
     found: Seen = {}
     for path in _list_files(paths):
@@ -164,12 +164,12 @@ def rerun_on_change(
 ) -> int:
     """Run, wait for a change, run again. An error of a suite ends nothing; Ctrl-C does (KeyboardInterrupt)."""
     while True:
-        before = read_times(paths)
+        before = read_change_times(paths)
         try:
             run()
         except LLMProxyError as error:
             say(sign_text(error))
         say(f"llmproxy: watching {len(before)} files; Ctrl-C ends it")
-        while not (found := find_changed_files(before, read_times(paths))):
+        while not (found := find_changed_files(before, read_change_times(paths))):
             sleep(PAUSE)
         say(f"llmproxy: {found[0]} changed" + (f", and {len(found) - 1} more" if len(found) > 1 else ""))

@@ -34,7 +34,7 @@ class SuiteTurn:
 
 
 @dataclass(frozen=True, slots=True)
-class MadeSuite:
+class SuiteScaffold:
     text: str
     slug: str
     suite: str
@@ -47,7 +47,7 @@ class MadeSuite:
         return f"1 scenario, {self.turns} {'message' if self.turns == 1 else 'messages'}"
 
 
-def make_suite(store: Path, name: str, *, sample: int = 1, agent: Mapping[str, Any] | None = None) -> MadeSuite:
+def scaffold_suite(store: Path, name: str, *, sample: int = 1, agent: Mapping[str, Any] | None = None) -> SuiteScaffold:
     """Make a suite of what is recorded under `name`. Raises SuiteError: no user speaks; CassetteError."""
     turns, notes = read_suite_turns(spans_of(store, cassette=name, sample=sample))
     if not turns:
@@ -58,7 +58,7 @@ def make_suite(store: Path, name: str, *, sample: int = 1, agent: Mapping[str, A
     slug = name_cassette(name)
     if agent is None:
         notes.append("AGENT: an address, a command, module:function; or write `agent:` into the file")
-    return MadeSuite(_write_suite(name, slug, turns, agent), slug, name, slug, len(turns), tuple(notes))
+    return SuiteScaffold(_write_suite(name, slug, turns, agent), slug, name, slug, len(turns), tuple(notes))
 
 
 def read_suite_turns(spans: Iterable[Span]) -> tuple[list[SuiteTurn], list[str]]:
@@ -80,7 +80,7 @@ def read_suite_turns(spans: Iterable[Span]) -> tuple[list[SuiteTurn], list[str]]
             continue
         if span.kind is SpanKind.LLM_REQUEST:
             roots.setdefault(name, frozenset(_list_declared_tools(span)))
-        _read_span(span, name, turns[name])
+        _add_span(span, name, turns[name])
     first = next(iter(roots.values()), frozenset())
     kept = [name for name in turns if turns[name] and roots.get(name, frozenset()) == first]
     left = len([name for name in turns if turns[name]]) - len(kept) + len(others)
@@ -94,7 +94,7 @@ def _list_declared_tools(span: Span) -> list[str]:
     return [str(each.get("name") if isinstance(each, Mapping) else each) for each in found]
 
 
-def _read_span(span: Span, name: str, turns: list[SuiteTurn]) -> None:
+def _add_span(span: Span, name: str, turns: list[SuiteTurn]) -> None:
     if span.kind is SpanKind.USER_INPUT:
         if turns and not turns[-1].calls:  # two messages of one request
             turns[-1].text += f"\n{span.input}"

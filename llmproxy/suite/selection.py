@@ -58,7 +58,7 @@ def add_runs(command: str, runs: int | None) -> str:
     return command if runs is None else f"{command} --runs {runs}"
 
 
-def format_advice(cases: Sequence[str], selected: int, command: str, *, partly: bool) -> str:
+def advise_recording(cases: Sequence[str], selected: int, command: str, *, partly: bool) -> str:
     """Say once, for all cases without a recording, what records them.
 
     `selected` is how many cases were to run; `partly` whether those are only a part of the suites, which the command
@@ -157,7 +157,7 @@ def select_cases(cases: Sequence[SuiteCase], wanted: SelectionOptions) -> list[S
         if holds(case.tags)
         and set(wanted.tag) <= set(case.tags)
         and (not wanted.ids or any(_has_case_id(case, name) for name in wanted.ids))
-        and (not wanted.grep or _is_id_listed(case, wanted.grep))
+        and (not wanted.grep or _matches_text(case, wanted.grep))
         and (wanted.only is None or case.id in wanted.only)
     ]
     return _keep_labelled(found, wanted.label) if wanted.label else found
@@ -167,7 +167,7 @@ def _has_case_id(case: SuiteCase, name: str) -> bool:
     return name in (case.id, case.scenario.id)
 
 
-def _is_id_listed(case: SuiteCase, text: str) -> bool:
+def _matches_text(case: SuiteCase, text: str) -> bool:
     return any(text.casefold() in each.casefold() for each in (case.id, case.title, case.description))
 
 
@@ -278,7 +278,7 @@ def _find_cost(store: Path, cassette: str) -> Decimal | None:
     return None
 
 
-def refuse_costs(store: Path, cases: Sequence[SuiteCase], options: SuiteOptions) -> list[str]:
+def check_costs(store: Path, cases: Sequence[SuiteCase], options: SuiteOptions) -> list[str]:
     """Return what to say about costs. Raises SuiteError: the estimate is above the limit."""
     if options.max_cost is None or options.mode is None or (options.mode in OFFLINE and not options.live):
         return []

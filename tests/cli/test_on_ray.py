@@ -13,7 +13,7 @@ from llmproxy.scenario.cluster.transfer_files import describe_parcel, merge_cass
 from llmproxy.suite.project_settings import SuiteOptions
 from llmproxy.suite.reading.load import load_suites
 from llmproxy.suite.run.run_context import RunContext
-from llmproxy.suite.run.run_on_cluster import SuiteParcel, common_folder, pack_suites
+from llmproxy.suite.run.run_on_cluster import SuiteParcel, cassette_folder, pack_suites
 
 SUITE = """
 name: t
@@ -63,7 +63,7 @@ def test_only_what_is_named_travels(project: Path) -> None:
 
 
 def test_recordings_are_brought_into_the_folder(project: Path) -> None:
-    folder = common_folder(load_settings({}))
+    folder = cassette_folder(load_settings({}))
     assert merge_cassettes([], folder) == ""
     assert "0 cassette files came home to tests/cassettes" in merge_cassettes(
         [{"t/a.yaml": (project / "tests/cassettes/t/a.yaml").read_bytes()}], folder

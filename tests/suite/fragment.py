@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from llmproxy.suite.reading.check_names import ScenarioFlow
+from llmproxy.suite.reading.check_names import ScenarioNames
 from llmproxy.suite.reading.load import SuiteLoader
 from llmproxy.suite.schema.base_nodes import add_refusals
 from llmproxy.suite.schema.response_assertions import Created, MessageProcessing, Response, ToolExpect, Usage
@@ -58,7 +58,7 @@ def load_fragment(kind: str, yaml: str | Map | List, *, declared: Iterable[str] 
 
 
 def _follow(kind: str, value: object, problems: Problems, declared: Iterable[str]) -> None:
-    flow = ScenarioFlow(problems, Problems())
+    flow = ScenarioNames(problems, Problems())
     flow.names.captured = dict.fromkeys(declared)
     here = value.place if isinstance(value, (Map, List)) else YamlPlace(_NAME, 1, 1)
     if kind == "suite" and isinstance(value, Map):

@@ -11,8 +11,14 @@ import pytest
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteNotFound, SuiteError
-from llmproxy.suite.project_settings import read_description
-from llmproxy.suite.scaffold import make_suite, read_suite_turns, rebase_agent_paths, starter_suite, write_flow_value
+from llmproxy.suite.project_settings import parse_agent_or_store
+from llmproxy.suite.scaffold import (
+    read_suite_turns,
+    rebase_agent_paths,
+    scaffold_suite,
+    starter_suite,
+    write_flow_value,
+)
 from llmproxy.trace.reading.span_builder import build_spans
 from tests.suite import rig
 from tests.support.messages import asks, call, result, said, user
@@ -53,7 +59,7 @@ def test_the_suite_loads_and_says_what_happened(tmp_path: Path) -> None:
     with FileStore.open(store, writable=True, now=lambda: NOW) as opened:
         for each in made(talk()):
             opened.add_interaction(each, supersede=False)
-    found = make_suite(store, "default", agent={"http": "http://127.0.0.1:8000/v1"})
+    found = scaffold_suite(store, "default", agent={"http": "http://127.0.0.1:8000/v1"})
     (case,) = rig.cases_of(tmp_path, found.text)
     first, second = case.scenario.steps
     scope = case.scope()
@@ -64,7 +70,7 @@ def test_the_suite_loads_and_says_what_happened(tmp_path: Path) -> None:
     assert 'contains: "You are welcome, and here is a long story about milk that"' in found.text
     assert (found.turns, found.summary_line) == (2, "1 scenario, 2 messages")
     with pytest.raises(CassetteNotFound):
-        make_suite(store, "other")
+        scaffold_suite(store, "other")
 
 
 def test_a_recording_without_a_user_is_refused(tmp_path: Path) -> None:
@@ -73,7 +79,7 @@ def test_a_recording_without_a_user_is_refused(tmp_path: Path) -> None:
     with FileStore.open(tmp_path / "x.db", writable=True, now=lambda: NOW) as opened:
         opened.add_interaction(made(chats)[0], supersede=False)
     with pytest.raises(SuiteError, match="nobody speaks"):
-        make_suite(tmp_path / "x.db", "default")
+        scaffold_suite(tmp_path / "x.db", "default")
 
 
 def test_values_are_written_as_yaml(tmp_path: Path) -> None:
@@ -97,7 +103,7 @@ def test_values_are_written_as_yaml(tmp_path: Path) -> None:
 )
 def test_how_it_is_reached(text: str, agent: dict[str, object], tmp_path: Path) -> None:
     """An address, a command, a function, or YAML; the suite that is written loads and holds it."""
-    assert read_description(text, "--agent") == agent
+    assert parse_agent_or_store(text, "--agent") == agent
     (case,) = rig.cases_of(tmp_path, starter_suite(agent))
     assert json.loads(json.dumps(case.suite.agent)) == agent
     assert case.id == "hello"
@@ -107,7 +113,7 @@ def test_how_it_is_reached(text: str, agent: dict[str, object], tmp_path: Path) 
 def test_a_description_that_is_none_is_refused(text: str, said: str) -> None:
     """An empty answer to the question, or no command: before a file is written."""
     with pytest.raises(SuiteError, match=said):
-        read_description(text, "--agent")
+        parse_agent_or_store(text, "--agent")
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ from llmproxy.settings import load
 from llmproxy.suite.project_settings import (
     SuiteOptions,
     find_changed_files,
-    read_description,
+    parse_agent_or_store,
+    read_change_times,
     read_project_table,
-    read_times,
     rerun_on_change,
 )
 
@@ -47,14 +47,14 @@ def test_what_cannot_be_meant_is_refused(tmp_path: Path, text: str, message: str
 
 def test_agents_and_stores_of_the_command_line() -> None:
     """An address, or YAML."""
-    assert read_description("http://x/v1", "--agent") == {"http": "http://x/v1"}
-    assert read_description("{command: [node, agent.mjs]}", "--agent") == {"command": ["node", "agent.mjs"]}
-    assert read_description("sqlite:///t.db", "--entity-store") == {"sqlalchemy": "sqlite:///t.db"}
-    assert read_description("http://x/api", "--entity-store") == {"http": "http://x/api"}
-    assert read_description("python: agent.py:answer", "--agent") == {"python": "agent.py:answer"}
+    assert parse_agent_or_store("http://x/v1", "--agent") == {"http": "http://x/v1"}
+    assert parse_agent_or_store("{command: [node, agent.mjs]}", "--agent") == {"command": ["node", "agent.mjs"]}
+    assert parse_agent_or_store("sqlite:///t.db", "--entity-store") == {"sqlalchemy": "sqlite:///t.db"}
+    assert parse_agent_or_store("http://x/api", "--entity-store") == {"http": "http://x/api"}
+    assert parse_agent_or_store("python: agent.py:answer", "--agent") == {"python": "agent.py:answer"}
     for text in ("", "[1]", "{"):
         with pytest.raises(SuiteError):
-            read_description(text, "--agent")
+            parse_agent_or_store(text, "--agent")
 
 
 def test_nothing_is_spent_or_written_unasked() -> None:
@@ -71,7 +71,7 @@ def test_files_beside_the_suite_are_watched(tmp_path: Path) -> None:
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
         path.write_text("")
-    assert {path.name for path in read_times([str(tmp_path / "a.suite.yaml")])} == {"a.suite.yaml", "agent.py"}
+    assert {path.name for path in read_change_times([str(tmp_path / "a.suite.yaml")])} == {"a.suite.yaml", "agent.py"}
 
 
 def test_changes_are_told(tmp_path: Path) -> None:

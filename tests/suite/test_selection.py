@@ -18,16 +18,16 @@ from llmproxy.suite.selection import (
     FILE,
     SelectionOptions,
     add_runs,
+    advise_recording,
     cassette_name,
+    check_costs,
     estimate_cost,
     explain_miss,
-    format_advice,
     list_steps_until,
     not_recorded_error,
     parse_tag_expression,
     read_last_failed,
     record_failed,
-    refuse_costs,
     select_cases,
 )
 from tests.suite import rig
@@ -159,14 +159,14 @@ def test_too_much_is_refused(recorded: tuple[Path, Sequence[SuiteCase]]) -> None
     """Before anything runs; in replay nothing is spent."""
     store, cases = recorded
     for mode, limit in (("replay", "0"), (None, "0"), ("record", "1000")):
-        refuse_costs(store, cases, SuiteOptions(mode=mode, max_cost=Decimal(limit)))
+        check_costs(store, cases, SuiteOptions(mode=mode, max_cost=Decimal(limit)))
     with pytest.raises(SuiteError, match="this would cost"):
-        refuse_costs(store, cases, SuiteOptions(mode="record", max_cost=Decimal("0.0001")))
+        check_costs(store, cases, SuiteOptions(mode="record", max_cost=Decimal("0.0001")))
     assert (
         "nothing is known about the cost of two"
-        in refuse_costs(store, cases, SuiteOptions(mode="auto", max_cost=Decimal(9)))[0]
+        in check_costs(store, cases, SuiteOptions(mode="auto", max_cost=Decimal(9)))[0]
     )
-    assert refuse_costs(store, cases, SuiteOptions(mode="auto")) == []
+    assert check_costs(store, cases, SuiteOptions(mode="auto")) == []
 
 
 @pytest.mark.parametrize(("cases", "selected", "partly", "said"), [
@@ -183,7 +183,7 @@ def test_too_much_is_refused(recorded: tuple[Path, Sequence[SuiteCase]]) -> None
 ])  # fmt: skip
 def test_one_command_for_all(cases: list[str], selected: int, partly: bool, said: str) -> None:
     """What is recorded already is kept, and what was not asked for is not recorded."""
-    assert format_advice(cases, selected, "llmproxy test", partly=partly) == said
+    assert advise_recording(cases, selected, "llmproxy test", partly=partly) == said
 
 
 def test_how_often_each_runs_is_kept() -> None:
@@ -194,7 +194,7 @@ def test_how_often_each_runs_is_kept() -> None:
 
 def test_a_long_list_is_cut() -> None:
     """And the command stays one that can be typed."""
-    said = format_advice([f"s-{n}" for n in range(200)], 200, "llmproxy test", partly=True)
+    said = advise_recording([f"s-{n}" for n in range(200)], 200, "llmproxy test", partly=True)
     assert "and 190 more; record them: llmproxy test --last-failed --mode auto" in said
 
 

@@ -73,9 +73,9 @@ def emit_empty_shard(part: ShardCases, handlers: Sequence[Handler], mode: str, a
 
 def advise_recording(unrecorded: Sequence[str], shard: Mapping[str, Any]) -> str:
     """Say of a whole test what records the scenarios of which nothing is recorded."""
-    from llmproxy.suite.selection import format_advice
+    from llmproxy.suite.selection import advise_recording
 
-    return format_advice(
+    return advise_recording(
         unrecorded, len(shard["items"]), shard.get("command", "llmproxy test"), partly=bool(shard.get("partly"))
     )
 

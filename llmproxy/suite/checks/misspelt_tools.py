@@ -47,7 +47,7 @@ def check_tool_names(tools: Mapping[str, ToolExpect], step: AgentStep, run: Sequ
         if name not in known and (meant := find_near_name(name, known, spelling_only=wanted.offered is False)):
             made.append(
                 build_unclear(
-                    f"tools.{name}", f"no tool is called {name!r}: {_describe_listed(known)}; did you mean {meant!r}?"
+                    f"tools.{name}", f"no tool is called {name!r}: {_describe_tools(known)}; did you mean {meant!r}?"
                 )
             )
             continue
@@ -77,7 +77,7 @@ def is_near_name(one: str, other: str) -> bool:
 
 def _is_same_spelling(one: str, other: str) -> bool:
     """Return whether they are the same but for the way of writing and a prefix that one of them has."""
-    return _fold_name(one) in _list_endings(other) or _fold_name(other) in _list_endings(one)
+    return _fold_name(one) in _strip_prefixes(other) or _fold_name(other) in _strip_prefixes(one)
 
 
 def _is_one_word_off(one: str, other: str) -> bool:
@@ -99,7 +99,7 @@ def _fold_name(name: str) -> str:
     return _IGNORED.sub("", unicodedata.normalize("NFKC", name)).casefold()
 
 
-def _list_endings(name: str) -> set[str]:
+def _strip_prefixes(name: str) -> set[str]:
     """Return a name without each of the prefixes that it may have."""
     return {_fold_name(name), *(_fold_name(name[found.end() :]) for found in _PREFIX.finditer(name))} - {""}
 
@@ -123,7 +123,7 @@ def _find_listed_tools(seen: Iterable[SeenCall]) -> set[str]:
     return {name for each in seen if each.exchange is not None for name in each.exchange.tools}
 
 
-def _describe_listed(known: Iterable[str]) -> str:
+def _describe_tools(known: Iterable[str]) -> str:
     names = sorted(known)
     return f"there are {', '.join(names[:10])}{' ...' if len(names) > 10 else ''}"
 
@@ -131,7 +131,7 @@ def _describe_listed(known: Iterable[str]) -> str:
 def _check_tool_listed(name: str, now: set[str], called: set[str], *, offered: bool) -> Assertion:
     right = (name in now) is offered and (offered or name not in called)
     what = "was offered" if name in now else "was not offered" + (", and called all the same" if name in called else "")
-    message = f"{name} {what} to a model in this step; {_describe_listed(now) if now else 'no tool was'}"
+    message = f"{name} {what} to a model in this step; {_describe_tools(now) if now else 'no tool was'}"
     return assertion(f"tools.{name}.offered", message, holds=right, expected=offered, actual=name in now)
 
 
@@ -139,17 +139,17 @@ def _check_arguments(name: str, wanted: ToolExpect, schema: _Names, step: AgentS
     known: dict[tuple[str, ...], frozenset[str]] = dict(schema)
     uses = [use for use in step.tools if use.name == name]
     for use in uses:
-        _add_given(known, use.arguments)
+        _add_given_names(known, use.arguments)
     made: list[Assertion] = []
     for key, paths in (("input", wanted.input), ("every", wanted.every if isinstance(wanted.every, Mapping) else None)):
         for path in paths or ():
-            if found := _find_misspelt(path, known):
+            if found := _find_misspelt_path(path, known):
                 said, meant = found
                 made.append(
                     build_unclear(f"tools.{name}.{key}", f"{name} has no argument {said!r}; did you mean {meant!r}?")
                 )
             elif key == "input" and uses and wanted.count in (0, {"eq": 0}):
-                said, there = _find_undeclared(path, schema, known)
+                said, there = _find_undeclared_path(path, schema, known)
                 if said:
                     told = f"{name} has no argument {said!r}; it has {there}, so no call could have this input"
                     made.append(build_unclear(f"tools.{name}.{key}", told))
@@ -160,16 +160,16 @@ type _Names = Mapping[tuple[str, ...], frozenset[str]]
 """Names of arguments, by where they stand; () is the top."""
 
 
-def _add_given(known: dict[tuple[str, ...], frozenset[str]], value: object, place: tuple[str, ...] = ()) -> None:
+def _add_given_names(known: dict[tuple[str, ...], frozenset[str]], value: object, place: tuple[str, ...] = ()) -> None:
     """Add the names that a call gives; an object of any names may have others in the next call."""
     for item in value if isinstance(value, list) else [value]:
         if isinstance(item, Mapping) and len(place) < _DEEPEST:
             known[place] = known.get(place, frozenset()) | frozenset(map(str, item))
             for name, inner in item.items():
-                _add_given(known, inner, (*place, str(name)))
+                _add_given_names(known, inner, (*place, str(name)))
 
 
-def _find_misspelt(path: str, known: _Names) -> tuple[str, str] | None:
+def _find_misspelt_path(path: str, known: _Names) -> tuple[str, str] | None:
     """Return the beginning of a path that is nearly another, and that one; None where it may be meant as it is."""
     if path in known.get((), ()):
         return None
@@ -183,7 +183,7 @@ def _find_misspelt(path: str, known: _Names) -> tuple[str, str] | None:
     return None
 
 
-def _find_undeclared(path: str, schema: _Names, known: _Names) -> tuple[str, str]:
+def _find_undeclared_path(path: str, schema: _Names, known: _Names) -> tuple[str, str]:
     """Return a path's undeclared beginning that no call gave, and what there is instead; empty without a schema."""
     place: tuple[str, ...] = ()
     if path in known.get((), ()):

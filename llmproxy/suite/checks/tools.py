@@ -48,17 +48,17 @@ def check_called_after(name: str, other: str, uses: Sequence[ToolUse], calls: Se
     """Check that every call of a tool has a call of another one before it."""
     others = [call for call in calls if call.name == other]
     wrong = [use for use in uses if not any(use.comes_after(call) for call in others)]
-    return _check_relation(f"tools.{name}.after", f"{name} was called before {other}", other, wrong, others, calls)
+    return _check_order(f"tools.{name}.after", f"{name} was called before {other}", other, wrong, others, calls)
 
 
 def check_called_before(name: str, other: str, uses: Sequence[ToolUse], calls: Sequence[ToolUse]) -> Assertion:
     """Check that no call of a tool comes with or after a call of another one, which is called as well."""
     others = [call for call in calls if call.name == other]
     wrong = [use for use in uses if any(not call.comes_after(use) for call in others)]
-    return _check_relation(f"tools.{name}.before", f"{name} was not called before {other}", other, wrong, others, calls)
+    return _check_order(f"tools.{name}.before", f"{name} was not called before {other}", other, wrong, others, calls)
 
 
-def _check_relation(
+def _check_order(
     name: str, what: str, other: str, wrong: Sequence[ToolUse], others: Sequence[ToolUse], calls: Sequence[ToolUse]
 ) -> Assertion:
     made = Assertion(name=name, status=Status.PASSED, expected=other, where=others[0].place if others else "")
@@ -104,7 +104,7 @@ def check_tools(
         if step.unread:
             made.append(_build_unread_error(f"tools.{name}", step))
         else:
-            made += _CallCheck(name, wanted, _choose_uses(name, tools, step, hosted=hosted), step, scope).check_all()
+            made += _CallCheck(name, wanted, _select_uses(name, tools, step, hosted=hosted), step, scope).check_all()
     if only:
         others = [
             use for use in step.tools if use.name not in tools and "*" not in tools and (hosted or use.is_for_agent)
@@ -141,7 +141,7 @@ def check_served_tools(
                 continue
         if wanted.offered is not None:
             made.append(_check_listed(name, served, offered=wanted.offered))
-        calls = _choose_uses(name, tools, step, hosted=True)
+        calls = _select_uses(name, tools, step, hosted=True)
         found = _CallCheck(name, wanted, calls, step, scope, "its server's answer did not come whole").check_all()
         made += [replace(each, name=_SERVED + each.name.removeprefix("tools")) for each in found]
     return [*made, _check_asked_tools(asked, served)] if as_asked else made
@@ -169,7 +169,7 @@ def check_order(names: Sequence[str], step: AgentStep) -> Assertion:
     return _build_unread_error("toolOrder", step) if step.unread else check_tool_order(names, step.tools)
 
 
-def _choose_uses(name: str, tools: Mapping[str, ToolExpect], step: AgentStep, *, hosted: bool) -> list[ToolUse]:
+def _select_uses(name: str, tools: Mapping[str, ToolExpect], step: AgentStep, *, hosted: bool) -> list[ToolUse]:
     if name != "*":
         return [use for use in step.tools if use.name == name]
     return [use for use in step.tools if use.name not in tools and (hosted or use.is_for_agent)]
@@ -200,20 +200,20 @@ class _CallCheck:
         self.none = _allows_zero(wanted.count, scope)
         """Whether no call may be as the rest says."""
         self.all = list(calls)
-        self.with_status = [use for use in calls if _has_status(use, wanted.status) is True]
-        self.unknown = [use for use in calls if _has_status(use, wanted.status) is None]
+        self.with_status = [use for use in calls if _reached_status(use, wanted.status) is True]
+        self.unknown = [use for use in calls if _reached_status(use, wanted.status) is None]
         self.calls = self.with_status if self.one_is_enough or self.none else self.all
 
     def check_all(self) -> list[Assertion]:
         """Check everything; where it is not known which calls are meant, whichever they are must do."""
-        made = self._check_choice()
+        made = self._check_chosen_calls()
         if not (self.unknown and (self.one_is_enough or self.none)):
             return made
         known, self.calls = self.calls, [*self.calls, *self.unknown]
-        otherwise, self.calls = self._check_choice(), known
+        otherwise, self.calls = self._check_chosen_calls(), known
         return made if _worst_status(made) is _worst_status(otherwise) else [self._build_unseen("", self.unknown)]
 
-    def _check_choice(self) -> list[Assertion]:
+    def _check_chosen_calls(self) -> list[Assertion]:
         wanted, made = self.wanted, list[Assertion]()
         none = wanted.input is not None and self.none
         if wanted.count is not None and not none:
@@ -233,7 +233,7 @@ class _CallCheck:
         elif isinstance(wanted.every, Mapping) and wanted.count is not None:
             made.append(replace(self._build_never_called(), name=f"tools.{self.name}.every"))
         if wanted.output is not None and (self.calls or wanted.count is not None):
-            made.append(self._join_calls("output", self._check_output))
+            made.append(self._combine_calls("output", self._check_output))
         for key, rule in (("before", check_called_before), ("after", check_called_after)):
             other = getattr(wanted, key)
             if other is not None and self.calls:
@@ -241,7 +241,7 @@ class _CallCheck:
             elif other is not None and wanted.count is not None and not self.none:
                 made.append(replace(self._build_never_called(), name=f"tools.{self.name}.{key}"))
         if wanted.error is not None and (self.calls or wanted.count is not None):
-            made.append(self._join_calls("error", self._check_error))
+            made.append(self._combine_calls("error", self._check_error))
         return made
 
     def _check_count(self, suffix: str) -> list[Assertion]:
@@ -263,7 +263,7 @@ class _CallCheck:
     def _check_status(self) -> Assertion:
         """Check how far the calls came."""
         name, wanted = f"tools.{self.name}.status", self.wanted.status
-        wrong = [use for use in self.all if _has_status(use, wanted) is False]
+        wrong = [use for use in self.all if _reached_status(use, wanted) is False]
         made = Assertion(name=name, status=Status.PASSED, expected=wanted, where=_find_place(self.with_status))
         if self.with_status and (self.one_is_enough or not (wrong or self.unknown)):
             return made
@@ -365,7 +365,7 @@ class _CallCheck:
         holds = use.errored is wanted
         return [assertion(name, message, holds=holds, expected=to_json(wanted), actual=use.errored, where=use.place)]
 
-    def _join_calls(self, key: str, judge: Callable[[ToolUse, object], list[Assertion]]) -> Assertion:
+    def _combine_calls(self, key: str, judge: Callable[[ToolUse, object], list[Assertion]]) -> Assertion:
         """Join what is found of each call: all right, or one if the file says so; an unseen one is an error."""
         name, wanted = f"tools.{self.name}.{key}", getattr(self.wanted, key)
         if not self.calls:
@@ -393,7 +393,7 @@ def _worst_status(found: Iterable[Assertion]) -> Status:
     return next((each for each in (Status.FAILED, Status.ENVIRONMENT_ERROR) if each in statuses), Status.PASSED)
 
 
-def _has_status(use: ToolUse, status: str) -> bool | None:
+def _reached_status(use: ToolUse, status: str) -> bool | None:
     """Return whether a call came as far as `status`; None where nobody has seen it."""
     if status == "requested":
         return True

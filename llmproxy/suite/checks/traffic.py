@@ -31,7 +31,7 @@ def check_usage(
     wanted: Usage, step: AgentStep, scope: VariableScope, name: str = "usage", where: str = ""
 ) -> list[Assertion]:
     """Check tokens, calls and cost; what is unknown is an error, unless the known part decides."""
-    where = where or _describe_span(step)
+    where = where or _describe_interactions(step)
     made: list[Assertion] = []
     for key, matcher in wanted.numbers.items():
         made += _check_usage_number(f"{name}.{key}", key, matcher, step, scope, estimate=wanted.estimate, where=where)
@@ -41,7 +41,7 @@ def check_usage(
         branches = [
             check_usage(branch, step, scope, f"{name}.anyOf[{n}]", where) for n, branch in enumerate(wanted.any_of)
         ]
-        made.append(_join_any_of(f"{name}.anyOf", branches, where))
+        made.append(_combine_any_of(f"{name}.anyOf", branches, where))
     return made
 
 
@@ -78,7 +78,7 @@ def _explain_unknown(key: str, tokens: StepSum, step: AgentStep) -> str:
     return f"{what}{part}{hint}"
 
 
-def _join_any_of(name: str, branches: Sequence[Sequence[Assertion]], where: str) -> Assertion:
+def _combine_any_of(name: str, branches: Sequence[Sequence[Assertion]], where: str) -> Assertion:
     for number, branch in enumerate(branches):
         if all_hold(branch):
             return Assertion(name=name, status=Status.PASSED, actual=f"branch {number}", where=where)
@@ -95,7 +95,7 @@ def _to_float(value: int | Decimal | None) -> Any:  # noqa: ANN401 - a number
     return float(value) if isinstance(value, Decimal) else value
 
 
-def _describe_span(step: AgentStep) -> str:
+def _describe_interactions(step: AgentStep) -> str:
     ids = step.interactions
     return RecordedAt(*dict.fromkeys((ids[0], ids[-1]))) if ids else ""
 
@@ -141,10 +141,10 @@ def _read_finding(name: str, said: object) -> ProcessingFinding:
 
 def merge_agent_findings(seen: ProcessingFindings, said: Mapping[str, ProcessingFinding]) -> ProcessingFindings:
     """Put what the agent says beside what the wire shows."""
-    return ProcessingFindings(**{name: _join_findings(getattr(seen, name), said.get(name)) for name in _NAMES})
+    return ProcessingFindings(**{name: _combine_findings(getattr(seen, name), said.get(name)) for name in _NAMES})
 
 
-def _join_findings(seen: ProcessingFinding, said: ProcessingFinding | None) -> ProcessingFinding:
+def _combine_findings(seen: ProcessingFinding, said: ProcessingFinding | None) -> ProcessingFinding:
     if said is None:
         return seen
     if seen.activated is None:
@@ -174,13 +174,13 @@ def check_processing(wanted: MessageProcessing, found: ProcessingFindings, scope
     )
     for name, part, finding in parts:
         if part is not None:
-            made += _PartCheck(
+            made += _ProcessorCheck(
                 f"messageProcessing.{name}", name, part, finding, wanted.min_evidence, scope
             ).check_processor()
     return made
 
 
-class _PartCheck:
+class _ProcessorCheck:
     def __init__(
         self, path: str, name: str, wanted: Processor, finding: ProcessingFinding, least: str, scope: VariableScope
     ) -> None:
@@ -301,7 +301,7 @@ def evaluate_traffic(
         names = check_tool_names(step.tools or {}, measured, context.wire.calls) if not measured.unread else []
         # What is said of a name that was meant otherwise says nothing.
         wrong = tuple(each.name for each in names if each.status is Status.ENVIRONMENT_ERROR)
-        made += [each for each in tools if not _is_part_of(each.name, wrong)] + names
+        made += [each for each in tools if not _is_below_any(each.name, wrong)] + names
     if step.tool_order is not None and not toolless:
         made.append(check_order(step.tool_order, measured))
     if step.server_tools or step.servers_as_asked:
@@ -331,7 +331,7 @@ def find_uncounted_calls(step: Talk, measured: AgentStep) -> list[str]:
     return sorted({use.name for use in measured.tools if not use.is_for_agent and use.name not in named})
 
 
-def _is_part_of(name: str, wrong: Sequence[str]) -> bool:
+def _is_below_any(name: str, wrong: Sequence[str]) -> bool:
     return any(name == each or name.startswith(f"{each}.") for each in wrong)
 
 

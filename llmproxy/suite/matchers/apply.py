@@ -31,7 +31,7 @@ from llmproxy.suite.matchers.match import (
     SeenValue,
     match,
     match_by_name,
-    split_matcher,
+    parse_matcher,
 )
 from llmproxy.suite.matchers.plain_values import ABSENT, Unknown, get_path, name_kind, show, to_json
 from llmproxy.suite.matchers.variables import StepError, VariableScope
@@ -85,7 +85,7 @@ def check(name: str, actual: object, matcher: object, scope: VariableScope, *, w
                 name,
                 matcher,
                 actual,
-                match_by_name(split_matcher(matcher, scope), matcher, SeenValue(actual, scope)),
+                match_by_name(parse_matcher(matcher, scope), matcher, SeenValue(actual, scope)),
                 scope,
                 where,
             )
@@ -108,7 +108,7 @@ def check_number(
     if isinstance(wanted, Mapping) and wanted.keys() != {"ref"}:
         with suppress(StepError):
             bounds = {key: scope.resolve_value(value) for key, value in wanted.items()}
-            if bounds and all(_holds_for_all(key, value) for key, value in bounds.items()):
+            if bounds and all(_holds_for_every_number(key, value) for key, value in bounds.items()):
                 return check(name, Unknown(f"{_describe_every_number(bounds)}, so nothing is asserted"), wanted, scope)
     return check(name, number, wanted, scope, where=where)
 
@@ -167,7 +167,7 @@ def validate_matcher(matcher: object, problems: Problems, at: YamlPlace | None) 
         if key in MODIFIERS:
             _validate_modifier(key, matcher, named, problems, place)
         elif key not in REGISTRY:
-            problems.add(place, f"there is no matcher `{key}`", _explain_unknown(str(key), matcher[key]))
+            problems.add(place, f"there is no matcher `{key}`", _explain_unknown_key(str(key), matcher[key]))
     if not matcher:
         hint = "write a value, or a matcher such as {contains: text}"
         problems.add(place_of(matcher) or at, "nothing is asserted here", hint, NOTHING_ASSERTED)
@@ -182,7 +182,7 @@ def validate_matcher(matcher: object, problems: Problems, at: YamlPlace | None) 
                 validate_matcher(branch, problems, place_of(matcher[key], i) or place)
 
 
-def _explain_unknown(key: str, value: object) -> str:
+def _explain_unknown_key(key: str, value: object) -> str:
     if near := suggest(key, [*REGISTRY, *MODIFIERS], listing=False):
         return near
     deeper = f"`path.{key}: ...` looks inside, " if isinstance(value, (Mapping, str, int)) else ""
@@ -209,7 +209,7 @@ def validate_number(wanted: object, problems: Problems, at: YamlPlace | None) ->
         place = place_of(wanted) or at
         if not wanted:
             problems.add(place, "nothing is asserted here", "write a number, or {gte: 1}", NOTHING_ASSERTED)
-        elif all(_holds_for_all(key, value) for key, value in wanted.items()):
+        elif all(_holds_for_every_number(key, value) for key, value in wanted.items()):
             hint = "write {gte: 1} for at least one, 0 for none"
             problems.add(place, f"{_describe_every_number(wanted)}, so nothing is asserted", hint)
         for key, value in wanted.items():
@@ -231,7 +231,7 @@ def _describe_every_number(bounds: Mapping[str, object]) -> str:
     return f"every number is {', '.join(f'`{key}: {show(value)}`' for key, value in bounds.items())}"
 
 
-def _holds_for_all(key: str, value: object) -> bool:
+def _holds_for_every_number(key: str, value: object) -> bool:
     """Return whether a comparison holds for every number that something can be counted to."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False

@@ -64,7 +64,7 @@ def _describe_near_miss(operand: object, actual: object) -> str:
     return ""
 
 
-def _object_to_reference(operand: object) -> str:
+def _explain_bad_reference(operand: object) -> str:
     good = isinstance(operand, str) and is_reference(operand)
     return "" if good else f" takes a reference such as $name.field, not {show(operand)}"
 
@@ -73,7 +73,7 @@ def _object_to_reference(operand: object) -> str:
     "ref",
     schema={"type": "string", "pattern": r"^\$"},
     help="equal to a captured value, `$name.field`; numbers and ids also as text",
-    objection=_object_to_reference,
+    objection=_explain_bad_reference,
 )
 def match_reference(operand: object, seen: SeenValue) -> Match:
     """Compare with what a name stands for (`operand` is that already); say so if only the texts are equal."""
@@ -119,7 +119,7 @@ _ORDER: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
 }
 
 
-def _object_to_limit(operand: object) -> str:
+def _explain_bad_limit(operand: object) -> str:
     number = isinstance(operand, Number) and not isinstance(operand, bool)
     if number or is_reference(operand) or parse_time(operand) is not None:
         return ""
@@ -129,11 +129,11 @@ def _object_to_limit(operand: object) -> str:
 def _register_order_matcher(name: str) -> None:
     words, holds = _ORDER[name]
 
-    @matcher(name, schema=_LIMIT, help=f"a number or a date that is {words} this", objection=_object_to_limit)
+    @matcher(name, schema=_LIMIT, help=f"a number or a date that is {words} this", objection=_explain_bad_limit)
     def compare(operand: object, seen: SeenValue) -> Match:
         actual = seen.actual
         moments = parse_time(actual), parse_time(operand)
-        if objection := _object_to_limit(operand):
+        if objection := _explain_bad_limit(operand):
             return Match(MatchOutcome.UNCLEAR, f"`{name}`{objection}")
         if moments[0] is not None and moments[1] is not None:
             return Match.of(holds(*moments), f"expected {words} {show(operand)}, found {show(actual)}")
@@ -190,7 +190,7 @@ def parse_json(actual: object) -> object:
         raise ValueError("it is nested too deeply") from error
 
 
-def _object_to_inner_matcher(operand: object) -> str:
+def _explain_inner_matcher(operand: object) -> str:
     """Object to a matcher inside: it would be compared as it stands, and so differ from everything."""
     inside = [*operand.values()] if isinstance(operand, Mapping) else operand if isinstance(operand, list) else []
     for each in inside:
@@ -199,7 +199,7 @@ def _object_to_inner_matcher(operand: object) -> str:
                 f" takes a value as it stands, so {show(each)} in it is no matcher: write a JSON Schema (`jsonSchema`; "
                 f"that very value is {{const: ...}})"
             )
-        if deeper := _object_to_inner_matcher(each):
+        if deeper := _explain_inner_matcher(each):
             return deeper
     return ""
 
@@ -208,7 +208,7 @@ def _object_to_inner_matcher(operand: object) -> str:
     "json",
     schema=_JSON,
     help="JSON that is equal to this value; a text is parsed first",
-    objection=_object_to_inner_matcher,
+    objection=_explain_inner_matcher,
 )
 def match_json(operand: object, seen: SeenValue) -> Match:
     try:

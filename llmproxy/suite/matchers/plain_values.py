@@ -178,7 +178,7 @@ def get_path(value: object, path: str) -> Any:  # noqa: ANN401 - whatever a file
                 lost = found if lost is ABSENT else lost
         return lost
     if isinstance(value, (list, tuple)):
-        head, rest = _split_first(path)
+        head, rest = _split_path_head(path)
         if head.isdecimal():
             return get_path(value[int(head)], rest) if int(head) < len(value) else ABSENT
         if any(isinstance(each, (Mapping, list, tuple)) for each in value):
@@ -194,7 +194,7 @@ def explain_bad_path(path: str) -> str:
     return f"{path!r} is a path that is not understood here, from {path[found.start() :]!r} on" if found else ""
 
 
-def _split_first(path: str) -> tuple[str, str]:
+def _split_path_head(path: str) -> tuple[str, str]:
     if found := _INDEX.match(path):
         return found[1], path[found.end() :].removeprefix(".")
     head = re.split(r"[.\[]", path, maxsplit=1)[0]

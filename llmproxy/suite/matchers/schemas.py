@@ -50,7 +50,7 @@ def _require_match(text: str, rule: str) -> str:
     return text
 
 
-def _check_moment(text: str) -> None:
+def _check_date_time(text: str) -> None:
     if "T" not in text.upper() or parse_time(text.upper()) is None:
         raise ValueError(text)
     _require_match(text[-6:], r".*([Zz]|[+-]\d\d:\d\d)")
@@ -63,7 +63,7 @@ def _check_uri(text: str) -> None:
 
 _FORMATS: dict[str, Callable[[str], object]] = {
     "date": lambda text: (_require_match(text, r"\d{4}-\d\d-\d\d"), date.fromisoformat(text)),
-    "date-time": _check_moment,
+    "date-time": _check_date_time,
     "time": lambda text: (_require_match(text, r"\d\d:\d\d:\d\d.*([Zz]|[+-]\d\d:\d\d)"), time.fromisoformat(text)),
     "duration": lambda text: _require_match(text, _DURATION),
     "email": lambda text: _require_match(text, r"[^@\s]+@[^@\s]+"),
@@ -83,7 +83,7 @@ def _choose_validator(schema: Mapping[str, Any]) -> Any:  # noqa: ANN401 (a clas
     return jsonschema.validators.validator_for(schema, jsonschema.Draft202012Validator)
 
 
-def _object_to_schema(operand: object) -> str:
+def _explain_bad_schema(operand: object) -> str:
     if not isinstance(operand, dict):
         return f" takes a JSON Schema, not {name_kind(operand)}"
     import jsonschema
@@ -96,12 +96,12 @@ def _object_to_schema(operand: object) -> str:
     except jsonschema.SchemaError as error:
         return f": this is no JSON Schema: at {error.json_path} {error.message:.200}"
     says = frozenset(base.VALIDATORS)
-    if objection := next(_find_unchecked(operand, says, "$"), ""):
+    if objection := next(_find_unchecked_keywords(operand, says, "$"), ""):
         return f": {objection}"
     return "" if operand.keys() & says else ": this schema holds for every JSON, so it asserts nothing"
 
 
-def _find_unchecked(schema: object, says: frozenset[str], path: str) -> Iterator[str]:
+def _find_unchecked_keywords(schema: object, says: frozenset[str], path: str) -> Iterator[str]:
     """Yield what a schema seems to say and nobody checks: misspelt keywords, formats that are not known here."""
     if not isinstance(schema, Mapping):
         return
@@ -119,10 +119,10 @@ def _find_unchecked(schema: object, says: frozenset[str], path: str) -> Iterator
             )
         if key in _NAMED and isinstance(value, Mapping):
             for name, each in value.items():
-                yield from _find_unchecked(each, says, f"{path}.{key}.{name}")
+                yield from _find_unchecked_keywords(each, says, f"{path}.{key}.{name}")
         elif key not in _DATA:
             for number, each in enumerate(value if isinstance(value, list) else [value]):
-                yield from _find_unchecked(
+                yield from _find_unchecked_keywords(
                     each, says, f"{path}.{key}" + (f"[{number}]" if isinstance(value, list) else "")
                 )
 
@@ -213,10 +213,10 @@ def _build_format_checker() -> Any:  # noqa: ANN401 (a checker of jsonschema)
     "jsonSchema",
     schema={"type": "object"},
     help="JSON that keeps to this JSON Schema; a text is parsed first",
-    objection=_object_to_schema,
+    objection=_explain_bad_schema,
     raw=True,
 )
-def json_schema(operand: dict[str, Any], seen: SeenValue) -> Match:
+def match_json_schema(operand: dict[str, Any], seen: SeenValue) -> Match:
     """Parse, then validate; nothing is fetched, and patterns are searched with a time limit."""
     try:
         import jsonschema

@@ -34,7 +34,7 @@ def _to_list(operand: object) -> list[Any]:
     return operand if isinstance(operand, list) else [operand]
 
 
-def _object_to_words(operand: object) -> str:
+def _explain_bad_words(operand: object) -> str:
     """Object to what cannot be looked for; an empty text is in every text, so it would assert nothing."""
     if isinstance(operand, list) and not operand:
         return ": an empty list asserts nothing"
@@ -76,19 +76,19 @@ def _describe_near_text(actual: object, word: object, *, ignore_case: bool) -> s
     return ""
 
 
-def _is_empty_pattern(seen: SeenValue) -> bool:
+def _has_no_value(seen: SeenValue) -> bool:
     return seen.actual is None or seen.actual is ABSENT
 
 
-def _describe_none(seen: SeenValue) -> str:
+def _name_absence(seen: SeenValue) -> str:
     return "null" if seen.actual is None else "no value"
 
 
 def _find_words(name: str, operand: object, seen: SeenValue) -> Match:
     """Look for words in a value; where there is no value there are none."""
-    if _is_empty_pattern(seen):
+    if _has_no_value(seen):
         which = "one of " if name == "containsAny" else ""
-        message = f"expected {which}{show(operand)} in it, and there is {_describe_none(seen)}"
+        message = f"expected {which}{show(operand)} in it, and there is {_name_absence(seen)}"
         return Match.of(name == "notContains", message)
     actual = to_json(seen.actual)
     if not isinstance(actual, (str, list, Mapping)):
@@ -118,7 +118,7 @@ _LOOKING = {
     "notContains": "the opposite of contains; of a list: none of them",
 }
 for _name, _help in _LOOKING.items():
-    matcher(_name, schema=_WORDS, help=_help, objection=_object_to_words)(partial(_find_words, _name))
+    matcher(_name, schema=_WORDS, help=_help, objection=_explain_bad_words)(partial(_find_words, _name))
 
 
 # -- patterns
@@ -162,7 +162,7 @@ _CLASSES = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]")
 _NAME_IN_PATTERN = re.compile(r"\$(?:[A-Za-z_]\w*|\{[A-Za-z_][^}]*\})")
 
 
-def _object_to_pattern(operand: object) -> str:
+def _explain_bad_pattern(operand: object) -> str:
     if operand == []:
         return ": an empty list asserts nothing"
     for each in _to_list(operand):
@@ -189,15 +189,15 @@ def _object_to_pattern(operand: object) -> str:
     "regex",
     schema=_PATTERNS,
     help="the pattern is found anywhere in it (write ^ and $ to mean the whole); of a list: all. No $names inside",
-    objection=_object_to_pattern,
+    objection=_explain_bad_pattern,
     raw=True,
 )
 def match_regex(operand: object, seen: SeenValue) -> Match:
     """Find all of the patterns; numbers are looked at as text."""
     actual = to_json(seen.actual)
-    if _is_empty_pattern(seen):
+    if _has_no_value(seen):
         return Match(
-            MatchOutcome.FAILS, f"expected a text that matches {show(operand)}, and there is {_describe_none(seen)}"
+            MatchOutcome.FAILS, f"expected a text that matches {show(operand)}, and there is {_name_absence(seen)}"
         )
     if isinstance(actual, (bool, list, Mapping)):
         return Match(

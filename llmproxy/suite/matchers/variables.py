@@ -220,7 +220,7 @@ class VariableScope:
             if found[0] == "$$":
                 return "$"
             reference = _build_reference(found)
-            return _write_value(self.lookup_value(reference)) if self.is_reference(reference) else found[0]
+            return _format_value(self.lookup_value(reference)) if self.is_reference(reference) else found[0]
 
         return _TOKEN.sub(format_reference_value, text)
 
@@ -264,7 +264,7 @@ def _is_id(value: object) -> bool:
     return not isinstance(value, bool) and (isinstance(value, (int, UUID)) or (isinstance(value, str) and bool(value)))
 
 
-def _write_value(value: object) -> str:
+def _format_value(value: object) -> str:
     """Return a value as it stands inside of a text; JSON where Python would write otherwise."""
     if isinstance(value, str):
         return value

@@ -110,7 +110,7 @@ class KnownNames:
         else:
             self.check_text(value, at, sure=True)
 
-    def tool_names(self, given: object, at: YamlPlace | None) -> None:
+    def refuse_tool_references(self, given: object, at: YamlPlace | None) -> None:
         """See that no reference stands where a tool is named: it would be taken for a tool that is never called."""
         for i, name in enumerate([*given] if isinstance(given, Mapping) else given if isinstance(given, list) else []):
             if isinstance(name, str) and parse_ref(name) is not None:
@@ -123,7 +123,7 @@ class KnownNames:
         for wanted in given.values() if isinstance(given, Mapping) else ():
             if isinstance(wanted, Mapping):
                 others = {key: wanted[key] for key in ("before", "after") if key in wanted}
-                self.tool_names([*others.values()], next((place_of(wanted, key) for key in others), at))
+                self.refuse_tool_references([*others.values()], next((place_of(wanted, key) for key in others), at))
 
     def check_text(self, value: object, at: YamlPlace | None, *, sure: bool = False) -> None:
         """Look at all references in a value of YAML; `sure`: a text that is one is meant as one."""
@@ -158,18 +158,18 @@ class KnownNames:
         ):
             said = f"{found.text} is sent as it is: nothing is called ${name}"
             self.doubts.add(at, said, near or "$$ is a dollar sign")
-        elif objection := self._object_to_reference(found, near):
+        elif objection := self._explain_bad_reference(found, near):
             self.problems.add(at, *objection)
 
-    def _object_to_reference(self, found: Reference, near: str) -> tuple[str, str] | None:
+    def _explain_bad_reference(self, found: Reference, near: str) -> tuple[str, str] | None:
         """Return what is wrong with a reference that is meant as one, and a hint."""
         name = found.name
         if found.is_malformed:
             return f"{found.text} is no reference", "write ${name.field} or ${env:NAME}; $$ is a dollar sign"
         if name in self.values:
-            return self._object_to_field(found)
+            return self._explain_missing_field(found)
         if name in BUILT_IN:
-            return self._object_to_built_in(found)
+            return self._explain_unset_built_in(found)
         if name in self.unread:
             message = f"{found.text} is used before it has a value, at {self.unread[name]}"
             return message, "a variable may name those above it"
@@ -183,7 +183,7 @@ class KnownNames:
         known = [*self.captured, *self.later, *self.values, *BUILT_IN]
         return f"{found.text}: nothing is called ${name}", suggest(name, known) + more
 
-    def _object_to_field(self, found: Reference) -> tuple[str, str] | None:
+    def _explain_missing_field(self, found: Reference) -> tuple[str, str] | None:
         """See that a variable's value has the field, where the value is written in the file."""
         value = self.values[found.name]
         if found.path and isinstance(value, (Mapping, list)):
@@ -195,7 +195,7 @@ class KnownNames:
             return f"{found.text}: ${found.name} is {value!r} and has no fields", ""
         return None
 
-    def _object_to_built_in(self, found: Reference) -> tuple[str, str] | None:
+    def _explain_unset_built_in(self, found: Reference) -> tuple[str, str] | None:
         """See that a built-in name has a value at this point."""
         if found.name == "last" and self.answers:
             message = f"{found.text} is this very answer, which is like itself whatever it says"
@@ -237,7 +237,7 @@ def only_mappings(value: object) -> list[Mapping[str, Any]]:
     return [each for each in value if isinstance(each, Mapping)] if isinstance(value, list) else []
 
 
-class ScenarioFlow:
+class ScenarioNames:
     def __init__(self, problems: Problems, doubts: Problems, values: Mapping[str, object] | None = None) -> None:
         """Begin with the variables that have a value; what is found goes to `problems` and `doubts`."""
         self.problems = problems
@@ -316,7 +316,7 @@ class ScenarioFlow:
                         at, f"`{key}` cannot be evaluated: with `observe: none` the agent's traffic is not seen", hint
                     )
         for key in ("tools", "serverTools", "toolOrder"):
-            self.names.tool_names(step.get(key), place_of(step, key))
+            self.names.refuse_tool_references(step.get(key), place_of(step, key))
         for key in ("tools", "serverTools", "totalToolCalls", "usage", "messageProcessing"):
             self.names.check_expected(step.get(key), place_of(step, key))
         self.check_response(step.get("response"))

@@ -47,9 +47,9 @@ def build_suite_schema() -> dict[str, Any]:
     from llmproxy.suite.schema.suite import Scenario, Suite
 
     made = TypeAdapter(Suite | Scenario).json_schema(by_alias=True, mode="validation")
-    definitions = _link_shared(made.pop("$defs"))
+    definitions = _link_shared_definitions(made.pop("$defs"))
     definitions.pop("NoStep", None)
-    definitions.update(_build_shared())
+    definitions.update(_build_shared_definitions())
     for node in definitions.values():
         _simplify_node(node)
     return {
@@ -63,7 +63,7 @@ def build_suite_schema() -> dict[str, Any]:
     }
 
 
-def _build_shared() -> dict[str, Any]:
+def _build_shared_definitions() -> dict[str, Any]:
     """Return what is not a model: any JSON, references, numbers, matchers."""
     from llmproxy.suite.matchers.apply import COMPARISONS
     from llmproxy.suite.matchers.match import MODIFIERS, REGISTRY
@@ -109,14 +109,14 @@ def _build_shared() -> dict[str, Any]:
     }
 
 
-def _link_shared(node: Any) -> Any:  # noqa: ANN401 (JSON)
+def _link_shared_definitions(node: Any) -> Any:  # noqa: ANN401 (JSON)
     """Replace the marks that the models leave by references to what is shared."""
     if isinstance(node, dict):
         if node.get("$comment") in {"Json", "Matcher", "Count"}:
             kept = {key: value for key, value in node.items() if key in {"description", "default"}}
             return {"$ref": f"#/$defs/{node['$comment']}", **kept}
-        return {key: _link_shared(value) for key, value in node.items()}
-    return [_link_shared(each) for each in node] if isinstance(node, list) else node
+        return {key: _link_shared_definitions(value) for key, value in node.items()}
+    return [_link_shared_definitions(each) for each in node] if isinstance(node, list) else node
 
 
 def _simplify_node(node: Any) -> None:  # noqa: ANN401 - JSON

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from llmproxy.did_you_mean import suggest
 from llmproxy.suite.matchers.apply import COMPARISONS
 from llmproxy.suite.matchers.variables import StepError, VariableScope, strip_dollar
-from llmproxy.suite.reading.check_names import ScenarioFlow, list_capture_names, only_mappings
+from llmproxy.suite.reading.check_names import ScenarioNames, list_capture_names, only_mappings
 from llmproxy.suite.reading.params import choose_distinct, drop_id, expand_matrix, expand_rows, name_sets, warn_of_axes
 from llmproxy.suite.reading.shared_parts import apply_defaults, find_entry_files, find_files, include_parts, show_path
 from llmproxy.suite.schema.base_nodes import add_refusals
@@ -52,7 +52,7 @@ def find_suite_doubts(scenario: Map, doubts: Problems) -> None:
             if "as" in created and created.get("count", 1) != 1:
                 doubts.add(place_of(created, "as"), "`as` names one row, and `count` may be another number")
     for node, place in _walk_maps(scenario, scenario.place):
-        _check_range(node, place, doubts)
+        _doubt_empty_range(node, place, doubts)
     sets = scenario.get("parametrize")
     if isinstance(sets, list) and len({frozenset(each) - {"id"} for each in sets if isinstance(each, Map)}) > 1:
         doubts.add(place_of(scenario, "parametrize", key=True), "the sets of `parametrize` do not have the same names")
@@ -86,7 +86,7 @@ def _walk_maps(value: object, place: YamlPlace | None) -> Iterator[tuple[Map, Ya
             yield from _walk_maps(each, place)
 
 
-def _check_range(node: Map, place: YamlPlace | None, doubts: Problems) -> None:
+def _doubt_empty_range(node: Map, place: YamlPlace | None, doubts: Problems) -> None:
     """Doubt comparisons that no number satisfies."""
     numbers = {key: node[key] for key in ("gt", "gte", "lt", "lte") if isinstance(node.get(key), (int, float))}
     low = max((numbers[key] for key in ("gt", "gte") if key in numbers), default=None)
@@ -188,12 +188,12 @@ class SuiteLoader:
                 made.put(key, value, bare[0].place, bare[0].place)
             self.load_suite(made, path)
 
-    def note_file(self, path: Path) -> None:
+    def record_file(self, path: Path) -> None:
         self.files[path] = None
 
     def read_documents(self, path: Path) -> Iterator[Map]:
         """Yield the documents of a file that are suites or scenarios."""
-        self.note_file(path)
+        self.record_file(path)
         for value, place in read_file(path, self.problems, show_path(path), self.doubts, empty_hint=_EMPTY):
             if not isinstance(value, Map):
                 what = "a list" if isinstance(value, list) else "a plain value"
@@ -208,7 +208,7 @@ class SuiteLoader:
                 yield value
 
     def load_suite(self, document: Map, path: Path) -> None:
-        whole = include_parts(document, path, self.problems, self.note_file)
+        whole = include_parts(document, path, self.problems, self.record_file)
         defaults, variables = self.validate_defaults(whole), whole.get("vars")
         base = whole.get("baseDir", ".")
         folder = path.parent / base if isinstance(base, str) else path.parent
@@ -217,7 +217,7 @@ class SuiteLoader:
         for i, entry in enumerate(entries if isinstance(entries, list) else []):
             if isinstance(entry, str):
                 taken.append(entry)
-                found = self.load_files(folder, entry, place_of(entries, i) or document.place, read)
+                found = self.load_entry(folder, entry, place_of(entries, i) or document.place, read)
             else:
                 found = [(entry, path)] if isinstance(entry, Map) else []
                 if not found:
@@ -227,7 +227,7 @@ class SuiteLoader:
             for given, where in found:
                 raw, data = expand_rows(given, where, variables, self.problems, self.doubts)
                 if data is not None:
-                    self.note_file(data)
+                    self.record_file(data)
                 warn_of_axes(raw, variables, self.doubts)
                 raw = expand_matrix(raw, self.problems)
                 filled = apply_defaults(raw, defaults, whole.get("defaultTags"))
@@ -251,7 +251,7 @@ class SuiteLoader:
             self.problems.add(at, first, "ids are unique in a run")
         self.ids.setdefault(name, at)
 
-    def load_files(self, folder: Path, entry: str, at: YamlPlace | None, read: set[Path]) -> list[tuple[Map, Path]]:
+    def load_entry(self, folder: Path, entry: str, at: YamlPlace | None, read: set[Path]) -> list[tuple[Map, Path]]:
         """Read the scenarios of the files that an entry names, but for those read already, the suite's own too."""
         made: list[tuple[Map, Path]] = []
         for path in find_entry_files(folder, entry, at, self.problems):
@@ -283,7 +283,7 @@ class SuiteLoader:
         usable = [each for each in sets if isinstance(each, Map)] if isinstance(sets, list) else []
         named = {name for each in usable for name in each}
         for parameters in choose_distinct(usable) or [Map(raw.place)]:
-            flow = ScenarioFlow(self.problems, self.doubts)
+            flow = ScenarioNames(self.problems, self.doubts)
             for part in (variables, raw.get("vars")):
                 if isinstance(part, Map):
                     flow.names.add_variables(part, sure=True)

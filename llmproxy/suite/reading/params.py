@@ -41,7 +41,7 @@ def name_sets(sets: Sequence[Mapping[str, Any]], write: Callable[[object], str] 
     ]
 
 
-def name_values(values: Sequence[object]) -> list[str]:
+def name_axis_values(values: Sequence[object]) -> list[str]:
     """Return a name for each value of an axis: the value itself where all are short and different."""
     texts = [format_name(each) for each in values]
     good = all(text and len(text) <= _SHORT for text in texts) and len(set(texts)) == len(texts)
@@ -87,7 +87,7 @@ def expand_matrix(raw: Map, problems: Problems) -> Map:
         return raw  # the schema says why
     if not axes:
         return _fill_invalid_axes(raw, matrix, known)
-    names = [name_values(values) for _, values in axes]
+    names = [name_axis_values(values) for _, values in axes]
     own = name_sets(known, format_name) if sets else [""]
     number = len(known) * math.prod(len(values) for values in names)
     if number > MOST:
@@ -174,7 +174,7 @@ def expand_rows(
         place = YamlPlace(show_path(file), error.line, 1) if error.line else at
         problems.add(place, error.problem if error.line else f"{said}: {error.problem}", error.hint)
         found = []
-    for each in [_build_map(row, file) for row in found] or [_list_all_names(made, at)]:
+    for each in [_row_to_map(row, file) for row in found] or [_accept_all_names(made, at)]:
         rows.put(each, each.place)
     del made["parametrize"]
     made.put("parametrize", rows, place_of(raw, "parametrize", key=True) or at, at)
@@ -194,7 +194,7 @@ def choose_distinct(sets: list[Map]) -> list[Map]:
     return list(found.values())
 
 
-def _build_map(row: DataRow, file: Path) -> Map:
+def _row_to_map(row: DataRow, file: Path) -> Map:
     place = YamlPlace(show_path(file), row.line, 1)
     made = Map(place)
     for name, value in row.values.items():
@@ -202,7 +202,7 @@ def _build_map(row: DataRow, file: Path) -> Map:
     return made
 
 
-def _list_all_names(scenario: Map, at: YamlPlace) -> Map:
+def _accept_all_names(scenario: Map, at: YamlPlace) -> Map:
     """Return a set with whatever a scenario names: one whose file is wrong has nothing wrong beside that."""
     made, matrix = Map(at), scenario.get("matrix")
     known = {*list_capture_names(scenario), *BUILT_IN, *(matrix if isinstance(matrix, Map) else ())}

@@ -49,7 +49,7 @@ def find_files(paths: Iterable[str | Path], problems: Problems) -> list[Path]:
         elif matches := _expand_pattern(str(given)):
             found.update(dict.fromkeys(matches))
         else:
-            problems.add(None, f"{given}: there is no such file", _near_file(path))
+            problems.add(None, f"{given}: there is no such file", _suggest_file(path))
     once: dict[Path, Path] = {}
     for path in found:
         once.setdefault(path.resolve(), path)
@@ -64,7 +64,7 @@ def find_entry_files(folder: Path, entry: str, at: YamlPlace | None, problems: P
     matches = _expand_pattern(str(Path(glob.escape(str(folder))) / entry)) if _MAGIC & set(entry) else []
     if not matches:
         what = "no file is called so" if not _MAGIC & set(entry) else "no file matches"
-        problems.add(at, f"{entry}: {what} in {show_path(folder)}", "" if _MAGIC & set(entry) else _near_file(path))
+        problems.add(at, f"{entry}: {what} in {show_path(folder)}", "" if _MAGIC & set(entry) else _suggest_file(path))
     return matches
 
 
@@ -78,7 +78,7 @@ def _find_suites(folder: Path) -> Iterator[Path]:
         yield from (Path(root, name) for name in sorted(files) if any(Path(name).match(pattern) for pattern in SUITES))
 
 
-def _near_file(path: Path) -> str:
+def _suggest_file(path: Path) -> str:
     try:
         others = [each.name for each in path.parent.iterdir() if each.suffix in {".yaml", ".yml"}]
     except OSError:

@@ -33,7 +33,7 @@ from llmproxy.suite.checks.entities.verify import RunEntities
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.reading.load import USER, SuiteCase
 from llmproxy.suite.run.rejudge import RecordedRuns
-from llmproxy.suite.run.run_context import RunContext, case_entities
+from llmproxy.suite.run.run_context import RunContext, list_entities
 from llmproxy.suite.run.step_context import StepContext, StepConversations, resolve_faults
 from llmproxy.suite.schema.suite import Hook, Teardown
 from llmproxy.suite.stores import StoreAdapter
@@ -49,16 +49,16 @@ async def run_hook(hook: Hook | Teardown, folder: Path, env: Mapping[str, str], 
     try:
         async with asyncio.timeout(limit):
             if hook.python:
-                await _run_function(hook.python, folder, env, name)
+                await _run_hook_function(hook.python, folder, env, name)
             elif hook.command:
-                await _run_command(hook.command, folder, env, name)
+                await _run_hook_command(hook.command, folder, env, name)
     except TimeoutError as error:
         raise MachineError(
             f"{name}: the hook did not end within {limit:g} s.", hint="`timeout:` beside it allows more."
         ) from error
 
 
-async def _run_function(target: str, folder: Path, env: Mapping[str, str], name: str) -> None:
+async def _run_hook_function(target: str, folder: Path, env: Mapping[str, str], name: str) -> None:
     found: Any = load_attribute(target, folder, name)
     if not callable(found):
         raise SuiteError(f"{name}: {target} is no function.")
@@ -81,7 +81,7 @@ def _takes_argument(function: Any) -> bool:  # noqa: ANN401 - anything that can 
     return False
 
 
-async def _run_command(command: str | tuple[str, ...], folder: Path, env: Mapping[str, str], name: str) -> None:
+async def _run_hook_command(command: str | tuple[str, ...], folder: Path, env: Mapping[str, str], name: str) -> None:
     words = shlex.split(command) if isinstance(command, str) else list(command)
     try:
         process = await asyncio.create_subprocess_exec(
@@ -125,7 +125,7 @@ def resolve_mocks(case: SuiteCase, scope: VariableScope, *, proxy: bool) -> Mapp
     return resolved
 
 
-class CaseOpening:
+class CaseResources:
     def __init__(self, run_context: RunContext, case: SuiteCase, emitter: EventEmitter, *, alone: bool) -> None:
         """Nothing is open yet; `alone`: nothing else uses the store meanwhile."""
         self.run_context, self.case, self.emitter, self.alone = run_context, case, emitter, alone
@@ -179,7 +179,7 @@ class CaseOpening:
         if self.run_context.recorded is not None:
             await self._open_recorded(self.run_context.recorded, session, caller)
             return
-        run_context, case, scope = self.run_context, self.case, self._get_scope()
+        run_context, case, scope = self.run_context, self.case, self._require_scope()
         made = await to_thread(run_context.store_for, case)
         cleaner: RowCleaner | None = None
         if made is not None:
@@ -188,7 +188,7 @@ class CaseOpening:
                 store, policy, user=self.user, alone=self.alone, hook=load_reset_hook(policy, case.folder)
             )
             names = run_context.entities_for(case)
-            await to_thread(lambda: cleaner.begin_run(_keep_known_entities(store, names, case_entities(case.scenario))))
+            await to_thread(lambda: cleaner.begin_run(_keep_known_entities(store, names, list_entities(case.scenario))))
             finish = cleaner.clean_up
             self._back.append(("the store", lambda: asyncio.to_thread(finish)))
         looking = RunRows(
@@ -196,7 +196,7 @@ class CaseOpening:
             sleep=run_context.sleep, cleaner=cleaner, alone=self.alone, beside=run_context.users - {self.user},
         )  # fmt: skip
         deterministic = made is not None and made[1].ids == "deterministic"
-        agent = _resolve_variables(run_context.agent_for(case), case, self.sample)
+        agent = _bind_agent_variables(run_context.agent_for(case), case, self.sample)
         if session is not None and (declared := gather_agent_variables(agent)):
             await session.declare_run_variables(declared)
         names = run_context.entities_for(case)
@@ -208,7 +208,7 @@ class CaseOpening:
             for hook in hooks.before_each:
                 await run_hook(hook, case.folder, context.hook_environment(), "beforeEach")
         self._back.append(("teardown", lambda: _run_teardown(context, looking)))
-        self._back.append(("the agent", lambda: _ignore_errors(agent.close())))
+        self._back.append(("the agent", lambda: _await_without_notes(agent.close())))
         await agent.open(session)
         self.context = context
 
@@ -221,7 +221,7 @@ class CaseOpening:
         agent = RecordedAgent(run, session, await to_thread(recorded.list_run_calls, run, session.control))
         run_context = self.run_context
         looking = RunRows(
-            adapter=None, scope=self._get_scope(), user=self.user, clock=run_context.clock, sleep=run_context.sleep
+            adapter=None, scope=self._require_scope(), user=self.user, clock=run_context.clock, sleep=run_context.sleep
         )
         context = self._make_context(session, caller, agent, looking)
         context.recorded = agent
@@ -239,7 +239,7 @@ class CaseOpening:
         run_context, case = self.run_context, self.case
         context = StepContext(
             case=case, run_id=self.emitter.about.run_id, sample=self.sample, options=run_context.options,
-            scope=self._get_scope(), entities=RunEntities(looking, scenario=case.id, sample=self.sample, **rows),
+            scope=self._require_scope(), entities=RunEntities(looking, scenario=case.id, sample=self.sample, **rows),
             agent=agent, session=session, caller=caller, snapshots=run_context.snapshots_for(case), user=self.user,
             emit=self.emitter.emit, clock=run_context.clock, now=run_context.now, rerun=self.emitter.about.rerun,
         )  # fmt: skip
@@ -247,7 +247,7 @@ class CaseOpening:
         context.conversations = StepConversations(self.cassette, self.sample, context.begin_conversation, fresh=fresh)
         return context
 
-    def _get_scope(self) -> VariableScope:
+    def _require_scope(self) -> VariableScope:
         assert self.scope is not None  # noqa: S101 - a session is asked for first
         return self.scope
 
@@ -276,7 +276,7 @@ def _keep_known_entities(store: StoreAdapter, names: list[str], own: list[str]) 
     return found
 
 
-def _resolve_variables(agent: AgentAdapter, case: SuiteCase, sample: int) -> AgentAdapter:
+def _bind_agent_variables(agent: AgentAdapter, case: SuiteCase, sample: int) -> AgentAdapter:
     """Tell a spawned agent one time and seed for all executions, unless its description says others."""
     from llmproxy.scenario.agents.command import CommandAgent
 
@@ -292,7 +292,7 @@ def _outlives_run(agent: AgentAdapter) -> bool:
     return not agent.in_process and not isinstance(agent, CommandAgent)
 
 
-async def _ignore_errors(pending: Awaitable[object]) -> list[str]:
+async def _await_without_notes(pending: Awaitable[object]) -> list[str]:
     await pending
     return []
 

@@ -31,9 +31,9 @@ from llmproxy.suite.checks.traffic import check_usage, explain_unseen_traffic
 from llmproxy.suite.matchers.apply import all_hold
 from llmproxy.suite.matchers.variables import StepError
 from llmproxy.suite.reading.load import SuiteCase
-from llmproxy.suite.run.case_resources import CaseOpening
+from llmproxy.suite.run.case_resources import CaseResources
 from llmproxy.suite.run.run_context import RunContext
-from llmproxy.suite.run.step_context import StepContext, StepResult, status_of
+from llmproxy.suite.run.step_context import StepContext, StepResult, decide_step_status
 from llmproxy.suite.run.steps import insert_setup_rows, perform_step
 from llmproxy.suite.schema.steps import StepBase, Talk
 from llmproxy.suite.selection import NothingRecorded, cassette_name, list_steps_until, not_recorded_error
@@ -41,7 +41,7 @@ from llmproxy.trace.observing.agent_activity import sum_recorded_latency
 from llmproxy.yaml_reader import YamlPlace
 
 
-def asserts_wire(context: StepContext) -> bool:
+def needs_traffic(context: StepContext) -> bool:
     """Return whether a scenario asserts anything about the agent's traffic, or lets a judge look at it."""
     scenario = context.case.scenario
     if scenario.usage is not None:
@@ -136,7 +136,7 @@ class _CaseRun:
         self.lifecycle = RunLifecycle(
             self, limit=None if limit is None else limit / 1000, call_limit=None, clock=run_context.clock, thorough=True
         )
-        self.opening = CaseOpening(run_context, case, emitter, alone=alone)
+        self.opening = CaseResources(run_context, case, emitter, alone=alone)
         self._concluded: CaseResult | None = None
 
     @property
@@ -152,7 +152,7 @@ class _CaseRun:
     async def open(self, session: RunSession | None) -> None:
         """Open what else it needs, if there is anything to replay."""
         if self.run_context.recorded is None:
-            self._apply_recorded_values(None if session is None else session.opened)
+            self._require_recording(None if session is None else session.opened)
         await self.opening.open_case(session, self.lifecycle.caller)
 
     def emit_start(self) -> None:
@@ -166,9 +166,9 @@ class _CaseRun:
     @property
     def watched(self) -> bool:
         """Return whether anything is asserted about the agent's traffic."""
-        return self.context is not None and asserts_wire(self.context)
+        return self.context is not None and needs_traffic(self.context)
 
-    def _apply_recorded_values(self, report: Report | None) -> None:
+    def _require_recording(self, report: Report | None) -> None:
         """See that there is something to replay. Raises NothingRecorded."""
         talks = any(
             step.kind in ("chat", "simulate", "judge") and getattr(step, "observe", None) != "none"
@@ -195,7 +195,7 @@ class _CaseRun:
         context = self.opening.build_step_context()
         context.index = self.progress.next = number
         if isinstance(step, Talk):
-            await self._late_calls(context)
+            await self._recheck_late_calls(context)
         await context.declare_new_ids()
         went = await self._execute_step(context, number, step)
         return None if went or self.run_context.options.keep_going else await self.conclude()
@@ -203,8 +203,8 @@ class _CaseRun:
     async def conclude(self) -> CaseResult:
         context = self.opening.build_step_context()
         await context.declare_new_ids()
-        await self._late_calls(context)
-        self._total_usage(context)
+        await self._recheck_late_calls(context)
+        self._check_total_usage(context)
         self._skip_rest("an earlier step did not pass")
         status = next((each for each in _WORST if each in self.progress.statuses), Status.PASSED)
         self._concluded = self._build_result(status)
@@ -233,7 +233,7 @@ class _CaseRun:
         about, place = self.emitter.about, format_place(step.place)
         return Step(run_id=about.run_id, index=index, kind=step.kind, label=step.label or "", place=place)
 
-    async def _late_calls(self, context: StepContext) -> None:
+    async def _recheck_late_calls(self, context: StepContext) -> None:
         """Tell the last talking step, and those after it; calls after its answer are its own, and judged with it."""
         try:
             if self.progress.pending and await context.read_new_calls():
@@ -247,7 +247,7 @@ class _CaseRun:
             self._emit_step(told_as, done)
 
     def _emit_step(self, step: Step, done: StepResult) -> None:
-        status = status_of(done)
+        status = decide_step_status(done)
         self.progress.statuses.append(status)
         self.progress.next = step.index + 1
         name = f"step {step.index + 1}" + (f" ({step.label})" if step.label else "")
@@ -268,7 +268,7 @@ class _CaseRun:
     def _elapsed_ms(self, since: float) -> float:
         return (self.run_context.clock() - since) * 1000
 
-    def _total_usage(self, context: StepContext) -> None:
+    def _check_total_usage(self, context: StepContext) -> None:
         """Check what the scenario says about the usage of all its steps."""
         wanted = self.case.scenario.usage
         if wanted is None:
@@ -348,11 +348,11 @@ class _CaseRun:
         )
 
     def _build_result(self, status: Status, error: BaseException | None = None) -> CaseResult:
-        status, reason = self._expected_to_fail(status)
+        status, reason = self._apply_xfail(status)
         reasons = [reason, *self.progress.reasons] if reason else self.progress.reasons
         return CaseResult(status, error, "\n".join(reasons), xfail=bool(reason))
 
-    def _expected_to_fail(self, status: Status) -> tuple[Status, str]:
+    def _apply_xfail(self, status: Status) -> tuple[Status, str]:
         """Turn round what a scenario with `xfail` came to; an error stays one."""
         said = self.case.scenario.xfail
         if not said:

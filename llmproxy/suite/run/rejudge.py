@@ -42,7 +42,7 @@ class Unjudgeable(MachineError):
     code = "llmproxy_unjudgeable"
 
 
-def unjudgeable(name: str, why: str = "rows were looked at when the agent ran, and are others now") -> Assertion:
+def unjudged_error(name: str, why: str = "rows were looked at when the agent ran, and are others now") -> Assertion:
     """Return the assertion that cannot be evaluated without running the agent."""
     return build_unclear(name, f"cannot be judged again: {why}")
 
@@ -117,7 +117,7 @@ class RecordedRuns:
             return {}
         control.close(control.open(run.cassette, sample=run.sample, mode="replay").name)  # so that it is in the store
         found = {
-            make_reference(line): _build_call(line)
+            make_reference(line): _parse_call(line)
             for line in read_cassette_lines(self.store, cassette=run.cassette, sample=run.sample)
         }
         if gone := wanted - {""} - found.keys():
@@ -182,7 +182,7 @@ def _list_talk_steps(parts: Sequence[Mapping[str, Any]]) -> dict[int, _TalkStep]
 # -- what passed -------------------------------------------------------------------------------------------------------
 
 
-def _build_call(line: Mapping[str, Any]) -> Call:
+def _parse_call(line: Mapping[str, Any]) -> Call:
     recorded = line["recorded"]
     given = {name: line.get(name, recorded.get(name)) for name in Call._fields}
     return Call.of(

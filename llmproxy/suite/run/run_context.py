@@ -36,7 +36,7 @@ def add_error_place(place: YamlPlace | None) -> Iterator[None]:
         raise SuiteError(f"{place}: {error.message}", hint=error.hint) from error
 
 
-def case_entities(scenario: Scenario) -> list[str]:
+def list_entities(scenario: Scenario) -> list[str]:
     found: dict[str, None] = {item.insert: None for item in scenario.setup}
     for step in scenario.steps:
         if isinstance(step, Talk):
@@ -139,17 +139,17 @@ class RunContext:
             return []
         mapping, _ = self._find_description("store", self.store, case.suite, case.folder)
         if mapping is None:
-            return case_entities(case.scenario)
+            return list_entities(case.scenario)
         described = mapping.get("entities")
         found = dict.fromkeys(map(str, described)) if isinstance(described, Mapping) else {}
-        found |= dict.fromkeys(case_entities(case.scenario))
+        found |= dict.fromkeys(list_entities(case.scenario))
         return list(found | dict.fromkeys(self._entities_in(case.suite)))
 
     def _entities_in(self, suite: Suite) -> list[str]:
         """Return the entities that a suite names; every run asks for them."""
         if id(suite) not in self._entities:
             scenarios = [each for each in suite.scenarios if not isinstance(each, str)]
-            self._entities[id(suite)] = list(dict.fromkeys(name for each in scenarios for name in case_entities(each)))
+            self._entities[id(suite)] = list(dict.fromkeys(name for each in scenarios for name in list_entities(each)))
         return self._entities[id(suite)]
 
     def snapshots_for(self, case: SuiteCase) -> ResponseSnapshots:

@@ -70,7 +70,7 @@ def agent_files(cases: Iterable[SuiteCase], more: Iterable[tuple[Mapping[str, An
     return list(found)
 
 
-def named_variables(files: Iterable[bytes], env: Mapping[str, str]) -> dict[str, str]:
+def env_variables(files: Iterable[bytes], env: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that suites name as ``${env:NAME}``, as far as they are set."""
     names = sorted({name.decode() for data in files for name in _VARIABLE.findall(data)})
     return {name: env[name] for name in names if name in env}
@@ -94,10 +94,10 @@ def pack_suites(
     wanted = {cassette_name(case.suite.name, case.id) for case in cases}
     return SuiteParcel(
         batch=uuid.uuid4().hex[:12], version=llmproxy.__version__, files=packed,
-        cassettes={} if server else load_cassettes(common_folder(settings), wanted),
+        cassettes={} if server else load_cassettes(cassette_folder(settings), wanted),
         server=server.url if server else "",
         paths=[_make_relative(path, root) for path in paths], options=replace(run_context.options, shard=None),
-        proxy=proxy, env={**said, **named_variables(packed.values(), env), **{name: env[name] for name in variables}},
+        proxy=proxy, env={**said, **env_variables(packed.values(), env), **{name: env[name] for name in variables}},
         rates=settings.settings.rate if live else {},
         agent=run_context.agent, store=run_context.store, defaults=run_context.defaults,
         defaults_folder=_make_relative(run_context.defaults_folder, root),
@@ -116,7 +116,7 @@ def _find_snapshots(cases: Sequence[SuiteCase]) -> Iterator[Path]:
             yield beside
 
 
-def common_folder(settings: Loaded) -> Path:
+def cassette_folder(settings: Loaded) -> Path:
     """Return where the files of cassettes are, and come home to."""
     said = settings.settings.cassette_dir if not settings.is_default("cassette_dir") else None
     return Path.cwd() / CASSETTES if said is None else Path(said)
@@ -149,13 +149,13 @@ class RemoteSuites:
                 case.id, resources, self._parcel, self._sent, case.id, sample, runs, alone
             )
         except LLMProxyError as error:
-            return _build_failed(run_context, case, sample, runs, error)
+            return _emit_failed(run_context, case, sample, runs, error)
         for event in self.told(back.events):
             run_context.emit_event(event)
         return back.ended
 
 
-def _build_failed(run_context: RunContext, case: SuiteCase, sample: int, runs: int, error: LLMProxyError) -> CaseResult:
+def _emit_failed(run_context: RunContext, case: SuiteCase, sample: int, runs: int, error: LLMProxyError) -> CaseResult:
     """Tell a run that could not be run anywhere."""
     again = f"{run_context.options.command} {run_context.options.only} {case.id}".strip()
     emitter = build_emitter(run_context, case, sample, runs, rerun=again)

@@ -39,7 +39,7 @@ from llmproxy.suite.run.run_context import RunContext
 from llmproxy.suite.run.scheduler import CaseSchedule, HeldEvents, plan_schedule
 from llmproxy.suite.run.verdicts import build_row, choose_exit_code, list_axes
 from llmproxy.suite.schema.suite import Suite
-from llmproxy.suite.selection import NothingRecorded, add_runs, format_advice
+from llmproxy.suite.selection import NothingRecorded, add_runs, advise_recording
 
 _NAMED = 5
 """Scenarios that a note names."""
@@ -108,7 +108,7 @@ async def run_cases(
         ]
         every = [each for ran in batch.ran.values() for each in ran]
         code = Exit.INTERRUPTED if interrupted else choose_exit_code(rows, every, trouble=batch.trouble)
-        if unfiled := find_unfiled(run_context.files, every):
+        if unfiled := describe_unfiled(run_context.files, every):
             batch.notes.append(unfiled)
             code = Exit.MISS if code is Exit.OK and in_ci(os.environ) else code
         totals, asked = sum_reports(each.wire for each in every if each.wire), run_context.options
@@ -128,7 +128,7 @@ async def run_cases(
     return SuiteResult(code, batch.ran, batch.spent)
 
 
-def find_unfiled(files: tuple[Path, Path] | None, ran: Iterable[CaseResult]) -> str:
+def describe_unfiled(files: tuple[Path, Path] | None, ran: Iterable[CaseResult]) -> str:
     """Say what was replayed from a store though it stands in no file of a folder; mostly nothing."""
     served: dict[str, set[int | None]] = {}
     for each in ran:
@@ -168,7 +168,7 @@ class _CaseBatch:
         if found:
             options = self.run_context.options
             command = add_runs(options.command, options.runs)
-            self.part_notes.append(format_advice(found, len(cases), command, partly=options.partly))
+            self.part_notes.append(advise_recording(found, len(cases), command, partly=options.partly))
 
     async def run_jobs(self) -> None:
         suites = list({id(job.case.suite): job.case for job in self.jobs}.values())
@@ -272,7 +272,7 @@ class _CaseBatch:
         if skip:
             return self._skip_job(job, skip if isinstance(skip, str) else "skip: true")
         if limit is not None and (why := self._explain_over_limit(limit)):
-            return self._build_unaffordable(job, f"--max-cost {limit}: {why}")
+            return self._skip_unaffordable(job, f"--max-cost {limit}: {why}")
         since = self.run_context.clock()
         execute = run_context.execute or run_case_once
         ran = await execute(run_context, job.case, job.sample, job.runs, alone=alone)
@@ -289,7 +289,7 @@ class _CaseBatch:
             return f"the price of what {self._unpriced} asked is not known, so nobody can tell what is spent"
         return f"${self.spent} are spent" if self.spent is not None and self.spent >= limit else ""
 
-    def _build_unaffordable(self, job: _CaseJob, reason: str) -> CaseResult:
+    def _skip_unaffordable(self, job: _CaseJob, reason: str) -> CaseResult:
         """Leave a run out for its cost; the test has not shown what it was asked to show then."""
         if not self.trouble:
             self.notes.append(f"not all was run: {reason}")

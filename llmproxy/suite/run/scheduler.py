@@ -56,7 +56,7 @@ async def plan_schedule(run_context: RunContext, cases: Iterable[SuiteCase]) -> 
         names = run_context.entities_for(case)
         if not names:
             continue
-        why, counted = await asyncio.to_thread(_explain_no_sharing, run_context, case, names)
+        why, counted = await asyncio.to_thread(_explain_conflict, run_context, case, names)
         if why:
             return CaseSchedule(why_not=why)
         if counted:
@@ -74,7 +74,7 @@ def _find_restorable(made: tuple[StoreAdapter, ResetPolicy] | None) -> Restorabl
     return made[0] if made[1].reset == "delete" and made[1].counters == "restore" else None
 
 
-def _explain_no_sharing(run_context: RunContext, case: SuiteCase, names: Sequence[str]) -> tuple[str, bool]:
+def _explain_conflict(run_context: RunContext, case: SuiteCase, names: Sequence[str]) -> tuple[str, bool]:
     """Return why runs of a suite with these entities disturb each other, and whether ids differ when run at once."""
     try:
         made = run_context.store_for(case)

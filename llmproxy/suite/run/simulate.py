@@ -26,7 +26,7 @@ from llmproxy.scenario.values.messages import Farewell, get_text
 from llmproxy.suite.matchers.apply import assertion, build_unclear
 from llmproxy.suite.matchers.plain_values import show
 from llmproxy.suite.reading.load import SuiteCase
-from llmproxy.suite.run.rejudge import unjudgeable
+from llmproxy.suite.run.rejudge import unjudged_error
 from llmproxy.suite.run.step_context import StepContext, SuiteConversation
 from llmproxy.suite.schema.response_assertions import Judging
 from llmproxy.suite.schema.steps import SimulateStep, Simulation
@@ -108,7 +108,7 @@ async def replay_simulation(
         answer = await conversation.send_user_message(text)
     if step.simulate.criteria:
         return answer, await _judge_criteria(context, conversation, step.simulate)
-    return answer, [unjudgeable("simulate.goal", "whether the user is content, the user said when the agent ran")]
+    return answer, [unjudged_error("simulate.goal", "whether the user is content, the user said when the agent ran")]
 
 
 def _build_user(context: StepContext, said: Simulation) -> Any:  # noqa: ANN401 - a UserSimulatorAgent, imported late
@@ -120,10 +120,10 @@ def _build_user(context: StepContext, said: Simulation) -> Any:  # noqa: ANN401 
     try:
         return UserSimulatorAgent(model=said.model, persona=persona)
     except ModelNotSet as error:
-        raise _no_model_error("simulate: the simulated user", "simulate", "simulatorModel") from error
+        raise _build_no_model_error("simulate: the simulated user", "simulate", "simulatorModel") from error
 
 
-def _no_model_error(who: str, step: str, default: str) -> SuiteError:
+def _build_no_model_error(who: str, step: str, default: str) -> SuiteError:
     model = "openai/gpt-4.1-mini"
     return SuiteError(
         f"{who} has no model, and the suite has no default.",
@@ -180,7 +180,7 @@ async def _ask_judge(
     try:
         agent = JudgeAgent(criteria=list(criteria), model=model, judges=judges)
     except ModelNotSet as error:
-        raise _no_model_error(f"{name}: the judge", "judge", "judgeModel") from error
+        raise _build_no_model_error(f"{name}: the judge", "judge", "judgeModel") from error
     about = context.case.description or context.case.title or context.case.id
     running = _RunningStep(
         context.session,

@@ -166,7 +166,7 @@ _ANSWERS = 'An answer is a text, a message {"role": "assistant", "content": "...
 
 
 @dataclass(slots=True)
-class SuiteCalling:
+class SuiteAgentCaller:
     """How a suite's run calls (`Caller`): its agent in a step's time, in a suite's words where it gives no answer."""
 
     limit: float | None = None
@@ -264,7 +264,7 @@ class StepResult:
             self.interactions, self.recordings = measured.interactions, measured.recordings
 
 
-def status_of(done: StepResult) -> Status:
+def decide_step_status(done: StepResult) -> Status:
     """Return how a step ended: failed, even if some of it cannot be evaluated; else that is an error."""
     if done.status is not None:
         return done.status
@@ -312,7 +312,7 @@ class StepContext:
     """What the checks of rows, and the clean-up, say beside the result; known at the end."""
     judged: dict[str, Any] = field(default_factory=dict)
     """What judges found, for the end of the run."""
-    asking: SuiteCalling = field(default_factory=SuiteCalling)
+    asking: SuiteAgentCaller = field(default_factory=SuiteAgentCaller)
     _start: int = 0
     """Number of the session's last call before the agent was asked."""
     _ms: float = 0.0
@@ -373,7 +373,7 @@ class StepContext:
         if not self.rerun:
             return text
         miss = await self.session.find_miss(text) if self.session is not None else None
-        counted = self.entities.list_counted() if miss and miss.numbers_only and who == "the agent" else []
+        counted = self.entities.list_counting_entities() if miss and miss.numbers_only and who == "the agent" else []
         starts = miss.starts if miss else {}
         return explain_miss(text, self.rerun, flag=self.options.mode_flag, starts=starts, counted=counted, who=who)
 
@@ -395,7 +395,7 @@ class StepContext:
     def begin_conversation(self, name: str, thread: str) -> SuiteConversation:
         return SuiteConversation(name, thread, self.agent, self.caller, player=RunView(self.user), listener=self)
 
-    def set_limit(self, within: float | None) -> None:
+    def limit_answer_time(self, within: float | None) -> None:
         """Allow the agent so many milliseconds for each answer."""
         self.asking.limit = (STEP_TIMEOUT if within is None else within) / 1000
 

@@ -22,7 +22,7 @@ from llmproxy.suite.checks.answer_checks import check_response
 from llmproxy.suite.checks.entities.verify import check_verify, check_wait
 from llmproxy.suite.checks.misspelt_tools import describe_unlisted_tools
 from llmproxy.suite.checks.traffic import TrafficWindow, evaluate_traffic, find_uncounted_calls
-from llmproxy.suite.run.rejudge import unjudgeable
+from llmproxy.suite.run.rejudge import unjudged_error
 from llmproxy.suite.run.step_context import StepContext, StepResult, SuiteConversation, inject_step_faults
 from llmproxy.suite.schema.steps import (
     ChatStep,
@@ -91,7 +91,7 @@ async def _run_conversation(
     conversation = context.conversations.choose_conversation(step.conversation, goes_on=step.continue_conversation)
     window = TrafficWindow(context.last_seen_call, continues=conversation.has_begun, index=context.index)
     done = StepResult()
-    context.set_limit(step.timeout)
+    context.limit_answer_time(step.timeout)
     async with inject_step_faults(context, step.faults if context.recorded is None else None, done):
         answer = await send(conversation)
     context.scope.record_answer(answer.text)
@@ -124,7 +124,7 @@ async def _run_conversation(
 
             done.rest += await run_judge(context, conversation, step.response.judge, "response.judge")
     if context.recorded is not None:
-        done.rest += [unjudgeable(f"created[{number}]") for number, _ in enumerate(step.created or ())]
+        done.rest += [unjudged_error(f"created[{number}]") for number, _ in enumerate(step.created or ())]
     if before is not None:
         done.rest += await asyncio.to_thread(context.entities.check_created, before, step.created or ())
     return done
@@ -148,7 +148,7 @@ _TOLD = 3
 
 async def _run_verify(context: StepContext, step: StepBase) -> StepResult:
     if context.recorded is not None:
-        return StepResult(rest=[unjudgeable("verify")])
+        return StepResult(rest=[unjudged_error("verify")])
     said = cast("VerifyStep", step).verify
     return StepResult(rest=await asyncio.to_thread(check_verify, context.entities.run, "verify", said))
 
@@ -156,7 +156,7 @@ async def _run_verify(context: StepContext, step: StepBase) -> StepResult:
 async def _run_wait(context: StepContext, step: StepBase) -> StepResult:
     said = cast("WaitStep", step).wait
     if context.recorded is not None:
-        return StepResult(rest=[] if isinstance(said, PauseFor) else [unjudgeable("wait")])
+        return StepResult(rest=[] if isinstance(said, PauseFor) else [unjudged_error("wait")])
     if isinstance(said, PauseFor):
         await asyncio.sleep(said.milliseconds / 1000)
         return StepResult()

@@ -41,7 +41,7 @@ class Asserting(Node):
     """Keys that say how to look, and assert nothing by themselves."""
 
     @model_validator(mode="after")
-    def _asserts_text(self, info: ValidationInfo) -> Asserting:
+    def _require_assertion(self, info: ValidationInfo) -> Asserting:
         if self._source is None and isinstance(info.context, Problems):
             return self  # a model that holds itself is looked at twice, and knows its place the second time
         said = frozenset(self._source if self._source is not None else self.given) - self.quiet
@@ -88,7 +88,7 @@ class ToolExpect(Asserting):
     }
 
     @model_validator(mode="after")
-    def _asserts_more_than_how(self, info: ValidationInfo) -> ToolExpect:
+    def _require_more_than_status(self, info: ValidationInfo) -> ToolExpect:
         if self.given == {"status"} and self.status == "requested":
             add_problem(
                 info, self.place, "nothing is asserted here", "every call is requested; write a count: {gte: 1}"

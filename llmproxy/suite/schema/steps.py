@@ -98,7 +98,7 @@ class Talk(StepBase):
     def _check_names(self, info: ValidationInfo) -> Talk:
         if self.only_tools and not self.tools:
             add_problem(info, self.at("onlyTools"), "`onlyTools` needs `tools`", "no tool at all: `totalToolCalls: 0`")
-        if circle := _find_circle(self.tools or {}):
+        if circle := _find_order_cycle(self.tools or {}):
             what = f"`before` and `after` cannot all hold: {' before '.join(circle)}"
             add_problem(
                 info, self.at("tools"), what, "remove one of them; a second call of the same tool: `count`, `toolOrder`"
@@ -111,7 +111,7 @@ class Talk(StepBase):
         return tuple(key for key in ABOUT_WIRE if key in self.given)
 
 
-def _find_circle(tools: Mapping[str, ToolExpect]) -> list[str]:
+def _find_order_cycle(tools: Mapping[str, ToolExpect]) -> list[str]:
     """Return tools each of which is to come before the next one, up to the first again; empty where there are none.
 
     Where one call is enough (`every: false`) a tool may come before and after another one, and after itself.
@@ -190,7 +190,7 @@ class VerifyStep(StepBase):
     """What must be there."""
 
 
-def _wait_kind(value: object) -> str:
+def _tag_wait(value: object) -> str:
     if isinstance(value, (PauseFor, WaitFor)):
         return "(pause)" if isinstance(value, PauseFor) else "(row)"
     return "(pause)" if isinstance(value, Mapping) and value.keys() & {"seconds", "ms"} else "(row)"
@@ -200,7 +200,7 @@ class WaitStep(StepBase):
     """Waits for the store, or for a time."""
 
     kind = "wait"
-    wait: Annotated[Annotated[PauseFor, Tag("(pause)")] | Annotated[WaitFor, Tag("(row)")], Discriminator(_wait_kind)]
+    wait: Annotated[Annotated[PauseFor, Tag("(pause)")] | Annotated[WaitFor, Tag("(row)")], Discriminator(_tag_wait)]
     """For what."""
 
 

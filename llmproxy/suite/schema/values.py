@@ -28,7 +28,7 @@ def _read_text(value: object) -> object:
     raise refuse_kind(f"takes a text, not {describe_value(value)}", hint)
 
 
-def _read_texts(value: object) -> object:
+def _wrap_in_list(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
@@ -49,7 +49,7 @@ def _read_reason(value: object) -> object:
     return _read_text(value)
 
 
-def _read_times(value: object) -> object:
+def _parse_repeat_count(value: object) -> object:
     if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
         return value
     hint = "mind the quotes" if isinstance(value, str) and value.isdecimal() else ""
@@ -123,7 +123,7 @@ def _check_paths(value: object, info: ValidationInfo) -> object:
     return _require_fields(value)
 
 
-def _parse_interval(value: object, info: ValidationInfo) -> object:
+def _check_json_paths(value: object, info: ValidationInfo) -> object:
     if isinstance(value, bool):
         return value
     if not isinstance(value, Mapping):
@@ -167,7 +167,7 @@ Text = Annotated[str, BeforeValidator(_read_text)]
 """Not empty."""
 Texts = Annotated[
     tuple[Text, ...],
-    BeforeValidator(_read_texts),
+    BeforeValidator(_wrap_in_list),
     WithJsonSchema({"type": ["string", "array"], "items": {"type": "string"}}),
 ]
 """One text or several."""
@@ -176,7 +176,7 @@ Entity = Text
 Flag = Annotated[bool, BeforeValidator(_read_flag)]
 Reason = Annotated[bool | str, BeforeValidator(_read_reason)]
 """True, or why."""
-Times = Annotated[int, BeforeValidator(_read_times), WithJsonSchema({"type": "integer", "minimum": 1})]
+Times = Annotated[int, BeforeValidator(_parse_repeat_count), WithJsonSchema({"type": "integer", "minimum": 1})]
 Share = Annotated[
     float, BeforeValidator(_parse_share), WithJsonSchema({"type": "number", "exclusiveMinimum": 0, "maximum": 1})
 ]
@@ -215,7 +215,7 @@ MocksGiven = Annotated[
 """Tool -> what the model reads as its result, or a list of rules for that."""
 Every = Annotated[
     Any,
-    BeforeValidator(_parse_interval),
+    BeforeValidator(_check_json_paths),
     WithJsonSchema(
         {"anyOf": [{"type": "boolean"}, {"type": "object", "additionalProperties": {"$comment": "Matcher"}}]}
     ),
@@ -260,7 +260,7 @@ class Verify(RowSelection):
     """Whether `as` may replace an earlier row of that name."""
 
     @model_validator(mode="after")
-    def _selects(self, info: ValidationInfo) -> Verify:
+    def _require_selection(self, info: ValidationInfo) -> Verify:
         if not self.given & {"id", "filters", "count", "exists"}:
             add_problem(info, self.place, "`verify` selects nothing", "it needs `id`, `filters`, `count` or `exists`")
         if self.fields and self.count is not None and allows_zero(self.count):

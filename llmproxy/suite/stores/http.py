@@ -32,7 +32,7 @@ from llmproxy.suite.stores.protocol import (
     sort_rows,
     unknown_entity,
 )
-from llmproxy.suite.stores.value_conversion import same
+from llmproxy.suite.stores.value_conversion import equal
 
 if TYPE_CHECKING:
     import httpx
@@ -113,7 +113,7 @@ def _find_paging_signs(value: Any, here: int, so_far: int, pages: int) -> Iterat
     over = any((name in _MORE and found is False) or (name in _OVER and found is True) for _, name, found in members)
     for path, folded, found in members:
         more = (folded in _MORE and found is True) or (folded in _OVER and found is False and bool(here))
-        if more or (folded in _NEXT and _is_paging(found) and here and not over):
+        if more or (folded in _NEXT and _is_page_pointer(found) and here and not over):
             yield f"{path} is {found!r:.80}"
         elif _is_number(found) and ((folded in _TOTAL and found > so_far) or (folded in _PAGES and found > pages)):
             yield f"{path} is {found}"
@@ -127,11 +127,11 @@ def _is_number(found: object) -> bool:
     return isinstance(found, int) and not isinstance(found, bool)
 
 
-def _is_paging(found: object) -> bool:
+def _is_page_pointer(found: object) -> bool:
     """Return whether a member names a page: an address, a token, a number, an object with an address or a token."""
     if isinstance(found, Mapping):
         return any(
-            _is_paging(found.get(name))
+            _is_page_pointer(found.get(name))
             for name in ("href", "url", "link", "after", "cursor", "token", "offset", "page")
         )
     return isinstance(found, str | int) and not isinstance(found, bool) and found not in ("", 0)
@@ -239,7 +239,7 @@ class HttpStore(StoreBase):
                     f" them all: store.entities.{entity}.list: {spoken.list.method}"
                     f" {spoken.list.address.partition('?')[0]}?limit=1000",
                 )
-        found = [row for row in rows if all(same(row.get(n), v) for n, v in (filters or {}).items())]
+        found = [row for row in rows if all(equal(row.get(n), v) for n, v in (filters or {}).items())]
         return sort_rows(found, info.key)[:limit]
 
     def _pick_rows(self, entity: str, spoken: HttpEntity, value: Any, answer: httpx.Response) -> Rows:  # noqa: ANN401 - JSON

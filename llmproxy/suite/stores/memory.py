@@ -26,7 +26,7 @@ from llmproxy.suite.stores.protocol import (
     sort_rows,
     unknown_entity,
 )
-from llmproxy.suite.stores.value_conversion import same, to_plain
+from llmproxy.suite.stores.value_conversion import equal, to_plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ class MemoryStore(StoreBase):
         with self._lock:
             table = self._tables.get(entity)
             rows = list(table.rows.values()) if table else []
-            found = [row for row in rows if all(same(row.get(name), value) for name, value in (filters or {}).items())]
+            found = [row for row in rows if all(equal(row.get(name), value) for name, value in (filters or {}).items())]
             return copy.deepcopy(sort_rows(found, info.key)[:limit])
 
     def delete(self, entity: str, id: Id) -> bool:  # noqa: A002 - the word that suites use

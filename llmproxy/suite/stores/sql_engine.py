@@ -52,7 +52,7 @@ def url_for(text: str, folder: Path) -> URL:
     if name == "postgres":
         name = "postgresql"
     if name == "sqlite":
-        return _place_sqlite_file(url.set(drivername="sqlite"), folder)
+        return _resolve_sqlite_path(url.set(drivername="sqlite"), folder)
     if driver and driver not in ASYNC:
         return url.set(drivername=f"{name}+{driver}")
     for each in DRIVERS.get(name, ()):
@@ -68,7 +68,7 @@ def url_for(text: str, folder: Path) -> URL:
     return url
 
 
-def _place_sqlite_file(url: URL, folder: Path) -> URL:
+def _resolve_sqlite_path(url: URL, folder: Path) -> URL:
     if not url.database or url.database == ":memory:":
         raise SuiteError(
             "store.sqlalchemy: a SQLite database in memory is seen by nobody else",

@@ -105,8 +105,8 @@ def map_entity(
     back = _rename_columns(name, plan, reflected)
     columns = {back[each]: _build_column(back[each], each, spec) for each, spec in reflected.items()}
     key = _find_key(inspector, name, plan, back, columns)
-    owner = _find_owner(name, plan, back, columns)
-    serial = _find_serial(columns[key], reflected)
+    owner = _find_user_column(name, plan, back, columns)
+    serial = _find_sequence(columns[key], reflected)
     info = EntityInfo(
         name, key, owner, columns, closed=True, source=plan.table, counted=serial is not None,
         reuses=_has_reused_keys(inspector, plan, columns[key]) if plan.reuses is None else plan.reuses,
@@ -168,7 +168,7 @@ def _find_key(
     )
 
 
-def _find_owner(name: str, plan: TableMap, back: Mapping[str, str], columns: Mapping[str, Column]) -> str | None:
+def _find_user_column(name: str, plan: TableMap, back: Mapping[str, str], columns: Mapping[str, Column]) -> str | None:
     if plan.user is None:
         return next((back[each] for each in USER_COLUMNS if each in back), None)
     if not plan.user:
@@ -180,7 +180,7 @@ def _find_owner(name: str, plan: TableMap, back: Mapping[str, str], columns: Map
     raise unknown_column(EntityInfo(name, columns=columns), plan.user, f"store.entities.{name}.user")
 
 
-def _find_serial(key: Column, reflected: Mapping[str, Any]) -> str | None:
+def _find_sequence(key: Column, reflected: Mapping[str, Any]) -> str | None:
     spec = reflected[key.source]
     counted = spec.get("autoincrement") is True or spec.get("identity") or "nextval" in str(spec.get("default") or "")
     return key.source if counted or key.kind is Kind.INTEGER else None

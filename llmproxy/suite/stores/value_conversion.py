@@ -89,7 +89,7 @@ def from_plain(value: Any, kind: Kind, *, zone: bool = True) -> Any:  # noqa: AN
     return value
 
 
-def same(one: object, other: object) -> bool:
+def equal(one: object, other: object) -> bool:
     """Compare plain values: 1 is 1.0, but not true, and not a text."""
     return isinstance(one, bool) is isinstance(other, bool) and one == other
 

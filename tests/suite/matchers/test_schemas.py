@@ -7,7 +7,7 @@ import pytest
 from llmproxy.report.events import Status
 from llmproxy.suite.matchers.apply import check
 from llmproxy.suite.matchers.match import REGISTRY
-from llmproxy.suite.matchers.schemas import json_schema
+from llmproxy.suite.matchers.schemas import match_json_schema
 from llmproxy.suite.matchers.variables import VariableScope
 
 FORMATS = [
@@ -46,7 +46,7 @@ def test_formats_are_checked(name: str, good: str, bad: str) -> None:
 )
 def test_names_of_a_user_are_no_misspelt_keywords(schema: dict[str, object]) -> None:
     """Of properties, in values, and what other tools write beside."""
-    assert REGISTRY["jsonSchema"].rule is json_schema
+    assert REGISTRY["jsonSchema"].rule is match_json_schema
     assert REGISTRY["jsonSchema"].objection(schema) == ""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmproxy.suite.reading.check_names import ScenarioFlow, list_capture_names
+from llmproxy.suite.reading.check_names import ScenarioNames, list_capture_names
 from llmproxy.yaml_reader import Map, Problems, read_documents
 
 
@@ -12,7 +12,7 @@ def follow(text: str, **values: object) -> tuple[list[str], list[str]]:
     problems, doubts = Problems(), Problems()
     root = read_documents(text, "f", problems)[0][0]
     assert isinstance(root, Map)
-    flow = ScenarioFlow(problems, doubts, values)
+    flow = ScenarioNames(problems, doubts, values)
     if isinstance(root.get("vars"), Map):
         flow.names.add_variables(root["vars"])
     flow.check_scenario(root)

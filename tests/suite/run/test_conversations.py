@@ -11,7 +11,7 @@ from llmproxy.errors import AgentError, LLMProxyError
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.running.agent_caller import Caller
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, ScenarioResult
-from llmproxy.suite.run.step_context import RunView, StepContext, StepConversations, SuiteCalling, SuiteConversation
+from llmproxy.suite.run.step_context import RunView, StepContext, StepConversations, SuiteAgentCaller, SuiteConversation
 
 
 class Agent(AgentAdapter):
@@ -43,7 +43,7 @@ class Listener:
 
 def talks(agent: Agent | None = None, sample: int = 1, *, fresh: bool = False, limit: float = 5) -> StepConversations:
     """Return the conversations of a run with an agent that may take so many seconds for an answer."""
-    asking = SuiteCalling(limit)
+    asking = SuiteAgentCaller(limit)
     caller = Caller(None, ask=asking.call_adapter, read=asking.read_answer)
 
     def make(name: str, thread: str) -> SuiteConversation:

@@ -9,7 +9,7 @@ import pytest
 
 from llmproxy.errors import SuiteError
 from llmproxy.suite.project_settings import SuiteOptions
-from llmproxy.suite.run.run_context import RunContext, case_entities
+from llmproxy.suite.run.run_context import RunContext, list_entities
 from tests.suite import rig
 
 TEXT = """
@@ -37,7 +37,7 @@ def world(**more: Any) -> RunContext:  # noqa: ANN401
 def test_entities_of_the_whole_suite_are_cleaned(tmp_path: Path) -> None:
     """A scenario that names none may still make its agent write rows."""
     one, two = rig.cases_of(tmp_path, TEXT)
-    assert case_entities(one.scenario) == ["tasks", "logs", "reminders", "users", "files"]
+    assert list_entities(one.scenario) == ["tasks", "logs", "reminders", "users", "files"]
     assert world().entities_for(two) == ["notes", "tasks", "logs", "reminders", "users", "files"]
 
 

@@ -18,14 +18,14 @@ from llmproxy.suite.checks.entities.row_selection import (
     POLL,
     JudgedRow,
     RunRows,
-    add_note,
+    append_message,
     capture_row,
+    check_row,
     describe_owner,
     find_nearest_row,
     match_rows,
     name_row,
     require_known_columns,
-    row_assertions,
     select_rows,
     show_row,
 )
@@ -190,8 +190,8 @@ def _check_created_rows(
     matching = [each.row for each in judged if each.all_match]
     unclear = [each for each in judged if each.is_unclear]
     if unclear and (item.count is not None or not matching):
-        return info, row_assertions(f"{name}.fields", info, unclear[0], item.fields, run.scope), []
-    doubts = _list_doubts(run, info, item, foreign, given, [each for each in changed if not _is_recreated(each)])
+        return info, check_row(f"{name}.fields", info, unclear[0], item.fields, run.scope), []
+    doubts = _list_doubtful_rows(run, info, item, foreign, given, [each for each in changed if not _is_recreated(each)])
     none = "no row with a new key was added" if any(each.changed for each in doubts) else "no row was added"
     none = f"{none} to {info.name} in this step{describe_owner(info, run.user)}"
     found = _check_new_rows(run, name, info, item, judged, none)
@@ -199,7 +199,7 @@ def _check_created_rows(
 
 
 @dataclass(frozen=True, slots=True)
-class _Doubt:
+class _RowDoubt:
     """A row that may be a new one, or is one of somebody else."""
 
     said: str
@@ -209,14 +209,14 @@ class _Doubt:
     """Whether its key was there before, so that nobody knows if it is new."""
 
 
-def _list_doubts(
+def _list_doubtful_rows(
     run: RunRows, info: EntityInfo, item: Created, foreign: Rows, given: Rows, changed: Sequence[ChangedRow]
-) -> list[_Doubt]:
+) -> list[_RowDoubt]:
     made = []
     for each in match_rows(foreign, item.fields, run.scope):
         owner = f"{info.user}={each.row.get(info.user or '')!r}"
         by = "" if run.alone else ", maybe in another run"
-        made.append(_Doubt(f"{name_row(info, each.row)} was added for another user ({owner}){by}", each.all_match))
+        made.append(_RowDoubt(f"{name_row(info, each.row)} was added for another user ({owner}){by}", each.all_match))
     for pair in changed:
         (now,) = match_rows([pair.now], item.fields, run.scope)
         said = (
@@ -224,10 +224,10 @@ def _list_doubts(
             f" anew under"
             " the same number, which nobody can tell apart here"
         )
-        made.append(_Doubt(said, now.all_match and _belongs_to_user(run, info, item, pair.now), changed=True))
+        made.append(_RowDoubt(said, now.all_match and _belongs_to_user(run, info, item, pair.now), changed=True))
     known = {pair.now[info.key] for pair in changed}
     return made + [
-        _Doubt(f"{name_row(info, row)} was there before, for another user", wanted=False)
+        _RowDoubt(f"{name_row(info, row)} was there before, for another user", wanted=False)
         for row in given
         if row[info.key] not in known
     ]
@@ -239,7 +239,7 @@ def _belongs_to_user(run: RunRows, info: EntityInfo, item: Created, row: Row) ->
 
 
 def _mention_doubtful_rows(
-    run: RunRows, name: str, item: Created, found: list[Assertion], sure: int, doubts: Sequence[_Doubt]
+    run: RunRows, name: str, item: Created, found: list[Assertion], sure: int, doubts: Sequence[_RowDoubt]
 ) -> list[Assertion]:
     """Say what else may have been added: as an error where it decides, or held only as it was not counted."""
     if not doubts:
@@ -249,17 +249,17 @@ def _mention_doubtful_rows(
     wanted = {"gte": 1} if item.count is None else item.count
     if len({all_hold(check(name, sure + more, wanted, run.scope)) for more in range(unknown + 1)}) > 1:
         hint = f"`store.entities.{item.entity}.reuses: false` says that no number is given out twice"
-        return [_build_unknown(name, item, said, hint)]
+        return [_build_unknown_count(name, item, said, hint)]
     if not all_hold(found):
-        return [add_note(each, said) for each in found]
+        return [append_message(each, said) for each in found]
     if run.alone and item.count is not None and any(each.wanted and not each.changed for each in doubts):
-        return [_build_unknown(name, item, said, "Say in `fields` whose rows are meant")]
+        return [_build_unknown_count(name, item, said, "Say in `fields` whose rows are meant")]
     if said not in run.remarks:
         run.remarks.append(said)
     return found
 
 
-def _build_unknown(name: str, item: Created, said: str, hint: str) -> Assertion:
+def _build_unknown_count(name: str, item: Created, said: str, hint: str) -> Assertion:
     what, where = ("whether a row was", "") if item.count is None else ("how many rows were", ".count")
     return build_unclear(f"{name}{where}", StepError(f"it is not known {what} added: {said}", hint=hint))
 
@@ -271,22 +271,22 @@ def _check_new_rows(
     matching = [each for each in judged if each.all_match]
     if item.count is not None:
         checked = check_number(f"{name}.count", len(matching), item.count, run.scope)
-        return [add_note(each, _describe_rows(info, judged) or none) for each in checked]
+        return [append_message(each, _describe_rows(info, judged) or none) for each in checked]
     if matching:
         there = name_row(info, matching[0].row)
-        fields = row_assertions(f"{name}.fields", info, matching[0], item.fields, run.scope)
+        fields = check_row(f"{name}.fields", info, matching[0], item.fields, run.scope)
         return [assertion(name, "", holds=True, actual=len(matching), where=there), *fields]
     if judged:
         near = find_nearest_row(judged)
         which = f"{len(judged)} new rows of {info.name}, and none is" if len(judged) > 1 else "the new row is not"
         message = f"{which} as wanted; the nearest is {show_row(near.row)}"
-        fields = row_assertions(f"{name}.fields", info, near, item.fields, run.scope)
+        fields = check_row(f"{name}.fields", info, near, item.fields, run.scope)
         return [assertion(name, message, actual=0), *fields]
-    message = f"{none}{_describe_older(run, info, item)}"
+    message = f"{none}{_describe_older_row(run, info, item)}"
     return [assertion(name, message, expected=dict(item.fields), actual=0)]
 
 
-def _describe_older(run: RunRows, info: EntityInfo, item: Created) -> str:
+def _describe_older_row(run: RunRows, info: EntityInfo, item: Created) -> str:
     """Say if a row that was there before has the fields: the usual reason why somebody thinks it was created."""
     older = select_rows(run.store, info, item.fields, run.scope, run.user) if item.fields else []
     return f"; {name_row(info, older[0])} has these fields, but was there before" if older else ""

@@ -35,21 +35,21 @@ _LOWEST, _SPAN = 1_000_000_000, 1_000_000_000
 
 def make_row_id(scenario: str, sample: int, name: str, kind: Kind = Kind.UNKNOWN) -> str | int:
     """Return the key of the row that setup calls `name`: a UUID's text, a number where the column holds numbers."""
-    made = uuid5(NAMESPACE, f"{_name_run(scenario, sample)}/{name}")
+    made = uuid5(NAMESPACE, f"{_append_sample(scenario, sample)}/{name}")
     return made.int % _SPAN + _LOWEST if kind in {Kind.INTEGER, Kind.NUMBER} else str(made)
 
 
 def make_run_user(user: str, sample: int) -> str:
     """Return the user that a run acts as; the first is the user itself, so that one run needs no suffix."""
-    return _name_run(user, sample)
+    return _append_sample(user, sample)
 
 
 def build_agent_env(scenario: str, sample: int, now: str = NOW) -> dict[str, str]:
     """Return what a spawned agent is told about time and chance."""
-    return {NOW_VARIABLE: now, SEED_VARIABLE: _name_run(scenario, sample)}
+    return {NOW_VARIABLE: now, SEED_VARIABLE: _append_sample(scenario, sample)}
 
 
-def _name_run(name: str, sample: int) -> str:
+def _append_sample(name: str, sample: int) -> str:
     return name if sample == 1 else f"{name}~{sample}"
 
 
@@ -170,7 +170,7 @@ def _find_exact_value(info: EntityInfo, name: str, matcher: object, scope: Varia
     return value if isinstance(value, int) and not isinstance(value, bool) and kind is Kind.INTEGER else None
 
 
-def row_assertions(
+def check_row(
     name: str, info: EntityInfo, judged: JudgedRow, fields: Mapping[str, object], scope: VariableScope
 ) -> list[Assertion]:
     return check_fields(name, judged.row, fields, scope, where=name_row(info, judged.row))
@@ -229,7 +229,7 @@ class RunRows:
         return self.adapter
 
 
-def add_note(assertion: Assertion, more: str) -> Assertion:
+def append_message(assertion: Assertion, more: str) -> Assertion:
     if assertion.status is Status.PASSED:
         return assertion
     return replace(assertion, message=f"{assertion.message} ({more})" if assertion.message else more)

@@ -18,15 +18,15 @@ from llmproxy.report.events import Assertion
 from llmproxy.suite.checks.entities.new_rows import StoreBaseline, check_created, take_baseline
 from llmproxy.suite.checks.entities.row_selection import (
     RunRows,
-    add_note,
+    append_message,
     capture_row,
+    check_row,
     describe_owner,
     filter_rows,
     make_row_id,
     match_rows,
     name_row,
     require_known_columns,
-    row_assertions,
     select_rows,
     show_row,
 )
@@ -91,7 +91,7 @@ def check_wait(run: RunRows, name: str, wanted: WaitFor) -> list[Assertion]:
             return assertions
         if now >= ends:
             seen = f"; last seen: {show_row(last)}" if last else ""
-            return [add_note(each, f"waited {round((now - start) * 1000)} ms{seen}") for each in assertions]
+            return [append_message(each, f"waited {round((now - start) * 1000)} ms{seen}") for each in assertions]
         run.sleep(min(wanted.poll_interval / 1000, ends - now))
 
 
@@ -104,7 +104,7 @@ def _check_rows(run: RunRows, name: str, wanted: Verify) -> _RowCheck:
     if wanted.count is not None:
         there = "; there is " + "; ".join(show_row(row) for row in rows[:3]) if rows else ""
         counted = check_number(f"{name}.count", len(rows), wanted.count, run.scope)
-        made += [add_note(each, f"{said}{there}") for each in counted]
+        made += [append_message(each, f"{said}{there}") for each in counted]
     if wanted.exists is not None:
         made.append(_check_existence(f"{name}.exists", rows, said, exists=wanted.exists))
     if wanted.fields and not rows and wanted.count is not None:
@@ -114,11 +114,11 @@ def _check_rows(run: RunRows, name: str, wanted: Verify) -> _RowCheck:
     if not made:  # of no row nothing else was said: it had to be there
         made = [_check_existence(f"{name}.exists", rows, said, exists=True)]
     if wanted.id is None and all_hold(made):
-        _describe_others(run, name, info, wanted, len(rows))
+        _describe_other_users(run, name, info, wanted, len(rows))
     return _RowCheck(info, rows, made)
 
 
-def _describe_others(run: RunRows, name: str, info: EntityInfo, wanted: Verify, mine: int) -> None:
+def _describe_other_users(run: RunRows, name: str, info: EntityInfo, wanted: Verify, mine: int) -> None:
     """Name rows of other users that are as the filters say, where it holds only because they are not looked at."""
     if info.user is None or run.user is None or info.user in wanted.filters:
         return
@@ -128,7 +128,7 @@ def _describe_others(run: RunRows, name: str, info: EntityInfo, wanted: Verify, 
             for row in select_rows(run.store, info, wanted.filters, run.scope, None)
             if run.is_foreign(row.get(info.user))
         ]
-        if not others or _would_pass(run, wanted, mine + len(others)):
+        if not others or _count_would_pass(run, wanted, mine + len(others)):
             return
         names = ", ".join(f"{name_row(info, row)} ({info.user}={row.get(info.user)!r})" for row in others[:_SHOWN])
         said = f"{name} held without {amount(len(others), 'row')} of other users, which it does not look at: {names}"
@@ -136,7 +136,7 @@ def _describe_others(run: RunRows, name: str, info: EntityInfo, wanted: Verify, 
             run.remarks.append(said)
 
 
-def _would_pass(run: RunRows, wanted: Verify, number: int) -> bool:
+def _count_would_pass(run: RunRows, wanted: Verify, number: int) -> bool:
     """Return whether what is said of how many rows there are would hold of this number."""
     if wanted.count is not None and not all_hold(check_number("", number, wanted.count, run.scope)):
         return False
@@ -160,7 +160,7 @@ def _select_rows(run: RunRows, info: EntityInfo, id_: object, filters: Mapping[s
     info.check(filters, "filters")
     row = run.store.get(info.name, key)
     if row is None:
-        _check_key(info, key)
+        _require_possible_key(info, key)
     rows = [row] if row is not None else []
     said = f"row {info.key}={key!r} of {info.name}"
     if filters:
@@ -170,7 +170,7 @@ def _select_rows(run: RunRows, info: EntityInfo, id_: object, filters: Mapping[s
     return rows, said
 
 
-def _check_key(info: EntityInfo, key: str | float) -> None:
+def _require_possible_key(info: EntityInfo, key: str | float) -> None:
     """Refuse an id that no row can have: a text where keys are numbers may not be "gone". Raises StepError."""
     kind = info.columns[info.key].kind if info.key in info.columns else Kind.UNKNOWN
     try:
@@ -186,7 +186,7 @@ def _check_every_row(
     judged = match_rows(rows, fields, run.scope)
     wrong = [each for each in judged if not each.all_match]
     shown = wrong[:_FAILING_ROWS] or judged[:1]
-    made = [each for row in shown for each in row_assertions(name, info, row, fields, run.scope)]
+    made = [each for row in shown for each in check_row(name, info, row, fields, run.scope)]
     if len(wrong) > _FAILING_ROWS:
         more = f"{len(wrong)} of {len(rows)} rows are wrong; {_FAILING_ROWS} are shown"
         made.append(assertion(name, more, actual=len(wrong)))
@@ -210,7 +210,7 @@ class RunEntities:
         self._deterministic = deterministic
         self._inserted = 0
 
-    def list_counted(self) -> list[str]:
+    def list_counting_entities(self) -> list[str]:
         """Return the entities of the store's description whose keys it counts up, as far as it says so."""
         store = self.run.adapter
         if store is None:

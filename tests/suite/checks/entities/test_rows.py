@@ -11,7 +11,7 @@ from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.entities.row_selection import (
     MOST_ROWS,
     RunRows,
-    add_note,
+    append_message,
     build_agent_env,
     capture_row,
     describe_owner,
@@ -166,8 +166,8 @@ def test_which_row_is_meant_is_never_guessed(made: Run) -> None:
 
 def test_more_is_only_said_of_what_went_wrong() -> None:
     good, bad = Assertion(name="a", status=Status.PASSED), Assertion(name="b", status=Status.FAILED, message="no")
-    assert add_note(good, "x") is good
-    assert add_note(bad, "x").message == "no (x)"
+    assert append_message(good, "x") is good
+    assert append_message(bad, "x").message == "no (x)"
     assert not all_hold([good, bad])
     made = run()
     assert describe_owner(made.store.describe("tasks"), "anna") == " for the user 'anna' (userId)"
