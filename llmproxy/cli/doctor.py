@@ -29,10 +29,10 @@ from llmproxy.client.doctor import (
     check_processes,
     check_variables,
     diagnose_traffic,
-    resolve_addresses,
+    parse_url_addresses,
 )
 from llmproxy.client.environment import find_upstreams
-from llmproxy.client.process import attach, find_program, run_child
+from llmproxy.client.process import ensure_proxy, find_program, run_child
 from llmproxy.client.process_monitor import (
     Address,
     MonitoredProcess,
@@ -117,7 +117,9 @@ def _examine_command(asked: RunArguments, env: Mapping[str, str]) -> list[Diagno
     found = [] if monitor.is_supported else [Diagnosis(NOTE, "connections can only be watched on Linux")]
     with (
         tempfile.TemporaryDirectory(prefix="llmproxy-doctor-") as folder,
-        attach(start_options(asked.flags, forward=asked.options.intercept), env, started_by=asked.run_line) as proxy,
+        ensure_proxy(
+            start_options(asked.flags, forward=asked.options.intercept), env, started_by=asked.run_line
+        ) as proxy,
     ):
         opened = open_session(proxy, loaded, env)
         given = plan_environment(proxy, opened, env, asked, Path(folder)).apply_to(env)
@@ -134,7 +136,7 @@ def _examine_command(asked: RunArguments, env: Mapping[str, str]) -> list[Diagno
         by_name = find_lookup_bypasses(read_lookups(Path(folder)), socket.gethostname())
         reports = proxy.control.sessions()
         proxy.control.close(opened.name)
-    upstreams = resolve_addresses(find_upstreams(env, proxy.url).values())
+    upstreams = parse_url_addresses(find_upstreams(env, proxy.url).values())
     past = monitor.find_bypasses(_address_of(proxy.url), upstreams)
     for pid, (program, hosts) in by_name.items():
         monitor.seen.setdefault(pid, MonitoredProcess(pid, program))

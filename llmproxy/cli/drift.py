@@ -30,7 +30,7 @@ from llmproxy.cli.parts.options import advise_record, load_settings
 from llmproxy.cli.parts.printing import print_json, print_line, to_line
 from llmproxy.cli.parts.store_arguments import STORE, open_given
 from llmproxy.cli.rerecord import build_live_headers, estimate_max_cost, find_live_upstream
-from llmproxy.client.process import attach
+from llmproxy.client.process import ensure_proxy
 from llmproxy.core.dialects.table import CHAT
 from llmproxy.core.dialects.usage import compute_cost, read_usage
 from llmproxy.core.providers.routing import family_of
@@ -357,7 +357,7 @@ def _send_all_calls(plan: _DriftPlan, spending: _CostLimit, kept: Path, night: s
     work = [each for _ in range(plan.runs) for each in plan.chosen]
     with (
         ThreadPoolExecutor(_AT_ONCE) as pool,  # is left last: what waits for the proxy ends with it
-        attach(options, env, started_by="llmproxy run") as proxy,
+        ensure_proxy(options, env, started_by="llmproxy run") as proxy,
         httpx.Client(base_url=proxy.url, trust_env=False, timeout=_PATIENCE) as client,
     ):
         try:

@@ -16,7 +16,7 @@ from llmproxy.errors import MachineError, SettingsError
 from llmproxy.protocol import BUNDLES, NODE_CA, NODE_PROXY, OFFLINE, PLACEHOLDER_KEY, PROXIES
 
 if TYPE_CHECKING:
-    from llmproxy.client.environment import Interception
+    from llmproxy.client.environment import CaFiles
     from llmproxy.client.reports import Health
 
 
@@ -107,9 +107,9 @@ def list_proxy_variables(environ: Mapping[str, str]) -> list[str]:
     return [*names, *([URL_VARIABLE] if URL_VARIABLE in environ else [])]
 
 
-def _write_ca_bundle(url: str, health: Health) -> Interception:
+def _write_ca_bundle(url: str, health: Health) -> CaFiles:
     """Write the bundle beside the proxy's certificate, where it lives as long as that."""
-    from llmproxy.client.environment import Interception, combine_bundles, list_preset_bundles, make_truststore
+    from llmproxy.client.environment import CaFiles, combine_bundles, list_preset_bundles, make_truststore
 
     if health.ca is None:
         raise MachineError(
@@ -117,7 +117,7 @@ def _write_ca_bundle(url: str, health: Health) -> Interception:
         )
     ca = Path(health.ca)
     ours = [path for path in list_preset_bundles(os.environ) if path.name != _BUNDLE and path != ca]
-    return Interception(str(ca), str(combine_bundles(ca, ours, ca.parent / _BUNDLE)), make_truststore(ca, ca.parent))
+    return CaFiles(str(ca), str(combine_bundles(ca, ours, ca.parent / _BUNDLE)), make_truststore(ca, ca.parent))
 
 
 def _quote_fish(value: str) -> str:

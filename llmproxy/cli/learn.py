@@ -23,9 +23,9 @@ from llmproxy.cli.parts.printing import write_stderr_lines
 from llmproxy.cli.parts.run_options import RunArguments
 from llmproxy.cli.parts.session_setup import open_session, plan_environment, start_options
 from llmproxy.cli.parts.store_arguments import TrialResult, build_not_recorded_error, compare_runs, open_given
-from llmproxy.client.process import attach, find_program, find_running_url, run_child
+from llmproxy.client.process import ensure_proxy, find_program, find_running_url, run_child
 from llmproxy.client.reports import Miss, list_miss_lines
-from llmproxy.client.run_variables import find_other_day_zone, gather_run_variables
+from llmproxy.client.run_variables import find_time_zone_on_other_day, gather_run_variables
 from llmproxy.core.bindings import KINDS, VolatileField, read_run_variables
 from llmproxy.core.bindings.volatile_learning import LearnedField, generalize_fields
 from llmproxy.core.cassettes.folder import CassetteDir
@@ -104,13 +104,15 @@ def _run_learn_trial(
     asked = RunArguments(flags, command)
     with (
         tempfile.TemporaryDirectory(prefix="llmproxy-learn-") as folder,
-        attach(start_options(asked.flags), env, log=Path(folder) / "proxy.log", started_by="llmproxy run") as proxy,
+        ensure_proxy(
+            start_options(asked.flags), env, log=Path(folder) / "proxy.log", started_by="llmproxy run"
+        ) as proxy,
     ):
         opened = open_session(proxy, load_settings(asked.flags), env, asked.list_run_variables(env))
         if not opened.unused:
             proxy.control.close(opened.name)
             raise build_not_recorded_error(loaded)
-        proxy.control.start_trial(opened.name)
+        proxy.control.start_learning_trial(opened.name)
         code = run_child(command, plan_environment(proxy, opened, env, asked, Path(folder)).apply_to(env))
         lessons = proxy.control.read_learned_fields(opened.name)
         report = proxy.control.close(opened.name)
@@ -133,7 +135,7 @@ def _choose_time_zone(loaded: Loaded) -> str:
         said = read_newest_variables(store, loaded.settings.cassette)
     recorded = next((each.value for each in read_run_variables(said) if each.name == "date"), "")
     here = next(each["value"] for each in gather_run_variables(os.environ, Path.cwd()) if each["name"] == "date")
-    zone = find_other_day_zone(recorded) if recorded == here else ""
+    zone = find_time_zone_on_other_day(recorded) if recorded == here else ""
     if zone:
         write_stderr_lines(
             f"llmproxy: it was recorded today: tried in the time zone {zone}, where days and hours are others "

@@ -32,7 +32,7 @@ from llmproxy.cli.parts.run_options import RunArguments, RunOptions
 from llmproxy.cli.parts.session_setup import find_agent_tools, plan_environment, redirect_tools, start_options
 from llmproxy.cli.parts.store_arguments import STORE, build_not_recorded_error, check_new_name, open_given
 from llmproxy.client.control import CONFLICT, ControlError
-from llmproxy.client.process import AttachedProxy, attach, find_program, find_running_url, run_child
+from llmproxy.client.process import ProxyHandle, ensure_proxy, find_program, find_running_url, run_child
 from llmproxy.client.reports import Report, format_counts
 from llmproxy.client.run_variables import gather_run_variables
 from llmproxy.core.forks.fork_rows import fork_cassette
@@ -126,7 +126,7 @@ def run_replay(asked: ReplayOptions, env: Mapping[str, str]) -> int:
     with tempfile.TemporaryDirectory(prefix="llmproxy-replay-") as folder:
         log = Path(folder) / "proxy.log"
         options = start_options(flags, forward=asked.options.intercept, tools=tools)
-        with attach(options, env, log=log, started_by=run.run_line) as proxy:  # `replay` itself records nothing
+        with ensure_proxy(options, env, log=log, started_by=run.run_line) as proxy:  # `replay` itself records nothing
             session = _open_session(
                 proxy, loaded, asked, tools.config.upstreams if tools and proxy.process is None else {}
             )
@@ -147,7 +147,7 @@ def run_replay(asked: ReplayOptions, env: Mapping[str, str]) -> int:
         return end.print_end(code, time.time() - began)
 
 
-def _open_session(proxy: AttachedProxy, loaded: Loaded, asked: ReplayOptions, upstreams: Mapping[str, str]) -> Report:
+def _open_session(proxy: ProxyHandle, loaded: Loaded, asked: ReplayOptions, upstreams: Mapping[str, str]) -> Report:
     """Open the session of a cassette that holds something; `upstreams` are those that the proxy does not have yet."""
     settings = loaded.settings
     try:
@@ -210,7 +210,7 @@ SHOWN_RESULT = 60
 class ReplayEnding:
     """What is said and returned after the agent."""
 
-    proxy: AttachedProxy
+    proxy: ProxyHandle
     session: str
     loaded: Loaded
     command: tuple[str, ...]
@@ -228,7 +228,7 @@ class ReplayEnding:
             self.report = self.proxy.control.close(self.session)
         except ControlError as error:
             self.trouble = str(error)
-        self.proxy.end()
+        self.proxy.end_if_started()
 
     def print_end(self, code: int, seconds: float) -> int:
         report = self.report

@@ -32,7 +32,7 @@ from llmproxy.cli.parts.options import StoreCommand, advise_record, get_flags, g
 from llmproxy.cli.parts.printing import print_line, to_line
 from llmproxy.cli.parts.run_options import RunArguments, RunOptions
 from llmproxy.cli.parts.store_arguments import is_id, open_given, require_id
-from llmproxy.client.process import attach
+from llmproxy.client.process import ensure_proxy
 from llmproxy.core.dialects.usage import MARGIN, compute_cost, compute_maximum_cost
 from llmproxy.core.providers.provider_table import PROVIDERS, KeyVariable
 from llmproxy.core.secrets.redact import has_redaction_mark
@@ -142,7 +142,7 @@ def _rerecord_all(questions: Sequence[_RerecordRequest], store: Path | None, lim
     with tempfile.TemporaryDirectory(prefix="llmproxy-rerecord-") as folder:
         path = Path(folder) / "new.db"
         options = ["--mode=record", f"--store={path}", "--cassette=new", "--max-cost=", *upstreams]
-        with attach(options, env, log=Path(folder) / "proxy.log", started_by="llmproxy run") as proxy:
+        with ensure_proxy(options, env, log=Path(folder) / "proxy.log", started_by="llmproxy run") as proxy:
             for each in questions:
                 if limit is not None and (each.most is None or spent + each.most > limit):
                     most = "nobody knows what it costs" if each.most is None else f"it may cost {dollars(each.most)}"

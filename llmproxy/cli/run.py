@@ -32,7 +32,7 @@ from llmproxy.cli.parts.session_setup import (
     start_options,
 )
 from llmproxy.client.known_clients import warn_of_bypass
-from llmproxy.client.process import attach, find_program, find_running_url, run_child
+from llmproxy.client.process import ensure_proxy, find_program, find_running_url, run_child
 from llmproxy.errors import ENDED_BY_USER, Exit, SettingsError
 
 
@@ -83,7 +83,7 @@ def run_command(asked: RunArguments, env: Mapping[str, str]) -> int:
     with tempfile.TemporaryDirectory(prefix="llmproxy-run-") as folder:
         log = Path(folder) / "proxy.log"
         options = start_options(asked.flags, forward=how.intercept, tools=tools)
-        with attach(options, env, log=log, started_by=asked.run_line) as proxy:
+        with ensure_proxy(options, env, log=log, started_by=asked.run_line) as proxy:
             opened = open_session(proxy, loaded, env, declared, tools)
             if tools is not None:
                 asked, told = redirect_tools(asked, tools, proxy.url, opened.name, Path(folder))

@@ -39,7 +39,7 @@ from llmproxy.cli.parts.suite_runs import (
     signals_as_interrupt,
     wait_for_signal,
 )
-from llmproxy.client.process import AttachedProxy, attach, find_running_url
+from llmproxy.client.process import ProxyHandle, ensure_proxy, find_running_url
 from llmproxy.errors import Exit, LLMProxyError, MachineError, SettingsError
 from llmproxy.files import make_ignored
 from llmproxy.protocol import UPDATE_VARIABLE, Mode, Update
@@ -360,7 +360,7 @@ class TestOptions:
             options.append(f"--port={settings.settings.port}")  # a service that runs already has its base URLs there
         with (
             tempfile.TemporaryDirectory(prefix="llmproxy-test-") as folder,
-            attach(options, env, log=Path(folder) / "proxy.log") as proxy,
+            ensure_proxy(options, env, log=Path(folder) / "proxy.log") as proxy,
         ):
             mode = mode or proxy.control.health().mode
             return self.run_at_proxy(proxy, cases, handlers, mode, settings, part)
@@ -443,7 +443,7 @@ class TestOptions:
         env = {name: value for name, value in env.items() if not name.startswith("LLMPROXY_FAULTS")}
         with (
             tempfile.TemporaryDirectory(prefix="llmproxy-test-") as folder,
-            attach(options, env, log=Path(folder) / "proxy.log") as proxy,
+            ensure_proxy(options, env, log=Path(folder) / "proxy.log") as proxy,
             closing(replace(self, runs=1, update=False)._make_run_context(proxy, [], Mode.REPLAY)) as run_context,  # noqa: SLF001 - our own
         ):
             for case in cases:
@@ -466,7 +466,7 @@ class TestOptions:
 
     def run_at_proxy(
         self,
-        proxy: AttachedProxy,
+        proxy: ProxyHandle,
         cases: Sequence[SuiteCase],
         handlers: Sequence[Handler],
         mode: str,
@@ -499,7 +499,7 @@ class TestOptions:
                 typer.echo(f"llmproxy: wrote {path}", err=True)
             run_context.close()
 
-    def _make_run_context(self, proxy: AttachedProxy | None, handlers: Sequence[Handler], mode: str) -> RunContext:
+    def _make_run_context(self, proxy: ProxyHandle | None, handlers: Sequence[Handler], mode: str) -> RunContext:
         """Return what all runs share; whoever gets it closes it."""
         from llmproxy.suite.project_settings import SuiteOptions, parse_agent_or_store, read_project_table
         from llmproxy.suite.run.run_context import RunContext

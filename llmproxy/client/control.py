@@ -156,13 +156,13 @@ class Control:
         body = {key: value for key, value in given.items() if value is not None}
         return Report.from_json(self._request("POST", _session_path(name, "close"), body))
 
-    def bind(self, name: str, session: str, party: str = AGENT) -> None:
+    def bind_session_name(self, name: str, session: str, party: str = AGENT) -> None:
         """Send what arrives under `name` to `session`, as `party`'s. Raises ControlError if `name` is bound."""
         self._request(
             "POST", _session_path(name, "bind"), {"session": session} | ({} if party == AGENT else {"party": party})
         )
 
-    def unbind(self, name: str) -> None:
+    def unbind_session_name(self, name: str) -> None:
         """Let what arrives under `name` be its own session again."""
         self._request("POST", _session_path(name, "unbind"), {})
 
@@ -195,7 +195,7 @@ class Control:
         told = self._request("GET", f"calls?session={quote(session, safe='')}&after={after}")
         return tuple(Call.of(each) for each in told.get("calls") or ())
 
-    def start_trial(self, session: str) -> None:
+    def start_learning_trial(self, session: str) -> None:
         """Make a replay session a trial, in which misses teach what varies. Raises ControlError if it cannot be."""
         self._request("POST", _session_path(session, "lessons"), {})
 

@@ -17,20 +17,20 @@ from llmproxy.protocol import BUNDLES, NODE_CA, NODE_PROXY, PROXIES
 _LONG = 80
 
 
-class DoctorVerdict(StrEnum):
+class DiagnosisLevel(StrEnum):
     OK = "ok"
     NOTE = "note"
     BAD = "BAD"
 
 
-OK, NOTE, BAD = DoctorVerdict
+OK, NOTE, BAD = DiagnosisLevel
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
     """One thing that was found, and what to do about it."""
 
-    verdict: DoctorVerdict
+    verdict: DiagnosisLevel
     text: str
     advice: tuple[str, ...] = ()
 
@@ -180,7 +180,7 @@ def _advise_runtimes(who: Iterable[MonitoredProcess], *, intercepted: bool) -> t
     return tuple(lines)
 
 
-def resolve_addresses(urls: Iterable[str]) -> frozenset[Address]:
+def parse_url_addresses(urls: Iterable[str]) -> frozenset[Address]:
     """Return host and port of base URLs that name an IP address; names are not looked up."""
     found = set()
     for url in urls:

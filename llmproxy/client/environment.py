@@ -87,7 +87,7 @@ URL_VARIABLE = "LLMPROXY_URL"
 
 
 @dataclass(frozen=True, slots=True)
-class Interception:
+class CaFiles:
     """What a child needs so that its HTTPS can be read."""
 
     ca: str
@@ -120,7 +120,7 @@ class EnvironmentPlan:
 
 def plan_env(
     url: str, session: str | None, env: Mapping[str, str], *, replay: bool, base_urls: bool = True,
-    interception: Interception | None = None, aws_files: bool = False, recorded: Sequence[str] = (),
+    interception: CaFiles | None = None, aws_files: bool = False, recorded: Sequence[str] = (),
     key_names: Sequence[str] | None = None,
 ) -> EnvironmentPlan:  # fmt: skip
     """Return what a child of `env` needs.
@@ -226,7 +226,7 @@ def _build_key_placeholders(
     return found
 
 
-def _build_proxy_env(url: str, session: str | None, env: Mapping[str, str], how: Interception) -> dict[str, str]:
+def _build_proxy_env(url: str, session: str | None, env: Mapping[str, str], how: CaFiles) -> dict[str, str]:
     parts = urlsplit(url)
     place = parts.netloc.rpartition("@")[2]
     user = f"{quote(session, safe='')}:{PROXY_PASSWORD}@" if session else ""

@@ -27,12 +27,12 @@ from llmproxy.client.fault_sweep_trials import (
     SweepFinding,
     SweepRun,
     Trial,
-    final_message,
+    find_failure_message,
     judge_trial,
+    key_bound_hits_by_recording,
     plan_trials,
-    rekey_bound,
 )
-from llmproxy.client.process import AttachedProxy, attach, to_exit_code
+from llmproxy.client.process import ProxyHandle, ensure_proxy, to_exit_code
 from llmproxy.core.faults import FaultKind
 from llmproxy.errors import Exit, MachineError
 
@@ -48,7 +48,7 @@ class SweepImpossible(MachineError):
     code = "llmproxy_sweep"
 
 
-class OpenedRun(NamedTuple):
+class SweepSession(NamedTuple):
     """A session at a proxy, and who is to be run in it."""
 
     name: str
@@ -57,11 +57,11 @@ class OpenedRun(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SweepTarget:
+class SweepOptions:
     options: Sequence[str]
     """Of ``llmproxy start``."""
     env: Mapping[str, str]
-    open: Callable[[AttachedProxy, int, Mapping[str, Any]], OpenedRun]
+    open: Callable[[ProxyHandle, int, Mapping[str, Any]], SweepSession]
     """Opens the nth session at the proxy, with faults."""
     kinds: Sequence[FaultKind]
     jobs: int = 1
@@ -75,7 +75,7 @@ class SweepTarget:
 
 
 class Sweep:
-    def __init__(self, swept: SweepTarget) -> None:
+    def __init__(self, swept: SweepOptions) -> None:
         self._swept = swept
         self._opened = itertools.count(1)
         self._patience = swept.patience or 10 * PATIENCE
@@ -91,7 +91,7 @@ class Sweep:
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="llmproxy-sweep-")))
             options, env, log = self._swept.options, self._swept.env, folder / "proxy.log"
-            self._proxy = stack.enter_context(attach(options, env, log=log, started_by=self._swept.started_by))
+            self._proxy = stack.enter_context(ensure_proxy(options, env, log=log, started_by=self._swept.started_by))
             self.baseline = [self._run_undisturbed()]
             trials = plan_trials(self.baseline[0].calls, self._swept.kinds)
             jobs = self._compare_undisturbed(max(1, min(self._swept.jobs, len(trials))))
@@ -175,14 +175,14 @@ class Sweep:
             since = time.monotonic()
             code, out, err, hung = self._run_child(opened)
             seconds = time.monotonic() - since
-            calls = rekey_bound(control.calls(opened.name), self._bound)
+            calls = key_bound_hits_by_recording(control.calls(opened.name), self._bound)
         finally:
             with suppress(ControlError):
                 control.close(opened.name)
-        failed, crashed = final_message(out, err, code) if code else ("", False)
+        failed, crashed = find_failure_message(out, err, code) if code else ("", False)
         return SweepRun(calls=calls, seconds=seconds, said=out, failed=failed, crashed=crashed, hung=hung)
 
-    def _run_child(self, opened: OpenedRun) -> tuple[int, str, str, bool]:
+    def _run_child(self, opened: SweepSession) -> tuple[int, str, str, bool]:
         """Run the command; returns exit code, output, errors, and whether it had to be ended."""
         given = subprocess.PIPE if self._swept.stdin is not None else subprocess.DEVNULL
         with self._guard:

@@ -63,9 +63,9 @@ def plan_trials(calls: Sequence[Call], kinds: Sequence[FaultKind]) -> list[Trial
     """Return a trial for each kind of fault and each call from a recording to which it can be done."""
     found = list(_list_answered_calls(calls))
     return [
-        Trial(kind, number, each.key or "", each.occurrence or 1, _build_rule(kind, each))
+        Trial(kind, number, each.key or "", each.occurrence or 1, _build_trial_rule(kind, each))
         for kind in kinds
-        for number, each, call in _find_faulty_calls(kind, found)
+        for number, each, call in _number_eligible_calls(kind, found)
         if kind.do(call, kind.defaults | dict(kind.sweep or {})) is not None
     ]
 
@@ -78,7 +78,7 @@ def _list_answered_calls(calls: Sequence[Call]) -> Iterator[tuple[Call, Asked]]:
             yield each, build_fault_target(made)
 
 
-def _find_faulty_calls(kind: FaultKind, calls: Sequence[tuple[Call, Asked]]) -> Iterator[tuple[int, Call, Asked]]:
+def _number_eligible_calls(kind: FaultKind, calls: Sequence[tuple[Call, Asked]]) -> Iterator[tuple[int, Call, Asked]]:
     """Yield the calls that the kind alone chooses, each once, with the number that ``KIND@N`` means."""
     rule, seen, number = FaultRule(kind), set[tuple[str | None, int | None]](), 0
     for each, call in calls:
@@ -89,7 +89,7 @@ def _find_faulty_calls(kind: FaultKind, calls: Sequence[tuple[Call, Asked]]) -> 
                 yield number, each, call
 
 
-def _build_rule(kind: FaultKind, call: Call) -> dict[str, Any]:
+def _build_trial_rule(kind: FaultKind, call: Call) -> dict[str, Any]:
     return {"kind": kind.name, **(kind.sweep or {}), "recording": call.interaction, "call": 1}
 
 
@@ -140,7 +140,7 @@ LONGEST = 120
 _NUMBERS = re.compile(r"[0-9]+")
 
 
-def rekey_bound(calls: Sequence[Call], bound: set[int | None]) -> list[Call]:
+def key_bound_hits_by_recording(calls: Sequence[Call], bound: set[int | None]) -> list[Call]:
     """Give bound hits the key of their recording: their own is another in each run. `bound` keeps which were bound."""
     bound |= {call.interaction for call in calls if call.bound}
     named = {call.key: f"#{call.interaction}" for call in calls if call.interaction in bound}
@@ -167,7 +167,7 @@ def judge_trial(trial: Trial, went: SweepRun, baseline: Sequence[SweepRun]) -> S
         return SweepFinding(trial, SweepOutcome.GAVE_UP, shorten(went.failed), weak=trial.kind.again or went.crashed)
     wrong = (
         went.wrong
-        or _describe_left_out(trial, mine, before)
+        or _describe_omitted_calls(trial, mine, before)
         or _describe_difference(went.said, [each.said for each in baseline])
     )
     if wrong:
@@ -193,7 +193,7 @@ def _describe_missed_call(mine: Sequence[Call], missed: Call) -> str:
     return f"{tool} ({number})" if missed.channel is Channel.MCP else f"call {number}"
 
 
-def _describe_left_out(trial: Trial, mine: Sequence[Call], before: Sequence[Call]) -> str:
+def _describe_omitted_calls(trial: Trial, mine: Sequence[Call], before: Sequence[Call]) -> str:
     """Describe which calls of an undisturbed run were never made; the faulty one itself need not come again."""
     served = {(call.key, call.occurrence) for call in mine if call.decision == Decision.REPLAY}
     served.add((trial.key, trial.occurrence))
@@ -212,8 +212,8 @@ def _describe_difference(said: str, usual: Sequence[str]) -> str:
     """Describe where an output differs from all undisturbed runs; numbers count only where those agree on them."""
     if said in usual:
         return ""
-    lines, first = _list_lines(said, usual), _list_lines(usual[0], usual)
-    steady = [line for line in first if all(line in _list_lines(each, usual) for each in usual)]
+    lines, first = _normalize_output_lines(said, usual), _normalize_output_lines(usual[0], usual)
+    steady = [line for line in first if all(line in _normalize_output_lines(each, usual) for each in usual)]
     for line in steady:
         if line not in lines:
             instead = next((each for each in lines if each not in first), "nothing")
@@ -222,7 +222,7 @@ def _describe_difference(said: str, usual: Sequence[str]) -> str:
     return f"says {_quote_text(new)} besides" if new and len(steady) == len(first) else ""
 
 
-def _list_lines(text: str, usual: Sequence[str]) -> list[str]:
+def _normalize_output_lines(text: str, usual: Sequence[str]) -> list[str]:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines if len(set(usual)) == 1 else [_NUMBERS.sub("#", line) for line in lines]
 
@@ -245,7 +245,7 @@ _GROUP = re.compile(r"^ *[|+](?: |-+.*$)", re.MULTILINE)
 """What stands before each line of a group of Python's exceptions."""
 
 
-def final_message(stdout: str, stderr: str, code: int) -> tuple[str, bool]:
+def find_failure_message(stdout: str, stderr: str, code: int) -> tuple[str, bool]:
     """Return with which message a command gave up, and whether that is an error that nobody caught."""
     crashed = _TRACE.search(stderr) is not None
     text = _GROUP.sub("", stderr.strip() or stdout.strip())

@@ -116,7 +116,7 @@ class IsolatedNetwork:
         self._went: set[str] = set()
         self._programs: dict[Address, str] = {}
         self._own = _read_own_addresses()
-        self._inside = [(self._map_host(host), port) for host, port in self._places]
+        self._inside = [(self._assign_host_address(host), port) for host, port in self._places]
         self._ours, self._childs = socket.socketpair()
         self._sockets: list[socket.socket] = []
         self._thread: threading.Thread | None = None
@@ -204,9 +204,9 @@ class IsolatedNetwork:
             while True:
                 data, (_, _, direction, *_) = packets.recvfrom(128)
                 if direction != 4:  # PACKET_OUTGOING: each comes twice
-                    self._on_packet(data)
+                    self._count_refused_packet(data)
 
-    def _on_packet(self, data: bytes) -> None:
+    def _count_refused_packet(self, data: bytes) -> None:
         if data[0] >> 4 == 4:
             protocol, at, source, target = data[9], 4 * (data[0] & 15), data[12:16], data[16:20]
         else:
@@ -216,11 +216,11 @@ class IsolatedNetwork:
         flags = data[at + 13] if protocol == _TCP else 0
         if flags & _RST:
             refused = data[at + 4 : at + 8] == bytes(4)  # how a kernel refuses
-            if refused and self._is_this_machine(here) and _is_port_open(ports[0]):
+            if refused and self._is_own_address(here) and _is_port_open(ports[0]):
                 what = f"{_join_address(here, ports[0])}, a service of this machine (see --only-allow)"
                 self._count_refused(what, self._programs.get((here, ports[0]), ""))
         elif not (
-            self._is_this_machine(there)
+            self._is_own_address(there)
             or (there, ports[1]) in self._inside
             or flags & _ACK
             or protocol == _IGMP
@@ -232,7 +232,7 @@ class IsolatedNetwork:
             kind = {_TCP: "", _UDP: " (UDP)"}.get(protocol, f" (protocol {protocol})")
             self._count_refused(f"{_join_address(host, ports[1])}{kind}", self._programs.get((there, ports[1]), ""))
 
-    def _is_this_machine(self, address: str) -> bool:
+    def _is_own_address(self, address: str) -> bool:
         parsed = ipaddress.ip_address(address)
         return parsed.is_loopback or parsed.is_unspecified or address in self._own
 
@@ -255,13 +255,13 @@ class IsolatedNetwork:
         if host.endswith(".arpa"):
             found = False
         elif host not in ("localhost", machine, machine.partition(".")[0]) and not host.endswith(".localhost"):
-            address = self._map_host(host)
+            address = self._assign_host_address(host)
             self._looked_up.add(host)
         head = question[:2] + struct.pack(">5H", 0x8580, 1, found, 0, 0)
         record = struct.pack(">HHHIH", 0xC00C, 1, 1, 0, 4) + ipaddress.ip_address(address).packed
         return head + question[12 : at + 5] + (record if found else b"")
 
-    def _map_host(self, host: str) -> str:
+    def _assign_host_address(self, host: str) -> str:
         if host in LOOPBACK:
             return "localhost"
         with suppress(ValueError):

@@ -78,7 +78,7 @@ def find_clients(command: Sequence[str], files: Mapping[str, str]) -> list[Known
     ]
 
 
-def is_configured(client: KnownClient, command: Sequence[str]) -> bool:
+def is_configured_in_command(client: KnownClient, command: Sequence[str]) -> bool:
     return bool(client.configured) and any(re.search(client.configured, each) for each in command)
 
 
@@ -94,7 +94,7 @@ def warn_of_bypass(command: Sequence[str]) -> list[str]:
     known = [
         each
         for each in CLIENTS
-        if each.program and re.search(_RUNS.format(each.program), text) and not is_configured(each, command)
+        if each.program and re.search(_RUNS.format(each.program), text) and not is_configured_in_command(each, command)
     ]
     return [f"llmproxy: {each.name} will go past the proxy, to its provider: {each.advice}" for each in known]
 

@@ -1,8 +1,8 @@
 """The processes of a command that works with the proxy: a proxy of our own, and the command itself.
 
-The proxy is the one at LLMPROXY_URL, or one that is started for the command and ended after it (`attach`). mitmproxy
-pins its dependencies strictly, so the proxy often lives in an environment of its own, and is called by the first of
-these:
+The proxy is the one at LLMPROXY_URL, or one that is started for the command and ended after it (`ensure_proxy`).
+mitmproxy pins its dependencies strictly, so the proxy often lives in an environment of its own, and is called by the
+first of these:
 
 1. ``LLMPROXY_COMMAND``, as a command line.
 2. This environment, if mitmproxy is installed in it.
@@ -72,7 +72,7 @@ class ProxyCommand:
     """What whoever runs it should read before it starts: that something will be downloaded, or that versions differ."""
 
 
-def _is_installed(module: str) -> bool:
+def _is_module_installed(module: str) -> bool:
     from importlib.util import find_spec
 
     return find_spec(module) is not None
@@ -104,7 +104,7 @@ def _ask_version(words: Sequence[str], env: Mapping[str, str]) -> str:
 class MachineProbe:
     """How to look around on this machine; a test hands in its own."""
 
-    installed: Callable[[str], bool] = _is_installed
+    installed: Callable[[str], bool] = _is_module_installed
     """Tells whether a module is installed in this environment."""
     on_path: Callable[[str], Iterator[str]] = _find_on_path
     which: Callable[[str, str], str | None] = lambda name, path: shutil.which(name, path=path)
@@ -355,7 +355,7 @@ _ANY = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 (listened on, never
 
 
 @dataclass(slots=True)
-class AttachedProxy:
+class ProxyHandle:
     url: str
     control: Control
     process: Proxy | None
@@ -363,7 +363,7 @@ class AttachedProxy:
     exit_code: int | None = None
     """What our process ended with, once it has."""
 
-    def end(self) -> None:
+    def end_if_started(self) -> None:
         if self.process is not None and self.exit_code is None:
             self.exit_code = self.process.end()
 
@@ -382,9 +382,9 @@ def reachable_url(url: str) -> str:
 
 
 @contextmanager
-def attach(
+def ensure_proxy(
     options: Sequence[str], env: Mapping[str, str], *, log: Path | None = None, started_by: str = ""
-) -> Iterator[AttachedProxy]:
+) -> Iterator[ProxyHandle]:
     """Find the running proxy, or start one with `options` of ``llmproxy start``; one that was started ends with the
     block.
 
@@ -396,19 +396,19 @@ def attach(
     if url := find_running_url(env):
         control = Control(url, token=token)
         control.health()
-        yield AttachedProxy(url, control, None)
+        yield ProxyHandle(url, control, None)
         return
     process = spawn_proxy(find_proxy_command(env), options, env, log=log, started_by=started_by)
-    mine: AttachedProxy | None = None
+    mine: ProxyHandle | None = None
     try:
         url = reachable_url(process.wait_ready())
-        mine = AttachedProxy(url, Control(url, token=token), process)
+        mine = ProxyHandle(url, Control(url, token=token), process)
         yield mine
     finally:
         if mine is None:
             process.end(seconds=1.0)
         else:
-            mine.end()
+            mine.end_if_started()
         if log is None:
             process.delete_logs()
 

@@ -73,7 +73,7 @@ class Report(Totals):
         return find_unused_faults(self.faults or {})
 
     @property
-    def why_not_replaced(self) -> str:
+    def unreplaced_recordings_reason(self) -> str:
         """Why older recordings were not replaced though they were to be, and where the new ones are; mostly nothing."""
         told = self.replacement or {}
         if not told.get("why_not"):
@@ -158,7 +158,7 @@ def find_unused_faults(faults: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(str(row["idle"]) for row in rows if row.get("idle") and row.get("probability", 1) == 1)
 
 
-def describe_unreached(calls: Iterable[Call]) -> str:
+def describe_unreached_provider(calls: Iterable[Call]) -> str:
     """Return which provider the agent could not reach and why, of calls in order; empty if none, or if a retry was
     answered.
 

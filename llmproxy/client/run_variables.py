@@ -36,9 +36,9 @@ def gather_run_variables(
     """Return what is true of a child in `cwd`; `now`: aware time, default now; `git` adds branch, status, commits."""
     here = (now or datetime.now(UTC)).astimezone(_find_time_zone(env))
     day, utc = here.strftime("%Y-%m-%d"), here.astimezone(UTC).strftime("%Y-%m-%d")
-    found: Declared = [_build_path_variables("cwd", _find_logical_cwd(cwd, env))]
-    found.append(_build_path_variables("home", Path(env.get("HOME") or env.get("USERPROFILE") or Path.home())))
-    found.append(_build_path_variables("tmp", Path(env.get("TMPDIR") or tempfile.gettempdir())))
+    found: Declared = [_build_path_variable("cwd", _find_logical_cwd(cwd, env))]
+    found.append(_build_path_variable("home", Path(env.get("HOME") or env.get("USERPROFILE") or Path.home())))
+    found.append(_build_path_variable("tmp", Path(env.get("TMPDIR") or tempfile.gettempdir())))
     found.append({"name": "date", "value": day} | ({"other": utc} if utc != day else {}))
     words = {
         "user": env.get("USER") or env.get("LOGNAME") or _find_user_name(),
@@ -46,7 +46,7 @@ def gather_run_variables(
         "timezone": env.get("TZ") or here.tzname() or "",
         "shell": env.get("SHELL", "").rpartition("/")[2],
         "os_version": f"{platform.system()} {platform.release()}",
-        API_KEYS: " ".join(list_set_keys(env)) or "none",
+        API_KEYS: " ".join(list_set_api_keys(env)) or "none",
     }
     found += [{"name": name, "value": value} for name, value in words.items() if value]
     return [
@@ -55,7 +55,7 @@ def gather_run_variables(
     ]  # the root is in every path
 
 
-def list_set_keys(env: Mapping[str, str]) -> list[str]:
+def list_set_api_keys(env: Mapping[str, str]) -> list[str]:
     """Return the variables of providers' keys that are set: their names, never what they hold."""
     keys = [key for provider in PROVIDERS.values() for key in provider.keys]
     known = {name for key in keys for name in (key.name, *key.instead)} | {"AWS_ACCESS_KEY_ID", "AWS_PROFILE"}
@@ -82,7 +82,7 @@ def _find_logical_cwd(cwd: Path, env: Mapping[str, str]) -> Path:
     return cwd
 
 
-def _build_path_variables(name: str, path: Path) -> dict[str, str]:
+def _build_path_variable(name: str, path: Path) -> dict[str, str]:
     plain, real = os.path.abspath(path), os.path.realpath(path)  # noqa: PTH100 - Path.resolve follows links
     return {"name": name, "value": plain} | ({"other": real} if real != plain else {})
 
@@ -147,7 +147,7 @@ _ZONES = ("Pacific/Kiritimati", "Etc/GMT+12")
 """Twenty-six hours apart: in one of them it is always another day than any that is given."""
 
 
-def find_other_day_zone(day: str, now: datetime | None = None) -> str:
+def find_time_zone_on_other_day(day: str, now: datetime | None = None) -> str:
     """Return a time zone in which it is not that day (``2026-11-22``), so another hour too; empty if none is known."""
     moment = now or datetime.now(UTC)
     for name in _ZONES:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from llmproxy.report.events import Handler
 
 
-class RunListener(Protocol):
+class ScenarioRunListener(Protocol):
     """Hears of every run of a scenario in this process, from whatever thread it runs in."""
 
     @property
@@ -28,10 +28,10 @@ class RunListener(Protocol):
 
 
 @dataclass(slots=True)
-class RunnerHooks:
+class ScenarioRunHooks:
     """What the runner says; empty: nobody says anything."""
 
-    listener: RunListener | None = None
+    listener: ScenarioRunListener | None = None
     mode: str = ""
     """Of sessions of runs that say none themselves; empty: the proxy's."""
     place: Callable[[str], str] | None = None
@@ -58,5 +58,5 @@ class RunnerHooks:
             self.ready()
 
 
-HOST = RunnerHooks()
+HOST = ScenarioRunHooks()
 """Of this process."""

@@ -22,7 +22,7 @@ from llmproxy.core.providers.hosts import add_env_upstreams
 from llmproxy.core.providers.provider_table import PROVIDERS
 from llmproxy.core.providers.routing import REST
 from llmproxy.errors import LLMProxyError, SettingsError, sign_text
-from llmproxy.mitm.build_proxy import BuiltProxy, build_origin_guard, build_parts
+from llmproxy.mitm.build_proxy import BuiltProxy, build_origin_guard, build_proxy
 from llmproxy.mitm.client_sockets import ClientSockets
 from llmproxy.mitm.intercept import ConnectInterceptor
 from llmproxy.mitm.next_layer import NextLayerChoice
@@ -96,7 +96,7 @@ class RecordReplay:
                 find_mode_upstreams(ctx.options.mode)
             )
             loaded = add_env_upstreams(given, os.environ)
-            self._built = build_parts(loaded, self._on_call, 'mitmdump -s "$(llmproxy addon)"')
+            self._built = build_proxy(loaded, self._on_call, 'mitmdump -s "$(llmproxy addon)"')
         except LLMProxyError as error:
             log.error("%s", sign_text(error))  # noqa: TRY400 - its text says it all
             if ctx.master.addons.get("errorcheck") is None:  # type: ignore[no-untyped-call]

@@ -139,7 +139,7 @@ def build_start_command(loaded: Loaded, env: Mapping[str, str], start: str = "ll
     return StartCommand(start, "", options, variables, f"http://{DEFAULT_HOST}:{port}/" if port else "")
 
 
-def build_parts(loaded: Loaded, on_call: Callable[[Call], None], start: str = "llmproxy start") -> BuiltProxy:
+def build_proxy(loaded: Loaded, on_call: Callable[[Call], None], start: str = "llmproxy start") -> BuiltProxy:
     """Open the store and the journal.
 
     `on_call` takes each call that has ended, `start` is the command that a user types.
@@ -148,7 +148,7 @@ def build_parts(loaded: Loaded, on_call: Callable[[Call], None], start: str = "l
     """
     named = frozenset(name for name, _, source in loaded.upstreams if not source.is_foreign)
     config = build_config(loaded.settings, named, build_start_command(loaded, os.environ, start))
-    refuse_store_files(config)
+    refuse_file_store_options(config)
     filed = load_cassette_files(config)
     check_store(config)
     journal = Journal.open(Path(f"{config.store}.state.db"), time.time)
@@ -209,7 +209,7 @@ def check_store(config: Config) -> None:
         _make_folder(config.store.parent)
 
 
-def refuse_store_files(config: Config) -> None:
+def refuse_file_store_options(config: Config) -> None:
     """Raise SettingsError for what only a store in a file can do, where the store is a server's."""
     for name, given in (
         ("--cassette-dir", config.cassette_dir is not None),

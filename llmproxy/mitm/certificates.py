@@ -99,7 +99,7 @@ def prepare_authority(folder: Path, now: datetime | None = None) -> Authority:
     return Authority(folder, tuple(notes))
 
 
-def prepare_or_warn(folder: Path) -> Authority:
+def prepare_or_use_temporary(folder: Path) -> Authority:
     """Prepare a proxy reached by base URL; where that fails, an authority for this run alone, and a note why."""
     try:
         return prepare_authority(folder)

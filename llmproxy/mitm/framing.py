@@ -209,7 +209,7 @@ class RequestReader:
         return None if end < 0 else end + 4
 
 
-def rewrite_request(head: Head, body: bytes) -> bytes:
+def replace_body(head: Head, body: bytes) -> bytes:
     """Return a request with another body than came: framing and coding are said anew, everything else stays."""
     first, *lines = head.raw[:-4].split(b"\r\n")
     gone = (

@@ -85,7 +85,7 @@ class StreamEndedHook(commands.StartHook):  # type: ignore[no-untyped-call]
     blocking = False
 
 
-class PatientConnection(BufferedH2Connection):
+class GoawayTolerantConnection(BufferedH2Connection):
     """mitmproxy's, but streams begun before a GOAWAY (a server's, AWS's SDK for JavaScript's) go on."""
 
     leaving = False
@@ -98,12 +98,12 @@ class PatientConnection(BufferedH2Connection):
         return [], []
 
 
-class PatientHttp2Client(Http2Client):
+class GoawayTolerantClient(Http2Client):
     """mitmproxy's, which closes a connection that its server leaves when the answer is there."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self._patient = PatientConnection(self.h2_conf)
+        self._patient = GoawayTolerantConnection(self.h2_conf)
         self._patient.local_settings.enable_push = 0
         self._patient.local_settings.acknowledge()
         self.h2_conn = self._patient
@@ -120,7 +120,7 @@ class StrictHttp2Server(Http2Server):
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self.h2_conf.validate_inbound_headers = True
-        self.h2_conn = PatientConnection(self.h2_conf)
+        self.h2_conn = GoawayTolerantConnection(self.h2_conf)
 
 
 class Http2Stream:
@@ -177,7 +177,7 @@ class Http2Layer(layer.Layer):
     def _handle_event(self, event: events.Event) -> Commands:
         if isinstance(event, events.CommandCompleted):
             if (number := self._looks.pop(event.command, None)) is not None:
-                yield from self._check_stream(number)
+                yield from self._check_grpc_end(number)
             elif (stream := self._waiting.pop(event.command, None)) is not None:
                 yield from self._pass_event_to_layer(stream, event)
         elif isinstance(event, events.ConnectionEvent) and event.connection is not self.context.client:
@@ -227,40 +227,42 @@ class Http2Layer(layer.Layer):
             self._shell.users[stream.client.id] = user
         if rpc and not event.end_stream:
             stream.request = request
-            yield from self._check_later(stream)
+            yield from self._schedule_grpc_check(stream)
         else:
-            yield from self._send_in(stream, stream.h1.send(build_http1_head(request, whole=event.end_stream)))
+            yield from self._feed_layer(stream, stream.h1.send(build_http1_head(request, whole=event.end_stream)))
 
     def _receive_body(self, stream: Http2Stream, data: bytes) -> Commands:
         if stream.request is None:
-            yield from self._send_in(stream, stream.h1.send(h11.Data(data=data)))
+            yield from self._feed_layer(stream, stream.h1.send(h11.Data(data=data)))
             return
         stream.held += data
         if grpc.count_messages(stream.held) > 1:
             yield from self._refuse_streaming(stream)
         elif len(stream.held) > self._shell.engine.config.max_request:  # the layer says so, or lets it through
-            yield from self._pass_to_layer(stream, build_http1_head(stream.request, whole=False))
+            yield from self._pass_held_request(stream, build_http1_head(stream.request, whole=False))
 
     def _receive_end(self, stream: Http2Stream) -> Commands:
         if stream.request is not None:
-            yield from self._pass_to_layer(
+            yield from self._pass_held_request(
                 stream, build_http1_head(stream.request, whole=False, length=len(stream.held))
             )
-        yield from self._send_in(stream, stream.h1.send(h11.EndOfMessage()))
+        yield from self._feed_layer(stream, stream.h1.send(h11.EndOfMessage()))
 
-    def _pass_to_layer(self, stream: Http2Stream, head: h11.Request) -> Commands:
+    def _pass_held_request(self, stream: Http2Stream, head: h11.Request) -> Commands:
         """Let the layer have what was held of a gRPC request."""
         stream.request = None
         data = bytes(stream.held)
         stream.held.clear()
-        yield from self._send_in(stream, (stream.h1.send(head) or b"") + (stream.h1.send(h11.Data(data=data)) or b""))
+        yield from self._feed_layer(
+            stream, (stream.h1.send(head) or b"") + (stream.h1.send(h11.Data(data=data)) or b"")
+        )
 
-    def _check_later(self, stream: Http2Stream) -> Commands:
+    def _schedule_grpc_check(self, stream: Http2Stream) -> Commands:
         look = commands.RequestWakeup(LOOK)
         self._looks[look] = stream.number
         yield look
 
-    def _check_stream(self, number: int) -> Commands:
+    def _check_grpc_end(self, number: int) -> Commands:
         """Refuse a gRPC request that has a message and no end, or that nothing more comes of."""
         stream = self._streams.get(number)
         if stream is None or stream.request is None:
@@ -268,7 +270,7 @@ class Http2Layer(layer.Layer):
         if grpc.count_messages(stream.held) or time.monotonic() - stream.since > self._shell.body_patience:
             yield from self._refuse_streaming(stream)
         else:
-            yield from self._check_later(stream)
+            yield from self._schedule_grpc_check(stream)
 
     def _refuse_streaming(self, stream: Http2Stream) -> Commands:
         """Say that gRPC with a stream of requests is not spoken."""
@@ -283,12 +285,12 @@ class Http2Layer(layer.Layer):
         status = UnsupportedGrpc.status
         self._shell.on_call(self._shell.engine.sum_up_refusal(request.method, request.path, status, error))
         fields = [(name.encode(), value.encode()) for name, value in grpc.refusal(status, error.code, str(error))]
-        yield from self._send_event(ResponseHeaders(stream.number, answer_of(200, fields), end_stream=True))
+        yield from self._send_event(ResponseHeaders(stream.number, build_answer_head(200, fields), end_stream=True))
         yield from self._reset_stream(stream.number, ErrorCodes.NO_ERROR)
 
     # --- answers ---------------------------------------------------------------------------------------------------
 
-    def _send_in(self, stream: Http2Stream, data: bytes | None) -> Commands:
+    def _feed_layer(self, stream: Http2Stream, data: bytes | None) -> Commands:
         if data and not stream.gone:
             yield from self._pass_event_to_layer(stream, events.DataReceived(stream.client, data))
 
@@ -342,7 +344,7 @@ class Http2Layer(layer.Layer):
             stream.code = next(
                 (int(value) for name, value in kept if name == RESET.encode() and value.isdigit()), stream.code
             )
-            stream.head = answer_of(event.status_code, kept)
+            stream.head = build_answer_head(event.status_code, kept)
             if not any(name == b"grpc-status" for name, _ in kept):  # else its head is its end
                 yield from self._send_head(stream)
         elif isinstance(event, h11.Data) and event.data:
@@ -415,6 +417,6 @@ def build_http1_head(request: http.Request, *, whole: bool, length: int | None =
     return h11.Request(method=request.data.method, target=request.data.path, headers=[(b"host", host), *fields])
 
 
-def answer_of(status: int, fields: Iterable[tuple[bytes, bytes]]) -> http.Response:
+def build_answer_head(status: int, fields: Iterable[tuple[bytes, bytes]]) -> http.Response:
     """Return the head of an answer as mitmproxy writes it in HTTP/2."""
     return http.Response(b"HTTP/2.0", status, b"", http.Headers(list(fields)), None, None, time.time(), None)

@@ -95,7 +95,7 @@ class ConnectLayer(layer.Layer):
         self._behind = ClosingLayer(self.context)
 
 
-class HandshakeLayer(layers.ClientTLSLayer):
+class TimeLimitedTlsLayer(layers.ClientTLSLayer):
     """A TLS handshake that has begun and does not end is not waited for."""
 
     def __init__(self, context: Context, patience: float) -> None:
@@ -165,7 +165,7 @@ class NextLayerChoice:
         elif inside and not encrypted and context.client.id in self._shell.without_tls:
             nextlayer.layer = FailingHandshake(context)
         elif data[0] == TLS_HANDSHAKE and not encrypted:
-            nextlayer.layer = HandshakeLayer(context, self._shell.head_patience)
+            nextlayer.layer = TimeLimitedTlsLayer(context, self._shell.head_patience)
         elif inside:
             host, port = (context.server.address or ("", 0))[:2]
             host = host.lower().rstrip(".")
@@ -192,5 +192,5 @@ class NextLayerChoice:
             return Http2Layer(context, self._shell, make)
         behind = make(context)
         if front:
-            behind.set_front(self._shell.fronts.get((context.client.peername, context.client.sockname)))
+            behind.attach_to_front(self._shell.fronts.get((context.client.peername, context.client.sockname)))
         return behind

@@ -75,7 +75,7 @@ class HandledEvents(AddonManager):
         self._hearing.clear()
         super().remove(addon)  # type: ignore[no-untyped-call]
 
-    def find_hearing(self, name: str) -> list[object]:
+    def find_hearing_addons(self, name: str) -> list[object]:
         """Return the addons that hear events of this name, or have one in them that does."""
         if (found := self._hearing.get(name)) is None:
             hear = [each for each in self.chain if any(hasattr(one, name) for one in traverse([each]))]  # type: ignore[no-untyped-call]
@@ -83,7 +83,7 @@ class HandledEvents(AddonManager):
         return found
 
     async def trigger_event(self, event: Hook) -> None:
-        for each in self.find_hearing(event.name):
+        for each in self.find_hearing_addons(event.name):
             try:
                 with safecall():
                     await self.invoke_addon(each, event)
@@ -98,7 +98,7 @@ def spans_to_json(made: Sequence[Interaction]) -> list[object]:
     return list(recording_spans.spans_to_json(made))
 
 
-class EndedAnswer(NamedTuple):
+class AnswerToStore(NamedTuple):
     """An answer that is over and to be stored."""
 
     exchange: Exchange
@@ -107,7 +107,7 @@ class EndedAnswer(NamedTuple):
     """Done when it is stored, with why it could not be, or when its client has waited long enough."""
 
 
-def _fail_if_not_stored(over: asyncio.Future[str]) -> None:
+def _stop_waiting_for_store(over: asyncio.Future[str]) -> None:
     if not over.done():
         log.error("storing an answer takes over %s seconds; its client does not wait any longer", COMMIT_PATIENCE)
         over.set_result("")
@@ -119,11 +119,11 @@ class BegunRequest(Protocol):
     exchange: Exchange | None
 
 
-class IdleLayer(Protocol):
+class LayerProgress(Protocol):
     """The layer behind, as what stands before it sees it."""
 
     @property
-    def count_received(self) -> int:
+    def received_byte_count(self) -> int:
         """Bytes of the client that have reached it."""
 
     @property
@@ -134,7 +134,7 @@ class IdleLayer(Protocol):
 class FrontConnection(ClosableConnection, Protocol):
     """What stands before a connection's stream, as the layer behind it sees it."""
 
-    layer: IdleLayer | None
+    layer: LayerProgress | None
     """The layer behind."""
 
 
@@ -143,7 +143,7 @@ LONGEST_TURN = 1.0
 
 
 @dataclass(slots=True)
-class _SessionEnds:
+class _SessionAnswerEnds:
     """Ends of answers that a session recorded."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -164,19 +164,19 @@ class AnswerTurns:
 
     clock: Callable[[], float]
     released: Mapping[str, Exchange]
-    _ends: dict[str, _SessionEnds] = field(default_factory=dict)
+    _ends: dict[str, _SessionAnswerEnds] = field(default_factory=dict)
 
     async def wait_for_turn(self, exchange: Exchange) -> None:
         """Wait until a piece of an answer may reach its client; servers of tools' own messages wait for none."""
         ends = self._ends.get(exchange.session.name)
         if ends is None or (exchange.channel is Channel.MCP and exchange.method == "GET"):
             return
-        if self._get_wait(exchange, ends):
+        if self._get_wait_seconds(exchange, ends):
             async with ends.lock if exchange.progress.seq not in ends.coming else contextlib.nullcontext():
-                while wait := self._get_wait(exchange, ends):  # noqa: ASYNC110 - the kernel tells nobody
+                while wait := self._get_wait_seconds(exchange, ends):  # noqa: ASYNC110 - the kernel tells nobody
                     await asyncio.sleep(wait)
 
-    def _get_wait(self, exchange: Exchange, ends: _SessionEnds) -> float:
+    def _get_wait_seconds(self, exchange: Exchange, ends: _SessionAnswerEnds) -> float:
         """Return in how many seconds to ask again; 0 if it is its turn."""
         now, own = self.clock(), exchange.progress.seq
         if ends.coming and ends.coming[0] != own:
@@ -184,28 +184,28 @@ class AnswerTurns:
                 return LOOK * (ends.coming.index(own) if own in ends.coming else len(ends.coming))
             ends.coming.popleft()  # its client has left, or the store is slow
             ends.until = now + LONGEST_TURN
-            return self._get_wait(exchange, ends)
+            return self._get_wait_seconds(exchange, ends)
         if ends.at <= exchange.progress.arrived or ends.seq == own:
             return 0.0
         if ends.client is not None and now < ends.until:
             ends.client, ends.at = (None, ends.at) if has_read(ends.client) else (ends.client, now)
-        left = max(0.0, ends.at + min(LONGEST_PAUSE, ALL_PAUSES / max(1, self._count_open(exchange))) - now)
+        left = max(0.0, ends.at + min(LONGEST_PAUSE, ALL_PAUSES / max(1, self._count_open_calls(exchange))) - now)
         return left if ends.client is None else min(left, LOOK)
 
-    def on_answer_piece(self, exchange: Exchange, data: bytes) -> None:
+    def record_if_last_piece(self, exchange: Exchange, data: bytes) -> None:
         """Note a piece of a stream that goes to its client: what says that it is the last comes before HTTP's end."""
-        if data and exchange.decision is Decision.RECORD and self._count_open(exchange) > 1:
+        if data and exchange.decision is Decision.RECORD and self._count_open_calls(exchange) > 1:
             came, how = exchange.recording, (exchange.family, exchange.operation, exchange.identity.stream)
             if decide_ending(*how, came.status, came.mime_type, data, http_ended=False) is Ending.COMPLETE:
                 self._record_coming_end(exchange)
 
-    async def wait_for_end(self, exchange: Exchange) -> None:
+    async def wait_to_send_end(self, exchange: Exchange) -> None:
         """Wait until an answer's end may be recorded and go to its client; until it has gone nothing else does."""
         self._record_coming_end(exchange)
         await self.wait_for_turn(exchange)
 
     def _record_coming_end(self, exchange: Exchange) -> None:
-        ends = self._ends.setdefault(exchange.session.name, _SessionEnds())
+        ends = self._ends.setdefault(exchange.session.name, _SessionAnswerEnds())
         if exchange.progress.seq not in ends.coming:
             if not ends.coming:
                 ends.until = max(ends.until, self.clock() + LONGEST_TURN)
@@ -219,7 +219,7 @@ class AnswerTurns:
             ends.coming.remove(exchange.progress.seq)
             ends.seq, ends.at, ends.until, ends.client = exchange.progress.seq, now, now + LONGEST_TURN, client
 
-    def _count_open(self, exchange: Exchange) -> int:
+    def _count_open_calls(self, exchange: Exchange) -> int:
         return sum(each.session is exchange.session for each in self.released.values())
 
 
@@ -288,7 +288,7 @@ class ProxyContext:
     """Jobs of the writer that are not settled, in their order."""
     _kept: asyncio.Future[str] | None = None
     """What began to be kept since somebody asked."""
-    _ended: deque[EndedAnswer] = field(default_factory=deque)
+    _ended: deque[AnswerToStore] = field(default_factory=deque)
     _viewer: Viewer | None = None
     """Answers that page; made when it is first opened."""
     turns: AnswerTurns = field(init=False)
@@ -399,7 +399,7 @@ class ProxyContext:
         )
         self.report_ended(exchange, 0)
 
-    async def commit_answer(self, exchange: Exchange, *, proper: bool) -> None:
+    async def store_answer_and_wait(self, exchange: Exchange, *, proper: bool) -> None:
         """Store the answer of a released exchange in the writer's thread, and report it.
 
         Returns when it is stored, or after COMMIT_PATIENCE seconds; then the client gets the end of its answer all the
@@ -410,8 +410,8 @@ class ProxyContext:
         exchange.progress.finished = True
         loop = asyncio.get_running_loop()
         over = loop.create_future()
-        late = loop.call_later(COMMIT_PATIENCE, _fail_if_not_stored, over)
-        self._ended.append(EndedAnswer(exchange, proper, over))
+        late = loop.call_later(COMMIT_PATIENCE, _stop_waiting_for_store, over)
+        self._ended.append(AnswerToStore(exchange, proper, over))
         self._schedule_writer()
         try:
             await over
@@ -428,9 +428,9 @@ class ProxyContext:
         """Store what has ended, and have it settled."""
         stored = self._store_ended()
         with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits
-            loop.call_soon_threadsafe(self._settle_ended, stored)
+            loop.call_soon_threadsafe(self._report_stored_answers, stored)
 
-    def _store_ended(self) -> list[tuple[EndedAnswer, Usage | Exception]]:
+    def _store_ended(self) -> list[tuple[AnswerToStore, Usage | Exception]]:
         """Store what has ended, in the writer's thread, in one transaction or one by one. Never raises."""
         self._called = False
         ended = [self._ended.popleft() for _ in range(min(len(self._ended), TOGETHER))]
@@ -442,7 +442,7 @@ class ProxyContext:
                 log.debug("answers could not be stored together: %s", error)
         return [(each, self._store_answer(each)) for each in ended]
 
-    def _store_answer(self, ended: EndedAnswer) -> Usage | Exception:
+    def _store_answer(self, ended: AnswerToStore) -> Usage | Exception:
         try:
             return self._store_or_read(ended.exchange, ended.proper)
         except Exception as error:  # noqa: BLE001 - told where it is settled
@@ -453,7 +453,7 @@ class ProxyContext:
             return self.engine.store_answer(exchange, proper=proper)
         return self.engine.read_usage(exchange, proper=proper)
 
-    def _settle_ended(self, stored: Sequence[tuple[EndedAnswer, Usage | Exception]]) -> None:
+    def _report_stored_answers(self, stored: Sequence[tuple[AnswerToStore, Usage | Exception]]) -> None:
         """Report what the writer has stored, and let it be heard."""
         self._commits.popleft()
         for ended, found in stored:
@@ -469,11 +469,11 @@ class ProxyContext:
         """Store an answer that came by another way than a connection of ours, and report it, soon."""
         exchange.progress.finished = True
         self._kept = asyncio.get_running_loop().create_future()
-        self._ended.append(EndedAnswer(exchange, proper, self._kept))
+        self._ended.append(AnswerToStore(exchange, proper, self._kept))
         self._schedule_writer()
 
-    def take_pending_store(self) -> asyncio.Future[str] | None:
-        """Return what began to be stored since this was asked last, as `EndedAnswer.over`: whoever told it waits."""
+    def take_latest_store(self) -> asyncio.Future[str] | None:
+        """Return what began to be stored since this was asked last, as `AnswerToStore.over`: whoever told it waits."""
         kept, self._kept = self._kept, None
         return kept
 
@@ -495,7 +495,7 @@ class ProxyContext:
         """Store what is still open as cut, wait for the last commits, then end all sessions and close the store."""
         for exchange in list(self.open.values()):
             if exchange.recording.has_head:
-                await self.commit_answer(exchange, proper=False)
+                await self.store_answer_and_wait(exchange, proper=False)
             else:
                 exchange.note = exchange.note or "the proxy ended"
                 self.report_ended(exchange, 0)

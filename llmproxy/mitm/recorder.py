@@ -35,7 +35,7 @@ from llmproxy.core.traffic.interaction import Headers, header, is_grpc
 from llmproxy.core.traffic.websocket_frames import SWITCHING
 from llmproxy.errors import LLMProxyError, UpstreamError, unsign_text
 from llmproxy.mitm.http1.incoming_request import LOOK
-from llmproxy.mitm.http2_layer import ALPN, PatientHttp2Client, find_reset_code
+from llmproxy.mitm.http2_layer import ALPN, GoawayTolerantClient, find_reset_code
 from llmproxy.mitm.intercept import is_permitted_tunnel
 from llmproxy.mitm.proxy_context import ProxyContext
 from llmproxy.mitm.websocket_recorder import WebSocketHooks, is_unasked_switch, is_upgrade, prepare_upgrade
@@ -124,7 +124,7 @@ def patch_http_layers() -> None:
     # Its names there are private only to type checkers.
     http_layers.Http1Client = InterimSkippingClient  # type: ignore[attr-defined]
     http_layers.Http1Server = TrailerWritingServer  # type: ignore[attr-defined]
-    http_layers.Http2Client = PatientHttp2Client  # type: ignore[attr-defined]
+    http_layers.Http2Client = GoawayTolerantClient  # type: ignore[attr-defined]
     read.Headers = QuickHeaders  # type: ignore[attr-defined]
 
 
@@ -171,7 +171,7 @@ class Recorder(WebSocketHooks):
         exchange: Exchange | None = flow.metadata.get(CARRIED)
         return exchange
 
-    def _fail_closed(self, flow: http.HTTPFlow, why: Exception) -> None:
+    def _kill_flow_on_error(self, flow: http.HTTPFlow, why: Exception) -> None:
         """Allow no connection for this flow any more; the layer says why, or `client_disconnected` notes the end."""
         if not isinstance(
             why, LLMProxyError
@@ -203,12 +203,12 @@ class Recorder(WebSocketHooks):
                 flow.request.headers["grpc-accept-encoding"] = "identity"  # its messages would hide from redaction
             flow.request.stream = True
             exchange.progress.released = self._shell.engine.clock()
-            return self._address_when_due(flow, exchange) if self._shell.pace is not None else None
+            return self._wait_for_rate(flow, exchange) if self._shell.pace is not None else None
         except Exception as why:  # noqa: BLE001 - what leaves a hook lets the request go on to the provider
-            self._fail_closed(flow, why)
+            self._kill_flow_on_error(flow, why)
             return None
 
-    async def _address_when_due(self, flow: http.HTTPFlow, exchange: Exchange) -> None:
+    async def _wait_for_rate(self, flow: http.HTTPFlow, exchange: Exchange) -> None:
         """Wait until the provider's rate lets this one go; nothing goes of what was taken back meanwhile."""
         try:
             seconds = await self._shell.pace(exchange) if self._shell.pace is not None else 0.0
@@ -219,7 +219,7 @@ class Recorder(WebSocketHooks):
                 flow.kill()  # type: ignore[no-untyped-call]
             exchange.progress.released = self._shell.engine.clock()
         except Exception as why:  # noqa: BLE001 - as above
-            self._fail_closed(flow, why)
+            self._kill_flow_on_error(flow, why)
 
     def _address_upstream(self, request: http.Request, exchange: Exchange) -> None:
         upstream, data = exchange.route.upstream, request.data  # its setters look for the host's header again and again
@@ -281,7 +281,7 @@ class Recorder(WebSocketHooks):
                 response.stream = self._build_tap(exchange)
                 await self._shell.turns.wait_for_turn(exchange)  # an end may have gone out since the head came
         except Exception as why:  # noqa: BLE001 - as above
-            self._fail_closed(flow, why)
+            self._kill_flow_on_error(flow, why)
 
     def _build_tap(self, exchange: Exchange) -> Callable[[bytes], bytes]:
         recording, offset = exchange.recording, self._get_offset
@@ -291,7 +291,7 @@ class Recorder(WebSocketHooks):
                 if data:
                     recording.on_data(offset(exchange), data)
                 if not recording.may_hold_end:
-                    self._shell.turns.on_answer_piece(exchange, data)
+                    self._shell.turns.record_if_last_piece(exchange, data)
             except Exception:  # an exception that leaves a tap makes the client hang; the answer is its, come what may
                 log.exception("a piece of an answer could not be noted")
                 recording.damaged = True
@@ -312,7 +312,7 @@ class Recorder(WebSocketHooks):
             if flow.response is not None and flow.response.trailers:
                 exchange.recording.trailers = _decode_fields(flow.response.trailers)
             if exchange.decision is Decision.RECORD:
-                await self._shell.turns.wait_for_end(exchange)
+                await self._shell.turns.wait_to_send_end(exchange)
                 if exchange.recording.may_hold_end:
                     exchange.recording.hold_last_bytes(self._get_offset(exchange))
             await self._store_answer(exchange, proper=True)
@@ -363,25 +363,25 @@ class Recorder(WebSocketHooks):
         """Take the secrets out of a large body on a thread, while others are served."""
         await asyncio.to_thread(self._shell.engine.prepare, *asked)
 
-    async def store_awaited(self, exchange: Exchange) -> None:
+    async def store_server_awaited(self, exchange: Exchange) -> None:
         """Wait on a thread until the store's server is there; if it stays away, the request is refused."""
         try:
             await asyncio.to_thread(self._shell.engine.wait_for_store)
         except LLMProxyError as error:
             exchange.decision, exchange.error = Decision.REFUSE, error
 
-    async def answer_awaited(self, exchange: Exchange) -> None:
+    async def shared_answer_awaited(self, exchange: Exchange) -> None:
         """Wait until the call has ended whose answer this one shares, or this one's own turn to ask has come."""
         while exchange.answer.awaited:  # noqa: ASYNC110 - the writer's thread says it
             await asyncio.sleep(LOOK)
 
-    async def answer_stored(self, stored: asyncio.Future[str]) -> None:
+    async def tool_answer_stored(self, stored: asyncio.Future[str]) -> None:
         """Wait for what is being stored: the layer answers whoever told it."""
         await asyncio.wait([stored])
 
     async def _store_answer(self, exchange: Exchange, *, proper: bool) -> None:
         try:
-            await self._shell.commit_answer(exchange, proper=proper)
+            await self._shell.store_answer_and_wait(exchange, proper=proper)
         except Exception as why:  # it would only be logged, and the answer go unrecorded and unmentioned
             log.exception("llmproxy failed in a hook; an answer is lost")
             self._shell.report_lost(exchange, f"{type(why).__name__}: {why}")

@@ -27,8 +27,8 @@ from mitmproxy.addons import core, next_layer, proxyserver
 from llmproxy.calls import Call, Totals, describe_hits, find_doubts, find_forbidden
 from llmproxy.core.store.file.connect import build_gitignore_hint
 from llmproxy.errors import Exit, MachineError
-from llmproxy.mitm.build_proxy import BuiltProxy, build_parts
-from llmproxy.mitm.certificates import LazyTlsConfig, confdir, prepare_authority, prepare_or_warn
+from llmproxy.mitm.build_proxy import BuiltProxy, build_proxy
+from llmproxy.mitm.certificates import LazyTlsConfig, confdir, prepare_authority, prepare_or_use_temporary
 from llmproxy.mitm.client_sockets import ClientSockets, widen_backlog
 from llmproxy.mitm.http1.fast_path import Front, FrontedProxyserver
 from llmproxy.mitm.intercept import ConnectInterceptor
@@ -79,7 +79,7 @@ async def _serve_until_signal(loaded: Loaded, report: Reporter, *, announce: boo
         if recorded and hints and (text := hints.pop()(settings.store)):
             report.note(text)
 
-    built = build_parts(loaded, on_call)
+    built = build_proxy(loaded, on_call)
     shell = built.shell
     try:
         proxy = ServedProxy(shell, settings)
@@ -254,7 +254,7 @@ class ServedProxy:
         Raises MachineError: HTTPS is to be intercepted, and the certificate authority cannot be used.
         """
         self._shell = shell
-        self.authority = prepare_authority(confdir()) if settings.forwards else prepare_or_warn(confdir())
+        self.authority = prepare_authority(confdir()) if settings.forwards else prepare_or_use_temporary(confdir())
         http.MessageData.__post_init__ = object.__init__  # type: ignore[method-assign]  # checks nothing
         opts = options.Options()
         self._master = master.Master(opts)

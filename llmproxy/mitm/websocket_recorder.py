@@ -72,7 +72,7 @@ def split_into_frames(data: str | bytes) -> list[Event]:
     return [BytesMessage(data=data[a:b], message_finished=b == len(data)) for a, b in pairwise(marks)]
 
 
-def join_parts(parts: list[str | bytes]) -> str | bytes:
+def join_message_parts(parts: list[str | bytes]) -> str | bytes:
     """Put a message together; all its parts are of one kind."""
     texts = [part for part in parts if isinstance(part, str)]
     return "".join(texts) if texts else b"".join(bytes(part) for part in parts if not isinstance(part, str))

@@ -30,7 +30,7 @@ from llmproxy.core.ws_replay import LONGEST_REASON, MISMATCH, Due, FrameCanon, F
 from llmproxy.errors import MissError
 from llmproxy.mitm.framing import Head
 from llmproxy.mitm.proxy_context import ProxyContext
-from llmproxy.mitm.websocket_recorder import join_parts, redact_message, split_into_frames
+from llmproxy.mitm.websocket_recorder import join_message_parts, redact_message, split_into_frames
 from llmproxy.protocol import CACHE_HEADER, KEY_HEADER, Decision
 
 log = logging.getLogger(__name__)
@@ -90,12 +90,12 @@ class ReplayedWebSocket:
         yield commands.SendData(self._client, self._hello)
         try:
             if self._player.server_speaks_first:
-                self._record_as_played()
+                self._mark_recording_served()
             self._queue_due(self._player.list_opening_frames(self._response.head_offset))
             yield from self._send_due()
             yield from self.receive_bytes(more)
         except Exception as why:  # noqa: BLE001 - said there
-            yield from self._close_broken(why)
+            yield from self._close_after_exception(why)
 
     def _build_upgrade_answer(self) -> bytes:
         self._ws.receive_data(self._head.raw)
@@ -128,7 +128,7 @@ class ReplayedWebSocket:
         try:
             yield from self._handle_open_event(event)
         except Exception as why:  # noqa: BLE001 - said there
-            yield from self._close_broken(why)
+            yield from self._close_after_exception(why)
 
     def _handle_open_event(self, event: events.Event) -> Commands:
         if self.is_closed:
@@ -184,7 +184,7 @@ class ReplayedWebSocket:
             )
             return
         if said.message_finished:
-            whole = join_parts(self._parts)
+            whole = join_message_parts(self._parts)
             self._parts, self._size = [], 0
             yield from self._on_message(whole)
 
@@ -204,11 +204,11 @@ class ReplayedWebSocket:
         if isinstance(said, FrameMismatch):
             yield from self._close_missed(said)
         else:
-            self._record_as_played()
+            self._mark_recording_served()
             self._queue_due(said)
             yield from self._send_due()
 
-    def _record_as_played(self) -> None:
+    def _mark_recording_served(self) -> None:
         """Note the recording as played, once the client has said something: until then another socket may need it."""
         if self._exchange.slot is not None:
             self._exchange.session.served.add(self._exchange.slot.id)
@@ -299,7 +299,7 @@ class ReplayedWebSocket:
         self._finish_exchange()
         yield self._wakeup
 
-    def _close_broken(self, why: Exception) -> Commands:
+    def _close_after_exception(self, why: Exception) -> Commands:
         log.error("llmproxy failed while replaying a WebSocket", exc_info=why)
         self._exchange.note = "llmproxy failed; see the log"
         try:
@@ -319,5 +319,5 @@ class ReplayedWebSocket:
             self._exchange.note = f"client left after {self._player.heard} of {self._player.total} messages"
 
     def _finish_exchange(self) -> None:
-        self._record_as_played()
+        self._mark_recording_served()
         self._shell.report_ended(self._exchange, SWITCHING)

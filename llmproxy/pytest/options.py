@@ -69,11 +69,11 @@ def add_options(parser: pytest.Parser) -> None:
     add(UPDATE, choices=["all", "changed"], default=None, help=renew)
     trial = "list, offline, what changed since the recording, like `llmproxy changes`"
     add(CHANGES, action="store_true", default=False, help=trial)
-    if not _has_langwatch():
+    if not _is_langwatch_plugin_installed():
         debug = "scenarios stop before each turn of the simulated user, and let you type instead"
         add(DEBUG, action="store_true", default=False, help=debug)
     if not (
-        _has_langwatch() or find_spec("seleniumbase") is not None
+        _is_langwatch_plugin_installed() or find_spec("seleniumbase") is not None
     ):  # who has this option, and would fail if we had it first
         add(HEADLESS, action="store_true", default=False, help="accepted and ignored: scenarios open no browser")
     report = f"write a report of all scenarios: {CHOICES}; may be repeated"
@@ -89,7 +89,7 @@ def add_options(parser: pytest.Parser) -> None:
     parser.addini("llmproxy_autouse", "every test uses the fixture `llmproxy`", type="bool", default=False)
 
 
-def _has_langwatch() -> bool:
+def _is_langwatch_plugin_installed() -> bool:
     """Return whether the original is installed: its plugin has ``--scenario-debug``, and fails if we have it too."""
     try:
         spec = find_spec("scenario")
@@ -113,7 +113,7 @@ def build_rerun_command(config: pytest.Config, test: str = "", more: str = "") -
     return shlex.join([*words, *(getattr(options, "file_or_dir", None) or ())])
 
 
-def read_update_mode(config: pytest.Config) -> str:
+def read_update_option(config: pytest.Config) -> str:
     """Return what becomes of recordings: ``all``, ``changed``, ``trial`` or nothing. Raises ValueError."""
     options = config.known_args_namespace
     trial = "" if CHANGES in TAKEN or not getattr(options, "llmproxy_changes", False) else Update.TRIAL.value

@@ -44,15 +44,15 @@ from llmproxy.pytest.options import (
     is_distributed,
     make_report_handlers,
     read_baseline_option,
-    read_update_mode,
+    read_update_option,
 )
 from llmproxy.pytest.run_proxies import RUN_VARIABLE, ControllerProxy, WorkerProxyServer
 from llmproxy.pytest.run_summary import (
     ATTRIBUTE,
     RunSummary,
-    hide_libraries,
+    hide_library_frames,
     miss_sections,
-    read_misses,
+    read_session_misses,
     unquote_misses,
 )
 from llmproxy.pytest.scenario_runs import LISTENER, MARKER as AGENT_TEST, ScenarioRunPlugin
@@ -199,7 +199,7 @@ def _choose_run_mode(config: pytest.Config, marker: str = "") -> str:
         "" if MODE in config.stash[_RUN].taken else getattr(config.known_args_namespace, "llmproxy_mode", None) or ""
     )
     modes = {Update.ALL: Mode.RECORD, Update.CHANGED: Mode.REPLAY, Update.TRIAL: Mode.REPLAY}
-    option = {update.value: mode.value for update, mode in modes.items()}.get(read_update_mode(config), option)
+    option = {update.value: mode.value for update, mode in modes.items()}.get(read_update_option(config), option)
     variable, ini = os.environ.get("LLMPROXY_MODE", ""), str(config.getini("llmproxy_mode") or "")
     return choose_mode(option=option, marker=marker, variable=variable, ini=ini, ci=in_ci(os.environ))
 
@@ -243,29 +243,29 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(sharding, "llmproxy-sharding")
     collector = RunSummary(
         _import_scenario_report,
-        make_report_handlers(config, lambda: _tested_store(config, run, suites=bool(collector.rows))),
+        make_report_handlers(config, lambda: _find_store(config, run, suites=bool(collector.rows))),
     )
     collector.baseline = read_baseline_option(config)
     if sharding is not None:
         collector.shard = lambda: sharding.told
     if not (hasattr(config, "workerinput") or config.getoption(REJUDGE, default=None)):
         collector.state = lambda: _make_resources(config, run).state_path(os.environ)
-        collector.store_of = lambda suites: _tested_store(config, run, suites=suites)
+        collector.store_of = lambda suites: _find_store(config, run, suites=suites)
         collector.last = lambda: _make_resources(config, run).last_report_path()
-        collector.accepted = lambda names: _describe_accepted(config, run, names)
+        collector.accepted = lambda names: _describe_accepted_changes(config, run, names)
         collector.fails_on = lambda: _read_forbidden(config)
-        if read_update_mode(config) == Update.TRIAL:
+        if read_update_option(config) == Update.TRIAL:
             collector.stores = lambda: _list_stores(config, run)
     config.pluginmanager.register(collector, "llmproxy-summary")
 
 
 def _make_resources(config: pytest.Config, run: _PluginRun) -> SuiteResources:
     return SuiteResources(
-        config.rootpath, _choose_run_mode(config), run.option(config, CASSETTE_DIR), update=read_update_mode(config)
+        config.rootpath, _choose_run_mode(config), run.option(config, CASSETTE_DIR), update=read_update_option(config)
     )
 
 
-def _tested_store(config: pytest.Config, run: _PluginRun, *, suites: bool) -> Path | None:
+def _find_store(config: pytest.Config, run: _PluginRun, *, suites: bool) -> Path | None:
     """Return the store of what was tested; None where a running proxy has another one."""
     before = nullcontext(os.environ) if run.shared is None else run.shared.old_env()  # the proxy that we named is ours
     with before as env:
@@ -278,13 +278,13 @@ def _list_stores(config: pytest.Config, run: _PluginRun) -> dict[Path, Path | No
     """Return the stores of this run's tests and suites, each with its files' folder; none of a running proxy."""
     said, usual = run.option(config, CASSETTE_DIR), config.rootpath / CASSETTES
     found = {
-        _tested_store(config, run, suites=suites): Path(said) if said else usual if suites and usual.is_dir() else None
+        _find_store(config, run, suites=suites): Path(said) if said else usual if suites and usual.is_dir() else None
         for suites in (True, False)
     }
     return {store: folder for store, folder in found.items() if store is not None and store.exists()}
 
 
-def _describe_accepted(config: pytest.Config, run: _PluginRun, names: Sequence[str]) -> list[str]:
+def _describe_accepted_changes(config: pytest.Config, run: _PluginRun, names: Sequence[str]) -> list[str]:
     from llmproxy.report.request_changes import describe_accepted
 
     today = datetime.now().date()  # noqa: DTZ005 - the day of who runs the tests
@@ -314,7 +314,7 @@ def _set_up_run(config: pytest.Config) -> None:
         mode = _choose_run_mode(config)
     except ValueError as error:
         raise pytest.UsageError(sign_text(error)) from error
-    run.asked = ControllerProxy.find(os.environ.pop(RUN_VARIABLE, None), config.rootpath)
+    run.asked = ControllerProxy.from_variable(os.environ.pop(RUN_VARIABLE, None), config.rootpath)
     wanted = _is_plugin_used(config, run)
     if not is_distributed(config):
         if wanted:
@@ -327,7 +327,7 @@ def _set_up_run(config: pytest.Config) -> None:
 
 def _has_recording_options(config: pytest.Config, run: _PluginRun) -> bool:
     """Return whether somebody said what becomes of recordings."""
-    return bool(run.option(config, MODE) or read_update_mode(config) or os.environ.get("LLMPROXY_MODE"))
+    return bool(run.option(config, MODE) or read_update_option(config) or os.environ.get("LLMPROXY_MODE"))
 
 
 def _is_plugin_used(config: pytest.Config, run: _PluginRun) -> bool:
@@ -346,7 +346,7 @@ def _prepare_proxy(config: pytest.Config, run: _PluginRun, mode: str) -> None:
     folder = run.option(config, CASSETTE_DIR)
     where = str(config.rootpath / folder) if folder else ""
     typed = build_rerun_command(config)
-    update = read_update_mode(config)
+    update = read_update_option(config)
     offline = mode in OFFLINE and update != Update.CHANGED
     run.shared = SharedProxy(
         os.environ, config.rootpath, replay=offline, cassette_dir=where, typed=typed, update=update, asked=run.asked,
@@ -397,7 +397,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         names: list[str] | None = getattr(item, "fixturenames", None)
         if names is not None and (FIXTURE in names or always or _has_our_marker(item)):
             names[:] = [name for name in names if name != FIXTURE]
-            names.insert(_find_function_scope(item, names), FIXTURE)
+            names.insert(_find_function_scope_index(item, names), FIXTURE)
 
 
 def _has_our_marker(item: pytest.Item) -> bool:
@@ -407,7 +407,7 @@ def _has_our_marker(item: pytest.Item) -> bool:
     return item.get_closest_marker(FAULTS) is not None and not item.get_closest_marker(AGENT_TEST)
 
 
-def _find_function_scope(item: pytest.Item, names: Sequence[str]) -> int:
+def _find_function_scope_index(item: pytest.Item, names: Sequence[str]) -> int:
     """Return where the fixtures of function scope begin; those of wider scope belong to no single test."""
     known = getattr(getattr(item, "_fixtureinfo", None), "name2fixturedefs", {})
     wide = [at for at, name in enumerate(names) if known.get(name) and known[name][-1].scope != "function"]
@@ -447,7 +447,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         try:
             asked = [_read_options(item) for item in users]
             live = any(each.mode not in OFFLINE or each.live for each in asked)
-            run.shared.start(live=live or read_update_mode(config) == Update.CHANGED)
+            run.shared.start(live=live or read_update_option(config) == Update.CHANGED)
             HOST.ready = run.shared.wait_ready
         except (LLMProxyError, ValueError):
             return  # the first test that needs it says why
@@ -462,7 +462,7 @@ def llmproxy(request: pytest.FixtureRequest) -> Iterator[SharedSession]:
     if shared is None:
         pytest.fail("llmproxy: no proxy was prepared for this run", pytrace=False)
     try:
-        walk = shared.begin_test(replace(_read_options(request.node), run_variables=_list_run_variables(request)))
+        walk = shared.begin_test(replace(_read_options(request.node), run_variables=_get_tmp_path_variables(request)))
         HOST.session = walk.name
     except (LLMProxyError, ValueError) as error:
         raise pytest.fail.Exception(sign_text(error), pytrace=False) from None  # it says all, once
@@ -475,7 +475,7 @@ def llmproxy(request: pytest.FixtureRequest) -> Iterator[SharedSession]:
     interrupted = _PASSED not in request.node.stash  # a test that Ctrl-C ends has no report
     try:
         HOST.session = ""
-        unfiled = shared.find_unfiled(walk)
+        unfiled = shared.describe_unfiled_answers(walk)
         ended = shared.finish_test(walk, complete=passed, interrupted=interrupted)
         ended.unfiled = "" if in_ci(os.environ) else unfiled
         request.config.stash[LISTENER].record_attempt(request.node.nodeid, [ended], passed=passed)
@@ -490,7 +490,7 @@ def llmproxy(request: pytest.FixtureRequest) -> Iterator[SharedSession]:
         )
 
 
-def _list_run_variables(request: pytest.FixtureRequest) -> tuple[dict[str, str], ...]:
+def _get_tmp_path_variables(request: pytest.FixtureRequest) -> tuple[dict[str, str], ...]:
     """Return what is true of this test only: its temporary folder, if it asks for one."""
     if "tmp_path" not in request.fixturenames:
         return ()
@@ -515,7 +515,7 @@ def _read_options(item: pytest.Item) -> PluginOptions:
     if unknown := sorted(set(given) - set(_ARGUMENTS)):
         raise ValueError(f"the marker llmproxy has no {', '.join(unknown)}; it has {', '.join(_ARGUMENTS)}")
     typed = _choose_run_mode(item.config, str(given.pop("mode", None) or ""))
-    mode = item.config.stash[LISTENER].retry_mode(item.nodeid, typed)
+    mode = item.config.stash[LISTENER].choose_retry_mode(item.nodeid, typed)
     cassette = str(given.pop("cassette", None) or make_cassette_name(item.nodeid))
     live = read_live_options(
         {name: given.pop(name) for name in LIVE_MEMBERS if name in given},
@@ -563,8 +563,8 @@ def pytest_runtest_makereport(
     walk = item.stash.get(_SESSION, None)
     if walk is not None and call.excinfo is not None and call.when == "call":
         whole = any(item.config.getoption(name, default=False) for name in ("fulltrace", "usepdb"))
-        if not whole and read_misses(walk):
-            hide_libraries(call.excinfo.value)
+        if not whole and read_session_misses(walk):
+            hide_library_frames(call.excinfo.value)
     report = yield
     if walk is None:
         return report
@@ -580,7 +580,7 @@ def pytest_runtest_makereport(
         item.stash[_PASSED] = report.passed
     if report.failed:
         anew = build_rerun_command(item.config, item.nodeid, f" {UPDATE}=all")
-        unquote_misses(report, read_misses(walk))
+        unquote_misses(report, read_session_misses(walk))
         report.sections += miss_sections(walk, report.longreprtext, anew)
     return report
 

@@ -154,7 +154,7 @@ class ControllerProxy:
         self._answer: Any = None
 
     @classmethod
-    def find(cls, value: str | None, folder: Path) -> Self | None:
+    def from_variable(cls, value: str | None, folder: Path) -> Self | None:
         """Read what RUN_VARIABLE says; None where there is no controller, or one in another folder."""
         told = json.loads(value) if value else {}
         return cls(told) if told.get("folder") == str(folder) else None

@@ -248,8 +248,8 @@ class RunSummary:
         for test, report in self.done:
             if report.failed:
                 yield f"{test}: {report.failed} answers could not be recorded: its cassette is incomplete"
-            if report.why_not_replaced:
-                yield f"{test}: {report.why_not_replaced}"
+            if report.unreplaced_recordings_reason:
+                yield f"{test}: {report.unreplaced_recordings_reason}"
             if report.unfiled:
                 yield f"{test}: {report.unfiled}"
             if report.served_failures:
@@ -273,7 +273,7 @@ class RunSummary:
                 yield f"{test}: {len(report.unused)} recorded but not asked for: {rows}{more}"
 
 
-def hide_libraries(error: BaseException | None) -> None:
+def hide_library_frames(error: BaseException | None) -> None:
     """Leave out the frames of installed packages below the user's first own frame, also of what caused the error."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
@@ -326,7 +326,7 @@ def _shorten_miss(lines: Sequence[str]) -> Sequence[str]:
     return lines if len(lines) <= _SHOWN else [*lines[: _SHOWN - 4], "  ...", *lines[-3:]]
 
 
-def read_misses(session: SharedSession) -> tuple[str, ...]:
+def read_session_misses(session: SharedSession) -> tuple[str, ...]:
     """Return what was refused so far because it was never recorded; nothing where the proxy does not answer."""
     with suppress(ControlError):
         return session.misses

@@ -33,7 +33,7 @@ _BAD = (Status.FAILED, Status.AGENT_ERROR, Status.ENVIRONMENT_ERROR)
 
 
 @dataclass(frozen=True, slots=True)
-class ReportedScenario:
+class UnpackedScenario:
     """A scenario that ran in another process: what can still be said of it."""
 
     name: str
@@ -126,9 +126,9 @@ def pack_run(scenario: Any, result: ScenarioResult) -> dict[str, Any]:  # noqa: 
     return {"name": str(scenario.name), "sample": sample, "runs": runs, "result": kept, "cost_usd": cost}
 
 
-def unpack_run(tree: Mapping[str, Any]) -> tuple[ReportedScenario, ScenarioResult]:
+def unpack_run(tree: Mapping[str, Any]) -> tuple[UnpackedScenario, ScenarioResult]:
     kept = {**tree["result"], "status": Status(tree["result"]["status"])}
-    return ReportedScenario(tree["name"], tree["sample"], tree["runs"]), ScenarioResult(messages=[], **kept)
+    return UnpackedScenario(tree["name"], tree["sample"], tree["runs"]), ScenarioResult(messages=[], **kept)
 
 
 def sum_costs(uses: Iterable[PartyUse]) -> str:

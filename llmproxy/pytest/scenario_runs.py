@@ -136,7 +136,7 @@ class ScenarioRunPlugin:
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
         """Count anew: a test that is tried again goes over the same recordings, or records them anew."""
         self._named, self._run_tree, self._ended, self._reports = {}, None, {}, []
-        HOST.mode = self.retry_mode(item.nodeid, HOST.mode)
+        HOST.mode = self.choose_retry_mode(item.nodeid, HOST.mode)
         return (yield)
 
     @pytest.hookimpl(wrapper=True)
@@ -155,7 +155,7 @@ class ScenarioRunPlugin:
 
     # -- tests that are run again
 
-    def retry_mode(self, test: str, mode: str) -> str:
+    def choose_retry_mode(self, test: str, mode: str) -> str:
         """Return the mode of a test's sessions: one that recorded and failed is asked anew when it is run again
         (`--reruns`).
 

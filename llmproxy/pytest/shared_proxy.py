@@ -250,7 +250,7 @@ class SharedProxy:
             self._set = mine
             self.env.update(mine)
 
-    def find_unfiled(self, walk: SharedSession) -> str:
+    def describe_unfiled_answers(self, walk: SharedSession) -> str:
         """Say which answers of a replay stand in no file of the cassettes' folder. Raises MachineError."""
         if self._files is None:
             flags = {"cassette_dir": self.cassette_dir} if self.cassette_dir else {}

@@ -68,7 +68,7 @@ class SuiteFile(pytest.File):
         for case in loaded.scenarios:
             yield SuiteItem.from_parent(self, name=case.id, case=case)
 
-    def run_context(self) -> RunContext:
+    def get_run_context(self) -> RunContext:
         """Return what the file's scenarios share; made for the first of them. Raises LLMProxyError."""
         if self._run_context is None:
             defaults, folder = read_project_table(self.bench.root)
@@ -136,20 +136,20 @@ class SuiteItem(pytest.Item):
     def setup(self) -> None:
         try:
             with self.parent.bench.old_env():
-                self.parent.run_context()
+                self.parent.get_run_context()
                 self.parent.run_setup_hooks(self.case)
         except LLMProxyError as error:
             raise pytest.fail.Exception(str(error), pytrace=False) from None
 
     def runtest(self) -> None:
-        bench, run_context = self.parent.bench, self.parent.run_context()
+        bench, run_context = self.parent.bench, self.parent.get_run_context()
         again = build_rerun_command(self.config, self.nodeid) + (
             f" {REJUDGE} {shlex.quote(bench.rejudge)}" if bench.rejudge else ""
         )
         scenarios = self.config.stash[LISTENER]
         scenarios.begin_suite_case(again)
         run_context.handlers = [scenarios]
-        mode = scenarios.retry_mode(self.nodeid, bench.mode)
+        mode = scenarios.choose_retry_mode(self.nodeid, bench.mode)
         run_context.options = replace(run_context.options, mode=mode, command=again, only="", mode_flag=MODE)
         turn: AbstractContextManager[None] = bench.lock() if run_context.entities_for(self.case) else nullcontext()
         with bench.old_env(), turn:

@@ -181,7 +181,7 @@ class RunSession:
     def _bind_party(self, party: str) -> str:
         """Bind a name under which calls are those of `party` until the session is closed. Raises ControlError."""
         name = f"{party}-{hashlib.sha256(self.name.encode()).hexdigest()[:16]}"
-        self.control.bind(name, self.name, party)
+        self.control.bind_session_name(name, self.name, party)
         return name
 
     @asynccontextmanager

@@ -192,14 +192,14 @@ class _UndoableSteps:
         deadline = time.monotonic() + patience
         while True:
             try:
-                await asyncio.to_thread(self._control.bind, source, self._session, self._party)
+                await asyncio.to_thread(self._control.bind_session_name, source, self._session, self._party)
             except ControlError as error:
                 holder = error.bound_to
                 if not holder:
                     raise
                 if source.endswith(f"-{os.getpid()}"):
-                    await asyncio.to_thread(self._control.unbind, source)
-                    await asyncio.to_thread(self._control.bind, source, self._session, self._party)
+                    await asyncio.to_thread(self._control.unbind_session_name, source)
+                    await asyncio.to_thread(self._control.bind_session_name, source, self._session, self._party)
                     self._bound.append((source, holder))
                     return
                 if time.monotonic() >= deadline:
@@ -237,10 +237,10 @@ class _UndoableSteps:
             _TURN[:] = [steps for steps in _TURN if steps is not self]
         for source, holder in self._bound:
             with suppress(ControlError):  # a session that was closed has unbound itself
-                self._control.unbind(source)
+                self._control.unbind_session_name(source)
             if holder:
                 with suppress(ControlError):
-                    self._control.bind(source, holder)
+                    self._control.bind_session_name(source, holder)
 
 
 def _describe_stuck(source: str, holder: str, patience: float) -> MachineError:

@@ -11,7 +11,7 @@ from llmproxy.cli.parts.options import load_settings
 from llmproxy.cli.parts.run_options import RunArguments, RunOptions
 from llmproxy.cli.replay import ReplayEnding
 from llmproxy.client.control import Control
-from llmproxy.client.process import AttachedProxy
+from llmproxy.client.process import ProxyHandle
 from llmproxy.client.reports import Report
 
 FORK = {"cassette": "c@fork-1", "step": 2, "why": "because", "path": None}
@@ -26,7 +26,7 @@ def ending(tmp_path: Path, **members: Any) -> ReplayEnding:  # noqa: ANN401 - as
     report = Report(name="c", cassette="c", overrides=said, **members)
     loaded = load_settings({"store": tmp_path / "x.db"})
     url = "http://127.0.0.1:1"
-    return ReplayEnding(AttachedProxy(url, Control(url), None), "c", loaded, ("agent", "a b"), live=True, report=report)
+    return ReplayEnding(ProxyHandle(url, Control(url), None), "c", loaded, ("agent", "a b"), live=True, report=report)
 
 
 def tool(*, used: int, inherited: bool = False) -> dict[str, Any]:

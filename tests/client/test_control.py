@@ -65,15 +65,15 @@ def test_a_bound_name_counts_for_its_session_until_that_is_closed(control: Contr
     """A process whose base URL never changes walks another cassette in each test."""
     for name in ("one", "two"):
         control.open(name)
-        control.bind("process", name)
+        control.bind_session_name("process", name)
         assert ask_chat(f"{session_url(control.url, 'process')}/v1") == 404
         assert control.close(name).misses == 1
     control.open("three")
-    control.bind("process", "three")
+    control.bind_session_name("process", "three")
     with pytest.raises(ControlError) as error:
-        control.bind("process", "three")
+        control.bind_session_name("process", "three")
     assert error.value.status == 409
-    control.unbind("process")
+    control.unbind_session_name("process")
     assert control.close("three").calls == 0
 
 

@@ -9,15 +9,15 @@ import pytest
 
 from llmproxy.client.doctor import (
     Diagnosis,
-    DoctorVerdict,
+    DiagnosisLevel,
     check_certificates,
     check_no_proxy,
     check_processes,
     check_variables,
     diagnose_traffic,
-    resolve_addresses,
+    parse_url_addresses,
 )
-from llmproxy.client.environment import Interception, combine_bundles, plan_env
+from llmproxy.client.environment import CaFiles, combine_bundles, plan_env
 from llmproxy.client.process_monitor import MonitoredProcess
 from llmproxy.client.reports import Report
 from tests.provider.tls import server_context
@@ -32,7 +32,7 @@ def verdicts(findings: list[Diagnosis]) -> list[str]:
 def test_our_own_environment_is_fine(tmp_path: Path) -> None:
     """What `run` sets is what the doctor wants, interception included."""
     ca = server_context()[1]
-    how = Interception(str(ca), str(combine_bundles(ca, [], tmp_path / "bundle.pem")))
+    how = CaFiles(str(ca), str(combine_bundles(ca, [], tmp_path / "bundle.pem")))
     env = plan_env(URL, "x", {}, replay=True, interception=how).apply_to({})
     found = [
         *check_variables(env, URL, intercepted=True),
@@ -51,7 +51,7 @@ def test_our_own_environment_is_fine(tmp_path: Path) -> None:
     ],
 )
 def test_a_variable_that_leads_elsewhere_is_named(env: dict[str, str], words: str) -> None:
-    bad = [each for each in check_variables(env, URL) if each.verdict is DoctorVerdict.BAD]
+    bad = [each for each in check_variables(env, URL) if each.verdict is DiagnosisLevel.BAD]
     assert words in bad[0].text
     assert bad[0].advice
 
@@ -77,7 +77,7 @@ def test_a_bundle_without_our_certificate_is_found(tmp_path: Path) -> None:
 
 def test_traffic_is_what_arrived() -> None:
     """A session that nobody used is no traffic."""
-    assert diagnose_traffic([Report(name="a", cassette="a")]).verdict is DoctorVerdict.BAD
+    assert diagnose_traffic([Report(name="a", cassette="a")]).verdict is DiagnosisLevel.BAD
     assert "1 hit" in diagnose_traffic([Report(name="a", cassette="a", hits=1)]).text
 
 
@@ -109,4 +109,4 @@ def test_where_nothing_was_seen_the_runtimes_advice_is_all_there_is() -> None:
 
 def test_addresses_of_upstreams_have_their_scheme_s_port() -> None:
     """What the agent was configured for is what it may go to by itself."""
-    assert resolve_addresses(["https://10.0.0.1/v1", "http://localhost:9"]) == {("10.0.0.1", 443), ("127.0.0.1", 9)}
+    assert parse_url_addresses(["https://10.0.0.1/v1", "http://localhost:9"]) == {("10.0.0.1", 443), ("127.0.0.1", 9)}

@@ -15,7 +15,7 @@ from llmproxy.client.environment import (
     AWS_REGION,
     BASE_URLS,
     NODE_PRELOAD,
-    Interception,
+    CaFiles,
     combine_bundles,
     describe_certificate_problem,
     find_upstreams,
@@ -151,7 +151,7 @@ def test_no_proxy_keeps_what_was_there_and_adds_us(url: str, env: dict[str, str]
     assert others["NO_PROXY"] == others["no_proxy"] == merged
 
 
-HOW = Interception("/ca.pem", "/bundle.pem", "/store.p12")
+HOW = CaFiles("/ca.pem", "/bundle.pem", "/store.p12")
 
 
 def test_interception_sets_every_proxy_and_certificate_variable() -> None:
@@ -181,7 +181,7 @@ def test_traces_of_the_agents_sdk_stay_at_home_in_replay_by_base_url() -> None:
     name, url = "OPENAI_AGENTS_DISABLE_TRACING", "http://127.0.0.1:8080"
     assert plan_env(url, None, {}, replay=True).changes[name] == "1"
     assert name not in plan_env(url, None, {}, replay=False).changes
-    assert name not in plan_env(url, None, {}, replay=True, interception=Interception("ca", "bundle")).changes
+    assert name not in plan_env(url, None, {}, replay=True, interception=CaFiles("ca", "bundle")).changes
     assert plan_env(url, None, {name: "0"}, replay=True).apply_to({name: "0"})[name] == "0"
 
 

@@ -12,12 +12,12 @@ from llmproxy.client.fault_sweep_trials import (
     SweepOutcome,
     SweepRun,
     Trial,
-    final_message,
+    find_failure_message,
     findings_to_json,
     format_findings,
     judge_trial,
+    key_bound_hits_by_recording,
     plan_trials,
-    rekey_bound,
     select_kinds,
     summarize_findings,
 )
@@ -145,8 +145,8 @@ def test_what_differs_from_run_to_run_counts_for_nothing() -> None:
 ])  # fmt: skip
 def test_last_words(err: str, said: str, crashed: bool) -> None:
     """The message that a person would look for: the error's own line, else the last one."""
-    assert final_message("out of ideas\n", err, 1) == (said, crashed)
-    assert final_message("", "", 3) == ("exit code 3", False)
+    assert find_failure_message("out of ideas\n", err, 1) == (said, crashed)
+    assert find_failure_message("", "", 3) == ("exit code 3", False)
 
 
 FINDINGS = [
@@ -161,11 +161,13 @@ FINDINGS = [
 def test_a_bound_hit_is_the_same_call_in_each_run() -> None:
     """Its request has this run's words, and so another key; a fault and a retry of it have that key, too."""
     bound: set[int | None] = set()
-    first = rekey_bound([call(1, "a", interaction=1), call(2, "b", interaction=2, bound=("at",))], bound)
+    first = key_bound_hits_by_recording(
+        [call(1, "a", interaction=1), call(2, "b", interaction=2, bound=("at",))], bound
+    )
     again = [call(1, "a", interaction=1), injected(2, "c"), call(3, "c", interaction=2, bound=("at",))]
     assert [each.key for each in first] == ["a", "#2"]
-    assert [each.key for each in rekey_bound(again, bound)] == ["a", "#2", "#2"]
-    assert [each.key for each in rekey_bound([call(1, "b", interaction=2)], bound)] == ["#2"]
+    assert [each.key for each in key_bound_hits_by_recording(again, bound)] == ["a", "#2", "#2"]
+    assert [each.key for each in key_bound_hits_by_recording([call(1, "b", interaction=2)], bound)] == ["#2"]
 
 
 def test_alike_findings_share_a_row() -> None:

@@ -10,7 +10,7 @@ from llmproxy.client.known_clients import (
     RUNTIMES,
     find_clients,
     find_runtime,
-    is_configured,
+    is_configured_in_command,
     list_client_advice,
     warn_of_bypass,
 )
@@ -40,8 +40,8 @@ def test_a_client_is_known_by_its_program_or_its_package(
 def test_codex_with_an_address_needs_no_advice() -> None:
     """What the command sets itself is not said again."""
     codex = CLIENTS[0]
-    assert not is_configured(codex, ["codex", "exec", "hi"])
-    assert is_configured(codex, ["sh", "-c", "codex -c model_providers.x.base_url=$OPENAI_BASE_URL"])
+    assert not is_configured_in_command(codex, ["codex", "exec", "hi"])
+    assert is_configured_in_command(codex, ["sh", "-c", "codex -c model_providers.x.base_url=$OPENAI_BASE_URL"])
 
 
 def test_each_advice_says_what_to_set() -> None:

@@ -16,11 +16,11 @@ import pytest
 import llmproxy
 from llmproxy.client.control import ProxyUnreachable
 from llmproxy.client.process import (
-    AttachedProxy,
     CommandNotFound,
     MachineProbe,
     ProxyCommand,
-    attach,
+    ProxyHandle,
+    ensure_proxy,
     find_program,
     find_proxy_command,
     find_running_url,
@@ -175,26 +175,26 @@ def test_it_ends_when_its_owner_is_killed(tmp_path: Path) -> None:
 
 def test_one_that_runs_is_used_and_left_alone(px: Proxy) -> None:
     """LLMPROXY_URL names it; ending the block does not end it."""
-    with attach([], {"LLMPROXY_URL": px.url + "/"}) as found:
+    with ensure_proxy([], {"LLMPROXY_URL": px.url + "/"}) as found:
         assert (found.url, found.process) == (px.url, None)
     assert px.is_healthy()
 
 
 def test_a_stale_address_is_an_error(px: Proxy) -> None:
     """Silently starting another one would hide that the recordings are elsewhere."""
-    with pytest.raises(ProxyUnreachable), attach([], {"LLMPROXY_URL": f"http://127.0.0.1:{free_port()}"}):
+    with pytest.raises(ProxyUnreachable), ensure_proxy([], {"LLMPROXY_URL": f"http://127.0.0.1:{free_port()}"}):
         pass
 
 
 def test_one_that_was_started_ends_with_the_block(tmp_path: Path) -> None:
-    seen: list[AttachedProxy] = []
+    seen: list[ProxyHandle] = []
 
-    def fail(found: AttachedProxy) -> None:
+    def fail(found: ProxyHandle) -> None:
         seen.append(found)
         assert found.control.health().mode == "replay"
         raise KeyError
 
-    with pytest.raises(KeyError), attach(["--store", str(tmp_path / "x.db")], clean_env()) as found:
+    with pytest.raises(KeyError), ensure_proxy(["--store", str(tmp_path / "x.db")], clean_env()) as found:
         fail(found)
     process = seen[0].process
     assert process is not None

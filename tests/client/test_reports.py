@@ -10,7 +10,7 @@ from llmproxy.client.reports import (
     Miss,
     Report,
     UnusedRecording,
-    describe_unreached,
+    describe_unreached_provider,
     format_counts,
     list_miss_lines,
     shorten_miss,
@@ -47,7 +47,7 @@ def test_what_an_agent_could_never_reach() -> None:
     answered = {"decision": "RECORD", "status": 200}
 
     def said(*told: dict[str, object]) -> str:
-        return describe_unreached(map(Call.of, told))
+        return describe_unreached_provider(map(Call.of, told))
 
     assert said() == said(lost | {"party": "judge"}) == said(lost, again | answered) == ""
     assert said(lost) == said(lost, other | answered) == "a: refused"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.client.run_variables import find_other_day_zone, gather_run_variables, parse_run_variables
+from llmproxy.client.run_variables import find_time_zone_on_other_day, gather_run_variables, parse_run_variables
 from llmproxy.core.bindings import check_run_variable
 from llmproxy.errors import SettingsError
 
@@ -64,7 +64,7 @@ def test_somewhere_it_is_another_day(hour: int, tmp_path: Path) -> None:
     """Whatever the hour is, and before or after the day that is given."""
     now = datetime(2026, 11, 22, hour, 30, tzinfo=UTC)
     for day in ("2026-11-21", "2026-11-22", "2026-11-23"):
-        zone = find_other_day_zone(day, now)
+        zone = find_time_zone_on_other_day(day, now)
         assert zone
         assert _named(gather_run_variables({"TZ": zone}, tmp_path, now))["date"]["value"] != day
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from llmproxy import scenario
-from llmproxy.client.scenario_run_hooks import HOST, RunnerHooks
+from llmproxy.client.scenario_run_hooks import HOST, ScenarioRunHooks
 from llmproxy.report.events import Event, Finished
 from tests.scenario.people import Agent
 
@@ -49,10 +49,10 @@ def test_a_listener_hears_each_run_once_also_one_that_raises() -> None:
 
 
 def test_without_anybody_nothing_is_said_and_nothing_waited_for() -> None:
-    host = RunnerHooks()
+    host = ScenarioRunHooks()
     assert host.handlers == ()
     host.emit_run_end(None, None)
     host.wait_for_proxy()
     waited: list[int] = []
-    RunnerHooks(ready=lambda: waited.append(1)).wait_for_proxy()
+    ScenarioRunHooks(ready=lambda: waited.append(1)).wait_for_proxy()
     assert waited == [1]

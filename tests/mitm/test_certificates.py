@@ -15,7 +15,7 @@ import certifi
 import pytest
 
 from llmproxy.errors import MachineError
-from llmproxy.mitm.certificates import CERTIFICATE, KEY, prepare_authority, prepare_or_warn
+from llmproxy.mitm.certificates import CERTIFICATE, KEY, prepare_authority, prepare_or_use_temporary
 from llmproxy.protocol import BUNDLES, NODE_CA, NODE_PROXY, PROXIES
 from tests.support.process import clean_env
 from tests.support.proxy import proxy
@@ -150,7 +150,7 @@ def test_a_place_that_cannot_be_used_is_an_error(tmp_path: Path) -> None:
 def test_a_proxy_for_base_urls_does_without(tmp_path: Path) -> None:
     """It has an authority for its run, and says why."""
     (tmp_path / "file").write_text("")
-    made = prepare_or_warn(tmp_path / "file")
+    made = prepare_or_use_temporary(tmp_path / "file")
     assert made.ca_certificate.is_file()
     assert "for this run alone" in made.notes[0]
 

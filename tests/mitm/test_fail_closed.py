@@ -78,8 +78,8 @@ BEFORE = [
     *(("stages", name) for name in ("begin_exchange", "identify_and_decide")),
     *(("keying", name) for name in ("derive_key", "redact")),
     *(("layer", name) for name in ("_dispatch_event", "_receive_data", "serve_received", "_on_head")),
-    *(("incoming", name) for name in ("place_request", "_check_origin", "count_arrival", "decide_request")),
-    ("forwarding", "_release_request"),
+    *(("incoming", name) for name in ("check_and_place_request", "_check_origin", "count_arrival", "decide_request")),
+    ("forwarding", "_begin_forwarding"),
     *(("recorder", name) for name in ("requestheaders", "_address_upstream")),
     *(("shell", name) for name in ("record_begin",)),
 ]
@@ -114,7 +114,7 @@ AFTER = [
             "_build_unreachable",
         )
     ),
-    *(("shell", name) for name in ("commit_answer", "_store_or_read", "build_refusal")),
+    *(("shell", name) for name in ("store_answer_and_wait", "_store_or_read", "build_refusal")),
     *(("choice", name) for name in ("_choose_layer",)),
 ]  # fmt: skip
 """What may raise when the request is on its way, or had been answered from the store."""
@@ -161,7 +161,9 @@ def test_no_client_hangs_whatever_raises(tape: Path, store: Path, mode: str, par
             assert p.connections == 0
 
 
-@pytest.mark.parametrize("method", ["store_answer", "_store_or_read", "commit_answer", "_store_answer", "response"])
+@pytest.mark.parametrize(
+    "method", ["store_answer", "_store_or_read", "store_answer_and_wait", "_store_answer", "response"]
+)
 def test_an_answer_that_could_not_be_stored_is_served_and_counted(tmp_path: Path, method: str) -> None:
     """The client's answer is its own; the loss is said."""
     part = next(name for name, found in PARTS.items() if hasattr(found, method))
@@ -216,7 +218,7 @@ def test_with_the_layer_bypassed_nothing_gets_out(tape: Path, store: Path, mode:
 
 
 class Behind(Front):
-    def _answer_held_hit(self, data: bytes) -> None:
+    def _serve_held_requests(self, data: bytes) -> None:
         self._hand_over(data)
 
 

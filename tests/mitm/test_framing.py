@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmproxy.mitm.framing import MAX_HEAD, FramingError, Head, HeadTooLarge, RequestReader, parse_head, rewrite_request
+from llmproxy.mitm.framing import MAX_HEAD, FramingError, Head, HeadTooLarge, RequestReader, parse_head, replace_body
 from tests.mitm.wire import body_of, chunked, request
 
 
@@ -159,12 +159,12 @@ def test_what_is_over_the_request_waits() -> None:
 def test_a_request_with_another_body_says_its_framing_anew() -> None:
     """Length, chunks, coding and digests were those of the old body; every other field stays as it came, in its order."""
     raw = request(b"old", content_encoding="gzip", x_a="1", expect="100-continue", content_md5="x", x_b="2")
-    (made,) = read([rewrite_request(parse_head(raw[:-3]), b"the new body")])
+    (made,) = read([replace_body(parse_head(raw[:-3]), b"the new body")])
     head, body, _ = made
     assert body == b"the new body"
     assert [name.lower() for name, _ in head.headers] == ["host", "content-type", "x-a", "x-b", "content-length"]
     old = chunked(b"old", 2)
-    (made,) = read([rewrite_request(parse_head(old[: old.index(b"\r\n\r\n") + 4]), b"n")])
+    (made,) = read([replace_body(parse_head(old[: old.index(b"\r\n\r\n") + 4]), b"n")])
     assert (made[0].length, made[1]) == (1, b"n")
 
 

@@ -12,7 +12,7 @@ import pytest
 from llmproxy.calls import Call
 from llmproxy.core.sessions.exchange import Config
 from llmproxy.errors import CassetteCorrupt, CassetteNotFound
-from llmproxy.mitm.build_proxy import build_config, build_parts, check_store, load_cassette_files
+from llmproxy.mitm.build_proxy import build_config, build_proxy, check_store, load_cassette_files
 from llmproxy.mitm.slim_mitmproxy import QuicClassStub, QuicModuleStub
 from llmproxy.protocol import Exhausted, Mode
 from llmproxy.settings import load
@@ -129,7 +129,7 @@ def test_what_is_built_can_be_closed(tmp_path: Path) -> None:
     """A note for the user is there before the first request."""
 
     async def run() -> tuple[str, ...]:
-        built = build_parts(load({"store": str(tmp_path / "x.db")}, {}, tmp_path), ignore)
+        built = build_proxy(load({"store": str(tmp_path / "x.db")}, {}, tmp_path), ignore)
         await built.close()
         return built.notes
 
@@ -140,7 +140,7 @@ def test_a_store_that_cannot_be_used_leaves_nothing_open(tmp_path: Path) -> None
     """The error comes out, the journal is closed."""
     (tmp_path / "x.db").write_text("no store")
     with pytest.raises(CassetteCorrupt):
-        build_parts(load({"store": str(tmp_path / "x.db")}, {}, tmp_path), ignore)
+        build_proxy(load({"store": str(tmp_path / "x.db")}, {}, tmp_path), ignore)
 
 
 def test_a_folder_of_cassettes_that_is_not_there_is_said(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from llmproxy.mitm.websocket_recorder import (
     UpgradeRefused,
     check_upgrade,
     find_subprotocol_key,
-    join_parts,
+    join_message_parts,
     split_into_frames,
 )
 from tests.mitm.rig import Rig, recorded
@@ -277,7 +277,7 @@ def test_pieces_make_the_message(data: str | bytes) -> None:
     found = split_into_frames(data)
     assert all(isinstance(piece, TextMessage if isinstance(data, str) else BytesMessage) for piece in found)
     parts = [piece.data for piece in found if isinstance(piece, (TextMessage, BytesMessage))]
-    assert join_parts([part if isinstance(part, str) else bytes(part) for part in parts]) == data
+    assert join_message_parts([part if isinstance(part, str) else bytes(part) for part in parts]) == data
     assert max(map(len, parts)) <= PIECE
     assert [piece.message_finished for piece in found if isinstance(piece, (TextMessage, BytesMessage))] == [False] * (
         len(found) - 1

@@ -129,14 +129,14 @@ def test_who_does_not_have_the_key_starts_nothing(tmp_path: Path) -> None:
             (re.sub(r'"key": "\w+"', '"key": "x"', run.address), "the controller of this worker has ended"),
             (run.address, "cannot start the proxy: /nosuch"),
         ):
-            asked = ControllerProxy.find(address, tmp_path)
+            asked = ControllerProxy.from_variable(address, tmp_path)
             assert asked is not None
             asked.start(["--mode", "replay"])
             with pytest.raises(MachineError, match=said):
                 asked.wait_ready()
             asked.end()
-        assert ControllerProxy.find(run.address, tmp_path / "other") is None
-        assert ControllerProxy.find(None, tmp_path) is None
+        assert ControllerProxy.from_variable(run.address, tmp_path / "other") is None
+        assert ControllerProxy.from_variable(None, tmp_path) is None
     finally:
         run.end()
     assert os.environ.get("PYTEST_LLMPROXY_RUN") is None

@@ -161,7 +161,7 @@ async def test_a_turn_ends_with_an_exception_too(control: Control) -> None:
         with pytest.raises(ZeroDivisionError):
             async with process_turn(control, "run", replay=True, env={}):
                 raise ZeroDivisionError
-    control.bind(process_session(), "run")
+    control.bind_session_name(process_session(), "run")
 
 
 async def test_a_turn_that_is_cancelled_is_undone(control: Control) -> None:
@@ -189,7 +189,7 @@ async def test_what_a_fixture_bound_is_borrowed_and_given_back(px: Proxy, contro
     env = {"OPENAI_BASE_URL": f"{px.url}/s/{name}/v1"}
     control.open("test")
     control.open("run")
-    control.bind(name, "test")
+    control.bind_session_name(name, "test")
 
     async with process_turn(control, "run", replay=True, env=env):
         ask_chat(env["OPENAI_BASE_URL"])
@@ -200,9 +200,9 @@ async def test_what_a_fixture_bound_is_borrowed_and_given_back(px: Proxy, contro
 async def test_a_session_that_another_process_has_is_waited_for(control: Control) -> None:
     control.open("run")
     control.open("theirs")
-    control.bind("shared", "theirs")
+    control.bind_session_name("shared", "theirs")
 
-    asyncio.get_running_loop().call_later(0.3, control.unbind, "shared")
+    asyncio.get_running_loop().call_later(0.3, control.unbind_session_name, "shared")
     async with bind_source(control, "shared", "run") as waited:
         found = waited
     assert found > 0.0
@@ -212,7 +212,7 @@ async def test_a_session_that_stays_bound_is_an_error_of_the_environment(control
     """It names who has it, and what frees it."""
     control.open("run")
     control.open("theirs")
-    control.bind("shared", "theirs")
+    control.bind_session_name("shared", "theirs")
 
     with pytest.raises(MachineError, match=r"'shared'.*'theirs'[\s\S]*unbind") as caught:
         async with bind_source(control, "shared", "run", patience=0.1):

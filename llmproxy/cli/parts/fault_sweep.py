@@ -18,7 +18,7 @@ from llmproxy.cli.parts.options import advise_record, refuse_live
 from llmproxy.cli.parts.run_ending import write_json_result
 from llmproxy.cli.parts.run_options import RunArguments
 from llmproxy.cli.parts.session_setup import find_agent_tools, plan_environment, redirect_tools, start_options
-from llmproxy.client.fault_sweep_runner import OpenedRun, Sweep, SweepTarget
+from llmproxy.client.fault_sweep_runner import Sweep, SweepOptions, SweepSession
 from llmproxy.client.fault_sweep_trials import (
     SweepFinding,
     findings_to_json,
@@ -26,7 +26,7 @@ from llmproxy.client.fault_sweep_trials import (
     select_kinds,
     summarize_findings,
 )
-from llmproxy.client.process import AttachedProxy, find_program
+from llmproxy.client.process import ProxyHandle, find_program
 from llmproxy.errors import Exit, MachineError, SettingsError
 from llmproxy.settings import Loaded
 from llmproxy.store_server import show_store
@@ -46,7 +46,7 @@ def run_sweep(asked: RunArguments, loaded: Loaded, env: Mapping[str, str]) -> in
     jobs = asked.options.jobs or os.cpu_count() or 1
     with tempfile.TemporaryDirectory(prefix="llmproxy-run-") as folder:
 
-        def open_trial(proxy: AttachedProxy, number: int, faults: Mapping[str, Any]) -> OpenedRun:
+        def open_trial(proxy: ProxyHandle, number: int, faults: Mapping[str, Any]) -> SweepSession:
             report = proxy.control.open(
                 f"sweep-{os.getpid()}-{number}",
                 cassette=loaded.settings.cassette,
@@ -59,12 +59,12 @@ def run_sweep(asked: RunArguments, loaded: Loaded, env: Mapping[str, str]) -> in
             mine, own = asked, Path(tempfile.mkdtemp(dir=folder))
             if tools is not None:
                 mine, _ = redirect_tools(asked, tools, proxy.url, report.name, own)
-            return OpenedRun(
+            return SweepSession(
                 report.name, mine.command, plan_environment(proxy, report, env, mine, Path(folder)).apply_to(env)
             )
 
         run = Sweep(
-            SweepTarget(
+            SweepOptions(
                 options=start_options(flags, forward=asked.options.intercept),
                 env={name: value for name, value in env.items() if not name.startswith("LLMPROXY_FAULTS")},
                 open=open_trial,

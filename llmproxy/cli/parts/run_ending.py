@@ -19,8 +19,8 @@ from llmproxy.cli.parts.printing import write_stderr_lines
 from llmproxy.cli.parts.store_arguments import compare_runs, open_given
 from llmproxy.client.control import ControlError, ProxyUnreachable
 from llmproxy.client.environment import EnvironmentPlan, in_ci
-from llmproxy.client.known_clients import PROJECTS, find_clients, is_configured, list_client_advice
-from llmproxy.client.process import AttachedProxy
+from llmproxy.client.known_clients import PROJECTS, find_clients, is_configured_in_command, list_client_advice
+from llmproxy.client.process import ProxyHandle
 from llmproxy.client.reports import Report, format_counts, list_miss_lines
 from llmproxy.errors import ENDED_BY_USER, Exit, LLMProxyError, MachineError
 from llmproxy.protocol import OFFLINE, PROXIES, Decision, UnknownTool
@@ -44,7 +44,7 @@ LOOKED_AT = 500
 class RunEnding:
     """What is said and returned after the child."""
 
-    proxy: AttachedProxy
+    proxy: ProxyHandle
     session: str
     since: float
     """Unix time when the run began: older misses in the journal are not ours."""
@@ -92,7 +92,7 @@ class RunEnding:
         except ControlError as error:
             self.trouble = str(error)
         if last or self.trouble:
-            self.proxy.end()
+            self.proxy.end_if_started()
             self.totals, self.unused = (None, None) if self.proxy.process is None else self.proxy.process.read_totals()
 
     def _find_unfiled(self) -> str:
@@ -186,8 +186,8 @@ class RunEnding:
             )
             write_stderr_lines(f"llmproxy: {named}: {', '.join(doubts)}: exit code {Exit.MISS}.")
             return Exit.MISS
-        if self.report.why_not_replaced:
-            write_stderr_lines(f"llmproxy: {self.report.why_not_replaced}")
+        if self.report.unreplaced_recordings_reason:
+            write_stderr_lines(f"llmproxy: {self.report.unreplaced_recordings_reason}")
             return code or Exit.FAILED
         counted = self.totals or self.report
         settings = self.loaded.settings
@@ -329,7 +329,7 @@ def explain_unused(
 ) -> list[str]:
     """Return what to say when no request arrived, or only `refused` ones, and the command ended with `code`."""
     files = {name: Path(name).read_text("utf-8", "replace") for name in PROJECTS if Path(name).is_file()}
-    clients = [each for each in find_clients(command, files) if not is_configured(each, command)]
+    clients = [each for each in find_clients(command, files) if not is_configured_in_command(each, command)]
 
     option = "--intercept " if any(name in plan.others for name in PROXIES) else ""
     names = [*plan.base_urls, *(name for name in PROXIES if name in plan.others)]

@@ -12,15 +12,15 @@ from llmproxy.cli.parts.printing import to_line
 from llmproxy.cli.parts.run_options import RunArguments
 from llmproxy.client.control import CONFLICT, ControlError
 from llmproxy.client.environment import (
+    CaFiles,
     EnvironmentPlan,
-    Interception,
     combine_bundles,
     find_upstreams,
     list_preset_bundles,
     make_truststore,
     plan_env,
 )
-from llmproxy.client.process import AttachedProxy
+from llmproxy.client.process import ProxyHandle
 from llmproxy.client.reports import Report
 from llmproxy.client.tools.agent_mcp_servers import FoundTools
 from llmproxy.errors import MachineError, SettingsError
@@ -46,7 +46,7 @@ def start_options(flags: Mapping[str, object], *, forward: bool = False, tools: 
 
 
 def open_session(
-    proxy: AttachedProxy,
+    proxy: ProxyHandle,
     loaded: Loaded,
     env: Mapping[str, str],
     declared: Sequence[Mapping[str, str]] = (),
@@ -118,7 +118,7 @@ def read_faults(settings: Settings) -> Mapping[str, Any] | None:
 
 
 def plan_environment(
-    proxy: AttachedProxy, opened: Report, env: Mapping[str, str], asked: RunArguments, folder: Path
+    proxy: ProxyHandle, opened: Report, env: Mapping[str, str], asked: RunArguments, folder: Path
 ) -> EnvironmentPlan:
     interception = write_intercept_files(proxy, env, folder) if asked.options.intercept else None
     aws = (Path.home() / ".aws").is_dir()
@@ -135,7 +135,7 @@ def plan_environment(
     )
 
 
-def write_intercept_files(proxy: AttachedProxy, env: Mapping[str, str], folder: Path) -> Interception:
+def write_intercept_files(proxy: ProxyHandle, env: Mapping[str, str], folder: Path) -> CaFiles:
     """Write the bundle that an intercepted child trusts. Raises MachineError: no interception, or no certificate."""
     ca = proxy.control.health().ca
     if ca is None:
@@ -144,7 +144,7 @@ def write_intercept_files(proxy: AttachedProxy, env: Mapping[str, str], folder: 
             hint="Start it with --forward, or leave --intercept out.",
         )
     bundle = combine_bundles(Path(ca), list_preset_bundles(env), folder / "bundle.pem")
-    return Interception(ca, str(bundle), make_truststore(Path(ca), folder))
+    return CaFiles(ca, str(bundle), make_truststore(Path(ca), folder))
 
 
 def refuse_start_options(flags: Mapping[str, object]) -> None:

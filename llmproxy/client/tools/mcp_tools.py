@@ -73,7 +73,7 @@ class McpTool:
         }
 
 
-def _find_cassette(asked: Arguments, serving: ServerOptions) -> str:
+def _get_cassette_name(asked: Arguments, serving: ServerOptions) -> str:
     """Return the cassette that is meant. Raises SettingsError."""
     if named := str(asked.get("cassette") or serving.cassette):
         return _require_no_option(named)
@@ -94,7 +94,7 @@ def _build_ls_words(asked: Arguments, serving: ServerOptions) -> Sequence[str]:
 
 
 def _build_show_words(asked: Arguments, serving: ServerOptions) -> Sequence[str]:
-    return ["show", _require_no_option(str(asked.get("what") or _find_cassette(asked, serving)))]
+    return ["show", _require_no_option(str(asked.get("what") or _get_cassette_name(asked, serving)))]
 
 
 def _build_replay_words(asked: Arguments, serving: ServerOptions) -> Sequence[str]:
@@ -138,7 +138,7 @@ TOOLS = (
     McpTool(
         "learn",
         "List the values of tools that vary from run to run of a cassette, which could be volatile fields; nothing is "
-        "written.", {"cassette": _CASSETTE}, lambda asked, serving: ["learn", _find_cassette(asked, serving)],
+        "written.", {"cassette": _CASSETTE}, lambda asked, serving: ["learn", _get_cassette_name(asked, serving)],
     ),
     McpTool(
         "replay",
@@ -155,7 +155,7 @@ TOOLS = (
             "name": {"type": "string", "description": "Of the new cassette; CASSETTE@fork-N."},
         },
         lambda asked, serving: [
-            "fork", _find_cassette(asked, serving), *([f"--at={asked['at']}"] if "at" in asked else []),
+            "fork", _get_cassette_name(asked, serving), *([f"--at={asked['at']}"] if "at" in asked else []),
             *([f"--as={_require_no_option(asked['name'])}"] if "name" in asked else []),
         ],
         writes=True,
@@ -165,7 +165,7 @@ TOOLS = (
         "Make volatile fields of the values that vary: by name, or all that are plain (uuid, hex, time, duration).",
         {"cassette": _CASSETTE, "take": {"type": "array", "items": {"type": "string"}, "description": "Names."}},
         lambda asked, serving: [
-            "learn", _find_cassette(asked, serving),
+            "learn", _get_cassette_name(asked, serving),
             *([f"--take={each}" for each in asked["take"]] if asked.get("take") else ["--accept"]),
         ],
         writes=True,

@@ -40,8 +40,8 @@ from llmproxy.core.traffic.response_bytes import REDIRECTS, ClientHttp
 from llmproxy.core.traffic.websocket_frames import SWITCHING
 from llmproxy.errors import LLMProxyError
 from llmproxy.mitm.framing import FramingError, Head, parse_head
-from llmproxy.mitm.http1.incoming_request import IncomingRequest, join_immediate_answer
-from llmproxy.mitm.proxy_context import HandledEvents, IdleLayer, ProxyContext
+from llmproxy.mitm.http1.incoming_request import IncomingRequest, get_immediate_answer
+from llmproxy.mitm.proxy_context import HandledEvents, LayerProgress, ProxyContext
 from llmproxy.protocol import CONTROL_PREFIX, Decision
 
 log = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ class Front(asyncio.StreamReaderProtocol):
     def __init__(
         self,
         shell: ProxyContext,
-        heads: Heads,
+        heads: HeadCache,
         serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
@@ -80,13 +80,13 @@ class Front(asyncio.StreamReaderProtocol):
         """Bytes that what is held lacks at least."""
         self._incoming: IncomingRequest | None = None
         """The request that has begun here, and is not over."""
-        self._last: MatchingHeads | None = None
+        self._last: ReceivedHead | None = None
         """The head that came last."""
         self._handed = 0
         self._full = False
         self._look: asyncio.TimerHandle | None = None
         """When to look whether what is held still waits."""
-        self.layer: IdleLayer | None = None
+        self.layer: LayerProgress | None = None
         """Set by the layer that was put behind; None until something was handed over."""
         self._here = True
         self.heard = 0.0
@@ -119,7 +119,7 @@ class Front(asyncio.StreamReaderProtocol):
     @property
     def is_idle(self) -> bool:
         """Whether nothing is asked, or answered."""
-        return not self._held and self._incoming is None and self._take_connection_back()
+        return not self._held and self._incoming is None and self._take_back_if_idle()
 
     def close(self) -> None:
         """Close the connection."""
@@ -141,7 +141,7 @@ class Front(asyncio.StreamReaderProtocol):
     def data_received(self, data: bytes) -> None:
         """Answer what can be answered here, hand over the rest."""
         self.heard = time()
-        if not self._here and not self._take_connection_back():
+        if not self._here and not self._take_back_if_idle():
             self._handed += len(data)
             super().data_received(data)
             return
@@ -153,7 +153,7 @@ class Front(asyncio.StreamReaderProtocol):
             data = b"".join(self._held)
         self._held = [data]
         try:
-            self._answer_held_hit(data)
+            self._serve_held_requests(data)
         except LLMProxyError:  # the layer meets it too, and says it in its way
             self._hand_over(b"".join(self._held))
         except Exception:
@@ -175,10 +175,10 @@ class Front(asyncio.StreamReaderProtocol):
         else:
             self._schedule_hand_over()
 
-    def _take_connection_back(self) -> bool:
+    def _take_back_if_idle(self) -> bool:
         """Take the connection back if the layer has nothing to do with it any more."""
         behind = self.layer
-        if behind is not None and behind.count_received == self._handed and behind.is_between_requests:
+        if behind is not None and behind.received_byte_count == self._handed and behind.is_between_requests:
             self._here = True
         return self._here
 
@@ -194,7 +194,7 @@ class Front(asyncio.StreamReaderProtocol):
 
     # --- requests --------------------------------------------------------------------------------------------------
 
-    def _answer_held_hit(self, data: bytes) -> None:
+    def _serve_held_requests(self, data: bytes) -> None:
         """Answer request after request of what is held; what has begun and is not complete stays held."""
         while data:
             self._wanted = 0
@@ -212,10 +212,10 @@ class Front(asyncio.StreamReaderProtocol):
                 and len(data) >= end + length
                 and self._send_fast_hit(last, data[end : end + length])
             ):
-                data = self._list_rest(data, end + length)
+                data = self._hold_remaining_bytes(data, end + length)
                 continue
             if last.credential != last.plain.credential:
-                self._last = last = self._heads.parse_head(last)
+                self._last = last = self._heads.reparse_head(last)
             if self._incoming is None and not self._begin_request(last.plain):
                 self._hand_over(data)
                 return
@@ -227,15 +227,15 @@ class Front(asyncio.StreamReaderProtocol):
             if not self._send_replay(data[end : end + length]):
                 self._hand_over(data)
                 return
-            data = self._list_rest(data, end + length)
+            data = self._hold_remaining_bytes(data, end + length)
 
-    def _list_rest(self, data: bytes, end: int) -> bytes:
+    def _hold_remaining_bytes(self, data: bytes, end: int) -> bytes:
         """Return what is left behind a request that was answered; nothing if the connection is closing."""
         rest = data[end:] if end < len(data) and not self._out.is_closing() else b""
         self._held = [rest] if rest else []
         return rest
 
-    def _send_fast_hit(self, last: MatchingHeads, body: bytes) -> bool:
+    def _send_fast_hit(self, last: ReceivedHead, body: bytes) -> bool:
         """Send the recorded answer by the fast path. False, and nothing counted, if the long way must answer."""
         plain, engine = last.plain, self._shell.engine
         if plain.place is None:
@@ -280,7 +280,7 @@ class Front(asyncio.StreamReaderProtocol):
         if slot.status == SWITCHING or slot.status in REDIRECTS or exchange.answer.held:
             return False  # what waits, or leads on, is the layer's
         laid = incoming.plan_answer()
-        if incoming.plan_playback() is not None or (data := join_immediate_answer(laid)) is None:
+        if incoming.plan_playback() is not None or (data := get_immediate_answer(laid)) is None:
             return False  # so is what waits
         self._incoming = None
         self._out.write(data)
@@ -304,7 +304,7 @@ class FastHead:
 
 
 @dataclass(slots=True)
-class MatchingHeads:
+class ReceivedHead:
     raw: bytes
     plain: FastHead
     end: int
@@ -317,7 +317,7 @@ class MatchingHeads:
     """Empty where none of an ordinary kind came."""
 
 
-class Heads:
+class HeadCache:
     """Plain heads parsed before, which the front may serve, by their bytes but length and credential."""
 
     def __init__(self, guard: OriginGuard, *, by_credential: bool = False) -> None:
@@ -325,7 +325,7 @@ class Heads:
         self._guard, self._by_credential = guard, by_credential
         self._known: dict[bytes, FastHead] = {}
 
-    def find_head(self, raw: bytes) -> MatchingHeads | None:
+    def find_head(self, raw: bytes) -> ReceivedHead | None:
         """Return a head; None if it is not for the front."""
         found = _LENGTH.search(raw)
         if found is None:
@@ -342,9 +342,9 @@ class Heads:
         plain = self._known.get(which)
         if plain is None and (plain := self._parse_plain(raw, which, credential)) is None:
             return None
-        return MatchingHeads(raw, plain, len(raw), int(found[1]), which, credential)
+        return ReceivedHead(raw, plain, len(raw), int(found[1]), which, credential)
 
-    def parse_head(self, known: MatchingHeads) -> MatchingHeads:
+    def reparse_head(self, known: ReceivedHead) -> ReceivedHead:
         """Return the head with what was read of its own bytes; others differ from its credential now."""
         plain = self._parse_plain(known.raw, known.which, known.credential)
         if plain is None:
@@ -389,7 +389,7 @@ AT_ONCE = 1 << 16
 """Bytes that are put together to be sent."""
 
 
-class HookLayer:
+class EagerHookLayer:
     """Above a connection's layers: hooks that are over at once need no task, and no further round of the loop."""
 
     def __init__(self, below: layer.Layer, begin: Callable[[commands.StartHook], bool]) -> None:
@@ -426,14 +426,14 @@ class ConnectionHandler(mode_servers.ProxyConnectionHandler):
 
     shell: ProxyContext | None = None
 
-    def serve_below(self, top: layer.Layer) -> None:
+    def use_layer(self, top: layer.Layer) -> None:
         """Serve by these layers."""
         self._hooks = set[asyncio.Task[None]]()
-        self.layer = cast("layer.Layer", HookLayer(top, self._begin_hook))
+        self.layer = cast("layer.Layer", EagerHookLayer(top, self._begin_hook))
 
     def _begin_hook(self, hook: commands.StartHook) -> bool:
         """Begin a hook; returns whether it is over. If not, the layers hear of its end later."""
-        if not cast("HandledEvents", self.master.addons).find_hearing(hook.name):
+        if not cast("HandledEvents", self.master.addons).find_hearing_addons(hook.name):
             return True
         waited: list[bool] = []
         task = asyncio.Task(self._run_hook(hook, waited), loop=asyncio.get_running_loop(), eager_start=True)
@@ -538,7 +538,7 @@ class FrontedListener(mode_servers.AsyncioServerInstance[FrontedMode]):  # type:
         handler = ConnectionHandler(ctx.master, reader, writer, self._options, self.mode)  # type: ignore[no-untyped-call]
         handler.shell = cast("FrontedProxyserver", self.manager).shell
         handler.max_conns = defaultdict(lambda: asyncio.Semaphore(STREAMS))
-        handler.serve_below(self.make_top_layer(handler.layer.context))
+        handler.use_layer(self.make_top_layer(handler.layer.context))
         with self.manager.register_connection(handler.client.id, handler):
             await handler.handle_client()
 
@@ -551,7 +551,7 @@ class FrontedListener(mode_servers.AsyncioServerInstance[FrontedMode]):  # type:
     async def listen(self, host: str, port: int) -> list[Any]:
         """Listen as every server of mitmproxy does, with the front before each stream. Raises OSError."""
         loop, manager = asyncio.get_running_loop(), cast("FrontedProxyserver", self.manager)
-        heads = Heads(manager.shell.guard, by_credential=manager.shell.engine.config.match_credential)
+        heads = HeadCache(manager.shell.guard, by_credential=manager.shell.engine.config.match_credential)
 
         def front() -> Front:
             return manager.front(manager.shell, heads, self.handle_stream, loop)

@@ -22,7 +22,7 @@ from llmproxy.core.traffic.json_diff import clip
 from llmproxy.core.traffic.websocket_frames import SWITCHING
 from llmproxy.core.ws_replay import FrameRecording
 from llmproxy.errors import LLMProxyError, RefusedError
-from llmproxy.mitm.http1.incoming_request import AnsweringLayer, ClientConnection, Commands, LayerState
+from llmproxy.mitm.http1.incoming_request import AnsweringLayer, ClientConnectionState, Commands, LayerState
 from llmproxy.protocol import Decision
 
 LONGEST_MARK = 64
@@ -30,7 +30,7 @@ LONGEST_MARK = 64
 _TAGS = re.compile(rb"<[^>]*>")
 
 
-class NotPassedOn(RefusedError):
+class NotRelayed(RefusedError):
     """A head that we take and mitmproxy does not; nothing was sent."""
 
     code = "llmproxy_not_passed_on"
@@ -39,7 +39,7 @@ class NotPassedOn(RefusedError):
 class RequestForwarder:
     """The requests of one connection that go upstream, one at a time."""
 
-    def __init__(self, here: ClientConnection, mode: HTTPMode, layer: AnsweringLayer) -> None:
+    def __init__(self, here: ClientConnectionState, mode: HTTPMode, layer: AnsweringLayer) -> None:
         """Hand on nothing yet; `mode` is mitmproxy's for what is."""
         self._here, self._mode, self._layer = here, mode, layer
         self._forwarder: layers.HttpLayer | None = None
@@ -65,7 +65,7 @@ class RequestForwarder:
         return self._here.is_forwarding and self._here.incoming.answering and status == SWITCHING
 
     @property
-    def _has_silent_end(self) -> bool:
+    def _is_websocket_broken_off(self) -> bool:
         """Whether a WebSocket goes through of which one side has gone without a word."""
         exchange = self._here.incoming.exchange
         recording = exchange.recording if exchange else None
@@ -75,15 +75,15 @@ class RequestForwarder:
 
     def forward(self, raw: bytes | bytearray) -> Commands:
         """Release the exchange and hand on a whole request."""
-        yield from self._release_request(raw, uploading=False)
+        yield from self._begin_forwarding(raw, uploading=False)
 
     def forward_stream(self, raw: bytes | bytearray, *, overflow: bool = False) -> Commands:
         """Release the exchange and hand on its request as it comes. `overflow`: it cannot be matched."""
         self._overflow = overflow
-        yield from self._release_request(raw, uploading=True)
+        yield from self._begin_forwarding(raw, uploading=True)
         yield from self.forward_body()
 
-    def _release_request(self, raw: bytes | bytearray, *, uploading: bool) -> Commands:
+    def _begin_forwarding(self, raw: bytes | bytearray, *, uploading: bool) -> Commands:
         here, exchange = self._here, self._here.incoming.exchange
         if exchange is None:
             raise AssertionError("nothing to release")
@@ -110,7 +110,7 @@ class RequestForwarder:
             elif not self._overflow:
                 self._overflow = True
                 if self._kept:
-                    raise NotPassedOn(f"llmproxy: a body over {most} bytes seems to hold a placeholder of a recording.")
+                    raise NotRelayed(f"llmproxy: a body over {most} bytes seems to hold a placeholder of a recording.")
                 exchange.decision = Decision.PASS
                 exchange.note = f"body over {most} bytes: not recorded"
             if over:
@@ -155,7 +155,7 @@ class RequestForwarder:
         here = self._here
         for command in made:
             ours = isinstance(command, commands.ConnectionCommand) and command.connection is here.client
-            if isinstance(command, commands.SendData) and self._has_silent_end:
+            if isinstance(command, commands.SendData) and self._is_websocket_broken_off:
                 continue  # mitmproxy would tell the other side that all is well: 1000
             if ours and self._here.is_forwarding:
                 failed = self._find_early_failure(command)
@@ -194,7 +194,7 @@ class RequestForwarder:
         if isinstance(command, commands.SendData) and not exchange.recording.has_head:
             # No upstream has answered: this is mitmproxy's own page about a head that it does not take.
             said = unescape(_TAGS.sub(b" ", command.data.partition(b"<body>")[2]).decode("latin-1"))
-            failed = NotPassedOn(f"llmproxy: this request cannot be passed on: {clip(' '.join(said.split()), 200)}")
+            failed = NotRelayed(f"llmproxy: this request cannot be passed on: {clip(' '.join(said.split()), 200)}")
             failed.status = 400 if command.data.startswith(b"HTTP/1.1 4") else 502
             exchange.error = failed
         return exchange.error

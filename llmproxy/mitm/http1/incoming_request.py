@@ -67,7 +67,7 @@ class IncomingRequest:
 
     # --- the head is here ------------------------------------------------------------------------------------------
 
-    def place_request(self, head: Head, client: Client, origin: Origin | None) -> None:
+    def check_and_place_request(self, head: Head, client: Client, origin: Origin | None) -> None:
         """Find a request's place or `refusal`; `origin`: an intercepted client's server. Again: uncounted."""
         self.head = head
         self.client = ClientHttp(head.method, http10=head.http10, keep_alive=head.keep_alive)
@@ -156,7 +156,7 @@ class IncomingRequest:
         return ((KEY_HEADER, exchange.key or ""), *self.grants)
 
 
-def join_immediate_answer(laid: SendingPlan) -> bytes | None:
+def get_immediate_answer(laid: SendingPlan) -> bytes | None:
     """Return an answer that is sent now and whole; None if it takes its time."""
     return laid.pieces[0][1] if len(laid.pieces) == 1 and laid.pieces[0][0] == 0 else None
 
@@ -203,15 +203,15 @@ class RequestPreparedHook(commands.StartHook):  # type: ignore[no-untyped-call]
 
 
 @dataclass
-class StoreAwaitedHook(commands.StartHook):  # type: ignore[no-untyped-call]
-    """The store's server is away, and the request waits for it (`Recorder.store_awaited`)."""
+class StoreServerAwaitedHook(commands.StartHook):  # type: ignore[no-untyped-call]
+    """The store's server is away, and the request waits for it (`Recorder.store_server_awaited`)."""
 
     exchange: Exchange
 
 
 @dataclass
-class AnswerAwaitedHook(commands.StartHook):  # type: ignore[no-untyped-call]
-    """The answer to another request is this one's, too, and it waits for that (`Recorder.answer_awaited`)."""
+class SharedAnswerAwaitedHook(commands.StartHook):  # type: ignore[no-untyped-call]
+    """The answer to another request is this one's, too, and it waits for that (`Recorder.shared_answer_awaited`)."""
 
     exchange: Exchange
 
@@ -239,7 +239,7 @@ class LayerState(Enum):
 
 
 @dataclass
-class ClientConnection:
+class ClientConnectionState:
     context: Context
     shell: ProxyContext
     incoming: IncomingRequest
@@ -296,10 +296,10 @@ class ClientConnection:
             if self.incoming.exchange is None:
                 raise
             self.incoming.exchange.request.body = None
-            yield StoreAwaitedHook(self.incoming.exchange)
+            yield StoreServerAwaitedHook(self.incoming.exchange)
             exchange = self.incoming.decide_request(body)
         if exchange.answer.awaited:
-            yield AnswerAwaitedHook(exchange)
+            yield SharedAnswerAwaitedHook(exchange)
         return exchange
 
     def start_time_limit(self, seconds: float) -> Commands:

@@ -35,19 +35,19 @@ from llmproxy.core.traffic.interaction import is_grpc
 from llmproxy.core.traffic.websocket_frames import SWITCHING
 from llmproxy.errors import LLMProxyError, MissError, RecordingError, RefusedError
 from llmproxy.mitm.client_sockets import is_peer_gone
-from llmproxy.mitm.framing import BodyTooSlow, Head, HeadTooSlow, rewrite_request
+from llmproxy.mitm.framing import BodyTooSlow, Head, HeadTooSlow, replace_body
 from llmproxy.mitm.http1.forwarding import RequestForwarder
 from llmproxy.mitm.http1.incoming_request import (
     LOOK,
     AnsweringLayer,
-    ClientConnection,
+    ClientConnectionState,
     Commands,
     Ending,
     IncomingRequest,
     LayerState,
     Origin,
+    get_immediate_answer,
     is_page_request,
-    join_immediate_answer,
 )
 from llmproxy.mitm.http1.stream_sender import StreamSender
 from llmproxy.mitm.intercept import is_loopback
@@ -73,13 +73,13 @@ _TOOL_CALL = re.compile(re.escape(CONTROL_PREFIX) + r"sessions/[^/?]+/tools")
 
 
 @dataclass
-class AnswerStoredHook(commands.StartHook):  # type: ignore[no-untyped-call]
-    """An answer is being stored, and whoever told it waits for that (`Recorder.answer_stored`)."""
+class ToolAnswerStoredHook(commands.StartHook):  # type: ignore[no-untyped-call]
+    """An answer is being stored, and whoever told it waits for that (`Recorder.tool_answer_stored`)."""
 
     stored: asyncio.Future[str]
 
 
-def is_tool_call(head: Head) -> bool:
+def is_shim_call(head: Head) -> bool:
     """Return whether a request is a call of a shim before a server of tools."""
     return head.method == "POST" and _TOOL_CALL.fullmatch(head.target) is not None
 
@@ -87,7 +87,7 @@ def is_tool_call(head: Head) -> bool:
 class OwnRequestAnswerer:
     """What one connection asks us, one question at a time."""
 
-    def __init__(self, here: ClientConnection, layer: AnsweringLayer) -> None:
+    def __init__(self, here: ClientConnectionState, layer: AnsweringLayer) -> None:
         self._here, self._layer = here, layer
         self.prepare_for_next()
 
@@ -117,8 +117,8 @@ class OwnRequestAnswerer:
                 return
         waited = here.state is LayerState.ASKED
         status, data, kind = self._call_control_api(asked)
-        if (stored := shell.take_pending_store()) is not None:
-            yield AnswerStoredHook(stored)
+        if (stored := shell.take_latest_store()) is not None:
+            yield ToolAnswerStoredHook(stored)
             if why := stored.result():
                 status, data, kind = format_error(RecordingError(why))
         whole = build_response(status, (("content-type", kind),), data, close=not head.keep_alive, method=head.method)
@@ -184,7 +184,7 @@ class ReplayLayer(layer.Layer):
         """Wait for the first request; `mode`: mitmproxy's, `origin` (scheme, host, port): intercepted."""
         super().__init__(context)
         self._shell, self._origin = shell, origin
-        self._here = here = ClientConnection(context, shell, self.parts.incoming(shell))
+        self._here = here = ClientConnectionState(context, shell, self.parts.incoming(shell))
         self._mode = mode
         self._own = self.parts.own_answers(here, self)
         self._socket: ReplayedWebSocket | None = None
@@ -207,14 +207,14 @@ class ReplayLayer(layer.Layer):
         if self._here.forwarded:
             self._forwarding.prepare_for_next()
 
-    def set_front(self, front: FrontConnection | None) -> None:
+    def attach_to_front(self, front: FrontConnection | None) -> None:
         """Serve what the front hands over."""
         self._front = front
         if front is not None:
             front.layer = self
 
     @property
-    def count_received(self) -> int:
+    def received_byte_count(self) -> int:
         """Bytes of the client that have reached this layer."""
         return self._here.seen
 
@@ -257,7 +257,7 @@ class ReplayLayer(layer.Layer):
                 yield from self._close_client()
             else:
                 yield from self._send_due(self._sender.continue_sending())
-        elif isinstance(event, events.ConnectionClosed) and event.connection is client and self._is_awaited():
+        elif isinstance(event, events.ConnectionClosed) and event.connection is client and self._is_client_waiting():
             self._ended = True
         elif isinstance(event, events.ConnectionClosed) and event.connection is client and not here.is_forwarding:
             yield from self._on_client_left()
@@ -283,10 +283,10 @@ class ReplayLayer(layer.Layer):
             else:
                 yield from self._on_client_left()
 
-    def _is_awaited(self) -> bool:
+    def _is_client_waiting(self) -> bool:
         """Whether a client that sends no more still waits for the answer to what it has sent."""
         client, here = self.context.client, self._here
-        if here.state is LayerState.REPLAYING and self._sender.is_open:
+        if here.state is LayerState.REPLAYING and self._sender.is_in_playback:
             return False  # a stream without an end of its own: who closes it has gone
         asked = here.state in (LayerState.REPLAYING, LayerState.ASKED) or (
             here.is_forwarding and not self._forwarding.uploading and not self._forwarding.has_switched
@@ -330,7 +330,7 @@ class ReplayLayer(layer.Layer):
                 incoming.raw += raw if head.length is None else b""
                 incoming.body += decoded
             if len(incoming.body) > self._get_body_limit(head):
-                yield from self._handle_too_large()
+                yield from self._refuse_or_pass_too_large()
             elif over:
                 yield from self._on_whole_request(head, bytes(incoming.body))
             elif self._ended:
@@ -357,7 +357,7 @@ class ReplayLayer(layer.Layer):
     def _get_body_limit(self, head: Head) -> int:
         """Return how many bytes a request may have: what a server of tools has answered comes to us as one."""
         peer, shell = self.context.client.peername[0], self._shell
-        own = is_tool_call(head) and is_loopback(peer) and not shell.exposed
+        own = is_shim_call(head) and is_loopback(peer) and not shell.exposed
         return max(shell.engine.config.max_request, LONGEST_TOOL_CALL if own else 0)
 
     def _send_continue(self, head: Head) -> Commands:
@@ -377,7 +377,7 @@ class ReplayLayer(layer.Layer):
         if (head.target.startswith(CONTROL_PREFIX) or is_page_request(head)) and self._origin is None:
             return
         self._continue_begun_request()
-        here.incoming.place_request(head, self.context.client, self._origin)
+        here.incoming.check_and_place_request(head, self.context.client, self._origin)
         if here.incoming.may_stream_body:
             if not here.reader.count_waiting:
                 yield from self._send_continue(head)
@@ -417,12 +417,12 @@ class ReplayLayer(layer.Layer):
                 yield from self.refuse(exchange.error, close=not head.keep_alive)
             case Decision.RECORD | Decision.PASS:
                 changed = exchange.request.rewritten
-                raw = rewrite_request(head, exchange.request.data) if changed else head.raw + (incoming.raw or body)
+                raw = replace_body(head, exchange.request.data) if changed else head.raw + (incoming.raw or body)
                 yield from self._forwarding.forward(raw)
             case _:
                 raise AssertionError(f"no decision for {exchange.method} {exchange.route.operation}")
 
-    def _handle_too_large(self) -> Commands:
+    def _refuse_or_pass_too_large(self) -> Commands:
         """More than can be matched: `auto` lets it through unrecorded and says so, everything else refuses."""
         incoming, limit = self._here.incoming, self._shell.engine.config.max_request
         head, exchange = incoming.head, incoming.exchange
@@ -444,7 +444,7 @@ class ReplayLayer(layer.Layer):
         incoming.answering = True
         if (opened := incoming.plan_playback()) is not None:
             yield from self._send_due(self._sender.begin_playback(*opened))
-        elif not exchange.answer.held and (data := join_immediate_answer(laid)) is not None:
+        elif not exchange.answer.held and (data := get_immediate_answer(laid)) is not None:
             self._here.close_after = laid.close
             yield self._here.build_send(data)
             yield from self._end_replay()

@@ -14,7 +14,7 @@ from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Playback
 from llmproxy.core.traffic.response_bytes import HeadPlan, SendingPlan
 from llmproxy.mitm.client_sockets import has_read
-from llmproxy.mitm.http1.incoming_request import LOOK, ClientConnection, Ending, LayerState
+from llmproxy.mitm.http1.incoming_request import LOOK, ClientConnectionState, Ending, LayerState
 
 MICROSECONDS = 1_000_000
 
@@ -22,7 +22,7 @@ MICROSECONDS = 1_000_000
 class StreamSender:
     """The answer that one connection is sending."""
 
-    def __init__(self, here: ClientConnection) -> None:
+    def __init__(self, here: ClientConnectionState) -> None:
         self._here = here
         self._pieces: deque[tuple[int, bytes]] = deque()
         self._turns: deque[AnswerPart] = deque()
@@ -32,7 +32,7 @@ class StreamSender:
         """End the connection with a reset when the answer is sent."""
 
     @property
-    def is_open(self) -> bool:
+    def is_in_playback(self) -> bool:
         """Whether this is an answer without an end of its own: whoever closes it has gone."""
         return self._opened is not None
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from llmproxy.client.process import AttachedProxy, attach
+from llmproxy.client.process import ProxyHandle, ensure_proxy
 from llmproxy.errors import Exit, LLMProxyError, MachineError, MissError
 from llmproxy.protocol import OFFLINE, PACER_VARIABLE
 from llmproxy.report.events import Event, Handler
@@ -90,7 +90,7 @@ class EventList:
 class WorkerNode(ABC):
     """A test in this process: its folder, its proxy."""
 
-    proxy: AttachedProxy
+    proxy: ProxyHandle
 
     @abstractmethod
     def run(self, *arguments: Any) -> NodeReply[Any]:  # noqa: ANN401 - what the runner was given
@@ -123,7 +123,7 @@ class WorkerNode(ABC):
             env[PACER_VARIABLE] = self.open.enter_context(serve_pacer(take))
             own += [f"--rate={name}={rate}" for name, rate in parcel.rates.items()]
         log = folder / ".llmproxy" / "proxy.log"
-        self.proxy = self.open.enter_context(attach([*parcel.proxy, *own], env, log=log))
+        self.proxy = self.open.enter_context(ensure_proxy([*parcel.proxy, *own], env, log=log))
         self._records = not parcel.server and (sessions_record or self.proxy.control.health().mode not in OFFLINE)
         self._known = _read_file_signatures() if self._records else {}
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from llmproxy.calls import Call
-from llmproxy.client.reports import describe_unreached
+from llmproxy.client.reports import describe_unreached_provider
 from llmproxy.errors import AgentError, LLMProxyError, MachineError, MissError, UpstreamError
 from llmproxy.protocol import AGENT
 from llmproxy.scenario.agent_adapter import AgentAdapter
@@ -242,7 +242,7 @@ class Caller:
         if agent.role is not AgentRole.AGENT:
             return ()
         traffic.answered = traffic.seen
-        if error is not None and (lost := describe_unreached(calls)):
+        if error is not None and (lost := describe_unreached_provider(calls)):
             raise UpstreamError(lost) from error
         return [each for each in traffic.read_wire.list_tool_uses() if each.seq > before] if calls else ()
 

@@ -22,7 +22,7 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Any, ClassVar, cast
 
-from llmproxy.client.scenario_run_hooks import HOST, RunnerHooks
+from llmproxy.client.scenario_run_hooks import HOST, ScenarioRunHooks
 from llmproxy.errors import AgentError, LLMProxyError, MachineError, SettingsError
 from llmproxy.report.event_handlers import SecretHider
 from llmproxy.report.events import Handler, Started
@@ -81,7 +81,7 @@ def choose_cassette_name(
     script: Sequence[ScriptStep] | None,
     options: RunOptions,
     *,
-    host: RunnerHooks = HOST,
+    host: ScenarioRunHooks = HOST,
     namesakes: UsedNames = _NAMESAKES,
 ) -> str:
     if options.cassette:

@@ -22,7 +22,7 @@ from pathlib import Path
 from llmproxy.amounts import format_count, seconds
 from llmproxy.calls import describe_hits, find_forbidden
 from llmproxy.client.environment import in_ci
-from llmproxy.client.fault_sweep_trials import SweepFinding, SweepRun, final_message, judge_trial, plan_trials
+from llmproxy.client.fault_sweep_trials import SweepFinding, SweepRun, find_failure_message, judge_trial, plan_trials
 from llmproxy.client.reports import sum_reports
 from llmproxy.core.faults import FaultKind
 from llmproxy.errors import Exit, LLMProxyError, MissError, SuiteError
@@ -370,4 +370,4 @@ def _error_text(ran: CaseResult) -> tuple[str, bool]:
     )
     how, _, complaints = said.partition(ON_STDERR)
     first = how.partition("\n")[0] or ran.status.value
-    return final_message("", complaints, 1) if complaints.strip() else (first, False)
+    return find_failure_message("", complaints, 1) if complaints.strip() else (first, False)

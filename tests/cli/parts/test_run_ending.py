@@ -8,7 +8,7 @@ from llmproxy.calls import Call
 from llmproxy.cli.parts.run_ending import LOOKED_AT, RunEnding, describe_no_requests
 from llmproxy.client.control import Control, ControlError
 from llmproxy.client.environment import EnvironmentPlan
-from llmproxy.client.process import AttachedProxy
+from llmproxy.client.process import ProxyHandle
 from llmproxy.client.reports import Report
 from llmproxy.settings import load
 
@@ -31,7 +31,7 @@ def test_refusals_that_cannot_be_told_any_more_are_no_trouble(tmp_path: Path) ->
             return Report(name, name, hits=29_999, refused=1)
 
     url = "http://127.0.0.1:9"
-    ending = RunEnding(AttachedProxy(url, Forgetful(url), None), "s", 0.0, load({}, {}, tmp_path))
+    ending = RunEnding(ProxyHandle(url, Forgetful(url), None), "s", 0.0, load({}, {}, tmp_path))
     ending.close_session()
     assert asked == [30_000 - LOOKED_AT]
     assert (ending.trouble, ending.refused) == ("", ())

@@ -9,7 +9,7 @@ import pytest
 
 from llmproxy.cli.parts.session_setup import open_session
 from llmproxy.client.control import CONFLICT, Control, ControlError
-from llmproxy.client.process import AttachedProxy
+from llmproxy.client.process import ProxyHandle
 from llmproxy.client.reports import Report
 from llmproxy.errors import LLMProxyError, SettingsError
 from llmproxy.settings import load
@@ -26,6 +26,6 @@ def test_a_run_within_a_run_is_told_so(run: str | None, kind: type[LLMProxyError
     url = "http://127.0.0.1:9"
     env = {} if run is None else {"LLMPROXY_RUN": run}
     with pytest.raises(LLMProxyError) as error:
-        open_session(AttachedProxy(url, Busy(url), None), load({}, {}, tmp_path), env)
+        open_session(ProxyHandle(url, Busy(url), None), load({}, {}, tmp_path), env)
     assert type(error.value) is kind
     assert ("--cassette NAME" in (error.value.hint or "")) is (kind is SettingsError)

@@ -24,9 +24,9 @@ from llmproxy.mitm.http1.fast_path import (
     AT_ONCE,
     MAX_HELD,
     ConnectionHandler,
+    EagerHookLayer,
     Front,
-    Heads,
-    HookLayer,
+    HeadCache,
     is_servable_by_front,
 )
 from llmproxy.mitm.http1.replay_layer import ReplayLayer
@@ -218,7 +218,7 @@ def test_recording_goes_through_the_layer_once(tape: Path, store: Path, mode: st
     assert len(recorded(store)) >= 4
 
 
-@pytest.mark.parametrize("method", ["_answer_held_hit", "_begin_request", "_send_replay", "_take_connection_back"])
+@pytest.mark.parametrize("method", ["_serve_held_requests", "_begin_request", "_send_replay", "_take_back_if_idle"])
 def test_whatever_raises_in_front_the_layer_serves(tape: Path, method: str) -> None:
     """A fault here costs speed, not an answer: hits and misses are what they would be, and nothing hangs."""
 
@@ -230,7 +230,7 @@ def test_whatever_raises_in_front_the_layer_serves(tape: Path, method: str) -> N
             with rig.client(5) as c:
                 answers = (
                     [c.ask(chat(text)).status, c.ask(chat(text)).status]
-                    if method != "_take_connection_back"
+                    if method != "_take_back_if_idle"
                     else [c.ask(chat(text)).status]
                 )
                 assert set(answers) == {status}
@@ -242,7 +242,7 @@ HEAD = b"POST /v1/x HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\nX-A: b\
 
 def test_heads_that_differ_in_length_alone_are_one_entry() -> None:
     """The length is the request's own, whatever was remembered."""
-    heads = Heads(OriginGuard())
+    heads = HeadCache(OriginGuard())
     first, second = heads.find_head(HEAD % 5), heads.find_head(HEAD % 1234)
     assert first is not None
     assert second is not None
@@ -255,17 +255,17 @@ def test_heads_that_differ_in_length_alone_are_one_entry() -> None:
 )
 def test_heads_that_differ_in_the_credential_alone_are_one_entry(name: bytes) -> None:
     """The credential is the request's own; whoever wants to read it gets a head of its own, and the next ones differ from that."""
-    heads = Heads(OriginGuard())
+    heads = HeadCache(OriginGuard())
     raw = HEAD.replace(b"X-A: b", name + b"%b") % (5, b"a" * 20), HEAD.replace(b"X-A: b", name + b"%b") % (5, b"b" * 20)
     first, second = heads.find_head(raw[0]), heads.find_head(raw[1])
     assert first is not None
     assert second is not None
     assert (first.plain is second.plain, first.credential, second.credential) == (True, b"a" * 20, b"b" * 20)
-    assert heads.parse_head(second).plain.head.headers[-1][1].endswith("b" * 20)
+    assert heads.reparse_head(second).plain.head.headers[-1][1].endswith("b" * 20)
     third = heads.find_head(raw[0])
     assert third is not None
     assert third.plain.credential == b"b" * 20
-    apart = Heads(OriginGuard(), by_credential=True)
+    apart = HeadCache(OriginGuard(), by_credential=True)
     one, other = apart.find_head(raw[0]), apart.find_head(raw[1])
     assert one is not None
     assert other is not None
@@ -291,7 +291,7 @@ def test_heads_that_differ_in_the_credential_alone_are_one_entry(name: bytes) ->
 ])  # fmt: skip
 def test_odd_heads_are_the_layers(raw: bytes) -> None:
     """Whatever is not plain, or could be read in two ways, is not served here; also after a plain head was remembered."""
-    heads = Heads(OriginGuard())
+    heads = HeadCache(OriginGuard())
     assert heads.find_head(HEAD % 5) is not None
     assert heads.find_head(raw) is None
     assert heads.find_head(raw) is None
@@ -299,7 +299,7 @@ def test_odd_heads_are_the_layers(raw: bytes) -> None:
 
 def test_a_second_length_is_never_hidden_by_a_remembered_head() -> None:
     """The number that is cut out is one; a head with another of them is another head, and refused."""
-    heads = Heads(OriginGuard())
+    heads = HeadCache(OriginGuard())
     assert heads.find_head(HEAD % 5) is not None
     twice = HEAD.replace(b"X-A: b", b"Content-Length: 7")
     for first, second in pairwise([5, 6, 7]):
@@ -342,7 +342,7 @@ def test_what_one_event_sends_is_sent_together_and_a_hook_that_is_over_is_not_wa
         return is_over or hook.name == "request"
 
     sending = Sending(Context(Sending.client, None))  # type: ignore[arg-type]
-    for command in HookLayer(sending, begin).handle_event(events.Start()):
+    for command in EagerHookLayer(sending, begin).handle_event(events.Start()):
         if isinstance(command, commands.SendData):
             made.append((command.connection, command.data))
         else:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from llmproxy import scenario
-from llmproxy.client.scenario_run_hooks import HOST, RunnerHooks
+from llmproxy.client.scenario_run_hooks import HOST, ScenarioRunHooks
 from llmproxy.report.langwatch import ScenarioEventBus
 from llmproxy.scenario import ScenarioExecutor
 from llmproxy.scenario.running.executor import UsedNames, choose_cassette_name
@@ -32,7 +32,7 @@ class Program:
     def named(self, name: str, description: str = "d", script: Any = None, **more: Any) -> str:
         options = RunOptions(**more)
         return choose_cassette_name(
-            name, None, description, script, options, host=RunnerHooks(), namesakes=self.namesakes
+            name, None, description, script, options, host=ScenarioRunHooks(), namesakes=self.namesakes
         )
 
 
@@ -51,7 +51,7 @@ def test_a_name_that_is_given_is_taken() -> None:
     """`cassette=` is the user's word, a place the test runner's: nothing is numbered here."""
     named = Program().named
     assert [named("w", each, cassette="mine") for each in ("a", "b")] == ["mine", "mine"]
-    host = RunnerHooks(place=lambda name: f"test/{name}")
+    host = ScenarioRunHooks(place=lambda name: f"test/{name}")
     assert [choose_cassette_name("w", None, each, None, RunOptions(), host=host) for each in ("a", "b")] == [
         "test/w",
         "test/w",

@@ -116,7 +116,7 @@ class StdioProxy:
         try:
             with self._asking:
                 heard = self._host.on_line(bare)
-                self._write_in_turn(heard)
+                self._write_and_schedule_poll(heard)
         except LLMProxyError as why:
             self._refuse_message(why, message)
             return
@@ -131,19 +131,19 @@ class StdioProxy:
         if heard.forward is not None:
             self._forward_line(heard.forward, message, bare)
 
-    def _write_in_turn(self, heard: LineOutcome) -> None:
+    def _write_and_schedule_poll(self, heard: LineOutcome) -> None:
         """Write what may be told by now, before the host is asked again, and ask for the rest in its time."""
         if heard.out and not heard.late:
             self._write_whole(heard.out)
         if heard.again and self._next is None:
-            self._next = threading.Timer(heard.again, self._poll_host)
+            self._next = threading.Timer(heard.again, self._poll_delayed_answers)
             self._next.daemon = True
             self._next.start()
 
-    def _poll_host(self) -> None:
+    def _poll_delayed_answers(self) -> None:
         def take() -> None:
             self._next = None
-            self._write_in_turn(self._host.on_line(b""))
+            self._write_and_schedule_poll(self._host.on_line(b""))
 
         self._call_host(take)
 
@@ -167,7 +167,7 @@ class StdioProxy:
                     self._doubtful.add(asked)
                 self._pending[asked] = _PendingRequest(number, message, get_progress_token(message), monotonic())
             if earlier is not None:
-                self._discard_request(earlier)
+                self._report_unrecorded(earlier)
         sent = self._start_server(message) and self._server is not None and self._server.write(line + b"\n")
         if asked is None:
             self._call_host(
@@ -247,7 +247,7 @@ class StdioProxy:
         else:
             self._write_whole(build_error_line(pending.message, f"llmproxy: {self.failed}"))
 
-    def _discard_request(self, pending: _PendingRequest) -> bool:
+    def _report_unrecorded(self, pending: _PendingRequest) -> bool:
         """Keep nothing of a request, and say so: its client hears an answer all the same. False: the host is gone."""
         asked = str(pending.message.get("method"))
         sys.stderr.write(f"llmproxy: mcp: NOT RECORDED: {asked[:60]!r}: {TWO_OF_ONE_ID}\n")
@@ -256,7 +256,7 @@ class StdioProxy:
     def _record_outcome(self, pending: _PendingRequest, *, left: bool = False) -> bool:
         """Keep what answered a request, or that it is lost where that is unknown. False: the host is gone."""
         if get_message_id(pending.message) in self._doubtful:
-            return self._discard_request(pending)
+            return self._report_unrecorded(pending)
         return self._call_host(lambda: self._host.on_server_answer(pending.number, pending.lines, left=left))
 
     def _match_answer(self, message: dict[str, Any], line: bytes, answered: str | None) -> _PendingRequest | None:

@@ -124,7 +124,7 @@ def _decode_lines(lines: Sequence[tuple[int, bytes]]) -> list[tuple[int, str]]:
     return [(number, line.decode("utf-8", "surrogatepass")) for number, line in lines]
 
 
-class _EngineContext:
+class _InProcessContext:
     """Carries out what the engine decides, at once."""
 
     def __init__(self, engine: Engine) -> None:
@@ -173,7 +173,7 @@ class EngineToolHost:
         )
         found = [check_run_variable(**each) for each in gather_run_variables(env, Path.cwd(), git=False)]
         session = self._engine.sessions.open_session(settings.cassette, mode=settings.mode, run_variables=found)
-        self._line: StdioClient = StdioClient(self._engine, _EngineContext(self._engine), session.name, server)
+        self._line: StdioClient = StdioClient(self._engine, _InProcessContext(self._engine), session.name, server)
         self._line.learn_secrets(secrets)
 
     def on_line(self, line: bytes) -> LineOutcome:
