@@ -50,7 +50,7 @@ def pytest_configure() -> None:
 def pytest_unconfigure() -> None:
     """Leave nothing of this process in the trend of the folder that it ran in."""
     if (program := sys.modules.get("llmproxy.scenario.running.run_lifecycle")) is not None:
-        atexit.unregister(program.PROGRAM.record_program)
+        atexit.unregister(program.PROGRAM.record_program_as_test)
 
 
 def pytest_collection_finish() -> None:

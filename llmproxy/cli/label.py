@@ -10,7 +10,7 @@ import typer
 from llmproxy.amounts import format_count
 from llmproxy.cli.parts.options import LAST_REPORT
 from llmproxy.cli.parts.printing import print_line, to_paragraphs
-from llmproxy.scenario.lab.human_labels import KEYS, HumanLabels, list_labelled_ids, list_report_runs
+from llmproxy.scenario.lab.human_labels import KEYS, ConversationToLabel, list_labelled_ids, list_runs_to_label
 from llmproxy.scenario.prompts import format_transcript
 
 QUIT = "q"
@@ -41,7 +41,7 @@ def label(
     if not report.exists() and report.name == str(report) and not report.suffix:
         report, run = LAST_REPORT, str(report)
     known = list_labelled_ids(out)
-    runs = list_report_runs(report, run, criterion)
+    runs = list_runs_to_label(report, run, criterion)
     left = [each for each in runs if each.id not in known]
     print_line(
         f"{format_count(len(left), 'conversation')} to label"
@@ -61,7 +61,7 @@ def label(
     )
 
 
-def _ask_person(labelling: HumanLabels, number: str) -> list[str | None] | None:
+def _ask_person(labelling: ConversationToLabel, number: str) -> list[str | None] | None:
     """Show a conversation and ask about each criterion; None: no more."""
     print_line(f"\n{number}  {to_paragraphs(labelling.id)}")
     print_line(to_paragraphs(format_transcript(labelling.messages)))

@@ -393,7 +393,7 @@ class TestOptions:
         """Run cases on a cluster: `shown` hears of each run when it ends, `handlers` in the order of the suites."""
         from llmproxy.scenario.cluster.transfer_files import (
             describe_parcel,
-            find_numbers,
+            make_number_lookup,
             merge_cassettes,
             renumber_events,
         )
@@ -423,7 +423,7 @@ class TestOptions:
         typer.echo(f"llmproxy: {describe_parcel(parcel, self.on, '--send FILE')}", err=True)
         with closing(run_context), open_suites(self.on, parcel) as suites:
             run_context.execute = suites.run_case
-            suites.told = partial(renumber_events, known=find_numbers(store_of(settings)))
+            suites.told = partial(renumber_events, known=make_number_lookup(store_of(settings)))
             try:
                 return asyncio.run(wait_for_signal(run_cases(run_context, cases, notes, suites.runner.list_notes)))
             finally:

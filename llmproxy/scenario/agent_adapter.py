@@ -58,17 +58,17 @@ class AdapterAttributes:
     """The models that it asks: the session must know where those with an `api_base` are."""
     criteria: Sequence[object] | None = None
     """What it judges; None if it does not say, empty if it has nothing to decide."""
-    declared: Any = None
+    declared_processing: Any = None
     """What its last answer said about its history, as JSON; None for nothing."""
     waited: float = 0.0
     """Seconds that it waited for others before it could begin."""
     notes: Sequence[str] = ()
     """What is told with the run."""
-    silence: str = ""
+    silence_hint: str = ""
     """What may be the cause where it gives no answer at all; empty for nothing that is known."""
-    turn_at: str | None = None
+    session_to_bind: str | None = None
     """The session that must be bound to the run's while it answers; None if it can answer in parallel."""
-    started_in: tuple[Mapping[str, str], Path] | None = None
+    process_env_and_folder: tuple[Mapping[str, str], Path] | None = None
     """Environment and folder of the process that it starts; None if it starts none."""
 
     @classmethod
@@ -80,28 +80,28 @@ class AdapterAttributes:
 # -- what an adapter of ours has to know of the run around it; called by hand, without a run, it finds nothing
 
 
-def session_of(given: AgentInput) -> RunSession | None:
-    return getattr(_running_executor(given), "session", None)
+def find_session(given: AgentInput) -> RunSession | None:
+    return getattr(_find_running_executor(given), "session", None)
 
 
-def is_unscripted(given: AgentInput) -> bool:
+def is_conversation_unscripted(given: AgentInput) -> bool:
     """Return whether the conversation goes on by itself now; in a script, who speaks next has been decided."""
-    return bool(getattr(_running_executor(given), "unscripted", False))
+    return bool(getattr(_find_running_executor(given), "unscripted", False))
 
 
-def wire_of(given: AgentInput) -> Mapping[int, Sequence[ToolUse]]:
+def get_wire_tool_calls(given: AgentInput) -> Mapping[int, Sequence[ToolUse]]:
     """Return the agent's tool calls on the wire, by the place of the message that came after them."""
-    return getattr(_running_executor(given), "wire_before", None) or {}
+    return getattr(_find_running_executor(given), "wire_by_message", None) or {}
 
 
-def unknown_of(given: AgentInput) -> Sequence[str]:
+def list_unknown_call_reasons(given: AgentInput) -> Sequence[str]:
     """Return why answers of the agent's models may have called what the wire does not show."""
-    return getattr(_running_executor(given), "wire_unknown", None) or ()
+    return getattr(_find_running_executor(given), "wire_unknown", None) or ()
 
 
-def description_of(given: AgentInput) -> str:
+def get_scenario_text(given: AgentInput) -> str:
     return str(getattr(given.scenario_state, "description", "") or "")
 
 
-def _running_executor(given: AgentInput) -> Any:  # noqa: ANN401 - an executor, or None
+def _find_running_executor(given: AgentInput) -> Any:  # noqa: ANN401 - an executor, or None
     return getattr(given.scenario_state, "_executor", None) or context_scenario.get()

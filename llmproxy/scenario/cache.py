@@ -317,7 +317,7 @@ class CachedFunction:
         if "<lambda>" not in name:
             return name
         code = self.function.__code__
-        told = repr((code.co_code, code.co_names, _list_constants(code)))
+        told = repr((code.co_code, code.co_names, _list_code_constants(code)))
         return f"{name}:{hashlib.sha256(told.encode('utf-8', 'surrogatepass')).hexdigest()[:12]}"
 
     def call_key(self, args: Sequence[Any], kwargs: Mapping[str, Any], *, cache_key: str, sample: int = 1) -> str:
@@ -358,9 +358,9 @@ class CachedFunction:
         return next(iter(self._signature.parameters), "") == "self"
 
 
-def _list_constants(code: object) -> Collection[object]:
+def _list_code_constants(code: object) -> Collection[object]:
     """Return the constants of a code object; of code inside code its own, whose `repr` would name an address."""
-    return [_list_constants(each) if hasattr(each, "co_code") else each for each in getattr(code, "co_consts", ())]
+    return [_list_code_constants(each) if hasattr(each, "co_code") else each for each in getattr(code, "co_consts", ())]
 
 
 # -- the decorator
@@ -441,7 +441,7 @@ class _CachedCalls:
 
     def find_cache_slot(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> CacheSlot | None:
         """Return where a call is kept; None if it is not."""
-        cache_key, sample = _find_cache_key()
+        cache_key, sample = _get_effective_cache_key()
         store = CacheStore.from_environment() if cache_key else None
         if store is None or not cache_key:
             return None
@@ -487,7 +487,7 @@ class _CachedCalls:
             warnings.warn(text, CacheWarning, stacklevel=4)
 
 
-def _find_cache_key() -> tuple[str | None, int]:
+def _get_effective_cache_key() -> tuple[str | None, int]:
     running = context_scenario.get()
     if running is not None:
         return running.config.cache_key, running.options.sample

@@ -17,9 +17,25 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from llmproxy.errors import SettingsError
-from llmproxy.scenario.agent_adapter import AgentAdapter, description_of, is_unscripted, session_of, unknown_of, wire_of
+from llmproxy.scenario.agent_adapter import (
+    AgentAdapter,
+    find_session,
+    get_scenario_text,
+    get_wire_tool_calls,
+    is_conversation_unscripted,
+    list_unknown_call_reasons,
+)
 from llmproxy.scenario.config import UNSET_ZERO, ModelConfig, refuse_typos
-from llmproxy.scenario.judging import Lookup, Question, Ruling, Vote, combine_votes, estimate_tokens, parties, read_vote
+from llmproxy.scenario.judging import (
+    Lookup,
+    Question,
+    Ruling,
+    VoteRule,
+    combine_votes,
+    estimate_tokens,
+    name_judge_parties,
+    read_vote_rule,
+)
 from llmproxy.scenario.models.model_calls import require_model
 from llmproxy.scenario.prompts import fence_text, format_entries, format_transcript, prompt
 from llmproxy.scenario.run_session import RunSession
@@ -55,7 +71,7 @@ class JudgeAgent(AgentAdapter):
         max_tokens: int | None = None,
         system_prompt: str | None = None,
         judges: int | Sequence[str | ModelConfig] = 1,
-        vote: str = Vote.MAJORITY,
+        vote: str = VoteRule.MAJORITY,
         min_turns: int = 0,
         token_threshold: int = TOKENS,
         max_discovery_steps: int = STEPS,
@@ -93,7 +109,7 @@ class JudgeAgent(AgentAdapter):
         self.model, self.api_key = first.model, first.api_key
         self.temperature, self.max_tokens = first.temperature, first.max_tokens
         self.system_prompt = system_prompt
-        self.vote = read_vote(vote)
+        self.vote = read_vote_rule(vote)
         self.min_turns = min_turns
         self.token_threshold, self.max_discovery_steps = token_threshold, max_discovery_steps
         alike = len(self.configs) > 1 and len({config.model for config in self.configs}) == 1
@@ -118,18 +134,18 @@ class JudgeAgent(AgentAdapter):
             return ScenarioResult(success=False, messages=[], reasoning=NO_CRITERIA) if forced else []
         if not forced and self._is_too_early(input):
             return []
-        criteria, seen = Criteria(texts), format_transcript(input.messages, wire_of(input))
+        criteria, seen = Criteria(texts), format_transcript(input.messages, get_wire_tool_calls(input))
         question = Question(
             self.system_prompt or prompt("judge"), self._build_prompt_text(input, criteria, seen), criteria, forced
         )
         if estimate_tokens(seen) > self.token_threshold and self.max_discovery_steps > 0:
-            look = Lookup(format_entries(input.messages, wire_of(input), longest=None))
+            look = Lookup(format_entries(input.messages, get_wire_tool_calls(input), longest=None))
             outlined = self._build_prompt_text(input, criteria, look.format_outline())
             steps = self.max_discovery_steps
             question = replace(question, text=outlined, look=look, steps=steps, whole=question.text)
             seen = "\n".join(look.entries)
-        rulings = await self._ask_judges(question, session_of(input))
-        if forced and is_unscripted(input) and all(ruling.goes_on for ruling in rulings):
+        rulings = await self._ask_judges(question, find_session(input))
+        if forced and is_conversation_unscripted(input) and all(ruling.goes_on for ruling in rulings):
             return []  # no verdict even at the end: the run ends without conclusion
         result = self._result(criteria, rulings, seen, input)
         forced = forced or any(ruling.forced for ruling in rulings)
@@ -144,10 +160,10 @@ class JudgeAgent(AgentAdapter):
         return bool(state.current_turn + 1 < self.min_turns or state.current_turn < floor)
 
     def _build_prompt_text(self, given: AgentInput, criteria: Criteria, seen: str) -> str:
-        parts = [fence_text("scenario", description_of(given)), fence_text("criteria", criteria.format_lines())]
+        parts = [fence_text("scenario", get_scenario_text(given)), fence_text("criteria", criteria.format_lines())]
         if given.judgment_context:
             parts.append(fence_text("context", given.judgment_context))
-        if unknown := unknown_of(given):
+        if unknown := list_unknown_call_reasons(given):
             parts.append(
                 fence_text("unknown", prompt("judge_unknown", reasons="\n".join(f"- {why}" for why in unknown)))
             )
@@ -155,10 +171,10 @@ class JudgeAgent(AgentAdapter):
 
     async def _ask_judges(self, question: Question, session: RunSession | None) -> list[Ruling]:
         """Return what each judge said; all of them are heard to the end before an error of one is raised."""
-        names = parties(len(self.configs))
+        names = name_judge_parties(len(self.configs))
         asked = [(config, name) for config, name in zip(self.configs, names, strict=True)]
         rulings: list[Ruling] = []
-        if self.vote is Vote.CONFIRM_ON_FAIL:
+        if self.vote is VoteRule.CONFIRM_ON_FAIL:
             first = await question.ask_judge(*asked[0], session)
             rulings.append(first)
             if not _needs_confirmation(first, question):
@@ -231,7 +247,7 @@ def _join_reasonings(rulings: Sequence[Ruling], judged: Sequence[CriterionResult
     """Return why, in the words of the judges; in those of the findings where they gave none."""
     told = [
         (name, ruling.reasoning)
-        for name, ruling in zip(parties(len(rulings)), rulings, strict=True)
+        for name, ruling in zip(name_judge_parties(len(rulings)), rulings, strict=True)
         if ruling.reasoning
     ]
     if len(rulings) == 1 and told:

@@ -369,12 +369,12 @@ def _parse_arguments(arguments: str) -> object:
 
 def _load_json(text: str) -> object:
     try:
-        return json.loads(text, object_pairs_hook=_make_object)
+        return json.loads(text, object_pairs_hook=_build_unambiguous_object)
     except (ValueError, RecursionError):
         return None
 
 
-def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _build_unambiguous_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Make an object of members; a member that stands there twice, with two values, says nothing."""
     made: dict[str, Any] = {}
     for name, value in pairs:
@@ -397,7 +397,7 @@ def _shorten(text: str) -> str:
 # -- several judges, one verdict
 
 
-class Vote(StrEnum):
+class VoteRule(StrEnum):
     """How votes come to a verdict."""
 
     MAJORITY = "majority"
@@ -405,21 +405,21 @@ class Vote(StrEnum):
     CONFIRM_ON_FAIL = "confirm-on-fail"
 
 
-def read_vote(said: str) -> Vote:
+def read_vote_rule(said: str) -> VoteRule:
     """Return the rule of a name. Raises SettingsError."""
     try:
-        return Vote(said.strip().lower().replace("_", "-"))
+        return VoteRule(said.strip().lower().replace("_", "-"))
     except ValueError as error:
-        raise SettingsError(f"vote={said!r} is no way to vote.", hint=f"There are: {', '.join(Vote)}.") from error
+        raise SettingsError(f"vote={said!r} is no way to vote.", hint=f"There are: {', '.join(VoteRule)}.") from error
 
 
-def parties(judges: int) -> tuple[str, ...]:
+def name_judge_parties(judges: int) -> tuple[str, ...]:
     """Return the names under which the proxy knows so many judges."""
     return ("judge", *(f"judge.{number}" for number in range(2, judges + 1)))
 
 
 def combine_votes(
-    ids: Sequence[str], votes: Sequence[Mapping[str, Finding]], rule: Vote
+    ids: Sequence[str], votes: Sequence[Mapping[str, Finding]], rule: VoteRule
 ) -> tuple[dict[str, Finding], dict[str, tuple[str, ...]]]:
     """Return each criterion's outcome, with the first such judge's evidence, and the status each judge gave."""
     found: dict[str, Finding] = {}
@@ -438,8 +438,8 @@ def combine_votes(
     return found, cast
 
 
-def _decide_status(statuses: Sequence[CriterionOutcome], rule: Vote) -> CriterionOutcome:
-    wanted = len(statuses) if rule is Vote.UNANIMOUS else len(statuses) // 2 + 1
+def _decide_status(statuses: Sequence[CriterionOutcome], rule: VoteRule) -> CriterionOutcome:
+    wanted = len(statuses) if rule is VoteRule.UNANIMOUS else len(statuses) // 2 + 1
     for status in (CriterionOutcome.PASSED, CriterionOutcome.FAILED):
         if statuses.count(status) >= wanted:
             return status

@@ -66,8 +66,8 @@ def format_entries(
     seen = {} if any(message.get("tool_calls") for message in messages) else (wire or {})
     for place, message in enumerate(messages):
         lines = _format_message(place + 1, message, names, longest)
-        found.append("\n".join([*_format_calls(seen.get(place) or (), longest), *lines]))
-    if late := _format_calls(seen.get(len(messages)) or (), longest):
+        found.append("\n".join([*_format_wire_calls(seen.get(place) or (), longest), *lines]))
+    if late := _format_wire_calls(seen.get(len(messages)) or (), longest):
         found.append("\n".join(late))
     return found
 
@@ -124,7 +124,7 @@ def _format_tool_calls(message: Message, names: dict[str, str], longest: int | N
     return found
 
 
-def _format_calls(calls: Sequence[ToolUse], longest: int | None) -> list[str]:
+def _format_wire_calls(calls: Sequence[ToolUse], longest: int | None) -> list[str]:
     lines = []
     for call in calls:
         lines.append(f"    the agent calls {call.name}({_normalize_arguments(call.arguments, longest)})")

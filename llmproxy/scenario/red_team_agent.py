@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 from llmproxy.core.traffic.canonical_json import parse_json
-from llmproxy.scenario.agent_adapter import AgentAdapter, description_of, session_of
+from llmproxy.scenario.agent_adapter import AgentAdapter, find_session, get_scenario_text
 from llmproxy.scenario.config import ModelConfig, refuse_typos
 from llmproxy.scenario.models.errors import ModelError
 from llmproxy.scenario.models.model_calls import complete, require_model
@@ -320,10 +320,10 @@ class RedTeamAgent(AgentAdapter):
         if injection_probability and not self.techniques:
             raise ValueError("techniques cannot be empty when injection_probability > 0")
         extra = refuse_typos("RedTeamAgent", more, _PARAMETERS)
-        self.config = _require_attacker(model, api_key, temperature, max_tokens, extra)
+        self.config = _require_attacker_model(model, api_key, temperature, max_tokens, extra)
         planner = temperature if metaprompt_temperature is None else metaprompt_temperature
-        self.planner = _require_attacker(metaprompt_model or model, api_key, planner, None, extra)
-        self.scorer = _require_attacker(metaprompt_model or model, api_key, 0.0, None, extra)
+        self.planner = _require_attacker_model(metaprompt_model or model, api_key, planner, None, extra)
+        self.scorer = _require_attacker_model(metaprompt_model or model, api_key, 0.0, None, extra)
         self.strategy, self.target, self.total_turns = strategy, target, total_turns
         self.template, self.attack_plan = metaprompt_template, attack_plan
         self.score_responses, self.fast_refusal_detection = score_responses, fast_refusal_detection
@@ -420,7 +420,7 @@ class RedTeamAgent(AgentAdapter):
         attack.turn += 1
         plan = await self._get_attack_plan(attack, input) if self.strategy.needs_metaprompt_plan else ""
         notes = await self._on_answer(attack, input)
-        description = description_of(input)
+        description = get_scenario_text(input)
         system = self.strategy.build_system_prompt(self.target, attack.turn, self.total_turns, description, plan)
         first: list[Message] = [
             {"role": "user", "content": "(The conversation has not begun. Write your first message.)"}
@@ -503,7 +503,7 @@ class RedTeamAgent(AgentAdapter):
         if self.attack_plan is not None:
             return self.attack_plan
         if not attack.plan:
-            description = description_of(given)
+            description = get_scenario_text(given)
             if self.template is not None:
                 asked = self.template.format(target=self.target, description=description, total_turns=self.total_turns)
             else:
@@ -529,7 +529,7 @@ class RedTeamAgent(AgentAdapter):
 
     async def _ask_model(self, config: ModelConfig, messages: Sequence[Message], given: AgentInput, what: str) -> str:
         answer = await complete(
-            model=config, messages=list(messages), party=PARTY, session=session_of(given), attempt=0
+            model=config, messages=list(messages), party=PARTY, session=find_session(given), attempt=0
         )
         if not answer.text:
             raise ModelError(
@@ -539,7 +539,7 @@ class RedTeamAgent(AgentAdapter):
         return answer.text
 
 
-def _require_attacker(
+def _require_attacker_model(
     model: str | ModelConfig | None,
     api_key: str | None,
     temperature: float,

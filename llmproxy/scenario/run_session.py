@@ -40,7 +40,7 @@ from llmproxy.client.scenario_run_hooks import HOST
 from llmproxy.errors import SettingsError
 from llmproxy.protocol import AGENT, PARTY_HEADER, SESSION_HEADER
 from llmproxy.report.events import PartyUse
-from llmproxy.scenario.turn_taking import bind_source, outside, own_sessions, process_session, process_turn
+from llmproxy.scenario.turn_taking import bind_source, env_sessions, outside_env, pid_session, process_turn
 from llmproxy.scenario.types import LLM, AgentRole
 
 # -- work that an interruption does not leave half done
@@ -130,7 +130,7 @@ class RunSession:
                 f"{cassette!r} cannot name a session of a run: the name travels in a header, which takes ASCII only."
             )
         control = Control(proxy, token=token or os.environ.get(TOKEN_VARIABLE, ""), pool=_CONNECTIONS)
-        towards = find_upstreams(outside(), control.url) | dict(upstreams or {})
+        towards = find_upstreams(outside_env(), control.url) | dict(upstreams or {})
         how: dict[str, Any] = {
             "sample": sample,
             "mode": mode,
@@ -141,7 +141,7 @@ class RunSession:
         }
         made = cls(control, await _open_session(control, cassette, how, patience))
         try:
-            await made.mark_run_begin()
+            await made.count_earlier_calls()
         except BaseException:
             made.interrupted = True
             with suppress(ControlError):
@@ -160,9 +160,9 @@ class RunSession:
         await asyncio.to_thread(self.control.faults, self.name, {**(faults or {"faults": None}), "again": again})
         return before
 
-    async def mark_run_begin(self) -> None:
+    async def count_earlier_calls(self) -> None:
         """Remember what had arrived before."""
-        self._watched = {*(own_sessions(outside(), self.proxy) or (process_session(),)), HOST.session} - {self.name, ""}
+        self._watched = {*(env_sessions(outside_env(), self.proxy) or (pid_session(),)), HOST.session} - {self.name, ""}
         self._before = await asyncio.to_thread(self._count_arrived, self._watched)
 
     # -- who takes part
@@ -189,9 +189,9 @@ class RunSession:
         """Let an adapter speak; gives the seconds waited.
 
         One in this process that does not use `input.llm` gets the process's turn, whatever its role; a running service
-        the turn at its own session (`turn_at`); nobody else waits.
+        the turn at its own session (`session_to_bind`); nobody else waits.
         """
-        source = getattr(adapter, "turn_at", None)
+        source = getattr(adapter, "session_to_bind", None)
         if source is not None and adapter.role is AgentRole.AGENT:
             async with bind_source(self.control, source, self.name) as waited:
                 yield waited
@@ -251,7 +251,7 @@ class RunSession:
             for party, use in parties
         }
 
-    async def count_source(self, source: str) -> None:
+    async def watch_source_session(self, source: str) -> None:
         """Count what arrives under another name as well, from now on: that of a running service."""
         if source not in {*self._before, self.name}:
             self._watched.add(source)

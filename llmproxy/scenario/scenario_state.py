@@ -11,7 +11,7 @@ from llmproxy.amounts import format_count
 from llmproxy.errors import MachineError
 from llmproxy.scenario.config import ScenarioConfig
 from llmproxy.scenario.types import Message, Messages
-from llmproxy.scenario.values.calls import ToolCall, ToolCalls, Turn, format_message, merge_calls, select_served
+from llmproxy.scenario.values.calls import ToolCall, ToolCalls, Turn, list_served, merge_calls, render_message
 from llmproxy.scenario.values.run_ids_and_options import RunningScenario
 from llmproxy.trace.observing.tool_calls import ServedTools, ToolUse, find_differences, find_misread
 
@@ -62,14 +62,14 @@ class ScenarioState(BaseModel):
         raise ValueError("No user messages found")
 
     def first_user_message(self) -> str:
-        return next((format_message(each) for each in self.messages if each["role"] == "user"), "")
+        return next((render_message(each) for each in self.messages if each["role"] == "user"), "")
 
     def last_agent_message(self) -> str:
-        return next((format_message(each) for each in reversed(self.messages) if each["role"] == "assistant"), "")
+        return next((render_message(each) for each in reversed(self.messages) if each["role"] == "assistant"), "")
 
     def transcript(self) -> str:
         """Return the conversation, a line ``role: content`` for each message."""
-        return "\n".join(f"{each['role']}: {format_message(each)}" for each in self.messages)
+        return "\n".join(f"{each['role']}: {render_message(each)}" for each in self.messages)
 
     @property
     def criteria(self) -> list[str]:
@@ -98,7 +98,7 @@ class ScenarioState(BaseModel):
     def server_calls(self, name: str | None = None) -> ToolCalls:
         """Return what servers (MCP) got and returned, of a tool by its server's name, or all. Raises MachineError."""
         what = f"what a server got for {name!r}" if name else "what servers of tools got"
-        return select_served(self._require_served(what).tools, name)
+        return list_served(self._require_served(what).tools, name)
 
     def server_differences(self) -> list[str]:
         """Return where servers got something else than models asked for. Raises MachineError: not known."""
@@ -128,7 +128,7 @@ class ScenarioState(BaseModel):
     @property
     def turns(self) -> list[Turn]:
         """What was said and called, by turn; one entry for each turn in which something was said."""
-        numbers = self._turn_by_call()
+        numbers = self._list_message_turns()
         calls = self._all_calls()
         return [
             Turn(
@@ -139,19 +139,19 @@ class ScenarioState(BaseModel):
             for place, number in enumerate(dict.fromkeys(numbers))
         ]
 
-    def record_turn(self, message: Message) -> None:
+    def record_message_turn(self, message: Message) -> None:
         self._message_turns[id(message)] = self.current_turn
 
-    def _turn_by_call(self) -> list[int]:
+    def _list_message_turns(self) -> list[int]:
         found: list[int] = []
         for message in self.messages:
             found.append(self._message_turns.get(id(message), found[-1] if found else 0))
         return found
 
     def _all_calls(self) -> list[ToolCall]:
-        numbers = self._turn_by_call()
+        numbers = self._list_message_turns()
         places = {number: place for place, number in enumerate(dict.fromkeys(numbers))}
-        wire = getattr(self._executor, "wire_before", None)
+        wire = getattr(self._executor, "wire_by_message", None)
         return merge_calls(self.messages, [places[number] for number in numbers], wire)
 
     def last_tool_call(self, tool_name: str) -> dict[str, Any] | None:

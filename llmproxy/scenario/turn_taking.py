@@ -77,7 +77,7 @@ _TURN: list[_UndoableSteps] = []
 """What the turn that goes on did, while it goes on; guarded by the lock."""
 
 
-def outside(env: Mapping[str, str] = os.environ) -> dict[str, str]:
+def outside_env(env: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the environment of those without the turn: where it points while somebody has it is not theirs."""
     with _GUARD:
         found = dict(env)
@@ -86,7 +86,7 @@ def outside(env: Mapping[str, str] = os.environ) -> dict[str, str]:
     return found
 
 
-def session_lock(proxy: str, session: str) -> FairLock:
+def get_session_lock(proxy: str, session: str) -> FairLock:
     """Return the queue of a session that somebody else's base URLs name."""
     with _GUARD:
         queue = _SERVICES.get((proxy, session))
@@ -95,7 +95,7 @@ def session_lock(proxy: str, session: str) -> FairLock:
         return queue
 
 
-def own_sessions(env: Mapping[str, str], proxy: str) -> tuple[str, ...]:
+def env_sessions(env: Mapping[str, str], proxy: str) -> tuple[str, ...]:
     """Return the sessions of the proxy that base-URL variables name; ``default`` for an address without one."""
     found: dict[str, None] = {}
     for each in BASE_URLS:
@@ -107,7 +107,7 @@ def own_sessions(env: Mapping[str, str], proxy: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def process_session() -> str:
+def pid_session() -> str:
     """Return the name under which this process's calls arrive where its variables name none."""
     return f"p-{os.getpid()}"
 
@@ -134,7 +134,7 @@ async def process_turn(
     steps = _UndoableSteps(control, session or "", party)
     try:
         since = time.monotonic()
-        sources = own_sessions(env, control.url) or (process_session(),)
+        sources = env_sessions(env, control.url) or (pid_session(),)
         for source in sources if session is not None else ():
             await steps.bind_process(source, patience)
         made = plan_env(control.url, sources[0], env, replay=replay, key_names=key_names)
@@ -149,7 +149,7 @@ async def process_turn(
 @asynccontextmanager
 async def bind_source(control: Control, source: str, session: str, patience: float = PATIENCE) -> AsyncIterator[float]:
     """Have what arrives under `source` land in `session`; gives the seconds waited. Raises MachineError."""
-    queue = session_lock(control.url, source)
+    queue = get_session_lock(control.url, source)
     waited = await queue.acquire_lock()
     steps = _UndoableSteps(control, session)
     try:

@@ -26,7 +26,7 @@ from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.did_you_mean import nearest_word
 from llmproxy.errors import SettingsError
 from llmproxy.files import read_text
-from llmproxy.scenario.agent_adapter import AgentAdapter, description_of, is_unscripted, session_of
+from llmproxy.scenario.agent_adapter import AgentAdapter, find_session, get_scenario_text, is_conversation_unscripted
 from llmproxy.scenario.config import UNSET_ZERO, ModelConfig, refuse_typos
 from llmproxy.scenario.models.answer import Answer
 from llmproxy.scenario.models.errors import ModelError
@@ -106,14 +106,14 @@ def _read_persona_file(path: Path) -> Persona:
 
 
 def _build_persona(value: Any, where: str) -> Persona:  # noqa: ANN401 - any YAML
-    if not isinstance(value, dict) or not value.keys() <= _MEMBERS or not all(_fits(each) for each in value.values()):
+    if not isinstance(value, dict) or not value.keys() <= _MEMBERS or not all(map(_is_text_or_texts, value.values())):
         raise SettingsError(
             f"{where} is no persona: it has `name`, `about` (texts) and `behaviour` (a list of texts), not {value!r}"
         )
     return Persona(**{"name": Path(where).stem, **value})
 
 
-def _fits(value: object) -> bool:
+def _is_text_or_texts(value: object) -> bool:
     return isinstance(value, str) or (isinstance(value, list) and all(isinstance(each, str) for each in value))
 
 
@@ -216,7 +216,7 @@ class UserSimulatorAgent(AgentAdapter):
 
     async def call(self, input: AgentInput) -> AgentReturnTypes:  # noqa: A002 (the documented name)
         """Return what the user says next; a Farewell where that was the last of it."""
-        free = is_unscripted(input)
+        free = is_conversation_unscripted(input)
         if self._said < len(self.lines):
             self._said += 1
             return {"role": "user", "content": self.lines[self._said - 1]}
@@ -228,7 +228,7 @@ class UserSimulatorAgent(AgentAdapter):
                 hint='Add a line, write scenario.user("..."), or give it a model, which then goes on.',
             )
         messages = self.build_prompt(input, may_end=free)
-        tools = [END_TOOL] if free and self._has_goal_in_sight(input.messages) else []
+        tools = [END_TOOL] if free and self._may_end_now(input.messages) else []
         for attempt in range(ATTEMPTS):
             answer = await self._ask_model(self.config, messages, tools, input, attempt)
             ending = next((call for call in answer.tool_calls if call.name == END), None)
@@ -246,10 +246,10 @@ class UserSimulatorAgent(AgentAdapter):
     def build_prompt(self, input: AgentInput, *, may_end: bool = False) -> list[Message]:  # noqa: A002 - the original's name
         persona = f"\n{self.persona.format_text()}\n" if self.persona else ""
         if self.system_prompt is None:
-            system = prompt("user_simulator", description=description_of(input), persona=persona)
+            system = prompt("user_simulator", description=get_scenario_text(input), persona=persona)
         else:
             system = f"{self.system_prompt}{persona and '\n' + persona}".rstrip()
-        if may_end and self._has_goal_in_sight(input.messages):
+        if may_end and self._may_end_now(input.messages):
             system += "\n\n" + prompt("user_simulator_end")
         greeted = [{"role": "assistant", "content": GREETING}, *drop_tools(input.messages, show=self.show_tools)]
         found = [{"role": "system", "content": system}, *reverse_roles(greeted)]
@@ -258,7 +258,7 @@ class UserSimulatorAgent(AgentAdapter):
     async def _ask_model(
         self, config: ModelConfig, messages: list[Message], tools: list[dict[str, Any]], given: AgentInput, attempt: int
     ) -> Answer:
-        how: dict[str, Any] = {"messages": messages, "party": PARTY, "session": session_of(given), "attempt": attempt}
+        how: dict[str, Any] = {"messages": messages, "party": PARTY, "session": find_session(given), "attempt": attempt}
         try:
             return await complete(model=config, tools=tools, **how)
         except ToolChoiceRefused:
@@ -266,7 +266,7 @@ class UserSimulatorAgent(AgentAdapter):
                 raise
         return await complete(model=config, **how)
 
-    def _has_goal_in_sight(self, messages: Sequence[Message]) -> bool:
+    def _may_end_now(self, messages: Sequence[Message]) -> bool:
         """Return whether the conversation can be over: nobody leaves before the first answer."""
         return self.may_end and any(message.get("role") == "assistant" for message in messages)
 

@@ -9,7 +9,13 @@ from typing import Any
 
 from llmproxy import scenario
 from llmproxy.scenario import AgentAdapter, AgentInput, AgentRole
-from llmproxy.scenario.agent_adapter import AdapterAttributes, description_of, is_unscripted, session_of, wire_of
+from llmproxy.scenario.agent_adapter import (
+    AdapterAttributes,
+    find_session,
+    get_scenario_text,
+    get_wire_tool_calls,
+    is_conversation_unscripted,
+)
 from tests.scenario.people import Agent, User, play, said
 
 
@@ -62,7 +68,12 @@ def test_what_an_adapter_may_offer_is_an_attribute_or_a_property() -> None:
 def test_without_a_run_there_is_nothing() -> None:
     """An adapter that is called by hand has no session, no wire, no description, and is scripted."""
     given = AgentInput(thread_id="t", messages=[], new_messages=[], scenario_state=None)
-    assert (session_of(given), is_unscripted(given), wire_of(given), description_of(given)) == (None, False, {}, "")
+    assert (
+        find_session(given),
+        is_conversation_unscripted(given),
+        get_wire_tool_calls(given),
+        get_scenario_text(given),
+    ) == (None, False, {}, "")
 
 
 def test_a_script_and_a_conversation_by_itself_are_told_apart() -> None:
@@ -70,7 +81,14 @@ def test_a_script_and_a_conversation_by_itself_are_told_apart() -> None:
     seen: list[Any] = []
 
     def look(given: AgentInput) -> str:
-        seen.append((is_unscripted(given), description_of(given), session_of(given), wire_of(given)))
+        seen.append(
+            (
+                is_conversation_unscripted(given),
+                get_scenario_text(given),
+                find_session(given),
+                get_wire_tool_calls(given),
+            )
+        )
         return "hi"
 
     play(Agent(), User(look), script=[scenario.user(), scenario.proceed(turns=2), scenario.user(), scenario.succeed()])

@@ -24,11 +24,11 @@ from llmproxy.scenario.judging import (
     Lookup,
     Question,
     Ruling,
-    Vote,
+    VoteRule,
     combine_votes,
     estimate_tokens,
-    parties,
-    read_vote,
+    name_judge_parties,
+    read_vote_rule,
 )
 from llmproxy.scenario.models.model_calls import ToolChoiceRefused
 from llmproxy.scenario.values.criteria import Criteria, CriterionOutcome, Finding
@@ -379,7 +379,7 @@ def test_look_ups_are_no_larger_than_the_outline_saves() -> None:
 WORDS = {"p": CriterionOutcome.PASSED, "f": CriterionOutcome.FAILED, "i": CriterionOutcome.INCONCLUSIVE}
 
 
-def outcome(votes: str, rule: Vote) -> str:
+def outcome(votes: str, rule: VoteRule) -> str:
     """Return what votes for one criterion, a letter each, come to; a dash is a judge who said nothing."""
     given = [{} if each == "-" else {"c1": Finding(WORDS[each])} for each in votes]
     return combine_votes(["c1"], given, rule)[0]["c1"].status.value[0]
@@ -405,8 +405,8 @@ def outcome(votes: str, rule: Vote) -> str:
 )
 def test_a_criterion_needs_more_than_half_of_all_votes(votes: str, majority: str, unanimous: str) -> None:
     """A missing vote counts as one that was cast; a tie decides nothing."""
-    assert outcome(votes, Vote.MAJORITY) == outcome(votes, Vote.CONFIRM_ON_FAIL) == majority
-    assert outcome(votes, Vote.UNANIMOUS) == unanimous
+    assert outcome(votes, VoteRule.MAJORITY) == outcome(votes, VoteRule.CONFIRM_ON_FAIL) == majority
+    assert outcome(votes, VoteRule.UNANIMOUS) == unanimous
 
 
 def test_the_winning_side_gives_the_evidence() -> None:
@@ -416,17 +416,17 @@ def test_the_winning_side_gives_the_evidence() -> None:
         {"c1": Finding(CriterionOutcome.FAILED, "no", "b")},
         {"c1": Finding(CriterionOutcome.FAILED, "never", "c")},
     ]
-    found, cast = combine_votes(["c1"], votes, Vote.MAJORITY)
+    found, cast = combine_votes(["c1"], votes, VoteRule.MAJORITY)
     assert found["c1"] == Finding(CriterionOutcome.FAILED, "no", "b")
     assert cast == {"c1": ("passed", "failed", "failed")}
     votes = [{"c1": Finding(CriterionOutcome.PASSED)}, {"c1": Finding(CriterionOutcome.FAILED)}]
-    assert combine_votes(["c1"], votes, Vote.MAJORITY)[0]["c1"].reason == "the judges do not agree: passed, failed"
+    assert combine_votes(["c1"], votes, VoteRule.MAJORITY)[0]["c1"].reason == "the judges do not agree: passed, failed"
 
 
 def test_judges_are_parties_of_their_own() -> None:
     """The proxy keeps the calls of each judge apart; a typing mistake does not become a majority."""
-    assert parties(1) == ("judge",)
-    assert parties(3) == ("judge", "judge.2", "judge.3")
-    assert read_vote("Confirm_on_fail") is Vote.CONFIRM_ON_FAIL
+    assert name_judge_parties(1) == ("judge",)
+    assert name_judge_parties(3) == ("judge", "judge.2", "judge.3")
+    assert read_vote_rule("Confirm_on_fail") is VoteRule.CONFIRM_ON_FAIL
     with pytest.raises(SettingsError, match=r"vote='most'(.|\n)*majority, unanimous, confirm-on-fail"):
-        read_vote("most")
+        read_vote_rule("most")

@@ -17,11 +17,11 @@ from llmproxy.errors import MachineError
 from llmproxy.scenario.turn_taking import (
     FairLock,
     bind_source,
-    outside,
-    own_sessions,
-    process_session,
+    env_sessions,
+    get_session_lock,
+    outside_env,
+    pid_session,
     process_turn,
-    session_lock,
 )
 from tests.support import Proxy, proxy
 from tests.support.proxy import ask_chat
@@ -45,9 +45,9 @@ def control(px: Proxy) -> Iterator[Control]:
 
 def test_a_queue_lasts_as_long_as_somebody_has_or_wants_it() -> None:
     """Ten thousand runs leave none behind; two that meet find the same one."""
-    door = session_lock("http://p", "s")
-    assert session_lock("http://p", "s") is door
-    assert session_lock("http://p", "other") is not door
+    door = get_session_lock("http://p", "s")
+    assert get_session_lock("http://p", "s") is door
+    assert get_session_lock("http://p", "other") is not door
     gone = weakref.ref(door)
     del door
     gc.collect()
@@ -123,7 +123,7 @@ async def test_a_waiter_that_is_cancelled_is_passed_over() -> None:
 )  # fmt: skip
 def test_the_process_is_known_by_what_its_base_urls_name(env: dict[str, str], found: tuple[str, ...]) -> None:
     """Every session that one of them names; none where none points at the proxy."""
-    assert own_sessions(env, "http://127.0.0.1:8080") == found
+    assert env_sessions(env, "http://127.0.0.1:8080") == found
 
 
 async def test_during_a_turn_the_environment_names_the_proxy_and_afterwards_it_does_not(
@@ -134,7 +134,7 @@ async def test_during_a_turn_the_environment_names_the_proxy_and_afterwards_it_d
 
     control.open("run")
     async with process_turn(control, "run", replay=True, env=env):
-        assert env["OPENAI_BASE_URL"] == f"{px.url}/s/{process_session()}/v1"
+        assert env["OPENAI_BASE_URL"] == f"{px.url}/s/{pid_session()}/v1"
         assert env["OPENAI_API_KEY"]
         assert "LLMPROXY_URL" not in env  # by it a run without a proxy would find one
         ask_chat(env["OPENAI_BASE_URL"])
@@ -150,8 +150,8 @@ async def test_others_see_the_environment_as_it_is_without_the_turn(control: Con
     control.open("run")
     async with process_turn(control, "run", replay=True, env=env):
         assert env["OPENAI_BASE_URL"] != "https://gateway.example/v1"
-        assert outside(env) == {"OPENAI_BASE_URL": "https://gateway.example/v1"}
-    assert outside(env) == env
+        assert outside_env(env) == {"OPENAI_BASE_URL": "https://gateway.example/v1"}
+    assert outside_env(env) == env
 
 
 async def test_a_turn_ends_with_an_exception_too(control: Control) -> None:
@@ -161,7 +161,7 @@ async def test_a_turn_ends_with_an_exception_too(control: Control) -> None:
         with pytest.raises(ZeroDivisionError):
             async with process_turn(control, "run", replay=True, env={}):
                 raise ZeroDivisionError
-    control.bind_session_name(process_session(), "run")
+    control.bind_session_name(pid_session(), "run")
 
 
 async def test_a_turn_that_is_cancelled_is_undone(control: Control) -> None:

@@ -65,7 +65,7 @@ class AgentProcess:
             ) from error
         self._lines: queue.SimpleQueue[bytes | Exception] = queue.SimpleQueue()
         self._complaints: deque[bytes] = deque(maxlen=_KEPT)
-        self._readers = [self._start_reader_thread(self._read_stderr), self._start_reader_thread(self._read_output)]
+        self._readers = [self._start_reader_thread(self._read_stdout), self._start_reader_thread(self._read_stderr)]
 
     @property
     def alive(self) -> bool:
@@ -146,7 +146,7 @@ class AgentProcess:
         thread.start()
         return thread
 
-    def _read_stderr(self) -> None:
+    def _read_stdout(self) -> None:
         pipe = self.popen.stdout
         assert pipe is not None  # noqa: S101 - asked for above
         problem: Exception = ProcessEnded()
@@ -158,7 +158,7 @@ class AgentProcess:
                 self._lines.put(line)
         self._lines.put(problem)
 
-    def _read_output(self) -> None:
+    def _read_stderr(self) -> None:
         pipe = self.popen.stderr
         assert pipe is not None  # noqa: S101 - the type's, not the user's
         while piece := _read_pipe_line(pipe, _PIECE):

@@ -30,7 +30,7 @@ from llmproxy.errors import AgentError, AgentUnreachable, SuiteError, printable
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.agents.agent_process import AgentProcess, LineTooLong, ProcessEnded
 from llmproxy.scenario.run_session import RunSession
-from llmproxy.scenario.turn_taking import outside
+from llmproxy.scenario.turn_taking import outside_env
 from llmproxy.scenario.types import LLM, AgentInput, AgentReturnTypes
 from llmproxy.scenario.values.messages import format_value, join_user_texts, read_answer, tail
 
@@ -51,7 +51,7 @@ class CommandAgent(AgentAdapter):
     """What it starts; a test puts a slow one in its place."""
 
     @property
-    def started_in(self) -> tuple[Mapping[str, str], Path]:
+    def process_env_and_folder(self) -> tuple[Mapping[str, str], Path]:
         """Environment and folder of its process, but for the proxy's."""
         return {**os.environ, **self.env}, self.cwd or Path.cwd()
 
@@ -87,7 +87,7 @@ class CommandAgent(AgentAdapter):
         self.cwd = None if cwd is None else Path(cwd)
         self.env = dict(env or {})
         self.lines, self.timeout, self.process = lines, timeout, process
-        self.declared: Any = None
+        self.declared_processing: Any = None
         """What the last answer said about the agent's history, as ``processors``; None for nothing."""
         self._children: dict[str, AgentProcess] = {}
         self._closed = 0
@@ -96,7 +96,7 @@ class CommandAgent(AgentAdapter):
         self._heard = False
 
     @property
-    def silence(self) -> str:
+    def silence_hint(self) -> str:
         """What keeps a program that was written for something else from answering even once."""
         if self._heard or not self.lines:
             return ""
@@ -124,10 +124,10 @@ class CommandAgent(AgentAdapter):
 
     def clone(self) -> Self:
         made = super().clone()
-        made.drop_processes()
+        made.forget_processes()
         return made
 
-    def drop_processes(self) -> None:
+    def forget_processes(self) -> None:
         """Forget processes; those that run are somebody else's."""
         self._children, self._asked = {}, 0
 
@@ -152,14 +152,14 @@ class CommandAgent(AgentAdapter):
             frame["userId"] = user
         said = await asyncio.to_thread(self._exchange_line, name, frame, input.llm, closed)
         self._heard = True
-        self.declared = said.get("processors")
+        self.declared_processing = said.get("processors")
         return read_answer(said, self.who)
 
     # -- in a thread
 
     def _start_process(self, name: str, llm: LLM | None, closed: int) -> AgentProcess:
         """Start a process that `close` ends; at once if closed since `closed` was counted. Raises AgentError."""
-        env = {**outside(), **self.env}
+        env = {**outside_env(), **self.env}
         child = self._children[name] = self.child(self.words, self.cwd, llm.environment(env) if llm else env)
         if self._closed != closed:
             child.kill_group()
@@ -178,7 +178,7 @@ class CommandAgent(AgentAdapter):
             line = child.wait_for_line(max(deadline - time.monotonic(), 0.0))
         except (ProcessEnded, OSError) as error:
             if isinstance(error, TimeoutError):
-                raise self._kill_leftover_processes(child) from error
+                raise self._kill_timed_out_agent(child) from error
             raise self._explain_end(child) from error
         except LineTooLong as error:
             child.kill_group()
@@ -215,14 +215,14 @@ class CommandAgent(AgentAdapter):
                 raise self._explain_end(child)
             return read_answer(said.decode("utf-8", "replace").strip(), self.who)
         except TimeoutError as error:
-            raise self._kill_leftover_processes(child) from error
+            raise self._kill_timed_out_agent(child) from error
         finally:
             child.kill_group()
             self._children.pop(name, None)
 
     # -- what went wrong
 
-    def _kill_leftover_processes(self, child: AgentProcess) -> AgentError:
+    def _kill_timed_out_agent(self, child: AgentProcess) -> AgentError:
         child.kill_group()
         return AgentError(f"{self.who} did not answer within {self.timeout:g} s, and was killed.{_quote_stderr(child)}")
 

@@ -73,18 +73,22 @@ class FunctionAgent(AgentAdapter):
         return f"the agent {name}"
 
     @property
-    def turn_at(self) -> str | None:
+    def session_to_bind(self) -> str | None:
         """What an adapter says for a running service."""
-        return AdapterAttributes.of_adapter(self._found).turn_at
+        return AdapterAttributes.of_adapter(self._found).session_to_bind
 
     @property
-    def declared(self) -> Any:  # noqa: ANN401 - JSON
+    def declared_processing(self) -> Any:  # noqa: ANN401 - JSON
         """What an adapter's last answer said about its history; None for nothing."""
-        return AdapterAttributes.of_adapter(self._found).declared if isinstance(self._found, AgentAdapter) else None
+        return (
+            AdapterAttributes.of_adapter(self._found).declared_processing
+            if isinstance(self._found, AgentAdapter)
+            else None
+        )
 
     async def open(self, session: RunSession | None) -> None:
         """Import it, if not yet done, in a turn's environment. Raises AgentUnreachable: none; AgentError: it raised."""
-        if session is not None and self._found is None and not _module_exists(str(self.target), self.folder):
+        if session is not None and self._found is None and not _is_module_imported(str(self.target), self.folder):
             async with session.importing_environment():
                 self._load_target()
         found = self._load_target()
@@ -240,19 +244,19 @@ def _import_target(target: str, folder: Path | None, who: str) -> Any:  # noqa: 
     return found
 
 
-def _module_exists(target: str, folder: Path | None) -> bool:
+def _is_module_imported(target: str, folder: Path | None) -> bool:
     """Return whether its module is imported already."""
     name = target.rpartition(":")[0]
-    return (_module_label(folder, name) if name.endswith(".py") else name) in sys.modules
+    return (_name_file_module(folder, name) if name.endswith(".py") else name) in sys.modules
 
 
-def _module_label(folder: Path | None, name: str) -> str:
+def _name_file_module(folder: Path | None, name: str) -> str:
     path = ((folder or Path.cwd()) / name).resolve()
     return f"_agent_{path.stem}_{abs(hash(str(path))):x}"
 
 
 def _import_file(folder: Path | None, name: str) -> Any:  # noqa: ANN401 - whatever users write
-    path, label = ((folder or Path.cwd()) / name).resolve(), _module_label(folder, name)
+    path, label = ((folder or Path.cwd()) / name).resolve(), _name_file_module(folder, name)
     known = sys.modules.get(label)
     if known is not None:
         return known

@@ -73,7 +73,7 @@ class HttpReply:
             raise AgentError(f"{who} answered with what is no JSON ({error}):\n{tail(self.text, 500)}") from error
 
 
-def read_url(url: str, what: str = "url") -> str:
+def check_agent_url(url: str, what: str = "url") -> str:
     """Check an agent's address. Raises SuiteError, saying what it should look like."""
     try:
         parts = urlsplit(url.strip())
@@ -95,7 +95,7 @@ class HttpAdapter(AgentAdapter):
 
     def __init__(self, url: str, headers: Mapping[str, str] | None, timeout: float) -> None:
         """Check what was given; `timeout` in seconds, for a whole answer."""
-        self.url = read_url(url)
+        self.url = check_agent_url(url)
         self.timeout = timeout
         self.headers = RequestTemplate.from_tree(dict(headers or {}), "headers")
         self.more_headers: dict[str, str] = {}
@@ -124,10 +124,10 @@ class HttpAdapter(AgentAdapter):
 
     def clone(self) -> Self:
         made = super().clone()
-        made.drop_connections()
+        made.forget_connections()
         return made
 
-    def drop_connections(self) -> None:
+    def forget_connections(self) -> None:
         """Forget connections and conversations; those that are open are somebody else's."""
         self._client, self._reached, self.more_headers = None, set(), dict(self.more_headers)
 
@@ -244,7 +244,7 @@ class HttpAgent(HttpAdapter):
         self.reply = None if reply is None else read_path(reply, "reply")
         self.conversation = None if conversation is None else read_path(conversation, "conversation")
         self.processing = None if processing is None else read_path(processing, "processing")
-        self.declared: Any = None
+        self.declared_processing: Any = None
         """What stood there in the last answer; None for nothing."""
         if self.conversation is None and "conversation" in self._template_names:
             raise SuiteError(
@@ -267,8 +267,8 @@ class HttpAgent(HttpAdapter):
         await super().open(session)
         self._ids = {}
 
-    def drop_connections(self) -> None:
-        super().drop_connections()
+    def forget_connections(self) -> None:
+        super().forget_connections()
         self._ids = {}
 
     async def call(self, input: AgentInput) -> AgentReturnTypes:  # noqa: A002 (the documented name)
@@ -278,10 +278,10 @@ class HttpAgent(HttpAdapter):
         self.url = self._fill_url(values)
         found = await self.send_request(self.method, body, values)
         whole = found.text if self._is_text(found) else found.json(self.who)
-        self.declared = None
+        self.declared_processing = None
         if self.processing is not None:
             with suppress(LookupError):  # an answer that says nothing of it
-                self.declared = pick_value(self.processing, whole)
+                self.declared_processing = pick_value(self.processing, whole)
         if self.conversation is not None:
             self._ids[input.thread_id] = str(self._pick_value(self.conversation, whole))
         if self.reply is None:

@@ -56,16 +56,16 @@ class ServiceAgent(AgentAdapter):
         """By proxy; shared with clones."""
 
     @property
-    def turn_at(self) -> str | None:
+    def session_to_bind(self) -> str | None:
         """The session that must be bound to the run's while this agent answers; None if it can answer in parallel."""
         if self._run is None or self.agent.hands_over or self._proven.get(self._run.proxy):
             return None
         return self.session
 
     @property
-    def declared(self) -> Any:  # noqa: ANN401 - JSON
+    def declared_processing(self) -> Any:  # noqa: ANN401 - JSON
         """What the last answer said about the agent's history; None for nothing."""
-        return AdapterAttributes.of_adapter(self.agent).declared
+        return AdapterAttributes.of_adapter(self.agent).declared_processing
 
     async def open(self, session: RunSession | None) -> None:
         """Get ready for a run; finds out whether the service sends the header on, once for each proxy."""
@@ -75,10 +75,10 @@ class ServiceAgent(AgentAdapter):
             return
         if self.propagates is not None and session.proxy not in self._proven:
             await self._probe_header_propagation(session.control)
-        if self.turn_at is None:
+        if self.session_to_bind is None:
             self.agent.more_headers = {str(self.propagates): session.name}
             return
-        await session.count_source(self.session)
+        await session.watch_source_session(self.session)
         if self.propagates is not None:
             did_not = f"{self.agent.who} did not send {self.propagates!r} on with its LLM calls"
             self.notes = (f"{did_not}, so it was tested one message at a time.",)

@@ -159,7 +159,7 @@ class RemoteRunner:
         self._again: list[str] = []
         """Names of runs that were made again because their worker or node died."""
         self._missed = False
-        self._most = self._find_largest()
+        self._most = self._find_largest_node_resources()
         self.recorded: list[Mapping[str, bytes]] = []
         """Files of cassettes that runs changed, as they came home."""
 
@@ -204,7 +204,7 @@ class RemoteRunner:
                 self._running.discard(ref)
                 died = str(error).strip().partition("\n")[0] or type(error).__name__
                 self._again.append(name)
-                self._most = self._find_largest()
+                self._most = self._find_largest_node_resources()
             except BaseException:
                 self._running.discard(ref)
                 raise
@@ -224,7 +224,7 @@ class RemoteRunner:
             )
         return said
 
-    def _find_largest(self) -> dict[str, float]:
+    def _find_largest_node_resources(self) -> dict[str, float]:
         """Return the most of each resource that one node has."""
         found: dict[str, float] = {}
         for node in self._ray.nodes():

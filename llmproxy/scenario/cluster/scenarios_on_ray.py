@@ -29,9 +29,9 @@ from llmproxy.scenario.cluster.remote_runner import RemoteRunner, import_ray, op
 from llmproxy.scenario.cluster.transfer_files import (
     collect_variables,
     describe_parcel,
-    find_files,
-    find_numbers,
+    glob_files,
     load_cassettes,
+    make_number_lookup,
     merge_cassettes,
     pack_files,
     renumber_events,
@@ -81,7 +81,7 @@ def on(
             yield
         finally:
             running.REMOTE.remove(nodes)
-            nodes.close()
+            nodes.finish_and_merge_cassettes()
 
 
 class _ClusterRunner:
@@ -103,12 +103,12 @@ class _ClusterRunner:
         self._guard = threading.Lock()
         said = None if settings.is_default("cassette_dir") else settings.settings.cassette_dir
         self._folder = Path.cwd() / CASSETTES if said is None else Path(said)
-        self._known = find_numbers(settings.settings.store)
+        self._known = make_number_lookup(settings.settings.store)
 
     async def once(self, plan: RunPlan, sample: int, runs: int) -> RunEnded:
         """Run one sample of a plan elsewhere and tell its events here. Raises what cancels it or cannot be sent."""
         executor = plan.build_executor(sample, runs)
-        parcel, sent = await asyncio.to_thread(self._send_plan_once, plan)
+        parcel, sent = await asyncio.to_thread(self._get_sent_parcel, plan)
         try:
             back: NodeReply[RunEnded] = await self._runner.run(plan.name, self._resources, parcel, sent, sample, runs)
         except LLMProxyError as error:
@@ -123,7 +123,7 @@ class _ClusterRunner:
             HOST.emit_run_end(executor, back.ended.result)
         return back.ended
 
-    def _send_plan_once(self, plan: RunPlan) -> tuple[_PlanParcel, list[Any]]:
+    def _get_sent_parcel(self, plan: RunPlan) -> tuple[_PlanParcel, list[Any]]:
         """Return the parcel of a plan and what stands for it, made and sent once. Raises SettingsError, SuiteError."""
         with self._guard:
             if id(plan) not in self._sent:
@@ -142,7 +142,7 @@ class _ClusterRunner:
         options = replace(plan.options, handlers=(), mode=mode, max_concurrency=None)
         pickled = _pickle_plan(replace(plan, options=options, verbose=False, debug=False))
         project = [root / "pyproject.toml"] if (root / "pyproject.toml").is_file() else []
-        files = pack_files([*project, *_list_plan_modules(pickled, root), *find_files(self._send, root)], root)
+        files = pack_files([*project, *_list_plan_modules(pickled, root), *glob_files(self._send, root)], root)
         server = find_store_server(settings.store)
         name = plan.options.cassette or plan.name
         typed = [(n.replace("_", "-"), v) for n, v in self._settings.list_typed(environment=True) if n not in _STAYS]
@@ -157,7 +157,7 @@ class _ClusterRunner:
             config=said and said.model_copy(update={"verbose": False, "debug": False}),
         )  # fmt: skip
 
-    def close(self) -> None:
+    def finish_and_merge_cassettes(self) -> None:
         """Let what was cancelled clean up, say what died, and bring home what was recorded. Raises MergeConflict."""
         self._runner.close()
         for note in self._runner.list_notes():

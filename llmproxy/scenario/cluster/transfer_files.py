@@ -50,7 +50,7 @@ def pack_files(paths: Iterable[Path], root: Path) -> dict[str, bytes]:
     return dict(sorted(found.items()))
 
 
-def find_files(patterns: Sequence[str], root: Path) -> Iterator[Path]:
+def glob_files(patterns: Sequence[str], root: Path) -> Iterator[Path]:
     """Yield the files that patterns name. Raises SuiteError for one that names none: it would fail late."""
     for pattern in patterns:
         try:
@@ -109,8 +109,8 @@ def merge_cassettes(recorded: Sequence[Mapping[str, bytes]], target: Path) -> st
     return f"{len(done.written)} cassette files came home to {where}"
 
 
-def find_numbers(store: Path) -> Known:
-    def find_numbers(cassette: str, sample: int) -> Mapping[str, int]:
+def make_number_lookup(store: Path) -> Known:
+    def look_up_numbers(cassette: str, sample: int) -> Mapping[str, int]:
         if find_store_server(store) is None and not store.is_file():
             return {}
         try:
@@ -119,7 +119,7 @@ def find_numbers(store: Path) -> Known:
         except LLMProxyError:
             return {}
 
-    return find_numbers
+    return look_up_numbers
 
 
 def renumber_events(events: Sequence[Event], known: Known) -> list[Event]:

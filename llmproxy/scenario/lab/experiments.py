@@ -19,7 +19,7 @@ from llmproxy.amounts import format_count
 from llmproxy.errors import SettingsError
 from llmproxy.report.events import Status
 from llmproxy.report.scenario_rows import Interval
-from llmproxy.scenario.lab.judgements import CONCURRENCY, JudgeSetup, Transcript, run_parallel
+from llmproxy.scenario.lab.judgements import CONCURRENCY, JudgeRunner, Transcript, run_parallel
 from llmproxy.scenario.repeats.statistics import FEWEST_TRANSCRIPTS, RESAMPLES, Variance, judge_spread, spread_intervals
 from llmproxy.scenario.running.participants import build_adapters
 from llmproxy.scenario.running.run import RunEnded, RunPlan
@@ -44,22 +44,22 @@ _REFUSED = {
 }
 
 
-class FixedPart(StrEnum):
+class ExperimentKind(StrEnum):
     """What can be held fixed and still tell the truth."""
 
     REJUDGE = "re-judge"
     OPEN_LOOP = "open loop"
 
 
-def parse_experiment(live: Collection[str]) -> FixedPart:
+def choose_experiment_kind(live: Collection[str]) -> ExperimentKind:
     """Return the experiment with these parties live, others recorded. Raises SettingsError: it would not stay true."""
     if unknown := sorted(set(live) - set(PARTIES)):
         raise SettingsError(f"{', '.join(unknown)}: there is no such party.", hint=f"There are: {', '.join(PARTIES)}.")
     chosen = tuple(party for party in PARTIES if party in live)
     if chosen == ("judge",):
-        return FixedPart.REJUDGE
+        return ExperimentKind.REJUDGE
     if chosen == ("agent", "judge"):
-        return FixedPart.OPEN_LOOP
+        return ExperimentKind.OPEN_LOOP
     raise SettingsError(
         f"an experiment with {', '.join(chosen) or 'nobody'} live and the rest recorded is refused: "
         f"{_REFUSED[chosen]}.",
@@ -139,8 +139,8 @@ async def rejudge(
         raise SettingsError(f"{type(made).__name__} is no judge (its role is {made.role.value}).")
     if getattr(made, "criteria", True) == []:
         raise SettingsError(f"{type(made).__name__} has no criteria: it cannot judge anything.")
-    bench = JudgeSetup(name="rejudge", proxy=proxy, mode=mode)
-    looks = [bench.ask(judge, each, sample) for each in transcripts for sample in range(1, repeats + 1)]
+    bench = JudgeRunner(name="rejudge", proxy=proxy, mode=mode)
+    looks = [bench.judge_transcript(judge, each, sample) for each in transcripts for sample in range(1, repeats + 1)]
     ended: list[RunEnded] = await run_parallel(looks, max_concurrency)
     rows = [_sum_verdicts(each.id, ended[n * repeats : (n + 1) * repeats]) for n, each in enumerate(transcripts)]
     whole = [row.passed for row in rows if row.judged == repeats]
@@ -240,10 +240,10 @@ async def open_loop(
 def _check_participants(agents: Sequence[Any]) -> None:
     roles = [each.role for each in build_adapters(agents)]
     if AgentRole.USER in roles:
-        parse_experiment(PARTIES if AgentRole.JUDGE in roles else PARTIES[:2])  # raises, with the reason
+        choose_experiment_kind(PARTIES if AgentRole.JUDGE in roles else PARTIES[:2])  # raises, with the reason
     missing = [role.value.lower() for role in (AgentRole.AGENT, AgentRole.JUDGE) if role not in roles]
     if missing:
-        parse_experiment({"agent", "judge"} - set(missing))
+        choose_experiment_kind({"agent", "judge"} - set(missing))
         raise SettingsError(
             f"an open loop needs agent and judge live, and there is no {' and no '.join(missing)} among the agents."
         )

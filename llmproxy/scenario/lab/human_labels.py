@@ -94,7 +94,7 @@ def _parse_line(line: str, default_id: str) -> LabelledTranscript:
     given = said.get("messages", said.get("transcript"))
     transcript = Transcript(
         id=str(said.get("id", default_id)),
-        messages=_read_transcript(given) if isinstance(given, str) else _check_messages(given),
+        messages=_parse_text_transcript(given) if isinstance(given, str) else _check_messages(given),
         description=str(said.get("description") or ""),
     )
     return LabelledTranscript(transcript, _read_label_pairs(said.get("criteria")))
@@ -108,7 +108,7 @@ def _check_messages(given: object) -> list[Message]:
     return given
 
 
-def _read_transcript(text: str) -> list[Message]:
+def _parse_text_transcript(text: str) -> list[Message]:
     """Read a transcript written as lines; a line that names no speaker belongs to the one before."""
     messages: list[Message] = []
     for line in text.strip().split("\n"):
@@ -165,7 +165,7 @@ KEYS: Mapping[str, str | None] = {"p": "passed", "f": "failed", "i": "inconclusi
 
 
 @dataclass(frozen=True, slots=True)
-class HumanLabels:
+class ConversationToLabel:
     id: str
     description: str
     messages: list[Message]
@@ -177,11 +177,11 @@ class HumanLabels:
         return json.dumps(about, ensure_ascii=False)
 
 
-def list_report_runs(report: Path, run: str = "", criteria: Iterable[str] = ()) -> list[HumanLabels]:
+def list_runs_to_label(report: Path, run: str = "", criteria: Iterable[str] = ()) -> list[ConversationToLabel]:
     """Return a report's runs with criteria; `run`: an id's start, `criteria` for the judge's. Raises SettingsError."""
     try:
         entries = read_entries(report)
-        found = [_to_labels(*entry, tuple(criteria)) for entry in entries if str(entry[0]["run_id"]).startswith(run)]
+        found = [_read_run(*entry, tuple(criteria)) for entry in entries if str(entry[0]["run_id"]).startswith(run)]
     except OSError as error:
         hint = "A run is found by its id in the report of the last `llmproxy test` only."
         raise SettingsError(f"the report {report} cannot be read: {error.strerror or error}.", hint=hint) from error
@@ -189,7 +189,7 @@ def list_report_runs(report: Path, run: str = "", criteria: Iterable[str] = ()) 
         hint = "llmproxy test --report json=FILE writes one, and pytest --scenario-report json=FILE."
         raise SettingsError(f"{report} is no JSON report of tests.", hint=hint) from error
     if run and not found:
-        raise SettingsError(f"no run of {report} has an id that begins with {run!r}.", hint=_list_run_ids(entries))
+        raise SettingsError(f"no run of {report} has an id that begins with {run!r}.", hint=_suggest_run_ids(entries))
     usable = [each for each in found if each.messages and each.criteria]
     if not usable:
         what = "has a conversation" if not any(each.messages for each in found) else "was judged by criteria"
@@ -216,7 +216,7 @@ def write_label(path: Path, report: Path, run: str, criterion: str, label: str) 
     """Add a label of a run of a report to a file of labels. Raises SettingsError: no such run, criterion, label."""
     if label not in KEYS.values():
         raise SettingsError(f"{label!r} is no label.", hint="passed, failed or inconclusive")
-    labelling = next((each for each in list_report_runs(report, run)), None) if run else None
+    labelling = next((each for each in list_runs_to_label(report, run)), None) if run else None
     if labelling is None or criterion not in labelling.criteria:
         raise SettingsError("this criterion is in no run of the report.")
     list_labelled_ids(path)
@@ -235,16 +235,16 @@ def write_label(path: Path, report: Path, run: str, criterion: str, label: str) 
     part.replace(path)
 
 
-def _to_labels(
+def _read_run(
     started: Mapping[str, Any],
     parts: Sequence[Mapping[str, Any]],
     finished: Mapping[str, Any] | None,
     own: tuple[str, ...],
-) -> HumanLabels:
+) -> ConversationToLabel:
     verdicts = [part["criteria"] for part in parts if part.get("event") == "verdict" and part.get("criteria")]
     judged = (finished or {}).get("criteria") or (verdicts[-1] if verdicts else [])
     texts = own or tuple(dict.fromkeys([*(each["text"] for each in judged), *started.get("criteria", ())]))
-    return HumanLabels(
+    return ConversationToLabel(
         id=f"{started['scenario']}~{started.get('sample', 1)} {str(started['run_id'])[-8:]}",
         description=str(started.get("description") or ""),
         messages=[dict(part["message"]) for part in parts if part.get("event") == "message"],
@@ -252,6 +252,6 @@ def _to_labels(
     )
 
 
-def _list_run_ids(entries: Iterable[tuple[Mapping[str, Any], Any, Any]]) -> str:
+def _suggest_run_ids(entries: Iterable[tuple[Mapping[str, Any], Any, Any]]) -> str:
     names = [str(started["run_id"]) for started, _, _ in entries]
     return f"There are {', '.join(names[:5])}{' ...' if len(names) > 5 else ''}."

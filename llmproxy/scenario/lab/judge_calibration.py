@@ -24,7 +24,7 @@ from llmproxy.errors import LLMProxyError, MissError, SettingsError
 from llmproxy.report.events import Status
 from llmproxy.report.scenario_rows import Interval, wilson
 from llmproxy.scenario.lab.human_labels import LabelledTranscript
-from llmproxy.scenario.lab.judgements import CONCURRENCY, JudgeSetup, run_parallel
+from llmproxy.scenario.lab.judgements import CONCURRENCY, JudgeRunner, run_parallel
 from llmproxy.scenario.repeats.statistics import RESAMPLES, bootstrap, kappa
 from llmproxy.scenario.running.run import RunEnded
 from llmproxy.scenario.types import CriterionResult
@@ -106,9 +106,9 @@ class JudgeCalibration:
         else:
             told.append("flips on repetition: not measured")
         told.append(f"flips on order: {self.order}" + (" with the criteria reversed" if self.order.compared else ""))
-        return [*told, *self._format_left_out()]
+        return [*told, *self._format_unjudged_conversations()]
 
-    def _format_left_out(self) -> list[str]:
+    def _format_unjudged_conversations(self) -> list[str]:
         names: dict[str, list[str]] = {}
         for name, why in self.errors.items():
             names.setdefault(why, []).append(name)
@@ -136,7 +136,7 @@ async def calibrate_judge(
     """Compare a judge with human labels and itself; `name` begins recordings' names. Raises SettingsError."""
     if repeats < 1 or not labelled:
         raise SettingsError(f"calibrating takes labelled conversations and repeats from 1 on (not {repeats}).")
-    bench = JudgeSetup(name=name, proxy=proxy, mode=mode)
+    bench = JudgeRunner(name=name, proxy=proxy, mode=mode)
     seen = [_JudgedConversation(each) for each in labelled]
     looks = [each.judge_sample(bench, judge_of, sample) for each in seen for sample in range(1, repeats + 1)]
     if order:
@@ -159,10 +159,12 @@ class _JudgedConversation:
         self.error = ""
         self.missed = False
 
-    async def judge_sample(self, bench: JudgeSetup, judge_of: JudgeOf, sample: int, *, backwards: bool = False) -> None:
+    async def judge_sample(
+        self, bench: JudgeRunner, judge_of: JudgeOf, sample: int, *, backwards: bool = False
+    ) -> None:
         texts = list(self.of.labels)
         judge = judge_of(texts[::-1] if backwards else texts)
-        ended = await bench.ask(judge, self.of.transcript, sample, "reversed" if backwards else "")
+        ended = await bench.judge_transcript(judge, self.of.transcript, sample, "reversed" if backwards else "")
         found = {each.text: each for each in ended.result.criteria}
         if ended.status not in {Status.PASSED, Status.FAILED} or set(found) != set(texts):
             self.error = self.error or _describe_error(ended)

@@ -45,7 +45,7 @@ class Transcript:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JudgeSetup:
+class JudgeRunner:
     """Where a judge sits."""
 
     name: str
@@ -55,7 +55,7 @@ class JudgeSetup:
     mode: str | None = None
     call_timeout: float | None = CALL_TIMEOUT
 
-    async def ask(
+    async def judge_transcript(
         self,
         judge: Any,  # noqa: ANN401 - an adapter, or a plan, of the user's
         transcript: Transcript,

@@ -93,7 +93,7 @@ def read_openai(status: int, headers: Mapping[str, str], body: bytes) -> Answer:
         ours = headers.get(ERROR_HEADER, "")
         raise CallFailed(said if ours else f"HTTP {status}: {said or _format_body(body)}", status, ours)
     if said:
-        raise CallFailed(f"HTTP {status}: {said}", _status_of(code))
+        raise CallFailed(f"HTTP {status}: {said}", _derive_status_from_code(code))
     choices = value.get("choices") if isinstance(value, dict) else None
     if choices == []:
         raise ModelError(f"No response from LLM: {_format_body(body)}")
@@ -134,7 +134,7 @@ def _format_error(error: object) -> str:
     return error if isinstance(error, str) else ""
 
 
-def _status_of(code: object) -> int:
+def _derive_status_from_code(code: object) -> int:
     """Return the status that an error means which came with a good one: OpenRouter writes it as the code."""
     if code is None:
         return _UNPROCESSABLE

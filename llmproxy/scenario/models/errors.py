@@ -45,7 +45,7 @@ class CallFailed(Exception):
         self.headers = {ERROR_HEADER: code} if code else {}
 
 
-class RefusedParameter(Enum):
+class RefusableParameter(Enum):
     """What a model may refuse, although litellm has a keyword for it."""
 
     TEMPERATURE = "temperature"
@@ -53,10 +53,10 @@ class RefusedParameter(Enum):
     FORMAT = "response_format"
 
 
-_WORDS: dict[RefusedParameter, Callable[[str], object]] = {
-    RefusedParameter.TEMPERATURE: re.compile("temperature", re.IGNORECASE).search,
-    RefusedParameter.TOOL_CHOICE: re.compile(r"tool|function.?call", re.IGNORECASE).search,
-    RefusedParameter.FORMAT: re.compile(
+_WORDS: dict[RefusableParameter, Callable[[str], object]] = {
+    RefusableParameter.TEMPERATURE: re.compile("temperature", re.IGNORECASE).search,
+    RefusableParameter.TOOL_CHOICE: re.compile(r"tool|function.?call", re.IGNORECASE).search,
+    RefusableParameter.FORMAT: re.compile(
         r"response.?format|json.?schema|structured.?output|output_config", re.IGNORECASE
     ).search,
 }
@@ -75,7 +75,7 @@ def suggest_google_key(model: str) -> str:
     )
 
 
-def find_refused_parameter(error: BaseException) -> RefusedParameter | None:
+def find_refused_parameter(error: BaseException) -> RefusableParameter | None:
     """Return what of the request the model refuses to take; None where the error says something else."""
     if find_proxy_code(error) or _read_status(error) not in _CLIENT_ERRORS:
         return None
@@ -97,7 +97,7 @@ def build_call_error(error: BaseException, model: str, party: str, *, temperatur
         return ModelError(f"the call of {model} for {party!r} did not get through: {unsign_text(proxy_text(error))}")
     text = str(error).strip()
     text = text if len(text) <= _SHOWN else text[:_SHOWN] + " ..."
-    if find_refused_parameter(error) is RefusedParameter.TEMPERATURE and temperature is not None:
+    if find_refused_parameter(error) is RefusableParameter.TEMPERATURE and temperature is not None:
         return SettingsError(
             f"{model} refuses temperature={temperature:g}: {text}",
             hint="Leave temperature out, and the model's own is used.",
@@ -115,7 +115,7 @@ def build_call_error(error: BaseException, model: str, party: str, *, temperatur
 
 def find_proxy_code(error: BaseException) -> str:
     """Return the code of what the proxy said; empty if the error is somebody else's."""
-    return next((code for each in _walk_causes(error) for code in _find_proxy_codes(each)), "")
+    return next((code for each in _walk_causes(error) for code in _find_proxy_codes_in_headers(each)), "")
 
 
 def proxy_text(error: BaseException) -> str:
@@ -129,7 +129,7 @@ def proxy_text(error: BaseException) -> str:
             continue
         except RecursionError:
             break  # no envelope of ours
-        if found := _find_text(value):
+        if found := _find_proxy_message(value):
             return found
     return text[max(start, 0) :]
 
@@ -143,7 +143,7 @@ def _walk_causes(error: BaseException) -> Iterator[BaseException]:
         at = at.__cause__ or at.__context__
 
 
-def _find_proxy_codes(error: BaseException) -> Iterator[str]:
+def _find_proxy_codes_in_headers(error: BaseException) -> Iterator[str]:
     """Yield the proxy's codes in the headers that an exception carries; each provider's has another member for them."""
     places = (error, getattr(error, "response", None))
     carried = [getattr(each, "headers", None) for each in places] + [getattr(error, "litellm_response_headers", None)]
@@ -160,9 +160,9 @@ def _read_status(error: BaseException) -> int | None:
     return status if isinstance(status, int) else None
 
 
-def _find_text(value: object) -> str | None:
+def _find_proxy_message(value: object) -> str | None:
     """Return the first string in a JSON value that the proxy wrote."""
     if isinstance(value, str):
         return value if value.startswith(OURS) else None
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return next((found for each in inner if (found := _find_text(each))), None)
+    return next((found for each in inner if (found := _find_proxy_message(each))), None)

@@ -26,7 +26,7 @@ from llmproxy.scenario.models.answer import Answer
 from llmproxy.scenario.models.errors import (
     ModelError,
     ModelNotSet,
-    RefusedParameter,
+    RefusableParameter,
     build_call_error,
     find_refused_parameter,
     is_transient,
@@ -34,7 +34,7 @@ from llmproxy.scenario.models.errors import (
 from llmproxy.scenario.models.route_via_proxy import redirect_client, route_model
 from llmproxy.scenario.models.transport import call_model
 from llmproxy.scenario.run_session import RunSession
-from llmproxy.scenario.turn_taking import outside
+from llmproxy.scenario.turn_taking import outside_env
 from llmproxy.scenario.types import Message
 from llmproxy.scenario.values.run_ids_and_options import context_scenario
 
@@ -183,16 +183,16 @@ async def _call_model(
     pauses = iter(PAUSES)
     while True:
         try:
-            env = outside() if session is None else os.environ
+            env = outside_env() if session is None else os.environ
             return await call_model(sent, env, served=bool(model.api_base), proxied=session is not None)
         except LLMProxyError:
             raise
         except Exception as error:
             what = find_refused_parameter(error)
-            if what is RefusedParameter.TEMPERATURE and chosen is None and "temperature" in sent:
+            if what is RefusableParameter.TEMPERATURE and chosen is None and "temperature" in sent:
                 del sent["temperature"]
                 continue
-            if what in {RefusedParameter.TOOL_CHOICE, RefusedParameter.FORMAT}:
+            if what in {RefusableParameter.TOOL_CHOICE, RefusableParameter.FORMAT}:
                 raise ToolChoiceRefused(f"{model.model} refuses this request: {error}") from error
             pause = next(pauses, None) if is_transient(error) else None
             if pause is None:

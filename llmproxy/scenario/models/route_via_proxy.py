@@ -25,7 +25,7 @@ from llmproxy.core.providers.provider_table import PROVIDERS
 from llmproxy.errors import SettingsError
 from llmproxy.scenario.config import ModelConfig
 from llmproxy.scenario.models.errors import is_vertex_model, suggest_google_key
-from llmproxy.scenario.models.transport import BASE, import_litellm, is_openai
+from llmproxy.scenario.models.transport import BASE, import_litellm, is_openai_model
 from llmproxy.scenario.run_session import RunSession
 
 PATHS = {name: path for provider in PROVIDERS.values() for name, path in provider.litellm.items()}
@@ -53,8 +53,8 @@ def route_model(
     model: str | ModelConfig, proxy: str, session: RunSession | None = None, *, party: str = "user"
 ) -> dict[str, Any]:
     """Return keywords by which litellm calls a model through the proxy. Raises SettingsError: it cannot be led."""
-    config = address_model(model if isinstance(model, ModelConfig) else ModelConfig(model=model), proxy)
-    provider = provider_of(config.model)
+    config = fill_api_base_from_client(model if isinstance(model, ModelConfig) else ModelConfig(model=model), proxy)
+    provider = find_provider_name(config.model)
     base = proxy.rstrip("/")
     if config.api_base and provider not in _OWN_DIALECT:
         found: dict[str, Any] = {
@@ -71,12 +71,12 @@ def route_model(
     return found
 
 
-def provider_of(model: str) -> str:
+def find_provider_name(model: str) -> str:
     """Return litellm's name of a model's provider. Raises SettingsError for a model whose provider nobody knows."""
     prefix, slash, _ = model.partition("/")
     if slash and (prefix in PATHS or prefix in OPENAI_LIKE):
         return prefix
-    if is_openai(model):
+    if is_openai_model(model):
         return "openai"
     if prefix.startswith("vertex_ai") or (not slash and is_vertex_model(model)):
         raise SettingsError(
@@ -90,10 +90,10 @@ def provider_of(model: str) -> str:
 def upstreams_of_models(models: Iterable[ModelConfig], proxy: str = "") -> dict[str, str]:
     """Return upstreams of models with addresses of their own. Raises SettingsError: two under one name."""
     found: dict[str, str] = {}
-    for config in (address_model(model, proxy) for model in models):
+    for config in (fill_api_base_from_client(model, proxy) for model in models):
         if not config.api_base:
             continue
-        provider = provider_of(config.model)
+        provider = find_provider_name(config.model)
         own = provider in _OWN_DIALECT
         parts = urlsplit(config.api_base)
         name = NAMES.get(provider, provider) if own else _upstream_name(config)
@@ -140,9 +140,9 @@ def _ask_litellm(model: str) -> tuple[Any, ...]:
 # -- clients of the user's own
 
 
-def address_model(model: ModelConfig, proxy: str = "") -> ModelConfig:
+def fill_api_base_from_client(model: ModelConfig, proxy: str = "") -> ModelConfig:
     """Return a model with its client's address as `api_base`, unless it has one, or OpenAI's client, or ours."""
-    base = _base_url(model.extra_parameters.get("client"))
+    base = _read_client_base_url(model.extra_parameters.get("client"))
     if model.api_base or not base or base == BASE or (proxy and is_proxy_url(base, proxy)):
         return model
     return model.model_copy(update={"api_base": base.removesuffix(_azure_suffix(base, model.model))})
@@ -150,7 +150,7 @@ def address_model(model: ModelConfig, proxy: str = "") -> ModelConfig:
 
 def redirect_client(client: Any, address: str, model: str) -> Any:  # noqa: ANN401 (a client of any kind)
     """Return a client that sends to `address`, through the proxy. Raises SettingsError: an unknown kind of client."""
-    base = _base_url(client)
+    base = _read_client_base_url(client)
     if base and callable(getattr(client, "with_options", None)):
         return client.with_options(base_url=address.rstrip("/") + _azure_suffix(base, model))
     if any(kind.__module__.startswith("litellm.") for kind in type(client).__mro__):
@@ -165,7 +165,7 @@ def redirect_client(client: Any, address: str, model: str) -> Any:  # noqa: ANN4
     )
 
 
-def _base_url(client: object) -> str:
+def _read_client_base_url(client: object) -> str:
     """Return where a client of OpenAI's SDK sends, without a slash at the end; empty for any other."""
     if not any(kind.__module__.startswith("openai.") or kind.__module__ == "openai" for kind in type(client).__mro__):
         return ""

@@ -96,7 +96,7 @@ async def call_model(keywords: Mapping[str, Any], env: Mapping[str, str], *, ser
 # -- OpenAI's dialect
 
 
-def is_openai(name: str) -> bool:
+def is_openai_model(name: str) -> bool:
     """Return whether a name without a provider is surely that of a model of OpenAI's."""
     return _OPENAI.fullmatch(name) is not None
 
@@ -107,7 +107,7 @@ def build_request(
     """Return the request that litellm would send, None if it has something to do; `litellm` if imported."""
     told = {name: value for name, value in keywords.items() if value is not None}
     name = _find_name(told.get("model"), served=served)
-    messages = [_strip_message(each) for each in told.get("messages", ())]
+    messages = [_read_plain_message(each) for each in told.get("messages", ())]
     headers, timeout = told.get("extra_headers", {}), told.get("timeout", TIMEOUT)
     if (
         name is None
@@ -141,12 +141,12 @@ def _find_name(model: object, *, served: bool) -> str | None:
     if not isinstance(model, str):
         return None
     name = model.removeprefix("openai/")
-    if is_openai(name):
+    if is_openai_model(name):
         return name
     return name if served and name != model and not _REWRITTEN.search(name) else None
 
 
-def _strip_message(message: Message) -> Message | None:
+def _read_plain_message(message: Message) -> Message | None:
     """Return a message as litellm sends it, without members that are None; None if there is more to it."""
     found = {name: value for name, value in message.items() if value is not None}
     plain = found.keys() <= _MESSAGE and found.get("role") in _ROLES and isinstance(found.get("content", ""), str)

@@ -35,7 +35,7 @@ class ModelRun:
     """The recorded run, in this one's words: its folder, its day."""
     verdict: str = ""
     """``pass``, ``fail``, ``exit 0``; empty where nobody judged."""
-    unknown: tuple[str, ...] = ()
+    unanswered_tools: tuple[str, ...] = ()
     """Calls of tools that no recording could answer."""
 
     @property
@@ -59,7 +59,7 @@ class ModelComparison:
         return tuple(run for run in self.runs if not run.broke_off)
 
     @property
-    def policy_changes(self) -> list[tuple[PolicyChange, int]]:
+    def policy_change_counts(self) -> list[tuple[PolicyChange, int]]:
         """Every difference and in how many runs it was, the most frequent first."""
         found: Counter[PolicyChange] = Counter()
         for run in self.completed_runs:
@@ -75,9 +75,9 @@ class ModelComparison:
         return Counter(run.verdict for run in self.completed_runs if run.verdict)
 
     @property
-    def unknown(self) -> Counter[str]:
+    def unanswered_tools(self) -> Counter[str]:
         """Calls of tools that no recording could answer, over all runs."""
-        return Counter(name for run in self.runs for name in run.unknown)
+        return Counter(name for run in self.runs for name in run.unanswered_tools)
 
     def to_json(self) -> dict[str, object]:
         many = len(self.completed_runs)
@@ -90,14 +90,14 @@ class ModelComparison:
                     **run.policy.to_json(),
                     "cassette": run.name,
                     "verdict": run.verdict or None,
-                    "unknown": list(run.unknown),
+                    "unknown": list(run.unanswered_tools),
                     "broke_off": run.broke_off,
                 }
                 for run in self.runs
             ],
             "changes": [
                 {**change.to_json(), "runs": times, "of": many, "interval": _interval_ends(wilson(times, many))}
-                for change, times in self.policy_changes
+                for change, times in self.policy_change_counts
             ],
             "tools": {tool: {"recorded": before, "mean": after} for tool, before, after in self._tool_count_rows()},
             "verdicts": [
@@ -110,9 +110,9 @@ class ModelComparison:
                     "mean": found and mean(found),
                     "interval": _interval_ends(_interval(found)),
                 }
-                for name, before, found in self._list_uses()
+                for name, before, found in self._list_resource_usage()
             },
-            "unknown_tools": dict(sorted(self.unknown.items())),
+            "unknown_tools": dict(sorted(self.unanswered_tools.items())),
         }
 
     def summary_lines(self) -> Iterator[str]:
@@ -122,20 +122,22 @@ class ModelComparison:
         yield f"{models} in {format_count(many, 'run')} against {before} in cassette {self.parent}:"
         if broken := len(self.runs) - many:
             yield f"  {format_count(broken, 'run')} broke off before the model had said its last words: not compared"
-        changes = self.policy_changes
+        changes = self.policy_change_counts
         if many and not changes:
             yield "  the same calls in the same order, the same last words"
         for change, times in changes:
-            yield f"  {_count_calls(times, many)}  {change.describe()}"
-        for name, recorded, found in self._list_uses() if many else ():
+            yield f"  {_format_share(times, many)}  {change.describe()}"
+        for name, recorded, found in self._list_resource_usage() if many else ():
             shown = dollars if name == "cost_usd" else _format_count
             told = "unknown" if not found else shown(mean(found) or 0) + _format_interval(_interval(found), shown)
             before = "unknown" if recorded is None else shown(recorded)
             yield f"  {name.replace('_usd', '').replace('_', ' ')}: {before} -> {told}"
         for verdict, times in sorted(self.verdicts.items()):
-            yield f"  {_count_calls(times, many)}  {verdict}" + (f" (recorded: {self.verdict})" if self.verdict else "")
-        if self.unknown:
-            names = ", ".join(f"{name} {times}x" for name, times in self.unknown.most_common())
+            yield f"  {_format_share(times, many)}  {verdict}" + (
+                f" (recorded: {self.verdict})" if self.verdict else ""
+            )
+        if self.unanswered_tools:
+            names = ", ".join(f"{name} {times}x" for name, times in self.unanswered_tools.most_common())
             yield f"  calls that no recording answers there: {names}"
 
     def _tool_count_rows(self) -> Iterator[tuple[str, int, float]]:
@@ -144,7 +146,7 @@ class ModelComparison:
         for tool in sorted(before.keys() | {name for each in after for name in each}):
             yield tool, before[tool], sum(each[tool] for each in after) / max(len(after), 1)
 
-    def _list_uses(self) -> Iterator[tuple[str, float | Decimal | None, list[float]]]:
+    def _list_resource_usage(self) -> Iterator[tuple[str, float | Decimal | None, list[float]]]:
         """Yield what was used: name, by the recorded run, by each run; no values where one is not known."""
         for name, of in _USED:
             found = [of(run.policy) for run in self.completed_runs]
@@ -160,7 +162,7 @@ _USED: tuple[tuple[str, Callable[[PolicyRun], int | Decimal | None]], ...] = (
 )
 
 
-def _count_calls(times: int, many: int) -> str:
+def _format_share(times: int, many: int) -> str:
     interval = wilson(times, many)
     if many == 1 or interval is None:
         return f"{times} of {many}"

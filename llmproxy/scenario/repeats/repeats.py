@@ -190,7 +190,7 @@ def _sum_runs(
         agent_time=_sum_known_floats(each.result.agent_time for each in samples), usage=_sum_usage_by_party(samples),
         misses=tuple(miss for each in samples for miss in each.result.misses), thread_id=shown.thread_id,
         run_id=shown.run_id, cassette=shown.cassette, sample=shown.sample, replayed=replayed,
-        bound=_sum_int(each.result.bound for each in samples),
+        bound=_sum_if_all_known(each.result.bound for each in samples),
         stale=sum(each.result.stale for each in samples),
         carried=sum(each.result.carried for each in samples),
         carried_names=tuple(sorted({name for each in samples for name in each.result.carried_names})),
@@ -229,13 +229,13 @@ def _sum_usage(uses: Sequence[PartyUse]) -> PartyUse:
     known = [Decimal(cost) for cost in costs if cost is not None]
     return PartyUse(
         calls=sum(use.calls for use in uses),
-        input_tokens=_sum_int(use.input_tokens for use in uses),
-        output_tokens=_sum_int(use.output_tokens for use in uses),
+        input_tokens=_sum_if_all_known(use.input_tokens for use in uses),
+        output_tokens=_sum_if_all_known(use.output_tokens for use in uses),
         cost_usd=format(sum(known, Decimal(0)), "f") if known and len(known) == len(costs) else None,
     )
 
 
-def _sum_int(values: Iterable[int | None]) -> int | None:
+def _sum_if_all_known(values: Iterable[int | None]) -> int | None:
     found = list(values)
     return sum(each for each in found if each is not None) if found and None not in found else None
 

@@ -129,7 +129,7 @@ def judge_spread(passes: Sequence[int], repeats: int) -> Variance | None:
         check_pass_counts(passed, repeats)
     if len(passes) < FEWEST_TRANSCRIPTS:
         return None
-    return _judge_variance([passed / repeats for passed in passes], repeats)
+    return _split_variance([passed / repeats for passed in passes], repeats)
 
 
 def spread_intervals(
@@ -140,12 +140,12 @@ def spread_intervals(
         return None, None
     shares = [passed / repeats for passed in passes]
     return (
-        bootstrap(shares, lambda drawn: _judge_variance(drawn, repeats).judge, rng, resamples),
-        bootstrap(shares, lambda drawn: _judge_variance(drawn, repeats).rest, rng, resamples),
+        bootstrap(shares, lambda drawn: _split_variance(drawn, repeats).judge, rng, resamples),
+        bootstrap(shares, lambda drawn: _split_variance(drawn, repeats).rest, rng, resamples),
     )
 
 
-def _judge_variance(shares: Sequence[float], repeats: int) -> Variance:
+def _split_variance(shares: Sequence[float], repeats: int) -> Variance:
     judge = fsum(p * (1 - p) for p in shares) / len(shares) * repeats / (repeats - 1)
     middle = fsum(shares) / len(shares)
     variance = fsum((p - middle) ** 2 for p in shares) / (len(shares) - 1)

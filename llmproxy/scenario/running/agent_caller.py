@@ -60,7 +60,7 @@ class AgentTraffic:
             return ()
         return await self._add_calls(self.session, await self.session.calls(self.seen), error)
 
-    async def read_pending_calls(self) -> None:
+    async def accept_calls_so_far(self) -> None:
         """Look for somebody who is about to look at the wire: what is there now is not late. Raises MissError."""
         await self.read_new_calls()
         self.answered = self.seen
@@ -132,7 +132,7 @@ class AgentTraffic:
             return ()
         return tuple(dict.fromkeys(each.why_unread for each in self.read_wire.observe(0).unread))
 
-    def recorded_at(self) -> float | None:
+    def find_first_recorded_time(self) -> float | None:
         """Return when the first of the replayed calls was recorded, Unix time; None if none was replayed."""
         if not self.calls:
             return None
@@ -202,7 +202,7 @@ class Caller:
             self.waited += waited or 0.0
             self.busy, self.since = agent, self.clock()
             try:
-                returned = await (self.ask or self._call_in_time)(agent, given)
+                returned = await (self.ask or self._call_within_limit)(agent, given)
             except Exception as error:
                 await self._read_new_uses(agent, error)
                 raise
@@ -217,7 +217,7 @@ class Caller:
             meant, seconds, await self._read_new_uses(agent), returned if isinstance(returned, Farewell) else None
         )
 
-    def late_error(self, agent: AgentAdapter, limit: float, *, blocked: bool = False) -> LLMProxyError:
+    def build_timeout_error(self, agent: AgentAdapter, limit: float, *, blocked: bool = False) -> LLMProxyError:
         name = type(agent).__name__
         how = "It blocks its thread, which goes on until it returns; " if blocked else ""
         kind = AgentError if agent.role is AgentRole.AGENT else UpstreamError
@@ -226,8 +226,10 @@ class Caller:
             hint=f"{how}call_timeout=<seconds> allows more for each call, call_timeout=None any time.",
         )
 
-    async def _call_in_time(self, agent: AgentAdapter, given: AgentInput) -> object:
-        return await call_in_time(agent, given, self.limit, partial(self.late_error, agent), name=type(agent).__name__)
+    async def _call_within_limit(self, agent: AgentAdapter, given: AgentInput) -> object:
+        return await call_adapter_in_time(
+            agent, given, self.limit, partial(self.build_timeout_error, agent), name=type(agent).__name__
+        )
 
     def _take_turn(self, agent: AgentAdapter) -> AbstractAsyncContextManager[float | None]:
         session = self.traffic.session
@@ -247,7 +249,7 @@ class Caller:
         return [each for each in traffic.read_wire.list_tool_uses() if each.seq > before] if calls else ()
 
 
-async def call_in_time(
+async def call_adapter_in_time(
     agent: AgentAdapter,
     given: AgentInput,
     limit: float | None,
@@ -258,7 +260,7 @@ async def call_in_time(
 ) -> object:
     """Call an adapter once, at most `limit` seconds, and let nothing of it end more than this call.
 
-    Raises what `late_error` makes of the limit; AgentError for an agent that exits (`hint`: what it should do instead),
+    Raises what `too_long` makes of the limit; AgentError for an agent that exits (`hint`: what it should do instead),
     MachineError for another adapter that does; AgentError for a cancellation of its own; TypeError for what cannot be
     awaited; and what the adapter raises.
     """

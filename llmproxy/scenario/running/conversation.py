@@ -28,7 +28,7 @@ from llmproxy.scenario.script import Callback
 from llmproxy.scenario.types import AgentInput, AgentRole, JudgmentRequest, Message, ScenarioResult
 from llmproxy.scenario.values.criteria import build_no_verdict
 from llmproxy.scenario.values.messages import Farewell, copy_messages, copy_value, get_text, to_message
-from llmproxy.scenario.values.run_ids_and_options import RunningScenario, context_scenario, describe_error, status_of
+from llmproxy.scenario.values.run_ids_and_options import RunningScenario, context_scenario, describe_error, error_status
 from llmproxy.trace.observing.tool_calls import ToolUse
 
 
@@ -49,14 +49,14 @@ class SpeakingOrder:
         self.pending: list[AgentAdapter] = []
         self.begun = False
         """Whether anybody has spoken in this turn."""
-        self._reset_speakers()
+        self._make_all_pending()
 
     def begin_turn(self) -> None:
         """Begin the next turn: everybody may speak again."""
-        self._reset_speakers()
+        self._make_all_pending()
         self._count()
 
-    def _reset_speakers(self) -> None:
+    def _make_all_pending(self) -> None:
         distinct: list[AgentAdapter] = []
         for agent in self.agents:
             if not any(agent is known for known in distinct):
@@ -148,11 +148,11 @@ class ConversationHost(Protocol):
     """What is around a conversation: it differs between a script and a suite."""
 
     @property
-    def running(self) -> RunningScenario | None:
+    def running_scenario(self) -> RunningScenario | None:
         """What functions that are called meanwhile find as the scenario that runs; None: they find none."""
 
     @property
-    def last_words(self) -> bool:
+    def adds_farewell_messages(self) -> bool:
         """Whether what a user says who takes his leave joins the conversation."""
 
     async def prepare_call(self, conversation: Conversation, index: int) -> Mapping[str, Any]:
@@ -197,7 +197,7 @@ class Conversation:
         return self.caller.traffic
 
     @property
-    def wire_before(self) -> dict[int, list[ToolUse]]:
+    def wire_by_message(self) -> dict[int, list[ToolUse]]:
         """The agent's tool calls on the wire, by the place of the message that came after them."""
         found: dict[int, list[ToolUse]] = {}
         for call in self.traffic.agent_tool_calls or ():
@@ -231,7 +231,7 @@ class Conversation:
         for index, queue in enumerate(self._unheard):
             if index != from_agent_idx:
                 queue.append(kept)
-        self.state.record_turn(kept)
+        self.state.record_message_turn(kept)
         author = "" if from_agent_idx is None else type(self.agents[from_agent_idx]).__name__
         self.emitter.emit_message(kept, author=author, turn=self.state.current_turn, **about)
 
@@ -253,12 +253,12 @@ class Conversation:
 
     async def step(self) -> list[Message] | ScenarioResult:
         """Let the next agent speak, in a new turn if this one is over. Raises ValueError if nobody is left to speak."""
-        result = await self.take_turn()
+        result = await self.take_next_step()
         if result is None:
             raise ValueError("No result from step")
         return result
 
-    async def take_turn(
+    async def take_next_step(
         self,
         *,
         may_go_on: Callable[[], bool] = lambda: True,
@@ -300,7 +300,7 @@ class Conversation:
             self.emitter.emit_step(
                 KINDS[agent.role],
                 label=type(agent).__name__,
-                status=status_of(error, agent.role),
+                status=error_status(error, agent.role),
                 message=describe_error(error),
             )
             raise
@@ -319,7 +319,7 @@ class Conversation:
             judgment_request=judgment,
             **beside,
         ).bind(None if session is None else session.llm_for_role(self.agents[index].role))
-        token = context_scenario.set(self.setting.running)
+        token = context_scenario.set(self.setting.running_scenario)
         try:
             return await self.caller.call_agent(self.agents[index], given)
         finally:
@@ -329,10 +329,10 @@ class Conversation:
         agent, said = self.agents[index], answer.returned
         name, kind, ms = type(agent).__name__, KINDS[agent.role], answer.seconds * 1000
         if isinstance(said, ScenarioResult):
-            said = self.complete(said.model_copy(update={"messages": []}))
-        elif answer.farewell is None or self.setting.last_words:
+            said = self.fill_result(said.model_copy(update={"messages": []}))
+        elif answer.farewell is None or self.setting.adds_farewell_messages:
             self._spoken += [(self.traffic.seen, len(self.messages))] if agent.role is AgentRole.AGENT else []
-            calls = [_describe_call(call) for call in answer.tool_calls]
+            calls = [_build_tool_call_entry(call) for call in answer.tool_calls]
             for number, message in enumerate(said):
                 first = number == 0
                 self.add_message(message, index, ms=ms if first else None, tool_calls=calls if first else ())
@@ -354,16 +354,16 @@ class Conversation:
             if judge:
                 self.turns.mark_spoken(judge.agent)
                 return await self.call(judge.place, JudgmentRequest())
-            return self.complete(ScenarioResult(success=False, messages=[], reasoning="/judge: there is no judge."))
+            return self.fill_result(ScenarioResult(success=False, messages=[], reasoning="/judge: there is no judge."))
         if said.success is not None:
             reasoning = said.text or f"Ended by hand with /{'pass' if said.success else 'fail'}"
-            return self.complete(ScenarioResult(success=said.success, messages=[], reasoning=reasoning))
+            return self.fill_result(ScenarioResult(success=said.success, messages=[], reasoning=reasoning))
         if not said.text:
             return None
         self.add_message({"role": "user", "content": said.text})
         return copy_messages(self.messages[-1:])
 
-    def complete(self, result: ScenarioResult) -> ScenarioResult:
+    def fill_result(self, result: ScenarioResult) -> ScenarioResult:
         """Return a result with what only the run knows; messages are the conversation unless it brings its own."""
         found: dict[str, Any] = {
             "messages": copy_messages(result.messages or self.messages),
@@ -377,7 +377,7 @@ class Conversation:
         """Return the result of a run that nobody decided: what judges were to judge is inconclusive."""
         said = reasoning or f"Reached maximum turns ({self.state.config.turn_limit}) without conclusion"
         open_ones = list(self.criteria)
-        return self.complete(
+        return self.fill_result(
             ScenarioResult(success=False, messages=[], reasoning=said, inconclusive_criteria=open_ones)
         )
 
@@ -405,7 +405,7 @@ def _can_decide(agent: AgentAdapter) -> bool:
     return agent.role is AgentRole.JUDGE and (criteria is None or len(criteria) > 0)
 
 
-def _describe_call(call: ToolUse) -> dict[str, Any]:
+def _build_tool_call_entry(call: ToolUse) -> dict[str, Any]:
     where = "" if call.interaction is None else f"interaction {call.interaction}"
     return {
         "name": call.name,
@@ -467,11 +467,11 @@ class ScriptActions:
 
     async def succeed(self, reasoning: str | None = None) -> ScenarioResult:
         said = reasoning or "Scenario marked as successful with scenario.succeed()"
-        return self.conversation.complete(ScenarioResult(success=True, messages=[], reasoning=said))
+        return self.conversation.fill_result(ScenarioResult(success=True, messages=[], reasoning=said))
 
     async def fail(self, reasoning: str | None = None) -> ScenarioResult:
         said = reasoning or "Scenario marked as failed with scenario.fail()"
-        return self.conversation.complete(ScenarioResult(success=False, messages=[], reasoning=said))
+        return self.conversation.fill_result(ScenarioResult(success=False, messages=[], reasoning=said))
 
     async def proceed(
         self,
@@ -501,7 +501,7 @@ class ScriptActions:
                 await await_value(on_turn_end(self.conversation.state))
 
         while True:
-            said = await self.conversation.take_turn(
+            said = await self.conversation.take_next_step(
                 may_go_on=may_go_on, would_go_on=goes_on, on_turn=on_turn, on_turn_end=turn_ends
             )
             initial = self.conversation.state.current_turn if initial is None else initial
@@ -584,7 +584,7 @@ async def ask_person(name: str = "", read: Callable[[str], str] = input) -> Type
         except Exception as caught:  # noqa: BLE001 (raised where it is awaited)
             line, error = "", caught
         try:
-            loop.call_soon_threadsafe(_resolve_input, answer, line, error)
+            loop.call_soon_threadsafe(_resolve_answer_future, answer, line, error)
         except RuntimeError:
             return  # nobody waits any more
 
@@ -598,7 +598,7 @@ async def ask_person(name: str = "", read: Callable[[str], str] = input) -> Type
         ) from error
 
 
-def _resolve_input(answer: asyncio.Future[str], line: str, error: Exception | None) -> None:
+def _resolve_answer_future(answer: asyncio.Future[str], line: str, error: Exception | None) -> None:
     if answer.done():
         return
     if error is None:

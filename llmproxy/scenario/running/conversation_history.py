@@ -34,7 +34,7 @@ def read_history(source: str | Path | Sequence[Message], *, tools: bool = False)
     """Return the messages of a source; `tools` keeps calls. Raises SettingsError: nothing said; CassetteError."""
     if isinstance(source, str) and SEPARATOR in source:
         path, _, name = source.rpartition(SEPARATOR)
-        cassette, sample = _split_name(name)
+        cassette, sample = _split_sample_suffix(name)
         spans = Cassette.from_store(path, cassette=cassette, sample=sample).spans
         found = _longest_conversation(spans, tools=tools)
         if not found:
@@ -45,7 +45,7 @@ def read_history(source: str | Path | Sequence[Message], *, tools: bool = False)
             )
         return found
     if isinstance(source, (str, Path)):
-        return _check_messages(_read_json_lines(Path(source)), str(source))
+        return _check_messages(_read_messages_file(Path(source)), str(source))
     return _check_messages(list(source), "the history")
 
 
@@ -68,13 +68,13 @@ def _longest_conversation(spans: Sequence[Span], *, tools: bool) -> list[Message
             found.append({"role": "assistant", "content": _content_to_text(span.output)})
         elif span.kind is SpanKind.TOOL_CALL and tools:
             calls += 1
-            found += _tool_messages(span, f"call_{calls}")
+            found += _build_tool_messages(span, f"call_{calls}")
     longest = max(said.values(), key=len, default=[])
     exchanged = sum(message["role"] != "tool" and not message.get("tool_calls") for message in longest)
     return longest if exchanged > _ONE_EXCHANGE else [message for messages in said.values() for message in messages]
 
 
-def _tool_messages(span: Span, number: str) -> list[Message]:
+def _build_tool_messages(span: Span, number: str) -> list[Message]:
     function = {"name": span.tool_name, "arguments": _content_to_text(span.tool_args or {})}
     call = {"id": number, "type": "function", "function": function}
     found: list[Message] = [{"role": "assistant", "content": None, "tool_calls": [call]}]
@@ -83,12 +83,12 @@ def _tool_messages(span: Span, number: str) -> list[Message]:
     return found
 
 
-def _split_name(name: str) -> tuple[str, int]:
+def _split_sample_suffix(name: str) -> tuple[str, int]:
     cassette, tilde, sample = name.rpartition("~")
     return (cassette, int(sample)) if tilde and sample.isdigit() and int(sample) else (name, 1)
 
 
-def _read_json_lines(path: Path) -> list[Any]:
+def _read_messages_file(path: Path) -> list[Any]:
     try:
         text = read_text(path)
     except (OSError, UnicodeDecodeError) as error:

@@ -39,18 +39,18 @@ from llmproxy.scenario.running.run_lifecycle import PROGRAM, EventEmitter, RunLi
 from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.script import Step, proceed
 from llmproxy.scenario.types import AgentRole, CriterionResult, ScenarioResult, ScriptStep
-from llmproxy.scenario.values.criteria import ALL_PASSED, add_checkpoints, refuse_contradiction
+from llmproxy.scenario.values.criteria import ALL_PASSED, prepend_checkpoints, refuse_contradiction
 from llmproxy.scenario.values.messages import copy_messages
 from llmproxy.scenario.values.run_ids_and_options import (
     DEFAULT_SET,
     RunOptions,
     batch_run_id,
     context_scenario,
+    derive_thread_id,
     describe_error,
+    error_status,
     make_run_id,
-    make_thread_id,
     name_cassette,
-    status_of,
     traceparent,
 )
 
@@ -94,13 +94,13 @@ def choose_cassette_name(
 
 def _digest_scenario(description: str, script: Sequence[ScriptStep] | None, options: RunOptions) -> str:
     """Return a digest of what tells two scenarios of one name apart and is the same in the next run."""
-    steps = [[step.kind, step.said] if isinstance(step, Step) else _stable_name(step) for step in script or ()]
+    steps = [[step.kind, step.said] if isinstance(step, Step) else _get_qualified_name(step) for step in script or ()]
     given = [options.fields, options.parameters, options.history, options.mock]
-    text = json.dumps([description, steps, given], sort_keys=True, skipkeys=True, default=_stable_name)
+    text = json.dumps([description, steps, given], sort_keys=True, skipkeys=True, default=_get_qualified_name)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _stable_name(thing: object) -> str:
+def _get_qualified_name(thing: object) -> str:
     """Return what is the same of an object in every process."""
     return str(getattr(thing, "__qualname__", None) or type(thing).__qualname__)
 
@@ -130,7 +130,7 @@ def _refuse_false_result(label: str, value: object) -> None:
         )
 
 
-def _attr(path: str, said: str) -> Any:  # noqa: ANN401 (whatever stands there)
+def _alias(path: str, said: str) -> Any:  # noqa: ANN401 (whatever stands there)
     """Return an attribute that a part of the run has: a value, or a method."""
     return property(attrgetter(path), doc=said)
 
@@ -146,7 +146,7 @@ class ScenarioExecutor:
         "`close` wait, until everything is over that it began; calls that it makes outside of `call` should go by "
         "input.llm (uses_session = True)."
     )
-    last_words: ClassVar[bool] = True
+    adds_farewell_messages: ClassVar[bool] = True
     clock: Callable[[], float] = staticmethod(time.monotonic)
 
     def __init__(
@@ -184,8 +184,8 @@ class ScenarioExecutor:
         self.event_bus = event_bus or ScenarioEventBus()
         self.event_bus.subscribe_to_events(self.events)
         langwatch = LangWatchEvents(self.events, self, dict(self.options.fields or {}))
-        self.emitter = EventEmitter(self._make_started(), (langwatch, *self.handlers))
-        self.running = self
+        self.emitter = EventEmitter(self._build_started_event(), (langwatch, *self.handlers))
+        self.running_scenario = self
         self.lifecycle: RunLifecycle[ScriptStep, ScenarioResult] = RunLifecycle(
             self, limit=self.options.timeout, call_limit=self.options.call_timeout, clock=self.clock
         )
@@ -208,39 +208,41 @@ class ScenarioExecutor:
         """Return itself: a copy of a state is one of the same run."""
         return self
 
-    emit_step = _attr("emitter.emit_step", "Emit a step that an adapter took by itself.")
-    outcome = _attr("lifecycle.outcome", "How the run ended, once it has; also when it ended with an exception.")
-    session = _attr("lifecycle.session", "Of the run that goes on; None without a proxy.")
-    wire_report = _attr("lifecycle.report", "What the session came to, once it is closed; None without a proxy.")
-    unattributed = _attr("lifecycle.unattributed", "Calls of unknown origin: they arrived while nobody had the turn.")
-    never_ran = _attr("lifecycle.never_ran", "Emit that the run could not be made, and return what is known of it.")
+    emit_step = _alias("emitter.emit_step", "Emit a step that an adapter took by itself.")
+    outcome = _alias("lifecycle.outcome", "How the run ended, once it has; also when it ended with an exception.")
+    session = _alias("lifecycle.session", "Of the run that goes on; None without a proxy.")
+    wire_report = _alias("lifecycle.report", "What the session came to, once it is closed; None without a proxy.")
+    unattributed = _alias("lifecycle.unattributed", "Calls of unknown origin: they arrived while nobody had the turn.")
+    never_ran = _alias("lifecycle.never_ran", "Emit that the run could not be made, and return what is known of it.")
 
-    wire_calls = _attr(
+    wire_calls = _alias(
         "lifecycle.traffic.agent_tool_calls", "The agent's tool calls on the wire; None without a proxy."
     )
-    wire_served = _attr("lifecycle.traffic.served_tools", "What MCP servers got from the agent; None without a proxy.")
-    wire_unread = _attr("lifecycle.traffic.unread_reason", "Why it is not known what the agent called; else empty.")
-    wire_unknown = _attr("lifecycle.traffic.unknown_call_reasons", "Why answers may have called what nobody knows of.")
-    wire_before = _attr("conversation.wire_before", "The tool calls, by the place of the message that came after them.")
+    wire_served = _alias("lifecycle.traffic.served_tools", "What MCP servers got from the agent; None without a proxy.")
+    wire_unread = _alias("lifecycle.traffic.unread_reason", "Why it is not known what the agent called; else empty.")
+    wire_unknown = _alias("lifecycle.traffic.unknown_call_reasons", "Why answers may have called what nobody knows of.")
+    wire_by_message = _alias(
+        "conversation.wire_by_message", "The tool calls, by the place of the message that came after them."
+    )
 
-    _state = _attr("conversation.state", "What steps, callbacks and adapters see.")
-    _pending_roles_on_turn = _attr("conversation.turns.roles", "Who may still speak.")
-    _pending_agents_on_turn = _attr("conversation.turns.pending", "Who has not spoken.")
-    criteria = _attr("conversation.criteria", "The criteria of all judges.")
-    unscripted = _attr("conversation.unscripted", "Whether the conversation goes on by itself now.")
-    messages = _attr("conversation.messages", "The conversation so far.")
-    add_message = _attr("conversation.add_message", "Append a message; everybody hears it but its author.")
-    add_messages = _attr("conversation.add_messages", "Append messages, one by one.")
-    rollback_messages_to = _attr("conversation.rollback_messages_to", "Take back all messages from a place on.")
-    step = _attr("conversation.step", "Let the next agent speak, in a new turn if this one is over.")
+    _state = _alias("conversation.state", "What steps, callbacks and adapters see.")
+    _pending_roles_on_turn = _alias("conversation.turns.roles", "Who may still speak.")
+    _pending_agents_on_turn = _alias("conversation.turns.pending", "Who has not spoken.")
+    criteria = _alias("conversation.criteria", "The criteria of all judges.")
+    unscripted = _alias("conversation.unscripted", "Whether the conversation goes on by itself now.")
+    messages = _alias("conversation.messages", "The conversation so far.")
+    add_message = _alias("conversation.add_message", "Append a message; everybody hears it but its author.")
+    add_messages = _alias("conversation.add_messages", "Append messages, one by one.")
+    rollback_messages_to = _alias("conversation.rollback_messages_to", "Take back all messages from a place on.")
+    step = _alias("conversation.step", "Let the next agent speak, in a new turn if this one is over.")
 
-    message = _attr("verbs.message", "Add a message; a user's or an assistant's takes the turn of that role.")
-    user = _attr("verbs.user", "Let the user speak, or say something in his place.")
-    agent = _attr("verbs.agent", "Let the agent under test speak, or say something in its place.")
-    judge = _attr("verbs.judge", "Demand a verdict.")
-    succeed = _attr("verbs.succeed", "Return a result that says passed.")
-    fail = _attr("verbs.fail", "Return a result that says failed.")
-    proceed = _attr("verbs.proceed", "Take steps for so many turns, or until somebody ends it.")
+    message = _alias("verbs.message", "Add a message; a user's or an assistant's takes the turn of that role.")
+    user = _alias("verbs.user", "Let the user speak, or say something in his place.")
+    agent = _alias("verbs.agent", "Let the agent under test speak, or say something in its place.")
+    judge = _alias("verbs.judge", "Demand a verdict.")
+    succeed = _alias("verbs.succeed", "Return a result that says passed.")
+    fail = _alias("verbs.fail", "Return a result that says failed.")
+    proceed = _alias("verbs.proceed", "Take steps for so many turns, or until somebody ends it.")
 
     def reset(self) -> None:
         """Begin anew: no messages, turn 0, a new thread id."""
@@ -249,7 +251,7 @@ class ScenarioExecutor:
         state = ScenarioState(
             description=self.description,
             messages=[],
-            thread_id=make_thread_id(self.cassette, self.options.sample, self.name) if known else make_thread_id(),
+            thread_id=derive_thread_id(self.cassette, self.options.sample, self.name) if known else derive_thread_id(),
             current_turn=0,
             config=self.config,
         ).bind(self)
@@ -266,7 +268,7 @@ class ScenarioExecutor:
         """Return what an adapter is told beside the conversation."""
         state, traffic = conversation.state, self.lifecycle.traffic
         if traffic.session is not None and self.agents[index].role is AgentRole.JUDGE:
-            await traffic.read_pending_calls()  # what the agent called since its answer is a part of what he judges
+            await traffic.accept_calls_so_far()  # what the agent called since its answer is a part of what he judges
         parent = traceparent(state.thread_id, state.current_turn, index)
         return {"scenario_state": state, "propagation_headers": {"traceparent": parent}}
 
@@ -276,12 +278,12 @@ class ScenarioExecutor:
     # -- what the run engine asks
 
     @property
-    def who(self) -> str:
+    def current_actor(self) -> str:
         """Who is at work where nobody is called."""
         return "a step of the script" if self._opening is None else type(self._opening).__name__
 
     @property
-    def watched(self) -> bool:
+    def relies_on_traffic(self) -> bool:
         """Whether somebody relies on what the agent called."""
         return self.lifecycle.traffic.relied
 
@@ -357,7 +359,7 @@ class ScenarioExecutor:
         return self.conversation.build_turns_exhausted(f"{LEFT}{END_OF_SCRIPT}" if went else END_OF_SCRIPT)
 
     def _complete_result(self, result: ScenarioResult) -> ScenarioResult:
-        return self.conversation.complete(add_checkpoints(self.verbs.checkpoints, result))
+        return self.conversation.fill_result(prepend_checkpoints(self.verbs.checkpoints, result))
 
     async def begin(self) -> None:
         """Begin with what was said before; where the user had the last word, it is the agent's turn."""
@@ -376,7 +378,7 @@ class ScenarioExecutor:
         session = self.lifecycle.session
         if session is not None:
             self.lifecycle.unattributed = await session.count_unattributed()
-            await self.lifecycle.traffic.read_pending_calls()
+            await self.lifecycle.traffic.accept_calls_so_far()
         label = getattr(step, "__name__", None) or type(step).__name__
         try:
             value = await self._run_step_function(step)
@@ -384,7 +386,7 @@ class ScenarioExecutor:
                 await session.exclude_step_calls(self.lifecycle.unattributed)
             _refuse_false_result(label, value)
         except Exception as error:
-            status = status_of(error, self.lifecycle.caller.broke)
+            status = error_status(error, self.lifecycle.caller.broke)
             self.emitter.emit_step("script", label=label, status=status, message=describe_error(error))
             raise
         self.emitter.emit_step("script", label=label)
@@ -400,7 +402,7 @@ class ScenarioExecutor:
 
     # -- how it ended
 
-    def out_of_time(self, *, blocked: bool = False) -> LLMProxyError:
+    def build_time_limit_error(self, *, blocked: bool = False) -> LLMProxyError:
         """Return the error for a run that took longer than it may."""
         who = self.lifecycle.caller.current_party
         kind = AgentError if who is AgentRole.AGENT else MachineError
@@ -419,20 +421,20 @@ class ScenarioExecutor:
         broke = self.lifecycle.caller.broke
         check = isinstance(error, AssertionError) and broke is None
         stated = str(error) or "an assertion in a step of the script"
-        result = self.conversation.complete(
+        result = self.conversation.fill_result(
             ScenarioResult(
                 success=False,
                 messages=[],
                 reasoning=f"Scenario failed with error: "
                 f"{error if isinstance(error, Exception) else describe_error(error)}",
-                status=status_of(error, broke),
+                status=error_status(error, broke),
                 error=describe_error(error),
                 failed_criteria=[stated] if check else [],
                 criteria=[_build_failed_step(stated)] if check else [],
                 inconclusive_criteria=list(self.conversation.criteria),
             )
         )
-        return add_checkpoints(self.verbs.checkpoints, result)
+        return prepend_checkpoints(self.verbs.checkpoints, result)
 
     def emit_end(self, result: ScenarioResult, error: BaseException | None) -> ScenarioResult:  # noqa: ARG002 (told)
         result = self._add_measures(result)
@@ -461,10 +463,10 @@ class ScenarioExecutor:
         if traffic.session is not None:
             found |= {"cassette": self.cassette, "waited": lifecycle.caller.waited}
             found["tool_calls"] = tuple(traffic.read_wire.list_tool_uses())
-            found["recorded_at"] = traffic.recorded_at()
+            found["recorded_at"] = traffic.find_first_recorded_time()
         return result.model_copy(update=found)
 
-    def _make_started(self) -> Started:
+    def _build_started_event(self) -> Started:
         return Started(
             scenario=self.name, name=self.name, description=self.description, set_id=self.scenario_set_id,
             batch_id=self.batch_run_id, run_id=make_run_id(), sample=self.options.sample, runs=self.options.runs,

@@ -25,7 +25,7 @@ from llmproxy.scenario.repeats.repeats import RepeatResult, run_many
 from llmproxy.scenario.running.executor import ScenarioExecutor, choose_cassette_name
 from llmproxy.scenario.running.run_thread import in_thread, run_to_end
 from llmproxy.scenario.types import Message, ScenarioResult, ScriptStep
-from llmproxy.scenario.values.run_ids_and_options import CALL_TIMEOUT, RunOptions, shorten_traceback, status_of
+from llmproxy.scenario.values.run_ids_and_options import CALL_TIMEOUT, RunOptions, error_status, shorten_traceback
 
 _LIMITS: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[int, asyncio.Semaphore]] = WeakKeyDictionary()
 """What `max_concurrency` means: runs of one loop that name the same number share it."""
@@ -98,10 +98,10 @@ class RunPlan:
 
     async def _run_executor(self, executor: ScenarioExecutor) -> RunEnded:
         try:
-            result = await (in_thread(executor) if self.threaded else _caller_location(executor))
+            result = await (in_thread(executor) if self.threaded else _run_on_callers_loop(executor))
         except Exception as error:  # noqa: BLE001 (handed to the caller, who decides)
             broken = executor.outcome or executor.build_failure(error)
-            return RunEnded(broken.status or status_of(error, None), broken, error)
+            return RunEnded(broken.status or error_status(error, None), broken, error)
         return RunEnded(result.status or Status.FAILED, result)
 
 
@@ -109,7 +109,7 @@ _OF_PLAN = tuple(each.name for each in fields(RunPlan) if each.name not in ("opt
 """What an executor is told, beside its options."""
 
 
-async def _caller_location(executor: ScenarioExecutor) -> ScenarioResult:
+async def _run_on_callers_loop(executor: ScenarioExecutor) -> ScenarioResult:
     try:
         return await executor.run()
     finally:
@@ -209,7 +209,7 @@ async def run(
     return await _run_plan(locals(), threaded=True)
 
 
-def _on_the_callers_loop[F: Callable[..., Any]](function: F) -> F:
+def _make_arun[F: Callable[..., Any]](function: F) -> F:
     """Return `run` as `arun`: parameters, types and results are the same."""
     signature = inspect.signature(function)
 
@@ -227,7 +227,7 @@ def _on_the_callers_loop[F: Callable[..., Any]](function: F) -> F:
     return cast("F", arun)
 
 
-arun = _on_the_callers_loop(run)
+arun = _make_arun(run)
 
 
 def run_sync(name: str, description: str, *args: Any, **kwargs: Any) -> ScenarioResult:  # noqa: ANN401 (of `run`)

@@ -51,7 +51,7 @@ from llmproxy.report.trend import TrendRecorder
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.run_session import RunSession, wait_despite_cancel
 from llmproxy.scenario.running.agent_caller import AgentTraffic, Caller
-from llmproxy.scenario.turn_taking import FairLock, session_lock
+from llmproxy.scenario.turn_taking import FairLock, get_session_lock
 from llmproxy.scenario.types import Message, ScenarioResult
 from llmproxy.scenario.values.messages import copy_value
 from llmproxy.scenario.values.run_ids_and_options import describe_error, describe_exit
@@ -78,17 +78,17 @@ class EventEmitter:
             self.emit(self.about)
 
     def emit_message(self, message: Message, **about: Any) -> None:  # noqa: ANN401 (fields of the event)
-        if self._goes_on():
+        if self._is_run_going_on():
             self.emit(MessageEvent(run_id=self.about.run_id, message=copy_value(message), at=self.clock(), **about))
 
     def emit_step(self, kind: str, **about: Any) -> None:  # noqa: ANN401 (fields of the event)
-        if self._goes_on():
+        if self._is_run_going_on():
             self.emit(Step(run_id=self.about.run_id, index=self._steps, kind=kind, **about))
             self._steps += 1
 
     def emit_verdict(self, judge: str, result: ScenarioResult | None, *, forced: bool, decided: bool) -> None:
         """Emit what a judge said; `result` is None where it wants to see more."""
-        if not self._goes_on():
+        if not self._is_run_going_on():
             return
         said = ScenarioResult(success=False, messages=[]) if result is None else result
         self.emit(
@@ -125,7 +125,7 @@ class EventEmitter:
         with _ONE_AT_A_TIME:
             notify_handlers(self.handlers, event)
 
-    def _goes_on(self) -> bool:
+    def _is_run_going_on(self) -> bool:
         """Return whether the run has begun and not ended: an executor that is used without `run` emits nothing."""
         return self._begun and not self._over
 
@@ -149,10 +149,10 @@ class ProgramRuns:
             if self._process != os.getpid():  # the first run; or a fork, which has none of its parent's
                 self._runs, self._process, self._folder = {}, os.getpid(), Path.cwd()
                 self._since = time.time() - (result.total_time or 0.0)
-                atexit.register(self.record_program)
+                atexit.register(self.record_program_as_test)
             self._runs.setdefault(result.cassette, []).append(run)
 
-    def record_program(self) -> None:
+    def record_program_as_test(self) -> None:
         """Keep the test that this program was."""
         interrupted = isinstance(getattr(sys, "last_exc", None), KeyboardInterrupt)
         if self._process != os.getpid() or not self._runs or interrupted:
@@ -270,11 +270,11 @@ class Playable[S, R](Protocol):
     def steps(self) -> Sequence[S]: ...
 
     @property
-    def who(self) -> str:
+    def current_actor(self) -> str:
         """Who is at work where nobody is called, for an error: ``a step of the script``."""
 
     @property
-    def watched(self) -> bool:
+    def relies_on_traffic(self) -> bool:
         """Whether somebody relies on what the agent called, so that it must not call anything later."""
 
     @property
@@ -299,7 +299,7 @@ class Playable[S, R](Protocol):
     async def conclude(self) -> R:
         """Return its result, after the last step."""
 
-    def out_of_time(self, *, blocked: bool = False) -> LLMProxyError:
+    def build_time_limit_error(self, *, blocked: bool = False) -> LLMProxyError:
         """Return the error of a run that took longer than it may; `blocked`: its thread goes on."""
 
     async def leave(self) -> list[str]:
@@ -370,7 +370,7 @@ class RunLifecycle[S, R]:
                 result = await self._run_timed()
             except Exception as error:  # noqa: BLE001 (kept and told, whatever it is)
                 return await shielded(self._end_broken(error))
-            return await shielded(self._mark_played(result))
+            return await shielded(self._end_played(result))
         except BaseException as error:
             await self._end_cancelled(error)
             raise
@@ -380,7 +380,7 @@ class RunLifecycle[S, R]:
         self.played.emit_start()
         return self._set_outcome(self.played.build_failure(error), error)
 
-    async def _mark_played(self, result: R) -> R:
+    async def _end_played(self, result: R) -> R:
         self._played = True
         try:
             self.problems = await self._close_all(raising=not self.thorough)
@@ -419,18 +419,18 @@ class RunLifecycle[S, R]:
         try:
             async with scope:
                 if self.thorough:
-                    self._begin_playing(scope)
+                    self._start_time_limit(scope)
                 await self._open_playable()
                 self.played.emit_start()
                 if not self.thorough:
-                    self._begin_playing(scope)
+                    self._start_time_limit(scope)
                 return await self._play_steps()
         except TimeoutError as error:
             if not scope.expired():
                 raise
-            raise self.played.out_of_time() from error
+            raise self.played.build_time_limit_error() from error
         except SystemExit as error:  # an adapter's is the adapter's (`Caller`)
-            raise MachineError(f"{describe_exit(self.played.who, error)}.") from error
+            raise MachineError(f"{describe_exit(self.played.current_actor, error)}.") from error
 
     async def _play_steps(self) -> R:
         await self.played.begin()
@@ -439,7 +439,7 @@ class RunLifecycle[S, R]:
                 return result
         return await self.played.conclude()
 
-    def _begin_playing(self, scope: asyncio.Timeout) -> None:
+    def _start_time_limit(self, scope: asyncio.Timeout) -> None:
         self._since = self.clock()
         if self.limit is not None:
             scope.reschedule(asyncio.get_running_loop().time() + self.limit)
@@ -452,7 +452,7 @@ class RunLifecycle[S, R]:
 
     async def _open_session(self, asked: SessionRequest) -> None:
         # Runs of one recording in this process come one after the other, however long one takes.
-        queue = session_lock(asked.proxy, f"open:{asked.cassette}~{asked.sample}")
+        queue = get_session_lock(asked.proxy, f"open:{asked.cassette}~{asked.sample}")
         await queue.acquire_lock()
         self._queue = queue
         kind = asked.kind or RunSession
@@ -475,10 +475,10 @@ class RunLifecycle[S, R]:
                     raise
                 problems.append(f"the session could not be closed: {describe_error(error)}")
             finally:
-                self._leave_queue()
+                self._release_recording_lock()
         return problems
 
-    def _leave_queue(self) -> None:
+    def _release_recording_lock(self) -> None:
         queue, self._queue = self._queue, None
         if queue is not None:
             queue.release_lock()
@@ -510,7 +510,7 @@ class RunLifecycle[S, R]:
         """Raise why a run that passed has not, if so."""
         if not self.played.has_passed(result):
             return
-        if self.late and self.played.watched:
+        if self.late and self.played.relies_on_traffic:
             said, self.late = self.late, ()
             raise LateCallsError(f"{'; '.join(said)}.", hint=self.played.late_hint)
         if self._asked is not None and self.report is not None:
@@ -554,13 +554,13 @@ class RunLifecycle[S, R]:
             limits.append((self.caller.since if self.caller.busy else now) + self.call_limit)
         return min(limits) - now if limits else None
 
-    def passed_limit(self) -> LLMProxyError:
+    def build_passed_limit_error(self) -> LLMProxyError:
         """Return the error for the limit that is passed, by somebody who blocks the thread."""
         busy = self.caller.busy
         whole = self.limit is not None and self._since is not None and self.clock() - self._since > self.limit
         if busy is None or whole:
-            return self.played.out_of_time(blocked=True)
-        return self.caller.late_error(busy, self.call_limit or 0.0, blocked=True)
+            return self.played.build_time_limit_error(blocked=True)
+        return self.caller.build_timeout_error(busy, self.call_limit or 0.0, blocked=True)
 
     def give_up(self, error: BaseException) -> None:
         """Emit that the run is over, from outside: its thread is blocked and cannot."""
@@ -568,7 +568,7 @@ class RunLifecycle[S, R]:
         self.played.emit_start()
         self.problems = ["blocked thread"]
         self._set_outcome(self.played.build_failure(error), error)
-        self._leave_queue()  # whoever is next learns from the proxy that the session is still open
+        self._release_recording_lock()  # whoever is next learns from the proxy that the session is still open
 
 
 async def _await_work[T](work: Awaitable[T]) -> T:

@@ -91,7 +91,7 @@ async def _wait_for_thread(worker: _RunThread) -> None:
         await asyncio.wait((worker.done,), timeout=_PATIENCE if left is None else max(left, 0.0) + _SLACK)
         left = worker.executor.lifecycle.time_left()
         if not worker.done.done() and left is not None and left < -_SLACK / 2:
-            error = worker.executor.lifecycle.passed_limit()
+            error = worker.executor.lifecycle.build_passed_limit_error()
             worker.cancel_run()
             _abandon_thread(worker.executor, error)
             raise error

@@ -99,13 +99,13 @@ def merge_calls(messages: Sequence[Message], turns: Sequence[int], wire: _Wire |
     return _drop_duplicates(found)
 
 
-def select_served(calls: Sequence[ToolUse], name: str | None) -> ToolCalls:
+def list_served(calls: Sequence[ToolUse], name: str | None) -> ToolCalls:
     """Return what servers got, of one tool or of all; of no turn, since a server knows none."""
     chosen = [each for each in calls if name in {None, each.name}]
     return ToolCalls([ToolCall(each.name, each.arguments, each.result, None, "server") for each in chosen], name)
 
 
-def format_message(message: Message) -> str:
+def render_message(message: Message) -> str:
     """Return a message as text: its content, then its tool calls as JSON."""
     content = message.get("content")
     parts = content if isinstance(content, list) else [content]

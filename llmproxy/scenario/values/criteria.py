@@ -206,7 +206,7 @@ def refuse_contradiction(who: str, result: ScenarioResult) -> None:
 ALL_PASSED = "All inline criteria checkpoints passed"
 
 
-def add_checkpoints(checkpoints: Sequence[ScenarioResult], result: ScenarioResult) -> ScenarioResult:
+def prepend_checkpoints(checkpoints: Sequence[ScenarioResult], result: ScenarioResult) -> ScenarioResult:
     """Return a result with what the checkpoints before it found, in order; ids of criteria are numbered anew."""
     if not checkpoints:
         return result

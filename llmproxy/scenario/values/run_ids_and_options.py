@@ -50,7 +50,7 @@ def name_cassette(name: str, set_id: str | None = None) -> str:
     return f"{slug or 'scenario'}-{digest}"
 
 
-def make_thread_id(cassette: str = "", sample: int = 1, name: str = "") -> str:
+def derive_thread_id(cassette: str = "", sample: int = 1, name: str = "") -> str:
     """Return the id of a conversation; random without a cassette."""
     if not cassette:
         return f"thread_{secrets.token_hex(14)}"
@@ -121,7 +121,7 @@ class RunOptions:
 _ENGINE = ("llmproxy.", "asyncio.", "threading", "concurrent.", "contextlib")
 
 
-def status_of(error: BaseException, role: AgentRole | None) -> Status:
+def error_status(error: BaseException, role: AgentRole | None) -> Status:
     """Return the status of a run that `error` ended while somebody of `role` was called; None: a step or a callback."""
     if isinstance(error, AgentError):
         return Status.AGENT_ERROR
@@ -172,7 +172,7 @@ class RunningScenario(Protocol):
     wire_calls: Sequence[ToolUse] | None
     wire_served: ServedTools | None
     wire_unread: str
-    wire_before: Mapping[int, Sequence[ToolUse]]
+    wire_by_message: Mapping[int, Sequence[ToolUse]]
     unattributed: int
     emit_step: Callable[..., None]
     rollback_messages_to: Callable[[int], list[Message]]

@@ -25,7 +25,7 @@ from llmproxy.scenario.agent_adapter import AdapterAttributes
 from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.running.run_lifecycle import EventEmitter, RunLifecycle, SessionRequest
 from llmproxy.scenario.types import AgentRole
-from llmproxy.scenario.values.run_ids_and_options import describe_error, make_run_id, status_of as fault_of
+from llmproxy.scenario.values.run_ids_and_options import describe_error, error_status as fault_of, make_run_id
 from llmproxy.suite.checks.tools import build_unseen
 from llmproxy.suite.checks.traffic import check_usage, explain_unseen_traffic
 from llmproxy.suite.matchers.apply import all_hold
@@ -124,7 +124,7 @@ def format_place(place: YamlPlace | None) -> str:
 
 
 class _CaseRun:
-    who = "something in the run"
+    current_actor = "something in the run"
     late_hint = LATE_HINT
 
     def __init__(self, run_context: RunContext, case: SuiteCase, emitter: EventEmitter, *, alone: bool) -> None:
@@ -164,7 +164,7 @@ class _CaseRun:
         return notes if opened else []
 
     @property
-    def watched(self) -> bool:
+    def relies_on_traffic(self) -> bool:
         """Return whether anything is asserted about the agent's traffic."""
         return self.context is not None and needs_traffic(self.context)
 
@@ -283,7 +283,7 @@ class _CaseRun:
 
     # -- the end
 
-    def out_of_time(self, *, blocked: bool = False) -> LLMProxyError:  # noqa: ARG002 - nobody looks from outside
+    def build_time_limit_error(self, *, blocked: bool = False) -> LLMProxyError:  # noqa: ARG002 - nobody looks from outside
         """Return the error of a run that took longer than it may."""
         limit = (self.case.scenario.timeout or 0) / 1000
         at = f"step {self.progress.next + 1}" if self.context else "before its first step"
@@ -341,7 +341,7 @@ class _CaseRun:
             spent=None if report is None else report.spent.cost,
             live=0 if report is None else report.live_calls,
             wire=report,
-            recorded_at=None if context is None or beside_live else lifecycle.traffic.recorded_at(),
+            recorded_at=None if context is None or beside_live else lifecycle.traffic.find_first_recorded_time(),
             calls=calls if self.run_context.keeps_calls else (),
             served=frozenset(each.interaction for each in calls),
             latency=sum_recorded_latency(calls),

@@ -27,7 +27,7 @@ from llmproxy.report.event_handlers import notify_handlers
 from llmproxy.report.events import Completed, Event, Finished, Handler, Selected, Started, Status
 from llmproxy.scenario.cluster.ray_pacer import Take
 from llmproxy.scenario.cluster.remote_runner import RemoteRunner, open_cluster
-from llmproxy.scenario.cluster.transfer_files import collect_variables as named, find_files, load_cassettes, pack_files
+from llmproxy.scenario.cluster.transfer_files import collect_variables as named, glob_files, load_cassettes, pack_files
 from llmproxy.scenario.cluster.worker_node import CASSETTES, EventList, NodeReply, RunParcel, WorkerNode, make_picklable
 from llmproxy.scenario.values.run_ids_and_options import describe_error
 from llmproxy.settings import Loaded
@@ -87,7 +87,7 @@ def pack_suites(
         cases, [(run_context.agent, root), (run_context.defaults.get("agent"), run_context.defaults_folder)]
     )
     project = [root / "pyproject.toml"] if (root / "pyproject.toml").is_file() else []
-    packed = pack_files([*suites, *agents, *project, *_find_snapshots(cases), *find_files(files, root)], root)
+    packed = pack_files([*suites, *agents, *project, *_find_snapshots(cases), *glob_files(files, root)], root)
     live = settings.settings.mode.policy.reaches_network
     said = named(variables, env, live=live, flag="--send-env")
     server = find_store_server(settings.settings.store)

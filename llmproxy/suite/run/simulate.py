@@ -60,7 +60,7 @@ class _RunningStep:
 
     session: RunSession | None
     unscripted: bool
-    wire_before: Mapping[int, Sequence[ToolUse]] = field(default_factory=dict)
+    wire_by_message: Mapping[int, Sequence[ToolUse]] = field(default_factory=dict)
     wire_unknown: Sequence[str] = ()
 
 
@@ -185,7 +185,7 @@ async def _ask_judge(
     running = _RunningStep(
         context.session,
         unscripted=False,
-        wire_before={place: context.wire.observe(*window).tools for place, window in conversation.windows.items()},
+        wire_by_message={place: context.wire.observe(*window).tools for place, window in conversation.windows.items()},
         wire_unknown=_list_unknown_reasons(context, conversation),
     )
     conversation.states[AgentRole.JUDGE] = _StepState(about, running)

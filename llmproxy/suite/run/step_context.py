@@ -30,12 +30,12 @@ from llmproxy.report.events import Assertion, Event, Message as MessageEvent, St
 from llmproxy.scenario.agent_adapter import AdapterAttributes, AgentAdapter
 from llmproxy.scenario.config import ScenarioConfig
 from llmproxy.scenario.run_session import RunSession
-from llmproxy.scenario.running.agent_caller import AdapterAnswer, AgentTraffic, Caller, call_in_time
+from llmproxy.scenario.running.agent_caller import AdapterAnswer, AgentTraffic, Caller, call_adapter_in_time
 from llmproxy.scenario.running.conversation import Conversation, ScriptActions
 from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.types import AgentInput, AgentRole, Message, ScenarioResult
 from llmproxy.scenario.values.messages import format_value, get_text, list_messages
-from llmproxy.scenario.values.run_ids_and_options import make_thread_id
+from llmproxy.scenario.values.run_ids_and_options import derive_thread_id
 from llmproxy.suite.checks.answer_checks import ResponseSnapshots
 from llmproxy.suite.checks.entities.verify import RunEntities
 from llmproxy.suite.matchers.apply import build_unclear
@@ -61,8 +61,8 @@ class RunView:
 class SuiteConversation:
     """One conversation with the agent. It is the emitter and the setting of the engine's."""
 
-    running = None
-    last_words = False
+    running_scenario = None
+    adds_farewell_messages = False
 
     def __init__(
         self, name: str, thread: str, agent: AgentAdapter, caller: Caller, *, player: RunView, listener: StepContext
@@ -158,7 +158,7 @@ class StepConversations:
 
     def _add_conversation(self, name: str, key: str) -> SuiteConversation:
         return self._make(
-            name, make_thread_id() if self._fresh else make_thread_id(self._cassette or "suite", self._sample, key)
+            name, derive_thread_id() if self._fresh else derive_thread_id(self._cassette or "suite", self._sample, key)
         )
 
 
@@ -204,11 +204,11 @@ async def _call_agent(agent: AgentAdapter, given: AgentInput, limit: float | Non
 
     def too_long(limit: float) -> AgentError:
         more = "`timeout: 120s` beside `chat`, or `defaults: {stepTimeout: 120s}`, allows more."
-        hint = "\n".join(filter(None, [AdapterAttributes.of_adapter(agent).silence, more]))
+        hint = "\n".join(filter(None, [AdapterAttributes.of_adapter(agent).silence_hint, more]))
         return AgentError(f"{name} gave no answer within {limit:g} s.", hint=hint)
 
     try:
-        return await call_in_time(agent, given, limit, too_long, name=name, hint=_ANSWERS)
+        return await call_adapter_in_time(agent, given, limit, too_long, name=name, hint=_ANSWERS)
     except TimeoutError as error:
         raise AgentError(f"{name} raised TimeoutError: {error}") from error
     except (LLMProxyError, asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
@@ -407,7 +407,7 @@ class StepContext:
 
     async def on_answer(self, conversation: SuiteConversation, answer: AdapterAnswer) -> None:
         """Look at the wire, until it is quiet: what passed belongs to the answer. Raises MissError."""
-        if (declared := AdapterAttributes.of_adapter(self.agent).declared) is not None:
+        if (declared := AdapterAttributes.of_adapter(self.agent).declared_processing) is not None:
             self.declared.append((self.index, declared))
         await self.wait_for_quiet()
         conversation.windows[len(conversation.messages)] = self._start, self.last_seen_call

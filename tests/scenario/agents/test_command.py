@@ -288,8 +288,8 @@ def test_ctrl_c_while_processes_end_leaves_no_complaint() -> None:
 def test_who_never_answered_is_told_what_it_is_given() -> None:
     """A program that reads to the end waits for ever; one that has answered knows the form."""
     waits = CommandAgent(["cat"])
-    assert "lines: false" in AdapterAttributes.of_adapter(waits).silence
-    assert AdapterAttributes.of_adapter(CommandAgent(["cat"], lines=False)).silence == ""
+    assert "lines: false" in AdapterAttributes.of_adapter(waits).silence_hint
+    assert AdapterAttributes.of_adapter(CommandAgent(["cat"], lines=False)).silence_hint == ""
     answers = faulty("echo")
     ask(answers, given())
-    assert AdapterAttributes.of_adapter(answers).silence == ""
+    assert AdapterAttributes.of_adapter(answers).silence_hint == ""

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from llmproxy.errors import AgentError, AgentUnreachable, SuiteError
-from llmproxy.scenario.agents.http import HttpAgent, OpenAIAgent, read_url
+from llmproxy.scenario.agents.http import HttpAgent, OpenAIAgent, check_agent_url
 from llmproxy.scenario.types import AgentReturnTypes
 from tests.provider import Provider, step
 from tests.scenario.agents_fixtures import ANSWER, TOOLS, Served, ask, dialogue, given, http_agent, one_run
@@ -127,7 +127,7 @@ def test_errors_show_no_key() -> None:
 @pytest.mark.parametrize("url", ["", "127.0.0.1:8000", "ftp://x/y", "http://", "http://x:port/", "http://x:0/"])
 def test_an_address_that_is_none_is_refused(url: str) -> None:
     with pytest.raises(SuiteError, match="no address"):
-        read_url(url)
+        check_agent_url(url)
 
 
 def test_two_runs_in_loops_of_their_own_do_not_share_connections(agent: Served) -> None:

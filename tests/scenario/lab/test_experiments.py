@@ -13,11 +13,11 @@ import pytest
 from llmproxy import scenario
 from llmproxy.errors import MachineError, SettingsError
 from llmproxy.scenario.lab.experiments import (
-    FixedPart,
+    ExperimentKind,
     JudgeVariance,
     OpenLoopReplay,
+    choose_experiment_kind,
     open_loop,
-    parse_experiment,
     rejudge,
 )
 from llmproxy.scenario.lab.judgements import Transcript
@@ -127,13 +127,13 @@ def test_each_look_is_recorded_apart_and_can_be_replayed(tmp_path: Path) -> None
 def test_every_other_combination_is_refused_with_its_reason(live: Collection[str], says: str) -> None:
     """It would ask a recording for what was never said."""
     with pytest.raises(SettingsError, match=says):
-        parse_experiment(live)
+        choose_experiment_kind(live)
 
 
 def test_the_two_that_stay_true() -> None:
     """The judge alone; agent and judge."""
-    assert parse_experiment({"judge"}) is FixedPart.REJUDGE
-    assert parse_experiment(["judge", "agent"]) is FixedPart.OPEN_LOOP
+    assert choose_experiment_kind({"judge"}) is ExperimentKind.REJUDGE
+    assert choose_experiment_kind(["judge", "agent"]) is ExperimentKind.OPEN_LOOP
 
 
 # -- A recorded user's lines, the agent of today

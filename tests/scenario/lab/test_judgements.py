@@ -10,7 +10,7 @@ import pytest
 from llmproxy import scenario
 from llmproxy.errors import SettingsError
 from llmproxy.report.events import Status
-from llmproxy.scenario.lab.judgements import JudgeSetup, Transcript, run_parallel
+from llmproxy.scenario.lab.judgements import JudgeRunner, Transcript, run_parallel
 from llmproxy.scenario.values.run_ids_and_options import context_scenario
 from tests.scenario.people import Judge
 
@@ -32,7 +32,9 @@ def test_the_judge_sees_the_whole_conversation_and_must_decide() -> None:
 
     judge = Judge(decide)
     transcript = Transcript(id="t", messages=SAID, description="greeting")
-    ended = asyncio.run(JudgeSetup(name="test", proxy=False).ask(lambda: judge, transcript, 3, "reversed"))
+    ended = asyncio.run(
+        JudgeRunner(name="test", proxy=False).judge_transcript(lambda: judge, transcript, 3, "reversed")
+    )
     (given,) = judge.inputs
     assert (given.messages, bool(given.judgment_request), given.scenario_state.description) == (SAID, True, "greeting")
     assert given.scenario_state.executor.options.sample == 3
@@ -47,9 +49,9 @@ def test_looks_have_recordings_of_their_own() -> None:
         cassettes.append(given.scenario_state.executor.cassette)
         return scenario.ScenarioResult(success=True, messages=[])
 
-    bench = JudgeSetup(name="rejudge", proxy=False)
+    bench = JudgeRunner(name="rejudge", proxy=False)
     for id_, about in (("a", ""), ("a", ""), ("b", ""), ("a", "reversed")):
-        asyncio.run(bench.ask(Judge(decide), Transcript(id=id_, messages=SAID), 1, about))
+        asyncio.run(bench.judge_transcript(Judge(decide), Transcript(id=id_, messages=SAID), 1, about))
     assert cassettes[0] == cassettes[1]
     assert len(set(cassettes)) == 3
 
@@ -94,7 +96,7 @@ def test_work_is_done_in_parallel_in_order_and_stops_at_an_error() -> None:
 def test_what_cannot_be_meant_is_no_look() -> None:
     """A mode of the proxy without one would send a replay to the provider: refused, and nobody is asked."""
     judge = Judge(lambda given: scenario.ScenarioResult(success=True, messages=[]))
-    bench = JudgeSetup(name="test", proxy=False, mode="replay")
+    bench = JudgeRunner(name="test", proxy=False, mode="replay")
     with pytest.raises(SettingsError, match="mode='replay' is a mode of the proxy"):
-        asyncio.run(bench.ask(judge, Transcript(id="t", messages=SAID)))
+        asyncio.run(bench.judge_transcript(judge, Transcript(id="t", messages=SAID)))
     assert judge.inputs == []

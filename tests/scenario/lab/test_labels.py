@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from llmproxy.errors import SettingsError
-from llmproxy.scenario.lab.human_labels import list_labelled_ids, list_report_runs, read_labels, write_label
+from llmproxy.scenario.lab.human_labels import list_labelled_ids, list_runs_to_label, read_labels, write_label
 
 MESSAGES = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]
 GOOD: dict[str, Any] = {
@@ -117,7 +117,7 @@ def report(folder: Path, **changes: Any) -> Path:  # noqa: ANN401
 
 def test_a_line_is_one_that_calibrate_reads(tmp_path: Path) -> None:
     """The criteria are the judge's, then those that it never spoke of."""
-    (found,) = list_report_runs(report(tmp_path))
+    (found,) = list_runs_to_label(report(tmp_path))
     assert (found.id, found.criteria) == ("refund~2 12345678", ("fast", "polite"))
     labels = tmp_path / "labels.jsonl"
     labels.write_text(found.format_jsonl_line(["failed", None]) + "\n", encoding="utf-8")
@@ -129,20 +129,20 @@ def test_a_line_is_one_that_calibrate_reads(tmp_path: Path) -> None:
 def test_what_cannot_be_labelled_is_said(tmp_path: Path) -> None:
     """No such file, no report, no such run, nothing said, nothing judged."""
     with pytest.raises(SettingsError, match="cannot be read"):
-        list_report_runs(tmp_path / "none.json")
+        list_runs_to_label(tmp_path / "none.json")
     (tmp_path / "x.json").write_text("[]")
     with pytest.raises(SettingsError, match="no JSON report") as caught:
-        list_report_runs(tmp_path / "x.json")
+        list_runs_to_label(tmp_path / "x.json")
     assert "--report json=FILE" in (caught.value.hint or "")
     with pytest.raises(SettingsError, match="begins with 'other'"):
-        list_report_runs(report(tmp_path), "other")
+        list_runs_to_label(report(tmp_path), "other")
     with pytest.raises(SettingsError, match="has a conversation"):
-        list_report_runs(report(tmp_path, parts=[]))
+        list_runs_to_label(report(tmp_path, parts=[]))
     bare = {"run_id": "r", "scenario": "s"}
     said = [{"event": "message", "message": {"role": "user", "content": "hi"}}]
     with pytest.raises(SettingsError, match="was judged by criteria"):
-        list_report_runs(report(tmp_path, started=bare, parts=said))
-    assert list_report_runs(report(tmp_path, started=bare, parts=said), criteria=["kind"])[0].criteria == ("kind",)
+        list_runs_to_label(report(tmp_path, started=bare, parts=said))
+    assert list_runs_to_label(report(tmp_path, started=bare, parts=said), criteria=["kind"])[0].criteria == ("kind",)
     with pytest.raises(SettingsError, match="no file of labels"):
         list_labelled_ids(report(tmp_path))
 

@@ -9,7 +9,7 @@ from llmproxy.core.providers.provider_table import Family
 from llmproxy.errors import Exit, LLMProxyError, MissError, SettingsError
 from llmproxy.scenario.models.errors import (
     ModelError,
-    RefusedParameter,
+    RefusableParameter,
     build_call_error,
     find_refused_parameter,
     is_transient,
@@ -74,19 +74,19 @@ def test_a_missing_model_is_no_miss() -> None:
 @pytest.mark.parametrize(
     ("text", "status", "what"),
     [
-        ("UnsupportedParamsError: gpt-5 models don't support temperature=0.0", 400, RefusedParameter.TEMPERATURE),
-        ("Unsupported value: 'temperature' does not support 0", "400", RefusedParameter.TEMPERATURE),
-        ("Thinking mode does not support this tool_choice", 400, RefusedParameter.TOOL_CHOICE),
-        ("`tools` is not supported by this model", 422, RefusedParameter.TOOL_CHOICE),
-        ("No endpoints found that support tool use", 404, RefusedParameter.TOOL_CHOICE),
-        ("function calling is not enabled", 400, RefusedParameter.TOOL_CHOICE),
-        ("This response_format type is unavailable now", 400, RefusedParameter.FORMAT),
+        ("UnsupportedParamsError: gpt-5 models don't support temperature=0.0", 400, RefusableParameter.TEMPERATURE),
+        ("Unsupported value: 'temperature' does not support 0", "400", RefusableParameter.TEMPERATURE),
+        ("Thinking mode does not support this tool_choice", 400, RefusableParameter.TOOL_CHOICE),
+        ("`tools` is not supported by this model", 422, RefusableParameter.TOOL_CHOICE),
+        ("No endpoints found that support tool use", 404, RefusableParameter.TOOL_CHOICE),
+        ("function calling is not enabled", 400, RefusableParameter.TOOL_CHOICE),
+        ("This response_format type is unavailable now", 400, RefusableParameter.FORMAT),
         ("context length exceeded", 400, None),
         ("tool_choice: overloaded", 529, None),
         ("temperature too high in the data center", 500, None),
     ],
 )
-def test_what_a_model_refuses_is_recognised(text: str, status: int | str, what: RefusedParameter | None) -> None:
+def test_what_a_model_refuses_is_recognised(text: str, status: int | str, what: RefusableParameter | None) -> None:
     """Only a client error that names the thing is a refusal; what the proxy says never is."""
     assert find_refused_parameter(FromLitellm(text, status)) is what
     assert find_refused_parameter(FromLitellm(text, status, MissError.code)) is None

@@ -18,8 +18,8 @@ from llmproxy.scenario.config import ModelConfig
 from llmproxy.scenario.models.answer import Answer
 from llmproxy.scenario.models.model_calls import complete
 from llmproxy.scenario.models.route_via_proxy import (
-    address_model,
-    provider_of,
+    fill_api_base_from_client,
+    find_provider_name,
     redirect_client,
     route_model,
     upstreams_of_models,
@@ -84,7 +84,7 @@ def test_vertex_is_refused_with_what_to_write(model: str) -> None:
 def test_a_model_of_nobody_is_refused(model: str) -> None:
     """The error says how a model is written."""
     with pytest.raises(SettingsError, match="Write provider/model"):
-        provider_of(model)
+        find_provider_name(model)
 
 
 @pytest.mark.parametrize("model", ["hosted_vllm/x", "lm_studio/x", "huggingface/x"])
@@ -171,7 +171,7 @@ def test_a_client_that_points_to_the_proxy_already_is_asked_as_any_model() -> No
         assert upstreams_of_models([config], P) == {}
         assert route_model(config, P)["api_base"] == f"{P}/v1"
     own = ModelConfig(model="gpt-4o-mini", api_base="http://h/v1", extra={"client": openai.OpenAI(api_key="k")})
-    assert address_model(own, P) is own
+    assert fill_api_base_from_client(own, P) is own
 
 
 def test_a_handler_of_litellms_is_right_as_it_is() -> None:
@@ -181,7 +181,7 @@ def test_a_handler_of_litellms_is_right_as_it_is() -> None:
 
     handler = HTTPHandler()
     assert redirect_client(handler, P, "anthropic/claude-sonnet-4-5") is handler
-    assert address_model(ModelConfig(model="anthropic/x", extra={"client": handler}), P).api_base is None
+    assert fill_api_base_from_client(ModelConfig(model="anthropic/x", extra={"client": handler}), P).api_base is None
 
 
 def test_a_client_that_nobody_knows_is_refused() -> None:

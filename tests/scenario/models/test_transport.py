@@ -29,7 +29,7 @@ from llmproxy.scenario.models.transport import (
     build_request,
     import_litellm,
     in_model_loop,
-    is_openai,
+    is_openai_model,
     post_chat,
 )
 from llmproxy.scenario.run_session import RunSession
@@ -210,7 +210,7 @@ def test_whatever_litellm_treats_differently_is_left_to_it() -> None:
 def test_a_bare_name_of_openai_is_known(known: bool, names: list[str]) -> None:
     """For these nobody has to be asked whose they are, as litellm says; one that only looks like them is asked about."""
     for name in names:
-        assert is_openai(name) is known, name
+        assert is_openai_model(name) is known, name
         assert not known or import_litellm().get_llm_provider(name, api_key="none")[1] == "openai"
 
 

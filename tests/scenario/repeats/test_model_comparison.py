@@ -108,7 +108,7 @@ def test_what_is_told_is_what_was_planted(bench: Bench, seeds: range) -> None:
         expected.update([PolicyChange("verdict", old="pass", new="fail")] * (made.verdict == "fail"))
         runs.append(made)
     found = ModelComparison("x", runs[0].recorded, tuple(runs), "pass")
-    assert dict(found.policy_changes) == dict(expected)
+    assert dict(found.policy_change_counts) == dict(expected)
     told: dict[str, Any] = found.to_json()
     assert [row["runs"] for row in told["changes"]] == sorted(expected.values(), reverse=True)
     assert told["used"]["tokens_in"]["recorded"] == 43
@@ -121,7 +121,7 @@ def test_what_is_told_is_what_was_planted(bench: Bench, seeds: range) -> None:
 def test_the_same_policy_differs_in_nothing() -> None:
     same = PolicyRun((PolicyCall("a", {"b": 1}),) * 3, "done", 4, 10, 5, None, ("m",))
     found = ModelComparison("x", same, (ModelRun("x@live-1", same, same),))
-    assert found.policy_changes == []
+    assert found.policy_change_counts == []
     assert "the same calls in the same order" in "\n".join(found.summary_lines())
     assert "cost: unknown -> unknown" in "\n".join(found.summary_lines())
 
@@ -133,7 +133,7 @@ def test_a_run_that_broke_off_says_nothing_of_its_model() -> None:
     found = ModelComparison(
         "x", whole, (ModelRun("x@live-1", cut, whole, "exit 1"), ModelRun("x@live-2", PolicyRun(), whole))
     )
-    assert (found.policy_changes, found.verdicts) == ([], {})
+    assert (found.policy_change_counts, found.verdicts) == ([], {})
     assert found.to_json()["compared"] == 0
     lines = list(found.summary_lines())
     assert lines[1:] == ["  2 runs broke off before the model had said its last words: not compared"]

@@ -175,8 +175,8 @@ def test_whose_misses_raise_is_not_asked_about() -> None:
 
 def test_roles_are_told_in_words() -> None:
     caller = Caller(5)
-    assert "Agent (Agent) gave no answer in 5 s." in str(caller.late_error(Agent(), 5))
-    assert "It blocks its thread" in str(caller.late_error(User(), 5, blocked=True))
+    assert "Agent (Agent) gave no answer in 5 s." in str(caller.build_timeout_error(Agent(), 5))
+    assert "It blocks its thread" in str(caller.build_timeout_error(User(), 5, blocked=True))
     assert AgentRole.USER.value == "User"
 
 
@@ -193,7 +193,7 @@ def test_whoever_is_about_to_look_sees_what_came_since() -> None:
     caller = Caller(5, AgentTraffic(cast("Any", session)), clock=lambda: 1.0)
     asyncio.run(caller.call_agent(Agent("ok"), given()))
     session.seen = (heard(1), heard(2))
-    asyncio.run(caller.traffic.read_pending_calls())
+    asyncio.run(caller.traffic.accept_calls_so_far())
     assert (session.asked, caller.traffic.answered) == ([0, 1], 2)
 
 

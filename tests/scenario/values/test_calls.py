@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from llmproxy.scenario.values.calls import ToolCalls, format_message, merge_calls
+from llmproxy.scenario.values.calls import ToolCalls, merge_calls, render_message
 from llmproxy.trace.observing.tool_calls import ToolUse
 
 
@@ -47,5 +47,5 @@ def test_none_is_a_false_call() -> None:
 def test_a_message_as_text() -> None:
     """Parts that are no text, and calls, as JSON."""
     image = {"type": "image_url", "image_url": {"url": "u"}}
-    assert format_message({"role": "user", "content": [{"type": "text", "text": "see"}, image]}).startswith("see\n{")
-    assert format_message({"role": "assistant", "content": None}) == ""
+    assert render_message({"role": "user", "content": [{"type": "text", "text": "see"}, image]}).startswith("see\n{")
+    assert render_message({"role": "assistant", "content": None}) == ""

@@ -20,12 +20,12 @@ from llmproxy.scenario.values.run_ids_and_options import (
     RunOptions,
     batch_run_id,
     context_scenario,
+    derive_thread_id,
     describe_error,
+    error_status,
     make_run_id,
-    make_thread_id,
     name_cassette,
     shorten_traceback,
-    status_of,
 )
 from tests.scenario.people import Agent, Person, executor, play
 
@@ -68,16 +68,16 @@ def test_different_names_are_different_cassettes() -> None:
 
 def test_thread_ids_of_a_recording_are_the_same_tomorrow() -> None:
     """In another process, too; another sample has another one."""
-    code = "from llmproxy.scenario.values.run_ids_and_options import make_thread_id; print(make_thread_id('c', 1, 'n'))"
+    code = "from llmproxy.scenario.values.run_ids_and_options import derive_thread_id; print(derive_thread_id('c', 1, 'n'))"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout
-    assert told.strip() == make_thread_id("c", 1, "n")
+    assert told.strip() == derive_thread_id("c", 1, "n")
     assert (
         len(
             {
-                make_thread_id("c", 1, "n"),
-                make_thread_id("c", 2, "n"),
-                make_thread_id("d", 1, "n"),
-                make_thread_id("c", 1, "m"),
+                derive_thread_id("c", 1, "n"),
+                derive_thread_id("c", 2, "n"),
+                derive_thread_id("d", 1, "n"),
+                derive_thread_id("c", 1, "m"),
             }
         )
         == 4
@@ -86,8 +86,8 @@ def test_thread_ids_of_a_recording_are_the_same_tomorrow() -> None:
 
 def test_without_a_recording_ids_are_random() -> None:
     """Never twice the same; a batch is the process, and its environment carries it."""
-    assert len({make_thread_id() for _ in range(100)} | {make_run_id() for _ in range(100)}) == 200
-    assert make_thread_id().startswith("thread_")
+    assert len({derive_thread_id() for _ in range(100)} | {make_run_id() for _ in range(100)}) == 200
+    assert derive_thread_id().startswith("thread_")
     assert batch_run_id() == batch_run_id() == os.environ["SCENARIO_BATCH_RUN_ID"]
 
 
@@ -132,7 +132,7 @@ AGENT, ENVIRONMENT, FAILED = Status.AGENT_ERROR, Status.ENVIRONMENT_ERROR, Statu
 )
 def test_whose_fault(error: BaseException, role: AgentRole | None, want: Status) -> None:
     """An agent that crashes counts against it; whatever says nothing about it does not."""
-    assert status_of(error, role) is want
+    assert error_status(error, role) is want
 
 
 def test_errors_in_words() -> None:
