@@ -26,16 +26,7 @@ from llmproxy.scenario.agent_adapter import (
     list_unknown_call_reasons,
 )
 from llmproxy.scenario.config import UNSET_ZERO, ModelConfig, refuse_typos
-from llmproxy.scenario.judging import (
-    Lookup,
-    Question,
-    Ruling,
-    VoteRule,
-    combine_votes,
-    estimate_tokens,
-    name_judge_parties,
-    read_vote_rule,
-)
+from llmproxy.scenario.judging import Lookup, Question, Ruling, VoteRule, combine_votes, estimate_tokens, read_vote_rule
 from llmproxy.scenario.models.model_calls import require_model
 from llmproxy.scenario.prompts import fence_text, format_entries, format_transcript, prompt
 from llmproxy.scenario.run_session import RunSession
@@ -116,8 +107,7 @@ class JudgeAgent(AgentAdapter):
         if alike and all(config.temperature == 0 for config in self.configs):
             warnings.warn(
                 f"{len(self.configs)} judges of one model ({self.model}) at temperature 0 answer nearly the same: they "
-                f"cost more and add "
-                "little. Give judges= different models, or temperature= above 0.",
+                "cost more and add little. Give judges= different models, or temperature= above 0.",
                 stacklevel=2,
             )
 
@@ -208,6 +198,11 @@ class JudgeAgent(AgentAdapter):
             inconclusive_criteria=texts[CriterionOutcome.INCONCLUSIVE],
             criteria=judged,
         )
+
+
+def name_judge_parties(judges: int) -> tuple[str, ...]:
+    """Return the names under which the proxy knows so many judges."""
+    return ("judge", *(f"judge.{number}" for number in range(2, judges + 1)))
 
 
 def _build_judge_configs(

@@ -413,11 +413,6 @@ def read_vote_rule(said: str) -> VoteRule:
         raise SettingsError(f"vote={said!r} is no way to vote.", hint=f"There are: {', '.join(VoteRule)}.") from error
 
 
-def name_judge_parties(judges: int) -> tuple[str, ...]:
-    """Return the names under which the proxy knows so many judges."""
-    return ("judge", *(f"judge.{number}" for number in range(2, judges + 1)))
-
-
 def combine_votes(
     ids: Sequence[str], votes: Sequence[Mapping[str, Finding]], rule: VoteRule
 ) -> tuple[dict[str, Finding], dict[str, tuple[str, ...]]]:

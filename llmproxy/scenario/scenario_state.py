@@ -181,8 +181,7 @@ class ScenarioState(BaseModel):
         if executor.unattributed:
             raise MachineError(
                 f"nobody can tell {what}: {format_count(executor.unattributed, 'call')} arrived at the proxy while no "
-                f"agent had the turn, and whose"
-                " that is is not known.",
+                "agent had the turn, and whose that is is not known.",
                 hint="An agent that calls models after it has answered should send them by input.llm and set "
                 "uses_session = True.",
             )

@@ -16,7 +16,7 @@ import pytest
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.errors import Exit, LLMProxyError, MissError, SettingsError
 from llmproxy.scenario.config import ModelConfig
-from llmproxy.scenario.judge_agent import JudgeAgent
+from llmproxy.scenario.judge_agent import JudgeAgent, name_judge_parties
 from llmproxy.scenario.judging import (
     EXPAND,
     GREP,
@@ -27,7 +27,6 @@ from llmproxy.scenario.judging import (
     VoteRule,
     combine_votes,
     estimate_tokens,
-    name_judge_parties,
     read_vote_rule,
 )
 from llmproxy.scenario.models.model_calls import ToolChoiceRefused

@@ -124,12 +124,8 @@ class CommandAgent(AgentAdapter):
 
     def clone(self) -> Self:
         made = super().clone()
-        made.forget_processes()
+        made._children, made._asked = {}, 0  # noqa: SLF001 (its own kind; processes that run are somebody else's)
         return made
-
-    def forget_processes(self) -> None:
-        """Forget processes; those that run are somebody else's."""
-        self._children, self._asked = {}, 0
 
     async def call(self, input: AgentInput) -> AgentReturnTypes:  # noqa: A002 (the documented name)
         self._asked += 1

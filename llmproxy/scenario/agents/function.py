@@ -80,11 +80,7 @@ class FunctionAgent(AgentAdapter):
     @property
     def declared_processing(self) -> Any:  # noqa: ANN401 - JSON
         """What an adapter's last answer said about its history; None for nothing."""
-        return (
-            AdapterAttributes.of_adapter(self._found).declared_processing
-            if isinstance(self._found, AgentAdapter)
-            else None
-        )
+        return AdapterAttributes.of_adapter(self._found).declared_processing
 
     async def open(self, session: RunSession | None) -> None:
         """Import it, if not yet done, in a turn's environment. Raises AgentUnreachable: none; AgentError: it raised."""
@@ -103,13 +99,9 @@ class FunctionAgent(AgentAdapter):
     def clone(self) -> Self:
         """Return another; of an adapter, with a clone of it."""
         made = super().clone()
-        made.clone_own_adapter()
-        return made
-
-    def clone_own_adapter(self) -> None:
-        """Have a clone of the adapter that another run has."""
         if isinstance(self._found, AgentAdapter):
-            self._found = self._found.clone()
+            made._found = self._found.clone()  # noqa: SLF001 (its own kind)
+        return made
 
     async def call(self, input: AgentInput) -> AgentReturnTypes:  # noqa: A002 (the documented name)
         """Call it and return what it returns; what it raises is not touched."""

@@ -114,8 +114,7 @@ def check_reachable(where: str, address: str) -> None:
         raise MachineError(
             f"no cluster answers at {named}: {getattr(error, 'strerror', None) or error}.",
             hint="`ray status` on its head says whether it runs; --on ray://HOST:10001 wants the port of its clients."
-            " Without"
-            " RAY_ADDRESS, --on ray starts one here.",
+            " Without RAY_ADDRESS, --on ray starts one here.",
         ) from error
 
 

@@ -139,12 +139,9 @@ async def complete(
 
     if session is not None:
         return await call()
-    return await _call_cached(call, _cache_key_call(sent) | {"api_base": model.api_base}, party, attempt)
-
-
-def _cache_key_call(sent: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what of a call makes a difference to its answer: a client makes none, and has another address tomorrow."""
-    return {name: value for name, value in sent.items() if name not in {"client", "shared_session", "timeout"}}
+    # What makes a difference to the answer: a client makes none, and has another address tomorrow.
+    request = {name: value for name, value in sent.items() if name not in {"client", "shared_session", "timeout"}}
+    return await _call_cached(call, request | {"api_base": model.api_base}, party, attempt)
 
 
 async def _call_cached(

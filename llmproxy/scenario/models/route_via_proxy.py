@@ -157,11 +157,9 @@ def redirect_client(client: Any, address: str, model: str) -> Any:  # noqa: ANN4
         return client
     raise SettingsError(
         f"{model} is to be called with client={type(client).__name__}(...), and nobody knows how its calls could be "
-        f"led "
-        "through the proxy.",
+        "led through the proxy.",
         hint="Clients of OpenAI's SDK can (OpenAI, AsyncOpenAI, AzureOpenAI); or say api_base= and extra_headers= "
-        "instead "
-        "of a client.",
+        "instead of a client.",
     )
 
 

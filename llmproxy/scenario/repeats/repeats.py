@@ -170,7 +170,8 @@ def _sum_runs(
     status = decide_verdict(found, allow_environment_errors=allow_environment_errors)
     enough = found.pass_rate_bounds is not None and found.pass_rate_bounds.low >= threshold
     shown = next((each for each in samples if each.status is not Status.PASSED), samples[0]).result
-    replayed = _sum_known(each.result.replayed for each in samples)
+    answered = [each.result.replayed for each in samples]
+    replayed = None if None in answered else all(answered)
     recorded_at = min(
         (each.result.recorded_at for each in samples if each.result.recorded_at is not None), default=None
     )
@@ -243,11 +244,6 @@ def _sum_if_all_known(values: Iterable[int | None]) -> int | None:
 def _sum_known_floats(values: Iterable[float | None]) -> float | None:
     found = [each for each in values if each is not None]
     return sum(found) if found else None
-
-
-def _sum_known(values: Iterable[bool | None]) -> bool | None:
-    found = list(values)
-    return None if None in found else all(found)
 
 
 def _shorten_reason(reason: str) -> str:

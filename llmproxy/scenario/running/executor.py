@@ -116,10 +116,6 @@ _NESTED = 10
 """How often a step may return a step."""
 
 
-def _build_failed_step(text: str) -> CriterionResult:
-    return CriterionResult(id="step", criterion=text, status="failed", reasoning="a step of the script raised it")
-
-
 def _refuse_false_result(label: str, value: object) -> None:
     """Raise AssertionError for a step's False, which was meant, and TypeError for a generator that never ran."""
     if value is False:
@@ -421,6 +417,7 @@ class ScenarioExecutor:
         broke = self.lifecycle.caller.broke
         check = isinstance(error, AssertionError) and broke is None
         stated = str(error) or "an assertion in a step of the script"
+        step = CriterionResult(id="step", criterion=stated, status="failed", reasoning="a step of the script raised it")
         result = self.conversation.fill_result(
             ScenarioResult(
                 success=False,
@@ -430,7 +427,7 @@ class ScenarioExecutor:
                 status=error_status(error, broke),
                 error=describe_error(error),
                 failed_criteria=[stated] if check else [],
-                criteria=[_build_failed_step(stated)] if check else [],
+                criteria=[step] if check else [],
                 inconclusive_criteria=list(self.conversation.criteria),
             )
         )

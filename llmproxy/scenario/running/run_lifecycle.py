@@ -22,7 +22,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -227,13 +227,8 @@ def _name_calls(calls: Sequence[Call], wire: WireObserver) -> str:
     named += [
         f"a request to {call.model or call.operation} (call {call.seq})" for call in calls if call.seq not in asked
     ]
-    return _list_few(named)
-
-
-def _list_few(named: Iterable[str]) -> str:
-    every = list(named)
-    more = f" and {len(every) - _SHOWN} more" if len(every) > _SHOWN else ""
-    return f"{', '.join(every[:_SHOWN])}{more}"
+    more = f" and {len(named) - _SHOWN} more" if len(named) > _SHOWN else ""
+    return f"{', '.join(named[:_SHOWN])}{more}"
 
 
 class CleanupFailed(MachineError):

@@ -120,8 +120,7 @@ def _explain_wrong_return(returned: object, author: str) -> str:
     return (
         f"On the call method of the {author} agent adapter, you returned:\n\n    {shown}\n\n"
         "But the adapter should return either a string, a dict on the OpenAI messages format, or a list of messages in "
-        "the "
-        "OpenAI messages format so the testing agent can understand what happened. For example:\n\n"
+        "the OpenAI messages format so the testing agent can understand what happened. For example:\n\n"
         f"    class {author}(scenario.AgentAdapter):\n"
         "        async def call(self, input: scenario.AgentInput) -> scenario.AgentReturnTypes:\n"
         "            response = call_my_agent(input.messages)\n"
@@ -228,20 +227,14 @@ def read_answer(value: Any, who: str) -> Any:  # noqa: ANN401 - JSON, and a text
             )
         value = value[given[0]]
     if isinstance(value, list):
-        return [_check_message(each, who) for each in _require_messages(value, who)]
-    return value if isinstance(value, str) and _has_text(value, who) else _check_message(value, who)
-
-
-def _has_text(text: str, who: str) -> bool:
-    if not text.strip():
+        if not value:
+            raise AgentError(f"{who} gave an empty list of messages.")
+        return [_check_message(each, who) for each in value]
+    if not isinstance(value, str):
+        return _check_message(value, who)
+    if not value.strip():
         raise AgentError(f"{who} gave an empty answer.")
-    return True
-
-
-def _require_messages(messages: list[Any], who: str) -> list[Any]:
-    if not messages:
-        raise AgentError(f"{who} gave an empty list of messages.")
-    return messages
+    return value
 
 
 def _check_message(value: Any, who: str) -> dict[str, Any]:  # noqa: ANN401 - JSON
