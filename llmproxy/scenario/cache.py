@@ -240,9 +240,9 @@ class _KeyWriter(_ValueWriter):
         self.write_text = Redactor().text  # type: ignore[method-assign]
 
     def write_members(self, members: Mapping[str, object], where: str) -> dict[str, object]:
-        return {name: self.write_member(name, each, f"{where}.{name}") for name, each in members.items()}
+        return {name: self.write_unless_credential(name, each, f"{where}.{name}") for name, each in members.items()}
 
-    def write_member(self, name: str, value: object, where: str) -> object:
+    def write_unless_credential(self, name: str, value: object, where: str) -> object:
         """Write what stands under a name; ``key``, ``token``, ``secret`` are too usual to mean a credential here."""
         plain = name.lower().replace("_", "").replace("-", "")
         secret = plain in _SECRET_NAMES or plain.endswith("apikey")
@@ -331,11 +331,12 @@ class CachedFunction:
             about["class"] = class_path(owner if isinstance(owner, type) else type(owner))
             read = {path: functools.reduce(getattr, path.split("."), owner) for path in self.state}
             about["state"] = {
-                path: writer.write_member(path.rpartition(".")[2], each, f"self.{path}") for path, each in read.items()
+                path: writer.write_unless_credential(path.rpartition(".")[2], each, f"self.{path}")
+                for path, each in read.items()
             }
         try:
             about["arguments"] = {
-                name: writer.write_member(name, self._drop_ignored(name, each), f"argument {name!r}")
+                name: writer.write_unless_credential(name, self._drop_ignored(name, each), f"argument {name!r}")
                 for name, each in given.items()
                 if name not in self.ignore
             }

@@ -175,10 +175,10 @@ class RunSession:
         """Return access to models for an adapter of this role: with whatever client, its calls are its party's."""
         party = _PARTIES[role]
         if party not in self._llms:
-            self._llms[party] = replace(self.llm, party=party, named=cache(partial(self._bind_party, party)))
+            self._llms[party] = replace(self.llm, party=party, named=cache(partial(self._bind_party_name, party)))
         return self._llms[party]
 
-    def _bind_party(self, party: str) -> str:
+    def _bind_party_name(self, party: str) -> str:
         """Bind a name under which calls are those of `party` until the session is closed. Raises ControlError."""
         name = f"{party}-{hashlib.sha256(self.name.encode()).hexdigest()[:16]}"
         self.control.bind_session_name(name, self.name, party)
@@ -244,8 +244,8 @@ class RunSession:
         return {
             party: PartyUse(
                 calls=use.calls,
-                input_tokens=_count_known_tokens(use.input, use.calls),
-                output_tokens=_count_known_tokens(use.output, use.calls),
+                input_tokens=_tokens_or_none(use.input, use.calls),
+                output_tokens=_tokens_or_none(use.output, use.calls),
                 cost_usd=None if use.cost is None else format(use.cost, "f"),
             )
             for party, use in parties
@@ -295,7 +295,7 @@ class RunSession:
         return found
 
 
-def _count_known_tokens(tokens: int, calls: int) -> int | None:
+def _tokens_or_none(tokens: int, calls: int) -> int | None:
     """Return a sum of tokens; calls that came to nothing at all did not say what they used."""
     return None if calls and not tokens else tokens
 

@@ -203,7 +203,7 @@ class _UndoableSteps:
                     self._bound.append((source, holder))
                     return
                 if time.monotonic() >= deadline:
-                    raise _describe_stuck(source, holder, patience) from error
+                    raise _build_stuck_error(source, holder, patience) from error
                 self.repeated = True
                 await asyncio.sleep(PAUSE)
             else:
@@ -243,7 +243,7 @@ class _UndoableSteps:
                     self._control.bind_session_name(source, holder)
 
 
-def _describe_stuck(source: str, holder: str, patience: float) -> MachineError:
+def _build_stuck_error(source: str, holder: str, patience: float) -> MachineError:
     return MachineError(
         f"the session {source!r}, under which the agent's calls arrive, is still bound to {holder!r} after "
         f"{patience:.0f} s.",

@@ -61,7 +61,8 @@ class AgentProcess:
         except (OSError, ValueError) as error:
             where = f" in {cwd}" if cwd and not cwd.is_dir() else ""
             raise AgentUnreachable(
-                f"the agent `{printable(' '.join(words))}` cannot be started{where}: {error}", hint=_suggest_fix(words)
+                f"the agent `{printable(' '.join(words))}` cannot be started{where}: {error}",
+                hint=_suggest_start_fix(words),
             ) from error
         self._lines: queue.SimpleQueue[bytes | Exception] = queue.SimpleQueue()
         self._complaints: deque[bytes] = deque(maxlen=_KEPT)
@@ -172,7 +173,7 @@ def _read_pipe_line(pipe: IO[bytes], limit: int = LONGEST) -> bytes:
         return b""
 
 
-def _suggest_fix(words: Sequence[str]) -> str:
+def _suggest_start_fix(words: Sequence[str]) -> str:
     if " " in words[0]:
         return (
             'Write the command as a list of words, ["node", "agent.mjs"], or as one text that is split like a shell\'s.'

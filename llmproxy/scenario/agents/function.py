@@ -219,10 +219,12 @@ def _import_target(target: str, folder: Path | None, who: str) -> Any:  # noqa: 
         module = _import_file(folder, name) if name.endswith(".py") else importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name and (name == error.name or name.startswith(f"{error.name}.")):
-            raise AgentUnreachable(f"{who}: there is no module {error.name!r}.", hint=_list_paths(folder)) from error
+            raise AgentUnreachable(
+                f"{who}: there is no module {error.name!r}.", hint=_explain_search_paths(folder)
+            ) from error
         raise AgentError(f"{who} cannot be imported: {error}") from error
     except FileNotFoundError as error:
-        raise AgentUnreachable(f"{who}: there is no file {name}.", hint=_list_paths(folder)) from error
+        raise AgentUnreachable(f"{who}: there is no file {name}.", hint=_explain_search_paths(folder)) from error
     except SystemExit as error:
         hint = 'What it does as a program belongs below `if __name__ == "__main__":`.'
         raise AgentError(f"{describe_exit(who, error)} while it was imported.", hint=hint) from error
@@ -267,6 +269,6 @@ def _import_file(folder: Path | None, name: str) -> Any:  # noqa: ANN401 - whate
     return module
 
 
-def _list_paths(folder: Path | None) -> str:
+def _explain_search_paths(folder: Path | None) -> str:
     places = dict.fromkeys(map(str, (folder or Path.cwd(), Path.cwd())))
     return f"It is looked for in {' and '.join(places)}, and where Python finds modules."

@@ -89,7 +89,7 @@ def _collect_names(tree: Any, found: set[str]) -> None:  # noqa: ANN401 - JSON
     if isinstance(tree, str):
         for match in _NAME.finditer(tree):
             if not match["dollar"]:
-                found.add(_get_variable(match))
+                found.add(_get_placeholder_name(match))
     elif isinstance(tree, Mapping):
         for key, value in tree.items():
             _collect_names(key, found)
@@ -99,7 +99,7 @@ def _collect_names(tree: Any, found: set[str]) -> None:  # noqa: ANN401 - JSON
             _collect_names(value, found)
 
 
-def _get_variable(match: re.Match[str]) -> str:
+def _get_placeholder_name(match: re.Match[str]) -> str:
     return match["braced"] or match["bare"] or f"env.{match['env']}"
 
 
@@ -107,9 +107,10 @@ def _fill_in(tree: Any, values: Mapping[str, Any], env: Mapping[str, str]) -> An
     if isinstance(tree, str):
         whole = _NAME.fullmatch(tree)
         if whole and not whole["dollar"]:
-            return _look_up(_get_variable(whole), values, env)
+            return _look_up(_get_placeholder_name(whole), values, env)
         return _NAME.sub(
-            lambda match: "$" if match["dollar"] else _to_text(_look_up(_get_variable(match), values, env)), tree
+            lambda match: "$" if match["dollar"] else _to_text(_look_up(_get_placeholder_name(match), values, env)),
+            tree,
         )
     if isinstance(tree, Mapping):
         return {_to_text(_fill_in(key, values, env)): _fill_in(value, values, env) for key, value in tree.items()}

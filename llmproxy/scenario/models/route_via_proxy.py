@@ -54,7 +54,7 @@ def route_model(
 ) -> dict[str, Any]:
     """Return keywords by which litellm calls a model through the proxy. Raises SettingsError: it cannot be led."""
     config = fill_api_base_from_client(model if isinstance(model, ModelConfig) else ModelConfig(model=model), proxy)
-    provider = find_provider_name(config.model)
+    provider = get_provider_name(config.model)
     base = proxy.rstrip("/")
     if config.api_base and provider not in _OWN_DIALECT:
         found: dict[str, Any] = {
@@ -71,7 +71,7 @@ def route_model(
     return found
 
 
-def find_provider_name(model: str) -> str:
+def get_provider_name(model: str) -> str:
     """Return litellm's name of a model's provider. Raises SettingsError for a model whose provider nobody knows."""
     prefix, slash, _ = model.partition("/")
     if slash and (prefix in PATHS or prefix in OPENAI_LIKE):
@@ -93,7 +93,7 @@ def upstreams_of_models(models: Iterable[ModelConfig], proxy: str = "") -> dict[
     for config in (fill_api_base_from_client(model, proxy) for model in models):
         if not config.api_base:
             continue
-        provider = find_provider_name(config.model)
+        provider = get_provider_name(config.model)
         own = provider in _OWN_DIALECT
         parts = urlsplit(config.api_base)
         name = NAMES.get(provider, provider) if own else _upstream_name(config)

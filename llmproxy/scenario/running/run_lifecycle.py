@@ -359,7 +359,7 @@ class RunLifecycle[S, R]:
         self.outcome, self.error, self.problems, self.late, self._played = None, None, [], (), False
         # SDKs look for it in `sys.modules` (openai 3): half of it is there while the thread of another run imports it.
         importlib.import_module("httpx")
-        shielded = wait_despite_cancel if self.thorough else _await_work
+        shielded = wait_despite_cancel if self.thorough else _await_directly
         try:
             try:
                 result = await self._run_timed()
@@ -566,5 +566,5 @@ class RunLifecycle[S, R]:
         self._release_recording_lock()  # whoever is next learns from the proxy that the session is still open
 
 
-async def _await_work[T](work: Awaitable[T]) -> T:
+async def _await_directly[T](work: Awaitable[T]) -> T:
     return await work

@@ -19,7 +19,7 @@ from llmproxy.scenario.models.answer import Answer
 from llmproxy.scenario.models.model_calls import complete
 from llmproxy.scenario.models.route_via_proxy import (
     fill_api_base_from_client,
-    find_provider_name,
+    get_provider_name,
     redirect_client,
     route_model,
     upstreams_of_models,
@@ -84,7 +84,7 @@ def test_vertex_is_refused_with_what_to_write(model: str) -> None:
 def test_a_model_of_nobody_is_refused(model: str) -> None:
     """The error says how a model is written."""
     with pytest.raises(SettingsError, match="Write provider/model"):
-        find_provider_name(model)
+        get_provider_name(model)
 
 
 @pytest.mark.parametrize("model", ["hosted_vllm/x", "lm_studio/x", "huggingface/x"])
