@@ -115,7 +115,7 @@ def check_tools(
     return made
 
 
-def check_served_tools(
+def check_server_tools(
     tools: Mapping[str, ToolExpect],
     asked: AgentStep,
     served: ServedTools,
@@ -140,14 +140,14 @@ def check_served_tools(
                 made.append(build_unclear(f"{_SERVED}.{name}", why))
                 continue
         if wanted.offered is not None:
-            made.append(_check_listed(name, served, offered=wanted.offered))
+            made.append(_check_offered(name, served, offered=wanted.offered))
         calls = _select_uses(name, tools, step, hosted=True)
         found = _CallCheck(name, wanted, calls, step, scope, "its server's answer did not come whole").check_all()
         made += [replace(each, name=_SERVED + each.name.removeprefix("tools")) for each in found]
-    return [*made, _check_asked_tools(asked, served)] if as_asked else made
+    return [*made, _compare_asked_with_served(asked, served)] if as_asked else made
 
 
-def _check_listed(name: str, served: ServedTools, *, offered: bool) -> Assertion:
+def _check_offered(name: str, served: ServedTools, *, offered: bool) -> Assertion:
     key, there = f"{_SERVED}.{name}.offered", name in served.listed
     if not served.listed:
         return build_unclear(key, "no server listed its tools in this run")
@@ -155,7 +155,7 @@ def _check_listed(name: str, served: ServedTools, *, offered: bool) -> Assertion
     return assertion(key, message, holds=there is offered, expected=offered, actual=there)
 
 
-def _check_asked_tools(asked: AgentStep, served: ServedTools) -> Assertion:
+def _compare_asked_with_served(asked: AgentStep, served: ServedTools) -> Assertion:
     if asked.unread:
         return _build_unread_error(_AS_ASKED, asked)
     differences = find_differences(asked.tools, served)

@@ -15,7 +15,7 @@ from llmproxy.core.dialects.messages import as_dict
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.answer_checks import CheckedStep, check_tools_snapshot
 from llmproxy.suite.checks.misspelt_tools import check_tool_names
-from llmproxy.suite.checks.tools import build_unseen, check_order, check_served_tools, check_tools, check_total
+from llmproxy.suite.checks.tools import build_unseen, check_order, check_server_tools, check_tools, check_total
 from llmproxy.suite.matchers.apply import all_hold, assertion, build_unclear, check, check_number, evaluate
 from llmproxy.suite.matchers.match import MatchOutcome
 from llmproxy.suite.matchers.plain_values import Unknown, show
@@ -291,7 +291,7 @@ def evaluate_traffic(
             reason += (
                 f"; {strays} calls arrived that belong to no run (they were made while the agent did not have its turn)"
             )
-        return build_unseen(_list_assertions(step), reason), measured
+        return build_unseen(_list_traffic_assertions(step), reason), measured
     made: list[Assertion] = []
     toolless = explain_no_tools(step, measured)
     if toolless:
@@ -307,7 +307,7 @@ def evaluate_traffic(
     if step.server_tools or step.servers_as_asked:
         served = context.wire.read_served(window.after)
         wanted = step.server_tools or {}
-        made += check_served_tools(wanted, measured, served, context.scope, as_asked=step.servers_as_asked is True)
+        made += check_server_tools(wanted, measured, served, context.scope, as_asked=step.servers_as_asked is True)
     if step.total_tool_calls is not None and not toolless:
         made += check_total(step.total_tool_calls, measured, context.scope, hosted=step.include_hosted)
     if step.tools_snapshot and not toolless:
@@ -335,7 +335,7 @@ def _is_below_any(name: str, wrong: Sequence[str]) -> bool:
     return any(name == each or name.startswith(f"{each}.") for each in wrong)
 
 
-def _list_assertions(step: Talk) -> list[str]:
+def _list_traffic_assertions(step: Talk) -> list[str]:
     names = [f"tools.{name}" for name in step.tools or ()]
     names += [f"serverTools.{name}" for name in step.server_tools or ()]
     return names + [key for key in step.about_wire if key not in ("tools", "serverTools")]

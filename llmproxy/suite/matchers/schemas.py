@@ -135,14 +135,14 @@ class _PatternNames:
     """
 
     def __init__(self, value: object) -> None:
-        self.names = dict.fromkeys(_find_names(value))
+        self.names = dict.fromkeys(_walk_names(value))
         self.written: dict[str, str] = {}
         """What stands in the place of a pattern -> the pattern."""
 
-    def resolve(self, schema: object) -> object:
+    def expand(self, schema: object) -> object:
         """Return a schema in which every pattern of a name is the names that it finds. Raises StepError."""
         if isinstance(schema, list):
-            return [self.resolve(each) for each in schema]
+            return [self.expand(each) for each in schema]
         if not isinstance(schema, Mapping):
             return schema
         return {key: self._convert_keyword(key, value) for key, value in schema.items()}
@@ -150,10 +150,12 @@ class _PatternNames:
     def _convert_keyword(self, key: str, value: object) -> object:
         if key in _NAMED and isinstance(value, Mapping):
             within = key == "patternProperties"
-            return {self._match_names(name) if within else name: self.resolve(each) for name, each in value.items()}
-        return value if key in _DATA else self.resolve(value)
+            return {
+                self._build_name_pattern(name) if within else name: self.expand(each) for name, each in value.items()
+            }
+        return value if key in _DATA else self.expand(value)
 
-    def _match_names(self, pattern: str) -> str:
+    def _build_name_pattern(self, pattern: str) -> str:
         found = "|".join(re.escape(name) for name in self.names if search_pattern(pattern, name))
         made = rf"(?#{len(self.written)})\A(?:{found})\Z" if found else f"(?#{len(self.written)})(?!)"
         self.written[made] = pattern
@@ -166,7 +168,7 @@ class _PatternNames:
         return message
 
 
-def _find_names(value: object) -> Iterator[str]:
+def _walk_names(value: object) -> Iterator[str]:
     left = [value]
     while left:
         each = left.pop()
@@ -237,7 +239,7 @@ def match_json_schema(operand: dict[str, Any], seen: SeenValue) -> Match:
     extend: Any = jsonschema.validators.extend
     base, names = _choose_validator(operand), _PatternNames(value)
     made = extend(base, _limit_rule_time({**base.VALIDATORS, "pattern": pattern}, _STEPS))
-    checker = made(names.resolve(operand), registry=Registry(), format_checker=_build_format_checker())
+    checker = made(names.expand(operand), registry=Registry(), format_checker=_build_format_checker())
     errors = sorted(checker.iter_errors(value), key=lambda error: error.json_path)
     told = [f"at {error.json_path}: {names.rewrite_error(error.message):.200}" for error in errors[:5]]
     return Match.of(not errors, "; ".join(told))

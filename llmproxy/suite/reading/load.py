@@ -20,7 +20,7 @@ from llmproxy.did_you_mean import suggest
 from llmproxy.suite.matchers.apply import COMPARISONS
 from llmproxy.suite.matchers.variables import StepError, VariableScope, strip_dollar
 from llmproxy.suite.reading.check_names import ScenarioNames, list_capture_names, only_mappings
-from llmproxy.suite.reading.params import choose_distinct, drop_id, expand_matrix, expand_rows, name_sets, warn_of_axes
+from llmproxy.suite.reading.params import distinct_sets, drop_id, expand_matrix, expand_rows, name_sets, warn_of_axes
 from llmproxy.suite.reading.shared_parts import apply_defaults, find_entry_files, find_files, include_parts, show_path
 from llmproxy.suite.schema.base_nodes import add_refusals
 from llmproxy.suite.schema.response_assertions import ToolExpect
@@ -282,7 +282,7 @@ class SuiteLoader:
         sets = raw.get("parametrize")
         usable = [each for each in sets if isinstance(each, Map)] if isinstance(sets, list) else []
         named = {name for each in usable for name in each}
-        for parameters in choose_distinct(usable) or [Map(raw.place)]:
+        for parameters in distinct_sets(usable) or [Map(raw.place)]:
             flow = ScenarioNames(self.problems, self.doubts)
             for part in (variables, raw.get("vars")):
                 if isinstance(part, Map):

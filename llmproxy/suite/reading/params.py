@@ -43,12 +43,12 @@ def name_sets(sets: Sequence[Mapping[str, Any]], write: Callable[[object], str] 
 
 def name_axis_values(values: Sequence[object]) -> list[str]:
     """Return a name for each value of an axis: the value itself where all are short and different."""
-    texts = [format_name(each) for each in values]
+    texts = [format_short_value(each) for each in values]
     good = all(text and len(text) <= _SHORT for text in texts) and len(set(texts)) == len(texts)
     return texts if good else [str(number) for number in range(1, len(texts) + 1)]
 
 
-def format_name(value: object) -> str:
+def format_short_value(value: object) -> str:
     """Return a value as YAML writes it; empty for what is no name (a list, a mapping)."""
     if value is None or isinstance(value, bool):
         return json.dumps(value)
@@ -88,7 +88,7 @@ def expand_matrix(raw: Map, problems: Problems) -> Map:
     if not axes:
         return _fill_invalid_axes(raw, matrix, known)
     names = [name_axis_values(values) for _, values in axes]
-    own = name_sets(known, format_name) if sets else [""]
+    own = name_sets(known, format_short_value) if sets else [""]
     number = len(known) * math.prod(len(values) for values in names)
     if number > MOST:
         counts = " x ".join(str(len(values)) for values in names)
@@ -183,13 +183,13 @@ def expand_rows(
     return made, file
 
 
-def choose_distinct(sets: list[Map]) -> list[Map]:
+def distinct_sets(sets: list[Map]) -> list[Map]:
     """Return one set of each kind: equal columns with values of equal shapes read alike for the steps."""
     found: dict[object, Map] = {}
     for number, each in enumerate(sets):
         text = "".join(str(value) for value in each.values())
         found.setdefault(
-            number if "$" in text else tuple((name, _describe_shape(value)) for name, value in each.items()), each
+            number if "$" in text else tuple((name, _get_shape(value)) for name, value in each.items()), each
         )
     return list(found.values())
 
@@ -239,9 +239,9 @@ def _report_row_doubts(
             )
 
 
-def _describe_shape(value: object) -> object:
+def _get_shape(value: object) -> object:
     if isinstance(value, dict):
-        return tuple((name, _describe_shape(each)) for name, each in value.items())
+        return tuple((name, _get_shape(each)) for name, each in value.items())
     if isinstance(value, list):
-        return tuple(map(_describe_shape, value))
+        return tuple(map(_get_shape, value))
     return type(value)

@@ -28,7 +28,7 @@ from llmproxy.scenario.running.participants import gather_agent_variables
 from llmproxy.scenario.running.run_lifecycle import EventEmitter, SessionRequest
 from llmproxy.scenario.values.run_ids_and_options import describe_error, describe_exit
 from llmproxy.suite.checks.entities.cleanup import RowCleaner, load_reset_hook
-from llmproxy.suite.checks.entities.row_selection import RunRows, build_agent_env, make_run_user, select_rows
+from llmproxy.suite.checks.entities.row_selection import RunRows, build_clock_env, make_run_user, select_rows
 from llmproxy.suite.checks.entities.verify import RunEntities
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.reading.load import USER, SuiteCase
@@ -281,7 +281,7 @@ def _bind_agent_variables(agent: AgentAdapter, case: SuiteCase, sample: int) -> 
     from llmproxy.scenario.agents.command import CommandAgent
 
     if isinstance(agent, CommandAgent):
-        agent.env = {**build_agent_env(case.id, sample), **agent.env}
+        agent.env = {**build_clock_env(case.id, sample), **agent.env}
     return agent
 
 

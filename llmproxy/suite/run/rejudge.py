@@ -206,7 +206,7 @@ class RejudgeSession(RunSession):
         self._passed: list[Call] = []
         self._asked = 0
 
-    def on_calls(self, calls: Iterable[Call]) -> None:
+    def feed_calls(self, calls: Iterable[Call]) -> None:
         """Let recorded calls of the agent pass."""
         for call in calls:
             self._passed.append(call._replace(seq=len(self._passed) + 1, party=AGENT))
@@ -265,7 +265,7 @@ class RecordedAgent(AgentAdapter):
                 f" recorded."
             )
         names = [*turn.recordings, *(() if self._turns else self._late)]
-        self._session.on_calls(self._calls.get(name, _UNKEPT) for name in names)
+        self._session.feed_calls(self._calls.get(name, _UNKEPT) for name in names)
         if not turn.answers:
             raise AgentError(f"in the recorded run: {self.run.why}")
         return list(turn.answers)

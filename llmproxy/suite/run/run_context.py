@@ -143,9 +143,9 @@ class RunContext:
         described = mapping.get("entities")
         found = dict.fromkeys(map(str, described)) if isinstance(described, Mapping) else {}
         found |= dict.fromkeys(list_entities(case.scenario))
-        return list(found | dict.fromkeys(self._entities_in(case.suite)))
+        return list(found | dict.fromkeys(self._list_suite_entities(case.suite)))
 
-    def _entities_in(self, suite: Suite) -> list[str]:
+    def _list_suite_entities(self, suite: Suite) -> list[str]:
         """Return the entities that a suite names; every run asks for them."""
         if id(suite) not in self._entities:
             scenarios = [each for each in suite.scenarios if not isinstance(each, str)]

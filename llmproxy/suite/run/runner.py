@@ -100,7 +100,7 @@ async def run_cases(
         batch.notes.append(f"interrupted: {over} of {len(jobs)} runs were over; the others say nothing")
         raise
     finally:
-        batch.emit_unrecorded([case.id for case in cases])
+        batch.warn_of_unrecorded([case.id for case in cases])
         rows = [
             build_row(case.id, batch.ran[case.id], case.scenario.min_pass_rate) | list_axes(case)
             for case in cases
@@ -160,7 +160,7 @@ class _CaseBatch:
         self._lanes: dict[str, asyncio.Lock] = {}
         self._again: list[_CaseJob] = []
 
-    def emit_unrecorded(self, cases: Sequence[str]) -> None:
+    def warn_of_unrecorded(self, cases: Sequence[str]) -> None:
         """Say once what records the cases for which nothing is recorded."""
         found = [
             case for case in cases if any(isinstance(each.error, NothingRecorded) for each in self.ran.get(case, ()))
@@ -183,7 +183,7 @@ class _CaseBatch:
             if lanes.why_not:
                 self.notes.append(f"scenarios that look at entities ran one at a time: {lanes.why_not}")
             await self._finish_tasks([asyncio.ensure_future(self._run_job(job, lanes)) for job in jobs])
-            await self._rerun_missed(lanes)
+            await self._rerun_alone(lanes)
         finally:
             for each in suites:
                 await wait_despite_cancel(self._run_suite_hooks(each, "afterAll"))
@@ -229,13 +229,13 @@ class _CaseBatch:
                 await stack.enter_async_context(lane)
             await stack.enter_async_context(self._together)
             if job.case.id in lanes.bound:
-                await self._run_repeatable(job)
+                await self._run_with_held_events(job)
             else:
                 self._record_result(
                     job, await self._run_case(job, self.run_context, alone=lane is not None and not lanes.users)
                 )
 
-    async def _run_repeatable(self, job: _CaseJob) -> None:
+    async def _run_with_held_events(self, job: _CaseJob) -> None:
         """Run beside others that move its keys' counter; a miss is then not told, but repeated."""
         held = HeldEvents(self.run_context)
         try:
@@ -249,7 +249,7 @@ class _CaseBatch:
         held.release_events()
         self._record_result(job, ran)
 
-    async def _rerun_missed(self, lanes: CaseSchedule) -> None:
+    async def _rerun_alone(self, lanes: CaseSchedule) -> None:
         """Run one at a time, from the counters that there were, what missed a recording beside others."""
         if lanes.bound:
             await lanes.rewind_counters()
@@ -351,10 +351,10 @@ async def _run_case_once(run_context: RunContext, case: SuiteCase) -> tuple[Swee
     since = time.monotonic()
     tested = await run_cases(run_context, [case])
     (ran,) = tested.runs[case.id]
-    return sweep_run_of_case(ran, time.monotonic() - since), ran
+    return to_sweep_run(ran, time.monotonic() - since), ran
 
 
-def sweep_run_of_case(ran: CaseResult, seconds: float) -> SweepRun:
+def to_sweep_run(ran: CaseResult, seconds: float) -> SweepRun:
     """Return a run as a sweep sees it: a crashed agent gave up, a failed scenario is wrong though it ended."""
     if ran.status is Status.FAILED:
         return SweepRun(calls=ran.calls, seconds=seconds, wrong=ran.reasoning.partition("\n")[0])

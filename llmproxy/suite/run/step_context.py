@@ -51,7 +51,7 @@ _ENDLESS = ScenarioConfig(max_turns=sys.maxsize, verbose=False)
 
 
 @dataclass(frozen=True, slots=True)
-class RunView:
+class RunFacts:
     """What an agent's adapter is told about the run besides the conversation."""
 
     user_id: str
@@ -65,7 +65,7 @@ class SuiteConversation:
     adds_farewell_messages = False
 
     def __init__(
-        self, name: str, thread: str, agent: AgentAdapter, caller: Caller, *, player: RunView, listener: StepContext
+        self, name: str, thread: str, agent: AgentAdapter, caller: Caller, *, player: RunFacts, listener: StepContext
     ) -> None:
         """Begin; `name` is what the suite calls it, empty without one, `thread` how the agent knows it."""
         self.name, self.thread_id = name, thread
@@ -393,7 +393,7 @@ class StepContext:
     # -- the agent
 
     def begin_conversation(self, name: str, thread: str) -> SuiteConversation:
-        return SuiteConversation(name, thread, self.agent, self.caller, player=RunView(self.user), listener=self)
+        return SuiteConversation(name, thread, self.agent, self.caller, player=RunFacts(self.user), listener=self)
 
     def limit_answer_time(self, within: float | None) -> None:
         """Allow the agent so many milliseconds for each answer."""

@@ -89,14 +89,14 @@ def _read_capture(value: object) -> object:
 
 
 def _read_matcher(value: object, info: ValidationInfo) -> object:
-    return _examine_value(value, info, validate_matcher)
+    return _collect_problems(value, info, validate_matcher)
 
 
 def _read_count(value: object, info: ValidationInfo) -> object:
-    return _examine_value(value, info, validate_number)
+    return _collect_problems(value, info, validate_number)
 
 
-def _examine_value(value: object, info: ValidationInfo, look: Callable[[object, Problems, None], None]) -> object:
+def _collect_problems(value: object, info: ValidationInfo, look: Callable[[object, Problems, None], None]) -> object:
     """Note what has a place; raise what has none, for pydantic knows where it is."""
     found = Problems()
     look(value, found, None)

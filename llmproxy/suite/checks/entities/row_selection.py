@@ -44,7 +44,7 @@ def make_run_user(user: str, sample: int) -> str:
     return _append_sample(user, sample)
 
 
-def build_agent_env(scenario: str, sample: int, now: str = NOW) -> dict[str, str]:
+def build_clock_env(scenario: str, sample: int, now: str = NOW) -> dict[str, str]:
     """Return what a spawned agent is told about time and chance."""
     return {NOW_VARIABLE: now, SEED_VARIABLE: _append_sample(scenario, sample)}
 
@@ -249,7 +249,7 @@ def capture_row(
             run.scope.capture_row(alias, rows[0], primary=info.key, overwrite=overwrite)
         except StepError as error:
             return [build_unclear(f"{name}.as", error)]
-        run.scope.record_row(alias, info.name, rows[0], info.key)
+        run.scope.record_row_ids(alias, info.name, rows[0], info.key)
         return []
     more = " ..." if len(rows) > _SHOWN_IDS else ""
     ids = ", ".join(repr(row[info.key]) for row in rows[:_SHOWN_IDS]) + more

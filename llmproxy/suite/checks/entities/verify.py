@@ -235,7 +235,7 @@ class RunEntities:
         row = store.insert(entity, values)
         if run.cleaner:
             run.cleaner.add_row(entity, row[info.key])
-        run.scope.record_row(alias or f"{entity}[{self._inserted}]", entity, row, info.key)
+        run.scope.record_row_ids(alias or f"{entity}[{self._inserted}]", entity, row, info.key)
         if alias:
             run.scope.capture_row(alias, row, primary=info.key, overwrite=overwrite)
         return row

@@ -12,7 +12,7 @@ from llmproxy.suite.checks.entities.row_selection import (
     MOST_ROWS,
     RunRows,
     append_message,
-    build_agent_env,
+    build_clock_env,
     capture_row,
     describe_owner,
     find_nearest_row,
@@ -129,8 +129,8 @@ def test_the_first_run_needs_no_suffix() -> None:
 
 def test_a_spawned_agent_is_told_time_and_seed() -> None:
     """The same in every run of the same number."""
-    assert build_agent_env("task-001", 2) == {"LLMPROXY_NOW": "2027-01-04T09:00:00Z", "LLMPROXY_SEED": "task-001~2"}
-    assert build_agent_env("s", 1, "2030-01-01T00:00:00Z")["LLMPROXY_NOW"] == "2030-01-01T00:00:00Z"
+    assert build_clock_env("task-001", 2) == {"LLMPROXY_NOW": "2027-01-04T09:00:00Z", "LLMPROXY_SEED": "task-001~2"}
+    assert build_clock_env("s", 1, "2030-01-01T00:00:00Z")["LLMPROXY_NOW"] == "2030-01-01T00:00:00Z"
 
 
 def test_without_a_store_every_look_is_an_error() -> None:
