@@ -5,8 +5,8 @@ privilege, but sees only samples: a connection shorter than the pause between tw
 happened; that it reports nothing proves nothing.
 
 On a machine without DNS (a build container, a train) a client that goes past the proxy never gets as far as a
-connection. So `data/watch_lookups.*` run inside a child in Python or Node, and write a line for each host that it asks
-for.
+connection. So `data/watch_host_lookups.*` run inside a child in Python or Node, and write a line for each host that it
+asks for.
 """
 
 from __future__ import annotations
@@ -182,8 +182,8 @@ def make_lookup_env(env: Mapping[str, str], folder: Path) -> dict[str, str]:
     """Return the variables that make a child of `env` tell what it asks for; `folder` takes what they name."""
     path = folder / "python"
     path.mkdir(exist_ok=True)
-    shutil.copy(_DATA / "watch_lookups.py", path / "sitecustomize.py")
-    required = f"--require {json.dumps(str(_DATA / 'watch_lookups.cjs'))}"  # Node unquotes as JSON does
+    shutil.copy(_DATA / "watch_host_lookups.py", path / "sitecustomize.py")
+    required = f"--require {json.dumps(str(_DATA / 'watch_host_lookups.cjs'))}"  # Node unquotes as JSON does
     return {
         VARIABLE: str(lookup_log_path(folder)),
         "PYTHONPATH": os.pathsep.join(filter(None, [str(path), env.get("PYTHONPATH", "")])),
