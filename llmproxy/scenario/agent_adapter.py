@@ -99,7 +99,7 @@ def list_unknown_call_reasons(given: AgentInput) -> Sequence[str]:
     return getattr(_find_running_executor(given), "wire_unknown", None) or ()
 
 
-def get_scenario_text(given: AgentInput) -> str:
+def get_scenario_description(given: AgentInput) -> str:
     return str(getattr(given.scenario_state, "description", "") or "")
 
 

@@ -20,7 +20,7 @@ from llmproxy.errors import SettingsError
 from llmproxy.scenario.agent_adapter import (
     AgentAdapter,
     find_session,
-    get_scenario_text,
+    get_scenario_description,
     get_wire_tool_calls,
     is_conversation_unscripted,
     list_unknown_call_reasons,
@@ -150,7 +150,10 @@ class JudgeAgent(AgentAdapter):
         return bool(state.current_turn + 1 < self.min_turns or state.current_turn < floor)
 
     def _build_prompt_text(self, given: AgentInput, criteria: Criteria, seen: str) -> str:
-        parts = [fence_text("scenario", get_scenario_text(given)), fence_text("criteria", criteria.format_lines())]
+        parts = [
+            fence_text("scenario", get_scenario_description(given)),
+            fence_text("criteria", criteria.format_lines()),
+        ]
         if given.judgment_context:
             parts.append(fence_text("context", given.judgment_context))
         if unknown := list_unknown_call_reasons(given):

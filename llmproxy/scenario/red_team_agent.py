@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 from llmproxy.core.traffic.canonical_json import parse_json
-from llmproxy.scenario.agent_adapter import AgentAdapter, find_session, get_scenario_text
+from llmproxy.scenario.agent_adapter import AgentAdapter, find_session, get_scenario_description
 from llmproxy.scenario.config import ModelConfig, refuse_typos
 from llmproxy.scenario.models.errors import ModelError
 from llmproxy.scenario.models.model_calls import complete, require_model
@@ -419,7 +419,7 @@ class RedTeamAgent(AgentAdapter):
         attack.turn += 1
         plan = await self._get_attack_plan(attack, input) if self.strategy.needs_metaprompt_plan else ""
         notes = await self._on_answer(attack, input)
-        description = get_scenario_text(input)
+        description = get_scenario_description(input)
         system = self.strategy.build_system_prompt(self.target, attack.turn, self.total_turns, description, plan)
         first: list[Message] = [
             {"role": "user", "content": "(The conversation has not begun. Write your first message.)"}
@@ -502,7 +502,7 @@ class RedTeamAgent(AgentAdapter):
         if self.attack_plan is not None:
             return self.attack_plan
         if not attack.plan:
-            description = get_scenario_text(given)
+            description = get_scenario_description(given)
             if self.template is not None:
                 asked = self.template.format(target=self.target, description=description, total_turns=self.total_turns)
             else:

@@ -26,7 +26,12 @@ from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.did_you_mean import nearest_word
 from llmproxy.errors import SettingsError
 from llmproxy.files import read_text
-from llmproxy.scenario.agent_adapter import AgentAdapter, find_session, get_scenario_text, is_conversation_unscripted
+from llmproxy.scenario.agent_adapter import (
+    AgentAdapter,
+    find_session,
+    get_scenario_description,
+    is_conversation_unscripted,
+)
 from llmproxy.scenario.config import UNSET_ZERO, ModelConfig, refuse_typos
 from llmproxy.scenario.models.answer import Answer
 from llmproxy.scenario.models.errors import ModelError
@@ -246,7 +251,7 @@ class UserSimulatorAgent(AgentAdapter):
     def build_prompt(self, input: AgentInput, *, may_end: bool = False) -> list[Message]:  # noqa: A002 - the original's name
         persona = f"\n{self.persona.format_text()}\n" if self.persona else ""
         if self.system_prompt is None:
-            system = prompt("user_simulator", description=get_scenario_text(input), persona=persona)
+            system = prompt("user_simulator", description=get_scenario_description(input), persona=persona)
         else:
             system = f"{self.system_prompt}{persona and '\n' + persona}".rstrip()
         if may_end and self._may_end_now(input.messages):

@@ -12,7 +12,7 @@ from llmproxy.scenario import AgentAdapter, AgentInput, AgentRole
 from llmproxy.scenario.agent_adapter import (
     AdapterAttributes,
     find_session,
-    get_scenario_text,
+    get_scenario_description,
     get_wire_tool_calls,
     is_conversation_unscripted,
 )
@@ -72,7 +72,7 @@ def test_without_a_run_there_is_nothing() -> None:
         find_session(given),
         is_conversation_unscripted(given),
         get_wire_tool_calls(given),
-        get_scenario_text(given),
+        get_scenario_description(given),
     ) == (None, False, {}, "")
 
 
@@ -84,7 +84,7 @@ def test_a_script_and_a_conversation_by_itself_are_told_apart() -> None:
         seen.append(
             (
                 is_conversation_unscripted(given),
-                get_scenario_text(given),
+                get_scenario_description(given),
                 find_session(given),
                 get_wire_tool_calls(given),
             )

@@ -28,7 +28,12 @@ from llmproxy.scenario.script import Callback
 from llmproxy.scenario.types import AgentInput, AgentRole, JudgmentRequest, Message, ScenarioResult
 from llmproxy.scenario.values.criteria import build_no_verdict
 from llmproxy.scenario.values.messages import Farewell, copy_messages, copy_value, get_text, to_message
-from llmproxy.scenario.values.run_ids_and_options import RunningScenario, context_scenario, describe_error, error_status
+from llmproxy.scenario.values.run_ids_and_options import (
+    RunningScenario,
+    classify_run_error,
+    context_scenario,
+    describe_error,
+)
 from llmproxy.trace.observing.tool_calls import ToolUse
 
 
@@ -300,7 +305,7 @@ class Conversation:
             self.emitter.emit_step(
                 KINDS[agent.role],
                 label=type(agent).__name__,
-                status=error_status(error, agent.role),
+                status=classify_run_error(error, agent.role),
                 message=describe_error(error),
             )
             raise

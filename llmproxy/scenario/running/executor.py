@@ -45,10 +45,10 @@ from llmproxy.scenario.values.run_ids_and_options import (
     DEFAULT_SET,
     RunOptions,
     batch_run_id,
+    classify_run_error,
     context_scenario,
     derive_thread_id,
     describe_error,
-    error_status,
     make_run_id,
     name_cassette,
     traceparent,
@@ -382,7 +382,7 @@ class ScenarioExecutor:
                 await session.exclude_step_calls(self.lifecycle.unattributed)
             _refuse_false_result(label, value)
         except Exception as error:
-            status = error_status(error, self.lifecycle.caller.broke)
+            status = classify_run_error(error, self.lifecycle.caller.broke)
             self.emitter.emit_step("script", label=label, status=status, message=describe_error(error))
             raise
         self.emitter.emit_step("script", label=label)
@@ -424,7 +424,7 @@ class ScenarioExecutor:
                 messages=[],
                 reasoning=f"Scenario failed with error: "
                 f"{error if isinstance(error, Exception) else describe_error(error)}",
-                status=error_status(error, broke),
+                status=classify_run_error(error, broke),
                 error=describe_error(error),
                 failed_criteria=[stated] if check else [],
                 criteria=[step] if check else [],

@@ -25,7 +25,7 @@ from llmproxy.scenario.repeats.repeats import RepeatResult, run_many
 from llmproxy.scenario.running.executor import ScenarioExecutor, choose_cassette_name
 from llmproxy.scenario.running.run_thread import in_thread, run_to_end
 from llmproxy.scenario.types import Message, ScenarioResult, ScriptStep
-from llmproxy.scenario.values.run_ids_and_options import CALL_TIMEOUT, RunOptions, error_status, shorten_traceback
+from llmproxy.scenario.values.run_ids_and_options import CALL_TIMEOUT, RunOptions, classify_run_error, shorten_traceback
 
 _LIMITS: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[int, asyncio.Semaphore]] = WeakKeyDictionary()
 """What `max_concurrency` means: runs of one loop that name the same number share it."""
@@ -101,7 +101,7 @@ class RunPlan:
             result = await (in_thread(executor) if self.threaded else _run_on_callers_loop(executor))
         except Exception as error:  # noqa: BLE001 (handed to the caller, who decides)
             broken = executor.outcome or executor.build_failure(error)
-            return RunEnded(broken.status or error_status(error, None), broken, error)
+            return RunEnded(broken.status or classify_run_error(error, None), broken, error)
         return RunEnded(result.status or Status.FAILED, result)
 
 

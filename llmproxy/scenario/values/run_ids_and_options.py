@@ -121,7 +121,7 @@ class RunOptions:
 _ENGINE = ("llmproxy.", "asyncio.", "threading", "concurrent.", "contextlib")
 
 
-def error_status(error: BaseException, role: AgentRole | None) -> Status:
+def classify_run_error(error: BaseException, role: AgentRole | None) -> Status:
     """Return the status of a run that `error` ended while somebody of `role` was called; None: a step or a callback."""
     if isinstance(error, AgentError):
         return Status.AGENT_ERROR

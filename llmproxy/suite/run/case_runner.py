@@ -25,7 +25,7 @@ from llmproxy.scenario.agent_adapter import AdapterAttributes
 from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.running.run_lifecycle import EventEmitter, RunLifecycle, SessionRequest
 from llmproxy.scenario.types import AgentRole
-from llmproxy.scenario.values.run_ids_and_options import describe_error, error_status as fault_of, make_run_id
+from llmproxy.scenario.values.run_ids_and_options import classify_run_error as fault_of, describe_error, make_run_id
 from llmproxy.suite.checks.tools import build_unseen
 from llmproxy.suite.checks.traffic import check_usage, explain_unseen_traffic
 from llmproxy.suite.matchers.apply import all_hold

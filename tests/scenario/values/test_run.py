@@ -19,10 +19,10 @@ from llmproxy.scenario import AgentInput, AgentRole, agent, run_sync, user
 from llmproxy.scenario.values.run_ids_and_options import (
     RunOptions,
     batch_run_id,
+    classify_run_error,
     context_scenario,
     derive_thread_id,
     describe_error,
-    error_status,
     make_run_id,
     name_cassette,
     shorten_traceback,
@@ -132,7 +132,7 @@ AGENT, ENVIRONMENT, FAILED = Status.AGENT_ERROR, Status.ENVIRONMENT_ERROR, Statu
 )
 def test_whose_fault(error: BaseException, role: AgentRole | None, want: Status) -> None:
     """An agent that crashes counts against it; whatever says nothing about it does not."""
-    assert error_status(error, role) is want
+    assert classify_run_error(error, role) is want
 
 
 def test_errors_in_words() -> None:
