@@ -63,7 +63,7 @@ _KNOWN = frozenset(
 
 
 def encode_value(value: object) -> str:
-    """Return the text of a value. Raises Unfit if `decode` would not give back the same, or it holds a credential."""
+    """Return a value's text. Raises NotCacheable: `decode_value` would not give the same, or it holds a credential."""
     from llmproxy.core.secrets.redact import Redactor  # many patterns to compile
 
     try:
@@ -76,7 +76,7 @@ def encode_value(value: object) -> str:
 
 
 def decode_value(text: str) -> Any:  # noqa: ANN401 - whatever is cached
-    """Return the value of a text. Raises ValueError: no JSON; Unfit: not from `encode`, or its class has changed."""
+    """Return a text's value. Raises ValueError: no JSON; NotCacheable: not from `encode_value`, or class changed."""
     tree = json.loads(text)
     try:
         return _read_tree(tree)
@@ -85,7 +85,7 @@ def decode_value(text: str) -> Any:  # noqa: ANN401 - whatever is cached
 
 
 class _ValueWriter:
-    """Writes a value as JSON: what can be made again of it, or raises Unfit."""
+    """Writes a value as JSON: what can be made again of it, or raises NotCacheable."""
 
     def write(self, value: Any, where: str) -> object:  # noqa: ANN401 - whatever is cached
         """Write any value; `where` says where it stands."""
@@ -191,7 +191,7 @@ def class_path(kind: type) -> str:
 
 
 def find_class(path: str) -> type:
-    """Return the class of values at a path; of modules that are not imported, known SDKs only. Raises Unfit."""
+    """Return the class of values at a path; of modules that are not imported, known SDKs only. Raises NotCacheable."""
     module_name, _, names = path.partition(":")
     module: object = sys.modules.get(module_name)
     if module is None:
@@ -252,7 +252,7 @@ class _KeyWriter(_ValueWriter):
         return class_path(type(value))
 
     def write_object(self, value: Any, where: str) -> object:  # noqa: ANN401 - whatever is cached
-        """Write what is no JSON. Raises Unfit for what has no value of its own: a client, an open file."""
+        """Write what is no JSON. Raises NotCacheable for what has no value of its own: a client, an open file."""
         kind = class_path(type(value))
         if isinstance(value, Mapping) and all(type(name) is str for name in value):
             return {_TYPE: kind, "is": self.write_members(value, where)}
@@ -321,7 +321,7 @@ class CachedFunction:
         return f"{name}:{hashlib.sha256(told.encode('utf-8', 'surrogatepass')).hexdigest()[:12]}"
 
     def call_key(self, args: Sequence[Any], kwargs: Mapping[str, Any], *, cache_key: str, sample: int = 1) -> str:
-        """Return the key of function, arguments, class, `state` of `self`. Raises TypeError, Unfit, AttributeError."""
+        """Return the key of function, arguments, class, own `state`. Raises TypeError, NotCacheable, AttributeError."""
         bound = self._signature.bind(*args, **kwargs)
         bound.apply_defaults()
         given, writer = dict(bound.arguments), _KeyWriter()

@@ -267,7 +267,7 @@ async def get_or_make(place: CacheSlot, make: Callable[[], Awaitable[str | None]
 
 
 def get_or_make_sync(place: CacheSlot, make: Callable[[], str | None]) -> str | None:
-    """Do what `remember` does, without an event loop."""
+    """Do what `get_or_make` does, without an event loop."""
     with place.wait_for_maker() as theirs:
         if theirs is not None:
             theirs.result()

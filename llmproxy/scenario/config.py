@@ -3,7 +3,7 @@
     default < configure() (successive calls accumulate) < arguments of run
 
 None means "not said" everywhere but for `cache_key` in `run`, where None is an order: no cache. To tell that apart, the
-default of such a parameter is :class:`Unset`, which prints as the documented value.
+default of such a parameter is :class:`UnsetParameter`, which prints as the documented value.
 """
 
 from __future__ import annotations

@@ -263,7 +263,7 @@ class RunSession:
         return sum(max(count - self._before.get(name, 0), 0) for name, count in now.items())
 
     async def unattributed_calls(self) -> list[Call]:
-        """Return the calls that `unattributed` counts, as far as the proxy still tells them."""
+        """Return the calls that `count_unattributed` counts, as far as the proxy still tells them."""
         found: list[Call] = []
         for name, count in (await asyncio.to_thread(self._count_arrived, self._watched)).items():
             if (new := count - self._before.get(name, 0)) > 0:

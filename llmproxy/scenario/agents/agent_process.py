@@ -94,7 +94,7 @@ class AgentProcess:
         return None
 
     def wait_for_line(self, timeout: float) -> bytes:
-        """Wait for the next line that is not empty. Raises TimeoutError, Ended, LineTooLong: longer than any answer."""
+        """Wait for the next line that is not empty. Raises TimeoutError, ProcessEnded, LineTooLong."""
         try:
             found = self._lines.get(timeout=timeout)
         except queue.Empty:

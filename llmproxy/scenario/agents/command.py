@@ -115,7 +115,7 @@ class CommandAgent(AgentAdapter):
 
     async def close(self) -> None:
         """End the processes, and what they started."""
-        self._closed += 1  # before the processes are taken: `_start` looks behind its own note
+        self._closed += 1  # before the processes are taken: `_start_process` looks behind its own note
         children, self._children = list(self._children.values()), {}
         if children:
             loop = asyncio.get_running_loop()

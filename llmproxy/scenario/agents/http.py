@@ -223,7 +223,7 @@ class HttpAgent(HttpAdapter):
             url: Where requests go; may hold ``$thread_id`` and the other names.
             method: POST, PUT, PATCH, or GET, which sends no body.
             body: Template of what is sent, see `templates`; None is `BODY`.
-            reply: Path of the answer, see `replies`; None takes an object with `text`, `message` or `messages`.
+            reply: Path of the answer, see `read_path`; None takes an object with `text`, `message` or `messages`.
             conversation: Path of the id that the agent gives its conversation.
             headers: Templates, too.
             timeout: Seconds for a whole answer.
@@ -307,7 +307,7 @@ class HttpAgent(HttpAdapter):
         """Return whether a plain text is the whole answer."""
         return found.kind == _TEXT and bool(found.body.strip()) and (self.reply is None or not self.reply.steps)
 
-    def _pick_value(self, path: Any, whole: object) -> Any:  # noqa: ANN401 - a Path; JSON
+    def _pick_value(self, path: Any, whole: object) -> Any:  # noqa: ANN401 - a ValuePath; JSON
         try:
             return pick_value(path, whole)
         except LookupError as error:

@@ -1,8 +1,8 @@
 """Rates of providers over a whole cluster: one actor counts, and each worker asks it for its proxy.
 
-    driver       Counting, an actor, if a rate was said and the test reaches a network
-    worker       `asking`: a port of its machine, at which its proxy asks before a call goes; protocol.PACER_VARIABLE
-    says how
+    driver       RateCounter, an actor, if a rate was said and the test reaches a network
+    worker       `serve_pacer`: a port of its machine, at which its proxy asks before a call goes;
+                 protocol.PACER_VARIABLE says how
 
 An actor whose node dies is started again elsewhere. It knows nothing of what the former one let go, and lets a whole
 window pass.

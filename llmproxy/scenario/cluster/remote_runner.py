@@ -169,7 +169,7 @@ class RemoteRunner:
     async def run(
         self, name: str, resources: Mapping[str, float] | None, parcel: RunParcel, sent: list[Any], *arguments: object
     ) -> NodeReply[Any]:
-        """Make a run somewhere; `arguments` go to `Node.run`. Raises CancelledError; LLMProxyError: no node could."""
+        """Make a run; `WorkerNode.run` gets `arguments`. Raises CancelledError; LLMProxyError: no node could."""
         try:
             back = await self._submit(name, ray_options(resources), (sent, parcel.batch, parcel.version, arguments))
         except Exception as error:
@@ -259,7 +259,7 @@ class RemoteRunner:
 def run_task(sent: list[Any], batch: str, version: str, arguments: tuple[Any, ...]) -> NodeReply[Any]:
     ray = import_ray()
 
-    def unpack(folder: Path) -> Any:  # noqa: ANN401 - a `Node`
+    def unpack(folder: Path) -> Any:  # noqa: ANN401 - a `WorkerNode`
         return ray.get(sent[0]).unpack(folder, make_remote_take(ray, sent[1]))
 
     return open_worker_node(batch, version, unpack).run(*arguments)

@@ -61,7 +61,7 @@ class NodeReply[T]:
     """What comes back of a run."""
 
     ended: T
-    """How it ended; its error as `portable` makes it."""
+    """How it ended; its error as `make_picklable` makes it."""
     events: list[Event]
     cassettes: Mapping[str, bytes]
     """Files that this run changed."""

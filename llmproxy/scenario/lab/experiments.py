@@ -213,7 +213,7 @@ async def open_loop(
     """Play the recorded user's lines to the agent and let the judge decide, both live.
 
     From the first turn in which the agent says something else, the user's lines answer what was never said: the run is
-    marked ``open-loop from turn k``, in its events too. `plan` takes what `running.Plan` takes; the recording has a
+    marked ``open-loop from turn k``, in its events too. `plan` takes what `RunPlan` takes; the recording has a
     name of its own.
 
     Raises SettingsError: a simulator is among the agents, or no agent or no judge is; or the recorded user said

@@ -10,8 +10,8 @@ begin with ``#`` are skipped. Whatever is wrong names its line.
 
 Conversations of a JSON report, for people who label them: what `llmproxy label` shows and writes.
 
-    report.json -> Labelling(id, description, messages, criteria) for each run -> a line of labels as `judge calibrate`
-    reads it
+    report.json -> ConversationToLabel(id, description, messages, criteria) for each run -> a line of labels as
+    `judge calibrate` reads it
 
 What the judge found is not shown: who has read a verdict agrees with it.
 """
@@ -189,7 +189,9 @@ def list_runs_to_label(report: Path, run: str = "", criteria: Iterable[str] = ()
         hint = "llmproxy test --report json=FILE writes one, and pytest --scenario-report json=FILE."
         raise SettingsError(f"{report} is no JSON report of tests.", hint=hint) from error
     if run and not found:
-        raise SettingsError(f"no run of {report} has an id that begins with {run!r}.", hint=_suggest_run_ids(entries))
+        names = [str(started["run_id"]) for started, _, _ in entries]
+        hint = f"There are {', '.join(names[:5])}{' ...' if len(names) > 5 else ''}."
+        raise SettingsError(f"no run of {report} has an id that begins with {run!r}.", hint=hint)
     usable = [each for each in found if each.messages and each.criteria]
     if not usable:
         what = "has a conversation" if not any(each.messages for each in found) else "was judged by criteria"
@@ -250,8 +252,3 @@ def _read_run(
         messages=[dict(part["message"]) for part in parts if part.get("event") == "message"],
         criteria=texts,
     )
-
-
-def _suggest_run_ids(entries: Iterable[tuple[Mapping[str, Any], Any, Any]]) -> str:
-    names = [str(started["run_id"]) for started, _, _ in entries]
-    return f"There are {', '.join(names[:5])}{' ...' if len(names) > 5 else ''}."

@@ -33,7 +33,7 @@ CONCURRENCY = 8
 
 
 class RepeatEnded(Protocol):
-    """How one run ended (`running.Ended`)."""
+    """How one run ended (`run.RunEnded`)."""
 
     @property
     def status(self) -> Status: ...
@@ -44,11 +44,11 @@ class RepeatEnded(Protocol):
 
 
 class Repeatable(Protocol):
-    """What can be run several times (`running.Plan`)."""
+    """What can be run several times (`run.RunPlan`)."""
 
     @property
     def options(self) -> RunOptions: ...
-    async def once(self, sample: int, runs: int) -> Any: ...  # noqa: ANN401 (an Ended)
+    async def once(self, sample: int, runs: int) -> Any: ...  # noqa: ANN401 (a RunEnded)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +112,7 @@ async def run_many(
     """Run a scenario several times, run i with sample i of its recording, and sum up.
 
     Args:
-        plan: the scenario (`running.Plan`); its `max_concurrency` says how many runs go on at a time
+        plan: the scenario (`run.RunPlan`); its `max_concurrency` says how many runs go on at a time
         runs: how often
         early_stop: whether to stop once no further run can change on which side of `threshold` the rate ends; never
             while recording

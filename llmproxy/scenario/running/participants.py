@@ -132,7 +132,7 @@ def build_adapters(agents: Sequence[Any], parameters: Mapping[str, Any] | None =
 
 class Participants:
     def __init__(self, agents: list[AgentAdapter]) -> None:
-        """Play with these; `enter` may put clones in their place, in the same list."""
+        """Play with these; `claim_adapters` may put clones in their place, in the same list."""
         self.agents = agents
         self._mine: list[AgentAdapter] = []
         self._opened: list[AgentAdapter] = []
@@ -154,7 +154,7 @@ class Participants:
                 self._mine.append(taken)
 
     async def open_adapters(self, session: RunSession | None) -> None:
-        """Open every adapter once, in order. Raises what the first failing one raises, with the adapter in `failed`."""
+        """Open every adapter once, in order. Raises what the first failing one raises, the adapter is `last_opened`."""
         for agent in self.agents:
             if not any(agent is each for each in self._opened):
                 self._opened.append(agent)

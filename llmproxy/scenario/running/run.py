@@ -35,7 +35,7 @@ class RemoteRunner(Protocol):
     """Runs plans on other machines."""
 
     async def once(self, plan: RunPlan, sample: int, runs: int) -> RunEnded:
-        """Run one sample of a plan, as `Plan.once`."""
+        """Run one sample of a plan, as `RunPlan.once`."""
 
 
 REMOTE: list[RemoteRunner] = []

@@ -1,5 +1,5 @@
-"""The one run engine: from a run's session to how it ended. What is played is handed in (`Played`): a script of Python,
-a case of a suite.
+"""The one run engine: from a run's session to how it ended. What is played is handed in (`Playable`): a script of
+Python, a case of a suite.
 
     session -> what else it needs -> play, within its limit of time -> give back -> close the session -> what came late
     -> told
@@ -9,7 +9,7 @@ told exactly once, also when the thread of the run is blocked and somebody else 
 if nobody could know of all its calls (the agent went on after the end), or if what it was to meet never came.
 
 Events of a run go to handlers, which parallel runs may share: they are called one at a time, and one that raises is
-logged and never disturbs the run. A program that runs scenarios under no test runner is a test as well (`Program`):
+logged and never disturbs the run. A program that runs scenarios under no test runner is a test as well (`ProgramRuns`):
 what its runs came to is kept when it ends, for `llmproxy test --trend`, if a proxy recorded or replayed them.
 """
 
