@@ -17,7 +17,7 @@ from llmproxy.protocol import BUNDLES, NODE_CA, NODE_PROXY, OFFLINE, PLACEHOLDER
 
 if TYPE_CHECKING:
     from llmproxy.client.environment import CaFiles
-    from llmproxy.client.reports import Health
+    from llmproxy.client.session_reports import Health
 
 
 _BUNDLE = "llmproxy-bundle.pem"

@@ -23,9 +23,9 @@ from llmproxy.cli.parts.printing import write_stderr_lines
 from llmproxy.cli.parts.run_options import RunArguments
 from llmproxy.cli.parts.session_setup import open_session, plan_environment, start_options
 from llmproxy.cli.parts.store_arguments import TrialResult, build_not_recorded_error, compare_runs, open_given
+from llmproxy.client.gather_run_variables import find_time_zone_on_other_day, gather_run_variables
 from llmproxy.client.process import ensure_proxy, find_program, find_running_url, run_child
-from llmproxy.client.reports import Miss, list_miss_lines
-from llmproxy.client.run_variables import find_time_zone_on_other_day, gather_run_variables
+from llmproxy.client.session_reports import Miss, list_miss_lines
 from llmproxy.core.bindings import KINDS, VolatileField, read_run_variables
 from llmproxy.core.bindings.volatile_learning import LearnedField, generalize_fields
 from llmproxy.core.cassettes.folder import CassetteDir

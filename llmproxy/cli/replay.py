@@ -32,9 +32,9 @@ from llmproxy.cli.parts.run_options import RunArguments, RunOptions
 from llmproxy.cli.parts.session_setup import find_agent_tools, plan_environment, redirect_tools, start_options
 from llmproxy.cli.parts.store_arguments import STORE, build_not_recorded_error, check_new_name, open_given
 from llmproxy.client.control import CONFLICT, ControlError
+from llmproxy.client.gather_run_variables import gather_run_variables
 from llmproxy.client.process import ProxyHandle, ensure_proxy, find_program, find_running_url, run_child
-from llmproxy.client.reports import Report, format_counts
-from llmproxy.client.run_variables import gather_run_variables
+from llmproxy.client.session_reports import Report, format_counts
 from llmproxy.core.forks.fork_rows import fork_cassette
 from llmproxy.core.forks.overrides import Overrides, parse_overrides
 from llmproxy.core.sessions.session import split_name

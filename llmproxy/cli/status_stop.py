@@ -8,7 +8,7 @@ import time
 import typer
 
 from llmproxy.client.control import Control, ControlError, ProxyUnreachable
-from llmproxy.client.reports import format_counts
+from llmproxy.client.session_reports import format_counts
 from llmproxy.errors import MachineError
 
 PATIENCE = 20.0

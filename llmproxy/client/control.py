@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
 from llmproxy.calls import Call
-from llmproxy.client.reports import Health, Miss, RefusedRequest, Report
+from llmproxy.client.session_reports import Health, Miss, RefusedRequest, Report
 from llmproxy.errors import MachineError, unsign_text
 from llmproxy.protocol import AGENT, CONTROL_PREFIX, SESSION_PREFIX, TOKEN_HEADER
 

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from llmproxy.client.reports import Report
 from llmproxy.client.scenario_run_hooks import HOST
+from llmproxy.client.session_reports import Report
 from llmproxy.protocol import Mode, Plays
 from llmproxy.pytest.options import MODE, TAKEN, build_rerun_command
 from llmproxy.pytest.shared_proxy import make_cassette_name

@@ -22,9 +22,9 @@ from urllib.parse import urlsplit
 from llmproxy.calls import Call
 from llmproxy.client.control import ConnectionPool, Control, session_url
 from llmproxy.client.environment import EnvironmentPlan, plan_env
+from llmproxy.client.gather_run_variables import gather_run_variables
 from llmproxy.client.process import TOKEN_VARIABLE, find_running_url
-from llmproxy.client.reports import Report
-from llmproxy.client.run_variables import gather_run_variables
+from llmproxy.client.session_reports import Report
 from llmproxy.errors import MachineError
 from llmproxy.files import make_ignored
 from llmproxy.protocol import DEFAULT_HOST, OFFLINE, VCR_MODES, Mode, Update

@@ -35,8 +35,8 @@ from llmproxy.client.process import (
     reachable_url,
     spawn_proxy,
 )
-from llmproxy.client.reports import Miss, Report
 from llmproxy.client.scenario_run_hooks import HOST
+from llmproxy.client.session_reports import Miss, Report
 from llmproxy.errors import SettingsError
 from llmproxy.protocol import AGENT, PARTY_HEADER, SESSION_HEADER
 from llmproxy.report.events import PartyUse

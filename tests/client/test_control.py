@@ -16,7 +16,7 @@ import pytest
 
 from llmproxy.calls import Use
 from llmproxy.client.control import FRESH, ConnectionPool, Control, ControlError, ProxyUnreachable, session_url
-from llmproxy.client.reports import Report, UnusedRecording
+from llmproxy.client.session_reports import Report, UnusedRecording
 from llmproxy.trace.reading.recording_spans import open_exchanges
 from tests.provider import Provider, step
 from tests.support.process import free_port

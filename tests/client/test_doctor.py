@@ -19,7 +19,7 @@ from llmproxy.client.doctor import (
 )
 from llmproxy.client.environment import CaFiles, combine_bundles, plan_env
 from llmproxy.client.process_monitor import MonitoredProcess
-from llmproxy.client.reports import Report
+from llmproxy.client.session_reports import Report
 from tests.provider.tls import server_context
 
 URL = "http://127.0.0.1:8080"

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from llmproxy.calls import Use
-from llmproxy.client.reports import Report, UnusedRecording
+from llmproxy.client.session_reports import Report, UnusedRecording
 from llmproxy.errors import Exit
 from llmproxy.pytest.run_summary import RunSummary
 

@@ -9,7 +9,7 @@ from decimal import Decimal
 import pytest
 
 from llmproxy.calls import Call, Totals, find_doubts
-from llmproxy.client.reports import Report, format_counts
+from llmproxy.client.session_reports import Report, format_counts
 from llmproxy.protocol import Decision
 from llmproxy.report import html, json_report, junit
 from llmproxy.report.console import format_totals

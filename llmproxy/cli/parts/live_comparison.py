@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from llmproxy.errors import CassetteNotFound, LLMProxyError
 
 if TYPE_CHECKING:
-    from llmproxy.client.reports import Report
+    from llmproxy.client.session_reports import Report
     from llmproxy.report.events import Event
     from llmproxy.scenario.repeats.model_comparison import ModelComparison
     from llmproxy.settings import Loaded

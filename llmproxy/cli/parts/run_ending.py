@@ -21,7 +21,7 @@ from llmproxy.client.control import ControlError, ProxyUnreachable
 from llmproxy.client.environment import EnvironmentPlan, in_ci
 from llmproxy.client.known_clients import PROJECTS, find_clients, is_configured_in_command, list_client_advice
 from llmproxy.client.process import ProxyHandle
-from llmproxy.client.reports import Report, format_counts, list_miss_lines
+from llmproxy.client.session_reports import Report, format_counts, list_miss_lines
 from llmproxy.errors import ENDED_BY_USER, Exit, LLMProxyError, MachineError
 from llmproxy.protocol import OFFLINE, PROXIES, Decision, UnknownTool
 from llmproxy.settings import Loaded, shown_path

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from llmproxy.advice import quote_word
-from llmproxy.client.run_variables import gather_run_variables, parse_run_variables
+from llmproxy.client.gather_run_variables import gather_run_variables, parse_run_variables
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from llmproxy.client.environment import (
     plan_env,
 )
 from llmproxy.client.process import ProxyHandle
-from llmproxy.client.reports import Report
+from llmproxy.client.session_reports import Report
 from llmproxy.client.tools.agent_mcp_servers import FoundTools
 from llmproxy.errors import MachineError, SettingsError
 from llmproxy.protocol import RUN_VARIABLE

@@ -23,7 +23,7 @@ from llmproxy.values import read_name, read_path
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from llmproxy.client.reports import Miss
+    from llmproxy.client.session_reports import Miss
     from llmproxy.core.bindings.volatile_learning import LearnedField
     from llmproxy.core.store.reader import Readable
     from llmproxy.core.store.store import Store

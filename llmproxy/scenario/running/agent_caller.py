@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from llmproxy.calls import Call
-from llmproxy.client.reports import describe_unreached_provider
+from llmproxy.client.session_reports import describe_unreached_provider
 from llmproxy.errors import AgentError, LLMProxyError, MachineError, MissError, UpstreamError
 from llmproxy.protocol import AGENT
 from llmproxy.scenario.agent_adapter import AgentAdapter

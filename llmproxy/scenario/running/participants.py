@@ -104,7 +104,7 @@ _log = logging.getLogger(__name__)
 
 def gather_agent_variables(agent: AgentAdapter) -> list[dict[str, str]]:
     """Return what is true of an agent's run, started by us or here: where a service runs, nobody knows."""
-    from llmproxy.client.run_variables import gather_run_variables
+    from llmproxy.client.gather_run_variables import gather_run_variables
 
     where = (os.environ, Path.cwd()) if agent.in_process else AdapterAttributes.of_adapter(agent).process_env_and_folder
     return gather_run_variables(*where) if where else []

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from llmproxy.calls import Call
-from llmproxy.client.reports import Report
+from llmproxy.client.session_reports import Report
 from llmproxy.errors import Exit, LLMProxyError, MachineError
 from llmproxy.files import make_ignored
 from llmproxy.protocol import AGENT, TESTS_STORE

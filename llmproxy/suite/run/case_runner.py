@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 
 from llmproxy.calls import Call
-from llmproxy.client.reports import Report
+from llmproxy.client.session_reports import Report
 from llmproxy.errors import AgentError, LLMProxyError, MachineError
 from llmproxy.protocol import OFFLINE
 from llmproxy.report.events import Started, Status, Step

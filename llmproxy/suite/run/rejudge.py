@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 from llmproxy.calls import Call
 from llmproxy.client.control import Control
-from llmproxy.client.reports import Report
+from llmproxy.client.session_reports import Report
 from llmproxy.errors import AgentError, MachineError, SettingsError
 from llmproxy.protocol import AGENT, Decision
 from llmproxy.report.events import Assertion, Status

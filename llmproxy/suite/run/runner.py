@@ -23,7 +23,7 @@ from llmproxy.amounts import format_count, seconds
 from llmproxy.calls import describe_hits, find_forbidden
 from llmproxy.client.environment import in_ci
 from llmproxy.client.fault_sweep_trials import SweepFinding, SweepRun, find_failure_message, judge_trial, plan_trials
-from llmproxy.client.reports import sum_reports
+from llmproxy.client.session_reports import sum_reports
 from llmproxy.core.faults import FaultKind
 from llmproxy.errors import Exit, LLMProxyError, MissError, SuiteError
 from llmproxy.protocol import OFFLINE

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from llmproxy.calls import Call
-from llmproxy.client.reports import find_unused_faults
+from llmproxy.client.session_reports import find_unused_faults
 from llmproxy.errors import AgentError, LLMProxyError, MissError, SuiteError
 from llmproxy.protocol import AGENT
 from llmproxy.report.events import Assertion, Event, Message as MessageEvent, Status

@@ -9,7 +9,7 @@ from llmproxy.cli.parts.run_ending import LOOKED_AT, RunEnding, describe_no_requ
 from llmproxy.client.control import Control, ControlError
 from llmproxy.client.environment import EnvironmentPlan
 from llmproxy.client.process import ProxyHandle
-from llmproxy.client.reports import Report
+from llmproxy.client.session_reports import Report
 from llmproxy.settings import load
 
 

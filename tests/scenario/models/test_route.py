@@ -12,7 +12,7 @@ import openai
 import pytest
 
 from llmproxy.client.control import Control
-from llmproxy.client.reports import Report
+from llmproxy.client.session_reports import Report
 from llmproxy.errors import SettingsError
 from llmproxy.scenario.config import ModelConfig
 from llmproxy.scenario.models.answer import Answer

@@ -20,7 +20,7 @@ from llmproxy.errors import SettingsError
 from llmproxy.protocol import DEFAULT_SESSION, RUN_VARIABLE, URL_VARIABLE
 
 if TYPE_CHECKING:
-    from llmproxy.client.tools.mcp_shim.tool_hosts import ToolHost
+    from llmproxy.client.tools.mcp_shim.shim_backends import ToolHost
 
 
 _SECRET = re.compile(r"token|secret|passw|credential|api_?key|access_?key|_key$|(?:^|_)pat$", re.IGNORECASE)
@@ -91,7 +91,7 @@ def _make_tool_host(asked: ShimOptions, server: str, env: Mapping[str, str]) -> 
     flags = {
         name: value for name in ("mode", "cassette", "store", "faults") if (value := getattr(asked, name)) is not None
     }
-    from llmproxy.client.tools.mcp_shim.tool_hosts import EngineToolHost, ProxyToolHost
+    from llmproxy.client.tools.mcp_shim.shim_backends import EngineToolHost, ProxyToolHost
 
     if url := asked.proxy or env.get(URL_VARIABLE, ""):
         if flags:

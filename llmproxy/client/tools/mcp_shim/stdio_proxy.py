@@ -21,7 +21,7 @@ from time import monotonic
 from typing import Any
 
 from llmproxy.client.tools.mcp_shim.server_pipes import ToolServer, read_lines
-from llmproxy.client.tools.mcp_shim.tool_hosts import LineOutcome, ToolHost
+from llmproxy.client.tools.mcp_shim.shim_backends import LineOutcome, ToolHost
 from llmproxy.errors import Exit, LLMProxyError, unsign_text
 
 GREETING = 30.0

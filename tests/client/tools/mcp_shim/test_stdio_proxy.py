@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from llmproxy.client.tools.mcp_shim import server_pipes
+from llmproxy.client.tools.mcp_shim.shim_backends import EngineToolHost, LineOutcome
 from llmproxy.client.tools.mcp_shim.stdio_proxy import StdioProxy
-from llmproxy.client.tools.mcp_shim.tool_hosts import EngineToolHost, LineOutcome
 from llmproxy.errors import Exit, MachineError
 from llmproxy.protocol import Mode
 from llmproxy.settings import Settings

@@ -149,7 +149,7 @@ class EngineToolHost:
     def __init__(self, settings: Settings, server: str, env: Mapping[str, str], secrets: Sequence[str]) -> None:
         """Open store and session; `secrets` are values that must not be kept. Raises LLMProxyError."""
         from llmproxy.advice import StartCommand
-        from llmproxy.client.run_variables import gather_run_variables
+        from llmproxy.client.gather_run_variables import gather_run_variables
         from llmproxy.core.bindings import check_run_variable
         from llmproxy.core.control.stdio_tools import StdioClient
         from llmproxy.core.engine.engine import Engine

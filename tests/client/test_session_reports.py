@@ -5,7 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 
 from llmproxy.calls import Call, Use
-from llmproxy.client.reports import (
+from llmproxy.client.session_reports import (
     Health,
     Miss,
     Report,

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import pytest
 
-from llmproxy.client.tools.mcp_shim.tool_hosts import ProxyToolHost
+from llmproxy.client.tools.mcp_shim.shim_backends import ProxyToolHost
 from llmproxy.errors import MachineError
 
 

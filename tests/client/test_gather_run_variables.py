@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.client.run_variables import find_time_zone_on_other_day, gather_run_variables, parse_run_variables
+from llmproxy.client.gather_run_variables import find_time_zone_on_other_day, gather_run_variables, parse_run_variables
 from llmproxy.core.bindings import check_run_variable
 from llmproxy.errors import SettingsError
 
