@@ -151,7 +151,7 @@ def _open_session(proxy: ProxyHandle, loaded: Loaded, asked: ReplayOptions, upst
     """Open the session of a cassette that holds something; `upstreams` are those that the proxy does not have yet."""
     settings = loaded.settings
     try:
-        session = proxy.control.open(
+        session = proxy.control.open_session(
             settings.cassette,
             mode=str(Mode.REPLAY),
             speed=settings.speed,

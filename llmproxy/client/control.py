@@ -83,7 +83,7 @@ class Control:
     def sessions(self) -> tuple[Report, ...]:
         return tuple(Report.from_json(each) for each in self._request("GET", "sessions")["sessions"])
 
-    def open(
+    def open_session(
         self, name: str, *, cassette: str | None = None, under: str | None = None, mode: str | None = None,
         speed: float | None = None, exhausted: str | None = None, sample: int | None = None,
         upstreams: Mapping[str, str] | None = None, overrides: Mapping[str, Any] | None = None,

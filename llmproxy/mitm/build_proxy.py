@@ -40,7 +40,7 @@ ASKING = 60.0
 """Seconds that whoever counts may take to answer: it may be starting anew on another node."""
 
 
-def build_pacer(
+def build_rate_limiter(
     rates: Mapping[str, str], asked: str, clock: Callable[[], float]
 ) -> Callable[[Exchange], Awaitable[float]] | None:
     """Return who says when a call may go; None where no rate was said. `asked`: as `protocol.PACER_VARIABLE` has it."""
@@ -175,7 +175,7 @@ def build_proxy(loaded: Loaded, on_call: Callable[[Call], None], start: str = "l
     shell = ProxyContext(
         engine, record, token=settings.token, exposed=is_exposed(settings.host),
         guard=build_origin_guard(settings, settings.host), forward=settings.forwards,
-        pace=build_pacer(settings.rate, os.environ.get(PACER_VARIABLE, ""), time.monotonic), watch=watch,
+        pace=build_rate_limiter(settings.rate, os.environ.get(PACER_VARIABLE, ""), time.monotonic), watch=watch,
     )  # fmt: skip
     return BuiltProxy(shell, journal, tuple(notes))
 

@@ -30,7 +30,7 @@ from llmproxy.core.ws_replay import LONGEST_REASON, MISMATCH, Due, FrameCanon, F
 from llmproxy.errors import MissError
 from llmproxy.mitm.framing import Head
 from llmproxy.mitm.proxy_context import ProxyContext
-from llmproxy.mitm.websocket_recorder import join_message_parts, redact_message, split_into_frames
+from llmproxy.mitm.websocket_recorder import join_message_parts, redact_message, split_long_message
 from llmproxy.protocol import CACHE_HEADER, KEY_HEADER, Decision
 
 log = logging.getLogger(__name__)
@@ -258,7 +258,7 @@ class ReplayedWebSocket:
                 yield commands.SendData(self._client, out + self._ws.send(end))
                 yield from self._wait_for_end()
                 return
-            for piece in split_into_frames(frame.data):
+            for piece in split_long_message(frame.data):
                 out += self._ws.send(piece)
         if out:
             yield commands.SendData(self._client, out)

@@ -223,7 +223,7 @@ class SharedProxy:
     def begin_test(self, asked: PluginOptions) -> SharedSession:
         """Open a test's session and send this process's traffic to it. Raises MachineError: not served, refused."""
         control = self.wait_ready()
-        opened = control.open(
+        opened = control.open_session(
             asked.cassette, under=self.name, mode=asked.mode, speed=asked.speed, exhausted=asked.exhausted,
             sample=asked.sample, run_variables=self._list_run_variables(asked), bind=asked.bind, faults=asked.faults,
             live=asked.live, patience=BUSY,

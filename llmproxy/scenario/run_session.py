@@ -304,7 +304,7 @@ async def _open_session(control: Control, name: str, how: Mapping[str, Any], pat
     """Open a session, trying again while somebody else has it; one opened for an interrupted run is closed."""
     deadline = time.monotonic() + patience
     while True:
-        opening = asyncio.ensure_future(asyncio.to_thread(control.open, name, **how))
+        opening = asyncio.ensure_future(asyncio.to_thread(control.open_session, name, **how))
         try:
             return await wait_despite_cancel(opening)
         except asyncio.CancelledError:

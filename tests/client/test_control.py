@@ -34,7 +34,7 @@ def test_health_says_what_it_is(control: Control) -> None:
 
 def test_a_session_of_any_name_is_opened_asked_reset_and_closed(control: Control) -> None:
     """A name is one segment, whatever stands in it, and its misses are counted."""
-    opened = control.open(ODD)
+    opened = control.open_session(ODD)
     assert (opened.name, opened.cassette, opened.mode, opened.calls) == (ODD, ODD, "replay", 0)
     assert ask_chat(f"{session_url(control.url, ODD)}/v1") == 404
     report = control.report(ODD)
@@ -49,7 +49,7 @@ def test_a_session_of_any_name_is_opened_asked_reset_and_closed(control: Control
 
 def test_the_end_of_a_session_tells_what_came_last(control: Control) -> None:
     """With the number of a call; without one, nobody asked."""
-    control.open("last")
+    control.open_session("last")
     for _ in range(3):
         assert ask_chat(f"{session_url(control.url, 'last')}/v1") == 404
     with pytest.raises(ControlError, match="after is '-1'"):
@@ -57,18 +57,18 @@ def test_the_end_of_a_session_tells_what_came_last(control: Control) -> None:
     further = control.close("last", after=1).further
     assert further is not None
     assert [(call.seq, call.miss) for call in further] == [(2, True), (3, True)]
-    control.open("last")
+    control.open_session("last")
     assert control.close("last").further is None
 
 
 def test_a_bound_name_counts_for_its_session_until_that_is_closed(control: Control) -> None:
     """A process whose base URL never changes walks another cassette in each test."""
     for name in ("one", "two"):
-        control.open(name)
+        control.open_session(name)
         control.bind_session_name("process", name)
         assert ask_chat(f"{session_url(control.url, 'process')}/v1") == 404
         assert control.close(name).misses == 1
-    control.open("three")
+    control.open_session("three")
     control.bind_session_name("process", "three")
     with pytest.raises(ControlError) as error:
         control.bind_session_name("process", "three")
@@ -79,14 +79,14 @@ def test_a_bound_name_counts_for_its_session_until_that_is_closed(control: Contr
 
 def test_an_open_session_is_waited_for_as_long_as_one_has_patience(control: Control) -> None:
     """Two test processes may share a cassette, one after the other."""
-    control.open("shared")
+    control.open_session("shared")
     with pytest.raises(ControlError) as error:
-        control.open("shared")
+        control.open_session("shared")
     assert (error.value.status, error.value.hint != "") == (409, True)
     assert "answered 409" not in str(error.value), "the proxy's own words for the user need none around them"
     timer = threading.Timer(0.3, control.close, ["shared"])
     timer.start()
-    assert control.open("shared", patience=10).name == "shared"
+    assert control.open_session("shared", patience=10).name == "shared"
     timer.join()
     control.close("shared")
 
@@ -97,7 +97,7 @@ def test_what_the_proxy_refuses_is_an_error_with_its_words(
 ) -> None:
     """The reason, and what to do, reach the user."""
     with pytest.raises(ControlError) as error:
-        control.open("refused", **given)  # type: ignore[arg-type]
+        control.open_session("refused", **given)  # type: ignore[arg-type]
     assert error.value.status == status
 
 
@@ -149,7 +149,7 @@ def test_a_walk_tells_each_call_in_every_mode(tmp_path: Path, mode: str) -> None
     dialogue = [step(user="hi", say="hello", times=None)]
     with Provider(dialogue) as provider, near(mode, tmp_path / "x.db", upstreams={"openai": provider.url}) as px:
         control = Control(px.url)
-        control.open("a")
+        control.open_session("a")
         assert control.calls("a") == ()
         assert ask_chat(f"{session_url(px.url, 'a')}/v1") == 200
         (first,) = control.calls("a")
@@ -168,7 +168,7 @@ def test_a_walk_tells_each_call_in_every_mode(tmp_path: Path, mode: str) -> None
 
 def test_a_walk_tells_misses_and_hits_of_a_replay(control: Control, px: Listening) -> None:
     """The text that the client got is the note; nobody's walk is an error."""
-    control.open("walked")
+    control.open_session("walked")
     assert ask_chat(f"{session_url(px.url, 'walked')}/v1") == 404
     (call,) = control.calls("walked")
     assert (call.decision, call.miss, call.status, call.recording) == ("REFUSE", True, 404, None)

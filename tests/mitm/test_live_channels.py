@@ -126,10 +126,10 @@ def test_a_dead_provider_and_one_that_fails(tape: Path, service: CountingService
 def test_sessions_of_a_replay_proxy(tape: Path, tmp_path: Path) -> None:
     """The control API opens such sessions where that is allowed, and says what makes no sense."""
     with Rig("replay", tape) as rig, pytest.raises(ControlError, match="--allow-live"):
-        Control(rig.url).open("default", live={"live": ["llm"]})
+        Control(rig.url).open_session("default", live={"live": ["llm"]})
     with Rig("replay", tape, allow_live=True) as rig:
         control = Control(rig.url)
-        opened = control.open("default", live={"live": ["llm"], "unknown_tool": "fail", "read_only": ["get_*"]})
+        opened = control.open_session("default", live={"live": ["llm"], "unknown_tool": "fail", "read_only": ["get_*"]})
         assert opened.live is not None
         assert (opened.live["cassette"], opened.live["unknown_tool"]) == ("default@live-1", "fail")
         assert not opened.is_offline
@@ -141,15 +141,15 @@ def test_sessions_of_a_replay_proxy(tape: Path, tmp_path: Path) -> None:
             ({"live": ["llm"], "unknown_tool": "maybe"}, "not one of error, fail, live"),
         ):
             with pytest.raises(ControlError, match=said):
-                control.open("default", live=given)
+                control.open_session("default", live=given)
         with pytest.raises(ControlError, match="mode replay"):
-            control.open("default", mode="auto", live={"live": ["llm"]})
+            control.open_session("default", mode="auto", live={"live": ["llm"]})
         with pytest.raises(ControlError, match="exclude each other"):
-            control.open("default", fork={"live": True}, live={"live": ["llm"]})
+            control.open_session("default", fork={"live": True}, live={"live": ["llm"]})
         with pytest.raises(ControlError, match="nothing is recorded in cassette 'other'"):
-            control.open("other", live={"live": ["llm"]})
+            control.open_session("other", live={"live": ["llm"]})
     with Rig("replay", tape, live=["llm"]) as rig:
-        assert Control(rig.url).open("default", live={"live": []}).live is None
+        assert Control(rig.url).open_session("default", live={"live": []}).live is None
     assert served(tape, "default@live-1") == []
 
 

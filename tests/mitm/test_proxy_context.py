@@ -22,7 +22,7 @@ from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.traffic.interaction import Usage
 from llmproxy.errors import CassetteBusy, LLMProxyError, MissError, RecordingError
 from llmproxy.mitm import proxy_context as module
-from llmproxy.mitm.build_proxy import build_pacer
+from llmproxy.mitm.build_proxy import build_rate_limiter
 from llmproxy.mitm.proxy_context import ProxyContext, build_response
 from llmproxy.mitm.recorder import Recorder
 from llmproxy.protocol import Decision
@@ -200,7 +200,7 @@ def test_nothing_goes_before_its_time(tmp_path: Path) -> None:
 def test_where_nobody_counts_nothing_goes(tmp_path: Path) -> None:
     """An error that says why, and the provider hears nothing."""
     with provider() as upstream, Rig("record", tmp_path / "x.db", {"openai": upstream.url}) as rig:
-        rig.shell.pace = build_pacer({"*": "5/min"}, "1/secret", lambda: 0.0)
+        rig.shell.pace = build_rate_limiter({"*": "5/min"}, "1/secret", lambda: 0.0)
         with rig.client() as c:
             answer = c.ask(chat("hi"))
         assert answer.status >= 500
@@ -211,7 +211,7 @@ def test_where_nobody_counts_nothing_goes(tmp_path: Path) -> None:
 def test_the_proxy_counts_by_itself(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """As the option says: the third of two a second waits, and that is said once."""
     with provider() as upstream, Rig("record", tmp_path / "x.db", {"openai": upstream.url}) as rig:
-        rig.shell.pace = build_pacer({"openai": "2/s"}, "", lambda: 5.0)
+        rig.shell.pace = build_rate_limiter({"openai": "2/s"}, "", lambda: 5.0)
         with rig.client() as c:
             for n in range(4):
                 assert c.ask(chat(f"{n}")).status == 200
@@ -235,7 +235,7 @@ def test_another_one_may_count(tmp_path: Path) -> None:
         Rig("record", tmp_path / "x.db", {"openai": upstream.url}) as rig,
     ):
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        rig.shell.pace = build_pacer({"openai": "1/h"}, f"{server.server_address[1]}/hush", lambda: 0.0)
+        rig.shell.pace = build_rate_limiter({"openai": "1/h"}, f"{server.server_address[1]}/hush", lambda: 0.0)
         with rig.client() as c:
             assert [c.ask(chat(f"{n}")).status for n in range(2)] == [200, 200]
         server.shutdown()
@@ -243,4 +243,4 @@ def test_another_one_may_count(tmp_path: Path) -> None:
 
 
 def test_without_a_rate_nobody_is_asked() -> None:
-    assert build_pacer({}, "", lambda: 0.0) is None
+    assert build_rate_limiter({}, "", lambda: 0.0) is None

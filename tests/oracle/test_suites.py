@@ -181,7 +181,7 @@ def test_what_a_real_proxy_tells_is_judged_as_truly(px: tuple[Proxy, Upstream]) 
     control, tally, found = Control(made.url), Counter[str](), list[str]()
     for seed in range(FIRST, FIRST + SOCKET_RUNS):
         run, random, name = World(seed).play(), Random(seed), f"oracle-{seed}"
-        control.open(name)
+        control.open_session(name)
         for exchange in run.exchanges:
             upstream.answers[exchange.request].append(exchange)
         perform(made.url, name, run.exchanges)

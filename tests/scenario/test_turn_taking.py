@@ -132,7 +132,7 @@ async def test_during_a_turn_the_environment_names_the_proxy_and_afterwards_it_d
     """What was there is there again, and what somebody changed meanwhile is theirs."""
     env = {"OPENAI_BASE_URL": "https://api.openai.com/v1"}
 
-    control.open("run")
+    control.open_session("run")
     async with process_turn(control, "run", replay=True, env=env):
         assert env["OPENAI_BASE_URL"] == f"{px.url}/s/{pid_session()}/v1"
         assert env["OPENAI_API_KEY"]
@@ -147,7 +147,7 @@ async def test_others_see_the_environment_as_it_is_without_the_turn(control: Con
     """A run that opens meanwhile finds the user's own gateway, not the proxy."""
     env = {"OPENAI_BASE_URL": "https://gateway.example/v1"}
 
-    control.open("run")
+    control.open_session("run")
     async with process_turn(control, "run", replay=True, env=env):
         assert env["OPENAI_BASE_URL"] != "https://gateway.example/v1"
         assert outside_env(env) == {"OPENAI_BASE_URL": "https://gateway.example/v1"}
@@ -156,7 +156,7 @@ async def test_others_see_the_environment_as_it_is_without_the_turn(control: Con
 
 async def test_a_turn_ends_with_an_exception_too(control: Control) -> None:
     """The name is free again, for the next one."""
-    control.open("run")
+    control.open_session("run")
     for _ in range(2):
         with pytest.raises(ZeroDivisionError):
             async with process_turn(control, "run", replay=True, env={}):
@@ -166,7 +166,7 @@ async def test_a_turn_ends_with_an_exception_too(control: Control) -> None:
 
 async def test_a_turn_that_is_cancelled_is_undone(control: Control) -> None:
     """A run that is called off leaves neither binding nor lock."""
-    control.open("run")
+    control.open_session("run")
 
     async def long() -> None:
         async with process_turn(control, "run", replay=True, env={}):
@@ -187,8 +187,8 @@ async def test_what_a_fixture_bound_is_borrowed_and_given_back(px: Proxy, contro
     """
     name = f"pytest-host-{os.getpid()}"
     env = {"OPENAI_BASE_URL": f"{px.url}/s/{name}/v1"}
-    control.open("test")
-    control.open("run")
+    control.open_session("test")
+    control.open_session("run")
     control.bind_session_name(name, "test")
 
     async with process_turn(control, "run", replay=True, env=env):
@@ -198,8 +198,8 @@ async def test_what_a_fixture_bound_is_borrowed_and_given_back(px: Proxy, contro
 
 
 async def test_a_session_that_another_process_has_is_waited_for(control: Control) -> None:
-    control.open("run")
-    control.open("theirs")
+    control.open_session("run")
+    control.open_session("theirs")
     control.bind_session_name("shared", "theirs")
 
     asyncio.get_running_loop().call_later(0.3, control.unbind_session_name, "shared")
@@ -210,8 +210,8 @@ async def test_a_session_that_another_process_has_is_waited_for(control: Control
 
 async def test_a_session_that_stays_bound_is_an_error_of_the_environment(control: Control) -> None:
     """It names who has it, and what frees it."""
-    control.open("run")
-    control.open("theirs")
+    control.open_session("run")
+    control.open_session("theirs")
     control.bind_session_name("shared", "theirs")
 
     with pytest.raises(MachineError, match=r"'shared'.*'theirs'[\s\S]*unbind") as caught:
@@ -229,7 +229,7 @@ async def test_turns_at_a_service_are_taken_one_after_the_other(px: Proxy, contr
             await asyncio.to_thread(ask_chat, f"{px.url}/s/service/v1")
 
     for name in names:
-        control.open(name)
+        control.open_session(name)
     await asyncio.gather(*map(one, names))
     assert [control.report(name).misses for name in names] == [1, 1, 1, 1]
 

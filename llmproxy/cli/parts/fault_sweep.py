@@ -47,7 +47,7 @@ def run_sweep(asked: RunArguments, loaded: Loaded, env: Mapping[str, str]) -> in
     with tempfile.TemporaryDirectory(prefix="llmproxy-run-") as folder:
 
         def open_trial(proxy: ProxyHandle, number: int, faults: Mapping[str, Any]) -> SweepSession:
-            report = proxy.control.open(
+            report = proxy.control.open_session(
                 f"sweep-{os.getpid()}-{number}",
                 cassette=loaded.settings.cassette,
                 mode="replay",

@@ -55,9 +55,9 @@ def open_session(
     """Open the session that the child's URLs name; `declared` are run variables. Raises SettingsError, ControlError."""
     settings = loaded.settings
     if proxy.process is not None:
-        return proxy.control.open(settings.cassette, run_variables=declared)
+        return proxy.control.open_session(settings.cassette, run_variables=declared)
     try:
-        return proxy.control.open(
+        return proxy.control.open_session(
             settings.cassette,
             mode=str(settings.mode) if not loaded.is_default("mode") else None,
             exhausted=str(settings.exhausted) if not loaded.is_default("exhausted") else None,

@@ -130,7 +130,7 @@ class OwnRequestAnswerer:
         self._here.state = LayerState.ASKED
         yield self._here.wake_after(LOOK)
 
-    def on_client_left(self) -> None:
+    def on_shim_connection_end(self) -> None:
         """Hear that the connection has ended; where it is idle, and we end it, its shim goes on with another one."""
         here = self._here
         if here.client.state is ConnectionState.CAN_WRITE and here.shell.lines is not None:
@@ -242,7 +242,7 @@ class ReplayLayer(layer.Layer):
     def _dispatch_event(self, event: events.Event) -> Commands:
         here, client = self._here, self.context.client
         if isinstance(event, events.ConnectionClosed) and event.connection is client:
-            self._own.on_client_left()
+            self._own.on_shim_connection_end()
         if self._socket is not None:
             yield from self._socket.handle_event(event)
         elif isinstance(event, events.DataReceived) and event.connection is client:

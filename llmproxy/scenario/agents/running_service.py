@@ -104,7 +104,7 @@ class ServiceAgent(AgentAdapter):
         """
         told, otherwise = (f"{PROBE}-{token_hex(8)}" for _ in range(2))
         for name in (told, otherwise):
-            await asyncio.to_thread(control.open, name, mode=Mode.REPLAY.value)
+            await asyncio.to_thread(control.open_session, name, mode=Mode.REPLAY.value)
         trial = self.agent.clone()
         trial.more_headers = {str(self.propagates): told}
         trial.timeout = min(trial.timeout, PROBING)

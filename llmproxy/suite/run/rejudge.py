@@ -115,7 +115,9 @@ class RecordedRuns:
         }
         if not wanted - {""}:
             return {}
-        control.close(control.open(run.cassette, sample=run.sample, mode="replay").name)  # so that it is in the store
+        control.close(
+            control.open_session(run.cassette, sample=run.sample, mode="replay").name
+        )  # so that it is in the store
         found = {
             make_reference(line): _parse_call(line)
             for line in read_cassette_lines(self.store, cassette=run.cassette, sample=run.sample)

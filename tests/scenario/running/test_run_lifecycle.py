@@ -168,7 +168,7 @@ class Elsewhere(InProcess):
 def test_a_call_in_the_session_of_the_test_is_named(late_recording: Listening, monkeypatch: pytest.MonkeyPatch) -> None:
     """With pytest's fixture nothing of the process is without a name; what a step of the script calls there is the test's own."""
     monkeypatch.setattr(HOST, "session", "the-test")
-    Control(late_recording.url).open("the-test")
+    Control(late_recording.url).open_session("the-test")
     agent = Elsewhere(f"{late_recording.url}/s/the-test/v1")
     with pytest.raises(
         LateCallsError, match=r"1 call arrived that belongs to no run, .* then: deleteTask \(interaction"

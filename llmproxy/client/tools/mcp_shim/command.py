@@ -20,7 +20,7 @@ from llmproxy.errors import SettingsError
 from llmproxy.protocol import DEFAULT_SESSION, RUN_VARIABLE, URL_VARIABLE
 
 if TYPE_CHECKING:
-    from llmproxy.client.tools.mcp_shim.shim_backends import ToolHost
+    from llmproxy.client.tools.mcp_shim.shim_backends import ShimBackend
 
 
 _SECRET = re.compile(r"token|secret|passw|credential|api_?key|access_?key|_key$|(?:^|_)pat$", re.IGNORECASE)
@@ -68,7 +68,7 @@ def run_shim(asked: ShimOptions, env: Mapping[str, str]) -> int:
     tmp = env.get("TMPDIR", "/tmp").rstrip("/")  # noqa: S108 - compared with
     places = {"cwd": str(Path.cwd()), "home": str(Path.home()), "tmp": tmp}
     signal.signal(signal.SIGTERM, _raise_interrupt)
-    host = _make_tool_host(asked, asked.name or choose_server_name(asked.command, places), env)
+    host = _make_backend(asked, asked.name or choose_server_name(asked.command, places), env)
     gc.enable()  # `__main__` put it off
     own = {name: value for name, value in env.items() if name not in (URL_VARIABLE, RUN_VARIABLE)}
     shim = StdioProxy(asked.command, own, host, make_line_writer())
@@ -82,7 +82,7 @@ def _raise_interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def _make_tool_host(asked: ShimOptions, server: str, env: Mapping[str, str]) -> ToolHost:
+def _make_backend(asked: ShimOptions, server: str, env: Mapping[str, str]) -> ShimBackend:
     secrets = [
         value
         for name, value in env.items()
@@ -91,17 +91,17 @@ def _make_tool_host(asked: ShimOptions, server: str, env: Mapping[str, str]) -> 
     flags = {
         name: value for name in ("mode", "cassette", "store", "faults") if (value := getattr(asked, name)) is not None
     }
-    from llmproxy.client.tools.mcp_shim.shim_backends import EngineToolHost, ProxyToolHost
+    from llmproxy.client.tools.mcp_shim.shim_backends import EngineShimBackend, ProxyShimBackend
 
     if url := asked.proxy or env.get(URL_VARIABLE, ""):
         if flags:
             raise SettingsError(f"--{', --'.join(flags)}: a proxy runs at {url}, and it has options of its own.")
         named = asked.session or env.get(RUN_VARIABLE, "") or DEFAULT_SESSION
-        return ProxyToolHost(url, named, server, f"{os.getpid()}-{os.urandom(4).hex()}", secrets)
+        return ProxyShimBackend(url, named, server, f"{os.getpid()}-{os.urandom(4).hex()}", secrets)
     from llmproxy.core.providers.hosts import add_env_upstreams
     from llmproxy.settings import load
 
-    return EngineToolHost(add_env_upstreams(load(flags, env, Path.cwd()), env).settings, server, env, secrets)
+    return EngineShimBackend(add_env_upstreams(load(flags, env, Path.cwd()), env).settings, server, env, secrets)
 
 
 _RUNNERS = frozenset({

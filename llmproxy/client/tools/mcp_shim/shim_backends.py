@@ -45,7 +45,7 @@ class LineOutcome(NamedTuple):
     """Seconds after which an empty line asks for what waits for its turn; 0 where nothing does."""
 
 
-class ToolHost(Protocol):
+class ShimBackend(Protocol):
     def on_line(self, line: bytes) -> LineOutcome:
         """Say what becomes of a line of the client's. Raises LLMProxyError."""
 
@@ -59,7 +59,7 @@ class ToolHost(Protocol):
         """Hear that the client has gone, and what the server said unasked."""
 
 
-class ProxyToolHost:
+class ProxyShimBackend:
     """A proxy that runs. One call at a time, on one connection that stays open: when it ends, so have we."""
 
     def __init__(self, url: str, session: str, server: str, connection: str, secrets: Sequence[str] = ()) -> None:
@@ -143,7 +143,7 @@ class _InProcessContext:
         self._engine.outcome(exchange, exchange.recording.status)
 
 
-class EngineToolHost:
+class EngineShimBackend:
     """An engine of our own on the store, for one client of one server; no proxy runs."""
 
     def __init__(self, settings: Settings, server: str, env: Mapping[str, str], secrets: Sequence[str]) -> None:

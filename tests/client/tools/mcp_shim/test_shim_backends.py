@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import pytest
 
-from llmproxy.client.tools.mcp_shim.shim_backends import ProxyToolHost
+from llmproxy.client.tools.mcp_shim.shim_backends import ProxyShimBackend
 from llmproxy.errors import MachineError
 
 
@@ -49,8 +49,8 @@ def answer(body: bytes = HEARD, status: str = "200 OK", more: str = "") -> bytes
     return f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n{more}\r\n".encode() + body
 
 
-def host(*connections: Sequence[bytes]) -> ProxyToolHost:
-    return ProxyToolHost(f"http://127.0.0.1:{peer(*connections)}", "s", "server", "c")
+def host(*connections: Sequence[bytes]) -> ProxyShimBackend:
+    return ProxyShimBackend(f"http://127.0.0.1:{peer(*connections)}", "s", "server", "c")
 
 
 def test_answers_are_put_together_and_the_connection_stays() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from llmproxy.client.tools.mcp_shim import server_pipes
-from llmproxy.client.tools.mcp_shim.shim_backends import EngineToolHost, LineOutcome
+from llmproxy.client.tools.mcp_shim.shim_backends import EngineShimBackend, LineOutcome
 from llmproxy.client.tools.mcp_shim.stdio_proxy import StdioProxy
 from llmproxy.errors import Exit, MachineError
 from llmproxy.protocol import Mode
@@ -366,7 +366,7 @@ def test_calls_at_once_are_answered_in_the_order_in_which_they_were(tmp_path: Pa
         written: list[bytes] = []
         said = iter([json.dumps(each).encode() + b"\n" for each in asked])
         settings = Settings(mode=mode, store=tmp_path / "x.db")
-        shim = StdioProxy(server, os.environ, EngineToolHost(settings, "slow", {}, ()), written.append)
+        shim = StdioProxy(server, os.environ, EngineShimBackend(settings, "slow", {}, ()), written.append)
         assert shim.serve(lambda _, said=said: next(said, b"")) == 0  # type: ignore[misc]
         assert [json.loads(line)["id"] for line in b"".join(written).splitlines()] == [3, 1, 2]
 
