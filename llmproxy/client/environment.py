@@ -253,18 +253,15 @@ def _extend_no_proxy(
     """Merge NO_PROXY: what was there in either spelling, without what would exempt a provider, and ourselves."""
     words = [word.strip() for name in NO_PROXIES for word in env.get(name, "").split(",") if word.strip()]
     if intercepted:
-        hosts = [*_provider_hosts(), *(host.replace("*", "x") for host in recorded if host not in LOOPBACK)]
+        provided = [host.replace("*", "x") for provider in PROVIDERS.values() for host in provider.hosts]
+        hosts = [host for host in provided if not host.startswith(("127.", "localhost", "["))]
+        hosts += [host.replace("*", "x") for host in recorded if host not in LOOPBACK]
         words = [] if "*" in recorded else [word for word in words if not _exempts_provider(word, hosts)]
     if loopback:
         words += [*LOOPBACK, urlsplit(url).hostname or ""]
     else:  # a local Ollama is to be intercepted too
         words = [word for word in words if word.partition(":")[0] not in LOOPBACK and word not in LOOPBACK]
     return dict.fromkeys(NO_PROXIES, "*" if "*" in words else ",".join(dict.fromkeys(filter(None, words))))
-
-
-def _provider_hosts() -> list[str]:
-    hosts = [host.replace("*", "x") for provider in PROVIDERS.values() for host in provider.hosts]
-    return [host for host in hosts if not host.startswith(("127.", "localhost", "["))]
 
 
 def _exempts_provider(word: str, hosts: Iterable[str]) -> bool:

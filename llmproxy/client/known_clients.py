@@ -62,6 +62,7 @@ CLIENTS = (
 
 _RUNS = r"(?:^|[;|&(]\s*|\b(?:npx|exec|env|nice)\s+)(?:[^\s;|&()]*[/\\])?(?:{0})(?=\s|$)"
 """Where a command begins: a prompt may hold the name as well."""
+_PACKAGE = r"(?<![\w@/.-]){0}(?![\w/.-])"
 PROJECTS = ("package.json", "pyproject.toml", "requirements.txt")
 """Files that name what a project depends on."""
 
@@ -74,7 +75,7 @@ def find_clients(command: Sequence[str], files: Mapping[str, str]) -> list[Known
         client
         for client in CLIENTS
         if (client.program and any(re.fullmatch(client.program, name) for name in names))
-        or (client.package and any(_mentions_package(text, client.package) for text in files.values()))
+        or (client.package and re.search(_PACKAGE.format(re.escape(client.package)), "\n".join(files.values())))
     ]
 
 
@@ -97,10 +98,6 @@ def warn_of_bypass(command: Sequence[str]) -> list[str]:
         if each.program and re.search(_RUNS.format(each.program), text) and not is_configured_in_command(each, command)
     ]
     return [f"llmproxy: {each.name} will go past the proxy, to its provider: {each.advice}" for each in known]
-
-
-def _mentions_package(text: str, package: str) -> bool:
-    return re.search(rf"(?<![\w@/.-]){re.escape(package)}(?![\w/.-])", text) is not None
 
 
 @dataclass(frozen=True, slots=True)

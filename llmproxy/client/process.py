@@ -247,7 +247,10 @@ class Proxy:
             try:
                 self.popen.wait(seconds)
             except subprocess.TimeoutExpired:
-                self._kill_group()
+                if os.name == "posix":
+                    _signal_group(self.popen.pid, signal.SIGKILL)
+                else:
+                    self.popen.kill()
                 self.popen.wait()
         _signal_group(self.popen.pid, signal.SIGTERM)  # a wrapper that did not wait for what it started
         if self._guard is not None:
@@ -255,12 +258,6 @@ class Proxy:
             self._guard.communicate()
             self._guard = None
         return self.popen.returncode
-
-    def _kill_group(self) -> None:
-        if os.name == "posix":
-            _signal_group(self.popen.pid, signal.SIGKILL)
-        else:
-            self.popen.kill()
 
 
 def spawn_proxy(

@@ -35,7 +35,7 @@ ATTRIBUTE = "llmproxy"
 """Attribute of a test report (that of its teardown) with what the test's session came to."""
 _INTERRUPTED = 2
 """Exit status of pytest after Ctrl-C, `pytest.ExitCode.INTERRUPTED`."""
-_STDLIB = sysconfig.get_path("stdlib")
+_STDLIB, _LIBRARIES = sysconfig.get_path("stdlib"), {"site-packages", "dist-packages"}
 _SHOWN = 12
 """Lines of a miss in the error of a test."""
 _LISTED = 5
@@ -281,17 +281,14 @@ def hide_library_frames(error: BaseException | None) -> None:
         frames = [error.__traceback__] if error.__traceback__ else []
         while frames and (after := frames[-1].tb_next):
             frames.append(after)
-        own = [not _is_library_file(each.tb_frame.f_code.co_filename) for each in frames]
+        files = [each.tb_frame.f_code.co_filename for each in frames]
+        own = [not (_LIBRARIES & set(Path(file).parts) or file.startswith(_STDLIB)) for file in files]
         first = own.index(True) if True in own else len(frames)
         kept = [each for at, each in enumerate(frames) if at < first or own[at]] if first < len(frames) else []
         for each, following in zip(kept, [*kept[1:], None], strict=True):
             each.tb_next = following
         error.__traceback__ = kept[0] if kept else None
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-
-
-def _is_library_file(file: str) -> bool:
-    return bool({"site-packages", "dist-packages"} & set(Path(file).parts)) or file.startswith(_STDLIB)
 
 
 def is_miss_shown(miss: str, text: str) -> bool:
