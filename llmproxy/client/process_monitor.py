@@ -211,10 +211,10 @@ def find_lookup_bypasses(lookups: Iterable[HostLookup], machine: str = "") -> di
         _, ports = found.setdefault(each.pid, (each.program, {}))
         if not _is_local(each.host) and each.host.partition(".")[0] != machine:
             ports[each.host] = ports.get(each.host) or each.port
-    return {pid: (program, past) for pid, (program, ports) in found.items() if (past := _select_bypasses(ports))}
+    return {pid: (program, past) for pid, (program, ports) in found.items() if (past := _list_bypassed_hosts(ports))}
 
 
-def _select_bypasses(ports: Mapping[str, int]) -> list[Address]:
+def _list_bypassed_hosts(ports: Mapping[str, int]) -> list[Address]:
     from llmproxy.core.providers.hosts import provider_of_host
 
     past = []

@@ -114,7 +114,7 @@ class GoawayTolerantClient(Http2Client):
             yield from self.close_connection("the server left")
 
 
-class StrictHttp2Server(Http2Server):
+class ValidatingHttp2Server(Http2Server):
     """mitmproxy's, which refuses what HTTP/2 forbids: upstream heads are looked at less strictly."""
 
     def __init__(self, context: Context) -> None:
@@ -152,7 +152,7 @@ class Http2Stream:
         self.h1 = h11.Connection(h11.CLIENT, max_incomplete_event_size=LONGEST_HEAD)
 
     @property
-    def is_reusable(self) -> bool:
+    def is_layer_reusable(self) -> bool:
         """Whether another request may come: this one is answered, and all is accounted for."""
         over = self.answered and not self.closed and self.h1.states[h11.CLIENT] is h11.DONE
         return over and self.layer.is_between_requests
@@ -163,7 +163,7 @@ class Http2Layer(layer.Layer):
         """Serve a client that speaks HTTP/2; `make` puts a replay layer before a stream's client."""
         super().__init__(context)
         self._shell, self._make = shell, make
-        self._server = StrictHttp2Server(context.fork())
+        self._server = ValidatingHttp2Server(context.fork())
         self._streams: dict[int, Http2Stream] = {}
         self._free: dict[bool, list[Http2Stream]] = {True: [], False: []}
         self._waiting: dict[commands.Command, Http2Stream] = {}
@@ -312,7 +312,7 @@ class Http2Layer(layer.Layer):
             self._forget_upstream(event.connection)
         if stream.gone or not stream.number:
             return
-        if stream.is_reusable:
+        if stream.is_layer_reusable:
             del self._streams[stream.number]
             stream.number = 0
             self._free[stream.rpc].append(stream)

@@ -347,7 +347,7 @@ class ProxyContext:
             self._viewer = Viewer(engine, self.watch, lambda: list(self.open.values()), token, self.page_token, tests)
         return self._viewer.answer_request(asked)
 
-    def forget_client(self, client: str) -> None:
+    def forget_connection_state(self, client: str) -> None:
         """Forget what is known of a connection that has ended, by its id."""
         self.users.pop(client, None)
         self.resets.pop(client, None)

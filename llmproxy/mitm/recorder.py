@@ -278,12 +278,12 @@ class Recorder(WebSocketHooks):
             if response.is_http2 and not bodiless and "content-length" not in response.headers:
                 response.headers["transfer-encoding"] = "chunked"  # as the layer's client, HTTP/1, has to hear it
             if response.status_code != SWITCHING:
-                response.stream = self._build_tap(exchange)
+                response.stream = self._build_stream_recorder(exchange)
                 await self._shell.turns.wait_for_turn(exchange)  # an end may have gone out since the head came
         except Exception as why:  # noqa: BLE001 - as above
             self._kill_flow_on_error(flow, why)
 
-    def _build_tap(self, exchange: Exchange) -> Callable[[bytes], bytes]:
+    def _build_stream_recorder(self, exchange: Exchange) -> Callable[[bytes], bytes]:
         recording, offset = exchange.recording, self._get_offset
 
         def tap(data: bytes) -> bytes:
@@ -343,7 +343,7 @@ class Recorder(WebSocketHooks):
 
     async def client_disconnected(self, client: connection.Client) -> None:
         """End what is still released, or was never taken over: whatever came or did not, every exchange ends once."""
-        self._shell.forget_client(client.id)
+        self._shell.forget_connection_state(client.id)
         begun = self._shell.arrived.pop((client.peername, client.sockname), None)
         if begun is not None and begun.exchange is not None:
             begun.exchange.note = begun.exchange.note or "the connection ended before it was served"

@@ -152,7 +152,7 @@ class ReplayedWebSocket:
             for said in self._ws.events():
                 yield from self._handle_client_event(said)
         except RemoteProtocolError as error:
-            yield from self._begin_close(1002, str(error))
+            yield from self._begin_closing_handshake(1002, str(error))
 
     def _handle_client_event(self, said: Event) -> Commands:
         if self.is_closed:
@@ -179,7 +179,7 @@ class ReplayedWebSocket:
         self._parts.append(said.data if isinstance(said.data, str) else bytes(said.data))
         self._size += len(said.data)
         if self._size > self._engine.config.max_request:
-            yield from self._begin_close(
+            yield from self._begin_closing_handshake(
                 TOO_BIG, f"llmproxy: a message is over {self._engine.config.max_request} bytes (--max-request)"
             )
             return
@@ -280,9 +280,9 @@ class ReplayedWebSocket:
         if records:
             session.mark_recorded(exchange.party_and_key)  # this conversation has changed: the next one is recorded
         engine.journal.add_miss({**miss.data, "text": error.message}, at=engine.now())
-        yield from self._begin_close(MISMATCH, engine.redactor.text(miss.reason))
+        yield from self._begin_closing_handshake(MISMATCH, engine.redactor.text(miss.reason))
 
-    def _begin_close(self, code: int, reason: str) -> Commands:
+    def _begin_closing_handshake(self, code: int, reason: str) -> Commands:
         """Begin to close; what was queued is not said any more."""
         self._due.clear()
         if self._ws.state is ConnectionState.OPEN:
@@ -303,7 +303,9 @@ class ReplayedWebSocket:
         log.error("llmproxy failed while replaying a WebSocket", exc_info=why)
         self._exchange.note = "llmproxy failed; see the log"
         try:
-            yield from self._begin_close(FAILED, "llmproxy: internal error while replaying; nothing was sent upstream")
+            yield from self._begin_closing_handshake(
+                FAILED, "llmproxy: internal error while replaying; nothing was sent upstream"
+            )
         except Exception:
             log.exception("llmproxy could not even say that it failed")
             yield from self._end_socket()

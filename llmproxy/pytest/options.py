@@ -189,7 +189,9 @@ class Sharding:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        parts = split_items(weigh_items({item.nodeid: _count_runs(item) for item in items}, self._times), self.shard.of)
+        parts = split_items(
+            weigh_items({item.nodeid: _count_scenario_runs(item) for item in items}, self._times), self.shard.of
+        )
         self.told = describe_shard(self.shard, parts, "pytest")
         others = [item for item in items if parts[item.nodeid] != self.shard.number]
         if others:
@@ -215,7 +217,7 @@ class Sharding:
         return f"llmproxy: part {self.shard} of the tests"
 
 
-def _count_runs(item: pytest.Item) -> int:
+def _count_scenario_runs(item: pytest.Item) -> int:
     """Return how often a scenario of a suite runs; a test in Python counts as one."""
     case = getattr(item, "case", None)
     return int(case.scenario.runs) if case is not None and hasattr(case, "scenario") else 1

@@ -49,7 +49,7 @@ from llmproxy.pytest.options import (
 from llmproxy.pytest.run_proxies import RUN_VARIABLE, ControllerProxy, WorkerProxyServer
 from llmproxy.pytest.run_summary import (
     ATTRIBUTE,
-    RunSummary,
+    RunSummaryPlugin,
     hide_library_frames,
     miss_sections,
     read_session_misses,
@@ -241,7 +241,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
         sharding = make_sharding(config)
         config.pluginmanager.register(sharding, "llmproxy-sharding")
-    collector = RunSummary(
+    collector = RunSummaryPlugin(
         _import_scenario_report,
         make_report_handlers(config, lambda: _find_store(config, run, suites=bool(collector.rows))),
     )

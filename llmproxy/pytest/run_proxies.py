@@ -184,7 +184,7 @@ class ControllerProxy:
             raise MachineError(self._answer["error"], hint=self._answer["hint"])
         return str(self._answer["url"])
 
-    def announce_session(self, name: str) -> None:
+    def announce_open_session(self, name: str) -> None:
         """Say which session this worker has open, empty: none."""
         with suppress(OSError):  # who listens closes what is left open, and is gone
             print(name, file=self._lines, flush=True)

@@ -42,7 +42,7 @@ _LISTED = 5
 """Remarks that are written without -v."""
 
 
-class RunSummary:
+class RunSummaryPlugin:
     """Hears what sessions and scenarios came to, wherever they ran, and sums it up."""
 
     def __init__(self, texts: Callable[[], Any], handlers: Sequence[Handler] = ()) -> None:
@@ -291,7 +291,7 @@ def hide_library_frames(error: BaseException | None) -> None:
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
 
-def is_miss_shown(miss: str, text: str) -> bool:
+def is_miss_in_text(miss: str, text: str) -> bool:
     """Return whether the text of a failed test has a miss already, line by line (pytest puts an ``E`` before each)."""
     return all(line.strip() in text for line in miss.splitlines())
 
@@ -339,7 +339,7 @@ def miss_sections(session: SharedSession, shown: str = "", renew: str = "") -> l
         return [("llmproxy", str(error))]
     injected = _build_faults_section(session)
     title = f'llmproxy: {len(misses)} of its requests not in cassette "{session.cassette}" (mode {session.mode})'
-    untold = [miss for miss in misses if not is_miss_shown("\n".join(_shorten_miss(miss.splitlines())), shown)]
+    untold = [miss for miss in misses if not is_miss_in_text("\n".join(_shorten_miss(miss.splitlines())), shown)]
     known = bool(misses and renew and (report.hits or report.unused))
     anew = [("llmproxy: this test changed? Record it anew", renew)] if known else []
     return [*injected, *([(title, "\n\n".join(untold))] if untold else []), *anew]

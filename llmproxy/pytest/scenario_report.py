@@ -15,7 +15,7 @@ from decimal import Decimal
 from typing import Any
 
 from llmproxy.protocol import AGENT
-from llmproxy.pytest.run_summary import is_miss_shown
+from llmproxy.pytest.run_summary import is_miss_in_text
 from llmproxy.report.events import Criterion, PartyUse, Started, Status
 from llmproxy.report.formatting import describe_assertion, format_conversation
 from llmproxy.report.run_tree import Run, RunTree, to_plain
@@ -217,8 +217,8 @@ def _build_run_section(run: Run, result: ScenarioResult | None, shown: str) -> t
     title = f'scenario "{start.name}"{number}: {run.status.value.replace("_", " ")}'
     parts = [format_conversation(run) or "(nobody said anything)"]
     misses = run.finished.misses if run.finished else ()
-    untold = [miss for miss in misses if not is_miss_shown(miss, shown)]
-    if run.why and not (misses and is_miss_shown(run.why, shown)):
+    untold = [miss for miss in misses if not is_miss_in_text(miss, shown)]
+    if run.why and not (misses and is_miss_in_text(run.why, shown)):
         parts.append(f"why: {run.why.splitlines()[0] if any(miss in run.why for miss in misses) else run.why}")
     wrong = [
         describe_assertion(each) for step in run.steps for each in step.assertions if each.status is not Status.PASSED

@@ -202,7 +202,7 @@ class ScenarioRunPlugin:
 
     def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> bool | None:
         """Run an async test that no other plugin runs."""
-        if not inspect.iscoroutinefunction(pyfuncitem.obj) or not _runs_on_scenario_loop(pyfuncitem):
+        if not inspect.iscoroutinefunction(pyfuncitem.obj) or not _is_unclaimed_async_test(pyfuncitem):
             return None
         import asyncio  # 25 ms of each pytest run of whoever has us installed, ssl with it
 
@@ -258,7 +258,7 @@ def _build_rerun_option(config: pytest.Config) -> str:
     return f" {MODE} {typed if recorded_nothing else Mode.REPLAY}"
 
 
-def _runs_on_scenario_loop(item: pytest.Function) -> bool:
+def _is_unclaimed_async_test(item: pytest.Function) -> bool:
     """Return whether an async test is left to us."""
     there = item.config.pluginmanager.hasplugin
     if any(item.get_closest_marker(name) for name in _OTHER_LOOPS):

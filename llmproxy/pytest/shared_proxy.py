@@ -230,7 +230,7 @@ class SharedProxy:
         )  # fmt: skip
         self._set_placeholder_keys(opened.key_names if opened.is_offline else None)
         if isinstance(self._proxy, ControllerProxy):
-            self._proxy.announce_session(opened.name)
+            self._proxy.announce_open_session(opened.name)
         return SharedSession(opened.name, opened.cassette, opened.mode, session_url(self.url, opened.name), control)
 
     def _list_run_variables(self, asked: PluginOptions) -> list[Mapping[str, str]]:
@@ -271,7 +271,7 @@ class SharedProxy:
         if walk.closed is None:
             walk.closed = self.wait_ready().close(walk.name, complete=complete, interrupted=interrupted)
             if isinstance(self._proxy, ControllerProxy):
-                self._proxy.announce_session("")
+                self._proxy.announce_open_session("")
         return walk.closed
 
     def address(self) -> tuple[str, int] | None:

@@ -171,7 +171,7 @@ class SuiteItem(pytest.Item):
     def _raise_verdict(
         self, made: Mapping[str, Any], ran: Sequence[CaseResult], events: Sequence[Sequence[Event]]
     ) -> None:
-        told = [_format_events(run) or str(each.error or "") for run, each in zip(events, ran, strict=True)]
+        told = [_format_console_output(run) or str(each.error or "") for run, each in zip(events, ran, strict=True)]
         passed, expected = made["status"] == Status.PASSED, self.case.scenario.xfail
         several = len(ran) > 1 and not expected
         shown_apart = False
@@ -234,7 +234,7 @@ def _add_tag_marker(item: SuiteItem, tag: str) -> None:
 _TAGS = pytest.StashKey[set[str]]()
 
 
-def _format_events(events: Sequence[Event]) -> str:
+def _format_console_output(events: Sequence[Event]) -> str:
     """Return what `llmproxy test` would print of a run."""
     from llmproxy.report.run_console import SuiteConsole
 

@@ -93,7 +93,7 @@ AFTER = [
     *(
         ("forwarding", name)
         for name in (
-            "on_event", "_pass_commands", "_end_forwarding", "_send_held_back", "_find_early_failure",
+            "on_event", "_pass_commands", "_end_forwarding", "_send_held_commands", "_find_early_failure",
             "forward_body", "forward", "forward_stream",
         )
     ),
@@ -109,7 +109,7 @@ AFTER = [
     *(
         ("recorder", name)
         for name in (
-            "_find_exchange", "server_connect", "responseheaders", "_build_tap", "_get_offset", "response", "error",
+            "_find_exchange", "server_connect", "responseheaders", "_build_stream_recorder", "_get_offset", "response", "error",
             "_store_answer",
             "_build_unreachable",
         )

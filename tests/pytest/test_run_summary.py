@@ -10,7 +10,7 @@ import pytest
 from llmproxy.calls import Use
 from llmproxy.client.session_reports import Report, UnusedRecording
 from llmproxy.errors import Exit
-from llmproxy.pytest.run_summary import RunSummary
+from llmproxy.pytest.run_summary import RunSummaryPlugin
 
 RECORD = "Record what is missing, with your keys: pytest --llmproxy-cassette-dir 'my cassettes' a --llmproxy-mode auto"
 
@@ -34,7 +34,7 @@ class Terminal:
         self.lines.append(text)
 
 
-def heard(collector: RunSummary, test: str, outcome: str, report: Report) -> None:
+def heard(collector: RunSummaryPlugin, test: str, outcome: str, report: Report) -> None:
     for when, result in (("call", outcome), ("teardown", "passed")):
         sent = pytest.TestReport(test, ("", 0, ""), {}, outcome=result, longrepr=None, when=when)  # type: ignore[arg-type]
         if when == "teardown":
@@ -42,7 +42,7 @@ def heard(collector: RunSummary, test: str, outcome: str, report: Report) -> Non
         collector.pytest_runtest_logreport(sent)
 
 
-def summary(collector: RunSummary, verbosity: int = 0) -> list[str]:
+def summary(collector: RunSummaryPlugin, verbosity: int = 0) -> list[str]:
     terminal = Terminal(verbosity)
     collector.pytest_terminal_summary(terminal)  # type: ignore[arg-type]
     return terminal.lines
@@ -50,12 +50,12 @@ def summary(collector: RunSummary, verbosity: int = 0) -> list[str]:
 
 def test_nothing_is_written_where_nobody_used_us() -> None:
     """Other people's suites look as before."""
-    assert summary(RunSummary(lambda: None)) == []
+    assert summary(RunSummaryPlugin(lambda: None)) == []
 
 
 def test_the_last_line_adds_everything_up() -> None:
     """Hits, misses, recorded, and the cost that was not spent."""
-    collector = RunSummary(lambda: None)
+    collector = RunSummaryPlugin(lambda: None)
     heard(collector, "a", "passed", Report("a", "a", hits=2, saved=Use(cost=Decimal("0.5"))))
     heard(collector, "b", "failed", Report("b", "b", misses=1, miss_texts=["no"]))
     assert summary(collector) == ["-llmproxy", "2 tests: 2 hits, 1 miss, 0 recorded; $0.5000 not spent", RECORD]
@@ -63,7 +63,7 @@ def test_the_last_line_adds_everything_up() -> None:
 
 def test_what_a_green_test_hides_is_said() -> None:
     """Swallowed misses, recordings that nobody asks for any more, lost answers."""
-    collector = RunSummary(lambda: None)
+    collector = RunSummaryPlugin(lambda: None)
     unused = tuple(UnusedRecording(n, "messages", "claude", "x" * 99) for n in range(5))
     heard(collector, "a", "passed", Report("a", "a", misses=1, miss_texts=["no such"], unused=unused, failed=2))
     assert summary(collector)[1:-2] == [
@@ -81,7 +81,7 @@ def test_recordings_above_their_age_have_a_code(
     forbids: tuple[bool, bool], before: int, code: Exit, said: bool
 ) -> None:
     """Where --fail-on-stale was set, and nothing else failed."""
-    collector, session = RunSummary(lambda: None), SimpleNamespace(exitstatus=before)
+    collector, session = RunSummaryPlugin(lambda: None), SimpleNamespace(exitstatus=before)
     collector.fails_on = lambda: forbids
     heard(collector, "a", "passed", Report("a", "a", hits=2, stale=1))
     collector.pytest_sessionfinish(session, before)  # type: ignore[arg-type]
@@ -91,7 +91,7 @@ def test_recordings_above_their_age_have_a_code(
 
 
 def test_a_long_list_is_for_those_who_ask() -> None:
-    collector = RunSummary(lambda: None)
+    collector = RunSummaryPlugin(lambda: None)
     for n in range(9):
         heard(collector, f"t{n}", "passed", Report("a", "a", failed=1))
     assert summary(collector)[-2] == "... and 4 more: -v"

@@ -141,7 +141,7 @@ class RequestForwarder:
             yield from self._pass_commands(self._end_without_trailers(self._forwarder))
         exchange = self._here.incoming.exchange
         if self._held and exchange is not None and not exchange.recording.is_whole:
-            yield from self._send_held_back()
+            yield from self._send_held_commands()
         yield from self._end_forwarding()
 
     def _end_without_trailers(self, forwarder: layers.HttpLayer) -> Commands:
@@ -175,13 +175,13 @@ class RequestForwarder:
                     if self.has_switched and exchange is not None and exchange.recording.is_whole:
                         self._held.append(command)  # the end of a WebSocket: not before it is stored
                         continue
-                    yield from self._send_held_back()
+                    yield from self._send_held_commands()
                     here.state = LayerState.CLOSED
             elif ours and here.state in (LayerState.CLOSED, LayerState.LINGERING):
                 continue
             yield command
 
-    def _send_held_back(self) -> Commands:
+    def _send_held_commands(self) -> Commands:
         """Send what was held back."""
         while self._held:
             yield self._held.popleft()
@@ -207,7 +207,7 @@ class RequestForwarder:
             return
         if not (self._here.is_forwarding and not self.uploading and self._forwarder and not self._forwarder.streams):
             return
-        yield from self._send_held_back()
+        yield from self._send_held_commands()
         if self._spent is not None:
             yield commands.CloseConnection(self._spent)
             self._spent = None
@@ -228,6 +228,6 @@ class RequestForwarder:
         recording = here.incoming.exchange.recording if here.incoming.exchange else None
         if isinstance(recording, FrameRecording) and recording.is_stored:
             here.state, here.incoming.exchange = LayerState.CLOSED, None
-            yield from self._send_held_back()
+            yield from self._send_held_commands()
         elif here.reader.count_waiting:
             yield from self.on_event(events.DataReceived(here.client, here.reader.take_rest()))
