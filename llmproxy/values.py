@@ -1,8 +1,8 @@
 """Converters: what somebody typed, in a file, a variable or a flag, becomes a value.
 
 Each takes the text (or what TOML made of it) and returns the value, or raises ValueError with a sentence that repeats
-what was typed and says what would be allowed. Most are a row: `one_of` a table, `matching` a pattern, `list_of` words,
-`table_of` pairs. `settings` attaches them to its fields and adds where the text came from.
+what was typed and says what would be allowed. Most are a row: `one_of` a table, `text_matching` a pattern, `list_of`
+words, `table_of` pairs. `settings` attaches them to its fields and adds where the text came from.
 """
 
 from __future__ import annotations

@@ -166,7 +166,7 @@ class Proxy:
     def __init__(
         self, popen: subprocess.Popen[bytes], command: ProxyCommand, log: Path, guard: subprocess.Popen[bytes] | None
     ) -> None:
-        """Take over a process that was just started; see :func:`spawn`."""
+        """Take over a process that was just started; see :func:`spawn_proxy`."""
         self.popen = popen
         self.log = log
         self.url = ""

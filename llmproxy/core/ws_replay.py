@@ -279,7 +279,7 @@ _TERMINAL = frozenset({"response.done", "response.completed", "response.failed",
 
 
 class FrameRecording(Recording):
-    """One conversation on its way; call `message` for each, then `closed`."""
+    """One conversation on its way; call `record_message` for each, then `record_close`."""
 
     def __init__(self, redact: Redact, offset: int, headers: Headers) -> None:
         """Begin with the upgrade's answer, `offset` microseconds after the release."""

@@ -44,7 +44,7 @@ Commands = layer.CommandGenerator[None]
 
 
 class ReplayedWebSocket:
-    """One replayed WebSocket. Call `begin`, then `handle` for each event, until `is_closed`."""
+    """One replayed WebSocket. Call `accept_upgrade`, then `handle_event` for each event, until `is_closed`."""
 
     def __init__(self, shell: ProxyContext, context: Context, exchange: Exchange, head: Head) -> None:
         """Prepare to play what was chosen; raises for a damaged recording, and for a handshake that is none."""

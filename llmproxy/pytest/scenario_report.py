@@ -2,7 +2,7 @@
 
 The hooks are in `llmproxy.pytest.plugin`, which every pytest run loads; this module is imported when a scenario has
 run, or when a test asks for the fixture `scenario_reporter`. Runs travel from xdist's workers to whoever reports as
-plain values (`packed`, `unpacked`).
+plain values (`pack_run`, `unpack_run`).
 """
 
 from __future__ import annotations

@@ -152,7 +152,7 @@ class SharedSession:
 
 @dataclass(slots=True)
 class SharedProxy:
-    """One test process's proxy. :meth:`prepare`, :meth:`begin` and :meth:`finish` each test, at last :meth:`end`."""
+    """One test process's proxy. `prepare`, then `begin_test` and `finish_test` each test, at last `end`."""
 
     env: MutableMapping[str, str]
     """The environment of this process, which is changed."""

@@ -1,6 +1,6 @@
 """What has changed since a suite was recorded: over all its calls and cassettes, what it touches and what it costs.
 
-    trials of cassettes (`core.sessions.trial_results`) -> `summarize` -> lines, JSON, a table for a pull request
+    trials of cassettes (`core.sessions.trial_results`) -> `summarize_trials` -> lines, JSON, a table for a pull request
 
 A price that nobody knows is said, never counted as 0. What to record anew costs at least the changed calls, and at most
 them and all that their recordings hold after them: a new answer may lead the program elsewhere.

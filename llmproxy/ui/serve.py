@@ -1,9 +1,9 @@
 """`llmproxy ui`: the page and its data, on loopback, for whoever has the token.
 
-Who may read is asked three times: the request must name this machine (`Guard`: no page of another name that points
-here), no other page may ask (Origin, Sec-Fetch-Site), and data wants the token that stands in the address that was
-printed: other users of this machine do not have it. The page itself holds no data and is given to everybody who names
-us. A store is opened for each question, for reading, and closed again.
+Who may read is asked three times: the request must name this machine (`OriginGuard`: no page of another name that
+points here), no other page may ask (Origin, Sec-Fetch-Site), and data wants the token that stands in the address that
+was printed: other users of this machine do not have it. The page itself holds no data and is given to everybody who
+names us. A store is opened for each question, for reading, and closed again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An MCP server over recordings, by the official SDK: `offered` has its tools, this runs the commands that do them.
+"""An MCP server over recordings, by the official SDK: `mcp_tools` has its tools, this runs the commands that do them.
 
 Each call is a process of its own: what it says is what a person would read, a failure is a tool error with that text,
 and nothing of it can reach the stdout that the protocol needs.

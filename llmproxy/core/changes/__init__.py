@@ -7,7 +7,7 @@
 
 The question is never carried. Everything else is carried only under changes that somebody accepted (or in a session on
 trial, which accepts all that may be offered), and is said each time: `Call.carried` holds the names of the changes, the
-answer has the header ``x-llmproxy-carried``, `Totals` counts it. It is a hit, never exact and never bound.
+answer has the header ``x-llmproxy-carried``, `calls.Totals` counts it. It is a hit, never exact and never bound.
 
 How a session is told (`core.engine.carried_answers`):
 

@@ -117,7 +117,7 @@ class Overrides:
         return Overrides(tools, {n: replace(said, text=hide(said.text)) for n, said in self.answers.items()})
 
     def to_json(self) -> dict[str, Json]:
-        """Return plain values, which :func:`read` reads."""
+        """Return plain values, which `parse_json_overrides` reads."""
         return {
             "tools": [each.to_json() for each in self.tools],
             "answers": [

@@ -217,7 +217,7 @@ class Redactor:
         self.epoch.count_credential(list_common_endings(secret))
 
     def run_recording_searches(self, derive: Callable[[], T], head: bytes) -> tuple[T, bool]:
-        """Return what `derive` makes, and whether all searched for it, and `head`, was noted. See `learned`."""
+        """Return what `derive` makes, and whether all searched for it, and `head`, was noted (`CredentialEpoch`)."""
         before, here = head.decode("latin-1"), get_ident()
         all_noted = self.epoch.record_search(before)
 

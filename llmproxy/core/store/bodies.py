@@ -5,8 +5,8 @@ A body is kept as it is (small or incompressible), deflated, or as a *delta*: th
 request of turn n is a delta on that of turn n-1, and the file grows with the new text. Reading walks the chain in
 one query and splices in place; its length is bounded. Every read is checked against the sha256 of the content.
 
-Bodies that others build on are never deleted while those live; `unused` and `rebase` are what `statements` needs to
-take them out.
+Bodies that others build on are never deleted while those live: `file.statements.collect_bodies` stores those anew
+first.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 Within a cassette, sample and party recordings of one key answer each other's requests; `find_merged` compares them.
 `compare_served` compares each question that the journal kept with the recording that answered it. Both give the
-differences with the rules' reasons (`keys.ignored_differences`). `damages` reads all, and says what cannot be read.
+differences with the rules' reasons (`keys.ignored_differences`). `find_damages` reads all, and says what cannot be
+read.
 """
 
 from __future__ import annotations

@@ -223,7 +223,7 @@ def list_run_variables(store: Readable, cassette: str, sample: int) -> list[str]
 
 
 def read_newest_variables(store: Readable, cassette: str) -> str:
-    """Return the run variables declared of a cassette's newest live recording, as `write_run_variables`; or ""."""
+    """Return the run variables declared of a cassette's newest live recording, as they are stored; or ""."""
     found = store.query(_NEWEST, (to_sql(cassette),))
     said = store.read_run_variables([found[0][0]]) if found else {}
     return next(iter(said.values()), "")

@@ -132,7 +132,7 @@ class Writable(Protocol):
 
     @abstractmethod
     def rekey_recordings(self, made: Sequence[KeyChange]) -> None:
-        """Give live recordings other keys, but for those that have another one than `Rekeying.old` meanwhile."""
+        """Give live recordings other keys, but for those that have another one than `KeyChange.old` meanwhile."""
 
     @abstractmethod
     def file_transaction(self) -> AbstractContextManager[sqlite3.Connection]:

@@ -1,9 +1,9 @@
 """Undo content-encodings, and take multipart forms apart.
 
-Bodies are stored decoded, so both directions pass through here: a request whole (`decode`), a response piece by piece
-as it arrives (`Inflater`). Encodings may be stacked (``gzip, br``: applied in that order, undone from the right). What
-comes out is limited at every step, because one kilobyte of a hostile body inflates to gigabytes. Nothing is guessed: an
-unknown coding, a corrupt body and one that stops in the middle are ValueErrors of `decode`.
+Bodies are stored decoded, so both directions pass through here: a request whole (`decode_body`), a response piece by
+piece as it arrives (`BodyDecoder`). Encodings may be stacked (``gzip, br``: applied in that order, undone from the
+right). What comes out is limited at every step, because one kilobyte of a hostile body inflates to gigabytes. Nothing
+is guessed: an unknown coding, a corrupt body and one that stops in the middle are ValueErrors of `decode_body`.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ WAITING = frozenset({"retry-after", "retry-after-ms", "x-ratelimit-reset-after"}
 POLLING = frozenset({"openai-poll-after-ms", "retry-after", "retry-after-ms"})
 """Whole numbers: how long a client that polls is to wait, in seconds or, as their names say, in milliseconds."""
 REMEMBERED_BYTES = 8 << 20
-"""Bound of what `Plans` holds."""
+"""Bound of what `PlanCache` holds."""
 BODILESS = frozenset({204, 304})
 
 

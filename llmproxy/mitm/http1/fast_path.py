@@ -8,8 +8,8 @@ if it was begun already: nothing is decided twice. The connection comes back her
 that was handed over and stands between two requests.
 
 Nothing is decided here. What was asked before in the same words is answered by the fast path (`core.engine.fast_path`);
-every other request goes the layer's way, `Incoming`, driven from here. An exception here hands over; the layer then
-says what is wrong, or serves.
+every other request goes the layer's way, `IncomingRequest`, driven from here. An exception here hands over; the layer
+then says what is wrong, or serves.
 """
 
 from __future__ import annotations

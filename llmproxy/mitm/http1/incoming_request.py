@@ -5,9 +5,9 @@ knows no layer and no socket: who has the bytes drives it. That is the layer (`r
 request arrives whole, what stands before the stream (`http1.fast_path`), which saves mitmproxy's steps and no question.
 What the front cannot end it hands on as it is, and the layer goes on with it.
 
-    open(...)  or  arrive(...)   the head is here
-    identify(body)               the body is here: decided, once
-    plan_answer()                    decided REPLAY: what is sent, and when; counts as served, once
+    check_and_place_request(...)    the head is here
+    decide_request(body)            the body is here: decided, once
+    plan_answer()                   decided REPLAY: what is sent, and when; counts as served, once
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Values as matchers see them: where they come from must not matter, what they are must.
 
-A row of a database holds dates, decimals and UUIDs, the arguments of a tool JSON, an HTTP store texts. `plain` brings
+A row of a database holds dates, decimals and UUIDs, the arguments of a tool JSON, an HTTP store texts. `to_json` brings
 all of them to JSON's types, so that a file can name them; `same` compares without guessing: 1 is 1.0, but true is not 1
 and "1" is not 1.
 """

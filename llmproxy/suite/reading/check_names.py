@@ -1,4 +1,4 @@
-"""What the steps of a scenario say about each other: names declared before they are used (`known_names`),
+"""What the steps of a scenario say about each other: names declared before they are used (`KnownNames`),
 conversations, labels.
 
 It reads the YAML as it is written, step by step in the order in which they will run, so that it finds mistakes also in

@@ -82,7 +82,7 @@ class RunContext:
     clock: Callable[[], float] = time.monotonic
     now: Callable[[], float] = time.time
     execute: Callable[..., Awaitable[Any]] | None = None
-    """Runs a case somewhere else, called as `run_once` is and returning what that returns; None: here."""
+    """Runs a case somewhere else, called as `run_case_once` is and returning what that returns; None: here."""
     stopped: threading.Event = field(default_factory=threading.Event)
     """Set when everything is to end early."""
     _agents: dict[int, AgentAdapter] = field(default_factory=dict)

@@ -1,8 +1,8 @@
 """What the models of a suite are made of: nodes that know where they stand.
 
 A node is frozen and takes no unknown key. Validation gets a `Problems` as its context and goes on after a mistake, so
-that one reading of a file finds all of them; what pydantic itself refuses is told by `told`, in the same words. Python
-names are snake_case, the file's are camelCase.
+that one reading of a file finds all of them; what pydantic itself refuses is told by `add_refusals`, in the same words.
+Python names are snake_case, the file's are camelCase.
 """
 
 from __future__ import annotations

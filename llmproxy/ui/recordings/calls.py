@@ -34,7 +34,7 @@ _TOOL_LISTS = ("tools", "functions")
 
 
 def call_to_json(told: PlacedExchange) -> dict[str, Any]:
-    """Return a call as the page takes it; `results` of its tools are added by :func:`settle`, from later calls."""
+    """Return a call as the page takes it; `results` of its tools are added by `attach_results`, from later calls."""
     exchange = told.exchange
     return {
         **build_call_facts(exchange.interaction), "messages": _messages_to_json(exchange), "known": told.known,

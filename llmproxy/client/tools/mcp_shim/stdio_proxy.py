@@ -1,7 +1,7 @@
 """The stdio proxy: a client of tools on our stdin and stdout, a host that decides, and the real server, if needed at
 all.
 
-    client -> line -> host.hear -> out                    a recording, or a miss, told to the client; no server runs
+    client -> line -> host.on_line -> out                 a recording, or a miss, told to the client; no server runs
                                 -> forward -> server      its lines go to the client as they come, and to the host
 
 What is no message (a server that logs to its stdout) goes through and is not kept; a batch is its messages, one after

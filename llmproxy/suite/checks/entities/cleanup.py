@@ -58,7 +58,7 @@ class RowCleaner:
         self._counters: Mapping[str, tuple[int, bool]] = {}
         self._all: Snapshot | None = None
         self.remarks: list[str] = []
-        """What stays in the store of what appeared during the run, one sentence an entity; known after `finish`."""
+        """What stays in the store of what appeared during the run, one sentence an entity; known after `clean_up`."""
 
     def begin_run(self, entities: Sequence[str]) -> None:
         """Reset the store if asked, remember what there is of the named entities. Raises StoreError, SuiteError."""
