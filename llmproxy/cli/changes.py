@@ -23,7 +23,7 @@ from llmproxy.cli.parts.run_options import RunArguments
 from llmproxy.cli.parts.store_arguments import open_given
 from llmproxy.client.process import find_running_url
 from llmproxy.core.cassettes.folder import CassetteDir
-from llmproxy.core.changes.acceptance import AcceptedChange
+from llmproxy.core.changes.accepted_changes import AcceptedChange
 from llmproxy.core.sessions.trial_results import clear_served
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.queries import accepted_of, put_accepted

@@ -17,7 +17,7 @@ from llmproxy.cli.parts.options import load_settings
 from llmproxy.cli.parts.printing import ProgressLine, format_size
 from llmproxy.cli.parts.store_arguments import STORE, build_no_cassette_error, name_session, refuse_url
 from llmproxy.core.bindings import read_run_variables
-from llmproxy.core.cassettes.exporting import describe_names, export_all, find_names
+from llmproxy.core.cassettes.anonymized_export import describe_names, export_all, find_names
 from llmproxy.core.cassettes.folder import CassetteDir, build_slug
 from llmproxy.core.cassettes.formats import FORMATS, Format, get_format, open_source, review, vcr, write_text
 from llmproxy.core.forks.fork_rows import Fork, find_fork

@@ -20,7 +20,13 @@ from llmproxy.cli.changes import check_cassette_dir, list_accepted_changes, writ
 from llmproxy.cli.parts.options import load_settings
 from llmproxy.cli.parts.printing import print_line, to_line
 from llmproxy.cli.parts.store_arguments import STORE
-from llmproxy.core.changes.acceptance import AcceptedChange, Condition, accept_changes, client_slug, merge_accepted
+from llmproxy.core.changes.accepted_changes import (
+    AcceptedChange,
+    Condition,
+    accept_changes,
+    client_slug,
+    merge_accepted,
+)
 from llmproxy.core.changes.change import Author
 from llmproxy.errors import SettingsError, printable
 from llmproxy.report.request_changes import ChangeGroup, read_changes

@@ -14,7 +14,7 @@ import typer
 
 from llmproxy.amounts import align_rows, format_count
 from llmproxy.cli.parts.options import CASSETTES, STORE, OwnOptions, get_flags, load_settings
-from llmproxy.core.cassettes.exporting import export_all
+from llmproxy.core.cassettes.anonymized_export import export_all
 from llmproxy.core.cassettes.folder import build_slug
 from llmproxy.core.cassettes.formats import review, write_text
 from llmproxy.core.forks.fork_rows import find_fork

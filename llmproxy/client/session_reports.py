@@ -17,7 +17,7 @@ from llmproxy.lazy_regex import late
 from llmproxy.protocol import AGENT, OFFLINE
 
 if TYPE_CHECKING:
-    from llmproxy.core.forks.mocks import UnusedMocks
+    from llmproxy.core.forks.mocked_tool_results import UnusedMocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Report(Totals):
     @property
     def unused_mocks_error(self) -> UnusedMocks | None:
         """The error of mocks of tools that changed nothing; None where each did."""
-        from llmproxy.core.forks.mocks import find_unused_mocks
+        from llmproxy.core.forks.mocked_tool_results import find_unused_mocks
 
         return find_unused_mocks(self.overrides)
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from llmproxy.advice import quote_word, suggest_command
 from llmproxy.amounts import dollars, duration, format_count, name_some
-from llmproxy.core.changes.acceptance import build_call_removal, digest_call
+from llmproxy.core.changes.accepted_changes import build_call_removal, digest_call
 from llmproxy.core.changes.change import Author, Change, ChangeOrigin, Reason, TrialCall, shorten
 from llmproxy.core.dialects.table import CHAT
 from llmproxy.core.providers.stubs import OPTIONAL

@@ -2,7 +2,7 @@
 
 A message stands once however often it is sent again, and a request as what it adds to an earlier one; so a file grows
 with what was said. As in every file that leaves the machine, what names a person or a machine has a stand-in
-(`cassettes.exporting`).
+(`cassettes.anonymized_export`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Any
 from urllib.parse import quote
 
-from llmproxy.core.cassettes.exporting import replace_names
+from llmproxy.core.cassettes.anonymized_export import replace_names
 from llmproxy.core.providers.provider_table import channel_of
 from llmproxy.core.sessions.session import canonical_name
 from llmproxy.core.store.reader import CassetteInfo, Readable

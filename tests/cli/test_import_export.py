@@ -20,7 +20,7 @@ from llmproxy.core.cassettes.folder import build_slug
 from llmproxy.core.cassettes.formats import open_source
 from llmproxy.core.cassettes.formats.recorded import Recorded
 from llmproxy.core.cassettes.formats.vcr import dumps, read
-from llmproxy.core.changes.acceptance import AcceptedChange
+from llmproxy.core.changes.accepted_changes import AcceptedChange
 from llmproxy.core.forks.fork_rows import Fork, find_fork, store_fork
 from llmproxy.core.forks.overrides import parse_overrides
 from llmproxy.core.store.file.store import FileStore

@@ -8,7 +8,7 @@ import pytest
 
 from llmproxy.cli.parts.options import LAST_REPORT, STORE
 from llmproxy.cli.ui import make_question_answerer, open_view_target
-from llmproxy.core.cassettes.exporting import export_all
+from llmproxy.core.cassettes.anonymized_export import export_all
 from llmproxy.core.cassettes.formats.vcr import write_file
 from llmproxy.report import html
 from llmproxy.report.events import Selected

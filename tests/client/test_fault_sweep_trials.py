@@ -21,7 +21,7 @@ from llmproxy.client.fault_sweep_trials import (
     select_kinds,
     summarize_findings,
 )
-from llmproxy.core.cassettes.exporting import to_json
+from llmproxy.core.cassettes.anonymized_export import to_json
 from llmproxy.core.faults import KINDS, BadFaults
 from tests.support.messages import asks, call as call_tool, said, user
 from tests.trace.observing.test_servers import Tools

@@ -12,7 +12,7 @@ from llmproxy.cli.parts.bindings import list_merges, print_merges
 from llmproxy.cli.parts.importing import ImportFile, read_exchanges
 from llmproxy.cli.parts.printing import ProgressLine, print_line, to_line
 from llmproxy.cli.parts.store_arguments import find_cassette, open_given
-from llmproxy.core.cassettes.exporting import read_file_notes
+from llmproxy.core.cassettes.anonymized_export import read_file_notes
 from llmproxy.core.cassettes.importing import import_exchanges
 from llmproxy.core.engine.carried_answers import find_conflicting_recordings
 from llmproxy.core.keys.user_rules import Rules

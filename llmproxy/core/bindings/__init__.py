@@ -19,11 +19,12 @@ for people; `why`, `path`, `recorded`, `present`, `name` are for programs.
 """
 
 from llmproxy.core.bindings.answer_rewriting import rebind_exact_answer, rewrite_answer
-from llmproxy.core.bindings.bound_key_digest import build_bound_key
+from llmproxy.core.bindings.bound_lookup_key import build_bound_key
+from llmproxy.core.bindings.comparison_outcome import Fit, Misfit, Mismatch
 from llmproxy.core.bindings.expected_messages import ExpectedMessages
-from llmproxy.core.bindings.fit_results import Fit, Misfit, Mismatch
 from llmproxy.core.bindings.id_pairs import IdPair, IdPairConflict, IdPairs
 from llmproxy.core.bindings.leaf_places import find_volatile_fields
+from llmproxy.core.bindings.pair_volatile_values import VolatileValue, list_volatile_values
 from llmproxy.core.bindings.request_comparison import create_expectations, fit_request, rewrite_request
 from llmproxy.core.bindings.run_bindings import Bindings, bind_arguments
 from llmproxy.core.bindings.run_variables import (
@@ -51,7 +52,6 @@ from llmproxy.core.bindings.volatile_fields import (
     parse_volatile_field,
 )
 from llmproxy.core.bindings.volatile_learning import find_captured_fields
-from llmproxy.core.bindings.volatile_values import VolatileValue, list_volatile_values
 from llmproxy.core.traffic.canonical_json import split_json_parts
 from llmproxy.protocol import Scope
 

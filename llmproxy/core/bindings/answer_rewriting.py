@@ -26,7 +26,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from llmproxy.core.bindings.answer_text import ChannelForm, Path, Piece, list_arguments, list_texts, rename_keys, set_at
-from llmproxy.core.bindings.fit_results import Fit, Misfit, Mismatch
+from llmproxy.core.bindings.comparison_outcome import Fit, Misfit, Mismatch
 from llmproxy.core.bindings.id_pairs import (
     IdPair,
     IdPairs,

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
+from llmproxy.core.bindings.comparison_outcome import Mismatch, build_mismatch
 from llmproxy.core.bindings.expected_messages import ExpectedMessage, ExpectedMessages
-from llmproxy.core.bindings.fit_results import Mismatch, build_mismatch
 from llmproxy.core.bindings.leaf_places import LeafPlace, PlaceReader, Zone, are_plain_names, iterate_members
 from llmproxy.core.bindings.run_bindings import Bindings, bind_arguments
 from llmproxy.core.traffic.canonical_json import parse_json_container

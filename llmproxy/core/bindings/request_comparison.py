@@ -18,8 +18,8 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from functools import lru_cache, partial
 
+from llmproxy.core.bindings.comparison_outcome import Fit, Misfit, Mismatch, build_mismatch, excerpt_line
 from llmproxy.core.bindings.expected_messages import ExpectedMessage, ExpectedMessages, survives_parsing
-from llmproxy.core.bindings.fit_results import Fit, Misfit, Mismatch, build_mismatch, excerpt_line
 from llmproxy.core.bindings.id_pairs import (
     IdPairMatch,
     IdPairs,
@@ -42,6 +42,7 @@ from llmproxy.core.bindings.leaf_places import (
     iterate_members,
     list_fields_at,
 )
+from llmproxy.core.bindings.pair_volatile_values import VolatileFieldReader
 from llmproxy.core.bindings.run_bindings import Bindings
 from llmproxy.core.bindings.shell_listings import (
     BRANCH,
@@ -53,10 +54,9 @@ from llmproxy.core.bindings.shell_listings import (
     remove_own_git_status,
 )
 from llmproxy.core.bindings.text_alignment import FilledGap, GapOption, TextDivergence, TextGap, align_text, splice
-from llmproxy.core.bindings.value_equalities import ValueEqualities, find_merged_ids
+from llmproxy.core.bindings.value_consistency import ValueEqualities, find_merged_ids
 from llmproxy.core.bindings.value_forms import FormMatch, FormScope, ValueForm, is_isolated
 from llmproxy.core.bindings.volatile_fields import Names, VolatileMatch, fits_kind, list_match_ends
-from llmproxy.core.bindings.volatile_values import VolatileFieldReader
 from llmproxy.core.dialects.messages import find_agent_written_spans
 from llmproxy.core.traffic.canonical_json import dump, split_json_parts
 

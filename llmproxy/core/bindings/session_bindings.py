@@ -21,7 +21,7 @@ from llmproxy.core.bindings import (
     read_run_variables,
     write_run_variables,
 )
-from llmproxy.core.bindings.bound_key_digest import UserTextEnds
+from llmproxy.core.bindings.bound_lookup_key import UserTextEnds
 from llmproxy.core.bindings.volatile_learning import LearnedField
 from llmproxy.core.traffic.interaction import Response
 

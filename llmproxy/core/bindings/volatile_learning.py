@@ -23,10 +23,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from llmproxy.core.bindings.fit_results import Fit, Misfit, Mismatch
+from llmproxy.core.bindings.comparison_outcome import Fit, Misfit, Mismatch
 from llmproxy.core.bindings.id_pairs import IdPair, IdPairs, IdPairSearch, ShortValue, short_values_at
 from llmproxy.core.bindings.leaf_pairs import pair_bodies
 from llmproxy.core.bindings.leaf_places import LeafPlace, PlaceReader, Zone, find_json_field, iterate_members
+from llmproxy.core.bindings.pair_volatile_values import VolatileFieldReader
 from llmproxy.core.bindings.request_comparison import RequestComparison, fit_request, rewrite_request
 from llmproxy.core.bindings.run_bindings import Bindings
 from llmproxy.core.bindings.run_variables import RunVariable, ValueKind
@@ -34,7 +35,6 @@ from llmproxy.core.bindings.shell_listings import LISTED, LISTING, USER
 from llmproxy.core.bindings.text_alignment import TextDivergence, align_text, splice
 from llmproxy.core.bindings.volatile_fields import BLOCK, KINDS, LINE, OUTSIDE, SYSTEM, TEXT, VolatileField, fits_kind
 from llmproxy.core.bindings.volatile_kinds import LONGEST_BEFORE, ValuePair, find_pair_kind, find_value_pair, is_in_word
-from llmproxy.core.bindings.volatile_values import VolatileFieldReader
 from llmproxy.core.traffic.canonical_json import split_json_parts
 from llmproxy.lazy_regex import late
 

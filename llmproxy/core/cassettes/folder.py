@@ -27,7 +27,7 @@ from pathlib import Path
 
 from llmproxy.advice import quote_word, suggest_command
 from llmproxy.amounts import format_count
-from llmproxy.core.cassettes.exporting import (
+from llmproxy.core.cassettes.anonymized_export import (
     describe_names,
     drop_unused,
     export_all,

@@ -1,7 +1,7 @@
-"""An exchange that somebody else recorded becomes an interaction of ours, and the other way round (in `exporting`).
+"""An exchange that somebody else recorded becomes an interaction of ours (`anonymized_export`: the other way round).
 
     [Recorded, ...] -> route by host -> redact -> normalize -> key -> [ImportedExchange, ...]    `import_exchanges`
-    Interaction -> Recorded                                                                           `exporting`
+    Interaction -> Recorded                                                              `anonymized_export`
 
 The path is the one that live traffic takes, so a request that arrives later finds what was imported. Bodies are
 decoded: *exact* means status and decoded bytes; a content-encoding whose body does not decode (vcrpy can store bodies

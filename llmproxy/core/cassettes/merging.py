@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from llmproxy.advice import quote_word, suggest_command
-from llmproxy.core.cassettes.exporting import add_notes, read_file_notes
+from llmproxy.core.cassettes.anonymized_export import add_notes, read_file_notes
 from llmproxy.core.cassettes.folder import CassetteDir
 from llmproxy.core.cassettes.formats import Source, open_source, review, write_text
 from llmproxy.core.cassettes.formats.recorded import Recorded
 from llmproxy.core.cassettes.formats.review import list_identities
-from llmproxy.core.changes.acceptance import AcceptedChange, merge_accepted
+from llmproxy.core.changes.accepted_changes import AcceptedChange, merge_accepted
 from llmproxy.core.forks.fork_rows import CassetteNameTaken, find_fork, store_fork
 from llmproxy.core.keys.normalize import TAG
 from llmproxy.core.store.file.connect import open_reader, translate

@@ -1,9 +1,9 @@
 """Recordings that outlive an edit: which recorded answer stands here, and what of its request has changed since.
 
     recorded, present request -> `request_diff.diff_requests`: the `Change`s, or the `Refusal` with its reason
-    a request that missed     -> `call_positions.CallPositions.find_recordings`: the recording at its place, or why none
-    a change that is accepted -> `accepted.AcceptedChange`: in the store by cassette, in its file as `changes:`
-    a call of a trial         -> `values.TrialCall`: what it came to, what it would cost to record anew
+    a request that missed     -> `recordings_by_position.CallPositions`: the recording at its place, or why none
+    a change that is accepted -> `accepted_changes.AcceptedChange`: in the store by cassette, in its file as `changes:`
+    a call of a trial         -> `change.TrialCall`: what it came to, what it would cost to record anew
 
 The question is never carried. Everything else is carried only under changes that somebody accepted (or in a session on
 trial, which accepts all that may be offered), and is said each time: `Call.carried` holds the names of the changes, the

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from llmproxy.core.changes.parsing import ParsedRequest
+from llmproxy.core.changes.request_parsing import ParsedRequest
 from llmproxy.core.dialects.conversation import Kind
 from llmproxy.core.dialects.messages import SCHEMAS, Message, as_dict, as_list, as_str
 from llmproxy.core.dialects.usage import LIMITS

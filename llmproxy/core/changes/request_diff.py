@@ -17,10 +17,19 @@ from itertools import zip_longest
 from typing import Any, NamedTuple, Self
 
 from llmproxy.core.changes.answer_plausibility import GivenAnswer, explain_impossible, is_question
-from llmproxy.core.changes.call_positions import PlacedRecording, asks_same_question
 from llmproxy.core.changes.change import Author, Change, ChangeOrigin, Hunk, Reason, Refusal, diff_hunks, digest_of
 from llmproxy.core.changes.client_frames import FRAME, ClientFrames, frames_of
-from llmproxy.core.changes.parsing import ParsedRequest, Slot, drop_ids, extends, read_call, read_text, to_text, tool_of
+from llmproxy.core.changes.recordings_by_position import PlacedRecording, asks_same_question
+from llmproxy.core.changes.request_parsing import (
+    ParsedRequest,
+    Slot,
+    drop_ids,
+    extends,
+    read_call,
+    read_text,
+    to_text,
+    tool_of,
+)
 from llmproxy.core.changes.result_wordings import find_rewording
 from llmproxy.core.dialects.conversation import Kind, Segment, describe_tool_change
 from llmproxy.core.dialects.messages import Message

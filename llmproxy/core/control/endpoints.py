@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 from llmproxy import __version__
 from llmproxy.calls import Call
-from llmproxy.core.cassettes.exporting import to_json
+from llmproxy.core.cassettes.anonymized_export import to_json
 from llmproxy.core.control.parsing import (
     BadControl,
     Json,

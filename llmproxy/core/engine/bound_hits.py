@@ -31,8 +31,8 @@ from llmproxy.core.bindings import (
     rebind_exact_answer,
     rewrite_answer,
 )
-from llmproxy.core.bindings.bound_key_digest import read_last_user_text
-from llmproxy.core.bindings.fit_results import ON_TRIAL
+from llmproxy.core.bindings.bound_lookup_key import read_last_user_text
+from llmproxy.core.bindings.comparison_outcome import ON_TRIAL
 from llmproxy.core.bindings.request_comparison import RequestRewriter
 from llmproxy.core.bindings.session_bindings import BoundAnswer, LearningTrial, SessionBindings
 from llmproxy.core.bindings.volatile_fields import list_builtin

@@ -33,11 +33,11 @@ from llmproxy.core.bindings import (
 from llmproxy.core.bindings.leaf_places import PlacedCall
 from llmproxy.core.bindings.run_variables import PATHS
 from llmproxy.core.bindings.session_bindings import BoundAnswer
-from llmproxy.core.changes.acceptance import AcceptedChange
-from llmproxy.core.changes.call_positions import CallPositions, PlacedRecording, RecordedCall
+from llmproxy.core.changes.accepted_changes import AcceptedChange
 from llmproxy.core.changes.change import Change, Reason, Refusal, TrialCall
-from llmproxy.core.changes.parsing import ParsedRequest, list_call_ids
+from llmproxy.core.changes.recordings_by_position import CallPositions, PlacedRecording, RecordedCall
 from llmproxy.core.changes.request_diff import ReadVolatile, diff_requests
+from llmproxy.core.changes.request_parsing import ParsedRequest, list_call_ids
 from llmproxy.core.dialects.conversation import read_response
 from llmproxy.core.dialects.messages import Message
 from llmproxy.core.dialects.table import CHAT

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from llmproxy.core.changes.acceptance import digest_call
+from llmproxy.core.changes.accepted_changes import digest_call
 from llmproxy.core.engine.answer_storage import AnswerWriter, InteractionBuilder
 from llmproxy.core.engine.engine_state import EngineState, EngineStore
 from llmproxy.core.engine.fast_path import FastPath

@@ -32,7 +32,7 @@ from llmproxy.core.bindings import (
 )
 from llmproxy.core.bindings.volatile_fields import list_builtin
 from llmproxy.core.bindings.volatile_learning import LearnedField, learn_volatile_fields
-from llmproxy.core.cassettes.exporting import rename_variables
+from llmproxy.core.cassettes.anonymized_export import rename_variables
 from llmproxy.core.dialects.conversation import read_response
 from llmproxy.core.keys.normalize import Canonical, canonicalize
 from llmproxy.core.keys.user_rules import Rules

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Self
 from urllib.parse import quote
 
 from llmproxy.core.bindings import BadVolatileField, VolatileField, parse_volatile_field, read_run_variables
-from llmproxy.core.changes.acceptance import GONE, AcceptedChange, digest_call
+from llmproxy.core.changes.accepted_changes import GONE, AcceptedChange, digest_call
 from llmproxy.core.keys.normalize import Canonical, canonicalize
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.providers.provider_table import PROVIDERS

@@ -148,7 +148,7 @@ def _read_faults(value: object) -> object:
 
 def _read_mock(value: object) -> object:
     """Read what tools return instead; a result may still hold references."""
-    from llmproxy.core.forks.mocks import InvalidMock, parse_mocks
+    from llmproxy.core.forks.mocked_tool_results import InvalidMock, parse_mocks
 
     try:
         parse_mocks(value)

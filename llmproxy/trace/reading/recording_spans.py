@@ -21,7 +21,7 @@ from typing import Any
 
 from llmproxy.advice import suggest_command
 from llmproxy.calls import Call
-from llmproxy.core.cassettes.exporting import from_json, to_json
+from llmproxy.core.cassettes.anonymized_export import from_json, to_json
 from llmproxy.core.dialects.table import CHAT
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.store import Store

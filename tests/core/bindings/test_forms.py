@@ -22,7 +22,7 @@ from llmproxy.core.bindings import (
     check_run_variable,
     fit_request,
 )
-from llmproxy.core.bindings.bound_key_digest import read_last_user_text
+from llmproxy.core.bindings.bound_lookup_key import read_last_user_text
 from llmproxy.core.bindings.id_pairs import IdPairSearch
 from llmproxy.core.keys.normalize import Canonical, canonicalize
 from llmproxy.core.keys.user_rules import Rules

@@ -12,7 +12,14 @@ from urllib.parse import quote
 import pytest
 
 from llmproxy.core.bindings import RunVariable, VolatileField, read_run_variables, write_run_variables
-from llmproxy.core.cassettes.exporting import HOME, describe_names, find_names, from_json, replace_names, to_json
+from llmproxy.core.cassettes.anonymized_export import (
+    HOME,
+    describe_names,
+    find_names,
+    from_json,
+    replace_names,
+    to_json,
+)
 from llmproxy.core.cassettes.folder import CassetteDir
 from llmproxy.core.cassettes.formats import Source
 from llmproxy.core.cassettes.formats.jsonl import read

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.core.bindings import RunVariable, write_run_variables
-from llmproxy.core.cassettes.exporting import export_interaction
+from llmproxy.core.cassettes.anonymized_export import export_interaction
 from llmproxy.core.cassettes.folder import CassetteDir, LoadedFile, build_slug
 from llmproxy.core.cassettes.formats import review
 from llmproxy.core.cassettes.formats.recorded import Recorded

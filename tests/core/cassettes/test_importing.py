@@ -16,14 +16,14 @@ import pytest
 import zstandard
 
 from llmproxy.core.bindings import parse_volatile_field
-from llmproxy.core.cassettes.exporting import export_interaction
+from llmproxy.core.cassettes.anonymized_export import export_interaction
 from llmproxy.core.cassettes.folder import CassetteDir
 from llmproxy.core.cassettes.formats import open_source
 from llmproxy.core.cassettes.formats.recorded import Recorded
 from llmproxy.core.cassettes.formats.vcr import dumps, parse_text, read
 from llmproxy.core.cassettes.importing import ImportedExchange, import_exchanges
 from llmproxy.core.cassettes.merging import MergeConflict, merge_folders, merge_stores
-from llmproxy.core.changes.acceptance import accept_changes
+from llmproxy.core.changes.accepted_changes import accept_changes
 from llmproxy.core.changes.change import Change, digest_of
 from llmproxy.core.forks.fork_rows import Fork, find_fork, store_fork
 from llmproxy.core.keys.user_rules import Rules

@@ -6,11 +6,11 @@ from datetime import date
 
 import pytest
 
-from llmproxy.core.changes.acceptance import AcceptedChange, BadChange, Condition, accept_changes, merge_accepted
+from llmproxy.core.changes.accepted_changes import AcceptedChange, BadChange, Condition, accept_changes, merge_accepted
 from llmproxy.core.changes.answer_plausibility import GivenAnswer, check_schema, explain_impossible, is_question
 from llmproxy.core.changes.change import Change, Reason, Refusal, TrialCall, diff_hunks, digest_of
 from llmproxy.core.changes.client_frames import ClientFrames, digest_frame_line, frames_of
-from llmproxy.core.changes.parsing import KnownAnswers, parse_request
+from llmproxy.core.changes.request_parsing import KnownAnswers, parse_request
 from llmproxy.core.changes.result_wordings import FAILS_NOW, find_rewording
 from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.core.keys.normalize import Canonical

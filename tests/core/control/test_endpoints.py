@@ -15,7 +15,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from llmproxy.core.bindings import check_run_variable
-from llmproxy.core.cassettes.exporting import from_json
+from llmproxy.core.cassettes.anonymized_export import from_json
 from llmproxy.core.control.answering import ControlRequest, answer_control_request, find_counted_session
 from llmproxy.core.control.endpoints import (
     TABLE,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from llmproxy.core.bindings.volatile_fields import VolatileField
-from llmproxy.core.changes.acceptance import AcceptedChange, Condition, accept_changes, build_call_removal
+from llmproxy.core.changes.accepted_changes import AcceptedChange, Condition, accept_changes, build_call_removal
 from llmproxy.core.changes.change import Author, ChangeOrigin, Reason, TrialCall
 from llmproxy.core.engine.carried_answers import find_conflicting_recordings
 from llmproxy.core.keys.user_rules import Rules

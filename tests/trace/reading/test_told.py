@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llmproxy.calls import Call
-from llmproxy.core.cassettes.exporting import to_json
+from llmproxy.core.cassettes.anonymized_export import to_json
 from llmproxy.errors import CassetteCorrupt
 from llmproxy.trace.export import cassette
 from llmproxy.trace.reading.recording_spans import open_exchanges, read_interactions, read_spans, spans_to_json

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.cassettes.exporting import export_interaction
+from llmproxy.core.cassettes.anonymized_export import export_interaction
 from llmproxy.core.cassettes.formats import (
     FORMATS,
     SUFFIXES,
@@ -57,7 +57,7 @@ def test_files_are_recognised_by_content(file: str) -> None:
 @pytest.mark.parametrize("name", ["review", "jsonl", "har", "vcr"])
 def test_what_we_write_we_recognise(name: str, dialogue: list[Interaction]) -> None:
     """Every format that is written is told from all others, and gives back exactly what went in."""
-    from llmproxy.core.cassettes.exporting import export_interaction
+    from llmproxy.core.cassettes.anonymized_export import export_interaction
 
     recorded = [
         replace(export_interaction(each), method=("POST", "post", "Patch")[n % 3]) for n, each in enumerate(dialogue)

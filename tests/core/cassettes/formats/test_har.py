@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.cassettes.exporting import export_interaction
+from llmproxy.core.cassettes.anonymized_export import export_interaction
 from llmproxy.core.cassettes.formats import Source, har
 from llmproxy.core.cassettes.formats.recorded import Recorded
 from llmproxy.core.cassettes.importing import import_exchanges

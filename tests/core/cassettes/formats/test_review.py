@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from llmproxy.core.cassettes.exporting import export_interaction
+from llmproxy.core.cassettes.anonymized_export import export_interaction
 from llmproxy.core.cassettes.formats import Source, open_source, review
 from llmproxy.core.cassettes.formats.recorded import Recorded
 from llmproxy.core.cassettes.formats.vcr import read as read_vcr

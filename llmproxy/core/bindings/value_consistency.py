@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from llmproxy.core.bindings.comparison_outcome import Misfit, Mismatch, excerpt_line
 from llmproxy.core.bindings.expected_messages import FindGaps
-from llmproxy.core.bindings.fit_results import Misfit, Mismatch, excerpt_line
 from llmproxy.core.bindings.id_pairs import IdPairs, IdPairSearch, ShortValue, short_values_at
 from llmproxy.core.bindings.leaf_pairs import Leaf
 from llmproxy.core.bindings.leaf_places import LeafPlace, Zone, is_in_agent_block

@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import NamedTuple
 
-from llmproxy.core.changes.acceptance import AcceptedChange
+from llmproxy.core.changes.accepted_changes import AcceptedChange
 from llmproxy.core.changes.change import Reason, Refusal, digest_of
 from llmproxy.core.changes.client_frames import frames_of
-from llmproxy.core.changes.parsing import KnownAnswers, ParsedRequest, parse_request, read_text, to_text
+from llmproxy.core.changes.request_parsing import KnownAnswers, ParsedRequest, parse_request, read_text, to_text
 from llmproxy.core.changes.result_wordings import blank_values
 from llmproxy.core.dialects.conversation import Kind
 from llmproxy.core.dialects.messages import Message

@@ -35,7 +35,7 @@ from llmproxy.core.bindings import (
 )
 from llmproxy.core.cassettes.formats.jsonl import build_line, parse_exchange
 from llmproxy.core.cassettes.formats.recorded import ReadingProblem, Recorded
-from llmproxy.core.changes.acceptance import AcceptedChange
+from llmproxy.core.changes.accepted_changes import AcceptedChange
 from llmproxy.core.dialects.answer_json_edits import write_json_like
 from llmproxy.core.keys.head_rules import COUNTING
 from llmproxy.core.providers.provider_table import PROVIDERS

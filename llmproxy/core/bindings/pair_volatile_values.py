@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from llmproxy.core.bindings.fit_results import Misfit, Mismatch
+from llmproxy.core.bindings.comparison_outcome import Misfit, Mismatch
 from llmproxy.core.bindings.id_pairs import IdPair, IdPairs
 from llmproxy.core.bindings.leaf_pairs import Leaf, LeafPairVisitor, pair_bodies
 from llmproxy.core.bindings.leaf_places import (
