@@ -16,7 +16,7 @@ OLDEST, BEFORE = (12, 2), (13, 0)
 """The mitmproxy that this addon is made for: elsewhere, names that it uses differ."""
 
 
-def give_up(why: str, beside: Path) -> NoReturn:
+def exit_with_hint(why: str, beside: Path) -> NoReturn:
     """Say what is wrong and what to do, and end mitmproxy before it serves."""
     own = [
         each
@@ -24,7 +24,7 @@ def give_up(why: str, beside: Path) -> NoReturn:
         for each in (up / "bin/mitmdump", up / "Scripts/mitmdump.exe")
         if each.is_file()
     ]
-    ours = our_name(beside)
+    ours = get_own_requirement(beside)
     run = f"Run the mitmdump of llmproxy's own environment:  {own[0]}\nor put" if own else "Put"
     sys.stderr.write(
         f"llmproxy: {why}\n{run} llmproxy into mitmproxy's environment:  "
@@ -34,7 +34,7 @@ def give_up(why: str, beside: Path) -> NoReturn:
     os._exit(3)  # mitmproxy would only log an exception, go on without us, and pass everything
 
 
-def our_name(beside: Path) -> str:
+def get_own_requirement(beside: Path) -> str:
     """Return what an installer takes for llmproxy: the place that it came from, where it came from no index."""
     try:
         sys.path.append(str(beside))
@@ -45,20 +45,20 @@ def our_name(beside: Path) -> str:
         return "llmproxy-replay"
 
 
-def make() -> object:
+def make_addon() -> object:
     from mitmproxy.version import VERSION
 
     beside = Path(__file__).resolve().parents[2]
     if not OLDEST <= tuple(int(part) for part in VERSION.split(".")[:2]) < BEFORE:
-        give_up(f"this addon is made for mitmproxy 12 from 12.2, and this is {VERSION}.", beside)
+        exit_with_hint(f"this addon is made for mitmproxy 12 from 12.2, and this is {VERSION}.", beside)
     if str(beside) not in sys.path:
         sys.path.append(str(beside))
     try:
         from llmproxy.mitm.addon import RecordReplay
     except ImportError as error:
         python = f"Python {sys.version_info.major}.{sys.version_info.minor} in {sys.prefix}"
-        give_up(f"it cannot be loaded into {python}: {error}", beside)
+        exit_with_hint(f"it cannot be loaded into {python}: {error}", beside)
     return RecordReplay()
 
 
-addons = [make()]
+addons = [make_addon()]

@@ -97,8 +97,8 @@ _CaseRun._apply_xfail = lambda self, status: tuple(map(translate, _expected(self
 
 from llmproxy.translated import translate_json
 
-_entries = read_entries
-read_entries = lambda path: translate_json(_entries(path))
+_read_runs = read_report_runs
+read_report_runs = lambda path: translate_json(_read_runs(path))
 """,
 }
 """File -> what is appended to it."""

@@ -29,8 +29,8 @@ from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.queries import accepted_of, put_accepted
 from llmproxy.errors import CassetteNotFound, Exit, MachineError, SettingsError, printable
 from llmproxy.protocol import UPDATE_VARIABLE, Update
-from llmproxy.report.json_report import read_entries
-from llmproxy.report.request_changes import Changes, read_changes
+from llmproxy.report.json_report import read_report_runs
+from llmproxy.report.request_changes import ChangeSummary, read_change_summary
 from llmproxy.settings import Loaded
 from llmproxy.store_server import find_store_server, is_there
 
@@ -78,7 +78,7 @@ def _run_trial(loaded: Loaded, asked: RunArguments, markdown: Path | None) -> in
     code = run_in_replay(plain, loaded, {UPDATE_VARIABLE: Update.TRIAL.value})
     if code not in (Exit.OK, Exit.MISS):
         clear_served(store, since)
-    folder, found = loaded.settings.cassette_dir, read_changes(store, since)
+    folder, found = loaded.settings.cassette_dir, read_change_summary(store, since)
     return print_changes(store, found, code, folder=folder, json_file=file, markdown=markdown)
 
 
@@ -99,14 +99,14 @@ def count_outcomes(since: float) -> dict[str, int]:
     """Return how the runs of the last report ended; their sessions do not know what was asserted afterwards."""
     counts = dict.fromkeys(("as_before", "carried", "failed"), 0)
     written = LAST_REPORT.exists() and LAST_REPORT.stat().st_mtime >= since
-    for *_, ended in read_entries(LAST_REPORT) if written else ():
+    for *_, ended in read_report_runs(LAST_REPORT) if written else ():
         passed = ended is not None and ended["status"] == "passed"
         counts["failed" if ended is None or not passed else "carried" if ended["carried"] else "as_before"] += 1
     return counts
 
 
 def print_changes(
-    store: Path, found: Changes, code: int, *, folder: Path | None = None, json_file: Path | None = None,
+    store: Path, found: ChangeSummary, code: int, *, folder: Path | None = None, json_file: Path | None = None,
     markdown: Path | None = None,
 ) -> int:  # fmt: skip
     """Print what has changed, and return the exit code; `code` is the command's own. Raises MachineError."""

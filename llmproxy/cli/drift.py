@@ -46,14 +46,14 @@ from llmproxy.trace.comparing.drift import (
     PLANTED,
     Contract,
     compare_shapes,
+    compute_least_p_value,
     compute_p_value,
+    compute_statistic,
     correct_p_values,
     describe_behavior,
     estimate_power,
-    find_least_p_value,
     find_refusals,
-    measure_call,
-    measure_distance,
+    measure_behavior_distance,
     read_contract,
 )
 
@@ -426,7 +426,7 @@ def _read_earlier_answers(kept: Path, plan: _DriftPlan) -> dict[tuple[str, str, 
     asked = (each.recorded for each in plan.chosen)
     since = {_request_key(each): read_answer_time(each.started_at, each.response.headers) for each in asked}
     every = _read_nightly_answers(kept, _BEFORE, since)
-    return {name: [each for each in found if each.usable] for name, found in every.items()}
+    return {name: [each for each in found if each.is_success] for name, found in every.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -452,7 +452,7 @@ class _Comparison:
 
     @property
     def usable(self) -> list[Contract]:
-        return [each for each in self.new if each.usable]
+        return [each for each in self.new if each.is_success]
 
     @property
     def behaves_differently(self) -> bool:
@@ -492,8 +492,8 @@ def _judge_models(found: Sequence[_Comparison]) -> list[_ModelVerdict]:
     ps: list[float | None] = []
     for calls in models.values():
         told = [each for each in calls if len(each.usable) > 1]
-        least = find_least_p_value([(len(each.baseline), len(each.usable)) for each in told])
-        statistics = [measure_call(each.baseline, each.usable, measure_distance) for each in told]
+        least = compute_least_p_value([(len(each.baseline), len(each.usable)) for each in told])
+        statistics = [compute_statistic(each.baseline, each.usable, measure_behavior_distance) for each in told]
         both = all(each.earlier for each in told)
         ps.append(compute_p_value(statistics, both=both) if told and least * len(models) <= ALPHA else None)
     corrected = iter(correct_p_values([p for p in ps if p is not None]))
@@ -555,7 +555,7 @@ def _list_drifted_recordings(verdicts: Sequence[_ModelVerdict]) -> list[int]:
 
 
 def _describe_failure(new: Contract) -> str:
-    return "" if new.usable or new.refusal else f"status {new.status}"
+    return "" if new.is_success or new.refusal else f"status {new.status}"
 
 
 def _format_p_value(verdict: _ModelVerdict) -> str:

@@ -28,7 +28,7 @@ from llmproxy.errors import CassetteCorrupt, Exit, SettingsError
 from llmproxy.settings import Loaded, shared_path
 from llmproxy.trace.export import write_otlp, write_trace
 from llmproxy.ui.html_file import choose_cassettes, page_data
-from llmproxy.ui.page import is_page_cookie, render_page
+from llmproxy.ui.page import is_viewer_page, render_page
 
 if TYPE_CHECKING:
     from llmproxy.core.store.store import Store
@@ -189,7 +189,7 @@ def _describe_lost_bindings(store: Path, cassette: str, sample: int) -> str:
 def export_page(file: str, store: Path, cassette: str | None, sample: int | None, *, force: bool) -> None:
     """Write recordings as one page that a browser shows without asking anybody: one cassette, or all of the store."""
     path = Path(file)
-    if file != "-" and path.exists() and not force and not is_page_cookie(path):
+    if file != "-" and path.exists() and not force and not is_viewer_page(path):
         raise CassetteCorrupt(
             f"Not overwritten: {path} was not written by llmproxy.",
             hint="Write to another file, or replace it with --force.",

@@ -20,7 +20,7 @@ from llmproxy.core.cassettes.formats import open_source, review
 from llmproxy.core.cassettes.merging import merge_folders, merge_stores
 from llmproxy.errors import Exit, MachineError, SettingsError
 from llmproxy.report.events import Event
-from llmproxy.report.merge_reports import detect_report_kind, merge_parts, read_part
+from llmproxy.report.merge_reports import detect_report_kind, merge_shard_reports, read_shard_report
 from llmproxy.report.report_kinds import CHOICES, make_report_handler
 
 JOURNAL = ".state.db"
@@ -155,10 +155,10 @@ def _merge_reports(reports: dict[Path, str], wanted: Sequence[str]) -> int:
     if not reports:
         raise SettingsError("--report: no report of a part of a test was given.", hint=_OF_REPORTS)
     try:
-        parts = [read_part(path, kind) for path, kind in reports.items()]
+        parts = [read_shard_report(path, kind) for path, kind in reports.items()]
     except OSError as error:
         raise MachineError(f"{error.filename} cannot be read: {error.strerror or error}.") from error
-    done = merge_parts(parts, advise_recording)
+    done = merge_shard_reports(parts, advise_recording)
     _write_reports(done.events, wanted)
     for text in done.missing:
         typer.echo(f"llmproxy: {text}", err=True)

@@ -43,7 +43,7 @@ from llmproxy.protocol import VCR_MODES, Mode
 from llmproxy.settings import Loaded, shown_path
 from llmproxy.store_server import is_there, refuse_server
 from llmproxy.trace import Cassette, ReplayDiff, render
-from llmproxy.trace.export import cassette
+from llmproxy.trace.export import build_call_trace
 
 
 def register(app: typer.Typer) -> None:
@@ -308,7 +308,7 @@ class ReplayEnding:
         report = self.report
         if report is None or report.overrides is None:
             return []
-        run = cassette(self.calls, report.cassette)
+        run = build_call_trace(self.calls, report.cassette)
         try:
             parent = Cassette.from_store(
                 self.loaded.settings.store,

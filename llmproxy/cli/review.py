@@ -29,7 +29,7 @@ from llmproxy.core.changes.accepted_changes import (
 )
 from llmproxy.core.changes.change import Author
 from llmproxy.errors import SettingsError, printable
-from llmproxy.report.request_changes import ChangeGroup, read_changes
+from llmproxy.report.request_changes import ChangeGroup, read_change_summary
 from llmproxy.settings import Loaded
 
 _CASSETTES = typer.Option(None, "--cassette-dir", metavar="DIR", help="Folder of the cassette files.")
@@ -102,7 +102,7 @@ def _load_pending_changes(store: Path | None, cassette_dir: Path | None) -> tupl
     done = {name: {each.name: each.exactly for each in some} for name, some in list_accepted_changes(loaded).items()}
     pending = [
         group
-        for group in read_changes(loaded.settings.store).groups
+        for group in read_change_summary(loaded.settings.store).groups
         if any(not seen <= done.get(name, {}).get(group.name, frozenset()) for name, seen in group.cassettes.items())
     ]
     if not pending:

@@ -34,8 +34,8 @@ from llmproxy.core.traffic.grpc import Descriptors, format_messages
 from llmproxy.core.traffic.interaction import TRAILER, Interaction, is_grpc
 from llmproxy.core.traffic.websocket_frames import format_transcript, is_websocket_body
 from llmproxy.errors import CassetteNotFound, SettingsError, printable
-from llmproxy.trace.observing.agent_activity import find_kept_differences
-from llmproxy.ui.recordings.call_list import CallFilter, sum_up
+from llmproxy.trace.observing.agent_activity import find_tool_mismatches
+from llmproxy.ui.recordings.call_list import CallFilter, sum_calls
 from llmproxy.ui.recordings.step_summaries import read_steps
 
 _HEAD = 12
@@ -286,9 +286,9 @@ def _cassette_to_json(store: Readable, cassette: str, sample: int) -> dict[str, 
             of_tools = of_tools or each.operation.startswith(MCP_PREFIX)
             yield each
 
-    wanted = CallFilter(cassette, sample)
-    told = {"cassette": cassette, "sample": sample, **sum_up(store, wanted), "steps": read_steps(read_interactions())}
-    return told | {"differences": find_kept_differences(read_interactions()) if of_tools else []}
+    sums = sum_calls(store, CallFilter(cassette, sample))
+    told = {"cassette": cassette, "sample": sample, **sums, "steps": read_steps(read_interactions())}
+    return told | {"differences": find_tool_mismatches(read_interactions()) if of_tools else []}
 
 
 def _format_totals(told: Mapping[str, Any]) -> str:

@@ -23,7 +23,7 @@ def start(ctx: typer.Context, *, announce: bool = typer.Option(False, "--announc
     import asyncio
     import gc
 
-    from llmproxy.report.console import Console, find_width, wants_colour
+    from llmproxy.report.console import Console, get_terminal_width, wants_colour
 
     gc.disable()  # what is imported stays; `serve` enables it when it serves
     try:
@@ -43,7 +43,7 @@ def start(ctx: typer.Context, *, announce: bool = typer.Option(False, "--announc
             colour=wants_colour(sys.stdout, os.environ),
             quiet=loaded.settings.quiet,
             verbose=loaded.settings.verbose,
-            room=partial(find_width, sys.stdout) if terminal else lambda: None,
+            room=partial(get_terminal_width, sys.stdout) if terminal else lambda: None,
             later=None if terminal else lambda job: asyncio.get_running_loop().call_soon(job),
         )
         try:

@@ -159,13 +159,13 @@ def run_tests(
 
 def _run_changes_trial(asked: TestOptions) -> int:
     from llmproxy.cli.changes import count_outcomes, print_changes  # a sixth of a second, which no other test needs
-    from llmproxy.report.request_changes import read_changes
+    from llmproxy.report.request_changes import read_change_summary
 
     since, flags = time.time(), {**asked.flags, "mode": "replay"}
     code = replace(asked, flags=flags).execute({**os.environ, UPDATE_VARIABLE: Update.TRIAL.value})
     loaded = load_settings(flags)
     store, folder = store_of(loaded), loaded.settings.cassette_dir or (CASSETTES if CASSETTES.is_dir() else None)
-    found = read_changes(store, since)
+    found = read_change_summary(store, since)
     return print_changes(store, replace(found, counts={**found.counts, **count_outcomes(since)}), code, folder=folder)
 
 

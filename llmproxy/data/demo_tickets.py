@@ -17,7 +17,7 @@ TOOL = {
 }
 
 
-def answer(asked: dict[str, Any]) -> dict[str, Any]:
+def answer_request(asked: dict[str, Any]) -> dict[str, Any]:
     """Return the result of a request."""
     if asked["method"] == "initialize":
         about = {"name": "tickets", "version": "1"}
@@ -35,6 +35,6 @@ def answer(asked: dict[str, Any]) -> dict[str, Any]:
 for line in sys.stdin:
     message = json.loads(line)
     if "id" in message:
-        said = {"jsonrpc": "2.0", "id": message["id"], "result": answer(message)}
+        said = {"jsonrpc": "2.0", "id": message["id"], "result": answer_request(message)}
         sys.stdout.write(json.dumps(said) + "\n")
         sys.stdout.flush()

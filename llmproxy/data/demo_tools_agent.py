@@ -17,7 +17,7 @@ from urllib.request import ProxyHandler, Request, build_opener
 ASK = "The printer on floor 3 is broken. Please create a ticket."
 
 
-class Tools:
+class McpClient:
     """A server of tools over stdio."""
 
     def __init__(self, server: dict[str, Any]) -> None:
@@ -25,9 +25,9 @@ class Tools:
         self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # noqa: S603 - its configuration's
         self._last = 0
         about = {"name": "demo", "version": "1"}
-        self.ask("initialize", {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": about})
+        self.request("initialize", {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": about})
 
-    def ask(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+    def request(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
         self._last += 1
         asked = {"jsonrpc": "2.0", "id": self._last, "method": method, "params": params}
         if self._child.stdin is None or self._child.stdout is None:
@@ -54,10 +54,10 @@ def ask_model(messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> di
 def main() -> None:
     """Hold the conversation."""
     servers = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))["mcpServers"]
-    tools = Tools(servers["tickets"])
+    tools = McpClient(servers["tickets"])
     known = [
         {"type": "function", "function": {"name": each["name"], "parameters": each["inputSchema"]}}
-        for each in tools.ask("tools/list", {})["tools"]
+        for each in tools.request("tools/list", {})["tools"]
     ]
     messages: list[dict[str, Any]] = [{"role": "user", "content": ASK}]
     sys.stdout.write(f"user       {ASK}\n")
@@ -68,7 +68,7 @@ def main() -> None:
             break
         for call in said["tool_calls"]:
             wanted = call["function"]
-            result = tools.ask("tools/call", {"name": wanted["name"], "arguments": json.loads(wanted["arguments"])})
+            result = tools.request("tools/call", {"name": wanted["name"], "arguments": json.loads(wanted["arguments"])})
             text = result["content"][0]["text"]
             sys.stdout.write(f"tool       {wanted['name']}({wanted['arguments']}) -> {text}\n")
             messages.append({"role": "tool", "tool_call_id": call["id"], "content": text})

@@ -10,7 +10,7 @@ import os
 import sys
 
 
-def _watch(log: str) -> None:
+def _install_lookup_hook(log: str) -> None:
     seen = set()
 
     def record_lookup(event: str, arguments: tuple[object, ...]) -> None:
@@ -30,7 +30,7 @@ def _watch(log: str) -> None:
 
 
 if os.environ.get("LLMPROXY_DOCTOR"):
-    _watch(os.environ["LLMPROXY_DOCTOR"])
+    _install_lookup_hook(os.environ["LLMPROXY_DOCTOR"])
 
 
 def _run_next_sitecustomize() -> None:

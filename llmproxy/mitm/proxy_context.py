@@ -95,7 +95,7 @@ def spans_to_json(made: Sequence[Interaction]) -> list[object]:
     """Return the spans of interactions, for the control API; what makes them is imported when it is first asked for."""
     from llmproxy.trace.reading import recording_spans
 
-    return list(recording_spans.spans_to_json(made))
+    return list(recording_spans.build_span_dicts(made))
 
 
 class AnswerToStore(NamedTuple):

@@ -19,7 +19,7 @@ from llmproxy.errors import LLMProxyError, SettingsError, sign_text
 from llmproxy.protocol import UPDATE_VARIABLE, Mode, Update
 from llmproxy.report.events import Handler
 from llmproxy.report.report_kinds import CHOICES, make_report_handler
-from llmproxy.report.sharding import describe_shard, parse_shard, read_times, split_items, weigh_items
+from llmproxy.report.sharding import describe_shard, parse_shard, read_test_times, split_items, weigh_items
 from llmproxy.values import in_words
 
 MODE, CASSETTE_DIR = "--llmproxy-mode", "--llmproxy-cassette-dir"
@@ -175,7 +175,7 @@ def make_sharding(config: pytest.Config) -> Sharding | None:
         return None
     try:
         path = None if times is None else config.invocation_params.dir / times
-        return Sharding(text, {} if path is None else read_times(Path(path), SHARD_TIMES))
+        return Sharding(text, {} if path is None else read_test_times(Path(path), SHARD_TIMES))
     except SettingsError as error:
         raise pytest.UsageError(f"llmproxy: {error}") from error
 

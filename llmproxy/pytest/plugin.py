@@ -285,10 +285,10 @@ def _list_stores(config: pytest.Config, run: _PluginRun) -> dict[Path, Path | No
 
 
 def _describe_accepted_changes(config: pytest.Config, run: _PluginRun, names: Sequence[str]) -> list[str]:
-    from llmproxy.report.request_changes import describe_accepted
+    from llmproxy.report.request_changes import describe_accepted_changes
 
     today = datetime.now().date()  # noqa: DTZ005 - the day of who runs the tests
-    return [line for store in _list_stores(config, run) for line in describe_accepted(store, names, today)]
+    return [line for store in _list_stores(config, run) for line in describe_accepted_changes(store, names, today)]
 
 
 def _read_forbidden(config: pytest.Config) -> tuple[bool, bool]:

@@ -108,9 +108,9 @@ class RunSummaryPlugin:
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """Write the scenario reports asked for; keep what `llmproxy test --trend` and `llmproxy label` read."""
         for store, folder in self.stores().items():
-            from llmproxy.report.request_changes import read_changes
+            from llmproxy.report.request_changes import read_change_summary
 
-            found = read_changes(store, self._since)
+            found = read_change_summary(store, self._since)
             if not found.counts["cassettes"]:
                 continue
             self._changed += [*found.format_lines(), *found.list_next_steps(store, folder)]
@@ -199,11 +199,11 @@ class RunSummaryPlugin:
                 terminalreporter.write_line(f"{row['scenario']}: {row['told']}")
         for line in self._compared:
             terminalreporter.write_line(line)
-        from llmproxy.report.scenario_rows import format_row_table
+        from llmproxy.report.scenario_rows import format_case_table
 
         several = {test: runs for test, runs in self._tests.items() if test.endswith("]")}
         cases = self._texts().merge_rows_by_test(several, self.passed) if several else []
-        for line in format_row_table([*self.rows, *cases]):
+        for line in format_case_table([*self.rows, *cases]):
             terminalreporter.write_line(line)
         if self.runs:
             texts = self._texts()

@@ -218,8 +218,8 @@ def _build_run_section(run: Run, result: ScenarioResult | None, shown: str) -> t
     parts = [format_conversation(run) or "(nobody said anything)"]
     misses = run.finished.misses if run.finished else ()
     untold = [miss for miss in misses if not is_miss_in_text(miss, shown)]
-    if run.why and not (misses and is_miss_in_text(run.why, shown)):
-        parts.append(f"why: {run.why.splitlines()[0] if any(miss in run.why for miss in misses) else run.why}")
+    if run.reason and not (misses and is_miss_in_text(run.reason, shown)):
+        parts.append(f"why: {run.reason.splitlines()[0] if any(miss in run.reason for miss in misses) else run.reason}")
     wrong = [
         describe_assertion(each) for step in run.steps for each in step.assertions if each.status is not Status.PASSED
     ]

@@ -34,11 +34,11 @@ def read_baseline(
         hint = "`llmproxy test --report json=FILE` writes one, and `pytest --scenario-report json=FILE`."
         raise SettingsError(f"{flag} {path} is no JSON report of a test.", hint=hint) from error
     if scenarios is not None and not rows.keys() & set(scenarios):
-        raise SettingsError(f"{flag} {path} {_describe_other_suites(rows)} that are selected.", hint=_OTHERS)
+        raise SettingsError(f"{flag} {path} {_describe_suite_mismatch(rows)} that are selected.", hint=_OTHERS)
     return rows
 
 
-def _describe_other_suites(rows: Collection[str]) -> str:
+def _describe_suite_mismatch(rows: Collection[str]) -> str:
     return f"is of other suites: it has {', '.join(list(rows)[:3]) or 'nothing'}, and none of the scenarios"
 
 
@@ -55,7 +55,7 @@ class BaselineReport:
 
     def handle(self, event: Event) -> None:
         if isinstance(event, Completed):
-            for line in [*compare_rows(self._rows, event.scenarios), *_format_not_run(self._left)]:
+            for line in [*format_row_comparison(self._rows, event.scenarios), *_format_not_run(self._left)]:
                 self._write(line + "\n")
 
     def close(self) -> None:
@@ -68,16 +68,16 @@ def compare_with_baseline(
     """Return lines of a test, scenarios known at its end, missing ones counted. Raises SettingsError."""
     ran = {str(row.get("scenario")) for row in now}
     if not ran & before.keys():
-        raise SettingsError(f"{flag} {path} {_describe_other_suites(before)} that ran.", hint=_OTHERS)
+        raise SettingsError(f"{flag} {path} {_describe_suite_mismatch(before)} that ran.", hint=_OTHERS)
     known = {name: row for name, row in before.items() if name in ran}
-    return [*compare_rows(known, now), *_format_not_run(len(before) - len(known))]
+    return [*format_row_comparison(known, now), *_format_not_run(len(before) - len(known))]
 
 
 def _format_not_run(number: int) -> list[str]:
     return [f"  {number:,} of the baseline did not run"] if number else []
 
 
-def compare_rows(before: Mapping[str, Mapping[str, Any]], now: Sequence[Mapping[str, Any]]) -> list[str]:
+def format_row_comparison(before: Mapping[str, Mapping[str, Any]], now: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the lines: what got worse, what is gone, what is new, what got better, and how much is as it was."""
     rows = {str(row.get("scenario")): row for row in now}
     changed = [_describe_change(name, before.get(name), rows.get(name)) for name in dict.fromkeys([*before, *rows])]
@@ -95,14 +95,14 @@ def _describe_change(name: str, old: Mapping[str, Any] | None, new: Mapping[str,
             if old is None
             else ("missing", f"{name}: was {_describe_row(old)}")
         )
-    order = rank_row(new) - rank_row(old)
+    order = rank_row_badness(new) - rank_row_badness(old)
     if order == 0:
         return None
     chance = "; the intervals overlap: this may be chance" if _intervals_overlap(old, new) else ""
     return ("worse" if order > 0 else "better", f"{name}: {_describe_row(old)} -> {_describe_row(new)}{chance}")
 
 
-def rank_row(row: Mapping[str, Any]) -> float:
+def rank_row_badness(row: Mapping[str, Any]) -> float:
     """Return how bad a row is: by its rate, else its status; a rate says nothing where something was not judged."""
     status = str(row.get("status"))
     if status == "environment_error" or row.get("rate") is None:

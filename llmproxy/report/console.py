@@ -21,7 +21,7 @@ from llmproxy.amounts import dollars, format_count
 from llmproxy.calls import Call, Totals, Use, describe_hits, describe_stubs
 from llmproxy.core.providers.provider_table import format_example_urls
 from llmproxy.protocol import BUNDLES, DEFAULT_STORE, NODE_CA, NODE_PROXY, OFFLINE, PROXIES, Channel, Decision, Mode
-from llmproxy.report.request_line import describe_steps, escape, format_head_line, format_request_line, paint
+from llmproxy.report.request_line import describe_request_steps, escape, format_head_line, format_request_line, paint
 
 _HEADS_AGAIN = 40
 """Lines after which a terminal gets the heads of the columns again."""
@@ -32,7 +32,7 @@ def wants_colour(stream: TextIO, env: Mapping[str, str]) -> bool:
     return not env.get("NO_COLOR") and env.get("TERM") != "dumb" and stream.isatty()
 
 
-def find_width(stream: TextIO) -> int | None:
+def get_terminal_width(stream: TextIO) -> int | None:
     """Return the cells of a line of the terminal that `stream` is, None if it is none."""
     try:
         return os.get_terminal_size(stream.fileno()).columns or None if stream.isatty() else None
@@ -98,7 +98,7 @@ class Console:
     def on_start(self, info: ProxyStarted) -> None:
         self._store = info.store
         if not self._quiet:
-            self._write_lines(*format_start(info))
+            self._write_lines(*format_start_lines(info))
 
     def on_call(self, call: Call) -> None:
         if self._quiet and not call.lost and call.decision is not Decision.REFUSE:
@@ -112,7 +112,7 @@ class Console:
         self._lines += 1
         self._waiting.append(format_request_line(call, colour=self._colour, zone=self._zone, room=room))
         if self._verbose:
-            self._waiting += describe_steps(call)
+            self._waiting += describe_request_steps(call)
         if self._later is None:
             self.flush()
 
@@ -142,7 +142,7 @@ class Console:
             self._gone = True
 
 
-def format_start(info: ProxyStarted) -> list[str]:
+def format_start_lines(info: ProxyStarted) -> list[str]:
     what = f"llmproxy: {info.url}  mode {info.mode}  store {escape(info.store)}  cassette {escape(info.cassette)}"
     upstreams = [f"  upstream {name} = {escape(url)} ({escape(str(source))})" for name, url, source in info.upstreams]
     lines = [what, *upstreams, f"  export {format_example_urls(info.url)}"]

@@ -29,7 +29,7 @@ def describe_assertion(assertion: Assertion) -> str:
     return f"{said} ({rest})" if rest else said
 
 
-def describe_without_runs(exit_code: int | None, notes: Sequence[str]) -> str:
+def explain_bad_test_end(exit_code: int | None, notes: Sequence[str]) -> str:
     """Describe what no run says: the test did not end, or ended badly with no failed run (a broken suite)."""
     if exit_code is None:
         return "the test did not end"
@@ -60,15 +60,16 @@ def format_calls(message: Message) -> Iterator[tuple[str, str, str | None]]:
     """Yield the tool calls of a message, its own or those seen on the wire: name, arguments, result."""
     for call in message.tool_calls:
         result = call.get("result")
-        yield (str(call.get("name")), _show_args(call.get("arguments")), None if result is None else show_value(result))
+        said = None if result is None else show_value(result)
+        yield str(call.get("name")), _format_args(call.get("arguments")), said
     if not message.tool_calls:
         for call in message.message.get("tool_calls") or ():
             function = call.get("function") if isinstance(call, dict) else None
             if isinstance(function, dict):
-                yield str(function.get("name")), _show_args(function.get("arguments")), None
+                yield str(function.get("name")), _format_args(function.get("arguments")), None
 
 
-def _show_args(value: object) -> str:
+def _format_args(value: object) -> str:
     if isinstance(value, str):
         try:
             value = json.loads(value)
@@ -100,7 +101,7 @@ def describe_replay(finished: Finished) -> str:
     return ", ".join(filter(None, ("replayed" if finished.replayed else "", bound, carried, stale, dealt)))
 
 
-def describe_uses(finished: Finished) -> list[str]:
+def describe_usage(finished: Finished) -> list[str]:
     rows = []
     for party, use in finished.usage.items():
         tokens = f"{_format_number(use.input_tokens)} tokens in, {_format_number(use.output_tokens)} out"

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from llmproxy.report.events import Completed, Event, Finished, Status
-from llmproxy.report.formatting import describe_assertion, describe_without_runs
+from llmproxy.report.formatting import describe_assertion, explain_bad_test_end
 from llmproxy.report.run_tree import Run, RunTree
 
 _PLACE = re.compile(r"(?P<file>[^:]+\.\w+):(?P<line>\d+)(?::\d+)?")
@@ -40,11 +40,11 @@ class GitHubAnnotator:
             else:
                 self._annotate_run(run)
         elif isinstance(event, Completed):
-            self._annotate_waiting()
-            if (why := describe_without_runs(event.exit_code, event.notes)) and not self._marked:
+            self._annotate_deferred_runs()
+            if (why := explain_bad_test_end(event.exit_code, event.notes)) and not self._marked:
                 self._write(_format_annotation("the test as a whole", why, self._root) + "\n")
 
-    def _annotate_waiting(self) -> None:
+    def _annotate_deferred_runs(self) -> None:
         passed = {id(run) for each in self._run_tree.scenarios() if each.status is Status.PASSED for run in each.runs}
         for run in self._waiting:
             self._annotate_run(run, "warning" if id(run) in passed else "error")
@@ -57,7 +57,7 @@ class GitHubAnnotator:
 
     def close(self) -> None:
         """Write the summary, and what waited for an end that did not come. Raises OSError."""
-        self._annotate_waiting()
+        self._annotate_deferred_runs()
         if self._summary is not None:
             with self._summary.open("a", encoding="utf-8", errors="backslashreplace") as out:
                 out.write(format_summary_table(self._run_tree))
@@ -79,7 +79,7 @@ def build_workflow_commands(run: Run, root: Path | None = None, level: str = "er
             title, describe_assertion(each), root, each.where, step.place, run.started.place, level=level
         )
         for step, each in failed
-    ] or [_format_annotation(title, run.why, root, _find_stopping_step(run), run.started.place, level=level)]
+    ] or [_format_annotation(title, run.reason, root, _find_stopping_step(run), run.started.place, level=level)]
 
 
 def _find_stopping_step(run: Run) -> str:
@@ -116,11 +116,11 @@ def format_summary_table(run_tree: RunTree) -> str:
     rows = [
         f"| {_escape_cell(each.name)} | {each.status.value.replace('_', ' ')} |"
         f" {sum(run.status is Status.PASSED for run in each.runs)} of {len(each.runs)} |"
-        f" {_escape_cell(next((run.why for run in each.runs if run.status is not Status.PASSED), ''))} |"
+        f" {_escape_cell(next((run.reason for run in each.runs if run.status is not Status.PASSED), ''))} |"
         for each in run_tree.scenarios()
     ]
     ended = run_tree.completed
-    why = describe_without_runs(ended.exit_code if ended else None, ended.notes if ended else ())
+    why = explain_bad_test_end(ended.exit_code if ended else None, ended.notes if ended else ())
     said = [f"- {_escape_cell(line)}" for line in why.splitlines() if line.strip()]
     head = ["| scenario | result | runs passed | |", "|---|---|---|---|"] if rows else []
     return "\n".join([f"### {run_tree.title}", "", *head, *rows, *([""] if rows and said else []), *said, "", ""])

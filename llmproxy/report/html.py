@@ -22,7 +22,7 @@ from llmproxy.amounts import format_count, seconds
 from llmproxy.core.sessions.session import canonical_name
 from llmproxy.errors import LLMProxyError
 from llmproxy.report.events import Criterion, Message, Status, Step, Verdict
-from llmproxy.report.formatting import describe_assertion, describe_replay, describe_uses, format_calls, format_content
+from llmproxy.report.formatting import describe_assertion, describe_replay, describe_usage, format_calls, format_content
 from llmproxy.report.json_report import to_document as plain_values
 from llmproxy.report.run_tree import Run, RunTree, ScenarioRuns
 from llmproxy.report.trend import read_tests, trend_columns
@@ -36,7 +36,7 @@ _NAMED = 5
 _GOOD = frozenset({Status.PASSED, Status.SKIPPED})
 
 
-def collect_evidence(run_tree: RunTree, store: Path | None, most: int = MOST) -> dict[str, Any]:
+def collect_recordings_and_trend(run_tree: RunTree, store: Path | None, most: int = MOST) -> dict[str, Any]:
     """Return the data of a page that a report stands on: recordings, what of them is left out, and the trend."""
     if store is None or not run_tree.runs or not store.is_file():
         return {}
@@ -62,10 +62,10 @@ def _embed_recordings(run_tree: RunTree, store: Path, most: int) -> dict[str, An
     shown = shown_path(store)
     found = made["cassettes"]
     made["cassettes"] = [each for each in found if each["rows"]]
-    return {**made, "left": list(_list_left_out(found, shown)), "store_words": store_words(shown)}
+    return {**made, "left": list(_list_omitted_recordings(found, shown)), "store_words": store_words(shown)}
 
 
-def _list_left_out(cassettes: Sequence[Mapping[str, Any]], store: str) -> Iterator[dict[str, str]]:
+def _list_omitted_recordings(cassettes: Sequence[Mapping[str, Any]], store: str) -> Iterator[dict[str, str]]:
     """Yield what is not in the file, and the command that shows it."""
     for each in cassettes:
         if each["rows"] and each["left"]:
@@ -89,7 +89,7 @@ NAMES = {
 
 def render_report(run_tree: RunTree, store: Path | None = None) -> str:
     """Return a run tree as one HTML document, with what it stands on where its recordings are in `store`."""
-    found = {"cassettes": []} | collect_evidence(run_tree, store)
+    found = {"cassettes": []} | collect_recordings_and_trend(run_tree, store)
     report = {**plain_values(run_tree), "trend": found.pop("trend", []), "left": found.pop("left", [])}
     data = {**found, "kind": MARK, "title": run_tree.title, "start": "#/report", "report": report}
     return render_page(
@@ -129,7 +129,7 @@ def _format_interval(row: Mapping[str, Any] | None) -> str:
 
 def _format_run(run: Run) -> Iterator[str]:
     done = run.finished
-    yield from filter(None, [run.why])
+    yield from filter(None, [run.reason])
     if done is not None:
         yield " · ".join(filter(None, [seconds(done.total_seconds), describe_replay(done), *done.labels]))
     for criterion in run.criteria:
@@ -145,7 +145,7 @@ def _format_run(run: Run) -> Iterator[str]:
         else:
             yield from _format_step(part)
     yield from done.misses if done else ()
-    yield from describe_uses(done) if done else ()
+    yield from describe_usage(done) if done else ()
     yield from filter(None, [run.started.rerun])
 
 

@@ -86,7 +86,7 @@ Entry = tuple[Mapping[str, Any], Sequence[Mapping[str, Any]], Mapping[str, Any] 
 """A run: how it started, what happened, how it ended; None if it did not."""
 
 
-def read_entries(path: Path) -> list[Entry]:
+def read_report_runs(path: Path) -> list[Entry]:
     """Return a report's runs, `json` or `jsonl`, as plain values. Raises OSError, ValueError, KeyError, TypeError."""
     text = read_text(path)
     first = text.lstrip().partition("\n")[0].rstrip()
@@ -145,7 +145,7 @@ def scenario_to_json(scenario: ScenarioRuns) -> dict[str, Any]:
 def _run_to_json(run: Run) -> dict[str, Any]:
     return {
         "status": run.status.value,
-        "why": run.why,
+        "why": run.reason,
         "started": to_plain(run.started),
         "parts": [to_plain(part) for part in run.parts],
         "finished": None if run.finished is None else to_plain(run.finished),

@@ -12,7 +12,7 @@ from xml.etree import ElementTree as ET
 
 from llmproxy.lazy_regex import late
 from llmproxy.report.events import Assertion, Status
-from llmproxy.report.formatting import describe_assertion, describe_replay, describe_without_runs, format_conversation
+from llmproxy.report.formatting import describe_assertion, describe_replay, explain_bad_test_end, format_conversation
 from llmproxy.report.run_tree import Run, RunTree, ScenarioRuns
 
 WHOLE = "the test as a whole"
@@ -30,10 +30,10 @@ def render_junit(run_tree: RunTree) -> bytes:
         root.append(_build_suite(name or run_tree.title, [each for each in scenarios if each.suite == name], run_tree))
     ended = run_tree.completed
     seconds = ended.seconds if ended else sum(float(suite.get("time", "0")) for suite in root)
-    if (why := describe_without_runs(ended.exit_code if ended else None, ended.notes if ended else ())) and not any(
+    if (why := explain_bad_test_end(ended.exit_code if ended else None, ended.notes if ended else ())) and not any(
         root.iter("error")
     ):
-        root.append(_build_whole_test_suite(run_tree.title, why))
+        root.append(_build_test_error_suite(run_tree.title, why))
     for name in ("tests", "failures", "errors"):
         root.set(name, str(sum(int(suite.get(name, "0")) for suite in root.iter("testsuite"))))
     root.set("time", f"{seconds:.3f}")
@@ -41,7 +41,7 @@ def render_junit(run_tree: RunTree) -> bytes:
     return bytes(ET.tostring(root, encoding="utf-8", xml_declaration=True))
 
 
-def _build_whole_test_suite(title: str, why: str) -> ET.Element:
+def _build_test_error_suite(title: str, why: str) -> ET.Element:
     """Return a suite with one case for the whole test: who reads only this file must not read a success."""
     suite = ET.Element(
         "testsuite", name=_escape_text(title), tests="1", failures="0", errors="1", skipped="0", time="0.000"
@@ -73,11 +73,11 @@ def _build_suite(name: str, scenarios: list[ScenarioRuns], run_tree: RunTree) ->
 
 def _build_case(suite: str, scenario: ScenarioRuns, run: Run) -> ET.Element:
     title = scenario.id if scenario.id == scenario.name else f"{scenario.id} {scenario.name}"
-    case = ET.Element("testcase", name=_escape_text(title + _format_sample(run)), classname=_escape_text(suite))
+    case = ET.Element("testcase", name=_escape_text(title + _format_run_number(run)), classname=_escape_text(suite))
     if run.finished and run.finished.total_seconds is not None:
         case.set("time", f"{run.finished.total_seconds:.3f}")
     if run.status is Status.SKIPPED:
-        ET.SubElement(case, "skipped", message=_escape_text(run.why))
+        ET.SubElement(case, "skipped", message=_escape_text(run.reason))
     elif kind := _classify_run(scenario, run):
         lines = list(_list_reasons(run))
         problem = ET.SubElement(
@@ -99,7 +99,7 @@ def _classify_run(scenario: ScenarioRuns, run: Run) -> str | None:
     return None if scenario.status is Status.PASSED else _KINDS.get(run.status)
 
 
-def _format_sample(run: Run) -> str:
+def _format_run_number(run: Run) -> str:
     return f" [{run.started.sample} of {run.started.runs}]" if run.started.runs > 1 else ""
 
 
@@ -111,8 +111,8 @@ def _list_reasons(run: Run) -> Iterator[str]:
         for each in step.assertions
         if each.status not in (Status.PASSED, Status.SKIPPED)
     ]
-    if run.why and not failed:
-        yield run.why
+    if run.reason and not failed:
+        yield run.reason
     for label, each in failed:
         yield f"{label}: {describe_assertion(each)}"
     for step in run.steps:

@@ -189,7 +189,7 @@ class Subscription:
 
     def dispose(self) -> None:
         if self._stream is not None:
-            self._stream.forget(self)
+            self._stream.unsubscribe(self)
             self._stream = None
 
 
@@ -221,7 +221,7 @@ class Stream:
     def has_listeners(self) -> bool:
         return bool(self._listeners) and not self._ended
 
-    def forget(self, listener: Subscription) -> None:
+    def unsubscribe(self, listener: Subscription) -> None:
         if listener in self._listeners:
             self._listeners.remove(listener)
 
@@ -267,10 +267,10 @@ class LangWatchEvents:
             metadata = ScenarioRunStartedEventMetadata(
                 name=event.name, description=event.description, fields=self._fields, more=event.metadata
             )
-            self._stream.on_next(ScenarioRunStartedEvent(**self._common_fields(event.at), metadata=metadata))
+            self._stream.on_next(ScenarioRunStartedEvent(**self._build_common_fields(event.at), metadata=metadata))
         elif isinstance(event, Message) and self._stream.has_listeners:
             snapshot = convert_messages_to_api_client_messages(self._run.messages)
-            self._stream.on_next(ScenarioMessageSnapshotEvent(**self._common_fields(event.at), messages=snapshot))
+            self._stream.on_next(ScenarioMessageSnapshotEvent(**self._build_common_fields(event.at), messages=snapshot))
         elif isinstance(event, Finished):
             self._stream.on_next(self._build_finished(event))
             self._stream.on_completed()
@@ -278,7 +278,7 @@ class LangWatchEvents:
     def close(self) -> None:
         """Nothing is kept back."""
 
-    def _common_fields(self, at: float) -> dict[str, Any]:
+    def _build_common_fields(self, at: float) -> dict[str, Any]:
         return {**self._common, "timestamp": int(at * 1000)}
 
     def _build_finished(self, event: Finished) -> ScenarioRunFinishedEvent:
@@ -292,7 +292,7 @@ class LangWatchEvents:
             error=event.error,
         )
         ended = status.ERROR if event.error else status.SUCCESS if result.success else status.FAILED
-        return ScenarioRunFinishedEvent(**self._common_fields(event.at), status=ended, results=results)
+        return ScenarioRunFinishedEvent(**self._build_common_fields(event.at), status=ended, results=results)
 
 
 class EventReporter:
@@ -335,7 +335,7 @@ class EventReporter:
         _log.debug("event.posted %s", status)
 
 
-class EventTaker(Protocol):
+class EventPoster(Protocol):
     async def post_event(self, event: ScenarioEvent) -> None:
         """Take an event; an exception means: again."""
 
@@ -355,7 +355,7 @@ class Subscribable(Protocol):
 class ScenarioEventBus:
     """Posts the events of the streams that it subscribes to, in order, each up to `max_retries` times."""
 
-    def __init__(self, event_reporter: EventTaker | None = None, max_retries: int = 3) -> None:
+    def __init__(self, event_reporter: EventPoster | None = None, max_retries: int = 3) -> None:
         """Post by `event_reporter`, or to the endpoint that the environment names."""
         self._reporter = event_reporter or EventReporter()
         self._retries = max(1, max_retries)
@@ -367,7 +367,7 @@ class ScenarioEventBus:
     def subscribe_to_events(self, event_stream: Subscribable) -> None:
         """Listen to anything with `subscribe(on_next, on_error, on_completed)`, once, and only with an endpoint."""
         if self._subscription is None and getattr(self._reporter, "active", True):
-            self._subscription = event_stream.subscribe(self._queue_event, self._log_failure, self._complete)
+            self._subscription = event_stream.subscribe(self._queue_event, self._log_failure, self._mark_completed)
 
     def drain(self, patience: float = PATIENCE) -> None:
         """Wait until everything is posted, or given up; for `patience` seconds at most."""
@@ -396,14 +396,14 @@ class ScenarioEventBus:
     def _log_failure(self, error: Exception) -> None:
         _log.error("error in event stream: %s", error)
 
-    def _complete(self) -> None:
+    def _mark_completed(self) -> None:
         self._completed = True
 
     def _post_queued(self) -> None:
         while (event := self._events.get()) is not None:
-            self._post(event)
+            self._post_with_retries(event)
 
-    def _post(self, event: ScenarioEvent) -> None:
+    def _post_with_retries(self, event: ScenarioEvent) -> None:
         for attempt in range(self._retries):
             try:
                 asyncio.run(self._reporter.post_event(event))

@@ -1,6 +1,6 @@
 """A test that is followed while it runs: what its report in JSON lines has told so far, asked again and again.
 
-    followed = LiveReport(Path("report.jsonl"))
+    followed = LiveReportReader(Path("report.jsonl"))
     followed.read_state("", 0)              -> {"test": "9f1c", "count": 12, "running": True, "title": ..., "scenarios":
                                             [{"n": 0, ...}, ...]}
     followed.read_state("9f1c", 12)         -> the same; of the scenarios those alone in which something happened since
@@ -25,14 +25,14 @@ from llmproxy.report.events import Completed, Selected
 from llmproxy.report.json_report import FORMAT, build_head, is_being_written, scenario_to_json
 from llmproxy.report.run_tree import RunTree, ScenarioRuns, deserialize_event
 from llmproxy.report.trend import read_tests, trend_columns
-from llmproxy.ui.queries import get_int
+from llmproxy.ui.queries import read_int
 
 RUNNING = "running"
 """The status of a run, and of a scenario, that has begun and will end."""
 _HINT = "llmproxy test --report json=FILE writes one; a newer llmproxy reads those of older ones."
 
 
-class LiveReport:
+class LiveReportReader:
     """Reads what is new each time it is asked. Safe to share between threads."""
 
     def __init__(self, path: Path) -> None:
@@ -67,7 +67,7 @@ class LiveReport:
                 RUNNING: running,
                 "wanted": {"scenarios": selected.scenarios, "runs": selected.runs},
                 "scenarios": [
-                    {"n": n, **_to_json(scenario, running=running)}
+                    {"n": n, **_scenario_to_live_json(scenario, running=running)}
                     for n, scenario in enumerate(self._run_tree.scenarios())
                     if any(self._changed[run.started.run_id] > since for run in scenario.runs)
                 ],
@@ -95,7 +95,7 @@ class LiveReport:
                 self._changed[event.run_id] = self._count
 
 
-def _to_json(scenario: ScenarioRuns, *, running: bool) -> dict[str, Any]:
+def _scenario_to_live_json(scenario: ScenarioRuns, *, running: bool) -> dict[str, Any]:
     """Return a scenario as plain values; what has begun and not ended is under way as long as the test runs."""
     tree = scenario_to_json(scenario)
     if not running:
@@ -116,10 +116,10 @@ def make_report_reader(report: Path, state: Path) -> Callable[[Mapping[str, str]
         SettingsError: the file is no report that this version reads.
 
     """
-    followed = LiveReport(report)
+    followed = LiveReportReader(report)
 
     def read_state(query: Mapping[str, str]) -> dict[str, Any]:
-        known, after = query.get("test", ""), get_int(query, "after", 0, 1 << 53)
+        known, after = query.get("test", ""), read_int(query, "after", 0, 1 << 53)
         found = read_report_document(report, known) if report.suffix == ".json" else followed.read_state(known, after)
         if found["test"] == known:
             return found

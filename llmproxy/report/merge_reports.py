@@ -41,7 +41,7 @@ Advise = Callable[[Sequence[str], Mapping[str, Any]], str]
 
 
 @dataclass(frozen=True, slots=True)
-class PartReport:
+class ShardReport:
     path: Path
     run_tree: RunTree
     shard: Mapping[str, Any]
@@ -57,10 +57,10 @@ class PartReport:
         """Unix seconds; 0 where it is not known."""
         return self.run_tree.selected.at if self.run_tree.selected else 0.0
 
-    def item_name(self, run: Run) -> str:
+    def get_item_name(self, run: Run) -> str:
         return str(self.shard.get("runs", {}).get(run.started.run_id, run.started.scenario))
 
-    def tree(self) -> list[Any]:
+    def to_plain(self) -> list[Any]:
         """Return everything that it told as plain values, whatever file it stood in."""
         runs = [[run.started, *run.parts, run.finished] for run in self.run_tree.runs.values()]
         return [[[to_plain(each) for each in run] for run in runs], to_plain(self.run_tree.completed)]
@@ -80,11 +80,11 @@ def detect_report_kind(path: Path) -> str:
     return "json" if head.startswith(b"{") and b'"format"' in head and b'"exit_code"' in head else ""
 
 
-def read_part(path: Path, kind: str) -> PartReport:
+def read_shard_report(path: Path, kind: str) -> ShardReport:
     """Return what a part told. Raises SettingsError: no report, another version, or a whole test's; OSError."""
     run_tree = RunTree()
     try:
-        for tree in _list_lines(path) if kind == "jsonl" else _list_events(json.loads(read_bytes(path))):
+        for tree in _list_lines(path) if kind == "jsonl" else _split_into_events(json.loads(read_bytes(path))):
             run_tree.add_event(deserialize_event(tree))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise SettingsError(
@@ -101,14 +101,14 @@ def read_part(path: Path, kind: str) -> PartReport:
             f"{path} is the report of a whole test, not of a part of one.",
             hint="Parts are made by llmproxy test --shard 1/10, or pytest --llmproxy-shard 1/10.",
         )
-    return PartReport(path, run_tree, run_tree.selected.shard)
+    return ShardReport(path, run_tree, run_tree.selected.shard)
 
 
 def _list_lines(path: Path) -> Iterator[Mapping[str, Any]]:
     return (json.loads(line) for line in read_text(path).splitlines())
 
 
-def _list_events(tree: Any) -> Iterator[Mapping[str, Any]]:  # noqa: ANN401 - what a file holds
+def _split_into_events(tree: Any) -> Iterator[Mapping[str, Any]]:  # noqa: ANN401 - what a file holds
     """Yield the events of which `json_report.to_document` made a document."""
     if tree["format"] != FORMAT:
         raise ValueError(f"it is of format {tree['format']}, this version reads {FORMAT}")
@@ -135,11 +135,11 @@ class MergedReport:
     """What did not come, in words; nothing if all is there."""
 
 
-def merge_parts(parts: Sequence[PartReport], advise: Advise | None = None) -> MergedReport:
+def merge_shard_reports(parts: Sequence[ShardReport], advise: Advise | None = None) -> MergedReport:
     """Put parts together. Raises SettingsError: of several tests, or one that came twice with other results."""
-    _check_same_cut(parts)
-    _require_same("title", [(part, part.run_tree.title) for part in parts])
-    _require_same(
+    _check_same_split(parts)
+    _require_equal("title", [(part, part.run_tree.title) for part in parts])
+    _require_equal(
         "mode", [(part, part.run_tree.selected.mode) for part in parts if part.run_tree.runs and part.run_tree.selected]
     )
     kept = _drop_duplicates(parts)
@@ -147,7 +147,7 @@ def merge_parts(parts: Sequence[PartReport], advise: Advise | None = None) -> Me
     order = {name: n for n, name in enumerate(kept[0].shard["items"])}
     runs = sorted(
         (
-            (order.get(part.item_name(run), len(order)), part.number, run)
+            (order.get(part.get_item_name(run), len(order)), part.number, run)
             for part in kept
             for run in part.run_tree.runs.values()
         ),
@@ -158,7 +158,7 @@ def merge_parts(parts: Sequence[PartReport], advise: Advise | None = None) -> Me
     return MergedReport([_merge_selected(kept), *_list_run_events(ordered), completed], completed.exit_code, gone)
 
 
-def _merge_selected(parts: Sequence[PartReport]) -> Selected:
+def _merge_selected(parts: Sequence[ShardReport]) -> Selected:
     begun = [part.run_tree.selected for part in parts if part.run_tree.selected]
     modes = [part.run_tree.selected.mode for part in parts if part.run_tree.runs and part.run_tree.selected]
     return Selected(
@@ -181,13 +181,13 @@ def _list_run_events(runs: Sequence[Run]) -> Iterator[Event]:
 
 
 def _merge_completed(
-    parts: Sequence[PartReport], runs: Sequence[Run], advise: Advise | None, gone: Sequence[str]
+    parts: Sequence[ShardReport], runs: Sequence[Run], advise: Advise | None, gone: Sequence[str]
 ) -> Completed:
     shard = parts[0].shard
     ended = [part.run_tree.completed for part in parts if part.run_tree.completed]
     order = {name: n for n, name in enumerate(shard["items"])}
     times = {name: ms for each in ended for name, ms in each.times.items()}
-    code = int(Exit.ENVIRONMENT) if gone else fold_exit_codes([each.exit_code for each in ended], shard["by"])
+    code = int(Exit.ENVIRONMENT) if gone else combine_exit_codes([each.exit_code for each in ended], shard["by"])
     own = []
     if advise and (unrecorded := [run.started.scenario for run in runs if run.finished and run.finished.unrecorded]):
         own.append(advise(list(dict.fromkeys(unrecorded)), shard))
@@ -200,7 +200,7 @@ def _merge_completed(
         seconds=sum(each.seconds for each in ended),
         notes=(*shared, *own, *gone),
         part_notes=tuple(own),
-        scenarios=_list_rows(parts, runs, order),
+        scenarios=_merge_rows(parts, runs, order),
         times={name: times[name] for name in sorted(times, key=lambda each: (order.get(each, len(order)), each))},
     )
 
@@ -208,7 +208,7 @@ def _merge_completed(
 # -- are they parts of one test, and all of them?
 
 
-def _check_same_cut(parts: Sequence[PartReport]) -> None:
+def _check_same_split(parts: Sequence[ShardReport]) -> None:
     """See that all parts were cut from one test, in the same way. Raises SettingsError naming two that were not."""
     first, mine = parts[0].path, parts[0].shard
     for part in parts[1:]:
@@ -228,7 +228,7 @@ def _check_same_cut(parts: Sequence[PartReport]) -> None:
         )
 
 
-def _require_same(what: str, values: Sequence[tuple[PartReport, str]]) -> None:
+def _require_equal(what: str, values: Sequence[tuple[ShardReport, str]]) -> None:
     for part, value in values[1:]:
         first, mine = values[0]
         if value != mine:
@@ -237,11 +237,13 @@ def _require_same(what: str, values: Sequence[tuple[PartReport, str]]) -> None:
             )
 
 
-def _drop_duplicates(parts: Sequence[PartReport]) -> list[PartReport]:
+def _drop_duplicates(parts: Sequence[ShardReport]) -> list[ShardReport]:
     """Return each part once, by number. Raises SettingsError where one came twice, and not with the same results."""
-    kept: dict[int, tuple[PartReport, Any]] = {}
-    for part in sorted(parts, key=lambda each: (each.number, each.begun_at, json.dumps(each.tree(), sort_keys=True))):
-        result = _drop_members(part.tree(), _TIMES)
+    kept: dict[int, tuple[ShardReport, Any]] = {}
+    for part in sorted(
+        parts, key=lambda each: (each.number, each.begun_at, json.dumps(each.to_plain(), sort_keys=True))
+    ):
+        result = _remove_members(part.to_plain(), _TIMES)
         before, known = kept.setdefault(part.number, (part, result))
         if known != result:
             raise SettingsError(
@@ -251,13 +253,13 @@ def _drop_duplicates(parts: Sequence[PartReport]) -> list[PartReport]:
     return [part for _, (part, _) in sorted(kept.items())]
 
 
-def _drop_members(tree: Any, names: frozenset[str]) -> Any:  # noqa: ANN401 - plain values
+def _remove_members(tree: Any, names: frozenset[str]) -> Any:  # noqa: ANN401 - plain values
     if isinstance(tree, dict):
-        return {name: _drop_members(value, names) for name, value in tree.items() if name not in names}
-    return [_drop_members(each, names) for each in tree] if isinstance(tree, list | tuple) else tree
+        return {name: _remove_members(value, names) for name, value in tree.items() if name not in names}
+    return [_remove_members(each, names) for each in tree] if isinstance(tree, list | tuple) else tree
 
 
-def _list_missing_parts(parts: Sequence[PartReport]) -> Iterator[str]:
+def _list_missing_parts(parts: Sequence[ShardReport]) -> Iterator[str]:
     shard, there = parts[0].shard, {part.number for part in parts}
     for number in range(1, int(shard["of"]) + 1):
         if number in there:
@@ -268,7 +270,7 @@ def _list_missing_parts(parts: Sequence[PartReport]) -> Iterator[str]:
         yield f"part {number}/{shard['of']} is missing: {what}"
 
 
-def _describe_interruption(part: PartReport) -> str:
+def _describe_interruption(part: ShardReport) -> str:
     """Say that a part did not come to its end, or was interrupted; empty if it did."""
     ended = part.run_tree.completed
     if ended is not None and ended.exit_code != _INTERRUPTED[part.shard["by"]]:
@@ -280,14 +282,14 @@ def _describe_interruption(part: PartReport) -> str:
 # -- the end
 
 
-def fold_exit_codes(codes: Sequence[int], by: str = "test") -> int:
+def combine_exit_codes(codes: Sequence[int], by: str = "test") -> int:
     """Return a whole test's exit code: an unknown one is no success; nothing to run counts if all parts had none."""
     ran = [code for code in codes if code != Exit.NOTHING] or list(codes)
     strange = next((code for code in ran if code not in _ORDERS[by] and code != Exit.OK), int(Exit.OK))
     return next((int(code) for code in _ORDERS[by] if code in ran), strange)
 
 
-def _list_rows(parts: Sequence[PartReport], runs: Sequence[Run], order: Mapping[str, int]) -> list[Mapping[str, Any]]:
+def _merge_rows(parts: Sequence[ShardReport], runs: Sequence[Run], order: Mapping[str, int]) -> list[Mapping[str, Any]]:
     """Return the rows of all scenarios in order, under the names that they have in the whole."""
     run_tree = RunTree(runs={run.started.run_id: run for run in runs})
     names = Counter(each.id for each in run_tree.scenarios())
@@ -308,5 +310,5 @@ def _list_rows(parts: Sequence[PartReport], runs: Sequence[Run], order: Mapping[
             first = each.runs[0]
             if names[each.id] > 1 and part.shard["by"] == "pytest":
                 name = f"{each.id} [{numbers.get(id(first), 0)}: {first.started.place}]"
-            found.append((order.get(part.item_name(first), len(order)), {**row, "scenario": name}))
+            found.append((order.get(part.get_item_name(first), len(order)), {**row, "scenario": name}))
     return [row for _, row in sorted(found, key=lambda each: each[0])]

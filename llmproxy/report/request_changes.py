@@ -91,7 +91,7 @@ class RerecordCost(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class ChangeSummary:
     """What trials saw, put together."""
 
     groups: Sequence[ChangeGroup]
@@ -160,7 +160,7 @@ _BAR = "\\|"
 _ROWS = {"changes": "groups", "refused": "refused"}
 
 
-def read_changes(store: Path, since: float = 0.0) -> Changes:
+def read_change_summary(store: Path, since: float = 0.0) -> ChangeSummary:
     """Return what trials of a store saw that ended since then (Unix time)."""
     trials = read_trials(store, since)
     rows: dict[tuple[str, int], dict[int, RowSummary]] = {}
@@ -177,7 +177,7 @@ Recordings = Callable[[TrialResult], Mapping[int, RowSummary]]
 """Returns the recordings of a trial's cassette in their order, but for calls that may be gone."""
 
 
-def describe_accepted(store: Path, names: Sequence[str], today: date) -> list[str]:
+def describe_accepted_changes(store: Path, names: Sequence[str], today: date) -> list[str]:
     """Return, of accepted changes under which answers were carried, since when they are and whether they end soon."""
     if not names or not is_there(store):
         return []
@@ -195,7 +195,7 @@ def describe_accepted(store: Path, names: Sequence[str], today: date) -> list[st
     return [f"{name_some(dict.fromkeys(some))}: {when}" for when, some in told.items()]
 
 
-def summarize_trials(trials: Iterable[TrialResult], recordings: Recordings) -> Changes:
+def summarize_trials(trials: Iterable[TrialResult], recordings: Recordings) -> ChangeSummary:
     """Put together what trials saw."""
     groups, refused = dict[str, ChangeGroup](), dict[str, ChangeGroup]()
     counts = dict.fromkeys(_COUNTS, 0)
@@ -223,12 +223,12 @@ def summarize_trials(trials: Iterable[TrialResult], recordings: Recordings) -> C
             group = groups.setdefault(change.name, ChangeGroup(change.name, str(change), change))
             group.calls += 1
             group.cassettes.setdefault(trial.cassette, set()).add(change.digests)
-        bills.append(_estimate_cost(changed, recordings(trial) if changed else {}))
+        bills.append(_estimate_rerecord_cost(changed, recordings(trial) if changed else {}))
     ordered = sorted(groups.values(), key=lambda each: (each.origin, each.name.partition("-")[0], -each.calls))
     costs, after = [cost for bill in bills for cost in bill.costs], [cost for bill in bills for cost in bill.after]
     seconds, follows = sum(each.seconds for each in bills), sum(each.follows for each in bills)
     bill = RerecordCost(costs, after, seconds, follows) if costs else None
-    return Changes(ordered, list(refused.values()), counts, bill)
+    return ChangeSummary(ordered, list(refused.values()), counts, bill)
 
 
 _MISSING = frozenset({Reason.NO_PLACE, Reason.NOT_LOOKED_AT})
@@ -251,7 +251,7 @@ def _find_removed_calls(trial: TrialResult, recordings: Recordings) -> Iterator[
             yield build_call_removal(what, row.key, next(own, ChangeOrigin(Author.PROMPT)))
 
 
-def _estimate_cost(changed: Sequence[TrialCall], rows: Mapping[int, RowSummary]) -> RerecordCost:
+def _estimate_rerecord_cost(changed: Sequence[TrialCall], rows: Mapping[int, RowSummary]) -> RerecordCost:
     seen, before = {call.recording for call in changed}, 0
     after, follows = list[float | None](), 0.0
     for id_, row in rows.items():

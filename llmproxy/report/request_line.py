@@ -24,14 +24,14 @@ _BORDERS = " /:,-"
 
 def count_cells(text: str) -> int:
     """Return how many cells a text of printable characters takes."""
-    return len(text) if text.isascii() else sum(map(_char_cells, text))
+    return len(text) if text.isascii() else sum(map(_count_char_cells, text))
 
 
 def cut(text: str, room: int) -> str:
     """Return as much of a text as fits into `room` cells, a cut marked."""
     if count_cells(text) <= room:
         return text
-    return text[: _count_fitting(text, room - 1)].rstrip() + "…" if room > 0 else ""
+    return text[: _count_fitting_chars(text, room - 1)].rstrip() + "…" if room > 0 else ""
 
 
 def cut_middle(text: str, room: int) -> str:
@@ -39,7 +39,7 @@ def cut_middle(text: str, room: int) -> str:
     if count_cells(text) <= room:
         return text
     front = cut(text, (room + 2) // 3)
-    end = _count_fitting(text[::-1], room - count_cells(front))
+    end = _count_fitting_chars(text[::-1], room - count_cells(front))
     return front + text[len(text) - end :]
 
 
@@ -47,7 +47,7 @@ def fold_text(text: str, room: int, borders: str = _BORDERS) -> list[str]:
     """Return the lines of a text in a column of `room` cells: all of it, broken behind a border where one is near."""
     lines = []
     while count_cells(text) > room:
-        most = max(_count_fitting(text, room), 1)
+        most = max(_count_fitting_chars(text, room), 1)
         near = max(text.rfind(border, 0, most) for border in borders) + 1
         end = near if near > most // 2 else most
         lines.append(text[:end])
@@ -60,19 +60,19 @@ def pad_cells(text: str, room: int, *, right: bool = False) -> str:
     return spaces + text if right else text + spaces
 
 
-def _count_fitting(text: str, room: int) -> int:
+def _count_fitting_chars(text: str, room: int) -> int:
     """Return how many characters stand in `room` cells."""
     if text.isascii():
         return min(len(text), max(room, 0))
     taken = 0
     for n, char in enumerate(text):
-        taken += _char_cells(char)
+        taken += _count_char_cells(char)
         if taken > room:
             return n
     return len(text)
 
 
-def _char_cells(char: str) -> int:
+def _count_char_cells(char: str) -> int:
     return 0 if combining(char) else 2 if east_asian_width(char) in "WF" else 1
 
 
@@ -133,7 +133,7 @@ def format_request_line(
     `zone` is the machine's own unless given, `room` the cells of the terminal, None for a pipe, `texts` whether it
     shows prompt and answer.
     """
-    before, after = _format_around_duration(call.alike, colour, room, texts)
+    before, after = _format_line_parts(call.alike, colour, room, texts)
     took = duration(call.ms)
     took = pad_cells(took if room is None else cut(took, _TOOK.cells), _TOOK.cells, right=True)
     return f"{paint(_format_clock(int(call.at), zone), 'dim', colour=colour)}  {before}  {took}{after}"
@@ -145,7 +145,7 @@ def _format_clock(second: int, zone: tzinfo | None) -> str:
 
 
 @lru_cache(_REMEMBERED)
-def _format_around_duration(
+def _format_line_parts(
     alike: tuple[Any, ...],
     colour: bool,  # noqa: FBT001 - a cache's key
     room: int | None,
@@ -169,7 +169,7 @@ def _format_around_duration(
     }
     columns = list(_lay_out_columns(cells, room))
     left = None if room is None else room - count_cells("  ".join(columns))
-    extras = [*_list_extras(call, left, key=room is None or room >= _WIDEST)]
+    extras = [*_list_trailing_details(call, left, key=room is None or room >= _WIDEST)]
     plain = "  ".join([*columns, *extras])
     said = _fit_prompt_and_answer(call, None if room is None else room - count_cells(plain) - 3) if texts else ""
     columns[1] = paint(columns[1], word, colour=colour)
@@ -187,7 +187,7 @@ def _lay_out_columns(cells: dict[str, str], room: int | None) -> Iterator[str]:
         yield pad_cells(text if room is None else cut(text, size), size, right=column.right)
 
 
-def _list_extras(call: Call, room: int | None, *, key: bool) -> Iterator[str]:
+def _list_trailing_details(call: Call, room: int | None, *, key: bool) -> Iterator[str]:
     """Yield what stands after the columns, in `room` cells; `key`: also of what was not found."""
     found = f"#{call.interaction}" if call.interaction is not None else ""
     digest = call.key.partition(":")[2][:8] if call.key and key and not found else ""
@@ -217,7 +217,7 @@ def _fit_prompt_and_answer(call: Call, room: int | None) -> str:
     return arrow.join([asked, cut(texts[1], room - len(arrow) - count_cells(asked))])
 
 
-def describe_steps(call: Call) -> list[str]:
+def describe_request_steps(call: Call) -> list[str]:
     """Return how a request came to its end, step by step; for who asked for all of it."""
     what = " ".join(filter(None, (call.provider, call.operation))) or "no provider"
     times = f", attempt {call.attempt + 1} of its client" if call.attempt else ""

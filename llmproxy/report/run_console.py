@@ -20,7 +20,7 @@ from llmproxy.amounts import format_count, seconds
 from llmproxy.lazy_regex import late
 from llmproxy.report.events import Completed, Event, Finished, Message, Selected, Started, Status, Step
 from llmproxy.report.formatting import describe_replay, format_content, show_value
-from llmproxy.report.scenario_rows import format_row_table
+from llmproxy.report.scenario_rows import format_case_table
 
 _LINES = 5
 """Lines of a tool's arguments or result that are printed."""
@@ -173,7 +173,7 @@ class SuiteConsole:
         title = f"{start.scenario}{number}" + (f"  {start.name}" if named else "")
         self._print_line(f"{self._format_status(event.status)} {title}" + (f"  ({about})" if about else ""))
         bad = event.status not in (Status.PASSED, Status.SKIPPED)
-        if bad and not self._verbose and (before := self._find_same_error(event, start, number)):
+        if bad and not self._verbose and (before := self._find_run_with_same_error(event, start, number)):
             self._print_line(f"      the same as {before}")
             return
         if self._verbose or bad:
@@ -182,14 +182,14 @@ class SuiteConsole:
         if event.reasoning and (event.status is Status.SKIPPED or event.xfail):
             self._print_line(f"      {event.reasoning.partition('\n')[0]}")
         if event.error and not any(step.message == event.error for step in run.steps):
-            self._print_text("      ", event.error)
+            self._print_indented("      ", event.error)
         last = run.messages[-1].message if run.messages else {}
         if bad and last.get("role") == "assistant" and not self._verbose:
             self._print_line(f"      the agent said last: {show_value(format_content(last))}")
         if bad and start.rerun:
             self._print_line(f"      run it again: {start.rerun}")
 
-    def _find_same_error(self, event: Finished, start: Started, number: str) -> str:
+    def _find_run_with_same_error(self, event: Finished, start: Started, number: str) -> str:
         """Return the earlier run that ended with the same error, but for its cassette, its sample and numbers."""
         if event.status is not Status.ENVIRONMENT_ERROR or not event.error:
             return ""
@@ -210,12 +210,12 @@ class SuiteConsole:
             f"    step {step.index + 1} {step.kind}{label}: {step.status.value}" + (f", {counts}" if counts else "")
         )
         if step.message:
-            self._print_text("      ", step.message)
+            self._print_indented("      ", step.message)
         for each in step.assertions if everything else failed:
             mark = _MARK.get(each.status, "!!" if each.status is Status.FAILED else "??")
             tail = ", ".join(filter(None, [f"evidence: {each.evidence}" if each.evidence else "", each.where]))
             message = each.message or f"{show_value(each.actual)}"
-            self._print_text(f"      {mark} {each.name}: ", message + (f"  ({tail})" if tail else ""))
+            self._print_indented(f"      {mark} {each.name}: ", message + (f"  ({tail})" if tail else ""))
 
     def _print_completed(self, event: Completed) -> None:
         counts: dict[str, int] = {}
@@ -224,14 +224,14 @@ class SuiteConsole:
         for row in event.scenarios:
             if row.get("rate") is not None and int(row.get("runs") or 0) > 1:
                 self._print_line(f"  {row['scenario']}: {row.get('told') or row['rate']}")
-        for line in format_row_table(event.scenarios):
+        for line in format_case_table(event.scenarios):
             self._print_line(line)
         for note in event.notes:
-            self._print_text("", note)
-        told = ", ".join(f"{_count_status(number, status)}" for status, number in counts.items())
+            self._print_indented("", note)
+        told = ", ".join(f"{_format_status_count(number, status)}" for status, number in counts.items())
         self._print_line(f"{told or 'nothing ran'} in {seconds(event.seconds)}")
 
-    def _print_text(self, prefix: str, text: str) -> None:
+    def _print_indented(self, prefix: str, text: str) -> None:
         first, *rest = text.splitlines() or [""]
         self._print_line(prefix + first)
         for line in rest:
@@ -285,6 +285,6 @@ def _list_run_facts(event: Finished) -> list[str]:
     return [*tokens, *filter(None, [describe_replay(event)]), *event.labels]
 
 
-def _count_status(number: int, status: str) -> str:
+def _format_status_count(number: int, status: str) -> str:
     words = status.replace("_", " ")
     return f"{number:,} {words}" + ("s" if number != 1 and words.endswith("error") else "")

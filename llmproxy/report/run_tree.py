@@ -27,7 +27,7 @@ from llmproxy.report.events import (
     Step,
     Verdict,
 )
-from llmproxy.report.sharding import check_shard
+from llmproxy.report.sharding import check_shard_description
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -49,7 +49,7 @@ class Run:
         return self.finished.status if self.finished else Status.ENVIRONMENT_ERROR
 
     @property
-    def why(self) -> str:
+    def reason(self) -> str:
         if self.finished is None:
             return UNFINISHED
         return self.finished.error or self.finished.reasoning
@@ -192,13 +192,13 @@ def _check_fields[T: DataclassInstance](made: T) -> T:
         if right and each.name == "at":
             right = 0 <= value < LATEST
         if right and each.name == "cost_usd" and value is not None:
-            right = is_amount(value)
+            right = is_decimal(value)
         if not right:
             raise TypeError(f"`{each.name}` of {type(made).__name__.lower()} is {value!r:.60}, which is no {each.type}")
     return made
 
 
-def is_amount(text: str) -> bool:
+def is_decimal(text: str) -> bool:
     try:
         return Decimal(text).is_finite() and abs(Decimal(text)) < _MOST
     except ArithmeticError:
@@ -219,5 +219,5 @@ def deserialize_event(tree: Mapping[str, Any]) -> Event:
         said["usage"] = {party: _check_fields(PartyUse(**use)) for party, use in said["usage"].items()}
     event = _check_fields(_EVENTS[tree["event"]](**said))
     if isinstance(event, Selected) and event.shard is not None:
-        check_shard(event.shard)
+        check_shard_description(event.shard)
     return event

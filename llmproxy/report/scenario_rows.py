@@ -23,7 +23,7 @@ from typing import Any
 
 from llmproxy.amounts import align_rows, dollars, duration, format_count
 from llmproxy.report.events import Status
-from llmproxy.report.run_tree import is_amount, matches_annotation
+from llmproxy.report.run_tree import is_decimal, matches_annotation
 
 Z95 = 1.959963984540054
 """The 97.5 % point of the normal distribution: two-sided 95 %."""
@@ -73,7 +73,7 @@ def validate_row(row: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a row that was read if it is one. Raises TypeError."""
     for name, kind in _KINDS.items():
         value = row.get(name)
-        if not matches_annotation(value, kind) or (name == "cost_usd" and value is not None and not is_amount(value)):
+        if not matches_annotation(value, kind) or (name == "cost_usd" and value is not None and not is_decimal(value)):
             raise TypeError(f"`{name}` of a scenario is {value!r:.60}, which is no {kind}")
     return row
 
@@ -112,7 +112,7 @@ _COUNTED = tuple(each.value for each in (Status.PASSED, Status.FAILED, Status.AG
 """How a cell ends that says something about the agent."""
 
 
-def format_row_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def format_case_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the lines for the rows of `Completed.scenarios`: of each scenario with several cases."""
     groups: dict[str, list[tuple[str, Mapping[str, Any]]]] = {}
     for row in rows:
@@ -123,11 +123,11 @@ def format_row_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         line
         for name, cases in groups.items()
         if len(cases) > 1
-        for line in (*_format_group(name, cases), *_format_axes(cases))
+        for line in (*_format_case_group(name, cases), *_format_axis_lines(cases))
     ]
 
 
-def _format_axes(cases: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
+def _format_axis_lines(cases: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
     """Return a line for each value of each axis of a matrix: how many of its cells passed, and their mean cost and
     latency.
 
@@ -146,8 +146,8 @@ def _format_axes(cases: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
         [
             f"  {name}={value[:_WORD]}",
             f"{sum(row.get('status') in _GOOD for row in rows)} of {len(rows)} cells passed{_pass_interval(rows)}",
-            _format_cost(_average_cells(rows)),
-            _format_latency(_average_cells(rows)),
+            _format_cost(_average_cost_and_latency(rows)),
+            _format_latency(_average_cost_and_latency(rows)),
         ]
         for (name, value), rows in found.items()
     ]
@@ -165,7 +165,7 @@ def _format_interval(interval: Sequence[float]) -> str:
     return f" (95 % interval {interval[0]:.0%} to {interval[1]:.0%})"
 
 
-def _average_cells(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _average_cost_and_latency(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return mean cost and latency of cells; None where one of them is not known."""
     costs = [Decimal(row["cost_usd"]) for row in rows if row.get("cost_usd") is not None]
     times = [float(row["latency_ms"]) for row in rows if row.get("latency_ms") is not None]
@@ -175,7 +175,7 @@ def _average_cells(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _format_group(name: str, cases: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
+def _format_case_group(name: str, cases: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
     bad = sum(row.get("status") not in _GOOD for _, row in cases)
     usual = _majority_status(cases)
     ordered = sorted(cases, key=lambda case: case[1].get("status") in _GOOD)
@@ -184,7 +184,7 @@ def _format_group(name: str, cases: Sequence[tuple[str, Mapping[str, Any]]]) -> 
         [
             ("* " if usual and row.get("status") != usual else "  ") + str(row.get("status")).replace("_", " "),
             case,
-            _format_runs(row),
+            _format_pass_count(row),
             _format_cost(row),
             _format_latency(row),
         ]
@@ -205,7 +205,7 @@ def _majority_status(cases: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
     return status if number * 2 > len(cases) else ""
 
 
-def _format_runs(row: Mapping[str, Any]) -> str:
+def _format_pass_count(row: Mapping[str, Any]) -> str:
     runs, interval = int(row.get("runs") or 0), row.get("interval")
     if runs < 2:
         return ""

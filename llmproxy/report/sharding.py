@@ -51,7 +51,7 @@ def parse_shard(text: str, flag: str = "--shard") -> Shard:
     return shard
 
 
-def read_times(path: Path, flag: str = "--shard-times") -> dict[str, int]:
+def read_test_times(path: Path, flag: str = "--shard-times") -> dict[str, int]:
     """Return how long scenarios or tests took, milliseconds, by an earlier JSON report. Raises SettingsError."""
     try:
         times = json.loads(read_text(path))["times"]
@@ -65,7 +65,7 @@ def read_times(path: Path, flag: str = "--shard-times") -> dict[str, int]:
         ) from error
 
 
-def check_shard(shard: Any) -> None:  # noqa: ANN401 - what a file holds
+def check_shard_description(shard: Any) -> None:  # noqa: ANN401 - what a file holds
     """See that plain values are what `describe_shard` makes. Raises TypeError."""
     shard = shard if isinstance(shard, dict) else {}
     number, of, items, parts = (shard.get(name) for name in ("number", "of", "items", "parts"))

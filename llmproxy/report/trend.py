@@ -20,7 +20,7 @@ from typing import Any
 from llmproxy.amounts import align_rows, dollars, duration, format_count
 from llmproxy.core.sessions.journal import open_state
 from llmproxy.errors import CassetteCorrupt, Exit
-from llmproxy.report.baseline import rank_row
+from llmproxy.report.baseline import rank_row_badness
 from llmproxy.report.events import Completed, Event, Selected
 from llmproxy.report.run_tree import LATEST, matches_annotation
 from llmproxy.report.scenario_rows import validate_row
@@ -159,7 +159,7 @@ def format_trend(tests: Sequence[RecordedTest], only: Callable[[str], bool] = la
         return []
     lines = sorted((_summarize_scenario(name, tests) for name in names), key=lambda line: line[0])
     worse = sum(order == 0 for order, _, _ in lines)
-    days = f"{_format_day(tests[0].at)} to {_format_day(tests[-1].at)} UTC"
+    days = f"{_format_minute(tests[0].at)} to {_format_minute(tests[-1].at)} UTC"
     head = f"the last {format_count(len(tests), 'test')}, {days}, the newest at the right; {worse} worse"
     rows = [("".join(_mark_status(test.rows.get(name)) for test in tests), name, text) for _, name, text in lines]
     return [head, *(f"  {text}" for text in align_rows(rows)), _LEGEND]
@@ -169,7 +169,7 @@ def _summarize_scenario(name: str, tests: Sequence[RecordedTest]) -> tuple[int, 
     """Return how urgent a scenario is, its name, and what changed between the last two tests that ran it."""
     rows = [test.rows[name] for test in tests if name in test.rows]
     last, before = rows[-1], rows[-2] if len(rows) > 1 else None
-    step = 0 if before is None else rank_row(last) - rank_row(before)
+    step = 0 if before is None else rank_row_badness(last) - rank_row_badness(before)
     good = sum(row["status"] == "passed" for row in rows)
     word = "worse" if step > 0 else "better" if step < 0 else ""
     told = [f"passed {good} of {len(rows)}", word, _format_cost(before, last), _format_latency(before, last)]
@@ -202,5 +202,5 @@ def _format_change(
     return new if old in (None, new) else f"{old} -> {new}"
 
 
-def _format_day(at: float) -> str:
+def _format_minute(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M")

@@ -13,7 +13,7 @@ from llmproxy.scenario.config import ScenarioConfig
 from llmproxy.scenario.types import Message, Messages
 from llmproxy.scenario.values.calls import ToolCall, ToolCalls, Turn, list_served, merge_calls, render_message
 from llmproxy.scenario.values.run_ids_and_options import RunningScenario
-from llmproxy.trace.observing.tool_calls import ServedTools, ToolUse, find_differences, find_misread
+from llmproxy.trace.observing.tool_calls import ServedTools, ToolUse, find_mismatches, find_misreadings
 
 
 class ScenarioState(BaseModel):
@@ -102,11 +102,11 @@ class ScenarioState(BaseModel):
 
     def server_differences(self) -> list[str]:
         """Return where servers got something else than models asked for. Raises MachineError: not known."""
-        return self._find_differences(find_differences, "whether servers got what models asked for")
+        return self._find_differences(find_mismatches, "whether servers got what models asked for")
 
     def misread_results(self) -> list[str]:
         """Return where models read something else than came, but for what agents add. Raises MachineError."""
-        return self._find_differences(find_misread, "whether models read what servers returned")
+        return self._find_differences(find_misreadings, "whether models read what servers returned")
 
     def _find_differences(self, find: Callable[[Sequence[ToolUse], ServedTools], list[str]], what: str) -> list[str]:
         found = self._require_served(what)
@@ -122,7 +122,7 @@ class ScenarioState(BaseModel):
         if self.executor.unattributed:
             self._require_seen(self.executor, what)
         if unfinished := next((each for each in found.tools if each.output is None), None):
-            raise MachineError(f"nobody can tell {what}: the answer of {unfinished.place} did not come whole.")
+            raise MachineError(f"nobody can tell {what}: the answer of {unfinished.label} did not come whole.")
         return found
 
     @property

@@ -33,7 +33,7 @@ def output_contains(run: Subject, substring: str, case_sensitive: bool = True) -
     """The output has this text in it. Raises ValueError for an empty text, which is in every output."""
     if not substring:
         raise ValueError("output_contains() of an empty text always holds")
-    cassette = cassette_of(run)
+    cassette = get_cassette(run)
     text = cassette.output_text
     found = substring in text if case_sensitive else substring.casefold() in text.casefold()
     problem = "" if found else f"{substring!r} is not in the output: {_clip_text(text)!r}"
@@ -42,7 +42,7 @@ def output_contains(run: Subject, substring: str, case_sensitive: bool = True) -
 
 def output_matches(run: Subject, pattern: str | re.Pattern[str]) -> AssertionResult:
     """The output matches this regular expression somewhere. Raises `re.error` for one that is none."""
-    cassette = cassette_of(run)
+    cassette = get_cassette(run)
     compiled = re.compile(pattern)
     found = compiled.search(cassette.output_text)
     problem = (
@@ -54,7 +54,7 @@ def output_matches(run: Subject, pattern: str | re.Pattern[str]) -> AssertionRes
 
 def output_json(run: Subject, embedded: bool = False) -> AssertionResult:  # noqa: FBT001, FBT002 - Evalcraft's parameters
     """The output is JSON; `embedded`: or holds it in a fenced block. `actual` is the value."""
-    cassette = cassette_of(run)
+    cassette = get_cassette(run)
     value, problem = _parse_json_output(cassette, embedded=embedded)
     return build_result("output_json", cassette, "JSON", value if not problem else cassette.output_text, problem)
 
@@ -64,7 +64,7 @@ def output_json_schema(run: Subject, schema: Any, embedded: bool = False) -> Ass
 
     Raises ValueError, TypeError: the schema itself is none.
     """
-    cassette = cassette_of(run)
+    cassette = get_cassette(run)
     value, problem = _parse_json_output(cassette, embedded=embedded)
     if not problem:
         problem = _validate_model(schema, value) if isinstance(schema, type) else _validate_schema(schema, value)
@@ -118,17 +118,17 @@ def cost_under(
 ) -> AssertionResult:
     """All calls together cost at most this much, in USD; an unknown price fails. `on_unknown_price`: Evalcraft's."""
     unknown = on_unknown_price or on_unknown
-    return _check_limit(run, "cost", cassette_of(run).total_cost_usd, max_usd, "${:.6f}", unknown)
+    return _check_limit(run, "cost", get_cassette(run).total_cost_usd, max_usd, "${:.6f}", unknown)
 
 
 def token_count_under(run: Subject, max_tokens: int, *, on_unknown: OnUnknown = "fail") -> AssertionResult:
     """All calls together took at most this many tokens."""
-    return _check_limit(run, "tokens", cassette_of(run).total_tokens, max_tokens, "{}", on_unknown)
+    return _check_limit(run, "tokens", get_cassette(run).total_tokens, max_tokens, "{}", on_unknown)
 
 
 def latency_under(run: Subject, max_ms: float, *, on_unknown: OnUnknown = "fail") -> AssertionResult:
     """All spans together took at most this many milliseconds (the sum, not the time on the wall)."""
-    return _check_limit(run, "duration", cassette_of(run).total_duration_ms, max_ms, "{:.1f} ms", on_unknown)
+    return _check_limit(run, "duration", get_cassette(run).total_duration_ms, max_ms, "{:.1f} ms", on_unknown)
 
 
 def _check_limit(
@@ -136,7 +136,7 @@ def _check_limit(
 ) -> AssertionResult:
     if on_unknown not in ("fail", "ignore"):
         raise ValueError(f"what to do with the unknown is 'fail' or 'ignore', not {on_unknown!r}")
-    cassette = cassette_of(run)
+    cassette = get_cassette(run)
     lacking = cassette.unknown.get(what, 0)
     problem = ""
     if not actual <= limit:
@@ -156,8 +156,8 @@ def no_loops(run: Subject, *, max_tool_repeats: int = 2, max_step_repeats: int =
     No call (tool and arguments) was made more than `max_tool_repeats` times, wherever it stands, and no answer of a
     model came more than `max_step_repeats` times in a row with the same words.
     """
-    cassette = cassette_of(run)
-    calls = Counter(make_call_key(span) for span in cassette.get_tool_calls())
+    cassette = get_cassette(run)
+    calls = Counter(build_call_key(span) for span in cassette.get_tool_calls())
     loops = [f"{call} x {count}" for call, count in calls.items() if count > max_tool_repeats]
     for words_, group in groupby([span.output for span in cassette.spans if span.kind is SpanKind.LLM_RESPONSE]):
         count = len(list(group))
@@ -183,7 +183,7 @@ Subject = Cassette | AgentRun
 Mode = Literal["strict", "unordered", "subset", "superset"]
 
 
-def cassette_of(subject: Subject) -> Cassette:
+def get_cassette(subject: Subject) -> Cassette:
     """Return the cassette of a run, or the cassette itself. Raises TypeError for anything else."""
     found = subject.cassette if isinstance(subject, AgentRun) else subject
     if not isinstance(found, Cassette):
@@ -222,7 +222,7 @@ def tool_called(
 
     `times` counts the calls with these arguments. (Evalcraft's counts all calls of the tool.)
     """
-    cassette = cassette_of(run)
+    cassette = get_cassette(run)
     sequence = cassette.get_tool_sequence()
     calls = [span for span in cassette.get_tool_calls() if span.tool_name == tool_name]
     fitting = [span for span in calls if with_args is None or matches_partially(with_args, _read_arguments(span))]
@@ -233,7 +233,7 @@ def tool_called(
     actual: Any = [_read_arguments(span) for span in calls] if with_args is not None else sequence
     problem = ""
     if times is not None and len(fitting) != times:
-        problem = f"{tool_name!r} was called {_format_times(len(fitting))}{said}, not {_format_times(times)}."
+        problem = f"{tool_name!r} was called {_format_call_count(len(fitting))}{said}, not {_format_call_count(times)}."
     elif times is None and not fitting:
         problem = f"{tool_name!r} was never called{said}. "
         problem += f"Its calls had {_format_json(actual)}." if calls else f"Called were {sequence}."
@@ -249,15 +249,15 @@ def tool_called(
 
 def no_tool_called(run: Subject, tool_name: str | None = None) -> AssertionResult:
     """This tool was not called; without a name: none at all."""
-    cassette = cassette_of(run)
+    cassette = get_cassette(run)
     called = [span.tool_name for span in cassette.get_tool_calls() if tool_name in (None, span.tool_name)]
-    problem = f"Called {_format_times(len(called))}: {called}." if called else ""
+    problem = f"Called {_format_call_count(len(called))}: {called}." if called else ""
     return build_result(f"no_tool_called({tool_name or ''})", cassette, [], called, problem)
 
 
 def tool_order(run: Subject, expected_order: Sequence[str], strict: bool = False) -> AssertionResult:  # noqa: FBT001, FBT002 - Evalcraft's parameters
     """These tools were called in this order, others between allowed; `strict`: exactly. Raises ValueError: none."""
-    cassette = cassette_of(run)
+    cassette = get_cassette(run)
     sequence, expected = cassette.get_tool_sequence(), list(expected_order)
     if not strict and not expected:
         raise ValueError("tool_order() without tools always holds; no_tool_called(run) says that none was called")
@@ -277,7 +277,7 @@ def tool_trajectory(run: Subject, expected_tools: Sequence[str], *, mode: Mode =
     `mode`: ``strict`` the same in the same order; ``unordered`` the same, each as often; ``subset`` no others than
     these; ``superset`` all of these, and maybe others.
     """
-    cassette = cassette_of(run)
+    cassette = get_cassette(run)
     sequence, expected = cassette.get_tool_sequence(), list(expected_tools)
     extra = list((Counter(sequence) - Counter(expected)).elements())
     missing = list((Counter(expected) - Counter(sequence)).elements())
@@ -303,8 +303,8 @@ def same_tool_calls(
     """The same tools had the same arguments as in a baseline; ids, moments and temporary paths may differ."""
     from llmproxy.trace.comparing.diff import ReplayDiff
 
-    old = Cassette.load(baseline) if isinstance(baseline, str | Path) else cassette_of(baseline)
-    new = cassette_of(run)
+    old = Cassette.load(baseline) if isinstance(baseline, str | Path) else get_cassette(baseline)
+    new = get_cassette(run)
     diff = ReplayDiff.compute(old, new, ignore_fields=ignore_fields, compare_results=compare_results)
     changed = [change for change in diff.tool_changes if change.looks is None]
     lines = [change.describe() for change in changed]
@@ -317,7 +317,7 @@ def _read_arguments(span: Span) -> Any:  # noqa: ANN401 - JSON
     return span.tool_args if span.tool_args is not None else ({} if span.input is None else span.input)
 
 
-def make_call_key(span: Span) -> str:
+def build_call_key(span: Span) -> str:
     """Return what two calls share if they are the same call."""
     return f"{span.tool_name} {encode_strictly(_read_arguments(span))}"
 
@@ -331,5 +331,5 @@ def _format_json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
-def _format_times(count: int) -> str:
+def _format_call_count(count: int) -> str:
     return "once" if count == 1 else f"{count} times"

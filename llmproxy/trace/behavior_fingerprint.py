@@ -26,7 +26,7 @@ CLIENT_ERROR = 400
 """From this status on nothing was generated, so nothing is owed."""
 
 
-def count_unknown(spans: Iterable[Span]) -> dict[str, int]:
+def count_missing_measures(spans: Iterable[Span]) -> dict[str, int]:
     """Return how many answers of models lack a ``cost``, ``tokens`` or a ``duration``, by what some lack."""
     found = {"cost": 0, "tokens": 0, "duration": 0}
     requests: dict[str, Span] = {}
@@ -35,7 +35,7 @@ def count_unknown(spans: Iterable[Span]) -> dict[str, int]:
             requests[span.id] = requests[""] = span  # "": the last one, for traces whose spans name no parents
         elif span.kind is SpanKind.TOOL_CALL:
             found["duration"] += span.duration_ms is None
-        elif _is_answer(span):
+        elif _is_billed_answer(span):
             request = requests.pop(span.parent_id or "", None)
             found["cost"] += span.cost_usd is None and (request is None or request.cost_usd is None)
             found["tokens"] += not _has_tokens(span) and (request is None or not _has_tokens(request))
@@ -50,7 +50,7 @@ def _has_tokens(span: Span) -> bool:
     return span.token_usage is not None and span.token_usage.total_tokens is not None
 
 
-def _is_answer(span: Span) -> bool:
+def _is_billed_answer(span: Span) -> bool:
     """Return whether a span should say what a call cost."""
     metadata = span.metadata or {}
     status = metadata.get("http.response.status_code")
@@ -76,7 +76,7 @@ _VOLATILE: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
 )
 
 
-class BehaviorReading(Protocol):
+class BehaviorTrace(Protocol):
     @property
     def input_text(self) -> str: ...
 
@@ -88,22 +88,22 @@ class BehaviorReading(Protocol):
         """What happened in between."""
 
 
-def behavior_fingerprint(cassette: BehaviorReading) -> str:
+def behavior_fingerprint(cassette: BehaviorTrace) -> str:
     """Return 16 hex digits that two recordings share if the agent and the model behaved the same."""
     digest = sha256()
     for text in (cassette.input_text, cassette.output_text):
-        digest.update(_encode_line(normalize_value(text)))
+        digest.update(_encode_json_line(normalize_value(text)))
     for span in cassette.spans:
-        if (seen := _reduce_span(span)) is not None:
-            digest.update(_encode_line(seen))
+        if (seen := _extract_behavior(span)) is not None:
+            digest.update(_encode_json_line(seen))
     return digest.hexdigest()[:16]
 
 
-def _encode_line(value: object) -> bytes:
+def _encode_json_line(value: object) -> bytes:
     return json.dumps(value, sort_keys=True, default=str).encode("utf-8", "surrogatepass") + b"\n"
 
 
-def _reduce_span(span: Span) -> list[Any] | None:
+def _extract_behavior(span: Span) -> list[Any] | None:
     """Return what counts of a span; an agent's step is a bracket around others and says nothing itself."""
     if span.kind is SpanKind.AGENT_STEP:
         return None
@@ -128,13 +128,13 @@ def normalize_value(value: Any, depth: int = 0) -> Any:  # noqa: ANN401 - JSON
         return {
             str(name): normalize_value(each, depth + 1)
             for name, each in value.items()
-            if not (name in _IDS and _is_message(value))
+            if not (name in _IDS and _is_message_or_call(value))
         }
     if isinstance(value, list | tuple):
         return [normalize_value(each, depth + 1) for each in value]
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _is_message(value: dict[str, Any]) -> bool:
+def _is_message_or_call(value: dict[str, Any]) -> bool:
     """Return whether an object is a message, or a tool call within one: its id names nothing but itself."""
     return isinstance(value.get("role"), str) or ("name" in value and "arguments" in value)

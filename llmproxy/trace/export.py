@@ -35,19 +35,19 @@ Plain = dict[str, Any]
 
 def otlp(cassette: Cassette, *, content: bool = True) -> Plain:
     """Return a trace as one OTLP export request. `content` False leaves out what was said."""
-    converter = Converter(cassette.id, content=content)
+    converter = OtlpConverter(cassette.id, content=content)
     spans = [plain for span in cassette.spans for plain in converter.feed(span)]
-    return export_request([*spans, *converter.finish()], cassette.name)
+    return build_otlp_request([*spans, *converter.finish()], cassette.name)
 
 
-def export_request(spans: list[Plain], name: str) -> Plain:
+def build_otlp_request(spans: list[Plain], name: str) -> Plain:
     """Return an export request with these spans of one recording."""
     resource = {"attributes": [_build_attribute("service.name", name or "llmproxy")]}
     scope = {"name": "llmproxy.trace", "version": llmproxy.__version__}
     return {"resourceSpans": [{"resource": resource, "scopeSpans": [{"scope": scope, "spans": spans}]}]}
 
 
-class Converter:
+class OtlpConverter:
     """Converts the spans of one recording, in order; holds requests until answered, and conversations until the end."""
 
     def __init__(self, trace: str, *, content: bool = True) -> None:
@@ -66,9 +66,9 @@ class Converter:
         if span.kind is SpanKind.LLM_REQUEST:
             self._requests[span.id] = span
         elif span.kind is SpanKind.LLM_RESPONSE:
-            yield self._convert_call(self._requests.pop(span.parent_id or "", None), span)
+            yield self._convert_model_call(self._requests.pop(span.parent_id or "", None), span)
         elif span.kind is SpanKind.TOOL_CALL:
-            yield self._convert_tool(span)
+            yield self._convert_tool_call(span)
         elif span.kind is SpanKind.AGENT_STEP:
             plain = self._convert_step(span)
             if metadata.get("gen_ai.operation.name") == "invoke_agent":
@@ -79,13 +79,13 @@ class Converter:
     def finish(self) -> Iterator[Plain]:
         """Yield what waited: requests without an answer, and the conversations, which end with their last span."""
         for request in self._requests.values():
-            yield self._convert_call(None, request)
+            yield self._convert_model_call(None, request)
         for plain in self._steps:
             conversation = plain.pop("conversation")
             end = max(int(plain["startTimeUnixNano"]), self._ends.get(conversation, 0))
             yield plain | {"endTimeUnixNano": str(end)}
 
-    def _convert_call(self, request: Span | None, span: Span) -> Plain:
+    def _convert_model_call(self, request: Span | None, span: Span) -> Plain:
         attributes = {"gen_ai.operation.name": "chat"}
         attributes |= (request.metadata or {}) if request else {}
         attributes |= span.metadata or {}
@@ -106,11 +106,11 @@ class Converter:
                 plain["parentSpanId"] = _digest_id(request.parent_id, 16)
         return plain | _build_status(span)
 
-    def _convert_tool(self, span: Span) -> Plain:
+    def _convert_tool_call(self, span: Span) -> Plain:
         attributes = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": span.tool_name}
         attributes |= span.metadata or {}
         if self._content:
-            attributes |= _build_call_content(span)
+            attributes |= _build_tool_content(span)
         plain = self._convert_span(span, _INTERNAL, attributes, span.timestamp, span.duration_ms)
         plain["name"] = f"execute_tool {span.tool_name or ''}".strip()
         return plain | _build_status(span)
@@ -121,7 +121,7 @@ class Converter:
         attributes = metadata | _build_price_attributes(span)
         self._strip_reasoning(attributes)
         if self._content and span.tool_name:
-            attributes |= _build_call_content(span)
+            attributes |= _build_tool_content(span)
         plain = self._convert_span(span, _CLIENT if asks else _INTERNAL, attributes, span.timestamp, span.duration_ms)
         if metadata.get("gen_ai.operation.name") == "invoke_agent":
             plain["conversation"] = metadata.get("gen_ai.conversation.id")
@@ -146,11 +146,11 @@ class Converter:
             "endTimeUnixNano": str(begun + max(round((duration_ms or 0.0) * _MILLION), 0)),
             "attributes": [_build_attribute(name, value) for name, value in attributes.items() if value is not None],
         }
-        if parent := self._find_parent(span):
+        if parent := self._find_parent_id(span):
             plain["parentSpanId"] = _digest_id(parent, 16)
         return plain
 
-    def _find_parent(self, span: Span) -> str | None:
+    def _find_parent_id(self, span: Span) -> str | None:
         """Return the id of the parent; a request has no span of its own, so what hangs on it hangs on its parent."""
         request = self._requests.get(span.parent_id or "")
         return request.parent_id if request is not None else span.parent_id
@@ -192,7 +192,7 @@ def _to_json_text(value: object) -> str | None:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
-def _build_call_content(span: Span) -> Plain:
+def _build_tool_content(span: Span) -> Plain:
     said = span.tool_args if span.tool_args is not None else span.input
     return {
         "gen_ai.tool.call.arguments": _to_json_text(said),
@@ -282,14 +282,14 @@ def write_otlp(
     """Write OTLP in JSON lines; returns how many spans. `content`: what was said. Raises as `Cassette.from_store`."""
     spans = spans_of(store, cassette=cassette, sample=sample, party=party)
     written = 0
-    for batch in _batch_spans(spans, Converter(f"{cassette}~{sample}", content=content)):
-        line = json.dumps(export_request(batch, cassette), ensure_ascii=False, separators=(",", ":"))
+    for batch in _batch_spans(spans, OtlpConverter(f"{cassette}~{sample}", content=content)):
+        line = json.dumps(build_otlp_request(batch, cassette), ensure_ascii=False, separators=(",", ":"))
         out.write(_HALF.sub("\N{REPLACEMENT CHARACTER}", line) + "\n")
         written += len(batch)
     return written
 
 
-def _batch_spans(spans: Iterator[Span], converter: Converter) -> Iterator[list[dict[str, object]]]:
+def _batch_spans(spans: Iterator[Span], converter: OtlpConverter) -> Iterator[list[dict[str, object]]]:
     batch: list[dict[str, object]] = []
     for span in spans:
         batch += converter.feed(span)
@@ -305,14 +305,14 @@ _HALF = re.compile("[\ud800-\udfff]")
 """Of surrogate pairs: recorded answers may hold one, OTLP's readers take none."""
 
 
-def cassette(calls: Iterable[CallLike], name: str, party: str | None = AGENT) -> Cassette:
+def build_call_trace(calls: Iterable[CallLike], name: str, party: str | None = AGENT) -> Cassette:
     """Return calls as a trace, at the times when they arrived in this run."""
-    given = [(told, _get_call_time(told)) for told in calls]
+    given = [(told, _get_arrival_time(told)) for told in calls]
     made = [(each, at) for told, at in given for each in read_interactions([told])]
     placed = (replace(each, started_at=at) if at else each for each, at in made)
     return from_interactions(placed, name, party=party)
 
 
-def _get_call_time(told: CallLike) -> float:
+def _get_arrival_time(told: CallLike) -> float:
     at = told.get("at") if isinstance(told, Mapping) else getattr(told, "at", None)
     return float(at or 0)

@@ -122,13 +122,13 @@ class Cassette:
         self.total_tokens = self.llm_call_count = self.tool_call_count = 0
         self.total_cost_usd = self.total_duration_ms = 0.0
         for span in self.spans:
-            self.count(span)
+            self.count_span(span)
 
     def add_span(self, span: Span) -> None:
         self.spans.append(span)
-        self.count(span)
+        self.count_span(span)
 
-    def count(self, span: Span) -> None:
+    def count_span(self, span: Span) -> None:
         self.total_duration_ms += span.duration_ms or 0.0
         if span.token_usage is not None:
             self.total_tokens += span.token_usage.total_tokens or 0
@@ -140,9 +140,9 @@ class Cassette:
     @property
     def unknown(self) -> dict[str, int]:
         """How many spans lack a ``cost``, ``tokens`` or ``duration`` that they should have; empty if none does."""
-        from llmproxy.trace.behavior_fingerprint import count_unknown
+        from llmproxy.trace.behavior_fingerprint import count_missing_measures
 
-        return count_unknown(self.spans)
+        return count_missing_measures(self.spans)
 
     def get_tool_calls(self) -> list[Span]:
         return [span for span in self.spans if span.kind is SpanKind.TOOL_CALL]
@@ -258,7 +258,7 @@ class TraceHead:
     def add_span(self, span: Span) -> None:
         """Add a span to the totals, and see whether it is what the whole run began or ended with."""
         trace = self.trace
-        trace.count(span)
+        trace.count_span(span)
         if trace.created_at_unknown:
             trace.created_at, trace.created_at_unknown = span.timestamp, False
         if span.kind is SpanKind.AGENT_STEP and span.name == "conversation":

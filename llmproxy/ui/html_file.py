@@ -21,11 +21,11 @@ from llmproxy.core.store.reader import CassetteInfo, Readable
 from llmproxy.core.store.rows import describe_interaction
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.protocol import AGENT
-from llmproxy.ui.queries import NO_CHILD, STORY_BYTES, STORY_CALLS, limit_bytes, list_children
+from llmproxy.ui.queries import NO_CHILD, STORY_BYTES, STORY_CALLS, limit_bytes, list_fork_origins
 from llmproxy.ui.recordings import call_list
 from llmproxy.ui.recordings.call_list import CallFilter
 from llmproxy.ui.recordings.calls import attach_results, body_to_json, call_to_json, compute_text_delta, decode_text
-from llmproxy.ui.recordings.new_content import PlacedExchange, RecordingReader
+from llmproxy.ui.recordings.new_content import LinkedExchange, RecordingReader
 from llmproxy.ui.recordings.step_summaries import read_steps
 
 MARK = "llmproxy recording"
@@ -39,7 +39,7 @@ _ONE = 2
 def page_data(store: Readable, wanted: Sequence[CassetteInfo], title: str, most: int | None = None) -> dict[str, Any]:
     """Return cassettes as a page's data; above `most` bytes the last, and huge calls, are left out and counted."""
     maker = PageDataBuilder(most=most)
-    children, sums = list_children(store), call_list.summarize_cassettes(store)
+    children, sums = list_fork_origins(store), call_list.summarize_cassettes(store)
     cassettes = []
     for info in wanted:
         found = list(maker.add_cassette(store, info))
@@ -57,7 +57,7 @@ def page_data(store: Readable, wanted: Sequence[CassetteInfo], title: str, most:
                 "asked": listed[0]["asked"] if listed else "",
                 "rows": listed,
                 "left": info.live - len(found),
-                "sums": call_list.sum_up(store, which),
+                "sums": call_list.sum_calls(store, which),
                 "strip": [each for each in call_list.list_timeline_marks(store, which) if each[0] in taken],
                 "steps": {"steps": read_steps(told), "calls": len(told), "of": info.live},
             }
@@ -125,18 +125,18 @@ class PageDataBuilder:
         """Return whether nothing more shall be taken."""
         return self.size + self.messages.size + self.tools.size >= most
 
-    def _add_call(self, told: PlacedExchange) -> None:
+    def _add_call(self, told: LinkedExchange) -> None:
         made = call_to_json(told)
         made |= {"messages": list(map(self.messages.add, made["messages"])), "tools": self.tools.add(made["tools"])}
         interaction = told.exchange.interaction
         self.calls[made["id"]] = made
         attach_results(self.calls, told.results)
-        found = {"request": self._build_request(told), "response": body_to_json(interaction.response.body)}
+        found = {"request": self._build_request_body(told), "response": body_to_json(interaction.response.body)}
         self.bodies[made["id"]] = found
         if self.most is not None:
             self.size += len(json.dumps(made)) + len(json.dumps(found))
 
-    def _build_request(self, told: PlacedExchange) -> dict[str, Any]:
+    def _build_request_body(self, told: LinkedExchange) -> dict[str, Any]:
         interaction, previous = told.exchange.interaction, told.previous
         text = decode_text(interaction.request.body)
         base = None if previous is None else decode_text(previous.interaction.request.body)

@@ -36,7 +36,7 @@ class LiveState:
     open: list[dict[str, Json]]
 
 
-def take_snapshot(engine: Engine, watch: CallLog, opened: Iterable[Exchange], after: int) -> LiveState:
+def take_live_snapshot(engine: Engine, watch: CallLog, opened: Iterable[Exchange], after: int) -> LiveState:
     """Take what happened after the `after`-th call."""
     sessions = [
         {
@@ -99,7 +99,7 @@ def find_miss(misses: Sequence[JournaledMiss], at: float, session: str, key: str
     }
 
 
-def classify(call: Call) -> str:
+def classify_call(call: Call) -> str:
     """Return what happened in one word: hit, bound, carried, miss, recorded, passed, fault, refused."""
     if call.fault:
         return "fault"
@@ -112,9 +112,9 @@ def classify(call: Call) -> str:
 
 def _call_to_row(number: int, o: Call) -> dict[str, Json]:
     return {
-        "n": number, "at": o.at, "what": classify(o), "session": o.session, "party": o.party, "provider": o.provider,
-        "model": o.model, "operation": o.operation or f"{o.method} {o.target}", "channel": o.channel.value,
-        "status": o.status, "ms": o.ms, "first": o.first_ms, "in": o.input, "out": o.output,
+        "n": number, "at": o.at, "what": classify_call(o), "session": o.session, "party": o.party,
+        "provider": o.provider, "model": o.model, "operation": o.operation or f"{o.method} {o.target}",
+        "channel": o.channel.value, "status": o.status, "ms": o.ms, "first": o.first_ms, "in": o.input, "out": o.output,
         "cost": None if o.cost is None else float(o.cost), "id": o.interaction, "nearest": o.nearest, "key": o.key,
         "bound": list(o.bound), "carried": list(o.carried), "fault": o.fault or "", "lost": o.lost, "note": o.note,
         "asked": o.asked, "answered": o.answered,

@@ -26,7 +26,7 @@ from llmproxy.errors import CassetteNotFound, LLMProxyError
 from llmproxy.protocol import UI_PREFIX
 from llmproxy.store_server import show_store
 from llmproxy.ui import live_state, queries
-from llmproxy.ui.responses import PageAnswer, answer_question, error_answer, json_answer, page_answer, redirect_to_page
+from llmproxy.ui.responses import PageAnswer, answer_as_json, error_answer, json_answer, page_answer, redirect_to_page
 
 _DATA = UI_PREFIX + "data/"
 _NOTHING: dict[str, Any] = {"cassettes": []}
@@ -69,7 +69,7 @@ class Viewer:
             asker = self._choose_answerer(question, query)
         except LLMProxyError as error:
             return _to_future(error_answer(error))
-        return self._thread.submit(answer_question, asker, question, query)
+        return self._thread.submit(answer_as_json, asker, question, query)
 
     def close(self) -> None:
         self._thread.shutdown(wait=False, cancel_futures=True)
@@ -77,7 +77,7 @@ class Viewer:
     def _answer_page(self, asked: ControlRequest, refusing: LLMProxyError | None) -> PageAnswer:
         """Return the page; its token only to whom may ask without one, and never to a script."""
         opens = header(asked.headers, "sec-fetch-dest") in (None, "document")
-        typed = find_refusal(_to_typed_navigation(asked), self.token)
+        typed = find_refusal(_drop_same_origin_headers(asked), self.token)
         if (refusing is not None and not opens) or (typed is not None and asked.loopback):
             return error_answer(refusing or typed or ControlForbidden("llmproxy: not for you."))
         given = self.page_token if opens and typed is None else ""
@@ -89,13 +89,13 @@ class Viewer:
         """Return what answers a question; what it needs of the engine is taken now."""
         engine, path = self.engine, self.engine.config.store
         if question == "live":
-            seen = live_state.take_snapshot(
-                engine, self.watch, self.opened(), queries.get_int(query, "after", 0, 1 << 53)
+            seen = live_state.take_live_snapshot(
+                engine, self.watch, self.opened(), queries.read_int(query, "after", 0, 1 << 53)
             )
             return lambda *_: live_state.state_to_json(seen)
         if question == "miss":
             misses, all_of_them = engine.journal.list_misses(), suggest_command("why", path)
-            return lambda *_: _find_miss(misses, query, all_of_them)
+            return lambda *_: _answer_miss(misses, query, all_of_them)
         if question == "report" and (tests := self.tests) is not None:
             return lambda _, given: tests(given)
         return lambda asked, given: _answer_question(path, asked, given)
@@ -109,7 +109,7 @@ def _answer_question(path: Path, question: str, query: dict[str, str]) -> Any:  
         return queries.answer_question(store, question, query)
 
 
-def _find_miss(misses: Any, query: Mapping[str, str], all_of_them: str) -> Any:  # noqa: ANN401 - plain values
+def _answer_miss(misses: Any, query: Mapping[str, str], all_of_them: str) -> Any:  # noqa: ANN401 - plain values
     try:
         at = float(query.get("at", ""))
     except ValueError as error:
@@ -129,7 +129,7 @@ def _use_store(path: Path, use: Callable[[Store | None], Any]) -> Any:  # noqa: 
         return use(store)
 
 
-def _to_typed_navigation(asked: ControlRequest) -> ControlRequest:
+def _drop_same_origin_headers(asked: ControlRequest) -> ControlRequest:
     """Return a navigation as if it were typed: a link of our own page leads to the page as well."""
     names = ("sec-fetch-site", "origin") if header(asked.headers, "sec-fetch-site") == "same-origin" else ()
     headers = tuple((name, value) for name, value in asked.headers if name.lower() not in names)

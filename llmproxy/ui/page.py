@@ -41,7 +41,7 @@ def render_page(data: dict[str, Any], title: str = "llmproxy", plain: str = "", 
     return text + "".join(f"<script>{each}</script>\n" for each in code) + "</body></html>\n"
 
 
-def is_page_cookie(path: Path) -> bool:
+def is_viewer_page(path: Path) -> bool:
     with path.open("rb") as file:
         return b'<meta name="generator" content="llmproxy">' in file.read(20_000)
 
@@ -100,7 +100,7 @@ def list_page_scripts() -> list[str]:
 def read_page_script(name: str) -> str:
     """Return a module as a script, its first line first, without characters that a terminal obeys."""
     body = _CONTROL.sub(
-        lambda found: f"\\x{ord(found[0]):02x}", _convert_module(name)
+        lambda found: f"\\x{ord(found[0]):02x}", _convert_to_script(name)
     )  # one in a minified string stays what it was
     return f'modules["{name}"] = function (exports, use) {{ {body}\n}};\n//# sourceURL=llmproxy/ui/static/{name}\n'
 
@@ -132,7 +132,7 @@ def _resolve_import(importer: str, named: str) -> str:
     return f"{folder}/{path}" if folder else path
 
 
-def _convert_module(name: str) -> str:
+def _convert_to_script(name: str) -> str:
     text = read_static(name)
     if "module" in text[:300] and "define.amd" in text[:300]:  # UMD: with `exports` and `module` it fills these
         return f"const module = {{ exports }};{text}"

@@ -56,7 +56,7 @@ def answer_question(store: Readable, question: str, query: Query) -> Json:
     return QUESTIONS[question](store, query)
 
 
-def get_int(query: Query, name: str, default: int | None, most: int) -> int:
+def read_int(query: Query, name: str, default: int | None, most: int) -> int:
     """Return a whole number of a query. Raises BadQuestion."""
     text = query.get(name, "")
     if not text and default is not None:
@@ -70,10 +70,10 @@ def read_call_filter(query: Query) -> CallFilter:
     """Return which calls a query means. Raises BadQuestion."""
     if "cassette" not in query:
         raise BadQuestion("llmproxy: say which cassette: ?cassette=NAME.")
-    sample = get_int(query, "sample", 1, 999_999)
+    sample = read_int(query, "sample", 1, 999_999)
     find, model = (query.get(name, "")[:200] for name in ("find", "model"))
     ids = tuple(
-        get_int({"ids": each}, "ids", None, 1 << 62) for each in query.get("ids", "").split(",")[:STORY_CALLS] if each
+        read_int({"ids": each}, "ids", None, 1 << 62) for each in query.get("ids", "").split(",")[:STORY_CALLS] if each
     )
     return CallFilter(query["cassette"], sample, find, query.get("failed") == "1", model, ids)
 
@@ -83,7 +83,7 @@ def read_call_filter(query: Query) -> CallFilter:
 
 def answer_cassettes(store: Readable, _query: Query) -> Json:
     """Return every cassette and sample, whose child it is, and what was asked first."""
-    children, sums = list_children(store), call_list.summarize_cassettes(store)
+    children, sums = list_fork_origins(store), call_list.summarize_cassettes(store)
     return {
         "store": store.path.name if find_store_server(store.path) is None else show_store(store.path),
         "cassettes": [
@@ -103,7 +103,7 @@ TOLD = 500
 NO_CHILD = {"fork": None, "parent": None}
 
 
-def list_children(store: Readable) -> dict[tuple[str, int], dict[str, str]]:
+def list_fork_origins(store: Readable) -> dict[tuple[str, int], dict[str, str]]:
     """Return of each recording that is a fork where it parted, and the name of its parent."""
     return {
         (each.cassette, each.sample): {
@@ -117,16 +117,16 @@ def list_children(store: Readable) -> dict[tuple[str, int], dict[str, str]]:
 def answer_calls(store: Readable, query: Query) -> Json:
     """Return a window of a recording's calls; ``sums=1`` adds what all come to, and what is drawn of each."""
     which = read_call_filter(query)
-    offset, limit = get_int(query, "offset", 0, 10**9), get_int(query, "limit", 200, call_list.MOST)
-    found: dict[str, Json] = {"offset": offset, "rows": call_list.read_window(store, which, offset, limit)}
+    offset, limit = read_int(query, "offset", 0, 10**9), read_int(query, "limit", 200, call_list.MOST)
+    found: dict[str, Json] = {"offset": offset, "rows": call_list.read_row_window(store, which, offset, limit)}
     if query.get("sums") == "1":
-        found |= {"sums": call_list.sum_up(store, which), "strip": call_list.list_timeline_marks(store, which)}
+        found |= {"sums": call_list.sum_calls(store, which), "strip": call_list.list_timeline_marks(store, which)}
     return found
 
 
-def answer_place(store: Readable, query: Query) -> Json:
+def answer_call_place(store: Readable, query: Query) -> Json:
     """Return a call's place in its recording's list, and its name in every store made of the same cassettes."""
-    row = _read_row(store, get_int(query, "id", None, 1 << 62))
+    row = _read_call_row(store, read_int(query, "id", None, 1 << 62))
     which = replace(read_call_filter({**query, "cassette": row.cassette}), sample=row.sample)
     return {
         "cassette": row.cassette,
@@ -139,38 +139,38 @@ def answer_place(store: Readable, query: Query) -> Json:
 def answer_steps(store: Readable, query: Query) -> Json:
     """Return what was asked, done and answered, from the recording's beginning on."""
     which = read_call_filter(query)
-    ids = [row["id"] for row in _select_agent_calls(call_list.read_window(store, which, 0, call_list.MOST))]
+    ids = [row["id"] for row in _select_agent_calls(call_list.read_row_window(store, which, 0, call_list.MOST))]
     read: list[Interaction] = list(limit_bytes((store.load(id_) for id_ in islice(ids, STORY_CALLS)), STORY_BYTES))
     return {"steps": steps_of(read), "calls": len(read), "of": call_list.count_calls(store, which)}
 
 
 def answer_call(store: Readable, query: Query) -> Json:
     """Return one call, opened: what is new in it, and what its tools answered."""
-    return open_call(store, get_int(query, "id", None, 1 << 62))
+    return read_call_in_context(store, read_int(query, "id", None, 1 << 62))
 
 
-def open_call(store: Readable, id_: int) -> dict[str, Json]:
+def read_call_in_context(store: Readable, id_: int) -> dict[str, Json]:
     """Return a call in its place among those around it. Raises CassetteNotFound."""
-    row = _read_row(store, id_)
+    row = _read_call_row(store, id_)
     reader = RecordingReader()
-    for earlier in reversed(list(_list_neighbours(store, row, BEFORE, later=False))):
+    for earlier in reversed(list(_load_neighbours(store, row, BEFORE, later=False))):
         reader.read(earlier)
     found = {id_: told_call(reader.read(store.load(id_)))}
-    for later in _list_neighbours(store, row, AFTER, later=True):
+    for later in _load_neighbours(store, row, AFTER, later=True):
         attach_results(found, reader.read(later).results)
     return found[id_]
 
 
 def answer_bodies(store: Readable, query: Query) -> Json:
     """Return both bodies of a call, byte for byte: text, or base64."""
-    found = store.load(get_int(query, "id", None, 1 << 62))
+    found = store.load(read_int(query, "id", None, 1 << 62))
     return {"request": body_to_json(found.request.body), "response": body_to_json(found.response.body)}
 
 
 QUESTIONS: Mapping[str, Callable[[Readable, Query], Json]] = {
     "cassettes": answer_cassettes,
     "calls": answer_calls,
-    "place": answer_place,
+    "place": answer_call_place,
     "steps": answer_steps,
     "call": answer_call,
     "bodies": answer_bodies,
@@ -195,7 +195,7 @@ def limit_bytes(found: Iterable[Interaction], most: int) -> Iterator[Interaction
             return
 
 
-def _read_row(store: Readable, id_: int) -> RowSummary:
+def _read_call_row(store: Readable, id_: int) -> RowSummary:
     found = store.query(f"{SELECT_SUMMARY} WHERE id = ?", (id_,))
     if not found:
         raise CassetteNotFound(
@@ -204,7 +204,7 @@ def _read_row(store: Readable, id_: int) -> RowSummary:
     return to_summary(found[0])
 
 
-def _list_neighbours(store: Readable, row: RowSummary, count: int, *, later: bool) -> Iterator[Interaction]:
+def _load_neighbours(store: Readable, row: RowSummary, count: int, *, later: bool) -> Iterator[Interaction]:
     """Yield the calls of the same party before or after one, the nearest first, as far as they are quickly read."""
     sign, order = (">", "ASC") if later else ("<", "DESC")
     sql = (

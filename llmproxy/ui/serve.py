@@ -23,7 +23,7 @@ from llmproxy.ui.responses import (
     Ask,
     Headers,
     PageAnswer,
-    answer_question,
+    answer_as_json,
     build_headers,
     error_answer,
     json_answer,
@@ -77,12 +77,12 @@ def respond_to_request(
         hint = "Open the address that `llmproxy ui` printed, whole."
         return json_answer(403, {"error": {"code": "llmproxy_forbidden", "message": told, "hint": hint}})
     if put is not None and writes:
-        return _answer_put(put, body)
+        return _answer_write_request(put, body)
     query = dict(parse_qsl(asked, keep_blank_values=True))
-    return answer_question(ask, path.removeprefix(UI_PREFIX + _DATA), query)
+    return answer_as_json(ask, path.removeprefix(UI_PREFIX + _DATA), query)
 
 
-def _answer_put(put: Put, body: bytes) -> PageAnswer:
+def _answer_write_request(put: Put, body: bytes) -> PageAnswer:
     said = parse_json(body)
     if not isinstance(said, dict) or not all(isinstance(each, str) for each in said.values()):
         told = "llmproxy: what the page sent is no JSON object of texts."

@@ -17,7 +17,7 @@ import pytest
 from llmproxy.calls import Use
 from llmproxy.client.control import FRESH, ConnectionPool, Control, ControlError, ProxyUnreachable, session_url
 from llmproxy.client.session_reports import Report, UnusedRecording
-from llmproxy.trace.reading.recording_spans import open_exchanges
+from llmproxy.trace.reading.recording_spans import decode_exchanges
 from tests.provider import Provider, step
 from tests.support.process import free_port
 from tests.support.proxy import Listening, ask_chat, near
@@ -160,7 +160,7 @@ def test_a_walk_tells_each_call_in_every_mode(tmp_path: Path, mode: str) -> None
         (second,) = control.calls("a", after=1)
         assert (second.seq, control.report("a").arrived) == (2, 2)
         if mode != "passthrough":
-            (said,) = [each.answer.text for each in open_exchanges(control.calls("a", 1)) if each.answer]
+            (said,) = [each.answer.text for each in decode_exchanges(control.calls("a", 1)) if each.answer]
             assert said == "hello"
             assert [span["output"] for span in control.spans("a") if span["kind"] == "agent_output"] == ["hello"] * 2
         control.close("a")

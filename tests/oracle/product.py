@@ -25,7 +25,7 @@ from llmproxy.suite.stores import StoreAdapter, build_store
 from llmproxy.suite.stores.http import HttpStore
 from llmproxy.suite.stores.http_mapping import read_http_entity
 from llmproxy.trace.observing.agent_activity import AgentStep, WireObserver
-from llmproxy.trace.observing.history_edits import ProcessingFindings, find_processing
+from llmproxy.trace.observing.history_edits import HistoryEditFindings, find_history_edits
 from tests.oracle.agents import Exchange
 from tests.oracle.history import Chapter
 from tests.oracle.places import Database, Service
@@ -87,13 +87,15 @@ def judge(said: dict[str, Any], step: AgentStep) -> Status:
     return worst(found)
 
 
-def history(wire: WireObserver, step: Chapter) -> ProcessingFindings:
+def history(wire: WireObserver, step: Chapter) -> HistoryEditFindings:
     """Return what the product knows of the history in a step."""
     before = [each for each in wire.calls if each.call.seq <= step.after]
-    return find_processing(wire.observe(step.after, step.until), before, continues=step.continues, spoken=step.spoken)
+    return find_history_edits(
+        wire.observe(step.after, step.until), before, continues=step.continues, spoken=step.spoken
+    )
 
 
-def judge_history(said: dict[str, Any], found: ProcessingFindings) -> Status:
+def judge_history(said: dict[str, Any], found: HistoryEditFindings) -> Status:
     """Return what a suite makes of an assertion about it."""
     wanted = MessageProcessing.model_validate(said["messageProcessing"])
     return worst(check_processing(wanted, found, VariableScope()))

@@ -15,9 +15,9 @@ from llmproxy.report import html, json_report, junit
 from llmproxy.report.console import format_totals
 from llmproxy.report.events import Finished, Started, Status
 from llmproxy.report.formatting import describe_replay
-from llmproxy.report.request_line import describe_steps, format_request_line
+from llmproxy.report.request_line import describe_request_steps, format_request_line
 from llmproxy.report.run_console import ScenarioConsole, SuiteConsole
-from llmproxy.ui.live_state import classify
+from llmproxy.ui.live_state import classify_call
 from tests.report import samples
 
 STARTED = Started(run_id="r", scenario="s", name="s")
@@ -71,8 +71,8 @@ def test_lines_of_calls_summaries_and_the_viewer_say_what_is_carried() -> None:
     """A word of its own in the line, the names of the changes in the sum, and a doubt where a proof is asked for."""
     call = Call(Decision.REPLAY, status=200, bound=("date",), carried=("system-3f2a",), cost=Decimal("0.1"))
     assert "CARRIED" in format_request_line(call, colour=False, zone=None, room=None)
-    assert "system-3f2a" in "\n".join(describe_steps(call))
-    assert classify(call) == "carried"
+    assert "system-3f2a" in "\n".join(describe_request_steps(call))
+    assert classify_call(call) == "carried"
     totals = Totals()
     totals.add(call)
     said = "1 hit (1 bound: date; 1 carried under system-3f2a)"

@@ -8,7 +8,7 @@ from llmproxy.core.changes.change import Author, Change, ChangeOrigin, Reason, R
 from llmproxy.core.sessions.trial_results import TrialResult
 from llmproxy.core.store.rows import RowSummary
 from llmproxy.core.traffic.interaction import Ending, Key
-from llmproxy.report.request_changes import Changes, summarize_trials
+from llmproxy.report.request_changes import ChangeSummary, summarize_trials
 
 
 def change(before: str | None = "Be brief.", after: str | None = "Be brief and kind.", **more: object) -> Change:
@@ -29,7 +29,7 @@ def trial(name: str, *seen: TrialCall, calls: int = 4, passed: bool | None = Tru
     return TrialResult(name, 1, 0.0, passed, calls, seen)
 
 
-def total(*trials: TrialResult, after: dict[int, float | None] | None = None) -> Changes:
+def total(*trials: TrialResult, after: dict[int, float | None] | None = None) -> ChangeSummary:
     """Put trials together; each cassette holds these recordings, with what they cost."""
     return summarize_trials(trials, lambda _: {number: row(number, cost) for number, cost in (after or {}).items()})
 

@@ -14,7 +14,7 @@ import pytest
 from llmproxy.calls import Call, Totals, Use
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.protocol import Decision, Mode
-from llmproxy.report.console import Console, ProxyStarted, Reporter, find_width, format_totals, wants_colour
+from llmproxy.report.console import Console, ProxyStarted, Reporter, format_totals, get_terminal_width, wants_colour
 from llmproxy.report.request_line import format_request_line
 
 ASKED = partial(
@@ -42,8 +42,8 @@ def test_a_pipe_gets_no_colour_and_a_terminal_may_refuse(tmp_path: Path) -> None
     assert not wants_colour(Terminal(), {"NO_COLOR": "1"})
     assert not wants_colour(Terminal(), {"TERM": "dumb"})
     with (tmp_path / "out").open("w") as stream:
-        assert find_width(stream) is None
-    assert find_width(stream) is None
+        assert get_terminal_width(stream) is None
+    assert get_terminal_width(stream) is None
 
 
 def test_quiet_leaves_misses_and_the_summary() -> None:

@@ -7,7 +7,7 @@ import pytest
 from llmproxy.report.events import Assertion, Message, Status
 from llmproxy.report.formatting import (
     describe_assertion,
-    describe_uses,
+    describe_usage,
     format_calls,
     format_content,
     format_conversation,
@@ -63,7 +63,7 @@ def test_an_assertion_says_where_and_by_which_evidence() -> None:
 
 
 def test_unknown_tokens_are_called_unknown() -> None:
-    lines = describe_uses(samples.finished("fine", 1, Status.PASSED))
+    lines = describe_usage(samples.finished("fine", 1, Status.PASSED))
     assert lines[0] == "agent: 2 calls, 1,200 tokens in, unknown out, $0.0021"
     assert lines[1] == "judge: 1 call, unknown tokens in, unknown out, price unknown"
 

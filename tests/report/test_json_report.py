@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.report.json_report import FORMAT, JsonLines, read_entries, to_json_text
+from llmproxy.report.json_report import FORMAT, JsonLines, read_report_runs, to_json_text
 from llmproxy.report.report_kinds import BufferedReport
 from tests.report import samples
 
@@ -51,7 +51,9 @@ def test_the_runs_of_both_forms_are_read_alike(tmp_path: Path) -> None:
     )
     runs = [{"started": started, "parts": [message], "finished": None}]
     (tmp_path / "x.json").write_text(json.dumps({"scenarios": [{"runs": runs}]}, indent=2))
-    assert read_entries(tmp_path / "x.jsonl") == read_entries(tmp_path / "x.json") == [(started, [message], None)]
+    assert (
+        read_report_runs(tmp_path / "x.jsonl") == read_report_runs(tmp_path / "x.json") == [(started, [message], None)]
+    )
     (tmp_path / "y").write_text("[]")
     with pytest.raises((ValueError, KeyError, TypeError)):
-        read_entries(tmp_path / "y")
+        read_report_runs(tmp_path / "y")

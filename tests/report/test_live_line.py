@@ -12,7 +12,7 @@ from llmproxy.report.request_line import (
     count_cells,
     cut,
     cut_middle,
-    describe_steps,
+    describe_request_steps,
     fold_text,
     format_head_line,
     format_request_line,
@@ -58,7 +58,7 @@ def test_what_came_over_the_wire_cannot_move_the_cursor() -> None:
     shown = format_request_line(evil, zone=UTC)
     assert shown.isprintable()
     assert len(shown) < 300
-    assert all(text.isprintable() for text in describe_steps(evil))
+    assert all(text.isprintable() for text in describe_request_steps(evil))
 
 
 @pytest.mark.parametrize("room", [80, 100, 120, 160, 200])

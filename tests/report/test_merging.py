@@ -14,11 +14,11 @@ from llmproxy.errors import SettingsError
 from llmproxy.report.events import Completed, Event, Finished, Selected, Started, Status
 from llmproxy.report.merge_reports import (
     MergedReport,
-    PartReport,
+    ShardReport,
+    combine_exit_codes,
     detect_report_kind,
-    fold_exit_codes,
-    merge_parts,
-    read_part,
+    merge_shard_reports,
+    read_shard_report,
 )
 from llmproxy.report.report_kinds import make_report_handler
 from tests.report import samples, whole as made
@@ -27,13 +27,13 @@ KINDS = ("json", "jsonl", "html", "junit")
 MERGED = ("json", "jsonl")
 
 
-def as_parts(every: list[list[Event]]) -> list[PartReport]:
+def as_parts(every: list[list[Event]]) -> list[ShardReport]:
     found = []
     for n, events in enumerate(every):
         story = samples.story(events)
         assert story.selected
         assert story.selected.shard
-        found.append(PartReport(Path(f"{n}.json"), story, story.selected.shard))
+        found.append(ShardReport(Path(f"{n}.json"), story, story.selected.shard))
     return found
 
 
@@ -58,7 +58,7 @@ def test_ten_parts_are_one_test_byte_for_byte(kind: str, tmp_path: Path) -> None
     assert [detect_report_kind(path) for path in files] == [kind] * 11
     for seed in range(3):
         mixed = [*random.Random(seed).sample(files, len(files)), files[2]]
-        done = merge_parts([read_part(path, kind) for path in mixed])
+        done = merge_shard_reports([read_shard_report(path, kind) for path in mixed])
         assert {each: path.read_bytes() for each, path in write(tmp_path, "merged", done).items()} == whole
         assert (done.exit_code, list(done.missing)) == (1, [])
 
@@ -72,7 +72,7 @@ def test_a_part_that_did_not_come_is_said_and_ends_with_3(how: str) -> None:
     else:
         lost = every[2][:-1]
         every[2] = lost if how == "killed" else [*lost, Completed(exit_code=130, seconds=1.0)]
-    done = merge_parts(as_parts(every))
+    done = merge_shard_reports(as_parts(every))
     name = next(event.scenario for event in lost if isinstance(event, Started))
     said = f"part 3/5 is missing: nothing is known of {name}" if how == "absent" else "part 3/5 "
     assert (done.exit_code, len(done.missing)) == (3, 1)
@@ -89,7 +89,7 @@ def test_a_part_that_came_twice_with_other_results_is_not_resolved() -> None:
         replace(event, status=Status.FAILED) if isinstance(event, Finished) else event for event in every[1]
     ]
     with pytest.raises(SettingsError, match=r"[14]\.json and [14]\.json are both part 2, with different results"):
-        merge_parts(as_parts([*every, other]))
+        merge_shard_reports(as_parts([*every, other]))
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_what_are_no_parts_of_one_test_is_refused(change: dict[str, Any], said: 
     parts = as_parts(made.parts())
     parts[3] = replace(parts[3], shard={**parts[3].shard, **change})
     with pytest.raises(SettingsError, match=said):
-        merge_parts(parts)
+        merge_shard_reports(parts)
 
 
 def test_another_mode_is_another_test() -> None:
@@ -115,18 +115,18 @@ def test_another_mode_is_another_test() -> None:
     assert parts[3].run_tree.selected
     parts[3].run_tree.selected = replace(parts[3].run_tree.selected, mode="record")
     with pytest.raises(SettingsError, match="mode 'replay' and 'record'"):
-        merge_parts(parts)
+        merge_shard_reports(parts)
     parts = as_parts(made.parts(40))
     assert parts[39].run_tree.selected
     parts[39].run_tree.selected = replace(parts[39].run_tree.selected, mode="auto")
-    assert merge_parts(parts).exit_code == 1
+    assert merge_shard_reports(parts).exit_code == 1
 
 
 def test_numbers_of_a_store_that_one_part_had_alone_are_left_out() -> None:
     """What was recorded has another number wherever it goes; in replay all parts had the same recordings."""
     every = made.parts(2)
     every[0] = [replace(event, replayed=False) if isinstance(event, Finished) else event for event in every[0]]
-    done = merge_parts(as_parts(every))
+    done = merge_shard_reports(as_parts(every))
     steps = {getattr(event, "interactions", None) for event in done.events if type(event).__name__ == "Step"}
     assert steps == {(), (1, 2)}
 
@@ -140,7 +140,7 @@ def test_what_is_not_recorded_is_advised_for_the_whole() -> None:
                 events[n] = replace(event, unrecorded=True)
             if isinstance(event, Completed):
                 events[n] = replace(event, exit_code=4, notes=("for s00: x", *event.notes), part_notes=("for s00: x",))
-    done = merge_parts(as_parts(every), lambda names, shard: f"{list(names)} of {len(shard['items'])}")
+    done = merge_shard_reports(as_parts(every), lambda names, shard: f"{list(names)} of {len(shard['items'])}")
     ended = done.events[-1]
     assert isinstance(ended, Completed)
     assert ended.notes == ("one at a time", "['s00', 's01'] of 23")
@@ -156,7 +156,7 @@ def test_what_is_not_recorded_is_advised_for_the_whole() -> None:
 )  # fmt: skip
 def test_the_end_is_that_of_the_whole(codes: tuple[int, ...], by: str, code: int) -> None:
     """One part whose scenarios were all skipped does not mean that nothing ran; a code that nobody knows is no success."""
-    assert fold_exit_codes(codes, by) == code
+    assert combine_exit_codes(codes, by) == code
 
 
 def test_tests_of_pytest_run_scenarios_of_one_name() -> None:
@@ -178,8 +178,8 @@ def test_tests_of_pytest_run_scenarios_of_one_name() -> None:
                 Completed(exit_code=0, seconds=1.0, scenarios=rows),
             ]
         )
-        parts.append(PartReport(Path(f"{number}.json"), story, told))
-    ended = merge_parts(parts).events[-1]
+        parts.append(ShardReport(Path(f"{number}.json"), story, told))
+    ended = merge_shard_reports(parts).events[-1]
     assert isinstance(ended, Completed)
     assert [each["scenario"] for each in ended.scenarios] == ["weather [1: t::a]", "weather [2: t::b]"]
 
@@ -192,16 +192,16 @@ def test_what_is_no_part_is_named(tmp_path: Path) -> None:
     whole = write(tmp_path, "whole", made.whole_test(made.NAMES))
     for kind in MERGED:
         with pytest.raises(SettingsError, match=rf"whole\.{kind} is the report of a whole test"):
-            read_part(whole[kind], kind)
+            read_shard_report(whole[kind], kind)
     make_report_handler(f"json={tmp_path / 'begun.json'}")
     with pytest.raises(SettingsError, match="ended before it knew what to run"):
-        read_part(tmp_path / "begun.json", "json")
+        read_shard_report(tmp_path / "begun.json", "json")
     part = write(tmp_path, "part", made.parts(2)[0])
     tree = json.loads(part["json"].read_text())
     for change in ({"format": 2}, {"scenarios": 3}, {"exit_code": 1, "notes": None}):
         part["json"].write_text(json.dumps({**tree, **change}))
         with pytest.raises(SettingsError, match=r"part\.json is no report that this version reads"):
-            read_part(part["json"], "json")
+            read_shard_report(part["json"], "json")
 
 
 def test_files_that_are_no_reports_are_none(tmp_path: Path) -> None:
@@ -232,4 +232,4 @@ def test_a_part_that_says_odd_things_of_itself_is_refused_in_words(tmp_path: Pat
         assert spelled, (kind, old)
         path.write_bytes(data.replace(spelled, new))
         with pytest.raises(SettingsError, match=r"part\.\w+ is no"):
-            read_part(path, kind)
+            read_shard_report(path, kind)

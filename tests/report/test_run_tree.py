@@ -48,7 +48,7 @@ def test_a_run_without_an_end_says_that_it_was_interrupted() -> None:
     run = samples.story().runs["cut-1"]
     assert run.finished is None
     assert run.status is Status.ENVIRONMENT_ERROR
-    assert "interrupted" in run.why
+    assert "interrupted" in run.reason
     assert samples.story([Finished(run_id="who", scenario="who", status=Status.PASSED)]).runs == {}
 
 

@@ -11,10 +11,10 @@ import pytest
 from llmproxy.errors import SettingsError
 from llmproxy.report.sharding import (
     Shard,
-    check_shard,
+    check_shard_description,
     describe_shard,
     parse_shard,
-    read_times,
+    read_test_times,
     split_items,
     weigh_items,
 )
@@ -82,13 +82,13 @@ def test_parts_that_there_cannot_be_are_refused(text: str) -> None:
 def test_times_come_from_a_json_report(tmp_path: Path) -> None:
     good, bad = tmp_path / "a.json", tmp_path / "b.json"
     good.write_text(json.dumps({"times": {"a": 12, "b": 0}}))
-    assert read_times(good) == {"a": 12, "b": 0}
+    assert read_test_times(good) == {"a": 12, "b": 0}
     for text in ("{}", "[]", "no", '{"times": 3}', '{"times": {"a": "x"}}'):
         bad.write_text(text)
         with pytest.raises(SettingsError, match="no JSON report of a test"):
-            read_times(bad)
+            read_test_times(bad)
     with pytest.raises(SettingsError, match="cannot be read"):
-        read_times(tmp_path / "none.json")
+        read_test_times(tmp_path / "none.json")
 
 
 WHOLE = describe_shard(Shard(1, 2), {"a": 1, "b": 2}, "test", runs={"r": "a"})
@@ -97,14 +97,14 @@ ODD: list[object] = [None, True, 0, 3, 10**12, 1.5, "1", "x", [], {}, ["a", "a"]
 
 def test_what_a_file_says_of_its_part_is_whole_or_none() -> None:
     """A part of a million million would be counted out one by one."""
-    check_shard(WHOLE)
-    check_shard({name: value for name, value in WHOLE.items() if name != "runs"})
+    check_shard_description(WHOLE)
+    check_shard_description({name: value for name, value in WHOLE.items() if name != "runs"})
     same: dict[str, list[object]] = {"number": [1], "of": [3], "runs": [{}]}
     for name in WHOLE:
         for odd in ODD:
             if not any(type(odd) is type(each) and odd == each for each in same.get(name, [])):
                 with pytest.raises(TypeError, match="it does not say"):
-                    check_shard({**WHOLE, name: odd})
+                    check_shard_description({**WHOLE, name: odd})
     for odd in ODD:
         with pytest.raises(TypeError, match="it does not say"):
-            check_shard(odd)
+            check_shard_description(odd)

@@ -9,9 +9,9 @@ import pytest
 
 from llmproxy.core.dialects.writing import parse_arguments
 from llmproxy.errors import SettingsError
-from llmproxy.report.formatting import _show_args as in_a_report
-from llmproxy.report.merge_reports import read_part
-from llmproxy.report.sharding import read_times
+from llmproxy.report.formatting import _format_args as in_a_report
+from llmproxy.report.merge_reports import read_shard_report
+from llmproxy.report.sharding import read_test_times
 from llmproxy.scenario.models.errors import proxy_text
 from llmproxy.scenario.prompts import _normalize_arguments as in_a_transcript
 from llmproxy.scenario.values.calls import _parse_arguments
@@ -61,9 +61,9 @@ def test_a_part_s_report_nested_too_deeply_is_refused(kind: str, tmp_path: Path)
     path = tmp_path / "part"
     path.write_text(DEEP)
     with pytest.raises(SettingsError, match="part"):
-        read_part(path, kind)
+        read_shard_report(path, kind)
     with pytest.raises(SettingsError, match="part"):
-        read_times(path)
+        read_test_times(path)
 
 
 def test_a_name_that_is_too_long_is_no_file(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from llmproxy.report.events import Selected, Started
 from llmproxy.report.json_report import JsonLines
 from llmproxy.report.live_report import make_report_reader
 from llmproxy.ui.mount_in_proxy import Viewer
-from llmproxy.ui.queries import QUESTIONS, get_int
+from llmproxy.ui.queries import QUESTIONS, read_int
 from tests.support.chats import NOW, chat, fill
 from tests.ui import samples
 from tests.ui.test_data import ASKED
@@ -236,7 +236,7 @@ def test_an_empty_token_is_none() -> None:
 )
 def test_a_bad_number_is_the_askers_mistake(asker: Asker, query: str) -> None:
     """Also where the answer begins in the engine's own thread: nothing there is an internal error."""
-    asker.viewer.tests = lambda given: get_int(given, "after", 0, 9)
+    asker.viewer.tests = lambda given: read_int(given, "after", 0, 9)
     status, body = asker.ask(DATA + query)
     assert (status, json.loads(body)["error"]["code"]) == (400, "llmproxy_question")
 

@@ -148,7 +148,7 @@ def compare_live_runs(
     from llmproxy.core.store.file.store import open_store
     from llmproxy.core.store.queries import read_volatile_fields
     from llmproxy.scenario.repeats.model_comparison import ModelComparison, ModelRun
-    from llmproxy.trace.comparing.behavior_comparison import read_policy
+    from llmproxy.trace.comparing.behavior_comparison import read_behavior
 
     with_model = [each for each in runs if "llm" in each.live["channels"]]
     if not with_model:
@@ -165,12 +165,12 @@ def compare_live_runs(
                 made.append(
                     ModelRun(
                         str(each.live["cassette"]),
-                        read_policy(mine),
-                        read_policy(told),
+                        read_behavior(mine),
+                        read_behavior(told),
                         each.verdict,
                         tuple(each.live["unknown"]),
                     )
                 )
     except LLMProxyError:  # a proxy elsewhere, with a store of its own
         return None
-    return ModelComparison(parent, read_policy(recorded), tuple(made), verdict)
+    return ModelComparison(parent, read_behavior(recorded), tuple(made), verdict)

@@ -142,9 +142,9 @@ class RunEnding:
             f"llmproxy: {self.summary_line}  ({self.report.mode}, cassette {self.report.cassette}{where})"
         )
         if self.report.carried:
-            from llmproxy.report.request_changes import describe_accepted
+            from llmproxy.report.request_changes import describe_accepted_changes
 
-            told = describe_accepted(store, self.report.carried_names, datetime.now().date())  # noqa: DTZ005 - here
+            told = describe_accepted_changes(store, self.report.carried_names, datetime.now().date())  # noqa: DTZ005 - here
             write_stderr_lines(*(f"  carried: {text}" for text in told))
         write_stderr_lines(*list_miss_lines(self.misses, prefix="  miss: "))
         write_stderr_lines(*list_miss_lines(self.refused, prefix="  refused: "))

@@ -23,7 +23,7 @@ from llmproxy.report.event_handlers import SecretHider
 from llmproxy.report.events import Completed, Event, Handler, Selected
 from llmproxy.report.report_kinds import make_report_handler
 from llmproxy.report.run_console import SuiteConsole
-from llmproxy.report.sharding import describe_shard, parse_shard, read_times, split_items, weigh_items
+from llmproxy.report.sharding import describe_shard, parse_shard, read_test_times, split_items, weigh_items
 from llmproxy.report.trend import TrendRecorder
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def cut_shard(
 
     shard = parse_shard(text)
     weighed = weigh_items(
-        {case.id: runs or case.scenario.runs for case in cases}, {} if times is None else read_times(times)
+        {case.id: runs or case.scenario.runs for case in cases}, {} if times is None else read_test_times(times)
     )
     parts = split_items(weighed, shard.of)
     title = ", ".join(dict.fromkeys(case.suite.name for case in cases))

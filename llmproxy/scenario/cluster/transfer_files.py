@@ -23,8 +23,8 @@ from llmproxy.report.events import Event, Started, Step
 from llmproxy.scenario.cluster.worker_node import RunParcel, write_files
 from llmproxy.store_server import find_store_server, without_secrets
 from llmproxy.trace.observing.agent_activity import make_reference
-from llmproxy.trace.observing.tool_calls import RecordedAt
-from llmproxy.trace.reading.recording_spans import read_cassette_lines
+from llmproxy.trace.observing.tool_calls import InteractionLabel
+from llmproxy.trace.reading.recording_spans import read_recordings_as_json
 
 _LISTED = 6
 _NO_KEY = "none"
@@ -114,7 +114,7 @@ def make_number_lookup(store: Path) -> Known:
         if find_store_server(store) is None and not store.is_file():
             return {}
         try:
-            found = read_cassette_lines(store, cassette=cassette, sample=sample)
+            found = read_recordings_as_json(store, cassette=cassette, sample=sample)
             return {make_reference(line): int(line["recorded"]["id"]) for line in found}
         except LLMProxyError:
             return {}
@@ -137,8 +137,8 @@ def _renumber_step(step: Step, here: Mapping[str, int]) -> Step:
     numbers = tuple(found for old in step.interactions if (found := new.get(old)) is not None)
 
     def renumber(where: str) -> str:
-        ids = where.interactions if isinstance(where, RecordedAt) else ()
-        return RecordedAt(*(None if each is None else new.get(each) for each in ids)) if ids else where
+        ids = where.interactions if isinstance(where, InteractionLabel) else ()
+        return InteractionLabel(*(None if each is None else new.get(each) for each in ids)) if ids else where
 
     checked = tuple(replace(each, where=renumber(each.where)) for each in step.assertions)
     return replace(step, interactions=numbers, assertions=checked)

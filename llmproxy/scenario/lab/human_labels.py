@@ -27,7 +27,7 @@ from typing import Any, NoReturn
 
 from llmproxy.errors import SettingsError
 from llmproxy.files import read_text, unique_members
-from llmproxy.report.json_report import read_entries
+from llmproxy.report.json_report import read_report_runs
 from llmproxy.scenario.lab.judgements import Transcript
 from llmproxy.scenario.types import Message
 
@@ -180,7 +180,7 @@ class ConversationToLabel:
 def list_runs_to_label(report: Path, run: str = "", criteria: Iterable[str] = ()) -> list[ConversationToLabel]:
     """Return a report's runs with criteria; `run`: an id's start, `criteria` for the judge's. Raises SettingsError."""
     try:
-        entries = read_entries(report)
+        entries = read_report_runs(report)
         found = [_read_run(*entry, tuple(criteria)) for entry in entries if str(entry[0]["run_id"]).startswith(run)]
     except OSError as error:
         hint = "A run is found by its id in the report of the last `llmproxy test` only."

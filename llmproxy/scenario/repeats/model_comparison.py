@@ -18,7 +18,7 @@ from decimal import Decimal
 from llmproxy.amounts import dollars, format_count, number
 from llmproxy.report.scenario_rows import Interval, wilson
 from llmproxy.scenario.repeats.statistics import mean, mean_interval
-from llmproxy.trace.comparing.behavior_comparison import PolicyChange, PolicyRun, compare_policies, count_tools
+from llmproxy.trace.comparing.behavior_comparison import BehaviorChange, BehaviorRun, compare_behaviors, count_tools
 
 _SEED = 7
 """Of the bootstrap: the same runs have the same interval."""
@@ -30,8 +30,8 @@ _FEWEST = 3
 class ModelRun:
     name: str
     """Cassette in which it is kept."""
-    policy: PolicyRun
-    recorded: PolicyRun
+    policy: BehaviorRun
+    recorded: BehaviorRun
     """The recorded run, in this one's words: its folder, its day."""
     verdict: str = ""
     """``pass``, ``fail``, ``exit 0``; empty where nobody judged."""
@@ -48,7 +48,7 @@ class ModelRun:
 class ModelComparison:
     parent: str
     """Cassette of the recorded run."""
-    recorded: PolicyRun
+    recorded: BehaviorRun
     runs: tuple[ModelRun, ...]
     verdict: str = ""
     """Of the recorded run; empty where it is not known."""
@@ -59,13 +59,13 @@ class ModelComparison:
         return tuple(run for run in self.runs if not run.broke_off)
 
     @property
-    def policy_change_counts(self) -> list[tuple[PolicyChange, int]]:
+    def policy_change_counts(self) -> list[tuple[BehaviorChange, int]]:
         """Every difference and in how many runs it was, the most frequent first."""
-        found: Counter[PolicyChange] = Counter()
+        found: Counter[BehaviorChange] = Counter()
         for run in self.completed_runs:
-            changes = set(compare_policies(run.recorded, run.policy))
+            changes = set(compare_behaviors(run.recorded, run.policy))
             if self.verdict and run.verdict and run.verdict != self.verdict:
-                changes.add(PolicyChange("verdict", old=self.verdict, new=run.verdict))
+                changes.add(BehaviorChange("verdict", old=self.verdict, new=run.verdict))
             found.update(changes)
         return sorted(found.items(), key=lambda pair: (-pair[1], pair[0]))
 
@@ -154,7 +154,7 @@ class ModelComparison:
             yield name, of(self.recorded), known
 
 
-_USED: tuple[tuple[str, Callable[[PolicyRun], int | Decimal | None]], ...] = (
+_USED: tuple[tuple[str, Callable[[BehaviorRun], int | Decimal | None]], ...] = (
     ("requests", lambda run: run.requests),
     ("tokens_in", lambda run: run.tokens_in),
     ("tokens_out", lambda run: run.tokens_out),

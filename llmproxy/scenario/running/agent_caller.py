@@ -30,7 +30,7 @@ from llmproxy.scenario.types import AgentInput, AgentRole, Message, ScenarioResu
 from llmproxy.scenario.values.criteria import refuse_contradiction
 from llmproxy.scenario.values.messages import Farewell, explain_awaitable, list_messages
 from llmproxy.scenario.values.run_ids_and_options import describe_exit
-from llmproxy.trace.observing.agent_activity import WireObserver, find_recorded_time
+from llmproxy.trace.observing.agent_activity import WireObserver, find_first_recorded_time
 from llmproxy.trace.observing.tool_calls import ServedTools, ToolUse
 
 
@@ -116,27 +116,27 @@ class AgentTraffic:
         if self.session is None:
             return None
         self.relied = True
-        return self.read_wire.read_served()
+        return self.read_wire.read_served_tools()
 
     @property
     def unread_reason(self) -> str:
         """Which answer to the agent is not known, and why; empty if all are."""
         if not self.calls:
             return ""
-        return next((f"{each.place} {each.why_unread}" for each in self.read_wire.observe(0).unread), "")
+        return next((f"{each.label} {each.unread_reason}" for each in self.read_wire.observe(0).unreadable), "")
 
     @property
     def unknown_call_reasons(self) -> Sequence[str]:
         """Why it is not known what answers to the agent asked for, each reason once; the same in every replay."""
         if not self.calls:
             return ()
-        return tuple(dict.fromkeys(each.why_unread for each in self.read_wire.observe(0).unread))
+        return tuple(dict.fromkeys(each.unread_reason for each in self.read_wire.observe(0).unreadable))
 
     def find_first_recorded_time(self) -> float | None:
         """Return when the first of the replayed calls was recorded, Unix time; None if none was replayed."""
         if not self.calls:
             return None
-        return find_recorded_time(self.calls)
+        return find_first_recorded_time(self.calls)
 
 
 @dataclass(frozen=True, slots=True)

@@ -223,7 +223,7 @@ def _name_calls(calls: Sequence[Call], wire: WireObserver) -> str:
     except LLMProxyError:  # a damaged recording: the calls are named all the same
         tools = ()
     asked = {tool.seq for tool in tools}
-    named = [f"{tool.name} ({tool.place})" for tool in tools]
+    named = [f"{tool.name} ({tool.label})" for tool in tools]
     named += [
         f"a request to {call.model or call.operation} (call {call.seq})" for call in calls if call.seq not in asked
     ]

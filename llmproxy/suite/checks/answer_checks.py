@@ -106,9 +106,9 @@ def check_response_snapshot(context: CheckedStep, step: Talk, answer: str) -> As
 
 def check_tools_snapshot(context: CheckedStep, step: Talk, measured: AgentStep) -> Assertion:
     """Compare the tool calls of a step with the stored ones, in order: their names, or their arguments too."""
-    if measured.unread:
-        first = measured.unread[0]
-        message = f"the answer of {first.place} {first.why_unread}, so the calls are not known"
+    if measured.unreadable:
+        first = measured.unreadable[0]
+        message = f"the answer of {first.label} {first.unread_reason}, so the calls are not known"
         return build_unclear("toolsSnapshot", message)
     uses = [use for use in measured.tools if step.include_hosted or not use.hosted]
     names_only = step.tools_snapshot == "names"

@@ -19,7 +19,7 @@ from llmproxy.suite.matchers.apply import assertion, build_unclear
 from llmproxy.suite.schema.response_assertions import ToolExpect
 from llmproxy.trace.observing.agent_activity import AgentStep
 from llmproxy.trace.observing.tool_calls import SeenCall
-from llmproxy.trace.reading.decoded_exchange import list_arguments
+from llmproxy.trace.reading.decoded_exchange import list_tool_arguments
 
 _PREFIX = re.compile(r"__|[./:]")
 """Between a server and its tool: ``mcp__github__search``, ``github.search``, ``github/search``."""
@@ -38,7 +38,7 @@ def check_tool_names(tools: Mapping[str, ToolExpect], step: AgentStep, run: Sequ
     now, called = _find_listed_tools(step.seen), {use.name for use in step.tools}
     arguments: dict[str, _Names] = {}
     for each in run:
-        arguments |= {} if each.exchange is None else list_arguments(each.exchange.tree)
+        arguments |= {} if each.exchange is None else list_tool_arguments(each.exchange.tree)
     made: list[Assertion] = []
     for name, wanted in tools.items():
         if name == "*":

@@ -18,7 +18,7 @@ from llmproxy.suite.matchers.plain_values import get_path, show, to_json
 from llmproxy.suite.matchers.variables import StepError, VariableScope
 from llmproxy.suite.schema.response_assertions import ToolExpect
 from llmproxy.trace.observing.agent_activity import AgentStep
-from llmproxy.trace.observing.tool_calls import ServedTools, ToolUse, find_differences
+from llmproxy.trace.observing.tool_calls import ServedTools, ToolUse, find_mismatches
 
 _LISTED = 12
 """Calls that a message lists."""
@@ -36,9 +36,9 @@ def check_tool_order(names: Sequence[str], calls: Sequence[ToolUse]) -> Assertio
         ]
         if not found:
             last = before[0] if before else None
-            what = f"{name} was not called" + (f" after {names[place - 1]} ({last.place})" if last is not None else "")
+            what = f"{name} was not called" + (f" after {names[place - 1]} ({last.label})" if last is not None else "")
             return replace(
-                made, status=Status.FAILED, message=f"{what}; {_format_calls(calls)}", where=last.place if last else ""
+                made, status=Status.FAILED, message=f"{what}; {_format_calls(calls)}", where=last.label if last else ""
             )
         before = found
     return made
@@ -61,11 +61,11 @@ def check_called_before(name: str, other: str, uses: Sequence[ToolUse], calls: S
 def _check_order(
     name: str, what: str, other: str, wrong: Sequence[ToolUse], others: Sequence[ToolUse], calls: Sequence[ToolUse]
 ) -> Assertion:
-    made = Assertion(name=name, status=Status.PASSED, expected=other, where=others[0].place if others else "")
+    made = Assertion(name=name, status=Status.PASSED, expected=other, where=others[0].label if others else "")
     if not others:
         return replace(made, status=Status.FAILED, message=f"{other} was never called; {_format_calls(calls)}")
     if wrong:
-        return replace(made, status=Status.FAILED, message=f"{what}; {_format_calls(calls)}", where=wrong[0].place)
+        return replace(made, status=Status.FAILED, message=f"{what}; {_format_calls(calls)}", where=wrong[0].label)
     return made
 
 
@@ -101,7 +101,7 @@ def check_tools(
     """Check the calls of each tool; `only`: no others; `hosted`: ``*`` means the provider's tools as well."""
     made: list[Assertion] = []
     for name, wanted in tools.items():
-        if step.unread:
+        if step.unreadable:
             made.append(_build_unread_error(f"tools.{name}", step))
         else:
             made += _CallCheck(name, wanted, _select_uses(name, tools, step, hosted=hosted), step, scope).check_all()
@@ -111,7 +111,7 @@ def check_tools(
         ]
         message = f"only {', '.join(tools) or 'no tools'} should be called; called as well: {_format_uses(others)}"
         told = assertion("onlyTools", message, holds=not others, expected=sorted(tools), where=_find_place(others))
-        made.append(_build_unread_error("onlyTools", step) if step.unread else told)
+        made.append(_build_unread_error("onlyTools", step) if step.unreadable else told)
     return made
 
 
@@ -156,9 +156,9 @@ def _check_offered(name: str, served: ServedTools, *, offered: bool) -> Assertio
 
 
 def _compare_asked_with_served(asked: AgentStep, served: ServedTools) -> Assertion:
-    if asked.unread:
+    if asked.unreadable:
         return _build_unread_error(_AS_ASKED, asked)
-    differences = find_differences(asked.tools, served)
+    differences = find_mismatches(asked.tools, served)
     return assertion(_AS_ASKED, "; ".join(differences[:_SHOWN]), holds=not differences, where=_find_place(served.tools))
 
 
@@ -166,7 +166,7 @@ _SERVED, _AS_ASKED = "serverTools", "serversAsAsked"
 
 
 def check_order(names: Sequence[str], step: AgentStep) -> Assertion:
-    return _build_unread_error("toolOrder", step) if step.unread else check_tool_order(names, step.tools)
+    return _build_unread_error("toolOrder", step) if step.unreadable else check_tool_order(names, step.tools)
 
 
 def _select_uses(name: str, tools: Mapping[str, ToolExpect], step: AgentStep, *, hosted: bool) -> list[ToolUse]:
@@ -176,10 +176,10 @@ def _select_uses(name: str, tools: Mapping[str, ToolExpect], step: AgentStep, *,
 
 
 def _build_unread_error(name: str, step: AgentStep) -> Assertion:
-    first, more = step.unread[0], len(step.unread) - 1
+    first, more = step.unreadable[0], len(step.unreadable) - 1
     others = f" (and {more} more)" if more else ""
-    told = f"the answer of {first.place} {first.why_unread}{others}, so what was called is not known"
-    return build_unclear(name, told, where=first.place)
+    told = f"the answer of {first.label} {first.unread_reason}{others}, so what was called is not known"
+    return build_unclear(name, told, where=first.label)
 
 
 class _CallCheck:
@@ -337,7 +337,7 @@ class _CallCheck:
             else (f"none of {len(judged)} calls of {self.name} has", "The nearest")
         )
         message = f"{few} this input: {wrong}. {it} was {_format_use(use)}"
-        return assertion(name, message, expected=expected, actual=to_json(use.arguments), where=use.place)
+        return assertion(name, message, expected=expected, actual=to_json(use.arguments), where=use.label)
 
     def _has_other_type(self, use: ToolUse, wanted: Mapping[str, object]) -> bool:
         """Return whether a call has this input but for the kind of a value: ``"5"`` where 5 is asked for."""
@@ -348,22 +348,22 @@ class _CallCheck:
         name = f"tools.{self.name}.{key}"
         if not _is_readable(use, wanted):
             message = f"the arguments of the call are not JSON: {show(use.raw, 300)}"
-            return [assertion(name, message, expected=to_json(dict(wanted)), actual=use.raw, where=use.place)]
-        return check_input(name, use.arguments, wanted, self.scope, where=use.place)
+            return [assertion(name, message, expected=to_json(dict(wanted)), actual=use.raw, where=use.label)]
+        return check_input(name, use.arguments, wanted, self.scope, where=use.label)
 
     def _check_output(self, use: ToolUse, wanted: object) -> list[Assertion]:
         """Check what one call returned."""
-        return check(f"tools.{self.name}.output", use.output, wanted, self.scope, where=use.place)
+        return check(f"tools.{self.name}.output", use.output, wanted, self.scope, where=use.label)
 
     def _check_error(self, use: ToolUse, wanted: object) -> list[Assertion]:
         """Check whether one call failed, and how."""
         name = f"tools.{self.name}.error"
         if use.errored and not isinstance(wanted, bool):
-            return check(name, use.output, wanted, self.scope, where=use.place)
+            return check(name, use.output, wanted, self.scope, where=use.label)
         what = "answered with an error" if use.errored else "did not answer with an error"
         message = f"{what}: {show(use.output, 120)}"
         holds = use.errored is wanted
-        return [assertion(name, message, holds=holds, expected=to_json(wanted), actual=use.errored, where=use.place)]
+        return [assertion(name, message, holds=holds, expected=to_json(wanted), actual=use.errored, where=use.label)]
 
     def _combine_calls(self, key: str, judge: Callable[[ToolUse, object], list[Assertion]]) -> Assertion:
         """Join what is found of each call: all right, or one if the file says so; an unseen one is an error."""
@@ -434,12 +434,12 @@ def _format_results(uses: Sequence[ToolUse]) -> str:
 
 
 def _find_place(uses: Sequence[ToolUse]) -> str:
-    return uses[0].place if uses else ""
+    return uses[0].label if uses else ""
 
 
 def check_total(wanted: object, step: AgentStep, scope: VariableScope, *, hosted: bool = False) -> list[Assertion]:
     """Check how many tools were called in all."""
-    if step.unread:
+    if step.unreadable:
         return [_build_unread_error("totalToolCalls", step)]
     uses = [use for use in step.tools if hosted or use.is_for_agent]
     found = check_number("totalToolCalls", len(uses), wanted, scope, where=_find_place(uses))

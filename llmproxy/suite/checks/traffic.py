@@ -23,8 +23,8 @@ from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.schema.response_assertions import MessageProcessing, Processor, Usage
 from llmproxy.suite.schema.steps import Talk
 from llmproxy.trace.observing.agent_activity import AgentStep, estimate_usage
-from llmproxy.trace.observing.history_edits import EVIDENCE, ProcessingFinding, ProcessingFindings, find_processing
-from llmproxy.trace.observing.tool_calls import RecordedAt, SeenCall, StepSum
+from llmproxy.trace.observing.history_edits import EVIDENCE, HistoryEditFinding, HistoryEditFindings, find_history_edits
+from llmproxy.trace.observing.tool_calls import InteractionLabel, SeenCall, StepSum
 
 
 def check_usage(
@@ -97,17 +97,17 @@ def _to_float(value: int | Decimal | None) -> Any:  # noqa: ANN401 - a number
 
 def _describe_interactions(step: AgentStep) -> str:
     ids = step.interactions
-    return RecordedAt(*dict.fromkeys((ids[0], ids[-1]))) if ids else ""
+    return InteractionLabel(*dict.fromkeys((ids[0], ids[-1]))) if ids else ""
 
 
-_NAMES = tuple(each.name for each in fields(ProcessingFindings))
+_NAMES = tuple(each.name for each in fields(HistoryEditFindings))
 _COUNTS = ("condensedMessages", "recentMessages", "totalMessages", "partsRemoved", "droppedMessages")
 _WHERE = "the agent's answer"
 
 
-def read_processing(answers: Iterable[object]) -> dict[str, ProcessingFinding]:
+def read_processing(answers: Iterable[object]) -> dict[str, HistoryEditFinding]:
     """Read what a step's answers say; a processor at work in one was at work. Nothing odd raises."""
-    found: dict[str, ProcessingFinding] = {}
+    found: dict[str, HistoryEditFinding] = {}
     for answer in answers:
         tree = as_dict(answer)
         tree = as_dict(tree.get("processors")) or tree
@@ -120,16 +120,16 @@ def read_processing(answers: Iterable[object]) -> dict[str, ProcessingFinding]:
     return found
 
 
-def _read_finding(name: str, said: object) -> ProcessingFinding:
+def _read_finding(name: str, said: object) -> HistoryEditFinding:
     part: Mapping[str, Any] = {"activated": said} if isinstance(said, bool) else as_dict(said)
     activated = part.get("activated")
     if not isinstance(activated, bool):
         reason = f"the agent speaks of the {name} and does not say `activated: true` or `false`: {said!r:.100}"
-        return ProcessingFinding(activated=None, evidence="unobservable", reason=reason, where=_WHERE)
+        return HistoryEditFinding(activated=None, evidence="unobservable", reason=reason, where=_WHERE)
     counts = {key: part[key] for key in _COUNTS if isinstance(part.get(key), int) and not isinstance(part[key], bool)}
     summary = part.get("summary")
     was = "was" if activated else "was not"
-    return ProcessingFinding(
+    return HistoryEditFinding(
         activated=activated,
         evidence="declared",
         reason=f"the agent says that the {name} {was} at work",
@@ -139,12 +139,12 @@ def _read_finding(name: str, said: object) -> ProcessingFinding:
     )
 
 
-def merge_agent_findings(seen: ProcessingFindings, said: Mapping[str, ProcessingFinding]) -> ProcessingFindings:
+def merge_agent_findings(seen: HistoryEditFindings, said: Mapping[str, HistoryEditFinding]) -> HistoryEditFindings:
     """Put what the agent says beside what the wire shows."""
-    return ProcessingFindings(**{name: _combine_findings(getattr(seen, name), said.get(name)) for name in _NAMES})
+    return HistoryEditFindings(**{name: _combine_findings(getattr(seen, name), said.get(name)) for name in _NAMES})
 
 
-def _combine_findings(seen: ProcessingFinding, said: ProcessingFinding | None) -> ProcessingFinding:
+def _combine_findings(seen: HistoryEditFinding, said: HistoryEditFinding | None) -> HistoryEditFinding:
     if said is None:
         return seen
     if seen.activated is None:
@@ -161,10 +161,10 @@ def _combine_findings(seen: ProcessingFinding, said: ProcessingFinding | None) -
     if said.activated is None or (seen.activated and seen.evidence != "inferred"):
         return seen
     reason = f"{said.reason}, and the wire says otherwise: {seen.reason}"
-    return ProcessingFinding(activated=None, evidence="unobservable", reason=reason, where=seen.where)
+    return HistoryEditFinding(activated=None, evidence="unobservable", reason=reason, where=seen.where)
 
 
-def check_processing(wanted: MessageProcessing, found: ProcessingFindings, scope: VariableScope) -> list[Assertion]:
+def check_processing(wanted: MessageProcessing, found: HistoryEditFindings, scope: VariableScope) -> list[Assertion]:
     """Check every processor that the step speaks of."""
     made: list[Assertion] = []
     parts = (
@@ -182,7 +182,7 @@ def check_processing(wanted: MessageProcessing, found: ProcessingFindings, scope
 
 class _ProcessorCheck:
     def __init__(
-        self, path: str, name: str, wanted: Processor, finding: ProcessingFinding, least: str, scope: VariableScope
+        self, path: str, name: str, wanted: Processor, finding: HistoryEditFinding, least: str, scope: VariableScope
     ) -> None:
         self.path, self.name, self.wanted, self.finding = path, name, wanted, finding
         self.least, self.scope = least, scope
@@ -298,14 +298,14 @@ def evaluate_traffic(
         made += build_unseen(_list_tool_names(step), toolless)
     elif step.tools or step.only_tools:
         tools = check_tools(step.tools or {}, measured, context.scope, only=step.only_tools, hosted=step.include_hosted)
-        names = check_tool_names(step.tools or {}, measured, context.wire.calls) if not measured.unread else []
+        names = check_tool_names(step.tools or {}, measured, context.wire.calls) if not measured.unreadable else []
         # What is said of a name that was meant otherwise says nothing.
         wrong = tuple(each.name for each in names if each.status is Status.ENVIRONMENT_ERROR)
         made += [each for each in tools if not _is_below_any(each.name, wrong)] + names
     if step.tool_order is not None and not toolless:
         made.append(check_order(step.tool_order, measured))
     if step.server_tools or step.servers_as_asked:
-        served = context.wire.read_served(window.after)
+        served = context.wire.read_served_tools(window.after)
         wanted = step.server_tools or {}
         made += check_server_tools(wanted, measured, served, context.scope, as_asked=step.servers_as_asked is True)
     if step.total_tool_calls is not None and not toolless:
@@ -316,7 +316,7 @@ def evaluate_traffic(
         made += check_usage(step.usage, measured, context.scope)
     if step.message_processing is not None:
         before = [each for each in context.wire.calls if each.call.seq <= window.after]
-        found = find_processing(measured, before, continues=window.continues, spoken=context.spoken)
+        found = find_history_edits(measured, before, continues=window.continues, spoken=context.spoken)
         said = read_processing(answer for index, answer in context.declared if index == window.index)
         made += check_processing(step.message_processing, merge_agent_findings(found, said), context.scope)
     return made, measured
@@ -357,7 +357,7 @@ def explain_no_tools(step: Talk, measured: AgentStep) -> str:
     answers = [each for each in measured.seen if each.is_readable]
     if not answers or not _list_tool_names(step) or any(each.call.operation not in _TEXT_ONLY for each in answers):
         return ""
-    seen = ", ".join(f"{each.place} ({each.call.operation})" for each in answers[:_SHOWN])
+    seen = ", ".join(f"{each.label} ({each.call.operation})" for each in answers[:_SHOWN])
     return (
         "only texts were completed in this step, by an API that has no tools, so nothing can be said about them: "
         f"{seen}"
@@ -372,7 +372,7 @@ def explain_unseen_traffic(context: CheckedStep, usage: Usage | None, measured: 
     """
     if context.session is None:
         return NO_PROXY
-    if measured.readable or (_expects_no_calls(usage, context) and not measured.unread):
+    if measured.has_readable_answer or (_expects_no_calls(usage, context) and not measured.unreadable):
         return ""
     if not measured.count:
         return NO_TRAFFIC
@@ -387,8 +387,8 @@ def explain_unseen_traffic(context: CheckedStep, usage: Usage | None, measured: 
 def _describe_call(seen: SeenCall) -> str:
     status = f"HTTP {seen.call.status}" if seen.call.status else "no answer"
     wrong = "" if seen.exchange is None else (seen.exchange.error or "")[:_WIDE].removeprefix(status).lstrip(": ")
-    why = seen.why_unread or ("no question to a model" if not seen.is_chat else wrong)
-    return f"{seen.place} ({seen.call.operation}, {status}{f', {why}' if why else ''})"
+    why = seen.unread_reason or ("no question to a model" if not seen.is_chat else wrong)
+    return f"{seen.label} ({seen.call.operation}, {status}{f', {why}' if why else ''})"
 
 
 def _expects_no_calls(usage: Usage | None, context: CheckedStep) -> bool:

@@ -22,14 +22,14 @@ from llmproxy.client.session_reports import Report
 from llmproxy.errors import AgentError, MachineError, SettingsError
 from llmproxy.protocol import AGENT, Decision
 from llmproxy.report.events import Assertion, Status
-from llmproxy.report.json_report import read_entries
+from llmproxy.report.json_report import read_report_runs
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, Message
 from llmproxy.scenario.values.messages import get_text
 from llmproxy.suite.matchers.apply import build_unclear
 from llmproxy.trace.observing.agent_activity import make_reference
-from llmproxy.trace.reading.recording_spans import read_cassette_lines
+from llmproxy.trace.reading.recording_spans import read_recordings_as_json
 
 _TALKS = ("chat", "simulate")
 _OVER = (Status.PASSED.value, Status.FAILED.value, Status.AGENT_ERROR.value)
@@ -120,7 +120,7 @@ class RecordedRuns:
         )  # so that it is in the store
         found = {
             make_reference(line): _parse_call(line)
-            for line in read_cassette_lines(self.store, cassette=run.cassette, sample=run.sample)
+            for line in read_recordings_as_json(self.store, cassette=run.cassette, sample=run.sample)
         }
         if gone := wanted - {""} - found.keys():
             raise Unjudgeable(
@@ -134,7 +134,7 @@ class RecordedRuns:
 def read_runs(path: Path, cases: Iterable[str] | None, store: Path) -> RecordedRuns:
     """Read a JSON report of `cases` (None: any). Raises SettingsError: it is none, or it has none of these cases."""
     try:
-        found = {(run.case, run.sample): run for run in (_build_run(*entry) for entry in read_entries(path))}
+        found = {(run.case, run.sample): run for run in (_build_run(*entry) for entry in read_report_runs(path))}
     except OSError as error:
         raise SettingsError(f"--rejudge {path} cannot be read: {error.strerror or error}.") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:

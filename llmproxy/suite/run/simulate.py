@@ -225,4 +225,4 @@ def _build_criterion(name: str, found: CriterionResult) -> Assertion:
 def _list_unknown_reasons(context: StepContext, conversation: SuiteConversation) -> Sequence[str]:
     """Return why answers to the agent in it may have called what nobody knows of, each reason once."""
     steps = [context.wire.observe(*window) for window in conversation.windows.values()]
-    return tuple(dict.fromkeys(each.why_unread for step in steps for each in step.unread))
+    return tuple(dict.fromkeys(each.unread_reason for step in steps for each in step.unreadable))

@@ -418,7 +418,7 @@ class StepContext:
         """Tell the reports what the agent says, and before its first words what it called."""
         measured = self.wire.observe(self._start)
         calls = [
-            {"name": use.name, "arguments": use.arguments, "result": use.result, "where": use.place}
+            {"name": use.name, "arguments": use.arguments, "result": use.result, "where": use.label}
             for use in measured.tools
         ]
         self._emit_message(

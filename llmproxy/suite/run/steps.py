@@ -35,7 +35,7 @@ from llmproxy.suite.schema.steps import (
     WaitStep,
 )
 from llmproxy.suite.schema.values import PauseFor, SetupItem
-from llmproxy.trace.observing.tool_calls import find_differences, find_misread
+from llmproxy.trace.observing.tool_calls import find_mismatches, find_misreadings
 
 _DONE = re.compile(
     r"\b(created|added|updated|changed|completed|marked|deleted|removed|cancell?ed|sent|scheduled|booked|saved|done)\b",
@@ -132,11 +132,11 @@ async def _run_conversation(
 
 def _describe_differences(context: StepContext, window: TrafficWindow) -> list[str]:
     """Say where tools got something else than models asked for, or models read something else than came."""
-    served = context.wire.read_served(window.after)
-    if served.unknown or (measured := context.wire.observe(window.after)).unread:
+    served = context.wire.read_served_tools(window.after)
+    if served.unknown or (measured := context.wire.observe(window.after)).unreadable:
         return []
     asked = measured.tools
-    return [*find_differences(asked, served)[:_TOLD], *find_misread(asked, served)[:_TOLD]]
+    return [*find_mismatches(asked, served)[:_TOLD], *find_misreadings(asked, served)[:_TOLD]]
 
 
 _TOLD = 3

@@ -35,7 +35,7 @@ _PLACES = 20
 _SHOWN = 80
 
 
-class PolicyCall(NamedTuple):
+class BehaviorCall(NamedTuple):
     tool: str
     arguments: Any
     """The value; the text where it is no JSON."""
@@ -46,7 +46,7 @@ class PolicyCall(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class PolicyChange:
+class BehaviorChange:
     """One difference; equal ones of several runs are the same."""
 
     what: str
@@ -80,10 +80,10 @@ class PolicyChange:
 
 
 @dataclass(frozen=True, slots=True)
-class PolicyRun:
+class BehaviorRun:
     """What a model did in a run, and what that used."""
 
-    calls: tuple[PolicyCall, ...] = ()
+    calls: tuple[BehaviorCall, ...] = ()
     answer: str = ""
     """Its last words."""
     requests: int = 0
@@ -108,9 +108,9 @@ class PolicyRun:
         }
 
 
-def read_policy(interactions: Iterable[Interaction]) -> PolicyRun:
+def read_behavior(interactions: Iterable[Interaction]) -> BehaviorRun:
     """Return what the agent's model did in a recording, in order; failed answers asked and used nothing."""
-    calls: list[PolicyCall] = []
+    calls: list[BehaviorCall] = []
     answer, requests, models, ended = "", 0, dict[str, None](), False
     tokens_in: int | None = 0
     tokens_out: int | None = 0
@@ -127,50 +127,50 @@ def read_policy(interactions: Iterable[Interaction]) -> PolicyRun:
             continue
         requests += 1
         ended = not said.tool_calls and one.response.ending is Ending.COMPLETE
-        calls += [PolicyCall(call.name, _parse_value(call.arguments)) for call in said.tool_calls]
+        calls += [BehaviorCall(call.name, _parse_arguments(call.arguments)) for call in said.tool_calls]
         answer = said.text or answer
         models |= dict.fromkeys([one.model] if one.model else [])
         tokens_in = None if tokens_in is None or one.usage.input is None else tokens_in + one.usage.input
         tokens_out = None if tokens_out is None or one.usage.output is None else tokens_out + one.usage.output
         price = compute_cost(one.provider, one.model, one.usage)
         cost = None if cost is None or price is None else cost + price
-    return PolicyRun(tuple(calls), answer, requests, tokens_in, tokens_out, cost, tuple(models), ended)
+    return BehaviorRun(tuple(calls), answer, requests, tokens_in, tokens_out, cost, tuple(models), ended)
 
 
-def compare_policies(old: PolicyRun, new: PolicyRun) -> tuple[PolicyChange, ...]:
+def compare_behaviors(old: BehaviorRun, new: BehaviorRun) -> tuple[BehaviorChange, ...]:
     """Return what the new run did otherwise, sorted; tokens and cost are compared over all runs, not here."""
     pairs, gone, added = _pair_calls(old.calls, new.calls)
-    found = [PolicyChange("gone", old.calls[at].tool, old=str(old.calls[at])) for at in gone]
-    found += [PolicyChange("new", new.calls[at].tool, new=str(new.calls[at])) for at in added]
+    found = [BehaviorChange("gone", old.calls[at].tool, old=str(old.calls[at])) for at in gone]
+    found += [BehaviorChange("new", new.calls[at].tool, new=str(new.calls[at])) for at in added]
     for i, j in pairs:
         places = differences(old.calls[i].arguments, new.calls[j].arguments, _PLACES)
-        found += [PolicyChange("arguments", old.calls[i].tool, each.path, each.old, each.new) for each in places]
+        found += [BehaviorChange("arguments", old.calls[i].tool, each.path, each.old, each.new) for each in places]
     for (i, j), (later, after) in pairwise(sorted(pairs, key=lambda pair: pair[1])):
         if later < i:
             first, second = str(new.calls[j]), str(new.calls[after])
-            found.append(PolicyChange("order", new.calls[j].tool, old=second, new=first))
+            found.append(BehaviorChange("order", new.calls[j].tool, old=second, new=first))
     if old.answer != new.answer:
-        found.append(PolicyChange("answer", old=_clip_text(old.answer), new=_clip_text(new.answer)))
+        found.append(BehaviorChange("answer", old=_clip_text(old.answer), new=_clip_text(new.answer)))
     return tuple(sorted(found))
 
 
 def _pair_calls(
-    old: Sequence[PolicyCall], new: Sequence[PolicyCall]
+    old: Sequence[BehaviorCall], new: Sequence[BehaviorCall]
 ) -> tuple[list[tuple[int, int]], list[int], list[int]]:
     """Return which call of one run stands for which of the other, and what is left of each."""
-    pairs = _find_common_calls([_identify_call(call) for call in old], [_identify_call(call) for call in new])
+    pairs = _find_common_calls([_make_call_key(call) for call in old], [_make_call_key(call) for call in new])
     moved: dict[tuple[str, Any], deque[int]] = defaultdict(deque)
     for j in (j for j in range(len(new)) if j not in {j for _, j in pairs}):
-        moved[_identify_call(new[j])].append(j)
+        moved[_make_call_key(new[j])].append(j)
     stays = {i for i, _ in pairs}
     pairs += [
         (i, queue.popleft())
         for i, call in enumerate(old)
-        if i not in stays and (queue := moved.get(_identify_call(call)))
+        if i not in stays and (queue := moved.get(_make_call_key(call)))
     ]
     left = [i for i in range(len(old)) if i not in {i for i, _ in pairs}]
     right = [j for j in range(len(new)) if j not in {j for _, j in pairs}]
-    same_place = _pair_leftovers(old, new, left, right, pairs)
+    same_place = _pair_remaining_calls(old, new, left, right, pairs)
     gone = [i for i in left if i not in {i for i, _ in same_place}]
     added = [j for j in right if j not in {j for _, j in same_place}]
     return sorted(pairs + same_place), gone, added
@@ -182,9 +182,9 @@ def _find_common_calls(old: Sequence[object], new: Sequence[object]) -> list[tup
     return [(i + n, j + n) for i, j, size in blocks for n in range(size)]
 
 
-def _pair_leftovers(
-    old: Sequence[PolicyCall],
-    new: Sequence[PolicyCall],
+def _pair_remaining_calls(
+    old: Sequence[BehaviorCall],
+    new: Sequence[BehaviorCall],
     left: Sequence[int],
     right: Sequence[int],
     pairs: Sequence[tuple[int, int]],
@@ -196,15 +196,15 @@ def _pair_leftovers(
     return [(i, queue.popleft()) for i in left if (queue := waiting.get((old[i].tool, sum(n < i for n, _ in pairs))))]
 
 
-def count_tools(calls: Iterable[PolicyCall]) -> Counter[str]:
+def count_tools(calls: Iterable[BehaviorCall]) -> Counter[str]:
     return Counter(call.tool for call in calls)
 
 
-def _identify_call(call: PolicyCall) -> tuple[str, Any]:
+def _make_call_key(call: BehaviorCall) -> tuple[str, Any]:
     return call.tool, encode_strictly(call.arguments)
 
 
-def _parse_value(arguments: str) -> Any:  # noqa: ANN401 - JSON
+def _parse_arguments(arguments: str) -> Any:  # noqa: ANN401 - JSON
     try:
         return json.loads(arguments or "{}")
     except (ValueError, RecursionError):

@@ -109,7 +109,7 @@ def pair_calls(old: Iterable[Span], new: Iterable[Span]) -> Iterator[tuple[str, 
             yield name, n, span, later[name][n - 1]
 
 
-def find_changes(
+def find_tool_changes(
     old: Iterable[Span], new: Iterable[Span], *, ignore: Iterable[str] = (), results: bool = True
 ) -> list[ToolFieldChange]:
     """Return where paired calls differ; `ignore` are globs on ``<tool>.<field>`` or ``<field>``."""
@@ -208,7 +208,7 @@ class ReplayDiff:
     ) -> ReplayDiff:
         """Compare two runs; `ignore_fields` are globs on ``<tool>.<field>`` or ``<field>`` (``*.arguments.date``)."""
         sequences = old.get_tool_sequence(), new.get_tool_sequence()
-        texts = list_texts(old, new)
+        texts = list_model_texts(old, new)
         return ReplayDiff(
             tool_sequence_changed=sequences[0] != sequences[1], output_changed=old.output_text != new.output_text,
             token_count_changed=old.total_tokens != new.total_tokens,
@@ -217,7 +217,7 @@ class ReplayDiff:
             new_tool_sequence=sequences[1], old_output=old.output_text, new_output=new.output_text,
             old_tokens=old.total_tokens, new_tokens=new.total_tokens, old_cost=old.total_cost_usd,
             new_cost=new.total_cost_usd, old_span_count=len(old.spans), new_span_count=len(new.spans),
-            tool_changes=find_changes(
+            tool_changes=find_tool_changes(
                 old.get_tool_calls(), new.get_tool_calls(), ignore=ignore_fields, results=compare_results
             ),
             old_latency_ms=old.total_duration_ms, new_latency_ms=new.total_duration_ms, old_texts=texts[0],
@@ -278,16 +278,16 @@ class ReplayDiff:
         return "\n".join(lines) or "No changes detected."
 
 
-def list_texts(old: Cassette, new: Cassette) -> tuple[list[str], list[str]]:
+def list_model_texts(old: Cassette, new: Cassette) -> tuple[list[str], list[str]]:
     """Return what the model said in either run, in order; the last words are left out where they are a run's output."""
-    before, after = _find_texts(old), _find_texts(new)
+    before, after = _find_model_texts(old), _find_model_texts(new)
     if before == after:
         return before, after
     shorter = (said[:-1] if said[-1:] == [run.output_text] else said for said, run in ((before, old), (after, new)))
     return next(shorter), next(shorter)
 
 
-def _find_texts(cassette: Cassette) -> list[str]:
+def _find_model_texts(cassette: Cassette) -> list[str]:
     for kind in (SpanKind.LLM_RESPONSE, SpanKind.AGENT_OUTPUT):
         said = [span.output for span in cassette.spans if span.kind is kind]
         if texts := [text for text in said if isinstance(text, str) and text]:

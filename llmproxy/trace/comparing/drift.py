@@ -30,7 +30,7 @@ from statistics import fmean
 
 from llmproxy.core.dialects.streams import detect_framing, list_events
 from llmproxy.core.traffic.interaction import Ending, Interaction, header
-from llmproxy.trace.reading.decoded_exchange import RequestHistory, open_exchange
+from llmproxy.trace.reading.decoded_exchange import RequestHistory, decode_exchange
 
 _OPAQUE = frozenset({"input", "args", "arguments", "metadata", "parsed", "logprobs"})
 """Members whose content is the model's or the user's, not the provider's shape."""
@@ -84,19 +84,19 @@ class Contract:
     """Which model the answer says it is from."""
 
     @property
-    def usable(self) -> bool:
+    def is_success(self) -> bool:
         """Whether the provider answered the question, well or in a shape that nobody knows."""
         return self.status in range(200, 300)
 
     @property
-    def behavior(self) -> tuple[object, ...]:
+    def behavior_group(self) -> tuple[object, ...]:
         """What must be equal for shapes to be comparable."""
         return self.kinds, self.finish
 
 
 def read_contract(interaction: Interaction) -> Contract:
     """Read an answer. Never raises."""
-    response, opened = interaction.response, open_exchange(interaction, RequestHistory())
+    response, opened = interaction.response, decode_exchange(interaction, RequestHistory())
     kind = header(response.headers, "content-type") or ""
     said = opened.answer
     refused = response.status in _REFUSED and response.status not in _NOT_OURS
@@ -148,8 +148,8 @@ def find_refusals(new: Sequence[Contract]) -> list[str]:
 
 def compare_shapes(old: Sequence[Contract], new: Sequence[Contract]) -> list[str]:
     """Return what is broken in the shape of new answers to one request, in words; empty if nothing is."""
-    new = [each for each in new if each.usable]
-    old = [each for each in old if each.usable]
+    new = [each for each in new if each.is_success]
+    old = [each for each in old if each.is_success]
     if not old or not new:
         return []
     framings = {each.framing for each in old}
@@ -161,12 +161,12 @@ def compare_shapes(old: Sequence[Contract], new: Sequence[Contract]) -> list[str
             {path for each in new for path, _ in each.members} - before, key=lambda path: (len(path), path)
         )
         return [f"nothing in the answer is understood; new in it: {', '.join(unknown[:3]) or 'nothing'}"]
-    return [text for group in {each.behavior for each in old} for text in _compare_members(
-        [each for each in old if each.behavior == group], [each for each in new if each.behavior == group]
+    return [text for group in {each.behavior_group for each in old} for text in _describe_lost_members(
+        [each for each in old if each.behavior_group == group], [each for each in new if each.behavior_group == group]
     )]  # fmt: skip
 
 
-def _compare_members(old: Sequence[Contract], new: Sequence[Contract]) -> Iterator[str]:
+def _describe_lost_members(old: Sequence[Contract], new: Sequence[Contract]) -> Iterator[str]:
     if not new:
         return
     always = frozenset.intersection(*(each.members for each in old))
@@ -174,17 +174,17 @@ def _compare_members(old: Sequence[Contract], new: Sequence[Contract]) -> Iterat
     types = dict(ever)
     parents = {path for path, kind in ever if kind == "object"} | {""}
     for path, kind in sorted(always - ever):
-        if _find_parent(path) not in parents:
+        if _get_parent_path(path) not in parents:
             continue  # its parent is gone, and named
         now = types.get(path)
         yield f"{path} is gone" if now is None else f"{path} was a {kind}, and is a {now}"
 
 
-def _find_parent(path: str) -> str:
+def _get_parent_path(path: str) -> str:
     return path.removesuffix("[]").rpartition(".")[0] if not path.endswith(">") else path[: path.rindex("<")]
 
 
-def measure_distance(one: Contract, other: Contract) -> float:
+def measure_behavior_distance(one: Contract, other: Contract) -> float:
     """Return how far two answers are apart in behaviour: tools, finish and language count one, length up to one."""
     language = bool(one.language and other.language and one.language != other.language)
     doublings = abs(log2(len(one.text) + 1) - log2(len(other.text) + 1))
@@ -221,7 +221,7 @@ class CallStatistic:
     """The same for each way to say which answers were the earlier ones; `seen` is one of them."""
 
 
-def measure_call[Answer](
+def compute_statistic[Answer](
     old: Sequence[Answer], new: Sequence[Answer], distance: Callable[[Answer, Answer], float]
 ) -> CallStatistic:
     """Return the statistic of a call, less its mean over all arrangements. Raises ValueError: a side is empty."""
@@ -255,7 +255,7 @@ def compute_p_value(calls: Sequence[CallStatistic], *, both: bool = False, seed:
     return (1 + sum((abs(each) if both else each) >= least for each in sums)) / (1 + drawn)
 
 
-def find_least_p_value(sizes: Sequence[tuple[int, int]]) -> float:
+def compute_least_p_value(sizes: Sequence[tuple[int, int]]) -> float:
     """Return a bound below which no p of these calls can lie: one arrangement of all."""
     return prod(1 / comb(old + new, old) for old, new in sizes)
 
@@ -288,7 +288,9 @@ def estimate_power(
             other = lot.random() < share
             answers = tuple(int((lot.random() < stray) ^ (at >= old and other)) for at in range(old + new))
             if (answers, old) not in known:
-                known[answers, old] = measure_call(answers[:old], answers[old:], lambda one, two: float(one != two))
+                known[answers, old] = compute_statistic(
+                    answers[:old], answers[old:], lambda one, two: float(one != two)
+                )
             calls.append(known[answers, old])
         found += compute_p_value(calls, seed=number, drawn=_DRAWN_IN_SIMULATIONS) <= alpha
     return found / _SIMULATED

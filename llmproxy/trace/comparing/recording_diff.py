@@ -85,7 +85,7 @@ class TurnPair:
 
 
 @dataclass(frozen=True, slots=True)
-class ChangedTotals:
+class CassetteTotals:
     """One cassette in numbers; what is unknown counts as nothing."""
 
     turns: int
@@ -99,8 +99,8 @@ class ChangedTotals:
 
 @dataclass(frozen=True, slots=True)
 class CassetteDiff:
-    old: ChangedTotals
-    new: ChangedTotals
+    old: CassetteTotals
+    new: CassetteTotals
     pairs: tuple[TurnPair, ...] = field(default=())
 
     @property
@@ -127,12 +127,12 @@ class CassetteDiff:
 
 def compare_cassettes(old: Sequence[Interaction], new: Sequence[Interaction]) -> CassetteDiff:
     """Compare two cassettes, each in the order of its requests. Never raises on odd bodies."""
-    a, b = [*map(read_turn, old)], [*map(read_turn, new)]
+    a, b = [*map(read_compared_turn, old)], [*map(read_compared_turn, new)]
     pairs = tuple(_align_turns([each.key for each in old], [each.key for each in new], a, b))
     return CassetteDiff(_sum_turns(a), _sum_turns(b), pairs)
 
 
-def read_turn(one: Interaction) -> ComparedTurn:
+def read_compared_turn(one: Interaction) -> ComparedTurn:
     family = family_of(one.provider, one.operation)
     kind = content_type(one.response.headers)
     call = read_call(one.request.body, kind or "", one.response.body) if is_tool_call(one.operation) else None
@@ -145,14 +145,14 @@ def read_turn(one: Interaction) -> ComparedTurn:
     return ComparedTurn(
         provider=one.provider, operation=one.operation, model=one.model,
         asked=f"{call.tool}({call.arguments})" if call is not None else said[-1] if said else "",
-        status=one.response.status, ending=one.response.ending.value, text=_format_result(call) if call is not None
+        status=one.response.status, ending=one.response.ending.value, text=_format_tool_result(call) if call is not None
         else _decode_body(one.response.body) if answer is None else answer.text,
         calls=() if answer is None else answer.tool_calls, tokens_in=one.usage.input, tokens_out=one.usage.output,
         cost=compute_cost(one.provider, one.model, one.usage),
     )  # fmt: skip
 
 
-def _format_result(call: ToolText) -> str:
+def _format_tool_result(call: ToolText) -> str:
     return f"error: {call.result}" if call.failed else call.result
 
 
@@ -174,9 +174,9 @@ def _align_turns(
             yield _compare_pair(i, j, a[i], b[j])
             i, j = i + 1, j + 1
         for n in range(i, i2):
-            yield TurnPair("removed", n + 1, None, a[n].title, show_json(a[n].asked), tuple(_list_removed(a[n])))
+            yield TurnPair("removed", n + 1, None, a[n].title, show_json(a[n].asked), tuple(_list_content(a[n])))
         for n in range(j, j2):
-            changes = tuple(TurnChange(each.what, "", each.old) for each in _list_removed(b[n]))
+            changes = tuple(TurnChange(each.what, "", each.old) for each in _list_content(b[n]))
             yield TurnPair("added", None, n + 1, b[n].title, show_json(b[n].asked), changes)
 
 
@@ -185,7 +185,7 @@ def _compare_pair(i: int, j: int, old: ComparedTurn, new: ComparedTurn) -> TurnP
     return TurnPair("changed" if changes else "same", i + 1, j + 1, new.title, show_json(new.asked), changes)
 
 
-def _list_removed(turn: ComparedTurn) -> Iterator[TurnChange]:
+def _list_content(turn: ComparedTurn) -> Iterator[TurnChange]:
     """Yield what a turn of one side alone answers, as the old side of changes."""
     if turn.text:
         yield TurnChange("text", show_json(turn.text), "")
@@ -197,7 +197,7 @@ def _compare_turns(old: ComparedTurn, new: ComparedTurn) -> Iterator[TurnChange]
     for name in ("provider", "operation", "model", "asked", "status", "ending", "text"):
         before, after = getattr(old, name), getattr(new, name)
         if before != after:
-            yield _classify_change(name, build_difference(name, before, after))
+            yield _to_turn_change(name, build_difference(name, before, after))
     yield from _compare_calls(old.calls, new.calls)
     for name in ("tokens_in", "tokens_out", "cost"):
         before, after = getattr(old, name), getattr(new, name)
@@ -215,12 +215,12 @@ def _compare_calls(old: Sequence[ToolCall], new: Sequence[ToolCall]) -> Iterator
                 yield TurnChange(f"call {j + 1}", _format_call(old[i]), _format_call(new[j]))
                 continue
             found = differences(_parse_arguments(old[i].arguments), _parse_arguments(new[j].arguments), _ARGUMENTS)
-            yield from (_classify_change(f"call {j + 1} {new[j].name} {each.path}", each) for each in found)
+            yield from (_to_turn_change(f"call {j + 1} {new[j].name} {each.path}", each) for each in found)
         yield from (TurnChange(f"call {i + 1}", _format_call(old[i]), "") for i in range(i1 + both, i2))
         yield from (TurnChange(f"call {j + 1}", "", _format_call(new[j])) for j in range(j1 + both, j2))
 
 
-def _classify_change(what: str, difference: Difference) -> TurnChange:
+def _to_turn_change(what: str, difference: Difference) -> TurnChange:
     return TurnChange(what, difference.old, difference.new)
 
 
@@ -235,8 +235,8 @@ def _parse_arguments(arguments: str) -> object:
         return arguments
 
 
-def _sum_turns(turns: Sequence[ComparedTurn]) -> ChangedTotals:
-    return ChangedTotals(
+def _sum_turns(turns: Sequence[ComparedTurn]) -> CassetteTotals:
+    return CassetteTotals(
         turns=len(turns),
         calls=sum(len(each.calls) for each in turns),
         tokens_in=sum(each.tokens_in or 0 for each in turns),
@@ -250,7 +250,7 @@ def _format_number(value: object) -> str:
     return "unknown" if value is None else f"${value.normalize():f}" if isinstance(value, Decimal) else str(value)
 
 
-def _describe_change(old: ChangedTotals, new: ChangedTotals) -> str:
+def _describe_change(old: CassetteTotals, new: CassetteTotals) -> str:
     cost = new.cost - old.cost
     return (
         f"tokens in {new.tokens_in - old.tokens_in:+d}, out {new.tokens_out - old.tokens_out:+d},"

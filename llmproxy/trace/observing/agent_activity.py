@@ -36,18 +36,18 @@ from llmproxy.core.traffic.canonical_json import format_json_layout, parse_json
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.protocol import AGENT, Decision
 from llmproxy.trace.observing.tool_calls import (
+    ExchangeTimes,
     SeenCall,
     ServedTools,
     StepSum,
-    ToolCallExchange,
     ToolUse,
-    find_differences,
-    find_misread,
-    read_served,
+    find_mismatches,
+    find_misreadings,
+    read_served_tools,
     sum_usage,
 )
-from llmproxy.trace.reading.conversations import MessagePlace, PendingCall, RecordedConversation, RecordedConversations
-from llmproxy.trace.reading.decoded_exchange import OpenedExchange, RequestHistory, open_exchange
+from llmproxy.trace.reading.conversations import PendingCall, RecordedConversation, RecordedConversations, RequestPlace
+from llmproxy.trace.reading.decoded_exchange import DecodedExchange, RequestHistory, decode_exchange
 from llmproxy.trace.reading.recording_spans import read_interactions
 
 
@@ -66,7 +66,7 @@ class SentRequest(NamedTuple):
     """Whether the client ran a tool that the answer asked for."""
 
 
-class ReplacedCalls(NamedTuple):
+class RetriedCalls(NamedTuple):
     """What does not count, by number."""
 
     sure: frozenset[int]
@@ -75,7 +75,7 @@ class ReplacedCalls(NamedTuple):
     """One of several that are alike was repeated, and nothing tells which; one of them is in `sure`."""
 
 
-def find_replaced_calls(sent: Iterable[SentRequest]) -> ReplacedCalls:
+def find_retried_calls(sent: Iterable[SentRequest]) -> RetriedCalls:
     questions: dict[str, list[SentRequest]] = {}
     for each in sent:
         if each.question is not None:
@@ -83,11 +83,11 @@ def find_replaced_calls(sent: Iterable[SentRequest]) -> ReplacedCalls:
     sure, unclear = set[int](), set[int]()
     for group in questions.values():
         if len(group) > 1:
-            _match_repeats(group, sure, unclear)
-    return ReplacedCalls(frozenset(sure), frozenset(unclear))
+            _match_retries(group, sure, unclear)
+    return RetriedCalls(frozenset(sure), frozenset(unclear))
 
 
-def _match_repeats(group: Sequence[SentRequest], sure: set[int], unclear: set[int]) -> None:
+def _match_retries(group: Sequence[SentRequest], sure: set[int], unclear: set[int]) -> None:
     """Find what equal requests repeat.
 
     First those that say what they repeat: one with one attempt less, which failed rather than was answered, and came to
@@ -129,7 +129,7 @@ class ToolResult:
         return cls(text, declared or _is_error_result(text))
 
 
-def read_results(exchange: OpenedExchange) -> list[ToolResult | None]:
+def read_tool_results(exchange: DecodedExchange) -> list[ToolResult | None]:
     """Return for each message of a request the result that it is, None for what is none."""
     declared: dict[str, list[bool]] = {}
     for call_id, failed in _read_failure_marks(exchange.tree):
@@ -164,15 +164,15 @@ def _is_error_result(text: str) -> bool:
     stripped = text.lstrip()
     if stripped[:1] == "{":
         value = parse_json(stripped)
-        return isinstance(value, dict) and _holds_error(value)
+        return isinstance(value, dict) and _has_error_member(value)
     return _FAILED.match(stripped) is not None
 
 
-def _holds_error(value: Mapping[str, object]) -> bool:
+def _has_error_member(value: Mapping[str, object]) -> bool:
     return any(value.get(name) for name in _ERRORS) or any(value.get(name) is flag for name, flag in _FLAGS)
 
 
-def find_recorded_time(calls: Iterable[Call]) -> float | None:
+def find_first_recorded_time(calls: Iterable[Call]) -> float | None:
     """Return when the first replayed exchange was recorded, Unix time; None: none was, or nobody knows."""
     replayed = [call.recording for call in calls if call.decision == Decision.REPLAY and call.recording]
     times = [each.get("recorded", {}).get("started_at") for each in replayed]
@@ -208,7 +208,7 @@ class AgentStep:
         return len(self.seen)
 
     @property
-    def readable(self) -> bool:
+    def has_readable_answer(self) -> bool:
         """Whether a model was seen to answer, at least once, in words that can be read whole."""
         return any(each.is_readable for each in self.seen)
 
@@ -222,9 +222,9 @@ class AgentStep:
         )
 
     @property
-    def unread(self) -> tuple[SeenCall, ...]:
-        """Answers of which it is not known what they asked for; `SeenCall.why_unread` says why."""
-        return tuple(each for each in self.seen if each.why_unread)
+    def unreadable(self) -> tuple[SeenCall, ...]:
+        """Answers of which it is not known what they asked for; `SeenCall.unread_reason` says why."""
+        return tuple(each for each in self.seen if each.unread_reason)
 
     @property
     def unrecorded_answers(self) -> tuple[SeenCall, ...]:
@@ -253,7 +253,7 @@ class WireObserver:
         """Messages to servers of tools."""
         self._opened: list[SeenCall] = []
         self._history, self._conversations = RequestHistory(), RecordedConversations()
-        self._waiting = WaitingCalls()
+        self._waiting = UnansweredToolCalls()
         self._heard: set[tuple[RecordedConversation, str | None]] = set()
         """In which conversation which request was sent."""
         self._origins: dict[str | None, set[str | None]] = {}
@@ -282,36 +282,36 @@ class WireObserver:
         for call, interaction in self._fed[len(self._opened) :]:
             made = interaction or next(iter(read_interactions([call])), None)
             self._opened.append(
-                self._place_exchange(SeenCall(call, None if made is None else open_exchange(made, self._history)))
+                self._place_exchange(SeenCall(call, None if made is None else decode_exchange(made, self._history)))
             )
         return self._opened
 
     def observe(self, after: int, until: int | None = None) -> AgentStep:
         """Return what happened in calls after number `after`, up to `until`. Raises as `calls`."""
-        self._mark_replaced()
+        self._mark_retried()
         chosen = [each for each in self.calls if each.call.seq > after and (until is None or each.call.seq <= until)]
         return AgentStep(
             seen=tuple(chosen),
-            tools=tuple(tool for each in chosen for tool in _find_counted(each)),
+            tools=tuple(tool for each in chosen for tool in _list_counted_tools(each)),
             usage=sum_usage(chosen),
             replayed=bool(chosen) and all(str(each.call.decision) == Decision.REPLAY for each in chosen),
         )
 
-    def read_served(self, after: int = 0, until: int | None = None) -> ServedTools:
+    def read_served_tools(self, after: int = 0, until: int | None = None) -> ServedTools:
         """Return what servers of tools got in calls after number `after`, up to `until`. Raises as `calls`."""
         for number, (call, made) in enumerate(self._of_tools):
             if made is None and call.recording is not None:
                 self._of_tools[number] = call, next(iter(read_interactions([call])), None)
-        return read_served(self._of_tools, after, until)
+        return read_served_tools(self._of_tools, after, until)
 
     def list_tool_uses(self) -> Sequence[ToolUse]:
         """Return every call of a tool so far that counts; results may have come with a later one. Raises as `calls`."""
-        self._mark_replaced()
-        return [tool for each in self.calls for tool in _find_counted(each)]
+        self._mark_retried()
+        return [tool for each in self.calls for tool in _list_counted_tools(each)]
 
-    def _mark_replaced(self) -> None:
+    def _mark_retried(self) -> None:
         asked = [each for each in self.calls if each.is_chat]
-        replaced = find_replaced_calls(
+        replaced = find_retried_calls(
             SentRequest(
                 each.call.seq, each.call.key, each.call.attempt, each.is_complete or each.ran_tool, each.ran_tool
             )
@@ -336,11 +336,11 @@ class WireObserver:
         )
         self._attach_results(seen, exchange, place, seen.conversation)
         self._conversations.add_turn(exchange, place, seen.conversation)
-        self._take_calls(seen, exchange, seen.conversation)
+        self._add_tools(seen, exchange, seen.conversation)
         return seen
 
     def _attach_results(
-        self, seen: SeenCall, exchange: OpenedExchange, place: MessagePlace, conversation: RecordedConversation
+        self, seen: SeenCall, exchange: DecodedExchange, place: RequestPlace, conversation: RecordedConversation
     ) -> None:
         """Give the results that are new in a request to the calls that wait for them."""
         for item in map(as_dict, as_list(exchange.tree.get("input"))):
@@ -354,22 +354,22 @@ class WireObserver:
         # In the words of another conversation it tells what was asked for in those words, or nothing new.
         origins = self._origins.get(seen.call.key) if seen.call.key else None
         found = self._origins[seen.call.key] = set(origins or ())
-        said = read_results(exchange)
+        said = read_tool_results(exchange)
         for told in find_new_results(exchange.messages):
             result, call_id = said[told.place], exchange.messages[told.place].tool_call_id
-            self._conversations.match_result(conversation, call_id)
+            self._conversations.take_pending_call(conversation, call_id)
             if result is None or not told.sure or told.place < place.known:
                 continue
-            if (tool := self._waiting.take_call(conversation, call_id, told, of=origins)) is not None:
+            if (tool := self._waiting.take_matching_call(conversation, call_id, told, of=origins)) is not None:
                 found.add(self._keys[tool.seq])
                 tool.executed, tool.output, tool.errored = True, result.text, result.errored
                 tool.heard = seen.call.seq
 
-    def _take_calls(self, seen: SeenCall, exchange: OpenedExchange, conversation: RecordedConversation) -> None:
+    def _add_tools(self, seen: SeenCall, exchange: DecodedExchange, conversation: RecordedConversation) -> None:
         answer = exchange.answer
         if answer is None:
             return
-        asking = _build_asking(seen, exchange)
+        asking = _build_exchange_times(seen, exchange)
         self._keys[seen.call.seq] = seen.call.key
         for asked in (*answer.tool_calls, *answer.beside):
             known = self._approvals.get(asked.id or "") if asked.hosted else None
@@ -397,15 +397,15 @@ class WireObserver:
         self._waiting.add_calls(conversation, own, asked=seen.call.key, cut=exchange.failed)
 
 
-def _build_asking(seen: SeenCall, exchange: OpenedExchange) -> ToolCallExchange:
+def _build_exchange_times(seen: SeenCall, exchange: DecodedExchange) -> ExchangeTimes:
     """Return what orders two exchanges: in replay, where answers take no time, also when they were recorded."""
     call, began = seen.call, exchange.interaction.started_at
     live = (call.at, call.at + call.ms / 1000)
     recorded = (began, began + (exchange.duration_ms or 0.0) / 1000)
-    return ToolCallExchange(live, recorded)
+    return ExchangeTimes(live, recorded)
 
 
-def _find_counted(seen: SeenCall) -> Iterable[ToolUse]:
+def _list_counted_tools(seen: SeenCall) -> Iterable[ToolUse]:
     """Return the calls of an answer that count; of one that was cut off, those that were run all the same."""
     if not seen.is_answered:
         return ()
@@ -420,7 +420,7 @@ def make_reference(recording: Mapping[str, Any]) -> str:
     return f"{known['key']}#{known['occurrence']}@{digest}"
 
 
-def read_tools(calls: Iterable[Call], party: str | None = AGENT) -> Sequence[ToolUse]:
+def read_tool_uses(calls: Iterable[Call], party: str | None = AGENT) -> Sequence[ToolUse]:
     """Return the tool calls in answers to a party's calls; `party` None: everybody's. Raises CassetteCorrupt."""
     wire = WireObserver(party)
     wire.add_recorded_calls(call for call in calls if call.recording is not None)
@@ -430,7 +430,7 @@ def read_tools(calls: Iterable[Call], party: str | None = AGENT) -> Sequence[Too
 _MS = 1000
 
 
-def find_kept_differences(made: Iterable[Interaction]) -> list[str]:
+def find_tool_mismatches(made: Iterable[Interaction]) -> list[str]:
     """Say where servers got something else than models asked for, and where models read something else than servers
     returned.
 
@@ -438,14 +438,14 @@ def find_kept_differences(made: Iterable[Interaction]) -> list[str]:
     a model cannot be read.
     """
     wire = WireObserver()
-    wire.add_calls((_build_call(number, each), each) for number, each in enumerate(made, 1))
-    served = wire.read_served()
-    if served.unknown or not any(each.is_chat for each in wire.calls) or wire.observe(0).unread:
+    wire.add_calls((_build_recorded_call(number, each), each) for number, each in enumerate(made, 1))
+    served = wire.read_served_tools()
+    if served.unknown or not any(each.is_chat for each in wire.calls) or wire.observe(0).unreadable:
         return []
-    return [*find_differences(wire.list_tool_uses(), served), *find_misread(wire.list_tool_uses(), served)]
+    return [*find_mismatches(wire.list_tool_uses(), served), *find_misreadings(wire.list_tool_uses(), served)]
 
 
-def _build_call(number: int, made: Interaction) -> Call:
+def _build_recorded_call(number: int, made: Interaction) -> Call:
     chunks = made.response.chunks
     return Call(
         decision=Decision.RECORD, status=made.response.status, party=made.party, operation=made.operation,
@@ -486,11 +486,11 @@ def _estimate_tokens(messages: Iterable[Message]) -> int:
 type _Mark = tuple[str | None, str | None, str, str]
 
 
-class WaitingCalls:
+class UnansweredToolCalls:
     """The calls of one run whose results have not come yet."""
 
     def __init__(self) -> None:
-        self._calls: list[_AnsweredCall] = []
+        self._calls: list[_WaitingCall] = []
         self._answers = 0
         self._ids: dict[str, int] = {}
         self._run: dict[_Mark, int] = {}
@@ -502,11 +502,11 @@ class WaitingCalls:
         """Remember what the answer to the request `asked` asks the agent for; `cut`: the answer was cut off."""
         self._answers += 1
         for tool in tools:
-            self._calls.append(_AnsweredCall(tool, tuple(tools), conversation, self._answers, cut, asked))
+            self._calls.append(_WaitingCall(tool, tuple(tools), conversation, self._answers, cut, asked))
             if tool.id:
                 self._ids[tool.id] = self._ids.get(tool.id, 0) + 1
 
-    def take_call(
+    def take_matching_call(
         self,
         conversation: RecordedConversation,
         call_id: str | None,
@@ -524,7 +524,7 @@ class WaitingCalls:
 
     def _find_candidates(
         self, conversation: RecordedConversation, call_id: str | None, told: NewResult, of: Container[str | None] | None
-    ) -> Iterator[_AnsweredCall]:
+    ) -> Iterator[_WaitingCall]:
         asked = told.call
         # Of whole answers before those that were cut off, of the latest answer first, there in their order.
         # What an answer that was cut off asked for is over once the same call of a later one was run.
@@ -546,7 +546,7 @@ class WaitingCalls:
             yield from (each for each in own if each.answer == last and call_id in (None, each.tool.name))
 
 
-class _AnsweredCall(NamedTuple):
+class _WaitingCall(NamedTuple):
     tool: ToolUse
     together: tuple[ToolUse, ...]
     """All that the answer asked for."""
@@ -592,7 +592,7 @@ def find_new_results(messages: Sequence[Message]) -> Iterator[NewResult]:
     answered = [n for n in range(start, len(messages) - 1) if messages[n].role == "assistant"]
     if answered:
         start = answered[-1] + 1
-    asked = _count_calls_before(messages, start)
+    asked = _list_calls_before(messages, start)
     together = tuple(asked)
     by_name = Counter(message.tool_call_id for message in messages[start:] if message.role == "tool")
     left = {name: sum(name in (None, each.name) for each in asked) - by_name[name] for name in by_name}
@@ -608,7 +608,7 @@ def find_new_results(messages: Sequence[Message]) -> Iterator[NewResult]:
         yield NewResult(place, call, sure, together)
 
 
-def _count_calls_before(messages: Sequence[Message], end: int) -> list[ToolCall]:
+def _list_calls_before(messages: Sequence[Message], end: int) -> list[ToolCall]:
     """Return what the answer that ends before `end` asked for; in some dialects each call is its own message."""
     first = end
     while first and messages[first - 1].role == "assistant":

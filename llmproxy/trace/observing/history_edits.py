@@ -26,11 +26,11 @@ from llmproxy.trace.observing.agent_activity import AgentStep
 from llmproxy.trace.observing.links import HistoryLink, has_only_tools, is_quoted_later, link_request, system_summary
 from llmproxy.trace.observing.thread_history import HistoryGap
 from llmproxy.trace.observing.tool_calls import SeenCall
-from llmproxy.trace.reading.decoded_exchange import OpenedExchange, list_earlier_ids
+from llmproxy.trace.reading.decoded_exchange import DecodedExchange, list_earlier_ids
 
 
 @dataclass(frozen=True, slots=True)
-class DeclaredProcessor:
+class DeclaredEdit:
     """A processor that the provider says it ran."""
 
     processor: str
@@ -40,7 +40,7 @@ class DeclaredProcessor:
     """None: there is one, and nobody can read it."""
 
 
-def read_declared(exchange: OpenedExchange) -> Iterator[DeclaredProcessor]:
+def read_declared_edits(exchange: DecodedExchange) -> Iterator[DeclaredEdit]:
     response = exchange.interaction.response
     kind = header(response.headers, "content-type") or ""
     compactions: dict[int, str] = {}
@@ -48,8 +48,8 @@ def read_declared(exchange: OpenedExchange) -> Iterator[DeclaredProcessor]:
         value = as_dict(event)
         for place in (value, as_dict(value.get("message")), as_dict(value.get("delta"))):
             for edit in as_list(as_dict(place.get("context_management")).get("applied_edits")):
-                yield from _read_edit(as_dict(edit))
-        for number, block in _walk_blocks(value):
+                yield from _read_applied_edit(as_dict(edit))
+        for number, block in _walk_answer_blocks(value):
             if block.get("type") == "compaction":
                 compactions[number] = to_text(block.get("content"))
         delta = as_dict(value.get("delta"))
@@ -59,21 +59,19 @@ def read_declared(exchange: OpenedExchange) -> Iterator[DeclaredProcessor]:
             compactions[at] = compactions.get(at, "") + as_str(delta.get("content"))
     for text in compactions.values():
         unknown: dict[str, int | None] = {"condensedMessages": None, "recentMessages": None, "totalMessages": None}
-        yield DeclaredProcessor(
-            "condenser", "the provider compacted the conversation", unknown, [text] if text else None
-        )
+        yield DeclaredEdit("condenser", "the provider compacted the conversation", unknown, [text] if text else None)
 
 
-def _read_edit(edit: dict[str, Any]) -> Iterator[DeclaredProcessor]:
+def _read_applied_edit(edit: dict[str, Any]) -> Iterator[DeclaredEdit]:
     kind = as_str(edit.get("type"))
     for prefix, member in (("clear_tool_uses", "cleared_tool_uses"), ("clear_thinking", "cleared_thinking_turns")):
         if kind.startswith(prefix):
             count = edit.get(member)
             parts = count if isinstance(count, int) and not isinstance(count, bool) else None
-            yield DeclaredProcessor("pruner", f"the provider applied {kind}", {"partsRemoved": parts})
+            yield DeclaredEdit("pruner", f"the provider applied {kind}", {"partsRemoved": parts})
 
 
-def _walk_blocks(value: dict[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
+def _walk_answer_blocks(value: dict[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the parts of an answer with their number: of `content` or `output`, whole or in events."""
     response = as_dict(value.get("response")) or value
     for number, part in enumerate((*as_list(response.get("content")), *as_list(response.get("output")))):
@@ -84,7 +82,7 @@ def _walk_blocks(value: dict[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
     yield (output_index if isinstance(output_index, int) else 0), as_dict(value.get("item"))
 
 
-def describe_hidden_history(exchange: OpenedExchange) -> str:
+def explain_hidden_history(exchange: DecodedExchange) -> str:
     """Describe why the history of a request cannot be seen in it; empty where it can."""
     if list_earlier_ids(exchange.tree):
         return "the provider keeps the history (previous_response_id or conversation), so it is not in the request"
@@ -98,7 +96,7 @@ EVIDENCE = ("unobservable", "inferred", "proven", "declared")
 
 
 @dataclass(slots=True)
-class ProcessingFinding:
+class HistoryEditFinding:
     """What is known about one processor in one step."""
 
     activated: bool | None
@@ -114,17 +112,17 @@ class ProcessingFinding:
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessingFindings:
+class HistoryEditFindings:
     """What is known about the processors of a step."""
 
-    condenser: ProcessingFinding
-    pruner: ProcessingFinding
-    tokenLimiter: ProcessingFinding  # noqa: N815 - the name that suites use
+    condenser: HistoryEditFinding
+    pruner: HistoryEditFinding
+    tokenLimiter: HistoryEditFinding  # noqa: N815 - the name that suites use
 
 
-def find_processing(
+def find_history_edits(
     step: AgentStep, before: Sequence[SeenCall] = (), *, continues: bool = False, spoken: Sequence[str] = ()
-) -> ProcessingFindings:
+) -> HistoryEditFindings:
     """Find out what was done to the history in a step.
 
     Args:
@@ -135,47 +133,47 @@ def find_processing(
 
     """
     all_seen = [*before, *step.seen]
-    found: dict[str, list[tuple[ProcessingFinding, int]]] = {"condenser": [], "pruner": [], "tokenLimiter": []}
+    found: dict[str, list[tuple[HistoryEditFinding, int]]] = {"condenser": [], "pruner": [], "tokenLimiter": []}
     doubts: list[str] = []
-    for seen in (each for each in step.seen if each.call.operation in CHAT and not _is_failed(each)):
+    for seen in (each for each in step.seen if each.call.operation in CHAT and not _is_failed_call(each)):
         if seen.exchange is None:
-            doubts.append(f"{seen.place} was not recorded, so what it carried is not known")
+            doubts.append(f"{seen.label} was not recorded, so what it carried is not known")
             continue
-        for each in read_declared(seen.exchange):
+        for each in read_declared_edits(seen.exchange):
             finding = _build_active_finding("declared", each.reason, seen, dict(each.values), each.summaries)
             found[each.processor].append((finding, EVIDENCE.index("declared")))
-        if reason := describe_hidden_history(seen.exchange):
-            doubts.append(f"{seen.place}: {reason}")
+        if reason := explain_hidden_history(seen.exchange):
+            doubts.append(f"{seen.label}: {reason}")
             continue
         link = link_request(seen, all_seen, continues=continues, spoken=spoken)
-        if (isinstance(link, str) or (link is not None and link.ends_early)) and is_quoted_later(seen, all_seen):
+        if (isinstance(link, str) or (link is not None and link.is_truncated)) and is_quoted_later(seen, all_seen):
             continue  # it wrote a summary: what it was told is no history of the conversation
         if isinstance(link, str):
-            doubts.append(f"{seen.place}: {link}")
+            doubts.append(f"{seen.label}: {link}")
         elif link is not None:
-            for name, finding in _find_processors(link):
+            for name, finding in _find_shown_edits(link):
                 found[name].append((finding, EVIDENCE.index(finding.evidence)))
     if not step.seen:
         doubts.append("the agent sent no request in this step")
-    return ProcessingFindings(**{name: _join_findings(name, each, doubts) for name, each in found.items()})
+    return HistoryEditFindings(**{name: _join_findings(name, each, doubts) for name, each in found.items()})
 
 
-def _is_failed(seen: SeenCall) -> bool:
+def _is_failed_call(seen: SeenCall) -> bool:
     return seen.exchange.failed if seen.exchange is not None else not seen.is_answered
 
 
 # -- telling -----------------------------------------------------------------------------------------------------------
 
 
-def _find_processors(link: HistoryLink) -> list[tuple[str, ProcessingFinding]]:
+def _find_shown_edits(link: HistoryLink) -> list[tuple[str, HistoryEditFinding]]:
     """Say which processors a difference shows."""
-    told: list[tuple[str, ProcessingFinding]] = []
+    told: list[tuple[str, HistoryEditFinding]] = []
     pruned = link.change.pruned
     for gap in link.change.gaps:
         texts = [item.text for item in gap.inserted] or system_summary(link.change, proof=link.proof)
         if texts:
             told.append(("condenser", _build_condenser_finding(link, gap, texts)))
-            told += [] if link.proof else [("tokenLimiter", _build_loss_finding(link, gap))]
+            told += [] if link.proof else [("tokenLimiter", _build_limiter_finding(link, gap))]
         elif all(has_only_tools(item) for item in gap.missing):
             pruned += sum(max(len(item.calls), 1) for item in gap.missing)
         else:
@@ -188,7 +186,7 @@ def _find_processors(link: HistoryLink) -> list[tuple[str, ProcessingFinding]]:
     return told
 
 
-def _build_condenser_finding(link: HistoryLink, gap: HistoryGap, texts: list[str]) -> ProcessingFinding:
+def _build_condenser_finding(link: HistoryLink, gap: HistoryGap, texts: list[str]) -> HistoryEditFinding:
     values: dict[str, int | None] = {
         "condensedMessages": len(gap.missing),
         "recentMessages": gap.kept if gap.sure else None,
@@ -202,27 +200,27 @@ def _build_condenser_finding(link: HistoryLink, gap: HistoryGap, texts: list[str
     return _build_active_finding(evidence, reason, link.seen, values, texts)
 
 
-def _build_loss_finding(link: HistoryLink, gap: HistoryGap) -> ProcessingFinding:
+def _build_limiter_finding(link: HistoryLink, gap: HistoryGap) -> HistoryEditFinding:
     reason = (
         f"tokenLimiter cannot be observed: {len(gap.missing)} messages are missing, and it is not proven that the new "
         "text is a summary of them"
     )
-    return _build_unobservable_finding(reason, link.seen.place)
+    return _build_unobservable_finding(reason, link.seen.label)
 
 
 def _build_active_finding(
     evidence: str, reason: str, seen: SeenCall, values: dict[str, int | None], texts: list[str] | None
-) -> ProcessingFinding:
-    return ProcessingFinding(True, evidence, reason, seen.place, values, texts)  # noqa: FBT003 - it was at work
+) -> HistoryEditFinding:
+    return HistoryEditFinding(True, evidence, reason, seen.label, values, texts)  # noqa: FBT003 - it was at work
 
 
-def _build_unobservable_finding(reason: str, where: str = "") -> ProcessingFinding:
-    return ProcessingFinding(None, "unobservable", reason, where)
+def _build_unobservable_finding(reason: str, where: str = "") -> HistoryEditFinding:
+    return HistoryEditFinding(None, "unobservable", reason, where)
 
 
 def _join_findings(
-    name: str, found: Sequence[tuple[ProcessingFinding, int]], doubts: Sequence[str]
-) -> ProcessingFinding:
+    name: str, found: Sequence[tuple[HistoryEditFinding, int]], doubts: Sequence[str]
+) -> HistoryEditFinding:
     """Join what the exchanges of a step show: the strongest evidence leads, summaries are put together."""
     if found:
         best = max(found, key=lambda each: each[1])[0]
@@ -232,4 +230,4 @@ def _join_findings(
         return best
     if doubts:
         return _build_unobservable_finding(f"{name} cannot be observed: {'; '.join(doubts[:3])}")
-    return ProcessingFinding(activated=False, evidence="proven", reason="every request carried its whole history")
+    return HistoryEditFinding(activated=False, evidence="proven", reason="every request carried its whole history")

@@ -8,15 +8,15 @@ from os.path import commonpath
 
 from llmproxy.core.dialects.table import CHAT
 from llmproxy.trace.observing.thread_history import (
+    HistoryChange,
     HistoryItem,
-    ThreadChange,
-    compare_threads,
-    count_common,
+    compare_histories,
+    count_common_messages,
     join_system_text,
-    list_history,
+    list_history_items,
 )
 from llmproxy.trace.observing.tool_calls import SeenCall
-from llmproxy.trace.reading.decoded_exchange import OpenedExchange
+from llmproxy.trace.reading.decoded_exchange import DecodedExchange
 
 _ALIKE = 0.8
 """Share of two system prompts that is the same if they are one."""
@@ -29,12 +29,12 @@ class HistoryLink:
     """A request, and what was changed of the history that it goes on from."""
 
     seen: SeenCall
-    change: ThreadChange
+    change: HistoryChange
     proof: bool
     """Whether a text that was inserted is the output of an earlier call."""
 
     @property
-    def ends_early(self) -> bool:
+    def is_truncated(self) -> bool:
         """Whether nothing is missing but the latest messages."""
         return bool(self.change.gaps) and not any(gap.kept or gap.inserted for gap in self.change.gaps)
 
@@ -46,7 +46,7 @@ def link_request(
     exchange = seen.exchange
     if exchange is None:
         return None
-    sent = list_history(exchange.messages)
+    sent = list_history_items(exchange.messages)
     earlier = [
         each for each in all_seen
         if each.call.seq < seen.call.seq and each.exchange is not None and not each.exchange.failed
@@ -67,10 +67,10 @@ def link_request(
         return _explain_missing_parent(sent, earlier, continues=False)
     written = ["".join(each.exchange.answer.text.split()) for each in writers if each.exchange and each.exchange.answer]
     before = join_system_text(parent.exchange.messages)
-    change = compare_threads(_expect_history(parent), sent, before=before, after=system, written=written)
-    proof = _is_summary(change, writers)
+    change = compare_histories(_expect_history(parent), sent, before=before, after=system, written=written)
+    proof = _is_insertion_summary(change, writers)
     anchored = bool({item.key for item in _expect_history(parent)} & {item.key for item in sent})
-    asked = any(each in alike and _may_be_user_text(each, spoken) for each in writers)
+    asked = any(each in alike and _may_end_with_user_text(each, spoken) for each in writers)
     if proof and not anchored and not change.grown and asked:
         proof = False  # it may have been the user who asked for the summary, and went on with it
     elif not proof and not anchored:
@@ -91,8 +91,8 @@ def _choose_parent(
     """
     known = [
         (
-            count_common(_expect_history(each), sent[:-1] or sent),
-            _carries_summaries(each, writers),
+            count_common_messages(_expect_history(each), sent[:-1] or sent),
+            _has_all_summaries(each, writers),
             each.exchange is not None and join_system_text(each.exchange.messages) == system,
         )
         for each in family
@@ -100,7 +100,7 @@ def _choose_parent(
     best = [each for each, one in zip(family, known, strict=True) if one == max(known)]
     if len(best) > 1:
         best = [each for each in best if not is_quoted_later(each, family)] or best
-    return max(best, key=lambda each: (_count_seen(writers, _expect_history(each)), each.call.seq), default=None)
+    return max(best, key=lambda each: (_count_summarized(writers, _expect_history(each)), each.call.seq), default=None)
 
 
 def _is_prefix(sent: Sequence[HistoryItem], known: Sequence[HistoryItem]) -> bool:
@@ -108,7 +108,7 @@ def _is_prefix(sent: Sequence[HistoryItem], known: Sequence[HistoryItem]) -> boo
     return len(sent) < len(known) and all(one.key == other.key for one, other in zip(sent, known, strict=False))
 
 
-def _is_same_agent(one: OpenedExchange, other: OpenedExchange, *, goes_on: bool) -> bool:
+def _is_same_agent(one: DecodedExchange, other: DecodedExchange, *, goes_on: bool) -> bool:
     """Return whether two requests are of one agent: the same tools, and system prompts that are not strangers to each
     other.
 
@@ -137,10 +137,10 @@ def _expect_history(seen: SeenCall) -> list[HistoryItem]:
     exchange = seen.exchange
     if exchange is None:
         return []
-    items = list_history(exchange.messages)
+    items = list_history_items(exchange.messages)
     if exchange.answer is None:
         return items
-    answer = list_history([exchange.answer])
+    answer = list_history_items([exchange.answer])
     return items + [
         HistoryItem(each.role, each.text, each.calls, None, reasoning=False, alike=each.alike) for each in answer
     ]
@@ -158,7 +158,7 @@ def _explain_missing_parent(sent: Sequence[HistoryItem], family: Sequence[SeenCa
 def _carries_history(family: Sequence[SeenCall]) -> bool:
     """Return whether an earlier request carried an answer and a user message after it: the agent sends its history."""
     for seen in family:
-        roles = [item.role for item in list_history(seen.exchange.messages)] if seen.exchange is not None else []
+        roles = [item.role for item in list_history_items(seen.exchange.messages)] if seen.exchange is not None else []
         if "assistant" in roles and "user" in roles[roles.index("assistant") :]:
             return True
     return False
@@ -178,55 +178,55 @@ def _is_quoted(seen: SeenCall, sent: Sequence[HistoryItem], system: str) -> bool
 def is_quoted_later(seen: SeenCall, all_seen: Sequence[SeenCall]) -> bool:
     """Return whether an answer stands in a later request as the words of somebody else."""
     later = (each.exchange for each in all_seen if each.call.seq > seen.call.seq and each.exchange is not None)
-    return any(_is_quoted(seen, list_history(each.messages), join_system_text(each.messages)) for each in later)
+    return any(_is_quoted(seen, list_history_items(each.messages), join_system_text(each.messages)) for each in later)
 
 
-def _carries_summaries(seen: SeenCall, writers: Sequence[SeenCall]) -> bool:
+def _has_all_summaries(seen: SeenCall, writers: Sequence[SeenCall]) -> bool:
     """Return whether a request has these summaries already."""
     exchange = seen.exchange
     if exchange is None:
         return False
-    sent, system = list_history(exchange.messages), join_system_text(exchange.messages)
+    sent, system = list_history_items(exchange.messages), join_system_text(exchange.messages)
     return all(_is_quoted(each, sent, system) for each in writers)
 
 
-def _may_be_user_text(writer: SeenCall, spoken: Sequence[str]) -> bool:
+def _may_end_with_user_text(writer: SeenCall, spoken: Sequence[str]) -> bool:
     """Return whether what a request ends with may be the user's words: what users said is not known, or like it."""
     known = ["".join(text.split()) for text in spoken]
     users = [each.alike for each in _expect_history(writer) if each.role == "user"]
     return not (known and users) or any(each in users[-1] or users[-1] in each for each in known)
 
 
-def _count_seen(writers: Sequence[SeenCall], items: Sequence[HistoryItem]) -> int:
+def _count_summarized(writers: Sequence[SeenCall], items: Sequence[HistoryItem]) -> int:
     """Return how many of these messages the one who wrote the summary was told; the same words count once."""
     different = {item.alike or item.calls: item for item in items}.values()
-    return max((sum(_knows_message(each, item) for item in different) for each in writers), default=0)
+    return max((sum(_contains_message(each, item) for item in different) for each in writers), default=0)
 
 
-def _knows_message(writer: SeenCall, item: HistoryItem) -> bool:
+def _contains_message(writer: SeenCall, item: HistoryItem) -> bool:
     """Return whether a request carries a message, or quotes it."""
     exchange = writer.exchange
     if exchange is None:
         return False
     if item.alike:
         return any(item.alike in "".join(message.text.split()) for message in exchange.messages)
-    said = [call for each in list_history(exchange.messages) for call in each.calls]
+    said = [call for each in list_history_items(exchange.messages) for call in each.calls]
     return all(call in said for call in item.calls)
 
 
-def _is_summary(change: ThreadChange, writers: Sequence[SeenCall]) -> bool:
+def _is_insertion_summary(change: HistoryChange, writers: Sequence[SeenCall]) -> bool:
     """Return whether what was inserted is the output of an earlier call that was told of what is missing."""
-    inserted = "".join("".join(text.split()) for text in _find_inserted(change))
+    inserted = "".join("".join(text.split()) for text in _list_inserted_texts(change))
     for seen in writers:
         exchange = seen.exchange
         if exchange is None or exchange.answer is None or "".join(exchange.answer.text.split()) not in inserted:
             continue
-        if any(_knows_message(seen, item) for item in change.missing if item.alike):
+        if any(_contains_message(seen, item) for item in change.missing if item.alike):
             return True
     return False
 
 
-def _find_inserted(change: ThreadChange) -> list[str]:
+def _list_inserted_texts(change: HistoryChange) -> list[str]:
     """Return the texts that stand in the place of what is missing."""
     return [item.text for gap in change.gaps for item in gap.inserted] + ([change.grown] if change.grown else [])
 
@@ -236,6 +236,6 @@ def has_only_tools(item: HistoryItem) -> bool:
     return item.role == "tool" or (item.role == "assistant" and bool(item.calls) and not item.alike)
 
 
-def system_summary(change: ThreadChange, *, proof: bool) -> list[str]:
+def system_summary(change: HistoryChange, *, proof: bool) -> list[str]:
     """Return what may be a summary in the system prompt: new text, which is more than another date."""
     return [change.grown] if change.grown and (change.other or proof) else []

@@ -65,7 +65,7 @@ class HistoryGap:
 
 
 @dataclass(frozen=True, slots=True)
-class ThreadChange:
+class HistoryChange:
     """How a request differs from what was expected in it."""
 
     expected: int
@@ -88,7 +88,7 @@ def join_system_text(messages: Sequence[Message]) -> str:
     return "\n".join(message.text for message in messages if message.role == "system")
 
 
-def list_history(messages: Sequence[Message]) -> list[HistoryItem]:
+def list_history_items(messages: Sequence[Message]) -> list[HistoryItem]:
     """Return the history in a request, system prompts left out, the pieces of one answer put together."""
     items: list[HistoryItem] = []
     for message in messages:
@@ -119,7 +119,7 @@ def _strip_spaces(text: str) -> str:
     return "".join(text.split())
 
 
-def count_common(one: Sequence[HistoryItem], other: Sequence[HistoryItem]) -> int:
+def count_common_messages(one: Sequence[HistoryItem], other: Sequence[HistoryItem]) -> int:
     """Return how many messages two histories share at the beginning and at the end."""
     most = min(len(one), len(other))
     head = 0
@@ -131,14 +131,14 @@ def count_common(one: Sequence[HistoryItem], other: Sequence[HistoryItem]) -> in
     return head + tail
 
 
-def compare_threads(
+def compare_histories(
     expected: Sequence[HistoryItem],
     sent: Sequence[HistoryItem],
     *,
     before: str = "",
     after: str = "",
     written: Sequence[str] = (),
-) -> ThreadChange:
+) -> HistoryChange:
     """Compare what was expected in a request (without what is new) with its messages.
 
     `before` and `after` are the system prompts; `written` are texts, without white space, that earlier calls wrote for
@@ -167,7 +167,7 @@ def compare_threads(
                 HistoryGap(i1, tuple(missing), tuple(inserted), equal_after, sure=not _is_ambiguous(expected, i1, i2))
             )
     grown, other = _find_added_lines(before, after) if before != after else ("", False)
-    return ThreadChange(len(expected) + len(new), tuple(gaps), pruned, grown, other, tuple(new))
+    return HistoryChange(len(expected) + len(new), tuple(gaps), pruned, grown, other, tuple(new))
 
 
 def _align_items(one: Sequence[object], other: Sequence[object]) -> list[tuple[str, int, int, int, int]]:
@@ -210,7 +210,7 @@ def _pair_messages(
             continue
         rest = expected[number:]
         several = next(
-            ((j, made) for j in range(at, len(sent)) if j not in used and (made := _compare_parts(rest, sent[j]))), None
+            ((j, made) for j in range(at, len(sent)) if j not in used and (made := _match_joined(rest, sent[j]))), None
         )
         if several is not None:
             place, (length, parts) = several
@@ -221,7 +221,7 @@ def _pair_messages(
             (
                 j
                 for j in range(at, len(sent))
-                if j not in used and (_count_lost(item, sent[j]) or _is_edited(item, sent[j]))
+                if j not in used and (_count_pruned_parts(item, sent[j]) or _is_edited(item, sent[j]))
             ),
             None,
         )
@@ -230,7 +230,7 @@ def _pair_messages(
             continue
         used.add(found)
         at = found + 1
-        pruned += _count_lost(item, sent[found])
+        pruned += _count_pruned_parts(item, sent[found])
         if item.role == "user" and _is_reworded(item, sent[found], written):
             reworded[number] = found
     # One summary may be much like the one before it: with what it stands for it is no edit.
@@ -247,7 +247,7 @@ def _is_reworded(item: HistoryItem, sent: HistoryItem, written: Sequence[str]) -
     return _strip_times([item.text]) != _strip_times([sent.text])
 
 
-def _compare_parts(expected: Sequence[HistoryItem], sent: HistoryItem) -> tuple[int, int] | None:
+def _match_joined(expected: Sequence[HistoryItem], sent: HistoryItem) -> tuple[int, int] | None:
     """Tell how many messages an answer has, which side by side read as one, and how many are gone; or None."""
     text, calls, results = "", list[str](), 0
     for length, item in enumerate(expected, 1):
@@ -262,7 +262,7 @@ def _compare_parts(expected: Sequence[HistoryItem], sent: HistoryItem) -> tuple[
     return None
 
 
-def _count_lost(item: HistoryItem, sent: HistoryItem) -> int:
+def _count_pruned_parts(item: HistoryItem, sent: HistoryItem) -> int:
     """Return how many parts of a message are gone, 0 if it is another message."""
     if item.role != sent.role:
         return 0

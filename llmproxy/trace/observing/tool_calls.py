@@ -6,7 +6,7 @@ What servers of tools (MCP) really got and returned, beside what models asked fo
     known
 
 A call that met a fault, or that replay refused, no server got. One of which nothing was recorded is not known: it is
-in `why_unread`.
+in `unread_reason`.
 
 `SeenCall` is one exchange of the agent, and what of it counts. Answers that nobody can read, or only in part: what they
 asked for is not known, and so is nothing that depends on it. A table says which requests are no questions to a model
@@ -31,12 +31,12 @@ from llmproxy.core.traffic.canonical_json import equals_json
 from llmproxy.core.traffic.interaction import Chunk, Interaction, Usage, header
 from llmproxy.protocol import Decision
 from llmproxy.trace.reading.conversations import RecordedConversation
-from llmproxy.trace.reading.decoded_exchange import OpenedExchange, parse_result
-from llmproxy.trace.reading.span_builder import list_tool_endings
+from llmproxy.trace.reading.decoded_exchange import DecodedExchange, parse_tool_result
+from llmproxy.trace.reading.span_builder import list_unprefixed_names
 
 
 @dataclass(frozen=True, slots=True)
-class ToolCallExchange:
+class ExchangeTimes:
     """The exchange in which a tool was asked for, as far as it tells what came first."""
 
     live: _Span = (0.0, 0.0)
@@ -44,13 +44,13 @@ class ToolCallExchange:
     recorded: _Span = (0.0, 0.0)
     """When it was recorded, from and to: in a replay, which takes no time, what was at once may be in sequence."""
 
-    def is_over_before(self, other: ToolCallExchange) -> bool:
+    def is_over_before(self, other: ExchangeTimes) -> bool:
         """Return whether its answer had come when the other was sent, and they were not at once when recorded."""
-        apart = self.recorded == other.recorded or _is_over(self.recorded, other.recorded)
-        return _is_over(self.live, other.live) and (apart or _is_over(other.recorded, self.recorded))
+        apart = self.recorded == other.recorded or _ends_before(self.recorded, other.recorded)
+        return _ends_before(self.live, other.live) and (apart or _ends_before(other.recorded, self.recorded))
 
 
-def _is_over(one: _Span, other: _Span) -> bool:
+def _ends_before(one: _Span, other: _Span) -> bool:
     return one[1] <= other[0] + _SAME
 
 
@@ -79,7 +79,7 @@ class ToolUse:
     """What the tool answered, as it was passed on; None if nobody has seen it."""
     errored: bool = False
     """Whether the result says that the tool failed."""
-    asking: ToolCallExchange = ToolCallExchange()
+    asking: ExchangeTimes = ExchangeTimes()
     """Of the answer that asked for it."""
     heard: int | None = None
     """Number of the call whose request brought the result: whatever was asked for from then on was asked later."""
@@ -105,7 +105,7 @@ class ToolUse:
     @property
     def result(self) -> Any:  # noqa: ANN401 - JSON
         """The output, parsed where it is an object or a list; None if no result was seen."""
-        return None if self.output is None else parse_result(self.output)
+        return None if self.output is None else parse_tool_result(self.output)
 
     @property
     def is_for_agent(self) -> bool:
@@ -124,15 +124,15 @@ class ToolUse:
         return self.seq > other.seq and other.asking.is_over_before(self.asking)
 
     @property
-    def place(self) -> str:
-        return format_call_place(self.interaction, self.seq)
+    def label(self) -> str:
+        return format_call_label(self.interaction, self.seq)
 
     def to_message(self) -> dict[str, Any]:
         """Return it in the form in which a message lists tool calls."""
         return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": self.raw}}
 
 
-class RecordedAt(str):
+class InteractionLabel(str):
     """Names recorded interactions as `llmproxy show` does; which, tells who has another store with other numbers."""
 
     __slots__ = ("interactions",)
@@ -149,9 +149,9 @@ class RecordedAt(str):
         return type(self), self.interactions
 
 
-def format_call_place(interaction: int | None, seq: int) -> str:
+def format_call_label(interaction: int | None, seq: int) -> str:
     """Name an exchange, as `llmproxy show` does where it is stored."""
-    return f"call {seq} of the session" if interaction is None else RecordedAt(interaction)
+    return f"call {seq} of the session" if interaction is None else InteractionLabel(interaction)
 
 
 NO_SERVER = (
@@ -190,7 +190,7 @@ class ServedTools:
         return f"nothing was recorded of {self.unread[0]}, so what a server got is not known" if self.unread else ""
 
 
-def read_served(
+def read_served_tools(
     calls: Iterable[tuple[Call, Interaction | None]], after: int = 0, until: int | None = None
 ) -> ServedTools:
     """Return what servers got in a run's calls after number `after`, up to `until`, with their recordings."""
@@ -198,16 +198,16 @@ def read_served(
     for call, made in calls:
         seen = True
         if made is not None and call.operation == _LIST:
-            listed.update(_list_tools(made))
+            listed.update(_list_tool_names(made))
         if not is_tool_call(call.operation) or not _has_reached_server(call):
             continue
-        use = None if made is None else _build_use(call, made)
+        use = None if made is None else _build_served_use(call, made)
         if use is not None:
             called.add(use.name)
         if call.seq <= after or (until is not None and call.seq > until):
             continue
         if use is None:
-            unread.append(format_call_place(call.interaction, call.seq))
+            unread.append(format_call_label(call.interaction, call.seq))
         else:
             tools.append(use)
     return ServedTools(tools, frozenset(called | listed), frozenset(listed), seen, unread)
@@ -217,7 +217,7 @@ def _has_reached_server(call: Call) -> bool:
     return str(call.decision) not in (Decision.REFUSE, Decision.FAULT) and not getattr(call, "fault", None)
 
 
-def _build_use(call: Call, made: Interaction) -> ToolUse | None:
+def _build_served_use(call: Call, made: Interaction) -> ToolUse | None:
     kind = header(made.response.headers, "content-type") or ""
     told = read_call(made.request.body, kind, made.response.body)
     if told is None:
@@ -229,7 +229,7 @@ def _build_use(call: Call, made: Interaction) -> ToolUse | None:
     )  # fmt: skip
 
 
-def _list_tools(made: Interaction) -> Iterable[str]:
+def _list_tool_names(made: Interaction) -> Iterable[str]:
     for each in list_messages(made.response):
         result = each.value.get("result") if isinstance(each.value, dict) else None
         tools = result.get("tools") if isinstance(result, dict) else None
@@ -238,7 +238,7 @@ def _list_tools(made: Interaction) -> Iterable[str]:
                 yield tool["name"]
 
 
-def find_differences(asked: Sequence[ToolUse], served: ServedTools) -> list[str]:
+def find_mismatches(asked: Sequence[ToolUse], served: ServedTools) -> list[str]:
     """Say where what models asked for and what servers got differ; of tools that servers have, those that an agent runs
     itself left out.
 
@@ -255,11 +255,11 @@ def find_differences(asked: Sequence[ToolUse], served: ServedTools) -> list[str]
         of_servers.setdefault(use.name, []).append(use)
     found: list[str] = []
     for name in dict.fromkeys([*of_models, *of_servers]):
-        found += _describe_differences(of_models.get(name, []), of_servers.get(name, []))
+        found += _describe_mismatches(of_models.get(name, []), of_servers.get(name, []))
     return found
 
 
-def find_misread(asked: Sequence[ToolUse], served: ServedTools) -> list[str]:
+def find_misreadings(asked: Sequence[ToolUse], served: ServedTools) -> list[str]:
     """Say where a model read something else than its server returned; additions, escapes, breaks do not count."""
     left = [each for each in served.tools if each.output is not None]
     unsure: list[ToolUse] = []
@@ -322,10 +322,10 @@ def _walk_json_values(text: str) -> Iterator[Any]:
 
 def find_server_name(name: str, known: frozenset[str]) -> str:
     """Return the name that a server has for a tool which a model calls `name`; empty for one that no server has."""
-    return next((each for each in list_tool_endings(name) if each in known), "")
+    return next((each for each in list_unprefixed_names(name) if each in known), "")
 
 
-def _describe_differences(models: Sequence[ToolUse], servers: Sequence[ToolUse]) -> list[str]:
+def _describe_mismatches(models: Sequence[ToolUse], servers: Sequence[ToolUse]) -> list[str]:
     left = list(servers)
     lonely: list[ToolUse] = []
     for use in models:
@@ -363,7 +363,7 @@ _LOOKS_LIKE = re.compile(
 """What answers that call tools have in common, whatever the path."""
 
 
-def explain_unread(exchange: OpenedExchange) -> str:
+def explain_unreadable_answer(exchange: DecodedExchange) -> str:
     """Describe why a whole answer of a model cannot be read, or not all of it; empty where it can."""
     answer = exchange.answer
     if answer is None and not exchange.finish_reasons:
@@ -374,7 +374,7 @@ def explain_unread(exchange: OpenedExchange) -> str:
     return ""
 
 
-def may_hold_calls(operation: str, body: bytes | None) -> bool:
+def may_contain_tool_calls(operation: str, body: bytes | None) -> bool:
     """Return whether an exchange of an unknown kind may hold tool calls; `body` is its answer, if kept."""
     first = operation.partition("/")[0]
     if operation in _CALLERS or first in _CALLERS or (f"{first}/" in _CALLERS and operation != first):
@@ -388,7 +388,7 @@ _OK = range(200, 300)
 @dataclass(slots=True, eq=False)
 class SeenCall:
     call: Call
-    exchange: OpenedExchange | None
+    exchange: DecodedExchange | None
     """None where nothing is recorded: passed through, refused, lost."""
     conversation: RecordedConversation | None = None
     replaced: bool = False
@@ -421,10 +421,10 @@ class SeenCall:
     @property
     def is_readable(self) -> bool:
         """Whether a model answered, and everything that it asked for is known."""
-        return self.is_answered and self.exchange is not None and not self.why_unread
+        return self.is_answered and self.exchange is not None and not self.unread_reason
 
     @property
-    def why_unread(self) -> str:
+    def unread_reason(self) -> str:
         """Describe why it is not known what was asked for here; empty where it is."""
         if self.unclear:
             return "is one of several to equal requests, of which the client asked for one again: nothing tells which"
@@ -433,17 +433,17 @@ class SeenCall:
         exchange = self.exchange
         if not self.is_chat:
             body = None if exchange is None else exchange.interaction.response.body
-            asks = self.call.status in _OK and may_hold_calls(self.call.operation, body)
+            asks = self.call.status in _OK and may_contain_tool_calls(self.call.operation, body)
             return f"went to {self.call.operation}, whose answers are not read" if asks else ""
         if exchange is None:
             return "was passed through and not recorded" if self.is_complete else ""
         if self.is_complete:
-            return explain_unread(exchange)
+            return explain_unreadable_answer(exchange)
         # What the provider ran itself tells nothing about who went on with the answer.
         missing = [tool.name or "a tool" for tool in self.tools if not tool.executed or not self.ran_tool]
         if missing:
             return f"was cut off while it asked for {', '.join(missing)}"
-        return explain_unread(exchange) if self.ran_tool else ""
+        return explain_unreadable_answer(exchange) if self.ran_tool else ""
 
     @property
     def is_cut_off(self) -> bool:
@@ -453,8 +453,8 @@ class SeenCall:
         return not self.is_complete and not self.ran_tool
 
     @property
-    def place(self) -> str:
-        return format_call_place(self.call.interaction, self.call.seq)
+    def label(self) -> str:
+        return format_call_label(self.call.interaction, self.call.seq)
 
 
 @dataclass(frozen=True, slots=True)
@@ -474,7 +474,7 @@ class StepSum:
 
 def sum_usage(chosen: Sequence[SeenCall]) -> dict[str, StepSum]:
     """Add up what the counted answers took; every prompt token is input, cached or not."""
-    counted = [each for each in chosen if _is_priced(each)]
+    counted = [each for each in chosen if _counts_for_usage(each)]
     usages = [Usage() if each.exchange is None else each.exchange.interaction.usage for each in counted]
     given, said = [each.input for each in usages], [each.output for each in usages]
     fresh = [
@@ -484,29 +484,29 @@ def sum_usage(chosen: Sequence[SeenCall]) -> dict[str, StepSum]:
     total = [None if None in pair else sum(each or 0 for each in pair) for pair in zip(given, said, strict=True)]
     return {
         "callCount": StepSum(
-            sum(1 for each in chosen if each.is_answered and not _is_noise(each)),
-            complete=not any(each.is_cut_off or _is_noise(each) for each in chosen),
+            sum(1 for each in chosen if each.is_answered and not _is_unread_answer(each)),
+            complete=not any(each.is_cut_off or _is_unread_answer(each) for each in chosen),
         ),
-        "inputTokens": _add_up(given),
-        "outputTokens": _add_up(said),
-        "totalTokens": _add_up(total),
-        "cacheReadTokens": _add_up([each.cached for each in usages]),
-        "cacheCreationTokens": _add_up([each.cache_written for each in usages]),
-        "uncachedInputTokens": _add_up(fresh),
-        "reasoningTokens": _add_up([each.reasoning for each in usages]),
-        "costUsd": _add_up([_compute_cost(each) for each in counted]),
-        "latencyMs": _add_up([_measure_ms(each) for each in chosen]),
-        "firstTokenMs": _find_longest([_measure_first_chunk(each) for each in counted]),
+        "inputTokens": _sum_known_values(given),
+        "outputTokens": _sum_known_values(said),
+        "totalTokens": _sum_known_values(total),
+        "cacheReadTokens": _sum_known_values([each.cached for each in usages]),
+        "cacheCreationTokens": _sum_known_values([each.cache_written for each in usages]),
+        "uncachedInputTokens": _sum_known_values(fresh),
+        "reasoningTokens": _sum_known_values([each.reasoning for each in usages]),
+        "costUsd": _sum_known_values([_compute_cost(each) for each in counted]),
+        "latencyMs": _sum_known_values([_measure_duration_ms(each) for each in chosen]),
+        "firstTokenMs": _find_maximum([_measure_first_chunk_ms(each) for each in counted]),
     }
 
 
-def _is_noise(seen: SeenCall) -> bool:
+def _is_unread_answer(seen: SeenCall) -> bool:
     """Return whether something was answered that is no answer of a model, as far as anybody can read it."""
     exchange = seen.exchange
-    return seen.is_answered and exchange is not None and exchange.answer is None and bool(seen.why_unread)
+    return seen.is_answered and exchange is not None and exchange.answer is None and bool(seen.unread_reason)
 
 
-def _is_priced(seen: SeenCall) -> bool:
+def _counts_for_usage(seen: SeenCall) -> bool:
     """Return whether an exchange is a model's call that went well: an answer that counts, or embeddings etc."""
     if seen.call.operation in CHAT:
         return seen.is_answered
@@ -523,13 +523,13 @@ def _compute_cost(seen: SeenCall) -> Decimal | None:
     return next((cost for cost in costs if cost is not None), None)
 
 
-def _measure_ms(seen: SeenCall) -> int | None:
+def _measure_duration_ms(seen: SeenCall) -> int | None:
     """Return an exchange's time on the wire, milliseconds, as recorded: a replay's own pace says nothing."""
     chunks = _list_chunks(seen)
     return round(chunks[-1].offset / 1000) if chunks else None
 
 
-def _measure_first_chunk(seen: SeenCall) -> int | None:
+def _measure_first_chunk_ms(seen: SeenCall) -> int | None:
     chunks = _list_chunks(seen)
     return round(chunks[0].offset / 1000) if chunks else None
 
@@ -538,11 +538,11 @@ def _list_chunks(seen: SeenCall) -> Sequence[Chunk]:
     return () if seen.exchange is None else seen.exchange.interaction.response.chunks
 
 
-def _find_longest(values: Sequence[int | None]) -> StepSum:
+def _find_maximum(values: Sequence[int | None]) -> StepSum:
     known = [value for value in values if value is not None]
     return StepSum(max(known, default=None), complete=bool(values) and len(known) == len(values))
 
 
-def _add_up(values: Sequence[int | None] | Sequence[Decimal | None]) -> StepSum:
+def _sum_known_values(values: Sequence[int | None] | Sequence[Decimal | None]) -> StepSum:
     known: list[int | Decimal] = [value for value in values if value is not None]
     return StepSum(sum(known) if known or not values else None, complete=len(known) == len(values))

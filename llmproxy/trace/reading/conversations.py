@@ -27,7 +27,7 @@ from typing import Any
 
 from llmproxy.core.dialects.messages import Message
 from llmproxy.core.traffic.canonical_json import format_json_layout
-from llmproxy.trace.reading.decoded_exchange import OpenedExchange, list_earlier_ids
+from llmproxy.trace.reading.decoded_exchange import DecodedExchange, list_earlier_ids
 
 Digest = bytes
 _DIGITS = re.compile(r"\d+")
@@ -65,7 +65,7 @@ class RecordedConversation:
 
 
 @dataclass(frozen=True, slots=True)
-class MessagePlace:
+class RequestPlace:
     conversation: RecordedConversation | None
     """None: a new one."""
     known: int
@@ -84,7 +84,7 @@ class RecordedConversations:
         self._ids: dict[str, tuple[RecordedConversation, Digest]] = {}
         self._waiting: dict[str, RecordedConversation] = {}
 
-    def place_exchange(self, exchange: OpenedExchange) -> MessagePlace:
+    def place_exchange(self, exchange: DecodedExchange) -> RequestPlace:
         """Tell where a request belongs."""
         messages, start, found = exchange.messages, _START, None
         for name in list_earlier_ids(exchange.tree):
@@ -96,22 +96,22 @@ class RecordedConversations:
         system = next(iter(chain_digests(_START, [m for m in messages if m.role == "system"])), (_START, 0))[0]
         failed = self._failed.get(exchange.interaction.key)
         if failed is not None:
-            return MessagePlace(failed, len(messages), digest, system, retry=True)
+            return RequestPlace(failed, len(messages), digest, system, retry=True)
         if found is not None:
-            return MessagePlace(found, 0, digest, system)
-        waiting = self._answers_a_call(messages)
+            return RequestPlace(found, 0, digest, system)
+        waiting = self._find_awaiting_conversation(messages)
         for mark, count in reversed(marks):
             if conversations := self._answered.get(mark):
-                return MessagePlace(_choose_conversation(conversations, exchange.tools, mark), count, digest, system)
+                return RequestPlace(_choose_conversation(conversations, exchange.tools, mark), count, digest, system)
         if waiting is not None:
-            return MessagePlace(waiting, _messages_since_answer(messages), digest, system)
+            return RequestPlace(waiting, _count_up_to_last_answer(messages), digest, system)
         for mark, count in reversed(marks[:-1]):
             earlier = self._asked.get(mark)
             if earlier is not None and _have_common_tools(earlier.tools, exchange.tools):
-                return MessagePlace(earlier, max(count, _messages_since_answer(messages)), digest, system)
-        return MessagePlace(None, _messages_since_answer(messages), digest, system)
+                return RequestPlace(earlier, max(count, _count_up_to_last_answer(messages)), digest, system)
+        return RequestPlace(None, _count_up_to_last_answer(messages), digest, system)
 
-    def _answers_a_call(self, messages: Sequence[Message]) -> RecordedConversation | None:
+    def _find_awaiting_conversation(self, messages: Sequence[Message]) -> RecordedConversation | None:
         for message in reversed(messages):
             if message.role == "assistant":
                 return None
@@ -119,7 +119,7 @@ class RecordedConversations:
                 return self._waiting[message.tool_call_id]
         return None
 
-    def add_turn(self, exchange: OpenedExchange, place: MessagePlace, conversation: RecordedConversation) -> None:
+    def add_turn(self, exchange: DecodedExchange, place: RequestPlace, conversation: RecordedConversation) -> None:
         key = exchange.interaction.key
         self._failed.pop(key, None)
         if exchange.failed:
@@ -141,7 +141,7 @@ class RecordedConversations:
         if pending.call_id:
             self._waiting[pending.call_id] = conversation
 
-    def match_result(self, conversation: RecordedConversation, call_id: str | None) -> PendingCall | None:
+    def take_pending_call(self, conversation: RecordedConversation, call_id: str | None) -> PendingCall | None:
         """Take the tool call that a result is for: by its id, by its tool's name, or the first one for no id at all."""
         pending = conversation.pending
         found = next((each for each in pending if call_id and each.call_id == call_id), None)
@@ -167,7 +167,7 @@ def _have_common_tools(one: frozenset[str], other: frozenset[str]) -> bool:
     return not one or not other or bool(one & other)
 
 
-def _messages_since_answer(messages: Sequence[Message]) -> int:
+def _count_up_to_last_answer(messages: Sequence[Message]) -> int:
     """Return how many messages there are up to the last answer in a request."""
     for n in range(len(messages), 0, -1):
         if messages[n - 1].role == "assistant":

@@ -62,7 +62,7 @@ def set_span_arguments(span: Span, call: ToolCall) -> None:
         span.metadata["llmproxy.arguments"] = "not an object"
 
 
-def parse_result(text: str) -> Any:  # noqa: ANN401 - JSON
+def parse_tool_result(text: str) -> Any:  # noqa: ANN401 - JSON
     """Return what a tool answered: an object or a list if it is one, else the text."""
     if text.lstrip()[:1] in ("{", "["):
         try:
@@ -88,7 +88,7 @@ def join_texts(value: Any, depth: int = 0) -> str:  # noqa: ANN401 - JSON
     return "\n".join(join_texts(part, depth + 1) for part in parts)
 
 
-def find_tool_name(exchange: OpenedExchange, call_id: str | None) -> str | None:
+def find_tool_name(exchange: DecodedExchange, call_id: str | None) -> str | None:
     """Return the tool of a call that stands in the request's history only."""
     calls = [call for message in exchange.messages for call in message.tool_calls]
     named = next((call.name for call in calls if call_id and call.id == call_id), None)
@@ -146,7 +146,7 @@ class RequestHistory:
         return best + [entry_messages(entry) for entry in entries[len(best) :]]
 
 
-class PlainMessages:
+class PlainMessageCache:
     """Messages as plain values; the same message gives the same object, so that long histories cost little."""
 
     def __init__(self) -> None:
@@ -157,7 +157,7 @@ class PlainMessages:
         known = self._made.get(id(message))  # what is remembered is alive, so its id is nobody else's
         if known is not None:
             return known[1]
-        plain = _to_dict(message)
+        plain = _message_to_dict(message)
         self._made[id(message)] = message, plain
         if len(self._made) > _PLAIN:
             self._made.popitem(last=False)
@@ -167,7 +167,7 @@ class PlainMessages:
 _PLAIN = 512
 
 
-def _to_dict(message: Message) -> dict[str, Any]:
+def _message_to_dict(message: Message) -> dict[str, Any]:
     plain: dict[str, Any] = {"role": message.role, "content": message.text}
     if message.tool_calls:
         plain["tool_calls"] = [
@@ -191,7 +191,7 @@ _CLIENT_ERROR = 400
 
 
 @dataclass(frozen=True, slots=True)
-class OpenedExchange:
+class DecodedExchange:
     interaction: Interaction
     tree: dict[str, Any]
     """The request's body."""
@@ -216,7 +216,7 @@ class OpenedExchange:
         return response.status >= _CLIENT_ERROR or response.ending is not Ending.COMPLETE or self.error is not None
 
 
-def open_exchange(interaction: Interaction, history: RequestHistory) -> OpenedExchange:
+def decode_exchange(interaction: Interaction, history: RequestHistory) -> DecodedExchange:
     """Open an interaction; `history` knows those before it."""
     response = interaction.response
     kind = header(response.headers, "content-type") or ""
@@ -224,11 +224,11 @@ def open_exchange(interaction: Interaction, history: RequestHistory) -> OpenedEx
     tree = as_dict(parse_json(interaction.request.body))
     timed = response.head_offset > 0 or any(chunk.offset for chunk in response.chunks)
     last = response.chunks[-1].offset if response.chunks else response.head_offset
-    model, answer_id, finished = _read_names(events)
-    return OpenedExchange(
+    model, answer_id, finished = _read_model_id_and_reasons(events)
+    return DecodedExchange(
         interaction=interaction, tree=tree, messages=history.read_messages(interaction, tree),
         answer=_read_answer(interaction.operation, events) if response.status < _CLIENT_ERROR else None,
-        tools=list_tools(tree), answer_model=model, answer_id=answer_id, finish_reasons=finished,
+        tools=list_declared_tools(tree), answer_model=model, answer_id=answer_id, finish_reasons=finished,
         error=_describe_error(response, events), duration_ms=last / 1000 if timed else None,
         first_token_ms=_measure_first_token(interaction, kind) if timed and interaction.stream else None,
     )  # fmt: skip
@@ -266,24 +266,24 @@ def _measure_first_token(interaction: Interaction, kind: str) -> float | None:
 # -- the request -------------------------------------------------------------------------------------------------------
 
 
-def list_tools(tree: dict[str, Any]) -> frozenset[str]:
+def list_declared_tools(tree: dict[str, Any]) -> frozenset[str]:
     """Return the names of the tools that a request declares; a tool of the provider's own has its type for a name."""
-    return frozenset(name for name, _ in _walk_tools(tree))
+    return frozenset(name for name, _ in _walk_declared_tools(tree))
 
 
-def list_arguments(tree: dict[str, Any]) -> dict[str, dict[tuple[str, ...], frozenset[str]]]:
+def list_tool_arguments(tree: dict[str, Any]) -> dict[str, dict[tuple[str, ...], frozenset[str]]]:
     """Return arguments' names of each declared tool by place, () the top, lists' items as the list."""
-    return {name: _list_names_below(arguments) for name, arguments in _walk_tools(tree) if arguments}
+    return {name: _list_arguments(arguments) for name, arguments in _walk_declared_tools(tree) if arguments}
 
 
-def _list_names_below(properties: dict[str, Any], place: tuple[str, ...] = ()) -> dict[tuple[str, ...], frozenset[str]]:
+def _list_arguments(properties: dict[str, Any], place: tuple[str, ...] = ()) -> dict[tuple[str, ...], frozenset[str]]:
     found = {place: frozenset(properties)}
     for name, schema in properties.items() if len(place) < _DEEPEST else ():
         inner = as_dict(schema)
         while "items" in inner:
             inner = as_dict(inner["items"])
         if below := as_dict(inner.get("properties")):
-            found |= _list_names_below(below, (*place, name))
+            found |= _list_arguments(below, (*place, name))
     return found
 
 
@@ -299,7 +299,7 @@ def _find_properties(tool: dict[str, Any]) -> dict[str, Any]:
     return as_dict(tool.get("parameter_definitions"))
 
 
-def _walk_tools(tree: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _walk_declared_tools(tree: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     lists = (tree.get("tools"), tree.get("functions"), as_dict(tree.get("toolConfig")).get("tools"),
              as_dict(tree.get("tool_config")).get("tools"), as_dict(tree.get("request")).get("tools"))  # fmt: skip
     for entry in (each for found in lists for each in as_list(found)):
@@ -326,7 +326,7 @@ _PARAMETERS = (
 _HOLDERS = ("generationConfig", "generation_config", "inferenceConfig", "options")
 
 
-def read_parameters(tree: dict[str, Any]) -> dict[str, Any]:
+def read_model_parameters(tree: dict[str, Any]) -> dict[str, Any]:
     """Return the parameters of a request by OpenTelemetry's names; what the request does not say is left out."""
     holders = [tree, *(tree[name] for name in _HOLDERS if isinstance(tree.get(name), dict))]
     found: dict[str, Any] = {}
@@ -351,7 +351,7 @@ def list_earlier_ids(tree: dict[str, Any]) -> tuple[str, ...]:
 _REASONS = frozenset({"finish_reason", "finishReason", "stop_reason", "stopReason", "done_reason", "completionReason"})
 
 
-def _walk_reasons(value: dict[str, Any]) -> Iterator[str]:
+def _walk_finish_reasons(value: dict[str, Any]) -> Iterator[str]:
     places: list[Any] = [value]
     for name in ("choices", "candidates", "results"):
         if name in value:
@@ -364,7 +364,7 @@ def _walk_reasons(value: dict[str, Any]) -> Iterator[str]:
                     yield place[name]
 
 
-def _read_names(events: Sequence[dict[str, Any]]) -> tuple[str | None, str | None, tuple[str, ...]]:
+def _read_model_id_and_reasons(events: Sequence[dict[str, Any]]) -> tuple[str | None, str | None, tuple[str, ...]]:
     """Return an answer's model, id and finish reasons; a stream says them in its first and last events."""
     model = answer_id = None
     reasons: dict[str, None] = {}
@@ -374,9 +374,9 @@ def _read_names(events: Sequence[dict[str, Any]]) -> tuple[str | None, str | Non
             model = model or _find_text(place, "model", "modelVersion")
             if answer_id is None and place.get("type") not in _PIECES:
                 answer_id = _find_text(place, "id", "responseId", "response_id", "generation_id")
-        reasons.update(dict.fromkeys(_walk_reasons(value)))
+        reasons.update(dict.fromkeys(_walk_finish_reasons(value)))
         if "stop_reason" in inner or "candidates" in inner:
-            reasons.update(dict.fromkeys(_walk_reasons(inner)))
+            reasons.update(dict.fromkeys(_walk_finish_reasons(inner)))
         state = inner if inner.get("object") == "response" else value
         if state.get("object") == "response" and state.get("status") in ("completed", "incomplete", "failed"):
             reasons[_find_text(as_dict(state.get("incomplete_details")), "reason") or state["status"]] = None

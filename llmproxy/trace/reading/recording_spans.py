@@ -28,7 +28,7 @@ from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteNotFound
 from llmproxy.protocol import AGENT
-from llmproxy.trace.reading.decoded_exchange import OpenedExchange, RequestHistory, open_exchange
+from llmproxy.trace.reading.decoded_exchange import DecodedExchange, RequestHistory, decode_exchange
 from llmproxy.trace.reading.span_builder import build_spans
 from llmproxy.trace.spans import Span
 
@@ -43,17 +43,17 @@ def spans_of(path: Path | str, *, cassette: str, sample: int = 1, party: str | N
                 f"Nothing is recorded in {path} for cassette {cassette!r}, sample {sample}; there are: {names}.",
                 hint=suggest_command("ls", path),
             )
-        yield from build_spans(_iterate_calls(store, cassette, sample, party))
+        yield from build_spans(_iterate_interactions(store, cassette, sample, party))
 
 
-def read_cassette_lines(path: Path | str, *, cassette: str, sample: int = 1) -> Iterator[dict[str, Any]]:
+def read_recordings_as_json(path: Path | str, *, cassette: str, sample: int = 1) -> Iterator[dict[str, Any]]:
     """Yield the agent's recordings as a proxy tells them in JSON, in their order. Raises as :func:`spans_of`."""
     with closing(open_store(path, writable=False, now=time.time)) as store:  # noqa: TID251 - as above
-        for interaction in _iterate_calls(store, cassette, sample, AGENT):
+        for interaction in _iterate_interactions(store, cassette, sample, AGENT):
             yield to_json(interaction)
 
 
-def _iterate_calls(store: Store, cassette: str, sample: int, party: str | None) -> Iterator[Interaction]:
+def _iterate_interactions(store: Store, cassette: str, sample: int, party: str | None) -> Iterator[Interaction]:
     for interaction in store.iter_interactions(cassette, sample):
         if party is None or interaction.party == party:
             yield interaction
@@ -81,17 +81,17 @@ def _read_recording(told: CallLike) -> tuple[Mapping[str, Any] | None, int | Non
     return told.get("recording"), told.get("occurrence")
 
 
-def open_exchanges(calls: Iterable[CallLike], party: str | None = AGENT) -> Iterator[OpenedExchange]:
+def decode_exchanges(calls: Iterable[CallLike], party: str | None = AGENT) -> Iterator[DecodedExchange]:
     """Yield the conversations of calls, opened: asked, answered, tools, times. `party` None takes everybody's."""
     history = RequestHistory()
     for interaction in read_interactions(calls):
         if party in (None, interaction.party) and interaction.operation in CHAT:
-            yield open_exchange(interaction, history)
+            yield decode_exchange(interaction, history)
 
 
-def read_spans(calls: Iterable[CallLike], party: str | None = AGENT) -> list[Span]:
+def read_call_spans(calls: Iterable[CallLike], party: str | None = AGENT) -> list[Span]:
     return list(build_spans(each for each in read_interactions(calls) if party in (None, each.party)))
 
 
-def spans_to_json(made: Iterable[Interaction]) -> list[dict[str, Any]]:
+def build_span_dicts(made: Iterable[Interaction]) -> list[dict[str, Any]]:
     return [span.to_dict() for span in build_spans(made)]

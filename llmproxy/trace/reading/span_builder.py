@@ -45,19 +45,19 @@ from llmproxy.core.mcp_messages import list_messages, parse_message, read_call
 from llmproxy.core.providers.provider_table import MCP_PREFIX
 from llmproxy.core.traffic.interaction import Interaction, Usage, header
 from llmproxy.protocol import STDIO_PREFIX
-from llmproxy.trace.reading.conversations import MessagePlace, PendingCall, RecordedConversation, RecordedConversations
+from llmproxy.trace.reading.conversations import PendingCall, RecordedConversation, RecordedConversations, RequestPlace
 from llmproxy.trace.reading.decoded_exchange import (
-    OpenedExchange,
-    PlainMessages,
+    DecodedExchange,
+    PlainMessageCache,
     RequestHistory,
     build_token_usage,
+    decode_exchange,
     find_tool_name,
     get_otel_provider,
     join_texts,
     make_span_id,
-    open_exchange,
-    parse_result,
-    read_parameters,
+    parse_tool_result,
+    read_model_parameters,
     set_span_arguments,
 )
 from llmproxy.trace.spans import Span, SpanKind
@@ -109,7 +109,7 @@ _CHAT = ("chat.completions", "responses", "messages", "converse", "invoke", "api
 _EMBEDDINGS = ("embed",)
 
 
-def get_operation_name(operation: str) -> str:
+def get_otel_operation(operation: str) -> str:
     """Return ``chat``, ``generate_content``, ``text_completion``, ``embeddings``; else the operation itself."""
     if operation in _CHAT:
         return "chat"
@@ -122,21 +122,21 @@ def _drop_none(**attributes: Any) -> dict[str, Any]:  # noqa: ANN401 - attribute
     return {name.replace("__", "."): value for name, value in attributes.items() if value is not None}
 
 
-def build_request_attributes(exchange: OpenedExchange) -> dict[str, Any]:
+def build_request_attributes(exchange: DecodedExchange) -> dict[str, Any]:
     interaction = exchange.interaction
     server = urlsplit(interaction.upstream) if interaction.upstream else None
     found = _drop_none(
-        gen_ai__operation__name=get_operation_name(interaction.operation),
+        gen_ai__operation__name=get_otel_operation(interaction.operation),
         gen_ai__provider__name=get_otel_provider(interaction.provider), gen_ai__request__model=interaction.model,
         server__address=server.hostname if server else None, server__port=server.port if server else None,
         llmproxy__operation=interaction.operation, llmproxy__interaction=interaction.id,
         llmproxy__key=interaction.key, llmproxy__occurrence=interaction.occurrence, llmproxy__party=interaction.party,
         llmproxy__stream=interaction.stream, llmproxy__tools=sorted(exchange.tools) or None,
     )  # fmt: skip
-    return found | read_parameters(exchange.tree)
+    return found | read_model_parameters(exchange.tree)
 
 
-def build_response_attributes(exchange: OpenedExchange) -> dict[str, Any]:
+def build_response_attributes(exchange: DecodedExchange) -> dict[str, Any]:
     """Return the attributes of an answer; its tokens are :func:`build_usage_attributes`."""
     response, first = exchange.interaction.response, exchange.first_token_ms
     found = _drop_none(
@@ -172,7 +172,7 @@ def build_usage_attributes(usage: Usage) -> dict[str, Any]:
     }
 
 
-def build_call_attributes(call: ToolCall) -> dict[str, Any]:
+def build_tool_attributes(call: ToolCall) -> dict[str, Any]:
     return {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": call.name} | (
         {"gen_ai.tool.call.id": call.id} if call.id else {}
     )
@@ -196,7 +196,7 @@ class SpanBuilder:
 
     def __init__(self) -> None:
         self._line = SpanQueue()
-        self._history, self._plain = RequestHistory(), PlainMessages()
+        self._history, self._plain = RequestHistory(), PlainMessageCache()
         self._conversations = RecordedConversations()
         self._all: list[RecordedConversation] = []
         self._carried: set[str] = set()
@@ -205,11 +205,11 @@ class SpanBuilder:
     def feed(self, interaction: Interaction) -> Iterator[Span]:
         """Take the next interaction; gives the spans that are complete now, in order."""
         if interaction.operation in CHAT:
-            self._add_chat(open_exchange(interaction, self._history))
+            self._add_chat_exchange(decode_exchange(interaction, self._history))
         elif interaction.operation.startswith(MCP_PREFIX):
             self._add_mcp_message(interaction)
         elif interaction.usage != Usage():
-            self._add_other_call(open_exchange(interaction, self._history))
+            self._add_non_chat_call(decode_exchange(interaction, self._history))
         yield from self._line.take_ready()
 
     def finish(self) -> Iterator[Span]:
@@ -217,14 +217,14 @@ class SpanBuilder:
 
     # -- one exchange
 
-    def _add_chat(self, exchange: OpenedExchange) -> None:
+    def _add_chat_exchange(self, exchange: DecodedExchange) -> None:
         place = self._conversations.place_exchange(exchange)
         conversation = place.conversation or self._begin_conversation(exchange, place)
         if place.retry and conversation.failed is not None:
-            request = self._make_attempt(conversation.failed)
+            request = self._convert_to_attempt(conversation.failed)
         else:
-            self._release_failed(conversation)
-            self._add_new_parts(exchange, place, conversation)
+            self._release_failed_answer(conversation)
+            self._add_messages(exchange, place, conversation)
             request = self._line.add_span(
                 self._build_request(exchange, conversation), size=len(exchange.interaction.request.body)
             )
@@ -237,10 +237,10 @@ class SpanBuilder:
             conversation.failed = None
             request.ready = True
         self._conversations.add_turn(exchange, place, conversation)
-        conversation.ended = _compute_end(exchange)
+        conversation.ended = _compute_answer_time(exchange)
         self._add_answer(exchange, conversation, response.span)
 
-    def _begin_conversation(self, exchange: OpenedExchange, place: MessagePlace) -> RecordedConversation:
+    def _begin_conversation(self, exchange: DecodedExchange, place: RequestPlace) -> RecordedConversation:
         """Start a conversation, under the tool call that started it if there is one."""
         interaction, number = exchange.interaction, len(self._all) + 1
         span = self._build_span(exchange, SpanKind.AGENT_STEP, "conversation", "step", duration_ms=None)
@@ -259,7 +259,7 @@ class SpanBuilder:
         self._all.append(conversation)
         return conversation
 
-    def _find_parent_call(self, exchange: OpenedExchange, new: RecordedConversation) -> tuple[PendingCall, str] | None:
+    def _find_parent_call(self, exchange: DecodedExchange, new: RecordedConversation) -> tuple[PendingCall, str] | None:
         """Find the tool call that is being run while this conversation starts, with what tells it."""
         words = "".join(message.text for message in exchange.messages if message.role == "user").strip()
         running = [each for each in reversed(self._all[-_LOOKED_AT:]) if each.pending]
@@ -274,7 +274,7 @@ class SpanBuilder:
                 return conversation.pending[0], "time"
         return None
 
-    def _add_new_parts(self, exchange: OpenedExchange, place: MessagePlace, conversation: RecordedConversation) -> None:
+    def _add_messages(self, exchange: DecodedExchange, place: RequestPlace, conversation: RecordedConversation) -> None:
         """Add what is new in a request: results of tools, and what the user says."""
         new = list(exchange.messages[place.known :])
         for n in range(len(new), 0, -1):
@@ -283,19 +283,19 @@ class SpanBuilder:
                 break
         for n, message in enumerate(new):
             if message.role == "tool":
-                self._add_result(exchange, conversation, message, n)
+                self._add_tool_result(exchange, conversation, message, n)
             elif message.role == "user" and message.text:
                 span = self._build_span(exchange, SpanKind.USER_INPUT, "user_input", f"input{n}")
                 span.input, span.parent_id = message.text, conversation.step
                 span.metadata = {"gen_ai.conversation.id": conversation.id}
                 self._line.add_span(span)
 
-    def _add_result(
-        self, exchange: OpenedExchange, conversation: RecordedConversation, message: Message, n: int
+    def _add_tool_result(
+        self, exchange: DecodedExchange, conversation: RecordedConversation, message: Message, n: int
     ) -> None:
-        pending = self._conversations.match_result(conversation, message.tool_call_id)
+        pending = self._conversations.take_pending_call(conversation, message.tool_call_id)
         span = self._build_span(exchange, SpanKind.TOOL_RESULT, "tool_result", f"result{n}")
-        span.tool_result = span.output = parse_result(message.text)
+        span.tool_result = span.output = parse_tool_result(message.text)
         span.metadata = {"gen_ai.conversation.id": conversation.id, "gen_ai.tool.call.id": message.tool_call_id}
         if pending is None:
             known = conversation.calls.get(message.tool_call_id or "")
@@ -312,7 +312,7 @@ class SpanBuilder:
             pending.line.ready = True
         self._line.add_span(span)
 
-    def _build_request(self, exchange: OpenedExchange, conversation: RecordedConversation) -> Span:
+    def _build_request(self, exchange: DecodedExchange, conversation: RecordedConversation) -> Span:
         interaction = exchange.interaction
         span = self._build_span(
             exchange, SpanKind.LLM_REQUEST, f"chat {interaction.model or interaction.operation}", "request"
@@ -322,20 +322,20 @@ class SpanBuilder:
         span.metadata = build_request_attributes(exchange) | {"gen_ai.conversation.id": conversation.id}
         return span
 
-    def _build_response(self, exchange: OpenedExchange, conversation: RecordedConversation, request: Span) -> Span:
+    def _build_response(self, exchange: DecodedExchange, conversation: RecordedConversation, request: Span) -> Span:
         span = self._build_span(
             exchange, SpanKind.LLM_RESPONSE, request.name, "response", duration_ms=exchange.duration_ms
         )
-        end = _compute_end(exchange)
+        end = _compute_answer_time(exchange)
         span.timestamp = span.timestamp if end is None else end
         span.parent_id, span.error = request.id, exchange.error
         if exchange.answer is not None:
             span.output = exchange.answer.text or (None if exchange.answer.tool_calls else "")
         span.metadata = build_response_attributes(exchange) | {"gen_ai.conversation.id": conversation.id}
-        _set_price(span, exchange)
+        _set_usage_and_cost(span, exchange)
         return span
 
-    def _add_answer(self, exchange: OpenedExchange, conversation: RecordedConversation, response: Span) -> None:
+    def _add_answer(self, exchange: DecodedExchange, conversation: RecordedConversation, response: Span) -> None:
         """Add the tool calls of an answer, or that it is the agent's output."""
         answer = exchange.answer
         if answer is None or exchange.failed:
@@ -345,7 +345,7 @@ class SpanBuilder:
                 exchange, SpanKind.TOOL_CALL, f"execute_tool {call.name}", f"call{n}", duration_ms=None
             )
             span.timestamp, span.parent_id, span.tool_name = response.timestamp, response.id, call.name
-            span.metadata = build_call_attributes(call) | {"gen_ai.conversation.id": conversation.id}
+            span.metadata = build_tool_attributes(call) | {"gen_ai.conversation.id": conversation.id}
             set_span_arguments(span, call)
             entry = self._line.add_span(span, ready=False)
             self._conversations.add_pending(conversation, PendingCall(call.id, call.name, span, entry))
@@ -361,7 +361,7 @@ class SpanBuilder:
         if span is None:
             return
         waiting = (each.span for one in reversed(self._all[-_LOOKED_AT:]) for each in one.pending)
-        call = next((each for each in waiting if each.id not in self._carried and is_carried_out(each, span)), None)
+        call = next((each for each in waiting if each.id not in self._carried and carries_out_call(each, span)), None)
         if call is not None:
             span.parent_id = call.id
             self._carried.add(call.id)
@@ -369,7 +369,7 @@ class SpanBuilder:
 
     # -- retries, and the rest
 
-    def _make_attempt(self, failed: FailedAnswer) -> QueuedSpan:
+    def _convert_to_attempt(self, failed: FailedAnswer) -> QueuedSpan:
         """Turn a failed answer into an attempt: the request stays one, and what it took is not added up."""
         span = failed.response.span
         span.kind, span.name = SpanKind.AGENT_STEP, "llm_attempt"
@@ -379,13 +379,13 @@ class SpanBuilder:
         failed.response.ready = True
         return failed.request
 
-    def _release_failed(self, conversation: RecordedConversation) -> None:
+    def _release_failed_answer(self, conversation: RecordedConversation) -> None:
         """Let a failed answer go that nobody asked for again."""
         if conversation.failed is not None:
             conversation.failed.request.ready = conversation.failed.response.ready = True
             conversation.failed = None
 
-    def _add_other_call(self, exchange: OpenedExchange) -> None:
+    def _add_non_chat_call(self, exchange: DecodedExchange) -> None:
         """Add a call of a model that is no conversation."""
         interaction = exchange.interaction
         name = f"{interaction.operation} {interaction.model or ''}".strip()
@@ -394,12 +394,12 @@ class SpanBuilder:
         span.metadata = (
             build_request_attributes(exchange) | build_response_attributes(exchange) | {"llmproxy.model_call": True}
         )
-        _set_price(span, exchange)
+        _set_usage_and_cost(span, exchange)
         self._line.add_span(span)
 
     @staticmethod
     def _build_span(
-        exchange: OpenedExchange, kind: SpanKind, name: str, part: str, *, duration_ms: float | None = 0.0
+        exchange: DecodedExchange, kind: SpanKind, name: str, part: str, *, duration_ms: float | None = 0.0
     ) -> Span:
         interaction = exchange.interaction
         return Span(
@@ -415,14 +415,14 @@ _LOOKED_AT = 64
 """Conversations, the latest ones, among which the one that started another is looked for."""
 
 
-def _compute_end(exchange: OpenedExchange) -> float | None:
+def _compute_answer_time(exchange: DecodedExchange) -> float | None:
     """Return when an answer was there, None where no times were recorded."""
     if exchange.duration_ms is None:
         return None
     return exchange.interaction.started_at + exchange.duration_ms / 1000
 
 
-def _set_price(span: Span, exchange: OpenedExchange) -> None:
+def _set_usage_and_cost(span: Span, exchange: DecodedExchange) -> None:
     """Set model, tokens and cost."""
     interaction, usage = exchange.interaction, exchange.interaction.usage
     span.model = exchange.answer_model or interaction.model
@@ -461,7 +461,7 @@ def build_mcp_span(interaction: Interaction) -> Span | None:
         timestamp=interaction.started_at,
         duration_ms=duration,
     )
-    span.metadata = _mcp_attributes(interaction)
+    span.metadata = _build_mcp_attributes(interaction)
     call = read_call(interaction.request.body, header(response.headers, "content-type") or "", response.body)
     code = _find_error_code(interaction)
     if code is not None:
@@ -473,7 +473,7 @@ def build_mcp_span(interaction: Interaction) -> Span | None:
         span.error = span.error or (None if code is None else f"JSON-RPC error {code}")
         return span
     span.metadata |= {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": call.tool}
-    span.tool_name, span.tool_result = call.tool, parse_result(call.result)
+    span.tool_name, span.tool_result = call.tool, parse_tool_result(call.result)
     arguments = json.loads(call.arguments)
     span.tool_args = arguments if isinstance(arguments, dict) else None
     span.input = None if isinstance(arguments, dict) else arguments
@@ -483,7 +483,7 @@ def build_mcp_span(interaction: Interaction) -> Span | None:
     return span
 
 
-def _mcp_attributes(interaction: Interaction) -> dict[str, Any]:
+def _build_mcp_attributes(interaction: Interaction) -> dict[str, Any]:
     asked = parse_message(interaction.request.body)
     params = asked.get("params") if isinstance(asked.get("params"), dict) else {}
     over_pipe = interaction.provider.startswith(STDIO_PREFIX)
@@ -516,11 +516,11 @@ def _find_error_code(interaction: Interaction) -> int | None:
     return None
 
 
-def is_carried_out(call: Span, served: Span) -> bool:
+def carries_out_call(call: Span, served: Span) -> bool:
     """Return whether a message carries out a model's call of a tool: its name, maybe prefixed, and its arguments."""
-    return served.tool_name in list_tool_endings(call.tool_name or "") and call.tool_args == served.tool_args
+    return served.tool_name in list_unprefixed_names(call.tool_name or "") and call.tool_args == served.tool_args
 
 
-def list_tool_endings(name: str) -> list[str]:
+def list_unprefixed_names(name: str) -> list[str]:
     """Return the names that the server of a tool may have for it which a model calls `name`, the longest first."""
     return [name, *(name[each.end() :] for each in _PREFIX.finditer(name))]

@@ -15,10 +15,10 @@ from llmproxy.trace.replay.engine import ReplayEngine, replay
 __all__ = ["ReplayDiff", "ReplayEngine", "replay"]
 
 
-class _Callable(ModuleType):
+class _CallableModule(ModuleType):
     """A package that is called as the function that it took the place of."""
 
     __call__ = staticmethod(replay)
 
 
-sys.modules[__name__].__class__ = _Callable
+sys.modules[__name__].__class__ = _CallableModule

@@ -55,7 +55,7 @@ class NetworkGuard:
     def __enter__(self) -> Self:
         global _installed  # noqa: PLW0603 - a hook cannot be taken out, so there is one for all
         for host in self.allowlist:
-            self._look_up(host)
+            self._resolve_allowed_host(host)
         with _lock:
             if not _installed:
                 sys.addaudithook(_audit_connection)
@@ -75,7 +75,7 @@ class NetworkGuard:
         """Return whether this host or address may be reached."""
         return host.lower() in self._addresses
 
-    def _look_up(self, host: str) -> None:
+    def _resolve_allowed_host(self, host: str) -> None:
         """Remember the addresses of an allowed name: a connection knows nothing but addresses."""
         _own.looking = True
         try:
@@ -92,13 +92,13 @@ def _audit_connection(event: str, arguments: tuple[Any, ...]) -> None:
     if event in _CONNECTING:
         address = arguments[1]
         if isinstance(address, tuple) and address:
-            _refuse_host(str(address[0]), address[1] if len(address) > 1 else None)
+            _refuse_unless_allowed(str(address[0]), address[1] if len(address) > 1 else None)
     elif event in _LOOKUPS and arguments[0]:
         host = arguments[0]
-        _refuse_host(host.decode("ascii", "replace") if isinstance(host, bytes) else str(host), None)
+        _refuse_unless_allowed(host.decode("ascii", "replace") if isinstance(host, bytes) else str(host), None)
 
 
-def _refuse_host(host: str, port: object) -> None:
+def _refuse_unless_allowed(host: str, port: object) -> None:
     if all(guard.allows(host) for guard in tuple(_open)):
         return
     where = host if port is None else f"{host}:{port}"
@@ -180,7 +180,7 @@ class ReplayEngine:
             cassette = copy.deepcopy(self.cassette)
             cassette.spans = [span for span in cassette.spans if self._predicate is None or self._predicate(span)]
             self._check_overrides(cassette.spans)
-            for span, index in _index_spans(cassette.spans):
+            for span, index in _number_llm_spans(cassette.spans):
                 self._apply_overrides(span, index)
             cassette.compute_metrics()
             cassette.compute_fingerprint()
@@ -256,7 +256,7 @@ class ReplayEngine:
         return ReplayDiff.compute(self.cassette, Cassette.load(other) if isinstance(other, str | Path) else other)
 
 
-def _index_spans(spans: list[Span]) -> Iterator[tuple[Span, int]]:
+def _number_llm_spans(spans: list[Span]) -> Iterator[tuple[Span, int]]:
     """Yield each span with the number of LLM spans before it."""
     index = 0
     for span in spans:

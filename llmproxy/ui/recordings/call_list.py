@@ -58,7 +58,7 @@ class CallFilter:
         return " AND ".join(sql for sql, _ in parts), tuple(value for _, values in parts for value in values)
 
 
-def read_window(store: Readable, wanted: CallFilter, offset: int, limit: int) -> list[dict[str, Any]]:
+def read_row_window(store: Readable, wanted: CallFilter, offset: int, limit: int) -> list[dict[str, Any]]:
     """Return rows in the order of their requests, from the `offset`-th on, at most MOST."""
     where, values = wanted.to_sql()
     sql = f"{SELECT_SUMMARY} WHERE {where} ORDER BY started_at, id LIMIT ? OFFSET ?"
@@ -73,7 +73,7 @@ def read_first_prompt(store: Readable, info: CassetteInfo) -> str:
     return from_sql(found[0][0] or "")[:USER] if found else ""
 
 
-def sum_up(store: Readable, wanted: CallFilter) -> dict[str, Any]:
+def sum_calls(store: Readable, wanted: CallFilter) -> dict[str, Any]:
     """Return what the calls come to; None is unknown, never 0."""
     where, values = wanted.to_sql()
     ((calls, tokens_in, tokens_out, cost, priced, first, last, failed, counted, parties),) = store.query(

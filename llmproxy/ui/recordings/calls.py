@@ -22,8 +22,8 @@ from llmproxy.core.store.rows import read_answer_time
 from llmproxy.core.traffic.interaction import Interaction, Response, header
 from llmproxy.core.traffic.json_diff import ABSENT, common_prefix, count_common_suffix
 from llmproxy.core.traffic.websocket_frames import format_transcript, is_websocket_body
-from llmproxy.trace.reading.decoded_exchange import OpenedExchange, has_content, read_parameters
-from llmproxy.ui.recordings.new_content import PlacedExchange, ShownResult
+from llmproxy.trace.reading.decoded_exchange import DecodedExchange, has_content, read_model_parameters
+from llmproxy.ui.recordings.new_content import LinkedExchange, SeenToolResult
 
 CHUNKS = 2000
 """Chunks that are told one by one; of more, neighbours are told together."""
@@ -33,24 +33,24 @@ _CONVERSATIONS = ("messages", "contents", "input")
 _TOOL_LISTS = ("tools", "functions")
 
 
-def call_to_json(told: PlacedExchange) -> dict[str, Any]:
+def call_to_json(told: LinkedExchange) -> dict[str, Any]:
     """Return a call as the page takes it; `results` of its tools are added by `attach_results`, from later calls."""
     exchange = told.exchange
     return {
         **build_call_facts(exchange.interaction), "messages": _messages_to_json(exchange), "known": told.known,
         "previous": told.previous.interaction.id if told.previous else None, "retry": told.retry,
-        "changes": _list_changes(told.previous, exchange, told.known) if told.previous else [],
-        "tools": _list_tools(exchange.tree),
+        "changes": _list_request_changes(told.previous, exchange, told.known) if told.previous else [],
+        "tools": _list_declared_tools(exchange.tree),
         "parameters": {
-            name.removeprefix("gen_ai.request."): value for name, value in read_parameters(exchange.tree).items()
+            name.removeprefix("gen_ai.request."): value for name, value in read_model_parameters(exchange.tree).items()
         },
         "answer": _answer_to_json(exchange), "error": exchange.error, "finish": list(exchange.finish_reasons),
         "timing": _timing_to_json(exchange),
-        "frames": _list_frames(exchange.interaction.response), "results": {},
+        "frames": _list_websocket_messages(exchange.interaction.response), "results": {},
     }  # fmt: skip
 
 
-def attach_results(calls: Mapping[int, dict[str, Any]], results: Sequence[ShownResult]) -> None:
+def attach_results(calls: Mapping[int, dict[str, Any]], results: Sequence[SeenToolResult]) -> None:
     """Put the results of tools beside the calls that asked for them, as far as these are among `calls`."""
     for each in results:
         if (caller := calls.get(each.caller)) is not None:
@@ -100,12 +100,12 @@ def _tool_call_to_json(call: ToolCall) -> dict[str, Any]:
     return made
 
 
-def _messages_to_json(exchange: OpenedExchange) -> list[dict[str, Any]]:
-    shown = _find_media(exchange.tree, exchange.messages)
+def _messages_to_json(exchange: DecodedExchange) -> list[dict[str, Any]]:
+    shown = _group_media_by_message(exchange.tree, exchange.messages)
     return [_message_to_json(message, shown.get(n, ())) for n, message in enumerate(exchange.messages)]
 
 
-def _find_media(tree: dict[str, Any], messages: Sequence[Message]) -> dict[int, list[Medium]]:
+def _group_media_by_message(tree: dict[str, Any], messages: Sequence[Message]) -> dict[int, list[Medium]]:
     """Return pictures and sounds by the message in which they stand."""
     body = as_dict(tree.get("request")) or tree
     entries: list[Any] = next((body[name] for name in _CONVERSATIONS if isinstance(body.get(name), list)), [])
@@ -121,7 +121,7 @@ def _find_media(tree: dict[str, Any], messages: Sequence[Message]) -> dict[int, 
     return found
 
 
-def _answer_to_json(exchange: OpenedExchange) -> dict[str, Any] | None:
+def _answer_to_json(exchange: DecodedExchange) -> dict[str, Any] | None:
     if exchange.answer is None:
         return None
     response = exchange.interaction.response
@@ -130,7 +130,7 @@ def _answer_to_json(exchange: OpenedExchange) -> dict[str, Any] | None:
     return _message_to_json(exchange.answer, shown)
 
 
-def _list_tools(tree: dict[str, Any]) -> list[dict[str, str]]:
+def _list_declared_tools(tree: dict[str, Any]) -> list[dict[str, str]]:
     """Return names and descriptions of the tools that a request declares."""
     body = as_dict(tree.get("request")) or tree
     found: list[dict[str, str]] = []
@@ -144,7 +144,7 @@ def _list_tools(tree: dict[str, Any]) -> list[dict[str, str]]:
     return found
 
 
-def _list_changes(previous: OpenedExchange, exchange: OpenedExchange, known: int) -> list[dict[str, Any]]:
+def _list_request_changes(previous: DecodedExchange, exchange: DecodedExchange, known: int) -> list[dict[str, Any]]:
     """Return where a request differs from the one that it goes on with, beside what was added to the conversation."""
     old, new = (
         as_dict(previous.tree.get("request")) or previous.tree,
@@ -160,7 +160,7 @@ def _list_changes(previous: OpenedExchange, exchange: OpenedExchange, known: int
     ]
 
 
-def _timing_to_json(exchange: OpenedExchange) -> dict[str, Any] | None:
+def _timing_to_json(exchange: DecodedExchange) -> dict[str, Any] | None:
     """Return milliseconds since the request's release, and chunks as [ms, bytes]; None without recorded times."""
     if exchange.duration_ms is None:
         return None
@@ -178,7 +178,7 @@ def _timing_to_json(exchange: OpenedExchange) -> dict[str, Any] | None:
     }
 
 
-def _list_frames(response: Response) -> list[str] | None:
+def _list_websocket_messages(response: Response) -> list[str] | None:
     """Return the messages of a WebSocket, a line each; None of anything else."""
     return list(format_transcript(response.body)) if is_websocket_body(response.headers) else None
 

@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 from llmproxy.core.dialects.table import CHAT
 from llmproxy.core.traffic.interaction import Interaction
-from llmproxy.trace.reading.conversations import MessagePlace, PendingCall, RecordedConversation, RecordedConversations
-from llmproxy.trace.reading.decoded_exchange import OpenedExchange, RequestHistory, open_exchange
+from llmproxy.trace.reading.conversations import PendingCall, RecordedConversation, RecordedConversations, RequestPlace
+from llmproxy.trace.reading.decoded_exchange import DecodedExchange, RequestHistory, decode_exchange
 
 
-class ShownResult(NamedTuple):
+class SeenToolResult(NamedTuple):
     """What a request says a tool answered."""
 
     caller: int
@@ -31,14 +31,14 @@ class ShownResult(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class PlacedExchange:
-    exchange: OpenedExchange
+class LinkedExchange:
+    exchange: DecodedExchange
     known: int = 0
     """How many messages of the request had been said before."""
-    previous: OpenedExchange | None = None
+    previous: DecodedExchange | None = None
     """The call that this one goes on with."""
     retry: bool = False
-    results: tuple[ShownResult, ...] = ()
+    results: tuple[SeenToolResult, ...] = ()
     """Of tools that earlier calls asked for."""
 
 
@@ -48,39 +48,39 @@ class RecordingReader:
 
     _history: RequestHistory = field(default_factory=RequestHistory)
     _conversations: RecordedConversations = field(default_factory=RecordedConversations)
-    _last: dict[str, OpenedExchange] = field(default_factory=dict)
+    _last: dict[str, DecodedExchange] = field(default_factory=dict)
     """By conversation."""
     _names: Iterator[int] = field(default_factory=lambda: count(1))
 
-    def read(self, interaction: Interaction) -> PlacedExchange:
-        exchange = open_exchange(interaction, self._history)
+    def read(self, interaction: Interaction) -> LinkedExchange:
+        exchange = decode_exchange(interaction, self._history)
         if interaction.operation not in CHAT:
-            return PlacedExchange(exchange)
+            return LinkedExchange(exchange)
         place = self._conversations.place_exchange(exchange)
-        conversation = place.conversation or self._begin_call(exchange, place)
+        conversation = place.conversation or self._begin_conversation(exchange, place)
         previous = self._last.get(conversation.id)
-        results = tuple(self._take_results(exchange, place, conversation))
+        results = tuple(self._match_tool_results(exchange, place, conversation))
         self._conversations.add_turn(exchange, place, conversation)
-        self._add_pending(exchange, conversation)
+        self._add_pending_calls(exchange, conversation)
         self._last[conversation.id] = exchange
-        return PlacedExchange(exchange, place.known if previous is not None else 0, previous, place.retry, results)
+        return LinkedExchange(exchange, place.known if previous is not None else 0, previous, place.retry, results)
 
-    def _begin_call(self, exchange: OpenedExchange, place: MessagePlace) -> RecordedConversation:
+    def _begin_conversation(self, exchange: DecodedExchange, place: RequestPlace) -> RecordedConversation:
         name = str(next(self._names))
         return RecordedConversation(name, name, exchange.tools, place.system)
 
-    def _take_results(
-        self, exchange: OpenedExchange, place: MessagePlace, conversation: RecordedConversation
-    ) -> Iterator[ShownResult]:
+    def _match_tool_results(
+        self, exchange: DecodedExchange, place: RequestPlace, conversation: RecordedConversation
+    ) -> Iterator[SeenToolResult]:
         for message in exchange.messages[place.known :]:
             if message.role != "tool":
                 continue
-            pending = self._conversations.match_result(conversation, message.tool_call_id)
+            pending = self._conversations.take_pending_call(conversation, message.tool_call_id)
             if pending is not None:
                 name = pending.call_id or pending.name
-                yield ShownResult(pending.span.id, name, message.text, exchange.interaction.id or 0)
+                yield SeenToolResult(pending.span.id, name, message.text, exchange.interaction.id or 0)
 
-    def _add_pending(self, exchange: OpenedExchange, conversation: RecordedConversation) -> None:
+    def _add_pending_calls(self, exchange: DecodedExchange, conversation: RecordedConversation) -> None:
         if exchange.answer is None or exchange.failed:
             return
         for call in exchange.answer.tool_calls:

@@ -30,7 +30,7 @@ Step = dict[str, Any]
 def read_steps(interactions: Iterable[Interaction]) -> list[Step]:
     reader = _StepReader()
     return [
-        step for span in build_spans(reader.record(interactions)) for step in reader.read(span)
+        step for span in build_spans(reader.remember_interactions(interactions)) for step in reader.read(span)
     ] + reader.list_unanswered()
 
 
@@ -47,7 +47,7 @@ class _StepReader:
     answers: dict[str, int | None] = field(default_factory=dict)
     """Interactions by the spans of their answers: that of a retry is not the one whose request it shares."""
 
-    def record(self, interactions: Iterable[Interaction]) -> Iterator[Interaction]:
+    def remember_interactions(self, interactions: Iterable[Interaction]) -> Iterator[Interaction]:
         """Remember interactions on their way into spans."""
         for each in interactions:
             self.answers[make_span_id(each, "response")] = each.id
@@ -55,11 +55,11 @@ class _StepReader:
 
     def read(self, span: Span) -> Iterator[Step]:
         if span.kind is SpanKind.AGENT_STEP:
-            yield from self._make_step(span)
+            yield from self._make_agent_steps(span)
         elif span.kind is SpanKind.USER_INPUT:
             said = span.input
             if not isinstance(said, str) or (said := keep_user_text(said)):  # else the client wrote all of it
-                step = {"kind": "user", "text": _shorten_step(said), "depth": self.depth.get(span.parent_id or "", 0)}
+                step = {"kind": "user", "text": _shorten_text(said), "depth": self.depth.get(span.parent_id or "", 0)}
                 self.waiting.append(step)
         elif span.kind is SpanKind.LLM_REQUEST:
             here = span.metadata.get("llmproxy.interaction"), self.depth.get(span.parent_id or "", 0)
@@ -68,7 +68,7 @@ class _StepReader:
                 yield {**step, "call": here[0]}
             self.waiting.clear()
         elif span.kind is SpanKind.LLM_RESPONSE:
-            yield from self._make_response_step(span)
+            yield from self._make_response_steps(span)
         elif span.kind is SpanKind.TOOL_CALL:
             self.of[span.id] = here = self.of.get(span.parent_id or "", (None, 0))
             if words := self.words.pop(span.parent_id or "", ""):
@@ -76,13 +76,13 @@ class _StepReader:
             yield _make_tool_step(span, *here)
         elif span.kind is SpanKind.AGENT_OUTPUT:
             call, depth = self.of.get(span.parent_id or "", (None, 0))
-            yield {"kind": "answer", "call": call, "depth": depth, "text": _shorten_step(span.output)}
+            yield {"kind": "answer", "call": call, "depth": depth, "text": _shorten_text(span.output)}
 
     def list_unanswered(self) -> list[Step]:
         """Return what no request followed."""
         return [{**step, "call": None} for step in self.waiting]
 
-    def _make_step(self, span: Span) -> Iterator[Step]:
+    def _make_agent_steps(self, span: Span) -> Iterator[Step]:
         inside = self.of.get(span.parent_id or "")
         depth = inside[1] + 1 if inside else 0
         self.depth[span.id] = depth
@@ -90,18 +90,18 @@ class _StepReader:
         if span.name == "llm_attempt":
             depth = self.of.get(span.parent_id or "", (None, 0))[1]
             call = self.answers.get(span.id, number)
-            yield {"kind": "failed", "call": call, "depth": depth, "text": _shorten_step(span.error), "again": True}
+            yield {"kind": "failed", "call": call, "depth": depth, "text": _shorten_text(span.error), "again": True}
         elif span.metadata.get("llmproxy.model_call"):
             yield {"kind": "call", "call": number, "depth": depth, "text": span.name, "error": span.error}
 
-    def _make_response_step(self, span: Span) -> Iterator[Step]:
+    def _make_response_steps(self, span: Span) -> Iterator[Step]:
         asked, depth = self.of.get(span.parent_id or "", (None, 0))
         call = self.answers.get(span.id, asked)
         self.of[span.id] = call, depth
         if span.error:
-            yield {"kind": "failed", "call": call, "depth": depth, "text": _shorten_step(span.error), "again": False}
+            yield {"kind": "failed", "call": call, "depth": depth, "text": _shorten_text(span.error), "again": False}
         elif span.output:
-            self.words[span.id] = _shorten_step(span.output)
+            self.words[span.id] = _shorten_text(span.output)
 
 
 def _make_tool_step(span: Span, call: int | None, depth: int) -> Step:
@@ -111,13 +111,13 @@ def _make_tool_step(span: Span, call: int | None, depth: int) -> Step:
         "call": call,
         "depth": depth,
         "name": span.tool_name,
-        "given": _shorten_step("" if given is None else given),
-        "result": None if span.tool_result is None else _shorten_step(span.tool_result),
+        "given": _shorten_text("" if given is None else given),
+        "result": None if span.tool_result is None else _shorten_text(span.tool_result),
         "ms": span.duration_ms,
     }
 
 
-def _shorten_step(value: object) -> str:
+def _shorten_text(value: object) -> str:
     text = (
         value if isinstance(value, str) else "" if value is None else json.dumps(value, ensure_ascii=False, default=str)
     )

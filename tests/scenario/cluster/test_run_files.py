@@ -10,7 +10,7 @@ import pytest
 from llmproxy.errors import SuiteError
 from llmproxy.report.events import Assertion, Event, Started, Status, Step
 from llmproxy.scenario.cluster.transfer_files import glob_files, make_number_lookup, pack_files, renumber_events
-from llmproxy.trace.observing.tool_calls import RecordedAt
+from llmproxy.trace.observing.tool_calls import InteractionLabel
 from tests.support.recordings import interaction, key, reopened
 
 
@@ -22,10 +22,12 @@ def run(interactions: tuple[int, ...], recordings: tuple[str, ...], where: str =
 
 def test_numbers_become_those_of_the_store_here() -> None:
     """By what a recording is called in every store; also where an assertion names it."""
-    made = renumber_events(run((14, 15), ("x", "", "y"), RecordedAt(14, 15)), lambda cassette, n: {"x": 3, "y": n})[1]
+    made = renumber_events(
+        run((14, 15), ("x", "", "y"), InteractionLabel(14, 15)), lambda cassette, n: {"x": 3, "y": n}
+    )[1]
     assert isinstance(made, Step)
     assert (made.interactions, made.assertions[0].where) == ((3, 2), "interactions 3 to 2")
-    assert pickle.loads(pickle.dumps(RecordedAt(3, None))).interactions == (3, None)
+    assert pickle.loads(pickle.dumps(InteractionLabel(3, None))).interactions == (3, None)
     named = renumber_events(run((14,), ("x",), "row interaction 14"), lambda _cassette, _n: {"x": 3})[1]
     assert isinstance(named, Step)
     assert named.assertions[0].where == "row interaction 14"
@@ -41,7 +43,7 @@ def test_a_store_knows_its_numbers(tmp_path: Path) -> None:
 
 def test_what_is_not_here_has_no_number(tmp_path: Path) -> None:
     """Neither without a store, nor where it was recorded anew."""
-    made = renumber_events(run((14,), ("x",), RecordedAt(14)), make_number_lookup(tmp_path / "none.db"))[1]
+    made = renumber_events(run((14,), ("x",), InteractionLabel(14)), make_number_lookup(tmp_path / "none.db"))[1]
     assert isinstance(made, Step)
     assert (made.interactions, made.recordings, made.assertions[0].where) == ((), ("x",), "interaction ?")
     plain = run((), ())

@@ -11,11 +11,11 @@ import pytest
 
 from llmproxy.scenario.repeats.model_comparison import ModelComparison, ModelRun
 from llmproxy.trace.comparing.behavior_comparison import (
-    PolicyCall,
-    PolicyChange,
-    PolicyRun,
-    compare_policies,
-    read_policy,
+    BehaviorCall,
+    BehaviorChange,
+    BehaviorRun,
+    compare_behaviors,
+    read_behavior,
 )
 from tests.support.live import Bench, Turn, Wish, World, scripted
 
@@ -27,12 +27,12 @@ class Planted(NamedTuple):
     """A policy, and how it differs from the old one."""
 
     turns: list[Turn]
-    changes: set[PolicyChange]
+    changes: set[BehaviorChange]
     calls: list[Wish]
 
 
 def text(wish: Wish) -> str:
-    return str(PolicyCall(wish.tool, wish.arguments))
+    return str(BehaviorCall(wish.tool, wish.arguments))
 
 
 def plant(seed: int) -> Planted:
@@ -40,30 +40,30 @@ def plant(seed: int) -> Planted:
     chance = random.Random(seed)
     places = chance.sample(range(0, len(OLD) - 1, 3), chance.randint(0, 4))
     new: list[Wish] = []
-    changes: set[PolicyChange] = set()
+    changes: set[BehaviorChange] = set()
     at = 0
     while at < len(OLD):
         wish = OLD[at]
         match chance.choice(("drop", "add", "change", "swap")) if at in places else "":
             case "drop":
-                changes.add(PolicyChange("gone", wish.tool, old=text(wish)))
+                changes.add(BehaviorChange("gone", wish.tool, old=text(wish)))
             case "add":
                 more = Wish(chance.choice(["tool_1", "other"]), {"fresh": at})
                 new += [wish, more]
-                changes.add(PolicyChange("new", more.tool, new=text(more)))
+                changes.add(BehaviorChange("new", more.tool, new=text(more)))
             case "change":
                 new.append(Wish(wish.tool, {"n": 100 + at, "deep": {"list": [at]}}))
-                changes.add(PolicyChange("arguments", wish.tool, "$.n", str(at), str(100 + at)))
+                changes.add(BehaviorChange("arguments", wish.tool, "$.n", str(at), str(100 + at)))
             case "swap":
                 new += [OLD[at + 1], wish]
-                changes.add(PolicyChange("order", OLD[at + 1].tool, old=text(wish), new=text(OLD[at + 1])))
+                changes.add(BehaviorChange("order", OLD[at + 1].tool, old=text(wish), new=text(OLD[at + 1])))
                 at += 1
             case _:
                 new.append(wish)
         at += 1
     last = chance.choice(["done", "all done"])
     if last != "done":
-        changes.add(PolicyChange("answer", old="done", new=last))
+        changes.add(BehaviorChange("answer", old="done", new=last))
     turns = []
     rest = list(new)
     while rest:
@@ -88,7 +88,7 @@ def run(bench: Bench, seed: int) -> tuple[Planted, ModelRun]:
     bench.model = scripted(planted.turns)
     ran = bench.run("do it")
     name = ran.report["live"]["cassette"]
-    recorded, policy = (read_policy(bench.interactions(each)) for each in ("x", name))
+    recorded, policy = (read_behavior(bench.interactions(each)) for each in ("x", name))
     verdict = "pass" if seed % 3 else "fail"
     return planted, ModelRun(name, policy, recorded, verdict, tuple(ran.report["live"]["unknown"]))
 
@@ -96,16 +96,16 @@ def run(bench: Bench, seed: int) -> tuple[Planted, ModelRun]:
 @pytest.mark.parametrize("seeds", [range(12), pytest.param(range(12, 62), marks=pytest.mark.slow)], ids=["few", "many"])
 def test_what_is_told_is_what_was_planted(bench: Bench, seeds: range) -> None:
     """Calls gone, new, changed, swapped, other last words, tokens, verdicts: exactly those, in each run and in all."""
-    expected: Counter[PolicyChange] = Counter()
+    expected: Counter[BehaviorChange] = Counter()
     runs: list[ModelRun] = []
     for seed in seeds:
         planted, made = run(bench, seed)
-        assert set(compare_policies(made.recorded, made.policy)) == planted.changes, seed
+        assert set(compare_behaviors(made.recorded, made.policy)) == planted.changes, seed
         assert made.policy.tokens_in == sum(turn.tokens[0] for turn in planted.turns)
         assert made.policy.tokens_out == sum(turn.tokens[1] for turn in planted.turns)
         assert [(call.tool, call.arguments) for call in made.policy.calls] == [tuple(each) for each in planted.calls]
         expected.update(planted.changes)
-        expected.update([PolicyChange("verdict", old="pass", new="fail")] * (made.verdict == "fail"))
+        expected.update([BehaviorChange("verdict", old="pass", new="fail")] * (made.verdict == "fail"))
         runs.append(made)
     found = ModelComparison("x", runs[0].recorded, tuple(runs), "pass")
     assert dict(found.policy_change_counts) == dict(expected)
@@ -119,7 +119,7 @@ def test_what_is_told_is_what_was_planted(bench: Bench, seeds: range) -> None:
 
 
 def test_the_same_policy_differs_in_nothing() -> None:
-    same = PolicyRun((PolicyCall("a", {"b": 1}),) * 3, "done", 4, 10, 5, None, ("m",))
+    same = BehaviorRun((BehaviorCall("a", {"b": 1}),) * 3, "done", 4, 10, 5, None, ("m",))
     found = ModelComparison("x", same, (ModelRun("x@live-1", same, same),))
     assert found.policy_change_counts == []
     assert "the same calls in the same order" in "\n".join(found.summary_lines())
@@ -128,21 +128,21 @@ def test_the_same_policy_differs_in_nothing() -> None:
 
 def test_a_run_that_broke_off_says_nothing_of_its_model() -> None:
     """A provider that failed, Ctrl-C: what was not called any more is no choice of the model's."""
-    call = PolicyCall("a", {"b": 1})
-    whole, cut = PolicyRun((call, call), "done", 3), PolicyRun((call,), "", 1, ended=False)
+    call = BehaviorCall("a", {"b": 1})
+    whole, cut = BehaviorRun((call, call), "done", 3), BehaviorRun((call,), "", 1, ended=False)
     found = ModelComparison(
-        "x", whole, (ModelRun("x@live-1", cut, whole, "exit 1"), ModelRun("x@live-2", PolicyRun(), whole))
+        "x", whole, (ModelRun("x@live-1", cut, whole, "exit 1"), ModelRun("x@live-2", BehaviorRun(), whole))
     )
     assert (found.policy_change_counts, found.verdicts) == ([], {})
     assert found.to_json()["compared"] == 0
     lines = list(found.summary_lines())
     assert lines[1:] == ["  2 runs broke off before the model had said its last words: not compared"]
-    ends_with_a_call = PolicyRun((call,), "", 1, ended=False)
+    ends_with_a_call = BehaviorRun((call,), "", 1, ended=False)
     assert not ModelRun("x@live-3", cut, ends_with_a_call).broke_off
 
 
 def test_a_call_that_comes_once_less_is_gone_and_nothing_else() -> None:
     """Equal calls stand for each other in order as far as that goes."""
-    calls = [PolicyCall(name, {}) for name in ("get", "set", "get")]
-    changes = compare_policies(PolicyRun(tuple(calls)), PolicyRun(tuple(calls[1:])))
-    assert changes == (PolicyChange("gone", "get", old="get({})"),)
+    calls = [BehaviorCall(name, {}) for name in ("get", "set", "get")]
+    changes = compare_behaviors(BehaviorRun(tuple(calls)), BehaviorRun(tuple(calls[1:])))
+    assert changes == (BehaviorChange("gone", "get", old="get({})"),)

@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 
 from llmproxy.suite.checks.traffic import merge_agent_findings, read_processing
-from llmproxy.trace.observing.history_edits import ProcessingFinding, ProcessingFindings
+from llmproxy.trace.observing.history_edits import HistoryEditFinding, HistoryEditFindings
 
-UNSEEN = ProcessingFinding(activated=None, evidence="unobservable", reason="the provider keeps the history")
-IDLE = ProcessingFinding(activated=False, evidence="proven", reason="every request carried its whole history")
-INFERRED = ProcessingFinding(
+UNSEEN = HistoryEditFinding(activated=None, evidence="unobservable", reason="the provider keeps the history")
+IDLE = HistoryEditFinding(activated=False, evidence="proven", reason="every request carried its whole history")
+INFERRED = HistoryEditFinding(
     activated=True, evidence="inferred", reason="a text stands there", values={"condensedMessages": 3}
 )
 PROVEN = replace(INFERRED, evidence="proven")
 
 
-def condenser(seen: ProcessingFinding, said: object) -> ProcessingFinding:
-    return merge_agent_findings(ProcessingFindings(seen, UNSEEN, UNSEEN), read_processing([said])).condenser
+def condenser(seen: HistoryEditFinding, said: object) -> HistoryEditFinding:
+    return merge_agent_findings(HistoryEditFindings(seen, UNSEEN, UNSEEN), read_processing([said])).condenser
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def condenser(seen: ProcessingFinding, said: object) -> ProcessingFinding:
     ],
 )
 def test_the_wire_decides_where_it_can(
-    seen: ProcessingFinding, said: object, activated: bool | None, evidence: str
+    seen: HistoryEditFinding, said: object, activated: bool | None, evidence: str
 ) -> None:
     """The agent fills in what cannot be seen; a contradiction is unknown, and so an error."""
     found = condenser(seen, {"processors": {"condenser": {"activated": said}}})

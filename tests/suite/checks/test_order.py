@@ -10,7 +10,7 @@ from llmproxy.report.events import Status
 from llmproxy.suite.checks.tools import check_order, check_tool_order, check_tools
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.schema.response_assertions import ToolExpect
-from llmproxy.trace.observing.tool_calls import ToolCallExchange, ToolUse
+from llmproxy.trace.observing.tool_calls import ExchangeTimes, ToolUse
 from tests.support.messages import asks, call, user
 from tests.trace.observing.chats import Chats
 
@@ -76,7 +76,7 @@ def test_what_cannot_be_read_is_an_error() -> None:
 
 def asked(place: int, live: tuple[float, float], recorded: tuple[float, float]) -> ToolUse:
     """Return a call of the tool number `place`."""
-    return ToolUse("ab"[place], "{}", "x", place + 1, 100 + place, asking=ToolCallExchange(live, recorded))
+    return ToolUse("ab"[place], "{}", "x", place + 1, 100 + place, asking=ExchangeTimes(live, recorded))
 
 
 @pytest.mark.parametrize(

@@ -10,22 +10,22 @@ from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.traffic import check_processing
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.schema.response_assertions import MessageProcessing
-from llmproxy.trace.observing.history_edits import ProcessingFinding, ProcessingFindings
+from llmproxy.trace.observing.history_edits import HistoryEditFinding, HistoryEditFindings
 
 PASSED, FAILED, ERROR = Status.PASSED, Status.FAILED, Status.ENVIRONMENT_ERROR
-QUIET = ProcessingFinding(activated=False, evidence="proven", reason="every request carried its whole history")
-BLIND = ProcessingFinding(activated=None, evidence="unobservable", reason="the provider keeps it")
+QUIET = HistoryEditFinding(activated=False, evidence="proven", reason="every request carried its whole history")
+BLIND = HistoryEditFinding(activated=None, evidence="unobservable", reason="the provider keeps it")
 
 
-def active(evidence: str = "proven", **more: Any) -> ProcessingFinding:  # noqa: ANN401
+def active(evidence: str = "proven", **more: Any) -> HistoryEditFinding:  # noqa: ANN401
     values = {"condensedMessages": 4, "recentMessages": 2, "totalMessages": 7}
     told: dict[str, Any] = {"values": values, "summaries": ["The Task was created."]} | more
-    return ProcessingFinding(activated=True, evidence=evidence, reason="4 messages are missing", **told)
+    return HistoryEditFinding(activated=True, evidence=evidence, reason="4 messages are missing", **told)
 
 
-def check(finding: ProcessingFinding, least: str = "proven", **wanted: Any) -> list[Assertion]:  # noqa: ANN401
+def check(finding: HistoryEditFinding, least: str = "proven", **wanted: Any) -> list[Assertion]:  # noqa: ANN401
     said = MessageProcessing.model_validate({"condenser": wanted, "minEvidence": least})
-    return check_processing(said, ProcessingFindings(finding, QUIET, QUIET), VariableScope())
+    return check_processing(said, HistoryEditFindings(finding, QUIET, QUIET), VariableScope())
 
 
 @pytest.mark.parametrize(("finding", "activated", "status"), [
@@ -33,7 +33,7 @@ def check(finding: ProcessingFinding, least: str = "proven", **wanted: Any) -> l
     (BLIND, True, ERROR), (BLIND, False, ERROR), (active("inferred"), True, ERROR), (active("inferred"), False, ERROR),
     (active("declared"), True, PASSED),
 ])  # fmt: skip
-def test_activated(finding: ProcessingFinding, activated: bool, status: Status) -> None:
+def test_activated(finding: HistoryEditFinding, activated: bool, status: Status) -> None:
     """Unobservable is an error either way; what is only inferred decides nothing."""
     (found,) = check(finding, activated=activated)
     assert (found.status, found.evidence) == (status, finding.evidence)

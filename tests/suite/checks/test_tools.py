@@ -245,7 +245,7 @@ def test_what_a_server_got_is_checked_as_what_a_model_asked_for(
 ) -> None:
     """The same words; a misspelt tool passes nothing."""
     chats = served_step()
-    found = check_server_tools(wanted(**tool), chats.wire.observe(0), chats.wire.read_served(), VariableScope())
+    found = check_server_tools(wanted(**tool), chats.wire.observe(0), chats.wire.read_served_tools(), VariableScope())
     worst = next((each for each in found if each.status is not PASSED), None)
     assert found
     assert (worst.status if worst else PASSED) is status, found
@@ -268,7 +268,7 @@ def test_what_servers_got_is_an_error_where_nobody_knows() -> None:
     ):
         expected = {"error": False} if tool == "deleteTask" and chats is cut else 0
         found = check_server_tools(
-            wanted(**{tool: expected}), chats.wire.observe(0), chats.wire.read_served(), VariableScope()
+            wanted(**{tool: expected}), chats.wire.observe(0), chats.wire.read_served_tools(), VariableScope()
         )
         assert found[-1].status is ERROR, found
         assert said_of_it in found[-1].message
@@ -277,12 +277,18 @@ def test_what_servers_got_is_an_error_where_nobody_knows() -> None:
 def test_servers_got_what_models_asked_for() -> None:
     """Call by call; one too many is told. An answer of a model that nobody can read makes it an error."""
     chats = served_step()
-    (found,) = check_server_tools({}, chats.wire.observe(0), chats.wire.read_served(), VariableScope(), as_asked=True)
+    (found,) = check_server_tools(
+        {}, chats.wire.observe(0), chats.wire.read_served_tools(), VariableScope(), as_asked=True
+    )
     assert (found.name, found.status) == ("serversAsAsked", FAILED)
     assert 'a server got createTask({"title": "Buy bread"}), which no model asked for' in found.message
     chats.chat([user("y")], asks(OTHER))
-    (found,) = check_server_tools({}, chats.wire.observe(0), chats.wire.read_served(), VariableScope(), as_asked=True)
+    (found,) = check_server_tools(
+        {}, chats.wire.observe(0), chats.wire.read_served_tools(), VariableScope(), as_asked=True
+    )
     assert found.status is PASSED
     chats.chat([user("z")], said("x"), recorded=False, decision="PASS")
-    (found,) = check_server_tools({}, chats.wire.observe(0), chats.wire.read_served(), VariableScope(), as_asked=True)
+    (found,) = check_server_tools(
+        {}, chats.wire.observe(0), chats.wire.read_served_tools(), VariableScope(), as_asked=True
+    )
     assert found.status is ERROR

@@ -10,13 +10,13 @@ import pytest
 
 from llmproxy.core.traffic.interaction import Chunk
 from llmproxy.trace.observing.history_edits import (
-    ProcessingFinding,
-    ProcessingFindings,
-    describe_hidden_history,
-    find_processing,
-    read_declared,
+    HistoryEditFinding,
+    HistoryEditFindings,
+    explain_hidden_history,
+    find_history_edits,
+    read_declared_edits,
 )
-from llmproxy.trace.reading.decoded_exchange import RequestHistory, open_exchange
+from llmproxy.trace.reading.decoded_exchange import RequestHistory, decode_exchange
 from tests.support.messages import asks, call, result, said, user
 from tests.trace.observing.chats import Chats
 
@@ -34,15 +34,15 @@ def two_turns() -> Chats:
     return chats
 
 
-def third(chats: Chats, *messages: dict[str, Any], spoken: Sequence[str] = (), **more: Any) -> ProcessingFindings:  # noqa: ANN401
+def third(chats: Chats, *messages: dict[str, Any], spoken: Sequence[str] = (), **more: Any) -> HistoryEditFindings:  # noqa: ANN401
     """Return what the next turn shows, in which these messages are sent."""
     chats.chat(list(messages), said("Both are on your list."), **more)
     wire = chats.wire
     step = wire.observe(len(chats.calls) - 1)
-    return find_processing(step, wire.calls[:-1], continues=True, spoken=spoken)
+    return find_history_edits(step, wire.calls[:-1], continues=True, spoken=spoken)
 
 
-def verdict(finding: ProcessingFinding) -> tuple[bool | None, str]:
+def verdict(finding: HistoryEditFinding) -> tuple[bool | None, str]:
     return finding.activated, finding.evidence
 
 
@@ -131,7 +131,7 @@ def test_a_sub_agent_has_a_history_of_its_own() -> None:
     chats.chat([*TURN_2, NOW], asks(call("research", {"q": "x"})))
     chats.chat([{"role": "system", "content": "Research."}, user("x")], said("found"), tools=("search",))
     wire = chats.wire
-    found = find_processing(wire.observe(2), wire.calls[:2], continues=True)
+    found = find_history_edits(wire.observe(2), wire.calls[:2], continues=True)
     assert verdict(found.condenser) == (False, "proven")
 
 
@@ -140,14 +140,14 @@ def test_history_that_the_provider_keeps_is_unobservable() -> None:
     chats = Chats()
     output = {"object": "response", "id": "resp_1", "output": []}
     chats.add("openai", "responses", "/v1/responses", {"input": "x", "previous_response_id": "resp_0"}, output)
-    found = find_processing(chats.wire.observe(0))
+    found = find_history_edits(chats.wire.observe(0))
     assert verdict(found.condenser) == (None, "unobservable")
     assert "previous_response_id" in found.condenser.reason
     for each in (([*TURN_1, NOW], True), ([NOW], False), None):
         chats = Chats()
         if each is not None:
             chats.chat(each[0], said("ok"), recorded=each[1])
-        found = find_processing(chats.wire.observe(0))
+        found = find_history_edits(chats.wire.observe(0))
         assert verdict(found.condenser) == verdict(found.pruner) == (None, "unobservable")
 
 
@@ -161,7 +161,7 @@ def test_a_provider_that_clears_says_so(kind: str) -> None:
         "type": "message", "role": "assistant", "content": [{"type": "text", "text": "x"}], "context_management": edits,
     }  # fmt: skip
     chats.add("anthropic", "messages", "/v1/messages", {"messages": [user("x")]}, answer)
-    found = find_processing(chats.wire.observe(0))
+    found = find_history_edits(chats.wire.observe(0))
     assert (verdict(found.pruner), found.pruner.values) == ((True, "declared"), {"partsRemoved": 3})
 
 
@@ -174,8 +174,8 @@ def test_compaction_is_declared_and_its_summary_read_where_it_can_be() -> None:
     item = {"type": "compaction", "id": "cmp_1", "encrypted_content": "gAAAA"}
     openai.add("openai", "responses", "/v1/responses", {"input": "x"}, {"object": "response", "output": [item]})
     first, second = (
-        find_processing(anthropic.wire.observe(0)).condenser,
-        find_processing(openai.wire.observe(0)).condenser,
+        find_history_edits(anthropic.wire.observe(0)).condenser,
+        find_history_edits(openai.wire.observe(0)).condenser,
     )
     assert (verdict(first), first.summaries) == ((True, "declared"), ["Tasks were created."])
     assert (verdict(second), second.summaries) == ((True, "declared"), None)
@@ -187,9 +187,9 @@ def test_the_same_words_in_a_new_conversation_are_no_loss() -> None:
     chats = two_turns()
     chats.chat(TURN_1[:-1], TURN_1[-1])
     wire = chats.wire
-    found = find_processing(wire.observe(2), wire.calls[:2])
+    found = find_history_edits(wire.observe(2), wire.calls[:2])
     assert {verdict(each) for each in (found.condenser, found.pruner, found.tokenLimiter)} == {(False, "proven")}
-    going_on = find_processing(wire.observe(2), wire.calls[:2], continues=True)
+    going_on = find_history_edits(wire.observe(2), wire.calls[:2], continues=True)
     assert verdict(going_on.tokenLimiter) == (True, "proven")
 
 
@@ -302,8 +302,8 @@ def test_a_streamed_edit_is_found() -> None:
     ]
     data = "".join(f"event: {each['type']}\ndata: {json.dumps(each)}\n\n" for each in events).encode()
     headers = (("content-type", "text/event-stream"),)
-    streamed = open_exchange(_with(made, data, headers), RequestHistory())
-    found = {each.processor: each for each in read_declared(streamed)}
+    streamed = decode_exchange(_with(made, data, headers), RequestHistory())
+    found = {each.processor: each for each in read_declared_edits(streamed)}
     assert found["pruner"].values == {"partsRemoved": 2}
     assert found["condenser"].summaries == ["So far: milk."]
 
@@ -322,12 +322,12 @@ def test_histories_that_the_provider_keeps() -> None:
     for member in ({"previous_response_id": "resp_1"}, {"conversation": {"id": "conv_1"}}, {"truncation": "auto"}):
         _, made = Chats().add("openai", "responses", "/v1/responses", {"input": "x"} | member, {"output": []})
         assert made is not None
-        assert describe_hidden_history(open_exchange(made, RequestHistory())), member
+        assert explain_hidden_history(decode_exchange(made, RequestHistory())), member
     _, made = Chats().add(
         "openai", "responses", "/v1/responses", {"input": "x", "truncation": "disabled"}, {"output": []}
     )
     assert made is not None
-    assert describe_hidden_history(open_exchange(made, RequestHistory())) == ""
+    assert explain_hidden_history(decode_exchange(made, RequestHistory())) == ""
     _, made = Chats().chat([user("x")], {"role": "assistant", "content": "y"})
     assert made is not None
-    assert list(read_declared(open_exchange(made, RequestHistory()))) == []
+    assert list(read_declared_edits(decode_exchange(made, RequestHistory()))) == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmproxy.trace.observing.agent_activity import SentRequest, find_replaced_calls
+from llmproxy.trace.observing.agent_activity import SentRequest, find_retried_calls
 from tests.support.messages import asks, call, result, said, user
 from tests.trace.observing.chats import Chats
 
@@ -38,16 +38,16 @@ def sent(text: str) -> list[SentRequest]:
 ])  # fmt: skip
 def test_a_retry_repeats_what_came_to_nothing_or_says_so(told: str, replaced: set[int]) -> None:
     """The answer to the last of them counts; equal requests with whole answers all count."""
-    assert find_replaced_calls(sent(told)).sure == replaced
+    assert find_retried_calls(sent(told)).sure == replaced
 
 
 def test_of_several_alike_nothing_tells_which_was_repeated() -> None:
     """Two clients at once, both answered, and one asks again: what differs in the answers is not known."""
-    assert find_replaced_calls(sent("a0+ a0+ a1+")) == (frozenset({2}), frozenset({1, 2}))
+    assert find_retried_calls(sent("a0+ a0+ a1+")) == (frozenset({2}), frozenset({1, 2}))
     chats = Chats()
     for n, attempt in enumerate((0, 0, 1)):
         chats.chat([user("pay")], asks(call("charge", {"eur": n}, f"c{n}")) if n == 0 else said("no"), attempt=attempt)
-    assert ["nothing tells which" in each.why_unread for each in chats.wire.observe(0).unread] == [
+    assert ["nothing tells which" in each.unread_reason for each in chats.wire.observe(0).unreadable] == [
         True,
         True,
     ]
@@ -56,7 +56,7 @@ def test_of_several_alike_nothing_tells_which_was_repeated() -> None:
 def test_an_unknown_question_repeats_nothing() -> None:
     """What has no key is compared with nothing."""
     assert (
-        find_replaced_calls([SentRequest(1, None, None, whole=False), SentRequest(2, None, None, whole=True)]).sure
+        find_retried_calls([SentRequest(1, None, None, whole=False), SentRequest(2, None, None, whole=True)]).sure
         == frozenset()
     )
 
@@ -85,7 +85,7 @@ def test_an_answer_that_was_cut_off_and_asked_again_counts_once() -> None:
     chats.chat([user("pay"), asks(CHARGE), result("ok")], said("done"))
     step = chats.wire.observe(0)
     assert [(use.seq, use.executed) for use in step.tools] == [(2, True)]
-    assert ([each.call.seq for each in step.retries], step.unread) == ([1], ())
+    assert ([each.call.seq for each in step.retries], step.unreadable) == ([1], ())
 
 
 def test_a_client_that_left_at_the_tool_call_and_ran_it_has_called_it() -> None:
@@ -97,7 +97,7 @@ def test_a_client_that_left_at_the_tool_call_and_ran_it_has_called_it() -> None:
     chats.chat([user("pay"), asks(CHARGE), result("ok too")], said("done"))
     step = chats.wire.observe(0)
     assert [(use.seq, use.output) for use in step.tools] == [(1, "ok"), (3, "ok too")]
-    assert step.unread == ()
+    assert step.unreadable == ()
 
 
 def test_a_call_in_an_answer_that_was_cut_off_is_not_known() -> None:
@@ -105,7 +105,7 @@ def test_a_call_in_an_answer_that_was_cut_off_is_not_known() -> None:
     chats = Chats()
     chats.chat([user("pay")], asks(CHARGE), ending="cut")
     step = chats.wire.observe(0)
-    assert (step.tools, [each.why_unread for each in step.unread]) == (
+    assert (step.tools, [each.unread_reason for each in step.unreadable]) == (
         (),
         ["was cut off while it asked for charge"],
     )

@@ -12,7 +12,7 @@ from llmproxy.calls import Call
 from llmproxy.core.cassettes.anonymized_export import to_json
 from llmproxy.core.traffic.interaction import Chunk, Interaction, Key, Request, Response
 from llmproxy.protocol import Decision
-from llmproxy.trace.observing.agent_activity import read_tools
+from llmproxy.trace.observing.agent_activity import read_tool_uses
 
 Json = dict[str, Any]
 USER: Json = {"role": "user", "content": "How warm is it?"}
@@ -72,9 +72,9 @@ SECOND: Json = {"messages": [USER, WEATHER, result("c1", '{"t": 12}')]}
 
 def test_a_call_has_its_arguments_its_result_and_its_place() -> None:
     """Requested by one answer, executed because the next request carries the result; history is not counted again."""
-    (found,) = read_tools([call(1, FIRST, answer(WEATHER)), call(2, SECOND, answer(SAID))])
+    (found,) = read_tool_uses([call(1, FIRST, answer(WEATHER)), call(2, SECOND, answer(SAID))])
     assert (found.name, found.arguments, found.raw) == ("get_weather", {"city": "Oslo"}, '{"city": "Oslo"}')
-    assert (found.id, found.seq, found.interaction, found.place) == ("c1", 1, 101, "interaction 101")
+    assert (found.id, found.seq, found.interaction, found.label) == ("c1", 1, 101, "interaction 101")
     assert (found.executed, found.hosted, found.errored) == (True, False, False)
     assert (found.output, found.result) == ('{"t": 12}', {"t": 12})
 
@@ -84,7 +84,7 @@ def test_a_call_has_its_arguments_its_result_and_its_place() -> None:
 )
 def test_arguments_are_parsed_or_kept_as_they_came(raw: str, arguments: object) -> None:
     """What is no JSON is the text that the model wrote."""
-    (found,) = read_tools([call(1, FIRST, answer(asks(("c1", "f", raw))))])
+    (found,) = read_tool_uses([call(1, FIRST, answer(asks(("c1", "f", raw))))])
     assert (found.arguments, found.raw, found.has_json_arguments) == (arguments, raw, raw != "{not json")
 
 
@@ -92,23 +92,23 @@ def test_calls_come_in_the_order_in_which_they_were_asked_for() -> None:
     """Several in one answer, each with its own result."""
     both = asks(("a", "one", "{}"), ("b", "two", "{}"))
     second = {"messages": [USER, both, result("b", "B"), result("a", "A")]}
-    found = read_tools([call(1, FIRST, answer(both)), call(2, second, answer(SAID))])
+    found = read_tool_uses([call(1, FIRST, answer(both)), call(2, second, answer(SAID))])
     assert [(each.name, each.result) for each in found] == [("one", "A"), ("two", "B")]
 
 
 def test_other_parties_are_left_out_unless_asked_for() -> None:
     """A judge's verdict is a tool call, too."""
     verdict = call(1, FIRST, answer(asks(("j", "finish_test", "{}"))), party="judge")
-    assert read_tools([verdict]) == []
-    assert [each.name for each in read_tools([verdict], party="judge")] == ["finish_test"]
-    assert [each.name for each in read_tools([verdict], party=None)] == ["finish_test"]
+    assert read_tool_uses([verdict]) == []
+    assert [each.name for each in read_tool_uses([verdict], party="judge")] == ["finish_test"]
+    assert [each.name for each in read_tool_uses([verdict], party=None)] == ["finish_test"]
 
 
 @pytest.mark.parametrize(("results", "executed"), [([], (False, None)), ([""], (True, ""))])
 def test_a_call_without_a_result_was_only_requested(results: list[str], executed: tuple[bool, str | None]) -> None:
     """An agent that asks and never runs the tool; one that has nothing to say was executed."""
     calls = [call(2, {"messages": [USER, WEATHER, result("c1", text)]}, answer(SAID)) for text in results]
-    (found,) = read_tools([call(1, FIRST, answer(WEATHER)), *calls])
+    (found,) = read_tool_uses([call(1, FIRST, answer(WEATHER)), *calls])
     assert (found.executed, found.result) == executed
 
 
@@ -125,8 +125,8 @@ def test_one_recording_that_is_played_again_is_another_call(order: str, found: l
     other = {"messages": [USER, WEATHER, result("c1", "13")]}
     plays = {"asked": (FIRST, WEATHER), "told": (SECOND, SAID), "told otherwise": (other, SAID)}
     calls = [call(seq, plays[word][0], answer(plays[word][1])) for seq, word in enumerate(order.split(", "), 1)]
-    assert [(each.seq, each.result) for each in read_tools(calls)] == found
-    assert [each.executed for each in read_tools(calls)] == [result is not None for _, result in found]
+    assert [(each.seq, each.result) for each in read_tool_uses(calls)] == found
+    assert [each.executed for each in read_tool_uses(calls)] == [result is not None for _, result in found]
 
 
 def test_a_client_that_says_how_often_it_asked_is_believed() -> None:
@@ -135,17 +135,17 @@ def test_a_client_that_says_how_often_it_asked_is_believed() -> None:
     def sent(seq: int, count: int) -> Call:
         return call(seq, FIRST, answer(WEATHER))._replace(attempt=count)
 
-    assert [each.seq for each in read_tools([sent(1, 0), sent(2, 1), sent(3, 2)])] == [3]
-    assert [each.seq for each in read_tools([sent(1, 0), sent(2, 0)])] == [1, 2]
+    assert [each.seq for each in read_tool_uses([sent(1, 0), sent(2, 1), sent(3, 2)])] == [3]
+    assert [each.seq for each in read_tool_uses([sent(1, 0), sent(2, 0)])] == [1, 2]
 
 
 def test_failed_and_unrecorded_answers_ask_for_nothing() -> None:
     """A 500 with tool calls in it, a call that was passed through, an answer without any, no call at all."""
     failed = call(1, FIRST, answer(WEATHER), status=500)
     passed = call(2, FIRST, answer(WEATHER))._replace(recording=None)
-    assert read_tools([failed, passed]) == []
-    assert read_tools([]) == []
-    assert read_tools([call(1, FIRST, answer(SAID))]) == []
+    assert read_tool_uses([failed, passed]) == []
+    assert read_tool_uses([]) == []
+    assert read_tool_uses([call(1, FIRST, answer(SAID))]) == []
 
 
 def test_a_streamed_call_is_put_together() -> None:
@@ -156,7 +156,7 @@ def test_a_streamed_call_is_put_together() -> None:
     ]
     events = [json.dumps({"choices": [{"index": 0, "delta": {"tool_calls": [each]}}]}) for each in deltas]
     body = "".join(f"data: {event}\n\n" for event in [*events, "[DONE]"]).encode()
-    (found,) = read_tools([call(1, {**FIRST, "stream": True}, body, kind=SSE)])
+    (found,) = read_tool_uses([call(1, {**FIRST, "stream": True}, body, kind=SSE)])
     assert (found.name, found.arguments) == ("get_weather", {"city": "Oslo"})
 
 
@@ -167,7 +167,7 @@ def test_a_tool_that_the_provider_runs_is_hosted_and_executed() -> None:
         {"type": "tool_use", "id": "own", "name": "get_weather", "input": {"city": "Oslo"}},
     ]
     said = {"type": "message", "role": "assistant", "content": content}
-    found = read_tools([call(1, FIRST, said, operation="messages")])
+    found = read_tool_uses([call(1, FIRST, said, operation="messages")])
     assert [(each.name, each.hosted, each.executed) for each in found] == [
         ("web_search", True, True),
         ("get_weather", False, False),
@@ -190,7 +190,7 @@ def test_responses_have_hosted_calls_without_a_name() -> None:
         "id": "r2",
         "output": [{"type": "message", "content": [{"type": "output_text", "text": "12"}]}],
     }
-    found = read_tools([first, call(2, then, done, operation="responses")])
+    found = read_tool_uses([first, call(2, then, done, operation="responses")])
     assert sorted((each.name, each.hosted, each.executed) for each in found) == [
         ("get_weather", False, True),
         ("web_search", True, True),
@@ -199,7 +199,7 @@ def test_responses_have_hosted_calls_without_a_name() -> None:
 
 def test_a_call_can_be_written_as_a_message_lists_it() -> None:
     """For whoever looks for tool calls in messages."""
-    (found,) = read_tools([call(1, FIRST, answer(WEATHER))])
+    (found,) = read_tool_uses([call(1, FIRST, answer(WEATHER))])
     assert found.to_message() == WEATHER["tool_calls"][0]
 
 
@@ -211,10 +211,10 @@ def test_an_answer_whose_letters_are_escaped_is_read_all_the_same() -> None:
         .replace("function", "f\\u0075nction")
     )
     assert "tool" not in said
-    assert [each.name for each in read_tools([call(1, {"messages": [USER]}, said.encode())])] == ["get_weather"]
+    assert [each.name for each in read_tool_uses([call(1, {"messages": [USER]}, said.encode())])] == ["get_weather"]
     packed = gzip.compress(json.dumps(answer(WEATHER)).encode(), mtime=0)
     made = call(1, {"messages": [USER]}, packed)
     assert made.recording is not None
     made.recording["response_headers"].append(["content-encoding", "gzip"])
     assert isinstance(made.recording["response_body"], dict)
-    read_tools([made, call(2, {"messages": [USER]}, answer(WEATHER))])  # no error; what is in it, the decoder says
+    read_tool_uses([made, call(2, {"messages": [USER]}, answer(WEATHER))])  # no error; what is in it, the decoder says

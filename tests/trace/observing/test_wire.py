@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from llmproxy.trace.observing.agent_activity import ToolResult, read_results
-from llmproxy.trace.reading.decoded_exchange import OpenedExchange, RequestHistory, open_exchange
+from llmproxy.trace.observing.agent_activity import ToolResult, read_tool_results
+from llmproxy.trace.reading.decoded_exchange import DecodedExchange, RequestHistory, decode_exchange
 from tests.support.messages import asks, call, result, said, user
 from tests.trace.observing.chats import Chats, Pair
 
@@ -31,7 +31,7 @@ def test_a_server_of_tools_is_no_model() -> None:
         "generic", "mcp:tools/call createTask", "/mcp", {"jsonrpc": "2.0", "id": 1, "method": "tools/call"}, other
     )
     step = chats.wire.observe(0)
-    assert (len(step.tools), step.count, step.unread, step.usage) == (1, 2, (), before)
+    assert (len(step.tools), step.count, step.unreadable, step.usage) == (1, 2, (), before)
 
 
 def test_history_is_never_counted() -> None:
@@ -132,21 +132,21 @@ def test_a_result_is_found_though_the_history_was_rewritten() -> None:
 # -- results of tools in requests in every dialect
 
 
-def exchange(*pair: Any) -> OpenedExchange:  # noqa: ANN401
+def exchange(*pair: Any) -> DecodedExchange:  # noqa: ANN401
     assert pair[1] is not None
-    return open_exchange(pair[1], RequestHistory())
+    return decode_exchange(pair[1], RequestHistory())
 
 
 def test_each_message_has_its_result() -> None:
     """OpenAI's chat: one message a result; Bedrock's results have a status."""
     messages = [user("x"), asks(call("a", {}, "c1"), call("b", {}, "c2")), result("one", "c1"), result("two", "c2")]
-    found = read_results(exchange(*Chats().chat(messages, {"role": "assistant", "content": "ok"})))
+    found = read_tool_results(exchange(*Chats().chat(messages, {"role": "assistant", "content": "ok"})))
     assert [each and each.text for each in found] == [None, None, "one", "two"]
     block = {"toolResult": {"toolUseId": "t1", "content": [{"text": "no"}], "status": "error"}}
     use = {"toolUse": {"toolUseId": "t1", "name": "a", "input": {}}}
     body = {"messages": [{"role": "assistant", "content": [use]}, {"role": "user", "content": [block]}]}
     answer = {"output": {"message": {"role": "assistant", "content": [{"text": "ok"}]}}}
-    found = read_results(exchange(*Chats().add("bedrock", "converse", "/model/m/converse", body, answer)))
+    found = read_tool_results(exchange(*Chats().add("bedrock", "converse", "/model/m/converse", body, answer)))
     assert found[-1] == ToolResult("no", errored=True)
 
 
@@ -160,7 +160,7 @@ def test_an_id_that_comes_again_has_a_result_of_its_own() -> None:
 
     body = {"messages": [user("x"), *turn(failed=True), *turn(failed=False)]}
     answer = {"type": "message", "role": "assistant", "content": [{"type": "text", "text": "ok"}]}
-    found = read_results(exchange(*Chats().add("anthropic", "messages", "/v1/messages", body, answer)))
+    found = read_tool_results(exchange(*Chats().add("anthropic", "messages", "/v1/messages", body, answer)))
     assert [each.errored for each in found if each] == [True, False]
 
 
@@ -170,7 +170,7 @@ def test_an_id_that_comes_again_has_a_result_of_its_own() -> None:
 def why(*pairs: Pair) -> list[str]:
     chats = Chats()
     chats.calls += pairs
-    return [each.why_unread for each in chats.wire.observe(0).unread]
+    return [each.unread_reason for each in chats.wire.observe(0).unreadable]
 
 
 def added(operation: str, value: Any, **more: Any) -> Pair:  # noqa: ANN401
@@ -224,4 +224,4 @@ def test_failures_ask_for_nothing() -> None:
     chats = Chats()
     chats.chat([user("x")], asks(call("f", {})), ending="cut")
     chats.chat([user("x")], said("hi"))
-    assert chats.wire.observe(0).unread == ()
+    assert chats.wire.observe(0).unreadable == ()

@@ -6,13 +6,13 @@ import pytest
 
 from llmproxy.core.dialects.messages import ToolCall
 from llmproxy.core.traffic.interaction import Usage
-from llmproxy.trace.reading.decoded_exchange import RequestHistory, get_otel_provider, open_exchange
+from llmproxy.trace.reading.decoded_exchange import RequestHistory, decode_exchange, get_otel_provider
 from llmproxy.trace.reading.span_builder import (
-    build_call_attributes,
     build_request_attributes,
     build_response_attributes,
+    build_tool_attributes,
     build_usage_attributes,
-    get_operation_name,
+    get_otel_operation,
 )
 from tests.support.messages import said, user
 from tests.trace.runs import chat
@@ -25,7 +25,7 @@ from tests.trace.runs import chat
 ])  # fmt: skip
 def test_operations(operation: str, name: str) -> None:
     """Four well-known ones; what has no name keeps ours."""
-    assert get_operation_name(operation) == name
+    assert get_otel_operation(operation) == name
 
 
 def test_providers() -> None:
@@ -38,17 +38,17 @@ def test_providers() -> None:
 def test_what_is_not_known_is_left_out() -> None:
     """No attribute says 0 or null for it."""
     assert build_usage_attributes(Usage(output=0)) == {"gen_ai.usage.output_tokens": 0}
-    assert build_call_attributes(ToolCall(None, "t", "")) == {
+    assert build_tool_attributes(ToolCall(None, "t", "")) == {
         "gen_ai.operation.name": "execute_tool",
         "gen_ai.tool.name": "t",
     }
-    found = open_exchange(chat(1, [user("x")], said("y"), model=None, upstream=""), RequestHistory())
+    found = decode_exchange(chat(1, [user("x")], said("y"), model=None, upstream=""), RequestHistory())
     assert "gen_ai.request.model" not in build_request_attributes(found)
     assert "server.address" not in build_request_attributes(found)
 
 
 def test_of_a_request_and_an_answer() -> None:
-    found = open_exchange(chat(1, [user("x")], said("y")), RequestHistory())
+    found = decode_exchange(chat(1, [user("x")], said("y")), RequestHistory())
     asked, answered = build_request_attributes(found), build_response_attributes(found)
     assert (asked["gen_ai.request.model"], asked["server.address"]) == ("gpt-4o", "api.openai.com")
     assert (asked["llmproxy.operation"], asked["llmproxy.occurrence"]) == ("chat.completions", 1)

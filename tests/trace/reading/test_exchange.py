@@ -9,12 +9,12 @@ import pytest
 
 from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction, Response
 from llmproxy.trace.reading.decoded_exchange import (
-    OpenedExchange,
+    DecodedExchange,
     RequestHistory,
+    decode_exchange,
+    list_declared_tools,
     list_earlier_ids,
-    list_tools,
-    open_exchange,
-    read_parameters,
+    read_model_parameters,
 )
 from tests.support.messages import asks, call, said, user
 from tests.trace.runs import JSON, SSE, Json, chat, streamed
@@ -23,7 +23,7 @@ NDJSON = "application/x-ndjson"
 
 
 def open_one(operation: str, body: Json, *, kind: str = JSON, status: int = 200, provider: str = "openai",
-             ending: Ending = Ending.COMPLETE) -> OpenedExchange:  # fmt: skip
+             ending: Ending = Ending.COMPLETE) -> DecodedExchange:  # fmt: skip
     """Open an exchange of this operation with this answer; a list is a stream."""
     made = chat(1, [user("x")], said(""), operation=operation, provider=provider, stream=isinstance(body, list))
     if isinstance(body, list) and kind == SSE:
@@ -31,7 +31,7 @@ def open_one(operation: str, body: Json, *, kind: str = JSON, status: int = 200,
     else:
         data = b"\n".join(json.dumps(value).encode() for value in (body if isinstance(body, list) else [body]))
     response = Response(status, "Reason", (("content-type", kind),), (Chunk(1000, data),), ending)
-    return open_exchange(dataclasses.replace(made, response=response), RequestHistory())
+    return decode_exchange(dataclasses.replace(made, response=response), RequestHistory())
 
 
 @pytest.mark.parametrize(("operation", "kind", "body", "answer"), [
@@ -91,7 +91,7 @@ def test_answers(operation: str, kind: str, body: Json, answer: tuple[Json, ...]
     ({}, set()),
 ])  # fmt: skip
 def test_declared_tools(tree: Json, names: set[str]) -> None:
-    assert list_tools(tree) == names
+    assert list_declared_tools(tree) == names
 
 
 @pytest.mark.parametrize(("tree", "expected"), [
@@ -104,7 +104,7 @@ def test_declared_tools(tree: Json, names: set[str]) -> None:
 ])  # fmt: skip
 def test_parameters(tree: Json, expected: Json) -> None:
     """By OpenTelemetry's names; what makes no sense is left out."""
-    assert read_parameters(tree) == {f"gen_ai.request.{name}": value for name, value in expected.items()}
+    assert read_model_parameters(tree) == {f"gen_ai.request.{name}": value for name, value in expected.items()}
 
 
 @pytest.mark.parametrize(("tree", "ids"), [
@@ -145,17 +145,17 @@ def delta(**parts: Json) -> Json:
 ])  # fmt: skip
 def test_time_to_the_first_token(pieces: list[tuple[int, Json]], first: float | None) -> None:
     """When there were the first words, thoughts or a tool call; an empty first piece is none."""
-    found = open_exchange(streamed(chat(1, [user("x")], said("")), *pieces), RequestHistory())
+    found = decode_exchange(streamed(chat(1, [user("x")], said("")), *pieces), RequestHistory())
     assert found.first_token_ms == first
     assert found.duration_ms == pieces[-1][0] / 1000
 
 
 def test_without_a_stream_or_times_there_is_no_first_token() -> None:
     """Unknown is None."""
-    assert open_exchange(chat(1, [user("x")], said("y")), RequestHistory()).first_token_ms is None
+    assert decode_exchange(chat(1, [user("x")], said("y")), RequestHistory()).first_token_ms is None
     made: Interaction = streamed(chat(1, [user("x")], said("y")), (0, delta(content="Hi")))
     bare = dataclasses.replace(made, response=dataclasses.replace(made.response, head_offset=0))
-    found = open_exchange(bare, RequestHistory())
+    found = decode_exchange(bare, RequestHistory())
     assert (found.first_token_ms, found.duration_ms) == (None, None)
 
 
@@ -177,7 +177,7 @@ def test_a_stream_of_tool_calls_is_put_together_by_index() -> None:
         ("a", "f", '{"x": 1}'),
         ("b", "g", '{"y": 2}'),
     ]
-    found = open_exchange(chat(1, [user("x")], asks(call(call_id="z"))), RequestHistory())
+    found = decode_exchange(chat(1, [user("x")], asks(call(call_id="z"))), RequestHistory())
     assert found.answer is not None
     assert found.answer.tool_calls[0].id == "z"
     assert found.tools == {"get_weather"}

@@ -13,7 +13,7 @@ from llmproxy.core.dialects.table import CHAT
 from llmproxy.core.providers.routing import family_of
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Interaction
-from llmproxy.trace.reading.decoded_exchange import PlainMessages, RequestHistory
+from llmproxy.trace.reading.decoded_exchange import PlainMessageCache, RequestHistory
 from tests.support.messages import asks, call, result, said, user
 from tests.support.traffic import exchanges
 from tests.trace.runs import Json, chat
@@ -57,7 +57,7 @@ def test_over_real_traffic(traffic: Path) -> None:
 
 def test_what_was_read_is_used_again() -> None:
     """The same message is the same object, and has the same plain form."""
-    history, plain = RequestHistory(), PlainMessages()
+    history, plain = RequestHistory(), PlainMessageCache()
     one = history.read_messages(body_of({}), {"messages": [user("a")]})
     two = history.read_messages(body_of({}), {"messages": [user("a"), said("b"), asks(call()), result()]})
     assert one[0] is two[0]

@@ -32,7 +32,7 @@ from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteCorrupt, CassetteError, LLMProxyError, SettingsError
-from llmproxy.trace.comparing.recording_diff import read_turn
+from llmproxy.trace.comparing.recording_diff import read_compared_turn
 
 ROOT = Path(__file__).resolve().parents[4]
 FILES = {
@@ -89,10 +89,10 @@ def test_whoever_recorded_it_the_requests_are_the_same(
     """One dialogue, recorded by different programs, has the same keys, texts, models and tokens."""
 
     def facts(found: list[Interaction]) -> set[tuple[object, ...]]:
-        turns = [(each.key, each.model, each.stream, each.usage, read_turn(each)) for each in found]
+        turns = [(each.key, each.model, each.stream, each.usage, read_compared_turn(each)) for each in found]
         return {(*rest, t.asked, t.status, t.text, tuple((c.name, c.arguments) for c in t.calls)) for *rest, t in turns}
 
-    assert [read_turn(each).asked for each in dialogue] == ASKED
+    assert [read_compared_turn(each).asked for each in dialogue] == ASKED
     assert facts(interactions(form, path)) == facts(dialogue)
 
 

@@ -13,7 +13,7 @@ from llmproxy.core.cassettes.formats import FORMATS, Source, aimock, cassetter, 
 from llmproxy.core.cassettes.formats.recorded import Recorded
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteCorrupt, CassetteError
-from llmproxy.trace.comparing.recording_diff import read_turn
+from llmproxy.trace.comparing.recording_diff import read_compared_turn
 
 Adopt = Callable[[str, str], list[Interaction]]
 
@@ -33,14 +33,18 @@ def test_what_it_recorded(interactions: Adopt, dialogue: list[Interaction]) -> N
     """Of the dialogue that aimock recorded, every turn is there, plain and as a stream, with its texts and calls."""
     found = interactions("aimock", "aimock")
     assert [each.stream for each in found] == [False, True] * 6
-    said = {(t.asked, t.text, tuple(c.arguments for c in t.calls)) for t in map(read_turn, found) if t.status == 200}
+    said = {
+        (t.asked, t.text, tuple(c.arguments for c in t.calls))
+        for t in map(read_compared_turn, found)
+        if t.status == 200
+    }
     assert said == {
         ("What is the capital of Norway?", "Oslo.", ()),
         ("Say it slowly: grüß Gott 👋", "Grüß … Gott 👋", ()),
         ("What is the weather in Oslo?", "", ('{"city":"Oslo","unit":"C"}',)),
         ("", "It is 12 degrees in Oslo.", ()),  # the tool's result: the fixture does not have it
     }
-    plain = next(each for each in found if read_turn(each).text == "Oslo.")
+    plain = next(each for each in found if read_compared_turn(each).text == "Oslo.")
     assert plain.key == dialogue[0].key  # no more in it than the fixture knows: it replays to the real request
     assert (plain.usage.input, plain.usage.output) == (23, 1)
     assert {each.response.status for each in found} == {200, 429}
