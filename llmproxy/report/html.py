@@ -41,13 +41,10 @@ def collect_recordings_and_trend(run_tree: RunTree, store: Path | None, most: in
     if store is None or not run_tree.runs or not store.is_file():
         return {}
     try:
-        return _embed_recordings(run_tree, store, most) | {"trend": _read_columns(run_tree, store)}
+        found, names = _embed_recordings(run_tree, store, most), {each.id for each in run_tree.scenarios()}
+        return found | {"trend": trend_columns(read_tests(Path(f"{store}.state.db")), names)}
     except LLMProxyError as error:
         return {"left": [{"told": f"The recordings are not in this file: {error}"}]}
-
-
-def _read_columns(run_tree: RunTree, store: Path) -> list[dict[str, Any]]:
-    return trend_columns(read_tests(Path(f"{store}.state.db")), {scenario.id for scenario in run_tree.scenarios()})
 
 
 def _embed_recordings(run_tree: RunTree, store: Path, most: int) -> dict[str, Any]:

@@ -84,7 +84,8 @@ def read_shard_report(path: Path, kind: str) -> ShardReport:
     """Return what a part told. Raises SettingsError: no report, another version, or a whole test's; OSError."""
     run_tree = RunTree()
     try:
-        for tree in _list_lines(path) if kind == "jsonl" else _split_into_events(json.loads(read_bytes(path))):
+        lines = read_text(path).splitlines() if kind == "jsonl" else ()
+        for tree in map(json.loads, lines) if kind == "jsonl" else _split_into_events(json.loads(read_bytes(path))):
             run_tree.add_event(deserialize_event(tree))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise SettingsError(
@@ -102,10 +103,6 @@ def read_shard_report(path: Path, kind: str) -> ShardReport:
             hint="Parts are made by llmproxy test --shard 1/10, or pytest --llmproxy-shard 1/10.",
         )
     return ShardReport(path, run_tree, run_tree.selected.shard)
-
-
-def _list_lines(path: Path) -> Iterator[Mapping[str, Any]]:
-    return (json.loads(line) for line in read_text(path).splitlines())
 
 
 def _split_into_events(tree: Any) -> Iterator[Mapping[str, Any]]:  # noqa: ANN401 - what a file holds

@@ -172,7 +172,9 @@ def _summarize_scenario(name: str, tests: Sequence[RecordedTest]) -> tuple[int, 
     step = 0 if before is None else rank_row_badness(last) - rank_row_badness(before)
     good = sum(row["status"] == "passed" for row in rows)
     word = "worse" if step > 0 else "better" if step < 0 else ""
-    told = [f"passed {good} of {len(rows)}", word, _format_cost(before, last), _format_latency(before, last)]
+    told = [f"passed {good} of {len(rows)}", word]
+    told.append(_format_change(before, last, "cost_usd", lambda value: dollars(Decimal(value))))
+    told.append(_format_change(before, last, "latency_ms", lambda value: duration(float(value))))
     return (
         (0 if step > 0 else 1 if last["status"] not in ("passed", "skipped") else 2),
         name,
@@ -182,14 +184,6 @@ def _summarize_scenario(name: str, tests: Sequence[RecordedTest]) -> tuple[int, 
 
 def _mark_status(row: Mapping[str, Any] | None) -> str:
     return " " if row is None else _MARKS.get(str(row["status"]), "?")
-
-
-def _format_cost(before: Mapping[str, Any] | None, last: Mapping[str, Any]) -> str:
-    return _format_change(before, last, "cost_usd", lambda value: dollars(Decimal(value)))
-
-
-def _format_latency(before: Mapping[str, Any] | None, last: Mapping[str, Any]) -> str:
-    return _format_change(before, last, "latency_ms", lambda value: duration(float(value)))
 
 
 def _format_change(

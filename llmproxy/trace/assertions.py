@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from llmproxy.core.traffic.json_diff import encode_strictly
-from llmproxy.trace.spans import AssertionResult, EvalResult, Span, SpanKind
+from llmproxy.trace.spans import AssertionResult, EvalResult, Span, SpanKind, read_span_arguments
 from llmproxy.trace.trace_file import AgentRun, Cassette
 
 OnUnknown = Literal["fail", "ignore"]
@@ -225,12 +225,12 @@ def tool_called(
     cassette = get_cassette(run)
     sequence = cassette.get_tool_sequence()
     calls = [span for span in cassette.get_tool_calls() if span.tool_name == tool_name]
-    fitting = [span for span in calls if with_args is None or matches_partially(with_args, _read_arguments(span))]
+    fitting = [span for span in calls if with_args is None or matches_partially(with_args, read_span_arguments(span))]
     said = "" if with_args is None else f" with {_format_json(with_args)}"
     name = f"tool_called({', '.join([tool_name, *_format_options(times, with_args, before, after)])})"
     expected: Any = {"tool": tool_name, "times": times, "with_args": with_args, "before": before, "after": after}
     expected = {key: value for key, value in expected.items() if value is not None}
-    actual: Any = [_read_arguments(span) for span in calls] if with_args is not None else sequence
+    actual: Any = [read_span_arguments(span) for span in calls] if with_args is not None else sequence
     problem = ""
     if times is not None and len(fitting) != times:
         problem = f"{tool_name!r} was called {_format_call_count(len(fitting))}{said}, not {_format_call_count(times)}."
@@ -313,13 +313,9 @@ def same_tool_calls(
     return build_result("same_tool_calls", new, diff.old_tool_sequence, diff.new_tool_sequence, "\n".join(lines))
 
 
-def _read_arguments(span: Span) -> Any:  # noqa: ANN401 - JSON
-    return span.tool_args if span.tool_args is not None else ({} if span.input is None else span.input)
-
-
 def build_call_key(span: Span) -> str:
     """Return what two calls share if they are the same call."""
-    return f"{span.tool_name} {encode_strictly(_read_arguments(span))}"
+    return f"{span.tool_name} {encode_strictly(read_span_arguments(span))}"
 
 
 def _format_options(*values: object) -> list[str]:

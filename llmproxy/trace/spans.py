@@ -194,6 +194,11 @@ class Span:
 _SPAN = tuple(Span.__dataclass_fields__)
 
 
+def read_span_arguments(span: Span) -> Any:  # noqa: ANN401 - JSON
+    """Return a tool call's arguments; of one whose arguments were no object what it said instead."""
+    return span.tool_args if span.tool_args is not None else ({} if span.input is None else span.input)
+
+
 def _restore_unknown(span: Span) -> None:
     """Make None again what a file could only say as 0."""
     metadata = dict(span.metadata)

@@ -1,7 +1,7 @@
 """What happens in a running proxy, as the page shows it.
 
-In two steps: `LiveState` is taken where the engine lives, between two of its events, and costs little; `told` makes
-plain values of it in any thread.
+In two steps: `LiveState` is taken where the engine lives, between two of its events, and costs little;
+`state_to_json` makes plain values of it in any thread.
 """
 
 from __future__ import annotations

@@ -20,7 +20,6 @@ from llmproxy.core.control.answering import ControlForbidden, ControlRequest, fi
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.store.file.store import open_store
-from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import header
 from llmproxy.errors import CassetteNotFound, LLMProxyError
 from llmproxy.protocol import UI_PREFIX
@@ -29,7 +28,6 @@ from llmproxy.ui import live_state, queries
 from llmproxy.ui.responses import PageAnswer, answer_as_json, error_answer, json_answer, page_answer, redirect_to_page
 
 _DATA = UI_PREFIX + "data/"
-_NOTHING: dict[str, Any] = {"cassettes": []}
 
 
 @dataclass(slots=True)
@@ -102,10 +100,13 @@ class Viewer:
 
 
 def _answer_question(path: Path, question: str, query: dict[str, str]) -> Any:  # noqa: ANN401 - plain values
-    if question == "cassettes":
-        nothing = {"store": path.name, **_NOTHING}
-        return _use_store(path, lambda store: queries.answer_question(store, question, query) if store else nothing)
-    with open_store(path, writable=False, now=lambda: 0.0) as store:
+    try:
+        store = open_store(path, writable=False, now=lambda: 0.0)
+    except CassetteNotFound:
+        if question != "cassettes":
+            raise
+        return {"store": path.name, "cassettes": []}
+    with store:
         return queries.answer_question(store, question, query)
 
 
@@ -118,15 +119,6 @@ def _answer_miss(misses: Any, query: Mapping[str, str], all_of_them: str) -> Any
     if found is None:
         raise queries.NoSuchQuestion("llmproxy: this miss is not remembered any more.", hint=all_of_them)
     return found
-
-
-def _use_store(path: Path, use: Callable[[Store | None], Any]) -> Any:  # noqa: ANN401 - plain values
-    try:
-        store = open_store(path, writable=False, now=lambda: 0.0)
-    except CassetteNotFound:
-        return use(None)
-    with store:
-        return use(store)
 
 
 def _drop_same_origin_headers(asked: ControlRequest) -> ControlRequest:

@@ -1,6 +1,6 @@
 """The questions of the page, one function each over an open store: what a recording holds, a window at a time.
 
-    answer(store, "calls", {"cassette": "default", "offset": "0"}) -> plain JSON values
+    answer_question(store, "calls", {"cassette": "default", "offset": "0"}) -> plain JSON values
 
 A query that makes no sense is refused with what it can be; nothing is guessed. `data/openapi.json` describes each under
 ``/_llmproxy/ui/data/``, and a test holds it against QUESTIONS.

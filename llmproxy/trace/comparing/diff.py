@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from llmproxy.core.traffic.canonical_json import equals_json
 from llmproxy.errors import printable
-from llmproxy.trace.spans import Span, SpanKind
+from llmproxy.trace.spans import Span, SpanKind, read_span_arguments
 from llmproxy.trace.trace_file import Cassette
 
 CONTRACT, INFO = "contract", "info"
@@ -116,7 +116,7 @@ def find_tool_changes(
     globs = tuple(ignore)
     found: list[ToolFieldChange] = []
     for tool, n, before, after in pair_calls(old, new):
-        places = list(_find_differences("arguments", _read_arguments(before), _read_arguments(after), 0))
+        places = list(_find_differences("arguments", read_span_arguments(before), read_span_arguments(after), 0))
         if results:
             places += _find_differences("result", _read_result(before.tool_result), _read_result(after.tool_result), 0)
         for path, left, right in places:
@@ -126,13 +126,6 @@ def find_tool_changes(
             harmless = looks is not None or path.startswith("result")
             found.append(ToolFieldChange(tool, n, path, left, right, INFO if harmless else CONTRACT, looks))
     return found
-
-
-def _read_arguments(span: Span) -> Any:  # noqa: ANN401 - JSON
-    """Return the arguments; of a call whose arguments were no object what it said instead."""
-    if span.tool_args is not None:
-        return span.tool_args
-    return {} if span.input is None else span.input
 
 
 def _read_result(value: Any) -> Any:  # noqa: ANN401 - JSON

@@ -1,7 +1,7 @@
 """Calls of a run -> what the agent did: tools it asked for and executed, tokens, retries. Pure; the proxy is asked
 elsewhere.
 
-    a call (as the proxy tells it) + Interaction (as recorded) -> Seen, of all of a run -> Observed, of a stretch of it
+    a call (as the proxy tells it) + Interaction (as recorded) -> SeenCall, of all of a run -> AgentStep, of a part
 
 What a provider did not report is None, never 0, and a sum with an unknown part is a lower bound (`Tokens.complete`).
 Nothing is opened before somebody asks what was seen: most agents have no tools.

@@ -2,8 +2,8 @@
 
 What servers of tools (MCP) really got and returned, beside what models asked for: read off the servers' own messages.
 
-    calls of a session -> Served of a stretch of it: each call of a tool that a server got, in order, and what is not
-    known
+    calls of a session -> ServedTools of a stretch of it: each call of a tool that a server got, in order, and what
+    is not known
 
 A call that met a fault, or that replay refused, no server got. One of which nothing was recorded is not known: it is
 in `unread_reason`.

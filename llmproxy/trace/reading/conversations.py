@@ -43,7 +43,7 @@ class PendingCall:
     span: Any
     """What is known of the call: its span, or whatever else its reader keeps; it has an `id`."""
     line: Any
-    """Where its span waits (`lines.Entry`)."""
+    """Where its span waits (`span_builder.QueuedSpan`)."""
 
 
 @dataclass(slots=True, eq=False)
@@ -61,7 +61,7 @@ class RecordedConversation:
     calls: dict[str, str] = field(default_factory=dict)
     """Ids of answered calls -> ids of their spans."""
     failed: Any = None
-    """What is left to do about a failed answer, if the last one was (`span_builder.Failed`)."""
+    """What is left to do about a failed answer, if the last one was (`span_builder.FailedAnswer`)."""
 
 
 @dataclass(frozen=True, slots=True)

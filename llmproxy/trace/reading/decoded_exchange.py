@@ -1,6 +1,6 @@
 """One interaction, opened: what was asked, what was answered, with which tools, how long it took.
 
-    Interaction -> Exchange
+    Interaction -> DecodedExchange
 
 The dialects are `core.dialects.conversation`'s business; here is what spans need besides: declared tools, request
 parameters, ids by which requests name earlier answers, finish reasons, errors, times. Nothing raises on odd input.

@@ -1,7 +1,7 @@
 """One call as a person reads it: what was asked (and what of it is new), what was answered, in which time, for how
 much.
 
-    Told -> plain values
+    LinkedExchange -> plain values
 
 Bodies themselves are asked for apart (`bodies`); what is here is what was made of them.
 """

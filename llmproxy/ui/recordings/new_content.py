@@ -2,7 +2,7 @@
 
 An agent sends everything said so far again with each request. `trace.reading.conversations` tells which of it was said
 before; here that, and the results that a request brings for the tool calls of earlier answers, are kept beside the
-opened exchange.
+decoded exchange.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What happened in a recording, in a few lines each: what was asked, what was done with which tools, what was answered.
 
-It is read off the spans of the trace (`trace.reading.spans`), so it says what suites and judges see. Steps are plain
-values in their order:
+It is read off the spans of the trace (`trace.reading.span_builder`), so it says what suites and judges see. Steps are
+plain values in their order:
 
     {"kind": "user" | "says" | "tool" | "answer" | "failed" | "call", "call": id, "depth": n, ...}
 
