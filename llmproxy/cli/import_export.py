@@ -16,8 +16,8 @@ from llmproxy.cli.parts.importing import Importer, group_files, show_progress
 from llmproxy.cli.parts.options import load_settings
 from llmproxy.cli.parts.printing import ProgressLine, format_size
 from llmproxy.cli.parts.store_arguments import STORE, build_no_cassette_error, name_session, refuse_url
-from llmproxy.core.bindings import read_run_variables
-from llmproxy.core.cassettes.anonymized_export import describe_names, export_all, find_names
+from llmproxy.core.bindings import load_run_variables
+from llmproxy.core.cassettes.anonymized_export import anonymize_all, describe_names, find_names
 from llmproxy.core.cassettes.folder import CassetteDir, build_slug
 from llmproxy.core.cassettes.formats import FORMATS, Format, get_format, open_source, review, vcr, write_text
 from llmproxy.core.forks.fork_rows import Fork, find_fork
@@ -179,7 +179,7 @@ def _export_trace(file: str, store: Path, cassette: str, sample: int, form: str)
 def _describe_lost_bindings(store: Path, cassette: str, sample: int) -> str:
     """Name what a cassette holds for bindings, and spans do not; empty for nothing."""
     with open_store(store, writable=False, now=time.time) as database:
-        runs = [read_run_variables(said) for said in list_run_variables(database, cassette, sample)]
+        runs = [load_run_variables(said) for said in list_run_variables(database, cassette, sample)]
         fields = [field.name for field in read_volatile_fields(database, cassette)]
     names = dict.fromkeys(each.name for run in runs for each in run)
     found = {"run variables": ", ".join(names), "volatile fields": ", ".join(fields)}
@@ -218,7 +218,7 @@ def textconv(
     refuse_url(file)
     with open_store(file, writable=False, now=time.time) as database:
         for name in dict.fromkeys(info.name for info in database.cassettes() if info.live):
-            recorded = export_all(database.iter_interactions(name), read_notes(database, name))
+            recorded = anonymize_all(database.iter_interactions(name), read_notes(database, name))
             sys.stdout.write(review.dumps(recorded, name, find_fork(database, name, 1)) + "\n")
 
 
@@ -265,7 +265,7 @@ def _find_fork(database: Store, cassette: str, written: Format) -> Fork | None:
 
 
 def _format_export(found: Found, cassette: str, written: Format, fork: Fork | None) -> str:
-    recorded = export_all(*found, whole=written.name != "review")
+    recorded = anonymize_all(*found, whole=written.name != "review")
     return review.dumps(recorded, cassette, fork) if fork else written.dumps(recorded, cassette)
 
 
@@ -274,7 +274,7 @@ def _write_atomically(
 ) -> None:
     """Write a file atomically. Raises CassetteCorrupt if it would overwrite what is not ours."""
     if written.name == "vcr":
-        vcr.write_file(path, export_all(*found, whole=True), cassette, force=force)
+        vcr.write_file(path, anonymize_all(*found, whole=True), cassette, force=force)
         return
     if path.exists() and not force:
         source = open_source(path)

@@ -26,7 +26,7 @@ from llmproxy.cli.parts.store_arguments import TrialResult, build_not_recorded_e
 from llmproxy.client.gather_run_variables import find_time_zone_on_other_day, gather_run_variables
 from llmproxy.client.process import ensure_proxy, find_program, find_running_url, run_child
 from llmproxy.client.session_reports import Miss, list_miss_lines
-from llmproxy.core.bindings import KINDS, VolatileField, read_run_variables
+from llmproxy.core.bindings import KINDS, VolatileField, load_run_variables
 from llmproxy.core.bindings.volatile_learning import LearnedField, generalize_fields
 from llmproxy.core.cassettes.folder import CassetteDir
 from llmproxy.core.engine.volatile_field_learning import MergedPair, find_merged_pairs
@@ -133,7 +133,7 @@ def _choose_time_zone(loaded: Loaded) -> str:
         return ""
     with open_given(loaded.settings.store) as store:
         said = read_newest_variables(store, loaded.settings.cassette)
-    recorded = next((each.value for each in read_run_variables(said) if each.name == "date"), "")
+    recorded = next((each.value for each in load_run_variables(said) if each.name == "date"), "")
     here = next(each["value"] for each in gather_run_variables(os.environ, Path.cwd()) if each["name"] == "date")
     zone = find_time_zone_on_other_day(recorded) if recorded == here else ""
     if zone:
@@ -213,14 +213,14 @@ def _choose_fields(lessons: Sequence[LearnedField], *, accept: bool, take: Seque
 
 def _format_field_rows(lessons: Sequence[LearnedField]) -> list[str]:
     rows: list[tuple[str, ...]] = [("name", "kind", "where", "recorded", "now")]
-    for lesson in sorted(lessons, key=lambda each: (each.is_foreign, not each.is_accepted)):
+    for lesson in sorted(lessons, key=lambda each: (each.is_external, not each.is_accepted)):
         field = lesson.slot
         where = f"{field.tool}: {field.before}..." if field.before else f"{field.tool} {field.at}"
         mark = "" if lesson.is_accepted else " (by name)"
         texts = map(_shorten_text, (where, lesson.recorded, lesson.present))
         rows.append((f"{field.name}{mark}", field.kind, *texts))
     lines = [f"  {text}" for text in align_rows(rows)]
-    if foreign := sum(lesson.is_foreign for lesson in lessons):
+    if foreign := sum(lesson.is_external for lesson in lessons):
         lines.insert(len(lines) - foreign, _FOREIGN)
     return lines
 

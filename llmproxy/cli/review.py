@@ -23,7 +23,7 @@ from llmproxy.cli.parts.store_arguments import STORE
 from llmproxy.core.changes.accepted_changes import (
     AcceptedChange,
     Condition,
-    accept_changes,
+    build_accepted_changes,
     client_slug,
     merge_accepted,
 )
@@ -155,7 +155,7 @@ def _write_accepted_changes(
     before, made = list_accepted_changes(loaded), dict[str, Sequence["AcceptedChange"]]()
     for group in chosen:
         for cassette, seen in group.cassettes.items():
-            (taken,) = accept_changes([group.change], today, until=until, when=when)
+            (taken,) = build_accepted_changes([group.change], today, until=until, when=when)
             known = made.get(cassette, before.get(cassette, ()))
             made[cassette] = merge_accepted(known, [taken._replace(exactly=frozenset(seen))])
     write_accepted_changes(loaded, made)

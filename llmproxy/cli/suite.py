@@ -14,7 +14,7 @@ import typer
 
 from llmproxy.amounts import align_rows, format_count
 from llmproxy.cli.parts.options import CASSETTES, STORE, OwnOptions, get_flags, load_settings
-from llmproxy.core.cassettes.anonymized_export import export_all
+from llmproxy.core.cassettes.anonymized_export import anonymize_all
 from llmproxy.core.cassettes.folder import build_slug
 from llmproxy.core.cassettes.formats import review, write_text
 from llmproxy.core.forks.fork_rows import find_fork
@@ -134,7 +134,7 @@ def _copy_recording(store: Path, name: str, sample: int, cassette: str, folder: 
     """Write a recording as a test's cassette, and return its file. Raises CassetteError, MachineError."""
     with closing(open_store(store, writable=False, now=time.time)) as opened:
         found = [replace(each, sample=1) for each in opened.iter_interactions(name, sample)]
-        recorded = export_all(found, read_notes(opened, name))
+        recorded = anonymize_all(found, read_notes(opened, name))
         fork = find_fork(opened, name, sample)
     target = folder / f"{build_slug(cassette)}.yaml"
     try:

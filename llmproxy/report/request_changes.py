@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from llmproxy.advice import quote_word, suggest_command
 from llmproxy.amounts import dollars, duration, format_count, name_some
-from llmproxy.core.changes.accepted_changes import build_call_removal, digest_call
+from llmproxy.core.changes.accepted_changes import build_call_removal, digest_key
 from llmproxy.core.changes.change import Author, Change, ChangeOrigin, Reason, TrialCall, shorten
 from llmproxy.core.dialects.table import CHAT
 from llmproxy.core.providers.stubs import OPTIONAL
@@ -169,7 +169,7 @@ def read_change_summary(store: Path, since: float = 0.0) -> ChangeSummary:
             for trial in trials:
                 gone = list_accepted_unused(database, trial.cassette)
                 found = sorted(database.list_summaries(*trial.place), key=lambda row: row.started_at)
-                rows[trial.place] = {row.id: row for row in found if digest_call(row.key) not in gone}
+                rows[trial.place] = {row.id: row for row in found if digest_key(row.key) not in gone}
     return summarize_trials(trials, lambda trial: rows.get(trial.place, {}))
 
 

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from llmproxy.core.changes.change import Author, Change, ChangeOrigin, Reason, Refusal, TrialCall, diff_hunks, digest_of
+from llmproxy.core.changes.change import (
+    Author,
+    Change,
+    ChangeOrigin,
+    Reason,
+    Refusal,
+    TrialCall,
+    diff_hunks,
+    digest_of,
+)
 from llmproxy.core.sessions.trial_results import TrialResult
 from llmproxy.core.store.rows import RowSummary
 from llmproxy.core.traffic.interaction import Ending, Key

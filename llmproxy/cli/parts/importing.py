@@ -11,7 +11,7 @@ from llmproxy.advice import suggest_command
 from llmproxy.amounts import align_rows, format_count, number, seconds
 from llmproxy.cli.parts.printing import ProgressLine
 from llmproxy.cli.parts.store_arguments import find_cassette
-from llmproxy.core.cassettes.anonymized_export import read_file_notes, replace_names
+from llmproxy.core.cassettes.anonymized_export import read_head_notes, replace_names
 from llmproxy.core.cassettes.folder import build_slug, remove_row_numbers
 from llmproxy.core.cassettes.formats import FORMATS, SUFFIXES, Format, Source, open_source, recognise_format, review
 from llmproxy.core.cassettes.formats.recorded import Recorded
@@ -175,7 +175,7 @@ class Importer:
         started = time.perf_counter()
         try:
             recorded, fork = read_exchanges(pieces, self.models), _read_fork(pieces)
-            notes = read_file_notes(recorded, ", ".join(str(piece.path) for piece in pieces[:3]))
+            notes = read_head_notes(recorded, ", ".join(str(piece.path) for piece in pieces[:3]))
         except CassetteError as error:
             self.failed.append(error)
             return

@@ -12,7 +12,7 @@ from llmproxy.cli.parts.bindings import list_merges, print_merges
 from llmproxy.cli.parts.importing import ImportFile, read_exchanges
 from llmproxy.cli.parts.printing import ProgressLine, print_line, to_line
 from llmproxy.cli.parts.store_arguments import find_cassette, open_given
-from llmproxy.core.cassettes.anonymized_export import read_file_notes
+from llmproxy.core.cassettes.anonymized_export import read_head_notes
 from llmproxy.core.cassettes.importing import import_exchanges
 from llmproxy.core.engine.carried_answers import find_conflicting_recordings
 from llmproxy.core.keys.user_rules import Rules
@@ -77,7 +77,7 @@ class Verifier:
         """Check that each exchange of a file would be a recording; returns how many are not. Raises CassetteError."""
         recorded = read_exchanges([ImportFile(path, None)])
         adopted = import_exchanges(recorded, "verify", rules=self.rules, redactor=Redactor(), upstreams=self.upstreams)
-        read_file_notes(recorded, path)
+        read_head_notes(recorded, path)
         skipped = [each for each in adopted if each.interaction is None]
         for each in skipped:
             print_line(f"{path}: exchange {each.recorded.number} is no recording: {to_line(each.why)}")

@@ -7,10 +7,10 @@ exact key changes by anything in this room. Pure: no I/O, no clock, nothing of t
     build_bound_key(canonical)                              what no binding can change, which finds candidates (``b1:``)
     bindings = Bindings(recorded run variables, present ones, volatile fields, Scope.ALL | PATHS | NONE)
     fit_request(bindings, recorded, present, known)         -> Fit | Mismatch of two canonical trees
-    expect(bindings)                                        -> ExpectedMessages, which make the next comparisons quick
+    create_expectations(bindings)                           -> ExpectedMessages, which make the next comparisons quick
     rewrite_answer(bindings, fit, response, known)          -> Response | Mismatch
     rebind_exact_answer(bindings, request tree, response, known)  -> Response | Mismatch  for an exact hit (rule 4.1)
-    rewrite_request(bindings, tree)                         -> a recorded request in other words
+    rewrite_recorded(bindings, tree)                        -> a recorded request in other words
     list_volatile_values(fields, tree)                      -> what stands in volatile fields of one request
 
 `Fit.names` are the bindings whose values differ, `Fit.identities` what tools made in this pair of requests: add them to
@@ -23,10 +23,10 @@ from llmproxy.core.bindings.bound_lookup_key import build_bound_key
 from llmproxy.core.bindings.comparison_outcome import Fit, Misfit, Mismatch
 from llmproxy.core.bindings.expected_messages import ExpectedMessages
 from llmproxy.core.bindings.id_pairs import IdPair, IdPairConflict, IdPairs
-from llmproxy.core.bindings.leaf_places import find_volatile_fields
+from llmproxy.core.bindings.leaf_places import find_volatile_matches
 from llmproxy.core.bindings.pair_volatile_values import VolatileValue, list_volatile_values
-from llmproxy.core.bindings.request_comparison import create_expectations, fit_request, rewrite_request
-from llmproxy.core.bindings.run_bindings import Bindings, bind_arguments
+from llmproxy.core.bindings.request_comparison import create_expectations, fit_request, rewrite_recorded
+from llmproxy.core.bindings.run_bindings import Bindings, mask_arguments
 from llmproxy.core.bindings.run_variables import (
     PERSONAL,
     BadRunVariable,
@@ -34,9 +34,9 @@ from llmproxy.core.bindings.run_variables import (
     RunVariablePair,
     ValueKind,
     check_run_variable,
+    dump_run_variables,
+    load_run_variables,
     pair_run_variables,
-    read_run_variables,
-    write_run_variables,
 )
 from llmproxy.core.bindings.volatile_fields import (
     BLOCK,
@@ -58,9 +58,8 @@ from llmproxy.protocol import Scope
 __all__ = [
     "BLOCK", "KINDS", "LINE", "OUTSIDE", "PERSONAL", "SYSTEM", "TEXT", "BadRunVariable", "BadVolatileField", "Bindings",
     "ExpectedMessages", "Fit", "IdPair", "IdPairConflict", "IdPairs", "Misfit", "Mismatch", "RunVariable",
-    "RunVariablePair", "Scope", "ValueKind", "VolatileField", "VolatileKind", "VolatileValue", "bind_arguments",
-    "build_bound_key", "check_run_variable", "create_expectations", "find_captured_fields", "find_volatile_fields",
-    "fit_request", "fits_kind", "list_volatile_values", "pair_run_variables", "parse_volatile_field",
-    "read_run_variables", "rebind_exact_answer", "rewrite_answer", "rewrite_request", "split_json_parts",
-    "write_run_variables",
+    "RunVariablePair", "Scope", "ValueKind", "VolatileField", "VolatileKind", "VolatileValue", "build_bound_key",
+    "check_run_variable", "create_expectations", "dump_run_variables", "find_captured_fields", "find_volatile_matches",
+    "fit_request", "fits_kind", "list_volatile_values", "load_run_variables", "mask_arguments", "pair_run_variables",
+    "parse_volatile_field", "rebind_exact_answer", "rewrite_answer", "rewrite_recorded", "split_json_parts",
 ]  # fmt: skip

@@ -25,7 +25,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from llmproxy.core.bindings.answer_text import ChannelForm, Path, Piece, list_arguments, list_texts, rename_keys, set_at
+from llmproxy.core.bindings.answer_text import Path, Piece, TextForm, list_arguments, list_texts, rename_keys, set_at
 from llmproxy.core.bindings.comparison_outcome import Fit, Misfit, Mismatch
 from llmproxy.core.bindings.id_pairs import (
     IdPair,
@@ -48,7 +48,7 @@ from llmproxy.core.traffic.interaction import Response, header
 from llmproxy.lazy_regex import late
 
 
-class RewrittenPart(NamedTuple):
+class TextEdit(NamedTuple):
     """One value to be replaced in a text."""
 
     start: int
@@ -62,7 +62,7 @@ def format_path(path: Path) -> str:
     return f"${''.join(f'[{step}]' if isinstance(step, int) else f'.{step}' for step in path)}"
 
 
-def apply_text_changes(text: str, changes: Iterable[RewrittenPart]) -> str:
+def apply_text_changes(text: str, changes: Iterable[TextEdit]) -> str:
     return splice(text, (change[:3] for change in changes))
 
 
@@ -72,7 +72,7 @@ def value_at_path(value: object, path: tuple[str | int, ...]) -> object:
     return value
 
 
-def block_id_of(channel: tuple[object, ...]) -> object:
+def get_block(channel: tuple[object, ...]) -> object:
     return (
         (channel[0], channel[1]) if channel[0] == "block" else (channel[:3] if channel[0] == "choice" else channel[-3:])
     )
@@ -84,7 +84,7 @@ _SCALAR = late(
 )
 
 
-def parse_unique_members(pairs: list[tuple[str, object]]) -> dict[str, object]:
+def refuse_duplicate_members(pairs: list[tuple[str, object]]) -> dict[str, object]:
     """Return an object; ValueError where two members have one name: places could not tell its texts apart."""
     found = dict(pairs)
     if len(found) != len(pairs):
@@ -92,7 +92,7 @@ def parse_unique_members(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return found
 
 
-def pair_json_leaves(text: str, pieces: Iterable[Piece]) -> Iterator[tuple[int, int, Piece | None]]:
+def locate_pieces_in_json(text: str, pieces: Iterable[Piece]) -> Iterator[tuple[int, int, Piece | None]]:
     """Pair the strings and whole numbers of JSON text with their place in its tree; None for a member's name."""
     left = (piece for piece in pieces if not piece.is_name)
     for found in _SCALAR.finditer(text):
@@ -104,27 +104,27 @@ def pair_json_leaves(text: str, pieces: Iterable[Piece]) -> Iterator[tuple[int, 
             yield found.start(), found.end(), piece
 
 
-def narrow(text: str, start: int, end: int, value: str, inner: list[RewrittenPart], new: str) -> list[RewrittenPart]:
+def map_to_json_text(text: str, start: int, end: int, value: str, inner: list[TextEdit], new: str) -> list[TextEdit]:
     """Return changes to a JSON string, as narrow as they can be for a stream's other pieces; else all of it."""
     raw = text[start + 1 : end - 1]
     if raw != value:  # escapes: positions in the value are not those in the text
-        shift = _map_positions(raw)
+        shift = _map_unescaped_positions(raw)
         if shift is None:
-            return [RewrittenPart(start, end, new, inner[0].name)]
+            return [TextEdit(start, end, new, inner[0].name)]
     else:
         shift = None
     changes = []
     for each in inner:
         a, b = (each.start, each.end) if shift is None else (shift[each.start], shift[each.end])
         written = json.dumps(each.new, ensure_ascii=text.isascii())[1:-1]
-        changes.append(RewrittenPart(start + 1 + a, start + 1 + b, written, each.name))
+        changes.append(TextEdit(start + 1 + a, start + 1 + b, written, each.name))
     return changes
 
 
 _ESCAPE = late(r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\.|[^\\]", re.DOTALL)
 
 
-def _map_positions(raw: str) -> list[int] | None:
+def _map_unescaped_positions(raw: str) -> list[int] | None:
     """Return where each character of a JSON string begins in its escaped text, and where the last ends."""
     found = [match.start() for match in _ESCAPE.finditer(raw)]
     return [*found, len(raw)]
@@ -230,7 +230,7 @@ def rebind_exact_answer(
     folder). Folders of one part and well-known ones stay: ``/tmp`` in a sentence is nobody's. The same object where
     nothing changes.
     """
-    paths = bindings.own_paths
+    paths = bindings.with_own_paths
     if not paths.changed and not known:
         return response
     held = set(_find_present_forms(paths, request))
@@ -306,7 +306,7 @@ class AnswerRewriter:
             parts = []
         if not parts:
             return self._check_non_json(response, body)
-        edited = self._rewrite_values([part.value for part in parts])
+        edited = self._rewrite_body_values([part.value for part in parts])
         edits = [BodyEdit(part.start, part.end, part.write(part.value)) for n, part in enumerate(parts) if n in edited]
         if not edits:
             return response
@@ -322,7 +322,7 @@ class AnswerRewriter:
 
     # -- all values of an answer
 
-    def _rewrite_values(self, values: list[object]) -> set[int]:
+    def _rewrite_body_values(self, values: list[object]) -> set[int]:
         """Rewrite values in place; return the numbers of those that changed."""
         edited: set[int] = set()
         channels: dict[tuple[object, ...], list[tuple[int, Piece]]] = {}
@@ -339,16 +339,16 @@ class AnswerRewriter:
                         channels.setdefault(piece.channel, []).append((n, located))
                         if piece.tool:
                             tools.setdefault(piece.channel, piece.tool)
-                _record_called_tool(each, tools)
+                _record_tool_of_block(each, tools)
         for channel, pieces in channels.items():
-            edited |= self._rewrite_channel(values, pieces, tools.get(channel) or tools.get(block_id_of(channel)) or "")
+            edited |= self._rewrite_channel(values, pieces, tools.get(channel) or tools.get(get_block(channel)) or "")
         self._rename_members(values)
         return edited
 
     def _rewrite_value(self, values: list[object], n: int, piece: Piece) -> bool:
         place = format_path(piece.path)
         if piece.is_name:
-            return self._record_member_name(n, piece, place)
+            return self._record_renamed_member(n, piece, place)
         node = value_at_path(values[n], piece.path)
         if piece.inner and (short := self._find_short_value(piece.tool or "", piece, node, place)):
             self.names.add(short.name)
@@ -358,7 +358,7 @@ class AnswerRewriter:
             return False
         changes = (
             self._list_json_changes(node, place, piece.tool or "")
-            if piece.form is ChannelForm.JSON
+            if piece.form is TextForm.JSON
             else list(self._list_text_changes(node, place, piece))
         )
         self._refuse_remaining(node, changes, place)
@@ -368,7 +368,7 @@ class AnswerRewriter:
         set_at(values[n], piece.path, new)
         return True
 
-    def _record_member_name(self, n: int, piece: Piece, place: str) -> bool:
+    def _record_renamed_member(self, n: int, piece: Piece, place: str) -> bool:
         """Note what a member is called in this run."""
         changes = list(self._list_text_changes(piece.text, place, None))
         self._refuse_remaining(piece.text, changes, place)
@@ -392,7 +392,7 @@ class AnswerRewriter:
         place = f"${''.join(f'.{step}' for step in first.path)}"
         changes = (
             self._list_json_changes(text, place, tool)
-            if first.form is ChannelForm.JSON
+            if first.form is TextForm.JSON
             else list(self._list_text_changes(text, place, first))
         )
         self._refuse_remaining(text, changes, place)
@@ -419,47 +419,47 @@ class AnswerRewriter:
         found = [
             short
             for short in short_values_at(self._shorts, tool, piece.inner, piece.member, value)
-            if self._is_replaced(short, place)
+            if self._has_changed(short, place)
         ]
         if len({short.present for short in found}) > 1:
             names = " and ".join(sorted({short.name for short in found}))
             raise _Refused(Mismatch(Misfit.AMBIGUOUS, place, found[0].recorded, "", names))
         return found[0] if found else None
 
-    def _is_replaced(self, short: ShortValue, place: str) -> bool:
+    def _has_changed(self, short: ShortValue, place: str) -> bool:
         """Return whether a short value is another one in this run: its request may leave it as it was."""
-        if short.mark_text not in self._fit.unchanged:
+        if short.name_and_value not in self._fit.unchanged:
             return True
-        if self._fit.chosen.get(short.mark_text):
+        if self._fit.chosen.get(short.name_and_value):
             raise _Refused(Mismatch(Misfit.BOTH_WAYS, place, short.recorded, short.present, short.name))
         return False
 
     # -- one text
 
-    def _list_json_changes(self, text: str, place: str, tool: str) -> list[RewrittenPart]:
+    def _list_json_changes(self, text: str, place: str, tool: str) -> list[TextEdit]:
         """Return the changes to JSON text that keep it JSON: each string in it is rewritten by itself."""
         try:
-            whole = json.loads(text, object_pairs_hook=parse_unique_members)
+            whole = json.loads(text, object_pairs_hook=refuse_duplicate_members)
         except (ValueError, RecursionError):
             whole = None
         if not isinstance(whole, (dict, list)):  # broken off, a member twice, or a text of its own
             return list(self._list_text_changes(text, place, None))
-        changes: list[RewrittenPart] = []
-        for start, end, piece in pair_json_leaves(text, list_arguments(whole, tool)):
+        changes: list[TextEdit] = []
+        for start, end, piece in locate_pieces_in_json(text, list_arguments(whole, tool)):
             value = json.loads(text[start:end])
             if piece is not None and (short := self._find_short_value(tool, piece, value, place)):
                 self.names.add(short.name)
-                changes.append(RewrittenPart(start, end, json.dumps(cast_to_type_of(value, short.present)), short.name))
+                changes.append(TextEdit(start, end, json.dumps(cast_to_type_of(value, short.present)), short.name))
             elif isinstance(value, str):
                 inner = list(self._list_text_changes(value, place, piece))
                 if inner:
                     new = json.dumps(apply_text_changes(value, inner), ensure_ascii=text.isascii())
-                    changes += narrow(text, start, end, value, inner, new)
+                    changes += map_to_json_text(text, start, end, value, inner, new)
         return changes
 
-    def _list_text_changes(self, text: str, place: str, piece: Piece | None) -> Iterator[RewrittenPart]:
-        found: list[RewrittenPart] = [
-            RewrittenPart(t.start, t.end, t.present, t.identity.name) for t in self._tokens.find_matches(text)
+    def _list_text_changes(self, text: str, place: str, piece: Piece | None) -> Iterator[TextEdit]:
+        found: list[TextEdit] = [
+            TextEdit(t.start, t.end, t.present, t.identity.name) for t in self._tokens.find_matches(text)
         ]
         for each in found:
             self._check_quoting(text, each, place, piece)
@@ -484,13 +484,13 @@ class AnswerRewriter:
         for short in self._shorts if self._strict else ():
             if is_argument and text.strip() == short.recorded:
                 continue  # its member says what it is
-            if mentions_short_value(text, short, is_argument=is_argument) and self._is_replaced(short, place):
+            if mentions_short_value(text, short, is_argument=is_argument) and self._has_changed(short, place):
                 raise _Refused(Mismatch(Misfit.SHORT, place, short.recorded, short.present, short.name))
 
-    def _replace_form(self, text: str, spot: FormMatch, place: str) -> RewrittenPart | None:
+    def _replace_form(self, text: str, spot: FormMatch, place: str) -> TextEdit | None:
         recorded = text[spot.start : spot.end]
         usual = spot.forms[0].present[0]
-        seen = {each for each in self._fit.chosen.get(recorded, ()) if _is_written_like(each, recorded, usual)}
+        seen = {each for each in self._fit.chosen.get(recorded, ()) if _fits_recorded_spelling(each, recorded, usual)}
         wanted = {
             form.name: next((each for each in form.present if each in seen), form.present[0]) for form in spot.forms
         }
@@ -504,10 +504,10 @@ class AnswerRewriter:
             if self._fit.chosen.get(recorded):
                 raise _Refused(Mismatch(Misfit.BOTH_WAYS, place, recorded, new, names))
             return None  # this run names it as it was: so does its answer
-        return RewrittenPart(spot.start, spot.end, new, spot.forms[0].name)
+        return TextEdit(spot.start, spot.end, new, spot.forms[0].name)
 
     @staticmethod
-    def _check_quoting(text: str, change: RewrittenPart, place: str, piece: Piece | None) -> None:
+    def _check_quoting(text: str, change: TextEdit, place: str, piece: Piece | None) -> None:
         if piece is None or keeps_shell_quoting(text, change.start, change.end, change.new):
             return
         if not piece.inner:
@@ -518,7 +518,7 @@ class AnswerRewriter:
         if is_command:
             raise _Refused(Mismatch(Misfit.QUOTING, place, text[change.start : change.end], change.new, change.name))
 
-    def _refuse_remaining(self, text: str, changes: Iterable[RewrittenPart], place: str) -> None:
+    def _refuse_remaining(self, text: str, changes: Iterable[TextEdit], place: str) -> None:
         """Refuse recorded identities in recorded text; in this run's values four digits are one's only by chance."""
         if not self._changed:
             return
@@ -530,12 +530,12 @@ class AnswerRewriter:
             raise _Refused(Mismatch(Misfit.LEAKED, place, begun[1], "", begun[0].name))
 
 
-def _is_written_like(new: str, recorded: str, usual: str) -> bool:
+def _fits_recorded_spelling(new: str, recorded: str, usual: str) -> bool:
     """Return whether a value may be written into an answer: ``~/x`` or backslashes only if the old had them."""
     return all(sign not in new or sign in recorded or sign in usual for sign in ("~", "\\"))
 
 
-def _record_called_tool(event: object, tools: dict[object, str]) -> None:
+def _record_tool_of_block(event: object, tools: dict[object, str]) -> None:
     """Note which tool a block or an item is a call of, before its arguments come."""
     if not isinstance(event, dict):
         return

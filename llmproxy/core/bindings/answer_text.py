@@ -16,7 +16,7 @@ Step = str | int
 Path = tuple[Step, ...]
 
 
-class ChannelForm(StrEnum):
+class TextForm(StrEnum):
     """How a text is written."""
 
     TEXT = "text"
@@ -30,7 +30,7 @@ class Piece(NamedTuple):
     text: str
     channel: tuple[object, ...] | None
     """Equal for the pieces of one text; None for a text of its own."""
-    form: ChannelForm
+    form: TextForm
     tool: str | None = None
     """Of arguments: the tool, where this value names it."""
     member: str = ""
@@ -69,7 +69,7 @@ def list_texts(value: object) -> Iterator[Piece]:
 
 def list_arguments(value: object, tool: str, path: Path = ()) -> Iterator[Piece]:
     """Yield the texts and numbers of arguments; the name of a member comes behind what it holds."""
-    yield from _list_nested_pieces(value, path, tool, "$", "")
+    yield from _walk_arguments(value, path, tool, "$", "")
 
 
 def _list_body_pieces(node: object, path: Path, event: dict[str, Any], tool: str | None) -> Iterator[Piece]:
@@ -86,7 +86,7 @@ def _list_body_pieces(node: object, path: Path, event: dict[str, Any], tool: str
         if name in _SEALED or (name in _ECHOED and node.get("object") == "response"):
             continue
         if name == _STRUCTURED or (name in _OBJECTS and isinstance(value, dict) and tool is not None):
-            yield from _list_nested_pieces(value, here, tool or "", "$", "")
+            yield from _walk_arguments(value, here, tool or "", "$", "")
         elif isinstance(value, str):
             if value:
                 yield _build_piece(node, name, value, here, event, tool)
@@ -100,17 +100,17 @@ def _is_thinking_block(node: dict[str, Any]) -> bool:
     return (isinstance(kind, str) and ("thinking" in kind or "reasoning" in kind)) or node.get("thought") is True
 
 
-def _list_nested_pieces(value: object, path: Path, tool: str, inner: str, member: str) -> Iterator[Piece]:
+def _walk_arguments(value: object, path: Path, tool: str, inner: str, member: str) -> Iterator[Piece]:
     if isinstance(value, dict):
         for name, each in value.items():
             here, at = (*path, name), f"{inner}.{name}"
-            yield from _list_nested_pieces(each, here, tool, at, name)
-            yield Piece(here, name, None, ChannelForm.TEXT, tool, "", at, is_name=True)
+            yield from _walk_arguments(each, here, tool, at, name)
+            yield Piece(here, name, None, TextForm.TEXT, tool, "", at, is_name=True)
     elif isinstance(value, list):
         for n, each in enumerate(value):
-            yield from _list_nested_pieces(each, (*path, n), tool, f"{inner}[{n}]", member)
+            yield from _walk_arguments(each, (*path, n), tool, f"{inner}[{n}]", member)
     elif isinstance(value, (str, int)) and not isinstance(value, bool):
-        yield Piece(path, value if isinstance(value, str) else str(value), None, ChannelForm.TEXT, tool, member, inner)
+        yield Piece(path, value if isinstance(value, str) else str(value), None, TextForm.TEXT, tool, member, inner)
 
 
 def _build_piece(
@@ -118,42 +118,42 @@ def _build_piece(
 ) -> Piece:
     kind = event.get("type")
     if isinstance(kind, str) and name == "delta" and kind.startswith("response."):  # OpenAI's responses
-        form = ChannelForm.JSON if "arguments" in kind else ChannelForm.TEXT
+        form = TextForm.JSON if "arguments" in kind else TextForm.TEXT
         which = (kind, event.get("item_id"), event.get("output_index"), event.get("content_index"))
         return Piece(path, value, which, form, tool)
     if kind == "content_block_delta":  # of Messages
-        return Piece(path, value, ("block", event.get("index"), name), _get_channel_form(name), tool)
+        return Piece(path, value, ("block", event.get("index"), name), _get_text_format(name), tool)
     if "contentBlockDelta" in event:  # of converse
         index = (
             event["contentBlockDelta"].get("contentBlockIndex")
             if isinstance(event["contentBlockDelta"], dict)
             else None
         )
-        form = ChannelForm.JSON if "toolUse" in path and name == "input" else ChannelForm.TEXT
+        form = TextForm.JSON if "toolUse" in path and name == "input" else TextForm.TEXT
         return Piece(path, value, ("block", index, form), form, tool)
     if "choices" in path and "delta" in path:  # chat completions, by choice and call
         numbers = [step for step in path if isinstance(step, int)]
         choice, call = _get_index(event, ("choices", numbers[0])), node.get("index") if "tool_calls" in path else None
         if "tool_calls" in path and len(numbers) > 1:
             call = _get_index(event, ("choices", numbers[0], "delta", "tool_calls", numbers[1]))
-        return Piece(path, value, ("choice", choice, call, name), _get_channel_form(name), tool)
+        return Piece(path, value, ("choice", choice, call, name), _get_text_format(name), tool)
     if path and path[0] in ("candidates", "response") and name == "text":  # of generateContent
         numbers = [step for step in path if isinstance(step, int)]
-        return Piece(path, value, ("candidate", *numbers[:1]), ChannelForm.TEXT, tool)
+        return Piece(path, value, ("candidate", *numbers[:1]), TextForm.TEXT, tool)
     if "done" in event and name in ("content", "response", "thinking"):  # Ollama
-        return Piece(path, value, ("ollama", name), ChannelForm.TEXT, tool)
+        return Piece(path, value, ("ollama", name), TextForm.TEXT, tool)
     if (
         isinstance(kind, str)
         and "delta" in event
         and kind in ("content-delta", "tool-call-delta", "tool-call-start", "tool-plan-delta")
     ):
-        form = _get_channel_form(name)
+        form = _get_text_format(name)
         return Piece(path, value, ("cohere", event.get("index"), form), form, tool)
-    return Piece(path, value, None, _get_channel_form(name), tool)
+    return Piece(path, value, None, _get_text_format(name), tool)
 
 
-def _get_channel_form(name: str) -> ChannelForm:
-    return ChannelForm.JSON if name in _ARGUMENTS else ChannelForm.TEXT
+def _get_text_format(name: str) -> TextForm:
+    return TextForm.JSON if name in _ARGUMENTS else TextForm.TEXT
 
 
 def _get_index(event: object, path: Path) -> object:

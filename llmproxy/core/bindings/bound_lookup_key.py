@@ -84,7 +84,7 @@ def _iter_turns(node: object) -> Iterator[str]:
             yield from _iter_turns(each)
     elif isinstance(node, str):
         if not find_agent_written_spans(node):
-            yield _LONG.sub(_blank_long_word, node[: _find_path_start(node)])
+            yield _LONG.sub(_blank_id_like_word, node[: _find_path_start(node)])
     elif isinstance(node, dict):
         yield from _list_turn_parts(node)
     else:
@@ -102,7 +102,7 @@ def _find_path_start(text: str) -> int:
     return len(text)
 
 
-def _blank_long_word(found: re.Match[str]) -> str:
+def _blank_id_like_word(found: re.Match[str]) -> str:
     return found[0] if len(found[0]) < _SHORTEST and "-" not in found[0] else "*"
 
 
@@ -165,7 +165,7 @@ def _read_literal_ends(recorded: Canonical, table: Bindings) -> UserTextEnds | N
     text = _last_message_text(recorded)
     if text is None or table.text_slots.get(OUTSIDE):
         return None
-    spots = table.typed_forms.find_matches(text)
+    spots = table.user_text_forms.find_matches(text)
     return UserTextEnds(text[: spots[0].start], text[spots[-1].end :]) if spots else UserTextEnds(text, None)
 
 

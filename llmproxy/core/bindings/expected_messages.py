@@ -86,7 +86,7 @@ class ExpectedMessages:
             self._remember_message(message, _UNSEEN)
             return None
         if (made := found[1]) is not _UNSEEN:
-            if made is None or not reader.resolves_to_same_tools(made.asked):
+            if made is None or not reader.has_same_result_tools(made.asked):
                 return None
             reader.add_known_calls(made.calls)
             return made
@@ -132,7 +132,7 @@ class _ExpectedMessageBuilder:
             place = self._reader.enter_object(node, place)
             if place.json and not are_plain_names(node):
                 raise _UncertainMessage
-            return {name: self._build_node(node[name], self._reader.member(node, name, place)) for name in sorted(node)}
+            return {name: self._build_node(node[name], self._reader.locate(node, name, place)) for name in sorted(node)}
         if isinstance(node, list):
             return [self._build_node(each, place.enter_child(n)) for n, each in enumerate(node)]
         if isinstance(node, str):
@@ -160,7 +160,7 @@ class _ExpectedMessageBuilder:
             raise _UncertainMessage
         if any(
             not any(gap.start < spot.end and spot.start < gap.end for gap in gaps)
-            for spot in self._bindings.present_forms.find_matches(text)
+            for spot in self._bindings.present_value_forms.find_matches(text)
         ):
             raise _UncertainMessage  # this run's value stood there already
         new = splice(text, ((gap.start, gap.end, gap.options[0].text) for gap in gaps))

@@ -127,7 +127,7 @@ class IdPairSearch:
             for found in (
                 _add_port_hosts(each) if each.kind == "port" else _list_spellings(each) if each.is_distinct else []
             ):
-                self._heads.setdefault(_find_search_text(found), []).append(found)
+                self._heads.setdefault(_get_searchable_prefix(found), []).append(found)
         self.heads = sorted(self._heads, key=len, reverse=True)
         """Of which one is in every text that holds an identity."""
         self._pattern = re.compile("|".join(map(re.escape, self.heads))) if self.heads else None
@@ -149,7 +149,7 @@ class IdPairSearch:
             if not text.startswith(head, start):
                 continue
             for each in identities:
-                length = _measure_recorded_prefix(text, start, each)
+                length = _count_matching_id_characters(text, start, each)
                 if length and is_isolated(text, start, start + length) and (best is None or start + length > best.end):
                     best = IdPairMatch(
                         start,
@@ -196,11 +196,11 @@ def contains_recorded_id(each: IdPair, text: str) -> bool:
     return any(one.recorded in text and one.recorded not in one.present for one in _list_spellings(each))
 
 
-def _find_search_text(each: IdPair) -> str:
+def _get_searchable_prefix(each: IdPair) -> str:
     return each.recorded[:SHORTEST_PREFIX] if each.kind in PREFIXED else each.recorded
 
 
-def _measure_recorded_prefix(text: str, start: int, each: IdPair) -> int:
+def _count_matching_id_characters(text: str, start: int, each: IdPair) -> int:
     """Return how much of the recorded value stands there: all of it, or a prefix up to a border."""
     if text.startswith(each.recorded, start):
         return len(each.recorded)
@@ -227,7 +227,7 @@ class ShortValue(NamedTuple):
     """Made by a tool, so that the recorded value must not come back."""
 
     @property
-    def mark_text(self) -> str:
+    def name_and_value(self) -> str:
         """What a comparison calls it: the value alone may be another one's as well."""
         return f"{self.name}={self.recorded}"
 
@@ -246,7 +246,7 @@ def list_short_values(pairs: Iterable[RunVariablePair], identities: Iterable[IdP
     return made + declared  # what a tool made this time comes first: of that nothing recorded may be left
 
 
-def _keep_letters(text: str) -> str:
+def _keep_letters_and_digits(text: str) -> str:
     return "".join(letter for letter in text.lower() if is_word_character(letter))
 
 
@@ -257,12 +257,12 @@ def is_member_of_value(name: str, member: str, tool: str) -> bool:
     the tool's name says task.
     """
     things, field = split_value_name(name)
-    here = _keep_letters(member)
+    here = _keep_letters_and_digits(member)
     if not things:
         return False
     if any(here in (thing, thing + field, thing + field + "s") for thing in things):
         return True
-    return here in (field, field + "s") and any(thing in _keep_letters(tool) for thing in things)
+    return here in (field, field + "s") and any(thing in _keep_letters_and_digits(tool) for thing in things)
 
 
 def split_value_name(name: str) -> tuple[tuple[str, ...], str]:
@@ -270,7 +270,7 @@ def split_value_name(name: str) -> tuple[tuple[str, ...], str]:
     entity, dot, attribute = name.rpartition(".")
     if not dot:
         entity, attribute = re.sub(r"(?:_id|Id|_ids)\Z", "", name), "id"
-    return _list_word_forms(_keep_letters(entity.rpartition(".")[2])), _keep_letters(attribute)
+    return _list_word_forms(_keep_letters_and_digits(entity.rpartition(".")[2])), _keep_letters_and_digits(attribute)
 
 
 def _list_word_forms(thing: str) -> tuple[str, ...]:

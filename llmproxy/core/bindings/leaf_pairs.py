@@ -13,7 +13,7 @@ from typing import NamedTuple
 from llmproxy.core.bindings.comparison_outcome import Mismatch, build_mismatch
 from llmproxy.core.bindings.expected_messages import ExpectedMessage, ExpectedMessages
 from llmproxy.core.bindings.leaf_places import LeafPlace, PlaceReader, Zone, are_plain_names, iterate_members
-from llmproxy.core.bindings.run_bindings import Bindings, bind_arguments
+from llmproxy.core.bindings.run_bindings import Bindings, mask_arguments
 from llmproxy.core.traffic.canonical_json import parse_json_container
 
 Leaf = tuple[object, object, LeafPlace]
@@ -22,26 +22,26 @@ _LABELS = frozenset({"role", "type", "id", "call_id", "tool_call_id", "tool_use_
 """Members whose texts hold no value of a run outside of tools' JSON: roles, kinds, ids that the key renamed."""
 
 
-class PairedLeaves(NamedTuple):
+class PairedBodies(NamedTuple):
     leaves: list[Leaf]
     settled: list[ExpectedMessage]
     """Messages that say what was expected; their leaves are left out."""
     parted: Mismatch | None
     """Where the shapes of the two differ; the leaves are those before."""
 
-    def contains_recorded(self, value: str) -> bool:
+    def is_in_recorded_request(self, value: str) -> bool:
         """Return whether a value stands anywhere in the recorded request."""
         texts = (str(recorded) for recorded, _, _ in self.leaves)
         return any(value in text for text in texts) or any(value in each.texts for each in self.settled)
 
 
-def pair_bodies(recorded: object, present: object, expectations: ExpectedMessages | None = None) -> PairedLeaves:
+def pair_bodies(recorded: object, present: object, expectations: ExpectedMessages | None = None) -> PairedBodies:
     """Return the leaves of two whole trees side by side."""
     mine, theirs = list(iterate_members(recorded)), {name: value for name, value, _ in iterate_members(present)}
     if [name for name, _, _ in mine] != list(theirs):
         names = {name for name, _, _ in mine} ^ set(theirs)
-        return PairedLeaves([], [], build_mismatch("$", sorted(names), sorted(theirs)))
-    reader, paired = PlaceReader(), PairedLeaves([], [], None)
+        return PairedBodies([], [], build_mismatch("$", sorted(names), sorted(theirs)))
+    reader, paired = PlaceReader(), PairedBodies([], [], None)
     for name, value, place in mine:
         other = theirs[name]
         if expectations is not None and isinstance(value, list) and isinstance(other, list):
@@ -58,7 +58,7 @@ def _pair_messages(
     mine: list[object],
     theirs: list[object],
     place: LeafPlace,
-    paired: PairedLeaves,
+    paired: PairedBodies,
     expectations: ExpectedMessages,
 ) -> Mismatch | None:
     for n, (one, other) in enumerate(zip(mine, theirs, strict=False)):
@@ -114,7 +114,7 @@ def _pair_members(
         one, other = mine[name], theirs[name]
         if bare and one == other and (one is None or (name in _LABELS and isinstance(one, str))):
             continue
-        if (wrong := pair_leaves(reader, one, other, reader.member(mine, name, place), into)) is not None:
+        if (wrong := pair_leaves(reader, one, other, reader.locate(mine, name, place), into)) is not None:
             return wrong
     return None
 
@@ -185,8 +185,8 @@ class LeafPairVisitor:
     def visit_text(self, recorded: str, present: str, place: LeafPlace) -> Mismatch | None:
         raise NotImplementedError
 
-    def bind_call_arguments(self, arguments: object) -> str:
+    def mask_call_arguments(self, arguments: object) -> str:
         """Return a recorded call's arguments in canonical JSON, with names for what is bound."""
         if (text := self._bound.get(id(arguments))) is None:
-            text = self._bound[id(arguments)] = bind_arguments(self.bindings, arguments)
+            text = self._bound[id(arguments)] = mask_arguments(self.bindings, arguments)
         return text

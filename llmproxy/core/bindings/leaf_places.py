@@ -96,14 +96,14 @@ class LeafPlace:
     @property
     def path(self) -> str:
         """Where in the request, from ``$`` on."""
-        return self._format_place(to_json=False)
+        return self._format_path(to_json=False)
 
     @property
     def subpath(self) -> str:
         """Where in the JSON of arguments or of a result, from ``$`` on; empty outside of one."""
-        return self._format_place(to_json=True) if self.json else ""
+        return self._format_path(to_json=True) if self.json else ""
 
-    def _format_place(self, *, to_json: bool) -> str:
+    def _format_path(self, *, to_json: bool) -> str:
         steps: list[str] = []
         place: LeafPlace | None = self
         while place is not None and not (to_json and place.opened):
@@ -131,7 +131,7 @@ _CLOSED = frozenset({Zone.ARGUMENTS, Zone.SYSTEM})
 """Inside of these no member is taken for a role or a call: a tool's arguments may look like anything."""
 
 
-def begin_member(tree: object, member: str, parent: LeafPlace | None = None) -> LeafPlace:
+def build_member_place(tree: object, member: str, parent: LeafPlace | None = None) -> LeafPlace:
     place = (parent or LeafPlace()).enter_child(member)
     if member in _SYSTEM:
         return place.enter_zone(Zone.SYSTEM)
@@ -174,37 +174,37 @@ class PlaceReader:
             return place
         kind, role = node.get("type"), node.get("role")
         if isinstance(kind, str) and (kind.endswith(("tool_result", "_call_output"))):
-            return place.enter_zone(Zone.RESULT, self._record_call(node))
+            return place.enter_zone(Zone.RESULT, self._record_result_call(node))
         if place.zone is Zone.RESULT:
             return place
         if isinstance(role, str) and role in ROLES:
             zone = ROLES[role]
-            return place.enter_zone(zone, self._record_call(node) if zone is Zone.RESULT else None)
+            return place.enter_zone(zone, self._record_result_call(node) if zone is Zone.RESULT else None)
         if kind in ("thinking", "redacted_thinking", "reasoning") or node.get("thought") is True:
             return place.enter_zone(Zone.THINKING)
         return place
 
-    def member(self, node: Node, name: str, place: LeafPlace) -> LeafPlace:
+    def locate(self, node: Node, name: str, place: LeafPlace) -> LeafPlace:
         """Return the place of a member of an object whose own place is known."""
         if place.json or place.zone in _CLOSED or (name not in _SPECIAL and place.zone is not Zone.RESULT):
             return LeafPlace(place.zone, place.call, place, name)
         inner = place.enter_child(name)
         value = node[name]
-        if place.zone is Zone.RESULT and isinstance(value, dict) and (name == "json" or _is_object_result(name, value)):
+        if place.zone is Zone.RESULT and isinstance(value, dict) and (name == "json" or _is_bare_response(name, value)):
             return inner.enter_json()
         if name in _RESULTS and isinstance(value, dict):
-            return inner.enter_zone(Zone.RESULT, self._record_call(value))
+            return inner.enter_zone(Zone.RESULT, self._record_result_call(value))
         if name in _CALLS and isinstance(value, dict):
-            self._record_node(value, node.get("id") or value.get("id") or value.get("toolUseId"))
+            self._record_tool_call(value, node.get("id") or value.get("id") or value.get("toolUseId"))
             return inner.enter_zone(Zone.ASSISTANT)
         if name in _ASKED and (tool := find_qualified_name(node)) is not None:
-            call = self._record_node(node, node.get("call_id") or node.get("id") or node.get("toolUseId"))
+            call = self._record_tool_call(node, node.get("call_id") or node.get("id") or node.get("toolUseId"))
             return inner.enter_zone(Zone.ARGUMENTS, call or PlacedCall(tool, value)).enter_json()
         if name in _THOUGHTS:
             return inner.enter_zone(Zone.THINKING)
         return inner
 
-    def _record_node(self, node: Node, name: object) -> PlacedCall | None:
+    def _record_tool_call(self, node: Node, name: object) -> PlacedCall | None:
         tool = find_qualified_name(node)
         if tool is None:
             return None
@@ -213,12 +213,12 @@ class PlaceReader:
         self._add_call(None if name is None else str(name), call)
         return call
 
-    def _record_call(self, node: Node) -> PlacedCall | None:
+    def _record_result_call(self, node: Node) -> PlacedCall | None:
         call = self._find_call(node)
         self.asked.append((node, call.tool if call is not None else None))
         return call
 
-    def resolves_to_same_tools(self, asked: list[tuple[Node, str | None]]) -> bool:
+    def has_same_result_tools(self, asked: list[tuple[Node, str | None]]) -> bool:
         """Return whether results are of the same tools here as where they were read first."""
         return all((call.tool if (call := self._find_call(node)) is not None else None) == tool for node, tool in asked)
 
@@ -233,7 +233,7 @@ class PlaceReader:
 _WRAPPERS = ("output", "result", "content", "error")
 
 
-def _is_object_result(name: str, value: Node) -> bool:
+def _is_bare_response(name: str, value: Node) -> bool:
     """Return whether a `functionResponse` is an object of its own, not one in which an SDK wrapped a text."""
     return name == "response" and not (
         len(value) == 1 and isinstance(value.get(next(iter(value))), str) and next(iter(value)) in _WRAPPERS
@@ -249,7 +249,7 @@ def are_plain_names(names: Iterable[str]) -> bool:
     return all(_PLAIN_NAME.fullmatch(name) for name in names)
 
 
-def is_in_agent_block(spans: list[tuple[int, int]], at: int) -> bool:
+def is_in_any_span(spans: list[tuple[int, int]], at: int) -> bool:
     """Return whether a position lies in one of the blocks."""
     return any(start <= at < end for start, end in spans)
 
@@ -263,12 +263,12 @@ def iterate_members(tree: object) -> Iterator[tuple[str, object, LeafPlace]]:
     for name in sorted(tree):
         if name == "request" and isinstance(body, dict):  # Code Assist wraps it
             for each in sorted(body):
-                yield f"request.{each}", body[each], begin_member(body, each, LeafPlace(step="request"))
+                yield f"request.{each}", body[each], build_member_place(body, each, LeafPlace(step="request"))
         else:
-            yield name, tree[name], begin_member(tree, name)
+            yield name, tree[name], build_member_place(tree, name)
 
 
-def find_volatile_fields(
+def find_volatile_matches(
     fields: Sequence[VolatileField], call: PlacedCall | None, text: str, names: Names, bound: Callable[[object], str]
 ) -> list[VolatileMatch]:
     """Return the values of text volatile fields in a tool's result, or (`call` None) elsewhere; in order, apart."""
@@ -284,7 +284,7 @@ def find_volatile_fields(
     blocks = find_agent_written_spans(text) if any(field.tool == BLOCK for field in wanted) else []
     kept: list[VolatileMatch] = []
     for each in found:
-        if each.slot.tool == BLOCK and not is_in_agent_block(blocks, each.start):
+        if each.slot.tool == BLOCK and not is_in_any_span(blocks, each.start):
             continue
         if not kept or each.start >= kept[-1].end:
             kept.append(each)
@@ -306,7 +306,7 @@ def list_fields_at(bindings: Bindings, place: LeafPlace) -> tuple[VolatileField,
 
 
 def is_of_call(field: VolatileField, call: PlacedCall | None, bound: Callable[[object], str]) -> bool:
-    """Return whether a volatile field is of this call's results; `bound` is its `bind_arguments`."""
+    """Return whether a volatile field is of this call's results; `bound` is its `mask_arguments`."""
     if field.tool in (BLOCK, OUTSIDE, SYSTEM) or call is None:
         return field.tool in (BLOCK, OUTSIDE, SYSTEM) and call is None
     same = call.tool.startswith(field.tool_prefix) if field.tool_prefix else field.tool == call.tool

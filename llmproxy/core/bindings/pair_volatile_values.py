@@ -17,7 +17,7 @@ from llmproxy.core.bindings.leaf_places import (
     PlacedCall,
     Zone,
     find_json_field,
-    find_volatile_fields,
+    find_volatile_matches,
     list_fields_at,
 )
 from llmproxy.core.bindings.run_bindings import Bindings
@@ -27,7 +27,7 @@ from llmproxy.core.bindings.volatile_fields import Names, VolatileField, fits_ki
 from llmproxy.core.traffic.canonical_json import pair_json_parts, split_json_parts
 
 
-def _list_present_values(pair: RunVariablePair) -> tuple[str, ...]:
+def _list_allowed_values(pair: RunVariablePair) -> tuple[str, ...]:
     """Return what may stand for a value in this run: the present one, its other form, the recorded one unchanged."""
     present = pair.present
     return tuple(dict.fromkeys((present.value, present.other or present.value, pair.recorded.value)))
@@ -41,7 +41,7 @@ class VolatileFieldReader(LeafPairVisitor):
         self.found = IdPairs()
         self._names: tuple[Names, Names] = (
             tuple((pair.name, (pair.recorded.value,)) for pair in bindings.pairs),
-            tuple((pair.name, _list_present_values(pair)) for pair in bindings.pairs),
+            tuple((pair.name, _list_allowed_values(pair)) for pair in bindings.pairs),
         )
 
     def read_fields(self, leaves: list[Leaf]) -> Mismatch | None:
@@ -65,7 +65,7 @@ class VolatileFieldReader(LeafPairVisitor):
 
     def visit_value(self, recorded: object, present: object, place: LeafPlace) -> Mismatch | None:
         """Read a volatile field that is a number."""
-        field = find_json_field(self.bindings, self.bind_call_arguments, place)
+        field = find_json_field(self.bindings, self.mask_call_arguments, place)
         if field is not None and field.is_id and not isinstance(recorded, bool) and not isinstance(present, bool):
             return self._pair_ids(field, str(recorded), str(present), place)
         return None
@@ -76,7 +76,7 @@ class VolatileFieldReader(LeafPairVisitor):
             or (place.call is not None and place.call.tool in self.bindings.json_tools)
         ):
             return None
-        if place.json and (field := find_json_field(self.bindings, self.bind_call_arguments, place)) is not None:
+        if place.json and (field := find_json_field(self.bindings, self.mask_call_arguments, place)) is not None:
             return self._pair_ids(field, recorded, present, place) if field.is_id else None
         call = place.call if place.zone is Zone.RESULT else None
         if call is not None and not place.json:
@@ -88,7 +88,7 @@ class VolatileFieldReader(LeafPairVisitor):
                     return wrong
         if not fields:
             return None
-        mine, theirs = (find_volatile_fields(fields, call, text, names, self.bind_call_arguments)
+        mine, theirs = (find_volatile_matches(fields, call, text, names, self.mask_call_arguments)
                         for text, names in zip((recorded, present), self._names, strict=True))  # fmt: skip
         for one, other in zip(mine, theirs, strict=False):
             if one.slot != other.slot:
@@ -142,7 +142,7 @@ class _VolatileValueLister(LeafPairVisitor):
         return not list_fields_at(self.bindings, place)
 
     def visit_value(self, recorded: object, present: object, place: LeafPlace) -> None:  # noqa: ARG002 - the same for all of its kind
-        field = find_json_field(self.bindings, self.bind_call_arguments, place)
+        field = find_json_field(self.bindings, self.mask_call_arguments, place)
         if field is not None and fits_kind(field.kind, str(recorded)):
             self.found.append(VolatileValue(field, str(recorded), place.path))
 
@@ -155,5 +155,5 @@ class _VolatileValueLister(LeafPairVisitor):
             for part in split_json_parts(recorded):
                 if not isinstance(part, str):
                     self.descend(part, part, place.enter_json())
-        found = find_volatile_fields(fields, call, recorded, (), self.bind_call_arguments) if fields else []
+        found = find_volatile_matches(fields, call, recorded, (), self.mask_call_arguments) if fields else []
         self.found += [VolatileValue(each.slot, each.value, place.path) for each in found]

@@ -30,15 +30,15 @@ from llmproxy.core.bindings.id_pairs import (
     list_short_values,
     short_values_at,
 )
-from llmproxy.core.bindings.leaf_pairs import Leaf, LeafPairVisitor, PairedLeaves, pair_bodies
+from llmproxy.core.bindings.leaf_pairs import Leaf, LeafPairVisitor, PairedBodies, pair_bodies
 from llmproxy.core.bindings.leaf_places import (
     LeafPlace,
     PlaceReader,
     Zone,
-    begin_member,
+    build_member_place,
     find_json_field,
-    find_volatile_fields,
-    is_in_agent_block,
+    find_volatile_matches,
+    is_in_any_span,
     iterate_members,
     list_fields_at,
 )
@@ -54,7 +54,7 @@ from llmproxy.core.bindings.shell_listings import (
     remove_own_git_status,
 )
 from llmproxy.core.bindings.text_alignment import FilledGap, GapOption, TextDivergence, TextGap, align_text, splice
-from llmproxy.core.bindings.value_consistency import ValueEqualities, find_merged_ids
+from llmproxy.core.bindings.value_consistency import ValueConsistency, find_merged_ids
 from llmproxy.core.bindings.value_forms import FormMatch, FormScope, ValueForm, is_isolated
 from llmproxy.core.bindings.volatile_fields import Names, VolatileMatch, fits_kind, list_match_ends
 from llmproxy.core.dialects.messages import find_agent_written_spans
@@ -85,7 +85,7 @@ def fit_request(
     if known is not None and (wrong := _check_known_ids(fields.found, known, paired)) is not None:
         return wrong
     comparing = RequestComparison(bindings, fields.found, known)
-    if not comparing.record_whole_messages(paired.settled):
+    if not comparing.record_equal_messages(paired.settled):
         return fit_request(bindings, recorded, present, known)
     return comparing.visit(paired.leaves) or paired.parted or comparing.find_unequal(paired.leaves) or comparing.fit()
 
@@ -95,12 +95,12 @@ def create_expectations(bindings: Bindings) -> ExpectedMessages:
     return ExpectedMessages(bindings, RequestComparison(bindings, IdPairs(), None).list_gaps)
 
 
-def _check_known_ids(found: IdPairs, known: IdPairs, paired: PairedLeaves) -> Mismatch | None:
+def _check_known_ids(found: IdPairs, known: IdPairs, paired: PairedBodies) -> Mismatch | None:
     """Let what the session knows check what this pair of requests says."""
     for each in found:
         conflict = known.find_conflict(each)
         # A recording of another run calls the same by another name; one that holds both names is of one run.
-        if conflict is not None and not (conflict.merges and not paired.contains_recorded(conflict.other)):
+        if conflict is not None and not (conflict.merges and not paired.is_in_recorded_request(conflict.other)):
             return Mismatch(
                 Misfit.NOT_ONE_TO_ONE, "$", each.recorded, f"{each.present}, before {conflict.other}", each.name
             )
@@ -119,15 +119,15 @@ class RequestComparison(LeafPairVisitor):
         self._tokens = IdPairSearch(whole)
         self._shorts = list_short_values(bindings.pairs, whole)
         self._forbidden = [text for text in list_changed_ids(whole) if len(text) >= _WHOLE_ID]
-        self.equalities = ValueEqualities(bindings, whole, self._shorts)
-        self._heads = (*self._tokens.heads, *self._forbidden, *self.equalities.search_texts)
+        self.equalities = ValueConsistency(bindings, whole, self._shorts)
+        self._heads = (*self._tokens.heads, *self._forbidden, *self.equalities.id_search_texts)
         self._used: set[str] = set()
         self._chosen: dict[str, set[str]] = {}
         self._unchanged: set[str] = set()
         self._found = found
         self._names: Names = tuple((pair.name, (pair.recorded.value,)) for pair in bindings.pairs)
 
-    def record_whole_messages(self, settled: list[ExpectedMessage]) -> bool:
+    def record_equal_messages(self, settled: list[ExpectedMessage]) -> bool:
         """Note what messages compared as a whole said; False where one holds what a tool made: its leaves count."""
         if self._shorts and settled:
             return False
@@ -135,7 +135,7 @@ class RequestComparison(LeafPairVisitor):
             if self._heads and each.contains_any(self._heads):
                 return False
             for chosen, recorded, place in each.chosen:
-                self._record_choice(chosen, recorded, place)
+                self._record_filled_gap(chosen, recorded, place)
         return True
 
     def find_unequal(self, leaves: list[Leaf]) -> Mismatch | None:
@@ -155,7 +155,7 @@ class RequestComparison(LeafPairVisitor):
         """Pair members by their names, in which the same may differ as in texts; each is one of the other's."""
         names, left = dict[str, str](), set(present)
         for name in sorted(recorded):
-            gaps = _merge_gaps(self._list_id_gaps(name, accepts=False), self._list_form_gaps(name, place))
+            gaps = _add_nonoverlapping_gaps(self._list_id_gaps(name, accepts=False), self._list_form_gaps(name, place))
             told = self._find_present_name(name, gaps, left, place)
             if told is None:
                 if name in left and gaps:
@@ -177,21 +177,21 @@ class RequestComparison(LeafPairVisitor):
             aligned = align_text(name, gaps, other)
             if not isinstance(aligned, TextDivergence):
                 for each in aligned:
-                    self._record_choice(each, name, place)
+                    self._record_filled_gap(each, name, place)
                 return other
         return None
 
     def visit_value(self, recorded: object, present: object, place: LeafPlace) -> Mismatch | None:
         """Compare two leaves that are no texts."""
         if type(recorded) is type(present) and recorded == present and not self._find_short_value(recorded, place):
-            self.equalities.record_equal_member(recorded, place)
+            self.equalities.record_unchanged_member(recorded, place)
             return None
-        field = find_json_field(self.bindings, self.bind_call_arguments, place)
+        field = find_json_field(self.bindings, self.mask_call_arguments, place)
         if field is not None and not field.is_id and _are_values_of_kind(field.kind, recorded, present):
             self._used.add(field.name)
             return None
-        if field is not None and field.is_id and self._is_mapped(field.name, str(recorded), str(present)):
-            self._record_changed_value(field.name, str(recorded), str(present))
+        if field is not None and field.is_id and self._is_known_id_pair(field.name, str(recorded), str(present)):
+            self._record_used_name(field.name, str(recorded), str(present))
             return None
         short = self._find_short_value(recorded, place, present)
         if short is not None:
@@ -203,7 +203,7 @@ class RequestComparison(LeafPairVisitor):
             if type(recorded) is type(present) and recorded == present:
                 if short.identity:
                     return Mismatch(Misfit.LEAKED, place.path, short.recorded, short.present, short.name)
-                self._unchanged.add(short.mark_text)
+                self._unchanged.add(short.name_and_value)
                 self.equalities.record_short_value(short, place, moved=False)
                 return None
         return build_mismatch(place.path, recorded, present)
@@ -215,7 +215,7 @@ class RequestComparison(LeafPairVisitor):
         found = short_values_at(self._shorts, place.call.tool if place.call else "", place.subpath, place.member, value)
         return next((each for each in found if each.present == str(present)), found[0] if found else None)
 
-    def _is_mapped(self, name: str, recorded: str, present: str) -> bool:
+    def _is_known_id_pair(self, name: str, recorded: str, present: str) -> bool:
         return any(
             each.name == name and each.recorded == recorded and each.present == present for each in self._identities
         )
@@ -223,15 +223,15 @@ class RequestComparison(LeafPairVisitor):
     def _record_short_value(self, short: ShortValue, place: LeafPlace) -> None:
         if not short.identity:
             self.equalities.record_short_value(short, place, moved=True)
-        self._record_changed_value(short.name, short.recorded, short.present)
-        self._chosen.setdefault(short.mark_text, set()).add(short.present)
+        self._record_used_name(short.name, short.recorded, short.present)
+        self._chosen.setdefault(short.name_and_value, set()).add(short.present)
 
-    def _record_changed_value(self, name: str, recorded: str, present: str) -> None:
+    def _record_used_name(self, name: str, recorded: str, present: str) -> None:
         if recorded != present:
             self._used.add(name)
 
     def visit_text(self, recorded: str, present: str, place: LeafPlace) -> Mismatch | None:
-        if recorded == present and not self._may_hold_id(recorded, place):
+        if recorded == present and not self._may_hold_bound_value(recorded, place):
             return None
         if place.zone in (Zone.RESULT, Zone.SYSTEM) and not place.json:
             if place.zone is Zone.RESULT:
@@ -245,7 +245,7 @@ class RequestComparison(LeafPairVisitor):
         if short is not None and recorded == present:
             if short.identity:
                 return Mismatch(Misfit.LEAKED, place.path, short.recorded, short.present, short.name)
-            self._unchanged.add(short.mark_text)
+            self._unchanged.add(short.name_and_value)
             self.equalities.record_short_value(short, place, moved=False)
         elif short is not None:
             if present == short.present:
@@ -253,17 +253,17 @@ class RequestComparison(LeafPairVisitor):
                 return None
             return build_mismatch(place.path, recorded, present)
         elif place.json and recorded == present:
-            self.equalities.record_equal_member(recorded, place)
-        if place.json and find_json_field(self.bindings, self.bind_call_arguments, place) is not None:
-            field = find_json_field(self.bindings, self.bind_call_arguments, place)
+            self.equalities.record_unchanged_member(recorded, place)
+        if place.json and find_json_field(self.bindings, self.mask_call_arguments, place) is not None:
+            field = find_json_field(self.bindings, self.mask_call_arguments, place)
             if field is None or not _are_values_of_kind(field.kind, recorded, present):
                 return self._compare_plain_text(recorded, present, place)
             if not field.is_id:
                 self._used.add(field.name)
                 return None
-            if not self._is_mapped(field.name, recorded, present):
+            if not self._is_known_id_pair(field.name, recorded, present):
                 return Mismatch(Misfit.NOT_ONE_TO_ONE, place.path, recorded, present, field.name)
-            self._record_changed_value(field.name, recorded, present)
+            self._record_used_name(field.name, recorded, present)
             return None
         if (
             (not place.json or "\n" in recorded)
@@ -287,16 +287,16 @@ class RequestComparison(LeafPairVisitor):
         if any("\\" in each.text for each in aligned):  # written with an escape, which is no part of the value
             return False
         for each in aligned:
-            self._record_choice(each, recorded, place)
+            self._record_filled_gap(each, recorded, place)
         return True
 
-    def _may_hold_id(self, text: str, place: LeafPlace) -> bool:
+    def _may_hold_bound_value(self, text: str, place: LeafPlace) -> bool:
         """Return whether a text both say may hold anything: a value that must not come back, or one that stayed."""
         if (self._shorts and (place.json or place.zone is Zone.RESULT)) or list_fields_at(self.bindings, place):
             return True
         if place.call is not None and place.call.tool in self.bindings.json_tools:
             return True
-        forms = self.bindings.forms if place.zone in (Zone.SYSTEM, Zone.USER) else self.bindings.plain_forms
+        forms = self.bindings.forms if place.zone in (Zone.SYSTEM, Zone.USER) else self.bindings.non_agent_forms
         return any(stem in text for stem in forms.stems) or any(head in text for head in self._heads)
 
     def _compare_json(self, recorded: str, present: str, place: LeafPlace) -> object:
@@ -336,10 +336,10 @@ class RequestComparison(LeafPairVisitor):
                 return Mismatch(Misfit.LEAKED, place.path, recorded[gap.start : gap.end], "", gap.name)
             return self.describe_text_difference(place, recorded, present, aligned.recorded, aligned.present)
         for each in aligned:
-            self._record_choice(each, recorded, place)
+            self._record_filled_gap(each, recorded, place)
         return None
 
-    def _record_choice(self, chosen: FilledGap, recorded: str, place: LeafPlace) -> None:
+    def _record_filled_gap(self, chosen: FilledGap, recorded: str, place: LeafPlace) -> None:
         before = recorded[chosen.gap.start : chosen.gap.end]
         self.equalities.record_gap(chosen, recorded, place)
         if chosen.option is None:
@@ -365,13 +365,13 @@ class RequestComparison(LeafPairVisitor):
 
     def list_gaps(self, recorded: str, place: LeafPlace) -> list[TextGap]:
         """Return where a recorded text may differ: listings, then volatile fields, then ids, then run variables."""
-        gaps = self._list_listing_gaps(recorded) if place.zone is Zone.RESULT else []
+        gaps = self._list_shell_output_gaps(recorded) if place.zone is Zone.RESULT else []
         if fields := list_fields_at(self.bindings, place):
             call = place.call if place.zone is Zone.RESULT else None
-            found = find_volatile_fields(fields, call, recorded, self._names, self.bind_call_arguments)
-            gaps = _merge_gaps(gaps, [self._build_volatile_gap(each) for each in found])
-        gaps = _merge_gaps(gaps, self._list_id_gaps(recorded, accepts=place.zone is Zone.THINKING))
-        return _merge_gaps(gaps, self._list_form_gaps(recorded, place))
+            found = find_volatile_matches(fields, call, recorded, self._names, self.mask_call_arguments)
+            gaps = _add_nonoverlapping_gaps(gaps, [self._build_volatile_gap(each) for each in found])
+        gaps = _add_nonoverlapping_gaps(gaps, self._list_id_gaps(recorded, accepts=place.zone is Zone.THINKING))
+        return _add_nonoverlapping_gaps(gaps, self._list_form_gaps(recorded, place))
 
     def _list_id_gaps(self, recorded: str, *, accepts: bool) -> list[TextGap]:
         return [_build_id_gap(each, recorded, accepts=accepts) for each in self._tokens.find_matches(recorded)]
@@ -384,20 +384,20 @@ class RequestComparison(LeafPairVisitor):
         if place.zone is Zone.SYSTEM:
             return self.bindings.forms.find_matches(recorded)
         if place.zone is not Zone.USER:
-            return self.bindings.plain_forms.find_matches(recorded)
+            return self.bindings.non_agent_forms.find_matches(recorded)
         if not (spans := find_agent_written_spans(recorded)):
-            return self.bindings.typed_forms.find_matches(recorded)
+            return self.bindings.user_text_forms.find_matches(recorded)
         return self.bindings.forms.find_matches(
-            recorded, lambda form, at: form.reach is FormScope.EVERYWHERE or is_in_agent_block(spans, at)
+            recorded, lambda form, at: form.reach is FormScope.EVERYWHERE or is_in_any_span(spans, at)
         )
 
-    def _list_listing_gaps(self, recorded: str) -> list[TextGap]:
+    def _list_shell_output_gaps(self, recorded: str) -> list[TextGap]:
         """Return what listings and git say of where and whose a run is; volatile fields are anchored behind it."""
         values = self.bindings.values
         parts = [*find_listing_parts(recorded, elsewhere="cwd" in self.bindings.changed, users=values.get("user"))]
         parts += find_git_parts(recorded, values.get(USER, ("", self.bindings.git_user)), values.get(BRANCH))
         return [
-            TextGap(part.start, part.end, free=partial(_match_pattern, part.pattern), name=part.name)
+            TextGap(part.start, part.end, free=partial(_find_pattern_end, part.pattern), name=part.name)
             for part in sorted(parts, key=lambda part: part.start)
         ]
 
@@ -433,7 +433,7 @@ def _list_gap_options(forms: tuple[ValueForm, ...]) -> tuple[GapOption, ...]:
 _NOT_JSON = object()
 
 
-def _match_pattern(pattern: re.Pattern[str], text: str, at: int) -> Iterator[int]:
+def _find_pattern_end(pattern: re.Pattern[str], text: str, at: int) -> Iterator[int]:
     if (found := pattern.match(text, at)) is not None:
         yield found.end()
 
@@ -446,7 +446,7 @@ def _build_id_gap(token: IdPairMatch, recorded: str, *, accepts: bool) -> TextGa
     return TextGap(token.start, token.end, tuple(options), name=name)
 
 
-def _merge_gaps(gaps: list[TextGap], more: list[TextGap]) -> list[TextGap]:
+def _add_nonoverlapping_gaps(gaps: list[TextGap], more: list[TextGap]) -> list[TextGap]:
     """Return gaps with those of `more` that overlap none; both are in order, and so is what is returned."""
     if not gaps or not more:
         return gaps or more
@@ -466,7 +466,7 @@ def _are_values_of_kind(kind: str, *values: object) -> bool:
     )
 
 
-def rewrite_request(bindings: Bindings, tree: object) -> object:
+def rewrite_recorded(bindings: Bindings, tree: object) -> object:
     """Return a request's tree, as it was sent or canonical, with present values for recorded ones."""
     return RequestRewriter(bindings).rewrite_tree(tree)
 
@@ -495,14 +495,14 @@ class RequestRewriter:
 
     def rewrite_message(self, member: str, message: object) -> object:
         """Return one element of a body's member, as in the whole: speaker and form stand in the message itself."""
-        return self._rewrite_node(PlaceReader(), message, begin_member({}, member).enter_child(0))
+        return self._rewrite_node(PlaceReader(), message, build_member_place({}, member).enter_child(0))
 
     def _rewrite_node(self, reader: PlaceReader, node: object, place: LeafPlace) -> object:
         if isinstance(node, dict):
             place = reader.enter_object(node, place)
             called = (lambda name: self._rewrite_text(name, place)) if place.json else str
             return {
-                called(name): self._rewrite_node(reader, value, reader.member(node, name, place))
+                called(name): self._rewrite_node(reader, value, reader.locate(node, name, place))
                 for name, value in node.items()
             }
         if isinstance(node, list):

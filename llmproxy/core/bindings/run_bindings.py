@@ -63,17 +63,17 @@ class Bindings:
         return FormSearch(self._all_forms)
 
     @cached_property
-    def present_forms(self) -> FormSearch:
+    def present_value_forms(self) -> FormSearch:
         """The present values as looked for in what was recorded: what stood there already, and was no variable."""
         return FormSearch(list_value_forms([RunVariablePair(pair.present, pair.recorded) for pair in self.pairs]))
 
     @cached_property
-    def plain_forms(self) -> FormSearch:
+    def non_agent_forms(self) -> FormSearch:
         """What counts in arguments, results and the model's words: no days, no blocks."""
         return FormSearch(form for form in self._all_forms if form.reach is not FormScope.AGENT)
 
     @cached_property
-    def typed_forms(self) -> FormSearch:
+    def user_text_forms(self) -> FormSearch:
         return FormSearch(form for form in self._all_forms if form.reach is FormScope.EVERYWHERE)
 
     @cached_property
@@ -81,7 +81,7 @@ class Bindings:
         return FormSearch(form for form in self._all_forms if form.in_answers)
 
     @cached_property
-    def own_paths(self) -> Bindings:
+    def with_own_paths(self) -> Bindings:
         """cwd, home and tmp, where the recorded one is that run's own: what may change an exact hit's answer."""
         pairs = [
             pair for pair in self.pairs if pair.recorded.kind is not ValueKind.PATH or is_own_path(pair.recorded.value)
@@ -93,9 +93,9 @@ class Bindings:
         return bool(self.changed or self.slots)
 
 
-def bind_arguments(bindings: Bindings, arguments: object) -> str:
+def mask_arguments(bindings: Bindings, arguments: object) -> str:
     """Return a recorded call's arguments as canonical JSON with ``{name}`` for what is bound: anchors hold them."""
     value = parse_json_container(arguments) if isinstance(arguments, str) else arguments
     text = dump(arguments if value is None else value).decode("ascii")
-    spots = bindings.typed_forms.find_matches(text)
+    spots = bindings.user_text_forms.find_matches(text)
     return splice(text, ((spot.start, spot.end, f"{{{spot.forms[0].name}}}") for spot in spots))

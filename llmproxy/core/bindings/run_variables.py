@@ -128,14 +128,14 @@ def check_run_variable(
     return RunVariable(name, *map(str, texts))
 
 
-def write_run_variables(run_variables: Iterable[RunVariable]) -> str:
+def dump_run_variables(run_variables: Iterable[RunVariable]) -> str:
     """Return run variables as one text, the same for the same ones; empty for none."""
     written = sorted((each.to_dict() for each in run_variables), key=lambda each: each["name"])
     return json.dumps(written, ensure_ascii=False, separators=(",", ":")) if written else ""
 
 
-def read_run_variables(text: str) -> tuple[RunVariable, ...]:
-    """Return what :func:`write_run_variables` wrote. Raises BadRunVariable."""
+def load_run_variables(text: str) -> tuple[RunVariable, ...]:
+    """Return what :func:`dump_run_variables` wrote. Raises BadRunVariable."""
     try:
         values = json.loads(text) if text else []
         return tuple(check_run_variable(**value) for value in values)

@@ -18,8 +18,8 @@ from llmproxy.core.bindings import (
     Scope,
     VolatileField,
     create_expectations,
-    read_run_variables,
-    write_run_variables,
+    dump_run_variables,
+    load_run_variables,
 )
 from llmproxy.core.bindings.bound_lookup_key import UserTextEnds
 from llmproxy.core.bindings.volatile_learning import LearnedField
@@ -80,18 +80,18 @@ class SessionBindings:
         self._said = None
 
     @property
-    def write_variables(self) -> str:
+    def dump_variables(self) -> str:
         """The run variables as a recording keeps them."""
         if self._said is None:
-            self._said = write_run_variables(self.declared.values())
+            self._said = dump_run_variables(self.declared.values())
         return self._said
 
     def build_bindings(self, recorded: str) -> Bindings:
-        """Return what binds a recording made under these run variables, as `write_run_variables` wrote them."""
+        """Return what binds a recording made under these run variables, as `dump_run_variables` wrote them."""
         if (known := self._tables.get(recorded)) is None:
             if len(self._tables) >= _REMEMBERED:
                 self._forget_bindings()
-            known = Bindings(read_run_variables(recorded), self.declared.values(), self.slots, self.scope)
+            known = Bindings(load_run_variables(recorded), self.declared.values(), self.slots, self.scope)
             self._tables[recorded] = known
         return known
 

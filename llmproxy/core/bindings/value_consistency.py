@@ -20,7 +20,7 @@ from llmproxy.core.bindings.comparison_outcome import Misfit, Mismatch, excerpt_
 from llmproxy.core.bindings.expected_messages import FindGaps
 from llmproxy.core.bindings.id_pairs import IdPairs, IdPairSearch, ShortValue, short_values_at
 from llmproxy.core.bindings.leaf_pairs import Leaf
-from llmproxy.core.bindings.leaf_places import LeafPlace, Zone, is_in_agent_block
+from llmproxy.core.bindings.leaf_places import LeafPlace, Zone, is_in_any_span
 from llmproxy.core.bindings.run_bindings import Bindings
 from llmproxy.core.bindings.run_variables import ValueKind
 from llmproxy.core.bindings.text_alignment import FilledGap, TextGap
@@ -32,7 +32,7 @@ _BINDING_ZONES = frozenset({Zone.USER, Zone.ARGUMENTS})
 """Where a path that stays as it was recorded is meant."""
 
 
-class ValueEqualities:
+class ValueConsistency:
     """What stood at the places of one pair of requests, by variable."""
 
     def __init__(self, bindings: Bindings, identities: IdPairs, shorts: Sequence[ShortValue]) -> None:
@@ -56,7 +56,7 @@ class ValueEqualities:
         self._stood: dict[str, tuple[LeafPlace, str]] = {}
 
     @property
-    def search_texts(self) -> Sequence[str]:
+    def id_search_texts(self) -> Sequence[str]:
         """Texts of which one is in every text that holds a present identity."""
         return self._tokens.heads
 
@@ -80,7 +80,7 @@ class ValueEqualities:
             if other != name and self._values.get(other) != self._values.get(name):
                 values = f"{self._values.get(other)} and {self._values.get(name)}"
                 self._merged = self._merged or Mismatch(Misfit.MERGED, place.path, values, chosen.text, name)
-        elif self._changes_meaning(name, gap, recorded, place):
+        elif self._counts_as_unchanged(name, gap, recorded, place):
             self._stayed.setdefault(name, (place, recorded[gap.start : gap.end]))
 
     def record_short_value(self, short: ShortValue, place: LeafPlace, *, moved: bool) -> None:
@@ -89,7 +89,7 @@ class ValueEqualities:
         else:
             self._stayed.setdefault(short.name, (place, short.recorded))
 
-    def record_equal_member(self, value: object, place: LeafPlace) -> None:
+    def record_unchanged_member(self, value: object, place: LeafPlace) -> None:
         """Note a member of JSON that is no variable, and is the same in both requests."""
         if not self._shorts:
             return
@@ -112,16 +112,16 @@ class ValueEqualities:
         return next(self._find_conflicts(leaves, find_gaps), None)
 
     def _find_conflicts(self, leaves: Iterable[Leaf], find_gaps: FindGaps) -> Iterator[Mismatch]:
-        present = self._bindings.present_forms
+        present = self._bindings.present_value_forms
         for recorded, _, place in leaves:
             text = format_leaf_text(recorded)
-            found = list(self._find_present_values(text, present)) if text else ()
+            found = list(self._find_present_in_recorded(text, present)) if text else ()
             gaps = find_gaps(text, place) if found else ()
             for start, end, name in found:
                 if not any(gap.start < end and start < gap.end for gap in gaps):
                     yield Mismatch(Misfit.MERGED, place.path, excerpt_line(text, start), text[start:end], name)
 
-    def _find_present_values(self, text: str, present: FormSearch) -> Iterator[tuple[int, int, str]]:
+    def _find_present_in_recorded(self, text: str, present: FormSearch) -> Iterator[tuple[int, int, str]]:
         for spot in present.find_matches(text) if self.moved else ():
             form = next((each for each in spot.forms if each.name in self.moved), None)
             if form is not None and text[spot.start : spot.end] not in form.present:
@@ -129,13 +129,13 @@ class ValueEqualities:
         for token in self._tokens.find_matches(text):
             yield token.start, token.end, token.identity.name
 
-    def _changes_meaning(self, name: str, gap: TextGap, recorded: str, place: LeafPlace) -> bool:
+    def _counts_as_unchanged(self, name: str, gap: TextGap, recorded: str, place: LeafPlace) -> bool:
         """Return whether a recorded value that stays means something else than this run's."""
         if self._natures.get(name) is not ValueKind.PATH:
             return place.zone is not Zone.THINKING
         if not gap.in_answers or place.zone not in _BINDING_ZONES:
             return False
-        return place.zone is not Zone.USER or not is_in_agent_block(find_agent_written_spans(recorded), gap.start)
+        return place.zone is not Zone.USER or not is_in_any_span(find_agent_written_spans(recorded), gap.start)
 
 
 def find_merged_ids(found: IdPairs) -> Mismatch | None:

@@ -63,7 +63,7 @@ def _follows_escape(text: str, start: int) -> bool:
 
 def is_path(text: str, start: int, end: int) -> bool:
     """Return whether the path text[start:end] begins and ends there; a path below it goes on with a separator."""
-    return _is_path_start(text, start) and path_ends(text, end)
+    return _is_path_start(text, start) and is_path_end(text, end)
 
 
 def _is_path_start(text: str, start: int) -> bool:
@@ -78,7 +78,7 @@ def _is_path_start(text: str, start: int) -> bool:
     return bool(_BEFORE_ANSI.search(before) or _BEFORE_ESCAPE.search(before) or _BEFORE_FLAG.search(before))
 
 
-def path_ends(text: str, end: int) -> bool:
+def is_path_end(text: str, end: int) -> bool:
     length = len(text)
     at = end
     while at < length and text[at] in _TAIL:  # the full stop of a sentence; but not that of a.bak
@@ -93,24 +93,24 @@ def path_ends(text: str, end: int) -> bool:
     return not (letter == "\\" and text[at : at + 2] == "\\ ")
 
 
-def is_slug(text: str, start: int, end: int) -> bool:
+def spans_slug(text: str, start: int, end: int) -> bool:
     """Return whether a folder's name made of a path stands alone."""
     if start and (is_word_character(text[start - 1]) or text[start - 1] in "-_") and not _follows_escape(text, start):
         return False
     return end >= len(text) or not (is_word_character(text[end]) or text[end] in "-_")
 
 
-def is_slug_below(text: str, start: int, end: int) -> bool:
+def is_folder_slug(text: str, start: int, end: int) -> bool:
     """Return whether the name of a path of one part stands as a folder: ``-app`` alone is an option."""
-    return start > 0 and text[start - 1] in "/\\" and is_slug(text, start, end)
+    return start > 0 and text[start - 1] in "/\\" and spans_slug(text, start, end)
 
 
-def is_bare_folder_name(text: str, start: int, end: int) -> bool:
+def is_relative_folder_name(text: str, start: int, end: int) -> bool:
     """Return whether a folder's name stands where only it is meant, ``../project``, behind no other folder."""
-    return _ABOVE.search(text, max(0, start - 5), start) is not None and path_ends(text, end)
+    return _ABOVE.search(text, max(0, start - 5), start) is not None and is_path_end(text, end)
 
 
-def is_block(text: str, start: int, end: int) -> bool:
+def spans_block(text: str, start: int, end: int) -> bool:
     """Return whether text[start:end] is the rest of a line, whole lines, or all that a tag holds."""
     before, after = text[max(0, start - 2) : start], text[end : end + 2]
     begins = not before or before[-1] in "\n>" or before == ": " or before.endswith("\\n")
@@ -190,7 +190,7 @@ def list_value_forms(pairs: Sequence[RunVariablePair]) -> list[ValueForm]:
             case ValueKind.BLOCK if pair.has_changed:
                 for prefix in _LINE_PREFIXES:
                     text, now = (_prefix_lines(each.value, prefix) for each in (pair.recorded, pair.present))
-                    found.append(ValueForm(pair.name, text, (now,), is_block, FormScope.AGENT, in_answers=False))
+                    found.append(ValueForm(pair.name, text, (now,), spans_block, FormScope.AGENT, in_answers=False))
             case ValueKind.IDENTIFIER if pair.has_changed and pair.present.kind is ValueKind.IDENTIFIER:
                 found.append(ValueForm(pair.name, pair.recorded.value, (pair.present.value,), is_isolated))
             case _:
@@ -257,18 +257,18 @@ _WAYS = (
     _PathSpelling(lambda path: quote(path, safe="").lower() if quote(path, safe="") != path else "", is_isolated),
     _PathSpelling(lambda path: path.replace("/", "\\") if path[:1] != "/" else "", is_path),
     _PathSpelling(lambda path: path.replace("\\", "/") if path[:1] != "/" else "", is_path),
-    _PathSpelling(lambda path: re.sub(r"[^A-Za-z0-9]", "-", path) if len(path) > 2 else "", is_slug),
+    _PathSpelling(lambda path: re.sub(r"[^A-Za-z0-9]", "-", path) if len(path) > 2 else "", spans_slug),
     _PathSpelling(lambda path: hashlib.sha256(path.encode("utf-8", "surrogatepass")).hexdigest(), is_isolated),
     _PathSpelling(
         lambda path: posixpath.basename(path.replace("\\", "/")),
-        is_bare_folder_name,
+        is_relative_folder_name,
         FormScope.NOT_TYPED,
         in_answers=False,
     ),
 )
 
 
-def _list_normal_forms(path: str) -> tuple[str, ...]:
+def _list_nfc_forms(path: str) -> tuple[str, ...]:
     """Return a path in both normal forms of Unicode; one for what is ASCII."""
     if path.isascii():
         return (path,)
@@ -289,15 +289,15 @@ def _list_path_forms(pair: RunVariablePair, homes: RunVariablePair | None) -> It
     for n, before in enumerate(recorded):
         now = (present[min(n, len(present) - 1)], *present)
         for way in _WAYS:
-            for spelled in _list_normal_forms(before):
+            for spelled in _list_nfc_forms(before):
                 if text := way.write(spelled):
                     there = tuple(
                         dict.fromkeys(
-                            written for path in now for each in _list_normal_forms(path) if (written := way.write(each))
+                            written for path in now for each in _list_nfc_forms(path) if (written := way.write(each))
                         )
                     )
                     if there:
-                        border = is_slug_below if way.border is is_slug and _is_at_root(spelled) else way.border
+                        border = is_folder_slug if way.border is spans_slug and _is_at_root(spelled) else way.border
                         yield ValueForm(pair.name, text, there, border, way.reach, way.in_answers)
     if homes is None:
         return
@@ -308,7 +308,7 @@ def _list_path_forms(pair: RunVariablePair, homes: RunVariablePair | None) -> It
     elif theirs:
         yield ValueForm(pair.name, recorded[0], (present[0], theirs), is_path)
     yield from _list_folder_name_forms(pair, homes)
-    between = [_find_way_to_home(_trim_path(each.value), _trim_path(home.value)) for each, home in
+    between = [_format_home_relative_to(_trim_path(each.value), _trim_path(home.value)) for each, home in
                ((pair.recorded, homes.recorded), (pair.present, homes.present))]  # fmt: skip
     if between[0] and between[1]:
         yield ValueForm(homes.name, between[0], (between[1], *_list_paths(homes.present)), is_path, FormScope.NOT_TYPED)
@@ -320,7 +320,7 @@ def _list_folder_name_forms(pair: RunVariablePair, homes: RunVariablePair) -> It
     if pair.name != "cwd" or not (recorded and present):
         return
     before, now = _list_paths(homes.recorded), _list_paths(homes.present)
-    border = _build_border_below((*before, *now, "~"))
+    border = _build_hidden_folder_border((*before, *now, "~"))
     for write in (str, _make_slug):
         yield ValueForm(pair.name, write(recorded), (write(present),), border, FormScope.NOT_TYPED, in_answers=False)
         for folder in STATE_FOLDERS:
@@ -333,14 +333,14 @@ def _make_slug(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or name
 
 
-def _build_border_below(homes: Sequence[str]) -> Border:
+def _build_hidden_folder_border(homes: Sequence[str]) -> Border:
     """Return whether a name is a part of a path that begins with a hidden folder of one of these homes."""
 
     def is_below(text: str, start: int, end: int) -> bool:
         for home in homes:
             at = text.rfind(f"{home}/.", max(0, start - _LONGEST_PATH), start)
             if at >= 0 and _PARTS.fullmatch(text, at + len(home), start) and _is_path_start(text, at):
-                return path_ends(text, end)
+                return is_path_end(text, end)
         return False
 
     return is_below
@@ -355,7 +355,7 @@ def _relative_to_home(path: str, home: str) -> str:
     return "~" + path[len(home) :] if path.startswith(home + "/") else ""
 
 
-def _find_way_to_home(path: str, home: str) -> str:
+def _format_home_relative_to(path: str, home: str) -> str:
     """Return home relative to a path, if that names a folder: nothing but dots may stand anywhere."""
     if not (path.startswith("/") and home.startswith("/")):
         return ""
@@ -376,7 +376,7 @@ class FormSearch:
             before = self.by_text.get(form.recorded, ())
             merged = _merge_form(before, form)
             self.by_text[form.recorded] = merged
-        self.stems = _shortest_substrings(tuple(self.by_text))
+        self.stems = _find_covering_substrings(tuple(self.by_text))
         """The fewest texts of which one is in every text that holds a recorded value."""
         below: dict[str, list[str]] = {stem: [] for stem in self.stems}
         for text in self.by_text:
@@ -435,7 +435,7 @@ def _merge_form(before: tuple[ValueForm, ...], form: ValueForm) -> tuple[ValueFo
     return (*before, form)
 
 
-def _shortest_substrings(texts: Sequence[str]) -> tuple[str, ...]:
+def _find_covering_substrings(texts: Sequence[str]) -> tuple[str, ...]:
     """Return the fewest texts of which one is in every text that holds any of these: a search for each is quick."""
     stems: list[str] = []
     for text in sorted(texts, key=len):

@@ -70,7 +70,7 @@ def find_value_pair(
             ):
                 continue
             mine = recorded[start:end]
-            for theirs in _match_beginning(kind, present, there - same):
+            for theirs in _match_value_at(kind, present, there - same):
                 before = recorded[max(0, start - LONGEST_BEFORE) : start].rpartition("\n")[2]
                 behind = recorded[end : end + 20], present[there - same + len(theirs) :][:20]
                 likely = _are_plausible(kind, mine, theirs, before, behind) or (kind == "name" and start in temporary)
@@ -109,7 +109,7 @@ def _find_values_at(kind: str, text: str, at: int) -> Iterator[tuple[int, int]]:
     yield from sorted(found, key=lambda each: each[0] - each[1])
 
 
-def _match_beginning(kind: str, text: str, start: int) -> Iterator[str]:
+def _match_value_at(kind: str, text: str, start: int) -> Iterator[str]:
     match = re.compile(f"(?:{KINDS[kind].pattern}){_ENDS}").match(text, start)
     if match is not None:
         yield match[0]

@@ -1,7 +1,7 @@
 """Which volatile fields would make a recording fit: learned from two requests that ask the same, and from nothing else.
 
     recorded tree, present tree, bindings -> the missing volatile fields (`LearnedField`), or the `Mismatch` that stays
-                                          -> `RestatedRequest`: the recorded request as this run would have sent it
+                                          -> `RestatedRecording`: the recorded request as this run would have sent it
 
 Only inside tools' results is anything learned, and only of values that look volatile on both sides, at one place,
 behind the same text. A volatile field is as narrow as the evidence: the tool, its bound arguments, what stands before
@@ -28,7 +28,7 @@ from llmproxy.core.bindings.id_pairs import IdPair, IdPairs, IdPairSearch, Short
 from llmproxy.core.bindings.leaf_pairs import pair_bodies
 from llmproxy.core.bindings.leaf_places import LeafPlace, PlaceReader, Zone, find_json_field, iterate_members
 from llmproxy.core.bindings.pair_volatile_values import VolatileFieldReader
-from llmproxy.core.bindings.request_comparison import RequestComparison, fit_request, rewrite_request
+from llmproxy.core.bindings.request_comparison import RequestComparison, fit_request, rewrite_recorded
 from llmproxy.core.bindings.run_bindings import Bindings
 from llmproxy.core.bindings.run_variables import RunVariable, ValueKind
 from llmproxy.core.bindings.shell_listings import LISTED, LISTING, USER
@@ -78,7 +78,7 @@ def list_anchor_words(before: str) -> list[str]:
 
 def name_volatile_field(before: str, called: str, kind: str, tool: str, taken: Collection[str]) -> str:
     """Return a name that is not taken; `called` is the member of JSON that the value is, empty in a text."""
-    base = _name_for_tool(called or _describe_anchor(before.rpartition("\n")[2], kind), tool)
+    base = _name_for_tool(called or _derive_base_name(before.rpartition("\n")[2], kind), tool)
     name, n = base, 1
     while name in taken:
         n += 1
@@ -86,7 +86,7 @@ def name_volatile_field(before: str, called: str, kind: str, tool: str, taken: C
     return name
 
 
-def _describe_anchor(before: str, kind: str) -> str:
+def _derive_base_name(before: str, kind: str) -> str:
     if LISTED.match(before):
         column = len(before.split())
         return f"file_{_COLUMNS[column] if column < len(_COLUMNS) else 'time' if kind == 'time' else 'name'}"
@@ -139,11 +139,11 @@ class LearnedField:
             KINDS[self.slot.kind].accepted
             and not number
             and self.slot.tool not in (BLOCK, OUTSIDE, SYSTEM)
-            and not self.is_foreign
+            and not self.is_external
         )
 
     @property
-    def is_foreign(self) -> bool:
+    def is_external(self) -> bool:
         """Whether the value came from outside of the agent's machine: shown apart, and accepted by name only."""
         return is_external_result(self.slot.tool, self.slot.arguments)
 
@@ -172,7 +172,7 @@ def _learn_fields(
         outcome = fit_request(now, recorded, present, known)
         if isinstance(outcome, Fit):
             break
-        if _demote_id(outcome, learned):
+        if _demote_id_to_count(outcome, learned):
             continue
         new = _FieldLearner(now, recorded, present, known, [lesson.slot for lesson in learned], outside=outside).lessons
         if not new or len(learned) + len(new) > MOST_SLOTS:
@@ -181,7 +181,7 @@ def _learn_fields(
     return tuple(learned), outcome
 
 
-def _demote_id(outcome: Mismatch, learned: list[LearnedField]) -> bool:
+def _demote_id_to_count(outcome: Mismatch, learned: list[LearnedField]) -> bool:
     """Make noise of a number that was taken for an id and does not map one to one: a count, then."""
     if outcome.why is not Misfit.NOT_ONE_TO_ONE:
         return False
@@ -265,7 +265,7 @@ class _FieldLearner(RequestComparison):
     # -- what is learned
 
     def _learn_leaf(self, recorded: str, present: str, place: LeafPlace, *, number: bool = False) -> bool:
-        if find_json_field(self.bindings, self.bind_call_arguments, place) is not None:
+        if find_json_field(self.bindings, self.mask_call_arguments, place) is not None:
             return False
         kind = find_pair_kind(recorded, present, f"{place.member}: ", number=number)
         if kind is None or kind == "word":
@@ -325,14 +325,14 @@ class _FieldLearner(RequestComparison):
             if gap.start < start or gap.end > value.start or gap.name == LISTING:
                 continue
             parts.append(_escape_braces(text[last : gap.start]))
-            parts.append(self._write_wildcards(gap.name, text[gap.start : gap.end]))
+            parts.append(self._format_anchor_part(gap.name, text[gap.start : gap.end]))
             last = gap.end
             varying += 1
         if varying > _BESIDE:
             return None
         return "".join([*parts, _escape_braces(text[last : value.start])])
 
-    def _write_wildcards(self, name: str, text: str) -> str:
+    def _format_anchor_part(self, name: str, text: str) -> str:
         for pair in self.bindings.pairs:
             if pair.name == name and text == pair.recorded.value:
                 return f"{{{name}}}"
@@ -345,7 +345,7 @@ class _FieldLearner(RequestComparison):
         """Note a volatile field, and go on as if it had been known; False where it cannot be."""
         tool, arguments = SYSTEM, ""
         if place.zone is Zone.RESULT and place.call is not None:
-            tool, arguments = place.call.tool, self.bind_call_arguments(place.call.arguments)
+            tool, arguments = place.call.tool, self.mask_call_arguments(place.call.arguments)
         bare = value.kind if at == LINE and not before else ""  # then its kind alone tells it from another one
         if any(
             (each.tool, each.at, each.before, each.arguments) == (tool, at, before, arguments)
@@ -432,14 +432,14 @@ def find_captured_fields(trees: Iterable[object], captured: RunVariable) -> list
     wanted = (ShortValue(captured.name, captured.value, captured.value, captured.tool, captured.path),)
     found: dict[VolatileField, None] = {}
     for tree in trees:
-        for tool, inner, member, value in _list_leaves(tree):
+        for tool, inner, member, value in _list_result_leaves(tree):
             if short_values_at(wanted, tool, inner, member, value):
                 name = _UNNAMED.sub("_", captured.name)
                 found[VolatileField(name, kind, tool, _INDEX.sub("[*]", inner))] = None
     return list(found)
 
 
-def _list_leaves(tree: object) -> Iterator[tuple[str, str, str, object]]:
+def _list_result_leaves(tree: object) -> Iterator[tuple[str, str, str, object]]:
     """Yield tool, path, member and value of each leaf of JSON in results."""
     reader = PlaceReader()
     for _, value, place in iterate_members(tree):
@@ -450,7 +450,7 @@ def _walk_leaves(node: object, place: LeafPlace, reader: PlaceReader) -> Iterato
     if isinstance(node, dict):
         place = reader.enter_object(node, place)
         for name in sorted(node):
-            yield from _walk_leaves(node[name], reader.member(node, name, place), reader)
+            yield from _walk_leaves(node[name], reader.locate(node, name, place), reader)
     elif isinstance(node, list):
         for n, each in enumerate(node):
             yield from _walk_leaves(each, place.enter_child(n), reader)
@@ -463,7 +463,7 @@ def _walk_leaves(node: object, place: LeafPlace, reader: PlaceReader) -> Iterato
                     yield from _walk_leaves(part, place.enter_json(), reader)
 
 
-class RestatedRequest(NamedTuple):
+class RestatedRecording(NamedTuple):
     """A recorded request in this run's words."""
 
     tree: object
@@ -473,10 +473,12 @@ class RestatedRequest(NamedTuple):
     """Values of tools that a trial could learn; in the tree they stand as they are now."""
 
 
-def restate(bindings: Bindings, recorded: object, present: object, known: IdPairs | None = None) -> RestatedRequest:
+def restate_recording(
+    bindings: Bindings, recorded: object, present: object, known: IdPairs | None = None
+) -> RestatedRecording:
     """Return a recorded request in this run's words; what varies stays in it where nothing else differs."""
     if not isinstance(recorded, dict) or not isinstance(present, dict):
-        return RestatedRequest(recorded)
+        return RestatedRecording(recorded)
     varying = _learn_fields(bindings, recorded, present, known, outside=False)[0]
     whole = (
         _restate_once(with_volatile_fields(bindings, [each.slot for each in varying]), recorded, present, known)
@@ -485,19 +487,19 @@ def restate(bindings: Bindings, recorded: object, present: object, known: IdPair
     )
     if whole is not None and whole.tree != present:
         learned = {each.slot.name for each in varying}
-        return RestatedRequest(whole.tree, tuple(name for name in whole.bound if name not in learned), varying)
+        return RestatedRecording(whole.tree, tuple(name for name in whole.bound if name not in learned), varying)
     found = _restate_once(bindings, recorded, present, known)
-    return found if found.tree != present else RestatedRequest(rewrite_request(bindings, recorded))
+    return found if found.tree != present else RestatedRecording(rewrite_recorded(bindings, recorded))
 
 
-def _restate_once(bindings: Bindings, recorded: object, present: object, known: IdPairs | None) -> RestatedRequest:
+def _restate_once(bindings: Bindings, recorded: object, present: object, known: IdPairs | None) -> RestatedRecording:
     paired, fields = pair_bodies(recorded, present), VolatileFieldReader(bindings)
     fields.read_fields(paired.leaves)
-    restating, tree = _RestatingComparison(bindings, fields.found, known), rewrite_request(bindings, recorded)
+    restating, tree = _RestatingComparison(bindings, fields.found, known), rewrite_recorded(bindings, recorded)
     for mine, theirs, place in paired.leaves:
         new = theirs if restating.visit([(mine, theirs, place)]) is None else restating.write_leaf(mine, theirs, place)
         _put_at_path(tree, _list_path_steps(place), new)
-    return RestatedRequest(tree, restating.fit().names)
+    return RestatedRecording(tree, restating.fit().names)
 
 
 class _RestatingComparison(RequestComparison):

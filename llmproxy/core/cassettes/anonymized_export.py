@@ -27,11 +27,11 @@ from llmproxy.core.bindings import (
     RunVariable,
     ValueKind,
     VolatileField,
+    dump_run_variables,
+    load_run_variables,
     parse_volatile_field,
-    read_run_variables,
     rewrite_answer,
-    rewrite_request,
-    write_run_variables,
+    rewrite_recorded,
 )
 from llmproxy.core.cassettes.formats.jsonl import build_line, parse_exchange
 from llmproxy.core.cassettes.formats.recorded import ReadingProblem, Recorded
@@ -64,10 +64,10 @@ def replace_names(interaction: Interaction) -> Interaction:
     said, bindings = _build_stand_ins(interaction.run_variables)
     if not bindings.changed:
         return replace(interaction, run_variables=said)
-    return replace(rename_variables(interaction, bindings), run_variables=said)
+    return replace(replace_variable_values(interaction, bindings), run_variables=said)
 
 
-def rename_variables(interaction: Interaction, bindings: Bindings) -> Interaction:
+def replace_variable_values(interaction: Interaction, bindings: Bindings) -> Interaction:
     """Return a recording with the present value of each run variable for the recorded one, in request and answer."""
     request, response = interaction.request, rewrite_answer(bindings, Fit((), ()), interaction.response, strict=False)
     return replace(
@@ -79,9 +79,9 @@ def rename_variables(interaction: Interaction, bindings: Bindings) -> Interactio
 
 @lru_cache(64)
 def _build_stand_ins(said: str) -> tuple[str, Bindings]:
-    recorded = read_run_variables(said)
+    recorded = load_run_variables(said)
     renamed = [_build_stand_in(each, recorded) for each in recorded if each.name not in _LEFT_OUT]
-    return write_run_variables(renamed), Bindings(recorded, renamed)
+    return dump_run_variables(renamed), Bindings(recorded, renamed)
 
 
 def _build_stand_in(each: RunVariable, all_of_them: Sequence[RunVariable]) -> RunVariable:
@@ -94,7 +94,7 @@ def _build_stand_in(each: RunVariable, all_of_them: Sequence[RunVariable]) -> Ru
     home = next((one for one in all_of_them if one.name == "home"), None)
     user = next((one.value for one in all_of_them if one.name == "user"), "")
     return replace(
-        each, value=_strip_name(each.name, each.value, home, user), other=_strip_name(each.name, each.other, home, user)
+        each, value=_strip_user(each.name, each.value, home, user), other=_strip_user(each.name, each.other, home, user)
     )
 
 
@@ -107,7 +107,7 @@ def _replace_name_words(text: str, all_of_them: Sequence[RunVariable]) -> str:
     return text
 
 
-def _strip_name(name: str, path: str, home: RunVariable | None, user: str) -> str:
+def _strip_user(name: str, path: str, home: RunVariable | None, user: str) -> str:
     """Return a path without the home in its front, or the user's name in it."""
     for own in (home.value, home.other) if home is not None else ():
         if own and own not in _IMPERSONAL and (path == own or path.startswith(own + "/")):
@@ -119,7 +119,7 @@ def _strip_name(name: str, path: str, home: RunVariable | None, user: str) -> st
 
 def find_names(text: str, declared: Iterable[str]) -> dict[str, list[int]]:
     """Return declared users, hosts and homes that still stand in a file (colours, prose), each with its lines."""
-    runs = [read_run_variables(said) for said in set(declared) if said]
+    runs = [load_run_variables(said) for said in set(declared) if said]
     called = {
         each.value for run in runs for each in run if each.name in _CALLED and each.value not in _CALLED[each.name]
     }
@@ -148,16 +148,16 @@ def _insert_stand_ins(body: bytes, bindings: Bindings) -> bytes:
         tree = json.loads(body)
     except (ValueError, RecursionError):
         return body
-    renamed = rewrite_request(bindings, tree)
+    renamed = rewrite_recorded(bindings, tree)
     return body if renamed == tree else write_json_like(renamed, like=body)
 
 
-def export_all(
+def anonymize_all(
     interactions: Iterable[Interaction], notes: Sequence[Note] = (), *, whole: bool = False
 ) -> list[Recorded]:
-    """Return recordings for pull requests, notes in the first (`read_file_notes`); `whole`: for other programs."""
+    """Return recordings for pull requests, notes in the first (`read_head_notes`); `whole`: for other programs."""
     recorded = list(interactions)
-    found = [export_interaction(replace_names(each)) if whole else export_file(each) for each in recorded]
+    found = [export_interaction(replace_names(each)) if whole else anonymize(each) for each in recorded]
     found = found if whole else drop_unused(found, [export_interaction(each) for each in recorded])
     return add_notes(found, notes)
 
@@ -187,7 +187,7 @@ def drop_unused(said: Sequence[Recorded], recorded: Sequence[Recorded]) -> list[
     return found
 
 
-def read_file_notes(recorded: Sequence[Recorded], file: object) -> tuple[Note, ...]:
+def read_head_notes(recorded: Sequence[Recorded], file: object) -> tuple[Note, ...]:
     """Return what the head of a file says of it, each once. Raises CassetteCorrupt, which names the file."""
     readers: dict[str, Callable[[Any], Note]] = {
         "max_age": MaxAge.parse,
@@ -203,18 +203,18 @@ def read_file_notes(recorded: Sequence[Recorded], file: object) -> tuple[Note, .
     return tuple(found)
 
 
-def export_file(interaction: Interaction) -> Recorded:
+def anonymize(interaction: Interaction) -> Recorded:
     """Return an interaction for a file in pull requests: with stand-ins for what names a person."""
-    return shorten(export_interaction(replace_names(interaction)))
+    return drop_headers(export_interaction(replace_names(interaction)))
 
 
-def shorten(each: Recorded) -> Recorded:
+def drop_headers(each: Recorded) -> Recorded:
     """Return an exchange without the request's fields that cannot choose an answer; who asked stays."""
-    kept = tuple(pair for pair in each.headers if pair[0].lower() == "user-agent" or _is_counted_header(pair[0]))
+    kept = tuple(pair for pair in each.headers if pair[0].lower() == "user-agent" or _is_keyed_header(pair[0]))
     return replace(each, headers=kept)
 
 
-def _is_counted_header(name: str) -> bool:
+def _is_keyed_header(name: str) -> bool:
     return COUNTING[True][name] or COUNTING[False][name]
 
 

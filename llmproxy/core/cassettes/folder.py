@@ -28,14 +28,14 @@ from pathlib import Path
 from llmproxy.advice import quote_word, suggest_command
 from llmproxy.amounts import format_count
 from llmproxy.core.cassettes.anonymized_export import (
+    anonymize,
+    anonymize_all,
     describe_names,
+    drop_headers,
     drop_unused,
-    export_all,
-    export_file,
     find_names,
-    read_file_notes,
+    read_head_notes,
     replace_names,
-    shorten,
 )
 from llmproxy.core.cassettes.formats import Source, open_source, recognise_format, review, write_text
 from llmproxy.core.cassettes.formats.recorded import Recorded
@@ -70,7 +70,7 @@ _Stamp = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class LoadedFile:
+class FolderLoadSummary:
     imported: tuple[str, ...] = ()
     """Cassettes whose files differed from the store, or were new to it."""
     unchanged: int = 0
@@ -149,7 +149,7 @@ class CassetteDir:
         rules: Rules,
         upstreams: Mapping[str, str] | None = None,
         wait: Callable[[float], None] | None = None,
-    ) -> LoadedFile:
+    ) -> FolderLoadSummary:
         """Bring every file that differs from the store into it; a store that is in step is not written to.
 
         `wait` (seconds) is called between tries while another process brings in the same cassette.
@@ -157,7 +157,7 @@ class CassetteDir:
         Raises CassetteCorrupt, CassetteNewer: for all such files together, before anything was written; CassetteBusy:
         somebody records a cassette whose file differs.
         """
-        differing: dict[str, _Read] = {}
+        differing: dict[str, _FileData] = {}
         failed: list[CassetteError] = []
         skipped: list[str] = []
         files = self.list_cassette_files()
@@ -185,23 +185,23 @@ class CassetteDir:
                 failed.append(error)
                 continue
             skipped += [f"{path}, {why}" for why in left_out]
-            unfinished = _is_open(store, name) if not ours else review.is_incomplete(source)
-            said = [shorten(each) for each in review.read(source)] if ours else []
+            unfinished = _was_cut(store, name) if not ours else review.is_incomplete(source)
+            said = [drop_headers(each) for each in review.read(source)] if ours else []
             if ours and review.dumps(drop_unused(said, said), name, fork, unfinished=unfinished).encode() == kept:
                 continue  # as written by a version that left out less
             if (taken, fork, unfinished, fields) != (
                 remove_row_numbers(replace_names(each) for each in store.iter_interactions(name)),
                 find_fork(store, name, 1),
-                _is_open(store, name),
+                _was_cut(store, name),
                 read_notes(store, name),
             ):
-                differing[name] = _Read(taken, fork, fields, unfinished, digest, before.last_id if before else None)
+                differing[name] = _FileData(taken, fork, fields, unfinished, digest, before.last_id if before else None)
         if failed:
             raise _join_errors(failed)
         for path, text in merged.items():
             write_text(path, text)
         aside = sum(_replace_recordings(store, name, new, self.now, wait) for name, new in differing.items())
-        return LoadedFile(
+        return FolderLoadSummary(
             imported=tuple(differing),
             unchanged=len(files) - len(differing),
             interactions=sum(len(new.interactions) for new in differing.values()),
@@ -210,7 +210,7 @@ class CassetteDir:
             merged=tuple(merged),
         )
 
-    def list_unfiled(self, store: Readable, cassette: str) -> frozenset[int]:
+    def list_unfiled_ids(self, store: Readable, cassette: str) -> frozenset[int]:
         """Return ids of live recordings in no file, of a store that was in step at the start: no file, or newer."""
         ids = frozenset(row.id for row in store.list_summaries(cassette))
         if not self._get_path(cassette).exists():
@@ -245,7 +245,7 @@ class CassetteDir:
                 return None
             if not path.exists() or path.read_bytes() != data:
                 if path.exists() and not force:
-                    _check_file_known(path, store, cassette)
+                    _check_file_is_in_store(path, store, cassette)
                 write_text(path, data.decode())
                 for said in describe_names(path, find_names(data.decode(), _list_run_variables(store, cassette))):
                     log.warning("%s", said)
@@ -270,7 +270,7 @@ def describe_unfiled(store: Path, folder: CassetteDir, served: Mapping[str, Call
     if not is_there(store):
         return ""
     with open_store(store, writable=False, now=folder.now) as reading:
-        found = {cassette: folder.list_unfiled(reading, cassette) for cassette in served}
+        found = {cassette: folder.list_unfiled_ids(reading, cassette) for cassette in served}
     count = sum(len(ids & set(served[cassette]())) for cassette, ids in found.items() if ids)
     if not count:
         return ""
@@ -298,9 +298,9 @@ def build_slug(name: str, *, unique: bool = False) -> str:
 
 def _format_cassette(store: Readable, cassette: str) -> bytes | None:
     """Return what the file of a cassette would hold; None if nothing of it is recorded."""
-    recorded = export_all(store.iter_interactions(cassette), read_notes(store, cassette))
+    recorded = anonymize_all(store.iter_interactions(cassette), read_notes(store, cassette))
     fork = find_fork(store, cassette, 1)
-    return review.dumps(recorded, cassette, fork, unfinished=_is_open(store, cassette)).encode() if recorded else None
+    return review.dumps(recorded, cassette, fork, unfinished=_was_cut(store, cassette)).encode() if recorded else None
 
 
 def _list_run_variables(store: Readable, cassette: str) -> list[str]:
@@ -308,7 +308,7 @@ def _list_run_variables(store: Readable, cassette: str) -> list[str]:
     return [said for sample in samples for said in list_run_variables(store, cassette, sample)]
 
 
-def _is_open(store: Readable, cassette: str) -> bool:
+def _was_cut(store: Readable, cassette: str) -> bool:
     return not all(info.closed_cleanly for info in store.cassettes(cassette) if info.live)
 
 
@@ -339,7 +339,7 @@ def _import_file(
     found = [each.interaction for each in adopted if each.interaction is not None]
     found.sort(key=lambda each: (each.sample, each.started_at))
     skipped = [f"interaction {each.recorded.number}: {each.why}" for each in adopted if each.interaction is None]
-    return remove_row_numbers(found), skipped, read_file_notes(recorded, source.name)
+    return remove_row_numbers(found), skipped, read_head_notes(recorded, source.name)
 
 
 def _join_errors(failed: list[CassetteError]) -> CassetteError:
@@ -349,7 +349,7 @@ def _join_errors(failed: list[CassetteError]) -> CassetteError:
 
 
 @dataclass(frozen=True, slots=True)
-class _Read:
+class _FileData:
     """What a file holds that differs from the store."""
 
     interactions: list[Interaction]
@@ -362,7 +362,7 @@ class _Read:
 
 
 def _replace_recordings(
-    store: Store, name: str, read: _Read, now: Callable[[], float], wait: Callable[[float], None] | None
+    store: Store, name: str, read: _FileData, now: Callable[[], float], wait: Callable[[float], None] | None
 ) -> int:
     """Put what was read in place of all that is live in a cassette of a file; returns how many were set aside."""
     new, fork = read.interactions, read.fork
@@ -371,7 +371,7 @@ def _replace_recordings(
     clean = False
     try:
         for sample in samples or [1]:
-            _begin_when_free(store, name, sample, wait)
+            _begin_writing_when_free(store, name, sample, wait)
             begun.append(sample)
         store_fork(store, fork) if fork else delete_fork(store, name)
         if read.notes != read_notes(store, name):
@@ -395,7 +395,7 @@ def _replace_recordings(
             store.end_writing(name, sample, HOLDER, clean=clean)
 
 
-def _begin_when_free(store: Store, name: str, sample: int, wait: Callable[[float], None] | None) -> None:
+def _begin_writing_when_free(store: Store, name: str, sample: int, wait: Callable[[float], None] | None) -> None:
     for left in reversed(range(_RETRIES)):
         try:
             store.begin_writing(name, sample, exclusive=True, holder=HOLDER)
@@ -407,7 +407,7 @@ def _begin_when_free(store: Store, name: str, sample: int, wait: Callable[[float
             return
 
 
-def _check_file_known(path: Path, store: Readable, cassette: str) -> None:
+def _check_file_is_in_store(path: Path, store: Readable, cassette: str) -> None:
     """Raise unless everything in a file is, or once was, in the store: recordings that newer ones replaced."""
     kept = suggest_command(f"export FILE --cassette {quote_word(cassette)} --format review", store.path)
     hint = f"It is in the store: {kept}; or start again and the file wins."
@@ -426,7 +426,7 @@ def _check_file_known(path: Path, store: Readable, cassette: str) -> None:
     for each in recorded:
         started = each.extra.get("started_at", 0.0)
         known = by_time.get(float(started) if isinstance(started, int | float) else 0.0, ())
-        if not any(_are_same_exchange(shorten(each), export_file(store.load(id_))) for id_ in known):
+        if not any(_are_same_exchange(drop_headers(each), anonymize(store.load(id_))) for id_ in known):
             raise CassetteBusy(
                 f"Not overwritten: {path} was edited while this cassette was in use (interaction {each.number}).",
                 hint=hint,

@@ -23,7 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from urllib.parse import quote, urlsplit
 
-from llmproxy.core.bindings import BadRunVariable, check_run_variable, write_run_variables
+from llmproxy.core.bindings import BadRunVariable, check_run_variable, dump_run_variables
 from llmproxy.core.cassettes.formats.recorded import Recorded
 from llmproxy.core.dialects.conversation import made_ids
 from llmproxy.core.dialects.streams import decide_ending
@@ -81,10 +81,10 @@ class _RequestUrl:
 
     @property
     def origin(self) -> str:
-        return f"{self.scheme}://{self.name}"
+        return f"{self.scheme}://{self.netloc}"
 
     @property
-    def name(self) -> str:
+    def netloc(self) -> str:
         bare = f"[{self.host}]" if ":" in self.host else self.host
         return bare if self.port in (None, _DEFAULT_PORTS[self.scheme]) else f"{bare}:{self.port}"
 
@@ -102,7 +102,7 @@ def import_exchanges(
     adopter = _ExchangeImporter(cassette, rules, redactor, upstreams or {})
     for each, place in zip(recorded, places, strict=True):
         if place is not None:  # first all credentials: an early answer may quote one that a later request carries
-            route, _ = adopter.route_exchange(each, place, _ExtraMember(each.extra))
+            route, _ = adopter.route_exchange(each, place, _OwnMember(each.extra))
             redactor.learn_request(each.headers, place.target, route.provider.credentials)
     return [adopter.import_exchange(each, place) for each, place in zip(recorded, places, strict=True)]
 
@@ -134,16 +134,16 @@ class _ExchangeImporter:
 
     def import_exchange(self, each: Recorded, place: _RequestUrl | None) -> ImportedExchange:
         if each.problem:
-            return ImportedExchange(each, place.name if place else "", None, each.problem)
+            return ImportedExchange(each, place.netloc if place else "", None, each.problem)
         if place is None:
             return ImportedExchange(each, "", None, f"its URI is not an http one: {each.uri[:80]}")
-        extra = _ExtraMember(each.extra)
+        extra = _OwnMember(each.extra)
         route, known = self.route_exchange(each, place, extra)
         before = len(self.occurrences)
         interaction = self.build_interaction(each, place, route, extra)
-        return ImportedExchange(each, place.name, interaction, known=known, first=len(self.occurrences) > before)
+        return ImportedExchange(each, place.netloc, interaction, known=known, first=len(self.occurrences) > before)
 
-    def route_exchange(self, each: Recorded, place: _RequestUrl, extra: _ExtraMember) -> tuple[Route, bool]:
+    def route_exchange(self, each: Recorded, place: _RequestUrl, extra: _OwnMember) -> tuple[Route, bool]:
         where = (place.scheme, place.host, place.port, each.method, place.target, each.headers)
         provider = extra.text("provider")
         if provider and (ours := route_host(*where, {provider: place.origin})):
@@ -151,38 +151,38 @@ class _ExchangeImporter:
         found = route_host(*where, self.upstreams)
         if found is not None:
             return found, True
-        made_up = route_host(*where, {place.name: place.origin})
+        made_up = route_host(*where, {place.netloc: place.origin})
         if made_up is None:
             raise AssertionError(f"{place.origin} was named as an upstream and not found")
         return made_up, False
 
     def canonical(self, request: Request, route: Route, sample: int) -> Canonical:
-        return canonicalize(request, route, self.rules, self.build_origin_finder(sample))
+        return canonicalize(request, route, self.rules, self.build_made_by_lookup(sample))
 
-    def build_origin_finder(self, sample: int) -> MadeBy:
+    def build_made_by_lookup(self, sample: int) -> MadeBy:
         return lambda name: self.made.get((sample, name))
 
-    def add_state(self, request: Request, route: Route, each: Recorded, body: bytes, sample: int) -> Request:
+    def add_server_state(self, request: Request, route: Route, each: Recorded, body: bytes, sample: int) -> Request:
         """Add the state in which a request was asked, and note what it changed of what the server keeps."""
         canonical, changes = self.canonical(request, route, sample), self.changes.setdefault(sample, StateChanges())
         tree = parse_json(body) if route.changes else None
         change = find_change(route, each.method, build_key(canonical), canonical.refs, tree)
         if state := changes.digest_state_for_request(
-            route, each.method, canonical.refs, change, self.build_origin_finder(sample)
+            route, each.method, canonical.refs, change, self.build_made_by_lookup(sample)
         ):
             request = replace(request, headers=(*request.headers, (STATE_HEADER, state)))
         if change is not None and is_success(each.status):
             changes.begin_change(change._replace(key=build_key(self.canonical(request, route, sample))))
         return request
 
-    def build_interaction(self, each: Recorded, place: _RequestUrl, route: Route, extra: _ExtraMember) -> Interaction:
+    def build_interaction(self, each: Recorded, place: _RequestUrl, route: Route, extra: _OwnMember) -> Interaction:
         headers, body = _undo_coding(each.headers, each.body, ours=extra.ours)
         sample, party = extra.get_number("sample", 1), extra.text("party") or AGENT
         if not extra.ours and not route.known and (said := fingerprint_unstored_fields(headers, Fingerprints().digest)):
             headers = (*headers, (SAID_HEADER, said))
         request = self.redactor.request(Request(each.method, route.target, headers, body), route.provider.credentials)
         if not extra.ours:
-            request = self.add_state(request, route, each, body, sample)
+            request = self.add_server_state(request, route, each, body, sample)
         canonical = self.canonical(request, route, sample)
         key = build_key(canonical)
         response, replaced = self.redactor.redact_response(
@@ -227,7 +227,7 @@ def _undo_coding(headers: Headers, body: bytes, *, ours: bool) -> tuple[Headers,
     return without(headers, "content-encoding"), body
 
 
-def _build_response(each: Recorded, route: Route, extra: _ExtraMember, *, stream: bool) -> Response:
+def _build_response(each: Recorded, route: Route, extra: _OwnMember, *, stream: bool) -> Response:
     headers, body = _undo_coding(each.response_headers, each.response_body, ours=extra.ours)
     chunked = header(headers, "content-length") is None  # the field itself is framing and not kept
     kind = header(headers, "content-type") or ""
@@ -245,7 +245,7 @@ def _build_response(each: Recorded, route: Route, extra: _ExtraMember, *, stream
     )
 
 
-class _ExtraMember:
+class _OwnMember:
     """The member ``llmproxy`` of an interaction; what does not make sense is as if it were not there."""
 
     def __init__(self, values: Mapping[str, object]) -> None:
@@ -268,7 +268,7 @@ class _ExtraMember:
         """Return the run variables in the file. Raises CassetteCorrupt: a wrong binding would bind nothing, unsaid."""
         found = self.values.get("run_variables") or []
         try:
-            return write_run_variables(check_run_variable(**each) for each in found)  # type: ignore[attr-defined]
+            return dump_run_variables(check_run_variable(**each) for each in found)  # type: ignore[attr-defined]
         except (BadRunVariable, TypeError) as error:
             raise CassetteCorrupt(
                 f"`run_variables` of a recording cannot be {str(found)[:200]}: {unsign_text(error)}"

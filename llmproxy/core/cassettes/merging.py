@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from llmproxy.advice import quote_word, suggest_command
-from llmproxy.core.cassettes.anonymized_export import add_notes, read_file_notes
+from llmproxy.core.cassettes.anonymized_export import add_notes, read_head_notes
 from llmproxy.core.cassettes.folder import CassetteDir
 from llmproxy.core.cassettes.formats import Source, open_source, review, write_text
 from llmproxy.core.cassettes.formats.recorded import Recorded
@@ -183,7 +183,7 @@ def _merge_cassette(stores: Mapping[Path, Store], name: str) -> tuple[list[_Kept
         if store.find_last_id(name):
             heads.setdefault("whose child it is", []).append((path, find_fork(store, name, 1)))
             heads.setdefault("what varies in it, or how old it may be", []).append(
-                (path, _list_other_notes(store, name))
+                (path, _list_notes_without_changes(store, name))
             )
     for what, said in heads.items():
         filled = [each for each in said if each[1]]
@@ -224,7 +224,7 @@ def _write_cassette(made: Store, stores: Mapping[Path, Store], name: str, kept: 
     forks = [find_fork(store, name, 1) for store in stores.values()]
     if fork := next(filter(None, forks), None):
         store_fork(made, fork)
-    fields = next(filter(None, [_list_other_notes(store, name) for store in stores.values()]), ())
+    fields = next(filter(None, [_list_notes_without_changes(store, name) for store in stores.values()]), ())
     accepted = merge_accepted(*(accepted_of(store, name) for store in stores.values()))
     if fields or accepted:
         write_notes(made, name, [*fields, *accepted])
@@ -285,13 +285,13 @@ def _merge_three_way(name: str, base: Source | None, sides: Sequence[Source], co
     new: dict[object, tuple[Recorded, str]] = {}
     gone: set[object] = set()
     heads, accepted, fields = set[str](), list[list[AcceptedChange]](), list[Note]()
-    before = _list_accepted(() if base is None else read_file_notes(review.read(base), base.name))
+    before = _filter_accepted_changes(() if base is None else read_head_notes(review.read(base), base.name))
     dropped: set[Note] = set()
     for side in sides:
         there = dict(list_identities(review.read(side)))
         gone |= {place for place in old if place not in there}
-        notes = read_file_notes(list(there.values()), side.name)
-        accepted.append(_list_accepted(notes))
+        notes = read_head_notes(list(there.values()), side.name)
+        accepted.append(_filter_accepted_changes(notes))
         fields = [note for note in notes if note not in accepted[-1]]
         heads.add(repr((review.read_fork(side), fields)))
         dropped |= {note for note in before if note not in accepted[-1]}
@@ -326,12 +326,12 @@ def _merge_three_way(name: str, base: Source | None, sides: Sequence[Source], co
     return review.dumps(add_notes(bare, united), name, review.read_fork(sides[0]), unfinished=unfinished)
 
 
-def _list_other_notes(store: Store, name: str) -> tuple[Note, ...]:
+def _list_notes_without_changes(store: Store, name: str) -> tuple[Note, ...]:
     """Return what a cassette says of itself beside accepted changes."""
     return tuple(note for note in read_notes(store, name) if not isinstance(note, AcceptedChange))
 
 
-def _list_accepted(notes: Iterable[Note]) -> list[AcceptedChange]:
+def _filter_accepted_changes(notes: Iterable[Note]) -> list[AcceptedChange]:
     return [note for note in notes if isinstance(note, AcceptedChange)]
 
 
@@ -365,9 +365,9 @@ def copy_cassette(source: Store, target: Store, name: str, new: str, *, instead:
             f"The store {show_store(source.path)} holds nothing of cassette {name}.",
             hint=suggest_command("ls", source.path),
         )
-    _refuse_incomplete_copy(source, name, found)
+    _refuse_lossy_copy(source, name, found)
     notes, there = read_notes(source, name), list(target.iter_interactions(new))
-    ours, theirs = Counter(map(_without_store_id, found)), Counter(map(_without_store_id, there))
+    ours, theirs = Counter(map(_drop_store_id, found)), Counter(map(_drop_store_id, there))
     if there and ours == theirs and notes == read_notes(target, new):
         return CopiedCassette(len(found), 0, same=True)
     if there and not instead:
@@ -392,12 +392,12 @@ def copy_cassette(source: Store, target: Store, name: str, new: str, *, instead:
     return CopiedCassette(len(found), len(there), same=False)
 
 
-def _without_store_id(each: Interaction) -> Interaction:
+def _drop_store_id(each: Interaction) -> Interaction:
     """Return all that two recordings must share to be one."""
     return replace(each, id=None)
 
 
-def _refuse_incomplete_copy(source: Store, name: str, found: list[Interaction]) -> None:
+def _refuse_lossy_copy(source: Store, name: str, found: list[Interaction]) -> None:
     """Raise SettingsError for a cassette that would not replay there as it does here."""
     if any(not each.key.startswith(TAG) for each in found):
         raise SettingsError(

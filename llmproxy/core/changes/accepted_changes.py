@@ -58,10 +58,10 @@ GONE = "gone"
 
 def build_call_removal(what: str, key: Key, origin: ChangeOrigin) -> Change:
     """Return the change that a recorded call is no longer made; `what` says which, for people."""
-    return Change(GONE, f"call {what}", what, None, digest_call(key), "", diff_hunks(what, None), origin)
+    return Change(GONE, f"call {what}", what, None, digest_key(key), "", diff_hunks(what, None), origin)
 
 
-def digest_call(key: Key) -> str:
+def digest_key(key: Key) -> str:
     return digest_of([str(key)])
 
 
@@ -147,7 +147,7 @@ def _parse_condition(value: Mapping[str, Any]) -> Condition | None:
     return Condition(str(said["client"]), str(said.get("since") or ""))
 
 
-def accept_changes(
+def build_accepted_changes(
     changes: Iterable[Change], day: date, *, until: date | None = None, when: Condition | None = None
 ) -> list[AcceptedChange]:
     """Return changes that one cassette's trial saw as accepted ones, one of each name."""

@@ -62,7 +62,7 @@ def explain_impossible(given: GivenAnswer, was: ParsedRequest, now: ParsedReques
     return _check_calls(given.message, was, now)
 
 
-def is_question(name: str, value: object) -> bool:
+def is_prompt(name: str, value: object) -> bool:
     """Return whether a parameter may hold a part of the question: by its name, or since somebody wrote prose there."""
     if name in _FORMATS | _GROUPS | _STOPS:
         return False
@@ -153,13 +153,13 @@ def _check_calls(said: Message, was: ParsedRequest, now: ParsedRequest) -> str:
     for call in (*said.tool_calls, *said.beside):
         tool = after.get(call.name)
         if tool is None:
-            gone = any(find_tool_schema(old) is None for name, old in before.items() if name not in after)
+            gone = any(get_parameter_schema(old) is None for name, old in before.items() if name not in after)
             if call.name in before or not (deferred or before == after or (call.hosted and not gone)):
                 return f"the answer calls {call.name}, which is not offered"
             continue
         if tool == before.get(call.name) or call.hosted:
             continue
-        schema = find_tool_schema(tool)
+        schema = get_parameter_schema(tool)
         if schema is None:
             continue
         why = check_schema(parse_arguments(call.arguments), schema)
@@ -174,7 +174,7 @@ def _list_tools(request: ParsedRequest) -> Iterator[tuple[str, dict[str, Any]]]:
             yield segment.name.removeprefix("tool "), as_dict(segment.value)
 
 
-def find_tool_schema(tool: Mapping[str, Any]) -> object:
+def get_parameter_schema(tool: Mapping[str, Any]) -> object:
     inner = next((tool[name] for name in ("function", "toolSpec", "custom") if as_dict(tool.get(name))), tool)
     found = next((inner[name] for name in SCHEMAS if name in inner), None)
     return as_dict(found).get("json", found)

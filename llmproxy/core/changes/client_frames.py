@@ -1,6 +1,6 @@
 """Frames: what a client itself writes into its requests, around what people and tools say.
 
-    client of a request -> `frames_of`: its `ClientFrames`, where we know some
+    client of a request -> `get_client_frames`: its `ClientFrames`, where we know some
     text                -> `ClientFrames.split`: the client's own lines, and what stands between them
 
 A line is known by its whole text, never by a tag that somebody could type; one with holes by all that stands around
@@ -122,6 +122,6 @@ def _load_client_frames() -> dict[str, ClientFrames]:
     return {row["client"]: ClientFrames(row) for row in json.loads((DATA / "frames.json").read_bytes())}
 
 
-def frames_of(client: Client | None) -> ClientFrames | None:
+def get_client_frames(client: Client | None) -> ClientFrames | None:
     """Return what a client writes; None where nobody knows."""
     return None if client is None else _load_client_frames().get(client.name)

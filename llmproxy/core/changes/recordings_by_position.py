@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from llmproxy.core.changes.accepted_changes import AcceptedChange
 from llmproxy.core.changes.change import Reason, Refusal, digest_of
-from llmproxy.core.changes.client_frames import frames_of
+from llmproxy.core.changes.client_frames import get_client_frames
 from llmproxy.core.changes.request_parsing import KnownAnswers, ParsedRequest, parse_request, read_text, to_text
 from llmproxy.core.changes.result_wordings import blank_values
 from llmproxy.core.dialects.conversation import Kind
@@ -85,11 +85,11 @@ class CallPositions:
         for each in all_:
             self._place_recording(each)
         for alike in self._at_history.values():
-            self._find_template_lines(alike)
-        self._find_varying_lines([each for alike in self._at.values() for each in alike])
+            self._mark_template_lines(alike)
+        self._mark_varying_lines([each for alike in self._at.values() for each in alike])
 
     @staticmethod
-    def _find_varying_lines(standing: Sequence[PlacedRecording]) -> None:
+    def _mark_varying_lines(standing: Sequence[PlacedRecording]) -> None:
         """Note which lines of system text say something else in calls that share most of it."""
         texts: dict[frozenset[str], list[PlacedRecording]] = {}
         for each in standing:
@@ -111,7 +111,7 @@ class CallPositions:
             self._at.setdefault(_digest_position(history, request), []).append(standing)
             self._at_history.setdefault(history, []).append(standing)
 
-    def _find_template_lines(self, alike: list[PlacedRecording]) -> None:
+    def _mark_template_lines(self, alike: list[PlacedRecording]) -> None:
         """Note which lines of users' words are shared by recordings with the same history and other words."""
         texts: dict[str, list[PlacedRecording]] = {}
         for each in alike:
@@ -134,7 +134,7 @@ class CallPositions:
     def parse_recorded_request(
         self, canonical: Canonical, call_ids: Sequence[str], client: Client | None = None
     ) -> ParsedRequest:
-        return parse_request(canonical, call_ids, self.known, frames_of(client))
+        return parse_request(canonical, call_ids, self.known, get_client_frames(client))
 
     def find_recordings(self, request: ParsedRequest) -> list[PlacedRecording] | Refusal:
         """Return the recordings at a request's place, all with one answer; else why there is none."""
@@ -158,7 +158,7 @@ class CallPositions:
             return Refusal(Reason.AMBIGUOUS, "recordings with different answers stand at its place")
         return good
 
-    def find_merged_pairs(self, accepted: Iterable[AcceptedChange]) -> Iterator[tuple[int, int]]:
+    def find_conflicts(self, accepted: Iterable[AcceptedChange]) -> Iterator[tuple[int, int]]:
         """Yield pairs of recordings with different answers whose requests are one under accepted changes."""
         after = {was: now for each in accepted for was, now in each.exactly if was and now}
         for standing in self._at.values():
@@ -203,7 +203,7 @@ def asks_same_question(standing: PlacedRecording, request: ParsedRequest) -> boo
         for tag, i, j, at, to in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
             if tag == "equal":
                 continue
-            if tag == "insert" and not _is_inside_template(standing, n, before, i):
+            if tag == "insert" and not _is_between_template_lines(standing, n, before, i):
                 return False
             if any((n, line) not in standing.prompt for line in before[i:j]) or (j > i and to - at > j - i):
                 return False
@@ -212,7 +212,7 @@ def asks_same_question(standing: PlacedRecording, request: ParsedRequest) -> boo
     return True
 
 
-def _is_inside_template(standing: PlacedRecording, n: int, lines: Sequence[str], at: int) -> bool:
+def _is_between_template_lines(standing: PlacedRecording, n: int, lines: Sequence[str], at: int) -> bool:
     """Return whether a new line would stand between lines of the template; beside a question it may be a part of it."""
     beside = [lines[i] for i in (at - 1, at) if 0 <= i < len(lines)]
     return len(beside) == 2 and all((n, line) in standing.prompt for line in beside)

@@ -16,19 +16,19 @@ from difflib import SequenceMatcher
 from itertools import zip_longest
 from typing import Any, NamedTuple, Self
 
-from llmproxy.core.changes.answer_plausibility import GivenAnswer, explain_impossible, is_question
+from llmproxy.core.changes.answer_plausibility import GivenAnswer, explain_impossible, is_prompt
 from llmproxy.core.changes.change import Author, Change, ChangeOrigin, Hunk, Reason, Refusal, diff_hunks, digest_of
-from llmproxy.core.changes.client_frames import FRAME, ClientFrames, frames_of
+from llmproxy.core.changes.client_frames import FRAME, ClientFrames, get_client_frames
 from llmproxy.core.changes.recordings_by_position import PlacedRecording, asks_same_question
 from llmproxy.core.changes.request_parsing import (
     ParsedRequest,
     Slot,
     drop_ids,
-    extends,
+    get_result_tool,
+    is_superset,
     read_call,
     read_text,
     to_text,
-    tool_of,
 )
 from llmproxy.core.changes.result_wordings import find_rewording
 from llmproxy.core.dialects.conversation import Kind, Segment, describe_tool_change
@@ -70,7 +70,7 @@ def diff_requests(
     then = standing.recorded.client
     upgraded = then is not None and client is not None and then.name == client.name and then != client
     compared = _RequestDiff(
-        standing, now, client, recorded, present, frames_of(client) if upgraded else None, read_volatile
+        standing, now, client, recorded, present, get_client_frames(client) if upgraded else None, read_volatile
     )
     try:
         found = list(compared.iter_changes())
@@ -111,7 +111,7 @@ class _RequestDiff:
         for slot in sorted(slots, key=lambda each: order.index(each[0]) if each[0] in order else len(order)):
             old, new = self.old_request.slots.get(slot), self.now.slots.get(slot)
             if old is None or new is None or dump(old.value) != dump(new.value):
-                yield from self._compare_slot(slot, old, new)
+                yield from self._compare_segments(slot, old, new)
         yield from self._compare_members()
         yield from self._compare_header_pairs("header", was.headers, now.headers)
         yield from self._compare_header_pairs("query", was.query, now.query)
@@ -129,7 +129,7 @@ class _RequestDiff:
                     raise Refused(Reason.DATA, f"{change}: other recordings say something else there")
                 yield change
 
-    def _compare_slot(self, slot: Slot, old: Segment | None, new: Segment | None) -> Iterator[Change]:
+    def _compare_segments(self, slot: Slot, old: Segment | None, new: Segment | None) -> Iterator[Change]:
         segment = old or new
         if segment is None:
             return
@@ -138,7 +138,7 @@ class _RequestDiff:
             case Kind.TOOL | Kind.PARAMETER:
                 change = self._build_change(segment.kind, old, new, name, self._find_author(segment))
                 asked = name.removeprefix("parameter ") if slot[0] == Kind.PARAMETER else None
-                if asked is not None and any(is_question(asked, each.value) for each in (old, new) if each is not None):
+                if asked is not None and any(is_prompt(asked, each.value) for each in (old, new) if each is not None):
                     raise Refused(Reason.QUESTION, f"{name}: {_format_change(change)}")
                 yield change
             case kind if kind == FRAME:
@@ -180,7 +180,7 @@ class _RequestDiff:
             if dump(drop_ids(old.value)) != dump(drop_ids(new.value)):
                 yield self._build_change(Kind.CALL, old, new, f"call of {was.name}", Author.CLIENT)
             return
-        if was.name != now.name or not extends(now.arguments, was.arguments):
+        if was.name != now.name or not is_superset(now.arguments, was.arguments):
             raise Refused(Reason.HISTORY, f"{name}: {_format_change(self._build_change(Kind.CALL, old, new, name))}")
         yield self._build_change(Kind.CALL, old, new, f"call of {was.name}", Author.CLIENT)
 
@@ -189,7 +189,7 @@ class _RequestDiff:
             raise Refused(Reason.RESULT, f"{name} is {'new' if old is None else 'gone'}")
         if dump(drop_ids(old.value)) == dump(drop_ids(new.value)):
             return
-        was, now, tool = read_text(old.value), read_text(new.value), tool_of(old)
+        was, now, tool = read_text(old.value), read_text(new.value), get_result_tool(old)
         if was is None or now is None:
             raise Refused(Reason.RESULT, f"{name}: it is more than text, and another one now")
         before, after = was[0], now[0]

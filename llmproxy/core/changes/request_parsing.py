@@ -81,12 +81,12 @@ class KnownAnswers:
         found = [
             answer
             for answer in known
-            if all(extends(now.arguments, was.arguments) for now, was in zip(calls, answer.calls, strict=True))
+            if all(is_superset(now.arguments, was.arguments) for now, was in zip(calls, answer.calls, strict=True))
         ]
         return found[0] if len(found) == 1 else None
 
 
-def extends(now: object, was: object) -> bool:
+def is_superset(now: object, was: object) -> bool:
     """Return whether arguments are the recorded ones, or those and further members, which clients add as defaults."""
     if isinstance(now, dict) and isinstance(was, dict):
         return all(name in now and now[name] == value for name, value in was.items())
@@ -137,10 +137,10 @@ class ParsedRequest:
     def tool_results(self) -> Iterator[tuple[str, str]]:
         for slot, segment in self.slots.items():
             if slot[0] == Kind.RESULT:
-                yield tool_of(segment), to_text(segment.value)
+                yield get_result_tool(segment), to_text(segment.value)
 
 
-def tool_of(segment: Segment) -> str:
+def get_result_tool(segment: Segment) -> str:
     found = _RESULT.search(segment.name)
     return found[1] if found else ""
 
@@ -179,7 +179,7 @@ def parse_request(
         if segment.kind is Kind.SYSTEM:
             made.systems.append(segment)
         elif segment.kind not in _CONVERSATION:
-            _add_segment(made, (segment.kind, segment.name), segment)
+            _add_segment_at_next_slot(made, (segment.kind, segment.name), segment)
     entries: dict[str, list[Segment]] = {}
     for segment in found:
         if segment.kind in _CONVERSATION:
@@ -189,7 +189,7 @@ def parse_request(
     return made
 
 
-def _add_segment(made: ParsedRequest, slot: Slot, segment: Segment) -> None:
+def _add_segment_at_next_slot(made: ParsedRequest, slot: Slot, segment: Segment) -> None:
     n = 0
     while (*slot, n) in made.slots:
         n += 1
@@ -216,19 +216,19 @@ class _ConversationReader:
             if step and not any(each.kind is not Kind.MEMBER for each in entry):
                 step.append(entry)
                 continue
-            self._read_step(step)
+            self._read_answer_step(step)
             step = []
             self._read_entry(entry, iter(()))
-        self._read_step(step)
+        self._read_answer_step(step)
         self._made.whole = self._made.whole and not any(self._open.values())
 
-    def _read_step(self, entries: list[list[Segment]]) -> None:
+    def _read_answer_step(self, entries: list[list[Segment]]) -> None:
         """Read what one answer, or a part of it, is told as."""
         if not entries:
             return
         said = [each for entry in entries for each in entry if each.kind is Kind.CALL]
         calls = [read_call(each.value, self._ids.pop(0) if self._ids else "") for each in said]
-        told, proven = self._alias_answers(entries, calls)
+        told, proven = self._identify_answers(entries, calls)
         if not (proven and told == self._made.chain[-1:]):  # a client may tell calls of one answer one by one
             self._made.chain += told
             self._turn += 1
@@ -236,7 +236,7 @@ class _ConversationReader:
         for entry in entries:
             self._read_entry(entry, rest)
 
-    def _alias_answers(self, entries: list[list[Segment]], calls: list[HistoryCall]) -> tuple[list[str], bool]:
+    def _identify_answers(self, entries: list[list[Segment]], calls: list[HistoryCall]) -> tuple[list[str], bool]:
         """Return what stands for the answers that are told, and whether the ids of their calls prove it."""
         proven = [answer for call in calls if (answer := self._known.find_by_id(call)) is not None]
         if calls and len(proven) == len(calls):
@@ -259,22 +259,22 @@ class _ConversationReader:
                     call = next(calls, HistoryCall("", "", None))
                     slot: Slot = (Kind.CALL, call.id) if self._known.find_by_id(call) else (Kind.CALL, self._turn, "")
                     self._calls[_read_call_id(segment.value)] = slot
-                    _add_segment(self._made, slot, segment)
+                    _add_segment_at_next_slot(self._made, slot, segment)
                 case Kind.RESULT:
-                    of = self._calls.get(self._find_result_alias(entry, segment), ("", self._turn))
-                    _add_segment(self._made, (Kind.RESULT, *of), segment)
+                    of = self._calls.get(self._get_call_id_of_result(entry, segment), ("", self._turn))
+                    _add_segment_at_next_slot(self._made, (Kind.RESULT, *of), segment)
                 case Kind.USER if self._frames is not None and self._frames.is_client_part(to_text(segment.value)):
                     self._made.frames.append(segment)
-                    _add_segment(self._made, (FRAME, self._turn), segment)
+                    _add_segment_at_next_slot(self._made, (FRAME, self._turn), segment)
                 case Kind.USER:
                     self._made.words.append(segment)
                     self._made.turns.append(self._turn)
-                    _add_segment(self._made, (Kind.USER, self._turn), segment)
+                    _add_segment_at_next_slot(self._made, (Kind.USER, self._turn), segment)
                 case _:
-                    _add_segment(self._made, (segment.kind, self._turn), segment)
+                    _add_segment_at_next_slot(self._made, (segment.kind, self._turn), segment)
 
     @staticmethod
-    def _find_result_alias(entry: Sequence[Segment], segment: Segment) -> str:
+    def _get_call_id_of_result(entry: Sequence[Segment], segment: Segment) -> str:
         """Return the alias of the call that a result answers."""
         if (block := block_result(as_dict(segment.value))) is not None:
             return block.tool_call_id or ""

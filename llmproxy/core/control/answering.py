@@ -82,17 +82,17 @@ def _dump_json(value: Json) -> bytes:
     return json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
 
 
-def find_counted_session(engine: Engine, asked: ControlRequest) -> Session | None:
+def find_session_to_await(engine: Engine, asked: ControlRequest) -> Session | None:
     """Return the session whose sums a request asks for, whose open exchanges may end first; None: answer at once."""
     try:
-        words, shape = _split_target(asked.target)
+        words, shape = _parse_control_path(asked.target)
         name = words[1] if shape in COUNTED else _parse_query(asked.target).get("session", "") if shape in TOLD else ""
         return engine.sessions.walks.get(canonical_name(name)) if name else None
     except RefusedError:
         return None
 
 
-def _split_target(target: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _parse_control_path(target: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the decoded segments of a control path, and its row of TABLE. Raises BadControl."""
     path = target.partition("?")[0].removeprefix(CONTROL_PREFIX).strip("/")
     try:
@@ -107,7 +107,7 @@ def _parse_query(target: str) -> dict[str, str]:
 
 
 def _serve_request(engine: Engine, asked: ControlRequest, proxy: ControlledProxy) -> tuple[int, Json]:
-    words, shape = _split_target(asked.target)
+    words, shape = _parse_control_path(asked.target)
     path = asked.target.partition("?")[0]
     refusing = find_refusal(asked, proxy.token, proxy.page_token)
     if refusing is not None and shape not in OPEN:

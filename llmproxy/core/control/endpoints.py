@@ -22,7 +22,7 @@ from llmproxy.core.cassettes.anonymized_export import to_json
 from llmproxy.core.control.parsing import (
     BadControl,
     Json,
-    join_sample,
+    join_name_and_sample,
     parse_control_faults,
     parse_enum,
     parse_flag,
@@ -193,10 +193,10 @@ def _open_session(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
     forking, child = parse_overrides(body.get("overrides"), body.get("fork"), body.get("mocks"))
     cassette, under = body.get("cassette"), body.get("under")
     session = engine.sessions.open_session(
-        join_sample(parse_name(body.get("name"), "a session needs a name"), body.get("sample")),
+        join_name_and_sample(parse_name(body.get("name"), "a session needs a name"), body.get("sample")),
         cassette=None
         if cassette is None
-        else join_sample(parse_name(cassette, "name the cassette"), body.get("sample")),
+        else join_name_and_sample(parse_name(cassette, "name the cassette"), body.get("sample")),
         mode=parse_enum(Mode, body.get("mode"), "mode"),
         speed=parse_speed(body.get("speed")),
         exhausted=parse_enum(Exhausted, body.get("exhausted"), "exhausted"),
@@ -257,10 +257,10 @@ def _list_faults(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
     known = session.find_interceptor(FaultInterceptor)
     none: dict[str, Json] = {"name": "", "seed": 0, "faults": [], "injected": 0}
     told = none if known is None else known.build_report().get("faults", none)
-    return 200, _add_idle_rules(told, engine.features.get_feature(FaultFeature).explain_idle_rules(session))
+    return 200, _add_idle_reasons(told, engine.features.get_feature(FaultFeature).explain_idle_rules(session))
 
 
-def _add_idle_rules(told: dict[str, Json], idle: Mapping[int, str]) -> dict[str, Json]:
+def _add_idle_reasons(told: dict[str, Json], idle: Mapping[int, str]) -> dict[str, Json]:
     """Return what is told of faults, with why each rule that met no call did not: beside the rule, and in a list."""
     rows = [row | ({"idle": idle[number]} if number in idle else {}) for number, row in enumerate(told["faults"], 1)]
     return told | {"faults": rows, "idle": list(idle.values())}
@@ -324,7 +324,7 @@ def _close_session(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
     if after is not None:
         last["calls"] = list_session_calls(engine, session, parse_call_number(str(after)))["calls"]
     if idle := engine.features.get_feature(FaultFeature).explain_idle_rules(session):
-        last["faults"] = _add_idle_rules(last["faults"], idle)
+        last["faults"] = _add_idle_reasons(last["faults"], idle)
     interrupted = parse_flag(call.body.get("interrupted"), "interrupted", default=False)
     engine.sessions.close_session(call.name, complete=complete, interrupted=interrupted)
     engine.trials.store_trial(session)

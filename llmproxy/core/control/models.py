@@ -614,7 +614,7 @@ class SpansQuery(TypedDict):
     """Whose calls; `*` for everybody's."""
 
 
-class ErrorAnswer(NamedTuple):
+class DocumentedError(NamedTuple):
     status: int
     says: str
     code: str
@@ -622,28 +622,28 @@ class ErrorAnswer(NamedTuple):
     hint: str = ""
 
 
-ERRORS: Mapping[str, ErrorAnswer] = {
-    "Bad": ErrorAnswer(
+ERRORS: Mapping[str, DocumentedError] = {
+    "Bad": DocumentedError(
         400, "The request makes no sense.", "llmproxy_control",
         "llmproxy: mode is 'live'; it can be replay, auto, record, once, passthrough.",
         "",
     ),
-    "Forbidden": ErrorAnswer(
+    "Forbidden": DocumentedError(
         403, "Not for this peer, host, page or mode.", "llmproxy_live_forbidden",
         "llmproxy: this proxy was started in replay; a session in mode auto may reach the network.",
         "Start the proxy with --allow-live to permit it.",
     ),
-    "Unknown": ErrorAnswer(
+    "Unknown": DocumentedError(
         404, "No session of this name is open.", "llmproxy_session_unknown",
         "llmproxy: no session 'wether' is open.",
         "Open now: 'weather'",
     ),
-    "Busy": ErrorAnswer(
+    "Busy": DocumentedError(
         409, "Open or bound already, or recorded by another session.", "llmproxy_session_busy",
         "llmproxy: session 'weather' is open already.",
         "Close it first: POST /_llmproxy/sessions/weather/close",
     ),
-    "Gone": ErrorAnswer(
+    "Gone": DocumentedError(
         410, "Calls so long ago are not kept.", "llmproxy_calls_gone",
         "llmproxy: of the 30000 calls of this session only the last 20000 are kept.",
         "Ask for those after 10000, ask more often, or close the session.",

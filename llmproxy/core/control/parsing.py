@@ -91,7 +91,7 @@ def parse_name(value: Json, otherwise: str) -> str:
     return value
 
 
-def join_sample(name: str, sample: Json) -> str:
+def join_name_and_sample(name: str, sample: Json) -> str:
     if sample is None:
         return name
     if not isinstance(sample, int) or isinstance(sample, bool) or not 1 <= sample <= LAST_SAMPLE:

@@ -71,7 +71,7 @@ class ToolLineOutcome:
 
 
 @dataclass(slots=True)
-class _WaitingAnswer:
+class _PendingPlayback:
     """A recorded answer that has not been told whole."""
 
     exchange: Exchange
@@ -94,7 +94,7 @@ class StdioClient:
     _open: dict[int, Exchange] = field(default_factory=dict)
     _begun: dict[int, float] = field(default_factory=dict)
     """When each forwarded message came, Unix seconds: what the server says unasked follows one of them."""
-    _waiting: list[_WaitingAnswer] = field(default_factory=list)
+    _waiting: list[_PendingPlayback] = field(default_factory=list)
     _stream: Exchange | None = None
     _number: int = 0
 
@@ -109,10 +109,10 @@ class StdioClient:
     def on_line(self, line: bytes) -> ToolLineOutcome:
         """Return what becomes of a client's line; an empty one asks for what may go out now. Raises LLMProxyError."""
         if not line:
-            out, again = self._take_ready()
+            out, again = self._take_ready_lines()
             return ToolLineOutcome(out, again=again)
         if self._number == 0:
-            self._begin_stream()
+            self._begin_unasked_messages()
         self._number += 1
         exchange = self.engine.begin_exchange("POST", self._target, None, _ASKED)
         self.shell.record_begin(exchange)
@@ -128,7 +128,7 @@ class StdioClient:
         except Exception:
             self.shell.report_ended(exchange, 0)
             raise
-        told, again = self._take_ready()
+        told, again = self._take_ready_lines()
         return ToolLineOutcome(out + told, forward, again=again)
 
     def _execute_decision(self, exchange: Exchange, line: bytes) -> tuple[bytes, int | None]:
@@ -153,10 +153,10 @@ class StdioClient:
             self.shell.report_ended(exchange, response.status)
             return response.body
         turns = [AnswerPart(WaitsFor.NOTHING, None, response.body)] if playback is None else playback.turns or ()
-        self._waiting.append(_WaitingAnswer(exchange, playback, deque(turns)))
+        self._waiting.append(_PendingPlayback(exchange, playback, deque(turns)))
         return b""
 
-    def _begin_stream(self) -> None:
+    def _begin_unasked_messages(self) -> None:
         """Find out whether what the server says unasked is to be told, or kept."""
         exchange = self.engine.begin_exchange("GET", self._target, None, _STREAM)
         self.engine.identify(exchange, b"")
@@ -166,7 +166,7 @@ class StdioClient:
         elif exchange.decision is Decision.RECORD:
             self._stream = exchange
 
-    def _take_ready(self) -> tuple[bytes, float]:
+    def _take_ready_lines(self) -> tuple[bytes, float]:
         """Return what may be told by now of all that waits, and when to ask for the rest, in seconds."""
         out, again = b"", 0.0
         for each in list(self._waiting):

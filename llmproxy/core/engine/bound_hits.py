@@ -36,7 +36,7 @@ from llmproxy.core.bindings.comparison_outcome import ON_TRIAL
 from llmproxy.core.bindings.request_comparison import RequestRewriter
 from llmproxy.core.bindings.session_bindings import BoundAnswer, LearningTrial, SessionBindings
 from llmproxy.core.bindings.volatile_fields import list_builtin
-from llmproxy.core.bindings.volatile_learning import learn_volatile_fields, restate
+from llmproxy.core.bindings.volatile_learning import learn_volatile_fields, restate_recording
 from llmproxy.core.engine.decide import list_playable
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.keys.normalize import Canonical
@@ -238,7 +238,7 @@ class _RecordingRestater(Restater):
         table, bound, wanted = self._find_bindings(id_), self._bound, self._wanted
         if not table or bound.scope is not Scope.ALL or len(wanted.body) > RESTATED:
             return RestatedCandidate(whole)
-        said = restate(table, recorded.tree, wanted.tree, bound.known)
+        said = restate_recording(table, recorded.tree, wanted.tree, bound.known)
         if said.tree is None or said.tree == wanted.tree:
             return RestatedCandidate(whole)
         varying = tuple(
@@ -330,7 +330,7 @@ class BindingInterceptor(Interceptor[Exchange]):
     @override
     def on_interaction(self, call: Exchange, made: Interaction) -> Interaction:
         """Keep the run variables under which the session records, without what is secret."""
-        said, redactor = self.bound.write_variables, self._parts.state.redactor
+        said, redactor = self.bound.dump_variables, self._parts.state.redactor
         if self._said[:2] != (said, redactor.epoch.count):
             self._said = said, redactor.epoch.count, redactor.text(said)
         return replace(made, run_variables=self._said[2])
@@ -497,7 +497,7 @@ class BindingInterceptor(Interceptor[Exchange]):
         if slot.id in bound.untouched or slot.status == SWITCHING:
             return None  # a WebSocket's frames are held against what its client sends
         table = bound.build_bindings(self._requests.declared_of(store, slot.id))
-        if not table.own_paths.changed and not len(bound.known):
+        if not table.with_own_paths.changed and not len(bound.known):
             bound.untouched.add(slot.id)
             return None
         recorded = store.response(slot.id)
@@ -508,7 +508,7 @@ class BindingInterceptor(Interceptor[Exchange]):
         if result is recorded:
             bound.untouched.add(slot.id)
             return None
-        names = {*table.own_paths.changed, *(each.name for each in bound.known if each.recorded != each.present)}
+        names = {*table.with_own_paths.changed, *(each.name for each in bound.known if each.recorded != each.present)}
         return BoundAnswer(result, tuple(sorted(names)))
 
 

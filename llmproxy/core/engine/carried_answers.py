@@ -23,12 +23,12 @@ from llmproxy.calls import Call
 from llmproxy.core.bindings import (
     Bindings,
     Mismatch,
-    bind_arguments,
-    find_volatile_fields,
+    find_volatile_matches,
     fit_request,
-    read_run_variables,
+    load_run_variables,
+    mask_arguments,
     rewrite_answer,
-    rewrite_request,
+    rewrite_recorded,
 )
 from llmproxy.core.bindings.leaf_places import PlacedCall
 from llmproxy.core.bindings.run_variables import PATHS
@@ -217,13 +217,13 @@ class CarryInterceptor(Interceptor[Exchange]):
         binding = call.session.find_interceptor(BindingInterceptor)
         if binding is None or not (said := read_newest_variables(store, call.session.cassette)):
             return wanted, None
-        then, now, scope = read_run_variables(said), binding.bound.declared.values(), binding.bound.scope
+        then, now, scope = load_run_variables(said), binding.bound.declared.values(), binding.bound.scope
         forward = Bindings(then, now, scope=scope)
         if not forward.changed:
             return wanted, None
-        if rewrite_request(forward, wanted.tree) != wanted.tree:
+        if rewrite_recorded(forward, wanted.tree) != wanted.tree:
             return None
-        tree = rewrite_request(Bindings(now, then, scope=scope), wanted.tree)
+        tree = rewrite_recorded(Bindings(now, then, scope=scope), wanted.tree)
         return replace(wanted, tree=tree, body=dump(tree)), forward
 
     def _choose_by_place(
@@ -307,7 +307,7 @@ def find_conflicting_recordings(
     for info in store.cassettes(cassette) if accepted else ():
         place = (cassette, info.sample)
         for party in dict.fromkeys(each.party for each in store.list_keys(*place)):
-            yield from CallPositions(list_calls(store, place, party, rules, upstreams)).find_merged_pairs(accepted)
+            yield from CallPositions(list_calls(store, place, party, rules, upstreams)).find_conflicts(accepted)
 
 
 def _read_call_ids(canonical: Canonical, body: bytes) -> list[str]:
@@ -328,7 +328,7 @@ def _bind_carried(call: Exchange, looked: CarryOutcome, bindings: Bindings, resp
     if binding is None or looked.standing is None:
         return response
     recorded = looked.standing.recorded.canonical.tree
-    fit = fit_request(bindings, recorded, rewrite_request(bindings, recorded), binding.bound.known)
+    fit = fit_request(bindings, recorded, rewrite_recorded(bindings, recorded), binding.bound.known)
     return fit if isinstance(fit, Mismatch) else rewrite_answer(bindings, fit, response, binding.bound.known)
 
 
@@ -337,10 +337,10 @@ def _build_volatile_reader(session: Session, bindings: Bindings | None) -> ReadV
     if (binding := session.find_interceptor(BindingInterceptor)) is None:
         return None
     declared = [*binding.bound.declared.values()]
-    bound = partial(bind_arguments, bindings or Bindings(declared, declared, scope=binding.bound.scope))
+    bound = partial(mask_arguments, bindings or Bindings(declared, declared, scope=binding.bound.scope))
 
     def read(tool: str, arguments: object, text: str) -> tuple[str, Sequence[str]]:
-        found = find_volatile_fields(binding.bound.slots, PlacedCall(tool, arguments), text, (), bound)
+        found = find_volatile_matches(binding.bound.slots, PlacedCall(tool, arguments), text, (), bound)
         ends = [0, *(end for each in found for end in (each.start, each.end)), len(text)]
         values = [each.value for each in found if each.slot.is_id]
         return "\0".join(text[at:to] for at, to in batched(ends, 2)), values

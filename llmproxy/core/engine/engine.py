@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from llmproxy.core.changes.accepted_changes import digest_call
+from llmproxy.core.changes.accepted_changes import digest_key
 from llmproxy.core.engine.answer_storage import AnswerWriter, InteractionBuilder
 from llmproxy.core.engine.engine_state import EngineState, EngineStore
 from llmproxy.core.engine.fast_path import FastPath
@@ -213,7 +213,7 @@ class EngineQueries:
         unused = store.list_unused(session.cassette, session.sample, session.served)
         gone = list_accepted_unused(store, session.cassette) if unused else ()
         played = (row for row in unused if all(each.replays_channel(row.channel) for each in session.interceptors))
-        return [row for row in played if row.operation not in OPTIONAL and digest_call(row.key) not in gone]
+        return [row for row in played if row.operation not in OPTIONAL and digest_key(row.key) not in gone]
 
     def list_rows(self, name: str | None, limit: int) -> list[RowSummary]:
         """Return the last live interactions, of one session's cassette where that is named."""

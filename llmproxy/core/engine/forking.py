@@ -25,7 +25,7 @@ from llmproxy.core.dialects.writing import can_write_answer, write_answer
 from llmproxy.core.engine.decide import count_arrival
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.forks.fork_rows import CopiedRecording, Fork, find_fork, make_fork
-from llmproxy.core.forks.overrides import Overrides, UnknownArguments
+from llmproxy.core.forks.overrides import Overrides, UnseenCallArguments
 from llmproxy.core.forks.swap_results import Known, NumberedCall, swap_results
 from llmproxy.core.misses.explain import ExplainedMiss
 from llmproxy.core.sessions.exchange import Exchange
@@ -269,7 +269,7 @@ class ForkInterceptor(Interceptor[Exchange]):
             return body
         try:
             return self._override_results(call, body)
-        except (RefusedError, UnknownArguments) as error:
+        except (RefusedError, UnseenCallArguments) as error:
             call.refuse(error)
             return body
 

@@ -22,8 +22,8 @@ from llmproxy.core.forks.fork_rows import find_fork
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.keys.server_state import is_success
 from llmproxy.core.mcp_messages import MICROSECONDS
-from llmproxy.core.misses.explain import ExplainedMiss, explain_request
-from llmproxy.core.misses.miss_context import MissContext, MissPlace
+from llmproxy.core.misses.explain import ExplainedMiss, explain_refused
+from llmproxy.core.misses.miss_context import MissContext, RecordedElsewhere
 from llmproxy.core.misses.nearest_recording import AS_RECORDED, Restater
 from llmproxy.core.providers.provider_table import client_of
 from llmproxy.core.sessions.exchange import CallProgress, Config, Exchange, ReceivedRequest, RequestPlace
@@ -84,18 +84,18 @@ def explain_miss(
     for each in exchange.interceptors:
         context = each.on_explain(exchange, context)
     if store is None:
-        return explain_request(context, wanted, ())
+        return explain_refused(context, wanted, ())
     told = (each.build_restater(store, wanted) for each in exchange.interceptors)
     wording = next((each for each in told if each is not None), AS_RECORDED)
     found = _list_candidates(exchange, config, store, wording)
-    return explain_request(context, wanted, found, wording, lambda id_: client_of(store.load(id_).request.headers))
+    return explain_refused(context, wanted, found, wording, lambda id_: client_of(store.load(id_).request.headers))
 
 
-def _find_other_places(store: Store, key: Key, channel: Channel) -> tuple[MissPlace, ...]:
+def _find_other_places(store: Store, key: Key, channel: Channel) -> tuple[RecordedElsewhere, ...]:
     """Return where else a key is recorded. A tool's call in a live run without tools may be a refused one."""
-    found = [MissPlace(*each) for each in find_other_places(store, key, limit=PLACES)]
+    found = [RecordedElsewhere(*each) for each in find_other_places(store, key, limit=PLACES)]
     forks = {each: find_fork(store, each.cassette, each.sample) for each in found}
-    return tuple(each for each, fork in forks.items() if fork is None or not fork.was_served(channel))
+    return tuple(each for each, fork in forks.items() if fork is None or not fork.was_channel_replayed(channel))
 
 
 def _list_candidates(

@@ -27,12 +27,12 @@ from llmproxy.core.bindings import (
     build_bound_key,
     create_expectations,
     fit_request,
-    read_run_variables,
+    load_run_variables,
     rewrite_answer,
 )
 from llmproxy.core.bindings.volatile_fields import list_builtin
 from llmproxy.core.bindings.volatile_learning import LearnedField, learn_volatile_fields
-from llmproxy.core.cassettes.anonymized_export import rename_variables
+from llmproxy.core.cassettes.anonymized_export import replace_variable_values
 from llmproxy.core.dialects.conversation import read_response
 from llmproxy.core.keys.normalize import Canonical, canonicalize
 from llmproxy.core.keys.user_rules import Rules
@@ -139,7 +139,7 @@ def _group_comparable_recordings(
 
 
 def _build_bindings(recorded: Interaction, present: Interaction, slots: Sequence[VolatileField] = ()) -> Bindings:
-    return Bindings(read_run_variables(recorded.run_variables), read_run_variables(present.run_variables), slots)
+    return Bindings(load_run_variables(recorded.run_variables), load_run_variables(present.run_variables), slots)
 
 
 def _read_answer(row: Interaction, response: Response | None = None) -> object:
@@ -218,7 +218,7 @@ def _rename_unmatched_variables(one: Interaction, new: Sequence[Interaction], na
     other = next((each for each in new if each.run_variables), None)
     if other is None or not one.run_variables:
         return one
-    renamed = rename_variables(one, bindings := _build_bindings(one, other))
+    renamed = replace_variable_values(one, bindings := _build_bindings(one, other))
     if renamed.request != one.request or renamed.response != one.response:
         names |= bindings.changed
     return renamed

@@ -69,7 +69,7 @@ class Fork:
         where = f" (first at {self.path})" if self.path else ""
         return f"fork of {parent} at request {self.step}: {self.why}{where}"
 
-    def was_served(self, channel: str) -> bool:
+    def was_channel_replayed(self, channel: str) -> bool:
         """Return whether a channel of a live run was not live: its tools were served by the parent, or refused."""
         return self.why.startswith(LIVE) and channel not in self.why.removeprefix(LIVE).split(", ")
 
@@ -169,7 +169,7 @@ def _query_forks(store: Readable, rest: str, values: tuple[object, ...]) -> Iter
         )  # fmt: skip
 
 
-def reserve_name(
+def lease_cassette_name(
     store: Store, parent: str, wanted: str | None, holder: str, taken: Collection[str] = (), *, kind: str = "fork"
 ) -> str:
     """Lease a child: `wanted`, or the first ``PARENT@KIND-N`` not `taken`. Raises CassetteNameTaken, CassetteBusy."""
@@ -219,7 +219,7 @@ def fork_cassette(
             f"llmproxy: in cassette {parent[0]!r}, sample {parent[1]}, {there}.", hint=suggest_command("ls", store.path)
         )
     taken = found if at is None else found[:at]
-    name = reserve_name(store, parent[0], wanted, holder)
+    name = lease_cassette_name(store, parent[0], wanted, holder)
     inherited = find_fork(store, *parent)
     fork = Fork(
         cassette=name, parent=parent[0], parent_sample=parent[1], step=len(taken) + 1, shared=len(taken),

@@ -107,7 +107,7 @@ class _ResultSwapper:
     # -- the result of which call?
 
     def _find_override(self, call_id: object, name: object) -> ToolOverride | None:
-        place = self._find_place(call_id, name)
+        place = self._find_numbered_call(call_id, name)
         if place is None:
             return None
         if place in self._open:
@@ -119,7 +119,7 @@ class _ResultSwapper:
             self.swaps.append(Swap(found, place))
         return found
 
-    def _find_place(self, call_id: object, name: object) -> NumberedCall | None:
+    def _find_numbered_call(self, call_id: object, name: object) -> NumberedCall | None:
         if isinstance(call_id, str) and call_id:
             place = self.calls.get(call_id) or self._known(call_id)
             if place is not None:

@@ -84,7 +84,7 @@ class ExplainedMiss:
         return bool(pairs) and all(old and new and _NUMBER.sub("#", old) == _NUMBER.sub("#", new) for old, new in pairs)
 
 
-def explain_request(
+def explain_refused(
     context: MissContext,
     wanted: Canonical,
     candidates: Sequence[tuple[int, Canonical]],
@@ -150,14 +150,14 @@ def _format_lines(case: _MissCase, shown: int, width: int) -> list[str]:
         asked,
         *(_describe_nearest(case.near, shown, width) if case.near else ()),
         *_describe_clients(context),
-        *([clip(context.unbound, 6 * width)] if context.unbound and not _shows_unbound(case, shown) else []),
+        *([clip(context.unbound, 6 * width)] if context.unbound and not _shows_unbound_place(case, shown) else []),
         *([clip(context.not_carried, 6 * width)] if context.not_carried else []),
         "What to do:",
         *(f"  {n}. {step}" for n, step in enumerate(_list_steps(case), 1)),
     ]
 
 
-def _shows_unbound(case: _MissCase, shown: int) -> bool:
+def _shows_unbound_place(case: _MissCase, shown: int) -> bool:
     """Return whether the nearest recording's differences say already what does not fit."""
     found = case.near.differences[:shown] if case.near else ()
     return any(item.path == case.context.unbound_at for item in found)
@@ -166,11 +166,11 @@ def _shows_unbound(case: _MissCase, shown: int) -> bool:
 def _list_steps(case: _MissCase) -> list[_Step]:
     if (why := _match_reason(case)).steps is _advise_record:
         return why.steps(case)  # there is nothing to look at
-    near = [_suggest_look(case, f"show {case.near.id}")] if case.near else []
+    near = [_build_store_command(case, f"show {case.near.id}")] if case.near else []
     live = [_Step("or let the real tool answer: --unknown-tool live")] if case.context.beside_live else []
     page = case.context.again.page
     seen = f"   {page}#/live/{case.context.key[3:15]}" if page else ""
-    return [*why.steps(case), *live, _Step("look closer", [_suggest_look(case, "why"), *near], seen)]
+    return [*why.steps(case), *live, _Step("look closer", [_build_store_command(case, "why"), *near], seen)]
 
 
 def _describe_nearest(near: Nearest, shown: int, width: int) -> list[str]:
@@ -210,7 +210,7 @@ def _build_command(case: _MissCase, mode: str, cassette: str = "") -> str:
     return case.context.again.command(mode, name, store=case.context.store, upstreams=case.context.upstreams)
 
 
-def _suggest_look(case: _MissCase, command: str) -> str:
+def _build_store_command(case: _MissCase, command: str) -> str:
     return suggest_command(command, case.context.store)
 
 
@@ -243,7 +243,7 @@ def _describe_order(case: _MissCase) -> str:
     return f"it is the same {what} as #{near.id} in another order, at {clip(near.reordered, 80)}{why}"
 
 
-def _advise_bare_run(case: _MissCase) -> list[_Step]:
+def _advise_servers(case: _MissCase) -> list[_Step]:
     context, again = case.context, case.context.again.without_tools()
     typed = again and again.command("", context.cassette, store=context.store, upstreams=context.upstreams)
     step = _Step("leave its MCP servers unchanged, as in the recording", [typed] if typed else [])
@@ -270,7 +270,7 @@ def _build_use_command(case: _MissCase, cassette: str) -> str:
     return _build_command(case, "replay", cassette)
 
 
-def _explain_day(case: _MissCase) -> _Step:
+def _advise_declaring_day(case: _MissCase) -> _Step:
     """Say of a day in system text that `run`, the pytest plugin and suites declare it, and bind it."""
     context = case.context
     by_run = context.again if context.again.runs else context.again.by("llmproxy run", " -- YOUR COMMAND")
@@ -281,7 +281,7 @@ def _explain_day(case: _MissCase) -> _Step:
 def _advise_rules(case: _MissCase) -> list[_Step]:
     suggestion = case.near.suggestion if case.near else None
     if suggestion is None:
-        return [*_advise_more(case), *_advise_trial(case)]
+        return [*_advise_more(case), *_advise_change_trial(case)]
     rule = suggestion.toml.replace("\n", "   ")
     rest = (
         f"; {suggestion.left} other difference{'s' if suggestion.left > 1 else ''} would stay"
@@ -291,19 +291,19 @@ def _advise_rules(case: _MissCase) -> list[_Step]:
     again = "" if case.context.again.runs else ", and start the proxy again"
     step = _Step(
         f"if that changes by itself, put into pyproject.toml, [tool.llmproxy.normalize]: {rule}   then",
-        [_suggest_look(case, "verify --rekey")],
+        [_build_store_command(case, "verify --rekey")],
         f"{again}{rest}",
     )
     # A rule that does not do it alone is not the first thing to try. Where something is unbound, the recording knows
     # its day already, and this is another difference of days.
-    steps = [step, *([_explain_day(case)] if suggestion.of_days and not case.context.unbound else [])]
+    steps = [step, *([_advise_declaring_day(case)] if suggestion.of_days and not case.context.unbound else [])]
     return [*_advise_more(case), *steps] if suggestion.left else [*steps, *_advise_more(case)]
 
 
 _PYTEST_MODE, _PYTEST_CHANGES = "--llmproxy-mode {mode}", "--llmproxy-changes"
 
 
-def _advise_trial(case: _MissCase) -> list[_Step]:
+def _advise_change_trial(case: _MissCase) -> list[_Step]:
     """Offer the trial that says what has changed in all calls, where the command is known that was run."""
     context, again = case.context, case.context.again
     if _PYTEST_MODE in again.start:
@@ -315,7 +315,7 @@ def _advise_trial(case: _MissCase) -> list[_Step]:
     return [_Step("or list, offline, what changed, what it affects and what new recordings cost", [typed])]
 
 
-def _describe_place(case: _MissCase) -> str:
+def _describe_elsewhere(case: _MissCase) -> str:
     context, there = case.context, case.context.elsewhere[0]
     parts = [f"cassette {_quote(there.cassette)}"] if there.cassette != context.cassette else []
     parts += [f"sample {there.sample}"] if there.sample != context.sample else []
@@ -340,7 +340,7 @@ def _describe_empty(case: _MissCase) -> str:
     return "nothing is recorded in it" + (f" for sample {case.context.sample}" if case.context.sample != 1 else "")
 
 
-def _describe_operation(case: _MissCase) -> str:
+def _describe_missing_operation(case: _MissCase) -> str:
     context = case.context
     recordings = (
         "its only recording is not" if context.recordings == 1 else f"none of its {context.recordings} recordings is"
@@ -371,10 +371,10 @@ _REASONS = (
     _Reason("exhausted", lambda case: case.context.played > 0, _explain_played,
             lambda case: [_Step("repeat the last answer instead: --exhausted last (or cycle)"), *_advise_more(case)]),
     _Reason("state", lambda case: bool(case.context.state), lambda case: clip(case.context.state, 300), _advise_state),
-    _Reason("elsewhere", lambda case: bool(case.context.elsewhere), _describe_place, _advise_other_recording),
+    _Reason("elsewhere", lambda case: bool(case.context.elsewhere), _describe_elsewhere, _advise_other_recording),
     _Reason("empty", lambda case: case.context.recordings == 0, _describe_empty, _advise_record),
-    _Reason("no_tools", lambda case: case.context.toolless, "it was recorded without MCP servers", _advise_bare_run),
-    _Reason("operation", lambda case: case.context.same_operation == 0, _describe_operation, _advise_more),
+    _Reason("no_tools", lambda case: case.context.toolless, "it was recorded without MCP servers", _advise_servers),
+    _Reason("operation", lambda case: case.context.same_operation == 0, _describe_missing_operation, _advise_more),
     _Reason("order", lambda case: bool(case.near and case.near.reordered), _describe_order, _advise_record_anew),
     _Reason("different", bool, _describe_difference, _advise_rules),
 )  # fmt: skip

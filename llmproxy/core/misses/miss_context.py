@@ -11,7 +11,7 @@ from llmproxy.protocol import AGENT, DEFAULT_STORE
 
 
 @dataclass(frozen=True, slots=True)
-class MissPlace:
+class RecordedElsewhere:
     """Somewhere else where this very key is recorded."""
 
     cassette: str
@@ -48,7 +48,7 @@ class MissContext:
     """Of those: of this provider and operation."""
     played: int = 0
     """Recordings of this very key that were all served already (``--exhausted miss``)."""
-    elsewhere: tuple[MissPlace, ...] = ()
+    elsewhere: tuple[RecordedElsewhere, ...] = ()
     """Where else this key is recorded."""
     complete: bool = False
     """Mode `once`: the cassette was complete when the session opened."""

@@ -147,7 +147,7 @@ def find_nearest(
     alike = [item for rank, item in ranked if rank[:3] == ranked[0][0][:3]][:_CLOSE]
     # Who changed the system text shares no beginning with the recording that was meant, but all that follows.
     operation, begun, *_ = ranked[0][0]
-    endings = [(_count_ending(wanted, item[1]), item) for rank, item in ranked if rank[0] == operation]
+    endings = [(_count_equal_last(wanted, item[1]), item) for rank, item in ranked if rank[0] == operation]
     endings = sorted(endings, key=lambda pair: -pair[0])[:_CLOSE]
     alike += [item for count_, item in endings if count_ > begun and item not in alike]
     told = [(id_, recorded, wording.restate_whole(id_, recorded)) for id_, recorded in alike]
@@ -163,7 +163,7 @@ def find_nearest(
         )
     best, bound, varying = wording.restate_nearest(id_, recorded, best)
     pairs = [
-        (_drop_volatile_look(build_difference(each.path, each.old, each.new, each.where), wanted.tree), each)
+        (_unmark_model_written(build_difference(each.path, each.old, each.new, each.where), wanted.tree), each)
         for each in _list_differences(best, wanted)
     ]
     pairs.sort(key=lambda pair: pair[0].looks is not None)
@@ -176,19 +176,19 @@ def find_nearest(
         (*found, *varying)[:COUNTED],
         _compare_last_texts(best, wanted),
         None if written else suggest_rules(best, wanted),
-        tuple(describe_place(*place) for _, place in pairs),
+        tuple(describe_changed_values(*place) for _, place in pairs),
         bound,
         reordered,
     )
 
 
-def _count_ending(wanted: Canonical, candidate: Canonical) -> int:
+def _count_equal_last(wanted: Canonical, candidate: Canonical) -> int:
     """Return how many messages from the end are equal."""
     pairs = zip(reversed(get_messages(candidate.tree)[1]), reversed(get_messages(wanted.tree)[1]), strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
-def _drop_volatile_look(item: Difference, tree: object) -> Difference:
+def _unmark_model_written(item: Difference, tree: object) -> Difference:
     """Return a difference that looks like nothing where a model wrote the value: no rule would make that a hit."""
     return replace(item, looks=None) if item.looks and _is_model_written(item.path, tree) else item
 
@@ -260,7 +260,7 @@ def _count_common(wanted: Canonical, candidates: Sequence[tuple[int, Canonical]]
                     continue
                 if id(old) not in verdicts:
                     looked_at += 1
-                    verdicts[id(old)] = old, _differs_by_volatile(old, new)
+                    verdicts[id(old)] = old, _differs_only_in_volatile(old, new)
                 if not verdicts[id(old)][1]:
                     continue
             common[id_] += 1
@@ -284,7 +284,7 @@ def _rank_candidate(wanted: Canonical, id_: int, candidate: Canonical, common: i
     )
 
 
-def _differs_by_volatile(old: object, new: object) -> bool:
+def _differs_only_in_volatile(old: object, new: object) -> bool:
     """Return whether two messages differ in nothing but what looks volatile."""
     if type(old) is not type(new):
         return False
@@ -407,7 +407,7 @@ Told = dict[str, Any]
 """``{"path", "old", "new", "looks", "before", "after"}``; `old` or `new` is missing where there was none."""
 
 
-def describe_place(where: str, path: str, old: object, new: object) -> Told:
+def describe_changed_values(where: str, path: str, old: object, new: object) -> Told:
     """Return one place with both values, as far as they are read."""
     made: Told = {"path": path, "looks": classify_volatile(old, new), **({"where": where} if where else {})}
     if isinstance(old, str) and isinstance(new, str):

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from llmproxy.calls import Call, Totals
-from llmproxy.core.forks.fork_rows import reserve_name
+from llmproxy.core.forks.fork_rows import lease_cassette_name
 from llmproxy.core.keys.normalize import Canonical, build_key
 from llmproxy.core.keys.server_state import StateChanges
 from llmproxy.core.sessions.interceptor import Interceptor
@@ -495,7 +495,7 @@ class Sessions:
         if (store := self.store(Mode.RECORD)) is None:
             raise AssertionError("a child without a store")
         taken = [place[0] for each in self.walks.values() if (place := each.leased_cassette) is not None]
-        return store, reserve_name(store, parent, child, self.holder, taken, kind=kind)
+        return store, lease_cassette_name(store, parent, child, self.holder, taken, kind=kind)
 
     def read_first_key(self, session: Session, store: Store) -> None:
         """Read with which request the cassette begins."""

@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 from urllib.parse import quote
 
-from llmproxy.core.bindings import BadVolatileField, VolatileField, parse_volatile_field, read_run_variables
-from llmproxy.core.changes.accepted_changes import GONE, AcceptedChange, digest_call
+from llmproxy.core.bindings import BadVolatileField, VolatileField, load_run_variables, parse_volatile_field
+from llmproxy.core.changes.accepted_changes import GONE, AcceptedChange, digest_key
 from llmproxy.core.keys.normalize import Canonical, canonicalize
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.providers.provider_table import PROVIDERS
@@ -71,7 +71,7 @@ def count_unused(
     found = store.query(sql, [to_sql(cassette), sample, *OPTIONAL])
     left = [key for id_, key in found if id_ not in served]
     gone = list_accepted_unused(store, cassette) if left else ()
-    return sum(digest_call(key) not in gone for key in left)
+    return sum(digest_key(key) not in gone for key in left)
 
 
 _CANDIDATES = """
@@ -174,7 +174,7 @@ def accepted_of(store: Readable, cassette: str) -> tuple[AcceptedChange, ...]:
 
 
 def list_accepted_unused(store: Readable, cassette: str) -> frozenset[str]:
-    """Return `accepted.digest_call` of the recordings that may be left unused: somebody accepted that."""
+    """Return `accepted_changes.digest_key` of the recordings that may be left unused: somebody accepted that."""
     found = (each for each in accepted_of(store, cassette) if each.name.startswith(f"{GONE}-"))
     return frozenset(before for each in found for before, after in each.exactly if not after)
 
@@ -231,7 +231,7 @@ def read_newest_variables(store: Readable, cassette: str) -> str:
 
 def list_key_variables(store: Readable, cassette: str) -> tuple[str, ...] | None:
     """Return variables of keys set when a cassette was recorded, and its providers; None if the first is unknown."""
-    declared = read_run_variables(read_newest_variables(store, cassette))
+    declared = load_run_variables(read_newest_variables(store, cassette))
     said = next((each.value.split() for each in declared if each.name == API_KEYS), None)
     if said is None:
         return None

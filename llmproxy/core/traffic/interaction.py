@@ -235,7 +235,7 @@ class Interaction:
     made_ids: tuple[str, ...] = ()
     """Ids in the response that later requests may refer to (a response, file, conversation ...)."""
     run_variables: str = ""
-    """What was declared of the run that recorded it, as `bindings.write_run_variables` writes it; or empty."""
+    """What was declared of the run that recorded it, as `bindings.dump_run_variables` writes it; or empty."""
 
 
 _COUNT = re.compile(r"(\d{1,4})\Z", re.ASCII)

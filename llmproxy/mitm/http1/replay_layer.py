@@ -109,7 +109,7 @@ class OwnRequestAnswerer:
         if is_page_request(head) or f"{head.target.partition('?')[0]}/".startswith(UI_PREFIX):
             yield from self._answer_viewer(head, asked)
             return
-        session, now = control.find_counted_session(shell.engine, asked), shell.engine.clock()
+        session, now = control.find_session_to_await(shell.engine, asked), shell.engine.clock()
         if session is not None and shell.has_open_calls(session):
             self._asked = now if self._asked is None else self._asked
             if now - self._asked < PATIENCE:

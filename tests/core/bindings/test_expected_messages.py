@@ -19,7 +19,7 @@ from llmproxy.core.bindings import (
     RunVariable,
     create_expectations,
     fit_request,
-    rewrite_request,
+    rewrite_recorded,
 )
 from llmproxy.core.bindings.request_comparison import RequestRewriter
 from llmproxy.core.misses.nearest_recording import get_messages
@@ -157,7 +157,7 @@ def test_a_message_is_told_as_in_the_whole(operation: str) -> None:
         bindings = Bindings(recorded.run_variables(), present.run_variables(), SLOTS)
         tree = REQUESTS[operation](run, recorded)
         member, messages = get_messages(tree)
-        whole = rewrite_request(bindings, tree)
+        whole = rewrite_recorded(bindings, tree)
         assert isinstance(whole, dict)
         assert [RequestRewriter(bindings).rewrite_message(member, each) for each in messages] == whole[member]
         told += whole[member] != messages

@@ -262,7 +262,7 @@ def test_whatever_fits_is_a_candidate(recorded: str) -> None:
         before, now = ([RunVariable("x", value), RunVariable("home", home)]
                        for value, home in ((recorded, "/home/kim"), (present, "/home/lee")))  # fmt: skip
         bindings = Bindings(before, now)
-        for form in (form for forms in bindings.typed_forms.by_text.values() for form in forms):
+        for form in (form for forms in bindings.user_text_forms.by_text.values() for form in forms):
             for text in form.present:
                 for around in AROUND:
                     one, other = around.format(form.recorded), around.format(text)

@@ -22,12 +22,12 @@ from llmproxy.core.bindings import (
 from llmproxy.core.bindings.volatile_kinds import find_pair_kind, find_value_pair
 from llmproxy.core.bindings.volatile_learning import (
     LearnedField,
-    RestatedRequest,
+    RestatedRecording,
     generalize_fields,
     is_external_result,
     learn_volatile_fields,
     name_volatile_field,
-    restate,
+    restate_recording,
 )
 from llmproxy.core.traffic.json_diff import differences
 from tests.support.messages import used, user
@@ -398,9 +398,9 @@ def asked_restating(cwd: str, result: str, question: str, command: str = "run") 
     return {"messages": [system, *used("sh", {"cmd": command}, result), user(question)]}
 
 
-def told(old: Any, new: Any, *slots: VolatileField) -> tuple[RestatedRequest, list[tuple[str, str, str]]]:  # noqa: ANN401 - trees
+def told(old: Any, new: Any, *slots: VolatileField) -> tuple[RestatedRecording, list[tuple[str, str, str]]]:  # noqa: ANN401 - trees
     """Return the recorded one in this run's words, and what is left different."""
-    made = restate(Bindings(A_RESTATING, B_RESTATING, slots), old, new)
+    made = restate_recording(Bindings(A_RESTATING, B_RESTATING, slots), old, new)
     return made, [(each.path, each.old, each.new) for each in differences(made.tree, new)]
 
 

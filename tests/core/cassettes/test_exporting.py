@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import pytest
 
-from llmproxy.core.bindings import RunVariable, VolatileField, read_run_variables, write_run_variables
+from llmproxy.core.bindings import RunVariable, VolatileField, dump_run_variables, load_run_variables
 from llmproxy.core.cassettes.anonymized_export import (
     HOME,
     describe_names,
@@ -132,9 +132,9 @@ def test_an_edited_slot_of_a_file_counts(recorded: tuple[Path, Path]) -> None:
 
 def test_run_variables_survive_the_store_and_its_text() -> None:
     """One text for the same ones; a recording without any stays the same object."""
-    said = write_run_variables(reversed(KIM))
-    assert said == write_run_variables(KIM)
-    assert set(read_run_variables(said)) == set(KIM)
+    said = dump_run_variables(reversed(KIM))
+    assert said == dump_run_variables(KIM)
+    assert set(load_run_variables(said)) == set(KIM)
     assert json.loads(said)[0]["name"] == "cwd"
 
 
@@ -149,7 +149,7 @@ def test_what_names_nobody_stays(recorded: tuple[Path, Path]) -> None:
     with FileStore.open(path, writable=False, now=lambda: 2.0) as store:
         (one,) = store.iter_interactions("other")
         assert replace_names(one).request == one.request
-        left = {each.name: each.value for each in read_run_variables(replace_names(one).run_variables)}
+        left = {each.name: each.value for each in load_run_variables(replace_names(one).run_variables)}
         assert left == {each.name: each.value for each in CI} | {"host": "host"}
 
 
@@ -157,9 +157,9 @@ def test_who_commits_is_left_out(recorded: tuple[Path, Path]) -> None:
     """Git's user is nothing but a name: replayed without one, any author may be this run's."""
     with FileStore.open(recorded[0], writable=False, now=lambda: 2.0) as store:
         (one, *_) = store.iter_interactions("default")
-    said = write_run_variables((*KIM, RunVariable("git_user", "Kim Ono <kim@ono.example>")))
+    said = dump_run_variables((*KIM, RunVariable("git_user", "Kim Ono <kim@ono.example>")))
     kept = replace_names(replace(one, run_variables=said))
-    assert "git_user" not in {each.name for each in read_run_variables(kept.run_variables)}
+    assert "git_user" not in {each.name for each in load_run_variables(kept.run_variables)}
     assert "ono.example" not in kept.run_variables
 
 
@@ -256,12 +256,12 @@ def test_a_file_says_where_a_declared_name_stays() -> None:
         "drwxr-xr-x 2 user staff 64 notes", "-rw-r--r-- 1 \\e[33mkim.ono\\e[0m staff 64 a",
         "10%\r-rw-r--r-- 1 kim.ono staff 12 b", "kim.ono@kims-laptop:~$ ls", "akim.onos", "cd /home/kim.ono/code",
     )  # fmt: skip
-    found = find_names("\n".join(rows), [write_run_variables(KIM)])
+    found = find_names("\n".join(rows), [dump_run_variables(KIM)])
     assert found == {"/home/kim.ono": [6], "kim.ono": [2, 3, 4, 6], "kims-laptop": [4]}
     assert list(describe_names("a.yaml", {"kim.ono": [*range(1, 9)]})) == [
         "a.yaml: kim.ono still stands on line 1, 2, 3, 4, 5 and 3 more: look at it before you commit the file."
     ]
-    assert find_names("\n".join(rows), [write_run_variables(CI)]) == {}
+    assert find_names("\n".join(rows), [dump_run_variables(CI)]) == {}
 
 
 def test_a_kept_file_names_the_lines_where_somebody_stays(

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.bindings import RunVariable, write_run_variables
+from llmproxy.core.bindings import RunVariable, dump_run_variables
 from llmproxy.core.cassettes.anonymized_export import export_interaction
-from llmproxy.core.cassettes.folder import CassetteDir, LoadedFile, build_slug
+from llmproxy.core.cassettes.folder import CassetteDir, FolderLoadSummary, build_slug
 from llmproxy.core.cassettes.formats import review
 from llmproxy.core.cassettes.formats.recorded import Recorded
 from llmproxy.core.cassettes.formats.vcr import dumps
@@ -69,7 +69,7 @@ def record(store: Store, *texts: str, **more: object) -> None:
         store.add_interaction(each, supersede=each.occurrence == 1)
 
 
-def load(kept: CassetteDir, store: Store) -> LoadedFile:
+def load(kept: CassetteDir, store: Store) -> FolderLoadSummary:
     return kept.load_into(store, rules=Rules())
 
 
@@ -91,7 +91,7 @@ def test_a_clone_replays_at_once(kept: CassetteDir, store: Store, fresh: Store) 
         store.begin_writing("trip", sample, exclusive=True, holder="a")
         store.end_writing("trip", sample, "a", clean=True)
     assert kept.save_cassette(store, "trip") == kept.path / "trip.yaml"
-    assert load(kept, fresh) == LoadedFile(imported=("trip",), interactions=4)
+    assert load(kept, fresh) == FolderLoadSummary(imported=("trip",), interactions=4)
     assert plain(fresh) == plain(store)
     assert fresh.closed_cleanly("trip", 1)
     assert fresh.closed_cleanly("trip", 2)
@@ -119,7 +119,7 @@ def test_in_step_nothing_is_written(kept: CassetteDir, store: Store, tmp_path: P
     store.close()
     before = (tmp_path / "a.db").read_bytes(), look(kept.path)
     with FileStore.open(tmp_path / "a.db", writable=True, now=lambda: NOW) as again:
-        assert load(kept, again) == LoadedFile(unchanged=1)
+        assert load(kept, again) == FolderLoadSummary(unchanged=1)
         kept.save_cassette(again, "trip")
     assert ((tmp_path / "a.db").read_bytes(), look(kept.path)) == before
 
@@ -129,9 +129,9 @@ def test_an_edited_file_wins(kept: CassetteDir, store: Store) -> None:
     record(store, "a", "b", "c")
     path = known(kept.save_cassette(store, "trip"))
     path.write_text(path.read_text().replace("content: to a", "content: edited by hand"))
-    assert load(kept, store) == LoadedFile(imported=("trip",), interactions=3, set_aside=3)
+    assert load(kept, store) == FolderLoadSummary(imported=("trip",), interactions=3, set_aside=3)
     assert answers(store) == ["edited by hand", "to b", "to c"]
-    assert load(kept, store) == LoadedFile(unchanged=1)
+    assert load(kept, store) == FolderLoadSummary(unchanged=1)
     first = next(iter(store.iter_interactions("trip")))
     assert first.response.chunks == (Chunk(0, first.response.body),)  # its borders no longer fit
     head, *interactions = path.read_text().split("\n# openai")
@@ -146,7 +146,7 @@ def asked_by_an_sdk() -> Interaction:
     (made,) = recordings("Hi?")
     fields = ("host", "api.openai.com"), ("x-stainless-os", "Linux"), ("user-agent", "OpenAI/Python 3"), *JSON
     variables = [RunVariable("cwd", "/srv/shop"), RunVariable("date", "2026-11-27"), RunVariable("user", "albert")]
-    return replace(made, request=replace(made.request, headers=fields), run_variables=write_run_variables(variables))
+    return replace(made, request=replace(made.request, headers=fields), run_variables=dump_run_variables(variables))
 
 
 def test_a_question_is_short_to_review(kept: CassetteDir, store: Store, fresh: Store) -> None:
@@ -168,7 +168,7 @@ def test_a_file_that_says_more_is_in_step_and_written_anew(kept: CassetteDir, st
     (kept.path / "trip.yaml").write_text(
         review.dumps([export_interaction(replace(asked_by_an_sdk(), run_variables=""))], "trip", unfinished=True)
     )
-    assert load(kept, store) == LoadedFile(unchanged=1)
+    assert load(kept, store) == FolderLoadSummary(unchanged=1)
     record(store, "more", at=NOW + 9)
     assert "stainless" not in known(kept.save_cassette(store, "trip")).read_text()
 
@@ -184,7 +184,7 @@ def test_a_checked_out_file_brings_its_answers_back(kept: CassetteDir, store: St
         path.write_bytes(data)
         load(kept, store)
         assert answers(store) == said
-        assert load(kept, store) == LoadedFile(unchanged=1)
+        assert load(kept, store) == FolderLoadSummary(unchanged=1)
 
 
 def test_differently_written_files_are_in_step(kept: CassetteDir, store: Store) -> None:
@@ -192,7 +192,7 @@ def test_differently_written_files_are_in_step(kept: CassetteDir, store: Store) 
     record(store, "a")
     path = known(kept.save_cassette(store, "trip"))
     path.write_text("# checked by me\n" + path.read_text().replace("content: to a", "content: 'to a'"))
-    assert load(kept, store) == LoadedFile(unchanged=1)
+    assert load(kept, store) == FolderLoadSummary(unchanged=1)
     assert len(store.list_summaries("trip", superseded=True)) == 1
 
 
@@ -254,7 +254,7 @@ def test_a_damaged_file_is_not_overwritten(kept: CassetteDir, store: Store) -> N
             kept.save_cassette(store, "trip")
         assert path.read_text() == text
     kept.save_cassette(store, "trip", force=True)
-    assert load(kept, store) == LoadedFile(unchanged=1)
+    assert load(kept, store) == FolderLoadSummary(unchanged=1)
 
 
 def test_an_edit_during_the_run_is_not_overwritten(kept: CassetteDir, store: Store) -> None:
@@ -403,7 +403,7 @@ def test_what_others_record_meanwhile_is_in_the_file(kept: CassetteDir, store: S
 
 def test_a_folder_that_cannot_be_written(kept: CassetteDir, store: Store, tmp_path: Path) -> None:
     """Where a file stands in the folder's place, that is said; an empty or missing folder is no error."""
-    assert load(kept, store) == LoadedFile()
+    assert load(kept, store) == FolderLoadSummary()
     (tmp_path / "file").write_text("")
     record(store, "a")
     with pytest.raises(MachineError, match="is a file"):
@@ -436,10 +436,10 @@ def test_what_no_file_holds_yet_is_not_set_aside(imported: bool, kept: CassetteD
     if imported:
         load(kept, fresh)
     record(used, "c", at=NOW + 50)
-    assert load(kept, used) == LoadedFile(unchanged=1)
+    assert load(kept, used) == FolderLoadSummary(unchanged=1)
     assert answers(used) == ["to a", "to b", "to c"]
     assert "to c" in step(kept, used).read_text()
-    assert load(kept, used) == LoadedFile(unchanged=1)
+    assert load(kept, used) == FolderLoadSummary(unchanged=1)
 
 
 def test_an_edited_file_wins_over_what_it_held_and_nothing_else(kept: CassetteDir, store: Store) -> None:
@@ -448,9 +448,9 @@ def test_an_edited_file_wins_over_what_it_held_and_nothing_else(kept: CassetteDi
     path = step(kept, store)
     record(store, "c", at=NOW + 50)
     path.write_text(path.read_text().replace("content: to a", "content: edited"))
-    assert load(kept, store) == LoadedFile(imported=("trip",), interactions=2, set_aside=2)
+    assert load(kept, store) == FolderLoadSummary(imported=("trip",), interactions=2, set_aside=2)
     assert answers(store) == ["edited", "to b", "to c"]
-    assert load(kept, store) == LoadedFile(unchanged=1)
+    assert load(kept, store) == FolderLoadSummary(unchanged=1)
     assert "to c" in step(kept, store).read_text()
 
 

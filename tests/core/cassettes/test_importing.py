@@ -23,7 +23,7 @@ from llmproxy.core.cassettes.formats.recorded import Recorded
 from llmproxy.core.cassettes.formats.vcr import dumps, parse_text, read
 from llmproxy.core.cassettes.importing import ImportedExchange, import_exchanges
 from llmproxy.core.cassettes.merging import MergeConflict, merge_folders, merge_stores
-from llmproxy.core.changes.accepted_changes import accept_changes
+from llmproxy.core.changes.accepted_changes import build_accepted_changes
 from llmproxy.core.changes.change import Change, digest_of
 from llmproxy.core.forks.fork_rows import Fork, find_fork, store_fork
 from llmproxy.core.keys.user_rules import Rules
@@ -418,7 +418,7 @@ def test_what_two_branches_accept_is_accepted_by_both(folder: Callable[..., Path
         made = [Change("system", "system prompt", "a", text, "0" * 16, digest_of([text]), ()) for text in texts]
         store = fill(folder(name, [named(1, "c")]).with_suffix(".accepted"), [named(1, "c")])
         with FileStore.open(store, writable=True, now=lambda: NOW) as opened:
-            put_accepted(opened, "c", accept_changes(made, date(2026, 11, 26)))
+            put_accepted(opened, "c", build_accepted_changes(made, date(2026, 11, 26)))
             CassetteDir(store.with_suffix(""), now=lambda: NOW).save_cassette(opened, "c")
         return store.with_suffix("")
 

@@ -6,10 +6,16 @@ from datetime import date
 
 import pytest
 
-from llmproxy.core.changes.accepted_changes import AcceptedChange, BadChange, Condition, accept_changes, merge_accepted
-from llmproxy.core.changes.answer_plausibility import GivenAnswer, check_schema, explain_impossible, is_question
+from llmproxy.core.changes.accepted_changes import (
+    AcceptedChange,
+    BadChange,
+    Condition,
+    build_accepted_changes,
+    merge_accepted,
+)
+from llmproxy.core.changes.answer_plausibility import GivenAnswer, check_schema, explain_impossible, is_prompt
 from llmproxy.core.changes.change import Change, Reason, Refusal, TrialCall, diff_hunks, digest_of
-from llmproxy.core.changes.client_frames import ClientFrames, digest_frame_line, frames_of
+from llmproxy.core.changes.client_frames import ClientFrames, digest_frame_line, get_client_frames
 from llmproxy.core.changes.request_parsing import KnownAnswers, parse_request
 from llmproxy.core.changes.result_wordings import FAILS_NOW, find_rewording
 from llmproxy.core.dialects.messages import Message, ToolCall
@@ -108,10 +114,10 @@ def test_an_answer_is_possible_or_the_parameter_is_named(
 
 def test_parameters_may_hold_a_question() -> None:
     """By their names, or by prose in them; schemas are full of prose, and are none."""
-    assert is_question("prompt", "x")
-    assert is_question("vendor_note", "please pay 5 euros")
-    assert not is_question("temperature", 1)
-    assert not is_question("response_format", {"description": "please pay"})
+    assert is_prompt("prompt", "x")
+    assert is_prompt("vendor_note", "please pay 5 euros")
+    assert not is_prompt("temperature", 1)
+    assert not is_prompt("response_format", {"description": "please pay"})
     assert check_schema("x", {"type": "STRING"}) == ""
     assert check_schema(None, {"type": "STRING"}) != ""
 
@@ -150,12 +156,12 @@ def test_a_change_is_named_by_its_lines() -> None:
 ])  # fmt: skip
 def test_it_covers_what_was_seen(change: Change, client: Client | None, covered: bool) -> None:
     """An accepted change holds for the very texts that somebody accepted, and for no others."""
-    assert accept_changes([BRIEF], DAY)[0].covers_change(change, client) is covered
+    assert build_accepted_changes([BRIEF], DAY)[0].covers_change(change, client) is covered
 
 
 def test_it_may_hold_for_one_client_and_until_a_day() -> None:
     """A condition asks who sends the request, in which version; after the last day it holds no more."""
-    made = accept_changes([BRIEF], DAY, until=date(2026, 12, 1), when=Condition("claude-code", "2.1.300"))[0]
+    made = build_accepted_changes([BRIEF], DAY, until=date(2026, 12, 1), when=Condition("claude-code", "2.1.300"))[0]
     versions = ["2.1.300", "2.1.332", "2.2", "2.1.197", "2.1.29"]
     assert [made.covers_change(BRIEF, Client("Claude Code", each)) for each in versions] == [
         True,
@@ -172,7 +178,7 @@ def test_it_may_hold_for_one_client_and_until_a_day() -> None:
 
 def test_its_form_in_a_file_is_read_back() -> None:
     """What is written is read as it was, also where a segment is new."""
-    made = accept_changes([BRIEF, _change(None, "x")], DAY, until=DAY, when=Condition("codex"))
+    made = build_accepted_changes([BRIEF, _change(None, "x")], DAY, until=DAY, when=Condition("codex"))
     assert [AcceptedChange.from_member(each.to_member()) for each in made] == made
 
 
@@ -184,17 +190,17 @@ def test_its_form_in_a_file_is_read_back() -> None:
 def test_what_cannot_be_read_is_an_error(edit: dict[str, object]) -> None:
     """A file that was edited so that it says nothing clear covers nothing: it is refused whole."""
     with pytest.raises(BadChange):
-        AcceptedChange.from_member(accept_changes([BRIEF], DAY)[0].to_member() | edit)
+        AcceptedChange.from_member(build_accepted_changes([BRIEF], DAY)[0].to_member() | edit)
 
 
 def test_two_lists_become_one() -> None:
     """What both accept is accepted once, for the texts of both; under another end it stays another one."""
     other = _change("Day 3.\nBe brief.", "Day 3.\nBe brief and kind.")
-    ours, theirs = accept_changes([BRIEF], DAY), accept_changes([other], date(2026, 11, 27))
+    ours, theirs = build_accepted_changes([BRIEF], DAY), build_accepted_changes([other], date(2026, 11, 27))
     (both,) = merge_accepted(ours, theirs)
     assert both.exactly == {BRIEF.digests, other.digests}
     assert both.accepted == date(2026, 11, 27)
-    ended = accept_changes([other], DAY, until=DAY)
+    ended = build_accepted_changes([other], DAY, until=DAY)
     assert merge_accepted(ours, ended) == [*ours, *ended]
 
 
@@ -260,7 +266,7 @@ def test_a_tag_that_anybody_could_type_makes_no_frame(part: str, writes: bool) -
 
 def test_frames_ship_for_two_agents() -> None:
     """Of other programs nobody knows what is theirs."""
-    claude, codex = frames_of(Client("Claude Code", "2.1.332")), frames_of(Client("Codex", "0.171.0"))
+    claude, codex = get_client_frames(Client("Claude Code", "2.1.332")), get_client_frames(Client("Codex", "0.171.0"))
     assert claude is not None
     assert codex is not None
     assert {"Bash", "Read"} <= claude.tools
@@ -271,7 +277,7 @@ def test_frames_ship_for_two_agents() -> None:
         ).others
         == ()
     )
-    assert frames_of(Client("shop", "1.0")) is frames_of(None) is None
+    assert get_client_frames(Client("shop", "1.0")) is get_client_frames(None) is None
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from jsonschema import Draft202012Validator
 
 from llmproxy.core.bindings import check_run_variable
 from llmproxy.core.cassettes.anonymized_export import from_json
-from llmproxy.core.control.answering import ControlRequest, answer_control_request, find_counted_session
+from llmproxy.core.control.answering import ControlRequest, answer_control_request, find_session_to_await
 from llmproxy.core.control.endpoints import (
     TABLE,
     ControlledProxy,
@@ -483,7 +483,7 @@ def test_which_session_a_request_asks_about(api: Api, asked: str, found: bool) -
     """So that the shell can let its open calls end before it is summed up."""
     api.post("sessions", {"name": "a"})
     method, _, path = asked.partition(" ")
-    session = find_counted_session(api.engine, ControlRequest(method, PREFIX + path, (), b"", loopback=True))
+    session = find_session_to_await(api.engine, ControlRequest(method, PREFIX + path, (), b"", loopback=True))
     assert (session is not None) == found
 
 

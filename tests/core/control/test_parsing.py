@@ -8,7 +8,7 @@ import pytest
 
 from llmproxy.core.control.parsing import (
     BadControl,
-    join_sample,
+    join_name_and_sample,
     parse_body,
     parse_enum,
     parse_name,
@@ -79,7 +79,7 @@ def test_a_name_is_text_that_a_url_can_say(value: object) -> None:
 ])  # fmt: skip
 def test_a_sample_makes_the_name(name: str, sample: int | None, meant: str) -> None:
     """It may be said in the name, beside it, or both alike."""
-    assert canonical_name(join_sample(name, sample)) == meant
+    assert canonical_name(join_name_and_sample(name, sample)) == meant
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_a_sample_makes_the_name(name: str, sample: int | None, meant: str) -> N
 def test_other_samples_are_refused(name: str, sample: object) -> None:
     """Out of range, no number, or another than the name says."""
     with pytest.raises(RefusedError):
-        join_sample(name, sample)
+        join_name_and_sample(name, sample)
 
 
 @pytest.mark.parametrize(("value", "meant"), [(None, None), (0, 0.0), (2.5, 2.5), (1e6, 1e6)])

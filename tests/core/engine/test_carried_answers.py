@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from llmproxy.core.bindings.volatile_fields import VolatileField
-from llmproxy.core.changes.accepted_changes import AcceptedChange, Condition, accept_changes, build_call_removal
+from llmproxy.core.changes.accepted_changes import AcceptedChange, Condition, build_accepted_changes, build_call_removal
 from llmproxy.core.changes.change import Author, ChangeOrigin, Reason, TrialCall
 from llmproxy.core.engine.carried_answers import find_conflicting_recordings
 from llmproxy.core.keys.user_rules import Rules
@@ -59,7 +59,7 @@ def _try(store: Path, *bodies: bytes, **more: Json) -> list[TrialCall]:
 
 
 def _accept(store: Path, body: bytes, **more: date | Condition) -> list[AcceptedChange]:
-    made = accept_changes((change for call in _try(store, body) for change in call.changes), TODAY, **more)  # type: ignore[arg-type]
+    made = build_accepted_changes((change for call in _try(store, body) for change in call.changes), TODAY, **more)  # type: ignore[arg-type]
     with open_store(store, writable=True, now=lambda: NOW) as opened:
         put_accepted(opened, "c", made)
     return made
@@ -176,7 +176,7 @@ def test_an_upgrade_of_a_client_is_one_change(tmp_path: Path, more: Json, status
         (call,) = [TrialCall.from_json(each) for each in proxy.control("GET", "sessions/c")[1]["trial"]]
     assert {each.origin for each in call.changes} == {ChangeOrigin(Author.CLIENT, "Claude Code", "2.1.332")}, call
     with open_store(store, writable=True, now=lambda: NOW) as opened:
-        put_accepted(opened, "c", accept_changes(call.changes, TODAY))
+        put_accepted(opened, "c", build_accepted_changes(call.changes, TODAY))
     with InProcess(store, "replay") as proxy:
         assert _send(proxy, *_ask_as(**{"version": "2.1.332", **more})).status == status
 
@@ -203,7 +203,7 @@ def test_a_call_that_may_be_gone_is_not_unused(store: Path) -> None:
         key = next(row.key for row in opened.list_summaries("c") if row.last_user_text == "Title?")
         gone = build_call_removal("chat.completions", key, ChangeOrigin(Author.PROMPT))
         counts = []
-        for accepted in (accept_changes([gone], TODAY), []):
+        for accepted in (build_accepted_changes([gone], TODAY), []):
             put_accepted(opened, "c", accepted)
             with InProcess(store, "replay") as proxy:
                 _send(proxy, _ask(SYSTEM))
@@ -320,7 +320,10 @@ def test_what_would_be_one_with_two_answers_is_found(tmp_path: Path) -> None:
         made += [change for call in _try(tmp_path / f"{name}.db", _ask(EDITED)) for change in call.changes]
     with open_store(store, writable=False, now=lambda: NOW) as opened:
         for changes, found in ((made[:1], []), (made, [(1, 2)])):
-            assert list(find_conflicting_recordings(opened, "c", accept_changes(changes, TODAY), Rules(), {})) == found
+            assert (
+                list(find_conflicting_recordings(opened, "c", build_accepted_changes(changes, TODAY), Rules(), {}))
+                == found
+            )
 
 
 def test_another_folder_and_day_are_no_changes(tmp_path: Path) -> None:
@@ -346,7 +349,7 @@ def test_another_folder_and_day_are_no_changes(tmp_path: Path) -> None:
         _send(proxy, ask("Be kind.", *there))
         made = [TrialCall.from_json(each).changes for each in proxy.control("GET", "sessions/c")[1]["trial"]]
     with open_store(store, writable=True, now=lambda: NOW) as kept:
-        put_accepted(kept, "c", accept_changes((change for changes in made for change in changes), TODAY))
+        put_accepted(kept, "c", build_accepted_changes((change for changes in made for change in changes), TODAY))
     with InProcess(store, "replay") as proxy:
         opened(proxy, *here)
         answer = _send(proxy, ask("Be kind.", *here))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.bindings import RunVariable, write_run_variables
+from llmproxy.core.bindings import RunVariable, dump_run_variables
 from llmproxy.core.engine.decide import (
     DecisionInput,
     choose_exhausted,
@@ -276,7 +276,7 @@ def test_the_secret_is_made_once_and_is_the_owners(tmp_path: Path) -> None:
 
 def run_in(folder: str, question: str) -> Interaction:
     """Return what a run in this folder asked, and the answer that names it."""
-    words = write_run_variables([RunVariable("cwd", folder)])
+    words = dump_run_variables([RunVariable("cwd", folder)])
     return chat(f"{question} {folder}/a.txt", f"It is in {folder}/a.txt.", run_variables=words)
 
 

@@ -16,10 +16,10 @@ from llmproxy.core.forks.fork_rows import (
     delete_fork,
     find_fork,
     fork_cassette,
+    lease_cassette_name,
     list_forks,
     make_fork,
     parse_fork_member,
-    reserve_name,
     store_fork,
 )
 from llmproxy.core.forks.overrides import parse_overrides
@@ -109,15 +109,15 @@ def test_a_cassette_becomes_a_child_and_ceases_to_be_one(path: Path) -> None:
 def test_names_are_found_and_never_given_twice(path: Path) -> None:
     """The first free number; what is there, being recorded, or meant by another session of ours is not free."""
     with opened(path) as store, opened(path) as other:
-        assert reserve_name(store, "a", None, ME) == "a@fork-1"
-        assert reserve_name(other, "a", None, ME, taken=["a@fork-1"]) == "a@fork-2"
-        assert reserve_name(store, "a", "mine", ME) == "mine"
+        assert lease_cassette_name(store, "a", None, ME) == "a@fork-1"
+        assert lease_cassette_name(other, "a", None, ME, taken=["a@fork-1"]) == "a@fork-2"
+        assert lease_cassette_name(store, "a", "mine", ME) == "mine"
         with pytest.raises(CassetteNameTaken, match="'a' already"):
-            reserve_name(store, "a", "a", ME)
+            lease_cassette_name(store, "a", "a", ME)
         with pytest.raises(CassetteNameTaken):
-            reserve_name(store, "a", "mine", ME, taken=["mine"])
+            lease_cassette_name(store, "a", "mine", ME, taken=["mine"])
         fill(path, chat("x", cassette="a@fork-3"))
-        assert reserve_name(store, "a", None, ME, taken=["a@fork-1", "a@fork-2"]) == "a@fork-4"
+        assert lease_cassette_name(store, "a", None, ME, taken=["a@fork-1", "a@fork-2"]) == "a@fork-4"
 
 
 def test_somebody_elses_lease_is_stepped_over(path: Path) -> None:
@@ -126,9 +126,9 @@ def test_somebody_elses_lease_is_stepped_over(path: Path) -> None:
         with store.file_transaction() as conn:
             conn.execute("INSERT INTO cassettes (name, sample, created_at, holder, pid, host, heartbeat)"
                          " VALUES ('a@fork-1', 1, 0, 'other', 1, 'elsewhere', ?)", (NOW + 9,))  # fmt: skip
-        assert reserve_name(store, "a", None, ME) == "a@fork-2"
+        assert lease_cassette_name(store, "a", None, ME) == "a@fork-2"
         with pytest.raises(CassetteBusy):
-            reserve_name(store, "a", "a@fork-1", ME)
+            lease_cassette_name(store, "a", "a@fork-1", ME)
 
 
 def test_a_child_is_made_by_hand(path: Path) -> None:

@@ -11,8 +11,8 @@ from hypothesis import given, strategies as st
 from llmproxy.advice import StartCommand
 from llmproxy.core.keys.normalize import canonicalize
 from llmproxy.core.keys.user_rules import Rules
-from llmproxy.core.misses.explain import LIMIT, LINES, ExplainedMiss, explain_request, find_reason, format_miss
-from llmproxy.core.misses.miss_context import MissContext, MissPlace
+from llmproxy.core.misses.explain import LIMIT, LINES, ExplainedMiss, explain_refused, find_reason, format_miss
+from llmproxy.core.misses.miss_context import MissContext, RecordedElsewhere
 from llmproxy.core.misses.nearest_recording import Nearest, Suggestion
 from llmproxy.core.providers.provider_table import Client
 from llmproxy.core.providers.routing import route
@@ -42,10 +42,10 @@ TOOLLESS = replace(CONTEXT, provider="tools", operation="mcp:tools/list", same_o
      f"{AS_BEFORE}: llmproxy run --cassette trip --cassette-dir tapes --mcp-config none -- claude -p hi"),
     (TOOLLESS, "no_tools", NO_SERVERS, f"leave its MCP servers {AS_BEFORE}\n"),
     (replace(CONTEXT, played=2), "exhausted", "all its 2 recordings were already played", "--exhausted last"),
-    (replace(CONTEXT, elsewhere=(MissPlace("rome"),)), "elsewhere", 'recorded under cassette "rome"',
+    (replace(CONTEXT, elsewhere=(RecordedElsewhere("rome"),)), "elsewhere", 'recorded under cassette "rome"',
      "--mode replay --cassette rome"),
-    (replace(CONTEXT, elsewhere=(MissPlace("trip", 2),)), "elsewhere", "recorded under sample 2", 'use session "trip~2"'),
-    (replace(CONTEXT, elsewhere=(MissPlace("trip", 1, "judge"),)), "elsewhere", 'under party "judge"', "x-llmproxy-party"),
+    (replace(CONTEXT, elsewhere=(RecordedElsewhere("trip", 2),)), "elsewhere", "recorded under sample 2", 'use session "trip~2"'),
+    (replace(CONTEXT, elsewhere=(RecordedElsewhere("trip", 1, "judge"),)), "elsewhere", 'under party "judge"', "x-llmproxy-party"),
     (CONTEXT, "different", "no recording has this key", AUTO),
 ])  # fmt: skip
 def test_states(context: MissContext, name: str, cause: str, step: str) -> None:
@@ -175,7 +175,7 @@ def test_explain_joins_all() -> None:
 
     where = route("POST", "/v1/chat/completions", headers)
     wanted, recorded = (canonicalize(form(text), where, Rules(), lambda _: None) for text in ("to Rome", "to Paris"))
-    miss = explain_request(CONTEXT, wanted, [(5, recorded)])
+    miss = explain_refused(CONTEXT, wanted, [(5, recorded)])
     assert miss.nearest is not None
     assert "#5" in miss.text
     value = json.loads(json.dumps(miss.to_dict()))

@@ -28,7 +28,7 @@ from llmproxy.errors import CassetteCorrupt, CassetteNotFound, MachineError, Set
 from llmproxy.files import replace_file
 from llmproxy.sqlite_file import is_database
 
-__all__ = ["FORMATS", "SUFFIXES", "Format", "Source", "collect", "get_format", "open_source", "recognise"]
+__all__ = ["FORMATS", "SUFFIXES", "Format", "Source", "get_format", "open_source", "read_items", "recognise"]
 
 _HEAD = 1 << 16
 
@@ -165,7 +165,7 @@ def open_source(path: Path, models: Sequence[str] = ()) -> Source:
 _LISTED = 10
 
 
-def collect(
+def read_items(
     items: Sequence[Any],
     one: Callable[[Any, int], Recorded],
     source: Source,

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from llmproxy.core.cassettes.formats import Source, collect
+from llmproxy.core.cassettes.formats import Source, read_items
 from llmproxy.core.cassettes.formats.recorded import (
     ReadingProblem,
     Recorded,
@@ -59,7 +59,7 @@ def read_all(sources: Sequence[Source]) -> list[Recorded]:
             items = get_list(mapping(source.json), "fixtures")
         except ReadingProblem as problem:
             raise CassetteCorrupt(f"{source.name}: {problem}.") from problem
-        collect(items, partial(_collect_fixture, fixtures, source.models), source, "fixture")
+        read_items(items, partial(_collect_fixture, fixtures, source.models), source, "fixture")
     turns = {each.turn_key: each for each in reversed(fixtures) if each.said is not None}
     ordered = sorted(fixtures, key=lambda each: each.turn_key)
     return [recorded for each in ordered for recorded in each.build_exchanges(turns)]
@@ -140,7 +140,7 @@ class _Fixture:
 
 
 def _collect_fixture(fixtures: list[_Fixture], models: Sequence[str], tree: Tree, number: int) -> Recorded:
-    """Read one fixture; `collect` wants an exchange, and drops it."""
+    """Read one fixture; `read_items` wants an exchange, and drops it."""
     model = mapping(tree, "match").get("model")
     named = [model] if isinstance(model, str) and model else models or [""]
     fixtures += [_build_fixture(tree, number, each) for each in named]

@@ -14,7 +14,7 @@ import binascii
 import re
 from functools import partial
 
-from llmproxy.core.cassettes.formats import Source, collect, parse_json
+from llmproxy.core.cassettes.formats import Source, parse_json, read_items
 from llmproxy.core.cassettes.formats.recorded import (
     ReadingProblem,
     Recorded,
@@ -27,7 +27,7 @@ from llmproxy.core.cassettes.formats.recorded import (
     status,
     text,
 )
-from llmproxy.core.cassettes.formats.yaml_text import load_yaml, write_with_length
+from llmproxy.core.cassettes.formats.yaml_text import load_yaml, write_json_of_length
 from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.errors import CassetteCorrupt, CassetteNewer
 
@@ -54,10 +54,10 @@ def read(source: Source) -> list[Recorded]:
     items = tree.get("interactions") or []
     if not isinstance(items, list):
         raise CassetteCorrupt(f"{source.name}: `interactions` is {kind(items)}, not a list.")
-    found = collect(items, partial(_read_interaction, is_toml=is_toml), source, "interaction")
+    found = read_items(items, partial(_read_interaction, is_toml=is_toml), source, "interaction")
     found.sort(key=lambda each: each.recorded_at)  # it writes an exchange when its answer was read
     for name, what in _OTHERS.items():
-        found += [_build_skipped(what, n) for n, _ in enumerate(tree.get(name) or (), len(found) + 1)]
+        found += [_build_skipped_exchange(what, n) for n, _ in enumerate(tree.get(name) or (), len(found) + 1)]
     return found
 
 
@@ -70,7 +70,7 @@ def _parse_toml(source: Source) -> Tree:
         raise CassetteCorrupt(f"{source.name}: {error}.") from error
 
 
-def _build_skipped(what: str, number: int) -> Recorded:
+def _build_skipped_exchange(what: str, number: int) -> Recorded:
     return Recorded("GET", "", (), b"", 200, "", (), b"", number=number, problem=f"it is {what}, not HTTP")
 
 
@@ -100,7 +100,7 @@ def _read_body(side: dict[str, Tree], headers: Headers, *, is_toml: bool) -> byt
         return b""
     try:
         if form == "json":
-            return write_with_length(content, header(headers, "content-length"))
+            return write_json_of_length(content, header(headers, "content-length"))
         if form == "binary" and isinstance(content, str):
             return binascii.unhexlify("".join(content.split()))
     except (ValueError, TypeError) as error:

@@ -20,7 +20,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from llmproxy import __version__
-from llmproxy.core.cassettes.formats import Source, collect
+from llmproxy.core.cassettes.formats import Source, read_items
 from llmproxy.core.cassettes.formats.recorded import (
     ReadingProblem,
     Recorded,
@@ -56,7 +56,7 @@ def read(source: Source) -> list[Recorded]:
         entries = get_list(mapping(source.json, "log"), "entries")
     except ReadingProblem as problem:
         raise CassetteCorrupt(f"{source.name}: {problem}.") from problem
-    found = collect(entries, _read_entry, source, "entry")
+    found = read_items(entries, _read_entry, source, "entry")
     # Browsers write entries as answers end, or by page; conversations went the way they started.
     return sorted(found, key=lambda each: each.recorded_at)
 

@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterator
 from ipaddress import ip_address
 
-from llmproxy.core.cassettes.formats import Source, collect
+from llmproxy.core.cassettes.formats import Source, read_items
 from llmproxy.core.cassettes.formats.recorded import ReadingProblem, Recorded, Tree, kind, mapping, microseconds, status
 from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.errors import CassetteCorrupt
@@ -40,7 +40,7 @@ def recognises(source: Source) -> bool:
 def read(source: Source) -> list[Recorded]:
     """Return the exchanges of a file in the order of their start. Raises CassetteCorrupt with the offset in bytes."""
     flows = list(_parse_flows(source))
-    found = collect(flows, _read_flow, source, "flow")
+    found = read_items(flows, _read_flow, source, "flow")
     return sorted(found, key=lambda each: each.recorded_at)  # mitmproxy writes a flow when it ends
 
 

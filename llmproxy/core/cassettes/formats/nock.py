@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from urllib.parse import urlsplit
 
-from llmproxy.core.cassettes.formats import Source, collect
+from llmproxy.core.cassettes.formats import Source, read_items
 from llmproxy.core.cassettes.formats.recorded import ReadingProblem, Recorded, Tree, header_map, mapping, status, text
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.errors import CassetteCorrupt
@@ -35,7 +35,7 @@ def read(source: Source) -> list[Recorded]:
     """Return the exchanges of a file. Raises CassetteCorrupt."""
     if not isinstance(source.json, list):
         raise CassetteCorrupt(f"{source.name}: fixtures of nock are a JSON array.")
-    return collect(source.json, _read_exchange, source, "exchange")
+    return read_items(source.json, _read_exchange, source, "exchange")
 
 
 def _read_exchange(tree: Tree, number: int) -> Recorded:

@@ -31,7 +31,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from llmproxy.core.cassettes.formats import Source, collect
+from llmproxy.core.cassettes.formats import Source, read_items
 from llmproxy.core.cassettes.formats.recorded import (
     ReadingProblem,
     Recorded,
@@ -49,7 +49,7 @@ from llmproxy.core.cassettes.formats.yaml_text import (
     STYLES,
     AnchoredValue,
     AnchorReference,
-    WideValue,
+    OneLineValue,
     detect_json_style,
     load_yaml,
     map_interaction_lines,
@@ -108,7 +108,7 @@ def dumps(recorded: Sequence[Recorded], cassette: str, fork: Fork | None = None,
         parts.append("open: true\n")
     if fork is not None:
         parts += _end_lines(write_lines({"fork": fork.to_member()}))
-    recorded, said_once = _move_to_head(recorded)
+    recorded, said_once = _move_shared_to_head(recorded)
     if said_once:
         parts += _end_lines(write_lines(said_once))
     parts.append("interactions:\n" if recorded else "interactions: []\n")
@@ -118,11 +118,11 @@ def dumps(recorded: Sequence[Recorded], cassette: str, fork: Fork | None = None,
         if not said and each.recorded_at:
             said = {"started_at": each.recorded_at}
         parts.append(f"\n# {_describe_exchange(each)}\n")
-        parts += _end_lines(write_lines([tree | ({"recorded": WideValue(said)} if said else {})]))
+        parts += _end_lines(write_lines([tree | ({"recorded": OneLineValue(said)} if said else {})]))
     return "".join([*parts, f"{_END}\n"])
 
 
-def _move_to_head(recorded: Sequence[Recorded]) -> tuple[list[Recorded], dict[str, object]]:
+def _move_shared_to_head(recorded: Sequence[Recorded]) -> tuple[list[Recorded], dict[str, object]]:
     """Move what a reader should see once to the head: volatile fields, and run variables of each run by a name."""
     head: dict[str, Any] = {}
     runs: dict[str, str] = {}
@@ -140,7 +140,7 @@ def _move_to_head(recorded: Sequence[Recorded]) -> tuple[list[Recorded], dict[st
     return found, head
 
 
-def _move_from_head(recorded: list[Recorded], tree: dict[str, Tree]) -> list[Recorded]:
+def _restore_from_head(recorded: list[Recorded], tree: dict[str, Tree]) -> list[Recorded]:
     """Return the recordings of a file back what stands at its head. Raises Problem."""
     runs = tree.get("run_variables") or {}
     notes = {name: tree[name] for name in NOTES if tree.get(name) not in (None, [])}
@@ -171,7 +171,7 @@ def _build_request(each: Recorded, shared: _SharedParts) -> dict[str, object]:
 
 def _build_response(each: Recorded) -> dict[str, object]:
     said = f"{each.status} {each.reason}" if each.reason else each.status
-    headers = WideValue(_list_fields(each.response_headers), _LINE)
+    headers = OneLineValue(_list_fields(each.response_headers), _LINE)
     return {"status": said, "headers": headers} | _build_body(each.response_body, None)
 
 
@@ -186,7 +186,7 @@ def _build_body(body: bytes, shared: _SharedParts | None) -> dict[str, object]:
         tree, style = found
         how = {} if style == "compact" else {"style": style}
         if shared is None and isinstance(tree, dict) and len(body) > _SHORT:
-            return how | {"json_parts": [WideValue(part, _LINE) for part in _group_members(tree)]}
+            return how | {"json_parts": [OneLineValue(part, _LINE) for part in _group_answer_members(tree)]}
         return how | {"json": tree if shared is None else shared.anchor_shared_parts(tree)}
     try:
         said = body.decode()
@@ -197,7 +197,7 @@ def _build_body(body: bytes, shared: _SharedParts | None) -> dict[str, object]:
     return {"base64": "\n".join(textwrap.wrap(base64.b64encode(body).decode(), _WRAP)) + "\n"}
 
 
-def _group_members(tree: dict[str, object]) -> list[dict[str, object]]:
+def _group_answer_members(tree: dict[str, object]) -> list[dict[str, object]]:
     """Return an answer's members in few groups: each list (choices, output, content) alone, the others together."""
     groups: list[dict[str, object]] = [{}]
     for name, value in tree.items():
@@ -323,9 +323,9 @@ def read(source: Source) -> list[Recorded]:
     items = tree.get("interactions")
     if not isinstance(items, list):
         raise CassetteCorrupt(f"{source.name}: `interactions` must be a list, not {kind(items)}.")
-    recorded = collect(items, _read_interaction, source, "interaction", partial(map_interaction_lines, source.text))
+    recorded = read_items(items, _read_interaction, source, "interaction", partial(map_interaction_lines, source.text))
     try:
-        return _move_from_head(recorded, tree)
+        return _restore_from_head(recorded, tree)
     except ReadingProblem as problem:
         raise CassetteCorrupt(f"{source.name}: {problem}.") from problem
 

@@ -26,7 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from llmproxy.core.cassettes.formats import Source, collect, decode_text, read_bytes, write_text
+from llmproxy.core.cassettes.formats import Source, decode_text, read_bytes, read_items, write_text
 from llmproxy.core.cassettes.formats.recorded import (
     ReadingProblem,
     Recorded,
@@ -91,7 +91,7 @@ def parse_tree(data: object, name: str, text: str = "") -> list[Recorded]:
     items = data.get("interactions")
     if not isinstance(items, list):
         raise CassetteCorrupt(f"{name}: `interactions` must be a list, not {kind(items)}.")
-    return collect(items, read_interaction, Source(b"", name), "interaction", partial(map_interaction_lines, text))
+    return read_items(items, read_interaction, Source(b"", name), "interaction", partial(map_interaction_lines, text))
 
 
 def _load_yaml(text: str, name: str) -> Any:  # noqa: ANN401 (what a YAML loader returns)

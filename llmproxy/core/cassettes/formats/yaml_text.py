@@ -54,7 +54,7 @@ class AnchorReference:
 
 
 @dataclass(frozen=True, slots=True)
-class WideValue:
+class OneLineValue:
     """A mapping or list that a reader skips: on one line of `room` characters, if it fits."""
 
     value: object
@@ -110,7 +110,7 @@ def _write_entry(out: list[str], head: str, value: object, indent: str) -> None:
 
 
 def _unwrap_wide(value: object, room: int) -> tuple[object, int]:
-    return (value.value, value.room) if isinstance(value, WideValue) else (value, room)
+    return (value.value, value.room) if isinstance(value, OneLineValue) else (value, room)
 
 
 def _write_flow(value: object, room: int) -> str:
@@ -124,7 +124,7 @@ def _write_flow(value: object, room: int) -> str:
         parts = [name + said if (said := _write_flow(each, room)) else "" for name, each in many]
         text = ", ".join(parts) if all(parts) else ""
         return "" if not text or len(text) > room - 2 else f"{{{text}}}" if isinstance(value, dict) else f"[{text}]"
-    if isinstance(value, AnchoredValue | AnchorReference | WideValue) or (isinstance(value, str) and "\n" in value):
+    if isinstance(value, AnchoredValue | AnchorReference | OneLineValue) or (isinstance(value, str) and "\n" in value):
         return ""
     return _write_word(value) if isinstance(value, str) else write_scalar(value)
 
@@ -349,7 +349,7 @@ def _list_children(node: object) -> list[object]:
     return [value for value in values if isinstance(value, dict | list)]
 
 
-def write_with_length(tree: object, length: str | None) -> bytes:
+def write_json_of_length(tree: object, length: str | None) -> bytes:
     """Write a tree without bytes: in the style of the recorded length, else compact. Raises ValueError, TypeError."""
     best = write_json_style(tree, "compact")
     if length is None or str(len(best)) == length:

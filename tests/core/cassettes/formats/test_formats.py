@@ -18,10 +18,10 @@ from llmproxy.core.cassettes.formats import (
     FORMATS,
     SUFFIXES,
     Source,
-    collect,
     get_format,
     jsonl,
     open_source,
+    read_items,
     recognise_format,
     recorded,
 )
@@ -159,7 +159,7 @@ def test_all_problems_are_listed() -> None:
         raise ReadingProblem(f"no {item}")
 
     with pytest.raises(CassetteCorrupt) as caught:
-        collect(range(12), one, Source(b"", "x"), "line")
+        read_items(range(12), one, Source(b"", "x"), "line")
     assert "x: 12 of its 12 lines cannot be read; nothing was taken from it:\n  line 1: no 0\n" in str(caught.value)
     assert str(caught.value).endswith("  line 10: no 9\n  and 2 more")
 

@@ -15,9 +15,9 @@ from llmproxy.core.cassettes.formats.yaml_text import (
     AnchorReference,
     detect_json_style,
     load_yaml,
+    write_json_of_length,
     write_json_style,
     write_lines,
-    write_with_length,
 )
 from llmproxy.errors import CassetteCorrupt
 from tests.support.narrowing import known
@@ -172,7 +172,7 @@ def test_lost_bytes_are_written_by_length() -> None:
     """Of a tree whose bytes are lost, the style with the recorded length is taken, else the compact one."""
     tree = {"a": [1, 2], "b": "ü"}
     for text in (json.dumps(tree), json.dumps(tree, indent=2), json.dumps(tree, separators=(",", ":"))):
-        assert write_with_length(tree, str(len(text.encode()))) == text.encode()
-    assert write_with_length(tree, "3") == write_with_length(tree, None) == write_json_style(tree, "compact")
+        assert write_json_of_length(tree, str(len(text.encode()))) == text.encode()
+    assert write_json_of_length(tree, "3") == write_json_of_length(tree, None) == write_json_style(tree, "compact")
     with pytest.raises(ValueError, match="JSON compliant"):
-        write_with_length(float("nan"), None)
+        write_json_of_length(float("nan"), None)
