@@ -189,7 +189,9 @@ def list_value_forms(pairs: Sequence[RunVariablePair]) -> list[ValueForm]:
                 found += _list_date_forms(pair)
             case ValueKind.BLOCK if pair.has_changed:
                 for prefix in _LINE_PREFIXES:
-                    text, now = (_prefix_lines(each.value, prefix) for each in (pair.recorded, pair.present))
+                    text, now = (
+                        prefix + each.value.replace("\n", f"\n{prefix}") for each in (pair.recorded, pair.present)
+                    )
                     found.append(ValueForm(pair.name, text, (now,), spans_block, FormScope.AGENT, in_answers=False))
             case ValueKind.IDENTIFIER if pair.has_changed and pair.present.kind is ValueKind.IDENTIFIER:
                 found.append(ValueForm(pair.name, pair.recorded.value, (pair.present.value,), is_isolated))
@@ -200,10 +202,6 @@ def list_value_forms(pairs: Sequence[RunVariablePair]) -> list[ValueForm]:
 
 _LINE_PREFIXES = ("", "git: ")
 """What an agent writes before each line of a block; the second is Qwen Code's."""
-
-
-def _prefix_lines(text: str, prefix: str) -> str:
-    return "\n".join(prefix + line for line in text.split("\n"))
 
 
 # -- days --------------------------------------------------------------------------------------------------------------

@@ -301,7 +301,7 @@ class _FieldLearner(RequestComparison):
             if pair.recorded.kind is ValueKind.DATE:  # a time like any other, which is never written into an answer
                 continue
             if pair.name == USER and place.zone is Zone.SYSTEM:  # an agent says the name without the address
-                mine, theirs, kind = _find_git_user_name(mine), _find_git_user_name(theirs), "person"
+                mine, theirs, kind = mine.partition(" <")[0], theirs.partition(" <")[0], "person"
             if mine == theirs or not fits_kind(kind, mine) or not fits_kind(kind, theirs):
                 continue
             same = next(
@@ -365,11 +365,6 @@ class _FieldLearner(RequestComparison):
             self._tokens = IdPairSearch(self._identities)
             self._heads = (*self._tokens.heads, *self._forbidden)
         return True
-
-
-def _find_git_user_name(user: str) -> str:
-    """Return the name of one of git's users, ``Ann Smith <ann@example.com>``."""
-    return user.partition(" <")[0]
 
 
 def _escape_braces(text: str) -> str:

@@ -309,17 +309,12 @@ def _read_model(canonical: Canonical) -> object:
     return canonical.model or inside
 
 
-def _read_last_texts(old: Canonical, new: Canonical) -> tuple[str, str]:
-    left, right = (_read_last_text(canonical.tree)[-_SIMILAR:] for canonical in (old, new))
-    return left, right
-
-
 def _compare_last_texts(old: Canonical, new: Canonical) -> float:
-    left, right = _read_last_texts(old, new)
+    left, right = (_read_last_text(canonical.tree)[-_SIMILAR:] for canonical in (old, new))
     if left or right:
         return SequenceMatcher(None, left, right, autojunk=False).ratio()
     size = max(1, min(_RAW, max(len(old.body), len(new.body))))
-    return common_prefix(_decode_start(old.body), _decode_start(new.body)) / size
+    return common_prefix(*(canonical.body[:_RAW].decode("latin-1") for canonical in (old, new))) / size
 
 
 def _read_last_text(tree: object) -> str:
@@ -337,10 +332,6 @@ def _find_text(value: object) -> str:
         else:
             break
     return ""
-
-
-def _decode_start(body: bytes) -> str:
-    return body[:_RAW].decode("latin-1")
 
 
 def _count_differences(old: Canonical, new: Canonical) -> int:
