@@ -24,9 +24,10 @@ from llmproxy.core.bindings import (
 from llmproxy.core.bindings.request_comparison import RequestRewriter
 from llmproxy.core.misses.nearest_recording import get_messages
 from tests.core.bindings import test_near_duplicates as near
+from tests.core.bindings.test_property import make_worlds
 from tests.support.messages import used, user
 from tests.support.narrowing import narrow
-from tests.support.renamings import REQUESTS, SLOTS, World, make_run, make_world
+from tests.support.renamings import REQUESTS, SLOTS, World
 
 Json = Any
 SEEDS = range(8)
@@ -37,10 +38,7 @@ def test_the_outcome_is_that_of_the_comparison_of_leaves(operation: str) -> None
     """A renamed run, one whose ids are not one to one, one in which a text differs: the first, second and third time."""
     settled = 0
     for seed in SEEDS:
-        rng = random.Random(seed)
-        run, made = make_run(rng)
-        recorded, present = make_world(rng, made), make_world(rng, made)
-        bindings = Bindings(recorded.run_variables(), present.run_variables(), SLOTS)
+        run, made, recorded, present, bindings = make_worlds(rng := random.Random(seed))
         before, now = REQUESTS[operation](run, recorded), REQUESTS[operation](run, present)
         presents = [now, before, _changed(now, rng), _changed(before, rng)]
         if made:
@@ -151,10 +149,7 @@ def test_a_message_is_told_as_in_the_whole(operation: str) -> None:
     """Who speaks, and what a tool was asked and answered, stands in the message itself."""
     told = 0
     for seed in range(12):
-        rng = random.Random(seed)
-        run, made = make_run(rng)
-        recorded, present = make_world(rng, made), make_world(rng, made)
-        bindings = Bindings(recorded.run_variables(), present.run_variables(), SLOTS)
+        run, _, recorded, _, bindings = make_worlds(random.Random(seed))
         tree = REQUESTS[operation](run, recorded)
         member, messages = get_messages(tree)
         whole = rewrite_recorded(bindings, tree)

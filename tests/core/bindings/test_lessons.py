@@ -60,6 +60,12 @@ def learn(recorded: dict[str, Any], present: dict[str, Any]) -> tuple[LearnedFie
     return learn_volatile_fields(Bindings(A, B), recorded, present)
 
 
+def taught(recorded: dict[str, Any], present: dict[str, Any]) -> tuple[LearnedField, ...]:
+    """Return what a pair teaches that fits but for volatile fields."""
+    found: tuple[LearnedField, ...] = narrow(tuple, learn(recorded, present))
+    return found
+
+
 @pytest.mark.parametrize(("recorded", "present", "kind", "before", "accepted"), [
     ("Chunk ID: 98e1ef", "Chunk ID: b0c4d2", "hex", "Chunk ID: ", True),
     ("Chunk ID: 984125", "Chunk ID: b0c4d2", "hex", "Chunk ID: ", True),
@@ -88,8 +94,7 @@ def test_a_value_that_a_tool_made_is_learned_where_it_stands(
 ) -> None:
     """One volatile field, of the kind that it looks like, behind the text before it; with it the recording fits."""
     old, new = asked(recorded), asked(present, cwd="/srv/of-today")
-    found = learn(old, new)
-    assert isinstance(found, tuple), found
+    found = taught(old, new)
     assert [(each.slot.kind, each.slot.before, each.is_accepted) for each in found] == [(kind, before, accepted)]
     assert found[0].slot.tool == "sh"
     assert found[0].slot.arguments == '{"cmd":"ls {cwd}"}'
@@ -102,8 +107,7 @@ def test_a_bare_id_is_learned_on_a_line_below_a_bare_date() -> None:
         asked("2026-11-28\nb96f0784-fe5a-40aa-aa88-70835aa5c1de"),
         asked("2026-11-29\n1fb41f2f-cb3a-42c4-ab1e-607c925c4475", cwd="/srv/of-today"),
     )
-    found = learn(old, new)
-    assert isinstance(found, tuple), found
+    found = taught(old, new)
     assert [(each.slot.kind, each.slot.before) for each in found] == [("time", ""), ("uuid", "")]
     assert isinstance(fit_request(Bindings(A, B, [each.slot for each in found]), old, new), Fit)
 
@@ -112,8 +116,7 @@ def test_json_is_learned_by_its_path() -> None:
     """Whatever the order of keys; equal members of a list share a volatile field."""
     old = asked('{"id": 7, "items": [{"id": "a1b2c3d4"}, {"id": "ffffffff"}], "title": "milk"}')
     new = asked('{"title": "milk", "items": [{"id": "b1b2c3d4"}, {"id": "eeeeeeee"}], "id": 9}', cwd="/srv/of-today")
-    found = learn(old, new)
-    assert isinstance(found, tuple)
+    found = taught(old, new)
     assert [(each.slot.at, each.slot.kind) for each in found] == [("$.id", "integer"), ("$.items[*].id", "hex")]
 
 
@@ -124,8 +127,7 @@ def test_what_one_result_made_is_known_in_the_next() -> None:
         asked(each, f"{each}.txt", cwd=cwd, commands=("uuidgen", f"touch {each}.txt; ls"))
         for each, cwd in zip(ids, ("/tmp/a/project", "/srv/of-today"), strict=True)
     )
-    found = learn(old, new)
-    assert isinstance(found, tuple)
+    found = taught(old, new)
     assert [each.slot.kind for each in found] == ["uuid"]
 
 
@@ -159,9 +161,8 @@ def test_system_text_is_learned_only_where_that_is_asked_for() -> None:
     assert isinstance(learn(old, new), Mismatch)
     found = learn_volatile_fields(Bindings(A, B), old, new, outside=True)
     assert isinstance(found, tuple)
-    assert [(each.slot.tool, each.slot.before, each.is_accepted) for each in found] == [
-        ("<system>", "Git user: ", False)
-    ]
+    (one,) = found
+    assert (one.slot.tool, one.slot.before, one.is_accepted) == ("<system>", "Git user: ", False)
 
 
 def test_a_slot_of_system_text_is_never_in_what_a_user_typed() -> None:
@@ -181,19 +182,16 @@ def test_a_slot_of_system_text_is_never_in_what_a_user_typed() -> None:
 def test_a_commit_without_a_letter_is_a_commit() -> None:
     """It is exchanged in the prose that names it, as any other; taken by name, since it may be a number."""
     old, new = ([f"[main {commit}] Add", f"as {commit} says"] for commit in ("9266194", "8480380"))
-    found = learn(asked(*old), asked(*new, cwd="/srv/of-today"))
-    assert isinstance(found, tuple), found
+    found = taught(asked(*old), asked(*new, cwd="/srv/of-today"))
     assert [(each.slot.name, each.slot.kind, each.is_accepted) for each in found] == [("commit", "hex", False)]
-    counted = learn(asked("[total 9266194 bytes]"), asked("[total 8480380 bytes]", cwd="/srv/of-today"))
-    assert isinstance(counted, tuple)
+    counted = taught(asked("[total 9266194 bytes]"), asked("[total 8480380 bytes]", cwd="/srv/of-today"))
     assert [each.slot.kind for each in counted] != ["hex"]
 
 
 def test_a_number_that_does_not_map_one_to_one_is_a_count() -> None:
     """Links of a folder: 3 stays 3 on one line and 5 becomes 3 on the next; taken for ids they would fit nothing."""
     old = asked("drwxr-xr-x 3 x .\ndrwxr-xr-x 5 x ..\n")
-    found = learn(old, asked("drwxr-xr-x 3 x .\ndrwxr-xr-x 3 x ..\n", cwd="/srv/of-today"))
-    assert isinstance(found, tuple)
+    found = taught(old, asked("drwxr-xr-x 3 x .\ndrwxr-xr-x 3 x ..\n", cwd="/srv/of-today"))
     assert [(each.slot.kind, each.is_accepted) for each in found] == [("count", False)]
 
 
@@ -220,8 +218,7 @@ def test_slots_that_stand_behind_every_command_become_one() -> None:
     results = [f"Chunk ID: {n}{n}{n}aaa" for n in range(1, 5)]
     others = [f"Chunk ID: {n}{n}{n}bbb" for n in range(1, 5)]
     commands = tuple(f"echo {n}" for n in range(1, 5))
-    found = learn(asked(*results, commands=commands), asked(*others, commands=commands))
-    assert isinstance(found, tuple)
+    found = taught(asked(*results, commands=commands), asked(*others, commands=commands))
     assert len(found) == 4
     assert [(each.slot.name, each.slot.arguments) for each in generalize_fields(found)] == [("chunk_id", "")]
     assert generalize_fields(found[:2]) == found[:2]
@@ -233,8 +230,7 @@ def test_times_of_a_listing_are_one_slot() -> None:
     old = "\n".join(row.format(n, "Nov 22 10:33", f"{n}.txt") for n in range(3))
     new = "\n".join(row.format(n, f"Nov 23 11:0{n}", f"{n}.txt") for n in range(3))
     before, now = asked(old), asked(new, cwd="/srv/of-today")
-    found = learn(before, now)
-    assert isinstance(found, tuple), found
+    found = taught(before, now)
     merged = generalize_fields(found)
     assert [(each.slot.name, each.slot.before, each.is_accepted) for each in merged] == [("file_time", "{:row} ", True)]
     assert isinstance(fit_request(Bindings(A, B, [merged[0].slot]), before, now), Fit)
@@ -264,9 +260,8 @@ def test_an_agents_own_word_for_gits_user_is_learned_for_whoever_ships_slots() -
     )
     found = learn_volatile_fields(bindings, old, new, outside=True)
     assert isinstance(found, tuple), found
-    assert [(each.slot.name, each.slot.kind, each.slot.tool, each.slot.before) for each in found] == [
-        ("git_user", "person", SYSTEM, "Git user: ")
-    ]
+    (slot,) = (each.slot for each in found)
+    assert (slot.name, slot.kind, slot.tool, slot.before) == ("git_user", "person", SYSTEM, "Git user: ")
     assert isinstance(learn_volatile_fields(bindings, old, new), Mismatch)
 
 
@@ -316,33 +311,29 @@ def test_two_slots_have_two_names() -> None:
 # -- whether a tool's result came from the agent's machine
 
 
-@pytest.mark.parametrize(("tool", "arguments"), [
-    ("web_search", ""),
-    ("WebFetch", '{"url":"https://example.org"}'),
-    ("mcp__github__list_issues", "{}"),
-    ("http_get", ""),
-    ("exec_command", '{"cmd":"curl -s https://example.org/x"}'),
-    ("Bash", '{"command":"cd {cwd} && git pull --rebase"}'),
-    ("Bash", '{"command":"gh pr list"}'),
-    ("Bash", '{"command":"ssh box uptime"}'),
-    ("Bash", '{"command":"psql -c \\"select 1\\""}'),
-    ("Bash", '{"command":"curl localhost:80 && curl example.org"}'),
+@pytest.mark.parametrize(("tool", "arguments", "foreign"), [
+    ("web_search", "", True),
+    ("WebFetch", '{"url":"https://example.org"}', True),
+    ("mcp__github__list_issues", "{}", True),
+    ("http_get", "", True),
+    ("exec_command", '{"cmd":"curl -s https://example.org/x"}', True),
+    ("Bash", '{"command":"cd {cwd} && git pull --rebase"}', True),
+    ("Bash", '{"command":"gh pr list"}', True),
+    ("Bash", '{"command":"ssh box uptime"}', True),
+    ("Bash", '{"command":"psql -c \\"select 1\\""}', True),
+    ("Bash", '{"command":"curl localhost:80 && curl example.org"}', True),
+    ("exec_command", '{"cmd":"git commit -m x && uuidgen"}', False),
+    ("Bash", '{"command":"curl -s http://localhost:3000/tasks"}', False),
+    ("Bash", '{"command":"curl -s 127.0.0.1:8080"}', False),
+    ("create_task", '{"title":"buy milk"}', False),
+    ("Read", '{"path":"{cwd}/highlights.md"}', False),
+    ("run", "", False),
 ])  # fmt: skip
-def test_what_asks_others_is_foreign(tool: str, arguments: str) -> None:
+def test_what_asks_others_is_foreign_and_what_this_machine_does_is_not(
+    tool: str, arguments: str, *, foreign: bool
+) -> None:
     """By the tool's name, or by the program that a command runs."""
-    assert is_external_result(tool, arguments)
-
-
-@pytest.mark.parametrize(("tool", "arguments"), [
-    ("exec_command", '{"cmd":"git commit -m x && uuidgen"}'),
-    ("Bash", '{"command":"curl -s http://localhost:3000/tasks"}'),
-    ("Bash", '{"command":"curl -s 127.0.0.1:8080"}'),
-    ("create_task", '{"title":"buy milk"}'),
-    ("Read", '{"path":"{cwd}/highlights.md"}'),
-    ("run", ""),
-])  # fmt: skip
-def test_what_this_machine_does_is_not(tool: str, arguments: str) -> None:
-    assert not is_external_result(tool, arguments)
+    assert is_external_result(tool, arguments) is foreign
 
 
 def test_a_foreign_value_is_accepted_by_name_only() -> None:
@@ -357,17 +348,14 @@ ONE, TWO = "19f646e8-3665-45bf-a023-f9a014bbc34a", "7617ef61-e131-4c27-aa35-7b0a
 
 
 @pytest.mark.parametrize("kind", ["label", "member"])
-@pytest.mark.parametrize(
-    ("recorded", "present", "fits"),
-    [
-        ('{"a": 1, "b": ["x", "y"]}', '{"b": ["x", "y"], "a": 1}', True),
-        ('{"a": 1, "b": ["x", "y"]}', '{"b": ["y", "x"], "a": 1}', False),
-        ('{"a": 1, "b": true}', '{"b": 1, "a": 1}', False),
-        ("19f646e8-3665-45bf-a023-f9a014bbc34a", "7617ef61-e131-4c27-aa35-7b0ab89eaae9", True),
-        ("seven", "eight", False),
-        (f'{ONE}\n{{"a": 1, "id": "{ONE}"}}', f'{TWO}\n{{"id": "{TWO}", "a": 1}}', True),
-    ],
-)
+@pytest.mark.parametrize(("recorded", "present", "fits"), [
+    ('{"a": 1, "b": ["x", "y"]}', '{"b": ["x", "y"], "a": 1}', True),
+    ('{"a": 1, "b": ["x", "y"]}', '{"b": ["y", "x"], "a": 1}', False),
+    ('{"a": 1, "b": true}', '{"b": 1, "a": 1}', False),
+    (ONE, TWO, True),
+    ("seven", "eight", False),
+    (f'{ONE}\n{{"a": 1, "id": "{ONE}"}}', f'{TWO}\n{{"id": "{TWO}", "a": 1}}', True),
+])  # fmt: skip
 def test_what_a_command_wrote_is_read_behind_a_label_and_inside_of_a_member(
     kind: str, recorded: str, present: str, fits: bool
 ) -> None:
@@ -383,8 +371,7 @@ def test_what_a_command_wrote_is_read_behind_a_label_and_inside_of_a_member(
 def test_an_id_of_the_recorded_run_in_json_inside_of_a_member_is_no_fit() -> None:
     """What the tool made is another one in the line before it."""
     recorded, present = (json.dumps({"output": f'{made}\n{{"id": "{ONE}"}}'}) for made in (ONE, TWO))
-    found = learn(asked(recorded), asked(present, cwd="/srv/of-today"))
-    assert isinstance(found, Mismatch)
+    found = narrow(Mismatch, learn(asked(recorded), asked(present, cwd="/srv/of-today")))
     assert found.why is Misfit.LEAKED
 
 

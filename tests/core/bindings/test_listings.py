@@ -175,10 +175,9 @@ def test_only_lines_that_git_writes_count(recorded: str, present: str, fits: boo
 
 def test_a_recording_that_names_nobody_fits_whoever_replays() -> None:
     """A file for pull requests has no git_user: any author may be this run's user now, and nobody else."""
-    assert isinstance(fit_git_lines(LOG.format(ANN, "Bob <b@x>"), LOG.format(KIM, "Bob <b@x>"), kept=False), Fit)
-    assert isinstance(
-        fit_git_lines(LOG.format(ANN, "Bob <b@x>"), LOG.format("Eve <e@x>", "Bob <b@x>"), kept=False), Mismatch
-    )
+    for author, kind in ((KIM, Fit), ("Eve <e@x>", Mismatch)):
+        found = fit_git_lines(LOG.format(ANN, "Bob <b@x>"), LOG.format(author, "Bob <b@x>"), kept=False)
+        assert isinstance(found, kind), author
 
 
 NOTICE = """<system-reminder>
@@ -286,17 +285,13 @@ COPILOT = (SESSION.replace("{home}", "{0}") + "{1}\n\nContents:", "<current_date
 def test_copilot_s_session_and_clock_vary(now: tuple[str, ...], *, fits: bool) -> None:
     """The session's uuid below this run's home, and the time in the agent's own block; never the question."""
     then = ("/home/ann", THEN["session"], "2026-11-28T03:15:59.464+00:00", "What?")
-    requests = [
-        {
-            "messages": [
-                {"role": role, "content": text.format(*each)}
-                for role, text in zip(("system", "user"), COPILOT, strict=True)
-            ]
-        }
-        for each in (then, now)
-    ]
+
+    def said(values: tuple[str, ...]) -> dict[str, object]:
+        system, typed = (text.format(*values) for text in COPILOT)
+        return {"messages": [{"role": "system", "content": system}, user(typed)]}
+
     homes = [RunVariable("home", "/home/ann")], [RunVariable("home", "/srv/kim")]
-    found = fit_request(Bindings(*homes, list_builtin()), requests[0], requests[1])
+    found = fit_request(Bindings(*homes, list_builtin()), said(then), said(now))
     assert isinstance(found, Fit) is fits, found
 
 

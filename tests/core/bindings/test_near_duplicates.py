@@ -38,30 +38,18 @@ def _body(cwd: str, home: str, day: str, branch: str, chunk: str, commit: str, t
         "Cancel the invoices due 2026-11-22 of kim and the app, seats 7, amount 12.50, commit 98e1ef2 before 10:30, "
         "2 days, order 7, from /etc/hosts and ./src, branch main."
     )
+    listed = f"Chunk ID: {chunk}\nWall time: 0.51 seconds\nPID: {pid}\ntotal 24\nOct  3 10:00 {cwd}"
+    committed = {"sha": commit, "author": "kim", "count": 7, "date": "2026-11-22"}
+    created = {"id": task, "seats": 7, "owner_id": 7}
     return {
         "model": "gpt-5",
         "temperature": 0.5,
         "messages": [
             {"role": "system", "content": f"You work in {cwd} of {home}.\nToday is {day}.\nCurrent branch: {branch}\n"},
             {"role": "user", "content": question},
-            *used(
-                "exec",
-                {"command": f"ls {cwd}", "seats": 7, "user": "kim"},
-                f"Chunk ID: {chunk}\nWall time: 0.51 seconds\nPID: {pid}\ntotal 24\nOct  3 10:00 {cwd}",
-                "call#1",
-            ),
-            *used(
-                "commit",
-                {"message": "fix 2026-11-22", "chunk": chunk},
-                json.dumps({"sha": commit, "author": "kim", "count": 7, "date": "2026-11-22"}),
-                "call#2",
-            ),
-            *used(
-                "create_task",
-                {"title": "buy", "seats": 7},
-                json.dumps({"id": task, "seats": 7, "owner_id": 7}),
-                "call#3",
-            ),
+            *used("exec", {"command": f"ls {cwd}", "seats": 7, "user": "kim"}, listed, "call#1"),
+            *used("commit", {"message": "fix 2026-11-22", "chunk": chunk}, json.dumps(committed), "call#2"),
+            *used("create_task", {"title": "buy", "seats": 7}, json.dumps(created), "call#3"),
             *used("close_task", {"id": task, "seats": 7, "sha": commit[:10]}, f"closed {commit}", "call#4"),
         ],
     }
@@ -108,11 +96,7 @@ DUPLICATES = {
     "another day": ((0,), "2026-11-23", "2026-11-24"),
     "another system text": ((0,), "You work", "You idle"),
     "an argument's number": ((2, "tool_calls", 0, "function", "arguments"), '"seats": 7', '"seats": 8'),
-    "the task's number in another argument": (
-        (2, "tool_calls", 0, "function", "arguments"),
-        '"seats": 7',
-        '"seats": 1007',
-    ),
+    "the task's number in an argument": ((2, "tool_calls", 0, "function", "arguments"), '"seats": 7', '"seats": 1007'),
     "a user in an argument": ((2, "tool_calls", 0, "function", "arguments"), '"user": "kim"', '"user": "ann"'),
     "a total that no volatile field names": ((3, "content"), "total 24", "total 25"),
     "a day in a listing": ((3, "content"), "Oct  3", "Oct  4"),
@@ -171,10 +155,9 @@ def test_parameters_are_never_bound(member: str, value: object) -> None:
 def test_messages_are_not_left_out_or_put_in() -> None:
     """A conversation of another length is another one, whatever it ends with."""
     present = _present()
-    assert isinstance(_fit({**present, "messages": present["messages"][:-1]}), Mismatch)
-    assert isinstance(
-        _fit({**present, "messages": [*present["messages"], {"role": "user", "content": "and?"}]}), Mismatch
-    )
+    *before, last = present["messages"]
+    for messages in (before, [*before, last, {"role": "user", "content": "and?"}]):
+        assert isinstance(_fit({**present, "messages": messages}), Mismatch)
 
 
 def test_equality_of_leaves_binds_nothing() -> None:
@@ -199,10 +182,8 @@ def test_a_short_text_that_a_tool_made_is_a_leak_when_it_comes_back() -> None:
 def _keyed(files: Json, *, written: bool, cwd: str = "/srv/ci/w-1", commit: str = "0" * 40) -> Json:
     arguments = json.dumps(files) if written else files
     named = {"id": "call#2", "type": "function", "function": {"name": "edit", "arguments": arguments}}
-    messages = [
-        {"role": "system", "content": f"in {cwd}"}, *used("commit", {}, json.dumps({"sha": commit})),
-    ]  # fmt: skip
-    return {"messages": [*messages, {"role": "assistant", "tool_calls": [named]}]}
+    system, made = {"role": "system", "content": f"in {cwd}"}, used("commit", {}, json.dumps({"sha": commit}))
+    return {"messages": [system, *made, {"role": "assistant", "tool_calls": [named]}]}
 
 
 def _files(cwd: str, commit: str) -> Json:

@@ -20,6 +20,7 @@ from llmproxy.core.bindings import (
 )
 from llmproxy.core.traffic.interaction import Chunk, Response
 from tests.support.messages import used, user
+from tests.support.narrowing import narrow
 
 VALUES = (
     "7", "app", "the", "a", "é", "日本", "it's", 'say "hi"', "$HOME", "`id`", "a b", "back\\slash", "*", "[ab]", "?", "(x)", "a|b", "{x}", "{{",
@@ -70,8 +71,6 @@ def test_one_that_is_a_prefix_of_another_is_not_taken_for_it() -> None:
     """Folders and ids: the longer one counts where it stands, each becomes its own."""
     old = [RunVariable("cwd", "/tmp/a/b"), RunVariable("home", "/tmp/a"), RunVariable("o.id", "order-123456")]
     new = [RunVariable("cwd", "/srv/x"), RunVariable("home", "/home/k"), RunVariable("o.id", "order-999999")]
-    got = rewrite_answer(
-        Bindings(old, new), Fit((), ()), answer("/tmp/a/b/c /tmp/a/bc /tmp/a order-123456 order-1234567")
-    )
-    assert isinstance(got, Response)
+    said = answer("/tmp/a/b/c /tmp/a/bc /tmp/a order-123456 order-1234567")
+    got = narrow(Response, rewrite_answer(Bindings(old, new), Fit((), ()), said))
     assert json.loads(got.body)["content"][0]["text"] == "/srv/x/c /home/k/bc /home/k order-999999 order-1234567"

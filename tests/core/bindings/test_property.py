@@ -28,6 +28,7 @@ from llmproxy.core.providers.routing import Route, route
 from llmproxy.core.traffic.interaction import Request
 from tests.support.duplicates import bind, differing, list_duplicates, plant, prefixes
 from tests.support.messages import used, user as said_by
+from tests.support.narrowing import narrow
 from tests.support.renamings import (
     REQUESTS,
     SLOTS,
@@ -47,8 +48,7 @@ SEEDS = range(24)
 """Each in five dialects, whole and streamed; `scripts/lab/bindings` runs ten thousand."""
 
 
-def _worlds(seed: int) -> tuple[Run, list[str], World, World, Bindings]:
-    rng = random.Random(seed)
+def make_worlds(rng: random.Random) -> tuple[Run, list[str], World, World, Bindings]:
     run, made = make_run(rng)
     recorded, present = make_world(rng, made), make_world(rng, made)
     return run, made, recorded, present, Bindings(recorded.run_variables(), present.run_variables(), SLOTS)
@@ -59,15 +59,14 @@ def test_a_renamed_run_gets_the_renamed_answer(operation: str) -> None:
     """Whatever the folders, days and ids: what the tools made this time stands in the answer, and nothing of the recorded run."""
     differed = 0
     for seed in SEEDS:
-        run, made, recorded, present, bindings = _worlds(seed)
+        run, made, recorded, present, bindings = make_worlds(random.Random(seed))
         if seed % 4 == 0:
             present = swap_ids(made, recorded, present)
         fit = fit_request(bindings, REQUESTS[operation](run, recorded), REQUESTS[operation](run, present))
         assert isinstance(fit, Fit), (seed, str(fit))
         for stream in (False, True):
-            before, wanted = (
-                write_answer(operation, run, world, stream=stream, seed=seed) for world in (recorded, present)
-            )
+            worlds = (recorded, present)
+            before, wanted = (write_answer(operation, run, world, stream=stream, seed=seed) for world in worlds)
             if not before.body:
                 continue
             got = rewrite_answer(bindings, fit, before)
@@ -82,14 +81,13 @@ def test_what_is_not_one_to_one_fits_nothing(operation: str) -> None:
     """Two recorded ids that are one now, or one that became two, are a miss."""
     seen = 0
     for seed in SEEDS:
-        run, made, recorded, present, bindings = _worlds(seed)
+        run, made, recorded, present, bindings = make_worlds(random.Random(seed))
         for one, other in list_alike(made):
             joined = World({**present.values, one: present.values[other]}, present.shuffled)
             parted = World({**recorded.values, one: recorded.values[other]}, recorded.shuffled)
             for before, now in ((recorded, joined), (parted, present)):
                 result = fit_request(bindings, REQUESTS[operation](run, before), REQUESTS[operation](run, now))
-                assert isinstance(result, Mismatch), (seed, one, other)
-                assert result.why is Misfit.NOT_ONE_TO_ONE, str(result)
+                assert narrow(Mismatch, result).why is Misfit.NOT_ONE_TO_ONE, (seed, one, other, str(result))
                 seen += 1
     assert seen > 3
 
@@ -99,14 +97,13 @@ def test_a_value_that_was_left_behind_is_a_leak(operation: str) -> None:
     """A later turn that names an id of the recorded run is a miss that says so."""
     seen = 0
     for seed in SEEDS:
-        run, made, recorded, present, bindings = _worlds(seed)
+        run, made, recorded, present, bindings = make_worlds(random.Random(seed))
         for name in made:
             if not is_named_again(run, name):
                 continue
             leaky = Forgetful(present, name, recorded.values[name])
             result = fit_request(bindings, REQUESTS[operation](run, recorded), REQUESTS[operation](run, leaky))
-            assert isinstance(result, Mismatch), (seed, name)
-            assert result.why is Misfit.LEAKED, str(result)
+            assert narrow(Mismatch, result).why is Misfit.LEAKED, (seed, name, str(result))
             seen += 1
     assert seen > 2
 
@@ -122,7 +119,7 @@ def test_the_bound_key_is_the_same_in_every_world(operation: str) -> None:
     """Nothing that can be bound is in the key that finds candidates, and another number of turns is another key."""
     where = route("POST", TARGETS[operation], (), {})
     for seed in SEEDS[:20]:
-        run, _, recorded, present, _ = _worlds(seed)
+        run, _, recorded, present, _ = make_worlds(random.Random(seed))
         keys = {_key(where, REQUESTS[operation](run, world)) for world in (recorded, present)}
         assert len(keys) == 1, seed
         if run.turns:
@@ -240,12 +237,8 @@ def _break(
         yield "one place stays", was, [was[n] if n == stays else value for n, value in enumerate(now)]
     # What stood elsewhere under no variable is what the variable is now.
     others = [n for n, place in enumerate(places) if place.kind == target.kind and place.entity == 9]
-    merged = present[target]
-    yield (
-        "a present value stood there already",
-        [merged if n in others else value for n, value in enumerate(was)],
-        [merged if n in others else value for n, value in enumerate(now)],
-    )
+    was, now = ([present[target] if n in others else value for n, value in enumerate(values)] for values in (was, now))
+    yield "a present value stood there already", was, now
 
 
 def test_what_is_renamed_as_a_whole_fits() -> None:

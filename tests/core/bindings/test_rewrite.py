@@ -165,9 +165,8 @@ def test_an_exact_hit_names_this_runs_folders_and_ids(
 def test_only_the_deltas_that_held_the_value_change() -> None:
     """The present value goes out where the recorded one began; every other piece and every time stays."""
     pieces = ["see ", "/t", "mp", "/a", "/x ", "and", " more"]
-    events = [
-        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": piece}} for piece in pieces
-    ]
+    deltas = [{"type": "text_delta", "text": piece} for piece in pieces]
+    events = [{"type": "content_block_delta", "index": 0, "delta": delta} for delta in deltas]
     before = _stream(*events, {"type": "message_stop"})
     got = narrow(Response, rewrite_answer(BINDINGS, EMPTY, before))
     texts = [json.loads(chunk.data[6:])["delta"]["text"] for chunk in got.chunks[:-1]]
@@ -180,11 +179,9 @@ def test_only_the_deltas_that_held_the_value_change() -> None:
 def test_a_rewritten_answer_loses_what_is_no_longer_true_of_it() -> None:
     """Digests, lengths and encodings go; the rest of the head stays."""
     names = ("content-length", "content-encoding", "ETag", "content-digest", "x-request-id", "content-type")
-    whole = _message({"type": "text", "text": "in /tmp/a"})
-    got = rewrite_answer(
-        BINDINGS, EMPTY, Response(200, "OK", tuple((name, "application/json") for name in names), whole.chunks)
-    )
-    assert isinstance(got, Response)
+    headers = tuple((name, "application/json") for name in names)
+    answer = Response(200, "OK", headers, _message(_text("in /tmp/a")).chunks)
+    got = narrow(Response, rewrite_answer(BINDINGS, EMPTY, answer))
     assert [name for name, _ in got.headers] == ["x-request-id", "content-type"]
 
 
@@ -218,9 +215,8 @@ def test_what_this_run_made_leaks_nothing(text: str) -> None:
     said, wanted = (text.format(made=made, other=other.replace("-9999-", "-3f2b-")) for made in (OLD, new))
     result = rewrite_answer(bindings, _identity(new=new), _message({"type": "text", "text": said}))
     assert _blocks(result)[0]["text"] == wanted.replace("/tmp/a", folder)
-    left = rewrite_answer(bindings, _identity(new=new), _message({"type": "text", "text": f"{said}, in short 3f2b"}))
-    assert isinstance(left, Mismatch)
-    assert left.why is Misfit.LEAKED
+    left = rewrite_answer(bindings, _identity(new=new), _message(_text(f"{said}, in short 3f2b")))
+    assert narrow(Mismatch, left).why is Misfit.LEAKED
 
 
 def test_one_value_seen_both_ways_that_the_answer_holds_is_a_miss() -> None:
@@ -239,9 +235,7 @@ def test_a_short_id_is_written_only_at_arguments_that_name_it() -> None:
     """Task 7 becomes task 1007 at ``task_id``; seats, texts and other things' ids stay."""
     bindings = Bindings([RunVariable("task.id", "7")], [RunVariable("task.id", "1007")])
     arguments = {"task_id": 7, "seats": 7, "note": "7", "ids": [7]}
-    blocks = [
-        {"type": "tool_use", "id": "t", "name": name, "input": arguments} for name in ("close_task", "close_order")
-    ]
+    blocks = [_use(name, **arguments) for name in ("close_task", "close_order")]
     words = "Of 7 tasks, order 7 at 7.5 % on 2026-11-7 for $7"
     first, second, text = _blocks(rewrite_answer(bindings, EMPTY, _message(*blocks, {"type": "text", "text": words})))
     assert first["input"] == {"task_id": 1007, "seats": 7, "note": "7", "ids": [1007]}
@@ -275,10 +269,10 @@ def test_a_sentence_that_names_a_thing_by_its_old_number_is_not_said(words: str)
 ])  # fmt: skip
 def test_a_command_with_what_the_recorded_tool_made_is_not_run(kind: str, old: str, new: str, command: str) -> None:
     """Too short to be exchanged in a text, and long enough to be meant."""
-    call = {"type": "tool_use", "id": "t", "name": "bash", "input": {"command": command}}
-    result = narrow(Mismatch, rewrite_answer(BINDINGS, _identity(kind, old, new), _message(call)))
+    call = _message(_use("bash", command=command))
+    result = narrow(Mismatch, rewrite_answer(BINDINGS, _identity(kind, old, new), call))
     assert result.why in (Misfit.SHORT, Misfit.LEAKED)
-    other = _message({"type": "tool_use", "id": "t", "name": "bash", "input": {"command": "git show deadbeef 10071"}})
+    other = _message(_use("bash", command="git show deadbeef 10071"))
     assert rewrite_answer(BINDINGS, _identity(kind, old, new), other) is other
 
 
@@ -288,23 +282,15 @@ def test_members_are_called_by_this_runs_values(written: bool) -> None:
     old = {"changes": {"file:///tmp/a/y": 1, "/tmp/a/x.py": {OLD: "/tmp/a"}, "z": 2}, "seats": 7}
     new = {"changes": {"file:///srv/ci/w/y": 1, "/srv/ci/w/x.py": {NEW: "/srv/ci/w"}, "z": 2}, "seats": 7}
     call = {"type": "function_call", "call_id": "c", "name": "edit", "arguments": json.dumps(old)}
-    answer = (
-        _whole({"object": "response", "output": [call]})
-        if written
-        else _message({"type": "tool_use", "name": "edit", "input": old})
-    )
+    answer = _whole({"object": "response", "output": [call]}) if written else _message(_use("edit", **old))
     body = json.loads(narrow(Response, rewrite_answer(BINDINGS, _identity(), answer)).body)
     assert (body["output"][0]["arguments"] if written else json.dumps(body["content"][0]["input"])) == json.dumps(new)
 
 
 def test_what_a_tool_answers_as_an_object_is_rewritten_whole() -> None:
     """A member of it may be called as an envelope's is: ``name``, ``data``."""
-    message = {
-        "jsonrpc": "2.0",
-        "id": 1,
-        "result": {"content": [], "structuredContent": {"name": "/tmp/a/x", "data": {"/tmp/a": 1}}},
-    }
-    got = narrow(Response, rewrite_answer(BINDINGS, EMPTY, _whole(message)))
+    result = {"content": [], "structuredContent": {"name": "/tmp/a/x", "data": {"/tmp/a": 1}}}
+    got = narrow(Response, rewrite_answer(BINDINGS, EMPTY, _whole({"jsonrpc": "2.0", "id": 1, "result": result})))
     assert json.loads(got.body)["result"]["structuredContent"] == {"name": "/srv/ci/w/x", "data": {"/srv/ci/w": 1}}
 
 
@@ -367,12 +353,9 @@ FOLDERS = (
 
 def rewritten(command: str, recorded: str, present: str) -> str | Mismatch:
     """Return a recorded tool call's command as this run gets it."""
-    call = {"type": "tool_use", "id": "t", "name": "Bash", "input": {"command": command}}
-    body = json.dumps({"type": "message", "role": "assistant", "content": [call]}).encode()
-    bindings = Bindings([RunVariable("cwd", recorded)], [RunVariable("cwd", present)])
-    headers = (("content-type", "application/json"),)
-    got = rewrite_answer(bindings, Fit((), ()), Response(200, "OK", headers, (Chunk(0, body),)))
-    return got if isinstance(got, Mismatch) else str(json.loads(got.body)["content"][0]["input"]["command"])
+    bindings = _bound({"cwd": recorded}, {"cwd": present})
+    got = rewrite_answer(bindings, EMPTY, _message(_use("Bash", command=command)))
+    return got if isinstance(got, Mismatch) else str(_blocks(got)[0]["input"]["command"])
 
 
 def said(command: str) -> str:
@@ -399,11 +382,8 @@ def test_a_shell_reads_a_rewritten_command_as_it_read_the_recorded_one(command: 
 @pytest.mark.parametrize("write", ["'@/x'", '"@/x"'])
 def test_what_is_quoted_takes_what_these_quotes_keep(write: str) -> None:
     """A space, a glob, a semicolon; not the quote itself."""
-    served = [
-        folder
-        for folder in FOLDERS
-        if isinstance(rewritten(f"cat {write.replace('@', '/tmp/a')}", "/tmp/a", folder), str)
-    ]
+    command = f"cat {write.replace('@', '/tmp/a')}"
+    served = [folder for folder in FOLDERS if isinstance(rewritten(command, "/tmp/a", folder), str)]
     assert {"/srv/my work", "/srv/a*", "/srv/a;b", "/srv/[ab]", "/srv/(x)"} <= set(served)
     assert ("/srv/it's" in served, '/srv/say "hi"' in served) == (write[0] == '"', write[0] == "'")
 
@@ -416,9 +396,8 @@ def test_what_is_quoted_takes_what_these_quotes_keep(write: str) -> None:
 def test_a_folder_that_needed_quotes_is_found_in_each_way_to_write_it(command: str, wanted: str) -> None:
     """Escaped with a backslash it is the folder too: nothing of the recorded run is left."""
     assert rewritten(command, "/tmp/my work", "/srv/other one") == wanted
-    assert rewritten(command, "/tmp/my work", "/srv/plain") == wanted.replace("/srv/other\\ one", "/srv/plain").replace(
-        "/srv/other one", "/srv/plain"
-    )
+    plain = wanted.replace("/srv/other\\ one", "/srv/plain").replace("/srv/other one", "/srv/plain")
+    assert rewritten(command, "/tmp/my work", "/srv/plain") == plain
 
 
 def test_a_quote_in_a_folder_is_found_as_a_shell_writes_it() -> None:

@@ -29,10 +29,8 @@ def _body(result: str, arguments: Json | None = None, tool: str = "exec") -> Jso
     return {"messages": used(tool, arguments or {}, result)}
 
 
-def _fit(slot: VolatileField, before: Json, now: Json, folders: tuple[str, str] = ("/a", "/b")) -> Fit | Mismatch:
-    return fit_request(
-        Bindings([RunVariable("cwd", folders[0])], [RunVariable("cwd", folders[1])], [slot]), before, now
-    )
+def _fit(slot: VolatileField, before: Json, now: Json) -> Fit | Mismatch:
+    return fit_request(Bindings([RunVariable("cwd", "/a")], [RunVariable("cwd", "/b")], [slot]), before, now)
 
 
 @pytest.mark.parametrize(("kind", "values", "others"), [
@@ -76,18 +74,16 @@ def test_a_slot_is_found_by_its_anchor(slot: VolatileField, before: str, now: st
     assert isinstance(fit := _fit(slot, _body(before), _body(now)), Fit), str(fit)
     assert slot.name in fit.names
     assert isinstance(_fit(slot, _body(before, tool="other"), _body(now, tool="other")), Mismatch)
-    assert isinstance(
-        _fit(VolatileField("x", slot.kind, "exec", before="nothing: "), _body(before), _body(now)), Mismatch
-    )
+    elsewhere = VolatileField("x", slot.kind, "exec", before="nothing: ")
+    assert isinstance(_fit(elsewhere, _body(before), _body(now)), Mismatch)
 
 
 def test_a_slot_of_certain_arguments_is_of_no_other_call() -> None:
     """``uuidgen`` prints an id; what ``cat`` prints is asked about."""
     slot = VolatileField("u", "hex", "exec", arguments='{"command":"mint {cwd}"}')
-    bodies = [_body(value, {"command": f"mint {cwd}"}) for value, cwd in (("98e1ef", "/a"), ("aa01bc", "/b"))]
-    assert isinstance(_fit(slot, *bodies), Fit)
-    bodies = [_body(value, {"command": f"cat {cwd}"}) for value, cwd in (("98e1ef", "/a"), ("aa01bc", "/b"))]
-    assert isinstance(_fit(slot, *bodies), Mismatch)
+    for program, kind in (("mint", Fit), ("cat", Mismatch)):
+        bodies = [_body(value, {"command": f"{program} {cwd}"}) for value, cwd in (("98e1ef", "/a"), ("aa01bc", "/b"))]
+        assert isinstance(_fit(slot, *bodies), kind)
 
 
 def test_a_slot_may_be_of_tools_whose_names_begin_alike_and_end_before_a_text() -> None:
@@ -96,10 +92,8 @@ def test_a_slot_may_be_of_tools_whose_names_begin_alike_and_end_before_a_text() 
     codex = [_body(f"Wall time: 0.{n} seconds\nOutput:\nhi", tool="mcp__tools__echo") for n in (1, 25)]
     assert isinstance(fit := _fit(slot, *codex), Fit)
     assert fit.names == ("wall",)
-    for tool, text in (
-        ("mcp__tools__echo", "Wall time: {} seconds\nAll passed."),
-        ("exec", "Wall time: {} s\nOutput:\nhi"),
-    ):
+    others = ("mcp__tools__echo", "Wall time: {} seconds\nAll passed."), ("exec", "Wall time: {} s\nOutput:\nhi")
+    for tool, text in others:
         assert isinstance(_fit(slot, *(_body(text.format(n), tool=tool) for n in (1, 25))), Mismatch)
 
 
@@ -121,13 +115,10 @@ def test_keys_of_json_in_a_result_come_in_any_order() -> None:
             around.format(json.dumps(value, indent=indent))
             for value, indent in (({"a": 1, "b": [1, 2]}, 2), ({"b": [1, 2], "a": 1}, None))
         )
-        assert isinstance(_fit(VolatileField("x", "hex", "none"), _body(one), _body(other)), Fit), around
-        assert isinstance(
-            _fit(VolatileField("x", "hex", "none"), _body(one), _body(other.replace("[1, 2]", "[2, 1]"))), Mismatch
-        )
-        assert isinstance(
-            _fit(VolatileField("x", "hex", "none"), _body(one), _body(other.replace('"a": 1', '"a": true'))), Mismatch
-        )
+        slot = VolatileField("x", "hex", "none")
+        assert isinstance(_fit(slot, _body(one), _body(other)), Fit), around
+        for changed in (other.replace("[1, 2]", "[2, 1]"), other.replace('"a": 1', '"a": true')):
+            assert isinstance(_fit(slot, _body(one), _body(changed)), Mismatch), around
 
 
 def test_a_slot_outside_of_results_is_found_by_what_stands_before_it() -> None:

@@ -91,28 +91,23 @@ def test_what_no_rule_touches_is_unexplained() -> None:
     """Were two keys equal by a fault of ours, this is where it shows."""
     where = route("POST", CHAT, ())
     requests = [Request("POST", CHAT, (), json.dumps({**HI, "seed": n}).encode()) for n in (1, 2)]
-    assert explain_differences(requests[0], requests[1], (where, where), Rules()) == [
-        KeyDifference("$.seed", "1", "2", "")
-    ]
-    other = Request("POST", "/v1/other", (), requests[0].body)
-    assert explain_differences(requests[0], other, (where, where), Rules()) == [
-        KeyDifference("path", CHAT, "/v1/other", "")
-    ]
+    requests.append(Request("POST", "/v1/other", (), requests[0].body))
+    wanted = KeyDifference("$.seed", "1", "2", ""), KeyDifference("path", CHAT, "/v1/other", "")
+    for other, difference in zip(requests[1:], wanted, strict=True):
+        assert explain_differences(requests[0], other, (where, where), Rules()) == [difference]
 
 
 def test_ids_of_the_server_are_explained() -> None:
     """The second turn of a conversation that was recorded twice."""
     where = route("POST", "/v1/responses", ())
-    requests = [
-        Request("POST", "/v1/responses", (), json.dumps({"previous_response_id": f"resp_{n}"}).encode()) for n in (1, 2)
-    ]
+    bodies = [json.dumps({"previous_response_id": f"resp_{n}"}).encode() for n in (1, 2)]
+    requests = [Request("POST", "/v1/responses", (), body) for body in bodies]
     (found,) = explain_differences(requests[0], requests[1], (where, where), Rules())
     assert (found.place, bool(found.why)) == ("$.previous_response_id", True)
     paths = [Request("GET", f"/v1/files/file-{n}", (), b"") for n in (1, 2)]
     routes = [route("GET", each.target, ()) for each in paths]
-    assert explain_differences(paths[0], paths[1], (routes[0], routes[1]), Rules()) == [
-        KeyDifference("path", "/v1/files/file-1", "/v1/files/file-2", ID)
-    ]
+    (found,) = explain_differences(paths[0], paths[1], (routes[0], routes[1]), Rules())
+    assert found == KeyDifference("path", "/v1/files/file-1", "/v1/files/file-2", ID)
 
 
 def test_real_traffic_has_no_difference_without_a_reason(real_requests: list[tuple[Request, Route]]) -> None:
