@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 from urllib.parse import quote
 
 import pytest
@@ -29,13 +29,10 @@ from llmproxy.core.store.queries import read_volatile_fields, write_volatile_fie
 from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction, Response, Usage
 from llmproxy.errors import CassetteCorrupt
 from llmproxy.protocol import Decision, Mode
-from tests.core.engine.test_bound_hits import _ask, _open, _request, _text
-from tests.core.engine.test_engine import answered, engine
+from tests.core.engine.test_bound_hits import _open, _request, _text
+from tests.core.engine.test_engine import answered, engine, send as _ask
 from tests.support.chats import ODD, chat, run
 from tests.support.messages import answer, said, used, user as asks
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 KIM = (
     RunVariable("cwd", "/home/kim.ono/code/app"),
@@ -93,14 +90,11 @@ def test_a_file_is_replayed_elsewhere(recorded: tuple[Path, Path], tmp_path: Pat
     with FileStore.open(path, writable=True, now=lambda: 2.0) as store:
         assert CassetteDir(recorded[1], now=lambda: 2.0).load_into(store, rules=Rules()).imported == ("default",)
         assert read_volatile_fields(store, "default") == (VolatileField("chunk", "hex", "exec", before="Chunk ID: "),)
-    with engine(path, Mode.REPLAY) as made:
-        _open(made, CI)
-        cwd, home, tmp = _of(CI)
-        assert _text(made, _ask(made, _body(CI))) == f"in {cwd}/x, {home}, {tmp}"
-    with engine(path, Mode.REPLAY) as made:
-        _open(made, KIM)
-        cwd, home, tmp = _of(KIM)
-        assert _text(made, _ask(made, _body(KIM))) == f"in {cwd}/x, {home}, {tmp}"
+    for mine in (CI, KIM):
+        with engine(path, Mode.REPLAY) as made:
+            _open(made, mine)
+            cwd, home, tmp = _of(mine)
+            assert _text(made, _ask(made, _body(mine))) == f"in {cwd}/x, {home}, {tmp}"
 
 
 def test_a_file_that_was_written_is_in_step_with_its_store(recorded: tuple[Path, Path]) -> None:
@@ -143,9 +137,7 @@ def test_what_names_nobody_stays(recorded: tuple[Path, Path]) -> None:
     path = recorded[0]
     with engine(path) as made:
         made.sessions.open_session("other", run_variables=CI)
-        exchange = made.begin_exchange("POST", "/s/other/openai/v1/chat/completions", None, ())
-        made.identify(exchange, _body(CI))
-        answered(made, exchange, answer(said("ok")))
+        answered(made, _ask(made, _body(CI), "/s/other/openai/v1/chat/completions"), answer(said("ok")))
     with FileStore.open(path, writable=False, now=lambda: 2.0) as store:
         (one,) = store.iter_interactions("other")
         assert replace_names(one).request == one.request
@@ -213,15 +205,8 @@ def test_no_file_names_whom_a_run_variable_could_have_named(
 
 
 def odd() -> Interaction:
-    answer = Response(
-        429,
-        "",
-        (("x", "1"), ("X", "2"), ("content-type", "")),
-        (Chunk(3, ODD), Chunk(9, b"\xff")),
-        Ending.CUT,
-        2,
-        chunked=True,
-    )
+    headers, chunks = (("x", "1"), ("X", "2"), ("content-type", "")), (Chunk(3, ODD), Chunk(9, b"\xff"))
+    answer = Response(429, "", headers, chunks, Ending.CUT, 2, chunked=True)
     return chat(
         response=answer, id=7, sample=3, party="judge.2", occurrence=4, stream=True, usage=Usage(1, None, 0),
         redacted=True, made_ids=("resp_1",), upstream="", rules="r",

@@ -69,6 +69,11 @@ def record(store: Store, *texts: str, **more: object) -> None:
         store.add_interaction(each, supersede=each.occurrence == 1)
 
 
+def saved(kept: CassetteDir, store: Store, *texts: str) -> Path:
+    record(store, *texts)
+    return known(kept.save_cassette(store, "trip"))
+
+
 def load(kept: CassetteDir, store: Store) -> FolderLoadSummary:
     return kept.load_into(store, rules=Rules())
 
@@ -114,8 +119,7 @@ def test_a_clone_knows_whether_an_answer_was_left_again(
 
 def test_in_step_nothing_is_written(kept: CassetteDir, store: Store, tmp_path: Path) -> None:
     """A store that agrees with the files is not touched, nor are the files."""
-    record(store, "a", "b")
-    kept.save_cassette(store, "trip")
+    saved(kept, store, "a", "b")
     store.close()
     before = (tmp_path / "a.db").read_bytes(), look(kept.path)
     with FileStore.open(tmp_path / "a.db", writable=True, now=lambda: NOW) as again:
@@ -126,8 +130,7 @@ def test_in_step_nothing_is_written(kept: CassetteDir, store: Store, tmp_path: P
 
 def test_an_edited_file_wins(kept: CassetteDir, store: Store) -> None:
     """What a person changed is answered; what was deleted is gone; the rest stays, and older recordings are set aside."""
-    record(store, "a", "b", "c")
-    path = known(kept.save_cassette(store, "trip"))
+    path = saved(kept, store, "a", "b", "c")
     path.write_text(path.read_text().replace("content: to a", "content: edited by hand"))
     assert load(kept, store) == FolderLoadSummary(imported=("trip",), interactions=3, set_aside=3)
     assert answers(store) == ["edited by hand", "to b", "to c"]
@@ -165,9 +168,8 @@ def test_a_file_that_says_more_is_in_step_and_written_anew(kept: CassetteDir, st
     """As earlier versions wrote it, with all fields; it is read as it is, and no edit."""
     store.add_interaction(asked_by_an_sdk(), supersede=False)
     kept.path.mkdir()
-    (kept.path / "trip.yaml").write_text(
-        review.dumps([export_interaction(replace(asked_by_an_sdk(), run_variables=""))], "trip", unfinished=True)
-    )
+    recorded = export_interaction(replace(asked_by_an_sdk(), run_variables=""))
+    (kept.path / "trip.yaml").write_text(review.dumps([recorded], "trip", unfinished=True))
     assert load(kept, store) == FolderLoadSummary(unchanged=1)
     record(store, "more", at=NOW + 9)
     assert "stainless" not in known(kept.save_cassette(store, "trip")).read_text()
@@ -175,8 +177,7 @@ def test_a_file_that_says_more_is_in_step_and_written_anew(kept: CassetteDir, st
 
 def test_a_checked_out_file_brings_its_answers_back(kept: CassetteDir, store: Store) -> None:
     """Switching between two versions of a file switches the answers, as often as one likes."""
-    record(store, "a")
-    path = known(kept.save_cassette(store, "trip"))
+    path = saved(kept, store, "a")
     old = path.read_bytes()
     record(store, "x", "y", at=NOW + 50)
     kept.save_cassette(store, "trip")
@@ -189,8 +190,7 @@ def test_a_checked_out_file_brings_its_answers_back(kept: CassetteDir, store: St
 
 def test_differently_written_files_are_in_step(kept: CassetteDir, store: Store) -> None:
     """Comments and other ways of writing the same are no difference: the store is not filled with copies."""
-    record(store, "a")
-    path = known(kept.save_cassette(store, "trip"))
+    path = saved(kept, store, "a")
     path.write_text("# checked by me\n" + path.read_text().replace("content: to a", "content: 'to a'"))
     assert load(kept, store) == FolderLoadSummary(unchanged=1)
     assert len(store.list_summaries("trip", superseded=True)) == 1
@@ -219,8 +219,7 @@ def test_a_fork_is_in_its_file(kept: CassetteDir, store: Store, fresh: Store) ->
 def test_other_cassettes_stay(kept: CassetteDir, store: Store) -> None:
     """A cassette without a file is neither changed nor written."""
     record(store, "a", cassette="mine")
-    record(store, "b")
-    kept.save_cassette(store, "trip")
+    saved(kept, store, "b")
     load(kept, store)
     assert answers(store, "mine") == ["to a"]
     assert list(kept.list_cassette_files()) == ["trip"]
@@ -229,8 +228,7 @@ def test_other_cassettes_stay(kept: CassetteDir, store: Store) -> None:
 
 def test_damage_stops_everything(kept: CassetteDir, store: Store, tmp_path: Path) -> None:
     """Damaged files are named together; no sound one was brought in, and none was overwritten."""
-    record(store, "a")
-    kept.save_cassette(store, "trip")
+    saved(kept, store, "a")
     (kept.path / "cut.yaml").write_text((kept.path / "trip.yaml").read_text().replace("trip", "cut")[:-40])
     (kept.path / "odd.yaml").write_text("just: this\n")
     with FileStore.open(tmp_path / "b.db", writable=True, now=lambda: NOW) as fresh:
@@ -246,8 +244,7 @@ def test_damage_stops_everything(kept: CassetteDir, store: Store, tmp_path: Path
 
 def test_a_damaged_file_is_not_overwritten(kept: CassetteDir, store: Store) -> None:
     """A file that cannot be read, or that others wrote, stays; `force` replaces it."""
-    record(store, "a")
-    path = known(kept.save_cassette(store, "trip"))
+    path = saved(kept, store, "a")
     for text in (path.read_text()[:-30], "llmproxy-cassette: 2\ncassette: trip\n...\n", dumps([], "trip")):
         path.write_text(text)
         with pytest.raises(CassetteError, match="Not overwritten"):
@@ -259,8 +256,7 @@ def test_a_damaged_file_is_not_overwritten(kept: CassetteDir, store: Store) -> N
 
 def test_an_edit_during_the_run_is_not_overwritten(kept: CassetteDir, store: Store) -> None:
     """What a person wrote while the proxy ran stays; what other recordings replaced may be overwritten."""
-    record(store, "a", "b")
-    path = known(kept.save_cassette(store, "trip"))
+    path = saved(kept, store, "a", "b")
     record(store, "a", at=NOW + 20)  # recorded anew: the file's is known, though replaced
     kept.save_cassette(store, "trip")
     edited = path.read_text().replace("to b", "to me")
@@ -273,8 +269,7 @@ def test_an_edit_during_the_run_is_not_overwritten(kept: CassetteDir, store: Sto
 
 def test_the_name_inside_counts(kept: CassetteDir, store: Store) -> None:
     """A file that was moved is the same cassette, and is written where it lies now; two files of one are refused."""
-    record(store, "a")
-    path = known(kept.save_cassette(store, "trip"))
+    path = saved(kept, store, "a")
     moved = kept.path / "deep" / "other.yaml"
     moved.parent.mkdir()
     path.rename(moved)
@@ -287,8 +282,7 @@ def test_the_name_inside_counts(kept: CassetteDir, store: Store) -> None:
 
 def test_a_file_is_opened_again_only_after_a_change(kept: CassetteDir, store: Store) -> None:
     """In a folder of ten thousand each new cassette would open all: what is as it was is known, what is not is read."""
-    record(store, "a")
-    path = known(kept.save_cassette(store, "trip"))
+    path = saved(kept, store, "a")
     before = path.stat()
     assert kept.list_cassette_files() == {"trip": path}
     path.write_text(path.read_text().replace("cassette: trip", "cassette: hike"))
@@ -319,13 +313,8 @@ def test_names_that_differ_in_case_only(kept: CassetteDir, store: Store) -> None
     paths = [kept.save_cassette(store, "Trip"), kept.save_cassette(store, "trip")]
     assert len({str(path).lower() for path in paths}) == 2
     assert build_slug("trip") == "trip" != build_slug("trip", unique=True)
-    for device in (
-        "con",
-        "NUL",
-        "aux.yaml",
-        "com1",
-        "Lpt9.a.b",
-    ):  # no file on Windows, whatever stands behind the point
+    # No file on Windows, whatever stands behind the point:
+    for device in ("con", "NUL", "aux.yaml", "com1", "Lpt9.a.b"):
         assert build_slug(device).partition(".")[0].lower() not in ("con", "nul", "aux", "com1", "lpt9")
     assert [build_slug(name) for name in ("console", "silicon.1", "com10")] == ["console", "silicon.1", "com10"]
 
@@ -349,8 +338,7 @@ def test_other_programs_yaml(kept: CassetteDir, store: Store) -> None:
 
 def test_somebody_records_it(kept: CassetteDir, store: Store, fresh: Store) -> None:
     """A cassette that is being recorded is waited for, then refused by name; one in step does not care."""
-    record(store, "a")
-    kept.save_cassette(store, "trip")
+    saved(kept, store, "a")
     fresh.begin_writing("trip", 1, exclusive=True, holder="somebody")
     waited: list[float] = []
     with pytest.raises(CassetteBusy, match="somebody"):
@@ -391,8 +379,7 @@ def test_many_processes_start_at_once(kept: CassetteDir, store: Store, tmp_path:
 
 def test_what_others_record_meanwhile_is_in_the_file(kept: CassetteDir, store: Store, tmp_path: Path) -> None:
     """Two processes that record one cassette leave a file with the recordings of both, whoever wrote last."""
-    record(store, "a")
-    kept.save_cassette(store, "trip")
+    saved(kept, store, "a")
     with FileStore.open(tmp_path / "a.db", writable=True, now=lambda: NOW) as other:
         record(other, "b", at=NOW + 5)
         kept.save_cassette(other, "trip")
@@ -412,12 +399,10 @@ def test_a_folder_that_cannot_be_written(kept: CassetteDir, store: Store, tmp_pa
 
 def test_secrets_do_not_come_in_by_hand(kept: CassetteDir, store: Store) -> None:
     """A key that a person put into a file is redacted like any other on the way in."""
-    record(store, "a")
-    path = known(kept.save_cassette(store, "trip"))
+    path = saved(kept, store, "a")
     secret = "sk-proj-" + "Zq8Xv3Lm" * 5
-    path.write_text(
-        path.read_text().replace("    headers:\n", f"    headers:\n      - authorization: Bearer {secret}\n", 1)
-    )
+    with_secret = f"    headers:\n      - authorization: Bearer {secret}\n"
+    path.write_text(path.read_text().replace("    headers:\n", with_secret, 1))
     load(kept, store)
     assert secret not in repr(plain(store))
 

@@ -57,12 +57,8 @@ def test_times(dialogue: list[Interaction], interactions: Callable[[str, str], l
 
 def test_what_others_write() -> None:
     """Base64 in either place, forms as fields, a body that the answer does not have."""
-    b64 = base64.b64encode(b"\xff\x00").decode()
-    (each,) = read(
-        entry(
-            response__content={"text": b64, "encoding": "base64"}, request__postData={"text": b64, "encoding": "base64"}
-        )
-    )
+    coded = {"text": base64.b64encode(b"\xff\x00").decode(), "encoding": "base64"}
+    (each,) = read(entry(response__content=coded, request__postData=coded))
     assert (each.body, each.response_body) == (b"\xff\x00", b"\xff\x00")
     form = {"mimeType": "application/x-www-form-urlencoded", "params": [{"name": "a", "value": "b c"}, {"name": "d"}]}
     assert read(entry(request__postData=form))[0].body == b"a=b+c&d="

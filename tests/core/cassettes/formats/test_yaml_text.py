@@ -30,10 +30,6 @@ TREES = st.recursive(
 )
 
 
-def same(tree: object) -> bool:
-    return json.dumps(load_yaml("\n".join(write_lines({"x": tree})) + "\n", "x")["x"]) == json.dumps(tree)
-
-
 @settings(deadline=None)
 @given(TREES)
 @example("no")
@@ -54,7 +50,7 @@ def same(tree: object) -> bool:
 @example({"<<": {"a": 1}, "": [], "null": {}, "a: b": [[]], "-": [[[1], 2]]})
 def test_what_is_written_is_read_again(tree: object) -> None:
     """Every JSON value comes back as it was: type by type, order and white space kept."""
-    assert same(tree)
+    assert json.dumps(load_yaml("\n".join(write_lines({"x": tree})) + "\n", "x")["x"]) == json.dumps(tree)
 
 
 @settings(deadline=None)
@@ -133,13 +129,6 @@ def test_scalars_are_those_of_json() -> None:
     }  # fmt: skip
 
 
-TREES_STYLES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
-    lambda children: st.lists(children, max_size=4) | st.dictionaries(st.text(), children, max_size=4),
-    max_leaves=12,
-)
-
-
 @pytest.mark.parametrize("style", STYLES)
 def test_every_style_is_found(style: str) -> None:
     """A body in any style is a tree and a style that give it back."""
@@ -148,13 +137,10 @@ def test_every_style_is_found(style: str) -> None:
 
 
 @settings(deadline=None)
-@given(TREES_STYLES, st.sampled_from(sorted(STYLES)))
+@given(TREES, st.sampled_from(sorted(STYLES)))
 def test_what_is_found_is_exact(tree: object, style: str) -> None:
     """Whatever was written how, what is found gives the bytes back, and other bytes are never found."""
-    try:
-        body = write_json_style([tree], style)
-    except UnicodeEncodeError:  # a lone surrogate, in a style that does not escape it
-        return
+    body = write_json_style([tree], style)
     assert write_json_style(*known(detect_json_style(body))) == body
 
 
