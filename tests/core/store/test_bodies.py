@@ -7,9 +7,9 @@ import json
 import random
 import sqlite3
 import zlib
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, strategies as st
@@ -31,9 +31,6 @@ from llmproxy.core.traffic.interaction import Chunk, Interaction, Key, Request, 
 from llmproxy.core.traffic.json_diff import common_prefix, count_common_suffix
 from llmproxy.errors import CassetteCorrupt
 from llmproxy.sqlite_file import write_transaction
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 GROUP = ("default", "openai", "chat.completions")
 WORDS = Path(__file__).read_text().split()

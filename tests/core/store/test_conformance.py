@@ -83,13 +83,8 @@ def test_several_are_stored_as_one_after_the_other(open_: Opener) -> None:
         contents = [store.conn.execute("SELECT count(*) FROM bodies").fetchone()]
         ids += [store.add_interaction(each.interaction, supersede=each.supersede) for each in many[4:]]
         contents.append(store.conn.execute("SELECT count(*) FROM bodies").fetchone())
-        seen = [
-            [
-                (row.position, row.key, row.occurrence, row.superseded)
-                for row in store.list_summaries(name, superseded=True)
-            ]
-            for name in "ab"
-        ]
+        both = [store.list_summaries(name, superseded=True) for name in "ab"]
+        seen = [[(row.position, row.key, row.occurrence, row.superseded) for row in rows] for rows in both]
         bodies = [(one.request.body, one.response.body) for one in map(store.load, ids)]
     assert (seen[0], bodies[:4], contents[0]) == (seen[1], bodies[4:], contents[1])
     assert sorted(position for position, *_ in seen[0]) == [1, 2, 3, 4]
@@ -151,14 +146,17 @@ def test_everything_of_an_interaction_comes_back(open_: Opener) -> None:
         assert other.find_id_origin("default", 1, "odd\udcff") is not None
 
 
+def add_turn(store: Store, n: int, body: bytes) -> int:
+    made = interaction(n, request=Request("POST", "/v1", (), body), cassette="talk")
+    return store.add_interaction(made, supersede=False)
+
+
 def test_a_conversation_is_read_as_it_was_and_elsewhere(open_: Opener) -> None:
     """Each turn resends all before it; whoever opens the store reads the same, and so after more was recorded beside."""
     turns = [b"".join(b"%06d " % n * 60 for n in range(turn)) for turn in range(1, 40)]
     with open_() as store, open_(writable=False) as beside:
         for n, body in enumerate(turns):
-            store.add_interaction(
-                interaction(n, request=Request("POST", "/v1", (), body), cassette="talk"), supersede=False
-            )
+            add_turn(store, n, body)
             if n % 13 == 0:
                 beside.refresh_cassette("talk")
                 assert [each.request.body for each in beside.iter_interactions("talk")] == turns[: n + 1]
@@ -185,15 +183,20 @@ def test_two_who_record_one_cassette_take_no_slot_twice(open_: Opener) -> None:
 
 
 def test_a_cassette_has_one_recorder(open_: Opener) -> None:
-    """A lease names its holder to the second one, is renewed by its holder only, and is free again at the end."""
+    """A lease names its holder to the second one, is renewed by its holder only, and is free again at the end.
+
+    Another sample is free all the time, and so is the same one to who adds.
+    """
     with open_() as one, open_() as other:
-        one.begin_writing("default", 1, exclusive=True, holder="one")
-        with pytest.raises(CassetteBusy, match="recorded by one"):
+        one.begin_writing("default", 1, exclusive=True, holder="one on port 8080")
+        with pytest.raises(CassetteBusy, match="recorded by one on port 8080"):
             other.begin_writing("default", 1, exclusive=True, holder="other")
-        assert one.renew_lease("default", 1, "one")
+        other.begin_writing("default", 2, exclusive=True, holder="other")
+        other.begin_writing("default", 1, exclusive=False, holder="other")
+        assert one.renew_lease("default", 1, "one on port 8080")
         assert not other.renew_lease("default", 1, "other")
         one.add_interaction(interaction(1), supersede=True)
-        one.end_writing("default", 1, "one", clean=None)
+        one.end_writing("default", 1, "one on port 8080", clean=None)
         other.begin_writing("default", 1, exclusive=True, holder="other", anew=False)
         other.end_writing("default", 1, "other", clean=False)
 
@@ -253,12 +256,7 @@ def test_what_is_deleted_is_gone_for_everybody(open_: Opener) -> None:
     """What stays reads as before, though it was stored as what differs from what went; who looked before does not keep it."""
     turns = [b"".join(b"%06d " % n * 60 for n in range(turn)) for turn in range(1, 9)]
     with open_() as store, open_(writable=False) as beside:
-        ids = [
-            store.add_interaction(
-                interaction(n, request=Request("POST", "/v1", (), body), cassette="talk"), supersede=False
-            )
-            for n, body in enumerate(turns)
-        ]
+        ids = [add_turn(store, n, body) for n, body in enumerate(turns)]
         other = store.add_interaction(interaction(1, cassette="other"), supersede=False)
         beside.refresh_cassette("talk")
         done = store.delete_interactions([*ids[:5], *ids[6:], 10_000])
@@ -269,9 +267,7 @@ def test_what_is_deleted_is_gone_for_everybody(open_: Opener) -> None:
             assert [row.id for row in each.list_summaries("talk")] == [ids[5]]
             assert each.load(ids[5]).request.body == turns[5]
             assert each.conn.execute("SELECT count(*) FROM bodies").fetchone() == (4,)
-        again = store.add_interaction(
-            interaction(9, request=Request("POST", "/v1", (), turns[7]), cassette="talk"), supersede=False
-        )
+        again = add_turn(store, 9, turns[7])
         assert store.load(again).request.body == turns[7]
     with open_(writable=False) as later:
         assert sorted(row.id for row in later.list_summaries()) == [ids[5], other, again]
@@ -324,9 +320,8 @@ def test_other_keys_are_found_and_the_former_are_not(open_: Opener) -> None:
             KeyChange(two, key(2), key(1), 1, "r"),
             KeyChange(three, key(3), key(1), 2, "r"),
         ])  # fmt: skip
-        store.rekey_recordings(
-            [KeyChange(one, key(1), key(7), 1, "r")]
-        )  # somebody else gave it another key: nothing is done
+        # Somebody else gave it another key: nothing is done.
+        store.rekey_recordings([KeyChange(one, key(1), key(7), 1, "r")])
         for each in (store, beside):
             each.refresh_cassette("default")
             assert [slot.id for slot in each.find_keyed("default", 1, "agent", key(1))] == [two, three]

@@ -19,7 +19,7 @@ from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.rekeying import rederive_keys, update_keys
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.protocol import Decision, Exhausted, Mode
-from tests.core.engine.test_engine import answered
+from tests.core.engine.test_engine import answered, send
 from tests.support.chats import NOW
 
 JSON: Headers = (("content-type", "application/json"),)
@@ -45,9 +45,7 @@ def engine(store: Path, mode: Mode = Mode.REPLAY, rules: Rules | None = None) ->
 
 
 def ask(made: Engine, asked: Asked) -> Exchange:
-    exchange = made.begin_exchange("POST", asked[0], None, JSON)
-    made.identify(exchange, json.dumps(asked[1]).encode())
-    return exchange
+    return send(made, json.dumps(asked[1]).encode(), asked[0], JSON)
 
 
 def played(made: Engine, asked: Asked) -> int | None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import sqlite3
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -17,14 +18,9 @@ from llmproxy.core.store.queries import (
     list_key_variables,
     read_summary,
 )
+from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Chunk, Interaction, Key, Request, Response, Usage
 from llmproxy.errors import CassetteCorrupt, CassetteNotFound
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from llmproxy.core.store.store import Store
 
 NOW = 1_800_000_000.0
 BASE = Interaction(
@@ -60,6 +56,7 @@ def test_counts_are_of_live_recordings(store: Store) -> None:
     assert count(store, "other", 1) == count(store, "other", 2) == 1
     assert count(store, "nobody", 1) == 0
     assert [count_live_before(store, "default", 1, since) for since in (NOW, NOW + 1)] == [0, 2]
+    assert [count_unused(store, "default", 1, used) for used in ((), {2}, {1, 2, 5})] == [2, 1, 0]
 
 
 def test_where_else_a_key_is_recorded(store: Store) -> None:
@@ -76,12 +73,6 @@ def test_one_row_in_short(store: Store) -> None:
     assert (read_summary(store, 1).tokens_in, read_summary(store, 1).tokens_out) == (3, 5)
     with pytest.raises(CassetteNotFound, match="99"):
         read_summary(store, 99)
-
-
-def test_unused(store: Store) -> None:
-    assert count_unused(store, "default", 1, ()) == 2
-    assert count_unused(store, "default", 1, {2}) == 1
-    assert count_unused(store, "default", 1, {1, 2, 5}) == 0
 
 
 def test_errors_of_sqlite_come_out_as_ours(tmp_path: Path) -> None:

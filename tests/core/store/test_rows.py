@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
@@ -12,7 +11,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction, Request, Response, Usage
 from llmproxy.errors import CassetteNotFound
-from tests.support.recordings import interaction, key, reopened
+from tests.support.recordings import interaction, key
 
 texts = st.text(st.characters(), max_size=20)
 headers = st.lists(st.tuples(texts, texts), max_size=4).map(tuple)
@@ -59,16 +58,6 @@ def test_keeps_every_chunk_border(store: Store, number: int) -> None:
     assert store.response(store.add_interaction(added, supersede=False)).chunks == made
 
 
-def test_survives_reopening(store: Store, path: Path) -> None:
-    """What was added is there in another process's store, and in ours after close."""
-    new = store.add_interaction(interaction(), supersede=False)
-    with reopened(path) as other:
-        assert other.load(new) == store.load(new)
-    store.close()
-    with reopened(path) as other:
-        assert other.load(new).response.body == b"answer 1"
-
-
 def test_a_count_that_no_integer_holds_is_unknown(store: Store) -> None:
     """A provider that counts 10**30 tokens does not cost us the recording."""
     new = store.add_interaction(interaction(usage=Usage(input=10**30, output=3)), supersede=False)
@@ -91,11 +80,9 @@ def test_the_view_shows_calls_as_people_read_them(store: Store) -> None:
     )
     request = Request("POST", "/v1/chat/completions", (), body)
     response = Response(200, "OK", (("content-type", "application/json"),), (Chunk(1500, answer),))
+    made = interaction(1, request=request, response=response, model="gpt-4o", usage=Usage(11, 2), sample=2)
     for _ in range(2):
-        store.add_interaction(
-            interaction(1, request=request, response=response, model="gpt-4o", usage=Usage(11, 2), sample=2),
-            supersede=True,
-        )
+        store.add_interaction(made, supersede=True)
     cursor = store.conn.execute("SELECT * FROM calls")
     (row,) = [dict(zip([column[0] for column in cursor.description], row, strict=True)) for row in cursor.fetchall()]
     wanted = {

@@ -14,19 +14,17 @@ import pytest
 
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.store import Addition, Store
-from llmproxy.core.traffic.interaction import Ending, Interaction
+from llmproxy.core.traffic.interaction import Ending, Interaction, Request
 from llmproxy.errors import RecordingError
 from tests.support.recordings import NOW, interaction, key, read_everything, reopened, start, status
 
 
 def test_half_a_surrogate_pair_may_stand_in_any_name(store: Store) -> None:
     """JSON can say it: a tool of MCP is called so, and its name stands in the operation."""
-    body = b"x" * 10_000
     for n in range(2):
-        one = interaction(n, operation="mcp:tools/call \ud800", cassette="\udc00")
-        store.add_interaction(
-            dataclasses.replace(one, request=dataclasses.replace(one.request, body=body + bytes([n]))), supersede=False
-        )
+        request = Request("POST", "/", (), b"x" * 10_000 + bytes([n]))
+        one = interaction(n, operation="mcp:tools/call \ud800", cassette="\udc00", request=request)
+        store.add_interaction(one, supersede=False)
     assert [each.operation for each in store.iter_interactions("\udc00")] == ["mcp:tools/call \ud800"] * 2
 
 
@@ -229,14 +227,6 @@ def test_an_answer_that_is_left_again_is_recorded(store: Store) -> None:
     assert (whole, ids) == (True, [good])
 
 
-def _cut(path: Path) -> None:
-    path.write_bytes(b"")
-
-
-def _halve(path: Path) -> None:
-    os.truncate(path, path.stat().st_size // 2)
-
-
 def _overwrite(path: Path) -> None:
     """Copy an older store over it, as `cp` does: into the same file."""
     older = path.with_name("older.db")
@@ -246,9 +236,13 @@ def _overwrite(path: Path) -> None:
 
 
 @pytest.mark.parametrize("without_log", [False, True])
-@pytest.mark.parametrize("harm", [_cut, _halve, _overwrite])
+@pytest.mark.parametrize("harm", [
+    pytest.param(lambda path: path.write_bytes(b""), id="cut"),
+    pytest.param(lambda path: os.truncate(path, path.stat().st_size // 2), id="halve"),
+    pytest.param(_overwrite, id="overwrite"),
+])  # fmt: skip
 def test_a_store_that_is_cut_under_its_recorder_is_said(
-    harm: Callable[[Path], None], without_log: bool, path: Path
+    harm: Callable[[Path], object], without_log: bool, path: Path
 ) -> None:
     """Acknowledged recordings are gone: the next one is refused in words, or the end is an error, never a success."""
     store = FileStore.open(path, writable=True, now=lambda: NOW)
@@ -287,13 +281,9 @@ def test_a_store_that_is_replaced_under_its_recorder_is_said(copied: bool, path:
 
 def test_space_that_another_process_gives_back_is_no_harm(path: Path) -> None:
     store = FileStore.open(path, writable=True, now=lambda: NOW)
-    body = b"x" * 200_000
-    ids = [
-        store.add_interaction(
-            dataclasses.replace(one, request=dataclasses.replace(one.request, body=bytes([n]) + body)), supersede=False
-        )
-        for n, one in enumerate(interaction(n) for n in range(20))
-    ]
+    bodies = [bytes([n]) + b"x" * 200_000 for n in range(20)]
+    many = [interaction(n, request=Request("POST", "/", (), body)) for n, body in enumerate(bodies)]
+    ids = [store.add_interaction(each, supersede=False) for each in many]
     with FileStore.open(path, writable=True, now=lambda: NOW) as other:
         other.delete_interactions(ids[:19])
         other.vacuum()

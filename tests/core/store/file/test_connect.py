@@ -16,14 +16,6 @@ from llmproxy.errors import CassetteBusy, CassetteCorrupt, CassetteNewer, Casset
 from tests.support.recordings import filled, interaction, look, read_everything, reopened, run
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """Return where a store may be made, alone in its folder."""
-    folder = tmp_path / "a folder with ümlaut & %20"
-    folder.mkdir()
-    return folder / "llmproxy.db"
-
-
 def test_a_store_at_rest_is_one_file(path: Path) -> None:
     """After a clean close nothing lies beside the store, and it is not in write-ahead mode."""
     filled(path)

@@ -19,7 +19,7 @@ from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.store import Store
 from llmproxy.errors import CassetteBusy
 from llmproxy.sqlite_file import write_transaction
-from tests.support.recordings import NOW, reopened, run
+from tests.support.recordings import NOW, run
 
 
 def schema(path: Path) -> str:
@@ -149,18 +149,6 @@ def test_the_documentation_names_every_table_and_column(tmp_path: Path) -> None:
             section = re.split(rf"^## .*`{name}`.*$", text, flags=re.MULTILINE)[1].split("\n## ")[0]
             columns = [row[1] for row in conn.execute(f"PRAGMA table_info({name})")]
             assert [column for column in columns if f"`{column}`" not in section] == [], name
-
-
-def test_two_recorders_of_one_cassette_exclude_each_other(store: Store, path: Path) -> None:
-    """The second is refused with the holder's name, another cassette is free, and the end frees it."""
-    with reopened(path, writable=True) as other:
-        store.begin_writing("c", 1, exclusive=True, holder="first on port 8080")
-        with pytest.raises(CassetteBusy, match="first on port 8080"):
-            other.begin_writing("c", 1, exclusive=True, holder="second")
-        other.begin_writing("c", 2, exclusive=True, holder="second")
-        other.begin_writing("c", 1, exclusive=False, holder="second")
-        store.end_writing("c", 1, "first on port 8080", clean=True)
-        other.begin_writing("c", 1, exclusive=True, holder="second")
 
 
 def test_a_stale_lease_is_taken_over(path: Path) -> None:

@@ -193,20 +193,17 @@ def test_a_new_question_waits_for_the_server(
 def test_what_was_pruned_elsewhere_is_gone_here(team_url: str, tmp_path: Path) -> None:
     """A body that ours would build on may be gone from the server: it is sent whole then."""
     long = b"a long conversation " * 100
+    *before, after = (interaction(n, cassette="team", request=Request("POST", "/", (), long * n)) for n in (1, 2, 3))
     with opened(team_url, tmp_path) as store:
-        for n in (1, 2):
-            store.add_interaction(
-                interaction(n, cassette="team", request=Request("POST", "/", (), long * n)), supersede=False
-            )
+        for each in before:
+            store.add_interaction(each, supersede=False)
         execute(
             team_url,
             "DELETE FROM llmproxy.interactions",
             "DELETE FROM llmproxy.bodies",
             "UPDATE llmproxy.cassettes SET version = version + 1, epoch = epoch + 1",
         )
-        kept = store.add_interaction(
-            interaction(3, cassette="team", request=Request("POST", "/", (), long * 3)), supersede=False
-        )
+        kept = store.add_interaction(after, supersede=False)
         assert [row.id for row in store.list_summaries("team")] == [kept]
     with opened(team_url, tmp_path, writable=False) as store:
         assert store.load(kept).request.body == long * 3
@@ -330,12 +327,8 @@ def test_bad_input_says_what_to_do(case: str, server: Postgres, team_url: str, t
 ])  # fmt: skip
 def test_what_is_advised_fits_what_was_said(said: str, advice: str, tmp_path: Path) -> None:
     """In the words of PostgreSQL 15 over TCP and TLS, which the wheel's has not."""
-    assert (
-        advice
-        in _build_lost_error(
-            StoreServer("postgresql://me@h/team", "postgresql://me@h/team", tmp_path), Exception(said)
-        ).hint
-    )
+    server = StoreServer("postgresql://me@h/team", "postgresql://me@h/team", tmp_path)
+    assert advice in _build_lost_error(server, Exception(said)).hint
 
 
 def test_a_reader_replays(server: Postgres, team_url: str, tmp_path: Path) -> None:
