@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.queries import write_volatile_fields
 from llmproxy.protocol import Decision, Mode
-from tests.core.engine.test_engine import NOW, answered, engine
+from tests.core.engine.test_engine import CHAT, NOW, answered, engine, send
 from tests.support.messages import answer, said as says, used, user
 
 Json = Any
@@ -45,9 +47,7 @@ A, B, C = Run("/tmp/a/one", "98e1ef00"), Run("/srv/ci/two", "aa01bc22"), Run("/w
 
 
 def ask(made: Engine, body: bytes, session: str = "p") -> Exchange:
-    exchange = made.begin_exchange("POST", f"/s/{session}/v1/chat/completions", None, ())
-    made.identify(exchange, body)
-    return exchange
+    return send(made, body, f"/s/{session}{CHAT}")
 
 
 def record(made: Engine, exchange: Exchange, text: str) -> None:
@@ -123,14 +123,20 @@ def test_samples_are_runs_of_their_own(store: Path) -> None:
         replays_whole(store, C, session)
 
 
-def test_an_overridden_result_is_held_against_bound_recordings(store: Path) -> None:
-    """The override parts from the recording in any folder, and says so; what comes before it is a bound hit."""
+@contextmanager
+def overridden(store: Path, tools: list[str], answers: list[str]) -> Iterator[Engine]:
+    """Record A, and replay it as B with overrides; the first request comes before them, and is a bound hit."""
     record_whole(store, A)
     with engine(store, Mode.REPLAY) as made:
-        made.sessions.open_session(
-            "p", run_variables=B.run_variables, forking=ForkState(given=parse_overrides(["run=no such chunk"], []))
-        )
+        forking = ForkState(given=parse_overrides(tools, answers))
+        made.sessions.open_session("p", run_variables=B.run_variables, forking=forking)
         assert said(made, ask(made, B.body(1))) == B.text(1)
+        yield made
+
+
+def test_an_overridden_result_is_held_against_bound_recordings(store: Path) -> None:
+    """The override parts from the recording in any folder, and says so."""
+    with overridden(store, ["run=no such chunk"], []) as made:
         exchange = ask(made, B.body(2))
         assert exchange.decision is Decision.REFUSE
         assert "the result of run (call 1) was overridden" in str(exchange.error)
@@ -138,22 +144,13 @@ def test_an_overridden_result_is_held_against_bound_recordings(store: Path) -> N
 
 def test_an_override_that_says_what_was_recorded_is_a_bound_hit(store: Path) -> None:
     """The tool said something else this time, and the override what it said in the recorded run, in this run's words."""
-    record_whole(store, A)
-    with engine(store, Mode.REPLAY) as made:
-        override = parse_overrides([f"run=Chunk ID: {B.chunk}\n{B.cwd}"], [])
-        made.sessions.open_session("p", run_variables=B.run_variables, forking=ForkState(given=override))
-        assert said(made, ask(made, B.body(1))) == B.text(1)
+    with overridden(store, [f"run=Chunk ID: {B.chunk}\n{B.cwd}"], []) as made:
         assert said(made, ask(made, B.body(2, "Chunk ID: 000000 is gone"))) == B.text(2)
 
 
 def test_an_overridden_answer_counts_in_a_run_elsewhere(store: Path) -> None:
     """The second call of the model is answered by hand, the first and the third are bound hits."""
-    record_whole(store, A)
-    with engine(store, Mode.REPLAY) as made:
-        made.sessions.open_session(
-            "p", run_variables=B.run_variables, forking=ForkState(given=parse_overrides([], ["1=by hand"]))
-        )
-        assert said(made, ask(made, B.body(1))) == B.text(1)
+    with overridden(store, [], ["1=by hand"]) as made:
         second = ask(made, B.body(2))
         assert second.answer.made is not None
         assert b"by hand" in second.answer.made.body

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +20,11 @@ from llmproxy.core.store.queries import read_volatile_fields, write_volatile_fie
 from llmproxy.core.traffic.response_bytes import ClientHttp
 from llmproxy.errors import MissError
 from llmproxy.protocol import Decision, Mode, Scope
-from tests.core.engine.test_engine import CHAT, answered, body, engine
+from tests.core.engine.test_engine import answered, body, engine, send as _ask
 from tests.support.messages import answer, asks, call, said, used, user
 
 Json = Any
+MADE = VolatileField("made", "uuid", "mint")
 A = (RunVariable("cwd", "/tmp/a"), RunVariable("date", "2026-11-22"))
 B = (RunVariable("cwd", "/srv/ci/w"), RunVariable("date", "2026-11-23"))
 
@@ -35,21 +38,30 @@ def _request(cwd: str, day: str, *turns: Json, question: str = "list it") -> byt
     return json.dumps({"model": "gpt-4o", "messages": [system, {"role": "user", "content": question}, *turns]}).encode()
 
 
-def _ask(made: Engine, body: bytes) -> Exchange:
-    exchange = made.begin_exchange("POST", CHAT, None, ())
-    made.identify(exchange, body)
-    return exchange
-
-
 def _open(made: Engine, run_variables: tuple[RunVariable, ...]) -> None:
     made.sessions.open_session("default", run_variables=run_variables)
 
 
-def _record(store: Path, *pairs: tuple[bytes, str], run_variables: tuple[RunVariable, ...] = A) -> None:
+def _record(
+    store: Path,
+    *pairs: tuple[bytes, str],
+    run_variables: tuple[RunVariable, ...] = A,
+    slots: Sequence[VolatileField] = (),
+) -> None:
     with engine(store) as made:
         _open(made, run_variables)
         for body, text in pairs:
             answered(made, _ask(made, body), answer(said(text)))
+    with FileStore.open(store, writable=True, now=lambda: 1.0) as opened:
+        write_volatile_fields(opened, "default", slots)
+
+
+@contextmanager
+def _replaying(store: Path, mode: Mode = Mode.REPLAY, **config: Any) -> Iterator[Engine]:  # noqa: ANN401 - as Config takes them
+    """Play in another folder, on another day."""
+    with engine(store, mode, **config) as made:
+        _open(made, B)
+        yield made
 
 
 def _text(made: Engine, exchange: Exchange) -> str:
@@ -60,8 +72,7 @@ def _text(made: Engine, exchange: Exchange) -> str:
 def test_a_run_in_another_folder_gets_its_answer_in_its_own_words(store: Path) -> None:
     """Said in the outcome, in the session's sums, and in a header."""
     _record(store, (_request("/tmp/a", "2026-11-22"), "see /tmp/a/x of 2026-11-22"))
-    with engine(store, Mode.REPLAY) as made:
-        _open(made, B)
+    with _replaying(store) as made:
         exchange = _ask(made, _request("/srv/ci/w", "2026-11-23"))
         assert _text(made, exchange) == "see /srv/ci/w/x of 2026-11-22"
         assert b"x-llmproxy-bound: cwd, date\r\n" in made.plan(exchange, ClientHttp()).pieces[0][1]
@@ -86,8 +97,7 @@ def test_a_run_in_the_same_folder_is_exact(store: Path) -> None:
 def test_what_asks_something_else_is_a_miss_that_names_the_place(store: Path) -> None:
     """The text of the miss says which recording was compared, and where it parts."""
     _record(store, (_request("/tmp/a", "2026-11-22"), "yes"))
-    with engine(store, Mode.REPLAY) as made:
-        _open(made, B)
+    with _replaying(store) as made:
         exchange = _ask(made, _request("/srv/ci/other", "2026-11-23"))
         assert isinstance(exchange.error, MissError)
         assert exchange.error.message.count("system prompt") == 2  # in the first line, and what the difference is
@@ -99,8 +109,7 @@ def test_of_many_that_ask_the_like_the_right_one_is_found(store: Path, question:
     """Hundreds of questions of one shape: each is compared with as many as it takes."""
     pairs = [(_request("/tmp/a", "2026-11-22", question=question.format(n)), f"{n} in /tmp/a") for n in range(250)]
     _record(store, *pairs)
-    with engine(store, Mode.REPLAY) as made:
-        _open(made, B)
+    with _replaying(store) as made:
         for n in (0, 249, 100):
             asked = _request("/srv/ci/w", "2026-11-23", question=question.format(n))
             assert _text(made, _ask(made, asked)) == f"{n} in /srv/ci/w"
@@ -113,8 +122,7 @@ def test_of_many_that_ask_the_like_the_right_one_is_found(store: Path, question:
 def test_a_bound_hit_is_a_hit_in_every_mode_that_plays(store: Path, mode: Mode) -> None:
     """And what does not fit is recorded by `auto`, under the run variables of the run that it is of."""
     _record(store, (_request("/tmp/a", "2026-11-22"), "in /tmp/a"))
-    with engine(store, mode) as made:
-        _open(made, B)
+    with _replaying(store, mode) as made:
         assert _text(made, _ask(made, _request("/srv/ci/w", "2026-11-23"))) == "in /srv/ci/w"
         if mode is Mode.AUTO:
             other = _ask(made, _request("/srv/ci/w", "2026-11-23", question="and now?"))
@@ -135,8 +143,7 @@ def test_the_scope_decides_what_may_be_bound(store: Path, scope: Scope, hit: boo
     with engine(store) as made:
         _open(made, A)
         answered(made, _ask(made, same), answer(_reads("/tmp/a/x")))
-    with engine(store, Mode.REPLAY, bind=scope) as made:
-        _open(made, B)
+    with _replaying(store, bind=scope) as made:
         assert (_ask(made, _request("/srv/ci/w", "2026-11-23")).decision is Decision.REPLAY) is hit
         exact = _ask(made, same)
         assert json.loads(made.answer(exact).body)["choices"][0]["message"] == _reads(
@@ -148,8 +155,7 @@ def test_the_scope_decides_what_may_be_bound(store: Path, scope: Scope, hit: boo
 def test_nothing_is_bound_where_nobody_declared_anything(store: Path) -> None:
     """A store and a proxy of before know no run variables: only equal requests are hits."""
     _record(store, (_request("/tmp/a", "2026-11-22"), "in /tmp/a"), run_variables=())
-    with engine(store, Mode.REPLAY) as made:
-        _open(made, B)
+    with _replaying(store) as made:
         assert _ask(made, _request("/srv/ci/w", "2026-11-23")).decision is Decision.REFUSE
         assert _text(made, _ask(made, _request("/tmp/a", "2026-11-22"))) == "in /tmp/a"
 
@@ -165,12 +171,11 @@ def test_what_a_tool_made_this_time_stands_in_the_answer(store: Path) -> None:
         store,
         (_minted("2026-11-22", "/tmp/a", old), f"made {old}"),
         (_minted("2026-11-22", "/tmp/a", old, said(f"made {old}"), user("again")), f"again {old[:13]}"),
+        slots=[MADE],
     )
-    with FileStore.open(store, writable=True, now=lambda: 1.0) as opened:
-        write_volatile_fields(opened, "default", [VolatileField("made", "uuid", "mint")])
-        assert read_volatile_fields(opened, "default") == (VolatileField("made", "uuid", "mint"),)
-    with engine(store, Mode.REPLAY) as made:
-        _open(made, B)
+    with FileStore.open(store, writable=False, now=lambda: 1.0) as opened:
+        assert read_volatile_fields(opened, "default") == (MADE,)
+    with _replaying(store) as made:
         first = _ask(made, _minted("2026-11-23", "/srv/ci/w", new))
         assert _text(made, first) == f"made {new}"
         assert made.outcome(first, 200).bound == ("cwd", "date", "made")
@@ -188,9 +193,7 @@ def test_what_a_tool_made_this_time_stands_in_the_answer(store: Path) -> None:
 def test_slots_bind_without_any_run_variable(store: Path) -> None:
     """`llmproxy start` declares nothing, and its clients have tools all the same."""
     old, new = "3f2b9c1e-0000-4000-8000-00000000000a", "77777777-1111-4111-8111-00000000000b"
-    _record(store, (_minted("2026-11-22", "/tmp/a", old), f"made {old}"), run_variables=())
-    with FileStore.open(store, writable=True, now=lambda: 1.0) as opened:
-        write_volatile_fields(opened, "default", [VolatileField("made", "uuid", "mint")])
+    _record(store, (_minted("2026-11-22", "/tmp/a", old), f"made {old}"), run_variables=(), slots=[MADE])
     with engine(store, Mode.REPLAY) as made:
         assert _text(made, _ask(made, _minted("2026-11-22", "/tmp/a", new))) == f"made {new}"
 
@@ -199,23 +202,19 @@ def test_repeats_are_counted_by_the_recording_that_fits(store: Path) -> None:
     """The n-th bound request gets the n-th recording, as the n-th equal one does."""
     body = _request("/tmp/a", "2026-11-22")
     _record(store, (body, "first in /tmp/a"), (body, "second in /tmp/a"))
-    with engine(store, Mode.REPLAY) as made:
-        _open(made, B)
+    with _replaying(store) as made:
         texts = [_text(made, _ask(made, _request("/srv/ci/w", "2026-11-23"))) for _ in range(3)]
         assert texts == ["first in /srv/ci/w", "second in /srv/ci/w", "second in /srv/ci/w"]
         assert made.questions.count_unused() == 0
 
 
-@pytest.mark.parametrize("slots", [(), (VolatileField("made", "uuid", "mint"),)])
+@pytest.mark.parametrize("slots", [(), (MADE,)])
 def test_a_miss_names_what_differs_before_what_only_varies(tmp_path: Path, slots: tuple[VolatileField, ...]) -> None:
     """An id that a tool made stands earlier in the request, and is not why it is refused."""
     store, ids = tmp_path / "s.db", [f"{n}f2b9c1e-0000-4000-8000-00000000000a" for n in range(2)]
     ask, other = map(user, ("list it", "delete it"))
-    _record(store, (_minted("2026-11-22", "/tmp/a", ids[0], ask), "listed"))
-    with FileStore.open(store, writable=True, now=lambda: 1.0) as opened:
-        write_volatile_fields(opened, "default", slots)
-    with engine(store, Mode.REPLAY) as made:
-        _open(made, B)
+    _record(store, (_minted("2026-11-22", "/tmp/a", ids[0], ask), "listed"), slots=slots)
+    with _replaying(store) as made:
         error = _ask(made, _minted("2026-11-23", "/srv/ci/w", ids[1], other)).error
     assert error is not None
     assert "differs at message 5 (user)." in error.message.splitlines()[0]
@@ -226,11 +225,9 @@ def test_a_miss_names_what_differs_before_what_only_varies(tmp_path: Path, slots
 def test_of_two_that_fit_the_walk_decides_or_nobody(store: Path) -> None:
     """Two recordings that differ in a volatile field only: the one that comes next; out of order it is a miss that names both."""
     ids = [f"{n}f2b9c1e-0000-4000-8000-00000000000a" for n in range(4)]
-    _record(store, *[(_minted("2026-11-22", "/tmp/a", value), f"answer {n}") for n, value in enumerate(ids[:2])])
-    with FileStore.open(store, writable=True, now=lambda: 1.0) as opened:
-        write_volatile_fields(opened, "default", [VolatileField("made", "uuid", "mint")])
-    with engine(store, Mode.REPLAY) as made:
-        _open(made, B)
+    pairs = [(_minted("2026-11-22", "/tmp/a", value), f"answer {n}") for n, value in enumerate(ids[:2])]
+    _record(store, *pairs, slots=[MADE])
+    with _replaying(store) as made:
         assert _text(made, _ask(made, _minted("2026-11-23", "/srv/ci/w", ids[2]))) == "answer 0"
         assert _text(made, _ask(made, _minted("2026-11-23", "/srv/ci/w", ids[3]))) == "answer 1"
         third = _ask(made, _minted("2026-11-23", "/srv/ci/w", "9f2b9c1e-0000-4000-8000-00000000000a"))
@@ -242,8 +239,7 @@ def test_the_text_of_an_exact_hit_names_this_folder_once_the_run_named_it(store:
     same, held, plain = (body(text) for text in ("where?", "is /tmp/a there?", "when?"))
     below = (_request("/tmp/a/src", "2026-11-22"), "see /tmp/a/src")
     _record(store, (same, "in /tmp/a"), (held, "yes, /tmp/a"), (plain, "on 2026-11-22"), below)
-    with engine(store, Mode.REPLAY) as made:
-        _open(made, B)
+    with _replaying(store) as made:
         exchange = _ask(made, same)
         assert _text(made, exchange) == "in /tmp/a"
         assert made.outcome(exchange, 200).bound == ()
@@ -294,11 +290,8 @@ def test_run_variables_are_declared_while_the_session_is_open(store: Path) -> No
 def test_a_second_run_of_the_same_agent_begins_anew(store: Path) -> None:
     """What tools made is forgotten with a restart of the walk."""
     old = "3f2b9c1e-0000-4000-8000-00000000000a"
-    _record(store, (_minted("2026-11-22", "/tmp/a", old), f"made {old}"))
-    with FileStore.open(store, writable=True, now=lambda: 1.0) as opened:
-        write_volatile_fields(opened, "default", [VolatileField("made", "uuid", "mint")])
-    with engine(store, Mode.REPLAY) as made:
-        _open(made, B)
+    _record(store, (_minted("2026-11-22", "/tmp/a", old), f"made {old}"), slots=[MADE])
+    with _replaying(store) as made:
         for n in range(3):
             new = f"{n}7777777-1111-4111-8111-00000000000b"
             assert _text(made, _ask(made, _minted("2026-11-23", "/srv/ci/w", new))) == f"made {new}"

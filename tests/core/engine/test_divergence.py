@@ -41,15 +41,11 @@ def forks(tmp_path: Path) -> Iterator[ForkInterceptor]:
         made.features.add_interceptor(
             session, ForkInterceptor(made.features.get_feature(ForkFeature).parts, session, state)
         )
-        yield made_for(session)
+        yield known(session.find_interceptor(ForkInterceptor))
 
 
 def canonical() -> Canonical:
     raise AssertionError("nobody asks")
-
-
-def made_for(session: Session) -> ForkInterceptor:
-    return known(session.find_interceptor(ForkInterceptor))
 
 
 def exchange(forks: ForkInterceptor, *headers: tuple[str, str]) -> Exchange:
@@ -84,10 +80,9 @@ def test_ids_are_looked_for_in_the_answers_so_far_once(forks: ForkInterceptor) -
         state.made.clear()
 
 
-@pytest.mark.parametrize("secret", ["sk-proj-" + "a1B2c3D4e5" * 4])
-def test_a_fork_is_begun_in_the_store(tmp_path: Path, forks: ForkInterceptor, secret: str) -> None:
+def test_a_fork_is_begun_in_the_store(tmp_path: Path, forks: ForkInterceptor) -> None:
     """Copies, answers made by hand, the row with its overrides redacted; the session records the child, and keeps what it shares."""
-    state, sent = forks.forking, exchange(forks)
+    state, sent, secret = forks.forking, exchange(forks), "sk-proj-" + "a1B2c3D4e5" * 4
     state.overrides = parse_overrides([f"t={secret}"], [])
     state.shared.append(CopiedRecording(1, 1, NOW))
     state.made[2] = chat("two", "by hand", cassette="a", started_at=NOW + 1)

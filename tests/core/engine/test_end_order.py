@@ -137,6 +137,13 @@ X, Y = RecordedCall(5, 10.2, 11), RecordedCall(6, 12, 13)
 SOON, CLOSE_BY = RecordedCall(1, 0, 10), RecordedCall(2, 1, 10.05)
 
 
+def infer(calls: list[RecordedCall], cited: dict[int, list[int]]) -> list[RecordedCall]:
+    """Return the calls as they were heard, where each request cites these answers in this order."""
+    return infer_receipt_times(
+        calls, lambda asked, answered: cited[asked].index(answered) if answered in cited.get(asked, []) else -1
+    )
+
+
 @pytest.mark.parametrize(("cited", "heard"), [
     ({5: [1, 2]}, {1: 10, 2: 10.05}), ({5: [2, 1]}, {1: 10.05, 2: 10}), ({5: [1], 6: [1, 2]}, {1: 10, 2: 10.2}),
     ({5: [2], 6: [2, 1]}, {1: 10.2, 2: 10.05}), ({5: [1], 6: [2]}, {1: 10, 2: 10.05}),
@@ -146,11 +153,7 @@ def test_ends_are_where_the_next_requests_show_that_they_were_heard(
     cited: dict[int, list[int]], heard: dict[int, float]
 ) -> None:
     """Cited in another order: swapped; cited only by what goes on from a request: heard after that was asked."""
-
-    def cites(asked: int, answered: int) -> int:
-        return cited[asked].index(answered) if answered in cited.get(asked, []) else -1
-
-    found = infer_receipt_times([SOON, CLOSE_BY, X, Y], cites)
+    found = infer([SOON, CLOSE_BY, X, Y], cited)
     assert {each.id: pytest.approx(each.ended, abs=1e-3) for each in found if each.id < 3} == heard
 
 
@@ -168,11 +171,7 @@ def test_ends_that_a_slow_client_took_together_lie_close(
     cited: dict[int, list[int]], batch: RecordedCall, marked: set[int]
 ) -> None:
     """Only of a client that asks before all are there, and was slower than they lay apart; a pause is short then."""
-
-    def cites(asked: int, answered: int) -> int:
-        return cited[asked].index(answered) if answered in cited.get(asked, []) else -1
-
-    found = infer_receipt_times([EARLIER, CLOSE_BY, REST, batch, NEXT], cites)
+    found = infer([EARLIER, CLOSE_BY, REST, batch, NEXT], cited)
     assert {each.id for each in found if each.together} == marked
     order = EndOrder(group_concurrent(found), 3)
     assert all(order.on_call_begin(each, 0) for each in (1, 2, 3))

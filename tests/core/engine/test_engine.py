@@ -22,16 +22,8 @@ from llmproxy.core.traffic.interaction import Headers
 from llmproxy.errors import CassetteBusy, CassetteCorrupt, MissError, RecordingError, RefusedError, SettingsError
 from llmproxy.protocol import Decision, Mode
 
-CHAT = "/v1/chat/completions"
+CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
 NOW = 1_800_000_000.0
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.seconds = 100.0
-
-    def __call__(self) -> float:
-        return self.seconds
 
 
 @contextmanager
@@ -40,14 +32,14 @@ def engine(
     mode: Mode = Mode.RECORD,
     *,
     holder: str = "llmproxy",
-    clock: Callable[[], float] | None = None,
+    clock: Callable[[], float] = lambda: 100.0,
     **config: Any,  # noqa: ANN401 - as Config takes them
 ) -> Iterator[Engine]:
     """Run an engine; closed as a proxy that ends closes it."""
     journal = Journal.open(Path(f"{store}.state.db"), lambda: NOW)
     made = Engine(
         Config(mode=mode, store=store, **config), redactor=Redactor(), journal=journal, now=lambda: NOW,
-        clock=clock or Clock(), holder=holder,
+        clock=clock, holder=holder,
     )  # fmt: skip
     try:
         yield made
@@ -60,10 +52,14 @@ def body(text: str = "hi", **more: object) -> bytes:
     return json.dumps({"model": "gpt-4o", "messages": [{"role": "user", "content": text}], **more}).encode()
 
 
-def ask(made: Engine, text: str = "hi", target: str = CHAT, headers: Headers = (), **more: object) -> Exchange:
+def send(made: Engine, sent: bytes, target: str = CHAT, headers: Headers = ()) -> Exchange:
     exchange = made.begin_exchange("POST", target, None, headers)
-    made.identify(exchange, body(text, **more))
+    made.identify(exchange, sent)
     return exchange
+
+
+def ask(made: Engine, text: str = "hi", target: str = CHAT, headers: Headers = (), **more: object) -> Exchange:
+    return send(made, body(text, **more), target, headers)
 
 
 def answered(made: Engine, exchange: Exchange, answer: bytes = b'{"choices": []}', status: int = 200) -> None:
@@ -73,6 +69,12 @@ def answered(made: Engine, exchange: Exchange, answer: bytes = b'{"choices": []}
     )
     exchange.recording.on_data(20, answer)
     made.store_answer(exchange, proper=True)
+
+
+def record_texts(store: Path, *texts: str) -> None:
+    with engine(store) as made:
+        for text in texts:
+            answered(made, ask(made, text))
 
 
 def test_from_a_recording_to_its_replay(store: Path) -> None:
@@ -105,8 +107,7 @@ def test_a_mode_that_streams_the_upload_decides_at_the_head(tmp_path: Path) -> N
 
 
 def test_a_miss_says_why_and_is_in_the_journal(store: Path) -> None:
-    with engine(store) as made:
-        answered(made, ask(made))
+    record_texts(store, "hi")
     with engine(store, Mode.REPLAY) as made:
         missed = ask(made, "hi there")
         assert missed.decision is Decision.REFUSE
@@ -118,8 +119,7 @@ def test_a_miss_says_why_and_is_in_the_journal(store: Path) -> None:
 
 def test_what_is_asked_again_without_a_stream_is_one_miss(store: Path) -> None:
     """Claude Code does so after a 404: refused, and neither counted nor journalled twice. Asked streamed again it is a miss of its own."""
-    with engine(store) as made:
-        answered(made, ask(made))
+    record_texts(store, "hi")
     with engine(store, Mode.REPLAY) as made:
         streamed = [ask(made, "hi there", stream=True), ask(made, "hi there", stream=True)]
         again, other, late = ask(made, "hi there"), ask(made, "who?"), ask(made, "hi there")
@@ -148,8 +148,7 @@ def test_a_question_that_is_asked_on_with_less_is_one_miss(
 ) -> None:
     """Claude Code drops betas and swaps tools: every attempt is told what the first one differed in. Another question is another miss."""
     store, now = tmp_path / "x.db", [0.0]
-    with engine(store) as made:
-        answered(made, ask(made))
+    record_texts(store, "hi")
     with engine(store, Mode.REPLAY, clock=lambda: now[0]) as made:
         first = ask(made, "hi there", headers=(client,), stream=True)
         now[0] += later
@@ -238,8 +237,7 @@ def test_what_cannot_go_upstream_is_refused_in_its_own_dialect(
 ) -> None:
     """Nobody said where it is, or it is signed for our address: not raised, so that the provider's own envelope says it."""
     with engine(tmp_path / "x.db", mode) as made:
-        exchange = made.begin_exchange("POST", target, None, headers)
-        made.identify(exchange, b"{}")
+        exchange = send(made, b"{}", target, headers)
         assert (exchange.decision, type(exchange.error)) == (Decision.REFUSE, error)
         assert made.outcome(exchange, 400).miss is False
 
@@ -288,9 +286,7 @@ def test_a_failed_store_replaces_nothing(store: Path) -> None:
 
 def test_several_answers_are_stored_together_or_not_at_all(store: Path) -> None:
     """One that cannot be takes the others along; by themselves they are stored then, and only they replace what was there."""
-    with engine(store) as made:
-        for text in "ab":
-            answered(made, ask(made, text))
+    record_texts(store, *"ab")
     with engine(store) as made:
         both = [ask(made, text) for text in "ab"]
         for exchange in both:
@@ -308,9 +304,7 @@ def test_several_answers_are_stored_together_or_not_at_all(store: Path) -> None:
 
 
 def test_unused_recordings_are_counted(store: Path) -> None:
-    with engine(store) as made:
-        for text in ("a", "b", "c"):
-            answered(made, ask(made, text))
+    record_texts(store, *"abc")
     with engine(store, Mode.REPLAY) as made:
         assert made.questions.count_unused() == 0
         made.answer(ask(made, "b"))
@@ -351,23 +345,18 @@ def test_auto_does_not_freeze_a_forgotten_id(store: Path, tmp_path: Path) -> Non
     first, second = b'{"model":"m","input":"a"}', b'{"model":"m","input":"b","previous_response_id":"resp_1"}'
     made_it = b'{"id":"resp_1","object":"response","status":"completed","output":[]}'
 
-    def turn(made: Engine, sent: bytes) -> Exchange:
-        exchange = made.begin_exchange("POST", "/v1/responses", None, ())
-        made.identify(exchange, sent)
-        return exchange
-
     with engine(store) as made:
-        answered(made, turn(made, first), made_it)
+        answered(made, send(made, first, RESPONSES), made_it)
     with engine(store, Mode.AUTO) as made:
-        assert turn(made, first).decision is Decision.REPLAY
-        exchange = turn(made, second)
+        assert send(made, first, RESPONSES).decision is Decision.REPLAY
+        exchange = send(made, second, RESPONSES)
         assert exchange.decision is Decision.RECORD
         answered(made, exchange, b'{"error":{"message":"Previous response not found"}}', status=400)
         assert (exchange.decision, "--mode record" in exchange.note) == (Decision.PASS, True)
         assert exchange.kept.interaction is None
     with engine(tmp_path / "y.db", Mode.AUTO) as made:
-        answered(made, turn(made, first), made_it)
-        exchange = turn(made, second)
+        answered(made, send(made, first, RESPONSES), made_it)
+        exchange = send(made, second, RESPONSES)
         answered(made, exchange, b'{"error":{"message":"bad input"}}', status=400)
         assert (exchange.decision, exchange.kept.interaction) == (Decision.RECORD, 2)
 
@@ -465,14 +454,12 @@ def test_a_cassette_that_holds_a_failure_is_sealed_by_saying_so(store: Path) -> 
         assert made.answer(ask(made)).status == 401
 
 
-RESPONSES = "/v1/responses"
 SSE = (("content-type", "text/event-stream"),)
 
 
 def begin_response(made: Engine, said: str, name: str, **more: object) -> Exchange:
     """Ask, and get the first event: it names the answer."""
-    exchange = made.begin_exchange("POST", RESPONSES, None, ())
-    made.identify(exchange, json.dumps({"model": "gpt-4o", "input": said, "stream": True, **more}).encode())
+    exchange = send(made, json.dumps({"model": "gpt-4o", "input": said, "stream": True, **more}).encode(), RESPONSES)
     if exchange.decision is Decision.RECORD:
         exchange.recording.on_head(10, 200, "OK", SSE)
         exchange.recording.on_data(20, _event("response.created", name))
@@ -525,15 +512,12 @@ def test_an_answer_that_is_cancelled_while_it_comes_replays(store: Path) -> None
     """The cancel names an id of which only the first chunk is here, and ends before it."""
     with engine(store, Mode.RECORD) as made:
         first = begin_response(made, "hi", "resp_a", background=True)
-        cancel = made.begin_exchange("POST", f"{RESPONSES}/resp_a/cancel", None, ())
-        made.identify(cancel, b"")
+        cancel = send(made, b"", f"{RESPONSES}/resp_a/cancel")
         answered(made, cancel, b'{"id": "resp_a", "status": "cancelled"}')
         end_response(made, first, "resp_a", proper=False)
     with engine(store, Mode.REPLAY) as made:
         assert b"resp_a" in made.answer(begin_response(made, "hi", "", background=True)).body
-        cancel = made.begin_exchange("POST", f"{RESPONSES}/resp_a/cancel", None, ())
-        made.identify(cancel, b"")
-        assert b"cancelled" in made.answer(cancel).body
+        assert b"cancelled" in made.answer(send(made, b"", f"{RESPONSES}/resp_a/cancel")).body
 
 
 def test_nothing_of_this_run_is_written_with_a_request(store: Path, tmp_path: Path) -> None:
@@ -595,14 +579,11 @@ def test_a_body_with_a_placeholder_for_a_credential_is_not_sent(mode: Mode, sent
     """The next token is asked for with the one of a recorded answer; what a conversation quotes is no credential."""
     kind = "json" if sent.startswith(b"{") else "x-www-form-urlencoded"
     with engine(tmp_path / "x.db", mode) as made:
-        exchange, quoting = (
-            made.begin_exchange("POST", CHAT, None, (("content-type", f"application/{kind}"),)) for _ in "12"
-        )
-        made.identify(exchange, sent)
-        assert exchange.decision is Decision.REFUSE
+        head = (("content-type", f"application/{kind}"),)
+        assert send(made, sent, headers=head).decision is Decision.REFUSE
         quoted = {"type": "tool_use", "input": {"access_token": "REDACTED-1:github****"}}
-        made.identify(quoting, json.dumps({"messages": [{"role": "assistant", "content": [quoted]}]}).encode())
-        assert quoting.error is None
+        quoting = json.dumps({"messages": [{"role": "assistant", "content": [quoted]}]}).encode()
+        assert send(made, quoting, headers=head).error is None
 
 
 def test_a_large_body_is_prepared_on_a_thread_and_not_redacted_again(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Chunk, Key, Response
 from llmproxy.errors import MissError, RefusedError
 from llmproxy.protocol import Channel, Decision, Mode
+from tests.core.engine.test_engine import answered, send
 from tests.support.chats import NOW
 from tests.support.messages import said as says, used, user
 from tests.support.narrowing import known
@@ -64,17 +65,11 @@ def engine(tmp_path: Path) -> Iterator[Make]:
 def ask(engine: Engine, messages: list[Json], *, upstream: Json = None, session: str = "a", **more: Json) -> Exchange:
     """Let the agent ask; what goes upstream is answered with `upstream`, a message of the model."""
     body = json.dumps({"model": "gpt-4o", "messages": messages, **more}).encode()
-    headers = (("content-type", "application/json"),)
-    exchange = engine.begin_exchange("POST", f"/s/{session}/v1/chat/completions", None, headers)
-    engine.identify(exchange, body)
+    exchange = send(engine, body, f"/s/{session}/v1/chat/completions", (("content-type", "application/json"),))
     status = 404
     if exchange.decision is Decision.RECORD:
         said = json.dumps({"choices": [{"index": 0, "message": {"role": "assistant", **(upstream or {})}}]}).encode()
-        exchange.recording.on_head(
-            0, 200, "OK", (("content-type", "application/json"), ("content-length", str(len(said))))
-        )
-        exchange.recording.on_data(1, said)
-        engine.store_answer(exchange, proper=True)
+        answered(engine, exchange, said)
         status = 200
     elif exchange.decision is Decision.REPLAY:
         status = engine.answer(exchange).status

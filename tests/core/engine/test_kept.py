@@ -16,7 +16,7 @@ from llmproxy.core.engine.engine import Engine
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.protocol import Decision, Mode
-from tests.core.engine.test_engine import engine
+from tests.core.engine.test_engine import answered, engine
 
 JSON: Headers = (("content-type", "application/json"),)
 
@@ -132,9 +132,7 @@ def play(made: Engine, steps: Sequence[Step], suffix: str = "r") -> list[Played]
         if exchange.slot is None and exchange.error is None:
             kind = "name" if "/" in step.makes else "id"
             answer = json.dumps({kind: new, "object": "thing"} if step.makes else {"ok": True}).encode()
-            exchange.recording.on_head(1, 200, "OK", (*JSON, ("content-length", str(len(answer)))))
-            exchange.recording.on_data(2, answer)
-            made.store_answer(exchange, proper=True)
+            answered(made, exchange, answer)
         made.outcome(exchange, 200 if exchange.error is None else 404)
         if step.makes and exchange.error is None:
             ids[step.makes] = json.loads(made.answer(exchange).body).get("id", new) if exchange.slot else new
@@ -176,9 +174,8 @@ def _histories(steps: Sequence[Step], happened: Sequence[bool]) -> list[dict[str
         if not did:
             continue
         text = f"{step.method} {step.path} {json.dumps(step.body)} after {sorted(history.items())}"
-        changed = {step.changes, *({"files"} if step.makes.startswith("file") or "/v1/files" in step.path else ())} - {
-            ""
-        }
+        files = {"files"} if step.makes.startswith("file") or "/v1/files" in step.path else set()
+        changed = ({step.changes} | files) - {""}
         for thing in changed if step.method != "GET" else ():
             made.setdefault(thing, []).append(text)
         for thing in (changed | {step.makes}) - {"", "files"}:
@@ -211,10 +208,7 @@ def test_an_answer_is_served_only_in_the_state_in_which_it_was_given(kind: str, 
     steps = _plays(rng)[kind]
     with engine(tmp_path / "a.db", Mode.RECORD) as made:
         recorded = play(made, steps)
-    before = {
-        each.interaction: history
-        for each, history in zip(recorded, _histories(steps, [True] * len(steps)), strict=True)
-    }
+    before = dict(zip([each.interaction for each in recorded], _histories(steps, [True] * len(steps)), strict=True))
     with engine(tmp_path / "a.db", Mode.REPLAY) as made:
         assert play(made, steps) == [Played(Decision.REPLAY, each.interaction) for each in recorded]
     for _ in range(40):
@@ -280,10 +274,8 @@ audio/voices DELETE audio/voices/{id} | chatkit/sessions/{id} POST chatkit/sessi
 def test_what_was_read_after_a_change_is_not_served_without_it(case: str, tmp_path: Path) -> None:
     """Nor is what was read before it served after it; as recorded it is."""
     read, method, path = (each if each.startswith("/") or each.isupper() else f"/v1/{each}" for each in case.split())
-    root, body = (
-        re.split(r"/\{|/ft:", read)[0],
-        {"model": "m", "input": "x", "messages": [{"role": "user", "content": "x"}]},
-    )
+    root, said = re.split(r"/\{|/ft:", read)[0], [{"role": "user", "content": "x"}]
+    body = {"model": "m", "input": "x", "messages": said}
     make = Step("POST", root if "{id}" in path else "/v1/responses", body, "id")
     look, change = Step("GET", read), Step(method, path, None if method == "DELETE" else {"x": 1})
     with engine(tmp_path / "a.db", Mode.RECORD) as made:

@@ -20,7 +20,7 @@ from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Usage
 from llmproxy.errors import MissError, RefusedError
 from llmproxy.protocol import Decision, Exhausted, Mode
-from tests.core.engine.test_engine import answered, ask, engine
+from tests.core.engine.test_engine import answered, ask, engine, send
 from tests.support.chats import NOW, chat, chat_exchange, fill
 
 
@@ -60,9 +60,8 @@ def test_a_live_run_s_cassette_is_named_for_what_was_live_in_it(store: Path, cha
     servers = {"tools": "http://127.0.0.1:9"}
 
     def called(made: Engine, session: str) -> Exchange:
-        exchange = made.begin_exchange("POST", f"/s/{session}/tools/mcp", None, (("content-type", "application/json"),))
-        made.identify(exchange, json.dumps(asked).encode())
-        return exchange
+        head = (("content-type", "application/json"),)
+        return send(made, json.dumps(asked).encode(), f"/s/{session}/tools/mcp", head)
 
     with engine(store, Mode.AUTO, upstreams=servers) as made:
         answered(made, called(made, "default@live-1"), b'{"jsonrpc":"2.0","id":1,"result":{"content":[]}}')
@@ -95,9 +94,7 @@ def test_a_server_of_tools_that_was_not_there_is_told_from_a_call_that_differs(s
     def listed(made: Engine, cursor: str) -> Exchange:
         asked = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"cursor": cursor}}
         head = (("content-type", "application/json"), ("accept", "application/json, text/event-stream"))
-        exchange = made.begin_exchange("POST", "/tools/mcp", None, head)
-        made.identify(exchange, json.dumps(asked).encode())
-        return exchange
+        return send(made, json.dumps(asked).encode(), "/tools/mcp", head)
 
     servers = {"tools": "http://127.0.0.1:9"}
     with engine(store, Mode.REPLAY, upstreams=servers) as made:

@@ -16,7 +16,7 @@ from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.queries import write_volatile_fields
 from llmproxy.errors import MissError
 from llmproxy.protocol import Decision, Mode
-from tests.core.engine.test_engine import CHAT, NOW, answered, engine
+from tests.core.engine.test_engine import CHAT, NOW, answered, ask, engine, send
 from tests.support.duplicates import PRESENT, RECORDED, differing, list_duplicates, plant, prefixes
 from tests.support.renamings import REQUESTS, SLOTS, make_run, make_world
 
@@ -40,8 +40,7 @@ def test_each_near_duplicate_of_each_request_is_a_miss_that_names_the_place(stor
     with engine(store) as made:
         made.sessions.open_session("default", run_variables=[*recorded.run_variables(), *RECORDED])
         for n, part in enumerate(parts):
-            exchange = made.begin_exchange("POST", CHAT, None, ())
-            made.identify(exchange, json.dumps(REQUESTS["chat.completions"](part, recorded)).encode())
+            exchange = send(made, json.dumps(REQUESTS["chat.completions"](part, recorded)).encode())
             message = {"role": "assistant", "content": f"answer {n}"}
             answered(made, exchange, json.dumps({"choices": [{"index": 0, "message": message}]}).encode())
     with FileStore.open(store, writable=True, now=lambda: NOW) as opened:
@@ -51,13 +50,11 @@ def test_each_near_duplicate_of_each_request_is_a_miss_that_names_the_place(stor
         made.sessions.open_session("default", run_variables=[*present.run_variables(), *PRESENT])
         for part in parts:
             now = REQUESTS["chat.completions"](part, present)
-            exchange = made.begin_exchange("POST", CHAT, None, ())
-            made.identify(exchange, json.dumps(now).encode())
+            exchange = send(made, json.dumps(now).encode())
             assert exchange.decision is Decision.REPLAY, exchange.error
             made.outcome(exchange, 200)
             for each in list_duplicates(rng, "chat.completions", part, recorded, present):
-                exchange = made.begin_exchange("POST", CHAT, None, ())
-                made.identify(exchange, json.dumps(each.tree).encode())
+                exchange = send(made, json.dumps(each.tree).encode())
                 assert exchange.decision is Decision.REFUSE, f"served: {each.why}"
                 assert isinstance(exchange.error, MissError)
                 places, told = list(differing(now, each.tree)), exchange.error.message
@@ -108,10 +105,6 @@ def _make(rng: random.Random) -> Case:
     )  # fmt: skip
 
 
-def _ask(question: str) -> bytes:
-    return json.dumps({"model": "m", "messages": [{"role": "user", "content": question}]}).encode()
-
-
 def _answer(case: Case, folder: str) -> bytes:
     said = case.says.replace("{}", folder)
     call = {"id": "c1", "type": "function", "function": {"name": "write", "arguments": json.dumps({"text": said})}}
@@ -124,8 +117,7 @@ def _play(made: Engine, n: int, case: Case, folder: str, *, record: bool) -> byt
     made.sessions.open_session(f"s{n}", run_variables=(RunVariable(case.name, folder),))
     got = b""
     for question in (case.first.replace("{}", folder), "How does it go on?") if case.first else ("How does it go on?",):
-        exchange = made.begin_exchange("POST", f"/s/s{n}{CHAT}", None, ())
-        made.identify(exchange, _ask(question))
+        exchange = ask(made, question, f"/s/s{n}{CHAT}")
         if record:
             answered(made, exchange, _answer(case, folder) if "folder" not in question else b"{}")
         else:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,7 @@ from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.integrity_checks import find_merged, find_uncounted
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.protocol import Decision, Mode
-from tests.core.engine.test_engine import engine as engine_of_a_chat
+from tests.core.engine.test_engine import answered, engine as engine_of_a_chat, send
 from tests.support.chats import NOW
 
 HOST = ("https", "api.example.com", 443)
@@ -24,16 +26,24 @@ HOST = ("https", "api.example.com", 443)
 engine = functools.partial(engine_of_a_chat, record_host=("api.example.com",))
 
 
-def ask(made: Engine, headers: Headers, target: str = "/api/me", method: str = "GET", body: bytes = b"") -> Exchange:
+def ask(made: Engine, headers: Headers, target: str = "/api/me") -> Exchange:
     """Send a request; where the service is asked, it answers."""
-    exchange = made.begin_exchange(method, target, HOST, headers)
-    made.identify(exchange, body)
+    exchange = made.begin_exchange("GET", target, HOST, headers)
+    made.identify(exchange, b"")
     if exchange.slot is None and exchange.error is None:
-        answer = b'{"is": "%d"}' % len(str(headers))
-        exchange.recording.on_head(1, 200, "OK", (("content-length", str(len(answer))),))
-        exchange.recording.on_data(2, answer)
-        made.store_answer(exchange, proper=True)
+        answered(made, exchange, b'{"is": "%d"}' % len(str(headers)))
     return exchange
+
+
+@contextmanager
+def recorded(
+    folder: Path, headers: Headers, target: str = "/api/me", *, match_credential: bool = False
+) -> Iterator[Engine]:
+    """Record a request, and return what replays it."""
+    with engine(folder / "a.db", Mode.RECORD, match_credential=match_credential) as made:
+        ask(made, headers, target)
+    with engine(folder / "a.db", Mode.REPLAY, match_credential=match_credential) as made:
+        yield made
 
 
 COUNT = (
@@ -64,9 +74,7 @@ COUNT_NOT = (
 @pytest.mark.parametrize("name", COUNT)
 def test_a_field_that_may_choose_the_answer_counts(name: str, tmp_path: Path) -> None:
     """Recorded with one value: with another one, and without it, nothing is served."""
-    with engine(tmp_path / "a.db", Mode.RECORD) as made:
-        ask(made, ((name, "alice"),))
-    with engine(tmp_path / "a.db", Mode.REPLAY) as made:
+    with recorded(tmp_path, ((name, "alice"),)) as made:
         assert ask(made, ((name.lower(), "alice"),)).decision is Decision.REPLAY
         assert ask(made, ((name, "bob"),)).decision is Decision.REFUSE
         assert ask(made, ()).decision is Decision.REFUSE
@@ -75,9 +83,7 @@ def test_a_field_that_may_choose_the_answer_counts(name: str, tmp_path: Path) ->
 @pytest.mark.parametrize("name", COUNT_NOT)
 def test_a_field_that_cannot_choose_it_does_not(name: str, tmp_path: Path) -> None:
     """A replay has no key, another connection, another trace."""
-    with engine(tmp_path / "a.db", Mode.RECORD) as made:
-        ask(made, ((name, "one"),))
-    with engine(tmp_path / "a.db", Mode.REPLAY) as made:
+    with recorded(tmp_path, ((name, "one"),)) as made:
         assert [ask(made, each).decision for each in (((name, "other"),), ())] == [Decision.REPLAY] * 2
 
 
@@ -85,9 +91,7 @@ def test_cookies_count_each_by_its_name(tmp_path: Path) -> None:
     """A language and a cart count; a session's is a credential, and analytics are chance. No value is stored."""
     said = "lang=de; sessionid=s3cr3t-of-alice; cart=42; _ga=GA1.2; csrftoken=c"
     covered = Counter[bool]()
-    with engine(tmp_path / "a.db", Mode.RECORD) as made:
-        ask(made, (("Cookie", said),))
-    with engine(tmp_path / "a.db", Mode.REPLAY) as made:
+    with recorded(tmp_path, (("Cookie", said),)) as made:
         for cookies, same in (
             ("cart=42; lang=de", True), ("lang=de; sessionid=other; cart=42; _ga=x", True), (f"{said}; JSESSIONID=1", True),
             ("lang=en; cart=42", False), ("lang=de; cart=43", False), ("lang=de", False), ("", False),
@@ -104,9 +108,7 @@ def test_cookies_count_each_by_its_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("one", "other"), [("/api/me", "/api/me/"), ("/a/", "/a"), ("/a?x=1", "/a/?x=1")])
 def test_a_trailing_slash_counts(one: str, other: str, tmp_path: Path) -> None:
     """Servers answer one of the two with a redirect, or with another page."""
-    with engine(tmp_path / "a.db", Mode.RECORD) as made:
-        ask(made, (), one)
-    with engine(tmp_path / "a.db", Mode.REPLAY) as made:
+    with recorded(tmp_path, (), one) as made:
         assert ask(made, (), other).decision is Decision.REFUSE
         assert ask(made, (), one).decision is Decision.REPLAY
 
@@ -119,9 +121,7 @@ def test_a_trailing_slash_counts(one: str, other: str, tmp_path: Path) -> None:
 ])  # fmt: skip
 def test_a_url_signed_anew_asks_the_same(target: str, tmp_path: Path) -> None:
     """The signature and what belongs to it do not count; what else the URL says does."""
-    with engine(tmp_path / "a.db", Mode.RECORD) as made:
-        ask(made, (), target.format("one11one22"))
-    with engine(tmp_path / "a.db", Mode.REPLAY) as made:
+    with recorded(tmp_path, (), target.format("one11one22")) as made:
         assert ask(made, (), target.format("other33other44")).decision is Decision.REPLAY
         assert ask(made, (), target.format("other33other44").replace("=7", "=8")).decision is Decision.REFUSE
         assert ask(made, (), target.partition("?")[0]).decision is Decision.REFUSE
@@ -130,9 +130,7 @@ def test_a_url_signed_anew_asks_the_same(target: str, tmp_path: Path) -> None:
 
 def test_what_merely_looks_like_a_signature_counts(tmp_path: Path) -> None:
     """A member `sig` alone is one like any other."""
-    with engine(tmp_path / "a.db", Mode.RECORD) as made:
-        ask(made, (), "/k?sig=one11one22one33one44")
-    with engine(tmp_path / "a.db", Mode.REPLAY) as made:
+    with recorded(tmp_path, (), "/k?sig=one11one22one33one44") as made:
         assert ask(made, (), "/k?sig=two11two22two33two44").decision is Decision.REFUSE
 
 
@@ -140,9 +138,7 @@ def test_what_merely_looks_like_a_signature_counts(tmp_path: Path) -> None:
 def test_match_credential_tells_the_callers_of_a_service_apart(name: str, tmp_path: Path) -> None:
     """Whatever field of a declared name the credential stands in, a session's cookie included."""
     alice, bob = ("session=alice", "session=bob") if name == "Cookie" else ("alice-1", "bob-2")
-    with engine(tmp_path / "a.db", Mode.RECORD, match_credential=True) as made:
-        ask(made, ((name, alice),))
-    with engine(tmp_path / "a.db", Mode.REPLAY, match_credential=True) as made:
+    with recorded(tmp_path, ((name, alice),), match_credential=True) as made:
         assert ask(made, ((name, alice),)).decision is Decision.REPLAY
         assert ask(made, ((name, bob),)).decision is Decision.REFUSE
         assert ask(made, ()).decision is Decision.REFUSE
@@ -154,23 +150,14 @@ def test_match_credential_tells_the_callers_of_a_service_apart(name: str, tmp_pa
 ], ids=["responses", "messages"])  # fmt: skip
 def test_the_credential_of_a_connector_is_one(target: str, body: bytes, tmp_path: Path) -> None:
     """In replay any does; with --match-credential it tells callers apart."""
+    head = (("content-type", "application/json"),)
     for match in (False, True):
         store = tmp_path / f"{match}.db"
         with engine(store, Mode.RECORD, match_credential=match) as made:
-            _chat(made, target, body % b"alice-1")
+            answered(made, send(made, body % b"alice-1", target, head), b"{}")
         with engine(store, Mode.REPLAY, match_credential=match) as made:
-            assert _chat(made, target, body % b"alice-1").decision is Decision.REPLAY
-            assert (_chat(made, target, body % b"bob-2").decision is Decision.REFUSE) is match
-
-
-def _chat(made: Engine, target: str, body: bytes) -> Exchange:
-    exchange = made.begin_exchange("POST", target, None, (("content-type", "application/json"),))
-    made.identify(exchange, body)
-    if exchange.slot is None and exchange.error is None:
-        exchange.recording.on_head(1, 200, "OK", (("content-length", "2"),))
-        exchange.recording.on_data(2, b"{}")
-        made.store_answer(exchange, proper=True)
-    return exchange
+            assert send(made, body % b"alice-1", target, head).decision is Decision.REPLAY
+            assert (send(made, body % b"bob-2", target, head).decision is Decision.REFUSE) is match
 
 
 def test_audit_names_what_did_not_count(tmp_path: Path) -> None:

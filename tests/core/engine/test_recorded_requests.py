@@ -24,7 +24,7 @@ from llmproxy.core.sessions.exchange import Config, Exchange
 from llmproxy.core.sessions.journal import Journal, read_questions
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.protocol import Decision, Mode
-from tests.core.engine.test_engine import CHAT, NOW, Clock, answered, body, engine
+from tests.core.engine.test_engine import CHAT, NOW, answered, body, engine, send
 
 OURS = "Zk3q8Rw1Tt5yLm9xPv2b"
 """The credential of who replays; of no known kind."""
@@ -68,7 +68,7 @@ def replaying(store: Path, kind: type[Engine] = WatchedEngine, **config: Any) ->
     """Replay with another caller's credential; the session has looked into its cassette."""
     journal = Journal.open(Path(f"{store}.state.db"), lambda: NOW)
     given_config = Config(mode=config.pop("mode", Mode.REPLAY), store=store, **config)
-    made = kind(given_config, redactor=Redactor(), journal=journal, now=lambda: NOW, clock=Clock())
+    made = kind(given_config, redactor=Redactor(), journal=journal, now=lambda: NOW, clock=lambda: 100.0)
     try:
         asked(made, body("first"))
         yield made
@@ -80,9 +80,7 @@ def replaying(store: Path, kind: type[Engine] = WatchedEngine, **config: Any) ->
 def asked(made: Engine, data: bytes, head: Headers = PLAYER, target: str = CHAT) -> tuple[Exchange, bool]:
     """Ask; returns also whether the key was derived."""
     WatchedKeys.made = 0
-    exchange = made.begin_exchange("POST", target, None, head)
-    made.identify(exchange, data)
-    return exchange, WatchedKeys.made > 0
+    return send(made, data, target, head), WatchedKeys.made > 0
 
 
 def recorded(store: Path, data: bytes, head: Headers = RECORDER, target: str = CHAT, **config: Any) -> str | None:  # noqa: ANN401
@@ -90,8 +88,7 @@ def recorded(store: Path, data: bytes, head: Headers = RECORDER, target: str = C
     key = None
     with engine(store, **config) as made:
         for each in (body("first"), data):
-            exchange = made.begin_exchange("POST", target if each is data else CHAT, None, head)
-            made.identify(exchange, each)
+            exchange = send(made, each, target if each is data else CHAT, head)
             answered(made, exchange)
             key = exchange.key
     return key
@@ -123,13 +120,8 @@ def test_the_same_bytes_are_found_without_deriving_a_key(tmp_path: Path, data: b
         assert (again.key, again.nth) == (key, 2)
 
 
-def in_pieces(text: str) -> str:
-    """Return a text broken over lines, in a text inside of a text."""
-    return json.dumps(f"{text[:11]}\r\n    {text[11:]}")
-
-
 QUOTED = (
-    OURS, in_pieces(OURS), base64.b64encode(f"user:{OURS}".encode()).decode(), OURS.encode().hex(),
+    OURS, json.dumps(f"{OURS[:11]}\r\n    {OURS[11:]}"), base64.b64encode(f"user:{OURS}".encode()).decode(), OURS.encode().hex(),
     base64.b64encode(base64.b64encode(OURS.encode())).decode(), "[REDACTED-1:credential]", "REDACTEDx0123456789ab**",
 )  # fmt: skip
 

@@ -46,13 +46,17 @@ def store(tmp_path: Path) -> Path:
 
 
 def run(
-    store: Path, *typed: str, upstream: str = "http://127.0.0.1:9", **more: str
+    store: Path,
+    *typed: str,
+    upstream: str = "http://127.0.0.1:9",
+    asks: tuple[str, ...] = ("old", "new"),
+    cwd: Path | None = None,
 ) -> subprocess.CompletedProcess[str]:
     env = clean_env({"OPENAI_BASE_URL": f"{upstream}/v1", "OPENAI_API_KEY": "sk-test"})
-    command = [
-        *program("llmproxy"), "run", "--store", str(store), *typed, "--", sys.executable, "-c", AGENT, "old", "new",
-    ]  # fmt: skip
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=90, check=False, cwd=store.parent)
+    agent = [sys.executable, "-c", AGENT, *asks]
+    command = [*program("llmproxy"), "run", "--store", str(store), *typed, "--", *agent]
+    cwd = cwd or store.parent
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=90, check=False, cwd=cwd)
 
 
 @pytest.mark.parametrize(("typed", "code", "said"), [
@@ -93,13 +97,9 @@ def test_what_is_old_is_gone_in_another_folder_too(tmp_path: Path) -> None:
     """A hit of another run is asked in this run's words, and a third run hears the new answer, not both."""
 
     def go(folder: str, upstream: str, *typed: str) -> str:
-        (tmp_path / folder).mkdir()
-        command = [*program("llmproxy"), "run", "--store", str(tmp_path / "x.db"), *typed, "--", sys.executable]
-        done = subprocess.run(
-            [*command, "-c", AGENT, f"What is in {tmp_path / folder}/src?"], cwd=tmp_path / folder, check=False,
-            env=clean_env({"OPENAI_BASE_URL": f"{upstream}/v1", "OPENAI_API_KEY": "sk-test"}),
-            capture_output=True, text=True, timeout=90,
-        )  # fmt: skip
+        cwd = tmp_path / folder
+        cwd.mkdir()
+        done = run(tmp_path / "x.db", *typed, upstream=upstream, asks=(f"What is in {cwd}/src?",), cwd=cwd)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

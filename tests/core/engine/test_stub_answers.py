@@ -12,7 +12,7 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from http.client import HTTPConnection, HTTPResponse
+from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -106,20 +106,8 @@ def ask(
     data = urlencode(body) if isinstance(body, dict) else body
     with closing(HTTPConnection("127.0.0.1", px.port, timeout=20)) as connection:
         connection.request(method, target, data, headers or {})  # type: ignore[arg-type]
-        return read(connection.getresponse())
-
-
-def read(answer: HTTPResponse) -> tuple[int, dict[str, str], str]:
-    return answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read().decode()
-
-
-def claims(token: str) -> dict[str, object]:
-    """Read a JWT as google-auth does, which looks when it ends."""
-    head, said, signature = token.split(".")
-    for part in (head, signature):
-        base64.urlsafe_b64decode(part + "=" * (-len(part) % 4))
-    made: dict[str, object] = json.loads(base64.urlsafe_b64decode(said + "=" * (-len(said) % 4)))
-    return made
+        answer = connection.getresponse()
+        return answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read().decode()
 
 
 SIGN_INS: dict[str, tuple[str, str, dict[str, str], object, str]] = {
@@ -160,9 +148,11 @@ def test_a_sign_in_is_answered_by_a_dummy(replaying: Proxy, name: str, way: str)
 
 
 def test_dummies_end_a_day_from_now(replaying: Proxy) -> None:
-    """Late for a run, and soon for what a command line tool keeps in its cache."""
+    """Late for a run, and soon for what a command line tool keeps in its cache: google-auth looks into the JWT."""
     method, target, headers, body, _ = SIGN_INS["ci-oidc"]
-    told = claims(json.loads(ask(replaying, method, target, headers, body)[2])["value"])
+    token = json.loads(ask(replaying, method, target, headers, body)[2])["value"]
+    _, claims, _ = (base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)) for part in token.split("."))
+    told = json.loads(claims)
     assert told["aud"] == "sts.amazonaws.com"
     assert abs(int(str(told["exp"])) - time.time() - LIFETIME) < 60
 
@@ -378,10 +368,8 @@ def test_the_mcp_sdk_signs_in_without_a_browser(replaying: Proxy) -> None:
 
     async def sign_in() -> httpx.Request:
         flow = auth.async_auth_flow(httpx.Request("POST", server))
-        request = await anext(flow)
-        refused = httpx.Response(401, request=request)
         async with httpx.AsyncClient(trust_env=False) as client:
-            request = await flow.asend(refused)
+            request = await flow.asend(httpx.Response(401, request=await anext(flow)))
             while str(request.url) != server:
                 request = await flow.asend(await client.send(request))
         return request
@@ -418,10 +406,8 @@ def test_a_server_of_tools_behind_oauth_is_recorded_and_replayed_whole(tmp_path:
             assert asyncio.run(ask_tool(px)) == mcp_oauth.SAID
             told.append(px.control("sessions")["sessions"][0])
         live.close()
-    assert [(each["recorded"], each["hits"], each["misses"], each.get("stubs", 0)) for each in told] == [
-        (3, 0, 0, 0),
-        (0, 3, 0, 5),
-    ]
+    counts = [(each["recorded"], each["hits"], each["misses"], each.get("stubs", 0)) for each in told]
+    assert counts == [(3, 0, 0, 0), (0, 3, 0, 5)]
     assert not any(DUMMY.encode() in each for each in live.seen)
 
 
@@ -433,9 +419,8 @@ def answer_stubbed(request: httpx.Request, own: dict[str, str]) -> httpx.Respons
     where = route_host("https", url.host, 443, request.method, target, headers, dict([service("https", url.host, 443)]))
     assert where
     asked = Asked(url.path, parse_members(target, headers, request.content), f"https://{url.host}", time.time())
-    made = next(row for row in find_stubs(rows, where, request.method, headers) if row.matches_request(asked)).answer(
-        asked
-    )
+    row = next(row for row in find_stubs(rows, where, request.method, headers) if row.matches_request(asked))
+    made = row.answer(asked)
     assert made
     return httpx.Response(made.status, headers=made.headers, content=made.body, request=request)
 
