@@ -47,9 +47,8 @@ def test_entries_are_on_disk_before_the_end_of_the_run(tmp_path: Path) -> None:
     journal.add_miss({"text": "no recorded response", "key": "v1:1"}, at=7.0)
     until(lambda: rows(path, "misses"))
     assert len(rows(path, "decisions")) == 1
-    assert [(missed.at, missed.text, missed.data["key"]) for missed in read_misses(path, 10)] == [
-        (7.0, "no recorded response", "v1:1")
-    ]
+    (missed,) = read_misses(path, 10)
+    assert (missed.at, missed.text, missed.data["key"]) == (7.0, "no recorded response", "v1:1")
     journal.close()
     assert rows(path, "runs") == [(1, 5.0, 5.0)]
 
@@ -181,14 +180,9 @@ def test_a_files_folder_is_its_users(tmp_path: Path) -> None:
 def test_calls_that_met_faults_are_found_by_their_fault(tmp_path: Path) -> None:
     """A call that passed, delayed, is one of them; what its note says does not matter."""
     path = tmp_path / "x.db.state.db"
+    met = [(Decision.FAULT, "http-429", "x"), (Decision.PASS, "slow", "later"), (Decision.PASS, None, "fault of mine")]
     with closing(Journal.open(path, time.time)) as journal:
-        for n, (decision, fault, note) in enumerate(
-            [
-                (Decision.FAULT, "http-429", "x"),
-                (Decision.PASS, "slow", "later"),
-                (Decision.PASS, None, "fault of mine"),
-            ]
-        ):
+        for n, (decision, fault, note) in enumerate(met):
             journal.record_call(outcome(n, decision)._replace(fault=fault, note=note))
     assert [each.note for each in read_faulted_calls(path, 5)] == ["x", "later"]
 

@@ -139,14 +139,8 @@ def test_a_call_and_a_session_hold_what_every_one_has(kind: type) -> None:
 
 def test_no_stage_of_a_call_is_long() -> None:
     """Nor does one begin to ask who has what."""
-    for name in (
-        "request_stages",
-        "decide",
-        "request_identification",
-        "fast_path",
-        "outcome_recorder",
-        "answer_writer",
-    ):
+    names = ("request_stages", "decide", "request_identification", "fast_path", "outcome_recorder", "answer_writer")
+    for name in names:
         for node in ast.walk(ast.parse((ROOT / f"llmproxy/core/engine/{name}.py").read_text("utf-8"))):
             if isinstance(node, ast.FunctionDef):
                 assert (node.end_lineno or 0) - node.lineno < 50, node.name
@@ -213,12 +207,8 @@ def test_compression_is_undone_piece_by_piece() -> None:
 
 def test_what_does_not_decode_stays_as_it_came() -> None:
     """Nothing is lost for a header that lies."""
-    assert (
-        recorded((*JSON, ("content-encoding", "gzip")), b"{}")
-        .build_response("openai", "x", stream=False, proper=True)
-        .body
-        == b"{}"
-    )
+    made = recorded((*JSON, ("content-encoding", "gzip")), b"{}")
+    assert made.build_response("openai", "x", stream=False, proper=True).body == b"{}"
 
 
 def test_the_first_byte_is_timed() -> None:
