@@ -26,10 +26,12 @@ MULTIPART = (("content-type", "multipart/form-data; boundary=xx"),)
 FORM = (("content-type", "application/x-www-form-urlencoded"),)
 
 
+def _json(value: object) -> Request:
+    return Request("POST", "/v1/x", (), json.dumps(value).encode())
+
+
 def _body(text: str) -> Request:
-    return Request(
-        "POST", "/v1/x", (), json.dumps({"messages": [{"role": "user", "content": f"use {text} now"}]}).encode()
-    )
+    return _json({"messages": [{"role": "user", "content": f"use {text} now"}]})
 
 
 def _part(text: str) -> Request:
@@ -39,24 +41,16 @@ def _part(text: str) -> Request:
 
 REQUESTS: dict[str, Callable[[str], Request]] = {
     "body": _body,
-    "nested": lambda s: Request(
-        "POST", "/", (), json.dumps({"a": json.dumps({"b": json.dumps({"c": f"x\n{s}\n"})})}).encode()
-    ),
-    "tool result": lambda s: Request(
-        "POST", "/", (), json.dumps({"messages": [{"role": "tool", "content": f"$ env\nHOME=/x\n{s}\n"}]}).encode()
-    ),
+    "nested": lambda s: _json({"a": json.dumps({"b": json.dumps({"c": f"x\n{s}\n"})})}),
+    "tool result": lambda s: _json({"messages": [{"role": "tool", "content": f"$ env\nHOME=/x\n{s}\n"}]}),
     "header": lambda s: Request("POST", "/", (("x-trace", f"by {s.replace(chr(10), ' ')}"),), b""),
     "query": lambda s: Request("GET", f"/v1/x?q={quote('a ' + s)}", (), b""),
     "path": lambda s: Request("GET", f"/v1/x/{quote(s, safe='')}/y", (), b""),
     "form": lambda s: Request("POST", "/", FORM, f"a=1&note={quote('x ' + s)}".encode()),
     "multipart": _part,
     "gzip": lambda s: Request("POST", "/", (), decode_body(gzip.compress(_body(s).body), "gzip")),
-    "base64": lambda s: Request(
-        "POST", "/", (), json.dumps({"file_data": base64.b64encode(f"HOME=/x\n{s}\nA=1\n".encode()).decode()}).encode()
-    ),
-    "in quotes": lambda s: Request(
-        "POST", "/", (), json.dumps({"a": f"\u201c{s}\u201d", "b": json.dumps({"c": f"\u672c{s}"})}).encode()
-    ),
+    "base64": lambda s: _json({"file_data": base64.b64encode(f"HOME=/x\n{s}\nA=1\n".encode()).decode()}),
+    "in quotes": lambda s: _json({"a": f"\u201c{s}\u201d", "b": json.dumps({"c": f"\u672c{s}"})}),
     "quotes in a query": lambda s: Request("GET", f"/v1/x?q=%e2%80%9c{quote(s)}", (), b""),
     "ascii escapes": lambda s: Request(
         "POST", "/", (), ('{"a":"' + "".join(f"\\u{ord(c):04x}" for c in s) + '"}').encode()
@@ -186,9 +180,9 @@ KEYS = {
 }
 
 
-def wrap(text: str, width: int) -> str:
+def wrap(text: str, width: int, indent: str = "") -> str:
     """Break a text as ``fold -w`` does."""
-    return "\n".join(text[at : at + width] for at in range(0, len(text), width))
+    return "\n".join(indent + text[at : at + width] for at in range(0, len(text), width))
 
 
 DISGUISES: dict[str, Callable[[str], str]] = {
@@ -196,12 +190,8 @@ DISGUISES: dict[str, Callable[[str], str]] = {
     "percent": lambda s: f"https://x.org/?next=a%3Fkey%3D{s}%26b",
     "underscore": lambda s: f"MY_KEY_{s}",
     "hyphen": lambda s: f"--key-{s}",
-    "wrapped": lambda s: (
-        "Authorization:\n" + "\n".join(s[at : at + 40] for at in range(0, len(s), 40)) + "\n\nThat was it."
-    ),
-    "wrapped at 12, indented": lambda s: (
-        "key: |\n" + "".join(f"    {s[at : at + 12]}\n" for at in range(0, len(s), 12)) + "next: 1"
-    ),
+    "wrapped": lambda s: f"Authorization:\n{wrap(s, 40)}\n\nThat was it.",
+    "wrapped at 12, indented": lambda s: f"key: |\n{wrap(s, 12, '    ')}\nnext: 1",
     "wrapped with the text": lambda s: wrap(f'export THE_KEY="{s}"', 25),
     "base64": lambda s: base64.b64encode(f"user:{s}".encode()).decode(),
     "base64 url": lambda s: base64.urlsafe_b64encode(f"password?={s}".encode()).decode(),

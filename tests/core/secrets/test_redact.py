@@ -120,9 +120,8 @@ def test_a_header_seen_before_is_looked_at_again_when_more_is_known() -> None:
 
 def test_what_holds_no_secret_is_the_same_object() -> None:
     """Bytes of a body are never rewritten for nothing."""
-    request = Request(
-        "POST", "/v1/x?a=%20b", (("accept", "x"),), b'{"b" :1.0, "a":"\\u0041\\/", "token":"next-page-0123456789"}'
-    )
+    body = b'{"b" :1.0, "a":"\\u0041\\/", "token":"next-page-0123456789"}'
+    request = Request("POST", "/v1/x?a=%20b", (("accept", "x"),), body)
     assert Redactor().request(request) is request
 
 
@@ -161,20 +160,9 @@ def test_what_is_no_credential_is_not_looked_for_in_answers() -> None:
 
 def test_json_members_named_like_credentials_are_hidden() -> None:
     """An MCP server's authorization in a request's tools."""
-    body = {
-        "tools": [
-            {"type": "mcp", "authorization": "abcdef-0123456789", "headers": {"X-Api-Key": "0123456789abcdefghij"}}
-        ]
-    }
-    assert json.loads(redacted(json.dumps(body)).body) == {
-        "tools": [
-            {
-                "type": "mcp",
-                "authorization": "[REDACTED-1:credential]",
-                "headers": {"X-Api-Key": "[REDACTED-2:credential]"},
-            }
-        ]
-    }
+    tool = {"type": "mcp", "authorization": "abcdef-0123456789", "headers": {"X-Api-Key": "0123456789abcdefghij"}}
+    hidden = tool | {"authorization": "[REDACTED-1:credential]", "headers": {"X-Api-Key": "[REDACTED-2:credential]"}}
+    assert json.loads(redacted(json.dumps({"tools": [tool]})).body) == {"tools": [hidden]}
     nested = json.dumps({"arguments": json.dumps({"api_key": "0123456789abcdefghij"})})
     assert b"0123456789abcdefghij" not in redacted(nested).body
 
@@ -225,9 +213,8 @@ def test_a_password_before_a_host_without_a_scheme_is_not_kept(target: str) -> N
     """Its fingerprint stays, so that two of them are two requests; the line that is printed holds neither."""
     one, other = (redacted("", target=target.format(quote(secret))).target for secret in (PASSWORD, "an-Other8"))
     printed = Redactor().text(f"llmproxy: no provider is known for the path {unquote(target.format(PASSWORD))}")
-    assert PASSWORD not in one + Redactor().redact_target(target.format(PASSWORD)) + (
-        printed if "?" not in target else ""
-    )
+    assert PASSWORD not in one + Redactor().redact_target(target.format(PASSWORD))
+    assert "?" in target or PASSWORD not in printed
     assert "REDACTED-1x" in one
     assert one != other
 
@@ -251,10 +238,9 @@ def test_what_is_no_password_before_a_host_stays(target: str) -> None:
 
 
 def link_in(answer: Response) -> str:
-    text = (
-        (answer.headers[0][1] if answer.headers else answer.body.decode()).replace("\\u0026", "&").replace("&amp;", "&")
-    )
-    return re.search(r"https:[^\s\"<]+", text.replace("\\/", "/"))[0]  # type: ignore[index]
+    text = answer.headers[0][1] if answer.headers else answer.body.decode()
+    text = text.replace("\\u0026", "&").replace("&amp;", "&").replace("\\/", "/")
+    return re.search(r"https:[^\s\"<]+", text)[0]  # type: ignore[index]
 
 
 @pytest.mark.parametrize("quoted", QUOTED)
@@ -283,12 +269,9 @@ def test_a_link_of_an_answer_is_asked_for_as_it_was_recorded(link: str, quoted: 
 
 def test_an_answer_of_a_thousand_links_costs_a_moment() -> None:
     """Where an answer has more than 256 they are numbered, as they are in texts: a fingerprint takes a millisecond."""
-    body = "\n".join(
-        f"https://b.example/?sig={number:04}PFA5F15YCxM47W3Mp0dP6EzceYA3" for number in range(1000)
-    ).encode()
-    out, _ = answered([body])
-    assert out.body.count(b"REDACTED-") == 1000
-    assert b"REDACTEDx" in answered([body.splitlines()[0]])[0].body
+    links = [b"https://b.example/?sig=%04dPFA5F15YCxM47W3Mp0dP6EzceYA3" % number for number in range(1000)]
+    assert answered([b"\n".join(links)])[0].body.count(b"REDACTED-") == 1000
+    assert b"REDACTEDx" in answered(links[:1])[0].body
 
 
 def test_a_form_that_echoes_an_answers_token_is_the_recorded_one() -> None:
@@ -384,43 +367,32 @@ def test_words_are_no_credentials() -> None:
     """A key `assistant`, tenants' names as keys: texts that say these words stay."""
     redactor = Redactor()
     for name in ("assistant", "tenant-acme", "tenant-umbrella-2", "myAssistant", "customer42", "lm-studio"):
-        redactor.learn_request(
-            (("authorization", f"Bearer {name}"), ("api-key", name), ("cookie", f"a={name}-{name}")), f"/?key={name}"
-        )
+        headers = (("authorization", f"Bearer {name}"), ("api-key", name), ("cookie", f"a={name}-{name}"))
+        redactor.learn_request(headers, f"/?key={name}")
         body = json.dumps({"messages": [{"role": "assistant", "content": f"for {name}"}]}).encode()
         assert redactor.request(Request("POST", "/", (), body)).body == body
         assert redactor.redact_answer_body(body) == body
-    assert redactor.request(Request("POST", "/", (("authorization", "Bearer assistant"),), b"")).headers == (
-        ("authorization", "[REDACTED]"),
-    )
+    sent = Request("POST", "/", (("authorization", "Bearer assistant"),), b"")
+    assert redactor.request(sent).headers == (("authorization", "[REDACTED]"),)
 
 
 def test_fields_and_members_of_answers_that_are_credentials_by_name_are_hidden() -> None:
     """Header fields and what OAuth defines always, whatever it looks like; counts of tokens and pages stay."""
-    headers: Headers = (
-        ("X-Auth-Token", "word"),
-        ("x-amz-security-token", "abc"),
-        ("x-csrf-token", "abcdef"),
-        ("link", "<https://x/y?X-Amz-Signature=0123456789abcdef0123456789abcdef&a=1>; rel=next"),
-        ("x-ratelimit-remaining-tokens", "5"),
-        ("x-next-page-token", "page2"),
-        ("www-authenticate", "Bearer realm=x"),
+    link = "<https://x/y?X-Amz-Signature={}&a=1>; rel=next"
+    fields = (
+        ("X-Auth-Token", "word", "RED*"),
+        ("x-amz-security-token", "abc", "RE*"),
+        ("x-csrf-token", "abcdef", "REDAC*"),
+        ("link", link.format("0123456789abcdef" * 2), link.format("REDACTEDx4b101a31eb2e***********")),
+        ("x-ratelimit-remaining-tokens", "5", "5"),
+        ("x-next-page-token", "page2", "page2"),
+        ("www-authenticate", "Bearer realm=x", "Bearer realm=x"),
     )
-    body = json.dumps(
-        {"access_token": "hush-hush", "refresh_token": "a b", "token_type": "bearer", "usage": {"token": "word"}}
-    ).encode()
-    out, flagged = answered([body], headers=headers)
+    body = {"access_token": "hush-hush", "refresh_token": "a b", "token_type": "bearer", "usage": {"token": "word"}}
+    out, flagged = answered([json.dumps(body).encode()], headers=tuple((name, value) for name, value, _ in fields))
     assert flagged
-    assert [value for _, value in out.headers] == [
-        "RED*",
-        "RE*",
-        "REDAC*",
-        "<https://x/y?X-Amz-Signature=REDACTEDx4b101a31eb2e***********&a=1>; rel=next",
-        "5",
-        "page2",
-        "Bearer realm=x",
-    ]
-    assert json.loads(out.body) == {**json.loads(body), "access_token": "REDxGg81*"}
+    assert [value for _, value in out.headers] == [hidden for _, _, hidden in fields]
+    assert json.loads(out.body) == {**body, "access_token": "REDxGg81*"}
     form, _ = answered([b"access_token=hush-99-hush&token_type=bearer"])
     assert form.body == b"access_token=REDxC8YBwX3*&token_type=bearer"
 
@@ -433,9 +405,7 @@ def test_no_body_is_an_error(body: bytes, content_type: str) -> None:
     redacted(body, (("content-type", content_type), *AUTH))
 
 
-def test_real_traffic_has_no_false_alarm(
-    real_requests: list[tuple[Request, Route]], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_real_traffic_has_no_false_alarm(real_requests: list[tuple[Request, Route]]) -> None:
     """The secrets of the recordings were blanked, so nothing in a body may be taken for one; planted ones are found."""
     redactor = Redactor()
     for request, _ in real_requests:
@@ -444,8 +414,6 @@ def test_real_traffic_has_no_false_alarm(
             planted = request.body.replace(b'"model"', b'"canary":"' + SK.encode() + b'","model"')
             out = redactor.request(Request("POST", "/", (), planted)).body
             assert out == planted.replace(SK.encode(), b"[REDACTED-1:openai-project]")
-    with capsys.disabled():
-        print("\nreal traffic, requests without false alarm:", len(real_requests))
 
 
 def _seconds(texts: dict[str, str]) -> dict[str, float]:
