@@ -1,5 +1,7 @@
 """Keys of calls: what makes two calls the same, what does not, and what has no key."""
 
+# ruff: noqa: ANN401
+
 from __future__ import annotations
 
 import datetime as dt
@@ -66,7 +68,7 @@ def g(x: object, y: object = 2, *rest: object, z: object = None, **more: object)
 
 
 class Agent:
-    def __init__(self, model: str = "m", **more: Any) -> None:  # noqa: ANN401
+    def __init__(self, model: str = "m", **more: Any) -> None:
         self.model = model
         self.__dict__.update(more)
 
@@ -78,13 +80,7 @@ class Other(Agent):
     """Another class with the same method."""
 
 
-def key(
-    *args: object,
-    of: Any = f,  # noqa: ANN401
-    ignore: tuple[str, ...] = (),
-    state: tuple[str, ...] = (),
-    **kwargs: Any,  # noqa: ANN401
-) -> str:
+def key(*args: object, of: Any = f, ignore: tuple[str, ...] = (), state: tuple[str, ...] = (), **kwargs: Any) -> str:
     return CachedFunction(of, frozenset(ignore), state).call_key(args, kwargs, cache_key="k")
 
 
@@ -94,10 +90,8 @@ def test_every_way_of_writing_a_call_has_one_key() -> None:
     assert key(1).startswith("call:")
     assert len(key(1)) == 5 + 64
     assert key(1) == key(1)
-    keys = {
-        CachedFunction(f).call_key((1,), {}, cache_key=name, sample=sample) for name in ("a", "b") for sample in (1, 2)
-    }
-    assert len(keys) == 4
+    call_key = CachedFunction(f).call_key
+    assert len({call_key((1,), {}, cache_key=name, sample=sample) for name in "ab" for sample in (1, 2)}) == 4
 
 
 @pytest.mark.parametrize(
@@ -195,24 +189,12 @@ def test_self_is_no_argument() -> None:
         key(Agent(client=object()), "q", of=ask, state=("client",))
 
 
-def conversation(**changes: Any) -> AgentInput:  # noqa: ANN401
-    said: dict[str, Any] = {
-        "thread_id": "t",
-        "description": "d",
-        "messages": [{"role": "user", "content": "hi"}],
-        "current_turn": 0,
-    }
-    said |= {name: changes.pop(name) for name in tuple(changes) if name in said}
-    config = changes.pop("config", ScenarioConfig(default_model="m"))
-    state = ScenarioState(**said, config=config)
-    given: dict[str, Any] = {
-        "thread_id": state.thread_id,
-        "messages": state.messages,
-        "new_messages": [],
-        "scenario_state": state,
-    }
-    llm = changes.pop("_llm", None)
-    return AgentInput(**(given | changes)).bind(llm)
+def conversation(_llm: Any = None, **changes: Any) -> AgentInput:
+    said: dict[str, Any] = {"thread_id": "t", "messages": [{"role": "user", "content": "hi"}]}
+    said |= {"description": "d", "current_turn": 0, "config": ScenarioConfig(default_model="m")}
+    state = ScenarioState(**said | {name: changes.pop(name) for name in tuple(changes) if name in said})
+    given: dict[str, Any] = {"new_messages": [], **changes}
+    return AgentInput(thread_id=state.thread_id, messages=state.messages, scenario_state=state, **given).bind(_llm)
 
 
 @pytest.mark.parametrize(
@@ -287,16 +269,8 @@ def test_another_process_makes_the_same_key() -> None:
         "from tests.scenario.test_cache_keys import key, conversation\n"
         "print(key({'b': {1, 'x', 3}, 'a': conversation()}))"
     )
-    found = {
-        subprocess.run(
-            [sys.executable, "-c", code],
-            cwd=ROOT,
-            env=clean_env({"PYTHONHASHSEED": seed}),
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=60,
-        ).stdout
-        for seed in ("1", "2")
-    }
+    found = set()
+    for seed in ("1", "2"):
+        command, env = [sys.executable, "-c", code], clean_env({"PYTHONHASHSEED": seed})
+        found.add(subprocess.run(command, cwd=ROOT, env=env, capture_output=True, check=True, timeout=60).stdout)
     assert len(found) == 1

@@ -95,21 +95,13 @@ def test_nothing_to_compare_is_refused(tmp_path: Path) -> None:
 # -- What of a report can be labelled, and the line that comes of it
 
 
+SAID = {"event": "message", "message": {"role": "user", "content": "hi"}}
+STARTED = {"run_id": "run_12345678", "scenario": "refund", "sample": 2, "description": "a lamp", "criteria": ["polite"]}
+
+
 def report(folder: Path, **changes: Any) -> Path:  # noqa: ANN401
-    run = {
-        "started": {
-            "run_id": "run_12345678",
-            "scenario": "refund",
-            "sample": 2,
-            "description": "a lamp",
-            "criteria": ["polite"],
-        },
-        "parts": [
-            {"event": "message", "message": {"role": "user", "content": "hi"}},
-            {"event": "verdict", "criteria": [{"text": "fast", "status": "passed"}]},
-        ],
-        "finished": {"criteria": []},
-    }  # fmt: skip
+    judged = {"event": "verdict", "criteria": [{"text": "fast", "status": "passed"}]}
+    run = {"started": STARTED, "parts": [SAID, judged], "finished": {"criteria": []}}
     path = folder / "report.json"
     path.write_text(json.dumps({"scenarios": [{"runs": [run | changes]}]}), encoding="utf-8")
     return path
@@ -139,38 +131,33 @@ def test_what_cannot_be_labelled_is_said(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="has a conversation"):
         list_runs_to_label(report(tmp_path, parts=[]))
     bare = {"run_id": "r", "scenario": "s"}
-    said = [{"event": "message", "message": {"role": "user", "content": "hi"}}]
+    unjudged = report(tmp_path, started=bare, parts=[SAID])
     with pytest.raises(SettingsError, match="was judged by criteria"):
-        list_runs_to_label(report(tmp_path, started=bare, parts=said))
-    assert list_runs_to_label(report(tmp_path, started=bare, parts=said), criteria=["kind"])[0].criteria == ("kind",)
+        list_runs_to_label(unjudged)
+    assert list_runs_to_label(unjudged, criteria=["kind"])[0].criteria == ("kind",)
     with pytest.raises(SettingsError, match="no file of labels"):
         list_labelled_ids(report(tmp_path))
 
 
 def test_labels_are_put_one_by_one_beside_others(tmp_path: Path) -> None:
     """A line a conversation: a second label of it joins the first, and a changed mind takes its place."""
-    report, labels = tmp_path / "report.json", tmp_path / "labels.jsonl"
-    said = {
-        "started": {"scenario": "s", "sample": 1, "run_id": "run-12345678", "criteria": ["polite", "brief"]},
-        "parts": [{"event": "message", "message": {"role": "user", "content": "hi"}}],
-        "finished": None,
-    }
-    report.write_text(json.dumps({"scenarios": [{"runs": [said]}]}), "utf-8")
+    started = STARTED | {"criteria": ["polite", "brief"]}
+    labels, path = tmp_path / "labels.jsonl", report(tmp_path, started=started, parts=[SAID], finished=None)
     labels.write_text('# by hand\n{"id": "x", "messages": [], "criteria": {"a": "passed"}}\n', "utf-8")
     for criterion, label in (("polite", "passed"), ("brief", "failed"), ("polite", "inconclusive")):
-        write_label(labels, report, "run-12345678", criterion, label)
+        write_label(labels, path, "run_12345678", criterion, label)
     first, second, third = labels.read_text("utf-8").splitlines()
     assert (first, json.loads(second)["id"]) == ("# by hand", "x")
     found = {each["text"]: each["label"] for each in json.loads(third)["criteria"]}
     assert found == {"polite": "inconclusive", "brief": "failed"}
-    for run, criterion, label in (
+    for wrong in (
         ("no", "polite", "passed"),
         ("", "polite", "passed"),
         ("run", "rude", "passed"),
         ("run", "polite", "x"),
     ):
         with pytest.raises(SettingsError):
-            write_label(labels, report, run, criterion, label)
+            write_label(labels, path, *wrong)
 
 
 @pytest.mark.parametrize("data", [b"\xff\xfe\x80", "{}".encode("utf-16"), b"[" * 100_000, b"5", b"\0"])

@@ -103,6 +103,11 @@ def provider() -> Iterator[Provider]:
         yield running
 
 
+REASONING = ["gpt-5-mini", "o3", "o4-mini-2025-04-16", "ft:o4-mini-2025-04-16", "gpt-6-astra", "codex-mini-latest"]
+NO_PLAIN_CHAT = ["gpt-4o-audio-preview", "gpt-4o-search-preview", "gpt-4o-realtime-preview", "gpt-3.5-turbo-instruct"]
+NOT_OPENAIS = ["anthropic/claude-sonnet-4-5", "azure/gpt-4o", "hosted_vllm/llama", "my-llama", "qqq/gpt-4o", None]
+
+
 @pytest.mark.parametrize("more", CALLS, ids=[" ".join(call) or "plain" for call in CALLS])
 def test_the_body_is_what_litellm_sends(more: dict[str, Any], provider: Provider) -> None:
     """So a recording made by one is found by the other; also the key and the user's headers are the same."""
@@ -131,23 +136,8 @@ def test_the_body_is_what_litellm_sends(more: dict[str, Any], provider: Provider
 @pytest.mark.parametrize(
     "more",
     [
-        {"model": "openai/gpt-5-mini"},
-        {"model": "openai/o3"},
-        {"model": "openai/o4-mini-2025-04-16"},
-        {"model": "openai/ft:o4-mini-2025-04-16"},
-        {"model": "openai/gpt-4o-audio-preview"},
-        {"model": "openai/gpt-4o-search-preview"},
-        {"model": "openai/gpt-4o-realtime-preview"},
-        {"model": "openai/responses/gpt-4.1"},
-        {"model": "openai/gpt-6-astra"},
-        {"model": "openai/codex-mini-latest"},
-        {"model": "openai/gpt-3.5-turbo-instruct"},
-        {"model": "anthropic/claude-sonnet-4-5"},
-        {"model": "azure/gpt-4o"},
-        {"model": "hosted_vllm/llama"},
-        {"model": "my-llama"},
-        {"model": "qqq/gpt-4o"},
-        {"model": None},
+        *({"model": f"openai/{name}"} for name in [*REASONING, *NO_PLAIN_CHAT, "responses/gpt-4.1"]),
+        *({"model": name} for name in NOT_OPENAIS),
         {"api_version": "2024-10-21"},
         {"metadata": {"a": "b"}},
         {"num_retries": 0},
@@ -293,10 +283,7 @@ def wrong(config: ModelConfig, **more: Any) -> LLMProxyError:
     "message",
     [
         {"content": "größe"},
-        {
-            "content": None,
-            "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{odd"}}],
-        },
+        {"content": None, "tool_calls": [CALL | {"function": {"name": "f", "arguments": "{odd"}}]},
     ],
 )
 def test_litellm_makes_the_same_of_it(message: dict[str, Any]) -> None:
@@ -416,10 +403,8 @@ ASKED: list[dict[str, Any]] = [
 async def played(px: Listening, extra: Mapping[str, Any]) -> list[Answer]:
     async with run_session(px.url, cassette="a") as session:
         plain = ModelConfig(model=MODEL, api_key="k", extra=extra)
-        found = [
-            await complete(**{"model": plain, "messages": HI, "party": "judge", "session": session, **more})
-            for more in ASKED
-        ]
+        judging: dict[str, Any] = {"model": plain, "messages": HI, "party": "judge", "session": session}
+        found = [await complete(**judging | more) for more in ASKED]
         limited = ModelConfig(model=MODEL, api_key="k", temperature=0.3, max_tokens=9, extra=extra)
         found.append(await complete(model=limited, messages=HI, party="user", session=session))
         assert await session.misses() == ()

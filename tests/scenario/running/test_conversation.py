@@ -104,7 +104,6 @@ async def test_an_agent_that_fails_has_not_heard_its_messages() -> None:
     """Its new messages are still new when it is called again."""
     agent = Agent(ValueError("no"), "yes")
     made = executor(agent)
-
     await made.user("hi")
     with pytest.raises(ValueError, match="no"):
         await made.agent()
@@ -148,16 +147,12 @@ def test_the_agents_time_is_the_agents_alone() -> None:
 async def test_steps_can_be_taken_without_run() -> None:
     """The executor's surface: step by step, with what is pending to look at."""
     made = executor(User("u"), Agent("a"), max_turns=3)
-
     assert made._pending_roles_on_turn == [AgentRole.USER, AgentRole.AGENT, AgentRole.JUDGE]
     assert len(made._pending_agents_on_turn) == 2
     found = [await made.step() for _ in range(2)]
     assert found == [[{"role": "user", "content": "u"}], [{"role": "assistant", "content": "a"}]]
     made.reset()
     assert (made._state.messages, made._state.current_turn) == ([], 0)
-
-
-OPEN = ScenarioResult(success=False, messages=[], reasoning="unsure", inconclusive_criteria=["polite"])
 
 
 ODD = {"role": "system", "content": None, "name": "x"}
@@ -250,12 +245,8 @@ def test_on_turn_end_sees_the_turn_of_the_result() -> None:
     """A turn that a verdict ends has ended; one in which proceed did nothing is none of its turns."""
     ended: list[int] = []
     end = ScenarioResult(success=True, messages=[])
-    script = [
-        scenario.user("x"),
-        scenario.agent(),
-        scenario.proceed(on_turn_end=lambda s: ended.append(s.current_turn)),
-    ]
-    play(User(), Agent("a", end), script=script)
+    proceeding = scenario.proceed(on_turn_end=lambda s: ended.append(s.current_turn))
+    play(User(), Agent("a", end), script=[*START, proceeding])
     assert ended == [1]
 
 
@@ -292,15 +283,12 @@ def test_only_an_open_verdict_in_mid_script_lets_it_go_on(more: Any, rest: bool,
 
 async def test_verbs_return_results_by_hand() -> None:
     """Without run, judge and agent hand back the result."""
-    made = executor(Agent(ScenarioResult(success=False, messages=[])), Judge(OPEN))
-
-    ended, verdict, nothing, passed = [
-        await made.agent(),
-        await made.judge(),
-        await made.user("x"),
-        await made.succeed("s"),
-    ]
-    assert (ended.success, verdict.reasoning, nothing, passed.success) == (False, "unsure", None, True)
+    unsure = ScenarioResult(success=False, messages=[], reasoning="unsure", inconclusive_criteria=["polite"])
+    made = executor(Agent(ScenarioResult(success=False, messages=[])), Judge(unsure))
+    assert (await made.agent()).success is False
+    assert (await made.judge()).reasoning == "unsure"
+    assert await made.user("x") is None
+    assert (await made.succeed("s")).success is True
 
 
 def test_an_adapter_can_add_messages_meanwhile() -> None:
@@ -363,23 +351,24 @@ def test_without_a_terminal_it_says_so(error: Exception) -> None:
 
 
 @pytest.fixture
-def terminal(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    return lambda text: monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+def debug(monkeypatch: pytest.MonkeyPatch) -> Callable[..., ScenarioResult]:
+    """Return what plays with a person at the terminal who types this."""
+
+    def type_and_play(text: str, *people: Any, **given: Any) -> ScenarioResult:
+        monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+        return play(*people, debug=True, **given)
+
+    return type_and_play
 
 
-def debug(terminal: Callable[[str], None], text: str, *people: Any, **given: Any) -> scenario.ScenarioResult:
-    terminal(text)
-    return play(*people, debug=True, **given)
-
-
-def test_typed_text_is_what_the_user_says(terminal: Callable[[str], None]) -> None:
+def test_typed_text_is_what_the_user_says(debug: Callable[..., ScenarioResult]) -> None:
     """Row 11: it is in the conversation, the agent hears it, the simulator is not called; only turns of the simulator stop."""
     user, agent = User("simulated"), Agent("a")
-    result = debug(terminal, "I typed this\n\n", user, agent, max_turns=2)
+    result = debug("I typed this\n\n", user, agent, max_turns=2)
     assert said(result) == ["I typed this", "a", "simulated", "a"]
     assert [message["content"] for message in agent.inputs[0].new_messages] == ["I typed this"]
     assert len(user.inputs) == 1
-    assert said(debug(terminal, "", User(), Agent("a"), script=[scenario.user("x"), scenario.agent()])) == ["x", "a"]
+    assert said(debug("", User(), Agent("a"), script=START)) == ["x", "a"]
 
 
 @pytest.mark.parametrize(
@@ -390,14 +379,14 @@ def test_typed_text_is_what_the_user_says(terminal: Callable[[str], None]) -> No
         ("/pass", True, "Ended by hand with /pass"),
     ],
 )
-def test_a_person_can_end_it(terminal: Callable[[str], None], line: str, success: bool, reasoning: str) -> None:
-    result = debug(terminal, f"{line}\n", User(), Agent(), max_turns=3)
+def test_a_person_can_end_it(debug: Callable[..., ScenarioResult], line: str, success: bool, reasoning: str) -> None:
+    result = debug(f"{line}\n", User(), Agent(), max_turns=3)
     assert (result.success, result.reasoning, result.messages) == (success, reasoning, [])
 
 
-def test_a_person_can_ask_the_judge(terminal: Callable[[str], None]) -> None:
+def test_a_person_can_ask_the_judge(debug: Callable[..., ScenarioResult]) -> None:
     """At once, with a verdict demanded; without a judge it says so."""
     judge = Judge()
-    assert debug(terminal, "hi\n/judge\n", User(), Agent(), judge, max_turns=5).success
+    assert debug("hi\n/judge\n", User(), Agent(), judge, max_turns=5).success
     assert [bool(given.judgment_request) for given in judge.inputs] == [False, True]
-    assert debug(terminal, "/judge\n", User(), max_turns=2).reasoning == "/judge: there is no judge."
+    assert debug("/judge\n", User(), max_turns=2).reasoning == "/judge: there is no judge."

@@ -28,6 +28,13 @@ from tests.support.process import ROOT, clean_env
 # ruff: noqa: ANN401
 
 
+def heard[E: Event](kind: type[E], *people: Any, **given: Any) -> list[E]:
+    """Play, and return the events of this kind."""
+    ear = Ear()
+    play(*people, ear=ear, **given)
+    return [event for event in ear.events if isinstance(event, kind)]
+
+
 def test_the_events_of_a_run() -> None:
     """Started, then a message and a step for every call, verdicts, Finished."""
     ear = Ear()
@@ -39,29 +46,16 @@ def test_the_events_of_a_run() -> None:
 
 def test_started_says_what_it_is_about() -> None:
     """With the criteria of all judges; without a proxy there is no cassette."""
-    ear = Ear()
-    play(
-        Judge(criteria=["polite"]),
-        Judge(criteria=["quick"]),
-        ear=ear,
-        name="x",
-        description="y",
-        set_id="s",
-        sample=2,
-        runs=3,
-    )
-    begun = ear.events[0]
-    assert isinstance(begun, Started)
+    judges = Judge(criteria=["polite"]), Judge(criteria=["quick"])
+    (begun,) = heard(Started, *judges, name="x", description="y", set_id="s", sample=2, runs=3)
     assert (begun.name, begun.scenario, begun.description, begun.set_id) == ("x", "x", "y", "s")
     assert (begun.criteria, begun.sample, begun.runs, begun.cassette, begun.mode) == (("polite", "quick"), 2, 3, "", "")
 
 
 def test_messages_say_who_wrote_them() -> None:
     """With the turn and the time; scripted text has no author."""
-    ear = Ear()
     two = [{"role": "assistant", "content": "b"}, {"role": "assistant", "content": "c"}]
-    play(Agent("a", two), User(), ear=ear, script=[scenario.user("x"), scenario.agent(), scenario.agent()])
-    found = [event for event in ear.events if isinstance(event, Message)]
+    found = heard(Message, Agent("a", two), User(), script=[scenario.user("x"), scenario.agent(), scenario.agent()])
     assert [(each.message["content"], each.author, each.turn, each.ms is not None) for each in found] == [
         ("x", "", 0, False), ("a", "Agent", 0, True), ("b", "Agent", 1, True), ("c", "Agent", 1, False),
     ]  # fmt: skip
@@ -69,13 +63,12 @@ def test_messages_say_who_wrote_them() -> None:
 
 def test_steps_say_what_they_are() -> None:
     """Calls by their role, scripted text, functions of the test by their name."""
-    ear = Ear()
 
     def my_check(_state: object) -> None:
         """Check nothing."""
 
-    play(User(), Agent(), Judge(), ear=ear, script=[scenario.user("x"), scenario.agent(), my_check, scenario.judge()])
-    found = [event for event in ear.events if isinstance(event, Step)]
+    script = [scenario.user("x"), scenario.agent(), my_check, scenario.judge()]
+    found = heard(Step, User(), Agent(), Judge(), script=script)
     assert [(each.index, each.kind, each.label) for each in found] == [
         (0, "user", "scripted"), (1, "agent", "Agent"), (2, "script", "my_check"), (3, "judge", "Judge"),
     ]  # fmt: skip
@@ -83,19 +76,11 @@ def test_steps_say_what_they_are() -> None:
 
 def test_verdicts_say_whether_they_decide() -> None:
     """None: it goes on."""
-    ear = Ear()
     open_one = ScenarioResult(success=False, messages=[], inconclusive_criteria=["c"], reasoning="unsure")
-    play(
-        Judge([], open_one, ScenarioResult(success=True, messages=[])),
-        ear=ear,
-        script=[scenario.proceed(turns=1), scenario.judge(), scenario.judge()],
-    )
-    found = [event for event in ear.events if isinstance(event, Verdict)]
-    assert [(each.success, each.forced, each.reasoning) for each in found] == [
-        (None, False, ""),
-        (None, True, "unsure"),
-        (True, True, ""),
-    ]
+    judge = Judge([], open_one, ScenarioResult(success=True, messages=[]))
+    found = heard(Verdict, judge, script=[scenario.proceed(turns=1), scenario.judge(), scenario.judge()])
+    told = [(each.success, each.forced, each.reasoning) for each in found]
+    assert told == [(None, False, ""), (None, True, "unsure"), (True, True, "")]
 
 
 @pytest.mark.parametrize(
@@ -178,18 +163,10 @@ def test_without_run_nothing_is_told() -> None:
 
 
 def test_what_handlers_get_is_a_copy() -> None:
-    ear = Ear()
-    made = executor(
-        script=[
-            scenario.user({"role": "user", "content": ["x"]}),
-            lambda state: state.messages[0]["content"].clear(),
-            scenario.succeed(),
-        ],
-        ear=ear,
-    )
-    asyncio.run(made.run())
-    (said,) = (event for event in ear.events if isinstance(event, Message))
-    assert said.message["content"] == ["x"]
+    line = scenario.user({"role": "user", "content": ["x"]})
+    script = [line, lambda state: state.messages[0]["content"].clear(), scenario.succeed()]
+    (told,) = heard(Message, script=script)
+    assert told.message["content"] == ["x"]
 
 
 PROGRAM = """

@@ -24,9 +24,10 @@ TALK: list[dict[str, Any]] = [
 WEATHER = {"id": "call_9", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Oslo"}'}}
 
 
-def recorded(
-    path: Path, *exchanges: tuple[list[dict[str, Any]], dict[str, Any]], cassette: str = "shop", sample: int = 1
-) -> Path:
+ONE, TWO = (([{"role": "user", "content": text}], {"content": answer}) for text, answer in (("one", "1"), ("two", "2")))
+
+
+def recorded(path: Path, *exchanges: tuple[list[dict[str, Any]], dict[str, Any]], sample: int = 1) -> Path:
     """Write what an agent sent and got, exchange by exchange, into a store."""
     with FileStore.open(path, writable=True, now=lambda: NOW) as store:
         for number, (asked, answer) in enumerate(exchanges):
@@ -34,15 +35,10 @@ def recorded(
             request = json.dumps({"model": "gpt-4o", "messages": asked}).encode()
             said = json.dumps({"choices": [{"index": 0, "message": {"role": "assistant", **answer}}]}).encode()
             chunk = dataclasses.replace(made.response.chunks[0], data=said)
-            changed = dataclasses.replace(
-                made,
-                key=Key(f"v1:{number:064d}"),
-                cassette=cassette,
-                sample=sample,
-                started_at=NOW + number,
-                request=dataclasses.replace(made.request, body=request),
-                response=dataclasses.replace(made.response, chunks=(chunk,)),
-            )
+            sent = dataclasses.replace(made.request, body=request)
+            got = dataclasses.replace(made.response, chunks=(chunk,))
+            where: dict[str, Any] = {"key": Key(f"v1:{number:064d}"), "cassette": "shop", "sample": sample}
+            changed = dataclasses.replace(made, request=sent, response=got, started_at=NOW + number, **where)
             store.add_interaction(changed, supersede=False)
     return path
 
@@ -84,20 +80,12 @@ def test_what_is_no_conversation_is_refused(tmp_path: Path, text: str | None, sa
 
 def test_a_recorded_session_goes_on(tmp_path: Path) -> None:
     """The user's and the agent's words, without its instructions and tools; with them where they are asked for."""
-    start: list[dict[str, Any]] = [
-        {"role": "system", "content": "You are a shop."},
-        {"role": "user", "content": "Oslo?"},
-    ]
+    start: list[Any] = [{"role": "system", "content": "You are a shop."}, {"role": "user", "content": "Oslo?"}]
     called = {"content": None, "tool_calls": [WEATHER]}
     more = [*start, {"role": "assistant", **called}, {"role": "tool", "tool_call_id": "call_9", "content": '{"c": 12}'}]
     last = [*more, {"role": "assistant", "content": "12 degrees."}, {"role": "user", "content": "And tomorrow?"}]
     path = recorded(tmp_path / "x.db", (start, called), (more, {"content": "12 degrees."}), (last, {"content": "13."}))
-    words = [
-        {"role": "user", "content": "Oslo?"},
-        {"role": "assistant", "content": "12 degrees."},
-        {"role": "user", "content": "And tomorrow?"},
-        {"role": "assistant", "content": "13."},
-    ]
+    words = [start[1], *last[-2:], {"role": "assistant", "content": "13."}]
     assert read_history(f"{path}::shop") == read_history(f"{path}::shop~1") == words
     whole = read_history(f"{path}::shop", tools=True)
     assert [message["role"] for message in whole] == ["user", "assistant", "tool", "assistant", "user", "assistant"]
@@ -107,22 +95,18 @@ def test_a_recorded_session_goes_on(tmp_path: Path) -> None:
 
 def test_samples_are_told_apart(tmp_path: Path) -> None:
     """`cassette~2` is the second recorded sample; an agent without memory begins anew, and all of it is one to the user."""
-    path = recorded(tmp_path / "x.db", ([{"role": "user", "content": "one"}], {"content": "1"}))
-    recorded(path, ([{"role": "user", "content": "two"}], {"content": "2"}), sample=2)
+    path = recorded(tmp_path / "x.db", ONE)
+    recorded(path, TWO, sample=2)
     assert read_history(f"{path}::shop~2")[0]["content"] == "two"
     with pytest.raises(CassetteNotFound, match="shop~x"):
         read_history(f"{path}::shop~x")
-    path = recorded(
-        tmp_path / "y.db",
-        ([{"role": "user", "content": "one"}], {"content": "1"}),
-        ([{"role": "user", "content": "two"}], {"content": "2"}),
-    )
+    path = recorded(tmp_path / "y.db", ONE, TWO)
     assert [message["content"] for message in read_history(f"{path}::shop")] == ["one", "1", "two", "2"]
 
 
 def test_a_recording_that_is_not_there(tmp_path: Path) -> None:
     """The error names what there is; nothing to go on from is an error, never an empty beginning."""
-    path = recorded(tmp_path / "x.db", ([{"role": "user", "content": "one"}], {"content": "1"}))
+    path = recorded(tmp_path / "x.db", ONE)
     with pytest.raises(CassetteNotFound, match="there are: shop"):
         read_history(f"{path}::none")
     path = recorded(tmp_path / "y.db", ([{"role": "system", "content": "be"}], {"content": ""}))
@@ -132,6 +116,6 @@ def test_a_recording_that_is_not_there(tmp_path: Path) -> None:
 
 def test_a_run_goes_on_from_a_recording(tmp_path: Path) -> None:
     """Seeded history: what was said before is in the conversation, and the user speaks next."""
-    path = recorded(tmp_path / "x.db", ([{"role": "user", "content": "one"}], {"content": "1"}))
+    path = recorded(tmp_path / "x.db", ONE)
     result = play(Agent("2"), User("two"), history=f"{path}::shop", max_turns=1)
     assert said(result) == ["one", "1", "two", "2"]

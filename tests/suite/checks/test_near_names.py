@@ -13,36 +13,27 @@ from llmproxy.trace.reading.decoded_exchange import list_tool_arguments
 from tests.support.messages import asks, call, said, user
 from tests.trace.observing.chats import Chats
 
-NEAR = [
-    ("deleteTask", "delete_task"),
-    ("deleteTask", "DELETE-TASK"),
-    ("deleteTask", "delete.task"),
-    ("deleteTask", "deleteTasks"),
-    ("deleteTask", "deletTask"),
-    ("deleteTask", "delteeTask"),
-    ("deleteTask", "deleteTark"),
-    ("search", "mcp__github__search"),
-    ("github.search", "mcp__github__search"),
-    ("search_issues", "github/searchIssues"),
-    ("search", "server:search"),
-    ("github.search", "githib.search"),
-    ("mcp__github__serch", "mcp__github__search"),
-    ("l\u00f6sche", "lo\u0308sche"),
-    ("delete", "\uff44\uff45\uff4c\uff45\uff54\uff45"),
-]
-APART = [
-    ("deleteTask", "createTask"),
-    ("deleteTask", "deleteAll"),
-    ("deleteTask", "delete"),
-    ("tasks.delete", "notes.delete"),
-    ("mcp__a__get", "mcp__b__get"),
-    ("updateTask", "searchTask"),
-    ("create", "creation"),
-]
+NEAR = {
+    "deleteTask": ["delete_task", "DELETE-TASK", "delete.task", "deleteTasks", "deletTask", "delteeTask", "deleteTark"],
+    "search": ["mcp__github__search", "server:search"],
+    "github.search": ["mcp__github__search", "githib.search"],
+    "search_issues": ["github/searchIssues"],
+    "mcp__github__serch": ["mcp__github__search"],
+    "l\u00f6sche": ["lo\u0308sche"],
+    "delete": ["\uff44\uff45\uff4c\uff45\uff54\uff45"],
+}
+APART = {
+    "deleteTask": ["createTask", "deleteAll", "delete"],
+    "tasks.delete": ["notes.delete"],
+    "mcp__a__get": ["mcp__b__get"],
+    "updateTask": ["searchTask"],
+    "create": ["creation"],
+}
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "near"), [*((*pair, True) for pair in NEAR), *((*pair, False) for pair in APART)]
+    ("one", "other", "near"),
+    [(one, other, table is NEAR) for table in (NEAR, APART) for one, others in table.items() for other in others],
 )
 def test_what_is_written_otherwise_is_near_and_another_tool_is_not(one: str, other: str, near: bool) -> None:
     """Case, underscores, hyphens and dots, a server's prefix, one edit; two verbs and tools of two servers are apart."""
@@ -67,14 +58,25 @@ def test_the_same_spelling_is_named_before_an_edit() -> None:
     assert find_near_name("deleteTask", ["deleteTasks"], spelling_only=True) == ""
 
 
+def checked(chats: Chats, expected: dict[str, Any]) -> list[Assertion]:
+    """Check names against the first step of these chats."""
+    wanted = {name: ToolExpect.model_validate(value) for name, value in expected.items()}
+    return check_tool_names(wanted, chats.wire.observe(0), chats.wire.calls)
+
+
 def looked(
     expected: dict[str, Any], *calls: dict[str, Any], tools: tuple[str, ...] = ("delete_task", "createTask")
 ) -> list[Assertion]:
     """Check names against a step in which these tools were offered and called."""
     chats = Chats()
     chats.chat([user("x")], asks(*calls) if calls else said("hi"), tools=tools)
-    wanted = {name: ToolExpect.model_validate(value) for name, value in expected.items()}
-    return check_tool_names(wanted, chats.wire.observe(0), chats.wire.calls)
+    return checked(chats, expected)
+
+
+def offer(chats: Chats, properties: dict[str, Any], *calls: dict[str, Any]) -> None:
+    """Add a chat in which one tool `t` with these arguments is offered, and these are called."""
+    tool = {"type": "function", "function": {"name": "t", "parameters": {"properties": properties}}}
+    chats.chat([user("x")], asks(*calls) if calls else said("no"), tools=(), body={"tools": [tool]})
 
 
 MISSPELT = [0, 1, {"gte": 1}, {"count": 0, "input": {"title": "x"}}, {"offered": False}, {"every": {"title": "x"}}]
@@ -147,16 +149,12 @@ def test_arguments_are_read_in_every_dialect(tree: dict[str, Any]) -> None:
 def test_a_misspelt_argument_is_an_error(key: str, path: str, meant: str) -> None:
     """A condition on what is not there would hold for every call."""
     chats = Chats()
-    tool = {"name": "t", "parameters": {"properties": {"title": {}, "due_date": {}}}}
-    offer = [{"type": "function", "function": tool}]
-    chats.chat([user("x")], asks(call("t", {"title": "a"})), tools=(), body={"tools": offer})
-    wanted = {"t": ToolExpect.model_validate({key: {path: {"exists": False}}})}
-    (found,) = check_tool_names(wanted, chats.wire.observe(0), chats.wire.calls)
+    offer(chats, {"title": {}, "due_date": {}}, call("t", {"title": "a"}))
+    (found,) = checked(chats, {"t": {key: {path: {"exists": False}}}})
     assert (found.name, found.status) == (f"tools.t.{key}", Status.ENVIRONMENT_ERROR)
     assert found.message.endswith(f"did you mean {meant!r}?")
     for fine in ("title", "$.title", "other", "due_date.day"):
-        wanted = {"t": ToolExpect.model_validate({key: {fine: 1}})}
-        assert check_tool_names(wanted, chats.wire.observe(0), chats.wire.calls) == []
+        assert checked(chats, {"t": {key: {fine: 1}}}) == []
 
 
 NESTED = {
@@ -181,11 +179,8 @@ NESTED = {
 def test_arguments_within_arguments_are_compared_too(path: str, meant: str) -> None:
     """Of the schema, its lists and objects, and of what was called with."""
     chats = Chats()
-    offer = [{"type": "function", "function": {"name": "t", "parameters": {"properties": NESTED}}}]
-    called = call("t", {"address": {"city": "Oslo"}, "given": [{}, {"name": "x"}]})
-    chats.chat([user("x")], asks(called), tools=(), body={"tools": offer})
-    wanted = {"t": ToolExpect.model_validate({"count": 0, "input": {path: "x"}})}
-    found = [each.message for each in check_tool_names(wanted, chats.wire.observe(0), chats.wire.calls)]
+    offer(chats, NESTED, call("t", {"address": {"city": "Oslo"}, "given": [{}, {"name": "x"}]}))
+    found = [each.message for each in checked(chats, {"t": {"count": 0, "input": {path: "x"}}})]
     told = path.replace("[0]", "").replace("[1]", "")
     assert found == ([f"t has no argument {told!r}; did you mean {meant!r}?"] if meant else [])
 
@@ -203,12 +198,11 @@ def test_arguments_within_arguments_are_compared_too(path: str, meant: str) -> N
 def test_that_no_call_has_an_argument_which_there_is_not_is_no_pass(path: str, has: str) -> None:
     """`count: 0` with an input that no call can have says nothing of the calls that there were; without a call it is true."""
     chats = Chats()
-    offer = [{"type": "function", "function": {"name": "t", "parameters": {"properties": NESTED}}}]
-    wanted = {"t": ToolExpect.model_validate({"count": 0, "input": {path: "x"}})}
-    chats.chat([user("x")], said("no"), tools=(), body={"tools": offer})
-    assert check_tool_names(wanted, chats.wire.observe(0), chats.wire.calls) == []
-    chats.chat([user("y")], asks(call("t", {"address": {"city": "Oslo"}, "given": 1})), tools=(), body={"tools": offer})
-    found = check_tool_names(wanted, chats.wire.observe(0), chats.wire.calls)
+    wanted = {"t": {"count": 0, "input": {path: "x"}}}
+    offer(chats, NESTED)
+    assert checked(chats, wanted) == []
+    offer(chats, NESTED, call("t", {"address": {"city": "Oslo"}, "given": 1}))
+    found = checked(chats, wanted)
     status = [("tools.t.input", Status.ENVIRONMENT_ERROR)] if has else []
     assert [(each.name, each.status) for each in found] == status
     assert all(f"t has no argument {path!r}; it has {has}" in each.message for each in found)
