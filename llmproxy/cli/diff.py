@@ -41,7 +41,7 @@ from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.core.traffic.json_diff import Difference, build_difference, differences
 from llmproxy.errors import Exit, SettingsError
 from llmproxy.trace.comparing.diff import FailOn
-from llmproxy.trace.comparing.recording_diff import RecordingDiff, find_unexplained
+from llmproxy.trace.comparing.recording_diff import RecordingDiff, list_unexplained
 from llmproxy.trace.comparing.render import diff_to_json, render
 
 _PLACES = 100
@@ -163,7 +163,7 @@ def _format_lines(found: ComparedCassettes) -> Iterator[str]:
     for pair in found.diff.unexplained_pairs:
         number = " -> ".join(dict.fromkeys(str(n) for n in (pair.old, pair.new) if n is not None))
         yield f"Request {number} {pair.what}: {to_line(pair.title)}  {pair.asked}"
-        for each in find_unexplained(pair):
+        for each in list_unexplained(pair):
             yield f"  {each.what}"
             yield from (f"    {mark} {value}" for mark, value in (("-", each.old), ("+", each.new)) if value)
     yield f"Requests: {found.diff.requests.summarize()}"
@@ -176,7 +176,7 @@ def _format_markdown(found: ComparedCassettes) -> Iterator[str]:
         yield ""
     yield render(found.diff.trace, "markdown")
     for pair in found.diff.unexplained_pairs:
-        changes = ", ".join(each.what for each in find_unexplained(pair))
+        changes = ", ".join(each.what for each in list_unexplained(pair))
         yield f"\n- request {pair.new or pair.old} {pair.what}: {to_line(pair.title)} ({to_line(changes)})"
     yield f"\nRequests: {found.diff.requests.summarize()}"
 

@@ -44,7 +44,7 @@ from llmproxy.trace.comparing.drift import (
     ALPHA,
     NOISE,
     PLANTED,
-    Contract,
+    AnswerContract,
     compare_shapes,
     compute_least_p_value,
     compute_p_value,
@@ -409,9 +409,9 @@ def _request_key(each: Interaction) -> tuple[str, str, bytes]:
 
 def _read_nightly_answers(
     kept: Path, begins: str, since: Mapping[tuple[str, str, bytes], float] | None = None
-) -> dict[tuple[str, str, bytes], list[Contract]]:
+) -> dict[tuple[str, str, bytes], list[AnswerContract]]:
     """Return the answers of nights by their questions, those that are older than `since` left out."""
-    found: dict[tuple[str, str, bytes], list[Contract]] = defaultdict(list)
+    found: dict[tuple[str, str, bytes], list[AnswerContract]] = defaultdict(list)
     if kept.exists():
         with open_given(kept) as database:
             for name in {each.name for each in database.cassettes() if each.name.startswith(begins)}:
@@ -421,7 +421,7 @@ def _read_nightly_answers(
     return found
 
 
-def _read_earlier_answers(kept: Path, plan: _DriftPlan) -> dict[tuple[str, str, bytes], list[Contract]]:
+def _read_earlier_answers(kept: Path, plan: _DriftPlan) -> dict[tuple[str, str, bytes], list[AnswerContract]]:
     """Return the earlier answers; what was recorded anew since then is what counts from then on."""
     asked = (each.recorded for each in plan.chosen)
     since = {_request_key(each): read_answer_time(each.started_at, each.response.headers) for each in asked}
@@ -432,26 +432,28 @@ def _read_earlier_answers(kept: Path, plan: _DriftPlan) -> dict[tuple[str, str, 
 @dataclass(frozen=True, slots=True)
 class _Comparison:
     sampled: _SampledCall
-    recorded: Contract
-    earlier: Sequence[Contract]
+    recorded: AnswerContract
+    earlier: Sequence[AnswerContract]
     """Of nights before; none in the first one."""
-    new: Sequence[Contract]
+    new: Sequence[AnswerContract]
     gone: Sequence[str]
     shape: Sequence[str]
 
     @classmethod
-    def build(cls, sampled: _SampledCall, earlier: Sequence[Contract], new: Sequence[Contract]) -> _Comparison:
+    def build(
+        cls, sampled: _SampledCall, earlier: Sequence[AnswerContract], new: Sequence[AnswerContract]
+    ) -> _Comparison:
         recorded = read_contract(sampled.recorded)
         return cls(
             sampled, recorded, earlier, new, find_refusals(new), compare_shapes(list(earlier) or [recorded], new)
         )
 
     @property
-    def baseline(self) -> Sequence[Contract]:
+    def baseline(self) -> Sequence[AnswerContract]:
         return self.earlier or [self.recorded]
 
     @property
-    def usable(self) -> list[Contract]:
+    def usable(self) -> list[AnswerContract]:
         return [each for each in self.new if each.is_success]
 
     @property
@@ -554,7 +556,7 @@ def _list_drifted_recordings(verdicts: Sequence[_ModelVerdict]) -> list[int]:
     return sorted(call.sampled.recorded.id or 0 for call in calls)
 
 
-def _describe_failure(new: Contract) -> str:
+def _describe_failure(new: AnswerContract) -> str:
     return "" if new.is_success or new.refusal else f"status {new.status}"
 
 

@@ -305,10 +305,10 @@ class TestOptions:
 
     def print_trend(self) -> int:
         """Show the last tests; of some suites, or of the scenarios that --id names. Raises LLMProxyError."""
-        from llmproxy.report.trend import format_trend, read_tests
+        from llmproxy.report.trend import format_trend, read_recent_tests
 
         path = find_state_path(load_settings(self.flags))
-        tests = read_tests(path)
+        tests = read_recent_tests(path)
         known = set(self.ids)
         if self.paths != (".",):
             from llmproxy.suite.reading.load import load_suites

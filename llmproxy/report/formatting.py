@@ -56,7 +56,7 @@ def _format_part(part: object) -> str:
     return str(part)
 
 
-def format_calls(message: Message) -> Iterator[tuple[str, str, str | None]]:
+def list_tool_calls(message: Message) -> Iterator[tuple[str, str, str | None]]:
     """Yield the tool calls of a message, its own or those seen on the wire: name, arguments, result."""
     for call in message.tool_calls:
         result = call.get("result")
@@ -84,7 +84,8 @@ def format_conversation(run: Run) -> str:
     lines = []
     for message in run.messages:
         lines += [
-            f"  {name}({given})" + (f" -> {result}" if result else "") for name, given, result in format_calls(message)
+            f"  {name}({given})" + (f" -> {result}" if result else "")
+            for name, given, result in list_tool_calls(message)
         ]
         text = format_content(message.message)
         if text:

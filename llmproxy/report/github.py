@@ -79,10 +79,10 @@ def build_workflow_commands(run: Run, root: Path | None = None, level: str = "er
             title, describe_assertion(each), root, each.where, step.place, run.started.place, level=level
         )
         for step, each in failed
-    ] or [_format_annotation(title, run.reason, root, _find_stopping_step(run), run.started.place, level=level)]
+    ] or [_format_annotation(title, run.reason, root, _find_step_place(run), run.started.place, level=level)]
 
 
-def _find_stopping_step(run: Run) -> str:
+def _find_step_place(run: Run) -> str:
     """Return where the step is written that ended a run without an assertion that says why."""
     return next((step.place for step in run.steps if step.status not in (Status.PASSED, Status.SKIPPED)), "")
 

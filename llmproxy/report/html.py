@@ -22,10 +22,16 @@ from llmproxy.amounts import format_count, seconds
 from llmproxy.core.sessions.session import canonical_name
 from llmproxy.errors import LLMProxyError
 from llmproxy.report.events import Criterion, Message, Status, Step, Verdict
-from llmproxy.report.formatting import describe_assertion, describe_replay, describe_usage, format_calls, format_content
+from llmproxy.report.formatting import (
+    describe_assertion,
+    describe_replay,
+    describe_usage,
+    format_content,
+    list_tool_calls,
+)
 from llmproxy.report.json_report import to_document as plain_values
 from llmproxy.report.run_tree import Run, RunTree, ScenarioRuns
-from llmproxy.report.trend import read_tests, trend_columns
+from llmproxy.report.trend import read_recent_tests, trend_columns
 from llmproxy.settings import shown_path
 from llmproxy.ui.page import render_page
 
@@ -42,7 +48,7 @@ def collect_recordings_and_trend(run_tree: RunTree, store: Path | None, most: in
         return {}
     try:
         found, names = _embed_recordings(run_tree, store, most), {each.id for each in run_tree.scenarios()}
-        return found | {"trend": trend_columns(read_tests(Path(f"{store}.state.db")), names)}
+        return found | {"trend": trend_columns(read_recent_tests(Path(f"{store}.state.db")), names)}
     except LLMProxyError as error:
         return {"left": [{"told": f"The recordings are not in this file: {error}"}]}
 
@@ -134,7 +140,8 @@ def _format_run(run: Run) -> Iterator[str]:
     for part in run.parts:
         if isinstance(part, Message):
             yield from (
-                f"  {name}({given})" + (f" -> {result}" if result else "") for name, given, result in format_calls(part)
+                f"  {name}({given})" + (f" -> {result}" if result else "")
+                for name, given, result in list_tool_calls(part)
             )
             yield f"{part.message.get('role', '?')}: {format_content(part.message)}"
         elif isinstance(part, Verdict):

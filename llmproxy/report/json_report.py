@@ -112,10 +112,10 @@ def to_json_text(run_tree: RunTree) -> str:
 
 
 def to_document(run_tree: RunTree) -> dict[str, Any]:
-    return build_head(run_tree) | {"scenarios": [scenario_to_json(scenario) for scenario in run_tree.scenarios()]}
+    return build_header(run_tree) | {"scenarios": [scenario_to_json(scenario) for scenario in run_tree.scenarios()]}
 
 
-def build_head(run_tree: RunTree) -> dict[str, Any]:
+def build_header(run_tree: RunTree) -> dict[str, Any]:
     selected, completed = run_tree.selected, run_tree.completed
     return {
         "format": FORMAT,

@@ -79,7 +79,7 @@ def _build_case(suite: str, scenario: ScenarioRuns, run: Run) -> ET.Element:
     if run.status is Status.SKIPPED:
         ET.SubElement(case, "skipped", message=_escape_text(run.reason))
     elif kind := _classify_run(scenario, run):
-        lines = list(_list_reasons(run))
+        lines = list(_list_failure_reasons(run))
         problem = ET.SubElement(
             case, kind, type=run.status.value, message=_escape_text(lines[0] if lines else run.status.value)
         )
@@ -88,7 +88,11 @@ def _build_case(suite: str, scenario: ScenarioRuns, run: Run) -> ET.Element:
     bound = describe_replay(ended) if ended and (ended.bound or ended.carried or ended.stale or ended.dealt) else ""
     labels = run.finished.labels if run.finished else ()
     if run.status in _KINDS and _classify_run(scenario, run) is None:
-        labels = (f"{run.status.value}, and the scenario passes with its other runs", *_list_reasons(run), *labels)
+        labels = (
+            f"{run.status.value}, and the scenario passes with its other runs",
+            *_list_failure_reasons(run),
+            *labels,
+        )
     if said := "\n".join(filter(None, (bound, *labels, format_conversation(run)))):
         ET.SubElement(case, "system-out").text = _escape_text(said)
     return case
@@ -103,7 +107,7 @@ def _format_run_number(run: Run) -> str:
     return f" [{run.started.sample} of {run.started.runs}]" if run.started.runs > 1 else ""
 
 
-def _list_reasons(run: Run) -> Iterator[str]:
+def _list_failure_reasons(run: Run) -> Iterator[str]:
     """Yield what went wrong, the most telling first."""
     failed: list[tuple[str, Assertion]] = [
         (step.label or f"step {step.index + 1}", each)

@@ -22,9 +22,9 @@ from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.errors import SettingsError
 from llmproxy.files import read_text
 from llmproxy.report.events import Completed, Selected
-from llmproxy.report.json_report import FORMAT, build_head, is_being_written, scenario_to_json
+from llmproxy.report.json_report import FORMAT, build_header, is_being_written, scenario_to_json
 from llmproxy.report.run_tree import RunTree, ScenarioRuns, deserialize_event
-from llmproxy.report.trend import read_tests, trend_columns
+from llmproxy.report.trend import read_recent_tests, trend_columns
 from llmproxy.ui.queries import read_int
 
 RUNNING = "running"
@@ -61,7 +61,7 @@ class LiveReportReader:
             name = f"{crc32(self._first):08x}{'+' if running else ''}"
             since = after if test == name else -1
             selected = self._run_tree.selected or Selected(title="", scenarios=0, runs=0)
-            return build_head(self._run_tree) | {
+            return build_header(self._run_tree) | {
                 "test": name,
                 "count": self._count,
                 RUNNING: running,
@@ -123,7 +123,10 @@ def make_report_reader(report: Path, state: Path) -> Callable[[Mapping[str, str]
         found = read_report_document(report, known) if report.suffix == ".json" else followed.read_state(known, after)
         if found["test"] == known:
             return found
-        return {**found, "trend": trend_columns(read_tests(state), {str(each["id"]) for each in found["scenarios"]})}
+        return {
+            **found,
+            "trend": trend_columns(read_recent_tests(state), {str(each["id"]) for each in found["scenarios"]}),
+        }
 
     return read_state
 

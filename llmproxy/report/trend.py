@@ -99,7 +99,7 @@ def record_test(path: Path, selected: Selected, completed: Completed) -> None:
         conn.execute("DELETE FROM test_rows WHERE test NOT IN (SELECT id FROM tests)")
 
 
-def read_tests(path: Path, limit: int = SHOWN) -> list[RecordedTest]:
+def read_recent_tests(path: Path, limit: int = SHOWN) -> list[RecordedTest]:
     """Return the last tests, oldest first; none if none was kept. Raises CassetteCorrupt: a damaged database."""
     with translate_errors(path, _WORDS, writing=False):
         state = peek(path)
@@ -161,7 +161,9 @@ def format_trend(tests: Sequence[RecordedTest], only: Callable[[str], bool] = la
     worse = sum(order == 0 for order, _, _ in lines)
     days = f"{_format_minute(tests[0].at)} to {_format_minute(tests[-1].at)} UTC"
     head = f"the last {format_count(len(tests), 'test')}, {days}, the newest at the right; {worse} worse"
-    rows = [("".join(_mark_status(test.rows.get(name)) for test in tests), name, text) for _, name, text in lines]
+    rows = [
+        ("".join(_format_status_mark(test.rows.get(name)) for test in tests), name, text) for _, name, text in lines
+    ]
     return [head, *(f"  {text}" for text in align_rows(rows)), _LEGEND]
 
 
@@ -182,7 +184,7 @@ def _summarize_scenario(name: str, tests: Sequence[RecordedTest]) -> tuple[int, 
     )
 
 
-def _mark_status(row: Mapping[str, Any] | None) -> str:
+def _format_status_mark(row: Mapping[str, Any] | None) -> str:
     return " " if row is None else _MARKS.get(str(row["status"]), "?")
 
 

@@ -10,7 +10,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from llmproxy.report.trend import format_trend, read_tests
+from llmproxy.report.trend import format_trend, read_recent_tests
 from tests.provider import Provider, Step, step
 from tests.scenario.parties import finish
 from tests.support.pytest_run import APP, run, write
@@ -175,7 +175,7 @@ def test_scenarios_are_recorded_once_and_replayed_offline(tmp_path: Path) -> Non
     assert said.count("nA lamp is missing.") == 1, "a miss is shown once"
     assert "llmproxy start" not in said, "what starts a proxy is not what a user of pytest types"
     assert "record what is missing: pytest --llmproxy-mode auto" in said
-    first, *_, last = format_trend(read_tests(tmp_path / ".llmproxy" / "llmproxy.db.state.db"))[1:]
+    first, *_, last = format_trend(read_recent_tests(tmp_path / ".llmproxy" / "llmproxy.db.state.db"))[1:]
     worse = "  ..E  test_live.py::test_lamp                passed 2 of 3  worse"
     assert first.startswith(worse), "with what it cost before"
     told = (tmp_path / ".llmproxy" / "last-report.jsonl").read_text(encoding="utf-8")

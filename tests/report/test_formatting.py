@@ -8,9 +8,9 @@ from llmproxy.report.events import Assertion, Message, Status
 from llmproxy.report.formatting import (
     describe_assertion,
     describe_usage,
-    format_calls,
     format_content,
     format_conversation,
+    list_tool_calls,
     show_value,
 )
 from tests.report import samples
@@ -47,9 +47,9 @@ def test_tool_calls_come_from_the_wire_or_else_from_the_message() -> None:
             {"function": {"name": "g", "arguments": "{"}},
         ],
     }
-    assert list(format_calls(Message(run_id="r", message=own))) == [("f", "a=1", None), ("g", "{", None)]
+    assert list(list_tool_calls(Message(run_id="r", message=own))) == [("f", "a=1", None), ("g", "{", None)]
     wire = Message(run_id="r", message=own, tool_calls=({"name": "h", "arguments": {}, "result": {"ok": True}},))
-    assert list(format_calls(wire)) == [("h", "", '{"ok": true}')]
+    assert list(list_tool_calls(wire)) == [("h", "", '{"ok": true}')]
 
 
 def test_an_assertion_says_where_and_by_which_evidence() -> None:

@@ -14,7 +14,7 @@ from llmproxy.core.sessions.journal import Journal
 from llmproxy.errors import CassetteCorrupt, Exit
 from llmproxy.report import trend
 from llmproxy.report.events import Completed, Selected
-from llmproxy.report.trend import TrendRecorder, format_trend, read_tests
+from llmproxy.report.trend import TrendRecorder, format_trend, read_recent_tests
 
 
 def row(scenario: str, status: str, **more: Any) -> dict[str, Any]:  # noqa: ANN401 - figures
@@ -44,14 +44,14 @@ def test_what_got_worse_comes_first(tmp_path: Path) -> None:
         row("bad", "failed"),
         at=180.0,
     )
-    assert format_trend(read_tests(path)) == [
+    assert format_trend(read_recent_tests(path)) == [
         "the last 3 tests, 1970-01-01 00:01 to 1970-01-01 00:03 UTC, the newest at the right; 1 worse",
         "  ..F  one   passed 2 of 3  worse  $0.0010 -> $0.0025  1.9 s",
         "   FF  bad   passed 0 of 2",
         "  . .  good  passed 2 of 2",
         ". passed, F failed, ~ flaky, A agent error, E environment error, - skipped",
     ]
-    assert format_trend(read_tests(path), lambda name: name == "gone") == []
+    assert format_trend(read_recent_tests(path), lambda name: name == "gone") == []
 
 
 def test_it_lies_beside_the_journal(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_it_lies_beside_the_journal(tmp_path: Path) -> None:
     journal = Journal.open(path, time.time)
     assert (journal.note, end(path, row("a", "failed"))) == ("", [])
     journal.close()
-    assert [each.rows["a"]["status"] for each in read_tests(path)] == ["passed", "failed"]
+    assert [each.rows["a"]["status"] for each in read_recent_tests(path)] == ["passed", "failed"]
 
 
 def test_only_the_last_are_kept(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_only_the_last_are_kept(tmp_path: Path) -> None:
         end(path, row("a", "passed"), at=float(number))
     end(path, row("a", "failed"), code=Exit.INTERRUPTED)
     end(path)
-    kept = read_tests(path, 1000)
+    kept = read_recent_tests(path, 1000)
     assert (len(kept), kept[0].at, kept[-1].rows["a"]["status"]) == (trend.KEPT, 2.0, "passed")
     with closing(sqlite3.connect(path)) as conn:
         assert conn.execute("SELECT count(*) FROM test_rows").fetchone() == (trend.KEPT,)
@@ -80,16 +80,16 @@ def test_only_the_last_are_kept(tmp_path: Path) -> None:
 def test_an_empty_database_has_no_trend_and_a_damaged_one_is_an_error(tmp_path: Path) -> None:
     """Absent, empty, a journal without tests; other files are not overwritten, and said."""
     path = tmp_path / "x.state.db"
-    assert read_tests(path) == []
+    assert read_recent_tests(path) == []
     path.touch()
-    assert read_tests(path) == []
+    assert read_recent_tests(path) == []
     path.unlink()
     Journal.open(path, time.time).close()
-    assert read_tests(path) == []
+    assert read_recent_tests(path) == []
     path.write_text("no database, but long enough to be taken for one at first sight" * 20)
     assert "not in the trend" in end(path, row("a", "passed"))[0]
     with pytest.raises(CassetteCorrupt):
-        read_tests(path)
+        read_recent_tests(path)
     assert path.read_text().startswith("no database")
 
 
@@ -113,6 +113,6 @@ def test_a_value_that_is_none_of_its_columns_is_damage_or_told(tmp_path: Path, t
         with closing(sqlite3.connect(path)) as conn, conn:
             conn.execute(f"UPDATE {table} SET {column} = ?", (odd,))
         with suppress(CassetteCorrupt):  # and no other error
-            assert format_trend(read_tests(path))
+            assert format_trend(read_recent_tests(path))
             told += 1
     assert told < len(ODD)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.cli import main
-from llmproxy.report.trend import read_tests
+from llmproxy.report.trend import read_recent_tests
 from tests.provider import Provider
 from tests.suite.run.test_mocks import AGENT, provider
 from tests.suite.run.test_rejudge import verdict
@@ -218,7 +218,7 @@ def test_other_assertions_over_what_is_recorded(tested: Both) -> None:
 def test_the_trend_has_both(tested: Both) -> None:
     """A column for each way that was run, and what fails stands first."""
     code, said = command("test", "--trend", "--id", "order", "--id", "case[rome]")
-    kept = read_tests(tested.folder / ".llmproxy" / "llmproxy.db.state.db")
+    kept = read_recent_tests(tested.folder / ".llmproxy" / "llmproxy.db.state.db")
     assert (code, [test.title for test in kept][:2]) == (0, ["fails", "pytest"]), said
     assert [kept[number].rows["order"]["status"] for number in (0, 1)] == ["failed", "failed"]
     assert [line.split()[0][:2] for line in said.splitlines()[1:3]] == ["FF", ".."]

@@ -22,7 +22,7 @@ from llmproxy.errors import LLMProxyError, SettingsError, SuiteError
 from llmproxy.report.events import Event, Started, Step
 from llmproxy.scenario.cluster.worker_node import RunParcel, write_files
 from llmproxy.store_server import find_store_server, without_secrets
-from llmproxy.trace.observing.agent_activity import make_reference
+from llmproxy.trace.observing.agent_activity import make_recording_reference
 from llmproxy.trace.observing.tool_calls import InteractionLabel
 from llmproxy.trace.reading.recording_spans import read_recordings_as_json
 
@@ -115,7 +115,7 @@ def make_number_lookup(store: Path) -> Known:
             return {}
         try:
             found = read_recordings_as_json(store, cassette=cassette, sample=sample)
-            return {make_reference(line): int(line["recorded"]["id"]) for line in found}
+            return {make_recording_reference(line): int(line["recorded"]["id"]) for line in found}
         except LLMProxyError:
             return {}
 

@@ -374,10 +374,10 @@ def explain_unseen_traffic(context: CheckedStep, usage: Usage | None, measured: 
         return NO_PROXY
     if measured.has_readable_answer or (_expects_no_calls(usage, context) and not measured.unreadable):
         return ""
-    if not measured.count:
+    if not measured.request_count:
         return NO_TRAFFIC
     seen = ", ".join(map(_describe_call, measured.seen[:_SHOWN]))
-    more = f" and {measured.count - _SHOWN} more" if measured.count > _SHOWN else ""
+    more = f" and {measured.request_count - _SHOWN} more" if measured.request_count > _SHOWN else ""
     return (
         "no answer of a model that could be read was seen in this step, so nothing can be said about it; seen were "
         f"{seen}{more}"

@@ -28,7 +28,7 @@ from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, Message
 from llmproxy.scenario.values.messages import get_text
 from llmproxy.suite.matchers.apply import build_unclear
-from llmproxy.trace.observing.agent_activity import make_reference
+from llmproxy.trace.observing.agent_activity import make_recording_reference
 from llmproxy.trace.reading.recording_spans import read_recordings_as_json
 
 _TALKS = ("chat", "simulate")
@@ -119,7 +119,7 @@ class RecordedRuns:
             control.open_session(run.cassette, sample=run.sample, mode="replay").name
         )  # so that it is in the store
         found = {
-            make_reference(line): _parse_call(line)
+            make_recording_reference(line): _parse_call(line)
             for line in read_recordings_as_json(self.store, cassette=run.cassette, sample=run.sample)
         }
         if gone := wanted - {""} - found.keys():

@@ -97,7 +97,9 @@ async def _run_conversation(
     context.scope.record_answer(answer.text)
     if conversation.name:
         context.scope.record_conversation(conversation.name, conversation.thread_id)
-    strays = await context.count_strays() if step.about_wire and not context.wire.observe(window.after).count else 0
+    strays = (
+        await context.count_strays() if step.about_wire and not context.wire.observe(window.after).request_count else 0
+    )
     done.again, done.rest = lambda: evaluate_traffic(context, step, window, strays), [*answer.judged, *done.rest]
     done.recheck_traffic()
     if _DONE.search(answer.text) and any(

@@ -1,6 +1,6 @@
 """What holds for an answer whatever its words are, and where new answers to a recorded request break it.
 
-    Interaction -> Contract -> (refused, shape) of one call, and how far apart two answers are in behaviour
+    Interaction -> AnswerContract -> (refused, shape) of one call, and how far apart two answers are in behaviour
 
 *Refused*: the provider does not serve this request any more. *Shape*: a member that is gone or has another type, a
 framing or a kind of content that is not understood. Both are seen in one answer. *Behaviour* (tools, finish, length,
@@ -61,7 +61,7 @@ _FEWEST_WORDS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Contract:
+class AnswerContract:
     """One answer without its words."""
 
     status: int
@@ -94,7 +94,7 @@ class Contract:
         return self.kinds, self.finish
 
 
-def read_contract(interaction: Interaction) -> Contract:
+def read_contract(interaction: Interaction) -> AnswerContract:
     """Read an answer. Never raises."""
     response, opened = interaction.response, decode_exchange(interaction, RequestHistory())
     kind = header(response.headers, "content-type") or ""
@@ -103,7 +103,7 @@ def read_contract(interaction: Interaction) -> Contract:
     whole = response.ending is Ending.COMPLETE
     text = said.text if said else ""
     kinds = (bool(text), bool(said and said.reasoning), bool(said and said.tool_calls))
-    return Contract(
+    return AnswerContract(
         status=response.status,
         refusal=opened.error or f"HTTP {response.status}: {response.reason}" if refused else "",
         framing=detect_framing(kind, response.body) + ("" if whole else f", {response.ending.value}"),
@@ -141,12 +141,12 @@ def detect_language(text: str) -> str:
     return first if most >= _FEWEST_WORDS and most > second else ""
 
 
-def find_refusals(new: Sequence[Contract]) -> list[str]:
+def find_refusals(new: Sequence[AnswerContract]) -> list[str]:
     """Return why a request that was answered once is refused now, each reason once."""
     return list(dict.fromkeys(each.refusal for each in new if each.refusal))
 
 
-def compare_shapes(old: Sequence[Contract], new: Sequence[Contract]) -> list[str]:
+def compare_shapes(old: Sequence[AnswerContract], new: Sequence[AnswerContract]) -> list[str]:
     """Return what is broken in the shape of new answers to one request, in words; empty if nothing is."""
     new = [each for each in new if each.is_success]
     old = [each for each in old if each.is_success]
@@ -166,7 +166,7 @@ def compare_shapes(old: Sequence[Contract], new: Sequence[Contract]) -> list[str
     )]  # fmt: skip
 
 
-def _describe_lost_members(old: Sequence[Contract], new: Sequence[Contract]) -> Iterator[str]:
+def _describe_lost_members(old: Sequence[AnswerContract], new: Sequence[AnswerContract]) -> Iterator[str]:
     if not new:
         return
     always = frozenset.intersection(*(each.members for each in old))
@@ -184,7 +184,7 @@ def _get_parent_path(path: str) -> str:
     return path.removesuffix("[]").rpartition(".")[0] if not path.endswith(">") else path[: path.rindex("<")]
 
 
-def measure_behavior_distance(one: Contract, other: Contract) -> float:
+def measure_behavior_distance(one: AnswerContract, other: AnswerContract) -> float:
     """Return how far two answers are apart in behaviour: tools, finish and language count one, length up to one."""
     language = bool(one.language and other.language and one.language != other.language)
     doublings = abs(log2(len(one.text) + 1) - log2(len(other.text) + 1))
@@ -192,7 +192,7 @@ def measure_behavior_distance(one: Contract, other: Contract) -> float:
     return (one.tools != other.tools) + (one.finish != other.finish) + language + length
 
 
-def describe_behavior(one: Contract) -> str:
+def describe_behavior(one: AnswerContract) -> str:
     """Return what an answer did, in words: ``calls refund; 120 characters of en; stop``."""
     parts = [f"calls {', '.join(one.tools)}" if one.tools else "", f"{len(one.text)} characters" if one.text else ""]
     parts[1] += f" ({one.language})" if one.language else ""

@@ -108,7 +108,7 @@ class CassetteDiff:
         """Whether a reviewer has nothing to look at."""
         return all(pair.what == "same" for pair in self.pairs)
 
-    def count(self, what: What) -> int:
+    def count_pairs(self, what: What) -> int:
         """Return how many turns are the same, changed, added or removed."""
         return sum(pair.what == what for pair in self.pairs)
 
@@ -122,7 +122,10 @@ class CassetteDiff:
     def summarize(self) -> str:
         """Return how many requests of each kind there are, and what became of tokens and cost."""
         kinds: tuple[What, ...] = ("same", "changed", "added", "removed")
-        return ", ".join(f"{self.count(kind)} {kind}" for kind in kinds) + f"; {_describe_change(self.old, self.new)}"
+        return (
+            ", ".join(f"{self.count_pairs(kind)} {kind}" for kind in kinds)
+            + f"; {_describe_totals(self.old, self.new)}"
+        )
 
 
 def compare_cassettes(old: Sequence[Interaction], new: Sequence[Interaction]) -> CassetteDiff:
@@ -250,7 +253,7 @@ def _format_number(value: object) -> str:
     return "unknown" if value is None else f"${value.normalize():f}" if isinstance(value, Decimal) else str(value)
 
 
-def _describe_change(old: CassetteTotals, new: CassetteTotals) -> str:
+def _describe_totals(old: CassetteTotals, new: CassetteTotals) -> str:
     cost = new.cost - old.cost
     return (
         f"tokens in {new.tokens_in - old.tokens_in:+d}, out {new.tokens_out - old.tokens_out:+d},"
@@ -280,7 +283,7 @@ class RecordingDiff:
     @property
     def unexplained_pairs(self) -> list[TurnPair]:
         """Requests of which something is to be told that the comparison of the runs does not tell."""
-        return [each for each in self.requests.pairs if each.what in ("added", "removed") or find_unexplained(each)]
+        return [each for each in self.requests.pairs if each.what in ("added", "removed") or list_unexplained(each)]
 
     def fails(self, on: FailOn | None) -> bool:
         """Return whether this is a failure: of the ``contract``, or for ``any`` change; None: it never is."""
@@ -289,7 +292,7 @@ class RecordingDiff:
         return self.trace.fails(on) or (on == "any" and not self.requests.is_same)
 
 
-def find_unexplained(pair: TurnPair) -> list[TurnChange]:
+def list_unexplained(pair: TurnPair) -> list[TurnChange]:
     """Return a request's changes that the runs do not tell: all, unless both have the conversation."""
     chat = any(word in CHAT for word in pair.title.split()[1:2])
     return [each for each in pair.changes if pair.what != "changed" or not chat or not each.what.startswith(_TOLD)]

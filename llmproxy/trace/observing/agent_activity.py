@@ -203,7 +203,7 @@ class AgentStep:
     """Whether every exchange was answered from a recording."""
 
     @property
-    def count(self) -> int:
+    def request_count(self) -> int:
         """How many requests of the agent arrived."""
         return len(self.seen)
 
@@ -233,8 +233,10 @@ class AgentStep:
 
     @property
     def recordings(self) -> tuple[str, ...]:
-        """What was recorded of each exchange, by :func:`make_reference`; empty for one of which nothing is kept."""
-        return tuple("" if each.call.recording is None else make_reference(each.call.recording) for each in self.seen)
+        """What was recorded of each exchange, by `make_recording_reference`; empty for one of which nothing is kept."""
+        return tuple(
+            "" if each.call.recording is None else make_recording_reference(each.call.recording) for each in self.seen
+        )
 
     @property
     def interactions(self) -> tuple[int, ...]:
@@ -412,7 +414,7 @@ def _list_counted_tools(seen: SeenCall) -> Iterable[ToolUse]:
     return seen.tools if seen.is_complete else [tool for tool in seen.tools if tool.executed]
 
 
-def make_reference(recording: Mapping[str, Any]) -> str:
+def make_recording_reference(recording: Mapping[str, Any]) -> str:
     """Return what names a recording in all stores of its cassettes: key, occurrence, a digest of the answer."""
     known = recording["recorded"]
     answer = [recording.get(name) for name in ("status", "response_body")]

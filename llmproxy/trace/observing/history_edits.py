@@ -23,7 +23,7 @@ from llmproxy.core.dialects.streams import list_events
 from llmproxy.core.dialects.table import CHAT
 from llmproxy.core.traffic.interaction import header
 from llmproxy.trace.observing.agent_activity import AgentStep
-from llmproxy.trace.observing.links import HistoryLink, has_only_tools, is_quoted_later, link_request, system_summary
+from llmproxy.trace.observing.links import HistoryLink, has_only_tools, is_quoted_later, link_to_parent, system_summary
 from llmproxy.trace.observing.thread_history import HistoryGap
 from llmproxy.trace.observing.tool_calls import SeenCall
 from llmproxy.trace.reading.decoded_exchange import DecodedExchange, list_earlier_ids
@@ -145,7 +145,7 @@ def find_history_edits(
         if reason := explain_hidden_history(seen.exchange):
             doubts.append(f"{seen.label}: {reason}")
             continue
-        link = link_request(seen, all_seen, continues=continues, spoken=spoken)
+        link = link_to_parent(seen, all_seen, continues=continues, spoken=spoken)
         if (isinstance(link, str) or (link is not None and link.is_truncated)) and is_quoted_later(seen, all_seen):
             continue  # it wrote a summary: what it was told is no history of the conversation
         if isinstance(link, str):

@@ -39,7 +39,7 @@ class HistoryLink:
         return bool(self.change.gaps) and not any(gap.kept or gap.inserted for gap in self.change.gaps)
 
 
-def link_request(
+def link_to_parent(
     seen: SeenCall, all_seen: Sequence[SeenCall], *, continues: bool, spoken: Sequence[str] = ()
 ) -> HistoryLink | str | None:
     """Find the request that this goes on from; None: its thread's first; a text: why not. `spoken`: users' texts."""
@@ -76,7 +76,7 @@ def link_request(
     elif not proof and not anchored:
         return _explain_missing_parent(sent, family, continues=continues)
     lost = any(not gap.inserted and not all(map(has_only_tools, gap.missing)) for gap in change.gaps)
-    if lost and not system_summary(change, proof=proof) and not _carries_history(family):
+    if lost and not system_summary(change, proof=proof) and not _sends_whole_history(family):
         return "no earlier request carried a whole history, so nothing can be said to be missing from this one"
     return HistoryLink(seen, change, proof)
 
@@ -155,7 +155,7 @@ def _explain_missing_parent(sent: Sequence[HistoryItem], family: Sequence[SeenCa
     return None
 
 
-def _carries_history(family: Sequence[SeenCall]) -> bool:
+def _sends_whole_history(family: Sequence[SeenCall]) -> bool:
     """Return whether an earlier request carried an answer and a user message after it: the agent sends its history."""
     for seen in family:
         roles = [item.role for item in list_history_items(seen.exchange.messages)] if seen.exchange is not None else []

@@ -179,7 +179,7 @@ class ReplayEngine:
         with NetworkGuard(self._allowlist) if self._block_network else nullcontext():
             cassette = copy.deepcopy(self.cassette)
             cassette.spans = [span for span in cassette.spans if self._predicate is None or self._predicate(span)]
-            self._check_overrides(cassette.spans)
+            self._report_unused_overrides(cassette.spans)
             for span, index in _number_llm_spans(cassette.spans):
                 self._apply_overrides(span, index)
             cassette.compute_metrics()
@@ -190,7 +190,7 @@ class ReplayEngine:
         """Return a copy of the next span, overrides applied; None at the end."""
         spans = self.spans
         if not self._checked:
-            self._check_overrides(spans)
+            self._report_unused_overrides(spans)
         if self._cursor >= len(spans):
             return None
         span = copy.deepcopy(spans[self._cursor])
@@ -208,7 +208,7 @@ class ReplayEngine:
         elif span.kind in _LLM and index in self._answers:
             span.output = self._answers[index]
 
-    def _check_overrides(self, spans: list[Span]) -> None:
+    def _report_unused_overrides(self, spans: list[Span]) -> None:
         """Say which overrides change nothing, once after each change of them."""
         if self._checked:
             return

@@ -18,7 +18,7 @@ import pytest
 from llmproxy import scenario
 from llmproxy.cli import main
 from llmproxy.report.events import Event, Message, PartyUse, Started, Status, Step, Verdict
-from llmproxy.report.trend import read_tests
+from llmproxy.report.trend import read_recent_tests
 from llmproxy.scenario.running.run_lifecycle import EventEmitter, ProgramRuns
 from llmproxy.scenario.types import ScenarioResult
 from tests.scenario.people import Agent, Ear, Judge, User, executor, finished, play
@@ -206,7 +206,7 @@ def test_what_a_program_ran_is_one_test(tmp_path: Path, monkeypatch: pytest.Monk
         program.record_end(result)
     program.record_program_as_test()
     program.record_program_as_test()
-    (test,) = read_tests(tmp_path / ".llmproxy" / "llmproxy.db.state.db")
+    (test,) = read_recent_tests(tmp_path / ".llmproxy" / "llmproxy.db.state.db")
     assert {name: (row["status"], row["runs"], row["passed"], row["rate"], row["cost_usd"]) for name, row in test.rows.items()} == {
         "a": ("failed", 2, 1, 0.5, "0.002"),
         "b": ("passed", 1, 1, 1.0, "0.002"),

@@ -10,7 +10,7 @@ import pytest
 
 from llmproxy.core.traffic.interaction import Chunk
 from llmproxy.trace.comparing.drift import (
-    Contract,
+    AnswerContract,
     compare_shapes,
     detect_language,
     measure_behavior_distance,
@@ -19,7 +19,7 @@ from llmproxy.trace.comparing.drift import (
 from tests.support.chats import chat
 
 
-def answer(value: object, kind: str = "application/json", status: int = 200) -> Contract:
+def answer(value: object, kind: str = "application/json", status: int = 200) -> AnswerContract:
     made = chat()
     data = value.encode() if isinstance(value, str) else json.dumps(value).encode()
     response = dataclasses.replace(

@@ -31,7 +31,7 @@ def test_a_server_of_tools_is_no_model() -> None:
         "generic", "mcp:tools/call createTask", "/mcp", {"jsonrpc": "2.0", "id": 1, "method": "tools/call"}, other
     )
     step = chats.wire.observe(0)
-    assert (len(step.tools), step.count, step.unreadable, step.usage) == (1, 2, (), before)
+    assert (len(step.tools), step.request_count, step.unreadable, step.usage) == (1, 2, (), before)
 
 
 def test_history_is_never_counted() -> None:
@@ -45,7 +45,7 @@ def test_history_is_never_counted() -> None:
     tool_loop(chats)
     chats.chat([user("judge this")], asks(call("verdict", {})), party="judge")
     step = chats.wire.observe(0)
-    assert ([use.name for use in step.tools], step.count, step.replayed) == (["createTask"], 2, True)
+    assert ([use.name for use in step.tools], step.request_count, step.replayed) == (["createTask"], 2, True)
 
 
 RESULTS = {
