@@ -123,10 +123,8 @@ def make_report_reader(report: Path, state: Path) -> Callable[[Mapping[str, str]
         found = read_report_document(report, known) if report.suffix == ".json" else followed.read_state(known, after)
         if found["test"] == known:
             return found
-        return {
-            **found,
-            "trend": trend_columns(read_recent_tests(state), {str(each["id"]) for each in found["scenarios"]}),
-        }
+        names = {str(each["id"]) for each in found["scenarios"]}
+        return {**found, "trend": trend_columns(read_recent_tests(state), names)}
 
     return read_state
 

@@ -122,10 +122,8 @@ class CassetteDiff:
     def summarize(self) -> str:
         """Return how many requests of each kind there are, and what became of tokens and cost."""
         kinds: tuple[What, ...] = ("same", "changed", "added", "removed")
-        return (
-            ", ".join(f"{self.count_pairs(kind)} {kind}" for kind in kinds)
-            + f"; {_describe_totals(self.old, self.new)}"
-        )
+        counts = ", ".join(f"{self.count_pairs(kind)} {kind}" for kind in kinds)
+        return f"{counts}; {_describe_totals(self.old, self.new)}"
 
 
 def compare_cassettes(old: Sequence[Interaction], new: Sequence[Interaction]) -> CassetteDiff:
