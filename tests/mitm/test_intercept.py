@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
 
@@ -17,11 +16,7 @@ import pytest
 from mitmproxy import http
 from mitmproxy.connection import Client, Server
 
-from llmproxy.core.engine.engine import Engine
-from llmproxy.core.engine.request_identification import RequestDispatcher
-from llmproxy.core.engine.request_stages import RequestStages
 from llmproxy.errors import RefusedError
-from llmproxy.mitm.http1.replay_layer import ReplayLayer
 from llmproxy.mitm.intercept import (
     ConnectInterceptor,
     ProxyCredentials,
@@ -30,10 +25,9 @@ from llmproxy.mitm.intercept import (
     is_own_listener,
     read_proxy_credentials,
 )
-from llmproxy.mitm.next_layer import NextLayerChoice
-from llmproxy.mitm.recorder import Recorder
 from llmproxy.protocol import Mode
 from tests.mitm.rig import Rig, recorded
+from tests.mitm.test_fail_closed import broken
 from tests.mitm.wire import CHAT, Received, Wire, body_of, chat, request
 from tests.provider import Answer, Piece, Provider, Reply, Script, Step
 from tests.support.process import until
@@ -489,9 +483,9 @@ def test_credentials_are_read_as_clients_write_them() -> None:
     assert read_proxy_credentials(tuple(basic("").items())).user is None
     value = base64.b64encode(b"a%2Fb:s%C3%BC").decode()
     assert read_proxy_credentials((("proxy-authorization", f"basic {value}"),)) == ProxyCredentials("a/b", "sü")
-    for broken in ("Basic ###", "Basic /w=="):
+    for unreadable in ("Basic ###", "Basic /w=="):
         with pytest.raises(RefusedError, match="cannot be read"):
-            read_proxy_credentials((("proxy-authorization", broken),))
+            read_proxy_credentials((("proxy-authorization", unreadable),))
 
 
 # --- who may ---------------------------------------------------------------------------------------------------------------
@@ -548,35 +542,16 @@ def test_another_machine_needs_the_token_and_stays_in_scope(tape: Path) -> None:
 # --- fail closed ------------------------------------------------------------------------------------------------------------
 
 
-class Boom(Exception):
-    """What is raised on purpose."""
-
-
-def raising(part: str, base: type, method: str) -> dict[str, type]:
-    """Return a part as a class whose `method` raises; for `Rig(**...)`."""
-
-    def boom(*_args: object, **_more: object) -> None:
-        raise Boom(method)
-
-    assert callable(getattr(base, method))
-    made = type(f"Broken{base.__name__}", (base,), {method: boom})
-    if part in ("dispatcher", "stages"):
-        return {"engine": type("BrokenInside", (Engine,), {"parts": replace(Engine.parts, **{part: made})})}
-    return {part: made}
-
-
-@pytest.mark.parametrize(("part", "base", "method"), [
-    ("intercept", ConnectInterceptor, "_explain_refusal"), ("intercept", ConnectInterceptor, "_report_refusal"),
-    ("choice", NextLayerChoice, "_choose_layer"), ("dispatcher", RequestDispatcher, "is_in_scope"),
-    ("dispatcher", RequestDispatcher, "get_mode"), ("stages", RequestStages, "begin_exchange"), ("layer", ReplayLayer, "_on_head"),
-    ("recorder", Recorder, "requestheaders"),
+@pytest.mark.parametrize(("part", "method"), [
+    ("intercept", "_explain_refusal"), ("intercept", "_report_refusal"), ("choice", "_choose_layer"), ("dispatcher", "is_in_scope"),
+    ("dispatcher", "get_mode"), ("stages", "begin_exchange"), ("layer", "_on_head"), ("recorder", "requestheaders"),
 ])  # fmt: skip
 @pytest.mark.parametrize("mode", ["replay", "record"])
-def test_what_raises_opens_nothing(tape: Path, mode: str, part: str, base: type, method: str) -> None:
+def test_what_raises_opens_nothing(tape: Path, mode: str, part: str, method: str) -> None:
     """Whatever of ours fails: no connection upstream, no answer from it, and no client that waits for ever."""
     with (
         Provider(HELLO, check=False) as p,
-        Rig(mode, tape, {"openai": p.url}, forward=True, **raising(part, base, method)) as rig,
+        Rig(mode, tape, {"openai": p.url}, forward=True, **broken(part, method)) as rig,
     ):
         for host, port in ((OPENAI, 443), ("127.0.0.1", p.port)):
             with rig.client(5) as c:

@@ -34,7 +34,7 @@ from llmproxy.report.console import Console
 from tests.mitm.rig import Rig, connected, recorded
 from tests.mitm.wire import Wire, chat
 from tests.provider import Answer, Piece, Provider, Reply, Script, Step, event, throttled
-from tests.support.process import clean_env, until
+from tests.support.process import clean_env, free_port, until
 from tests.support.proxy import Proxy, alone as proxy, start
 
 EVENT = event({"choices": [{"delta": {"content": "x"}}]})
@@ -200,21 +200,22 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-def test_a_full_disk_costs_the_recording_never_the_answer(tmp_path: Path) -> None:
+def start_limited(mode: str, store: Path, url: str, what: str, size: int) -> Proxy:
+    """Start a proxy with a limit of this resource."""
+    command = [sys.executable, "-c", LIMITED.format(what=what, size=size), "start", "--mode", mode]
+    port = free_port()
+    command += ["--port", str(port), "--store", str(store), "--upstream", f"openai={url}"]
+    px = Proxy(command, store.parent, "limited", clean_env())
+    px.port, px.store = port, store
+    px.wait_until(px.is_healthy)
+    return px
+
+
+def test_a_full_disk_costs_the_recording_never_the_answer(store: Path) -> None:
     """The client gets its answer, the loss is said, the exit status is 3, and what was stored before stays readable."""
-    store, size = tmp_path / "x.db", 250_000
     big = random.Random(1).randbytes(100_000).hex()
     with Provider(Script((Step(Reply("small"), user="small"), Step(Reply(big), times=None)))) as p:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        command = [
-            sys.executable, "-c", LIMITED.format(what="FSIZE", size=size), "start", "--mode", "record", "--port",
-            str(port),
-        ]  # fmt: skip
-        px = Proxy([*command, "--store", str(store), "--upstream", f"openai={p.url}"], tmp_path, "full", clean_env())
-        px.port, px.store = port, store
-        px.wait_until(px.is_healthy)
+        px = start_limited("record", store, p.url, "FSIZE", 250_000)
         with Wire(px.port) as c:
             assert c.ask(chat("small")).status == 200
             for n in range(4):
@@ -228,17 +229,10 @@ def test_a_full_disk_costs_the_recording_never_the_answer(tmp_path: Path) -> Non
     assert recorded(store)[0].response.body.startswith(b"{")
 
 
-def test_idle_connections_go_first_where_descriptors_are_few(store: Path, tmp_path: Path) -> None:
+def test_idle_connections_go_first_where_descriptors_are_few(store: Path) -> None:
     """Of 40 descriptors, sixty clients that stay: each is answered, the longest idle ones are closed, and that is said."""
     with Provider(Script((Step(Reply("yes"), times=None),))) as p:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        limited = LIMITED.format(what="NOFILE", size=40)
-        command = [sys.executable, "-c", limited, "start", "--mode", "auto", "--port", str(port)]
-        px = Proxy([*command, "--store", str(store), "--upstream", f"openai={p.url}"], tmp_path, "few", clean_env())
-        px.port, px.store = port, store
-        px.wait_until(px.is_healthy)
+        px = start_limited("auto", store, p.url, "NOFILE", 40)
         with ExitStack() as stay:
             for n in range(60):
                 assert stay.enter_context(Wire(px.port)).ask(chat(f"the same {n % 20}")).status == 200
@@ -406,16 +400,12 @@ def test_a_client_certificate_that_cannot_be_used_is_said_at_the_start(tmp_path:
     path = tmp_path / "cert.pem"
     if content is not None:
         path.write_bytes(content)
+    empty = tmp_path / "empty"
+    empty.mkdir()
     with pytest.raises(MachineError, match=r"cert\.pem cannot be used"):
         check_client_cert(path)
     with pytest.raises(MachineError, match=r"no \*.pem is in it"):
-        check_client_cert(tmp_path_without_pem(tmp_path))
-
-
-def tmp_path_without_pem(folder: Path) -> Path:
-    made = folder / "empty"
-    made.mkdir()
-    return made
+        check_client_cert(empty)
 
 
 def test_the_first_recording_says_how_to_keep_the_journal_out_of_git(tmp_path: Path) -> None:
