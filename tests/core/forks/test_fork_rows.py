@@ -27,6 +27,7 @@ from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.store import Store
 from llmproxy.errors import CassetteBusy, CassetteNotFound
 from tests.support.chats import NOW, chat, fill
+from tests.support.narrowing import known
 
 ME = "me"
 
@@ -61,8 +62,7 @@ def test_a_child_holds_what_it_shares_and_says_whose_it_is(path: Path) -> None:
         assert list(store.iter_interactions("a")) == before
         assert store.conn.execute("SELECT count(*) FROM bodies").fetchone() == bodies
     with opened(path, writable=False) as store:
-        found = find_fork(store, "b", 1)
-        assert found is not None
+        found = known(find_fork(store, "b", 1))
         assert (found.parent, found.step, found.shared, found.path, found.overrides) == ("a", 3, 2, "$.x", overrides)
         assert found.describe_origin() == "fork of a at request 3: because (first at $.x)"
         assert list_forks(store) == [found]
@@ -136,9 +136,8 @@ def test_a_child_is_made_by_hand(path: Path) -> None:
     with opened(path) as store:
         made = fork_cassette(store, ("a", 1), 2, None, ME, NOW)
         assert (made.cassette, made.shared, made.step) == ("a@fork-1", 2, 3)
-        assert [each.response.body for each in store.iter_interactions("a@fork-1")] == [
-            each.response.body for each in list(store.iter_interactions("a"))[:2]
-        ]
+        child, parent = ([one.response.body for one in store.iter_interactions(name)] for name in ("a@fork-1", "a"))
+        assert child == parent[:2]
         make_fork(store, Fork("b", "a", 1, "x", overrides=parse_overrides(["t=1"], [])), [CopiedRecording(1, 1)], NOW)
         again = fork_cassette(store, ("b", 1), None, "c", ME, NOW)
         assert (again.shared, again.overrides.tools[0].tool) == (1, "t")

@@ -11,6 +11,7 @@ from llmproxy.core.forks.mocked_tool_results import find_unused_mocks, parse_moc
 from llmproxy.core.forks.overrides import OverrideError, Overrides, UnseenCallArguments, parse_overrides
 from llmproxy.core.forks.swap_results import NumberedCall, Swapped, swap_results
 from tests.support.messages import asks, call, result, user
+from tests.support.narrowing import known
 
 Json = Any
 """A value of JSON."""
@@ -96,9 +97,8 @@ def test_every_dialect_has_its_result_swapped(name: str) -> None:
     """In the form that the result had; an error that is overridden is none any more; the rest of the request stays."""
     body, path, wanted = DIALECTS[name]
     before, (tree, done) = json.loads(json.dumps(body)), swapped(body)
-    assert [(each.place, each.override.tool) for each in done.swaps] == [
-        (NumberedCall("get_weather", 1), "get_weather")
-    ]
+    (swap,) = done.swaps
+    assert (swap.place, swap.override.tool) == (NumberedCall("get_weather", 1), "get_weather")
     assert "get_weather" in done.seen
     node, old = tree, before
     for step in path[:-1]:
@@ -169,12 +169,9 @@ RULES = {
 
 def body(*arguments: object) -> bytes:
     """Return a chat in which `search` was called with each of these arguments, and returned 21."""
-    calls = [
-        {"id": f"c{i}", "type": "function", "function": {"name": "search", "arguments": json.dumps(each)}}
-        for i, each in enumerate(arguments)
-    ]
-    results = [{"role": "tool", "tool_call_id": f"c{i}", "content": "21"} for i in range(len(calls))]
-    return json.dumps({"messages": [{"role": "assistant", "tool_calls": calls}, *results]}).encode()
+    asked = asks(*(call("search", json.dumps(each), f"c{i}") for i, each in enumerate(arguments)))
+    results = [result("21", f"c{i}") for i in range(len(arguments))]
+    return json.dumps({"messages": [asked, *results]}).encode()
 
 
 def read(sent: bytes, mocks: Any) -> list[str]:  # noqa: ANN401 - JSON
@@ -231,10 +228,8 @@ def test_a_mock_that_changed_nothing_is_named_with_what_was_called() -> None:
     """One rule of a tool that did something is enough for it; what its cassette brought is nobody's mock."""
     assert find_unused_mocks({"tools": [told("a", used=1), told("a"), told("b", inherited=True)], "seen": []}) is None
     assert find_unused_mocks(None) is None
-    found = find_unused_mocks(
-        {"tools": [told("get_wether"), told("b", when={"x": 1}), told("c")], "seen": ["get_weather", "b", "c"]}
-    )
-    assert found is not None
+    rows = [told("get_wether"), told("b", when={"x": 1}), told("c")]
+    found = known(find_unused_mocks({"tools": rows, "seen": ["get_weather", "b", "c"]}))
     assert found.message.splitlines() == [
         "mock of 'get_wether' changed nothing: the tool was never called (called: get_weather, b, c); did you mean 'get_weather'?",
         "mock of 'b' changed nothing: it was called, and no rule is for a call of it",

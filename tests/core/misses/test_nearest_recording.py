@@ -99,10 +99,8 @@ def test_suggests_a_rule_that_helps() -> None:
     """A date in the system prompt brings a rule, and what stays different is counted."""
     old = canonical(("system", "Today is 2026-11-19. Be kind."), ("user", "hi"), temperature=0)
     new = canonical(("system", "Today is 2026-11-20. Be kind."), ("user", "hi"), temperature=1)
-    found = known(find_nearest(new, [(1, old)]))
-    assert found.suggestion is not None
-    assert found.suggestion.toml == 'packs = ["days"]'
-    assert found.suggestion.left == 1
+    suggestion = known(known(find_nearest(new, [(1, old)])).suggestion)
+    assert (suggestion.toml, suggestion.left) == ('packs = ["days"]', 1)
 
 
 class Counting(Restater):
@@ -159,8 +157,7 @@ def test_is_quick_and_bounded() -> None:
     started = time.process_time()
     found = find_nearest(wanted, recorded)
     assert time.process_time() - started < 3  # 0.03 s measured; the rest is for slow machines
-    assert found is not None
-    assert len(found.differences) == COUNTED
+    assert len(known(found).differences) == COUNTED
     huge = canonical(("user", "a" * 20_000_000))
     started = time.process_time()
     assert find_nearest(huge, [(n, canonical(("user", "b" + "a" * 20_000_000))) for n in range(2)] * 25) is not None
@@ -191,16 +188,15 @@ def test_a_text_keeps_what_surrounds_its_difference() -> None:
     """The rest is counted, not kept, however long it is."""
     old, new = (f"{'a' * 1_000_000}{word}{'b' * 500_000}" for word in ("one", "two"))
     found = describe_changed_values("", "$.x", old, new)
-    assert found["old"] == "a" * AROUND + "one" + "b" * AROUND
-    assert found["new"] == "a" * AROUND + "two" + "b" * AROUND
+    for side, word in (("old", "one"), ("new", "two")):
+        assert found[side] == "a" * AROUND + word + "b" * AROUND
     assert (found["before"], found["after"]) == (1_000_000 - AROUND, 500_000 - AROUND)
 
 
 def test_texts_that_overlap_are_cut_once() -> None:
     """What is repeated is not counted as both front and end."""
     found = describe_changed_values("", "$.x", "aaaa", "aaa")
-    assert len("aaaa") == found["before"] + len(found["old"]) + found["after"]
-    assert len("aaa") == found["before"] + len(found["new"]) + found["after"]
+    assert [found["before"] + len(found[side]) + found["after"] for side in ("old", "new")] == [4, 3]
 
 
 def test_what_is_on_one_side_only_has_no_other() -> None:
@@ -214,8 +210,7 @@ def test_places_begin_with_what_people_edit_and_are_bounded() -> None:
     """Parameters before messages; of a great many the first. Each says in words where it is."""
     old = canonical(messages=[{"role": "user", "content": str(n)} for n in range(100)], temperature=0)
     new = canonical(messages=[{"role": "user", "content": f"{n}!"} for n in range(100)], temperature=1)
-    found = find_nearest(new, [(1, old)])
-    assert found is not None
+    found = known(find_nearest(new, [(1, old)]))
     assert len(found.places) == len(found.differences) == COUNTED
     assert [each["where"] for each in found.places[:3]] == [
         "parameter temperature", "message 1 (user)", "message 2 (user)",
@@ -243,8 +238,7 @@ def chat(system: str, user: str = "hi", **more: object) -> dict[str, object]:
 ])  # fmt: skip
 def test_pasted_rule_makes_the_keys_equal(old: object, new: object, member: str) -> None:
     """What is suggested, pasted into pyproject.toml, makes one key of the two requests."""
-    found = suggest_rules(canonical_of(old), canonical_of(new))
-    assert found is not None
+    found = known(suggest_rules(canonical_of(old), canonical_of(new)))
     assert found.left == 0
     table = tomllib.loads(found.toml)
     assert list(table) == member.split()

@@ -23,6 +23,7 @@ from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.store import Store
 from llmproxy.errors import CassetteBusy, LLMProxyError, RefusedError
 from llmproxy.protocol import Exhausted, Mode
+from tests.support.narrowing import known
 from tests.support.recordings import interaction, key, reopened
 
 
@@ -60,9 +61,8 @@ def test_two_names_of_one_cassette_are_one_session(store: Store) -> None:
 def test_a_session_has_properties_of_its_own(store: Store) -> None:
     """What `open` does not say is the proxy's; the next session is not affected."""
     found = sessions(store)
-    one = found.open_session(
-        "a", mode=Mode.REPLAY, speed=2.0, exhausted=Exhausted.MISS, upstreams={"openai": "http://o"}
-    )
+    upstreams = {"openai": "http://o"}
+    one = found.open_session("a", mode=Mode.REPLAY, speed=2.0, exhausted=Exhausted.MISS, upstreams=upstreams)
     seen = [(s.mode, s.speed, s.exhausted, s.upstreams) for s in (one.settings, found.open_session("b").settings)]
     assert seen == [("replay", 2.0, "miss", {"openai": "http://o"}), ("auto", 0.0, "last", {})]
     assert found.get_or_open("a") is one
@@ -100,9 +100,8 @@ def test_a_replay_proxy_opens_nothing_live(store: Store) -> None:
         assert "--allow-live" in error.value.hint
     assert found.get_or_open("a") is walk
     assert found.open_session("a", mode=Mode.REPLAY).settings.opened
-    assert (
-        sessions(store, Mode.REPLAY, allow_live=True).open_session("a", mode=Mode.RECORD).settings.mode is Mode.RECORD
-    )
+    live = sessions(store, Mode.REPLAY, allow_live=True).open_session("a", mode=Mode.RECORD)
+    assert live.settings.mode is Mode.RECORD
 
 
 @pytest.mark.parametrize("name", ["", "x" * 301, "a\nb", "\0"])
@@ -110,13 +109,9 @@ def test_names_that_cannot_be(store: Store, name: str) -> None:
     """Empty, too long, unprintable: refused wherever they are said."""
     found = sessions(store)
     found.open_session("ok")
-    for attempt in (
-        lambda: found.open_session(name),
-        lambda: found.get_or_open(name),
-        lambda: found.bind_name(name, "ok"),
-    ):
+    for attempt in (found.open_session, found.get_or_open, lambda name: found.bind_name(name, "ok")):
         with pytest.raises(RefusedError):
-            attempt()
+            attempt(name)
     with pytest.raises(SessionUnknown):
         found.close_session(name)
 
@@ -206,9 +201,8 @@ def test_a_reset_while_recording_replaces_what_came_before(store: Store) -> None
     session = found.open_session("a", mode=Mode.RECORD)
     for n in (1, 1, 1):
         supersede = session.claim_superseding(("agent", key(n)))
-        store.add_interaction(
-            interaction(n, cassette="a", occurrence=session.count_arrival(("agent", key(n)), 0)), supersede=supersede
-        )
+        made = interaction(n, cassette="a", occurrence=session.count_arrival(("agent", key(n)), 0))
+        store.add_interaction(made, supersede=supersede)
     found.reset_session("a")
     last = store.add_interaction(interaction(1, cassette="a"), supersede=session.claim_superseding(("agent", key(1))))
     assert [slot.id for slot in store.find_keyed("a", 1, "agent", key(1))] == [last]
@@ -270,18 +264,14 @@ with FileStore.open(Path(sys.argv[1]), writable=True, now=lambda: 1_800_000_000.
 
 def test_two_recorders_of_one_cassette(store: Store) -> None:
     """The second is told who holds it, and can open it as soon as the first is gone; no session is left half open."""
-    other = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(store.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert other.stdin is not None
-    assert other.stdout is not None
-    with other:
-        assert other.stdout.readline() == "held\n"
+    command = [sys.executable, "-c", HOLD, str(store.path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert known(other.stdout).readline() == "held\n"
         found = sessions(store)
         with pytest.raises(CassetteBusy, match="the other"):
             found.open_session("a", mode=Mode.RECORD)
         assert found.walks == {}
-        other.stdin.close()
+        known(other.stdin).close()
         other.wait(20)
     assert found.open_session("a", mode=Mode.RECORD).policy.alone
 
@@ -313,8 +303,7 @@ def test_a_close_that_fails_leaves_the_session_open_and_does_not_keep_the_others
     assert ("stuck" in stuck.walks, stuck.bindings) == (True, {"w": "stuck"})
     with pytest.raises(LLMProxyError):
         stuck.close_sessions()
-    store = stuck.store(Mode.RECORD)
-    assert store is not None
+    store = known(stuck.store(Mode.RECORD))
     assert [store.renew_lease(name, 1, "me") for name in ("a", "stuck", "z")] == [False, True, False]
 
 
