@@ -291,6 +291,5 @@ def test_what_an_agent_wrote_around_the_question_is_not_what_was_typed(texts: li
     assert read_last_user_text(json.dumps({"messages": said}).encode()) == typed
     reminder = "<system-reminder>\nz\n</system-reminder>"
     said.append({"role": "user", "content": reminder})
-    assert read_last_user_text(json.dumps({"messages": said}).encode()) == (
-        typed if len(texts) > 1 or "Fix" in typed else reminder
-    )
+    wanted = typed if len(texts) > 1 or "Fix" in typed else reminder
+    assert read_last_user_text(json.dumps({"messages": said}).encode()) == wanted

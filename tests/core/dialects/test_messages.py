@@ -27,10 +27,8 @@ def read(operation: str, *values: Json) -> Message:
 
 def called(message: Message) -> list[tuple[str, Any, bool]]:
     """Return what an answer calls: name, arguments, whether the provider runs it."""
-    return [
-        (call.name, json.loads(call.arguments) if call.arguments else None, call.hosted)
-        for call in (*message.tool_calls, *message.beside)
-    ]
+    calls = (*message.tool_calls, *message.beside)
+    return [(call.name, json.loads(call.arguments) if call.arguments else None, call.hosted) for call in calls]
 
 
 SHELL = {"commands": ["rm -rf /tmp/x"]}
@@ -77,10 +75,8 @@ def test_responses_call_tools_by_items(kind: str, how: str) -> None:
 
 def test_a_tool_in_a_namespace_is_not_its_namesake() -> None:
     """Codex has a namespace for each server of tools; in an answer, in a stream and in a history."""
-    item = {
-        "type": "function_call", "id": "i1", "call_id": "c1", "namespace": "mcp__crm", "name": "delete",
-        "arguments": "{}",
-    }  # fmt: skip
+    named = {"namespace": "mcp__crm", "name": "delete", "arguments": "{}"}
+    item = {"type": "function_call", "id": "i1", "call_id": "c1", **named}
     added = {"type": "response.output_item.added", "output_index": 0, "item": item}
     for values in ([{"object": "response", "output": [item]}], [added]):
         assert called(read("responses", *values))[0][0] == "mcp__crm__delete"
@@ -127,10 +123,10 @@ def test_every_choice_is_looked_into(numbered: bool) -> None:
 
 
 def test_choices_in_a_stream_are_kept_apart() -> None:
-    chunks: list[Json] = [
-        {"choices": [{"index": 1, "delta": {"tool_calls": [{"index": 0, **chat_call("b", "two")}]}}]},
-        {"choices": [{"index": 0, "delta": {"tool_calls": [{"index": 0, **chat_call("a", "one")}]}}]},
-        {"choices": [{"index": 1, "delta": {"tool_calls": [{"index": 1, **chat_call("c", "three")}]}}]},
+    calls = ((1, 0, "b", "two"), (0, 0, "a", "one"), (1, 1, "c", "three"))
+    chunks = [
+        {"choices": [{"index": choice, "delta": {"tool_calls": [{"index": index, **chat_call(call_id, name)}]}}]}
+        for choice, index, call_id, name in calls
     ]
     assert [name for name, _, _ in called(read("chat.completions", *chunks))] == ["one", "two", "three"]
 
@@ -138,12 +134,8 @@ def test_choices_in_a_stream_are_kept_apart() -> None:
 def test_calls_that_a_server_gives_one_index_are_told_apart_by_their_ids() -> None:
     """Some give every call of a stream the index 0, or none at all."""
     for index in ({"index": 0}, {}):
-        pieces = [
-            {**index, **chat_call("a", "one")},
-            {**index, **chat_call("b", "two")},
-            {**index, "function": {"arguments": " "}},
-        ]
-        chunks = [{"choices": [{"index": 0, "delta": {"tool_calls": [piece]}}]} for piece in pieces]
+        pieces = (chat_call("a", "one"), chat_call("b", "two"), {"function": {"arguments": " "}})
+        chunks = [{"choices": [{"index": 0, "delta": {"tool_calls": [{**index, **piece}]}}]} for piece in pieces]
         found = read("chat.completions", *chunks).tool_calls
         assert [(call.id, call.name, call.arguments) for call in found] == [("a", "one", "{}"), ("b", "two", "{} ")]
 
@@ -203,7 +195,8 @@ def test_the_other_tables_know_their_words() -> None:
         assert (bool(called(found)), found.unknown) == (asks.by is not RunBy.NOBODY, ()), kind
     for kind, asks in (*PARTS.items(), *CONTENT.items()):
         block: Json = {kind: {"name": "f"}}
-        gemini: Json = {"candidates": [{"content": {"parts": [block]}}]}
-        converse: Json = {"output": {"message": {"content": [block]}}}
-        found = read("generateContent", gemini) if kind in PARTS else read("converse", converse)
+        if kind in PARTS:
+            found = read("generateContent", {"candidates": [{"content": {"parts": [block]}}]})
+        else:
+            found = read("converse", {"output": {"message": {"content": [block]}}})
         assert (bool(called(found)), found.unknown) == (asks.by is not RunBy.NOBODY, ()), kind

@@ -27,11 +27,12 @@ from llmproxy.core.dialects.table import (
 from llmproxy.core.dialects.usage import read_usage
 from llmproxy.core.dialects.writing import can_write_answer, sse, write_answer, write_json
 from llmproxy.core.providers.provider_table import Family
-from llmproxy.core.providers.routing import family_of, is_stream_request, route_host
+from llmproxy.core.providers.routing import Route, family_of, is_stream_request, route_host
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Ending, header
 from llmproxy.core.traffic.json_diff import build_member_path
 from llmproxy.errors import MissError
+from tests.support.narrowing import known
 from tests.support.traffic import exchanges
 
 Json = dict[str, Any]
@@ -194,14 +195,18 @@ MODELS = ("gpt-4o-mini", "claude-sonnet-4-5", "gemini-2.5-flash")
 COUNTS = {"prompt_tokens": 7, "completion_tokens": 3}
 
 
+def route_of(url: str) -> Route:
+    parts = urlsplit(url)
+    target = f"{parts.path}?{parts.query}".rstrip("?")
+    return known(route_host(parts.scheme, parts.hostname or "", None, "POST", target, ()))
+
+
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("model", MODELS)
 def test_requests_are_understood(model: str, stream: bool) -> None:
     """Route, stream flag and conversation of a made-up request are what was meant."""
     url, body = get_model_speaker(model).ask(model, TALK, stream)
-    parts = urlsplit(url)
-    route = route_host(parts.scheme, parts.hostname or "", None, "POST", f"{parts.path}?{parts.query}".rstrip("?"), ())
-    assert route is not None
+    route = route_of(url)
     assert route.known
     assert is_stream_request(route, body) is stream
     assert model in (body.get("model"), route.model)
@@ -219,18 +224,15 @@ def test_requests_are_understood(model: str, stream: bool) -> None:
 def test_answers_are_understood(model: str, message: Message, stream: bool) -> None:
     """Text and tool calls of a made-up answer are what was meant, plain and streamed, with its proper end."""
     dialect, said = get_model_speaker(model), SpokenTurn(model, message, COUNTS)
-    url, _ = dialect.ask(model, TALK, stream)
-    parts = urlsplit(url)
-    route = route_host("https", parts.hostname or "", None, "POST", f"{parts.path}?{parts.query}".rstrip("?"), ())
-    assert route is not None
+    route = route_of(dialect.ask(model, TALK, stream)[0])
     kind = "text/event-stream" if stream else "application/json"
     body = sse(dialect.stream(said)) if stream else write_json(dialect.answer(said))
-    found = read_answer(route.family, route.operation, kind, body)
-    assert found is not None
+    found = known(read_answer(route.family, route.operation, kind, body))
     assert found.text == message.text
-    assert [(each.name, each.arguments.replace(" ", "")) for each in found.tool_calls] == [
-        (each.name, each.arguments) for each in message.tool_calls
-    ]
+    said_calls, calls = (
+        [(each.name, json.loads(each.arguments)) for each in one.tool_calls] for one in (message, found)
+    )
+    assert calls == said_calls
     assert decide_ending(route.family, route.operation, stream, 200, kind, body, http_ended=True) is Ending.COMPLETE
     if not stream:
         usage = read_usage(route.family, route.operation, kind, body)
@@ -248,9 +250,8 @@ def test_errors_are_in_the_providers_envelope(model: str) -> None:
 def test_arguments_that_are_no_json() -> None:
     """A model's broken arguments stay as it wrote them."""
     said = SpokenTurn("claude-x", Message("assistant", "", (ToolCall(None, "f", "{oops"),)))
-    assert get_model_speaker("claude-x").answer(said)["content"] == [
-        {"type": "tool_use", "id": "toolu_0", "name": "f", "input": "{oops"}
-    ]
+    (block,) = get_model_speaker("claude-x").answer(said)["content"]
+    assert block == {"type": "tool_use", "id": "toolu_0", "name": "f", "input": "{oops"}
 
 
 def test_nothing_depends_on_chance() -> None:
@@ -343,9 +344,7 @@ def test_lone_surrogates_do_not_break_the_answer() -> None:
 
 TEXT_WRITING = Message("assistant", "Kühl: 5°.\nBring a coat.")
 CALL_WRITING = Message("assistant", "", (ToolCall(None, "get_weather", '{"city": "Oslo"}'),))
-BOTH = Message(
-    "assistant", "Let me see.", (ToolCall(None, "get_weather", '{"city": "Oslo"}'), ToolCall(None, "add", "{}"))
-)
+BOTH = Message("assistant", "Let me see.", (*CALL_WRITING.tool_calls, ToolCall(None, "add", "{}")))
 PROVIDER = {"messages": "anthropic", "generateContent": "gemini", "converse": "bedrock", "invoke": "bedrock", "api.chat": "ollama",
             "v1.chat": "cohere", "v2.chat": "cohere"}  # fmt: skip
 
@@ -399,9 +398,8 @@ def test_a_client_that_asked_for_usage_gets_it() -> None:
 
 def test_gemini_without_sse_is_an_array() -> None:
     """As Gemini streams without `alt=sse`."""
-    made = write_answer(
-        "generateContent", b"{}", "/v1beta/models/m:streamGenerateContent", "m", TEXT_WRITING, stream=True, call=0
-    )
+    target = "/v1beta/models/m:streamGenerateContent"
+    made = write_answer("generateContent", b"{}", target, "m", TEXT_WRITING, stream=True, call=0)
     assert json.loads(made.body)[0]["candidates"][0]["content"]["parts"] == [{"text": TEXT_WRITING.text}]
 
 

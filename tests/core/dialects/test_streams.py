@@ -40,6 +40,7 @@ from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Ending
 from tests.core.dialects.heavy import HEAVY
 from tests.provider.say_bedrock import frame as aws_frame
+from tests.support.narrowing import known
 from tests.support.process import ROOT
 from tests.support.traffic import exchanges
 
@@ -144,9 +145,8 @@ def test_events_once_holds_little() -> None:
     """However long the bodies are, what is remembered of them is bounded; one that is longer than that is not kept at all."""
     bodies = [b"[%d%s]" % (number, b",[]" * (MOST_WEIGHT // 3 // estimate_parsed_size(b",[]"))) for number in range(4)]
     made = [parse_events_cached(JSON, body) for body in bodies]
-    assert [parse_events_cached(JSON, body) is values for body, values in zip(bodies[2:], made[2:], strict=True)] == [
-        True
-    ] * 2
+    for body, values in zip(bodies[2:], made[2:], strict=True):
+        assert parse_events_cached(JSON, body) is values
     assert parse_events_cached(JSON, bodies[0]) is not made[0]
     for long in (b'"%s"' % (b"x" * LONG), b"[1%s]" % (b",[]" * (MOST_WEIGHT // estimate_parsed_size(b",[]") + 1))):
         assert parse_events_cached(JSON, long) is not parse_events_cached(JSON, long)
@@ -172,9 +172,8 @@ def test_no_answer_is_parsed_into_many_times_its_size(kind: str, size: int) -> N
 def test_a_long_event_is_held_once(line: str, end: str, split: int) -> None:
     """One document of megabytes, in one line of data or in many, however they end; it is read as its short form."""
     document = f'{{"usage":{{"total_tokens":7}},"text":"{"x" * LONG}"}}'
-    pieces = [
-        document[at : at + len(document) // split + 1] for at in range(0, len(document), len(document) // split + 1)
-    ]
+    size = len(document) // split + 1
+    pieces = [document[at : at + size] for at in range(0, len(document), size)]
     body = "".join(line.format(each) if at else f"{line.format(each)}" for at, each in enumerate(pieces))
     body = body.replace("\ufeff", "") if "\ufeff" not in line else "\ufeff" + body.replace("\ufeff", "")
     stream = (body + end).encode()
@@ -300,9 +299,8 @@ def test_real_streams(traffic: Path) -> None:
         unmarked = route.provider.name in ("writer", "replicate")
         name, body = exchange.name, exchange.body
         assert decide_ending(route.family, route.operation, True, 200, kind, body, True) is C, name
-        assert decide_ending(route.family, route.operation, True, 200, kind, body, False) is (X if unmarked else C), (
-            name
-        )
+        without = X if unmarked else C
+        assert decide_ending(route.family, route.operation, True, 200, kind, body, False) is without, name
         assert decide_ending(route.family, route.operation, True, 200, kind, body[: len(body) // 2], False) is X, name
         if detect_framing(kind, body) == "sse":
             head = body[:9000]
@@ -376,35 +374,28 @@ def test_what_is_no_document_is_none_afterwards(body: bytes) -> None:
     assert list(iter_events(JSON, body)) == []
 
 
-def filled(value: dict[str, Any]) -> bytes:
-    """Return an answer that is too long to be read at once."""
-    return json.dumps({"filling": "x" * LONG, **value}).encode()
-
-
 def test_of_a_long_document_the_same_is_known_as_of_a_short_one() -> None:
     said = {"model": "gpt-4o", "id": "resp_1", "object": "response", "output": [{"type": "function_call", "id": "fc_1", "call_id": "call_1"}],
             "usage": {"input_tokens": 3, "output_tokens": 4}}  # fmt: skip
-    short, long = json.dumps(said).encode(), filled(said)
+    short, long = (json.dumps({"filling": "x" * length, **said}).encode() for length in (0, LONG))
     for read in (read_usage, read_model, made_ids):
         assert read("openai", "responses", JSON, long) == read("openai", "responses", JSON, short)
         assert read("openai", "responses", JSON, long)
     text = {"choices": [{"message": {"role": "assistant", "content": "word " * LONG}}]}
-    message = read_answer("openai", "chat.completions", JSON, json.dumps(text).encode())
-    assert message is not None
+    message = known(read_answer("openai", "chat.completions", JSON, json.dumps(text).encode()))
     assert message.text.startswith("word " * 300)
 
 
 EVENTS = [{"model": "m", "choices": [{"delta": {"content": f"{n} " + "x" * 900}}]} for n in range(5_000)]
-SSE_BODY = b"".join(b"data: %s\n\n" % json.dumps(event).encode() for event in EVENTS)
+DOCUMENTS = [json.dumps(event).encode() for event in EVENTS]
+SSE_BODY = b"".join(b"data: %s\n\n" % document for document in DOCUMENTS)
 LONG_BODIES = {
     "text/event-stream": SSE_BODY + b"data: [DONE]\n\n",
     "text/event-stream; crlf": SSE_BODY.replace(b"\n", b"\r\n") + b"data: [DONE]\r\n\r\n",
-    "application/x-ndjson": b"".join(json.dumps(event).encode() + b"\n" for event in EVENTS),
-    "application/json; lines": b"".join(json.dumps(event).encode() + b"\n" for event in EVENTS),
-    "application/json; array": b"[" + b",\r\n".join(json.dumps(event).encode() for event in EVENTS) + b"]",
-    "application/json; cut": b"["
-    + b",\r\n".join(json.dumps(event).encode() for event in EVENTS)
-    + b',\r\n{"model": "cut',
+    "application/x-ndjson": b"\n".join([*DOCUMENTS, b""]),
+    "application/json; lines": b"\n".join([*DOCUMENTS, b""]),
+    "application/json; array": b"[" + b",\r\n".join(DOCUMENTS) + b"]",
+    "application/json; cut": b"[" + b",\r\n".join([*DOCUMENTS, b'{"model": "cut']),
     "text/plain": b"word " * LONG,
 }
 

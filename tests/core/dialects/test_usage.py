@@ -15,6 +15,7 @@ from llmproxy.core.dialects.streams import detect_framing
 from llmproxy.core.dialects.usage import compute_cost, compute_maximum_cost, read_model, read_usage
 from llmproxy.core.providers.provider_table import Family
 from llmproxy.core.traffic.interaction import Usage
+from tests.support.narrowing import known
 from tests.support.traffic import exchanges
 
 JSON = "application/json"
@@ -117,9 +118,7 @@ def test_cost() -> None:
     assert compute_cost("openai", "gpt-4o-mini", Usage(1_000_000, 0)) == Decimal("0.15")
     assert compute_cost("openai", "gpt-4o-mini", Usage(1_000_000, 1_000_000, 500_000)) == Decimal("0.7125")
     assert compute_cost("anthropic", "claude-3-haiku-20240307", Usage(300, 0, 100, 100)) == Decimal("0.000058")
-    low, high = (compute_cost("gemini", "gemini-2.5-pro", Usage(count, 0)) for count in (200_000, 400_000))
-    assert low is not None
-    assert high is not None
+    low, high = (known(compute_cost("gemini", "gemini-2.5-pro", Usage(count, 0))) for count in (200_000, 400_000))
     assert high == 4 * low
 
 

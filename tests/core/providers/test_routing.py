@@ -270,10 +270,13 @@ def test_upstreams_from_env(env: dict[str, str], upstreams: dict[str, str]) -> N
 
 def test_family_of_stored_interactions() -> None:
     """The dialect of a stored interaction is its operation's, else its provider's; unknown names are OpenAI's."""
-    assert family_of("ollama", "api.chat") == "ollama"
-    assert family_of("ollama", "chat.completions") == "openai"
-    assert family_of("vertex", "messages") == "anthropic"
-    assert family_of("my-vllm", "chat.completions") == "openai"
+    stored = (
+        ("ollama", "api.chat"),
+        ("ollama", "chat.completions"),
+        ("vertex", "messages"),
+        ("my-vllm", "chat.completions"),
+    )
+    assert [family_of(*each) for each in stored] == ["ollama", "openai", "anthropic", "openai"]
 
 
 def test_routing_is_quick() -> None:
@@ -331,11 +334,8 @@ def test_a_signature_for_our_address_is_refused_with_what_to_do() -> None:
     """The message names both hosts, and the ways that work."""
     with pytest.raises(SignedForProxy) as raised:
         check_signature((("host", "127.0.0.1:8080"), SIGNED), AWS)
-    text = str(raised.value)
-    assert "127.0.0.1:8080" in text
-    assert "bedrock-runtime.eu-central-1.amazonaws.com" in text
-    assert "--intercept" in text
-    assert "AWS_BEARER_TOKEN_BEDROCK" in text
+    for said in ("127.0.0.1:8080", AWS.removeprefix("https://"), "--intercept", "AWS_BEARER_TOKEN_BEDROCK"):
+        assert said in str(raised.value)
     assert raised.value.status == 400
 
 
@@ -377,10 +377,7 @@ def test_the_channel_is_read_off_the_names(provider: str, operation: str, channe
     ("/http:api.x.com/a", ("*",), None),
     ("/", ("*",), None),
     ("/127.0.0.1:0443/a", ("*",), NamedHost("http:127.0.0.1", "https://127.0.0.1", "/a")),
-    *(
-        (f"/127.0.0.1:{port}/a", ("*",), None)
-        for port in ("", "0", "65536", "99999", "9" * 5_000, "-1", "+80", "\u0661", "8_0")
-    ),
+    *((f"/127.0.0.1:{port}/a", ("*",), None) for port in ("", "0", "65536", "99999", "9" * 5_000, "-1", "+80", "\u0661", "8_0")),
 ])  # fmt: skip
 def test_a_path_may_name_a_host_to_be_recorded(target: str, patterns: tuple[str, ...], found: NamedHost | None) -> None:
     """Only a host that was named to be recorded is taken for one; providers' prefixes are none."""
@@ -399,34 +396,25 @@ def test_a_host_becomes_a_provider_of_its_own(where: tuple[str, str, int], named
     assert family_of(named[0], "/x") == "http"
 
 
-class Clock:
-    """A clock that stands still until it is set."""
-
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def test_so_many_go_at_once_and_the_next_waits_for_the_first() -> None:
     """A window that slides: who asks later waits for a later moment."""
-    clock = Clock()
-    pace = CallPacer({"openai": "2/min"}, clock)
+    now = 100.0
+    pace = CallPacer({"openai": "2/min"}, lambda: now)
     assert [pace.count_call("openai") for _ in range(5)] == [0.0, 0.0, 60.0, 60.0, 120.0]
-    clock.now = 190.0
+    now = 190.0
     assert pace.count_call("openai") == 30.0
-    clock.now = 1000.0
+    now = 1000.0
     assert [pace.count_call("openai") for _ in range(3)] == [0.0, 0.0, 60.0]
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_no_window_has_more(seed: int) -> None:
-    chance, clock = random.Random(seed), Clock()
+    chance, now = random.Random(seed), 100.0
     many = chance.randrange(1, 6)
-    pace, gone = CallPacer({"*": f"{many}/s"}, clock), []
+    pace, gone = CallPacer({"*": f"{many}/s"}, lambda: now), []
     for _ in range(200):
-        clock.now += chance.choice((0.0, 0.0, 0.1, 0.9, 3.0))
-        gone.append(clock.now + pace.count_call("openai"))
+        now += chance.choice((0.0, 0.0, 0.1, 0.9, 3.0))
+        gone.append(now + pace.count_call("openai"))
     assert gone == sorted(gone)
     assert all(later - first >= 1.0 - 1e-9 for first, later in zip(gone, gone[many:], strict=False))
     assert gone[-1] > gone[0]
@@ -434,7 +422,7 @@ def test_no_window_has_more(seed: int) -> None:
 
 def test_each_provider_is_counted_for_itself() -> None:
     """A name wins over what is said of all, which holds for models."""
-    pace = CallPacer({"*": "1/min", "openai": "2/min", "api.example.com": "1/h"}, Clock())
+    pace = CallPacer({"*": "1/min", "openai": "2/min", "api.example.com": "1/h"}, lambda: 100.0)
     assert [pace.count_call("openai") for _ in range(2)] == [0.0, 0.0]
     assert [pace.count_call("anthropic") for _ in range(2)] == [0.0, 60.0]
     assert [pace.count_call("http:api.example.com", model=False) for _ in range(2)] == [0.0, 3600.0]
@@ -443,4 +431,4 @@ def test_each_provider_is_counted_for_itself() -> None:
 
 def test_who_counts_after_another_lets_a_window_pass() -> None:
     """What the one before had let go is not known: all of it, at the latest moment."""
-    assert CallPacer({"openai": "3/min"}, Clock(), since=100.0).count_call("openai") == 60.0
+    assert CallPacer({"openai": "3/min"}, lambda: 100.0, since=100.0).count_call("openai") == 60.0
