@@ -24,6 +24,7 @@ from llmproxy.core.providers.provider_table import Client, client_of
 from llmproxy.core.traffic.canonical_json import dump
 from tests.core.changes.cases import LIES, case
 from tests.core.changes.judging import Judge
+from tests.support.narrowing import known
 
 NEVER = [
     ("2 tests passed", "2 tests failed"),
@@ -140,13 +141,9 @@ def test_a_change_is_named_by_its_lines() -> None:
     assert BRIEF.edit_digest != BRIEF._replace(segment="tool search").edit_digest
     assert str(BRIEF) == 'system prompt, line 2: "Be brief." -> "Be brief and kind."'
     assert str(_change(None, "x")) == "system prompt is new"
-    read = Change.from_json(BRIEF.to_json())
-    assert (read.name, read.digests, str(read), read.difference_text) == (
-        BRIEF.name,
-        BRIEF.digests,
-        str(BRIEF),
-        BRIEF.difference_text,
-    )
+    changes = (BRIEF, Change.from_json(BRIEF.to_json()))
+    made, read = ((each.name, each.digests, str(each), each.difference_text) for each in changes)
+    assert made == read
 
 
 @pytest.mark.parametrize(("change", "client", "covered"), [
@@ -163,13 +160,8 @@ def test_it_may_hold_for_one_client_and_until_a_day() -> None:
     """A condition asks who sends the request, in which version; after the last day it holds no more."""
     made = build_accepted_changes([BRIEF], DAY, until=date(2026, 12, 1), when=Condition("claude-code", "2.1.300"))[0]
     versions = ["2.1.300", "2.1.332", "2.2", "2.1.197", "2.1.29"]
-    assert [made.covers_change(BRIEF, Client("Claude Code", each)) for each in versions] == [
-        True,
-        True,
-        True,
-        False,
-        False,
-    ]
+    covered = [made.covers_change(BRIEF, Client("Claude Code", each)) for each in versions]
+    assert covered == [True, True, True, False, False]
     assert not made.covers_change(BRIEF, Client("codex", "3.0"))
     assert [made.has_expired(date(2026, 12, day)) for day in (1, 2)] == [False, True]
     assert made.covers_change(BRIEF, client_of((("User-Agent", "claude-cli/2.1.332 (external, cli)"),)))
@@ -206,23 +198,16 @@ def test_two_lists_become_one() -> None:
 
 def test_a_call_of_a_trial_is_plain_json_and_back() -> None:
     """Who counts a trial's calls over the control API reads what was written."""
-    call = TrialCall(
-        3, "a", 1, "agent", "messages", 7, (BRIEF,), Refusal(Reason.QUESTION, "message 1"), ("x",), 10, 2, 0.5
-    )
+    refusal = Refusal(Reason.QUESTION, "message 1")
+    call = TrialCall(3, "a", 1, "agent", "messages", 7, (BRIEF,), refusal, ("x",), 10, 2, 0.5)
     assert TrialCall.from_json(call.to_json())._replace(changes=(BRIEF,)) == call
     assert not call.is_new_call
     assert call._replace(refusal=Refusal(Reason.NO_PLACE, "")).is_new_call
 
 
 OPENING, NEXT = "<system-reminder>", "As you answer, you can use the following context:"
-OWN = (
-    OPENING,
-    NEXT,
-    "# currentDate",
-    "</system-reminder>",
-    "---",
-    "IMPORTANT: this context may or may not be relevant.",
-)
+IMPORTANT = "IMPORTANT: this context may or may not be relevant."
+OWN = (OPENING, NEXT, "# currentDate", "</system-reminder>", "---", IMPORTANT)
 FRAMES = ClientFrames({
     "lines": [digest_frame_line(line) for line in OWN], "holes": ["Today's date is {}.", "You are the model named {*}."],
     "tools": [], "parameters": [], "members": [],
@@ -231,9 +216,8 @@ FRAMES = ClientFrames({
 
 def text(*lines: str) -> str:
     """Return lines between the client's own, as one part."""
-    return "\n".join(
-        [OPENING, NEXT, *lines, "# currentDate", "Today's date is 2026-11-28.", OWN[-1], "</system-reminder>\n"]
-    )
+    day = ("# currentDate", "Today's date is 2026-11-28.")
+    return "\n".join([OPENING, NEXT, *lines, *day, IMPORTANT, "</system-reminder>\n"])
 
 
 @pytest.mark.parametrize(("lines", "others"), [
@@ -266,17 +250,12 @@ def test_a_tag_that_anybody_could_type_makes_no_frame(part: str, writes: bool) -
 
 def test_frames_ship_for_two_agents() -> None:
     """Of other programs nobody knows what is theirs."""
-    claude, codex = get_client_frames(Client("Claude Code", "2.1.332")), get_client_frames(Client("Codex", "0.171.0"))
-    assert claude is not None
-    assert codex is not None
+    clients = Client("Claude Code", "2.1.332"), Client("Codex", "0.171.0")
+    claude, codex = (known(get_client_frames(each)) for each in clients)
     assert {"Bash", "Read"} <= claude.tools
     assert "exec_command" in codex.tools
-    assert (
-        claude.split(
-            "You are Claude Code, Anthropic's official CLI for Claude, running within the Claude Agent SDK."
-        ).others
-        == ()
-    )
+    own = "You are Claude Code, Anthropic's official CLI for Claude, running within the Claude Agent SDK."
+    assert claude.split(own).others == ()
     assert get_client_frames(Client("shop", "1.0")) is get_client_frames(None) is None
 
 

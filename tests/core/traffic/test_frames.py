@@ -28,6 +28,7 @@ from llmproxy.core.traffic.websocket_frames import (
     list_server_events,
 )
 from llmproxy.errors import CassetteCorrupt, SettingsError
+from tests.support.narrowing import known
 
 texts = st.text(st.characters(exclude_categories=["Cs"]))
 messages = st.builds(Frame, st.integers(0, 1 << 50), st.booleans(), texts | st.binary())
@@ -112,9 +113,7 @@ def test_events_are_the_servers() -> None:
 
 def test_question_and_answer_are_found_for_lists() -> None:
     """The last answer, what was spoken as its transcript; the question as a request would have put it."""
-    message = read_answer("openai", "realtime", CONTENT_TYPE, REALTIME)
-    assert message is not None
-    assert message.text == "and goodbye"
+    assert known(read_answer("openai", "realtime", CONTENT_TYPE, REALTIME)).text == "and goodbye"
     assert b'"hi"' in list_questions(REALTIME)[0]
     live = socket(
         ("client", {"clientContent": {"turns": [{"role": "user", "parts": [{"text": "hi"}]}]}}),
@@ -171,8 +170,7 @@ def test_a_refusal_is_a_head_that_any_client_can_read() -> None:
     fields = dict(refusal(404, "llmproxy_cache_miss", "100 % größer\nwhat to do", miss=True))
     assert (fields["grpc-status"], fields["x-llmproxy-cache"]) == ("9", "miss")
     said = fields["grpc-message"]
-    assert said.isascii()
-    assert said.isprintable()
+    assert (said.isascii(), said.isprintable()) == (True, True)
     assert unquote(said) == "100 % größer\nwhat to do"
     assert len(dict(refusal(404, "x", "ä" * 10_000))["grpc-message"]) < 7000
 
@@ -221,13 +219,13 @@ def test_a_descriptor_that_does_not_fit_is_an_error_in_words(tmp_path: Path) -> 
     """No file, no descriptors, another method, another message: each says what it is."""
     path = tmp_path / "a.desc"
     path.write_bytes(descriptor_set("a", "Chat", "Say", "text").SerializeToString())
-    known = Descriptors(path)
-    assert known.format_message("/a.Chat/Say", b"\x0a\x02hi", answer=True) == '{\n  "text": "hi"\n}'
+    described = Descriptors(path)
+    assert described.format_message("/a.Chat/Say", b"\x0a\x02hi", answer=True) == '{\n  "text": "hi"\n}'
     wrong = {("/a.Chat/Ask", b""): "does not know a.Chat/Ask", ("/b/c", b""): "It knows: a.Chat"}
     wrong |= {("/a.Chat/Say", b"\xff"): "no a.Said", ("/a.Chat/Say", b"\x20\x01"): "no field of a.Said"}
     for (target, data), why in wrong.items():
         with pytest.raises(SettingsError) as said:
-            known.format_message(target, data, answer=False)
+            described.format_message(target, data, answer=False)
         assert why in str(said.value)
     path.write_text("no such thing")
     for each in (path, tmp_path / "none"):

@@ -65,15 +65,12 @@ def do(kind: str, case: Case, **values: float) -> Symptom | None:
 
 
 def broken(kind: str, case: Case, **values: float) -> Response:
-    found = known(do(kind, case, **values))
-    assert found.response is not None
-    return found.response
+    return known(known(do(kind, case, **values)).response)
 
 
 def read(case: Case, response: Response) -> Message:
-    return read_answer(case.call.family, case.operation, read_content_type(response), response.body) or Message(
-        "assistant", ""
-    )
+    said = read_answer(case.call.family, case.operation, read_content_type(response), response.body)
+    return said or Message("assistant", "")
 
 
 def recorded(case: Case) -> Response:
@@ -92,12 +89,8 @@ def test_a_kind_changes_the_answer_or_finds_nothing_to_be_done_to(kind: str, cas
     found = do(kind, case)
     if found is None:
         return
-    before = recorded(case)
-    assert found.response is not None
-    after = found.response
-    assert found.reset or (after.body, after.ending, after.chunks[-1:]) != (
-        before.body, before.ending, before.chunks[-1:],
-    )  # fmt: skip
+    before, after = ((one.body, one.ending, one.chunks[-1:]) for one in (recorded(case), known(found.response)))
+    assert found.reset or after != before
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -180,9 +173,8 @@ FINISHES = {
 def test_answers_that_end_for_another_reason(kind: str, case: Case) -> None:
     """Half of the text, or an apology, and the provider's own name for why."""
     after = broken(kind, case)
-    assert read(case, after).text == (
-        "I'm sorry, but I can't help with that." if kind == "refusal" else TEXT.text[: (len(TEXT.text) + 1) // 2]
-    )
+    half = TEXT.text[: (len(TEXT.text) + 1) // 2]
+    assert read(case, after).text == ("I'm sorry, but I can't help with that." if kind == "refusal" else half)
     raw = after.body.decode("latin-1")
     if kind == "refusal" and case.operation in ("converse", "api.chat", "v1.chat", "v2.chat", "invoke"):
         return  # there a refusal is words and no more (but for Anthropic's models)
@@ -206,18 +198,17 @@ def test_usage_is_gone_or_wrong(case: Case) -> None:
     """What was said stays; the tokens are unknown, or ten times as many."""
 
     def used(response: Response) -> tuple[int | None, int | None]:
-        found = read_usage(
-            case.call.family, case.operation, read_content_type(response), response.body, response.headers
-        )
+        kind = read_content_type(response)
+        found = read_usage(case.call.family, case.operation, kind, response.body, response.headers)
         return found.input, found.output
 
     before = recorded(case)
     if (found := do("no-usage", case)) is None:
         assert used(before) == (None, None)
         return
-    assert found.response is not None
-    assert used(found.response) == (None, None)
-    said = read(case, found.response)
+    without = known(found.response)
+    assert used(without) == (None, None)
+    said = read(case, without)
     assert (said.text, calls_of(said)) == (case.said.text, calls_of(case.said))
     given = used(before)
     if any(given):
@@ -230,11 +221,8 @@ def test_malformed_json_comes_whole_and_cannot_be_read(case: Case) -> None:
     after = broken("malformed-json", case)
     assert after.ending is Ending.COMPLETE
     before = recorded(case)
-    sound = [
-        each
-        for each in list_events(read_content_type(after), after.body)
-        if isinstance(each, dict) and None not in each.values()
-    ]
+    events = list_events(read_content_type(after), after.body)
+    sound = [each for each in events if isinstance(each, dict) and None not in each.values()]
     assert len(sound) < len(list_events(read_content_type(before), before.body))
 
 
