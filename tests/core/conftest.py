@@ -13,10 +13,6 @@ from llmproxy.core.traffic.interaction import Request
 VLLM = {"vllm": "http://localhost:8000/v1"}
 
 
-def _body(value: object) -> bytes:
-    return value.encode() if isinstance(value, str) else value if isinstance(value, bytes) else b""
-
-
 @pytest.fixture(scope="session")
 def real_requests(traffic: Path) -> list[tuple[Request, Route]]:
     """Return every distinct recorded request to a host of the provider table."""
@@ -32,7 +28,9 @@ def real_requests(traffic: Path) -> list[tuple[Request, Route]]:
             method = sent["method"].upper()
             where = route_host(url.scheme, url.hostname or "", url.port, method, target, headers, VLLM)
             if where is not None:
-                request = Request(method, where.target, headers, _body(sent.get("body")))
+                body = sent.get("body")
+                data = body.encode() if isinstance(body, str) else body if isinstance(body, bytes) else b""
+                request = Request(method, where.target, headers, data)
                 found.setdefault((method, sent["uri"], request.body), (request, where))
     assert found, "no request was read from the traffic"
     return list(found.values())

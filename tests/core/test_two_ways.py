@@ -20,7 +20,7 @@ from llmproxy.core.traffic.interaction import Headers, Key
 from llmproxy.core.traffic.response_bytes import ClientHttp
 from llmproxy.errors import LLMProxyError
 from llmproxy.protocol import KEY_HEADER, PARTY_HEADER, Decision, Exhausted, Mode
-from tests.core.engine.test_engine import CHAT, answered, body, engine
+from tests.core.engine.test_engine import CHAT, answered, ask, body, engine
 
 SESSIONS = ["default", "a", "w"]
 SECRET = "sk-credential-{}-0123456789"
@@ -68,9 +68,8 @@ class Way:
 
     def open(self, name: str, mode: Mode, exhausted: Exhausted, speed: float, upstream: str) -> object:
         upstreams = {"openai": upstream} if upstream else {}
-        return self.made.sessions.open_session(
-            name, mode=mode, exhausted=exhausted, speed=speed, upstreams=upstreams
-        ).name
+        opened = self.made.sessions.open_session(name, mode=mode, exhausted=exhausted, speed=speed, upstreams=upstreams)
+        return opened.name
 
     def close(self, name: str) -> object:
         return self.made.sessions.close_session(name).name
@@ -85,9 +84,7 @@ class Way:
     def recorded_elsewhere(self, text: str) -> None:
         """Let another process replace the recordings of a request."""
         with engine(self.store, Mode.RECORD, holder="another") as other:
-            exchange = other.begin_exchange("POST", CHAT, None, ())
-            other.identify(exchange, body(text))
-            answered(other, exchange, b'{"elsewhere": %d}' % self.asked)
+            answered(other, ask(other, text), b'{"elsewhere": %d}' % self.asked)
 
     def pruned_elsewhere(self) -> None:
         with FileStore.open(self.store, writable=True, now=self.now) as other:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -111,9 +112,8 @@ def test_random_names_of_items_keep_their_meaning_over_messages() -> None:
     def forms(a: str, b: str, means: str) -> list[bytes]:
         names = canon()
         create = [{"type": "conversation.item.create", "item": {"id": name}} for name in (a, b)]
-        return [
-            names(json.dumps(each)).body for each in (*create, {"type": "conversation.item.delete", "item_id": means})
-        ]
+        delete = {"type": "conversation.item.delete", "item_id": means}
+        return [names(json.dumps(each)).body for each in (*create, delete)]
 
     assert forms("x", "y", "x") == forms("p", "q", "p")
     assert forms("x", "y", "x") != forms("p", "q", "q")
@@ -152,11 +152,9 @@ CONTEXT = MissContext(
 
 def missed(recorded: list[object], *said: object) -> FrameMismatch:
     """Say these to a recording; the last must be missed."""
-    frames = [Frame(n, client=True, data=json.dumps(each)) for n, each in enumerate(recorded)]
-    player = FramePlayer(frames, lambda: FrameCanon("openai", "realtime", Rules(), lambda _: None))
-    *_, last = [player.on_message(json.dumps(each)) for each in said]
-    assert isinstance(last, FrameMismatch)
-    return last
+    play = player(*(client(n, json.dumps(each)) for n, each in enumerate(recorded)))
+    *_, last = [play.on_message(json.dumps(each)) for each in said]
+    return narrow(FrameMismatch, last)
 
 
 @pytest.mark.parametrize(("mismatch", "reason", "text"), [
@@ -179,8 +177,6 @@ def test_the_reason_is_short_and_the_text_tells_all(mismatch: FrameMismatch, rea
 
 
 def test_auto_says_that_the_next_socket_is_recorded() -> None:
-    from dataclasses import replace
-
     text = explain(replace(CONTEXT, mode="auto"), 7, missed([{"a": 1}], {"a": 2}), records=True).text
     assert "connect again" in text
 
@@ -273,10 +269,7 @@ DONE = Frame(2, client=False, data='{"type": "response.done"}')
     ([Frame(3, client=False, close=1011)], Ending.COMPLETE),
     ([Frame(3, client=False, close=1005)], Ending.COMPLETE),
     ([DONE, Frame(3, client=True, close=CUT)], Ending.COMPLETE),
-    (
-        [Frame(1, client=False, data=b'{"serverContent": {"turnComplete": true}}'), Frame(3, client=True, close=CUT)],
-        Ending.COMPLETE,
-    ),
+    ([server(1, b'{"serverContent": {"turnComplete": true}}'), client(3, "", CUT)], Ending.COMPLETE),
     ([DONE, Frame(3, client=False, close=CUT)], Ending.CUT),
     ([DONE, Frame(3, client=True, data="more"), Frame(4, client=True, close=CUT)], Ending.CUT),
     ([Frame(2, client=False, data='{"type": "response.created"}'), Frame(3, client=True, close=CUT)], Ending.CUT),
