@@ -120,6 +120,8 @@ class NoBus:
 class Stage:
     def __init__(self, package: ModuleType, executor: ModuleType) -> None:
         self.scenario, self.executor = package, executor
+        self.turn = [package.user("hi"), package.agent()]
+        self.judged_turn = [*self.turn, package.judge()]
 
     def agent(self, *lines: Any) -> Any:
         scenario = self.scenario
@@ -206,8 +208,8 @@ def checkpoints(
 ) -> Any:
     model = Model(*statuses)
     with served(model) as url:
-        script = [stage.scenario.user("hi"), stage.scenario.agent(), *steps(stage.scenario)]
         judge = stage.judge(model, url, **({"criteria": own} if own else {}))
+        script = [*stage.turn, *steps(stage.scenario)]
         out = stage.play(stage.user(), stage.agent(), judge, script=script, **given)
     return out | {"left": len(model.statuses)}
 
@@ -253,33 +255,29 @@ def what_a_client_of_ones_own_sends(stage: Stage) -> Any:
 @case
 def a_judge_of_ones_own(stage: Stage) -> Any:
     """It passes or fails by criteria that it names."""
-    scenario, found = stage.scenario, []
-    script = [scenario.user("hi"), scenario.agent(), scenario.judge()]
+    found = []
     for failed in ([], ["b"]):
-        told = {"passed_criteria": ["a"], "failed_criteria": failed}
-        result = scenario.ScenarioResult(success=not failed, messages=[], reasoning="r", **told)
-        found.append(stage.play(stage.user(), stage.agent(), stage.judging(result), script=script))
+        told: dict[str, Any] = {"success": not failed, "passed_criteria": ["a"], "failed_criteria": failed}
+        judge = stage.judging(stage.scenario.ScenarioResult(messages=[], reasoning="r", **told))
+        found.append(stage.play(stage.user(), stage.agent(), judge, script=stage.judged_turn))
     return found
 
 
 @case
 def a_judge_that_contradicts_itself(stage: Stage) -> Any:
     """It says success, and names a criterion that failed."""
-    scenario = stage.scenario
-    judge = stage.judging(scenario.ScenarioResult(success=True, messages=[], failed_criteria=["b"]))
-    script = [scenario.user("hi"), scenario.agent(), scenario.judge()]
-    out = stage.play(stage.user(), stage.agent(), judge, script=script)
+    judge = stage.judging(stage.scenario.ScenarioResult(success=True, messages=[], failed_criteria=["b"]))
+    out = stage.play(stage.user(), stage.agent(), judge, script=stage.judged_turn)
     return [out.get("success"), bool(out.get("error"))]
 
 
 @case
 def a_long_transcript(stage: Stage) -> Any:
     """Which tools the judge is given to look it up, and whether it is sent whole."""
-    model = Model("passed")
+    model, long = Model("passed"), "A word. " * 8000
     with served(model) as url:
-        script = [stage.scenario.user("hi"), stage.scenario.agent(), stage.scenario.judge()]
-        long = "A word. " * 8000
-        out = stage.play(stage.user(), stage.agent(long), stage.judge(model, url, criteria=["a"]), script=script)
+        judge = stage.judge(model, url, criteria=["a"])
+        out = stage.play(stage.user(), stage.agent(long), judge, script=stage.judged_turn)
     tools = {each["function"]["name"] for body in model.asked for each in body.get("tools") or ()}
     looked = sorted(tools & {"expand_transcript", "grep_transcript"})
     return [out.get("success"), looked, max(len(json.dumps(body)) for body in model.asked) < len(long)]
@@ -295,7 +293,7 @@ def what_a_judge_is_asked(stage: Stage) -> Any:
         seen.append([bool(asked), asked.criteria, asked.additional_context] if asked else [bool(asked)])
         return scenario.ScenarioResult(success=True, messages=[], reasoning="ok") if asked else []
 
-    script = [scenario.user("hi"), scenario.agent(), scenario.judge(criteria=["a"], additional_context="files: 3")]
+    script = [*stage.turn, scenario.judge(criteria=["a"], additional_context="files: 3")]
     script += [scenario.proceed(turns=1), scenario.judge(additional_context="now")]
     out = stage.play(stage.user(), stage.agent(), stage.judging(say), script=script)
     return [seen, out["success"], out["reasoning"]]
@@ -312,13 +310,12 @@ def context_reaches_the_model(stage: Stage) -> Any:
 
 @case
 def a_request_is_true(stage: Stage) -> Any:
-    given: dict[str, Any] = {"thread_id": "t", "messages": [], "new_messages": [], "scenario_state": None}
-    found = stage.scenario.AgentInput(**given, judgment_request=stage.scenario.JudgmentRequest())
+    found = stage.scenario.AgentInput(**BARE, judgment_request=stage.scenario.JudgmentRequest())
     try:
-        asked = bool(stage.scenario.AgentInput(**given, judgment_request=True).judgment_request)
+        asked = bool(stage.scenario.AgentInput(**BARE, judgment_request=True).judgment_request)
     except Exception as error:
         asked = type(error).__name__  # type: ignore[assignment]
-    return [bool(found.judgment_request), bool(stage.scenario.AgentInput(**given).judgment_request), asked]
+    return [bool(found.judgment_request), bool(stage.scenario.AgentInput(**BARE).judgment_request), asked]
 
 
 @case
@@ -497,21 +494,14 @@ def scripts_of_an_attack(stage: Stage) -> Any:
     kept = {"target": "x", "model": "openai/gpt-4.1-mini", "total_turns": 3}
     plain, early = make(**kept, success_score=None), make(**kept)
     check = [lambda state: None]
-    return [
-        len(plain.marathon_script()),
-        len(early.marathon_script(checks=check, final_checks=check)),
-        early.check_early_exit(),
-    ]
+    steps = early.marathon_script(checks=check, final_checks=check)
+    return [len(plain.marathon_script()), len(steps), early.check_early_exit()]
 
 
 @case
 def numbers_of_an_attack_that_cannot_be(stage: Stage) -> Any:
-    found = []
-    for wrong in (
-        {"injection_probability": 1.5},
-        {"max_backtracks": -1},
-        {"injection_probability": 0.5, "techniques": []},
-    ):
+    found, none = [], {"injection_probability": 0.5, "techniques": []}
+    for wrong in ({"injection_probability": 1.5}, {"max_backtracks": -1}, none):
         try:
             stage.scenario.RedTeamAgent.crescendo(target="x", model="openai/gpt-4.1-mini", **wrong)
         except Exception as error:
@@ -520,6 +510,7 @@ def numbers_of_an_attack_that_cannot_be(stage: Stage) -> Any:
 
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"n": 1}'}}
+FOUND = {"role": "tool", "tool_call_id": "c1", "content": "found"}
 
 
 @case
@@ -527,26 +518,16 @@ def the_state(stage: Stage) -> Any:
     found: list[Any] = []
 
     def look(state: Any) -> None:
-        calls = state.tool_calls("look")
-        found.extend(
-            [
-                len(calls), calls.first.input, calls.last.output, calls.inputs, calls.outputs, bool(calls.first),
-                calls.first.turn,
-            ]
-        )  # fmt: skip
-        none = state.tool_calls("other")
+        calls, none = state.tool_calls("look"), state.tool_calls("other")
+        found.extend([len(calls), calls.first.input, calls.last.output, calls.inputs, calls.outputs])
+        found.extend([bool(calls.first), calls.first.turn])
         found.extend([len(none), bool(none.last), none.first.input, none.last.name, len(state.tool_calls())])
         found.extend([state.first_user_message(), state.last_agent_message(), state.transcript(), state.criteria])
         found.append([[turn.index, len(turn.messages), len(turn.tool_calls())] for turn in state.turns])
 
-    said = [
-        {"role": "assistant", "content": "looking", "tool_calls": [CALL]},
-        {"role": "tool", "tool_call_id": "c1", "content": "found"},
-    ]
+    said = [{"role": "assistant", "content": "looking", "tool_calls": [CALL]}, FOUND]
     scenario = stage.scenario
-    script = [
-        scenario.user("hi"), scenario.agent(), scenario.user("more"), scenario.agent("done"), look, scenario.succeed(),
-    ]  # fmt: skip
+    script = [*stage.turn, scenario.user("more"), scenario.agent("done"), look, scenario.succeed()]
     out = stage.play(stage.user(), stage.agent(said), script=script)
     return [found, out.get("error")]
 
@@ -556,9 +537,7 @@ def fields(stage: Stage) -> Any:
     found: list[Any] = []
 
     def look(state: Any) -> None:
-        found.extend(
-            [state.field("city"), state.field("none"), state.field("blank"), state.field("zero"), state.fields]
-        )
+        found.extend([*map(state.field, ("city", "none", "blank", "zero")), state.fields])
 
     given = {"city": "Rome", "blank": "", "zero": 0}
     script = [look, stage.scenario.succeed()]
@@ -568,9 +547,8 @@ def fields(stage: Stage) -> Any:
 
 @case
 def rollback(stage: Stage) -> Any:
-    scenario = stage.scenario
+    scenario, agent = stage.scenario, stage.agent()
     found: list[Any] = []
-    agent = stage.agent()
 
     def back(state: Any) -> None:
         found.append([each["content"] for each in state.rollback_messages_to(1)])
@@ -580,39 +558,37 @@ def rollback(stage: Stage) -> Any:
         except ValueError:
             found.append("ValueError")
 
-    script = [
-        scenario.user("one"), scenario.agent("two"), scenario.user("three"), back, scenario.agent(), scenario.succeed(),
-    ]  # fmt: skip
-    stage.play(stage.user(), agent, script=script)
-    return [
-        found,
-        [each["content"] for each in agent.inputs[0].messages],
-        [each["content"] for each in agent.inputs[0].new_messages],
-    ]
+    script = [scenario.user("one"), scenario.agent("two"), scenario.user("three"), back, scenario.agent()]
+    stage.play(stage.user(), agent, script=[*script, scenario.succeed()])
+    (heard,) = agent.inputs
+    return [found, *([each["content"] for each in some] for some in (heard.messages, heard.new_messages))]
+
+
+class Connected:
+    name = "billing"
+
+    def __init__(self, answer: Callable[[Any], Any]) -> None:
+        self.answer = answer
+
+    def __call__(self, text: str) -> str:
+        return text
+
+    async def invoke(self, call: Any) -> Any:
+        return self.answer(call)
 
 
 @case
 def a_connected_agent(stage: Stage) -> Any:
     seen: list[Any] = []
 
-    class Connected:
-        name = "billing"
-
-        def __call__(self, text: str) -> str:
-            return text
-
-        async def invoke(self, call: Any) -> Any:
-            seen.append(
-                [
-                    len(call.messages), call.new_messages[-1]["content"], call.session, call.parameters,
-                    bool(call.trace_id),
-                ]
-            )  # fmt: skip
-            return SimpleNamespace(output=f"reply {len(seen)}", session={"n": len(seen)})
+    def answer(call: Any) -> Any:
+        heard = [len(call.messages), call.new_messages[-1]["content"]]
+        seen.append([*heard, call.session, call.parameters, bool(call.trace_id)])
+        return SimpleNamespace(output=f"reply {len(seen)}", session={"n": len(seen)})
 
     scenario = stage.scenario
     script = [scenario.user("a"), scenario.agent(), scenario.user("b"), scenario.agent(), scenario.succeed()]
-    result = stage.run(stage.user(), Connected(), script=script, parameters={"tone": "dry"})
+    result = stage.run(stage.user(), Connected(answer), script=script, parameters={"tone": "dry"})
     return [seen, [each["content"] for each in result.messages]]
 
 
@@ -656,16 +632,11 @@ def propagation_headers(stage: Stage) -> Any:
     return [len(part) for part in agent.inputs[0].propagation_headers["traceparent"].split("-")]
 
 
+HI = {"role": "user", "content": "hi"}
+BARE: dict[str, Any] = {"thread_id": "t", "messages": [], "new_messages": [], "scenario_state": None}
 GIVEN: dict[str, dict[str, Any]] = {
     "JudgmentRequest": {"criteria": ["a"], "additional_context": "x"},
-    "AgentInput": {
-        "thread_id": "t",
-        "messages": [],
-        "new_messages": [{"role": "user", "content": "hi"}],
-        "judgment_request": None,
-        "scenario_state": None,
-        "propagation_headers": {"traceparent": "x"},
-    },
+    "AgentInput": BARE | {"new_messages": [HI], "judgment_request": None, "propagation_headers": {"traceparent": "x"}},
     "CriterionResult": {"criterion": "a", "requirement": "is a", "reasoning": "r", "status": "failed"},
     "ScenarioConfig": {
         "default_model": "openai/x",
@@ -679,7 +650,7 @@ GIVEN: dict[str, dict[str, Any]] = {
     },
     "ScenarioResult": {
         "success": False,
-        "messages": [{"role": "user", "content": "hi"}],
+        "messages": [HI],
         "reasoning": "r",
         "passed_criteria": ["a"],
         "failed_criteria": ["b"],
@@ -716,21 +687,16 @@ def values_with_defaults(stage: Stage) -> Any:
     call = scenario.ConnectedAgentCall(messages=[])
     with warnings.catch_warnings(action="ignore"):
         asked = scenario.JudgmentRequest(context="older")
-    bare: dict[str, Any] = {"thread_id": "t", "messages": [], "new_messages": [], "scenario_state": None}
-    lacks = {"messages", "success"}
-    found = [getattr(result, name) for name in GIVEN["ScenarioResult"] if name not in lacks]
+    found = [getattr(result, name) for name in GIVEN["ScenarioResult"] if name not in {"messages", "success"}]
     found += [result.audio, result.timeline, result.latency, result.evaluations, repr(result)]
-    found += [
-        getattr(config, name) for name in GIVEN["ScenarioConfig"] if name != "headless"
-    ]  # the environment says it
+    said_by_environment = "headless"
+    found += [getattr(config, name) for name in GIVEN["ScenarioConfig"] if name != said_by_environment]
     found += [call.turn_fields(), call.parameters, asked.additional_context, asked.context, asked.criteria]
-    found += [scenario.AgentInput(**bare).judgment_request, scenario.AgentInput(**bare).propagation_headers]
+    found += [scenario.AgentInput(**BARE).judgment_request, scenario.AgentInput(**BARE).propagation_headers]
     calls = scenario.ToolCalls([scenario.ToolCall(**GIVEN["ToolCall"])], name="look")
     found += [len(calls), calls.count(calls.first), calls.index(calls.last), calls.inputs, calls.outputs]
-    return [
-        *found, scenario.AgentAdapter.name, scenario.AgentAdapter.role.value,
-        [each.value for each in scenario.AgentRole],
-    ]  # fmt: skip
+    adapter, roles = scenario.AgentAdapter, [each.value for each in scenario.AgentRole]
+    return [*found, adapter.name, adapter.role.value, roles]
 
 
 @case
@@ -750,11 +716,7 @@ def values_as_models(stage: Stage) -> Any:
 @case
 def the_last_new_message_of_the_user(stage: Stage) -> Any:
     found: list[Any] = []
-    for new in (
-        [{"role": "user", "content": "hi"}],
-        [{"role": "user", "content": [{"type": "text", "text": "x"}]}],
-        [],
-    ):
+    for new in ([HI], [{"role": "user", "content": [{"type": "text", "text": "x"}]}], []):
         made = stage.scenario.AgentInput(**GIVEN["AgentInput"] | {"new_messages": new})
         found.extend(map(tried, (made.last_new_user_message, made.last_new_user_message_str)))
     return found
@@ -765,31 +727,29 @@ def words_of_a_script(stage: Stage) -> Any:
     """Each with everything that it takes; what the callbacks and the agent were told."""
     scenario, seen = stage.scenario, []
     agent = stage.agent("one", "two", "three", "four")
+    told = {
+        "on_turn": lambda state: seen.append(["turn", state.current_turn]),
+        "on_step": lambda state: seen.append(["step", len(state.messages)]),
+    }
     script = [
         scenario.message({"role": "system", "content": "s"}),
-        scenario.user({"role": "user", "content": "hi"}),
+        scenario.user(HI),
         scenario.agent(content="said for it"),
         scenario.user(content="more"),
-        scenario.proceed(
-            turns=2,
-            on_turn=lambda state: seen.append(["turn", state.current_turn]),
-            on_step=lambda state: seen.append(["step", len(state.messages)]),
-        ),
+        scenario.proceed(turns=2, **told),
         scenario.message(message={"role": "assistant", "content": "m"}),
         scenario.succeed(reasoning="why"),
     ]
     out = stage.play(stage.user(), agent, script=script)
     heard = [[each["content"] for each in given.new_messages] for given in agent.inputs]
-    ends = [
-        stage.play(stage.agent(), script=[step])
-        for step in (scenario.fail(reasoning="no"), scenario.fail(), scenario.succeed())
-    ]
+    last = (scenario.fail(reasoning="no"), scenario.fail(), scenario.succeed())
+    ends = [stage.play(stage.agent(), script=[step]) for step in last]
     return [seen, heard, out, ends]
 
 
 @case
 def a_script_that_ends_without_a_verdict(stage: Stage) -> Any:
-    out = stage.play(stage.user(), stage.agent(), script=[stage.scenario.user("hi"), stage.scenario.agent()])
+    out = stage.play(stage.user(), stage.agent(), script=stage.turn)
     return [out["success"], out["reasoning"].startswith("Reached end of script without conclusion")]
 
 
@@ -807,28 +767,14 @@ def run_and_arun(stage: Stage) -> Any:
         seen: list[Any] = []
 
         def look(state: Any, seen: list[Any] = seen) -> None:
-            seen += [
-                state.description, state.field("city"), state.config.max_turns, state.config.min_turns,
-                bool(state.thread_id),
-            ]  # fmt: skip
+            config = state.config
+            seen += [state.description, state.field("city"), config.max_turns, config.min_turns, bool(state.thread_id)]
 
-        given: dict[str, Any] = {
-            "name": "n",
-            "description": "d",
-            "agents": [stage.user(), stage.agent()],
-            "max_turns": 4,
-            "min_turns": 1,
-            "verbose": False,
-            "cache_key": None,
-            "debug": False,
-            "script": [scenario.user("hi"), scenario.agent(), look, scenario.succeed()],
-            "set_id": "s",
-            "metadata": {"a": "b"},
-            "parameters": {"tone": "dry"},
-            "fields": {"city": "Rome"},
-        }
-        result = asyncio.run(run(**given))
-        times = [isinstance(each, float) for each in (result.total_time,)]
+        given: dict[str, Any] = {"name": "n", "description": "d", "agents": [stage.user(), stage.agent()]}
+        given |= {"max_turns": 4, "min_turns": 1, "verbose": False, "cache_key": None, "debug": False, "set_id": "s"}
+        given |= {"metadata": {"a": "b"}, "parameters": {"tone": "dry"}, "fields": {"city": "Rome"}}
+        result = asyncio.run(run(**given, script=[*stage.turn, look, scenario.succeed()]))
+        times = [isinstance(result.total_time, float)]
         found.append([result.success, result.reasoning, len(result.messages), seen, times])
     return found
 
@@ -844,18 +790,20 @@ def what_a_state_knows(stage: Stage) -> Any:
 
     def look(state: Any) -> None:
         state.add_message({"role": "user", "content": "added"})
+        found.extend([state.last_message()["content"], state.last_user_message()["content"]])
         found.extend(
-            [state.last_message()["content"], state.last_user_message()["content"], "trace_id" in state.messages[-1]]
+            [
+                "trace_id" in state.messages[-1],
+                state.has_tool_call("look"),
+                state.has_tool_call("no"),
+                state.thread_id != "",
+            ]
         )
-        found.extend([state.has_tool_call("look"), state.has_tool_call("no"), state.thread_id != ""])
         found.extend([state.last_tool_call("look"), state.last_tool_call("no"), state.current_turn, state.description])
         found.extend([len(state.messages), state.config.verbose])
 
-    said = [
-        {"role": "assistant", "content": None, "tool_calls": [CALL]},
-        {"role": "tool", "tool_call_id": "c1", "content": "found"},
-    ]
-    script = [nothing, scenario.user("hi"), scenario.agent(), look, scenario.succeed()]
+    said = [{"role": "assistant", "content": None, "tool_calls": [CALL]}, FOUND]
+    script = [nothing, *stage.turn, look, scenario.succeed()]
     out = stage.play(stage.user(), stage.agent(said), script=script)
     config = scenario.ScenarioConfig(max_turns=3)
     made = scenario.ScenarioState(description="e", messages=[], thread_id="t", current_turn=2, config=config)
@@ -876,17 +824,10 @@ def what_users_and_judges_are_made_with(stage: Stage) -> Any:
         )
         script = [stage.scenario.user(), stage.scenario.agent(), stage.scenario.judge()]
         outs = [stage.play(who, stage.agent(), judge, script=script) for who in (user, plain)]
-    told = [
-        [
-            body.get("temperature"),
-            body.get("max_tokens"),
-            *(
-                each in json.dumps(body["messages"])
-                for each in ("PERSONA: a pilot", "SYSTEM of the user", "SYSTEM of the judge")
-            ),
-        ]
-        for body in model.asked
-    ]
+    words, told = ("PERSONA: a pilot", "SYSTEM of the user", "SYSTEM of the judge"), []
+    for body in model.asked:
+        sent = json.dumps(body["messages"])
+        told.append([body.get("temperature"), body.get("max_tokens"), *(each in sent for each in words)])
     roles = [[each.role.value, each.name] for each in (user, judge)]
     return [[each.get("success") for each in outs], told, roles]
 
@@ -911,17 +852,11 @@ def an_adapter_of_ones_own(stage: Stage) -> Any:
 def a_connected_agent_by_hand(stage: Stage) -> Any:
     scenario, seen = stage.scenario, []
 
-    class Connected:
-        name = "billing"
+    def answer(call: Any) -> Any:
+        seen.append([call.parameters, sorted(call.turn_fields())])
+        return {"output": "reply", "session": {"n": 1}}
 
-        def __call__(self, text: str) -> str:
-            return text
-
-        async def invoke(self, call: Any) -> Any:
-            seen.append([call.parameters, sorted(call.turn_fields())])
-            return {"output": "reply", "session": {"n": 1}}
-
-    made = scenario.ConnectedAgentAdapter(agent=Connected(), parameters={"tone": "dry"})
+    made = scenario.ConnectedAgentAdapter(agent=Connected(answer), parameters={"tone": "dry"})
     before = made.session_for("t")
     said = asyncio.run(made.call(scenario.AgentInput(**GIVEN["AgentInput"])))
     return [said, seen, before, made.session_for("t"), made.name, made.role.value]
@@ -979,38 +914,20 @@ def an_attacker_with_every_keyword(stage: Stage) -> Any:
 
     model = Attacker(["the plan", "hello", "again"], [2, 3])
     with served(model) as url:
-        attacker = scenario.RedTeamAgent(
-            strategy=Plain(),
-            target="t",
-            total_turns=2,
-            model="openai/gpt-4.1-mini",
-            metaprompt_model="openai/gpt-4.1",
-            metaprompt_template="PLAN for {target} in {total_turns}: {description}",
-            metaprompt_temperature=0.25,
-            attack_plan=None,
-            score_responses=True,
-            fast_refusal_detection=False,
-            max_backtracks=1,
-            success_score=None,
-            success_confirm_turns=2,
-            injection_probability=0.0,
-            techniques=list(scenario.DEFAULT_TECHNIQUES),
-            api_base=url,
-            api_key="k",
-            temperature=0.5,
-            max_tokens=55,
-        )
+        how: dict[str, Any] = {"model": "openai/gpt-4.1-mini", "api_base": url, "api_key": "k"}
+        how |= {"target": "t", "total_turns": 2, "temperature": 0.5, "max_tokens": 55, "attack_plan": None}
+        how |= {"metaprompt_model": "openai/gpt-4.1", "metaprompt_temperature": 0.25, "max_backtracks": 1}
+        how |= {"metaprompt_template": "PLAN for {target} in {total_turns}: {description}", "score_responses": True}
+        how |= {"fast_refusal_detection": False, "success_score": None, "success_confirm_turns": 2}
+        how |= {"injection_probability": 0.0, "techniques": list(scenario.DEFAULT_TECHNIQUES)}
+        attacker = scenario.RedTeamAgent(strategy=Plain(), **how)
         turns = [step for _ in range(2) for step in (scenario.user(), scenario.agent())]
         out = stage.play(attacker, stage.agent("one", "two"), script=[*turns, scenario.succeed()])
-    first = model.asked[0]
+    first, sent = model.asked[0], [(body, json.dumps(body["messages"])) for body in model.asked]
     return [
-        [first["model"], first.get("temperature"), "PLAN for t in 2: d" in json.dumps(first["messages"])],
-        [
-            [body["temperature"], body.get("max_tokens")]
-            for body in model.asked
-            if "SYSTEM t" in json.dumps(body["messages"])
-        ],
-        sum("the plan" in json.dumps(body["messages"]) for body in model.asked) > 0,
+        [first["model"], first.get("temperature"), "PLAN for t in 2: d" in sent[0][1]],
+        [[body["temperature"], body.get("max_tokens")] for body, said in sent if "SYSTEM t" in said],
+        any("the plan" in said for _, said in sent),
         out.get("success"),
         out.get("error"),
         [attacker.role.value, attacker.name],
@@ -1025,9 +942,8 @@ def strategies(stage: Stage) -> Any:
             target="TARGET", current_turn=1, total_turns=3, scenario_description="DESCRIPTION", metaprompt_plan="PLAN"
         )
         said = made.parse_attacker_output('{"observation": "o", "strategy": "s", "reply": "r"}')
-        found.append(
-            ["TARGET" in prompt, "DESCRIPTION" in prompt, made.needs_metaprompt_plan, said.reply, said.observation]
-        )
+        shown = ["TARGET" in prompt, "DESCRIPTION" in prompt, made.needs_metaprompt_plan]
+        found.append([*shown, said.reply, said.observation])
         found.append([said.strategy, said.parse_failed, made.get_phase_name(3, 3)])
     return [*found, [each.id for each in scenario.DEFAULT_GOAT_TECHNIQUES]]
 
@@ -1035,13 +951,8 @@ def strategies(stage: Stage) -> Any:
 @case
 def a_disguised_message(stage: Stage) -> Any:
     technique = next(each for each in stage.scenario.DEFAULT_TECHNIQUES if each.name == "base64")
-    given: dict[str, Any] = {
-        "attack_plan": "p",
-        "total_turns": 1,
-        "injection_probability": 1.0,
-        "techniques": [technique],
-    }
-    heard = attacked(stage, "crescendo", ["hello"], ["hi"], **given)[0]
+    given: dict[str, Any] = {"attack_plan": "p", "total_turns": 1, "injection_probability": 1.0}
+    heard = attacked(stage, "crescendo", ["hello"], ["hi"], techniques=[technique], **given)[0]
     return "aGVsbG8=" in heard[0][0]
 
 
@@ -1050,10 +961,9 @@ def what_a_judge_returns_as_messages(stage: Stage) -> Any:
     """A judge of one's own that names no messages, and one that names others."""
     scenario = stage.scenario
     found: list[Any] = []
-    script = [scenario.user("hi"), scenario.agent(), scenario.judge()]
     for named in ([], [{"role": "user", "content": "other"}]):
         result = scenario.ScenarioResult(success=True, messages=named, reasoning="r")
-        made = stage.run(stage.user(), stage.agent("answer"), stage.judging(result), script=script)
+        made = stage.run(stage.user(), stage.agent("answer"), stage.judging(result), script=stage.judged_turn)
         found.append([each["content"] for each in made.messages])
     return found
 
