@@ -23,9 +23,7 @@ from tests.scenario.people import Agent, User, play, roles
 pytestmark = pytest.mark.usefixtures("untouched")
 
 
-def judged(
-    *steps: Step, forced: bool = True, given: AgentInput | None = None, **how: Any
-) -> tuple[Any, list[dict[str, Any]]]:
+def judged(*steps: Step, forced: bool = True, given: AgentInput | None = None, **how: Any) -> tuple[Any, list[Any]]:
     """Return what a judge says who answers so, and what it was asked."""
     how = {"criteria": ["polite", "fast"]} | how
     with model(*steps) as (config, provider):
@@ -42,10 +40,8 @@ def test_all_passed_is_success() -> None:
     result, _ = judged(finish("passed", "passed", evidence=["On its way"]))
     assert (result.success, result.reasoning) == (True, "so it is")
     assert result.passed_criteria == ["polite", "fast"]
-    assert [(each.id, each.status, each.evidence) for each in result.criteria] == [
-        ("c1", "passed", "On its way"),
-        ("c2", "passed", ""),
-    ]
+    found = [(each.id, each.status, each.evidence) for each in result.criteria]
+    assert found == [("c1", "passed", "On its way"), ("c2", "passed", "")]
 
 
 @pytest.mark.parametrize("second", ["failed", "inconclusive"])
@@ -54,9 +50,8 @@ def test_anything_else_is_none(second: str) -> None:
     result, _ = judged(finish("passed", second))
     assert not result.success
     assert result.passed_criteria == ["polite"]
-    assert (result.failed_criteria, result.inconclusive_criteria) == (
-        (["fast"], []) if second == "failed" else ([], ["fast"])
-    )
+    other = {"failed": "inconclusive", "inconclusive": "failed"}[second]
+    assert (getattr(result, f"{second}_criteria"), getattr(result, f"{other}_criteria")) == (["fast"], [])
 
 
 def test_a_missing_criterion_is_no_success() -> None:
@@ -189,11 +184,8 @@ def test_a_verdict_in_mid_script_goes_on_when_it_is_open() -> None:
     """Row 27: something inconclusive and steps left: the script goes on; a failure ends it."""
     for status, spoken in (("inconclusive", "uaua"), ("failed", "ua")):
         with model(finish("passed", status)) as (config, _):
-            judge = JudgeAgent(model=config, criteria=["polite", "fast"])
-            script = [
-                scenario.user("a"), scenario.agent(), scenario.judge(), scenario.user("b"), scenario.agent(),
-                scenario.succeed(),
-            ]  # fmt: skip
+            judge, turn = JudgeAgent(model=config, criteria=["polite", "fast"]), [scenario.user("a"), scenario.agent()]
+            script = [*turn, scenario.judge(), *turn, scenario.succeed()]
             assert roles(play(Echo(), judge, script=script)) == spoken
 
 
@@ -220,9 +212,8 @@ def test_parameters_and_defaults_are_those_of_the_documentation(kind: type[Any])
     parameters = inspect.signature(kind).parameters
     documented = ["model", "api_key", "temperature", "max_tokens", "system_prompt"]
     documented += ["criteria"] if kind is JudgeAgent else []
-    assert {name: repr(parameters[name].default) for name in documented} == {
-        name: "0.0" if name == "temperature" else "None" for name in documented
-    }
+    defaults = {name: repr(parameters[name].default) for name in documented}
+    assert defaults == dict.fromkeys(documented, "None") | {"temperature": "0.0"}
     assert all(each.kind in {each.KEYWORD_ONLY, each.VAR_KEYWORD} for each in parameters.values())
 
 

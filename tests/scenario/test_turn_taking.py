@@ -36,8 +36,9 @@ def px(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
 
 @pytest.fixture
 def control(px: Proxy) -> Iterator[Control]:
-    """Return its control API; sessions are closed at the end."""
+    """Return its control API with a session `run`; sessions are closed at the end."""
     made = Control(px.url)
+    made.open_session("run")
     yield made
     for report in made.sessions():
         made.close(report.name)
@@ -112,13 +113,7 @@ async def test_a_waiter_that_is_cancelled_is_passed_over() -> None:
         ({"OPENAI_BASE_URL": "http://127.0.0.1:8080/s/p-1/v1"}, ("p-1",)),
         ({"OPENAI_BASE_URL": "http://localhost:8080/s/a%2Fb/v1"}, ("a/b",)),
         ({"OPENAI_BASE_URL": "http://127.0.0.1:8080/v1"}, ("default",)),
-        (
-            {
-                "OPENAI_BASE_URL": "http://127.0.0.1:8080/s/x/v1",
-                "ANTHROPIC_BASE_URL": "http://127.0.0.1:8080/s/y/anthropic",
-            },
-            ("x", "y"),
-        ),
+        ({"OPENAI_BASE_URL": "http://127.0.0.1:8080/s/x/v1", "ANTHROPIC_BASE_URL": "http://127.0.0.1:8080/s/y/anthropic"}, ("x", "y")),
     ],
 )  # fmt: skip
 def test_the_process_is_known_by_what_its_base_urls_name(env: dict[str, str], found: tuple[str, ...]) -> None:
@@ -131,8 +126,6 @@ async def test_during_a_turn_the_environment_names_the_proxy_and_afterwards_it_d
 ) -> None:
     """What was there is there again, and what somebody changed meanwhile is theirs."""
     env = {"OPENAI_BASE_URL": "https://api.openai.com/v1"}
-
-    control.open_session("run")
     async with process_turn(control, "run", replay=True, env=env):
         assert env["OPENAI_BASE_URL"] == f"{px.url}/s/{pid_session()}/v1"
         assert env["OPENAI_API_KEY"]
@@ -146,8 +139,6 @@ async def test_during_a_turn_the_environment_names_the_proxy_and_afterwards_it_d
 async def test_others_see_the_environment_as_it_is_without_the_turn(control: Control) -> None:
     """A run that opens meanwhile finds the user's own gateway, not the proxy."""
     env = {"OPENAI_BASE_URL": "https://gateway.example/v1"}
-
-    control.open_session("run")
     async with process_turn(control, "run", replay=True, env=env):
         assert env["OPENAI_BASE_URL"] != "https://gateway.example/v1"
         assert outside_env(env) == {"OPENAI_BASE_URL": "https://gateway.example/v1"}
@@ -156,7 +147,6 @@ async def test_others_see_the_environment_as_it_is_without_the_turn(control: Con
 
 async def test_a_turn_ends_with_an_exception_too(control: Control) -> None:
     """The name is free again, for the next one."""
-    control.open_session("run")
     for _ in range(2):
         with pytest.raises(ZeroDivisionError):
             async with process_turn(control, "run", replay=True, env={}):
@@ -166,7 +156,6 @@ async def test_a_turn_ends_with_an_exception_too(control: Control) -> None:
 
 async def test_a_turn_that_is_cancelled_is_undone(control: Control) -> None:
     """A run that is called off leaves neither binding nor lock."""
-    control.open_session("run")
 
     async def long() -> None:
         async with process_turn(control, "run", replay=True, env={}):
@@ -188,9 +177,7 @@ async def test_what_a_fixture_bound_is_borrowed_and_given_back(px: Proxy, contro
     name = f"pytest-host-{os.getpid()}"
     env = {"OPENAI_BASE_URL": f"{px.url}/s/{name}/v1"}
     control.open_session("test")
-    control.open_session("run")
     control.bind_session_name(name, "test")
-
     async with process_turn(control, "run", replay=True, env=env):
         ask_chat(env["OPENAI_BASE_URL"])
     ask_chat(env["OPENAI_BASE_URL"])
@@ -198,10 +185,8 @@ async def test_what_a_fixture_bound_is_borrowed_and_given_back(px: Proxy, contro
 
 
 async def test_a_session_that_another_process_has_is_waited_for(control: Control) -> None:
-    control.open_session("run")
     control.open_session("theirs")
     control.bind_session_name("shared", "theirs")
-
     asyncio.get_running_loop().call_later(0.3, control.unbind_session_name, "shared")
     async with bind_source(control, "shared", "run") as waited:
         found = waited
@@ -210,10 +195,8 @@ async def test_a_session_that_another_process_has_is_waited_for(control: Control
 
 async def test_a_session_that_stays_bound_is_an_error_of_the_environment(control: Control) -> None:
     """It names who has it, and what frees it."""
-    control.open_session("run")
     control.open_session("theirs")
     control.bind_session_name("shared", "theirs")
-
     with pytest.raises(MachineError, match=r"'shared'.*'theirs'[\s\S]*unbind") as caught:
         async with bind_source(control, "shared", "run", patience=0.1):
             pass

@@ -81,21 +81,19 @@ def test_calls_do_not_wait_for_each_other() -> None:
     """Row 20: four calls, none of which is answered before all have come."""
     come = threading.Event()
     come.set()
-    message = {"role": "assistant", "content": "hello"}
-    choices = [{"index": 0, "message": message, "finish_reason": "stop"}]
+    choices = [{"index": 0, "message": {"role": "assistant", "content": "hello"}, "finish_reason": "stop"}]
     slow = json_answer({"id": "x", "object": "chat.completion", "created": 1, "model": "m", "choices": choices})
     slow = replace(slow, pieces=tuple(replace(piece, after=come) for piece in slow.pieces))
 
     async def four(config: ModelConfig, provider: Provider) -> None:
         await complete(model=config, messages=HI, party="user", session=None)  # imports litellm, connects
         come.clear()
-        calls = [
-            asyncio.ensure_future(complete(model=config, messages=HI, party="user", session=None)) for _ in range(4)
-        ]
-        while len(provider.requests) < 1 + len(calls):
+        more = (complete(model=config, messages=HI, party="user", session=None) for _ in range(4))
+        calls = asyncio.gather(*more)
+        while len(provider.requests) < 1 + 4:
             await asyncio.sleep(0.01)
         come.set()
-        await asyncio.gather(*calls)
+        await calls
 
     with model(step(answer=slow, times=None)) as (config, provider):
         asyncio.run(four(config, provider))
@@ -193,9 +191,8 @@ def test_a_model_with_an_address_of_its_own_goes_there_through_the_proxy(tmp_pat
     with FileStore.open(tmp_path / "x.db", writable=False, now=lambda: 0.0) as store:
         assert [each.party for each in store.iter_interactions("a")] == ["judge.2"]
     with near("replay", tmp_path / "x.db") as px:
-        same, other = (
-            ModelConfig(model=f"hosted_vllm/{name}", api_base="http://h:9/v1") for name in ("llama", "other")
-        )
+        names = ("hosted_vllm/llama", "hosted_vllm/other")
+        same, other = (ModelConfig(model=name, api_base="http://h:9/v1") for name in names)
         assert asyncio.run(go(px.url, same))[0] == answer
         with pytest.raises(MissError, match="no recorded response"):
             asyncio.run(go(px.url, other))

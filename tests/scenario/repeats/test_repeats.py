@@ -1,5 +1,7 @@
 """The same scenario several times: samples apart, statuses, limits, early stop, one result."""
 
+# ruff: noqa: ANN401
+
 from __future__ import annotations
 
 import asyncio
@@ -26,13 +28,7 @@ P, F, A, E = Status.PASSED, Status.FAILED, Status.AGENT_ERROR, Status.ENVIRONMEN
 class Plan:
     """Ends each sample as told, and remembers how many went on at a time."""
 
-    def __init__(
-        self,
-        *statuses: Status,
-        limit: int | None = None,
-        seconds: float = 0.0,
-        **result: Any,  # noqa: ANN401
-    ) -> None:
+    def __init__(self, *statuses: Status, limit: int | None = None, seconds: float = 0.0, **result: Any) -> None:
         self.statuses, self.seconds, self.about = statuses, seconds, result
         self.options = RunOptions(max_concurrency=limit)
         self.started: list[int] = []
@@ -47,15 +43,19 @@ class Plan:
         finally:
             self.now -= 1
         status = self.statuses[sample - 1]
-        messages = [{"role": "assistant", "content": str(sample)}]
-        result = scenario.ScenarioResult(
-            success=status is P, messages=messages, status=status, sample=sample, **self.about
-        )
+        about = {"messages": [{"role": "assistant", "content": str(sample)}], "sample": sample, **self.about}
+        result = scenario.ScenarioResult(success=status is P, status=status, **about)
         return RunEnded(status, result, {A: AgentError("crashed"), E: MachineError("no store")}.get(status))
 
 
-def many(plan: Plan, **given: Any) -> RepeatResult:  # noqa: ANN401
+def many(plan: Plan, **given: Any) -> RepeatResult:
     return asyncio.run(run_many(plan, len(plan.statuses), **given))
+
+
+def repeated(name: str, *agents: Any, **given: Any) -> RepeatResult:
+    found = asyncio.run(scenario.run(name, "d", list(agents), verbose=False, **given))
+    assert isinstance(found, RepeatResult)
+    return found
 
 
 def test_every_sample_runs_once_and_in_order() -> None:
@@ -154,47 +154,28 @@ class Asks(scenario.AgentAdapter):
         return str(said["content"])
 
 
-def heads(state: scenario.ScenarioState) -> Any:  # noqa: ANN401
+def heads(state: scenario.ScenarioState) -> Any:
     return scenario.succeed() if state.last_message()["content"] == "heads" else scenario.fail("tails")
 
 
-def series(url: str, ear: Ear, **given: Any) -> RepeatResult:  # noqa: ANN401
+def series(url: str, ear: Ear) -> RepeatResult:
     """Toss a coin four times through a proxy, one after the other."""
     script: list[Any] = [scenario.user("go"), scenario.agent(), heads]
-    found = asyncio.run(
-        scenario.run(
-            "coin",
-            "d",
-            [Asks()],
-            script=script,
-            verbose=False,
-            proxy=url,
-            runs=4,
-            handlers=[ear],
-            max_concurrency=1,
-            **given,
-        )
-    )
-    assert isinstance(found, RepeatResult)
-    return found
+    return repeated("coin", Asks(), script=script, proxy=url, runs=4, handlers=[ear], max_concurrency=1)
 
 
 def test_run_takes_the_options_of_repeats() -> None:
     """`scenario.run(runs=..., pass_rate=..., early_stop=..., allow_environment_errors=...)`."""
     script: list[Any] = [scenario.user("go"), scenario.agent(), _by_sample]
-    given: dict[str, Any] = {"script": script, "verbose": False, "proxy": False, "max_concurrency": 1}
-    found = asyncio.run(
-        scenario.run("n", "d", [Agent()], runs=4, allow_environment_errors=True, pass_rate=0.6, **given)
-    )
-    assert isinstance(found, RepeatResult)
+    given: dict[str, Any] = {"script": script, "proxy": False, "max_concurrency": 1}
+    found = repeated("n", Agent(), runs=4, allow_environment_errors=True, pass_rate=0.6, **given)
     assert [each.status for each in found.samples] == [P, E, F, P]
     assert (found.success, found.status) == (True, Status.FLAKY)
-    stopped = asyncio.run(scenario.run("n", "d", [Agent()], runs=9, early_stop=True, **given))
-    assert isinstance(stopped, RepeatResult)
+    stopped = repeated("n", Agent(), runs=9, early_stop=True, **given)
     assert (len(stopped.samples), stopped.rate) == (3, None)
 
 
-def _by_sample(state: scenario.ScenarioState) -> Any:  # noqa: ANN401
+def _by_sample(state: scenario.ScenarioState) -> Any:
     """Fail sample 3, and have no store in sample 2."""
     sample = state.executor.options.sample
     if sample == 2:
@@ -204,8 +185,7 @@ def _by_sample(state: scenario.ScenarioState) -> Any:  # noqa: ANN401
 
 def test_the_sum_says_on_one_line_why_a_run_did_not_pass() -> None:
     script = [lambda _state: scenario.fail("first\n\nsecond " + "x" * 300)]
-    found = asyncio.run(scenario.run("n", "d", [Agent()], runs=2, script=script, proxy=False, verbose=False))
-    assert isinstance(found, RepeatResult)
+    found = repeated("n", Agent(), runs=2, script=script, proxy=False)
     told = (found.reasoning or "").splitlines()[-1]
     assert told.startswith("sample 2: failed: first second xxx")
     assert told.endswith("x…")

@@ -203,9 +203,7 @@ def test_what_came_last_is_told_with_the_end_of_the_session() -> None:
     assert asyncio.run(traffic.find_late_calls(session, ())) == []
     with pytest.raises(MissError, match="never recorded"):
         asyncio.run(traffic.find_late_calls(session, cast("Any", (heard(3, miss=True),))))
-    assert [
-        call.seq
-        for call in asyncio.run(traffic.find_late_calls(session, cast("Any", (heard(4), heard(5, party="user")))))
-    ] == [3, 4]
+    late = asyncio.run(traffic.find_late_calls(session, cast("Any", (heard(4), heard(5, party="user")))))
+    assert [call.seq for call in late] == [3, 4]
     with pytest.raises(MachineError, match="earlier version"):
         asyncio.run(traffic.find_late_calls(session, None))

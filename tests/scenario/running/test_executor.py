@@ -30,10 +30,8 @@ class Program:
         self.namesakes = UsedNames()
 
     def named(self, name: str, description: str = "d", script: Any = None, **more: Any) -> str:
-        options = RunOptions(**more)
-        return choose_cassette_name(
-            name, None, description, script, options, host=ScenarioRunHooks(), namesakes=self.namesakes
-        )
+        who: dict[str, Any] = {"host": ScenarioRunHooks(), "namesakes": self.namesakes}
+        return choose_cassette_name(name, None, description, script, RunOptions(**more), **who)
 
 
 def test_scenarios_of_one_name_that_differ_have_numbers() -> None:
@@ -52,10 +50,7 @@ def test_a_name_that_is_given_is_taken() -> None:
     named = Program().named
     assert [named("w", each, cassette="mine") for each in ("a", "b")] == ["mine", "mine"]
     host = ScenarioRunHooks(place=lambda name: f"test/{name}")
-    assert [choose_cassette_name("w", None, each, None, RunOptions(), host=host) for each in ("a", "b")] == [
-        "test/w",
-        "test/w",
-    ]
+    assert {choose_cassette_name("w", None, each, None, RunOptions(), host=host) for each in ("a", "b")} == {"test/w"}
 
 
 def test_objects_and_functions_do_not_make_a_scenario_another() -> None:
@@ -135,9 +130,8 @@ def test_langwatch_events_of_a_run() -> None:
     assert kinds == ["RUN_STARTED", *["MESSAGE_SNAPSHOT"] * 4, "RUN_FINISHED"]
     assert seen == posts.events
     assert bus.is_completed()
-    assert {(each.scenario_id, each.scenario_set_id, each.batch_run_id) for each in seen} == {
-        ("x", "s", made.batch_run_id)
-    }
+    ids = {(each.scenario_id, each.scenario_set_id, each.batch_run_id) for each in seen}
+    assert ids == {("x", "s", made.batch_run_id)}
     assert [len(each.messages) for each in seen[1:-1]] == [1, 2, 3, 4]
     assert seen[-1].to_dict()["results"]["verdict"] == "success"
 
@@ -155,9 +149,8 @@ def test_an_exception_is_told_before_it_comes_out() -> None:
 
 def test_what_a_step_brings_is_kept() -> None:
     """Its own messages, criteria and reason; times are filled in."""
-    own = scenario.ScenarioResult(
-        success=False, messages=[{"role": "user", "content": "excerpt"}], failed_criteria=["polite"]
-    )
+    excerpt: Any = [{"role": "user", "content": "excerpt"}]
+    own = scenario.ScenarioResult(success=False, messages=excerpt, failed_criteria=["polite"])
     result = play(script=[scenario.user("x"), lambda _state: own])
     assert (said(result), result.failed_criteria, result.total_time is None) == (["excerpt"], ["polite"], False)
 
@@ -186,12 +179,14 @@ def test_a_verdict_is_true_or_false(success: object) -> None:
 
 def test_verbose_prints_the_conversation(capsys: pytest.CaptureFixture[str]) -> None:
     """True by default; from 2 on each line names its scenario; no escapes where nobody sees colours."""
-    asyncio.run(ScenarioExecutor("x", "d", [Agent("hello")], max_turns=1).run())
-    assert capsys.readouterr().out == "\nAgent: hello\n"
-    asyncio.run(ScenarioExecutor("x", "d", [Agent("hello")], max_turns=1, verbose=3).run())
-    assert capsys.readouterr().out == "\n[Scenario: x] Agent: hello\n"
-    asyncio.run(ScenarioExecutor("x", "d", [Agent("hello")], max_turns=1, verbose=False).run())
-    assert capsys.readouterr().out == ""
+    printed: tuple[tuple[dict[str, Any], str], ...] = (
+        ({}, "\nAgent: hello\n"),
+        ({"verbose": 3}, "\n[Scenario: x] Agent: hello\n"),
+        ({"verbose": False}, ""),
+    )
+    for given, out in printed:
+        asyncio.run(ScenarioExecutor("x", "d", [Agent("hello")], max_turns=1, **given).run())
+        assert capsys.readouterr().out == out
 
 
 @pytest.mark.parametrize(("who", "error"), [(Agent, "AgentError"), (User, "MachineError")])

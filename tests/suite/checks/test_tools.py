@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -22,12 +23,12 @@ def wanted(**tools: object) -> dict[str, ToolExpect]:
     return {name: ToolExpect.model_validate(value) for name, value in tools.items()}
 
 
-def step(*calls: Any, results: tuple[str, ...] = (), recorded: bool = True) -> Any:  # noqa: ANN401
-    """Return a step in which a model asked for these calls."""
+def step(*calls: Any, results: Sequence[str | None] = (), recorded: bool = True) -> Any:  # noqa: ANN401
+    """Return a step in which a model asked for these calls; a result that is None nobody has seen."""
     chats = Chats()
     chats.chat([user("x")], asks(*calls) if calls else said("hi"), recorded=recorded)
-    if results:
-        answers = [result(text, each["id"]) for text, each in zip(results, calls, strict=False)]
+    answers = [result(text, each["id"]) for text, each in zip(results, calls, strict=False) if text is not None]
+    if answers:
         chats.chat([user("x"), asks(*calls), *answers], said("done"))
     return chats.wire.observe(0)
 
@@ -148,13 +149,8 @@ def test_what_is_said_of_several_calls_holds_for_every_one(
     tool: object, results: list[str | None], status: Status
 ) -> None:
     """Unless the file says `every: false`; and what depends on a result that nobody has seen is an error, never a pass."""
-    chats = Chats()
     calls = [call("createTask", {"n": n}, f"c{n}") for n in range(len(results))]
-    given = [result(text, f"c{n}") for n, text in enumerate(results) if text is not None]
-    chats.chat([user("x")], asks(*calls) if calls else said("no"))
-    if given:
-        chats.chat([user("x"), asks(*calls), *given], said("done"))
-    found = check_tools(wanted(createTask=tool), chats.wire.observe(0), VariableScope())
+    found = check_tools(wanted(createTask=tool), step(*calls, results=results), VariableScope())
     statuses = {each.status for each in found}
     assert next((each for each in (FAILED, ERROR) if each in statuses), PASSED) is status, found
 
@@ -210,6 +206,10 @@ def test_an_assertion_says_where_it_was_seen() -> None:
     assert check_tools(wanted(createTask=0), step(CREATE), VariableScope())[0].where == "interaction 101"
 
 
+def check_served(chats: Tools, **tools: Any) -> list[Assertion]:  # noqa: ANN401
+    return check_server_tools(wanted(**tools), chats.wire.observe(0), chats.wire.read_served_tools(), VariableScope())
+
+
 def served_step(*, listed: bool = True) -> Tools:
     """Return a step in which a model asked for one call, and its server got that and another."""
     chats = Tools()
@@ -244,8 +244,7 @@ def test_what_a_server_got_is_checked_as_what_a_model_asked_for(
     tool: dict[str, object], status: Status, message: str
 ) -> None:
     """The same words; a misspelt tool passes nothing."""
-    chats = served_step()
-    found = check_server_tools(wanted(**tool), chats.wire.observe(0), chats.wire.read_served_tools(), VariableScope())
+    found = check_served(served_step(), **tool)
     worst = next((each for each in found if each.status is not PASSED), None)
     assert found
     assert (worst.status if worst else PASSED) is status, found
@@ -267,9 +266,7 @@ def test_what_servers_got_is_an_error_where_nobody_knows() -> None:
         (lost, "createTask", "nothing was recorded of call"),
     ):
         expected = {"error": False} if tool == "deleteTask" and chats is cut else 0
-        found = check_server_tools(
-            wanted(**{tool: expected}), chats.wire.observe(0), chats.wire.read_served_tools(), VariableScope()
-        )
+        found = check_served(chats, **{tool: expected})
         assert found[-1].status is ERROR, found
         assert said_of_it in found[-1].message
 
@@ -277,18 +274,16 @@ def test_what_servers_got_is_an_error_where_nobody_knows() -> None:
 def test_servers_got_what_models_asked_for() -> None:
     """Call by call; one too many is told. An answer of a model that nobody can read makes it an error."""
     chats = served_step()
-    (found,) = check_server_tools(
-        {}, chats.wire.observe(0), chats.wire.read_served_tools(), VariableScope(), as_asked=True
-    )
+
+    def as_asked() -> Assertion:
+        seen, served = chats.wire.observe(0), chats.wire.read_served_tools()
+        (found,) = check_server_tools({}, seen, served, VariableScope(), as_asked=True)
+        return found
+
+    found = as_asked()
     assert (found.name, found.status) == ("serversAsAsked", FAILED)
     assert 'a server got createTask({"title": "Buy bread"}), which no model asked for' in found.message
     chats.chat([user("y")], asks(OTHER))
-    (found,) = check_server_tools(
-        {}, chats.wire.observe(0), chats.wire.read_served_tools(), VariableScope(), as_asked=True
-    )
-    assert found.status is PASSED
+    assert as_asked().status is PASSED
     chats.chat([user("z")], said("x"), recorded=False, decision="PASS")
-    (found,) = check_server_tools(
-        {}, chats.wire.observe(0), chats.wire.read_served_tools(), VariableScope(), as_asked=True
-    )
-    assert found.status is ERROR
+    assert as_asked().status is ERROR
