@@ -12,7 +12,7 @@ def run() -> int:
     # nothing imported is garbage: to look for some took a tenth of `--help`, and 25 ms of the shim's start
     gc.disable()
     try:
-        if sys.argv[1:2] == ["mcp"] and (code := _shim(sys.argv[2:])) is not None:
+        if sys.argv[1:2] == ["mcp"] and (code := _serve_mcp_shim(sys.argv[2:])) is not None:
             return code
         from llmproxy.cli import main
 
@@ -23,17 +23,17 @@ def run() -> int:
         return 130
 
 
-def _shim(words: list[str]) -> int | None:
+def _serve_mcp_shim(words: list[str]) -> int | None:
     """Serve as the shim before a server of tools, whose client waits; None if the command line is to read the words."""
     from llmproxy.client.tools.mcp_shim.command import parse_shim_words, run_shim
-    from llmproxy.errors import end_with
+    from llmproxy.errors import print_final_error
 
     if (asked := parse_shim_words(words)) is None:
         return None
     try:
         return run_shim(asked, os.environ)
     except Exception as error:  # noqa: BLE001 (it becomes a message)
-        return end_with(error, debug=bool(os.environ.get("LLMPROXY_DEBUG")))
+        return print_final_error(error, debug=bool(os.environ.get("LLMPROXY_DEBUG")))
 
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ class StartCommand:
     """Address of the page of a proxy that goes on when its client has ended; empty where there is none."""
 
     @property
-    def runs(self) -> bool:
+    def is_run(self) -> bool:
         """Whether the proxy is started for one command, and not by hand."""
         return bool(self.rest)
 
@@ -77,7 +77,7 @@ class StartCommand:
         words = [before, self.start, *(self._spell_option(*each) for each in named), kept]
         return " ".join(filter(None, words)) + self.rest
 
-    def by(self, start: str, rest: str = " -- COMMAND") -> StartCommand:
+    def for_command(self, start: str, rest: str = " -- COMMAND") -> StartCommand:
         """Return how another command, which has a proxy of its own, is started with the same options."""
         if self.is_test_runner:
             return StartCommand(start, rest)
@@ -104,10 +104,10 @@ def _without_password(url: str) -> str:
 
 def suggest_command(command: str, store: str | Path) -> str:
     """Return the line that runs `command` (``show 12``) on a store."""
-    return f"llmproxy {command}{store_words(store)}"
+    return f"llmproxy {command}{format_store_option(store)}"
 
 
-def store_words(store: str | Path) -> str:
+def format_store_option(store: str | Path) -> str:
     """Return `` --store PATH``; nothing for the default one, however it is written."""
     said = show_store(store)
     return "" if said in (DEFAULT_STORE, str(Path.cwd() / DEFAULT_STORE)) else f" --store {quote_word(said)}"
@@ -123,7 +123,7 @@ def quote_word(text: str) -> str:
 
 def requirement(*extras: str) -> str:
     """Return what an installer takes for this package with these extras, `llmproxy-replay[proxy]`; to be quoted."""
-    return requirement_of(_read_metadata(), *extras)
+    return build_requirement(_read_direct_url_json(), *extras)
 
 
 EXTRAS = {
@@ -148,12 +148,14 @@ def install_command(extra: str) -> str:
     there = {EXTRAS[each] for each in ("mitmproxy", "litellm", "psycopg", "mcp", "ray") if find_spec(each)}
     with suppress(metadata.PackageNotFoundError):
         installer = (metadata.distribution(NAME).read_text("INSTALLER") or "").strip()
-        return install_command_of(requirement(*sorted({*there, extra})), Path(sys.prefix), installer, _read_metadata())
+        return choose_install_command(
+            requirement(*sorted({*there, extra})), Path(sys.prefix), installer, _read_direct_url_json()
+        )
     return f"pip install '{requirement(extra)}'"
 
 
-def install_command_of(package: str, prefix: Path, installer: str, noted: str) -> str:
-    """Return the same for an environment at `prefix`, made by `installer` (pip, uv); `noted` as in `requirement_of`."""
+def choose_install_command(package: str, prefix: Path, installer: str, noted: str) -> str:
+    """Return the same for an environment at `prefix`, made by `installer` (pip, uv); `noted`: its `direct_url.json`."""
     parts, told = prefix.parts, json.loads(noted or "{}")
     if {"uv", "tools"} <= set(parts):
         return f"uv tool install --force '{package}'"
@@ -175,24 +177,24 @@ def explain_missing(error: BaseException) -> MachineError | None:
 
 def describe_upgrade() -> str:
     """Describe how a newer one is had."""
-    return upgrade_of(_read_metadata())
+    return describe_upgrade_from(_read_direct_url_json())
 
 
-def requirement_of(noted: str, *extras: str) -> str:
+def build_requirement(noted: str, *extras: str) -> str:
     """Return the same for what an installer noted in `direct_url.json`; empty where it came from an index."""
     named = f"{NAME}[{','.join(extras)}]" if extras else NAME
-    return f"{named} @ {where}" if (where := origin_of(noted)) else named
+    return f"{named} @ {where}" if (where := parse_install_url(noted)) else named
 
 
-def upgrade_of(noted: str) -> str:
+def describe_upgrade_from(noted: str) -> str:
     """Describe how one that is newer than what was noted is had."""
-    if not origin_of(noted):
+    if not parse_install_url(noted):
         return f"uv tool upgrade {NAME}   (or pip install --upgrade {NAME})"
-    typed = f"uv tool install --force '{requirement_of(noted)}'   (or the same with pip install --force-reinstall)"
+    typed = f"uv tool install --force '{build_requirement(noted)}'   (or the same with pip install --force-reinstall)"
     return f"Bring what it was installed from up to date, then:  {typed}"
 
 
-def origin_of(noted: str) -> str:
+def parse_install_url(noted: str) -> str:
     """Return the URL that installs it again; empty for none, a file that is gone, or one with a password."""
     try:
         told = json.loads(noted or "{}")
@@ -211,7 +213,7 @@ def origin_of(noted: str) -> str:
 
 
 @cache
-def _read_metadata() -> str:
+def _read_direct_url_json() -> str:
     from importlib import metadata
 
     try:

@@ -30,7 +30,7 @@ _TOLD = (
 
 
 class Call(NamedTuple):
-    """One ended call: a tuple costs a quarter of a frozen dataclass. What differs between `alike` ones stands last."""
+    """One ended call: a tuple costs a quarter of a frozen dataclass. What `fields_without_timing` lacks stands last."""
 
     decision: Decision
     method: str = ""
@@ -104,7 +104,7 @@ class Call(NamedTuple):
         return f"Call({', '.join(shown)})"
 
     @property
-    def alike(self) -> tuple[Any, ...]:
+    def fields_without_timing(self) -> tuple[Any, ...]:
         """All of it but when it came and which it was."""
         return self[:-5]
 
@@ -114,7 +114,7 @@ class Call(NamedTuple):
         return self.decision == Decision.REFUSE and self.status == UpstreamError.status and not self.miss
 
     @property
-    def was_paid_for(self) -> bool:
+    def is_billable(self) -> bool:
         """Whether its answer had cost something: listing models and failures are free."""
         used = self.input is not None or self.output is not None
         return used or (self.model is not None and self.method == "POST" and self.status < 400)
@@ -133,7 +133,7 @@ class Call(NamedTuple):
         }
 
     @classmethod
-    def of(cls, value: Mapping[str, Any]) -> Self:
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
         """Read the JSON form; what a proxy of another version does not say is unknown."""
         given: dict[str, Any] = {name: value.get(name) for name in _TOLD}
         given |= {name: float(given[name] or 0) for name in ("at", "ms")}
@@ -167,7 +167,7 @@ class Use:
         self.output += call.output or 0
         if call.cost is not None:
             self.cost = call.cost if self.cost is None else self.cost + call.cost
-        elif call.was_paid_for:
+        elif call.is_billable:
             self.unpriced += 1
 
     def merge(self, other: Use) -> None:
@@ -188,7 +188,7 @@ class Use:
         }
 
     @classmethod
-    def of(cls, value: Mapping[str, Any]) -> Self:
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
         calls, read, written, unpriced = (
             int(value.get(name) or 0) for name in ("calls", "input", "output", "unpriced")
         )
@@ -330,14 +330,16 @@ class Totals:
         }
 
     @staticmethod
-    def read(value: Mapping[str, Any]) -> dict[str, Any]:
+    def parse_fields(value: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fields that the JSON form gives, by name; what it does not say is none."""
         return {
             **{name: int(value.get(name) or 0) for name in _COUNTS},
             **{names: tuple(map(str, value.get(names) or ())) for names in _NAMES},
-            "saved": Use.of(value["saved"]) if "saved" in value else Use(cost=_read_money(value.get("cost_not_spent"))),
+            "saved": Use.from_json(value["saved"])
+            if "saved" in value
+            else Use(cost=_read_money(value.get("cost_not_spent"))),
             "spent": Use(cost=_read_money(value.get("cost_spent"))),
-            "parties": {name: Use.of(each) for name, each in (value.get("parties") or {}).items()},
+            "parties": {name: Use.from_json(each) for name, each in (value.get("parties") or {}).items()},
             "miss_texts": [str(text) for text in value.get("miss_texts") or ()],
         }
 
@@ -380,7 +382,7 @@ def find_doubts(totals: Totals, unused: int | None, *, used: bool, fail_on_miss:
     return tuple(filter(None, doubts))
 
 
-def find_forbidden(totals: Totals, *, carried: bool, stale: bool) -> tuple[str, Exit] | None:
+def find_violated_option(totals: Totals, *, carried: bool, stale: bool) -> tuple[str, Exit] | None:
     """Return the option that forbids what a run came to, with its exit code, or None; `carried`, `stale`: given."""
     if carried and totals.carried:
         return "--fail-on-carried", Exit.CARRIED

@@ -20,7 +20,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f"; did you mean {near!r}?" if near else ""
 
 
-def suggest(word: str, known: Iterable[str], *, listing: bool = True) -> str:
+def suggest_name(word: str, known: Iterable[str], *, listing: bool = True) -> str:
     """Return ``did you mean `x`?``, else what is known, as a hint; or "", also where that is not to be listed."""
     names = list(known)
     folded = {_fold_word(name): name for name in names}

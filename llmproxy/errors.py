@@ -58,13 +58,13 @@ OURS = "llmproxy: "
 """How what we say begins where others speak too: in a client's exception, in pytest's report, in a terminal."""
 
 
-def sign_text(text: object) -> str:
+def add_prefix(text: object) -> str:
     """Return a text that says whose it is, once: what the proxy said over HTTP says so already."""
     said = str(text)
     return said if said.startswith(OURS) else OURS + said
 
 
-def unsign_text(text: object) -> str:
+def remove_prefix(text: object) -> str:
     """Return the same without whose it is: for what stands inside of another message."""
     return str(text).removeprefix(OURS)
 
@@ -204,7 +204,7 @@ _LONGEST_NAME = 200
 """Characters of a file's name that are shown."""
 
 
-def end_with(error: Exception, *, debug: bool) -> Exit:
+def print_final_error(error: Exception, *, debug: bool) -> Exit:
     """Print an error for people, after its traceback if asked for, and return the exit code. Nothing else does."""
     import sys
 
@@ -225,6 +225,6 @@ def end_with(error: Exception, *, debug: bool) -> Exit:
     else:
         how = "" if debug else "\nPlease report it, with what LLMPROXY_DEBUG=1 prints (the traceback)."
         text, code = f"internal error: {type(error).__name__}: {error}{how}", Exit.ENVIRONMENT
-    sys.stderr.write(f"{without_passwords(sign_text(text))}\n")
+    sys.stderr.write(f"{without_passwords(add_prefix(text))}\n")
     sys.stderr.flush()
     return code

@@ -39,7 +39,7 @@ def late(text: Any, flags: int = 0) -> Any:
     return _LazyPattern(text, flags)
 
 
-class Anywhere:
+class RustPattern:
     """An expression in Rust's syntax; `holds` tells whether it matches somewhere in ASCII bytes.
 
     One pass, however many words are asked: a megabyte takes a millisecond and a half, and 15 us where a literal text

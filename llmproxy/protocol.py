@@ -124,7 +124,7 @@ class Update(StrEnum):
     """Everything, likewise."""
 
 
-class Scope(StrEnum):
+class Binds(StrEnum):
     """What may be bound between a recorded run and this one (``--bind``)."""
 
     ALL = "all"

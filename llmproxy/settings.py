@@ -36,14 +36,14 @@ from llmproxy.protocol import (
     DEFAULT_SESSION,
     DEFAULT_STORE,
     VCR_MODES,
+    Binds,
     Channel,
     Exhausted,
     Mode,
-    Scope,
     UnknownTool,
     Update,
 )
-from llmproxy.store_server import find_store_server, is_server, place
+from llmproxy.store_server import find_store_server, is_server, register_server
 
 ENV_PREFIX = "LLMPROXY_"
 TABLE = "[tool.llmproxy]"
@@ -58,7 +58,7 @@ SCRUBBED = "<scrubbed>"
 
 
 @dataclass(frozen=True, slots=True)
-class Scrub:
+class ScrubRule:
     """Replace what a pattern finds in the texts of a request, before its key is derived."""
 
     pattern: str
@@ -72,7 +72,7 @@ class Normalize:
 
     ignore: tuple[str, ...] = ()
     """JSON paths that are left out of the key."""
-    scrub: tuple[Scrub, ...] = ()
+    scrub: tuple[ScrubRule, ...] = ()
     packs: tuple[str, ...] = ()
     """Names of rule sets that llmproxy brings along; `core.keys.normalize` knows them."""
 
@@ -95,10 +95,10 @@ def read_normalize(value: object) -> Normalize:
     )
 
 
-def _read_scrub(value: object, where: str) -> Scrub:
-    if isinstance(value, Scrub):
+def _read_scrub(value: object, where: str) -> ScrubRule:
+    if isinstance(value, ScrubRule):
         return value
-    given = _check_members(value, Scrub, f"{where}.")
+    given = _check_members(value, ScrubRule, f"{where}.")
     if "pattern" not in given:
         raise ValueError(f"{where}: a pattern is missing (got {value!r})")
     texts = {name: _check_text(each, f"{where}.{name}") for name, each in given.items()}
@@ -106,16 +106,16 @@ def _read_scrub(value: object, where: str) -> Scrub:
         re.compile(texts["pattern"])
     except re.error as error:
         raise ValueError(f"{where}: {texts['pattern']!r} is not a regular expression: {error}") from error
-    return Scrub(**texts)
+    return ScrubRule(**texts)
 
 
-def _check_members(value: object, kind: type[Normalize | Scrub], where: str) -> Mapping[str, object]:
+def _check_members(value: object, kind: type[Normalize | ScrubRule], where: str) -> Mapping[str, object]:
     """Return a table whose names are all known."""
     if not isinstance(value, Mapping):
         raise ValueError(f"{where.rstrip('.')}{': ' if where else ''}{value!r} is not a table")
     for name in value:
         if name not in {each.name for each in fields(kind)}:
-            known = [each.name for table in (Normalize, Scrub) for each in fields(table)]
+            known = [each.name for table in (Normalize, ScrubRule) for each in fields(table)]
             raise ValueError(f"unknown name {where}{name}{did_you_mean(str(name), known)}")
     return value
 
@@ -218,14 +218,14 @@ class Settings:
         values.read_port, "PORT", default=DEFAULT_PORT, description="Port to listen on; 0 takes any free port."
     )
     store: Path = _declare_option(
-        values.read_place,
+        values.read_optional_path,
         "PATH",
         default=Path(DEFAULT_STORE),
         description="The database of recordings: a SQLite file, or postgresql://USER@HOST/DATABASE for a team.",
         again=False,
     )
     cassette_dir: Path | None = _declare_option(
-        values.read_place,
+        values.read_optional_path,
         "DIR",
         default=None,
         description="Folder with one YAML file per cassette, for review: read at the start (files take precedence over "
@@ -275,10 +275,10 @@ class Settings:
         description="In modes record and once, identical concurrent requests to models share one answer.",
         again=False,
     )
-    bind: Scope = _declare_option(
+    bind: Binds = _declare_option(
         values.read_scope,
         "all|paths|none",
-        default=Scope.ALL,
+        default=Binds.ALL,
         description="What may differ between the recorded run and this one: all (run variables and the cassette's "
         "volatile fields), paths (cwd, home, tmp), or none (only equal requests are hits).",
         of_session=True,
@@ -377,7 +377,7 @@ class Settings:
         repeat=True,
     )
     client_cert: Path | None = _declare_option(
-        values.read_place,
+        values.read_optional_path,
         "PATH",
         default=None,
         description="PEM file with certificate and key for upstreams that require mTLS, or a folder of HOST.pem files.",
@@ -410,7 +410,7 @@ class Settings:
         of_live=True,
     )
     read_only: tuple[str, ...] = _declare_option(
-        values.read_patterns,
+        values.read_name_patterns,
         "NAME",
         default=(),
         description="With --live: a tool, or a request such as 'POST api.example.com/search*', that changes nothing, "
@@ -541,12 +541,14 @@ class Source:
         return self.name if named else f"{self.origin} {self.name}".strip()
 
     @property
-    def is_foreign(self) -> bool:
+    def is_sdk_variable(self) -> bool:
         """Whether it is a variable of somebody else's: a provider's, which SDKs read."""
         return self.origin is Origin.ENVIRONMENT and not self.name.startswith(ENV_PREFIX)
 
     def was_typed(self, *, environment: bool) -> bool:
-        return self.origin is Origin.FLAG or (environment and self.origin is Origin.ENVIRONMENT and not self.is_foreign)
+        return self.origin is Origin.FLAG or (
+            environment and self.origin is Origin.ENVIRONMENT and not self.is_sdk_variable
+        )
 
 
 def shown_path(path: Path) -> str:
@@ -557,7 +559,7 @@ def shown_path(path: Path) -> str:
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
 
 
-def shared_path(path: Path) -> str:
+def portable_path(path: Path) -> str:
     """Return a path for a file that leaves the machine: one not below this folder without its folders."""
     said = shown_path(path)
     return path.name if Path(said).is_absolute() else said
@@ -681,7 +683,11 @@ def _validate_one(name: str, given: _GivenValue, below: Any, env: Mapping[str, s
     hint = f"{what}It was set by {given.source}."
     try:
         if name == "store":
-            return place(typed, env) if is_server(typed := str(given.value)) else given.folder / values.read_path(typed)
+            return (
+                register_server(typed, env)
+                if is_server(typed := str(given.value))
+                else given.folder / values.read_path(typed)
+            )
         value = FORMS[name].read(given.value)
     except ValueError as error:
         raise SettingsError(f"{name}: {error}", hint=hint) from error
@@ -754,7 +760,7 @@ HIDDEN = "(set)"
 """What is shown of a secret."""
 
 
-def write_value(value: object) -> str:
+def format_value(value: object) -> str:
     if value is None:
         return ""
     if isinstance(value, bool):

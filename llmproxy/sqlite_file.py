@@ -1,16 +1,16 @@
 """SQLite files: the one place that opens them, for the store, the journal and the cache of scenarios alike.
 
-    peek(path)                     what lies there, nothing changed      -> State
-    connect(path, query, ...)      a connection, counted until it is closed
-    copy(source, target)           the bytes of a file that only a copy of can be read
-    translate(error, path, ...)    what SQLite says, in our errors
+    read_state(path)               what lies there, nothing changed      -> FileState
+    open_connection(path, query)   a connection, counted until it is closed
+    copy_raw(source, target)       the bytes of a file that only a copy of can be read
+    translate_error(error, path)   what SQLite says, in our errors
 
 The rule behind it: a POSIX lock belongs to a process and a file. Whoever closes *any* descriptor of a file gives up
 every lock that his process holds on it, SQLite's too. Another process then finds nobody at work, folds the write-ahead
 log in and removes it, and the living writer commits to a file without a name: acknowledged, and gone
 (https://www.sqlite.org/howtocorrupt.html, 2.2). SQLite knows its own descriptors and keeps them until their last lock
-is given back. So we look at databases through SQLite alone, and the one function that must read raw bytes (`copy`)
-keeps its descriptor until the last connection of this process to that file is closed.
+is given back. So we look at databases through SQLite alone, and the one function that must read raw bytes
+(`copy_raw`) keeps its descriptor until the last connection of this process to that file is closed.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Connection(sqlite3.Connection):
     _counter = 0
     _cut = False
 
-    def watch(self) -> None:
+    def watch_for_overwrite(self) -> None:
         """Look at the file's size and change counter from now on (`is_cut`)."""
         if self.path is not None and hasattr(os, "pread"):
             self._raw = os.open(self.path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
@@ -104,7 +104,7 @@ class Connection(sqlite3.Connection):
         header, size = os.pread(self._raw, _HEADER, 0), os.fstat(self._raw).st_size
         counter = int.from_bytes(header[24:28])
         written_over = header[:16] != _MAGIC or (self._log is not None and header[18:20] != _WAL_MODE)
-        if written_over or counter < self._counter or (size < self._size and not is_whole(self.path)):
+        if written_over or counter < self._counter or (size < self._size and not passes_quick_check(self.path)):
             self._cut = True
         self._size, self._counter = size, counter
         return self._cut
@@ -119,14 +119,14 @@ class Connection(sqlite3.Connection):
         except sqlite3.OperationalError as error:
             if primary_code(error) not in BUSY:
                 raise
-        self.record_log()
+        self.remember_log_identity()
 
-    def record_log(self) -> None:
+    def remember_log_identity(self) -> None:
         """Remember the write-ahead log, if there is one, so that `is_current` misses it when it is gone."""
         self.execute("SELECT count(*) FROM sqlite_master").fetchone()  # opens it, or makes it
         if self.path is not None and self.execute("PRAGMA journal_mode").fetchone()[0] == "wal":
             self._log = sidecar_path(self.path, "-wal")
-            self._log_identity = identity_of(self._log)
+            self._log_identity = get_file_identity(self._log)
 
     def is_current(self) -> bool:
         """Return whether the file under the path is still the one that is open, and its write-ahead log the one written
@@ -135,9 +135,9 @@ class Connection(sqlite3.Connection):
         A file that was removed or replaced takes every commit and loses it with the last descriptor. Two calls of
         `stat`.
         """
-        if self.path is None or identity_of(self.path) != self.identity:
+        if self.path is None or get_file_identity(self.path) != self.identity:
             return False
-        return self._log is None or identity_of(self._log) == self._log_identity
+        return self._log is None or get_file_identity(self._log) == self._log_identity
 
     def close(self) -> None:
         """Close it; what had to wait for that is closed as well."""
@@ -145,7 +145,7 @@ class Connection(sqlite3.Connection):
         raw, self._raw = self._raw, None
         self._forget_connection()
         if raw is not None:
-            _close_descriptor(raw)
+            _close_when_unused(raw)
 
     def _forget_connection(self) -> None:
         with _guard:
@@ -171,13 +171,13 @@ def open_connection(path: Path, query: str, *, timeout: float) -> Connection:
     )  # fmt: skip
     made.path = path.resolve()
     with _guard:
-        made.identity = identity_of(path)
+        made.identity = get_file_identity(path)
         if made.identity is not None:
             _connected[made.identity] += 1
     return made
 
 
-def peek(path: Path) -> FileState:
+def read_state(path: Path) -> FileState:
     """Return what lies at `path`. Changes and creates nothing. Raises sqlite3.Error if it cannot be read or is damaged.
 
     It takes no lock, unless what it sees is no sound database: that may be one in the middle of its first commit.
@@ -221,12 +221,12 @@ def _count_pages(path: Path, query: str, *, timeout: float) -> int:
 def is_database(path: Path) -> bool:
     """Return whether a file is SQLite's, damaged or not: then nobody may open it with `open`. Raises nothing."""
     try:
-        return peek(path) in (FileState.ROLLBACK, FileState.WAL)
+        return read_state(path) in (FileState.ROLLBACK, FileState.WAL)
     except sqlite3.Error as error:
         return primary_code(error) in DAMAGED
 
 
-def is_whole(path: Path) -> bool:
+def passes_quick_check(path: Path) -> bool:
     """Return whether SQLite finds nothing wrong with a database; it reads all of it."""
     try:
         with closing(open_connection(path, "mode=ro", timeout=_COMMIT_SECONDS)) as conn:
@@ -235,7 +235,7 @@ def is_whole(path: Path) -> bool:
         return False
 
 
-def first_bytes(path: Path, count: int = 16) -> bytes:
+def read_first_bytes(path: Path, count: int = 16) -> bytes:
     """Return how a file begins that is no database (`FileState.FOREIGN`), for a message; b"" if it cannot be read."""
     if not path.is_file():
         return b""
@@ -246,10 +246,10 @@ def first_bytes(path: Path, count: int = 16) -> bytes:
     try:
         return os.read(descriptor, count)
     finally:
-        _close_descriptor(descriptor)
+        _close_when_unused(descriptor)
 
 
-def copy(source: Path, target: Path) -> None:
+def copy_raw(source: Path, target: Path) -> None:
     """Copy a database's bytes to a new file: for one that SQLite cannot read where it lies. Raises OSError."""
     descriptor = os.open(source, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0))
     try:
@@ -257,10 +257,10 @@ def copy(source: Path, target: Path) -> None:
             while piece := os.read(descriptor, 1 << 20):
                 out.write(piece)
     finally:
-        _close_descriptor(descriptor)
+        _close_when_unused(descriptor)
 
 
-def _close_descriptor(descriptor: int) -> None:
+def _close_when_unused(descriptor: int) -> None:
     """Close a raw descriptor, once no connection of this process has the file open."""
     found = os.fstat(descriptor)
     identity = found.st_dev, found.st_ino
@@ -272,7 +272,7 @@ def _close_descriptor(descriptor: int) -> None:
             os.close(descriptor)
 
 
-def identity_of(path: Path) -> Identity | None:
+def get_file_identity(path: Path) -> Identity | None:
     try:
         found = os.stat(path)  # noqa: PTH116 - once for each commit: a third of the time
     except OSError:
@@ -289,7 +289,7 @@ def sidecar_path(path: Path, suffix: str) -> Path:
 
 
 @contextmanager
-def read_snapshot(conn: sqlite3.Connection) -> Iterator[None]:
+def in_snapshot(conn: sqlite3.Connection) -> Iterator[None]:
     """Let every read in the block see one state of the database."""
     conn.execute("BEGIN")
     try:
@@ -322,7 +322,7 @@ def write_transaction(conn: sqlite3.Connection) -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class ErrorTexts:
     """How errors speak of one kind of database; hints may name the {path}, and as a shell takes it: {typed}."""
 
     name: str
@@ -344,7 +344,7 @@ def primary_code(error: sqlite3.Error) -> int:
     return int(code) & 0xFF
 
 
-def translate_error(error: sqlite3.Error, path: Path, words: Words, *, writing: bool) -> LLMProxyError:
+def translate_error(error: sqlite3.Error, path: Path, words: ErrorTexts, *, writing: bool) -> LLMProxyError:
     """Return the error of ours that says what `error` means for the database at `path`."""
     code, what = primary_code(error), f"The {words.name} {path}"
     if code in BUSY:
@@ -367,7 +367,7 @@ def translate_error(error: sqlite3.Error, path: Path, words: Words, *, writing: 
 
 
 @contextmanager
-def translate_errors(path: Path, words: Words, *, writing: bool) -> Iterator[None]:
+def translate_errors(path: Path, words: ErrorTexts, *, writing: bool) -> Iterator[None]:
     """Let none of SQLite's errors out of the block."""
     try:
         yield

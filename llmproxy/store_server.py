@@ -1,7 +1,7 @@
 """A store on a server, as everybody but the store itself knows it: a path on this machine, under which a copy of it
 lies.
 
-    path = place("postgresql://me:secret@db.example/team", env)    the copy's path; from now on known here
+    path = register_server("postgresql://me:secret@db.example/team", env)    the copy's path; from now on known here
     find_store_server(path)                                                -> Server, None for a file
     shown(path)                                                    what is printed: the URL without a password, or the
                                                                    path
@@ -65,7 +65,7 @@ def without_secrets(url: str) -> str:
     return f"postgresql://{user}{where}{parts.path}" + (f"?{query}" if query else "")
 
 
-def place(url: str, env: Mapping[str, str]) -> Path:
+def register_server(url: str, env: Mapping[str, str]) -> Path:
     """Return, and note, where a server's copy lies; `env`: XDG_CACHE_HOME, else ~/.cache. Raises ValueError, no URL."""
     said = without_secrets(url)
     folder = Path(env.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "llmproxy" / "servers"
@@ -99,6 +99,6 @@ def refuse_server(option: str, path: Path) -> None:
         )
 
 
-def is_there(path: Path) -> bool:
+def store_exists(path: Path) -> bool:
     """Return whether there is a store that can be opened; of a server's that is known when it is asked."""
     return find_store_server(path) is not None or path.exists()

@@ -18,7 +18,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from llmproxy.did_you_mean import did_you_mean
-from llmproxy.protocol import VCR_MODES, Channel, Exhausted, Mode, Scope, UnknownTool, Update
+from llmproxy.protocol import VCR_MODES, Binds, Channel, Exhausted, Mode, UnknownTool, Update
 
 ANY_PROVIDER = "*"
 """Each provider of models, for itself."""
@@ -110,7 +110,7 @@ def _split_words(value: object) -> list[str]:
 
 read_mode = member_of(Mode, **VCR_MODES)
 read_exhausted = member_of(Exhausted)
-read_scope = member_of(Scope)
+read_scope = member_of(Binds)
 read_unknown_tool = member_of(UnknownTool)
 read_update = member_of(Update)
 read_cost = optional_of(
@@ -161,11 +161,11 @@ _AGES = {"h": 3_600, "d": 86_400, "w": 604_800}
 def read_age(value: object) -> str:
     """Read an age: ``12h``, ``30d``, ``8w``."""
     if value:
-        seconds_of(str(value))
+        parse_age_seconds(str(value))
     return str(value or "")
 
 
-def seconds_of(age: str) -> float:
+def parse_age_seconds(age: str) -> float:
     with suppress(ValueError):
         if age[-1:] in _AGES and 0 < (count := float(age[:-1])) < 10_000:
             return count * _AGES[age[-1:]]
@@ -178,7 +178,7 @@ def read_text(value: object) -> str:
     return value
 
 
-def read_place(value: object) -> Path | None:
+def read_optional_path(value: object) -> Path | None:
     if value is not None and not isinstance(value, str | Path):
         raise ValueError(f"{value!r} is not a path")
     return None if value is None else Path(value)
@@ -230,7 +230,7 @@ def read_channels(value: object) -> tuple[Channel, ...]:
     return tuple(dict.fromkeys(map(member_of(Channel), words)))
 
 
-def read_patterns(value: object) -> tuple[str, ...]:
+def read_name_patterns(value: object) -> tuple[str, ...]:
     """Read patterns of names; in the environment they stand between commas, since one may hold a space."""
     words = value.split(",") if isinstance(value, str) else _split_words(value)
     return tuple(word.strip() for word in words if word.strip())
@@ -259,14 +259,14 @@ _stub_place = text_matching(
 _stub_kind = one_of({each: each for each in ("token", "empty", "issuer")})
 
 
-def _part_upstream(word: str) -> tuple[str, str]:
+def _split_upstream(word: str) -> tuple[str, str]:
     name, equals, url = word.partition("=")
     if not equals:
-        raise ValueError(f"{_quote_harmless(word)} is not NAME=URL, as in local=http://127.0.0.1:11434/v1")
+        raise ValueError(f"{_quote_unless_secret(word)} is not NAME=URL, as in local=http://127.0.0.1:11434/v1")
     return name, url
 
 
-def _quote_harmless(text: str) -> str:
+def _quote_unless_secret(text: str) -> str:
     """Quote what was typed, unless a user or a query in it may hold a password: errors end up in logs."""
     return "the URL (not repeated: it may hold a secret)" if set(text) & set("?#@") else repr(text)
 
@@ -280,23 +280,23 @@ def _read_url(value: object) -> str:
         good = False
     if not good or set(text) & set("?#@"):
         raise ValueError(
-            f"{_quote_harmless(text)} is not a base URL: http:// or https://, a host, no user, query or fragment"
+            f"{_quote_unless_secret(text)} is not a base URL: http:// or https://, a host, no user, query or fragment"
         )
     return text.rstrip("/")
 
 
-def _part_rate(word: str) -> tuple[str, str]:
+def _split_call_rate(word: str) -> tuple[str, str]:
     name, equals, rate = word.partition("=")
     return (name, rate) if equals else (ANY_PROVIDER, word)
 
 
-def _read_rate(value: object) -> str:
+def _read_call_rate(value: object) -> str:
     text = str(value).strip().lower()
-    parse_rate(text)
+    parse_call_rate(text)
     return text
 
 
-def parse_rate(rate: str) -> tuple[int, float]:
+def parse_call_rate(rate: str) -> tuple[int, float]:
     """Return what a rate says: ``60/min`` -> (60, 60.0). Raises ValueError."""
     calls, _, unit = rate.partition("/")
     if not re.fullmatch(r"[0-9]{1,7}", calls) or not 0 < int(calls) <= _MOST_CALLS or unit not in _SECONDS:
@@ -315,9 +315,9 @@ def read_stubs(value: object) -> dict[str, str]:
     return made
 
 
-read_upstreams = table_of(_upstream_name, _read_url, _part_upstream)
+read_upstreams = table_of(_upstream_name, _read_url, _split_upstream)
 """Name -> base URL; typed as ``NAME=URL``."""
-read_rates = table_of(_rate_name, _read_rate, _part_rate)
+read_rates = table_of(_rate_name, _read_call_rate, _split_call_rate)
 """Name of a provider -> rate; typed as ``NAME=60/min``, or ``60/min`` for each provider."""
 
 

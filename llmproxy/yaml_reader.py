@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from llmproxy.amounts import format_count
-from llmproxy.did_you_mean import suggest
+from llmproxy.did_you_mean import suggest_name
 from llmproxy.errors import SuiteError
 from llmproxy.files import read_bytes
 
@@ -111,7 +111,7 @@ class Problems:
     def extend(self, problems: Iterable[Problem]) -> None:
         self._seen.update(dict.fromkeys(problems))
 
-    def stop(self) -> None:
+    def raise_if_any(self) -> None:
         """Raise what was gathered, if anything was."""
         if self._seen:
             raise SuiteProblems(self)
@@ -147,7 +147,7 @@ class Map(dict[str, Any]):
         self[key] = value
         self.keys_at[key], self.values_at[key] = key_at, value_at
 
-    def twin(self) -> Map:
+    def copy_with_places(self) -> Map:
         """Return a shallow copy that knows the same places."""
         copy = Map(self.place)
         copy.update(self)
@@ -364,7 +364,7 @@ class _ValueBuilder:
                 self.anchors.clear()
                 first = next(self.events)
                 place = self.place(first)
-                yield self.value(first, 0), place
+                yield self.build_value(first, 0), place
 
     def place(self, event: Any) -> YamlPlace:  # noqa: ANN401 (PyYAML has no types for what it yields)
         mark = event.start_mark
@@ -374,7 +374,7 @@ class _ValueBuilder:
         self.problems.add(self.place(event), message, hint)
         return _HaltReading()
 
-    def value(self, event: Any, depth: int) -> object:  # noqa: ANN401 - libyaml's event
+    def build_value(self, event: Any, depth: int) -> object:  # noqa: ANN401 - libyaml's event
         if isinstance(event, yaml.AliasEvent):
             return self.alias(event)
         if depth > MAX_DEPTH:
@@ -384,12 +384,12 @@ class _ValueBuilder:
         if name:
             self.open.add(name)
         if isinstance(event, yaml.ScalarEvent):
-            made = self.scalar(event)
+            made = self.build_scalar(event)
         elif isinstance(event, yaml.SequenceStartEvent):
-            self.tag(event, "seq")
+            self.check_tag(event, "seq")
             made = self.sequence(event, depth)
         else:
-            self.tag(event, "map")
+            self.check_tag(event, "map")
             made = self.mapping(event, depth)
         if name:
             self.open.discard(name)
@@ -400,7 +400,7 @@ class _ValueBuilder:
         if event.anchor in self.open:
             raise self.halt(event, f"*{event.anchor} stands inside of what it names: it would never end")
         if event.anchor not in self.anchors:
-            raise self.halt(event, f"*{event.anchor} names no anchor above", suggest(event.anchor, self.anchors))
+            raise self.halt(event, f"*{event.anchor} names no anchor above", suggest_name(event.anchor, self.anchors))
         made, size = self.anchors[event.anchor]
         self.nodes, self.aliased = self.nodes + size, self.aliased + size
         if self.aliased > self.most_aliased:
@@ -413,7 +413,7 @@ class _ValueBuilder:
         for each in self.events:
             if isinstance(each, yaml.SequenceEndEvent):
                 break
-            made.put(self.value(each, depth + 1), self.place(each))
+            made.put(self.build_value(each, depth + 1), self.place(each))
         return made
 
     def mapping(self, event: Any, depth: int) -> Map:  # noqa: ANN401 - libyaml's event
@@ -424,7 +424,7 @@ class _ValueBuilder:
             key, at = self.key(each, depth), self.place(each)
             first = next(self.events)
             place = self.place(first)
-            value = self.value(first, depth + 1)
+            value = self.build_value(first, depth + 1)
             if key == "<<" and isinstance(each, yaml.ScalarEvent) and each.implicit[0]:
                 if merges is not None:
                     self.problems.add(at, "`<<` stands here twice", "merge a list: `<<: [*a, *b]`")
@@ -437,7 +437,7 @@ class _ValueBuilder:
             else:
                 made.put(key, value, at, place)
         if merges is not None:
-            self.merge(made, *merges)
+            self.apply_merge_key(made, *merges)
         return made
 
     def key(self, event: Any, depth: int) -> str:  # noqa: ANN401 - libyaml's event
@@ -447,11 +447,11 @@ class _ValueBuilder:
                 return value
         elif isinstance(event, yaml.ScalarEvent):
             if event.anchor:
-                self.value(event, depth)
+                self.build_value(event, depth)
             return str(event.value)
         raise self.halt(event, "a key must be a plain text", "a text that begins with { or [ needs quotes around it")
 
-    def merge(self, made: Map, value: object, place: YamlPlace) -> None:
+    def apply_merge_key(self, made: Map, value: object, place: YamlPlace) -> None:
         """Take what is missing from other mappings; the first of them that has a key wins."""
         for other in value if isinstance(value, List) else [value]:
             if not isinstance(other, Map):
@@ -461,7 +461,7 @@ class _ValueBuilder:
                 if key not in made:
                     made.put(key, other[key], other.keys_at[key], other.values_at[key])
 
-    def tag(self, event: Any, expected: str) -> None:  # noqa: ANN401 - libyaml's event
+    def check_tag(self, event: Any, expected: str) -> None:  # noqa: ANN401 - libyaml's event
         if event.tag not in {None, "!", _TAG + expected}:
             self.refuse_tag(event)
 
@@ -470,14 +470,14 @@ class _ValueBuilder:
         hint = "parts of other files come by `include:`" if "include" in written else "write the value without a tag"
         self.problems.add(self.place(event), f"the tag {written} is not known", hint)
 
-    def scalar(self, event: Any) -> object:  # noqa: ANN401 - libyaml's event
+    def build_scalar(self, event: Any) -> object:  # noqa: ANN401 - libyaml's event
         text: str = event.value
         if event.tag in {"!", _TAG + "str"}:
             return text
         if event.tag is None:
-            return self.plain(event, text) if event.implicit[0] else text  # not in quotes
+            return self.resolve_plain(event, text) if event.implicit[0] else text  # not in quotes
         kind = event.tag.removeprefix(_TAG)
-        made = self.plain(event, text)
+        made = self.resolve_plain(event, text)
         wanted = {"null": type(None), "bool": bool, "int": int, "float": float}.get(kind)
         if wanted is None:
             self.refuse_tag(event)
@@ -487,7 +487,7 @@ class _ValueBuilder:
             self.problems.add(self.place(event), f"{text!r} is no {kind}")
         return made
 
-    def plain(self, event: Any, text: str) -> object:  # noqa: ANN401 - libyaml's event
+    def resolve_plain(self, event: Any, text: str) -> object:  # noqa: ANN401 - libyaml's event
         if self.plain_text is not None:
             return self.plain_text(text)
         if text and text[0] not in _TELLING:

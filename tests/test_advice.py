@@ -25,13 +25,13 @@ from llmproxy.advice import (
     LONGEST,
     NAME,
     StartCommand,
+    build_requirement,
+    choose_install_command,
+    describe_upgrade_from,
     explain_missing,
-    install_command_of,
-    origin_of,
-    requirement_of,
-    store_words,
+    format_store_option,
+    parse_install_url,
     suggest_command,
-    upgrade_of,
 )
 from llmproxy.cli.commands import COMMANDS
 from llmproxy.core.providers.hosts import add_env_upstreams
@@ -159,7 +159,7 @@ def test_a_store_of_any_name_is_typed_as_one_word(store: str) -> None:
 def test_a_command_beside_the_running_proxy_does_not_take_its_port() -> None:
     """It has a proxy of its own: upstream, folder and rules are kept, the address is not."""
     again = StartCommand(options=(("port", "9"), ("host", "::"), ("upstream", "a=http://a"), ("cassette_dir", "c c")))
-    typed = again.by("llmproxy learn x").command("", store="s.db")
+    typed = again.for_command("llmproxy learn x").command("", store="s.db")
     assert typed == "llmproxy learn x --store s.db --upstream a=http://a --cassette-dir 'c c' -- COMMAND"
 
 
@@ -329,8 +329,8 @@ def test_a_command_is_whole_or_says_that_it_is_not() -> None:
     again = StartCommand(options=tuple(("allow_host", f"host-{n}.example.com") for n in range(99)))
     assert len(again.command("auto")) < LONGEST
     assert "... (and the options that it runs with" in again.command("auto")
-    assert store_words("llmproxy.db") == ""
-    assert store_words("a b.db") == " --store 'a b.db'"
+    assert format_store_option("llmproxy.db") == ""
+    assert format_store_option("a b.db") == " --store 'a b.db'"
 
 
 # -- this package
@@ -348,17 +348,17 @@ def test_a_clone_and_a_wheel_are_named_by_their_place(tmp_path: Path) -> None:
     clone.mkdir()
     (tmp_path / "x.whl").touch()
     for each in (clone, tmp_path / "x.whl"):
-        assert requirement_of(noted(each.as_uri()), "proxy", "mcp") == f"{NAME}[proxy,mcp] @ {each.as_uri()}"
-    assert upgrade_of(noted(clone.as_uri())).endswith(
+        assert build_requirement(noted(each.as_uri()), "proxy", "mcp") == f"{NAME}[proxy,mcp] @ {each.as_uri()}"
+    assert describe_upgrade_from(noted(clone.as_uri())).endswith(
         f"uv tool install --force '{NAME} @ {clone.as_uri()}'   (or the same with pip install --force-reinstall)"
     )
 
 
 def test_a_repository_is_named_with_its_revision() -> None:
     """The tag or branch that was asked for, else the commit."""
-    assert origin_of(json.dumps(GIT)) == "git+https://example.com/llmproxy.git@abc"
+    assert parse_install_url(json.dumps(GIT)) == "git+https://example.com/llmproxy.git@abc"
     asked = {"vcs": "git", "commit_id": "abc", "requested_revision": "v1"}
-    assert origin_of(json.dumps(GIT | {"vcs_info": asked})) == "git+https://example.com/llmproxy.git@v1"
+    assert parse_install_url(json.dumps(GIT | {"vcs_info": asked})) == "git+https://example.com/llmproxy.git@v1"
 
 
 @pytest.mark.parametrize(
@@ -366,8 +366,8 @@ def test_a_repository_is_named_with_its_revision() -> None:
 )
 def test_without_such_a_place_it_is_the_index_s_name(told: str) -> None:
     """From an index, a file that is gone, a URL with a password."""
-    assert requirement_of(told, "proxy") == f"{NAME}[proxy]"
-    assert upgrade_of(told) == f"uv tool upgrade {NAME}   (or pip install --upgrade {NAME})"
+    assert build_requirement(told, "proxy") == f"{NAME}[proxy]"
+    assert describe_upgrade_from(told) == f"uv tool upgrade {NAME}   (or pip install --upgrade {NAME})"
 
 
 @pytest.mark.parametrize(
@@ -383,7 +383,7 @@ def test_without_such_a_place_it_is_the_index_s_name(told: str) -> None:
 def test_an_extra_is_installed_as_this_package_was(prefix: str, installer: str, typed: str, *, editable: bool) -> None:
     """By the program that made the environment, beside the extras that are there."""
     package, told = f"{NAME}[mcp,proxy]", noted("file:///clone", dir_info={"editable": editable})
-    assert install_command_of(package, Path(prefix), installer, told) == typed.format(package)
+    assert choose_install_command(package, Path(prefix), installer, told) == typed.format(package)
 
 
 @pytest.mark.parametrize("extra", sorted(set(EXTRAS.values())))

@@ -7,7 +7,7 @@ from decimal import Decimal
 
 import pytest
 
-from llmproxy.amounts import dollars, duration, format_clock, format_count, in_and_out, number, seconds, when
+from llmproxy.amounts import dollars, duration, format_clock, format_count, format_seconds, format_tokens, number, when
 
 DURATIONS = (
     (0.04, "0.0 ms"),
@@ -34,7 +34,7 @@ COUNTS = (
 
 def test_unknown_is_said_and_zero_is_not_invented() -> None:
     assert (number(None), number(0), number(12345)) == ("?", "0", "12,345")
-    assert (in_and_out(None, None), in_and_out(1200, None)) == ("", "1,200>?")
+    assert (format_tokens(None, None), format_tokens(1200, None)) == ("", "1,200>?")
     assert duration(None) == ""
 
 
@@ -49,7 +49,7 @@ def test_money_has_one_form(cost: Decimal | float, text: str) -> None:
 @pytest.mark.parametrize(("ms", "text"), [*DURATIONS, (None, "")])
 def test_a_duration_has_the_digits_that_say_something(ms: float | None, text: str) -> None:
     """Milliseconds, seconds, minutes, hours; none is sixty of what stands before the next."""
-    assert duration(ms) == seconds(None if ms is None else ms / 1000) == text
+    assert duration(ms) == format_seconds(None if ms is None else ms / 1000) == text
 
 
 def test_times_are_told_by_one_clock() -> None:

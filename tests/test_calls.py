@@ -128,8 +128,8 @@ def test_a_sum_of_counters_counts_what_each_counted() -> None:
 def test_a_call_is_read_as_it_was_told() -> None:
     """The JSON form keeps what clients are told of a call; what another version says is left out."""
     told = HIT._replace(method="", target="", input=None, output=None, cost=None, fault="cut", seq=3, at=1.5)
-    assert Call.of(told.to_json() | {"news": 1}) == told
-    assert Call.of({"decision": "NEWS"}).decision == "NEWS"
+    assert Call.from_json(told.to_json() | {"news": 1}) == told
+    assert Call.from_json({"decision": "NEWS"}).decision == "NEWS"
 
 
 @pytest.mark.parametrize(

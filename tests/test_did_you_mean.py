@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-from llmproxy.did_you_mean import did_you_mean, nearest_word, suggest
+from llmproxy.did_you_mean import did_you_mean, nearest_word, suggest_name
 from tests.support.process import ROOT
 
 
@@ -24,10 +24,10 @@ def test_how_close_is_the_callers(close: float, found: str | None) -> None:
 
 def test_a_hint_in_a_file_forgives_case_and_dashes_and_names_lookalikes() -> None:
     """What is known is said where nothing is near."""
-    assert suggest("Total-Tool_Calls", ["totalToolCalls", "tools"]) == "did you mean `totalToolCalls`?"
-    assert "cyrillic small letter o (U+043E)" in suggest("t\u043eols", ["tools"])
-    assert suggest("zzz", ["b", "a"]) == "known here: a, b"
-    assert suggest("zzz", []) == ""
+    assert suggest_name("Total-Tool_Calls", ["totalToolCalls", "tools"]) == "did you mean `totalToolCalls`?"
+    assert "cyrillic small letter o (U+043E)" in suggest_name("t\u043eols", ["tools"])
+    assert suggest_name("zzz", ["b", "a"]) == "known here: a, b"
+    assert suggest_name("zzz", []) == ""
 
 
 def test_every_guess_at_a_word_is_made_in_one_place() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from llmproxy.errors import Exit, SettingsError
 from llmproxy.protocol import Exhausted, Mode
-from llmproxy.settings import Normalize, Origin, Scrub, Settings, Source, list_options, load, write_value
+from llmproxy.settings import Normalize, Origin, ScrubRule, Settings, Source, format_value, list_options, load
 from tests.support.doc_tables import options_table
 
 
@@ -200,10 +200,10 @@ def test_rules_come_from_their_own_table(tmp_path: Path) -> None:
     table = '[tool.llmproxy.normalize]\nignore = ["$.user"]\nscrub = [{pattern = "\\\\d+", placeholder = "N"}]'
     rules = load({}, {}, project(tmp_path, table)).settings.normalize
     assert rules.ignore == ("$.user",)
-    assert rules.scrub == (Scrub(pattern=r"\d+", placeholder="N"),)
-    assert write_value(rules) == json.dumps({"ignore": ["$.user"], "scrub": [{"pattern": "\\d+", "placeholder": "N"}]})
-    assert write_value(Normalize(scrub=(Scrub("a"),))) == '{"scrub": [{"pattern": "a"}]}'
-    assert write_value(Normalize()) == ""
+    assert rules.scrub == (ScrubRule(pattern=r"\d+", placeholder="N"),)
+    assert format_value(rules) == json.dumps({"ignore": ["$.user"], "scrub": [{"pattern": "\\d+", "placeholder": "N"}]})
+    assert format_value(Normalize(scrub=(ScrubRule("a"),))) == '{"scrub": [{"pattern": "a"}]}'
+    assert format_value(Normalize()) == ""
 
 
 def test_making_settings_reads_no_environment_and_they_stay_as_they_are() -> None:

@@ -20,7 +20,7 @@ import llmproxy
 from llmproxy import sqlite_file
 from llmproxy.cli import main
 from llmproxy.cli.commands import COMMANDS
-from llmproxy.cli.ui import make_question_answerer
+from llmproxy.cli.ui import make_page_query_handler
 from llmproxy.core.cassettes.folder import CassetteDir
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.keys.user_rules import Rules
@@ -32,7 +32,7 @@ from llmproxy.core.store.store import Store
 from llmproxy.errors import RecordingError
 from llmproxy.protocol import Mode
 from llmproxy.scenario.cache_store import CacheStore
-from llmproxy.sqlite_file import FileState, copy, first_bytes, open_connection, peek, sidecar_path
+from llmproxy.sqlite_file import FileState, copy_raw, open_connection, read_first_bytes, read_state, sidecar_path
 from llmproxy.trace import Cassette
 from tests.support.chats import chat
 from tests.support.recordings import NOW, interaction, look, reopened
@@ -90,7 +90,7 @@ def test_looking_tells_what_is_there_and_changes_nothing(name: str, tmp_path: Pa
     path = tmp_path / "a b%20?#ü.db"
     make(path)
     before = look(tmp_path) if state is not FileState.FOLDER else None
-    assert peek(path) is state
+    assert read_state(path) is state
     assert before is None or look(tmp_path) == before
 
 
@@ -100,7 +100,7 @@ def test_a_damaged_database_is_not_taken_for_another_file(tmp_path: Path) -> Non
     rest(path)
     path.write_bytes(path.read_bytes()[:1500])
     with pytest.raises(sqlite3.DatabaseError, match="malformed"):
-        peek(path)
+        read_state(path)
 
 
 # --- locks ---------------------------------------------------------------------------------------------------------------
@@ -257,21 +257,21 @@ def cassettes(path: Path) -> None:
 
 
 def crashed_copy(path: Path) -> None:
-    copy(path, path.with_name("copied.db"))
-    first_bytes(path)
+    copy_raw(path, path.with_name("copied.db"))
+    read_first_bytes(path)
 
 
 OPENERS: dict[str, Callable[[Path], object]] = {
     "reader": lambda path: reopened(path).close(),
     "writer": lambda path: reopened(path, writable=True).close(),
-    "peek": peek,
+    "peek": read_state,
     "copy": crashed_copy,
     "trace": lambda path: Cassette.from_store(path, cassette="default"),
     "journal": lambda path: (read_misses(Path(f"{path}.state.db"), 1), read_served_ids(Path(f"{path}.state.db"))),
     "journal of": lambda path: Journal.open(path.with_name("other.state.db"), time.time).close(),
     "cache": lambda path: CacheStore(path.with_name("cache.db")).get("key"),
     "cassettes": cassettes,
-    "viewer": lambda path: make_question_answerer(path)("steps", {"cassette": "default"}),
+    "viewer": lambda path: make_page_query_handler(path)("steps", {"cassette": "default"}),
     **{mode.value: partial(engine, mode) for mode in Mode},
 }
 
@@ -393,5 +393,5 @@ def test_what_is_no_file_is_foreign_and_not_waited_for(tmp_path: Path) -> None:
     """A pipe gives its reader nothing until somebody writes: a start would hang."""
     pipe = tmp_path / "pipe.db"
     os.mkfifo(pipe)
-    assert peek(pipe) is FileState.FOREIGN
-    assert first_bytes(pipe) == b""
+    assert read_state(pipe) is FileState.FOREIGN
+    assert read_first_bytes(pipe) == b""

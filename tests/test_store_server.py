@@ -10,7 +10,7 @@ import pytest
 
 from llmproxy.client.process import ProxyCommand, spawn_proxy
 from llmproxy.settings import load, shown_path
-from llmproxy.store_server import find_store_server, is_server, place, show_store, without_secrets
+from llmproxy.store_server import find_store_server, is_server, register_server, show_store, without_secrets
 
 URL = "postgresql://me:s3cret%21@db.example:5433/team?sslmode=require&sslpassword=s3cret!&passfile=/x"
 
@@ -29,10 +29,10 @@ def test_settings_take_a_server_for_a_path(tmp_path: Path) -> None:
     env = {"XDG_CACHE_HOME": str(tmp_path), "LLMPROXY_STORE": URL}
     store = load({}, env, tmp_path).settings.store
     assert store.is_relative_to(tmp_path)
-    assert store == place(URL.replace("s3cret%21", "other"), env)
+    assert store == register_server(URL.replace("s3cret%21", "other"), env)
     assert show_store(store) == shown_path(store) == without_secrets(URL)
     assert find_store_server(tmp_path / "llmproxy.db") is None
-    place(URL, env)
+    register_server(URL, env)
     server = find_store_server(store)
     assert server is not None
     assert set(server.secrets) == {"s3cret%21", "s3cret!"}

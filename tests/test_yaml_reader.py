@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.did_you_mean import suggest
+from llmproxy.did_you_mean import suggest_name
 from llmproxy.errors import Exit, SuiteError
 from llmproxy.yaml_reader import (
     MAX_BYTES,
@@ -232,7 +232,7 @@ def tree() -> Map:
 
 def test_an_empty_list_of_problems_stops_nothing() -> None:
     """Nothing wrong: it goes on."""
-    Problems().stop()
+    Problems().raise_if_any()
 
 
 def test_all_problems_are_told_in_the_order_of_the_file() -> None:
@@ -242,7 +242,7 @@ def test_all_problems_are_told_in_the_order_of_the_file() -> None:
     problems.add(at(2, 3), "earlier")
     problems.add(None, "no such file")
     with pytest.raises(SuiteProblems) as caught:
-        problems.stop()
+        problems.raise_if_any()
     assert str(caught.value).splitlines() == ["no such file", "a.yaml:2:3: earlier", "a.yaml:9:1: later (a hint)"]
     assert isinstance(caught.value, SuiteError)
     assert caught.value.exit_code is Exit.USAGE
@@ -270,7 +270,7 @@ def test_many_problems_are_cut() -> None:
     for line in range(1, 60):
         problems.add(at(line), "x")
     with pytest.raises(SuiteProblems, match="and 9 more problems"):
-        problems.stop()
+        problems.raise_if_any()
 
 
 def test_places_of_members_and_keys_are_known() -> None:
@@ -292,7 +292,7 @@ def test_a_path_is_located_past_names_that_are_no_keys() -> None:
 def test_a_twin_is_changed_alone() -> None:
     """Defaults are put into a copy: an anchor may share the mapping."""
     root = tree()
-    twin = root.twin()
+    twin = root.copy_with_places()
     twin.put("id", "x", at(5), at(5))
     assert "id" not in root
     assert place_of(twin, "tags") == at(2, 7)
@@ -309,7 +309,7 @@ def test_a_twin_is_changed_alone() -> None:
 )
 def test_a_near_name_is_meant(word: str, known: tuple[str, ...], hint: str) -> None:
     """Spelling and style of writing are forgiven in the hint."""
-    assert suggest(word, known) == hint
+    assert suggest_name(word, known) == hint
 
 
 @pytest.mark.parametrize(

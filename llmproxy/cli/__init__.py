@@ -22,7 +22,7 @@ from typer.main import get_command
 import llmproxy
 from llmproxy.cli.commands import CommandGroup, make_typer_app
 from llmproxy.cli.parts.completion import adapt_to_bash
-from llmproxy.errors import Exit, end_with, without_passwords
+from llmproxy.errors import Exit, print_final_error, without_passwords
 
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 """Base of all complaints about a command line. Typer exports it under no name, and since 0.29 has its own click."""
@@ -110,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:  # noqa: BLE001 (the last place where it can become a message)
         from llmproxy.advice import explain_missing
 
-        return end_with(explain_missing(error) or error, debug=bool(os.environ.get("LLMPROXY_DEBUG")))
+        return print_final_error(explain_missing(error) or error, debug=bool(os.environ.get("LLMPROXY_DEBUG")))
 
 
 def _print_usage_error(error: Any) -> Exit:  # noqa: ANN401 (see _UsageError)

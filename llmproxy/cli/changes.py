@@ -17,7 +17,7 @@ from typing import Any
 import typer
 
 from llmproxy.amounts import name_some
-from llmproxy.cli.parts.options import LAST_REPORT, StoreCommand, advise_record, get_flags, get_options, load_settings
+from llmproxy.cli.parts.options import LAST_REPORT, NoLiveCommand, advise_record, get_flags, get_options, load_settings
 from llmproxy.cli.parts.printing import print_line, to_line
 from llmproxy.cli.parts.run_options import RunArguments
 from llmproxy.cli.parts.store_arguments import open_given
@@ -32,10 +32,10 @@ from llmproxy.protocol import UPDATE_VARIABLE, Update
 from llmproxy.report.json_report import read_report_runs
 from llmproxy.report.request_changes import ChangeSummary, read_change_summary
 from llmproxy.settings import Loaded
-from llmproxy.store_server import find_store_server, is_there
+from llmproxy.store_server import find_store_server, store_exists
 
 
-class _ChangesCommand(StoreCommand):
+class _ChangesCommand(NoLiveCommand):
     """Takes options behind `list` and `drop`, which are not of a command to run."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - typer has a click of its own
@@ -89,13 +89,13 @@ def run_in_replay(asked: RunArguments, loaded: Loaded, more: Mapping[str, str]) 
     settings = loaded.settings
     if find_running_url(os.environ):
         raise SettingsError("LLMPROXY_URL is set: this needs a proxy of its own.", hint="Unset LLMPROXY_URL.")
-    if not is_there(settings.store) and settings.cassette_dir is None:
+    if not store_exists(settings.store) and settings.cassette_dir is None:
         msg = f"There is no store {settings.store}, so nothing can have changed."
         raise CassetteNotFound(msg, hint=f"Record first: {advise_record(loaded)}")
     return run_command(asked, {**os.environ, **more})
 
 
-def count_outcomes(since: float) -> dict[str, int]:
+def count_run_ends(since: float) -> dict[str, int]:
     """Return how the runs of the last report ended; their sessions do not know what was asserted afterwards."""
     counts = dict.fromkeys(("as_before", "carried", "failed"), 0)
     written = LAST_REPORT.exists() and LAST_REPORT.stat().st_mtime >= since
@@ -126,7 +126,7 @@ def print_changes(
 
 
 def list_accepted_changes(loaded: Loaded) -> dict[str, tuple[AcceptedChange, ...]]:
-    if not is_there(loaded.settings.store):
+    if not store_exists(loaded.settings.store):
         return {}
     with open_given(loaded.settings.store) as store:
         names = dict.fromkeys(info.name for info in store.cassettes())

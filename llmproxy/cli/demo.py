@@ -21,7 +21,7 @@ from pathlib import Path
 
 import typer
 
-from llmproxy.amounts import dollars, seconds
+from llmproxy.amounts import dollars, format_seconds
 from llmproxy.cli.parts.demo_talk import Create, DemoClient, run_conversation
 from llmproxy.cli.ui import open_browser
 from llmproxy.client.process import ProxyCommand, find_proxy_command, spawn_proxy
@@ -74,10 +74,9 @@ def demo(
         run_conversation(asked_quickly, lambda _text: None)
         quick = time.perf_counter() - started
         typer.echo(
-            f"\n{recorded.calls} calls replayed in {seconds(paced)}, as recorded; the same run at full speed (the "
-            f"default): "
-            f"{seconds(quick)}.\n0 calls went to the provider, where they would cost {_format_cost(recorded)} "
-            f"and {recorded.tokens} tokens, every time."
+            f"\n{recorded.calls} calls replayed in {format_seconds(paced)}, as recorded; the same run at full speed "
+            f"(the default): {format_seconds(quick)}.\n0 calls went to the provider, where they would cost "
+            f"{_format_cost(recorded)} and {recorded.tokens} tokens, every time."
         )
         _demonstrate_miss(asker, asked_quickly)
         if ui:

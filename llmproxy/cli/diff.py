@@ -20,12 +20,12 @@ import typer
 from llmproxy.cli.import_export import read_key_rules
 from llmproxy.cli.parts.bindings import (
     bindings_to_json,
+    describe_runs,
     format_run_variables,
-    format_runs,
     format_volatile_fields,
     run_variables_to_json,
 )
-from llmproxy.cli.parts.importing import load_cassette
+from llmproxy.cli.parts.importing import load_recordings
 from llmproxy.cli.parts.options import load_settings
 from llmproxy.cli.parts.printing import print_json, print_line, to_line
 from llmproxy.cli.parts.store_arguments import STORE, is_id, open_given
@@ -115,7 +115,7 @@ class ComparedCassettes:
         lines = [
             text
             for name, (said, fields) in told
-            for text in (*format_runs(name, said), *format_volatile_fields(name, fields))
+            for text in (*describe_runs(name, said), *format_volatile_fields(name, fields))
         ]
         if self.exchanged:
             lines.append(f"exchanged before comparing: {', '.join(self.exchanged)}")
@@ -132,7 +132,7 @@ def compare_cassettes(database: Store | None, old: str, new: str) -> ComparedCas
     """Compare two cassettes of a store, or files, which need none. Raises CassetteError."""
     loaded = load_settings({})
     rules, upstreams = read_key_rules(loaded), loaded.settings.upstream
-    sides = [load_cassette(name, database, rules, upstreams) for name in (old, new)]
+    sides = [load_recordings(name, database, rules, upstreams) for name in (old, new)]
     kept = {name: database for name in (old, new) if database is not None and not Path(name).is_file()}
     fields = [read_volatile_fields(kept[name], split_name(name)[0]) if name in kept else () for name in (old, new)]
     said = [list(dict.fromkeys(filter(None, (each.run_variables for each in side)))) for side in sides]

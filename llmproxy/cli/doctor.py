@@ -61,7 +61,7 @@ def doctor(
     if command and pid:
         raise SettingsError("--pid watches an agent that runs already; it takes no command")
     asked = RunArguments(get_flags(ctx), tuple(command or ()), get_options(ctx))
-    findings = _examine_command(asked, os.environ) if command else _examine_environment(os.environ, pid)
+    findings = _run_and_watch_command(asked, os.environ) if command else _examine_environment(os.environ, pid)
     _print_findings(findings)
     raise typer.Exit(Exit.FAILED if any(each.verdict == "BAD" for each in findings) else Exit.OK)
 
@@ -90,7 +90,7 @@ def _examine_environment(env: Mapping[str, str], pid: int) -> list[Diagnosis]:
     found += [*check_variables(env, url), *check_no_proxy(env, url)]
     if pid:
         found += check_processes(
-            monitor.seen, monitor.find_bypasses(_address_of(url)), url, intercepted=False, arrived=arrived
+            monitor.seen, monitor.find_bypasses(_parse_address(url)), url, intercepted=False, arrived=arrived
         )
     return found
 
@@ -110,7 +110,7 @@ def _read_process_env(monitor: ProcessMonitor, pid: int) -> dict[str, str]:
     return monitor.seen[pid].env or {}
 
 
-def _examine_command(asked: RunArguments, env: Mapping[str, str]) -> list[Diagnosis]:
+def _run_and_watch_command(asked: RunArguments, env: Mapping[str, str]) -> list[Diagnosis]:
     loaded = load_settings(asked.flags)
     find_program(asked.command, env)
     monitor = ProcessMonitor()
@@ -137,7 +137,7 @@ def _examine_command(asked: RunArguments, env: Mapping[str, str]) -> list[Diagno
         reports = proxy.control.sessions()
         proxy.control.close(opened.name)
     upstreams = parse_url_addresses(find_upstreams(env, proxy.url).values())
-    past = monitor.find_bypasses(_address_of(proxy.url), upstreams)
+    past = monitor.find_bypasses(_parse_address(proxy.url), upstreams)
     for pid, (program, hosts) in by_name.items():
         monitor.seen.setdefault(pid, MonitoredProcess(pid, program))
         past[pid] = hosts  # what a name resolved to says less than the name
@@ -150,11 +150,11 @@ def _examine_command(asked: RunArguments, env: Mapping[str, str]) -> list[Diagno
 
 
 def _suggest_start(url: str) -> str:
-    _, port = _address_of(url)
+    _, port = _parse_address(url)
     return StartCommand(options=() if port == DEFAULT_PORT else (("port", str(port)),)).command("replay")
 
 
-def _address_of(url: str) -> Address:
+def _parse_address(url: str) -> Address:
     parts = urlsplit(url)
     return parts.hostname or "", parts.port or 80
 

@@ -39,7 +39,7 @@ from llmproxy.core.store.rows import RowSummary, read_answer_time
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Ending, Headers, Interaction, Usage
 from llmproxy.errors import Exit, SettingsError
-from llmproxy.store_server import is_there
+from llmproxy.store_server import store_exists
 from llmproxy.trace.comparing.drift import (
     ALPHA,
     NOISE,
@@ -106,7 +106,7 @@ def drift(
         return
     limit, there = loaded.settings.max_cost, kept.exists()
     plan = _DriftPlan(runs, 0)
-    if is_there(loaded.settings.store):
+    if store_exists(loaded.settings.store):
         with open_given(store) as database:
             plan = _sample_calls(database, loaded, cassettes, calls, runs, limit)
     old = _read_earlier_answers(kept, plan)
@@ -453,18 +453,20 @@ class _Comparison:
         return self.earlier or [self.recorded]
 
     @property
-    def usable(self) -> list[AnswerContract]:
+    def answers(self) -> list[AnswerContract]:
         return [each for each in self.new if each.is_success]
 
     @property
     def behaves_differently(self) -> bool:
         """Whether no new answer did what an earlier one did."""
         before = {(each.tools, each.finish) for each in self.baseline}
-        return bool(self.usable) and before.isdisjoint((each.tools, each.finish) for each in self.usable)
+        return bool(self.answers) and before.isdisjoint((each.tools, each.finish) for each in self.answers)
 
     @property
     def is_reworded(self) -> bool:
-        return bool(self.usable) and {each.text for each in self.baseline}.isdisjoint(each.text for each in self.usable)
+        return bool(self.answers) and {each.text for each in self.baseline}.isdisjoint(
+            each.text for each in self.answers
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -476,7 +478,7 @@ class _ModelVerdict:
 
     @property
     def answered_calls(self) -> list[_Comparison]:
-        return [each for each in self.calls if each.usable]
+        return [each for each in self.calls if each.answers]
 
     @property
     def certain_drifts(self) -> list[_Comparison]:
@@ -493,9 +495,9 @@ def _judge_models(found: Sequence[_Comparison]) -> list[_ModelVerdict]:
         models[each.sampled.recorded.model or each.sampled.recorded.operation].append(each)
     ps: list[float | None] = []
     for calls in models.values():
-        told = [each for each in calls if len(each.usable) > 1]
-        least = compute_least_p_value([(len(each.baseline), len(each.usable)) for each in told])
-        statistics = [compute_statistic(each.baseline, each.usable, measure_behavior_distance) for each in told]
+        told = [each for each in calls if len(each.answers) > 1]
+        least = compute_least_p_value([(len(each.baseline), len(each.answers)) for each in told])
+        statistics = [compute_statistic(each.baseline, each.answers, measure_behavior_distance) for each in told]
         both = all(each.earlier for each in told)
         ps.append(compute_p_value(statistics, both=both) if told and least * len(models) <= ALPHA else None)
     corrected = iter(correct_p_values([p for p in ps if p is not None]))
@@ -514,7 +516,7 @@ def _choose_exit_code(verdicts: Sequence[_ModelVerdict]) -> Exit:
 def _format_report(verdicts: Sequence[_ModelVerdict], spending: _CostLimit, code: Exit, kept: Path) -> Iterator[str]:
     store = str(kept).removesuffix(BESIDE)
     for each in verdicts:
-        models = sorted({new.model for call in each.calls for new in call.usable if new.model})
+        models = sorted({new.model for call in each.calls for new in call.answers if new.model})
         was = sorted({call.recorded.model for call in each.calls if call.recorded.model})
         yield ""
         yield to_line(
@@ -526,7 +528,7 @@ def _format_report(verdicts: Sequence[_ModelVerdict], spending: _CostLimit, code
         yield f"  behavior  {_format_p_value(each)}"
         for call in each.calls:
             if call.behaves_differently:
-                did = Counter(describe_behavior(new) for new in call.usable).most_common(1)[0][0]
+                did = Counter(describe_behavior(new) for new in call.answers).most_common(1)[0][0]
                 yield to_line(f"  answered otherwise: {call.sampled.label}: {did}") + (
                     to_line(f" (before: {describe_behavior(call.baseline[0])})")
                 )
@@ -552,7 +554,7 @@ def _format_report(verdicts: Sequence[_ModelVerdict], spending: _CostLimit, code
 
 def _list_drifted_recordings(verdicts: Sequence[_ModelVerdict]) -> list[int]:
     """Return the sampled recordings of models that drifted and still answer: what `rerecord` takes."""
-    calls = [call for each in verdicts if each.has_drifted for call in each.calls if call.usable and not call.gone]
+    calls = [call for each in verdicts if each.has_drifted for call in each.calls if call.answers and not call.gone]
     return sorted(call.sampled.recorded.id or 0 for call in calls)
 
 
@@ -579,7 +581,7 @@ def _to_json(verdicts: Sequence[_ModelVerdict], plan: _DriftPlan, spending: _Cos
                 "calls": [
                     {
                         "interaction": call.sampled.recorded.id, "cassette": call.sampled.recorded.cassette,
-                        "answers": len(call.usable), "earlier": len(call.earlier), "gone": list(call.gone),
+                        "answers": len(call.answers), "earlier": len(call.earlier), "gone": list(call.gone),
                         "shape": list(call.shape), "otherwise": call.behaves_differently, "reworded": call.is_reworded,
                     }
                     for call in each.calls

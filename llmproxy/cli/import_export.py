@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from llmproxy.advice import quote_word, store_words
+from llmproxy.advice import format_store_option, quote_word
 from llmproxy.amounts import format_count
 from llmproxy.cli.parts.completion import complete_cassettes
 from llmproxy.cli.parts.importing import Importer, group_files, show_progress
@@ -25,7 +25,7 @@ from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.queries import Note, list_run_variables, read_notes, read_volatile_fields
 from llmproxy.errors import CassetteCorrupt, Exit, SettingsError
-from llmproxy.settings import Loaded, shared_path
+from llmproxy.settings import Loaded, portable_path
 from llmproxy.trace.export import write_otlp, write_trace
 from llmproxy.ui.html_file import choose_cassettes, page_data
 from llmproxy.ui.page import is_viewer_page, render_page
@@ -150,7 +150,7 @@ def export(
         found = list(database.iter_interactions(settings.cassette, sample))
         if not found:
             raise build_no_cassette_error(database, name_session(settings.cassette, sample or 1))
-        fork, fields = _find_fork(database, settings.cassette, written), read_notes(database, settings.cassette)
+        fork, fields = _find_fork_or_warn(database, settings.cassette, written), read_notes(database, settings.cassette)
     if file == "-":
         sys.stdout.write(_format_export((found, fields), settings.cassette, written, fork))
         return
@@ -198,7 +198,9 @@ def export_page(file: str, store: Path, cassette: str | None, sample: int | None
         wanted = list(choose_cassettes(database, cassette, sample))
         if not wanted:
             raise build_no_cassette_error(database, name_session(cassette or "any name", sample or 1))
-        made = page_data(database, wanted, cassette or store.name) | {"store_words": store_words(shared_path(store))}
+        made = page_data(database, wanted, cassette or store.name) | {
+            "store_words": format_store_option(portable_path(store))
+        }
         text = render_page(made, title=cassette or store.name)
     if file == "-":
         sys.stdout.write(text)
@@ -248,11 +250,11 @@ def _export_all(database: Store, folder: Path, written: Format, *, force: bool) 
         for name in names:
             path = folder / f"{build_slug(name)}{written.suffixes[0]}"
             found = list(database.iter_interactions(name)), read_notes(database, name)
-            _write_atomically(path, found, name, written, _find_fork(database, name, written), force=force)
+            _write_atomically(path, found, name, written, _find_fork_or_warn(database, name, written), force=force)
     return len(names)
 
 
-def _find_fork(database: Store, cassette: str, written: Format) -> Fork | None:
+def _find_fork_or_warn(database: Store, cassette: str, written: Format) -> Fork | None:
     """Return whose child a cassette is; says so where the format has no place for it."""
     fork = find_fork(database, cassette, 1)
     if fork is None or written.name == "review":

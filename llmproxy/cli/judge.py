@@ -12,7 +12,7 @@ from typing import Any
 import typer
 
 from llmproxy.amounts import format_count
-from llmproxy.cli.parts.completion import models
+from llmproxy.cli.parts.completion import complete_models
 from llmproxy.cli.parts.printing import print_json, print_line, to_line
 from llmproxy.errors import Exit, SettingsError
 from llmproxy.files import read_text
@@ -44,7 +44,11 @@ def _group_callback() -> None:
 def calibrate(
     labels: Path = typer.Argument(..., metavar="LABELS", help="JSON lines: id, messages, criteria with human labels."),
     model: str = typer.Option(
-        ..., "--model", "-m", autocompletion=models, help="The judge's model, as litellm names it: openai/gpt-4.1-mini."
+        ...,
+        "--model",
+        "-m",
+        autocompletion=complete_models,
+        help="The judge's model, as litellm names it: openai/gpt-4.1-mini.",
     ),
     repeats: int = typer.Option(3, "--repeats", "-r", min=1, help="Verdicts per conversation."),
     order: bool = typer.Option(True, "--order/--no-order", help="Judge once more with the criteria in reverse order."),

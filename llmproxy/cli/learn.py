@@ -18,11 +18,11 @@ import typer
 
 from llmproxy.amounts import align_rows, format_count
 from llmproxy.cli.parts.completion import complete_cassettes
-from llmproxy.cli.parts.options import StoreCommand, get_flags, load_settings, refuse_live
+from llmproxy.cli.parts.options import NoLiveCommand, get_flags, load_settings, refuse_live
 from llmproxy.cli.parts.printing import write_stderr_lines
 from llmproxy.cli.parts.run_options import RunArguments
 from llmproxy.cli.parts.session_setup import open_session, plan_environment, start_options
-from llmproxy.cli.parts.store_arguments import TrialResult, build_not_recorded_error, compare_runs, open_given
+from llmproxy.cli.parts.store_arguments import TrialResult, build_not_recorded_error, learn_from_runs, open_given
 from llmproxy.client.gather_run_variables import find_time_zone_on_other_day, gather_run_variables
 from llmproxy.client.process import ensure_proxy, find_program, find_running_url, run_child
 from llmproxy.client.session_reports import Miss, list_miss_lines
@@ -35,7 +35,7 @@ from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.queries import read_newest_variables, read_volatile_fields, write_volatile_fields
 from llmproxy.errors import Exit, MachineError, SettingsError
 from llmproxy.settings import Loaded
-from llmproxy.store_server import is_there
+from llmproxy.store_server import store_exists
 
 _CI = ("CI", "GITHUB_ACTIONS", "GITLAB_CI", "JENKINS_URL", "BUILDKITE", "TEAMCITY_VERSION")
 _FOREIGN = "  from outside of this machine (a page, a service, another host): is it not a part of what is asked?"
@@ -47,7 +47,7 @@ _SHOWN = 5
 
 
 def register(app: typer.Typer) -> None:
-    app.command("learn", cls=StoreCommand, context_settings={"allow_interspersed_args": True})(learn)
+    app.command("learn", cls=NoLiveCommand, context_settings={"allow_interspersed_args": True})(learn)
 
 
 def learn(
@@ -76,18 +76,18 @@ def learn(
     flags = {**get_flags(ctx), "cassette": recording, "mode": "replay"}
     loaded = load_settings(flags)
     refuse_live(loaded, "llmproxy learn")
-    if not is_there(loaded.settings.store) and loaded.settings.cassette_dir is None:
+    if not store_exists(loaded.settings.store) and loaded.settings.cassette_dir is None:
         raise build_not_recorded_error(loaded)
     if drop:
-        before = _read_volatile_fields(loaded)
+        before = _read_cassette_fields(loaded)
         if unknown := sorted(set(drop) - {field.name for field in before}):
             had = ", ".join(field.name for field in before) or "none"
             msg = f"--drop {unknown[0]}: cassette {loaded.settings.cassette} has no such volatile field."
             raise SettingsError(msg, hint=f"It has: {had}.")
-        _write_volatile_fields(loaded, [field for field in before if field.name not in drop])
+        _write_cassette_fields(loaded, [field for field in before if field.name not in drop])
         write_stderr_lines(f"llmproxy: dropped: {', '.join(drop)}.")
     words = tuple(command or ())
-    tried = _run_learn_trial(loaded, flags, words, keep_timezone=keep_timezone) if words else compare_runs(loaded)
+    tried = _run_learn_trial(loaded, flags, words, keep_timezone=keep_timezone) if words else learn_from_runs(loaded)
     raise typer.Exit(_accept_fields(loaded, tried, accept=accept, take=take))
 
 
@@ -129,7 +129,7 @@ def _run_learn_trial(
 
 def _choose_time_zone(loaded: Loaded) -> str:
     """Return the time zone for a trial on the recording's day, or nothing: what says day or hour is to differ."""
-    if not is_there(loaded.settings.store):  # the folder of cassettes has not been read yet
+    if not store_exists(loaded.settings.store):  # the folder of cassettes has not been read yet
         return ""
     with open_given(loaded.settings.store) as store:
         said = read_newest_variables(store, loaded.settings.cassette)
@@ -172,7 +172,7 @@ def _accept_fields(loaded: Loaded, tried: TrialResult, *, accept: bool, take: Se
         raise SettingsError(f"--take {wrong[0]}: it would merge two answers.", hint="Nothing was written.")
     taken = _choose_fields(free, accept=accept, take=take)
     if taken:
-        _add_volatile_fields(loaded, [lesson.slot for lesson in taken])
+        _add_cassette_fields(loaded, [lesson.slot for lesson in taken])
         named = ", ".join(lesson.slot.name for lesson in taken)
         write_stderr_lines(f"llmproxy: {format_count(len(taken), 'volatile field')} written: {named}.")
     left = [lesson.slot.name for lesson in free if lesson not in taken]
@@ -241,9 +241,9 @@ def _find_new_merges(loaded: Loaded, lessons: Sequence[LearnedField]) -> list[Me
     return [each for each in merges if not each.alike and new & set(each.slots)]
 
 
-def _add_volatile_fields(loaded: Loaded, fields: Sequence[VolatileField]) -> None:
+def _add_cassette_fields(loaded: Loaded, fields: Sequence[VolatileField]) -> None:
     """Add volatile fields to the cassette, each under a name of its own."""
-    kept = list(_read_volatile_fields(loaded))
+    kept = list(_read_cassette_fields(loaded))
     names = {field.name for field in kept}
     for field in fields:
         name, n = field.name, 1
@@ -252,15 +252,15 @@ def _add_volatile_fields(loaded: Loaded, fields: Sequence[VolatileField]) -> Non
             name = f"{field.name}_{n}"
         names.add(name)
         kept.append(replace(field, name=name))
-    _write_volatile_fields(loaded, kept)
+    _write_cassette_fields(loaded, kept)
 
 
-def _read_volatile_fields(loaded: Loaded) -> tuple[VolatileField, ...]:
+def _read_cassette_fields(loaded: Loaded) -> tuple[VolatileField, ...]:
     with open_given(loaded.settings.store) as store:
         return read_volatile_fields(store, loaded.settings.cassette)
 
 
-def _write_volatile_fields(loaded: Loaded, fields: Sequence[VolatileField]) -> None:
+def _write_cassette_fields(loaded: Loaded, fields: Sequence[VolatileField]) -> None:
     settings = loaded.settings
     with open_store(settings.store, writable=True, now=time.time) as store:
         write_volatile_fields(store, settings.cassette, fields)

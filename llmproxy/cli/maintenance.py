@@ -22,9 +22,9 @@ from llmproxy.cli.parts.store_arguments import (
     is_id,
     list_recording_files,
     open_given,
-    read_current_copy,
+    pull_current_copy,
     resolve_store_path,
-    suggest_cassette,
+    suggest_numbered,
 )
 from llmproxy.cli.parts.verifying import Verifier
 from llmproxy.core.cassettes.folder import CassetteDir
@@ -63,7 +63,7 @@ def verify(
     for path, is_store in list_recording_files(paths or [settings.store]):
         looked = True
         try:
-            with read_current_copy(path) as here:
+            with pull_current_copy(path) as here:
                 wrong += verifier.verify_store(here) if is_store else verifier.verify_file(here)
         except CassetteError as error:
             if len(paths or ()) <= 1:
@@ -191,7 +191,7 @@ def rm(
             wanted |= {row.id: row for row in database.list_summaries(named.cassette, named.sample, superseded=True)}
         done = _confirm_and_delete(database, list(wanted.values()), yes=yes)
         if done:
-            _print_remaining_files(store, whole)
+            _warn_of_cassette_files(store, whole)
     if not done:
         raise typer.Exit(int(Exit.FAILED))
 
@@ -202,7 +202,7 @@ def _find_row(rows: Collection[RowSummary], typed: str, database: Store) -> RowS
             return row
     raise CassetteNotFound(
         f"There is no interaction {typed} in {show_store(database.path)}.",
-        hint=suggest_cassette(database, typed, "rm") or f"Their numbers: {suggest_command('ls', database.path)}",
+        hint=suggest_numbered(database, typed, "rm") or f"Their numbers: {suggest_command('ls', database.path)}",
     )
 
 
@@ -219,10 +219,10 @@ def rename(
             raise SettingsError(f"{to_line(old)} is a sample; a cassette is renamed with all of them.")
         database.rename_cassette(old, check_new_name(new))
         print_line(f"{to_line(old)} is now {to_line(new)}.")
-        _print_remaining_files(store, [old])
+        _warn_of_cassette_files(store, [old])
 
 
-def _print_remaining_files(store: Path | None, cassettes: Collection[str]) -> None:
+def _warn_of_cassette_files(store: Path | None, cassettes: Collection[str]) -> None:
     """Say which files still hold what the store lost under its name: at the next start they are read again."""
     folder = load_settings({"store": store}).settings.cassette_dir
     if folder is None or not folder.is_dir():

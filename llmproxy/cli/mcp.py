@@ -39,7 +39,7 @@ class McpGroup(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
-class ServeCommand(SettingsCommand):
+class McpServeCommand(SettingsCommand):
     """Has the options of the agent that it may replay, and none of a proxy."""
 
     with_settings = False
@@ -51,7 +51,7 @@ def register(app: typer.Typer) -> None:
         cls=McpGroup, invoke_without_command=True, subcommand_metavar="-- SERVER ARGS... | serve", rich_markup_mode=None
     )
     group.callback()(mcp)
-    group.command("serve", cls=ServeCommand)(serve)
+    group.command("serve", cls=McpServeCommand)(serve)
     app.add_typer(group, name="mcp")
 
 

@@ -25,9 +25,9 @@ from llmproxy.advice import StartCommand, suggest_command
 from llmproxy.amounts import duration, format_count
 from llmproxy.calls import Call
 from llmproxy.cli.parts.completion import complete_cassettes
-from llmproxy.cli.parts.options import StoreCommand, advise_record, get_flags, get_options, load_settings, refuse_live
+from llmproxy.cli.parts.options import NoLiveCommand, advise_record, get_flags, get_options, load_settings, refuse_live
 from llmproxy.cli.parts.printing import print_line, to_line, write_stderr_lines
-from llmproxy.cli.parts.run_ending import explain_unused
+from llmproxy.cli.parts.run_ending import explain_no_use
 from llmproxy.cli.parts.run_options import RunArguments, RunOptions
 from llmproxy.cli.parts.session_setup import find_agent_tools, plan_environment, redirect_tools, start_options
 from llmproxy.cli.parts.store_arguments import STORE, build_not_recorded_error, check_new_name, open_given
@@ -41,13 +41,13 @@ from llmproxy.core.sessions.session import split_name
 from llmproxy.errors import ENDED_BY_USER, Exit, LLMProxyError, SettingsError
 from llmproxy.protocol import VCR_MODES, Mode
 from llmproxy.settings import Loaded, shown_path
-from llmproxy.store_server import is_there, refuse_server
+from llmproxy.store_server import refuse_server, store_exists
 from llmproxy.trace import Cassette, ReplayDiff, render
 from llmproxy.trace.export import build_call_trace
 
 
 def register(app: typer.Typer) -> None:
-    app.command("replay", cls=StoreCommand, context_settings={"allow_interspersed_args": False})(replay)
+    app.command("replay", cls=NoLiveCommand, context_settings={"allow_interspersed_args": False})(replay)
     app.command("fork")(fork)
 
 
@@ -119,7 +119,7 @@ def run_replay(asked: ReplayOptions, env: Mapping[str, str]) -> int:
     find_program(asked.command, env)
     if asked.live and not find_running_url(env):
         refuse_server("--live", loaded.settings.store)
-    if not find_running_url(env) and not is_there(loaded.settings.store) and loaded.settings.cassette_dir is None:
+    if not find_running_url(env) and not store_exists(loaded.settings.store) and loaded.settings.cassette_dir is None:
         raise build_not_recorded_error(loaded)  # before anything is made
     run = RunArguments(flags, asked.command, asked.options)
     tools = find_agent_tools(run, env)
@@ -137,13 +137,13 @@ def run_replay(asked: ReplayOptions, env: Mapping[str, str]) -> int:
             write_stderr_lines(*(f"llmproxy: {note}" for note in plan.notes))
             began = time.time()
             code = run_child(run.command, plan.apply_to(env))
-            start = run.format_command("llmproxy replay")
+            start = run.format_with_flags("llmproxy replay")
             end = ReplayEnding(proxy, session.name, loaded, asked.command, live=asked.live, start=start)
             end.close_session()
         if loaded.settings.verbose and proxy.process is not None:
             write_stderr_lines(proxy.process.log_text.rstrip())
         if end.report is not None and not end.report.calls:
-            write_stderr_lines(*explain_unused(plan, proxy.url))
+            write_stderr_lines(*explain_no_use(plan, proxy.url))
         return end.print_end(code, time.time() - began)
 
 
@@ -241,7 +241,7 @@ class ReplayEnding:
         )
         write_stderr_lines(*(f"  {to_line(text)}" for text in self.describe_overrides(said)))
         write_stderr_lines(*(f"  {to_line(text)}" for text in self.describe_fork(said, report)))
-        unmatched = [] if code in ENDED_BY_USER else list(self.describe_unmatched(said))
+        unmatched = [] if code in ENDED_BY_USER else list(self.describe_unused_overrides(said))
         write_stderr_lines(*unmatched)
         if report.failed or self.proxy.exit_code == Exit.ENVIRONMENT:
             write_stderr_lines("llmproxy: an answer could not be recorded: this recording is incomplete.")
@@ -252,7 +252,7 @@ class ReplayEnding:
         if report.refused and not report.recorded:
             return Exit.USAGE if unmatched else code
         if said["fork"] is not None or any(each["used"] for each in (*said["tools"], *said["answers"])):
-            write_stderr_lines(*self.describe_changes())
+            write_stderr_lines(*self.describe_trace_changes())
         return Exit.USAGE if unmatched else code
 
     def describe_overrides(self, said: Mapping[str, Any]) -> list[str]:
@@ -287,7 +287,7 @@ class ReplayEnding:
             f"compare: {compared}",
         ]
 
-    def describe_unmatched(self, said: Mapping[str, Any]) -> list[str]:
+    def describe_unused_overrides(self, said: Mapping[str, Any]) -> list[str]:
         seen = ", ".join(said["seen"]) or "none"
         lines = [
             f"llmproxy: --override-tool {each['tool']}{'' if each['nth'] is None else '#' + str(each['nth'])}: no such "
@@ -304,7 +304,7 @@ class ReplayEnding:
             if not each["used"]
         ]
 
-    def describe_changes(self) -> list[str]:
+    def describe_trace_changes(self) -> list[str]:
         report = self.report
         if report is None or report.overrides is None:
             return []

@@ -28,7 +28,7 @@ import typer
 from llmproxy.advice import suggest_command
 from llmproxy.amounts import dollars
 from llmproxy.cli.changes import run_in_replay
-from llmproxy.cli.parts.options import StoreCommand, advise_record, get_flags, get_options, load_settings
+from llmproxy.cli.parts.options import NoLiveCommand, advise_record, get_flags, get_options, load_settings
 from llmproxy.cli.parts.printing import print_line, to_line
 from llmproxy.cli.parts.run_options import RunArguments, RunOptions
 from llmproxy.cli.parts.store_arguments import is_id, open_given, require_id
@@ -51,7 +51,7 @@ _PATIENCE = 600.0
 
 
 def register(app: typer.Typer) -> None:
-    app.command("rerecord", cls=StoreCommand)(rerecord)
+    app.command("rerecord", cls=NoLiveCommand)(rerecord)
 
 
 def rerecord(
@@ -227,7 +227,7 @@ def _send_request(question: _RerecordRequest, proxy: str, path: Path) -> Interac
     found = question.recorded
     url = f"{proxy}/{quote(found.provider)}{found.request.target}"
     request = Request(url, found.request.body or None, dict(question.headers), method=found.request.method)  # noqa: S310 - ours
-    last = _find_newest_id(path)
+    last = _find_last_recorded_id(path)
     try:
         with build_opener(ProxyHandler({})).open(request, timeout=_PATIENCE) as answer:
             answer.read()
@@ -235,7 +235,7 @@ def _send_request(question: _RerecordRequest, proxy: str, path: Path) -> Interac
         error.read()
     except (URLError, OSError) as error:
         raise MachineError(f"the answer did not arrive: {error}") from error
-    if (made := _find_newest_id(path)) == last:
+    if (made := _find_last_recorded_id(path)) == last:
         raise MachineError(
             f"{found.provider} could not be asked: nothing was recorded.", hint="Is it reachable from here?"
         )
@@ -243,7 +243,7 @@ def _send_request(question: _RerecordRequest, proxy: str, path: Path) -> Interac
         return database.load(made)
 
 
-def _find_newest_id(path: Path) -> int:
+def _find_last_recorded_id(path: Path) -> int:
     if not path.exists():
         return 0
     with open_given(path) as database:

@@ -65,7 +65,7 @@ def review(
         kept += [group] if key == "k" else []
         anew += [group.name] if key == "r" else []
     if kept:
-        _write_accepted_changes(loaded, kept, _parse_date(until), _parse_condition(when))
+        _write_accepted_changes(loaded, kept, _parse_date(until), _parse_client_condition(when))
     if anew:
         which = "".join(f" --change {name}" for name in anew)
         print_line(f"next: {suggest_command(f'rerecord --changed{which} -- COMMAND', loaded.settings.store)}")
@@ -93,7 +93,7 @@ def accept(
     if client:
         for text in _count_by_kind(chosen) if not whole else (f"{each.name}  {each.text}" for each in chosen):
             print_line(f"  {to_line(text)}")
-    _write_accepted_changes(loaded, chosen, _parse_date(until), _parse_condition(when))
+    _write_accepted_changes(loaded, chosen, _parse_date(until), _parse_client_condition(when))
 
 
 def _load_pending_changes(store: Path | None, cassette_dir: Path | None) -> tuple[Loaded, list[ChangeGroup]]:
@@ -170,7 +170,7 @@ def _parse_date(text: str) -> date | None:
         raise SettingsError(f"--until {text!r} is no day: 2027-01-31 is one.") from error
 
 
-def _parse_condition(text: str) -> Condition | None:
+def _parse_client_condition(text: str) -> Condition | None:
     if not text:
         return None
     if not (found := re.fullmatch(r"([A-Za-z][\w./-]*)(?:>=([\w.+-]+))?", text)):

@@ -28,7 +28,7 @@ from llmproxy.cli.parts.session_setup import (
     plan_environment,
     read_faults,
     redirect_tools,
-    refuse_start_options,
+    refuse_start_only_flags,
     start_options,
 )
 from llmproxy.client.known_clients import warn_of_bypass
@@ -76,7 +76,7 @@ def run_command(asked: RunArguments, env: Mapping[str, str]) -> int:
     if how.json is not None:
         write_json_result(how.json, {})  # a file of an earlier run says nothing of this one
     if find_running_url(env):
-        refuse_start_options(asked.flags)
+        refuse_start_only_flags(asked.flags)
     tools = find_agent_tools(asked, env)
     declared = asked.list_run_variables(env)
     since = time.time()

@@ -11,10 +11,10 @@ from pathlib import Path
 import typer
 
 from llmproxy import sqlite_file
-from llmproxy.advice import store_words
+from llmproxy.advice import format_store_option
 from llmproxy.amounts import format_count
 from llmproxy.cli.parts.printing import ProgressLine, print_line, to_line
-from llmproxy.cli.parts.store_arguments import STORE, is_database, is_store, refuse_url, resolve_store_path
+from llmproxy.cli.parts.store_arguments import STORE, is_database, is_store_file, refuse_url, resolve_store_path
 from llmproxy.core.bindings.shell_listings import list_git_users
 from llmproxy.core.secrets.redact import SHAPED, Redactor, count_recording_secrets, list_secret_lines
 from llmproxy.core.store.file.store import open_store
@@ -65,11 +65,11 @@ def scan(
         for path in working.iterate(_list_files(given)):
             looked += 1
             try:
-                if path.is_file() and is_store(path):
+                if path.is_file() and is_store_file(path):
                     stores.append(path)
                 for where, what in _find_secrets(path, redactor):
                     found.append(to_line(f"{path}: {where}: {what}"))
-                for where, who in _find_git_names(path):
+                for where, who in _find_recorded_git_users(path):
                     named.setdefault(who, []).append(to_line(f"{path}: {where}: git names {who}"))
             except LLMProxyError as error:
                 failed.append(f"{path}: {error.message}")
@@ -87,7 +87,7 @@ def scan(
         return
 
     first = str(stores[0]) if stores else str(given[0])
-    print_line(_TAKE_OUT.format(store=store_words(first), beside=f"{first}-wal, {first}.state.db"))
+    print_line(_TAKE_OUT.format(store=format_store_option(first), beside=f"{first}-wal, {first}.state.db"))
     raise typer.Exit(int(Exit.FAILED))
 
 
@@ -118,12 +118,12 @@ def _read_file(path: Path) -> bytes:
         return read_bytes(path)
     with tempfile.TemporaryDirectory() as folder:
         copied = Path(folder) / "copy"
-        sqlite_file.copy(path, copied)
+        sqlite_file.copy_raw(path, copied)
         return copied.read_bytes()
 
 
 def _find_secrets(path: Path, redactor: Redactor) -> Iterator[tuple[str, str]]:
-    if is_store(path):
+    if is_store_file(path):
         recorded = list(_scan_store(path, redactor))
         yield from recorded
         if recorded:
@@ -138,9 +138,9 @@ def _find_secrets(path: Path, redactor: Redactor) -> Iterator[tuple[str, str]]:
         yield f"line {', '.join(map(str, lines[:_LINES]))}{more}", name
 
 
-def _find_git_names(path: Path) -> Iterator[tuple[str, str]]:
+def _find_recorded_git_users(path: Path) -> Iterator[tuple[str, str]]:
     """Yield whom git names in what agents and their tools said: no secret, but names that a shared file may hold."""
-    if path.is_file() and is_store(path):
+    if path.is_file() and is_store_file(path):
         with open_store(path, writable=False, now=time.time) as database:
             for row in database.list_summaries(superseded=True):
                 one = database.load(row.id)

@@ -9,7 +9,7 @@ import typer
 
 from llmproxy.amounts import align_rows
 from llmproxy.cli.parts.options import load_settings
-from llmproxy.settings import HIDDEN, list_options, write_value
+from llmproxy.settings import HIDDEN, format_value, list_options
 
 
 def register(app: typer.Typer) -> None:
@@ -30,6 +30,6 @@ def settings(as_json: bool = typer.Option(False, "--json", help="Print JSON.")) 
         return
     rows = [("option", "value", "source", "environment")]
     for o in list_options():
-        value = write_value(getattr(loaded.settings, o.name))
+        value = format_value(getattr(loaded.settings, o.name))
         rows.append((o.key, (HIDDEN if value and o.secret else value) or "-", str(loaded.sources[o.name]), o.env))
     typer.echo("\n".join(align_rows(rows)))

@@ -14,11 +14,11 @@ import typer
 
 from llmproxy.advice import quote_word, suggest_command
 from llmproxy.amounts import dollars, duration, format_count, number, when
-from llmproxy.cli.parts.bindings import format_run_variables, format_runs, read_volatile, run_variables_to_json
+from llmproxy.cli.parts.bindings import describe_runs, format_run_variables, read_volatile_values, run_variables_to_json
 from llmproxy.cli.parts.completion import complete_cassettes
 from llmproxy.cli.parts.options import load_settings
 from llmproxy.cli.parts.printing import body_text, get_width, print_json, print_line, to_line, to_paragraphs, wrap_text
-from llmproxy.cli.parts.store_arguments import STORE, find_cassette, is_id, name_session, open_given, suggest_cassette
+from llmproxy.cli.parts.store_arguments import STORE, find_cassette, is_id, name_session, open_given, suggest_numbered
 from llmproxy.core.dialects.conversation import read_answer, read_conversation
 from llmproxy.core.dialects.messages import Message
 from llmproxy.core.dialects.usage import compute_cost, read_answer_model
@@ -75,7 +75,7 @@ def _show_interaction(
     typed: str, store: Path | None, *, raw: bool, request: bool, as_json: bool, descriptor: Path | None
 ) -> None:
     with open_given(store) as database:
-        other = suggest_cassette(database, typed, "show")
+        other = suggest_numbered(database, typed, "show")
         try:
             found = database.load(int(typed))
         except CassetteNotFound as error:
@@ -83,7 +83,7 @@ def _show_interaction(
         fork = find_fork(database, found.cassette, found.sample)
         settings = load_settings({"store": store}).settings
         rules = Rules.from_config(settings.normalize.as_config())
-        values = [] if raw else read_volatile(database, found, rules, settings.upstream)
+        values = [] if raw else read_volatile_values(database, found, rules, settings.upstream)
     if raw:
         sys.stdout.flush()
         sys.stdout.buffer.write(found.request.body if request else found.response.body)
@@ -264,7 +264,7 @@ def show_cassette(typed: str, store: Path | None, *, single: str, as_json: bool)
             print_line(("\n" if n else "") + "\n".join(wrap_text(_format_totals(told), cells)))
             if (fork := find_fork(database, named.cassette, sample)) is not None:
                 print_line(to_line(fork.describe_origin()))
-            for text in format_runs(
+            for text in describe_runs(
                 name_session(to_line(named.cassette), sample), list_run_variables(database, named.cassette, sample)
             ):
                 print_line("\n".join(wrap_text(text, cells)))

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from llmproxy.cli.parts.live_comparison import LiveTestDiff
-from llmproxy.cli.parts.options import CASSETTES, LAST_REPORT, STORE, OwnOptions, get_flags, load_settings, store_of
+from llmproxy.cli.parts.options import CASSETTES, LAST_REPORT, STORE, OwnOptions, get_flags, load_settings, tests_store
 from llmproxy.cli.parts.run_ending import write_json_result
 from llmproxy.cli.parts.session_setup import start_options
 from llmproxy.cli.parts.suite_runs import (
@@ -36,8 +36,8 @@ from llmproxy.cli.parts.suite_runs import (
     make_last_report_writer,
     make_suite_console,
     make_trend_recorder,
+    run_until_signal,
     signals_as_interrupt,
-    wait_for_signal,
 )
 from llmproxy.client.process import ProxyHandle, ensure_proxy, find_running_url
 from llmproxy.errors import Exit, LLMProxyError, MachineError, SettingsError
@@ -158,15 +158,15 @@ def run_tests(
 
 
 def _run_changes_trial(asked: TestOptions) -> int:
-    from llmproxy.cli.changes import count_outcomes, print_changes  # a sixth of a second, which no other test needs
+    from llmproxy.cli.changes import count_run_ends, print_changes  # a sixth of a second, which no other test needs
     from llmproxy.report.request_changes import read_change_summary
 
     since, flags = time.time(), {**asked.flags, "mode": "replay"}
     code = replace(asked, flags=flags).execute({**os.environ, UPDATE_VARIABLE: Update.TRIAL.value})
     loaded = load_settings(flags)
-    store, folder = store_of(loaded), loaded.settings.cassette_dir or (CASSETTES if CASSETTES.is_dir() else None)
+    store, folder = tests_store(loaded), loaded.settings.cassette_dir or (CASSETTES if CASSETTES.is_dir() else None)
     found = read_change_summary(store, since)
-    return print_changes(store, replace(found, counts={**found.counts, **count_outcomes(since)}), code, folder=folder)
+    return print_changes(store, replace(found, counts={**found.counts, **count_run_ends(since)}), code, folder=folder)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,7 +221,7 @@ class TestOptions:
     def find_store(self, env: Mapping[str, str]) -> Path | None:
         """Return the store of what is tested; None: a running proxy's is another, or settings do not say which."""
         try:
-            return None if find_running_url(env) else store_of(load_settings(self.flags))
+            return None if find_running_url(env) else tests_store(load_settings(self.flags))
         except LLMProxyError:
             return None
 
@@ -268,14 +268,14 @@ class TestOptions:
         kept = [] if self.rejudge is not None or self.step else [make_trend_recorder(settings)]
         last = None if self.rejudge is not None else make_last_report_writer()
         lived = (
-            [LiveTestDiff(settings, store_of(settings), self.baseline, self._print_live_diff)]
+            [LiveTestDiff(settings, tests_store(settings), self.baseline, self._print_live_diff)]
             if settings.settings.live
             else []
         )
         try:
             heard = [*against, *lived, *kept, *([last] if last else []), *reports]
             if self.on:
-                tested = self.run_on_cluster(cases, settings, shown, heard, env, part)
+                tested = self.run_on_ray(cases, settings, shown, heard, env, part)
             else:
                 tested = self.run_locally(cases, settings, [shown, *heard], env, part)
         finally:
@@ -355,7 +355,7 @@ class TestOptions:
         part: ShardCases | None = None,
     ) -> SuiteResult:
         mode = str(settings.settings.mode) if not settings.is_default("mode") else None
-        options = [] if find_running_url(env) else proxy_options(self.flags, settings)
+        options = [] if find_running_url(env) else build_proxy_options(self.flags, settings)
         if options and self.flags.get("port") is None and any("url" in (each.suite.agent or ()) for each in cases):
             options.append(f"--port={settings.settings.port}")  # a service that runs already has its base URLs there
         with (
@@ -381,7 +381,7 @@ class TestOptions:
             if given:
                 raise SettingsError(f"{flag} runs here: leave --on {self.on} out.")
 
-    def run_on_cluster(
+    def run_on_ray(
         self,
         cases: Sequence[SuiteCase],
         settings: LoadedSettings,
@@ -419,13 +419,13 @@ class TestOptions:
             variables=self.send_env,
             env=env,
         )
-        notes = check_costs(store_of(settings), cases, run_context.options)
+        notes = check_costs(tests_store(settings), cases, run_context.options)
         typer.echo(f"llmproxy: {describe_parcel(parcel, self.on, '--send FILE')}", err=True)
         with closing(run_context), open_suites(self.on, parcel) as suites:
             run_context.execute = suites.run_case
-            suites.told = partial(renumber_events, known=make_number_lookup(store_of(settings)))
+            suites.told = partial(renumber_events, known=make_number_lookup(tests_store(settings)))
             try:
-                return asyncio.run(wait_for_signal(run_cases(run_context, cases, notes, suites.runner.list_notes)))
+                return asyncio.run(run_until_signal(run_cases(run_context, cases, notes, suites.runner.list_notes)))
             finally:
                 if home := merge_cassettes(suites.runner.recorded, cassette_folder(settings)):
                     typer.echo(f"llmproxy: {home}", err=True)
@@ -439,7 +439,7 @@ class TestOptions:
         every: dict[str, object] = {}
         kinds, print_line, code = select_kinds(settings.settings.faults), make_progress_printer(), int(Exit.OK)
         flags = {**self.flags, "faults": None, "faults_seed": None, "mode": "replay"}
-        options = [] if find_running_url(env) else proxy_options(flags, settings)
+        options = [] if find_running_url(env) else build_proxy_options(flags, settings)
         env = {name: value for name, value in env.items() if not name.startswith("LLMPROXY_FAULTS")}
         with (
             tempfile.TemporaryDirectory(prefix="llmproxy-test-") as folder,
@@ -456,7 +456,7 @@ class TestOptions:
                     f"{shlex.quote(case.id)}"
                 )
                 try:
-                    asyncio.run(wait_for_signal(sweep_case(run_context, case, kinds, print_line, found)))
+                    asyncio.run(run_until_signal(sweep_case(run_context, case, kinds, print_line, found)))
                 finally:
                     code = max(code, print_findings(found, typed))
                     every[case.id] = as_plain(found)
@@ -485,15 +485,15 @@ class TestOptions:
         run_context.options = replace(run_context.options, live="llm" in settings.settings.live)
         if part is not None:
             run_context.options = replace(run_context.options, title=part.title, shard=part.told)
-        if proxy.process is not None and find_store_server(store_of(settings)) is None:
-            run_context.files = (store_of(settings), cassette_folder(settings))
+        if proxy.process is not None and find_store_server(tests_store(settings)) is None:
+            run_context.files = (tests_store(settings), cassette_folder(settings))
         if self.rejudge is not None:
             from llmproxy.suite.run.rejudge import read_runs
 
-            run_context.recorded = read_runs(self.rejudge, [case.id for case in cases], store_of(settings))
-        notes = [] if run_context.recorded else check_costs(store_of(settings), cases, run_context.options)
+            run_context.recorded = read_runs(self.rejudge, [case.id for case in cases], tests_store(settings))
+        notes = [] if run_context.recorded else check_costs(tests_store(settings), cases, run_context.options)
         try:
-            return asyncio.run(wait_for_signal(run_cases(run_context, cases, notes)))
+            return asyncio.run(run_until_signal(run_cases(run_context, cases, notes)))
         finally:
             for path in run_context.save_snapshots():
                 typer.echo(f"llmproxy: wrote {path}", err=True)
@@ -544,7 +544,7 @@ class TestOptions:
         return rerun_on_change(lambda: self.execute(env), self.paths, lambda text: typer.echo(text, err=True))
 
 
-def proxy_options(flags: Mapping[str, object], settings: LoadedSettings) -> list[str]:
+def build_proxy_options(flags: Mapping[str, object], settings: LoadedSettings) -> list[str]:
     """Return options of a proxy for tests: recordings in `tests/cassettes`, database in `.llmproxy`, unless given."""
     words = start_options(flags)
     if settings.is_default("store"):

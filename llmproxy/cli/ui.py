@@ -16,11 +16,11 @@ from urllib.parse import quote
 
 import typer
 
-from llmproxy.advice import store_words, suggest_command
+from llmproxy.advice import format_store_option, suggest_command
 from llmproxy.cli.import_export import read_key_rules
 from llmproxy.cli.parts.completion import complete_cassettes
 from llmproxy.cli.parts.importing import Importer, group_files
-from llmproxy.cli.parts.options import LAST_REPORT, STORE as TESTS, load_settings, store_of
+from llmproxy.cli.parts.options import LAST_REPORT, STORE as TESTS, load_settings, tests_store
 from llmproxy.cli.parts.store_arguments import STORE, refuse_url
 from llmproxy.core.sessions.session import split_name
 from llmproxy.core.store.file.store import open_store
@@ -62,7 +62,7 @@ def ui(
     with open_view_target(what, store) as shown_here:
         path, start = shown_here.store, shown_here.start
         token = secrets.token_urlsafe(18)
-        ask = make_question_answerer(path, shown_here.report)
+        ask = make_page_query_handler(path, shown_here.report)
         put = None if shown_here.report is None else make_label_writer(shown_here.report, labels)
         try:
             made = make_server(port, token, ask, start, put)
@@ -118,11 +118,11 @@ def open_view_target(what: str | None, store: Path | None) -> Iterator[ViewTarge
         yield _build_report_target(last, store)  # only tests ran here
     else:
         found = _require_store(_choose_store(store), what or "")
-        named = {"start": f"#/c/{_quote_cassette(found, what)}"} if what else {}
+        named = {"start": f"#/c/{_quote_cassette_for_url(found, what)}"} if what else {}
         yield ViewTarget(found, {**_describe_store(found), **tests, **named}, last)
 
 
-def make_question_answerer(path: Path, report: Path | None = None) -> Ask:
+def make_page_query_handler(path: Path, report: Path | None = None) -> Ask:
     """Return what answers the page's questions: out of a store, which is opened for each, and of a report of tests."""
     told = None if report is None else make_report_reader(report, path.with_name(f"{path.name}.state.db"))
 
@@ -159,7 +159,7 @@ def _build_report_target(path: Path, store: Path | None) -> ViewTarget:
 def _describe_store(store: Path) -> dict[str, str]:
     """Return what a store is called, and how commands that the page shows name it."""
     said = shown_path(store)
-    return {"store": said, "store_words": store_words(said)}
+    return {"store": said, "store_words": format_store_option(said)}
 
 
 def _choose_store(given: Path | None, *, of_tests: bool = False) -> Path:
@@ -167,7 +167,7 @@ def _choose_store(given: Path | None, *, of_tests: bool = False) -> Path:
     loaded = load_settings({"store": given})
     if not loaded.is_default("store"):
         return Path(loaded.settings.store)
-    both = [Path(loaded.settings.store), store_of(loaded)]
+    both = [Path(loaded.settings.store), tests_store(loaded)]
     ranked = both[::-1] if of_tests else both
     return next((each for each in ranked if each.is_file()), ranked[0])
 
@@ -202,7 +202,7 @@ def _require_store(path: Path, wanted: str = "") -> Path:
     return path
 
 
-def _quote_cassette(path: Path, name: str) -> str:
+def _quote_cassette_for_url(path: Path, name: str) -> str:
     """Return a cassette's name as it stands in an address. Raises CassetteNotFound, which says what there is."""
     cassette, sample = split_name(name)
     with open_store(path, writable=False, now=time.time) as database:

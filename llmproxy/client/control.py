@@ -22,7 +22,7 @@ from urllib.parse import quote, urlsplit
 
 from llmproxy.calls import Call
 from llmproxy.client.session_reports import Health, Miss, RefusedRequest, Report
-from llmproxy.errors import MachineError, unsign_text
+from llmproxy.errors import MachineError, remove_prefix
 from llmproxy.protocol import AGENT, CONTROL_PREFIX, SESSION_PREFIX, TOKEN_HEADER
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ class Control:
         Raises ControlError: no such session is open, or calls before the last 20,000 were asked for.
         """
         told = self._request("GET", f"calls?session={quote(session, safe='')}&after={after}")
-        return tuple(Call.of(each) for each in told.get("calls") or ())
+        return tuple(Call.from_json(each) for each in told.get("calls") or ())
 
     def start_learning_trial(self, session: str) -> None:
         """Make a replay session a trial, in which misses teach what varies. Raises ControlError if it cannot be."""
@@ -257,7 +257,7 @@ class Control:
             return value
         said = value.get("error")
         said = said if isinstance(said, dict) else {"message": str(said or content[:200])}
-        message = unsign_text(said.get("message", ""))
+        message = remove_prefix(said.get("message", ""))
         hint = str(said.get("hint") or "")  # words for the user, which need none of ours around them
         raise ControlError(
             message if hint else f"the proxy at {self.url} answered {status}: {message}",

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from llmproxy.amounts import format_count, seconds
+from llmproxy.amounts import format_count, format_seconds
 from llmproxy.client.control import ControlError
 from llmproxy.client.fault_sweep_trials import (
     SweepFinding,
@@ -100,7 +100,7 @@ class Sweep:
             calls = len({(trial.key, trial.occurrence) for trial in trials})
             self._swept.tell(
                 f"sweep: {format_count(calls, 'call')}, {format_count(len(trials), 'fault')}, {jobs} at a time; "
-                f"without faults it takes {seconds(longest)}"
+                f"without faults it takes {format_seconds(longest)}"
             )
             try:
                 self._play_trials(trials, jobs)
@@ -127,7 +127,7 @@ class Sweep:
                 hint="llmproxy doctor -- COMMAND",
             )
         if went.hung or went.failed:
-            said = f"did not end within {seconds(went.seconds)}" if went.hung else f"fails: {went.failed}"
+            said = f"did not end within {format_seconds(went.seconds)}" if went.hung else f"fails: {went.failed}"
             raise SweepImpossible(f"undisturbed, the command {said}; a sweep needs one that ends well.")
         return went
 

@@ -20,7 +20,7 @@ from itertools import groupby
 from statistics import median
 from typing import Any, NamedTuple
 
-from llmproxy.amounts import align_rows, format_count, seconds
+from llmproxy.amounts import align_rows, format_count, format_seconds
 from llmproxy.calls import Call
 from llmproxy.core.faults import KINDS, BadFaults, FaultKind, FaultRule, FaultTarget as Asked
 from llmproxy.core.faults.injection import build_fault_target, can_meet, matches_rule_filters
@@ -155,7 +155,7 @@ def judge_trial(trial: Trial, went: SweepRun, baseline: Sequence[SweepRun]) -> S
         return SweepFinding(trial, SweepOutcome.UNMET, "the call did not come", weak=False)
     missed = next((call for call in mine if call.miss), None)
     if went.hung:
-        return SweepFinding(trial, SweepOutcome.HUNG, f"had not ended after {seconds(went.seconds)}", weak=True)
+        return SweepFinding(trial, SweepOutcome.HUNG, f"had not ended after {format_seconds(went.seconds)}", weak=True)
     if missed is not None:
         return SweepFinding(
             trial,

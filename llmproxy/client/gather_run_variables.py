@@ -128,7 +128,7 @@ def _run_git(cwd: Path, *words: str) -> str | None:
 def parse_run_variables(given: list[str]) -> Declared:
     """Read what was typed as ``NAME=VALUE``. Raises SettingsError: it is something else."""
     from llmproxy.core.bindings.run_variables import BadRunVariable, check_run_variable
-    from llmproxy.errors import SettingsError, unsign_text
+    from llmproxy.errors import SettingsError, remove_prefix
 
     found = []
     for each in given:
@@ -138,7 +138,7 @@ def parse_run_variables(given: list[str]) -> Declared:
         try:
             check_run_variable(name, value)
         except BadRunVariable as error:
-            raise SettingsError(f"--var {each!r}: {unsign_text(error)}") from error
+            raise SettingsError(f"--var {each!r}: {remove_prefix(error)}") from error
         found.append({"name": name, "value": value})
     return found
 

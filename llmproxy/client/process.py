@@ -191,7 +191,7 @@ class Proxy:
         """Return what it came to, and its unused recordings; None if it did not end in order, or runs elsewhere."""
         try:
             value = json.loads(_summary_file(self.log).read_text("utf-8"))
-            return Totals(**Totals.read(value)), value["unused"]
+            return Totals(**Totals.parse_fields(value)), value["unused"]
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None, None
 

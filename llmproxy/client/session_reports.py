@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from llmproxy.amounts import dollars, format_count
 from llmproxy.calls import Call, Totals, describe_hits, describe_stubs
-from llmproxy.errors import unsign_text
+from llmproxy.errors import remove_prefix
 from llmproxy.lazy_regex import late
 from llmproxy.protocol import AGENT, OFFLINE
 
@@ -92,7 +92,7 @@ class Report(Totals):
     def from_json(cls, value: Mapping[str, Any]) -> Self:
         unused, further, keys = value.get("unused"), value.get("calls"), value.get("key_names")
         return cls(
-            **cls.read(value), name=str(value.get("name", "")), cassette=str(value.get("cassette", "")),
+            **cls.parse_fields(value), name=str(value.get("name", "")), cassette=str(value.get("cassette", "")),
             sample=int(value.get("sample") or 0), mode=str(value.get("mode", "")),
             arrived=int(value.get("arrived") or 0),
             unused=None if unused is None else tuple(
@@ -103,7 +103,7 @@ class Report(Totals):
             overrides=value.get("overrides"), faults=value.get("faults"), live=value.get("live"),
             replacement=value.get("replacement"), key_names=None if keys is None else tuple(map(str, keys)),
             unfiled=str(value.get("unfiled") or ""),
-            further=None if further is None else tuple(Call.of(each) for each in further),
+            further=None if further is None else tuple(Call.from_json(each) for each in further),
         )  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
@@ -173,7 +173,7 @@ def describe_unreached_provider(calls: Iterable[Call]) -> str:
         if call.unreached:
             asked = call.key or place
             lost.pop(asked, None)
-            lost[asked] = unsign_text(call.note)
+            lost[asked] = remove_prefix(call.note)
         else:
             lost.pop(call.key or place, None)
             lost.pop(place, None)
@@ -235,5 +235,5 @@ def shorten_miss(text: str) -> str:
     """Return a miss's first sentence on one line, fit for a terminal."""
     lines = text.strip().splitlines() or [""]
     first = lines[0] if not lines[0].endswith(":") or len(lines) == 1 else f"{lines[0]} {lines[1].strip()}"
-    shown = _UNSEEN.sub("\N{REPLACEMENT CHARACTER}", unsign_text(first))
+    shown = _UNSEEN.sub("\N{REPLACEMENT CHARACTER}", remove_prefix(first))
     return shown if len(shown) <= LONGEST else shown[: LONGEST - 1] + "\N{HORIZONTAL ELLIPSIS}"

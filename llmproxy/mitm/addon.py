@@ -21,7 +21,7 @@ from llmproxy.calls import Call, Totals
 from llmproxy.core.providers.hosts import add_env_upstreams
 from llmproxy.core.providers.provider_table import PROVIDERS
 from llmproxy.core.providers.routing import REST
-from llmproxy.errors import LLMProxyError, SettingsError, sign_text
+from llmproxy.errors import LLMProxyError, SettingsError, add_prefix
 from llmproxy.mitm.build_proxy import BuiltProxy, build_origin_guard, build_proxy
 from llmproxy.mitm.client_sockets import ClientSockets
 from llmproxy.mitm.intercept import ConnectInterceptor
@@ -98,7 +98,7 @@ class RecordReplay:
             loaded = add_env_upstreams(given, os.environ)
             self._built = build_proxy(loaded, self._on_call, 'mitmdump -s "$(llmproxy addon)"')
         except LLMProxyError as error:
-            log.error("%s", sign_text(error))  # noqa: TRY400 - its text says it all
+            log.error("%s", add_prefix(error))  # noqa: TRY400 - its text says it all
             if ctx.master.addons.get("errorcheck") is None:  # type: ignore[no-untyped-call]
                 ctx.master.shutdown()  # type: ignore[no-untyped-call]
             return  # with it, an error at the start ends mitmproxy with status 1

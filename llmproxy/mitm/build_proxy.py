@@ -32,7 +32,7 @@ from llmproxy.mitm.proxy_context import ProxyContext
 from llmproxy.protocol import DEFAULT_HOST, OFFLINE, PACER_VARIABLE, STARTED_BY_VARIABLE, Channel, Update
 from llmproxy.settings import Loaded, Settings, shown_path
 from llmproxy.store_server import find_store_server, refuse_server
-from llmproxy.values import seconds_of
+from llmproxy.values import parse_age_seconds
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +107,7 @@ def build_config(
         mode=settings.mode, cassette=settings.cassette, speed=settings.speed, exhausted=settings.exhausted,
         bind=settings.bind, order_wait=settings.order_wait, update=settings.update,
         coalesce=settings.coalesce,
-        max_age=seconds_of(settings.max_age) if settings.max_age else None,
+        max_age=parse_age_seconds(settings.max_age) if settings.max_age else None,
         trial=settings.update in {Update.TRIAL, Update.CHANGED}, max_cost=settings.max_cost, change=settings.change,
         miss_status=settings.miss_status,
         max_request=settings.max_request, store=settings.store, shown=shown_path(settings.store),
@@ -133,7 +133,7 @@ def build_start_command(loaded: Loaded, env: Mapping[str, str], start: str = "ll
         return StartCommand(
             typed or start, " -- ..." if typed else "", tuple(each for each in options if each != ("port", "0"))
         )
-    names = dict.fromkeys(source.name for _, _, source in loaded.upstreams if source.is_foreign)
+    names = dict.fromkeys(source.name for _, _, source in loaded.upstreams if source.is_sdk_variable)
     variables = tuple((name, env[name]) for name in names if name in env)
     port = loaded.settings.port if start == StartCommand().start else 0
     return StartCommand(start, "", options, variables, f"http://{DEFAULT_HOST}:{port}/" if port else "")
@@ -146,7 +146,7 @@ def build_proxy(loaded: Loaded, on_call: Callable[[Call], None], start: str = "l
 
     Raises LLMProxyError: the store or the settings cannot be used.
     """
-    named = frozenset(name for name, _, source in loaded.upstreams if not source.is_foreign)
+    named = frozenset(name for name, _, source in loaded.upstreams if not source.is_sdk_variable)
     config = build_config(loaded.settings, named, build_start_command(loaded, os.environ, start))
     refuse_file_store_options(config)
     filed = load_cassette_files(config)

@@ -27,7 +27,7 @@ from mitmproxy import connection, http
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 
 from llmproxy.core.traffic.interaction import Headers, header
-from llmproxy.errors import LLMProxyError, RefusedError, printable, unsign_text
+from llmproxy.errors import LLMProxyError, RefusedError, printable, remove_prefix
 from llmproxy.mitm.proxy_context import ProxyContext
 from llmproxy.protocol import OFFLINE
 from llmproxy.values import host_matches
@@ -121,7 +121,7 @@ class ConnectInterceptor:
         try:
             why = self._explain_refusal(flow)
         except LLMProxyError as error:
-            why = unsign_text(error).replace("\n", " ")
+            why = remove_prefix(error).replace("\n", " ")
         except Exception:  # what leaves a hook would open the tunnel
             log.exception("llmproxy failed while deciding about a tunnel; it is refused")
             why = "internal error"

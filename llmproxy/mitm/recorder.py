@@ -33,7 +33,7 @@ from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.traffic import response_bytes
 from llmproxy.core.traffic.interaction import Headers, header, is_grpc
 from llmproxy.core.traffic.websocket_frames import SWITCHING
-from llmproxy.errors import LLMProxyError, UpstreamError, unsign_text
+from llmproxy.errors import LLMProxyError, UpstreamError, remove_prefix
 from llmproxy.mitm.http1.incoming_request import LOOK
 from llmproxy.mitm.http2_layer import ALPN, GoawayTolerantClient, find_reset_code
 from llmproxy.mitm.intercept import is_permitted_tunnel
@@ -335,7 +335,7 @@ class Recorder(WebSocketHooks):
             exchange.error = self._build_unreachable(
                 exchange, cause, connected=bool(flow.server_conn.timestamp_tcp_setup)
             )
-            exchange.note = unsign_text(exchange.error.message.partition("\n")[0])
+            exchange.note = remove_prefix(exchange.error.message.partition("\n")[0])
 
     async def stream_ended(self, client: connection.Client) -> None:
         """End what a stream of HTTP/2 has released, as for a connection."""

@@ -24,7 +24,7 @@ from pathlib import Path
 from mitmproxy import http, master, options
 from mitmproxy.addons import core, next_layer, proxyserver
 
-from llmproxy.calls import Call, Totals, describe_hits, find_doubts, find_forbidden
+from llmproxy.calls import Call, Totals, describe_hits, find_doubts, find_violated_option
 from llmproxy.core.store.file.connect import build_gitignore_hint
 from llmproxy.errors import Exit, MachineError
 from llmproxy.mitm.build_proxy import BuiltProxy, build_proxy
@@ -190,7 +190,7 @@ def find_exit_code(
     used = totals.calls > totals.refused or not settings.strict  # a proxy of its own may serve nobody
     doubts = find_doubts(totals, unused, used=used, fail_on_miss=settings.fail_on_miss, strict=settings.strict)
     code = Exit.ENVIRONMENT if losses else Exit.MISS if doubts else Exit.OK
-    forbidden = find_forbidden(totals, carried=settings.fail_on_carried, stale=settings.fail_on_stale)
+    forbidden = find_violated_option(totals, carried=settings.fail_on_carried, stale=settings.fail_on_stale)
     if code is Exit.OK and forbidden is not None:
         return forbidden[1], (describe_hits(totals),)
     return code, doubts

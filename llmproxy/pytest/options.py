@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.errors import LLMProxyError, SettingsError, sign_text
+from llmproxy.errors import LLMProxyError, SettingsError, add_prefix
 from llmproxy.protocol import UPDATE_VARIABLE, Mode, Update
 from llmproxy.report.events import Handler
 from llmproxy.report.report_kinds import CHOICES, make_report_handler
@@ -159,7 +159,7 @@ def read_baseline_option(config: pytest.Config) -> Path | None:
     try:
         read_baseline(path, flag=BASELINE)
     except LLMProxyError as error:
-        raise pytest.UsageError(sign_text(error)) from error
+        raise pytest.UsageError(add_prefix(error)) from error
     return path
 
 

@@ -26,7 +26,7 @@ import pytest
 from llmproxy.client.environment import in_ci
 from llmproxy.client.process import find_running_url
 from llmproxy.client.scenario_run_hooks import HOST
-from llmproxy.errors import LLMProxyError, sign_text
+from llmproxy.errors import LLMProxyError, add_prefix
 from llmproxy.protocol import OFFLINE, Mode, Update
 from llmproxy.pytest.late_requests import LateRequestGuard
 from llmproxy.pytest.options import (
@@ -313,7 +313,7 @@ def _set_up_run(config: pytest.Config) -> None:
     try:
         mode = _choose_run_mode(config)
     except ValueError as error:
-        raise pytest.UsageError(sign_text(error)) from error
+        raise pytest.UsageError(add_prefix(error)) from error
     run.asked = ControllerProxy.from_variable(os.environ.pop(RUN_VARIABLE, None), config.rootpath)
     wanted = _is_plugin_used(config, run)
     if not is_distributed(config):
@@ -465,7 +465,7 @@ def llmproxy(request: pytest.FixtureRequest) -> Iterator[SharedSession]:
         walk = shared.begin_test(replace(_read_options(request.node), run_variables=_get_tmp_path_variables(request)))
         HOST.session = walk.name
     except (LLMProxyError, ValueError) as error:
-        raise pytest.fail.Exception(sign_text(error), pytrace=False) from None  # it says all, once
+        raise pytest.fail.Exception(add_prefix(error), pytrace=False) from None  # it says all, once
     request.node.stash[_SESSION] = walk
     late = request.config.stash[_RUN].late
     late.on_test_start()
@@ -480,9 +480,9 @@ def llmproxy(request: pytest.FixtureRequest) -> Iterator[SharedSession]:
         ended.unfiled = "" if in_ci(os.environ) else unfiled
         request.config.stash[LISTENER].record_attempt(request.node.nodeid, [ended], passed=passed)
     except LLMProxyError as error:
-        raise pytest.fail.Exception(sign_text(error), pytrace=False) from None  # it says all, once
+        raise pytest.fail.Exception(add_prefix(error), pytrace=False) from None  # it says all, once
     if passed and unfiled and in_ci(os.environ):
-        pytest.fail(sign_text(unfiled), pytrace=False)
+        pytest.fail(add_prefix(unfiled), pytrace=False)
     if passed and ended.unused_faults:
         pytest.fail(
             "\n".join(["llmproxy: the test passed without the faults that it asks for:", *ended.unused_faults]),
@@ -593,9 +593,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
     run = config.stash.get(_RUN, None)
-    return [sign_text(note) for note in run.notes] if run else []
+    return [add_prefix(note) for note in run.notes] if run else []
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
     run = config.stash.get(_RUN, None)
-    return [sign_text(note) for note in run.found] if run else []
+    return [add_prefix(note) for note in run.found] if run else []

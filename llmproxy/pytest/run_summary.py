@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmproxy.advice import quote_word, suggest_command
-from llmproxy.calls import find_forbidden
+from llmproxy.calls import find_violated_option
 from llmproxy.client.control import ControlError
 from llmproxy.client.session_reports import Report, format_counts, shorten_miss, sum_reports
 from llmproxy.errors import Exit, SettingsError
@@ -153,7 +153,7 @@ class RunSummaryPlugin:
         """End with the code of what --fail-on-carried or --fail-on-stale forbids."""
         total = sum_reports(report for _, report in self.done)
         carried, stale = self.fails_on() if total.carried or total.stale else (False, False)
-        forbidden = find_forbidden(total, carried=carried, stale=stale)
+        forbidden = find_violated_option(total, carried=carried, stale=stale)
         if forbidden and session.exitstatus == Exit.OK:
             self._forbidden, session.exitstatus = f"{forbidden[0]}: exit code {forbidden[1]}", forbidden[1]
 

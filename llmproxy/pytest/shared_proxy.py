@@ -31,7 +31,7 @@ from llmproxy.protocol import DEFAULT_HOST, OFFLINE, VCR_MODES, Mode, Update
 from llmproxy.pytest.run_proxies import ControllerProxy, OwnProxy
 from llmproxy.settings import load
 from llmproxy.store_server import find_store_server
-from llmproxy.values import read_channels, read_patterns, read_unknown_tool
+from llmproxy.values import read_channels, read_name_patterns, read_unknown_tool
 
 if TYPE_CHECKING:
     from llmproxy.core.cassettes.folder import CassetteDir
@@ -83,7 +83,7 @@ def read_live_options(marker: Mapping[str, Any], option: str, *, ci: bool) -> Ma
     if marker.get("unknown_tool") is not None:
         told["unknown_tool"] = str(read_unknown_tool(marker["unknown_tool"]))
     if marker.get("read_only") is not None:
-        told["read_only"] = list(read_patterns(marker["read_only"]))
+        told["read_only"] = list(read_name_patterns(marker["read_only"]))
     return told
 
 

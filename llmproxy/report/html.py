@@ -17,8 +17,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from llmproxy.advice import quote_word, store_words, suggest_command
-from llmproxy.amounts import format_count, seconds
+from llmproxy.advice import format_store_option, quote_word, suggest_command
+from llmproxy.amounts import format_count, format_seconds
 from llmproxy.core.sessions.session import canonical_name
 from llmproxy.errors import LLMProxyError
 from llmproxy.report.events import Criterion, Message, Status, Step, Verdict
@@ -65,7 +65,7 @@ def _embed_recordings(run_tree: RunTree, store: Path, most: int) -> dict[str, An
     shown = shown_path(store)
     found = made["cassettes"]
     made["cassettes"] = [each for each in found if each["rows"]]
-    return {**made, "left": list(_list_omitted_recordings(found, shown)), "store_words": store_words(shown)}
+    return {**made, "left": list(_list_omitted_recordings(found, shown)), "store_words": format_store_option(shown)}
 
 
 def _list_omitted_recordings(cassettes: Sequence[Mapping[str, Any]], store: str) -> Iterator[dict[str, str]]:
@@ -107,7 +107,7 @@ def render_text(run_tree: RunTree) -> Iterator[str]:
     ended = run_tree.completed
     about = [f"{format_count(len(scenarios), 'scenario')}, {format_count(len(run_tree.runs), 'run')}"]
     about += [f"mode {run_tree.selected.mode}"] if run_tree.selected and run_tree.selected.mode else []
-    about += [seconds(ended.seconds), f"exit code {ended.exit_code}"] if ended else ["the test did not end"]
+    about += [format_seconds(ended.seconds), f"exit code {ended.exit_code}"] if ended else ["the test did not end"]
     yield ", ".join(about)
     yield from ended.notes if ended else ()
     rates = {str(row.get("scenario")): row for row in (ended.scenarios if ended else ())}
@@ -134,7 +134,7 @@ def _format_run(run: Run) -> Iterator[str]:
     done = run.finished
     yield from filter(None, [run.reason])
     if done is not None:
-        yield " · ".join(filter(None, [seconds(done.total_seconds), describe_replay(done), *done.labels]))
+        yield " · ".join(filter(None, [format_seconds(done.total_seconds), describe_replay(done), *done.labels]))
     for criterion in run.criteria:
         yield from _format_criterion(criterion)
     for part in run.parts:

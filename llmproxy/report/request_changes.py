@@ -26,7 +26,7 @@ from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.queries import accepted_of, list_accepted_unused
 from llmproxy.core.store.rows import RowSummary
 from llmproxy.settings import shown_path
-from llmproxy.store_server import is_there
+from llmproxy.store_server import store_exists
 
 OTHERWISE = 0.08
 """Share of changed calls that were answered otherwise, where real suites were recorded anew."""
@@ -164,7 +164,7 @@ def read_change_summary(store: Path, since: float = 0.0) -> ChangeSummary:
     """Return what trials of a store saw that ended since then (Unix time)."""
     trials = read_trials(store, since)
     rows: dict[tuple[str, int], dict[int, RowSummary]] = {}
-    if trials and is_there(store):
+    if trials and store_exists(store):
         with open_store(store, writable=False, now=time.time) as database:
             for trial in trials:
                 gone = list_accepted_unused(database, trial.cassette)
@@ -179,7 +179,7 @@ Recordings = Callable[[TrialResult], Mapping[int, RowSummary]]
 
 def describe_accepted_changes(store: Path, names: Sequence[str], today: date) -> list[str]:
     """Return, of accepted changes under which answers were carried, since when they are and whether they end soon."""
-    if not names or not is_there(store):
+    if not names or not store_exists(store):
         return []
     with open_store(store, writable=False, now=time.time) as database:
         cassettes = dict.fromkeys(info.name for info in database.cassettes())

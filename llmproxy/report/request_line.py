@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 from unicodedata import combining, east_asian_width
 
-from llmproxy.amounts import duration, format_clock, in_and_out
+from llmproxy.amounts import duration, format_clock, format_tokens
 from llmproxy.calls import Call
 from llmproxy.errors import printable
 from llmproxy.protocol import AGENT, DEFAULT_SESSION, Decision
@@ -133,7 +133,7 @@ def format_request_line(
     `zone` is the machine's own unless given, `room` the cells of the terminal, None for a pipe, `texts` whether it
     shows prompt and answer.
     """
-    before, after = _format_line_parts(call.alike, colour, room, texts)
+    before, after = _format_line_parts(call.fields_without_timing, colour, room, texts)
     took = duration(call.ms)
     took = pad_cells(took if room is None else cut(took, _TOOK.cells), _TOOK.cells, right=True)
     return f"{paint(_format_clock(int(call.at), zone), 'dim', colour=colour)}  {before}  {took}{after}"
@@ -165,7 +165,7 @@ def _format_line_parts(
         "operation": escape(call.operation or f"{call.method} {call.target}"),
         "status": str(call.status or "-"),
         "took": "",
-        "tokens": in_and_out(call.input, call.output),
+        "tokens": format_tokens(call.input, call.output),
     }
     columns = list(_lay_out_columns(cells, room))
     left = None if room is None else room - count_cells("  ".join(columns))

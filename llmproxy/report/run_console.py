@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from textwrap import indent
 from typing import TextIO
 
-from llmproxy.amounts import format_count, seconds
+from llmproxy.amounts import format_count, format_seconds
 from llmproxy.lazy_regex import late
 from llmproxy.report.events import Completed, Event, Finished, Message, Selected, Started, Status, Step
 from llmproxy.report.formatting import describe_replay, format_content, show_value
@@ -165,7 +165,7 @@ class SuiteConsole:
         if event.unrecorded:
             return  # said once, at the end
         number = f" [{start.sample}/{start.runs}]" if start.runs > 1 else ""
-        about = ", ".join(filter(None, [seconds(event.total_seconds), *_list_run_facts(event)]))
+        about = ", ".join(filter(None, [format_seconds(event.total_seconds), *_list_run_facts(event)]))
         named = start.name.replace(" [", "[") not in (
             "",
             start.scenario,
@@ -229,7 +229,7 @@ class SuiteConsole:
         for note in event.notes:
             self._print_indented("", note)
         told = ", ".join(f"{_format_status_count(number, status)}" for status, number in counts.items())
-        self._print_line(f"{told or 'nothing ran'} in {seconds(event.seconds)}")
+        self._print_line(f"{told or 'nothing ran'} in {format_seconds(event.seconds)}")
 
     def _print_indented(self, prefix: str, text: str) -> None:
         first, *rest = text.splitlines() or [""]

@@ -24,7 +24,7 @@ from llmproxy.report.baseline import rank_row_badness
 from llmproxy.report.events import Completed, Event, Selected
 from llmproxy.report.run_tree import LATEST, matches_annotation
 from llmproxy.report.scenario_rows import validate_row
-from llmproxy.sqlite_file import FileState, Words, open_connection, peek, translate_errors, write_transaction
+from llmproxy.sqlite_file import ErrorTexts, FileState, open_connection, read_state, translate_errors, write_transaction
 
 KEPT = 200
 """Tests that are kept."""
@@ -44,7 +44,7 @@ _TABLES = (
     ),
 )
 _REMOVE = "Remove it: it holds the last misses and what --trend tells, and no recording."
-_WORDS = Words(
+_WORDS = ErrorTexts(
     name="state database", takes="test", elsewhere="use another --store", damaged=_REMOVE, unreadable=_REMOVE
 )
 _MARKS = {"passed": ".", "failed": "F", "agent_error": "A", "environment_error": "E", "flaky": "~", "skipped": "-"}
@@ -102,7 +102,7 @@ def record_test(path: Path, selected: Selected, completed: Completed) -> None:
 def read_recent_tests(path: Path, limit: int = SHOWN) -> list[RecordedTest]:
     """Return the last tests, oldest first; none if none was kept. Raises CassetteCorrupt: a damaged database."""
     with translate_errors(path, _WORDS, writing=False):
-        state = peek(path)
+        state = read_state(path)
         if state in (FileState.ABSENT, FileState.EMPTY):
             return []
         if state not in (FileState.ROLLBACK, FileState.WAL):

@@ -43,7 +43,7 @@ class CacheCorrupt(CassetteCorrupt):
     code = "llmproxy_cache_corrupt"
 
 
-_WORDS = sqlite_file.Words(
+_WORDS = sqlite_file.ErrorTexts(
     name="cache",
     takes="value",
     elsewhere=f"set another {DIRECTORY} ({DIRECTORY}= switches it off)",
@@ -161,7 +161,7 @@ class CacheStore:
             sqlite_file.translate_errors(self.path, _WORDS, writing=True),
             closing(sqlite_file.open_connection(self.path, "mode=rwc", timeout=_BUSY_SECONDS)) as conn,
         ):
-            with sqlite_file.read_snapshot(conn):
+            with sqlite_file.in_snapshot(conn):
                 mark = _read_file_identity(conn)
             if mark == (0, 0, 0):
                 with sqlite_file.write_transaction(conn):

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from llmproxy.did_you_mean import did_you_mean
-from llmproxy.errors import LLMProxyError, SuiteError, sign_text
+from llmproxy.errors import LLMProxyError, SuiteError, add_prefix
 from llmproxy.yaml_reader import Problems, read_documents
 
 
@@ -99,7 +99,7 @@ def parse_agent_or_store(text: str, flag: str) -> Mapping[str, Any]:
         return {"http" if text.startswith("http") else "sqlalchemy": text}
     problems = Problems()
     documents = read_documents(text, flag, problems)
-    problems.stop()
+    problems.raise_if_any()
     value = documents[0][0] if documents else None
     if not isinstance(value, Mapping):
         such = "{command: [node, agent.mjs]}" if flag == "--agent" else "{sqlalchemy: 'sqlite:///tasks.db'}"
@@ -168,7 +168,7 @@ def rerun_on_change(
         try:
             run()
         except LLMProxyError as error:
-            say(sign_text(error))
+            say(add_prefix(error))
         say(f"llmproxy: watching {len(before)} files; Ctrl-C ends it")
         while not (found := find_changed_files(before, read_change_times(paths))):
             sleep(PAUSE)

@@ -20,7 +20,7 @@ from decimal import Decimal
 from pathlib import Path
 
 from llmproxy.amounts import dollars
-from llmproxy.did_you_mean import did_you_mean, suggest
+from llmproxy.did_you_mean import did_you_mean, suggest_name
 from llmproxy.errors import LLMProxyError, MissError, SuiteError
 from llmproxy.files import replace_file
 from llmproxy.protocol import OFFLINE, Mode
@@ -149,7 +149,7 @@ def select_cases(cases: Sequence[SuiteCase], wanted: SelectionOptions) -> list[S
     _refuse_unknown_tags(wanted, cases)
     for name in wanted.ids:
         if not any(_has_case_id(case, name) for case in cases):
-            known = suggest(name, [case.id for case in cases])
+            known = suggest_name(name, [case.id for case in cases])
             raise SuiteError(f"--id {name!r}: there is no such scenario ({known})")
     found = [
         case

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from llmproxy.advice import store_words, suggest_command
+from llmproxy.advice import format_store_option, suggest_command
 from llmproxy.calls import CallLog
 from llmproxy.core.control.answering import ControlForbidden, ControlRequest, find_refusal
 from llmproxy.core.engine.engine import Engine
@@ -81,7 +81,7 @@ class Viewer:
         given = self.page_token if opens and typed is None else ""
         store = self.engine.config.shown or show_store(self.engine.config.store)
         start = {"live": True, "tests": self.tests is not None, "start": "#/live", "token": given}
-        return page_answer({**start, "store": store, "store_words": store_words(store)})
+        return page_answer({**start, "store": store, "store_words": format_store_option(store)})
 
     def _choose_answerer(self, question: str, query: Mapping[str, str]) -> Callable[[str, dict[str, str]], Any]:
         """Return what answers a question; what it needs of the engine is taken now."""

@@ -25,7 +25,7 @@ def test_a_call_is_read_as_it_is_told() -> None:
         "key": "v1:1", "occurrence": 1, "provider": "openai", "operation": "chat.completions", "model": None, "interaction": 7,
         "recording": {"llmproxy": 1},
     }  # fmt: skip
-    call = Call.of(told)
+    call = Call.from_json(told)
     assert {name: getattr(call, name) for name in told} == told
     assert "llmproxy" not in repr(call)
 
@@ -33,9 +33,9 @@ def test_a_call_is_read_as_it_is_told() -> None:
 def test_a_call_whose_provider_could_not_be_reached() -> None:
     """A refusal of ours is another thing, and so is what the provider itself answered."""
     lost = {"decision": "REFUSE", "status": 502}
-    assert Call.of(lost).unreached
+    assert Call.from_json(lost).unreached
     others: tuple[dict[str, object], ...] = ({"status": 404}, {"miss": True}, {"decision": "RECORD"})
-    assert not any(Call.of(lost | other).unreached for other in others)
+    assert not any(Call.from_json(lost | other).unreached for other in others)
 
 
 def test_what_an_agent_could_never_reach() -> None:
@@ -47,7 +47,7 @@ def test_what_an_agent_could_never_reach() -> None:
     answered = {"decision": "RECORD", "status": 200}
 
     def said(*told: dict[str, object]) -> str:
-        return describe_unreached_provider(map(Call.of, told))
+        return describe_unreached_provider(map(Call.from_json, told))
 
     assert said() == said(lost | {"party": "judge"}) == said(lost, again | answered) == ""
     assert said(lost) == said(lost, other | answered) == "a: refused"
@@ -59,7 +59,7 @@ def test_what_an_agent_could_never_reach() -> None:
 
 def test_a_call_of_another_version_is_read_as_far_as_it_goes() -> None:
     """An older proxy says less, a newer one more; what counts is there, what is unknown is None."""
-    call = Call.of({"seq": 1, "news": 2})
+    call = Call.from_json({"seq": 1, "news": 2})
     assert (call.seq, call.status, call.miss, call.party) == (1, 0, False, "")
     assert (call.first_ms, call.model, call.recording, call.interaction) == (None, None, None, None)
 

@@ -45,7 +45,7 @@ def load_fragment(kind: str, yaml: str | Map | List, *, declared: Iterable[str] 
     if isinstance(yaml, str):
         documents = read_documents(yaml, _NAME, problems)
         value = documents[0][0] if documents else None
-        problems.stop()
+        problems.raise_if_any()
     _follow(kind, value, problems, declared)
     try:
         context: Any = problems
@@ -53,7 +53,7 @@ def load_fragment(kind: str, yaml: str | Map | List, *, declared: Iterable[str] 
     except ValidationError as error:
         add_refusals(error, value, problems, YamlPlace(_NAME, 1, 1))
         made = None
-    problems.stop()
+    problems.raise_if_any()
     return made
 
 

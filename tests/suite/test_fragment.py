@@ -19,7 +19,7 @@ NEEDS = {"$reminder.id": "reminder", "$parentTask.id": "parentTask"}
 def documents() -> list[tuple[str, Any]]:
     problems = Problems()
     found = [value for value, _ in read_file(GUIDE, problems)]
-    problems.stop()
+    problems.raise_if_any()
     return [(each["kind"], body) for each in found for body in each.get("alternatives") or [each["yaml"]]]  # type: ignore[index,attr-defined]
 
 

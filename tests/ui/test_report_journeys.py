@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.cli.ui import make_label_writer, make_question_answerer, open_view_target
+from llmproxy.cli.ui import make_label_writer, make_page_query_handler, open_view_target
 from llmproxy.protocol import UI_PREFIX
 from llmproxy.report import json_report
 from llmproxy.report.events import (
@@ -212,7 +212,11 @@ def served(file: Path, store: Path, labels: Path) -> Iterator[str]:
     """Serve the viewer on a report; yields the address with its token."""
     with open_view_target(str(file), store) as seen:
         made = make_server(
-            0, "the-token", make_question_answerer(seen.store, seen.report), seen.start, make_label_writer(file, labels)
+            0,
+            "the-token",
+            make_page_query_handler(seen.store, seen.report),
+            seen.start,
+            make_label_writer(file, labels),
         )
         with serving(made) as url:
             yield f"{url}{UI_PREFIX}#token=the-token"

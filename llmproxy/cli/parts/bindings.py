@@ -43,7 +43,7 @@ def format_volatile_field(field: VolatileField) -> str:
     return f"{field.name} ({field.kind}, {to_line(field.tool) or 'anywhere'}{where})"
 
 
-def format_runs(name: str, said: Sequence[str]) -> Iterator[str]:
+def describe_runs(name: str, said: Sequence[str]) -> Iterator[str]:
     """Yield the run variables of a cassette's runs; nothing where it has none."""
     for each in said[:_RUNS]:
         yield f"{name}: recorded with {format_run_variables(each)}"
@@ -63,7 +63,7 @@ def bindings_to_json(said: Sequence[str], fields: Sequence[VolatileField]) -> di
     }
 
 
-def read_volatile(
+def read_volatile_values(
     database: Store, found: Interaction, rules: Rules, upstreams: Mapping[str, str]
 ) -> list[dict[str, str]]:
     """Return what stands in volatile fields of a recorded request: name, kind, value and path."""

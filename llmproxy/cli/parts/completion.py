@@ -55,7 +55,7 @@ def complete_cassettes(ctx: typer.Context, incomplete: str) -> list[str]:
     return _complete_from_store(ctx, incomplete, _list_cassette_names)
 
 
-def models(ctx: typer.Context, incomplete: str) -> list[str]:
+def complete_models(ctx: typer.Context, incomplete: str) -> list[str]:
     """Complete a model that was recorded, as litellm names it: ``openai/gpt-4o-mini``."""
     return _complete_from_store(ctx, incomplete, _list_model_names)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from llmproxy.advice import suggest_command
-from llmproxy.amounts import align_rows, format_count, number, seconds
+from llmproxy.amounts import align_rows, format_count, format_seconds, number
 from llmproxy.cli.parts.printing import ProgressLine
 from llmproxy.cli.parts.store_arguments import find_cassette
 from llmproxy.core.cassettes.anonymized_export import read_head_notes, replace_names
@@ -121,7 +121,7 @@ def _recognise_format(source: Source) -> Format:
     return found
 
 
-def load_cassette(what: str, database: Store | None, rules: Rules, upstreams: Mapping[str, str]) -> list[Interaction]:
+def load_recordings(what: str, database: Store | None, rules: Rules, upstreams: Mapping[str, str]) -> list[Interaction]:
     """Return a cassette named like a file or one in the store. Raises CassetteNotFound: neither; CassetteError."""
     if Path(what).is_file():
         recorded = read_exchanges([ImportFile(Path(what), None)])
@@ -199,17 +199,17 @@ class Importer:
             # what came in while it was not known whose API that host is
             named = {_exchange_key(a.interaction): a.host for a in adopted if a.interaction and a.known}
             database.delete_interactions({x.id for x in live if x.id and named.get(_exchange_key(x)) == x.provider})
-            known = _group_by_position(map(replace_names, live))
+            known = _group_by_sample_party_key(map(replace_names, live))
             named_before = {
                 (_exchange_key(x), x.response.body) for x in live if not x.upstream.endswith(f"//{x.provider}")
             }
-            brought = _group_by_position(each.interaction for each in adopted if each.interaction)
+            brought = _group_by_sample_party_key(each.interaction for each in adopted if each.interaction)
             same = {place for place, found in brought.items() if found == known.get(place)}
             for each in adopted:
                 one = each.interaction
                 if one and not each.known and (_exchange_key(one), one.response.body) in named_before:
-                    same.add(_position_key(one))
-                if one and _position_key(one) in same:
+                    same.add(_sample_party_key(one))
+                if one and _sample_party_key(one) in same:
                     self._count_exchange(each, one).unchanged += 1
                 else:
                     self._import_exchange(database, name, each)
@@ -224,7 +224,7 @@ class Importer:
             self.skipped.append(f"{name}, interaction {each.recorded.number}: {each.why}")
             return
         if each.first:
-            host.replaced += len(database.find_keyed(name, *_position_key(each.interaction)))
+            host.replaced += len(database.find_keyed(name, *_sample_party_key(each.interaction)))
         database.add_interaction(each.interaction, supersede=each.first)
         host.asks_unknown |= not each.known and each.interaction.request.body.startswith(b"{")
         host.imported += 1
@@ -250,7 +250,7 @@ class Importer:
             f"{show_store(store)}"
         )
         nothing = "Nothing was imported" if hosts else "Nothing was imported: no exchange is in it"
-        lines.append(f"{came if total['imported'] else nothing} ({seconds(self.seconds)})")
+        lines.append(f"{came if total['imported'] else nothing} ({format_seconds(self.seconds)})")
         if count := total["replaced"]:
             lines.append(f"{number(count)} older recordings of the same requests were replaced; nothing is doubled.")
         if unchanged := sum(host.unchanged for _, host in hosts):
@@ -265,7 +265,7 @@ class Importer:
         return "\n".join(lines)
 
 
-def _position_key(each: Interaction) -> tuple[int, str, Key]:
+def _sample_party_key(each: Interaction) -> tuple[int, str, Key]:
     return each.sample, each.party, each.key
 
 
@@ -273,8 +273,8 @@ def _exchange_key(each: Interaction) -> tuple[str, str, str, bytes]:
     return each.upstream, each.request.method, each.request.target, each.request.body
 
 
-def _group_by_position(found: Iterable[Interaction]) -> dict[tuple[int, str, Key], list[Interaction]]:
+def _group_by_sample_party_key(found: Iterable[Interaction]) -> dict[tuple[int, str, Key], list[Interaction]]:
     places: dict[tuple[int, str, Key], list[Interaction]] = {}
     for each in remove_row_numbers(found):
-        places.setdefault(_position_key(each), []).append(each)
+        places.setdefault(_sample_party_key(each), []).append(each)
     return places

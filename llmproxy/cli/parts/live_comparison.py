@@ -32,10 +32,10 @@ def require_recordings(loaded: Loaded) -> None:
     """See that something is recorded of the channels that are served. Raises CassetteNotFound."""
     from llmproxy.cli.parts.options import advise_record
     from llmproxy.settings import shown_path
-    from llmproxy.store_server import is_there
+    from llmproxy.store_server import store_exists
 
     store, channels = loaded.settings.store, ",".join(loaded.settings.live)
-    if not is_there(store) and loaded.settings.cassette_dir is None:
+    if not store_exists(store) and loaded.settings.cassette_dir is None:
         msg = f"there is no store {shown_path(store)}, so there is nothing to serve beside --live {channels}."
         raise CassetteNotFound(msg, hint=f"Record it first, with its tools: {advise_record(loaded)}")
 

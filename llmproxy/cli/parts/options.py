@@ -21,7 +21,7 @@ from llmproxy import protocol
 from llmproxy.cli.parts.completion import complete_cassettes, complete_words
 from llmproxy.cli.parts.run_options import RUN_DEFAULTS, RunOptions, list_run_options
 from llmproxy.errors import SettingsError
-from llmproxy.settings import Loaded, Loaded as LoadedSettings, Option, list_options, load, shown_path, write_value
+from llmproxy.settings import Loaded, Loaded as LoadedSettings, Option, format_value, list_options, load, shown_path
 
 _FLAGS, _OPTIONS, _ALL = "llmproxy.flags", "llmproxy.options", "llmproxy.help_all"
 
@@ -117,7 +117,7 @@ class FreePortCommand(SettingsCommand):
     free_port = True
 
 
-class StoreCommand(FreePortCommand):
+class NoLiveCommand(FreePortCommand):
     """The same for a command that works on what is recorded of all channels."""
 
     without_live = True
@@ -183,8 +183,8 @@ def _make_option_parameter(option: Option, facts: str | None) -> inspect.Paramet
     names = [f"{option.flag}/--no-{option.key}"] if option.boolean else [option.flag]
     if facts is None:
         facts = (
-            f"[{option.env}; default {write_value(option.default)}]"
-            if write_value(option.default)
+            f"[{option.env}; default {format_value(option.default)}]"
+            if format_value(option.default)
             else f"[{option.env}]"
         )
     metavar = None if option.boolean else option.metavar
@@ -228,5 +228,5 @@ STORE = Path(protocol.TESTS_STORE)
 LAST_REPORT = Path(protocol.LAST_REPORT)
 
 
-def store_of(settings: LoadedSettings) -> Path:
+def tests_store(settings: LoadedSettings) -> Path:
     return Path.cwd() / STORE if settings.is_default("store") else settings.settings.store

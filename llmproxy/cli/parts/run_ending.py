@@ -14,9 +14,9 @@ from datetime import datetime
 from pathlib import Path
 
 from llmproxy.advice import StartCommand, suggest_command
-from llmproxy.calls import Totals, describe_hits, find_doubts, find_forbidden
+from llmproxy.calls import Totals, describe_hits, find_doubts, find_violated_option
 from llmproxy.cli.parts.printing import write_stderr_lines
-from llmproxy.cli.parts.store_arguments import compare_runs, open_given
+from llmproxy.cli.parts.store_arguments import learn_from_runs, open_given
 from llmproxy.client.control import ControlError, ProxyUnreachable
 from llmproxy.client.environment import EnvironmentPlan, in_ci
 from llmproxy.client.known_clients import PROJECTS, find_clients, is_configured_in_command, list_client_advice
@@ -74,10 +74,10 @@ class RunEnding:
         A command that `failed`, or was interrupted, leaves its cassette open: mode `once` records what is missing the
         next time.
         """
-        self._wait_for_port()
+        self._wait_until_listening()
         try:
             self.refused += self._read_refusals()
-            self.unfiled = self.unfiled or self._find_unfiled()
+            self.unfiled = self.unfiled or self._describe_unfiled_answers()
             self.report = self.proxy.control.close(
                 self.session, complete=False if failed else None, interrupted=interrupted
             )
@@ -95,7 +95,7 @@ class RunEnding:
             self.proxy.end_if_started()
             self.totals, self.unused = (None, None) if self.proxy.process is None else self.proxy.process.read_totals()
 
-    def _find_unfiled(self) -> str:
+    def _describe_unfiled_answers(self) -> str:
         settings = self.loaded.settings
         if settings.cassette_dir is None or settings.mode not in OFFLINE or self.proxy.process is None:
             return ""
@@ -107,7 +107,7 @@ class RunEnding:
             settings.store, files, {settings.cassette: lambda: [each.interaction for each in calls(self.session)]}
         )
 
-    def _wait_for_port(self) -> None:
+    def _wait_until_listening(self) -> None:
         """Wait for the proxy to listen again, where an injected fault may have closed its port."""
         process, until = self.proxy.process, time.monotonic() + LONGEST_SHUT
         while self.loaded.settings.faults and process is not None and process.is_alive and time.monotonic() < until:
@@ -163,10 +163,10 @@ class RunEnding:
             recorded = 0 if refused else len(self.report.unused or ())
             write_stderr_lines(
                 *(describe_no_requests(recorded, self.report.cassette, code, plan) if recorded else ()),
-                *(() if recorded else explain_unused(plan, self.proxy.url, self.command, refused=refused, code=code)),
+                *(() if recorded else explain_no_use(plan, self.proxy.url, self.command, refused=refused, code=code)),
             )
         if self.report.recorded:
-            write_stderr_lines(*self._describe_varying())
+            write_stderr_lines(*self._suggest_learning())
         lost = self.report.failed or self.proxy.exit_code == Exit.ENVIRONMENT
         if self.report.failed:
             write_stderr_lines("llmproxy: an answer could not be recorded: this recording is incomplete.")
@@ -191,7 +191,7 @@ class RunEnding:
             return code or Exit.FAILED
         counted = self.totals or self.report
         settings = self.loaded.settings
-        forbidden = find_forbidden(counted, carried=settings.fail_on_carried, stale=settings.fail_on_stale)
+        forbidden = find_violated_option(counted, carried=settings.fail_on_carried, stale=settings.fail_on_stale)
         if forbidden is not None and not (code or lost):
             write_stderr_lines(f"llmproxy: {forbidden[0]}: {describe_hits(counted)}: exit code {forbidden[1]}.")
             return forbidden[1]
@@ -260,7 +260,7 @@ class RunEnding:
             *_list_client_caches(os.environ),
         ] if report.recorded < before else []  # fmt: skip
 
-    def _describe_varying(self) -> list[str]:
+    def _suggest_learning(self) -> list[str]:
         """Say how many values vary between this run and earlier ones; an error there is no matter of this run."""
         settings = self.loaded.settings
         learn = StartCommand(
@@ -268,7 +268,7 @@ class RunEnding:
         )
         typed = learn.command("", store=shown_path(settings.store))
         try:
-            number = len(compare_runs(self.loaded).lessons)
+            number = len(learn_from_runs(self.loaded).lessons)
         except LLMProxyError:
             return []
         vary = "values vary" if number > 1 else "value varies"
@@ -324,7 +324,7 @@ def _list_client_caches(env: Mapping[str, str]) -> list[str]:
     return found or ["    Empty its cache, or turn it off, in the recording and in the replay."]
 
 
-def explain_unused(
+def explain_no_use(
     plan: EnvironmentPlan, url: str, command: tuple[str, ...] = (), *, refused: Sequence[str] = (), code: int = 0
 ) -> list[str]:
     """Return what to say when no request arrived, or only `refused` ones, and the command ended with `code`."""

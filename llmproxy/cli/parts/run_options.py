@@ -158,9 +158,9 @@ class RunArguments:
     @property
     def run_line(self) -> str:
         """Return how it begins, for what a miss advises; the command itself may hold what nobody else should read."""
-        return self.format_command("llmproxy run")
+        return self.format_with_flags("llmproxy run")
 
-    def format_command(self, command: str) -> str:
+    def format_with_flags(self, command: str) -> str:
         """Return how one of our commands begins that runs the agent in the same way."""
         words = [flag if value is None else f"{flag} {quote_word(value)}" for flag, value in self.options.list_flags()]
         return " ".join([command, *words])

@@ -147,7 +147,7 @@ def write_intercept_files(proxy: ProxyHandle, env: Mapping[str, str], folder: Pa
     return CaFiles(ca, str(bundle), make_truststore(Path(ca), folder))
 
 
-def refuse_start_options(flags: Mapping[str, object]) -> None:
+def refuse_start_only_flags(flags: Mapping[str, object]) -> None:
     """Refuse what only a proxy that is started can be told. Raises SettingsError."""
     typed = [
         each.flag

@@ -16,8 +16,8 @@ from llmproxy.advice import suggest_command
 from llmproxy.cli.parts.options import advise_record, load_settings
 from llmproxy.cli.parts.printing import ProgressLine, to_line
 from llmproxy.did_you_mean import did_you_mean
-from llmproxy.errors import CassetteNotFound, RefusedError, SettingsError, unsign_text
-from llmproxy.store_server import find_store_server, is_server, is_there, place, show_store
+from llmproxy.errors import CassetteNotFound, RefusedError, SettingsError, remove_prefix
+from llmproxy.store_server import find_store_server, is_server, register_server, show_store, store_exists
 from llmproxy.values import read_name, read_path
 
 if TYPE_CHECKING:
@@ -46,10 +46,10 @@ _CASSETTES = (".yaml", ".yml", ".jsonl", ".har")
 
 def is_database(path: Path) -> bool:
     """Tell by its first bytes."""
-    return sqlite_file.first_bytes(path) == _SQLITE
+    return sqlite_file.read_first_bytes(path) == _SQLITE
 
 
-def is_store(path: Path) -> bool:
+def is_store_file(path: Path) -> bool:
     """Return whether a file is a database and not a store's journal."""
     return is_database(path) and not path.name.endswith(JOURNAL)
 
@@ -69,10 +69,10 @@ def list_recording_files(given: Sequence[Path]) -> Iterator[tuple[Path, bool]]:
     for path in given:
         refuse_url(path)
         if not path.is_dir():
-            yield path, not path.exists() or is_store(path) or path.suffix not in _CASSETTES
+            yield path, not path.exists() or is_store_file(path) or path.suffix not in _CASSETTES
             continue
         for each in sorted(each for each in path.rglob("*") if each.is_file() and ".git" not in each.parts):
-            if is_store(each):
+            if is_store_file(each):
                 yield each, True
             elif each.suffix in _CASSETTES and _holds_recordings(each):
                 yield each, False
@@ -86,14 +86,14 @@ def _holds_recordings(path: Path) -> bool:
 
 
 @contextmanager
-def read_current_copy(path: Path) -> Iterator[Path]:
+def pull_current_copy(path: Path) -> Iterator[Path]:
     """Yield the path of a store; of a server's a copy made now, so that what is checked is what the server holds."""
     server = find_store_server(path)
     if server is None:
         yield path
         return
     with tempfile.TemporaryDirectory(prefix="llmproxy-verify-") as folder:
-        yield place(server.url, {"XDG_CACHE_HOME": folder})
+        yield register_server(server.url, {"XDG_CACHE_HOME": folder})
 
 
 def resolve_store_path(given: Path | None) -> Path:
@@ -106,13 +106,13 @@ def open_given(given: Path | None, *, writable: bool = False) -> Store:
     from llmproxy.core.store.file.store import open_store
 
     path = resolve_store_path(given)
-    return open_store(path, writable=writable and is_there(path), now=time.time)
+    return open_store(path, writable=writable and store_exists(path), now=time.time)
 
 
 def build_not_recorded_error(loaded: Loaded) -> CassetteNotFound:
     """Return the error for a cassette that is to be replayed and holds nothing."""
     store, there = loaded.settings.store, ""
-    if is_there(store):
+    if store_exists(store):
         with open_given(store) as database:
             there = f" {describe_cassettes(database)}".rstrip()
     said = f"nothing is recorded in cassette {loaded.settings.cassette!r} of {show_store(store)}.{there}"
@@ -128,7 +128,7 @@ def name_session(name: str, sample: int) -> str:
     return name if sample == 1 else f"{name}~{sample}"
 
 
-class CassetteSample(NamedTuple):
+class CassetteSelection(NamedTuple):
     cassette: str
     sample: int | None
     """None: all of them."""
@@ -142,16 +142,16 @@ def is_id(typed: str) -> bool:
     return typed.isascii() and typed.isdecimal() and len(typed) <= LONGEST_NUMBER
 
 
-def find_cassette(store: Readable, typed: str) -> CassetteSample:
+def find_cassette(store: Readable, typed: str) -> CassetteSelection:
     """Return the cassette of a name, without ``~N`` all samples. Raises CassetteNotFound: what it could be."""
     from llmproxy.core.sessions.session import split_name
 
     if store.cassettes(typed):
-        return CassetteSample(typed, None)
+        return CassetteSelection(typed, None)
     known = {(info.name, info.sample) for info in store.cassettes()}
     name, sample = split_name(typed)
     if (name, sample) in known:
-        return CassetteSample(name, sample)
+        return CassetteSelection(name, sample)
     raise build_no_cassette_error(store, typed)
 
 
@@ -163,7 +163,7 @@ def build_no_cassette_error(store: Readable, typed: str) -> CassetteNotFound:
     return CassetteNotFound(f"there is no cassette {to_line(typed)} in {show_store(store.path)}{near}", hint=hint)
 
 
-def suggest_cassette(store: Readable, typed: str, command: str) -> str:
+def suggest_numbered(store: Readable, typed: str, command: str) -> str:
     """Return how to get the cassette named by a number, typed after `command`, if there is one: a number is an id."""
     return (
         f"The cassette {typed}: {suggest_command(f'{command} --cassette {typed}', store.path)}"
@@ -189,7 +189,7 @@ def check_new_name(name: str) -> str:
     try:
         cassette, _ = split_name(str(read_name(name)))
     except RefusedError as error:
-        raise SettingsError(unsign_text(error.message)) from error
+        raise SettingsError(remove_prefix(error.message)) from error
     except ValueError as error:
         raise SettingsError(f"{error}.") from error
     if cassette != name or is_id(name):
@@ -220,7 +220,7 @@ class TrialResult(NamedTuple):
     """What could not be served, even on trial."""
 
 
-def compare_runs(loaded: Loaded) -> TrialResult:
+def learn_from_runs(loaded: Loaded) -> TrialResult:
     """Hold the runs that were recorded against each other. Raises CassetteError."""
     from llmproxy.core.engine.volatile_field_learning import learn_fields
     from llmproxy.core.keys.user_rules import Rules

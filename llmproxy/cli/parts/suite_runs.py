@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from llmproxy.cli.parts.options import LAST_REPORT, store_of
+from llmproxy.cli.parts.options import LAST_REPORT, tests_store
 from llmproxy.errors import Exit, LLMProxyError, SettingsError
 from llmproxy.files import make_ignored
 from llmproxy.report.console import wants_colour
@@ -106,7 +106,7 @@ def _list_ending_signals() -> list[signal.Signals]:
     return [getattr(signal, name) for name in _ENDS if hasattr(signal, name)]
 
 
-async def wait_for_signal[T](pending: Coroutine[Any, Any, T]) -> T:
+async def run_until_signal[T](pending: Coroutine[Any, Any, T]) -> T:
     """Run; a signal lets what is under way clean up. Raises KeyboardInterrupt when it has."""
     loop, task = asyncio.get_running_loop(), asyncio.ensure_future(pending)
     heard = 0
@@ -167,7 +167,7 @@ def make_last_report_writer() -> Handler | None:
 
 def find_state_path(settings: LoadedSettings) -> Path:
     """Return the database of what is known beside the recordings."""
-    store = store_of(settings)
+    store = tests_store(settings)
     return store.with_name(f"{store.name}.state.db")
 
 

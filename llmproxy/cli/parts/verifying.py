@@ -54,7 +54,7 @@ class Verifier:
                 else []
             )
             merged = {} if damaged else list_merges(database, self.rules, self.upstreams, self.cassette)
-            told = [] if damaged else list(self._list_merged(database))
+            told = [] if damaged else list(self._list_conflicting_recordings(database))
         for each in damaged:
             where = "" if each.interaction is None else f"interaction {each.interaction}: "
             print_line(f"damaged: {where}{to_line(each.what)}")
@@ -85,7 +85,7 @@ class Verifier:
         print_line(f"{path}: {len(adopted)} exchanges, {state}")
         return len(skipped)
 
-    def _list_merged(self, database: Store) -> Iterator[str]:
+    def _list_conflicting_recordings(self, database: Store) -> Iterator[str]:
         """Yield which recordings accepted changes would merge although their answers differ."""
         for name in database.list_cassette_names() if self.cassette is None else [self.cassette]:
             accepted = accepted_of(database, name)

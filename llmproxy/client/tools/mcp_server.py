@@ -22,7 +22,7 @@ from llmproxy.client.tools.mcp_tools import (
     list_offered_tools,
     unknown_tool_error,
 )
-from llmproxy.errors import LLMProxyError, MachineError, sign_text
+from llmproxy.errors import LLMProxyError, MachineError, add_prefix
 
 PATIENCE = 600.0
 """Seconds that a command may take."""
@@ -107,7 +107,7 @@ async def answer_tool_call(
     except CommandFailed as error:
         return str(error), True
     except LLMProxyError as error:
-        return sign_text(error), True
+        return add_prefix(error), True
 
 
 def _write_instructions(tools: Mapping[str, McpTool], serving: ServerOptions) -> str:

@@ -17,7 +17,7 @@ from llmproxy.core.bindings.text_alignment import splice
 from llmproxy.core.bindings.value_forms import FormScope, FormSearch, ValueForm, list_value_forms
 from llmproxy.core.bindings.volatile_fields import LINE, TEXT, VolatileField
 from llmproxy.core.traffic.canonical_json import dump, parse_json_container
-from llmproxy.protocol import Scope
+from llmproxy.protocol import Binds
 
 
 class Bindings:
@@ -28,15 +28,15 @@ class Bindings:
         recorded: Iterable[RunVariable],
         present: Iterable[RunVariable],
         fields: Iterable[VolatileField] = (),
-        scope: Scope = Scope.ALL,
+        scope: Binds = Binds.ALL,
     ) -> None:
         """Pair the run variables; `scope` PATHS leaves cwd, home and tmp and no volatile fields, NONE nothing."""
         self.present = tuple(present)
-        pairs = pair_run_variables(recorded, self.present) if scope is not Scope.NONE else ()
-        if scope is Scope.PATHS:
+        pairs = pair_run_variables(recorded, self.present) if scope is not Binds.NONE else ()
+        if scope is Binds.PATHS:
             pairs = tuple(pair for pair in pairs if pair.name in PATHS)
         self.pairs: tuple[RunVariablePair, ...] = pairs
-        self.slots: tuple[VolatileField, ...] = tuple(fields) if scope is Scope.ALL else ()
+        self.slots: tuple[VolatileField, ...] = tuple(fields) if scope is Binds.ALL else ()
         self.json_tools = frozenset(field.tool for field in self.slots if field.at.startswith("$"))
         """Tools with volatile fields in the JSON of their results."""
         self.text_slots: dict[str, tuple[VolatileField, ...]] = {}
@@ -49,7 +49,7 @@ class Bindings:
         self.changed = frozenset(pair.name for pair in pairs if pair.has_changed)
         self.values = {pair.name: (pair.recorded.value, pair.present.value) for pair in pairs}
         """Recorded and present, by name."""
-        declared = {each.name: each.value for each in self.present} if scope is Scope.ALL else {}
+        declared = {each.name: each.value for each in self.present} if scope is Binds.ALL else {}
         self.git_user = declared.get("git_user", "")
         """This run's, also where the recorded one was not kept: a file for pull requests names nobody."""
 
@@ -86,7 +86,7 @@ class Bindings:
         pairs = [
             pair for pair in self.pairs if pair.recorded.kind is not ValueKind.PATH or is_own_path(pair.recorded.value)
         ]
-        return Bindings((pair.recorded for pair in pairs), (pair.present for pair in pairs), scope=Scope.PATHS)
+        return Bindings((pair.recorded for pair in pairs), (pair.present for pair in pairs), scope=Binds.PATHS)
 
     def __bool__(self) -> bool:
         """Return whether anything can be bound at all; where not, only equal requests fit."""

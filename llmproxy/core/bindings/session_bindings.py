@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 from llmproxy.core.bindings import (
     Bindings,
+    Binds,
     ExpectedMessages,
     IdPair,
     IdPairs,
     RunVariable,
-    Scope,
     VolatileField,
     create_expectations,
     dump_run_variables,
@@ -54,7 +54,7 @@ class LearningTrial:
 class SessionBindings:
     """The state of one session."""
 
-    scope: Scope = Scope.ALL
+    scope: Binds = Binds.ALL
     declared: dict[str, RunVariable] = field(default_factory=dict)
     slots: tuple[VolatileField, ...] = ()
     """Of the cassette, of a trial, and those that ship."""

@@ -41,7 +41,7 @@ from llmproxy.core.keys.head_rules import COUNTING
 from llmproxy.core.providers.provider_table import PROVIDERS
 from llmproxy.core.store.queries import MaxAge, Note
 from llmproxy.core.traffic.interaction import Chunk, Ending, Headers, Interaction, Key, Request, Response, Usage, header
-from llmproxy.errors import CassetteCorrupt, unsign_text
+from llmproxy.errors import CassetteCorrupt, remove_prefix
 from llmproxy.protocol import AGENT
 
 HOME = "/home/user"
@@ -199,7 +199,7 @@ def read_head_notes(recorded: Sequence[Recorded], file: object) -> tuple[Note, .
         try:
             found.update((read(value), None) for each in recorded for value in each.extra.get(name) or ())
         except (BadVolatileField, ValueError) as error:
-            raise CassetteCorrupt(f"{file}, at `{name}`: {unsign_text(error)}") from error
+            raise CassetteCorrupt(f"{file}, at `{name}`: {remove_prefix(error)}") from error
     return tuple(found)
 
 

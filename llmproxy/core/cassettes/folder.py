@@ -51,7 +51,7 @@ from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Interaction, Key
 from llmproxy.errors import CassetteBusy, CassetteCorrupt, CassetteError, MachineError
 from llmproxy.settings import shown_path
-from llmproxy.store_server import is_there
+from llmproxy.store_server import store_exists
 
 log = logging.getLogger(__name__)
 
@@ -267,7 +267,7 @@ class CassetteDir:
 
 def describe_unfiled(store: Path, folder: CassetteDir, served: Mapping[str, Callable[[], Iterable[int | None]]]) -> str:
     """Say how many recordings that were `served`, by cassette, stand in no file (a fresh clone lacks them); or ""."""
-    if not is_there(store):
+    if not store_exists(store):
         return ""
     with open_store(store, writable=False, now=folder.now) as reading:
         found = {cassette: folder.list_unfiled_ids(reading, cassette) for cassette in served}

@@ -49,7 +49,7 @@ from llmproxy.core.traffic.interaction import (
     header,
     without,
 )
-from llmproxy.errors import CassetteCorrupt, unsign_text
+from llmproxy.errors import CassetteCorrupt, remove_prefix
 from llmproxy.protocol import AGENT
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -271,7 +271,7 @@ class _OwnMember:
             return dump_run_variables(check_run_variable(**each) for each in found)  # type: ignore[attr-defined]
         except (BadRunVariable, TypeError) as error:
             raise CassetteCorrupt(
-                f"`run_variables` of a recording cannot be {str(found)[:200]}: {unsign_text(error)}"
+                f"`run_variables` of a recording cannot be {str(found)[:200]}: {remove_prefix(error)}"
             ) from error
 
     def get_ending(self) -> Ending | None:

@@ -44,7 +44,7 @@ from llmproxy.core.store.queries import list_key_variables
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import LLMProxyError
 from llmproxy.files import DATA
-from llmproxy.protocol import AGENT, Exhausted, Mode, Scope
+from llmproxy.protocol import AGENT, Binds, Exhausted, Mode
 
 LISTED = 100
 """Rows of a listing unless `limit` says otherwise."""
@@ -204,7 +204,7 @@ def _open_session(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
         forking=forking,
         child=child,
         run_variables=parse_run_variables(body.get("run_variables")),
-        bind=parse_enum(Scope, body.get("bind"), "bind"),
+        bind=parse_enum(Binds, body.get("bind"), "bind"),
         faults=parse_control_faults(body.get("faults")),
         live=parse_live_channels(body, engine.config.live),
         trial=parse_optional_flag(body.get("trial"), "trial"),

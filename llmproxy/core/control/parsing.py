@@ -16,8 +16,8 @@ from llmproxy.core.forks.overrides import Overrides, parse_json_overrides
 from llmproxy.core.live_channels import LiveChannels
 from llmproxy.core.sessions.session import split_name
 from llmproxy.errors import RefusedError
-from llmproxy.protocol import VCR_MODES, Exhausted, Mode, Scope
-from llmproxy.values import read_channels, read_patterns, read_unknown_tool, read_upstreams
+from llmproxy.protocol import VCR_MODES, Binds, Exhausted, Mode
+from llmproxy.values import read_channels, read_name_patterns, read_unknown_tool, read_upstreams
 
 Json = Any
 """Plain JSON values."""
@@ -56,7 +56,7 @@ def show_given(value: Json) -> str:
     return f"a {type(value).__name__}" if isinstance(value, list | dict) else repr(value)[:40]
 
 
-def parse_enum[E: (Mode, Exhausted, Scope)](kind: type[E], value: Json, what: str) -> E | None:
+def parse_enum[E: (Mode, Exhausted, Binds)](kind: type[E], value: Json, what: str) -> E | None:
     """Return a mode (VCR's names too) or an exhausted rule; None is the proxy's."""
     if value is None:
         return None
@@ -177,7 +177,7 @@ def parse_live_channels(body: Mapping[str, Json], default: LiveChannels | None) 
         return LiveChannels(
             default.channels if body.get("live") is None else frozenset(read_channels(body["live"])),
             default.unknown if body.get("unknown_tool") is None else read_unknown_tool(body["unknown_tool"]),
-            default.read_only if body.get("read_only") is None else read_patterns(body["read_only"]),
+            default.read_only if body.get("read_only") is None else read_name_patterns(body["read_only"]),
         )
     except ValueError as error:
         raise BadControl(f"llmproxy: live, unknown_tool, read_only: {error}.") from error

@@ -59,7 +59,7 @@ from llmproxy.core.traffic.interaction import Interaction, Key, Response
 from llmproxy.core.traffic.json_diff import Difference, show_json
 from llmproxy.core.traffic.websocket_frames import SWITCHING
 from llmproxy.errors import CassetteError, RefusedError
-from llmproxy.protocol import BOUND_HEADER, OFFLINE, Channel, Decision, Plays, Scope
+from llmproxy.protocol import BOUND_HEADER, OFFLINE, Binds, Channel, Decision, Plays
 
 REMEMBERED_KEYS = 100_000
 """Bound keys of recordings; about 150 bytes each."""
@@ -236,7 +236,7 @@ class _RecordingRestater(Restater):
     def restate_nearest(self, id_: int, recorded: Canonical, whole: Canonical) -> RestatedCandidate:
         """What fits is no difference, and what varies is not the first that is told."""
         table, bound, wanted = self._find_bindings(id_), self._bound, self._wanted
-        if not table or bound.scope is not Scope.ALL or len(wanted.body) > RESTATED:
+        if not table or bound.scope is not Binds.ALL or len(wanted.body) > RESTATED:
             return RestatedCandidate(whole)
         said = restate_recording(table, recorded.tree, wanted.tree, bound.known)
         if said.tree is None or said.tree == wanted.tree:
@@ -392,7 +392,7 @@ class BindingInterceptor(Interceptor[Exchange]):
     def _describe_missing_fields(self, call: Exchange, store: Store, wanted: Canonical) -> str:
         """Describe which recording would be a hit if some tools' values were volatile fields; empty for none."""
         session, bound = call.session, self.bound
-        if bound.scope is not Scope.ALL:
+        if bound.scope is not Binds.ALL:
             return ""
         fresh = [ids[0] for _, ids in self._list_candidates(call, store, wanted) if ids[0] not in session.served]
         for id_ in fresh[:_MOST_ADVISED]:
@@ -527,9 +527,9 @@ class BindingFeature(Feature):
     def create_interceptor(self, session: Session, asked: Mapping[str, Any]) -> BindingInterceptor | None:
         """Return one where the cassette has volatile fields, something is declared, or the scope is not the proxy's."""
         ours, variables = self.parts.state.config.bind, tuple(asked.get("run_variables") or ())
-        scope: Scope = asked.get("bind") or ours
-        fields = self._list_fields(session) if scope in {Scope.ALL, ours} else ()
-        if not variables and scope is ours and not (fields and scope is Scope.ALL):
+        scope: Binds = asked.get("bind") or ours
+        fields = self._list_fields(session) if scope in {Binds.ALL, ours} else ()
+        if not variables and scope is ours and not (fields and scope is Binds.ALL):
             return None
         made = self._build_interceptor(scope, fields)
         made.bound.declare_variables(variables)
@@ -539,7 +539,7 @@ class BindingFeature(Feature):
         store = self.parts.state.sessions.store(session.settings.mode)
         return read_volatile_fields(store, session.cassette) if store is not None else ()
 
-    def _build_interceptor(self, scope: Scope, fields: Sequence[VolatileField]) -> BindingInterceptor:
+    def _build_interceptor(self, scope: Binds, fields: Sequence[VolatileField]) -> BindingInterceptor:
         return BindingInterceptor(self.parts, self._requests, SessionBindings(scope, slots=(*fields, *list_builtin())))
 
     def _get_or_create_bindings(self, session: Session) -> SessionBindings:
@@ -560,6 +560,6 @@ class BindingFeature(Feature):
         """Let a session's misses teach what varies. Raises RefusedError where it does not replay, or binds no slots."""
         if session.settings.mode not in OFFLINE:
             raise RefusedError("llmproxy: only a replay can be tried: nothing is learned from answers that are new.")
-        if (bound := self._get_or_create_bindings(session)).scope is not Scope.ALL:
+        if (bound := self._get_or_create_bindings(session)).scope is not Binds.ALL:
             raise RefusedError("llmproxy: what varies can be learned only with --bind all.")
         bound.trial = LearningTrial()

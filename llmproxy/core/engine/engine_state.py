@@ -17,7 +17,7 @@ from llmproxy.core.store.rekeying import derive_current_keys
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.response_bytes import PlanCache
 from llmproxy.protocol import Decision, Mode, Plays
-from llmproxy.store_server import is_there
+from llmproxy.store_server import store_exists
 
 TEXT = 240
 """Characters of prompt and answer that are told."""
@@ -90,7 +90,7 @@ class EngineStore:
             self.opened is None
             and policy.plays is not Plays.NOTHING
             and not policy.writes
-            and is_there(self._config.store)
+            and store_exists(self._config.store)
         ):
             self.opened = self._open_store(writable=False)
         return self.opened

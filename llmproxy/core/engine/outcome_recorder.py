@@ -19,7 +19,7 @@ from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.rows import from_sql
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Usage
-from llmproxy.errors import CassetteError, LLMProxyError, MissError, unsign_text
+from llmproxy.errors import CassetteError, LLMProxyError, MissError, remove_prefix
 from llmproxy.protocol import Decision
 
 REMEMBERED_PRICES = 20_000
@@ -175,7 +175,7 @@ class OutcomeRecorder:
             note=self._state.redactor.text(error.message), at=self._state.now(),
         )  # fmt: skip
         self._state.journal.record_call(call)
-        said = unsign_text(self._state.redactor.text(str(error))).replace("\n", " ")
+        said = remove_prefix(self._state.redactor.text(str(error))).replace("\n", " ")
         self.strays.append(
             SessionlessRefusal(
                 call.at, method[:LONGEST_STRAY], call.target[:LONGEST_STRAY], status, said[: 2 * LONGEST_STRAY]

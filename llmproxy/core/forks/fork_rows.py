@@ -21,7 +21,7 @@ from llmproxy.core.store.file import statements
 from llmproxy.core.store.reader import Readable
 from llmproxy.core.store.rows import from_sql, to_sql
 from llmproxy.core.store.store import Store
-from llmproxy.errors import CassetteBusy, CassetteNotFound, SettingsError, unsign_text
+from llmproxy.errors import CassetteBusy, CassetteNotFound, SettingsError, remove_prefix
 
 _FIELDS = "cassette, sample, parent, parent_sample, step, shared, why, path, overrides, created_at"
 _COPIED = ", ".join(name for name in rows.COLUMNS if name not in ("cassette", "sample", "started_at"))
@@ -122,7 +122,7 @@ def parse_fork_member(cassette: str, tree: Any) -> Fork:  # noqa: ANN401 - what 
     try:
         overrides = parse_json_overrides(tree.get("overrides"))
     except SettingsError as error:
-        raise ValueError(f"`fork`: {unsign_text(error).removesuffix('.')}") from error
+        raise ValueError(f"`fork`: {remove_prefix(error).removesuffix('.')}") from error
     return Fork(**{**tree, "cassette": cassette, "overrides": overrides})
 
 

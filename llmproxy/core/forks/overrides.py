@@ -17,7 +17,7 @@ from typing import Any
 
 from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.core.traffic.canonical_json import equals_json
-from llmproxy.errors import RefusedError, SettingsError, unsign_text
+from llmproxy.errors import RefusedError, SettingsError, remove_prefix
 from llmproxy.lazy_regex import late
 
 Json = Any
@@ -256,7 +256,7 @@ def _parse_typed_answer(text: str, what: str) -> Message:
     except OverrideError as error:
         as_text = json.dumps({"text": text}, ensure_ascii=False)
         hint = f"{error.hint}\nTo answer with this very JSON as text: {as_text}"
-        raise OverrideError(f"{what}: {unsign_text(error.message)}", hint=hint) from error
+        raise OverrideError(f"{what}: {remove_prefix(error.message)}", hint=hint) from error
 
 
 def _parse_if_json(text: str, what: str) -> Json:

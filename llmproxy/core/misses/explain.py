@@ -74,7 +74,7 @@ class ExplainedMiss:
         """The commands of `text` that start a proxy by hand, by mode, for who has a shorter way."""
         case = _MissCase(self.context, self.nearest)
         there = self.context.elsewhere[0].cassette if self.context.elsewhere else ""
-        modes = {} if self.context.again.runs else {"record": "", "auto": "", "replay": there}
+        modes = {} if self.context.again.is_run else {"record": "", "auto": "", "replay": there}
         return {mode: _build_command(case, mode, cassette) for mode, cassette in modes.items()}
 
     @property
@@ -215,7 +215,7 @@ def _build_store_command(case: _MissCase, command: str) -> str:
 
 
 def _advise_record(case: _MissCase) -> list[_Step]:
-    then = "" if case.context.again.runs or case.context.again.is_test_runner else ", and then run the agent once"
+    then = "" if case.context.again.is_run or case.context.again.is_test_runner else ", and then run the agent once"
     return [_Step(f"record what is missing{then}", [_build_command(case, "auto")])]
 
 
@@ -273,7 +273,7 @@ def _build_use_command(case: _MissCase, cassette: str) -> str:
 def _advise_declaring_day(case: _MissCase) -> _Step:
     """Say of a day in system text that `run`, the pytest plugin and suites declare it, and bind it."""
     context = case.context
-    by_run = context.again if context.again.runs else context.again.by("llmproxy run", " -- YOUR COMMAND")
+    by_run = context.again if context.again.is_run else context.again.for_command("llmproxy run", " -- YOUR COMMAND")
     typed = by_run.command("record", context.cassette, store=context.store, upstreams=context.upstreams)
     return _Step("or record again with the day declared; it then replays on any other day", [typed])
 
@@ -288,7 +288,7 @@ def _advise_rules(case: _MissCase) -> list[_Step]:
         if suggestion.left
         else ""
     )
-    again = "" if case.context.again.runs else ", and start the proxy again"
+    again = "" if case.context.again.is_run else ", and start the proxy again"
     step = _Step(
         f"if that changes by itself, put into pyproject.toml, [tool.llmproxy.normalize]: {rule}   then",
         [_build_store_command(case, "verify --rekey")],
@@ -308,8 +308,8 @@ def _advise_change_trial(case: _MissCase) -> list[_Step]:
     context, again = case.context, case.context.again
     if _PYTEST_MODE in again.start:
         typed = again.start.replace(_PYTEST_MODE, _PYTEST_CHANGES)
-    elif again.runs:
-        typed = again.by("llmproxy changes", " -- COMMAND").command("", context.cassette, store=context.store)
+    elif again.is_run:
+        typed = again.for_command("llmproxy changes", " -- COMMAND").command("", context.cassette, store=context.store)
     else:
         return []
     return [_Step("or list, offline, what changed, what it affects and what new recordings cost", [typed])]

@@ -31,7 +31,7 @@ from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.errors import RefusedError
 from llmproxy.lazy_regex import late
 from llmproxy.settings import Loaded, Origin, Source
-from llmproxy.values import ANY_PROVIDER, parse_rate
+from llmproxy.values import ANY_PROVIDER, parse_call_rate
 
 _HOSTS = {host: provider for provider in PROVIDERS.values() for host in provider.hosts if "*" not in host}
 _HOST_PATTERNS = tuple(
@@ -195,7 +195,7 @@ class CallPacer:
         rate = self.find_rate(provider, model=model)
         if not rate:
             return 0.0
-        calls, seconds = parse_rate(rate)
+        calls, seconds = parse_call_rate(rate)
         if provider not in self._went:
             self._went[provider] = deque([self._since] * calls, maxlen=calls)
         went, now = self._went[provider], self._clock()

@@ -25,7 +25,7 @@ from urllib.parse import unquote_plus
 
 from llmproxy.core.secrets.entropy import is_random, looks_like_words
 from llmproxy.core.secrets.find_secrets import CREDENTIAL, Span, find_key_runs, find_key_starts, list_runs
-from llmproxy.lazy_regex import Anywhere, late
+from llmproxy.lazy_regex import RustPattern, late
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -181,7 +181,7 @@ def build_label(secret: str, kind: str, fingerprint: Callable[[str], str]) -> st
 # -- escapes -----------------------------------------------------------------------------------------------------------
 
 HIDDEN = r"\\(?:/|u00[2-7])"
-_HOLDS_HIDDEN = Anywhere(HIDDEN)
+_HOLDS_HIDDEN = RustPattern(HIDDEN)
 _ESCAPE = late(r"\\(?:u00([2-7][0-9a-fA-F])|(/)|.)", re.DOTALL)
 
 
@@ -366,7 +366,7 @@ def _is_next_line(joined: str, border: int, start: int, end: int) -> bool:
 
 _TEXTUAL = late(r"(?:[I-Za-f][A-HQ-Xg-nw-z0-3][ABEFIJMNQRUVYZcdghklopstwx014589][A-Za-z0-9+/_\-]){6}")
 """Six times three bytes that are ASCII and no control characters."""
-_HOLDS_TEXT = Anywhere(_TEXTUAL.pattern)
+_HOLDS_TEXT = RustPattern(_TEXTUAL.pattern)
 _CODED = late(r"[A-Za-z0-9+/_\-]+={0,2}")
 _CODED_QUANTUM = late(r"[A-Za-z0-9+/_\-]{4}")
 _QUANTUM = 4

@@ -47,7 +47,7 @@ from llmproxy.core.secrets.secret_kinds import (
     find_least_length,
     is_sure_name,
 )
-from llmproxy.lazy_regex import Anywhere, late
+from llmproxy.lazy_regex import RustPattern, late
 
 
 class Span(NamedTuple):
@@ -91,15 +91,15 @@ def _build_needle_expression(pattern: Pattern) -> str:
     return pattern.near or "|".join(re.sub(r"[^\w /:=@!\"]", r"\\\g<0>", each.decode()) for each in pattern.needles)
 
 
-_PLACED = tuple((pattern, Anywhere(_build_needle_expression(pattern))) for pattern in PATTERNS)
-_HOLDS_NAMED = Anywhere(NAMED_VALUE)
-_HOLDS_LABEL = Anywhere(LABEL.near)
-_HOLDS_MEMBER = Anywhere(NAMED_MEMBER)
+_PLACED = tuple((pattern, RustPattern(_build_needle_expression(pattern))) for pattern in PATTERNS)
+_HOLDS_NAMED = RustPattern(NAMED_VALUE)
+_HOLDS_LABEL = RustPattern(LABEL.near)
+_HOLDS_MEMBER = RustPattern(NAMED_MEMBER)
 _LONGEST_BEGINNING = 256
 """More than these expressions ask for."""
 _WORTH_A_TEST = 1 << 12
 """Characters of a part that is searched for names only where there may be one."""
-_IS_NEAR = Anywhere(lambda: "|".join((*map(_build_needle_expression, PATTERNS), f"(?:{NAMED_VALUE})", NAMED_MEMBER)))
+_IS_NEAR = RustPattern(lambda: "|".join((*map(_build_needle_expression, PATTERNS), f"(?:{NAMED_VALUE})", NAMED_MEMBER)))
 """In one, which is as quick as each; with `LABEL` in it they have more states than Rust keeps."""
 _MIXED = late(rb"[0-9][A-Za-z]|[A-Za-z][0-9]")
 _SERVICE = late(SERVICE.encode)
@@ -195,10 +195,12 @@ def _shorten_run(run: bytes) -> bytes:
 
 
 @cache
-def _group_kinds() -> list[tuple[list[tuple[bytes, SecretKind]], Anywhere]]:
+def _group_kinds() -> list[tuple[list[tuple[bytes, SecretKind]], RustPattern]]:
     """Return kinds by needles, and whether a text has a run of any: all at once are more states than Rust keeps."""
     needles = sorted(((kind.needle.encode(), kind) for kind in KINDS), key=lambda row: row[0])
-    return [(list(rows), Anywhere("|".join(kind.run_expression for _, kind in rows))) for rows in batched(needles, 32)]
+    return [
+        (list(rows), RustPattern("|".join(kind.run_expression for _, kind in rows))) for rows in batched(needles, 32)
+    ]
 
 
 @lru_cache(maxsize=2)

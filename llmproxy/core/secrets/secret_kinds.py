@@ -306,7 +306,7 @@ class Pattern:
     is_one: Callable[[re.Match[str]], bool] = lambda _: True
     """Looks at what was found: examples and words are none."""
     near: str = ""
-    """Where needles are common: an expression (`Anywhere`) for more of it, other characters as ``?``."""
+    """Where needles are common: an expression (`RustPattern`) for more of it, other characters as ``?``."""
     certain: bool = True
     """Whether the form leaves no doubt; of what is only named, a fingerprint says which it is."""
 

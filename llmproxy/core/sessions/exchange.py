@@ -43,11 +43,11 @@ from llmproxy.protocol import (
     AGENT,
     DEFAULT_ORDER_WAIT,
     DEFAULT_SESSION,
+    Binds,
     Channel,
     Decision,
     Exhausted,
     Mode,
-    Scope,
     Update,
 )
 
@@ -81,7 +81,7 @@ class Config:
     """A replay proxy may open sessions in modes that reach the network."""
     match_credential: bool = False
     """The caller's key counts, as a fingerprint."""
-    bind: Scope = Scope.ALL
+    bind: Binds = Binds.ALL
     """What may be bound."""
     order_wait: float = DEFAULT_ORDER_WAIT
     """Seconds that concurrent answers wait for a call that was recorded before them; 0: they are not ordered."""
@@ -119,7 +119,7 @@ class Config:
         return self.shown or str(self.store)
 
     def build_learn_command(self, cassette: str) -> str:
-        return self.again.by(f"llmproxy learn {quote_word(cassette)}").command("", store=self.shown_store_path)
+        return self.again.for_command(f"llmproxy learn {quote_word(cassette)}").command("", store=self.shown_store_path)
 
 
 class RequestPlace(NamedTuple):

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 from llmproxy.calls import Call
 from llmproxy.core.store.rows import from_sql, to_sql
 from llmproxy.core.traffic.interaction import Request
-from llmproxy.sqlite_file import FileState, open_connection, peek, write_transaction
+from llmproxy.sqlite_file import FileState, open_connection, read_state, write_transaction
 from llmproxy.store_server import make_room
 
 log = logging.getLogger(__name__)
@@ -299,7 +299,7 @@ def _move_broken_aside(path: Path) -> Path | None:
 def query_journal(path: Path, sql: str, values: tuple[object, ...]) -> list[tuple[Any, ...]]:
     """Query a journal without making or changing it; an absent or unreadable one holds nothing."""
     try:
-        if peek(path) is not FileState.ROLLBACK:
+        if read_state(path) is not FileState.ROLLBACK:
             return []
         with closing(open_connection(path, "mode=ro", timeout=BUSY_SECONDS)) as conn:
             return conn.execute(sql, values).fetchall()

@@ -22,9 +22,9 @@ from llmproxy.core.store.reader import Place, Readable, StoredRequest
 from llmproxy.core.store.rows import OF_CHANNEL, SELECT_SUMMARY, Row, RowSummary, from_sql, to_sql, to_summary
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Interaction, Key
-from llmproxy.errors import CassetteCorrupt, CassetteNotFound, unsign_text
+from llmproxy.errors import CassetteCorrupt, CassetteNotFound, remove_prefix
 from llmproxy.protocol import API_KEYS, Channel
-from llmproxy.values import seconds_of
+from llmproxy.values import parse_age_seconds
 
 
 def count(store: Store, cassette: str, sample: int, provider: str | None = None, operation: str | None = None) -> int:
@@ -117,7 +117,7 @@ class MaxAge(NamedTuple):
     @classmethod
     def parse(cls, value: object) -> Self:
         """Raise ValueError: it is no age."""
-        seconds_of(str(value))
+        parse_age_seconds(str(value))
         return cls(str(value))
 
 
@@ -137,7 +137,7 @@ def read_notes(store: Readable, cassette: str) -> tuple[Note, ...]:
         return tuple(map(_parse_note, said))
     except (ValueError, TypeError, BadVolatileField) as error:
         raise CassetteCorrupt(
-            f"The volatile fields of cassette {cassette} in {store.path} are damaged: {unsign_text(error)}"
+            f"The volatile fields of cassette {cassette} in {store.path} are damaged: {remove_prefix(error)}"
         ) from error
 
 
@@ -187,7 +187,7 @@ def put_accepted(store: Store, cassette: str, changes: Sequence[AcceptedChange])
 
 def read_max_age(store: Readable, cassette: str, given: float | None) -> float | None:
     """Return above how many seconds a recording is stale, by file or as `given`; or None. Raises CassetteCorrupt."""
-    own = [seconds_of(note.age) for note in read_notes(store, cassette) if isinstance(note, MaxAge)]
+    own = [parse_age_seconds(note.age) for note in read_notes(store, cassette) if isinstance(note, MaxAge)]
     return min(filter(None, [*own, given]), default=None)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from enum import Enum
 
 from llmproxy.core.dialects.table import ERROR_HEADER
-from llmproxy.errors import OURS, Exit, LLMProxyError, MissError, SettingsError, UpstreamError, unsign_text
+from llmproxy.errors import OURS, Exit, LLMProxyError, MissError, SettingsError, UpstreamError, remove_prefix
 
 _CLIENT_ERRORS = frozenset({400, 404, 405, 415, 422, 501})
 _TRANSIENT = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
@@ -94,7 +94,7 @@ def build_call_error(error: BaseException, model: str, party: str, *, temperatur
     if code == MissError.code:
         return MissError(proxy_text(error))
     if code:
-        return ModelError(f"the call of {model} for {party!r} did not get through: {unsign_text(proxy_text(error))}")
+        return ModelError(f"the call of {model} for {party!r} did not get through: {remove_prefix(proxy_text(error))}")
     text = str(error).strip()
     text = text if len(text) <= _SHOWN else text[:_SHOWN] + " ..."
     if find_refused_parameter(error) is RefusableParameter.TEMPERATURE and temperature is not None:

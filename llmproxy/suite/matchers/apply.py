@@ -20,7 +20,7 @@ from contextlib import suppress
 from typing import Any
 
 import llmproxy.suite.matchers.schemas  # noqa: F401 (its matcher is in the table)
-from llmproxy.did_you_mean import suggest
+from llmproxy.did_you_mean import suggest_name
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.matchers import compare as matchers_compare, text as matchers_text
 from llmproxy.suite.matchers.match import (
@@ -183,7 +183,7 @@ def validate_matcher(matcher: object, problems: Problems, at: YamlPlace | None) 
 
 
 def _explain_unknown_key(key: str, value: object) -> str:
-    if near := suggest(key, [*REGISTRY, *MODIFIERS], listing=False):
+    if near := suggest_name(key, [*REGISTRY, *MODIFIERS], listing=False):
         return near
     deeper = f"`path.{key}: ...` looks inside, " if isinstance(value, (Mapping, str, int)) else ""
     return f"{deeper}`{{eq: {{{key}: ...}}}}` compares the whole object; matchers: {', '.join(REGISTRY)}"
@@ -215,7 +215,7 @@ def validate_number(wanted: object, problems: Problems, at: YamlPlace | None) ->
         for key, value in wanted.items():
             if key not in COMPARISONS:
                 place = place_of(wanted, key, key=True) or at
-                problems.add(place, f"unknown key `{key}`", suggest(str(key), COMPARISONS))
+                problems.add(place, f"unknown key `{key}`", suggest_name(str(key), COMPARISONS))
             elif not _is_countable(value, whole_number=False):
                 problems.add(
                     place_of(wanted, key) or at,

@@ -22,7 +22,7 @@ from datetime import date, datetime, time
 from typing import Any
 from uuid import UUID
 
-from llmproxy.did_you_mean import suggest
+from llmproxy.did_you_mean import suggest_name
 from llmproxy.errors import Exit, LLMProxyError
 
 BUILT_IN = {
@@ -108,7 +108,7 @@ def follow_path(value: object, path: Iterable[str | int], shown: str) -> object:
     for step in path:
         if isinstance(step, str) and isinstance(value, Mapping):
             if step not in value:
-                raise StepError(f"{shown}: there is no field `{step}`", hint=suggest(step, map(str, value)))
+                raise StepError(f"{shown}: there is no field `{step}`", hint=suggest_name(step, map(str, value)))
             value = value[step]
         elif isinstance(step, int) and isinstance(value, (list, tuple)):
             if step >= len(value):
@@ -253,7 +253,9 @@ class VariableScope:
             return StepError(f"{found.text}: the agent has said nothing yet")
         if found.name == "conversation":
             return StepError(f"{found.text}: no named conversation has begun yet")
-        return StepError(f"{found.text}: nothing is called ${found.name}", hint=suggest(found.name, self.known_names))
+        return StepError(
+            f"{found.text}: nothing is called ${found.name}", hint=suggest_name(found.name, self.known_names)
+        )
 
 
 _RUN_VARIABLE = re.compile(r"[A-Za-z_][\w.\[\]-]{0,99}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from llmproxy.did_you_mean import suggest
+from llmproxy.did_you_mean import suggest_name
 from llmproxy.suite.matchers.match import REGISTRY
 from llmproxy.suite.matchers.variables import (
     BUILT_IN,
@@ -152,7 +152,7 @@ class KnownNames:
         if name in self.lacking and not (found.is_malformed or valued):
             at = self.lacking[name] or at
         known = [*self.captured, *self.later, *self.values, *BUILT_IN]
-        near = suggest(name, known, listing=False)
+        near = suggest_name(name, known, listing=False)
         if not (
             found.is_malformed or name in known or name in self.unread or name in self.lacking or sure or self.of_data
         ):
@@ -181,7 +181,7 @@ class KnownNames:
             return message, "give it one; null says that there is none"
         more = "" if found.is_explicit or near else "; $$ is a dollar sign"
         known = [*self.captured, *self.later, *self.values, *BUILT_IN]
-        return f"{found.text}: nothing is called ${name}", suggest(name, known) + more
+        return f"{found.text}: nothing is called ${name}", suggest_name(name, known) + more
 
     def _explain_missing_field(self, found: Reference) -> tuple[str, str] | None:
         """See that a variable's value has the field, where the value is written in the file."""
@@ -295,7 +295,7 @@ class ScenarioNames:
         if not self.names.talked:
             self.problems.add(place_of(step), "there is nothing to judge: no step before has talked with the agent")
         elif isinstance(name, str) and name not in self.names.conversations:
-            hint = suggest(name, self.names.conversations)
+            hint = suggest_name(name, self.names.conversations)
             self.problems.add(place_of(step, "conversation"), f"no step before has the conversation `{name}`", hint)
 
     # -- talking

@@ -16,7 +16,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from llmproxy.did_you_mean import suggest
+from llmproxy.did_you_mean import suggest_name
 from llmproxy.suite.matchers.apply import COMPARISONS
 from llmproxy.suite.matchers.variables import StepError, VariableScope, strip_dollar
 from llmproxy.suite.reading.check_names import ScenarioNames, list_capture_names, only_mappings
@@ -171,7 +171,7 @@ class SuiteLoader:
 
     def finish_loading(self) -> LoadedSuites:
         """Return what was read; raises SuiteError if anything was wrong."""
-        self.problems.stop()
+        self.problems.raise_if_any()
         return LoadedSuites(tuple(self.suites), tuple(self.cases), tuple(self.files), tuple(self.doubts))
 
     def load_file(self, path: Path) -> None:
@@ -200,7 +200,7 @@ class SuiteLoader:
                 hint = "a suite lists them below `scenarios:`" if isinstance(value, list) else ""
                 self.problems.add(place, f"this is {what}, neither a suite nor a scenario", hint)
             elif not value.keys() & {"scenarios", "steps"}:
-                hints = (suggest(key, ("scenarios", "steps"), listing=False) for key in value)
+                hints = (suggest_name(key, ("scenarios", "steps"), listing=False) for key in value)
                 near = next(filter(None, hints), "")
                 message = "this is neither a suite (it has no `scenarios`) nor a scenario (it has no `steps`)"
                 self.problems.add(place, message, near)

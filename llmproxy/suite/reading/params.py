@@ -59,7 +59,7 @@ def drop_id(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the variables of a set of parameters; its `id` names it."""
     if not isinstance(parameters, Map):
         return {name: value for name, value in parameters.items() if name != "id"}
-    made = parameters.twin()
+    made = parameters.copy_with_places()
     made.pop("id", None)
     return made
 
@@ -99,7 +99,7 @@ def expand_matrix(raw: Map, problems: Problems) -> Map:
             "take fewer values, or make several scenarios that have some of them each",
         )
         return _fill_invalid_axes(raw, matrix, known)
-    made, cells = raw.twin(), List(at)
+    made, cells = raw.copy_with_places(), List(at)
     for name_of_set, given in zip(own, known, strict=True):
         if clash := next((name for name, _ in axes if name in given), None):
             problems.add(
@@ -115,9 +115,9 @@ def expand_matrix(raw: Map, problems: Problems) -> Map:
 def _fill_invalid_axes(raw: Map, matrix: object, known: Sequence[Map]) -> Map:
     """Return a scenario that will not run, with every axis in its sets: what names one is not wrong as well."""
     at = place_of(raw, "matrix") or raw.place
-    made, sets = raw.twin(), List(at)
+    made, sets = raw.copy_with_places(), List(at)
     for given in known:
-        cell = given.twin()
+        cell = given.copy_with_places()
         for name, values in matrix.items() if isinstance(matrix, Map) else ():
             if name not in cell:
                 cell.put(name, values[0] if isinstance(values, List) and values else None, at, at)
@@ -129,7 +129,7 @@ def _fill_invalid_axes(raw: Map, matrix: object, known: Sequence[Map]) -> Map:
 def _build_cell(
     given: Map, own: str, axes: Sequence[tuple[str, List]], names: Sequence[Sequence[str]], chosen: Sequence[int]
 ) -> Map:
-    cell = given.twin()
+    cell = given.copy_with_places()
     for (name, values), place in zip(axes, chosen, strict=True):
         cell.put(name, values[place], place_of(values, place) or given.place, place_of(values, place) or given.place)
     words = [of[place] for of, place in zip(names, chosen, strict=True)]
@@ -167,7 +167,7 @@ def expand_rows(
     if not isinstance(said, str):
         return raw, None
     at, file = place_of(raw, "parametrize") or raw.place, path.parent / said
-    made, rows = raw.twin(), List(at)
+    made, rows = raw.copy_with_places(), List(at)
     try:
         found = read_rows(file)
     except RowError as error:

@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from llmproxy.did_you_mean import suggest
+from llmproxy.did_you_mean import suggest_name
 from llmproxy.suite.schema.base_nodes import add_refusals
 from llmproxy.suite.schema.suite import Part
 from llmproxy.yaml_reader import List, Map, Problems, YamlPlace, place_of, read_file
@@ -83,7 +83,7 @@ def _suggest_file(path: Path) -> str:
         others = [each.name for each in path.parent.iterdir() if each.suffix in {".yaml", ".yml"}]
     except OSError:
         return f"there is no folder {path.parent} either"
-    return suggest(path.name, others, listing=False)
+    return suggest_name(path.name, others, listing=False)
 
 
 _MERGED = ("vars", "defaults", "hooks")
@@ -106,7 +106,7 @@ def include_parts(
         chain: The files that led here.
     """
     names = suite.get("include")
-    made = suite.twin()
+    made = suite.copy_with_places()
     for i, name in reversed([*enumerate(names if isinstance(names, list) else [names])]):
         at = place_of(names, i) or place_of(suite, "include")
         if not isinstance(name, str) or not name:
@@ -176,7 +176,7 @@ def _join_lists(first: List, second: List) -> List:
 
 def apply_defaults(scenario: Map, defaults: Map | None, tags: object) -> Map:
     """Return a scenario with what its suite says for all; `defaults` must have been found valid."""
-    made = scenario.twin()
+    made = scenario.copy_with_places()
     given: Mapping[str, Any] = defaults or {}
     for key in _SCENARIO:
         _fill_default_key(made, key, defaults, key)
@@ -194,7 +194,7 @@ def apply_defaults(scenario: Map, defaults: Map | None, tags: object) -> Map:
 
 
 def _fill_step_defaults(step: Map, defaults: Map | None) -> Map:
-    made = step.twin()
+    made = step.copy_with_places()
     if "chat" in made or "simulate" in made:
         _fill_default_key(made, "timeout", defaults, "stepTimeout")
         for key, name in (("response", "ignoreCase"), ("messageProcessing", "minEvidence")):
@@ -228,7 +228,7 @@ def _fill_judge_defaults(node: Map, defaults: Map | None) -> object:
 
 
 def _fill_defaults(node: Map, key: str, defaults: Map | None, name: str) -> Map:
-    made = node.twin()
+    made = node.copy_with_places()
     _fill_default_key(made, key, defaults, name)
     return made
 

@@ -187,7 +187,7 @@ def _list_talk_steps(parts: Sequence[Mapping[str, Any]]) -> dict[int, _TalkStep]
 def _parse_call(line: Mapping[str, Any]) -> Call:
     recorded = line["recorded"]
     given = {name: line.get(name, recorded.get(name)) for name in Call._fields}
-    return Call.of(
+    return Call.from_json(
         given
         | {
             "decision": Decision.REPLAY.value,
@@ -273,5 +273,5 @@ class RecordedAgent(AgentAdapter):
         return list(turn.answers)
 
 
-_UNKEPT = Call.of({"party": AGENT, "decision": Decision.PASS.value, "status": 200, "operation": "?"})
+_UNKEPT = Call.from_json({"party": AGENT, "decision": Decision.PASS.value, "status": 200, "operation": "?"})
 """A call that passed unrecorded: it was there, and nobody knows what it said."""

@@ -19,8 +19,8 @@ from decimal import Decimal
 from functools import partial
 from pathlib import Path
 
-from llmproxy.amounts import format_count, seconds
-from llmproxy.calls import describe_hits, find_forbidden
+from llmproxy.amounts import format_count, format_seconds
+from llmproxy.calls import describe_hits, find_violated_option
 from llmproxy.client.environment import in_ci
 from llmproxy.client.fault_sweep_trials import SweepFinding, SweepRun, find_failure_message, judge_trial, plan_trials
 from llmproxy.client.session_reports import sum_reports
@@ -112,7 +112,7 @@ async def run_cases(
             batch.notes.append(unfiled)
             code = Exit.MISS if code is Exit.OK and in_ci(os.environ) else code
         totals, asked = sum_reports(each.wire for each in every if each.wire), run_context.options
-        forbidden = find_forbidden(totals, carried=asked.fail_on_carried, stale=asked.fail_on_stale)
+        forbidden = find_violated_option(totals, carried=asked.fail_on_carried, stale=asked.fail_on_stale)
         if code is Exit.OK and forbidden:
             batch.notes.append(f"{forbidden[0]}: {describe_hits(totals)}")
             code = forbidden[1]
@@ -335,7 +335,7 @@ async def sweep_case(
     calls = len({(trial.key, trial.occurrence) for trial in trials})
     said(
         f"sweep: {case.id}: {format_count(calls, 'call')}, {format_count(len(trials), 'fault')}; without faults:"
-        f" {seconds(baseline.seconds)}"
+        f" {format_seconds(baseline.seconds)}"
     )
     try:
         for number, trial in enumerate(trials, 1):

@@ -22,7 +22,7 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from llmproxy.did_you_mean import suggest
+from llmproxy.did_you_mean import suggest_name
 from llmproxy.suite.matchers.plain_values import name_kind, show
 from llmproxy.yaml_reader import Map, Problems, YamlPlace, locate_path, place_of
 
@@ -78,7 +78,7 @@ class Node(BaseModel):
         known = cls.known_keys()
         unknown = [key for key in taken if key not in known]
         for key in unknown:
-            hint = cls.hints.get(str(key)) or suggest(str(key), known)
+            hint = cls.hints.get(str(key)) or suggest_name(str(key), known)
             add_problem(info, place_of(taken, key, key=True), f"unknown key `{key}`", hint)
         fields = {field.alias or name: field for name, field in cls.model_fields.items()}
         empty = [key for key in known if key in taken and taken[key] is None and key not in cls.nullable]

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationInfo, model_validator
 
-from llmproxy.did_you_mean import suggest
+from llmproxy.did_you_mean import suggest_name
 from llmproxy.suite.matchers.plain_values import name_kind, show
 from llmproxy.suite.schema.base_nodes import Node, add_problem, refuse, refuse_kind
 from llmproxy.suite.schema.response_assertions import Created, Judging, MessageProcessing, Response, ToolExpect, Usage
@@ -249,7 +249,7 @@ class NoStep(StepBase):
         for key in data:
             if key in REFUSED:
                 raise refuse(REFUSED[key])
-        hint = next(filter(None, (suggest(str(key), STEPS, listing=False) for key in data)), "")
+        hint = next(filter(None, (suggest_name(str(key), STEPS, listing=False) for key in data)), "")
         raise refuse(
             f"a step has one of {', '.join(STEPS)}, and this has {', '.join(map(str, data)) or 'nothing'}", hint
         )

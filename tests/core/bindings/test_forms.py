@@ -11,12 +11,12 @@ import pytest
 from llmproxy.core.bindings import (
     BadRunVariable,
     Bindings,
+    Binds,
     Fit,
     IdPair,
     IdPairs,
     Mismatch,
     RunVariable,
-    Scope,
     ValueKind,
     build_bound_key,
     check_run_variable,
@@ -222,9 +222,9 @@ def test_the_scope_leaves_less() -> None:
     before, now = [*A, RunVariable("date", "2026-11-22")], [*B, RunVariable("date", "2026-11-23")]
     bodies = [{"system": f"{cwd} {day}"} for cwd, day in (("/tmp/a", "2026-11-22"), ("/srv/ci/b c", "2026-11-23"))]
     assert isinstance(fit_request(Bindings(before, now), bodies[0], bodies[1]), Fit)
-    assert isinstance(fit_request(Bindings(before, now, scope=Scope.PATHS), bodies[0], bodies[1]), Mismatch)
-    assert isinstance(fit_request(Bindings(before, now, scope=Scope.NONE), bodies[0], bodies[0]), Fit)
-    assert not Bindings(before, now, scope=Scope.NONE)
+    assert isinstance(fit_request(Bindings(before, now, scope=Binds.PATHS), bodies[0], bodies[1]), Mismatch)
+    assert isinstance(fit_request(Bindings(before, now, scope=Binds.NONE), bodies[0], bodies[0]), Fit)
+    assert not Bindings(before, now, scope=Binds.NONE)
 
 
 def _asked(question: str, *more: object) -> dict[str, object]:

@@ -23,7 +23,7 @@ from llmproxy.core.store.reader import KeyChange
 from llmproxy.core.store.store import Addition, Store
 from llmproxy.core.traffic.interaction import Chunk, Ending, Request, Response
 from llmproxy.errors import CassetteBusy, RecordingError, SettingsError, StoreReadOnly
-from llmproxy.store_server import place
+from llmproxy.store_server import register_server
 from tests.support.recordings import NOW, interaction, key, status
 
 Opener = Callable[..., Store]
@@ -38,7 +38,7 @@ def open_(request: pytest.FixtureRequest, tmp_path: Path) -> Opener:
     def opened(*, writable: bool = True) -> Store:
         path = tmp_path / "llmproxy.db"
         if url:
-            path = place(url, {"XDG_CACHE_HOME": str(tmp_path / f"machine {next(numbers)}")})
+            path = register_server(url, {"XDG_CACHE_HOME": str(tmp_path / f"machine {next(numbers)}")})
         return open_store(path, writable=writable, now=lambda: NOW + next(seconds))
 
     return opened

@@ -28,7 +28,7 @@ def test_calls_recordings_and_their_json_are_taken_alike() -> None:
     told = call(1, "hi")
     plain = chat("hi", "re hi")
     assert read_interactions([told]) == [plain]
-    assert read_interactions([Call.of(told)]) == [plain]
+    assert read_interactions([Call.from_json(told)]) == [plain]
     assert read_interactions([to_json(plain)]) == [plain]
 
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from llmproxy.client.tools.mcp_shim.server_pipes import ToolServer, read_lines
 from llmproxy.client.tools.mcp_shim.shim_backends import LineOutcome, ShimBackend
-from llmproxy.errors import Exit, LLMProxyError, unsign_text
+from llmproxy.errors import Exit, LLMProxyError, remove_prefix
 
 GREETING = 30.0
 """Seconds that a server may take to answer a greeting that its client sent long ago."""
@@ -305,7 +305,7 @@ class StdioProxy:
         return not self.failed
 
     def _refuse_message(self, why: LLMProxyError, message: dict[str, Any] | None) -> None:
-        self.failed = unsign_text(why)
+        self.failed = remove_prefix(why)
         sys.stderr.write(f"llmproxy: mcp: {self.failed}\n")
         if message is not None and "method" in message and get_message_id(message) is not None:
             self._write_whole(build_error_line(message, f"llmproxy: {self.failed}"))

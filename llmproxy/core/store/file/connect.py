@@ -18,18 +18,18 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from llmproxy import sqlite_file
-from llmproxy.advice import describe_upgrade as upgrade_advice, store_words
+from llmproxy.advice import describe_upgrade as upgrade_advice, format_store_option
 from llmproxy.core.store.file import migrations
 from llmproxy.errors import CassetteCorrupt, CassetteNewer, CassetteNotFound, LLMProxyError, MachineError, StoreReadOnly
 from llmproxy.protocol import DEFAULT_STORE, TESTS_STORE
-from llmproxy.sqlite_file import BUSY, DAMAGED, Connection, FileState, copy, primary_code, read_snapshot, sidecar_path
+from llmproxy.sqlite_file import BUSY, DAMAGED, Connection, FileState, copy_raw, in_snapshot, primary_code, sidecar_path
 
 BUSY_SECONDS = 5.0
 """How long one statement waits for another process's write."""
 PAGE_SIZE = 4096
 _RACY_NS = 2_000_000_000
 """Commits within one tick of the file system's clock have equal times: only older ones prove a file unwritten."""
-WORDS = sqlite_file.Words(
+WORDS = sqlite_file.ErrorTexts(
     name="store",
     takes="recording",
     elsewhere="use another --store",
@@ -46,7 +46,7 @@ def translate(error: sqlite3.Error, path: Path, *, writing: bool) -> LLMProxyErr
 def check_file(path: Path) -> FileState:
     """Return what lies at `path`: nothing, or a possible store. Raises CassetteCorrupt: not SQLite's; MachineError."""
     try:
-        state = sqlite_file.peek(path)
+        state = sqlite_file.read_state(path)
     except sqlite3.Error as error:
         if primary_code(error) in DAMAGED:
             raise translate(error, path, writing=False) from error
@@ -55,7 +55,7 @@ def check_file(path: Path) -> FileState:
     if state is FileState.FOLDER:
         raise CassetteCorrupt(f"{path} is a folder, not a store.", hint="Give a file name with --store.")
     if state is FileState.FOREIGN:
-        begins = sqlite_file.first_bytes(path)
+        begins = sqlite_file.read_first_bytes(path)
         why = (
             "what SQLite wrote is damaged or cut"
             if begins.startswith(_MAGIC)
@@ -75,7 +75,7 @@ def connect_file(path: Path, query: str) -> Connection:
 
 def check_schema(conn: sqlite3.Connection, path: Path) -> bool:
     """Return whether the schema is up to date. Raises CassetteNewer, or CassetteCorrupt for another program's file."""
-    with read_snapshot(conn):  # between two statements of their own another process may have made the tables
+    with in_snapshot(conn):  # between two statements of their own another process may have made the tables
         has = migrations.list_applied_migrations(conn)
         tables = [str(row[0]) for row in conn.execute("SELECT name FROM sqlite_master WHERE type = 'table' LIMIT 5")]
     unknown = [name for name in has if name not in migrations.NAMES]
@@ -166,7 +166,7 @@ def _open_copy(path: Path) -> StoreReader:
     try:
         for suffix in ("", "-wal", "-journal"):
             if _file_size(sidecar_path(path, suffix)) > 0:
-                copy(sidecar_path(path, suffix), sidecar_path(copied, suffix))
+                copy_raw(sidecar_path(path, suffix), sidecar_path(copied, suffix))
         conn = connect_file(copied, "mode=rwc")
         try:
             check_schema(conn, path)
@@ -190,8 +190,8 @@ def advise_missing_store(path: Path) -> str:
     """Return what to type where a store is not there: suites have one of their own, below the same folder."""
     tests = Path(TESTS_STORE) if path.parent == Path.cwd() else path.parent / TESTS_STORE
     if path.name == DEFAULT_STORE and tests.is_file():
-        return f"What suites recorded is in {tests}; to look there:{store_words(tests)}"
-    return f"Record one first: llmproxy start --mode record{store_words(path)}"
+        return f"What suites recorded is in {tests}; to look there:{format_store_option(tests)}"
+    return f"Record one first: llmproxy start --mode record{format_store_option(path)}"
 
 
 def open_reader(path: Path) -> StoreReader:
@@ -227,7 +227,7 @@ def open_writer(path: Path) -> Connection:
                 migrations.upgrade_schema(conn)
             conn.execute("PRAGMA foreign_keys=ON")
             conn.write_ahead()
-            conn.watch()
+            conn.watch_for_overwrite()
             conn.execute("PRAGMA synchronous=NORMAL")  # in WAL: a killed process loses nothing, and no fsync per answer
         except BaseException:
             conn.close()

@@ -19,7 +19,7 @@ from llmproxy.core.store.server.connection import ServerLink, ServerLost, _build
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Chunk, Request, Response
 from llmproxy.errors import CassetteBusy, CassetteError, CassetteNewer, CassetteNotFound, LLMProxyError, StoreReadOnly
-from llmproxy.store_server import StoreServer, place
+from llmproxy.store_server import StoreServer, register_server
 from tests.mitm.rig import Rig
 from tests.mitm.wire import chat
 from tests.provider import Provider, Reply, Script, Step
@@ -32,7 +32,7 @@ _machines = count()
 
 def opened(url: str, folder: Path, *, writable: bool = True, whole: bool = True) -> Store:
     """Open a server's store as a machine of its own."""
-    path = place(url, {"XDG_CACHE_HOME": str(folder / f"machine {next(_machines)}")})
+    path = register_server(url, {"XDG_CACHE_HOME": str(folder / f"machine {next(_machines)}")})
     return open_store(path, writable=writable, now=lambda: NOW, whole=whole)
 
 
@@ -150,7 +150,7 @@ def test_a_new_question_waits_for_the_server(
 ) -> None:
     """In `auto`: while it is away hits are served; who asks something new waits as writes do, then is told so with a 503."""
     with cut_network(server.socket) as network, Provider(Script((Step(Reply("yes"), times=None),))) as p:
-        store = place(through(network, team_url), {"XDG_CACHE_HOME": str(tmp_path)})
+        store = register_server(through(network, team_url), {"XDG_CACHE_HOME": str(tmp_path)})
         store.parent.mkdir(parents=True)
         with Rig("auto", store, {"openai": p.url}) as rig, rig.client() as c:
             assert {c.ask(chat(each)).status for each in ("old", *"12345")} == {200}
@@ -254,7 +254,7 @@ def test_what_the_copy_does_not_know_is_not_overwritten(team_url: str, tmp_path:
 
 def test_a_copy_of_another_store_is_not_believed(team_url: str, tmp_path: Path) -> None:
     """The database was made anew under the same URL: what was read of the old one is thrown away."""
-    path = place(team_url, {"XDG_CACHE_HOME": str(tmp_path)})
+    path = register_server(team_url, {"XDG_CACHE_HOME": str(tmp_path)})
     with open_store(path, writable=True, now=lambda: NOW) as store:
         store.add_interaction(interaction(1), supersede=False)
     execute(team_url, "DROP SCHEMA llmproxy CASCADE")
