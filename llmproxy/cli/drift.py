@@ -481,12 +481,8 @@ class _ModelVerdict:
         return [each for each in self.calls if each.answers]
 
     @property
-    def certain_drifts(self) -> list[_Comparison]:
-        return [each for each in self.calls if each.gone or each.shape]
-
-    @property
     def has_drifted(self) -> bool:
-        return bool(self.certain_drifts) or (self.p is not None and self.p <= ALPHA)
+        return any(each.gone or each.shape for each in self.calls) or (self.p is not None and self.p <= ALPHA)
 
 
 def _judge_models(found: Sequence[_Comparison]) -> list[_ModelVerdict]:
@@ -534,9 +530,9 @@ def _format_report(verdicts: Sequence[_ModelVerdict], spending: _CostLimit, code
                 )
         words = sum(call.is_reworded for call in each.calls)
         yield f"  words     {words} of {len(each.answered_calls)} calls answered in other words"
-        for text, count in Counter(_describe_failure(new) for call in each.calls for new in call.new).items():
-            if text:
-                yield f"  no answer {count} times: {to_line(text)}"
+        unusable = (new for call in each.calls for new in call.new if not (new.is_success or new.refusal))
+        for text, count in Counter(f"status {new.status}" for new in unusable).items():
+            yield f"  no answer {count} times: {to_line(text)}"
     yield ""
     yield from (f"no answer {count} times: {to_line(text)}" for text, count in spending.lost.items())
     if spending.refused:
@@ -556,10 +552,6 @@ def _list_drifted_recordings(verdicts: Sequence[_ModelVerdict]) -> list[int]:
     """Return the sampled recordings of models that drifted and still answer: what `rerecord` takes."""
     calls = [call for each in verdicts if each.has_drifted for call in each.calls if call.answers and not call.gone]
     return sorted(call.sampled.recorded.id or 0 for call in calls)
-
-
-def _describe_failure(new: AnswerContract) -> str:
-    return "" if new.is_success or new.refusal else f"status {new.status}"
 
 
 def _format_p_value(verdict: _ModelVerdict) -> str:

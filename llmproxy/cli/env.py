@@ -124,10 +124,6 @@ def _quote_fish(value: str) -> str:
     return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-def _quote_powershell(value: str) -> str:
-    return "'" + value.replace("'", "''") + "'"
-
-
 def _quote_dotenv(value: str) -> str:
     """Quote so that dotenv readers of Python, Node and Docker agree: single quotes are literal to all of them."""
     if "'" not in value:
@@ -138,7 +134,7 @@ def _quote_dotenv(value: str) -> str:
 _SET: Mapping[str, Callable[[str, str], str]] = {
     "sh": lambda name, value: f"export {name}={shlex.quote(value)}",
     "fish": lambda name, value: f"set -gx {name} {_quote_fish(value)};",
-    "powershell": lambda name, value: f"$env:{name} = {_quote_powershell(value)}",
+    "powershell": lambda name, value: f"$env:{name} = '{value.replace("'", "''")}'",
     "dotenv": lambda name, value: f"{name}={_quote_dotenv(value)}",
 }
 _UNSET: Mapping[str, Callable[[str], str]] = {

@@ -93,7 +93,8 @@ def _classify_paths(given: Sequence[Path], found: MergeInputs) -> None:
         if path.is_dir():
             for each in (each for each in sorted(path.rglob("*")) if each.is_file() and ".git" not in each.parts):
                 _classify_file(each, found)
-            if path not in found.folders and any(map(_is_cassette, path.rglob("*"))):
+            kept = (each for each in path.rglob("*") if each.suffix in _YAML and each.is_file())
+            if path not in found.folders and any(review.recognises(open_source(each)) for each in kept):
                 found.folders.append(path)
         elif not _classify_file(path, found):
             raise SettingsError(
@@ -113,10 +114,6 @@ def _classify_file(path: Path, found: MergeInputs) -> bool:
     else:
         return False
     return True
-
-
-def _is_cassette(path: Path) -> bool:
-    return path.suffix in _YAML and path.is_file() and review.recognises(open_source(path))
 
 
 # -- recordings

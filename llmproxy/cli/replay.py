@@ -320,14 +320,8 @@ class ReplayEnding:
         diff = ReplayDiff.compute(parent, run)
         if not diff.has_changes:
             return [f"  nothing is different from {to_line(parent.name)}"]
-        return [
-            "What is different:",
-            *(f"  {row}" for row in render(diff, color=False, width=_terminal_width()).splitlines()),
-        ]
-
-
-def _terminal_width() -> int:
-    return min(shutil.get_terminal_size().columns - 2, 160)
+        width = min(shutil.get_terminal_size().columns - 2, 160)
+        return ["What is different:", *(f"  {row}" for row in render(diff, color=False, width=width).splitlines())]
 
 
 def _format_occurrences(number: int) -> str:

@@ -58,7 +58,8 @@ def review(
         if group.origin != origin:
             origin = group.origin
             print_line(f"\n{to_line(origin)}")
-        print_line(f"{group.name}  {to_line(group.text)}\n    {_describe_affected_calls(group)}")
+        calls = f"{format_count(group.calls, 'call')} in {to_line(name_some(group.cassettes, ' '))}"
+        print_line(f"{group.name}  {to_line(group.text)}\n    {calls}")
         key = _ask_decision(group)
         if key == "q":
             break
@@ -110,10 +111,6 @@ def _load_pending_changes(store: Path | None, cassette_dir: Path | None) -> tupl
         raise SettingsError("nothing is pending: no trial saw a change that is not decided.", hint=f"First: {typed}")
     check_cassette_dir(loaded, (name for group in pending for name in group.cassettes))
     return loaded, pending
-
-
-def _describe_affected_calls(group: ChangeGroup) -> str:
-    return f"{format_count(group.calls, 'call')} in {to_line(name_some(group.cassettes, ' '))}"
 
 
 def _ask_decision(group: ChangeGroup) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import stat
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -99,17 +100,11 @@ def _spell_cassette(loaded: Loaded) -> list[str]:
 def read_stdin() -> bytes | None:
     """Return what came on stdin, for each of the runs; None from a terminal."""
     with suppress(OSError, ValueError):
-        if sys.stdin is not None and not sys.stdin.isatty() and _is_stdin_piped():
-            return sys.stdin.buffer.read()
+        if sys.stdin is not None and not sys.stdin.isatty():
+            mode = os.fstat(sys.stdin.fileno()).st_mode
+            if stat.S_ISFIFO(mode) or stat.S_ISREG(mode):  # not what a service manager leaves open for ever
+                return sys.stdin.buffer.read()
     return None
-
-
-def _is_stdin_piped() -> bool:
-    """Return whether stdin is a pipe or a file, not what a service manager or test runner leaves open for ever."""
-    import stat
-
-    mode = os.fstat(sys.stdin.fileno()).st_mode
-    return stat.S_ISFIFO(mode) or stat.S_ISREG(mode)
 
 
 def make_progress_printer() -> Callable[[str], None]:
