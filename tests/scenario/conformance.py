@@ -153,24 +153,16 @@ def _case(chance: random.Random) -> Case:
 def _op(chance: random.Random, roles: list[str]) -> list[Any]:
     text = f"s{chance.randrange(100)}"
     scripted_user = ["user", text] if "USER" in roles else ["agent"]
-    choices: list[list[Any]] = [
-        ["user"],
-        ["user"],
-        ["agent"],
-        ["agent"],
-        ["judge"],
-        scripted_user,
-        scripted_user,
-        ["agent", text],
+    turns: list[Any] = [["user"]] * 2 + [["agent"]] * 2 + [["judge"], *[scripted_user] * 2, ["agent", text]]
+    added = [
         ["message", "assistant", text],
         ["message", "system", text],
         ["add", "system", text],
         ["add", "user", text],
-        ["step"],
-        ["proceed", chance.choice([None, 0, 1, 1, 2, 2, 3]), chance.random() < 0.7],
-        ["proceed", chance.choice([0, 1, 1, 2, 2, 3]), True],
-        ["proceed", chance.choice([0, 1, 1, 2, 2, 3]), True],
     ]
+    some = ["proceed", chance.choice([None, 0, 1, 1, 2, 2, 3]), chance.random() < 0.7]
+    told = [["proceed", chance.choice([0, 1, 1, 2, 2, 3]), True] for _ in range(2)]
+    choices: list[list[Any]] = [*turns, *added, ["step"], some, *told]
     if chance.random() < 0.05:
         return [chance.choice(["succeed", "fail"]), text]
     return chance.choice(choices)

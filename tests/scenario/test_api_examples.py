@@ -28,11 +28,7 @@ from tests.scenario.parties import finish
 from tests.support import Listening, free_port, near
 
 SEARCH = {"id": "call_1", "type": "function", "function": {"name": "get_weather", "arguments": "{}"}}
-PARIS = {
-    "id": "call_123",
-    "type": "function",
-    "function": {"name": "get_weather", "arguments": '{"location": "Paris"}'},
-}
+PARIS = SEARCH | {"id": "call_123", "function": {"name": "get_weather", "arguments": '{"location": "Paris"}'}}
 IMAGE = [
     {"type": "text", "text": "What's in this image?"},
     {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}},
@@ -146,12 +142,8 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Listeni
 def run(case: tuple[Any, ...]) -> ScenarioResult:
     name, script, given, *_ = case
     given = dict(given)
-    agent = given.pop("agent", MyAgent)()
-    people = [
-        agent,
-        scenario.UserSimulatorAgent(api_key="k"),
-        scenario.JudgeAgent(criteria=["c one", "c two"], api_key="k"),
-    ]
+    judge = scenario.JudgeAgent(criteria=["c one", "c two"], api_key="k")
+    people = [given.pop("agent", MyAgent)(), scenario.UserSimulatorAgent(api_key="k"), judge]
     return asyncio.run(scenario.run(name=name, description="d", agents=people, script=script, **given))
 
 

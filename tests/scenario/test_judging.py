@@ -60,10 +60,9 @@ async def ask_all(url: str, cassette: str, key: str | None, forced: bool) -> lis
     async with run_session(url, cassette=cassette) as session:
         said: list[Any] = []
         for name in MODELS:
+            config = ModelConfig(model=name, api_key=key)
             try:
-                said.append(
-                    await question(forced=forced).ask_judge(ModelConfig(model=name, api_key=key), "judge", session)
-                )
+                said.append(await question(forced=forced).ask_judge(config, "judge", session))
             except LLMProxyError as error:
                 said.append(error)
         return said
@@ -203,11 +202,8 @@ def test_refused_again_it_is_a_schema() -> None:
 
 def test_at_the_bottom_it_is_asked_for_json() -> None:
     """Where a response format is refused too, words must do; fenced JSON is read."""
-    ruling, provider = put(
-        refusal(NO_CHOICE), refusal("response_format json_schema "
-        "unavailable"), step(say=f"```json\n{JSON_VERDICT}\n```"),
-        forced=False,
-    )  # fmt: skip
+    fenced = step(say=f"```json\n{JSON_VERDICT}\n```")
+    ruling, provider = put(refusal(NO_CHOICE), refusal("response_format json_schema unavailable"), fenced, forced=False)
     assert ruling.findings["c1"].status is CriterionOutcome.PASSED
     assert set(bodies(provider)[2]) == {"model", "messages", "temperature"}
     assert '"finish_test" or "continue_test"' in bodies(provider)[2]["messages"][-1]["content"]
@@ -287,9 +283,8 @@ def test_who_passes_and_fails_has_decided_nothing() -> None:
 
 def test_nothing_sent_changes_in_a_second_run() -> None:
     """Row 1: the repair quotes no ids, so that the whole exchange is found again."""
-    assert bodies(put(ODD["unknown tool"][0], finish("passed"))[1]) == bodies(
-        put(ODD["unknown tool"][0], finish("passed"))[1]
-    )
+    first, second = (bodies(put(ODD["unknown tool"][0], finish("passed"))[1]) for _ in range(2))
+    assert first == second
 
 
 # -- A judge of a long conversation: an outline, what it looks up, and what ends that
@@ -354,9 +349,7 @@ def test_who_only_looks_has_to_decide_in_the_end() -> None:
 
 def test_a_model_without_tools_gets_all_of_it() -> None:
     """It cannot look anything up, so nothing is kept from it."""
-    no = refusal("tools are not supported by this model: tool_choice")
-    answer = step('{"decision": "finish_test", "criteria": {"c1": {"status": "passed"}}, "reasoning": ""}')
-    result, asked = judged(no, answer)
+    result, asked = judged(refusal("tools are not supported by this model: tool_choice"), step(JSON_VERDICT))
     assert result.success
     assert "Bye, Ada." in asked[-1]["messages"][1]["content"]
 
@@ -410,11 +403,8 @@ def test_a_criterion_needs_more_than_half_of_all_votes(votes: str, majority: str
 
 def test_the_winning_side_gives_the_evidence() -> None:
     """Evidence and reason come from a judge who voted as it was decided, every vote is told, and disagreement is said."""
-    votes = [
-        {"c1": Finding(CriterionOutcome.PASSED, "yes", "a")},
-        {"c1": Finding(CriterionOutcome.FAILED, "no", "b")},
-        {"c1": Finding(CriterionOutcome.FAILED, "never", "c")},
-    ]
+    cast_so = (("p", "yes", "a"), ("f", "no", "b"), ("f", "never", "c"))
+    votes = [{"c1": Finding(WORDS[vote], *why)} for vote, *why in cast_so]
     found, cast = combine_votes(["c1"], votes, VoteRule.MAJORITY)
     assert found["c1"] == Finding(CriterionOutcome.FAILED, "no", "b")
     assert cast == {"c1": ("passed", "failed", "failed")}

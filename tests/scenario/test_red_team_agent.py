@@ -46,24 +46,12 @@ def rounds(number: int) -> list[scenario.ScriptStep]:
 
 
 def play(
-    attacker: scenario.RedTeamAgent,
-    agent: scenario.AgentAdapter,
-    *others: Any,  # noqa: ANN401 - as of run()
-    **given: Any,  # noqa: ANN401
+    attacker: scenario.RedTeamAgent, *agents: scenario.AgentAdapter, script: object = None, proxy: str | None = None
 ) -> tuple[scenario.ScenarioResult, list[Event]]:
     """Play an attack; returns its result and what the reports heard."""
     events: list[Event] = []
-    script = given.pop("script", None) or attacker.marathon_script()
-    made = scenario.run_sync(
-        "attack",
-        "a bank's assistant",
-        agents=[agent, attacker, *others],
-        script=script,
-        handlers=[events.append],
-        verbose=False,
-        **given,
-    )
-    return made, events
+    how: dict[str, Any] = {"script": script or attacker.marathon_script(), "handlers": [events.append], "proxy": proxy}
+    return scenario.run_sync("attack", "a bank's assistant", [*agents, attacker], verbose=False, **how), events
 
 
 def attack(config: ModelConfig, turns: int, **given: Any) -> scenario.RedTeamAgent:  # noqa: ANN401

@@ -178,11 +178,8 @@ def test_last_words_are_heard() -> None:
     """Row 32: in the call, or beside it."""
     words = {"name": "end_conversation", "arguments": {"message": "thanks!"}}
     assert said(alone(step(say="hi"), step(call=[words]))[0])[-1] == "thanks!"
-    beside = {
-        "content": "bye",
-        "tool_calls": [{"id": "1", "type": "function", "function": {"name": "end_conversation", "arguments": "{"}}],
-    }
-    assert said(alone(step(say="hi"), raw(beside))[0])[-1] == "bye"
+    call = {"id": "1", "type": "function", "function": {"name": "end_conversation", "arguments": "{"}}
+    assert said(alone(step(say="hi"), raw({"content": "bye", "tool_calls": [call]}))[0])[-1] == "bye"
 
 
 def test_in_a_script_nobody_leaves() -> None:
@@ -236,12 +233,8 @@ def test_a_run_is_recorded_and_replayed(tmp_path: Path) -> None:
 
     def once(url: str) -> scenario.ScenarioResult:
         config = ModelConfig(model=MODEL, api_key="k")
-        agents = [
-            Agent("done"),
-            UserSimulatorAgent(model=config),
-            scenario.JudgeAgent(model=config, criteria=["polite"]),
-        ]
-        return play(*agents, proxy=url, name="lamp", max_turns=3)
+        judge = scenario.JudgeAgent(model=config, criteria=["polite"])
+        return play(Agent("done"), UserSimulatorAgent(model=config), judge, proxy=url, name="lamp", max_turns=3)
 
     with Provider([step(user=GREETING, say="hi"), go_on(), END, finish("passed", evidence=["done"])]) as provider:
         with near("record", tmp_path / "x.db", upstreams={"openai": f"{provider.url}/v1"}) as px:
@@ -289,9 +282,8 @@ def test_those_that_come_along_say_something() -> None:
 
 def test_a_text_is_a_persona_and_a_name_that_there_is_not_is_refused_with_the_nearest() -> None:
     """A description is used as it is, and cannot leave its tags; a typing mistake is no description of one word."""
-    assert find_persona("a nurse on </persona> night shift").format_text() == (
-        "<persona>\na nurse on <\\/persona> night shift\n</persona>"
-    )
+    shown = find_persona("a nurse on </persona> night shift").format_text()
+    assert shown == "<persona>\na nurse on <\\/persona> night shift\n</persona>"
     with pytest.raises(SettingsError, match=r"no persona 'impatent'. Did you mean 'impatient'"):
         find_persona("impatent")
 
@@ -300,9 +292,8 @@ def test_files_are_personas(tmp_path: Path) -> None:
     """YAML with the known members, or a text file."""
     (tmp_path / "nurse.yaml").write_text("about: A nurse.\nbehaviour: [Is tired., Writes little.]\n", "utf-8")
     (tmp_path / "who.md").write_text("Somebody from 北京.\n", "utf-8")
-    assert find_persona(tmp_path / "nurse.yaml") == Persona(
-        name="nurse", about="A nurse.", behaviour=["Is tired.", "Writes little."]
-    )
+    nurse = Persona(name="nurse", about="A nurse.", behaviour=["Is tired.", "Writes little."])
+    assert find_persona(tmp_path / "nurse.yaml") == nurse
     assert find_persona(str(tmp_path / "who.md")) == Persona(name="who", about="Somebody from 北京.")
 
 

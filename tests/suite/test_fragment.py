@@ -58,7 +58,6 @@ REFUSED = [
     ("messageProcessing", "{condensor: {activated: true}}", "did you mean `condenser`?"),
     # what would assert nothing
     ("tools", "{}", "at least one item"),
-    ("response", "{}", "nothing is asserted here"),
     ("response", "{ignoreCase: true}", "changes nothing here"),
     ("usage", "{anyOf: []}", "takes at least one item"),
     ("usage", "{estimate: true}", "nothing is asserted here"),
@@ -68,7 +67,6 @@ REFUSED = [
     ("steps", "[]", "at least one item"),
     # traps
     ("step", "{chat: hi, continueConversation: yes}", "only true and false are booleans"),
-    ("scenario", "{id: a, skip: no, steps: [{chat: hi}]}", "takes true, false or a reason"),
     ("scenario", "{id: 5, steps: [{chat: hi}]}", "`id` takes a text, not a number 5 (put it in quotes)"),
     ("step", "{http: {url: x}}", "steps that call HTTP are not part of the format"),
     ("step", "{sql: x}", "steps that run SQL are not part of the format"),
@@ -83,8 +81,3 @@ def test_what_would_pass_by_accident_is_refused(kind: str, text: str, words: str
         load_fragment(kind, text)
     assert words in str(caught.value)
     assert "fragment:1:" in str(caught.value)
-
-
-def test_an_empty_fragment_is_refused() -> None:
-    with pytest.raises(SuiteError, match="the file is empty"):
-        load_fragment("suite", "")

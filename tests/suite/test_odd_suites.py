@@ -115,6 +115,13 @@ REFUSED = {
 }  # fmt: skip
 
 
+TWICE = {
+    *map(response, ("{ignoreCase: true}", "{anyOf: []}", "{allOf: []}")),
+    one("{chat: !!python/object/apply:os.system [ls]}"),
+}
+"""What is wrong in two ways, each of which is told."""
+
+
 @pytest.fixture(autouse=True)
 def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -127,6 +134,7 @@ def test_it_is_refused_with_its_place_and_what_to_do(text: str) -> None:
     lines = str(caught.value).splitlines()
     assert REFUSED[text] in "\n".join(lines)
     assert all(line.startswith("t.suite.yaml:") for line in lines)
+    assert len(lines) == (2 if text in TWICE else 1)
 
 
 ENDS = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, ClassVar
@@ -37,21 +37,9 @@ def annotated(request: AgentInput) -> str:
     return request.last_new_user_message_str()
 
 
-def by_name(messages: list[Any], thread_id: str, message: str = "") -> str:
-    return f"{len(messages)} {thread_id} {message}"
-
-
 async def waits(message: str, *, llm: LLM) -> str:
     await asyncio.sleep(0)
     return f"{message} by {llm.session}"
-
-
-def gives_an_awaitable(message: str) -> Awaitable[str]:
-    return waits(message, llm=LLM_HERE)
-
-
-def takes_anything(*args: Any, **more: Any) -> str:  # noqa: ANN401
-    return f"{args} {more}"
 
 
 class Callee:
@@ -65,10 +53,10 @@ class Callee:
         (sole, "heard hi"),
         (takes_input, "t9"),
         (annotated, "hi"),
-        (by_name, "2 t9 hi"),
+        (lambda messages, thread_id, message="": f"{len(messages)} {thread_id} {message}", "2 t9 hi"),
         (waits, "hi by weather"),
-        (gives_an_awaitable, "hi by weather"),
-        (takes_anything, "() {}"),
+        (lambda message: waits(message, llm=LLM_HERE), "hi by weather"),
+        (lambda *args, **more: f"{args} {more}", "() {}"),
         (Callee(), "HI"),
         (lambda: "nothing asked", "nothing asked"),
         (lambda text, /: text, "hi"),

@@ -1,5 +1,7 @@
 """Re-judging, and the reasons against what would not be true."""
 
+# ruff: noqa: ANN401
+
 from __future__ import annotations
 
 import asyncio
@@ -32,7 +34,7 @@ from tests.support.proxy import near
 class Counting(Judge):
     """Passes as many samples as the first message says; breaks down where it says so."""
 
-    async def call(self, input: scenario.AgentInput) -> Any:  # noqa: A002, ANN401
+    async def call(self, input: scenario.AgentInput) -> Any:  # noqa: A002
         passes = input.messages[0]["content"]
         if passes == "broken":
             raise MachineError("no model")
@@ -48,17 +50,16 @@ def transcripts(*passes: object) -> list[Transcript]:
     ]
 
 
-def judged(*passes: object, repeats: int = 4, judge: Any = Counting, **given: Any) -> JudgeVariance:  # noqa: ANN401
+def judged(*passes: object, repeats: int = 4, judge: Any = Counting, **given: Any) -> JudgeVariance:
     given = {"proxy": False} | given
     return asyncio.run(rejudge(transcripts(*passes), judge, repeats=repeats, rng=random.Random(1), **given))
 
 
 def test_the_judges_share_follows_the_formula() -> None:
     """Over the passes that the judge gave, with intervals; the same generator gives the same."""
-    found = judged(4, 4, 2, 1, 0)
-    assert [(row.id, row.passed, row.judged) for row in found.rows] == [
-        ("t0", 4, 4), ("t1", 4, 4), ("t2", 2, 4), ("t3", 1, 4), ("t4", 0, 4)
-    ]  # fmt: skip
+    passes = (4, 4, 2, 1, 0)
+    found = judged(*passes)
+    assert [(row.id, row.passed, row.judged) for row in found.rows] == [(f"t{n}", p, 4) for n, p in enumerate(passes)]
     assert found.spread == judge_spread([4, 4, 2, 1, 0], 4)
     assert found.judge_interval is not None
     assert found.spread is not None
@@ -108,8 +109,8 @@ def test_each_look_is_recorded_apart_and_can_be_replayed(tmp_path: Path) -> None
         assert len(upstream.requests) == 4
     assert [(row.passed, row.judged) for row in live.rows] == [(1, 2), (2, 2)]
     assert live.rows == again.rows
-    assert "all judgements were replayed from a recording: they add no evidence to it" in again.notes
-    assert "all judgements were replayed from a recording: they add no evidence to it" not in live.notes
+    replayed = "all judgements were replayed from a recording: they add no evidence to it"
+    assert [replayed in each.notes for each in (again, live)] == [True, False]
 
 
 @pytest.mark.parametrize(
@@ -139,7 +140,7 @@ def test_the_two_that_stay_true() -> None:
 # -- A recorded user's lines, the agent of today
 
 
-def message(role: str, content: str, **more: Any) -> dict[str, Any]:  # noqa: ANN401
+def message(role: str, content: str, **more: Any) -> dict[str, Any]:
     return {"role": role, "content": content, **more}
 
 
@@ -154,16 +155,9 @@ SAID = [
 ]
 
 
-def loop(
-    *agents: Any,  # noqa: ANN401
-    messages: list[dict[str, Any]] = SAID,
-    ear: Ear | None = None,
-    **given: Any,  # noqa: ANN401
-) -> OpenLoopReplay:
+def loop(*agents: Any, messages: list[dict[str, Any]] = SAID, ear: Ear | None = None) -> OpenLoopReplay:
     options = RunOptions(proxy=False, handlers=(ear,) if ear else ())
-    return asyncio.run(
-        open_loop(Transcript(id="t", messages=messages, description="d"), agents, options=options, **given)
-    )
+    return asyncio.run(open_loop(Transcript(id="t", messages=messages, description="d"), agents, options=options))
 
 
 def test_the_first_other_answer_marks_the_run() -> None:

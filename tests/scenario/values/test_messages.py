@@ -181,17 +181,14 @@ def test_without_a_judge_the_script_goes_on() -> None:
     ]
     assert play(Agent(), User("hi", BYE), script=script).reasoning == "all good"
     assert seen == [3]
-    assert (play(Agent(), User("hi", BYE)).reasoning or "").startswith(
-        "The user ended the conversation, and no judge decided."
-    )
+    told = play(Agent(), User("hi", BYE)).reasoning or ""
+    assert told.startswith("The user ended the conversation, and no judge decided.")
 
 
 def test_a_later_proceed_begins_anew() -> None:
     """A farewell ends one `proceed`, not the scenario."""
-    result = play(
-        Agent(), User("hi", BYE, "again"), script=[scenario.proceed(), scenario.proceed(turns=1), scenario.succeed()]
-    )
-    assert roles(result) == "uauua"
+    script = [scenario.proceed(), scenario.proceed(turns=1), scenario.succeed()]
+    assert roles(play(Agent(), User("hi", BYE, "again"), script=script)) == "uauua"
 
 
 def test_the_farewell_of_an_agent_means_nothing() -> None:

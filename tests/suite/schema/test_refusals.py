@@ -11,9 +11,7 @@ STEPS = "steps: [{chat: hi}]"
 CASE = f"scenarios: [{{id: a, {STEPS}}}]"
 REFUSED: dict[str, list[tuple[str, ...]]] = {
     "suite": [
-        (f"{{{CASE}}}", "`name` is missing"),
         ("{name: s}", "`scenarios` is missing"),
-        ("{name: s, scenarios: []}", "at least one item"),
         (f"{{name: s, version: 2, {CASE}}}", "version 2 of the format, and version 1 is known"),
         (f"{{name: s, hooks: {{beforeAll: [{{run: x}}]}}, {CASE}}}", "unknown key `run`"),
         (f"{{name: s, hooks: {{beforeAll: [{{timeout: 5}}]}}, {CASE}}}", "either `command` or `python`"),
@@ -22,10 +20,7 @@ REFUSED: dict[str, list[tuple[str, ...]]] = {
     "scenario": [
         (f"{{{STEPS}}}", "`id` is missing"),
         ("{id: a}", "`steps` is missing"),
-        ("{id: a, steps: []}", "at least one item"),
         (f"{{id: $x, {STEPS}}}", "an id is a plain text"),
-        (f"{{id: a, minPassRate: 2, {STEPS}}}", "above 0, up to 1"),
-        (f"{{id: a, parametrize: [], {STEPS}}}", "at least one item"),
         (f"{{id: a, parametrize: {{x: 1}}, {STEPS}}}", "takes a list"),
         (f"{{id: a, vars: [1], {STEPS}}}", "takes a mapping"),
         (f"{{id: a, teardown: [{{delete: t}}], {STEPS}}}", "`delete` needs `id` or `filters`"),
@@ -69,7 +64,6 @@ REFUSED: dict[str, list[tuple[str, ...]]] = {
     ],
     "tools": [
         ("{a: {gte: 1, input: {x: 1}}}", "write it below `count`"),
-        ("{a: true}", "takes a whole number"),
         ("{a: [1]}", "takes how often the tool is called"),
         ("{a: null}", "takes how often the tool is called"),
         ("{a: {status: requested}}", "nothing is asserted here"),
