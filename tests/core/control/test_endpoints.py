@@ -6,6 +6,7 @@ import json
 import re
 import runpy
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -27,14 +28,11 @@ from llmproxy.core.control.endpoints import (
 )
 from llmproxy.core.control.parsing import BadControl
 from llmproxy.core.engine.engine import Engine
-from llmproxy.core.secrets.redact import Redactor
-from llmproxy.core.sessions.exchange import Config
-from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.traffic.interaction import Chunk, Interaction, Response
 from llmproxy.protocol import UI_PREFIX, Decision, Mode
-from tests.core.engine.test_engine import send
-from tests.support.chats import NOW, chat, fill
+from tests.core.engine.test_engine import engine, send
+from tests.support.chats import chat, fill
 from tests.support.recordings import look
 
 DOCUMENT = json.loads((files("llmproxy") / "data" / "openapi.json").read_text("utf-8"))
@@ -107,19 +105,12 @@ Make = Callable[..., Api]
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Make]:
-    made: list[tuple[Engine, Journal]] = []
+    with ExitStack() as running:
 
-    def new(mode: Mode = Mode.REPLAY, *, token: str = "", **config: Any) -> Api:  # noqa: ANN401 - as of Config
-        journal = Journal.open(tmp_path / f"{len(made)}.state.db", lambda: NOW)
-        settings = Config(mode=mode, store=tmp_path / "x.db", **config)
-        engine = Engine(settings, redactor=Redactor(), journal=journal, now=lambda: NOW, clock=lambda: 0.0)
-        made.append((engine, journal))
-        return Api(engine, token)
+        def new(mode: Mode = Mode.REPLAY, *, token: str = "", **config: Any) -> Api:  # noqa: ANN401 - as of Config
+            return Api(running.enter_context(engine(tmp_path / "x.db", mode, **config)), token)
 
-    yield new
-    for engine, journal in made:
-        engine.close()
-        journal.close()
+        yield new
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,15 +17,13 @@ from llmproxy.core.engine.engine import Engine
 from llmproxy.core.engine.forking import ForkInterceptor, ForkState
 from llmproxy.core.forks.fork_rows import Fork, find_fork, make_fork
 from llmproxy.core.forks.overrides import Overrides, parse_overrides
-from llmproxy.core.secrets.redact import Redactor
-from llmproxy.core.sessions.exchange import Config, Exchange
-from llmproxy.core.sessions.journal import Journal
+from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.session import LiveForbidden, Session, SessionBusy
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Chunk, Key, Response
 from llmproxy.errors import MissError, RefusedError
 from llmproxy.protocol import Channel, Decision, Mode
-from tests.core.engine.test_engine import answered, send
+from tests.core.engine.test_engine import answered, engine as run_engine, send
 from tests.support.chats import NOW
 from tests.support.messages import said as says, used, user
 from tests.support.narrowing import known
@@ -43,23 +42,12 @@ Make = Callable[..., Engine]
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[Make]:
     """Return a maker of engines over one store, and record the cassette `a` with the first: a call, its answer, a question."""
-    made: list[tuple[Engine, Journal]] = []
-
-    def new(mode: Mode = Mode.REPLAY, **config: Json) -> Engine:
-        journal = Journal.open(tmp_path / f"{len(made)}.state.db", lambda: NOW)
-        settings = Config(mode=mode, store=tmp_path / "x.db", **config)
-        one = Engine(settings, redactor=Redactor(), journal=journal, now=lambda: NOW + len(made), clock=lambda: 0.0)
-        made.append((one, journal))
-        return one
-
-    recorder = new(Mode.RECORD)
-    for messages, said in ((FIRST, CALLED), (SECOND, {"content": "Warm."}), (THIRD, {"content": "Yes."})):
-        ask(recorder, messages, upstream=said)
-    recorder.close()
-    yield new
-    for each, journal in made:
-        each.close()
-        journal.close()
+    store = tmp_path / "x.db"
+    with run_engine(store) as recorder:
+        for messages, said in ((FIRST, CALLED), (SECOND, {"content": "Warm."}), (THIRD, {"content": "Yes."})):
+            ask(recorder, messages, upstream=said)
+    with ExitStack() as running:
+        yield lambda mode=Mode.REPLAY, **config: running.enter_context(run_engine(store, mode, **config))
 
 
 def ask(engine: Engine, messages: list[Json], *, upstream: Json = None, session: str = "a", **more: Json) -> Exchange:

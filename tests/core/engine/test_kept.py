@@ -323,7 +323,7 @@ def test_a_change_that_failed_changed_nothing(tmp_path: Path) -> None:
     """A retry after an error is the same question, and what follows it as well."""
     steps = _plays(random.Random(1))["items"]
     with engine(tmp_path / "a.db", Mode.RECORD) as made:
-        recorded = play(made, steps)
+        play(made, steps)
         session = made.sessions.walks["default"]
         before = session.position.changes.digest_state(["conv_r"], lambda _: None)
         exchange = made.begin_exchange("POST", "/v1/conversations/conv_r/items", None, JSON)
@@ -331,7 +331,6 @@ def test_a_change_that_failed_changed_nothing(tmp_path: Path) -> None:
         assert session.position.changes.digest_state(["conv_r"], lambda _: None) != before
         made.outcome(exchange, 500)
         assert session.position.changes.digest_state(["conv_r"], lambda _: None) == before
-    assert len(recorded) == len(steps)
 
 
 def test_the_next_run_of_the_same_agent_begins_without_changes(tmp_path: Path) -> None:

@@ -84,10 +84,6 @@ def test_what_was_played_already_is_said(store: Path) -> None:
     assert "already" in str(error)
 
 
-def test_no_secret_stands_in_a_miss(store: Path) -> None:
-    assert "sk-proj-" not in missed(store, "my key is sk-proj-abcdefghijklmnopqrstuvwxyz0123456789ABCDEFG")
-
-
 def test_a_server_of_tools_that_was_not_there_is_told_from_a_call_that_differs(store: Path) -> None:
     """Where the cassette holds nothing of MCP, the agent's servers were left be when it was recorded."""
 

@@ -19,12 +19,11 @@ from llmproxy.core.engine.engine import Engine, EngineComponents
 from llmproxy.core.engine.request_identification import ROTATING, KeyDeriver
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.keys.user_rules import Rules
-from llmproxy.core.secrets.redact import Redactor
-from llmproxy.core.sessions.exchange import Config, Exchange
-from llmproxy.core.sessions.journal import Journal, read_questions
+from llmproxy.core.sessions.exchange import Exchange
+from llmproxy.core.sessions.journal import read_questions
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.protocol import Decision, Mode
-from tests.core.engine.test_engine import CHAT, NOW, answered, body, engine, send
+from tests.core.engine.test_engine import CHAT, answered, body, engine, send
 
 OURS = "Zk3q8Rw1Tt5yLm9xPv2b"
 """The credential of who replays; of no known kind."""
@@ -66,15 +65,9 @@ class LongEngine(Engine):
 @contextmanager
 def replaying(store: Path, kind: type[Engine] = WatchedEngine, **config: Any) -> Iterator[Engine]:  # noqa: ANN401 - as Config takes them
     """Replay with another caller's credential; the session has looked into its cassette."""
-    journal = Journal.open(Path(f"{store}.state.db"), lambda: NOW)
-    given_config = Config(mode=config.pop("mode", Mode.REPLAY), store=store, **config)
-    made = kind(given_config, redactor=Redactor(), journal=journal, now=lambda: NOW, clock=lambda: 100.0)
-    try:
+    with engine(store, **{"mode": Mode.REPLAY, **config}, kind=kind) as made:
         asked(made, body("first"))
         yield made
-    finally:
-        made.close()
-        journal.close()
 
 
 def asked(made: Engine, data: bytes, head: Headers = PLAYER, target: str = CHAT) -> tuple[Exchange, bool]:
