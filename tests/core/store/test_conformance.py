@@ -62,6 +62,7 @@ def test_slots_are_per_cassette_sample_party_and_key(open_: Opener) -> None:
         assert find_other_places(store, key(1), 9) == [
             ("default", 1, "agent"), ("default", 1, "judge"), ("default", 2, "agent"), ("other", 1, "agent"),
         ]  # fmt: skip
+        assert (len(find_other_places(store, key(1), 2)), find_other_places(store, key(9), 9)) == (2, [])
 
 
 def test_of_several_all_are_stored_or_none(open_: Opener) -> None:

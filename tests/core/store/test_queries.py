@@ -14,7 +14,6 @@ from llmproxy.core.store.queries import (
     count,
     count_live_before,
     count_unused,
-    find_other_places,
     list_key_variables,
     read_summary,
 )
@@ -57,15 +56,6 @@ def test_counts_are_of_live_recordings(store: Store) -> None:
     assert count(store, "nobody", 1) == 0
     assert [count_live_before(store, "default", 1, since) for since in (NOW, NOW + 1)] == [0, 2]
     assert [count_unused(store, "default", 1, used) for used in ((), {2}, {1, 2, 5})] == [2, 1, 0]
-
-
-def test_where_else_a_key_is_recorded(store: Store) -> None:
-    """Cassette, sample and party, at most so many."""
-    assert sorted(find_other_places(store, Key("v1:a"), 9)) == [
-        ("default", 1, "agent"), ("other", 1, "judge"), ("other", 2, "agent"),
-    ]  # fmt: skip
-    assert len(find_other_places(store, Key("v1:a"), 2)) == 2
-    assert find_other_places(store, Key("v1:z"), 9) == []
 
 
 def test_one_row_in_short(store: Store) -> None:
