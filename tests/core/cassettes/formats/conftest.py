@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.cassettes.formats import Source, get_format, open_source
-from llmproxy.core.cassettes.formats.recorded import Recorded
+from llmproxy.core.cassettes.formats import get_format, open_source
 from llmproxy.core.cassettes.importing import import_exchanges
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor
@@ -17,41 +16,21 @@ from llmproxy.core.traffic.interaction import Interaction
 ROOT = Path(__file__).resolve().parents[4] / "fixtures/formats"
 UPSTREAMS = {"openai": "http://127.0.0.1:9911/v1"}
 
-Read = Callable[[str, str], list[Recorded]]
 Adopt = Callable[[str, str], list[Interaction]]
 
 
-def written(data: bytes | str, name: str = "file") -> Source:
-    return Source(data.encode() if isinstance(data, str) else data, name)
-
-
-def read(form: str, path: str) -> list[Recorded]:
-    """Read a file, or a folder of files, of fixtures/formats."""
-    found = sorted(file for file in (ROOT / path).rglob("*") if file.is_file()) or [ROOT / path]
-    return get_format(form).read_all([open_source(file) for file in found])
-
-
 def interactions(form: str, path: str) -> list[Interaction]:
-    """Read and adopt it; nothing may be skipped."""
-    adopted = import_exchanges(read(form, path), "c", rules=Rules(), redactor=Redactor(), upstreams=UPSTREAMS)
+    """Read and adopt a file, or a folder of files, of fixtures/formats; nothing may be skipped."""
+    found = sorted(file for file in (ROOT / path).rglob("*") if file.is_file()) or [ROOT / path]
+    read = get_format(form).read_all([open_source(file) for file in found])
+    adopted = import_exchanges(read, "c", rules=Rules(), redactor=Redactor(), upstreams=UPSTREAMS)
     assert [each.why for each in adopted if each.interaction is None] == []
     return [each.interaction for each in adopted if each.interaction is not None]
-
-
-@pytest.fixture(name="read")
-def _read() -> Read:
-    return read
 
 
 @pytest.fixture(name="interactions")
 def _interactions() -> Adopt:
     return interactions
-
-
-@pytest.fixture
-def source() -> Callable[..., Source]:
-    """Return how to make a file of some content."""
-    return written
 
 
 @pytest.fixture

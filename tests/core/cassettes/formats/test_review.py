@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,9 +30,13 @@ def one(body: bytes = b"", answer: bytes = b"", **changes: object) -> Recorded:
     return replace(base, **changes)  # type: ignore[arg-type]
 
 
+def source(text: str) -> Source:
+    return Source(text.encode(), "x")
+
+
 def back(*recorded: Recorded, name: str = "x") -> list[Recorded]:
     text = review.dumps(recorded, name)
-    found = review.read(Source(text.encode(), "x"))
+    found = review.read(source(text))
     assert review.dumps(found, name) == text
     return [replace(each, number=0) for each in found]
 
@@ -111,18 +114,17 @@ def test_the_reader_is_told_what_happens(dialogue: list[Interaction]) -> None:
     assert "\n# p o 200: a\\nb\\u0000\n" in review.dumps([nasty], "x")
 
 
-def test_names(source: Callable[..., Source]) -> None:
+def test_names() -> None:
     """Any name of a cassette is found in the head alone."""
     for name in ("trip", "a: b", "no", "ü/2 #x", "1", "x\ny"):
         assert review.read_name(source(review.dumps([], name))) == name
     assert review.read_name(source("llmproxy-cassette: 1\n")) == ""
 
 
-def test_whose_child_it_is(source: Callable[..., Source]) -> None:
+def test_whose_child_it_is() -> None:
     """Before the interactions, where a reader sees it; nothing is said of a cassette that is nobody's."""
-    fork = Fork(
-        "x", "trip", 2, "a tool's result was overridden", overrides=parse_overrides(["t#2=yes", 'u={"a": 1}'], [])
-    )
+    overrides = parse_overrides(["t#2=yes", 'u={"a": 1}'], [])
+    fork = Fork("x", "trip", 2, "a tool's result was overridden", overrides=overrides)
     text = review.dumps([one()], "x", fork)
     assert text.index("fork:\n  parent: trip\n  step: 2\n") < text.index("interactions:")
     assert review.read_fork(source(text)) == fork
@@ -163,7 +165,7 @@ def test_what_was_written_before_is_read() -> None:
         "    style: indent2\n    json:\n      id: chatcmpl-1\n      choices:\n        - index: 0\n...\n"
     )
     answer = b'{\n  "id": "chatcmpl-1",\n  "choices": [\n    {\n      "index": 0\n    }\n  ]\n}'
-    (found,) = review.read(Source(text.encode(), "x"))
+    (found,) = review.read(source(text))
     assert replace(found, number=0) == one(b"", answer)
 
 
@@ -173,7 +175,7 @@ def test_hand_written() -> None:
         "llmproxy-cassette: 1\ninteractions:\n- request: {method: post, url: http://h/}\n"
         "  response:\n    status: 200\n    headers:\n    - retry-after: 1\n    - x:\n    json: {country: no}\n...\n"
     )
-    (found,) = review.read(Source(text.encode(), "x"))
+    (found,) = review.read(source(text))
     assert (found.method, found.response_headers) == ("POST", (("retry-after", "1"), ("x", "")))
     assert found.response_body == b'{"country":"no"}'
 
@@ -207,7 +209,7 @@ SOUND = "- request: {method: GET, url: 'http://h/'}\n  response: {status: 200}\n
 def test_what_is_wrong_is_said(text: str, said: str) -> None:
     """A damaged file names file, line and interaction."""
     with pytest.raises((CassetteCorrupt, CassetteNewer), match=re.escape(said)):
-        review.read(Source(text.encode(), "x"))
+        review.read(source(text))
 
 
 def test_a_cut_file_is_found_at_every_place(dialogue: list[Interaction]) -> None:
