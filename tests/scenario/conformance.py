@@ -112,11 +112,8 @@ def _step(scenario: ModuleType, op: list[Any], begun: list[int], steps: list[int
         turns, callbacks = rest
         if not callbacks:
             return scenario.proceed(turns=turns)
-        return scenario.proceed(
-            turns=turns,
-            on_turn=lambda state: begun.append(state.current_turn),
-            on_step=lambda state: steps.append(len(state.messages)),
-        )
+        told = lambda state: begun.append(state.current_turn)  # noqa: E731
+        return scenario.proceed(turns=turns, on_turn=told, on_step=lambda state: steps.append(len(state.messages)))
     if word == "add":
         return lambda state: state.add_message({"role": rest[0], "content": rest[1]})
     if word == "message":

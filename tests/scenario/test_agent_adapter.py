@@ -65,15 +65,15 @@ def test_what_an_adapter_may_offer_is_an_attribute_or_a_property() -> None:
 # -- What an adapter finds around it: in a run, and without one
 
 
+def around(given: AgentInput) -> tuple[Any, ...]:
+    told = (is_conversation_unscripted(given), get_scenario_description(given))
+    return *told, find_session(given), get_wire_tool_calls(given)
+
+
 def test_without_a_run_there_is_nothing() -> None:
     """An adapter that is called by hand has no session, no wire, no description, and is scripted."""
     given = AgentInput(thread_id="t", messages=[], new_messages=[], scenario_state=None)
-    assert (
-        find_session(given),
-        is_conversation_unscripted(given),
-        get_wire_tool_calls(given),
-        get_scenario_description(given),
-    ) == (None, False, {}, "")
+    assert around(given) == (False, "", None, {})
 
 
 def test_a_script_and_a_conversation_by_itself_are_told_apart() -> None:
@@ -81,14 +81,7 @@ def test_a_script_and_a_conversation_by_itself_are_told_apart() -> None:
     seen: list[Any] = []
 
     def look(given: AgentInput) -> str:
-        seen.append(
-            (
-                is_conversation_unscripted(given),
-                get_scenario_description(given),
-                find_session(given),
-                get_wire_tool_calls(given),
-            )
-        )
+        seen.append(around(given))
         return "hi"
 
     play(Agent(), User(look), script=[scenario.user(), scenario.proceed(turns=2), scenario.user(), scenario.succeed()])

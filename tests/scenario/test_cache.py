@@ -146,9 +146,8 @@ class Cold(Weather):
 def test_row_4_declared_state_counts() -> None:
     """Another object with another model gets its own answer; what is not declared, as documented, does not count."""
     scenario.configure(cache_key="k")
-    assert [Weather("", model).ask("q") for model in ("small", "large", "small")] == [
-        "small: q", "large: q", "small: q",
-    ]  # fmt: skip
+    models = ("small", "large", "small")
+    assert [Weather("", model).ask("q") for model in models] == [f"{model}: q" for model in models]
     one, other = Weather("a"), Weather("b")
     assert one.get_weather("Oslo", object()) == other.get_weather("Oslo", time.time())
     assert (one.calls, other.calls) == (1, 0)
@@ -246,9 +245,8 @@ def test_row_7_a_hostile_file_runs_nothing(folder: Path, capfd: pytest.CaptureFi
 
 
 def _replace(folder: Path, value: str) -> None:
-    with closing(sqlite3.connect(folder / "cache.db")) as conn:
+    with closing(sqlite3.connect(folder / "cache.db")) as conn, conn:
         conn.execute("UPDATE entries SET value = ?", (value,))
-        conn.commit()
 
 
 def test_row_8_only_what_means_something_counts() -> None:
@@ -557,7 +555,6 @@ def test_the_documented_examples_call_nothing_the_second_time(folder: Path) -> N
 
 def test_simulator_and_agent_of_a_script_are_unchanged_by_the_cache() -> None:
     """With a key in effect and nothing decorated, a run is what it is without."""
-    assert (
-        play(User("u"), Agent("a"), cache_key="k", max_turns=1, proxy=False).messages
-        == play(User("u"), Agent("a"), max_turns=1, proxy=False).messages
-    )
+    given: tuple[dict[str, Any], ...] = ({"cache_key": "k"}, {})
+    with_key, without = (play(User("u"), Agent("a"), max_turns=1, proxy=False, **each).messages for each in given)
+    assert with_key == without

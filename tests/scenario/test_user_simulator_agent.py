@@ -63,26 +63,17 @@ def test_it_sees_the_conversation_with_roles_reversed() -> None:
     assert answer == {"role": "user", "content": "ok, and when?"}
     system, *talk = request["messages"]
     assert "<scenario>\nSomebody misses a lamp.\n</scenario>" in system["content"]
-    assert talk == [
-        {"role": "user", "content": GREETING},
-        {"role": "assistant", "content": "Where is my lamp?"},
-        {"role": "user", "content": "On its way."},
-    ]
+    expected = (("user", GREETING), ("assistant", "Where is my lamp?"), ("user", "On its way."))
+    assert talk == [{"role": role, "content": text} for role, text in expected]
     assert "tools" not in request
 
 
 def test_messages_in_a_row_become_one() -> None:
     """Providers refuse two messages of one role in a row; system messages stay where they are."""
-    talk = [
-        {"role": "assistant", "content": "a"},
-        {"role": "assistant", "content": "b"},
-        {"role": "system", "content": "s"},
-    ]
-    assert reverse_roles([*talk, {"role": "user", "content": "c"}]) == [
-        {"role": "user", "content": "a\n\nb"},
-        {"role": "system", "content": "s"},
-        {"role": "assistant", "content": "c"},
-    ]
+    talk: list[Message] = [{"role": "assistant", "content": text} for text in "ab"]
+    found = reverse_roles([*talk, {"role": "system", "content": "s"}, {"role": "user", "content": "c"}])
+    expected = (("user", "a\n\nb"), ("system", "s"), ("assistant", "c"))
+    assert found == [{"role": role, "content": text} for role, text in expected]
 
 
 def test_it_ends_on_a_message_of_the_assistant() -> None:

@@ -791,14 +791,8 @@ def what_a_state_knows(stage: Stage) -> Any:
     def look(state: Any) -> None:
         state.add_message({"role": "user", "content": "added"})
         found.extend([state.last_message()["content"], state.last_user_message()["content"]])
-        found.extend(
-            [
-                "trace_id" in state.messages[-1],
-                state.has_tool_call("look"),
-                state.has_tool_call("no"),
-                state.thread_id != "",
-            ]
-        )
+        found.extend(["trace_id" in state.messages[-1], state.has_tool_call("look"), state.has_tool_call("no")])
+        found.append(state.thread_id != "")
         found.extend([state.last_tool_call("look"), state.last_tool_call("no"), state.current_turn, state.description])
         found.extend([len(state.messages), state.config.verbose])
 

@@ -11,6 +11,7 @@ from llmproxy.suite.checks.entities.cleanup import RowCleaner
 from llmproxy.suite.checks.entities.row_selection import RunRows
 from llmproxy.suite.checks.entities.verify import RunEntities
 from llmproxy.suite.matchers.variables import VariableScope
+from llmproxy.suite.schema.response_assertions import Created
 from llmproxy.suite.stores import MemoryStore, Row, StoreLost
 from llmproxy.suite.stores.memory import MemoryShape
 
@@ -67,6 +68,11 @@ def run(*, columns: Sequence[str] = COLUMNS, user: str | None = "anna", names: S
                    sleep=lambda seconds: made.sleep(seconds))  # fmt: skip  # noqa: PLW0108 - made a few lines below
     made = Run(store, scope, RunEntities(look, **more), look, cleaner)
     return made
+
+
+def created(entities: RunEntities, before: Any, **wanted: Any) -> list[str]:  # noqa: ANN401 - as of Created
+    """Check one item of `created`, of tasks."""
+    return lines(entities.check_created(before, [Created(entity="tasks", **wanted)]))
 
 
 def lines(assertions: Sequence[Assertion]) -> list[str]:

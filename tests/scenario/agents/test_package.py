@@ -24,10 +24,9 @@ def sloppy(message: str) -> str:
 
     body = json.dumps({"model": "gpt-4o", "messages": [{"role": "user", "content": message}]}).encode()
     url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
+    request = urllib.request.Request(url, body, {"content-type": "application/json"})
     try:
-        with urllib.request.urlopen(
-            urllib.request.Request(url, body, {"content-type": "application/json"}), timeout=20
-        ) as answer:
+        with urllib.request.urlopen(request, timeout=20) as answer:
             return str(json.loads(answer.read())["choices"][0]["message"]["content"] or "(a tool, please)")
     except OSError:
         return "Sorry."
@@ -35,33 +34,22 @@ def sloppy(message: str) -> str:
 
 def play(px: Listening, running: Served, mode: str) -> dict[str, ScenarioResult]:
     """Run one scenario with each kind of agent, all at once."""
-    kinds = {
+    body = {"question": "$message", "thread": f"{mode}-$thread_id", "llm": "$llm"}
+    kinds: dict[str, scenario.AgentAdapter] = {
         "python-lines": agents.CommandAgent(PYTHON_LINES),
         "node-lines": agents.CommandAgent(NODE_LINES),
         "service": agents.ServiceAgent(agents.OpenAIAgent(running.url + "/v1")),
-        "told": agents.HttpAgent(
-            running.url + "/ask",
-            body={"question": "$message", "thread": f"{mode}-$thread_id", "llm": "$llm"},
-            reply="$.answer.said",
-        ),
+        "told": agents.HttpAgent(running.url + "/ask", body=body, reply="$.answer.said"),
         "in-process": agents.FunctionAgent(sloppy),
     }
 
     async def run() -> dict[str, ScenarioResult]:
-        results = await asyncio.gather(
-            *(
-                scenario.run(
-                    name=name,
-                    description="Somebody asks for the weather.",
-                    agents=[agent],
-                    script=[scenario.user(QUESTION), scenario.agent(), scenario.succeed()],
-                    proxy=px.url,
-                    mode=mode,
-                )
-                for name, agent in kinds.items()
-            )
+        script = [scenario.user(QUESTION), scenario.agent(), scenario.succeed()]
+        runs = (
+            scenario.run(name, "They ask for the weather.", [agent], script=script, proxy=px.url, mode=mode)
+            for name, agent in kinds.items()
         )
-        return dict(zip(kinds, results, strict=True))
+        return dict(zip(kinds, await asyncio.gather(*runs), strict=True))
 
     return asyncio.run(run())
 
@@ -87,14 +75,9 @@ def test_agents_of_every_kind_are_recorded_in_parallel_and_replayed_without_a_pr
 
 def test_an_agent_that_swallows_a_miss_does_not_pass(tmp_path: Path) -> None:
     """It says "Sorry.", and the run is an error that says what was not recorded."""
+    script = [scenario.user("never recorded anywhere"), scenario.agent(), scenario.succeed()]
     with near("replay", tmp_path / "x.db") as px, pytest.raises(MissError, match="never recorded anywhere"):
-        scenario.run_sync(
-            name="sorry",
-            description="x",
-            agents=[agents.FunctionAgent(sloppy)],
-            script=[scenario.user("never recorded anywhere"), scenario.agent(), scenario.succeed()],
-            proxy=px.url,
-        )
+        scenario.run_sync("sorry", "x", [agents.FunctionAgent(sloppy)], script=script, proxy=px.url)
 
 
 @pytest.mark.parametrize(

@@ -51,13 +51,8 @@ class Agent(BaseHTTPRequestHandler):
             self.send_header("content-length", "0")
             self.end_headers()
         elif path == "/echo":
-            self.json(
-                {
-                    "text": json.dumps(
-                        {"body": json.loads(body or b"null"), "path": self.path, "headers": dict(self.headers)}
-                    )
-                }
-            )
+            heard = {"body": json.loads(body or b"null"), "path": self.path, "headers": dict(self.headers)}
+            self.json({"text": json.dumps(heard)})
         elif path == "/own":
             self.json({"data": {"id": "c-7", "parts": ["It ", "works."]}, "seen": json.loads(body)})
         else:

@@ -35,11 +35,10 @@ def measured(says: Says, of: Sequence[LabelledTranscript], **given: Any) -> Judg
         def decide(given: scenario.AgentInput) -> Any:  # noqa: ANN401
             sample = given.scenario_state.executor.options.sample
             name, backwards = given.messages[0]["content"], texts[0] > texts[-1]
+            about = {f"c{n}": (text, says(name, text, sample, backwards)) for n, text in enumerate(texts, 1)}
             criteria = [
-                scenario.CriterionResult(
-                    id=f"c{n}", text=text, status=says(name, text, sample, backwards), reason=f"about {text}"
-                )
-                for n, text in enumerate(texts, 1)
+                scenario.CriterionResult(id=id_, text=text, status=status, reason=f"about {text}")
+                for id_, (text, status) in about.items()
             ]
             return scenario.ScenarioResult(success=False, messages=[], criteria=criteria)
 

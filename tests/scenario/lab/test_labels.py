@@ -37,11 +37,8 @@ def test_a_line_is_a_conversation_with_labels(tmp_path: Path) -> None:
     assert second.labels == {"grüßt": "passed", "lies": "failed", "知道": "inconclusive"}
     text = "User: hi\nthere\nAgent: hello\nassistant:again"
     (found,) = read_labels(write(tmp_path, {"transcript": text, "criteria": {"c": "fail"}}))
-    assert found.transcript.messages == [
-        {"role": "user", "content": "hi\nthere"},
-        {"role": "assistant", "content": "hello"},
-        {"role": "assistant", "content": "again"},
-    ]
+    lines = (("user", "hi\nthere"), ("assistant", "hello"), ("assistant", "again"))
+    assert found.transcript.messages == [{"role": role, "content": text} for role, text in lines]
     assert found.labels == {"c": "failed"}
     path = write(tmp_path, GOOD)
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())

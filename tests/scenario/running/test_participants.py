@@ -28,10 +28,8 @@ class Plain:
 
 def test_it_need_not_be_callable_or_async() -> None:
     """A name and `invoke` are enough."""
-    assert said(play(User("hi"), Plain(), script=[scenario.user(), scenario.agent(), scenario.succeed()])) == [
-        "hi",
-        "1 heard",
-    ]
+    script = [scenario.user(), scenario.agent(), scenario.succeed()]
+    assert said(play(User("hi"), Plain(), script=script)) == ["hi", "1 heard"]
 
 
 def test_sessions_belong_to_a_conversation() -> None:

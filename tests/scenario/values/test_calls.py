@@ -30,11 +30,8 @@ def test_what_no_message_reports_comes_from_the_wire() -> None:
 def test_a_call_that_both_show_is_one() -> None:
     """The wire gives the result that the messages lack; a second equal call stays a second call."""
     found = merge_calls([message("look", "look")], [0], {0: [wire("look"), wire("hidden")]})
-    assert [(call.name, call.output, call.source) for call in found] == [
-        ("look", "seen", "message"),
-        ("look", None, "message"),
-        ("hidden", "seen", "wire"),
-    ]
+    told = [(call.name, call.output, call.source) for call in found]
+    assert told == [("look", "seen", "message"), ("look", None, "message"), ("hidden", "seen", "wire")]
 
 
 def test_none_is_a_false_call() -> None:

@@ -16,9 +16,8 @@ from llmproxy.suite.checks.entities.new_rows import StoreBaseline
 from llmproxy.suite.checks.entities.row_selection import RunRows
 from llmproxy.suite.checks.entities.verify import RunEntities
 from llmproxy.suite.matchers.variables import VariableScope
-from llmproxy.suite.schema.response_assertions import Created
 from llmproxy.suite.stores import build_store
-from tests.suite.runs import Run, lines, run
+from tests.suite.runs import Run, created, run
 
 OTHER = {"title": "a", "userId": "bob"}
 
@@ -26,13 +25,11 @@ OTHER = {"title": "a", "userId": "bob"}
 def test_rows_of_another_user_make_a_number_unknown(made: Run, before: StoreBaseline) -> None:
     """`count: 0` passed while the agent wrote for somebody else; where the fields say whose, they are counted."""
     made.store.insert("tasks", OTHER)
-    none = lines(made.entities.check_created(before, [Created(entity="tasks", fields={"title": "a"}, count=0)]))
+    none = created(made.entities, before, fields={"title": "a"}, count=0)
     who = "tasks id=1 was added for another user (userId='bob')\nSay in `fields` whose rows are meant"
     assert none == [f"environment_error created[0].count: it is not known how many rows were added: {who}"]
-    bobs = Created(entity="tasks", fields={"title": "a", "userId": "bob"}, count=1)
-    assert lines(made.entities.check_created(before, [bobs])) == ["passed created[0].count"]
-    mine = Created(entity="tasks", fields={"userId": "anna"}, count=0)
-    assert lines(made.entities.check_created(before, [mine])) == ["passed created[0].count"]
+    for fields, count in (({"title": "a", "userId": "bob"}, 1), ({"userId": "anna"}, 0)):
+        assert created(made.entities, before, fields=fields, count=count) == ["passed created[0].count"]
 
 
 def test_rows_of_others_beside_the_right_one_are_said() -> None:
@@ -44,8 +41,7 @@ def test_rows_of_others_beside_the_right_one_are_said() -> None:
         before = entities.take_baseline(["tasks"])
         made.add("a")
         made.store.insert("tasks", OTHER)
-        said = lines(entities.check_created(before, [Created(entity="tasks")]))
-        assert all(each.startswith("passed") for each in said)
+        assert all(each.startswith("passed") for each in created(entities, before))
         assert bool(look.remarks) is alone
 
 
@@ -76,10 +72,7 @@ def test_a_row_under_a_reused_number_is_seen_or_said(tmp_path: Path, key: str) -
     entities, look, execute = reusing(tmp_path, key)
     before = entities.take_baseline(["tasks"])
     execute(*REMADE)
-    one, none = (
-        lines(entities.check_created(before, [Created(entity="tasks", fields={"title": "new"}, **more)]))
-        for more in ({}, {"count": 0})
-    )
+    one, none = (created(entities, before, fields={"title": "new"}, **more) for more in ({}, {"count": 0}))
     if key.endswith("AUTOINCREMENT"):
         assert one[0] == "passed created[0]"
         assert none[0].startswith("failed")
@@ -102,10 +95,10 @@ def test_a_row_that_says_when_it_was_made_is_found_under_a_reused_number(
     execute(f"ALTER TABLE tasks ADD COLUMN {column} TEXT DEFAULT '2027-01-04T09:00:00Z'")
     before = entities.take_baseline(["tasks"])
     execute(REMADE[0], f"INSERT INTO tasks (title, {column}) VALUES ('new', '2027-01-04T09:00:07Z')")
-    one, *_ = lines(entities.check_created(before, [Created(entity="tasks", fields={"title": "new"}, count=1)]))
+    one, *_ = created(entities, before, fields={"title": "new"}, count=1)
     assert one.startswith(f"{status} created[0]")
     execute(f"UPDATE tasks SET title = 'two', {column} = '2027-01-04T09:00:00Z' WHERE id = 2")
-    (unknown,) = lines(entities.check_created(before, [Created(entity="tasks", fields={"title": "two"}, count=1)]))
+    (unknown,) = created(entities, before, fields={"title": "two"}, count=1)
     assert not unknown.startswith("passed")
     look.store.close()
 
@@ -115,13 +108,12 @@ def test_a_row_that_was_only_changed_disturbs_nothing(tmp_path: Path) -> None:
     entities, look, execute = reusing(tmp_path)
     before = entities.take_baseline(["tasks"])
     execute("UPDATE tasks SET status = 'done' WHERE id = 1")
-    assert lines(entities.check_created(before, [Created(entity="tasks", count=0)])) == ["passed created[0].count"]
+    assert created(entities, before, count=0) == ["passed created[0].count"]
     assert look.remarks == []
     execute("UPDATE tasks SET status = 'done' WHERE id = 2")
-    some = Created(entity="tasks", fields={"status": "todo"}, count=0)
-    assert lines(entities.check_created(before, [some])) == ["passed created[0].count"]
+    assert created(entities, before, fields={"status": "todo"}, count=0) == ["passed created[0].count"]
     assert "tasks id=2 was there before with other contents" in look.remarks[0]
-    (unknown,) = lines(entities.check_created(before, [Created(entity="tasks", count=0)]))
+    (unknown,) = created(entities, before, count=0)
     said = "environment_error created[0].count: it is not known how many rows were added: tasks id=2"
     assert unknown.startswith(said)
     look.store.close()
@@ -131,7 +123,7 @@ def test_a_suite_may_say_that_no_number_is_given_out_twice(tmp_path: Path) -> No
     entities, look, execute = reusing(tmp_path, entities={"tasks": {"reuses": False}})
     before = entities.take_baseline(["tasks"])
     execute("UPDATE tasks SET status = 'done' WHERE id = 2")
-    assert lines(entities.check_created(before, [Created(entity="tasks", count=0)])) == ["passed created[0].count"]
+    assert created(entities, before, count=0) == ["passed created[0].count"]
     look.store.close()
 
 
@@ -142,8 +134,8 @@ def test_a_row_that_was_given_to_the_user_is_no_new_one(made: Run) -> None:
     cleaner.begin_run(["tasks"])
     before = made.entities.take_baseline(["tasks"])
     made.store.update("tasks", row["id"], {"userId": "anna"})
-    assert lines(made.entities.check_created(before, [Created(entity="tasks", count=0)])) == ["passed created[0].count"]
-    (missing,) = lines(made.entities.check_created(before, [Created(entity="tasks", fields={"title": "a"})]))
+    assert created(made.entities, before, count=0) == ["passed created[0].count"]
+    (missing,) = created(made.entities, before, fields={"title": "a"})
     assert missing.startswith("failed created[0]: no row was added")
     assert "tasks id=1 was there before, for another user" in missing
     assert (cleaner.clean_up(), len(made.store.list("tasks"))) == ([], 1)
