@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.request import Request
 
 import pytest
@@ -263,11 +263,16 @@ def upstream() -> Iterator[Provider]:
         yield made
 
 
+def post(url: str, **body: object) -> Any:  # noqa: ANN401 - a response of urllib
+    """Ask in JSON."""
+    request = Request(url, json.dumps(body).encode(), {"content-type": "application/json"})
+    return DIRECT.open(request, timeout=10)
+
+
 def ask(px: Proxy, text: str) -> tuple[str, str]:
     """Ask as the recorded client did; returns what the answer says and where it came from."""
-    body = json.dumps({"model": "gpt-4o", "messages": [{"role": "user", "content": text}]}).encode()
-    request = Request(f"{px.url}/v1/chat/completions", body, {"content-type": "application/json"})
-    with DIRECT.open(request, timeout=10) as answer:
+    asked = [{"role": "user", "content": text}]
+    with post(f"{px.url}/v1/chat/completions", model="gpt-4o", messages=asked) as answer:
         said = json.loads(answer.read())["choices"][0]["message"]["content"]
         return said, answer.headers.get("x-llmproxy-cache", "")
 
@@ -329,10 +334,7 @@ def test_a_dialect_is_a_file_and_its_rows(grown: Grown, tmp_path: Path) -> None:
         proxy("record", store, upstreams={"openai": upstream.url}, env=grown.env) as px,
     ):
         for text in ("a", "b"):
-            request = Request(
-                f"{px.url}/v1/murmur", json.dumps({"say": text}).encode(), {"content-type": "application/json"}
-            )
-            DIRECT.open(request, timeout=10).read()
+            post(f"{px.url}/v1/murmur", say=text).read()
     shown = grown.run("llmproxy", "show", "1", "--store", str(store)).stdout
     assert "psst, you" in shown
     assert "murmur" in shown
@@ -353,11 +355,10 @@ def test_an_interceptor_is_a_file_and_a_row(grown: Grown, tmp_path: Path) -> Non
     """Each answer of the sessions that have it is stamped, whichever way it goes, and its call says so; no other is."""
     store = tmp_path / "x.db"
     fill(store, chat("How are you?", "Fine.", cassette="stamped"), chat("How are you?", "Well."))
-    body = json.dumps({"model": "gpt-4o", "messages": [{"role": "user", "content": "How are you?"}]}).encode()
     with proxy("replay", store, env=grown.env) as px:
         for path, stamped in (("/s/stamped/v1", True), ("/v1", False)) * 2:
-            request = Request(f"{px.url}{path}/chat/completions", body, {"content-type": "application/json"})
-            with DIRECT.open(request, timeout=10) as answer:
+            asked = [{"role": "user", "content": "How are you?"}]
+            with post(f"{px.url}{path}/chat/completions", model="gpt-4o", messages=asked) as answer:
                 assert answer.headers["x-llmproxy-cache"] == "hit"
                 assert answer.headers.get("x-stamp") == (answer.headers["x-llmproxy-key"] if stamped else None)
         calls = px.control("calls?session=stamped")["calls"]

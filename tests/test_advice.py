@@ -101,13 +101,12 @@ def texts(tree: ast.AST) -> Iterator[tuple[int, str]]:
             skipped.update(id(each) for each in ast.walk(node.value))
         if isinstance(node, ast.JoinedStr) and id(node) not in skipped:
             skipped.update(id(each) for each in node.values)
-            yield node.lineno, "".join(_part(each) for each in node.values)
+            yield (
+                node.lineno,
+                "".join(str(each.value) if isinstance(each, ast.Constant) else "{...}" for each in node.values),
+            )
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in skipped:
             yield node.lineno, node.value
-
-
-def _part(node: ast.expr) -> str:
-    return str(node.value) if isinstance(node, ast.Constant) else "{...}"
 
 
 @functools.cache

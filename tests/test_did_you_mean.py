@@ -26,7 +26,9 @@ def test_a_hint_in_a_file_forgives_case_and_dashes_and_names_lookalikes() -> Non
     """What is known is said where nothing is near."""
     assert suggest_name("Total-Tool_Calls", ["totalToolCalls", "tools"]) == "did you mean `totalToolCalls`?"
     assert "cyrillic small letter o (U+043E)" in suggest_name("t\u043eols", ["tools"])
-    assert suggest_name("zzz", ["b", "a"]) == "known here: a, b"
+    assert suggest_name("tool", ("tools", "response")) == "did you mean `tools`?"
+    assert suggest_name("base_dir", ("baseDir", "name")) == "did you mean `baseDir`?"
+    assert suggest_name("zzz", ("b", "a", "a")) == "known here: a, b"
     assert suggest_name("zzz", []) == ""
 
 

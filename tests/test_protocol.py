@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
 from llmproxy import protocol
-from llmproxy.core.store.reader import is_good_status
 from llmproxy.protocol import VCR_MODES, Decision, Mode
 
 
@@ -26,11 +23,3 @@ def test_modes_and_decisions_are_spelt_as_documented() -> None:
     """They stand in settings, logs, the journal and the control API."""
     assert [*Mode] == ["replay", "auto", "record", "once", "passthrough"]
     assert [*Decision] == ["REPLAY", "RECORD", "PASS", "REFUSE", "FAULT"]
-
-
-@pytest.mark.parametrize(
-    ("status", "good"), [(200, True), (400, True), (404, True), (401, False), (429, False), (500, False)]
-)
-def test_what_may_stand_for_the_providers_answer(status: int, good: bool) -> None:
-    """A bad day or a bad key may not."""
-    assert is_good_status(status) is good

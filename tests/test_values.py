@@ -6,13 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.did_you_mean import did_you_mean
 from llmproxy.values import read_host, read_path, read_speed, read_truth, read_upstreams, read_wait
-
-
-def test_the_nearest_word_is_offered_and_only_if_it_is_near() -> None:
-    assert did_you_mean("recrod", ["record", "replay"]) == "; did you mean 'record'?"
-    assert did_you_mean("xyz", ["record", "replay"]) == ""
 
 
 def test_a_boolean_is_no_speed_and_a_number_no_boolean() -> None:

@@ -13,7 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
@@ -202,7 +202,8 @@ class Lab:
         options = ["--store", str(self.store)]
         options += ["--cassette", self.agent.name] if words[0] == "run" else []
         options += [word for name in ("openai", "anthropic", "gemini") for word in ("--upstream", f"{name}={upstream}")]
-        asked = " && ".join(filter(None, [self.agent.before, _shell(self.agent.command)]))
+        quoted = " ".join(f'"{word}"' for word in self.agent.command)  # with a shell's variables in force
+        asked = " && ".join(filter(None, [self.agent.before, quoted]))
         asked = asked.replace("{programs}", str(PROGRAMS))
         command = [*words, *options, "--", "sh", "-c", asked]
         away = AWAY if cut_off and can_cut_off() else ()
@@ -274,11 +275,6 @@ def _holds(path: Path, word: str) -> bool:
 
 DEAD = "http://127.0.0.1:9"
 """Nobody is there."""
-
-
-def _shell(words: Sequence[str]) -> str:
-    """Write a command for a shell, with its variables in force."""
-    return " ".join(f'"{word}"' for word in words)
 
 
 @cache

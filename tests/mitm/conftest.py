@@ -14,6 +14,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.services import CountingService
+
 
 @pytest.fixture(scope="session", autouse=True)
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
@@ -24,3 +26,9 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     os.environ.pop("XDG_DATA_HOME")
     if before is not None:
         os.environ["XDG_DATA_HOME"] = before
+
+
+@pytest.fixture
+def service() -> Iterator[CountingService]:
+    with CountingService() as running:
+        yield running

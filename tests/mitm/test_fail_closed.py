@@ -164,13 +164,13 @@ def test_no_client_hangs_whatever_raises(tape: Path, store: Path, mode: str, par
 def test_an_answer_that_could_not_be_stored_is_served_and_counted(tmp_path: Path, method: str) -> None:
     """The client's answer is its own; the loss is said."""
     part = next(name for name, found in PARTS.items() if hasattr(found, method))
-    with Provider(Script((Step(Reply("live"), times=None),))) as p:  # noqa: SIM117 - upstream outside, proxy inside
-        with Rig("record", tmp_path / "x.db", {"openai": p.url}, **broken(part, method)) as rig, rig.client(5) as c:
-            assert c.ask(chat("new")).status == 200
-            assert c.ask(chat("new", stream=True)).whole
-            rig.wait_idle()
-            assert [(outcome.lost, "NOT RECORDED" in outcome.note) for outcome in rig.outcomes] == [(True, True)] * 2
-            assert rig.shell.losses == 2
+    upstream = Provider(Script((Step(Reply("live"), times=None),)))
+    with connected(upstream, "record", tmp_path / "x.db", **broken(part, method)) as (rig, c):
+        assert c.ask(chat("new")).status == 200
+        assert c.ask(chat("new", stream=True)).whole
+        rig.wait_idle()
+        assert [(outcome.lost, "NOT RECORDED" in outcome.note) for outcome in rig.outcomes] == [(True, True)] * 2
+        assert rig.shell.losses == 2
     assert recorded(tmp_path / "x.db") == []
 
 

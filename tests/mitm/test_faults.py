@@ -9,7 +9,6 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -360,18 +359,13 @@ MANY = 40
 HALF = {"kind": "http-500", "probability": 0.5}
 
 
-def ask(port_of: Rig, text: str, **more: Any) -> Received:  # noqa: ANN401 - as `chat` takes them
-    with port_of.client() as c:
-        return c.ask(chat(text, **more))
-
-
 def injected(rig: Rig, numbers: Sequence[int], at_once: int) -> set[int]:
     """Return which of many questions met a fault, asked so many at once; each is asked again until it is answered."""
 
     def one(number: int) -> bool:
-        first = ask(rig, f"question {number}")
+        first = rig.ask(chat(f"question {number}"))
         if first.status == 500:
-            assert ask(rig, f"question {number}").headers["x-llmproxy-cache"] == "hit"
+            assert rig.ask(chat(f"question {number}")).headers["x-llmproxy-cache"] == "hit"
         return first.status == 500
 
     with ThreadPoolExecutor(at_once) as pool:
@@ -418,7 +412,7 @@ def test_a_bound_hit_is_broken_in_this_runs_words(store: Path) -> None:
     chats.fill(store, chats.chat(question, answer, run_variables=said))
     with Rig("replay", store, faults="length") as rig:
         rig.control("sessions", {"name": "default", "run_variables": {"cwd": "/srv/now"}})
-        first, second = (ask(rig, "You are in /srv/now.", model="gpt-4o") for _ in range(2))
+        first, second = (rig.ask(chat("You are in /srv/now.", model="gpt-4o")) for _ in range(2))
         rig.wait_idle()
         assert first.headers["x-llmproxy-fault"] == "length"
         assert "/srv/now/a" in first.body.decode()
@@ -435,10 +429,10 @@ def test_a_sample_has_its_own_first_call(questions: Path, store: Path) -> None:
     store.write_bytes(questions.read_bytes())
     with Rig("replay", store) as rig:
         rig.control("sessions", {"name": "default", "faults": "http-429"})
-        assert ask(rig, "question 1").status == 429
-        assert ask(rig, "question 1").status == 200
+        assert rig.ask(chat("question 1")).status == 429
+        assert rig.ask(chat("question 1")).status == 200
         rig.control("sessions/default/faults", {"faults": []})
-        assert ask(rig, "question 2").status == 200
+        assert rig.ask(chat("question 2")).status == 200
 
 
 def test_a_fork_never_holds_a_fault(questions: Path, store: Path) -> None:
@@ -450,10 +444,10 @@ def test_a_fork_never_holds_a_fault(questions: Path, store: Path) -> None:
         Rig("replay", store, {"openai": p.url}, faults="http-503@2", allow_live=True) as rig,
     ):
         rig.control("sessions", {"name": "default", "fork": {"live": True, "from": 2, "as": "hot"}})
-        assert ask(rig, "question 1").status == 200
-        assert ask(rig, "question 2").status == 503
+        assert rig.ask(chat("question 1")).status == 200
+        assert rig.ask(chat("question 2")).status == 503
         assert p.requests == []
-        assert "hotter" in ask(rig, "question 2").body.decode()
+        assert "hotter" in rig.ask(chat("question 2")).body.decode()
         rig.wait_idle()
         assert len(p.requests) == 1
     rows = recorded(store)
@@ -471,10 +465,10 @@ def test_the_request_with_which_a_run_forks_is_struck_too(questions: Path, store
         Rig("replay", store, {"openai": p.url}, faults=f"{kind}@2", allow_live=True) as rig,
     ):
         rig.control("sessions", {"name": "default", "fork": {"live": True, "as": "new"}})
-        assert ask(rig, "question 1").status == 200
-        assert ask(rig, "something else").headers["x-llmproxy-fault"] == kind
-        assert "rather long answer" in ask(rig, "something else").body.decode()
-        assert "rather long answer" in ask(rig, "and then").body.decode()
+        assert rig.ask(chat("question 1")).status == 200
+        assert rig.ask(chat("something else")).headers["x-llmproxy-fault"] == kind
+        assert "rather long answer" in rig.ask(chat("something else")).body.decode()
+        assert "rather long answer" in rig.ask(chat("and then")).body.decode()
         rig.wait_idle()
         assert len(p.requests) == 2 + (kind == "length")
     rows = [row for row in recorded(store) if row.cassette == "new"]
@@ -501,7 +495,7 @@ def test_once_records_what_came_after_the_fault_and_nothing_else(tmp_path: Path)
         store = tmp_path / f"{len(keys)}.db"
         with Provider(Script(steps)) as p, Rig("once", store, {"openai": p.url}, faults=faults) as rig:
             for text in ("one", "two"):
-                while ask(rig, text).headers.get("x-llmproxy-fault"):
+                while rig.ask(chat(text)).headers.get("x-llmproxy-fault"):
                     pass
             rig.wait_idle()
         keys.append([(row.key, row.occurrence, row.response.status) for row in recorded(store)])

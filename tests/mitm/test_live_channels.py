@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,12 +17,6 @@ from tests.support.tools import http_server, use
 
 HOSTS = ("127.0.0.1",)
 INVOICE, OTHER = b'{"amount": 7}', b'{"amount": 8}'
-
-
-@pytest.fixture
-def service() -> Iterator[CountingService]:
-    with CountingService() as running:
-        yield running
 
 
 def ask(client: Wire, service: CountingService, method: str, path: str, body: bytes = b"") -> Received:

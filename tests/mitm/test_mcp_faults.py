@@ -7,9 +7,8 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any, NamedTuple
 
 import pytest
@@ -21,6 +20,7 @@ from tests.mitm.test_faults import was_reset
 from tests.mitm.wire import Received, request
 from tests.provider import Provider, Script, Step
 from tests.provider.answer import Answer, Piece
+from tests.support.services import QuietHandler, serving
 from tests.support.tools import http_server, use
 
 KINDS_OF_TOOLS = [name for name, kind in KINDS.items() if kind.channels == (Channel.MCP,)]
@@ -51,29 +51,15 @@ def tools() -> Iterator[Tools]:
     """Run one over HTTP for the block."""
     made = Tools()
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(QuietHandler):
         protocol_version = "HTTP/1.1"
 
-        def do_POST(self) -> None:
+        def do_POST(self) -> None:  # noqa: N802 - as the library names it
             said = made.answer(json.loads(self.rfile.read(int(self.headers["content-length"]))))
-            body = b"" if said is None else json.dumps(said).encode()
-            self.send_response(200 if body else 202)
-            self.send_header("content-type", "application/json")
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+            self.answer(b"" if said is None else json.dumps(said).encode(), status=202 if said is None else 200)
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    made.url = f"http://127.0.0.1:{server.server_port}"
-    Thread(target=server.serve_forever, daemon=True).start()
-    try:
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as made.url:
         yield made
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 def message(id_: object = 1, text: str = "a", method: str = "tools/call") -> dict[str, Any]:

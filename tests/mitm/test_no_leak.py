@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 import pytest
 
+from llmproxy.cli import main
 from llmproxy.core.secrets.secret_kinds import SHORTEST
 from llmproxy.core.store.file.store import FileStore
 from tests.core.secrets.examples import every_secret
@@ -77,21 +78,16 @@ def test_no_secret_stands_in_any_file_nor_in_what_any_command_prints(
         for one in ids:
             assert leaked(repr(opened.load(one)).encode()) == []
     assert len(ids) == len(places)
-    commands = [("ls",), ("why",), ("textconv", str(store)), ("diff", str(ids[0]), str(ids[1]))]
+    commands = [("ls",), ("why",), ("diff", str(ids[0]), str(ids[1]))]
     commands += [("show", str(one)) for one in ids]
     commands += [("export", str(tmp_path / form), "--format", form, "--cassette", "default") for form in EXPORTS]
     for typed in commands:
-        said = run(capsys, store, *typed)[1] if typed[0] != "textconv" else _textconv(capsys, store)
+        said = run(capsys, store, *typed)[1]
         assert leaked(said.encode()) == [], typed
+    main(["textconv", str(store)])
+    assert leaked(capsys.readouterr().out.encode()) == []
     for form in EXPORTS:
         if (tmp_path / form).exists():
             assert leaked((tmp_path / form).read_bytes()) == [], form
     code, said = run(capsys, store, "scan")
     assert code == 0, said[:1000].replace(str(tmp_path), "")
-
-
-def _textconv(capsys: pytest.CaptureFixture[str], store: Path) -> str:
-    from llmproxy.cli import main
-
-    main(["textconv", str(store)])
-    return capsys.readouterr().out

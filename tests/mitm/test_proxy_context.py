@@ -26,7 +26,7 @@ from llmproxy.mitm.build_proxy import build_rate_limiter
 from llmproxy.mitm.proxy_context import ProxyContext, build_response
 from llmproxy.mitm.recorder import Recorder
 from llmproxy.protocol import Decision
-from tests.mitm.rig import Rig, recorded
+from tests.mitm.rig import Rig, connected, recorded
 from tests.mitm.wire import chat
 from tests.provider import Provider, Reply, Script, Step
 
@@ -47,32 +47,28 @@ class Failing(ProxyContext):
 def test_the_end_of_an_answer_waits_for_the_store(tmp_path: Path) -> None:
     """With a length or without one: what the client holds whole is on the disk. After some seconds it gets it anyway."""
     Slow.gate.clear()
-    with Provider(Script((Step(Reply("one two"), times=None),))) as p:  # noqa: SIM117 - upstream outside, proxy inside
-        with (
-            Rig("record", tmp_path / "x.db", {"openai": p.url}, shell=Slow) as rig,
-            rig.client() as c,
-            rig.client() as d,
-        ):
-            began = time.monotonic()
-            c.send(chat("a"))
-            d.send(chat("b", stream=True))
-            assert c.response().whole
-            assert d.response().whole
-            assert time.monotonic() - began > module.COMMIT_PATIENCE * 0.9
-            assert rig.shell.losses == 0
-            Slow.gate.set()
-            rig.wait_idle()
+    upstream = Provider(Script((Step(Reply("one two"), times=None),)))
+    with connected(upstream, "record", tmp_path / "x.db", shell=Slow) as (rig, c), rig.client() as d:
+        began = time.monotonic()
+        c.send(chat("a"))
+        d.send(chat("b", stream=True))
+        assert c.response().whole
+        assert d.response().whole
+        assert time.monotonic() - began > module.COMMIT_PATIENCE * 0.9
+        assert rig.shell.losses == 0
+        Slow.gate.set()
+        rig.wait_idle()
     assert len(recorded(tmp_path / "x.db")) == 2
 
 
 def test_a_loss_is_counted_and_noted(tmp_path: Path) -> None:
     """Each once, with the store's own words."""
-    with Provider(Script((Step(Reply("x"), times=None),))) as p:  # noqa: SIM117 - upstream outside, proxy inside
-        with Rig("record", tmp_path / "x.db", {"openai": p.url}, shell=Failing) as rig, rig.client() as c:
-            assert [c.ask(chat("a")).status for _ in range(3)] == [200] * 3
-            rig.wait_idle()
-            assert [outcome.note for outcome in rig.outcomes] == ["NOT RECORDED: the store is locked"] * 3
-            assert rig.shell.losses == 3
+    upstream = Provider(Script((Step(Reply("x"), times=None),)))
+    with connected(upstream, "record", tmp_path / "x.db", shell=Failing) as (rig, c):
+        assert [c.ask(chat("a")).status for _ in range(3)] == [200] * 3
+        rig.wait_idle()
+        assert [outcome.note for outcome in rig.outcomes] == ["NOT RECORDED: the store is locked"] * 3
+        assert rig.shell.losses == 3
 
 
 class Crowded(ProxyContext):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,12 +19,6 @@ from tests.support.services import CountingService
 INVOICE = b'{"customer": "ann", "amount": 7}'
 SAME_INVOICE = b'{"amount":7,"customer":"ann"}'
 HOSTS = ("127.0.0.1",)
-
-
-@pytest.fixture
-def service() -> Iterator[CountingService]:
-    with CountingService() as running:
-        yield running
 
 
 def ask(client: Wire, service: CountingService, method: str, path: str, body: bytes = b"", **headers: str) -> Received:

@@ -54,12 +54,11 @@ def test_a_stream_reaches_the_client_while_the_upstream_still_speaks(tmp_path: P
     """The first chunk is here before the last one is sent."""
     seen = threading.Event()
     answer = Answer(200, SSE, (*map(Piece, EVENTS[:-1]), Piece(EVENTS[-1], after=seen)), "chunked")
-    with upstream(answer) as p, Rig("record", tmp_path / "x.db", {"openai": p.url}) as rig:  # noqa: SIM117 - upstream outside, proxy inside
-        with rig.client() as c:
-            c.send(chat(stream=True)).head()
-            c.until(EVENTS[0])
-            seen.set()
-            c.until(b"0\r\n\r\n")
+    with connected(upstream(answer), "record", tmp_path / "x.db") as (_, c):
+        c.send(chat(stream=True)).head()
+        c.until(EVENTS[0])
+        seen.set()
+        c.until(b"0\r\n\r\n")
 
 
 BORDERS = {
@@ -428,12 +427,12 @@ def test_who_reads_on_after_an_interrupted_run_gets_the_answer_live(store: Path,
 
 def test_a_client_that_closes_at_the_terminator_has_a_complete_recording(store: Path) -> None:
     """openai-python closes right after [DONE], before HTTP says that the answer is over."""
-    with upstream(Answer(200, SSE, (*map(Piece, EVENTS), Piece(b"\n", 0.5)), "chunked")) as p:  # noqa: SIM117 - upstream outside, proxy inside
-        with Rig("record", store, {"openai": p.url}) as rig:
-            with rig.client() as c:
-                c.send(chat(stream=True)).until(DONE)
-            rig.wait_outcomes(1)
-            rig.wait_idle()
+    slow = Answer(200, SSE, (*map(Piece, EVENTS), Piece(b"\n", 0.5)), "chunked")
+    with upstream(slow) as p, Rig("record", store, {"openai": p.url}) as rig:
+        with rig.client() as c:
+            c.send(chat(stream=True)).until(DONE)
+        rig.wait_outcomes(1)
+        rig.wait_idle()
     (made,) = recorded(store)
     assert (made.response.body, made.response.ending) == (b"".join(EVENTS), Ending.COMPLETE)
 

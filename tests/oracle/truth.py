@@ -65,12 +65,9 @@ def holds(said: Json, step: Step) -> bool | None:
     if step.maybe:
         return None
     if not all(call.asked for call in step.calls) and "callCount" not in said:  # nobody can read which
-        return None if "toolOrder" in said or _names_others(said) else _holds(said, step)
+        names_others = any(wanted.keys() & {"before", "after"} for wanted in said.get("tools", {}).values())
+        return None if "toolOrder" in said or names_others else _holds(said, step)
     return _holds(said, step)
-
-
-def _names_others(said: Json) -> bool:
-    return any(wanted.keys() & {"before", "after"} for wanted in said.get("tools", {}).values())
 
 
 def _holds(said: Json, step: Step) -> bool | None:

@@ -15,7 +15,7 @@ import pytest
 from tests.provider import Provider, step
 from tests.support import pytest_run
 from tests.support.process import ROOT, clean_env
-from tests.support.pytest_run import APP, PLUGIN
+from tests.support.pytest_run import APP, PLUGIN, at
 
 pytest_plugins = ["pytester"]
 
@@ -62,8 +62,7 @@ def run(pytester: pytest.Pytester, *words: str, **env: Any) -> pytest.RunResult:
 
 def record(pytester: pytest.Pytester, provider: Provider, *words: str, mode: str = "once") -> pytest.RunResult:
     """Record the suite at the provider, which the base URL named before we came."""
-    env = {"OPENAI_BASE_URL": provider.url + "/v1", "OPENAI_API_KEY": "sk-mine"}
-    return run(pytester, "--llmproxy-mode", mode, *words, **env)
+    return run(pytester, "--llmproxy-mode", mode, *words, **at(provider))
 
 
 def test_a_suite_is_recorded_once_and_replayed_offline(suite: pytest.Pytester, provider: Provider) -> None:
@@ -129,8 +128,7 @@ def test_a_test_that_changed_is_recorded_anew_by_the_command_that_its_failure_na
     fresh = run(suite, "--llmproxy-cassette-dir=none").stdout.str()
     assert not re.search("^pytest --llmproxy-update", fresh, re.MULTILINE)
     asked = len(provider.requests)
-    env = {"OPENAI_BASE_URL": provider.url + "/v1", "OPENAI_API_KEY": "sk-mine", "CHANGED": "please "}
-    run(suite, *typed[0], **env).assert_outcomes(passed=1)
+    run(suite, *typed[0], **at(provider), CHANGED="please ").assert_outcomes(passed=1)
     assert len(provider.requests) == asked + 1
     again = run(suite, CHANGED="please ")
     again.assert_outcomes(passed=3, failed=1)
@@ -183,10 +181,9 @@ def test_in_ci_nothing_is_recorded_unless_the_command_line_says_so(suite: pytest
     """A marker that was left behind spends no money there."""
     test = "import pytest\nfrom app import ask\n@pytest.mark.llmproxy(mode='record')\ndef test_it():\n    ask('one')\n"
     suite.makepyfile(test_suite=test)
-    env = {"OPENAI_BASE_URL": provider.url + "/v1", "OPENAI_API_KEY": "sk-mine", "CI": "true"}
-    run(suite, **env).assert_outcomes(failed=1)
+    run(suite, **at(provider), CI="true").assert_outcomes(failed=1)
     assert provider.requests == []
-    run(suite, "--llmproxy-mode", "record", **env).assert_outcomes(passed=1)
+    run(suite, "--llmproxy-mode", "record", **at(provider), CI="true").assert_outcomes(passed=1)
     assert len(provider.requests) == 1
 
 
@@ -311,7 +308,7 @@ def test_a_program_that_goes_by_which_key_is_set_chooses_as_it_did(
 ) -> None:
     """A placeholder stands for the keys that a test or a scenario had when it was recorded, and for no other provider's."""
     pytester.makepyfile(app=APP, test_suite=CHOOSES)
-    env = {"OPENAI_BASE_URL": provider.url + "/v1", "OPENAI_API_KEY": "sk-mine"}
-    run(pytester, "--llmproxy-mode", "once", "-k", "not unrecorded", **env).assert_outcomes(passed=2, deselected=1)
+    first = run(pytester, "--llmproxy-mode", "once", "-k", "not unrecorded", **at(provider))
+    first.assert_outcomes(passed=2, deselected=1)
     assert all(b"by openai" in each.body for each in provider.requests)
     run(pytester).assert_outcomes(passed=3)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
 
 from llmproxy.report.trend import format_trend, read_recent_tests
-from tests.provider import Provider, Step, step
+from tests.provider import Provider, step
 from tests.scenario.parties import finish
-from tests.support.pytest_run import APP, run, write
+from tests.support.pytest_run import APP, at, run, write
 
 PLAIN = """
 import pytest
@@ -136,22 +135,18 @@ def test_all_recordings_differ():
 """
 
 
-def steps() -> list[Step]:
-    return [
-        finish("passed", evidence=["On its way."], contains="finish_test", times=None),
-        step(model="gpt-4o", say="On its way.", times=None),
-        step(model="gpt-4.1-mini", say="Where is it?", times=None),
-    ]
-
-
 @pytest.mark.slow
 def test_scenarios_are_recorded_once_and_replayed_offline(tmp_path: Path) -> None:
     """Simulated user, judge and agent of each run, in the run's own session; in a second process, and in workers, 0 calls."""
     write(tmp_path, app=APP, test_live=LIVE)
     (tmp_path / "pytest.ini").write_text("[pytest]\npythonpath = .\n")
-    with Provider(steps(), ordered=False) as provider:
-        env: dict[str, Any] = {"OPENAI_BASE_URL": provider.url + "/v1", "OPENAI_API_KEY": "sk-mine"}
-        recorded = run(tmp_path, "--llmproxy-mode", "record", **env)
+    steps = [
+        finish("passed", evidence=["On its way."], contains="finish_test", times=None),
+        step(model="gpt-4o", say="On its way.", times=None),
+        step(model="gpt-4.1-mini", say="Where is it?", times=None),
+    ]
+    with Provider(steps, ordered=False) as provider:
+        recorded = run(tmp_path, "--llmproxy-mode", "record", **at(provider))
         recorded.assert_outcomes(passed=2)
         asked = len(provider.requests)
     assert asked == 6, recorded.stdout.str()
@@ -193,8 +188,7 @@ def test_scenarios_of_one_name_are_recorded_apart(tmp_path: Path) -> None:
     texts = [f"{file} {name}" for file in "ab" for name in names]
     answers = [step(say=f"{text}: done", contains=text, times=None) for text in texts]
     with Provider(answers, ordered=False) as provider:
-        env: dict[str, Any] = {"OPENAI_BASE_URL": provider.url + "/v1", "OPENAI_API_KEY": "sk-mine"}
-        run(tmp_path, "--llmproxy-mode", "record", **env).assert_outcomes(passed=10)
+        run(tmp_path, "--llmproxy-mode", "record", **at(provider)).assert_outcomes(passed=10)
         assert len(provider.requests) == 16
     report = "--scenario-report=html=o.html"
     run(tmp_path, "--llmproxy-mode", "replay", "test_b.py", "test_a.py", report).assert_outcomes(passed=10)

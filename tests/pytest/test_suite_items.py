@@ -18,7 +18,7 @@ from llmproxy.report.events import Status
 from tests.provider import Provider, step
 from tests.suite import rig
 from tests.support.process import ROOT, llmproxy
-from tests.support.pytest_run import APP, run, write
+from tests.support.pytest_run import APP, at, run, write
 
 SUITE = """
 name: t
@@ -109,8 +109,7 @@ scenarios:
     assert "llmproxy start" not in said
     assert "llmproxy test" not in said
     with Provider([step(user="Say hello", say="hello", times=None)]) as provider:
-        env: dict[str, Any] = {"OPENAI_BASE_URL": provider.url + "/v1", "OPENAI_API_KEY": "sk-mine"}
-        run(tmp_path, "--llmproxy-mode", "record", **env).assert_outcomes(passed=1)
+        run(tmp_path, "--llmproxy-mode", "record", **at(provider)).assert_outcomes(passed=1)
         assert len(provider.requests) == 1
     assert list((tmp_path / "tests" / "cassettes").rglob("*.yaml"))
     again = run(tmp_path)
@@ -173,8 +172,7 @@ def test_suites_and_the_fixture_have_proxies_of_their_own(tmp_path: Path) -> Non
     write(tmp_path, app=APP, test_b=test)
     (tmp_path / "pytest.ini").write_text("[pytest]\npythonpath = .\n")
     with Provider([step(user="Say hello", say="hello", times=None)]) as provider:
-        env: dict[str, Any] = {"OPENAI_BASE_URL": provider.url + "/v1", "OPENAI_API_KEY": "sk-mine"}
-        run(tmp_path, "--llmproxy-mode", "record", **env).assert_outcomes(passed=2)
+        run(tmp_path, "--llmproxy-mode", "record", **at(provider)).assert_outcomes(passed=2)
         assert len(provider.requests) == 2
     result = run(tmp_path)
     result.assert_outcomes(passed=2)

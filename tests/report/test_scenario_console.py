@@ -11,11 +11,7 @@ import pytest
 
 from llmproxy.report.events import Finished, Message, Started, Status, Verdict
 from llmproxy.report.run_console import ScenarioConsole
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
+from tests.report.test_console import Terminal
 
 
 def printed(*events: Any, verbose: int = 1, stream: io.StringIO | None = None) -> str:

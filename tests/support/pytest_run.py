@@ -6,8 +6,11 @@ import subprocess
 import sys
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from tests.provider import Provider
 
 from .forked import program
 from .process import ROOT, clean_env
@@ -35,6 +38,11 @@ def write(folder: Path, **files: str) -> None:
     """Write Python files; ``test_x=text`` is test_x.py."""
     for name, text in files.items():
         (folder / f"{name}.py").write_text(text, encoding="utf-8")
+
+
+def at(provider: Provider) -> dict[str, Any]:
+    """Return the variables of who has an account there."""
+    return {"OPENAI_BASE_URL": f"{provider.url}/v1", "OPENAI_API_KEY": "sk-mine"}
 
 
 def run(

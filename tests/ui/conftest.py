@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from llmproxy.cli.ui import make_page_query_handler
+from llmproxy.core.store.store import Store
 from llmproxy.protocol import UI_PREFIX
 from llmproxy.ui.serve import make_server
 from tests.support.browser import Browser, Page
+from tests.support.recordings import reopened
 from tests.support.services import serving
 from tests.ui import samples
 
@@ -22,6 +24,13 @@ def viewing(path: Path, start: str = "") -> Iterator[str]:
     made = make_server(0, "the-token", make_page_query_handler(path), {"store": str(path), "start": start})
     with serving(made) as url:
         yield f"{url}{UI_PREFIX}#token=the-token"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    """Open the sample recordings."""
+    with reopened(samples.store(tmp_path / "x.db")) as opened:
+        yield opened
 
 
 @pytest.fixture(scope="session")

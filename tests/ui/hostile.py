@@ -37,10 +37,6 @@ TYPES = (
 )  # fmt: skip
 
 
-def _picture(kind: str, data: str) -> Block:
-    return {"type": "image", "source": {"type": "base64", "media_type": kind, "data": data}}
-
-
 def interactions() -> Iterator[Interaction]:
     """Give them all, as one recording each of whose names is hostile, too."""
     name = f"\u202e\x9b\x7f{MARKUP}"[:290]
@@ -75,7 +71,9 @@ def interactions() -> Iterator[Interaction]:
     svg = base64.b64encode(
         f'<svg xmlns="http://www.w3.org/2000/svg" onload="{SCRIPT}"><script>{SCRIPT}</script></svg>'.encode()
     ).decode()
-    pictures: list[Block] = [_picture(kind, svg) for kind in TYPES]
+    pictures: list[Block] = [
+        {"type": "image", "source": {"type": "base64", "media_type": kind, "data": svg}} for kind in TYPES
+    ]
     pictures += [{"type": "image", "source": {"type": "url", "url": f"{OUTSIDE}/{n}.png"}} for n in range(3)]
     pictures += [{"type": "image_url", "image_url": {"url": url}} for url in (f"{OUTSIDE}/o.png", f"data:text/html,{MARKUP}", f"data:image/svg+xml;base64,{svg}", f"javascript:{SCRIPT}")]  # fmt: skip
     yield call(7, [{"role": "user", "content": [*pictures, {"type": "text", "text": "see"}]}], says(text="seen"), at=6)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,12 +20,6 @@ ASKED = {
     "call": {"id": "3"},
     "bodies": {"id": "3"},
 }
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with reopened(samples.store(tmp_path / "x.db")) as opened:
-        yield opened
 
 
 @pytest.mark.parametrize("question", QUESTIONS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,12 +14,6 @@ from tests.support.browser import Browser
 from tests.support.chats import run
 from tests.support.recordings import reopened
 from tests.ui import samples
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with reopened(samples.store(tmp_path / "x.db")) as opened:
-        yield opened
 
 
 def test_a_message_stands_once(store: Store) -> None:

@@ -5,11 +5,7 @@ from __future__ import annotations
 import io
 
 from llmproxy.cli.parts.printing import ProgressLine
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
+from tests.report.test_console import Terminal
 
 
 def test_nothing_is_said_of_what_is_done_in_a_second() -> None:

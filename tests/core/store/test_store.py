@@ -29,7 +29,7 @@ def test_half_a_surrogate_pair_may_stand_in_any_name(store: Store) -> None:
 
 
 @pytest.mark.parametrize(("code", "ending", "good"), [
-    (200, Ending.COMPLETE, True), (404, Ending.COMPLETE, True), (429, Ending.COMPLETE, False),
+    (200, Ending.COMPLETE, True), (400, Ending.COMPLETE, True), (404, Ending.COMPLETE, True), (429, Ending.COMPLETE, False),
     (500, Ending.COMPLETE, False), (401, Ending.COMPLETE, False), (200, Ending.CUT, False),
     (200, Ending.UNTERMINATED, False),
 ])  # fmt: skip

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from llmproxy.trace.observing.tool_calls import ToolUse
 from tests.support.messages import asks, call, result, said, user
 from tests.trace.observing.chats import Chats
 
 
 def outputs(chats: Chats) -> list[tuple[Any, str | None]]:
     """Return each call's argument, and what it returned."""
-    return [(_n(tool), tool.output) for tool in chats.wire.observe(0).tools]
-
-
-def _n(tool: ToolUse) -> object:
-    return tool.arguments.get("n")
+    return [(tool.arguments.get("n"), tool.output) for tool in chats.wire.observe(0).tools]
 
 
 def test_ids_that_come_again_belong_to_the_latest_answer() -> None:

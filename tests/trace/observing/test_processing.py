@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -302,19 +303,10 @@ def test_a_streamed_edit_is_found() -> None:
     ]
     data = "".join(f"event: {each['type']}\ndata: {json.dumps(each)}\n\n" for each in events).encode()
     headers = (("content-type", "text/event-stream"),)
-    streamed = decode_exchange(_with(made, data, headers), RequestHistory())
-    found = {each.processor: each for each in read_declared_edits(streamed)}
+    streamed = replace(made, response=replace(made.response, headers=headers, chunks=(Chunk(0, data),)))
+    found = {each.processor: each for each in read_declared_edits(decode_exchange(streamed, RequestHistory()))}
     assert found["pruner"].values == {"partsRemoved": 2}
     assert found["condenser"].summaries == ["So far: milk."]
-
-
-def _with(made: object, data: bytes, headers: tuple[tuple[str, str], ...]):  # type: ignore[no-untyped-def]  # noqa: ANN202
-    from dataclasses import replace
-
-    from llmproxy.core.traffic.interaction import Interaction
-
-    assert isinstance(made, Interaction)
-    return replace(made, response=replace(made.response, headers=headers, chunks=(Chunk(0, data),)))
 
 
 def test_histories_that_the_provider_keeps() -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from llmproxy.core.store.store import Store
@@ -15,14 +12,6 @@ from llmproxy.ui.recordings.call_list import (
     read_row_window,
     sum_calls,
 )
-from tests.support.recordings import reopened
-from tests.ui import samples
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with reopened(samples.store(tmp_path / "x.db")) as opened:
-        yield opened
 
 
 def test_a_window_gives_its_part_in_order(store: Store) -> None:
