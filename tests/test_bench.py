@@ -48,14 +48,8 @@ def test_a_bench_runs(name: str, tmp_path: Path) -> None:
 def test_the_help_names_every_part() -> None:
     """`--help` of each bench says what it does, and starts nothing."""
     for name in OURS:
-        done = subprocess.run(
-            [sys.executable, str(BENCH / name), "--help"],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=True,
-        )
+        command = [sys.executable, str(BENCH / name), "--help"]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30, check=True)
         assert "--rounds" in done.stdout
         assert f"scripts/bench/{name}" in done.stdout
 

@@ -75,12 +75,8 @@ def test_a_miss_is_not_any_refusal() -> None:
     totals.add(refused._replace(miss=True), "no recorded response")
     totals.add(refused._replace(status=413))
     said = totals.to_json()
-    assert (said["misses"], said["refused"], said["miss_texts"], said["parties"]) == (
-        1,
-        1,
-        ["no recorded response"],
-        {},
-    )
+    found = (said["misses"], said["refused"], said["miss_texts"], said["parties"])
+    assert found == (1, 1, ["no recorded response"], {})
 
 
 def test_parties_are_counted_apart() -> None:

@@ -36,12 +36,8 @@ def test_each_source_beats_the_one_below_and_is_remembered(tmp_path: Path) -> No
     assert (loaded.settings.mode, loaded.settings.port, loaded.settings.speed) == (Mode.ONCE, 2, 1.0)
     file = f"{tmp_path / 'pyproject.toml'} [tool.llmproxy]"
     names = ["mode", "port", "speed", "host"]
-    assert [str(loaded.sources[name]) for name in names] == [
-        "flag --mode",
-        "environment LLMPROXY_PORT",
-        file,
-        "default",
-    ]
+    found = [str(loaded.sources[name]) for name in names]
+    assert found == ["flag --mode", "environment LLMPROXY_PORT", file, "default"]
 
 
 def test_the_file_is_searched_upward_past_files_without_our_table(tmp_path: Path) -> None:
@@ -190,11 +186,8 @@ def test_upstreams_of_all_sources_come_together(tmp_path: Path) -> None:
     loaded = loaded.with_upstreams(
         {name: (f"http://{name}", Source(Origin.ENVIRONMENT, name.upper())) for name in "ac"}
     )
-    assert {(name, url) for name, url, _ in loaded.upstreams} == {
-        ("a", "http://file"),
-        ("b", "http://flag"),
-        ("c", "http://c"),
-    }
+    found = {(name, url) for name, url, _ in loaded.upstreams}
+    assert found == {("a", "http://file"), ("b", "http://flag"), ("c", "http://c")}
     assert str(loaded.sources["upstream.c"]) == "environment C"
 
 

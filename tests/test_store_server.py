@@ -41,12 +41,8 @@ def test_settings_take_a_server_for_a_path(tmp_path: Path) -> None:
 
 def test_a_file_is_no_server() -> None:
     """Only PostgreSQL's schemes are."""
-    assert [is_server(each) for each in ("x.db", "postgres.db", "mysql://h/x", "POSTGRESQL://h/x")] == [
-        False,
-        False,
-        False,
-        True,
-    ]
+    found = [is_server(each) for each in ("x.db", "postgres.db", "mysql://h/x", "POSTGRESQL://h/x")]
+    assert found == [False, False, False, True]
 
 
 def test_a_password_stands_in_no_command_line(tmp_path: Path) -> None:

@@ -141,18 +141,8 @@ CODES = {
     "hit": 0, "miss": 4, "nothing recorded": 0, "strict": 0, "never used": 4, "why": 0, "faulty": 0, "replay": 0,
     "replay that leaves": 4, "why a fault": 0, "learn": 0, "learn in vain": 4,
 }  # fmt: skip
-NUMBERS = (
-    "hits",
-    "misses",
-    "recorded",
-    "passed",
-    "refused",
-    "failed",
-    "command_exit_code",
-    "exit_code",
-    "mode",
-    "cassette",
-)
+COUNTS = ("hits", "misses", "recorded", "passed", "refused", "failed")
+NUMBERS = (*COUNTS, "command_exit_code", "exit_code", "mode", "cassette")
 
 
 class Ended(NamedTuple):

@@ -39,11 +39,8 @@ def test_cassettes_are_compared_by_turns(tmp_path: Path, capsys: pytest.CaptureF
 
 def weather(cassette: str, city: str, said: str, result: str = "21") -> list[Interaction]:
     """Return a tool call, and the answer after its result."""
-    call = {
-        "id": "c1",
-        "type": "function",
-        "function": {"name": "get_weather", "arguments": json.dumps({"city": city})},
-    }
+    asked = {"name": "get_weather", "arguments": json.dumps({"city": city})}
+    call = {"id": "c1", "type": "function", "function": asked}
     asked = {"role": "user", "content": "Weather?"}
     bodies = [
         ([asked], {"role": "assistant", "content": None, "tool_calls": [call]}),

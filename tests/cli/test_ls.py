@@ -142,16 +142,8 @@ def test_recorded_text_cannot_drive_the_terminal(tmp_path: Path, capsys: pytest.
     journal = Journal.open(Path(f"{path}.state.db"), lambda: NOW)
     journal.add_miss({"text": EVIL}, at=NOW)
     journal.close()
-    commands = [
-        ["ls"],
-        ["show", "1"],
-        ["show", "2"],
-        ["show", "2", "--request"],
-        ["diff", "1", "2"],
-        ["verify"],
-        ["why"],
-    ]
-    commands += [[*typed, "--json"] for typed in (["ls"], ["show", "1"], ["show", "2"], ["diff", "1", "2"], ["why"])]
+    shown = [["ls"], ["show", "1"], ["show", "2"], ["diff", "1", "2"], ["why"]]
+    commands = [*shown, *([*typed, "--json"] for typed in shown), ["show", "2", "--request"], ["verify"]]
     commands += [["prune", "--cassette", EVIL, "--yes"]]
     for typed in commands:
         _, out = run(capsys, path, *typed)

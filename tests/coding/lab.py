@@ -212,15 +212,10 @@ class Lab:
             env["LLMPROXY_COMMAND"] = ""  # what is forked has the network and clock of its parent
         else:
             command = [*program("llmproxy"), *command]
+        env["PWD"] = str(where.cwd)
+        typed = "".join(f"{text}\n" for text in self.agent.says[: self.turns])
         done = subprocess.run(
-            command,
-            cwd=where.cwd,
-            env={**env, "PWD": str(where.cwd)},
-            input="".join(f"{text}\n" for text in self.agent.says[: self.turns]),
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-            check=False,
+            command, cwd=where.cwd, env=env, input=typed, capture_output=True, text=True, timeout=SECONDS, check=False
         )
         ran = Ran(done.returncode, done.stdout, done.stderr)
         self.runs.append(ran)

@@ -34,17 +34,8 @@ Call = list[Any]
 @cache
 def problem() -> str:
     """Build the environment of servers and the Node client; returns why it cannot be."""
-    install = (
-        "npm",
-        "ci",
-        "--no-audit",
-        "--no-fund",
-        "--ignore-scripts",
-        "--loglevel",
-        "error",
-        "--prefix",
-        str(FOLDER),
-    )
+    quiet = ("--no-audit", "--no-fund", "--ignore-scripts", "--loglevel", "error")
+    install = ("npm", "ci", *quiet, "--prefix", str(FOLDER))
     return build(Environment("servers", FOLDER / "node_modules", FOLDER / "package-lock.json", "npm", (install,)))
 
 
@@ -179,13 +170,9 @@ def everything_over_http(base: Path) -> Iterator[str]:
     """Run `server-everything` over HTTP for the block; its origin."""
     port = free_port()
     with (base / "everything.out").open("wb") as out:
-        server = subprocess.Popen(
-            (*_node("mcp-server-everything"), "streamableHttp"),
-            cwd=base,
-            env={**clean_env(), "PORT": str(port), "PATH": os.environ["PATH"]},
-            stdout=out,
-            stderr=out,
-        )
+        command = (*_node("mcp-server-everything"), "streamableHttp")
+        env = {**clean_env(), "PORT": str(port), "PATH": os.environ["PATH"]}
+        server = subprocess.Popen(command, cwd=base, env=env, stdout=out, stderr=out)
     try:
         listening(port)
         yield f"http://127.0.0.1:{port}"

@@ -144,13 +144,8 @@ class Rig:
         engine, layer, choice, recorder, shell, intercept = self._parts
         self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()
         journal = Journal.open(Path(f"{self.store}.state.db"), time.time)
-        made = engine(
-            build_config(self.settings, frozenset(self.settings.upstream)),
-            redactor=Redactor(),
-            journal=journal,
-            now=time.time,
-            clock=time.monotonic,
-        )
+        config = build_config(self.settings, frozenset(self.settings.upstream))
+        made = engine(config, redactor=Redactor(), journal=journal, now=time.time, clock=time.monotonic)
         guard = build_origin_guard(self.settings, self.settings.host)
         self.shell = shell(made, self.outcomes.append, guard=guard, forward=self.settings.forward)
         ours = choice(self.shell, layer), intercept(self.shell, forward=self.settings.forward), recorder(self.shell)

@@ -66,13 +66,9 @@ def said(answer: Received) -> str:
 def test_control_and_traffic_share_a_connection(tmp_path: Path) -> None:
     """An agent's pooled connection may carry both, pipelined; each answer comes in its place."""
     with Rig("replay", tape(tmp_path / "x.db", ("a", "hi", "one"), ("a", "hi", "two"))) as rig, rig.client() as c:
-        c.send(
-            control("POST", "sessions", {"name": "a"})
-            + in_session("a", "hi")
-            + control("POST", "sessions/a/reset")
-            + in_session("a", "hi")
-            + control("POST", "sessions/a/close")
-        )
+        asks, opens = in_session("a", "hi"), control("POST", "sessions", {"name": "a"})
+        resets, closes = control("POST", "sessions/a/reset"), control("POST", "sessions/a/close")
+        c.send(opens + asks + resets + asks + closes)
         opened, one, reset, again, closed = (c.response() for _ in range(5))
         assert (opened.status, reset.status, closed.status) == (201, 200, 200)
         assert (said(one), said(again)) == ("one", "one")

@@ -418,10 +418,8 @@ def test_a_bound_hit_is_broken_in_this_runs_words(store: Path) -> None:
         assert "/srv/now/a" in first.body.decode()
         assert second.headers["x-llmproxy-bound"] == "cwd"
         assert "recorded" not in (first.body + second.body).decode()
-        assert [(each.decision, each.occurrence) for each in rig.outcomes] == [
-            (Decision.FAULT, None),
-            (Decision.REPLAY, 1),
-        ]
+        found = [(each.decision, each.occurrence) for each in rig.outcomes]
+        assert found == [(Decision.FAULT, None), (Decision.REPLAY, 1)]
 
 
 def test_a_sample_has_its_own_first_call(questions: Path, store: Path) -> None:

@@ -85,10 +85,8 @@ def test_no_page_is_served_in_any_mode(tmp_path: Path, mode: Mode) -> None:
         assert not rig.shell.engine.sessions.walks, "a page opened a session"
         if mode is Mode.REPLAY:
             with rig.client() as c:
-                assert [c.ask(chat(SECRET_TEXT)).json["choices"][0]["message"]["content"] for _ in "12"] == [
-                    "one",
-                    "two",
-                ]
+                found = [c.ask(chat(SECRET_TEXT)).json["choices"][0]["message"]["content"] for _ in "12"]
+                assert found == ["one", "two"]
     assert len(recorded(store)) == 2
     assert all(outcome.decision is Decision.REFUSE for outcome in rig.outcomes[: len(PAGES) * len(ASKED)])
 

@@ -57,17 +57,11 @@ def bedrock(action: str, text: str = "hi", model: str = MODEL, signature: str = 
     if action.startswith("converse"):
         body: object = {"messages": [{"role": "user", "content": [{"text": text}]}]}
     else:
-        body = {
-            "anthropic_version": "bedrock-2023-05-31",
-            "max_tokens": 9,
-            "messages": [{"role": "user", "content": text}],
-        }
+        messages = [{"role": "user", "content": text}]
+        body = {"anthropic_version": "bedrock-2023-05-31", "max_tokens": 9, "messages": messages}
     signed = f"AWS4-HMAC-SHA256 Credential=AKIA{signature}/20260101/us-west-2/bedrock/aws4_request, SignedHeaders=host, Signature={signature}"
-    fields = {
-        "authorization": signed,
-        "x_amz_date": f"2026010{len(signature)}T000000Z",
-        "amz_sdk_invocation_id": signature,
-    }
+    date = f"2026010{len(signature)}T000000Z"
+    fields = {"authorization": signed, "x_amz_date": date, "amz_sdk_invocation_id": signature}
     target = f"/bedrock/model/{model.replace(':', '%3A')}/{action}"
     return request(json.dumps(body).encode(), target, **fields)
 
@@ -158,12 +152,8 @@ def test_multipart_is_keyed_on_its_parts(tmp_path: Path) -> None:
 
 
 def test_sound_comes_back_byte_by_byte(tmp_path: Path) -> None:
-    mp3 = Answer(
-        200,
-        (("content-type", "audio/mpeg"),),
-        tuple(Piece(SOUND[at : at + 900]) for at in range(0, len(SOUND), 900)),
-        "chunked",
-    )
+    pieces = tuple(Piece(SOUND[at : at + 900]) for at in range(0, len(SOUND), 900))
+    mp3 = Answer(200, (("content-type", "audio/mpeg"),), pieces, "chunked")
     body = json.dumps({"model": "tts-1", "input": "hello", "voice": "alloy"}).encode()
     live, again = both(tmp_path, always(mp3), "openai", request(body, "/v1/audio/speech"))
     assert live.body == again.body == SOUND
@@ -208,19 +198,13 @@ def test_a_compressed_answer_is_replayed_plain(tmp_path: Path, codings: str) -> 
 @pytest.mark.parametrize("coding", ["gzip", "br", "zstd"])
 def test_a_compressed_stream_is_replayed_plain(tmp_path: Path, coding: str) -> None:
     """Its events are found in what was inflated, so that its end is known."""
-    events = (
-        b"".join(f'data: {{"choices":[{{"delta":{{"content":"{n}"}}}}]}}\n\n'.encode() for n in range(9))
-        + b"data: [DONE]\n\n"
-    )
-    answer = Answer(
-        200,
-        (("content-type", "text/event-stream"), ("content-encoding", coding)),
-        (Piece(compress(events, coding)),),
-        "chunked",
-    )
+    events = [f'data: {{"choices":[{{"delta":{{"content":"{n}"}}}}]}}\n\n' for n in range(9)]
+    plain = "".join([*events, "data: [DONE]\n\n"]).encode()
+    fields = (("content-type", "text/event-stream"), ("content-encoding", coding))
+    answer = Answer(200, fields, (Piece(compress(plain, coding)),), "chunked")
     live, again = both(tmp_path, always(answer.recut(11)), "openai", chat("hi", stream=True))
-    assert live.body == compress(events, coding)
-    assert again.body == events
+    assert live.body == compress(plain, coding)
+    assert again.body == plain
     assert recorded(tmp_path / "x.db")[0].response.ending == "complete"
 
 
@@ -260,9 +244,8 @@ def upload(boundary: str) -> bytes:
 def batch_job(c: Wire, boundary: str, polls: int) -> list[object]:
     """Do what a program with a batch does: upload, begin, poll, fetch, delete."""
     file = c.ask(upload(boundary)).json["id"]
-    made = c.ask(
-        request(json.dumps({"input_file_id": file, "endpoint": "/v1/chat/completions"}).encode(), "/v1/batches")
-    ).json
+    asked = json.dumps({"input_file_id": file, "endpoint": "/v1/chat/completions"}).encode()
+    made = c.ask(request(asked, "/v1/batches")).json
     states = [c.ask(request(b"", f"/v1/batches/{made['id']}", "GET")).json for _ in range(polls)]
     lines = c.ask(request(b"", f"/v1/files/{states[-1]['output_file_id']}/content", "GET")).body
     gone = c.ask(request(b"", f"/v1/files/{file}", "DELETE")).json

@@ -27,13 +27,8 @@ from tests.support import free_port
 from tests.support.process import until
 
 DONE = b"data: [DONE]\n\n"
-EVENTS = (
-    *(
-        event({"object": "chat.completion.chunk", "choices": [{"delta": {"content": text}}]})
-        for text in ("Grüße", " ok")
-    ),
-    DONE,
-)
+CHUNK = {"object": "chat.completion.chunk"}
+EVENTS = (*(event(CHUNK | {"choices": [{"delta": {"content": text}}]}) for text in ("Grüße", " ok")), DONE)
 SSE = (("content-type", "text/event-stream; charset=utf-8"),)
 
 

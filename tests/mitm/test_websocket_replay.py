@@ -320,10 +320,8 @@ def test_a_client_may_leave_early(store: Path) -> None:
             client.cut()
         outcomes = rig.wait_outcomes(4)
         rig.wait_idle()
-        assert [each.note for each in outcomes] == [
-            "client left after 0 of 2 messages",
-            *["client left after 1 of 2 messages"] * 3,
-        ]
+        found = [each.note for each in outcomes]
+        assert found == ["client left after 0 of 2 messages", *["client left after 1 of 2 messages"] * 3]
         assert not any(each.miss for each in outcomes)
         assert rig.shell.engine.questions.count_unused() == 0
 

@@ -165,12 +165,8 @@ class World:
     def aside(self, dialect: Dialect) -> Generator[Exchange]:
         """Make a judge speak in between: nothing of it is the agent's."""
         said = Said("bad", [self.call(dialect, 0, renumbers=False)])
-        yield Exchange(
-            dialect,
-            dialect.request([("user", "judge")], TOOLS, stream=False),
-            pieces=(dialect.whole(said),),
-            party="judge",
-        )
+        asked = dialect.request([("user", "judge")], TOOLS, stream=False)
+        yield Exchange(dialect, asked, pieces=(dialect.whole(said),), party="judge")
 
     # -- a conversation
 

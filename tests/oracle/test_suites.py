@@ -88,15 +88,8 @@ def written(seed: int, service: Service) -> Play:
         about.pop("within", None)
         seen = in_view(shape, moment.before, SIZE) and in_view(shape, moment.states[0], SIZE) and moment.plain
         place = len(play.steps)
-        play.claims.append(
-            Claim(
-                place,
-                ("tools", "toolOrder", "totalToolCalls", "onlyTools", "usage", "messageProcessing"),
-                said,
-                true,
-                must,
-            )
-        )
+        names = ("tools", "toolOrder", "totalToolCalls", "onlyTools", "usage", "messageProcessing")
+        play.claims.append(Claim(place, names, said, true, must))
         play.claims.append(Claim(place, ("created",), about, was_created(about, shape, moment), seen))
         there = claim_rows(random, list(last))
         play.claims.append(

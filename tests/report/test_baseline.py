@@ -15,14 +15,8 @@ from llmproxy.report.events import Completed
 
 def row(name: str, passed: int = 1, runs: int = 1, status: str = "", interval: Any = (0.1, 0.9)) -> dict[str, Any]:  # noqa: ANN401
     status = status or ("passed" if passed == runs else "failed")
-    return {
-        "scenario": name,
-        "status": status,
-        "runs": runs,
-        "passed": passed,
-        "rate": passed / runs,
-        "interval": interval,
-    }
+    counts = {"runs": runs, "passed": passed, "rate": passed / runs}
+    return {"scenario": name, "status": status, **counts, "interval": interval}
 
 
 def test_worse_comes_first() -> None:

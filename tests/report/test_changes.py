@@ -72,10 +72,8 @@ def test_one_edit_in_several_cassettes_is_one_change() -> None:
         trial("refund", call(1, edit), call(2, edit)), trial("vip", call(5, edit, tool)), trial("plain"),
         trial("broken", call(7, why=Reason.QUESTION), passed=False),
     )  # fmt: skip
-    assert {(each.name, each.calls, tuple(each.cassettes)) for each in found.groups} == {
-        (edit.name, 3, ("refund", "vip")),
-        (tool.name, 1, ("vip",)),
-    }
+    seen = {(each.name, each.calls, tuple(each.cassettes)) for each in found.groups}
+    assert seen == {(edit.name, 3, ("refund", "vip")), (tool.name, 1, ("vip",))}
     told = "\n".join(found.format_lines())
     assert "2 changes in 4 of 16 calls, 3 of 4 cassettes" in told
     assert 'system prompt: "Be brief." -> "Be brief and kind."   3 calls  refund vip' in told

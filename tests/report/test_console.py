@@ -75,13 +75,8 @@ def test_who_asks_for_all_gets_the_steps() -> None:
     """Below each format_request_line, how it came to its end."""
     stream = io.StringIO()
     Console(stream, verbose=True, zone=UTC).on_call(MISS)
-    assert [text.split()[:2] for text in stream.getvalue().splitlines()[2:]] == [
-        ["came", "POST"],
-        ["placed", "call"],
-        ["key", "v1:0123456789abcdef"],
-        ["found", "nothing;"],
-        ["answer", "REFUSE"],
-    ]
+    steps = [" ".join(text.split()[:2]) for text in stream.getvalue().splitlines()[2:]]
+    assert steps == ["came POST", "placed call", "key v1:0123456789abcdef", "found nothing;", "answer REFUSE"]
 
 
 def test_lines_of_one_turn_are_written_together_and_none_is_lost() -> None:

@@ -40,13 +40,8 @@ def test_content_of_every_kind_is_text(content: object, expected: str) -> None:
 
 def test_tool_calls_come_from_the_wire_or_else_from_the_message() -> None:
     """What was seen on the wire wins; without it the message's own calls are shown, odd arguments as they are."""
-    own = {
-        "role": "assistant",
-        "tool_calls": [
-            {"function": {"name": "f", "arguments": '{"a": 1}'}},
-            {"function": {"name": "g", "arguments": "{"}},
-        ],
-    }
+    calls = [{"function": {"name": name, "arguments": text}} for name, text in (("f", '{"a": 1}'), ("g", "{"))]
+    own = {"role": "assistant", "tool_calls": calls}
     assert list(list_tool_calls(Message(run_id="r", message=own))) == [("f", "a=1", None), ("g", "{", None)]
     wire = Message(run_id="r", message=own, tool_calls=({"name": "h", "arguments": {}, "result": {"ok": True}},))
     assert list(list_tool_calls(wire)) == [("h", "", '{"ok": true}')]

@@ -106,11 +106,8 @@ def test_the_handler_asks_for_the_store_when_all_is_over(tmp_path: Path) -> None
     for at, status in ((60.0, "passed"), (120.0, "failed")):
         kept = TrendRecorder(tmp_path / "x.db.state.db", lambda why: pytest.fail(str(why)))
         kept.handle(Selected(title="t", scenarios=1, runs=1, at=at))
-        kept.handle(
-            Completed(
-                exit_code=1, seconds=1.0, scenarios=[{"scenario": "bad", "status": status, "runs": 1, "passed": 0}]
-            )
-        )
+        rows = [{"scenario": "bad", "status": status, "runs": 1, "passed": 0}]
+        kept.handle(Completed(exit_code=1, seconds=1.0, scenarios=rows))
     samples.feed(handler, [*told("bad", "personal", Status.FAILED), Completed(exit_code=1, seconds=1.0)])
     text = file.read_text("utf-8")
     data = written_data(text)
@@ -197,12 +194,8 @@ def digest(text: str) -> str:
 def test_what_an_agent_says_cannot_drive_a_terminal_or_turn_text_round() -> None:
     """A render_report is also read with `less`, and a name that reads backwards lies: such characters are written as their numbers."""
     story = samples.story()
-    unseen = [
-        *map(chr, [*range(9), *range(0x0B, 0x0D), *range(0x0E, 0x20), *range(0x7F, 0xA0)]),
-        "\u202e",
-        "\u2066",
-        "\ud800",
-    ]
+    controls = map(chr, [*range(9), *range(0x0B, 0x0D), *range(0x0E, 0x20), *range(0x7F, 0xA0)])
+    unseen = [*controls, "\u202e", "\u2066", "\ud800"]
     story.completed = Completed(exit_code=1, seconds=1, notes=(f"<{''.join(unseen)}>",))
     text = render_report(story)
     assert not set(unseen) & set(text)

@@ -48,10 +48,8 @@ def test_scenarios_are_told_as_they_begin_and_end(tmp_path: Path) -> None:
     ]
     write(writer, ended("one", Status.FAILED), begun("two", 1, 2))
     second = followed.read_state(first["test"], first["count"])
-    assert [(each["n"], each["id"], each["status"]) for each in second["scenarios"]] == [
-        (0, "one", "failed"),
-        (1, "two", "running"),
-    ]
+    found = [(each["n"], each["id"], each["status"]) for each in second["scenarios"]]
+    assert found == [(0, "one", "failed"), (1, "two", "running")]
     write(writer, ended("two"))
     third = followed.read_state(second["test"], second["count"])
     assert [(each["id"], each["status"]) for each in third["scenarios"]] == [("two", "running")]  # its second run comes

@@ -170,14 +170,8 @@ def test_tests_of_pytest_run_scenarios_of_one_name() -> None:
         done = Finished(run_id=one.run_id, scenario="weather", status=Status.PASSED)
         rows = [{"scenario": "weather", "status": "passed", "runs": 1}]
         told = {**shard, "number": number, "runs": {one.run_id: test}}
-        story = samples.story(
-            [
-                Selected(title="pytest", scenarios=1, runs=1, shard=told),
-                one,
-                done,
-                Completed(exit_code=0, seconds=1.0, scenarios=rows),
-            ]
-        )
+        selected = Selected(title="pytest", scenarios=1, runs=1, shard=told)
+        story = samples.story([selected, one, done, Completed(exit_code=0, seconds=1.0, scenarios=rows)])
         parts.append(ShardReport(Path(f"{number}.json"), story, told))
     ended = merge_shard_reports(parts).events[-1]
     assert isinstance(ended, Completed)
@@ -206,13 +200,8 @@ def test_what_is_no_part_is_named(tmp_path: Path) -> None:
 
 def test_files_that_are_no_reports_are_none(tmp_path: Path) -> None:
     """A folder of a build holds all sorts of things."""
-    for name, text in (
-        ("a.json", "{}"),
-        ("b.html", "<!doctype html><p>x"),
-        ("c.xml", "<x/>"),
-        ("d.txt", '{"event"'),
-        ("e.json", ""),
-    ):
+    files = {"a.json": "{}", "b.html": "<!doctype html><p>x", "c.xml": "<x/>", "d.txt": '{"event"', "e.json": ""}
+    for name, text in files.items():
         (tmp_path / name).write_text(text)
         assert detect_report_kind(tmp_path / name) == "", name
 

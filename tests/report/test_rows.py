@@ -81,7 +81,5 @@ def test_a_cell_that_says_nothing_about_the_agent_is_in_no_interval() -> None:
         for axis, statuses in ended.items()
         for n, status in enumerate(statuses)
     ]
-    assert format_case_table(cells)[6:] == [
-        "  model=a  1 of 2 cells passed",
-        "  model=b  2 of 3 cells passed (95 % interval 9% to 91%)",
-    ]
+    found = format_case_table(cells)[6:]
+    assert found == ["  model=a  1 of 2 cells passed", "  model=b  2 of 3 cells passed (95 % interval 9% to 91%)"]

@@ -76,11 +76,8 @@ def test_scenarios_of_one_name_in_two_tests_are_two() -> None:
         story.add_event(Started(run_id=run_id, scenario="same", name="same", place=place, cassette=cassette))
         story.add_event(Finished(run_id=run_id, scenario="same", status=Status(status)))
     rows = build_scenario_rows(story)
-    assert [(each.status.value, len(each.runs)) for each in story.scenarios()] == [
-        ("passed", 2),
-        ("failed", 1),
-        ("passed", 1),
-    ]
+    found = [(each.status.value, len(each.runs)) for each in story.scenarios()]
+    assert found == [("passed", 2), ("failed", 1), ("passed", 1)]
     story.add_event(Completed(exit_code=1, seconds=1.0, scenarios=rows))
     assert [each.status.value for each in story.scenarios()] == ["passed", "failed", "passed"]
     assert [row["status"] for row in rows] == ["passed", "failed", "passed"]
@@ -88,27 +85,15 @@ def test_scenarios_of_one_name_in_two_tests_are_two() -> None:
 
 
 CRITERION = Criterion(id="c1", text="is polite", status="failed", evidence="“no”", votes=["failed", "passed"])
+CHECK = Assertion(name="tools.f", status=Status.ENVIRONMENT_ERROR, expected={"gte": 1}, actual=None)
+USE = {"agent": PartyUse(calls=2, input_tokens=None, cost_usd="0.5")}
 EVENTS: list[Event] = [
     Selected(title="t", scenarios=1, runs=2, mode="replay", at=1.5),
     Started(run_id="r", scenario="s", name="n", tags=["a"], criteria=["is polite"], rerun="pytest x"),
     Message(run_id="r", message={"role": "user", "content": "hi"}, tool_calls=[{"name": "f", "arguments": {"x": 1}}]),
-    Step(
-        run_id="r",
-        index=0,
-        kind="chat",
-        status=Status.FAILED,
-        assertions=[Assertion(name="tools.f", status=Status.ENVIRONMENT_ERROR, expected={"gte": 1}, actual=None)],
-        interactions=[3],
-    ),
+    Step(run_id="r", index=0, kind="chat", status=Status.FAILED, assertions=[CHECK], interactions=[3]),
     Verdict(run_id="r", judge="J", success=None, criteria=[CRITERION]),
-    Finished(
-        run_id="r",
-        scenario="s",
-        status=Status.AGENT_ERROR,
-        criteria=[CRITERION],
-        usage={"agent": PartyUse(calls=2, input_tokens=None, cost_usd="0.5")},
-        replayed=None,
-    ),
+    Finished(run_id="r", scenario="s", status=Status.AGENT_ERROR, criteria=[CRITERION], usage=USE, replayed=None),
     Completed(exit_code=1, seconds=2.0, scenarios=[{"scenario": "s", "rate": 0.5}]),
 ]
 

@@ -154,13 +154,10 @@ class Bench:
         self._journal = Journal.open(Path(f"{store}.state.db"), lambda: began)
         channels = LiveChannels(frozenset(map(Channel, live)), UnknownTool(unknown), tuple(read_only)) if live else None
         self.now = Clock(began)
-        self.engine = Engine(
-            Config(mode=Mode[mode.upper()], store=store, live=channels, upstreams={"tools": "http://127.0.0.1:9"}),
-            redactor=Redactor(),
-            journal=self._journal,
-            now=self.now,
-            clock=Clock(0.0),
-        )
+        dead = {"tools": "http://127.0.0.1:9"}
+        config = Config(mode=Mode[mode.upper()], store=store, live=channels, upstreams=dead)
+        redactor, clock = Redactor(), Clock(0.0)
+        self.engine = Engine(config, redactor=redactor, journal=self._journal, now=self.now, clock=clock)
         self.model, self._tools = model, tools
         self._answers = itertools.count()
 
@@ -196,12 +193,8 @@ class Bench:
 
     def tool(self, session: str, wish: Wish) -> str | None:
         """Call a tool; None where our text came instead of its answer."""
-        message = {
-            "jsonrpc": "2.0",
-            "id": next(self._answers),
-            "method": "tools/call",
-            "params": {"name": wish.tool, "arguments": dict(wish.arguments)},
-        }
+        params = {"name": wish.tool, "arguments": dict(wish.arguments)}
+        message = {"jsonrpc": "2.0", "id": next(self._answers), "method": "tools/call", "params": params}
         answer, _ = self.ask(session, "/tools/mcp", json.dumps(message).encode(), self._serve)
         return None if answer is None else str(json.loads(answer)["result"]["content"][0]["text"])
 

@@ -107,12 +107,8 @@ def start(
     command = [*program, "start", "--mode", mode, "--port", str(port), "--store", str(store)]
     for provider, url in (upstreams or {}).items():
         command += ["--upstream", f"{provider}={url}"]
-    px = Proxy(
-        [*command, *options],
-        store.parent,
-        name or f"proxy-{mode}",
-        clean_env({"PYTHONUNBUFFERED": "1"} | dict(env or {})),
-    )
+    environment = clean_env({"PYTHONUNBUFFERED": "1"} | dict(env or {}))
+    px = Proxy([*command, *options], store.parent, name or f"proxy-{mode}", environment)
     px.port, px.mode, px.store = port, mode, store
     px.wait_until(px.is_healthy, patience)
     return px

@@ -49,14 +49,8 @@ def interactions() -> Iterator[Interaction]:
     asked: list[Block] = [user, {"role": "assistant", "content": says(*(uses(each, each) for each in NAMES))}]
     answered = [block for each in NAMES for block in result(each, EVIL)["content"]]
     last = [uses(each, f"again-{each}", **{each: each}) for each in NAMES]
-    yield call(
-        2,
-        [*asked, {"role": "user", "content": answered}],
-        says(*last, text="BODY"),
-        at=1,
-        system=EVIL + "2",
-        tools=tools,
-    )
+    then = [*asked, {"role": "user", "content": answered}]
+    yield call(2, then, says(*last, text="BODY"), at=1, system=EVIL + "2", tools=tools)
     yield call(3, [{"role": "user", "content": "x" * LONG}], says(text="<b>" * (LONG // 300)), at=2)
     deep = call(4, [user], says(text="deep"), at=3)
     nested = b'{"messages": [{"role": "user", "content": ' + b"[" * DEEP + b"]" * DEEP + b"}]}"

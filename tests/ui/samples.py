@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -143,14 +144,8 @@ def agent(cassette: str = "agent", fix: str = "return a + b") -> list[Interactio
     review = [{"role": "user", "content": "Review this change: def add(a, b): " + fix}]
     four = says(text=f"The sum was wrong because `add` subtracted. It is `{fix}` now, and all 14 tests pass.")
     then = [*asked, {"role": "assistant", "content": one}, result("toolu_1", "def add(a, b):\n    return a - b\n")]
-    last = [
-        *then,
-        {"role": "assistant", "content": two},
-        {
-            "role": "user",
-            "content": [*result("toolu_2", "written")["content"], *result("toolu_3", "14 passed in 0.3 s")["content"]],
-        },
-    ]
+    returned = [*result("toolu_2", "written")["content"], *result("toolu_3", "14 passed in 0.3 s")["content"]]
+    last = [*then, {"role": "assistant", "content": two}, {"role": "user", "content": returned}]
     return [
         call(1, asked, one, at=0, cassette=cassette),
         call(2, then, [], at=1.4, status=529, cassette=cassette),
@@ -172,37 +167,18 @@ def picture() -> Interaction:
     """Return a call with a picture in it, and one that must not be shown."""
     shown = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PICTURE}}
     unsafe = {"type": "image", "source": {"type": "base64", "media_type": "image/svg+xml", "data": PICTURE}}
-    return call(
-        9,
-        [{"role": "user", "content": [shown, unsafe, {"type": "text", "text": "What is this?"}]}],
-        says(text="A blue square."),
-        at=0,
-        cassette="picture",
-    )
+    asked: list[Block] = [{"role": "user", "content": [shown, unsafe, {"type": "text", "text": "What is this?"}]}]
+    return call(9, asked, says(text="A blue square."), at=0, cassette="picture")
 
 
 def hostile() -> list[Interaction]:
     """Return calls of which every text wants to be markup."""
     asked = [{"role": "user", "content": EVIL}]
     tool = {"name": EVIL, "description": EVIL, "input_schema": {}}
-    one = call(
-        11,
-        asked,
-        says(uses(EVIL, "toolu_9", **{EVIL: EVIL}), text=EVIL),
-        at=0,
-        system=EVIL,
-        tools=[tool],
-        cassette="hostile",
-    )
-    two = call(
-        12,
-        [*asked, {"role": "assistant", "content": says(uses(EVIL, "toolu_9"))}, result("toolu_9", EVIL)],
-        says(text="javascript:alert(1) " + EVIL),
-        at=3,
-        system=EVIL + "2",
-        tools=[tool],
-        cassette="hostile",
-    )
+    spoken = partial(call, tools=[tool], cassette="hostile")
+    one = spoken(11, asked, says(uses(EVIL, "toolu_9", **{EVIL: EVIL}), text=EVIL), at=0, system=EVIL)
+    then: list[Block] = [*asked, {"role": "assistant", "content": says(uses(EVIL, "toolu_9"))}, result("toolu_9", EVIL)]
+    two = spoken(12, then, says(text="javascript:alert(1) " + EVIL), at=3, system=EVIL + "2")
     return [one, two]
 
 
@@ -222,11 +198,6 @@ def store(path: Path, *interactions: Interaction) -> Path:
 def personal() -> Interaction:
     """Return a call of a run whose home and user were declared."""
     said = [{"name": "home", "value": "/home/gertrude"}, {"name": "user", "value": "gertrude"}]
-    made = call(
-        20,
-        [{"role": "user", "content": "Read /home/gertrude/notes.txt"}],
-        says(text="It is in /home/gertrude."),
-        at=0,
-        cassette="personal",
-    )
+    asked = [{"role": "user", "content": "Read /home/gertrude/notes.txt"}]
+    made = call(20, asked, says(text="It is in /home/gertrude."), at=0, cassette="personal")
     return dataclasses.replace(made, run_variables=json.dumps(said))

@@ -197,13 +197,8 @@ def test_our_page_may_ask_the_control_api_too(asker: Asker) -> None:
     """Reads and writes, with its token; a recorded page on the same port has none, and stays out."""
 
     def status(method: str, headers: dict[str, str]) -> int:
-        asked = ControlRequest(
-            method,
-            "/_llmproxy/sessions",
-            tuple(headers.items()),
-            b'{"name": "x"}' if method == "POST" else b"",
-            loopback=True,
-        )
+        body = b'{"name": "x"}' if method == "POST" else b""
+        asked = ControlRequest(method, "/_llmproxy/sessions", tuple(headers.items()), body, loopback=True)
         return answer_control_request(asker.engine, asked, ControlledProxy(page_token=PAGE))[0]
 
     own = OWN | {"origin": "http://127.0.0.1:8080"}

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -241,17 +242,8 @@ def test_a_test_is_followed_while_it_runs(browser: Browser, tmp_path: Path) -> N
         opened.see("and it goes on", "main")
         check = Assertion(name="response", status=Status.FAILED, message="not so")
         names = ("v2:" + "0" * 64 + "#1@ab", "")
-        writer.handle(
-            Step(
-                run_id="one-1",
-                index=0,
-                kind="chat",
-                status=Status.FAILED,
-                assertions=(check,),
-                interactions=(1,),
-                recordings=names,
-            )
-        )
+        failed = partial(Step, run_id="one-1", index=0, kind="chat", status=Status.FAILED)
+        writer.handle(failed(assertions=(check,), interactions=(1,), recordings=names))
         writer.handle(Finished(run_id="one-1", scenario="one", status=Status.FAILED))
         opened.see("1 of 2 runs ended, 1 not passed", "[role=status]")
         opened.see("tests (1 of 2)", ".top")

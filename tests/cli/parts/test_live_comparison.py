@@ -20,12 +20,8 @@ def test_scenarios_are_compared_with_their_recordings(tmp_path: Path) -> None:
         bench.run("look", "suite/one")
     told: list[tuple[list[str], dict[str, object]]] = []
     baseline.write_text(json.dumps({"summary": [{"scenario": "one", "status": "passed", "runs": 1}]}))
-    handler = LiveTestDiff(
-        load({"store": str(store)}, {}, tmp_path),
-        store,
-        baseline,
-        lambda lines, plain: told.append((lines, dict(plain))),
-    )
+    loaded = load({"store": str(store)}, {}, tmp_path)
+    handler = LiveTestDiff(loaded, store, baseline, lambda lines, plain: told.append((lines, dict(plain))))
     with Bench(store, live=["llm"]) as bench:
         for status in (Status.FAILED, Status.PASSED):
             bench.model = scripted([Turn((GET, COUNT)), Turn(text="0")])
@@ -36,10 +32,8 @@ def test_scenarios_are_compared_with_their_recordings(tmp_path: Path) -> None:
     handler.close()
     ((lines, plain),) = told
     assert lines[0] == "one: gpt-4o in 2 runs against gpt-4o in cassette suite/one:"
-    assert [line.strip().replace("  ", " ") for line in lines[1:3]] == [
-        "2 of 2 (34% to 100%) called besides: count({})",
-        "1 of 2 (9% to 91%) verdict: passed -> failed",
-    ]
+    found = [line.strip().replace("  ", " ") for line in lines[1:3]]
+    assert found == ["2 of 2 (34% to 100%) called besides: count({})", "1 of 2 (9% to 91%) verdict: passed -> failed"]
     assert lines[-1].strip() == "calls that no recording answers there: count 2x"
     assert list(plain) == ["one"]
 

@@ -42,13 +42,8 @@ def told(**what: Any) -> bytes:  # noqa: ANN401 - JSON
 
 def heard(number: int) -> bytes:
     """Make the call that hears a call of a tool."""
-    asked = {
-        "jsonrpc": "2.0",
-        "id": number,
-        "method": "tools/call",
-        "params": {"name": "t", "arguments": {"n": number}},
-    }
-    return told(line=json.dumps(asked))
+    params = {"name": "t", "arguments": {"n": number}}
+    return told(line=json.dumps({"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}))
 
 
 def answered(number: int, text: str = "x") -> bytes:

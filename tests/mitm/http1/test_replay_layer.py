@@ -21,7 +21,7 @@ from llmproxy.core.traffic.interaction import Chunk, Ending, Response
 from llmproxy.mitm.framing import Head, parse_head
 from llmproxy.mitm.http1.incoming_request import split_absolute_target
 from llmproxy.protocol import Decision
-from tests.mitm.rig import Rig, recorded
+from tests.mitm.rig import Rig, connected, recorded
 from tests.mitm.wire import CHAT, Received, Wire, body_of, chat, chunked, request
 from tests.provider import Answer, Piece, Provider, Reply, Script, Step, event, failed, json_answer, throttled
 from tests.support.chats import chat as recorded_chat, fill
@@ -415,10 +415,9 @@ def test_pipelined_misses_are_forwarded_one_by_one(tmp_path: Path) -> None:
     """The forwarder gets exactly one request at a time."""
     steps = tuple(Step(Reply(f"{n}"), user=f"{n}") for n in range(5))
     for mode in ("auto", "record"):
-        with Provider(Script(steps)) as p, Rig(mode, tmp_path / f"{mode}.db", {"openai": p.url}) as rig:  # noqa: SIM117 - upstream outside, proxy inside
-            with rig.client() as c:
-                c.send(b"".join(chat(f"{n}") if n % 2 else chunked(body_of(f"{n}"), 9) for n in range(5)))
-                assert [said(c.response()) for _ in range(5)] == ["0", "1", "2", "3", "4"]
+        with connected(Provider(Script(steps)), mode, tmp_path / f"{mode}.db") as (_, c):
+            c.send(b"".join(chat(f"{n}") if n % 2 else chunked(body_of(f"{n}"), 9) for n in range(5)))
+            assert [said(c.response()) for _ in range(5)] == ["0", "1", "2", "3", "4"]
         assert len(recorded(tmp_path / f"{mode}.db")) == 5
 
 
@@ -556,19 +555,16 @@ def test_ten_thousand_requests_on_one_connection_leave_nothing_behind(tape: Path
         assert len(rig.outcomes) == 9000
         rig.outcomes.clear()
         assert settled(rig) - before < 1000
-    with Provider(Script((Step(json_answer({}), times=None),))) as p:  # noqa: SIM117 - upstream outside, proxy inside
-        with Rig("passthrough", tmp_path / "x.db", {"openai": p.url}) as rig, rig.client(60) as c:
-            burst(c, 50, chat("hi"), 1)
-            rig.wait_idle()
-            rig.outcomes.clear()
-            p.requests.clear()
+    p = Provider(Script((Step(json_answer({}), times=None),)))
+    with connected(p, "passthrough", tmp_path / "x.db") as (rig, c):
+        for number in (50, 300):
             before = settled(rig)
-            burst(c, 300, chat("hi"), 1)
+            burst(c, number, chat("hi"), 1)
             rig.wait_idle()
             rig.outcomes.clear()
             p.requests.clear()
-            assert settled(rig) - before < 300
-            assert p.connections == 1
+        assert settled(rig) - before < 300
+        assert p.connections == 1
 
 
 # --- pure parts -----------------------------------------------------------------------------------------------------------

@@ -9,18 +9,10 @@ import pytest
 from llmproxy.trace import ReplayDiff, render
 from tests.trace.runs import tools
 
-OLD = tools(
-    "a",
-    ("b", {"city": "Paris", "id": "call_abcdef12"}, {"temp": 1}),
-    output_text="same\nold line",
-    total_duration_ms=5.0,
-)
-NEW = tools(
-    ("b", {"city": "Oslo", "id": "call_abcdef13"}, {"temp": 2}),
-    "c",
-    output_text="same\nnew line",
-    total_duration_ms=9.0,
-)
+PARIS = ("b", {"city": "Paris", "id": "call_abcdef12"}, {"temp": 1})
+OLD = tools("a", PARIS, output_text="same\nold line", total_duration_ms=5.0)
+OSLO = ("b", {"city": "Oslo", "id": "call_abcdef13"}, {"temp": 2})
+NEW = tools(OSLO, "c", output_text="same\nnew line", total_duration_ms=9.0)
 DIFF = ReplayDiff.compute(OLD, NEW)
 
 

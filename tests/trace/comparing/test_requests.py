@@ -31,12 +31,8 @@ def turn(
         for n, (name, arguments) in enumerate(calls)
     ]
     message = {"role": "assistant", "content": said} | ({"tool_calls": made} if made else {})
-    answer = {
-        "id": made_id,
-        "model": model,
-        "choices": [{"message": message}],
-        "usage": {"prompt_tokens": tokens, "completion_tokens": 2},
-    }
+    usage = {"prompt_tokens": tokens, "completion_tokens": 2}
+    answer = {"id": made_id, "model": model, "choices": [{"message": message}], "usage": usage}
     if status != 200:
         answer = {"error": {"message": said}}
     asked = {"model": model, "messages": [{"role": "user", "content": text}]}
@@ -101,10 +97,8 @@ def test_turns_that_came_and_went() -> None:
         side(turn("a"), turn("b"), turn("c")), side(turn("a"), turn("bb", model="gpt-4o-mini"), turn("c"))
     )
     assert [pair.what for pair in diff.pairs] == ["same", "changed", "same"]
-    assert [each[:3] for each in changes(diff)][:2] == [
-        ("model", '"gpt-4o"', '"gpt-4o-mini"'),
-        ("asked", '"b"', '"bb"'),
-    ]
+    found = [each[:3] for each in changes(diff)][:2]
+    assert found == [("model", '"gpt-4o"', '"gpt-4o-mini"'), ("asked", '"b"', '"bb"')]
     other = Recorded(
         "POST", URL.replace("chat/completions", "embeddings"), JSON, b'{"input":"a"}', 200, "", JSON, b"{}"
     )
@@ -149,8 +143,6 @@ def test_calls_of_servers_of_tools_are_told_as_such() -> None:
         chats.serve("echo", {"text": text}, f"echo: {text}", failed=failed)
         sides.append([made for _, made in chats.calls if made is not None])
     diff = compare_cassettes(*sides)
-    assert [(what, old) for what, old, _ in changes(diff)] == [
-        ("asked", '"echo({\\"text\\": \\"a\\"})"'),
-        ("text", '"echo: a"'),
-    ]
+    found = [(what, old) for what, old, _ in changes(diff)]
+    assert found == [("asked", '"echo({\\"text\\": \\"a\\"})"'), ("text", '"echo: a"')]
     assert changes(diff)[1][2] == '"error: echo: b"'

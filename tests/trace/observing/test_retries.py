@@ -47,10 +47,8 @@ def test_of_several_alike_nothing_tells_which_was_repeated() -> None:
     chats = Chats()
     for n, attempt in enumerate((0, 0, 1)):
         chats.chat([user("pay")], asks(call("charge", {"eur": n}, f"c{n}")) if n == 0 else said("no"), attempt=attempt)
-    assert ["nothing tells which" in each.unread_reason for each in chats.wire.observe(0).unreadable] == [
-        True,
-        True,
-    ]
+    found = ["nothing tells which" in each.unread_reason for each in chats.wire.observe(0).unreadable]
+    assert found == [True, True]
 
 
 def test_an_unknown_question_repeats_nothing() -> None:
@@ -105,7 +103,5 @@ def test_a_call_in_an_answer_that_was_cut_off_is_not_known() -> None:
     chats = Chats()
     chats.chat([user("pay")], asks(CHARGE), ending="cut")
     step = chats.wire.observe(0)
-    assert (step.tools, [each.unread_reason for each in step.unreadable]) == (
-        (),
-        ["was cut off while it asked for charge"],
-    )
+    found = (step.tools, [each.unread_reason for each in step.unreadable])
+    assert found == ((), ["was cut off while it asked for charge"])

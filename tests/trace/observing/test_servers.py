@@ -45,10 +45,8 @@ def test_what_a_server_got_and_returned() -> None:
     chats.serve("echo", {"text": "a"}, "echo: a")
     chats.serve("send", {}, "no", failed=True)
     found = chats.wire.read_served_tools()
-    assert [(each.name, each.arguments, each.output, each.errored) for each in found.tools] == [
-        ("echo", {"text": "a"}, "echo: a", False),
-        ("send", {}, "no", True),
-    ]
+    told = [(each.name, each.arguments, each.output, each.errored) for each in found.tools]
+    assert told == [("echo", {"text": "a"}, "echo: a", False), ("send", {}, "no", True)]
     assert (found.unknown, found.names, found.listed) == ("", frozenset({"echo", "send"}), frozenset({"echo", "send"}))
     assert [each.name for each in chats.wire.read_served_tools(after=3).tools] == ["send"]
     assert chats.wire.list_tool_uses() == []

@@ -37,11 +37,8 @@ def test_an_answer_in_pieces_is_one() -> None:
 def test_shared_ends_are_counted() -> None:
     """From the beginning, and from the end, no message twice."""
     one = list_history_items([USER, SAID, NEXT])
-    assert (count_common_messages(one, one), count_common_messages(one, one[1:]), count_common_messages(one, [])) == (
-        3,
-        2,
-        0,
-    )
+    found = (count_common_messages(one, one), count_common_messages(one, one[1:]), count_common_messages(one, []))
+    assert found == (3, 2, 0)
 
 
 def test_nothing_changed() -> None:

@@ -168,10 +168,8 @@ def test_a_tool_that_the_provider_runs_is_hosted_and_executed() -> None:
     ]
     said = {"type": "message", "role": "assistant", "content": content}
     found = read_tool_uses([call(1, FIRST, said, operation="messages")])
-    assert [(each.name, each.hosted, each.executed) for each in found] == [
-        ("web_search", True, True),
-        ("get_weather", False, False),
-    ]
+    told = [(each.name, each.hosted, each.executed) for each in found]
+    assert told == [("web_search", True, True), ("get_weather", False, False)]
 
 
 def test_responses_have_hosted_calls_without_a_name() -> None:
@@ -191,10 +189,8 @@ def test_responses_have_hosted_calls_without_a_name() -> None:
         "output": [{"type": "message", "content": [{"type": "output_text", "text": "12"}]}],
     }
     found = read_tool_uses([first, call(2, then, done, operation="responses")])
-    assert sorted((each.name, each.hosted, each.executed) for each in found) == [
-        ("get_weather", False, True),
-        ("web_search", True, True),
-    ]
+    told = sorted((each.name, each.hosted, each.executed) for each in found)
+    assert told == [("get_weather", False, True), ("web_search", True, True)]
 
 
 def test_a_call_can_be_written_as_a_message_lists_it() -> None:

@@ -68,12 +68,8 @@ def test_results_that_say_error_are_errors() -> None:
         assert [use.errored for use in chats.wire.observe(0).tools] == [errored], text
     anthropic = Chats()
     use = {"type": "tool_use", "id": "t1", "name": "createTask", "input": {}}
-    answer = {
-        "type": "message",
-        "role": "assistant",
-        "content": [use],
-        "usage": {"input_tokens": 1, "output_tokens": 1},
-    }
+    usage = {"input_tokens": 1, "output_tokens": 1}
+    answer = {"type": "message", "role": "assistant", "content": [use], "usage": usage}
     anthropic.add("anthropic", "messages", "/v1/messages", {"messages": [user("x")]}, answer)
     flagged = {"type": "tool_result", "tool_use_id": "t1", "is_error": True, "content": "gone"}
     asked = [user("x"), {"role": "assistant", "content": [use]}, {"role": "user", "content": [flagged]}]

@@ -38,10 +38,8 @@ def test_providers() -> None:
 def test_what_is_not_known_is_left_out() -> None:
     """No attribute says 0 or null for it."""
     assert build_usage_attributes(Usage(output=0)) == {"gen_ai.usage.output_tokens": 0}
-    assert build_tool_attributes(ToolCall(None, "t", "")) == {
-        "gen_ai.operation.name": "execute_tool",
-        "gen_ai.tool.name": "t",
-    }
+    told = build_tool_attributes(ToolCall(None, "t", ""))
+    assert told == {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "t"}
     found = decode_exchange(chat(1, [user("x")], said("y"), model=None, upstream=""), RequestHistory())
     assert "gen_ai.request.model" not in build_request_attributes(found)
     assert "server.address" not in build_request_attributes(found)

@@ -173,10 +173,8 @@ def test_a_stream_of_tool_calls_is_put_together_by_index() -> None:
     ]
     found = open_one("chat.completions", pieces, kind=SSE)
     assert found.answer is not None
-    assert [(each.id, each.name, each.arguments) for each in found.answer.tool_calls] == [
-        ("a", "f", '{"x": 1}'),
-        ("b", "g", '{"y": 2}'),
-    ]
+    told = [(each.id, each.name, each.arguments) for each in found.answer.tool_calls]
+    assert told == [("a", "f", '{"x": 1}'), ("b", "g", '{"y": 2}')]
     found = decode_exchange(chat(1, [user("x")], asks(call(call_id="z"))), RequestHistory())
     assert found.answer is not None
     assert found.answer.tool_calls[0].id == "z"

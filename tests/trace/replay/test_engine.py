@@ -97,10 +97,8 @@ def test_diff_of_two_files(path: str, tmp_path: Path) -> None:
     diff = ReplayEngine(path).diff(other)
     assert (diff.has_changes, diff.tool_sequence_changed, diff.output_changed) == (True, True, False)
     assert (diff.old_tokens, diff.new_tokens) == (135, 210)
-    assert diff.summary().splitlines()[:2] == [
-        "Tool sequence: ['get_weather'] → ['get_weather', 'summarize']",
-        "Tokens: 135 → 210",
-    ]
+    found = diff.summary().splitlines()[:2]
+    assert found == ["Tool sequence: ['get_weather'] → ['get_weather', 'summarize']", "Tokens: 135 → 210"]
     assert ReplayEngine(path).diff(other.save(tmp_path / "v2.json")).tool_sequence_changed
     assert ReplayDiff.compute(Cassette.load(path), other).to_dict()["has_changes"]
 
