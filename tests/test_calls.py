@@ -11,17 +11,8 @@ import pytest
 from llmproxy.calls import KEPT_MISSES, Call, Totals, find_doubts
 from llmproxy.protocol import Decision
 
-HIT = Call(
-    decision=Decision.REPLAY,
-    method="POST",
-    target="/v1/chat/completions",
-    status=200,
-    model="gpt-4o",
-    input=10,
-    output=2,
-    cost=Decimal("0.10"),
-    interaction=1,
-)
+ASKED = Call(decision=Decision.REPLAY, method="POST", target="/v1/chat/completions", status=200, interaction=1)
+HIT = ASKED._replace(model="gpt-4o", input=10, output=2, cost=Decimal("0.10"))
 
 
 def call(**changes: Any) -> Call:  # noqa: ANN401 - any field

@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from decimal import Decimal
 from http.client import HTTPConnection
 from pathlib import Path
@@ -123,18 +124,9 @@ def test_another_server_is_not_taken_for_llmproxy() -> None:
 
 def test_a_report_goes_to_json_and_back() -> None:
     """It travels from a worker to whoever writes the summary; money stays exact."""
-    report = Report(
-        name="a",
-        cassette="a",
-        mode="auto",
-        hits=2,
-        misses=1,
-        recorded=1,
-        saved=Use(cost=Decimal("0.00123")),
-        unused=(UnusedRecording(3, "messages", None, "hi"),),
-        parties={"agent": Use(3, 7, 1, Decimal("0.1"))},
-        miss_texts=["no"],
-    )
+    counted = Report(name="a", cassette="a", mode="auto", hits=2, misses=1, recorded=1, miss_texts=["no"])
+    unused, parties = (UnusedRecording(3, "messages", None, "hi"),), {"agent": Use(3, 7, 1, Decimal("0.1"))}
+    report = replace(counted, saved=Use(cost=Decimal("0.00123")), unused=unused, parties=parties)
     assert Report.from_json(json.loads(json.dumps(report.to_json()))) == report
 
 

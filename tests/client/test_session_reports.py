@@ -79,10 +79,8 @@ def test_the_line_leaves_out_what_is_nothing() -> None:
     assert format_counts(report()) == "0 hits, 0 misses, 0 recorded"
     full = report(hits=1, misses=1, recorded=2, passed=1, refused=1, failed=1, saved=Use(cost=Decimal("0.00123")))
     assert format_counts(full) == "1 hit, 1 miss, 2 recorded, 1 passed, 1 refused, 1 lost; $0.0012 not spent"
-    assert (
-        format_counts(report(hits=1, parties={"agent": Use(unpriced=1)}))
-        == "1 hit, 0 misses, 0 recorded; 1 call whose price or tokens are not known"
-    )
+    found = format_counts(report(hits=1, parties={"agent": Use(unpriced=1)}))
+    assert found == "1 hit, 0 misses, 0 recorded; 1 call whose price or tokens are not known"
 
 
 def test_reports_add_up_and_an_unknown_price_stays_unknown() -> None:

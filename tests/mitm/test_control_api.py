@@ -204,10 +204,8 @@ def test_the_proxy_is_no_way_round_its_own_walls(tmp_path: Path, mode: str) -> N
 def test_odd_names_mean_the_same_everywhere(tmp_path: Path) -> None:
     """In the traffic's URL, in the control URL, in the JSON and in the store."""
     names = ["a%2Fb", "%C3%BC%20%E6%97%A5", "x" * 300, "%2E%2E", "x~0", "%23"]
-    with (
-        Rig("replay", tape(tmp_path / "x.db", *((unquote(name), "hi", name) for name in names))) as rig,
-        rig.client() as c,
-    ):
+    store = tape(tmp_path / "x.db", *((unquote(name), "hi", name) for name in names))
+    with Rig("replay", store) as rig, rig.client() as c:
         for name in names:
             assert c.ask(control("POST", "sessions", {"name": unquote(name)})).status == 201
             assert said(c.ask(in_session(name, "hi"))) == name

@@ -167,15 +167,11 @@ def test_a_miss_stays_a_miss(tape: Path) -> None:
 
 def test_an_answer_from_the_provider_is_broken_too_and_not_recorded(store: Path) -> None:
     """What is done to an answer needs one: the provider is asked, its answer is not stored; that of the retry is."""
-    with (
-        Provider(Script(STEPS, ordered=False)) as p,
-        Rig("record", store, {"openai": p.url}, faults="reset-after") as rig,
-    ):
-        with rig.client() as c:
-            c.send(chat("stream", stream=True))
-            assert was_reset(c)
-            assert EVENTS[0] in c.buffer
-            assert EVENTS[2] not in c.buffer
+    with connected(p := Provider(Script(STEPS, ordered=False)), "record", store, faults="reset-after") as (rig, c):
+        c.send(chat("stream", stream=True))
+        assert was_reset(c)
+        assert EVENTS[0] in c.buffer
+        assert EVENTS[2] not in c.buffer
         rig.wait_idle()
         assert [(each.decision, each.fault) for each in rig.outcomes] == [(Decision.PASS, "reset-after")]
         assert rig.ask(chat("stream", stream=True)).whole
@@ -204,10 +200,8 @@ def test_a_session_of_its_own_has_faults_of_its_own(tape: Path) -> None:
         found = call("GET", "sessions/default/faults").json
         assert (found["injected"], found["faults"]) == (1, [{"kind": "http-529", "injected": 1}])
         assert call("GET", "sessions/default").json["injected"] == 1
-        assert (
-            call("POST", "sessions/default/faults", {"faults": [{"kind": "http-500", "call": 1}], "seed": 3}).status
-            == 200
-        )
+        told = call("POST", "sessions/default/faults", {"faults": [{"kind": "http-500", "call": 1}], "seed": 3}).status
+        assert told == 200
         assert rig.ask(chat("hi")).status == 500
         assert call("POST", "sessions/default/faults", {"faults": []}).json["faults"] == []
         assert rig.ask(chat("more")).status == 200
@@ -285,11 +279,8 @@ def test_what_finds_nothing_to_be_done_to_is_let_alone(tape: Path, tmp_path: Pat
     rules.write_text("[unknown-tool, http-500]")
     with Rig("replay", tape, faults=str(rules)) as rig:
         assert rig.ask(chat("hi")).status == 500
-    with (
-        Provider(Script(STEPS, ordered=False)) as p,
-        Rig("auto", tmp_path / "x.db", {"openai": p.url}, faults="unknown-tool") as rig,
-        rig.client() as c,
-    ):
+    script = Provider(Script(STEPS, ordered=False))
+    with connected(script, "auto", tmp_path / "x.db", faults="unknown-tool") as (rig, c):
         got = c.ask(chat("hi"))
         assert (got.status, got.headers["x-llmproxy-cache"]) == (200, "passed")
         assert "hello" in got.body.decode()

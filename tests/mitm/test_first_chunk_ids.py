@@ -29,21 +29,9 @@ def turn(number: int) -> bytes:
 @pytest.mark.parametrize("mark", ["response.created", "response.completed"])
 def test_an_agent_that_does_not_wait_for_the_end_replays(store: Path, mark: str) -> None:
     """Each turn is asked when the event before is read, while the answer is still open and not stored; replay knows every one."""
-    steps = [
-        Step(
-            Answer(
-                200,
-                (("content-type", "text/event-stream"),),
-                (
-                    Piece(event("response.created", f"resp_{n}")),
-                    Piece(event("response.completed", f"resp_{n}")),
-                    Piece(b": \n\n", 0.5),
-                ),
-                "chunked",
-            )
-        )
-        for n in range(TURNS)
-    ]
+    kind, ends = (("content-type", "text/event-stream"),), ("response.created", "response.completed")
+    turns = [(*(Piece(event(end, f"resp_{n}")) for end in ends), Piece(b": \n\n", 0.5)) for n in range(TURNS)]
+    steps = [Step(Answer(200, kind, pieces, "chunked")) for pieces in turns]
     for mode in ("record", "replay"):
         with Provider(Script(tuple(steps)), check=False) as p, Rig(mode, store, {"openai": p.url}) as rig:
             clients = []

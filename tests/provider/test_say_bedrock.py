@@ -47,8 +47,6 @@ def test_a_streamed_answer_is_the_whole_one_in_frames() -> None:
     deltas = [value["delta"] for kind, value in events if kind == "contentBlockDelta"]
     text, used = whole["output"]["message"]["content"]
     assert "".join(delta.get("text", "") for delta in deltas) == text["text"]
-    assert (
-        json.loads("".join(delta["toolUse"]["input"] for delta in deltas if "toolUse" in delta))
-        == used["toolUse"]["input"]
-    )
+    found = json.loads("".join(delta["toolUse"]["input"] for delta in deltas if "toolUse" in delta))
+    assert found == used["toolUse"]["input"]
     assert [kind for kind, _ in events][-2:] == ["messageStop", "metadata"]

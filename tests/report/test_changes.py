@@ -45,21 +45,8 @@ def total(*trials: TrialResult, after: dict[int, float | None] | None = None) ->
 
 def row(number: int, cost: float | None) -> RowSummary:
     """Return a recording of Claude Code."""
-    head = (
-        number,
-        "refund",
-        1,
-        "agent",
-        number,
-        1,
-        Key(f"v2:{number}"),
-        "anthropic",
-        "messages",
-        "m",
-        True,
-        "POST",
-        "/v1",
-    )
+    place = (number, "refund", 1, "agent", number, 1)
+    head = (*place, Key(f"v2:{number}"), "anthropic", "messages", "m", True, "POST", "/v1")
     return RowSummary(
         *head, 200, Ending.COMPLETE, 0.0, 1.0, 2.0, 10, 2, cost, False, False, "hi", "ho", "Claude Code 2.1.1", 0.0
     )

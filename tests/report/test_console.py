@@ -106,10 +106,8 @@ def test_a_line_says_its_own_time_and_duration() -> None:
         assert (first[:16], second[:16]) == ("00:00:00  REPLAY", "00:01:01  REPLAY")
         assert "    3 ms  " in first
         assert ("12 min 30 s  " if room is None else "  12 min…  ") in second
-        assert (
-            format_request_line(HIT._replace(model="other"), zone=UTC, room=room).split()[3 if room != 100 else 2]
-            == "other"
-        )
+        found = format_request_line(HIT._replace(model="other"), zone=UTC, room=room).split()[3 if room != 100 else 2]
+        assert found == "other"
 
 
 def test_a_reader_who_leaves_does_not_hurt_the_proxy() -> None:

@@ -45,16 +45,8 @@ def test_a_miss_stands_out_and_stays_one_line() -> None:
 
 def test_what_came_over_the_wire_cannot_move_the_cursor() -> None:
     """Control characters are replaced or escaped, overlong names cut."""
-    evil = Call(
-        decision=Decision.PASS,
-        method="GET",
-        target="/\r\nfake",
-        status=200,
-        model="a\x1b[2J" + "x" * 300,
-        note="\x07",
-        asked="\x1b[2J\u202e",
-        answered="\ud800",
-    )
+    evil = Call(decision=Decision.PASS, method="GET", target="/\r\nfake", status=200, model="a\x1b[2J" + "x" * 300)
+    evil = evil._replace(note="\x07", asked="\x1b[2J\u202e", answered="\ud800")
     shown = format_request_line(evil, zone=UTC)
     assert shown.isprintable()
     assert len(shown) < 300

@@ -137,10 +137,8 @@ def test_a_narrow_column_has_model_time_and_cost(browser: Browser, tmp_path: Pat
             page.click("label", "side by side")
             page.see("a-session", ".column h2")
         page.wait("document.querySelectorAll('.one .first').length === 4")
-        assert (
-            page.js("[...document.querySelectorAll('.one .model')].map((each) => each.innerText)")
-            == ["gpt-4o openai"] * 2
-        )
+        found = page.js("[...document.querySelectorAll('.one .model')].map((each) => each.innerText)")
+        assert found == ["gpt-4o openai"] * 2
         ends = page.js("[...document.querySelectorAll('.one .end')].map((each) => each.innerText)")
         assert [bool(re.fullmatch(r"11→2 [\d.]+ m?s \$0\.000048", each)) for each in ends] == [True] * 2, ends
         fits = "[...document.querySelectorAll('.row')].every((each) => each.scrollHeight <= each.clientHeight && each.firstElementChild.scrollWidth <= each.clientWidth)"

@@ -53,10 +53,8 @@ def test_of_several_alike_nothing_tells_which_was_repeated() -> None:
 
 def test_an_unknown_question_repeats_nothing() -> None:
     """What has no key is compared with nothing."""
-    assert (
-        find_retried_calls([SentRequest(1, None, None, whole=False), SentRequest(2, None, None, whole=True)]).sure
-        == frozenset()
-    )
+    found = find_retried_calls([SentRequest(1, None, None, whole=False), SentRequest(2, None, None, whole=True)]).sure
+    assert found == frozenset()
 
 
 def test_a_tool_that_ran_three_times_counts_three_times() -> None:
