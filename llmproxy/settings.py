@@ -10,7 +10,7 @@ value came from. What it does not understand it refuses, naming the value, its s
 
 Making a ``Settings`` by hand reads nothing but its arguments. This module is the floor of the package beside
 `errors` and `protocol`. Every command begins here, and a client of tools waits for the shim that does: so its values
-are plain dataclasses with the readers of `values` (pydantic's import and schema took 0.1 s of a start).
+are plain dataclasses with the readers of `parsers` (pydantic's import and schema took 0.1 s of a start).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from llmproxy import values
+from llmproxy import parsers
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import SettingsError
 from llmproxy.protocol import (
@@ -43,7 +43,7 @@ from llmproxy.protocol import (
     UnknownTool,
     Update,
 )
-from llmproxy.store_server import find_store_server, is_server, register_server
+from llmproxy.server_store_path import find_store_server, is_server, register_server
 
 ENV_PREFIX = "LLMPROXY_"
 TABLE = "[tool.llmproxy]"
@@ -83,7 +83,7 @@ class Normalize:
 
 def read_normalize(value: object) -> Normalize:
     """Read the user's rules. Raises ValueError, which says where in the table."""
-    table = value if isinstance(value, Normalize) else values.read_table(value)
+    table = value if isinstance(value, Normalize) else parsers.read_table(value)
     if isinstance(table, Normalize):
         return table
     given = _check_members(table, Normalize, "")
@@ -192,7 +192,7 @@ def _declare_option(
     return field(default_factory=lambda: default, metadata={"option": row})
 
 
-_VCR = values.in_words([name for name, mode in VCR_MODES.items() if name != mode])
+_VCR = parsers.in_words([name for name, mode in VCR_MODES.items() if name != mode])
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,7 @@ class Settings:
     """What one proxy run goes by. Defaults spend no money and are reachable from this machine only."""
 
     mode: Mode = _declare_option(
-        values.read_mode,
+        parsers.read_mode,
         "|".join(Mode),
         default=Mode.REPLAY,
         description=f"What to do with a request: {', '.join(f'{mode} {mode.policy.does}' for mode in Mode)}. "
@@ -209,30 +209,30 @@ class Settings:
         of_session=True,
     )
     host: str = _declare_option(
-        values.read_host,
+        parsers.read_host,
         "ADDRESS",
         default=DEFAULT_HOST,
         description="Address to listen on. Other machines can reach any address but loopback.",
     )
     port: int = _declare_option(
-        values.read_port, "PORT", default=DEFAULT_PORT, description="Port to listen on; 0 takes any free port."
+        parsers.read_port, "PORT", default=DEFAULT_PORT, description="Port to listen on; 0 takes any free port."
     )
     store: Path = _declare_option(
-        values.read_optional_path,
+        parsers.read_optional_path,
         "PATH",
         default=Path(DEFAULT_STORE),
         description="The database of recordings: a SQLite file, or postgresql://USER@HOST/DATABASE for a team.",
         again=False,
     )
     cassette_dir: Path | None = _declare_option(
-        values.read_optional_path,
+        parsers.read_optional_path,
         "DIR",
         default=None,
         description="Folder with one YAML file per cassette, for review: read at the start (files take precedence over "
         "the store), written when a session that recorded ends.",
     )
     cassette: str = _declare_option(
-        values.read_name,
+        parsers.read_name,
         "NAME",
         default=DEFAULT_SESSION,
         description="Cassette for requests that name no session, by URL or header.",
@@ -240,7 +240,7 @@ class Settings:
         of_session=True,
     )
     upstream: Mapping[str, str] = _declare_option(
-        values.read_upstreams,
+        parsers.read_upstreams,
         "NAME=URL",
         default={},
         description="Base URL of a provider, or of your own OpenAI-compatible server, then served under /NAME. "
@@ -248,14 +248,14 @@ class Settings:
         repeat=True,
     )
     speed: float = _declare_option(
-        values.read_speed,
+        parsers.read_speed,
         "0|1|N",
         default=0.0,
         description="Speed of replay: 0 is immediate (a stream in one piece), 1 as recorded, N is N times as fast.",
         of_session=True,
     )
     exhausted: Exhausted = _declare_option(
-        values.read_exhausted,
+        parsers.read_exhausted,
         "last|cycle|miss",
         default=Exhausted.LAST,
         description="Answer to a request that is sent more often than recorded: the last recording, all of them again "
@@ -263,20 +263,20 @@ class Settings:
         of_session=True,
     )
     order_wait: float = _declare_option(
-        values.read_wait,
+        parsers.read_wait,
         "SECONDS",
         default=DEFAULT_ORDER_WAIT,
         description="Answers to concurrent requests end in recorded order. How long an answer waits for an earlier one "
         "that does not come; 0 ignores the order.",
     )
     coalesce: bool = _declare_option(
-        values.read_truth,
+        parsers.read_truth,
         default=False,
         description="In modes record and once, identical concurrent requests to models share one answer.",
         again=False,
     )
     bind: Binds = _declare_option(
-        values.read_scope,
+        parsers.read_scope,
         "all|paths|none",
         default=Binds.ALL,
         description="What may differ between the recorded run and this one: all (run variables and the cassette's "
@@ -284,14 +284,14 @@ class Settings:
         of_session=True,
     )
     max_age: str = _declare_option(
-        values.read_age,
+        parsers.read_age,
         "AGE",
         default="",
         description="Maximum age of recordings, such as 12h, 30d, 8w. Modes auto and once record older ones again; "
         "replay reports them.",
     )
     update: Update = _declare_option(
-        values.read_update,
+        parsers.read_update,
         "all|changed|trial",
         default=Update.NONE,
         description="Replace recordings when a session ends without an error: all of its cassette, or only those of "
@@ -300,14 +300,14 @@ class Settings:
         again=False,
     )
     max_cost: Decimal | None = _declare_option(
-        values.read_cost,
+        parsers.read_cost,
         "USD",
         default=None,
         description="Maximum cost of live model calls. A call that might exceed it, or has no known price, is not "
         "sent; recordings older than --max-age are then replayed.",
     )
     change: tuple[str, ...] = _declare_option(
-        values.read_names,
+        parsers.read_names,
         "NAME",
         default=(),
         description="If update is `changed`: record only requests with this change, by its name in `llmproxy changes`.",
@@ -316,7 +316,7 @@ class Settings:
         again=False,
     )
     faults: str = _declare_option(
-        values.read_text,
+        parsers.read_text,
         "FILE|PRESET",
         default="",
         description="Injected faults: a file, a preset, or a kind such as http-429 or reset@3 (in the third call). "
@@ -325,7 +325,7 @@ class Settings:
         of_session=True,
     )
     faults_seed: int | None = _declare_option(
-        values.read_seed,
+        parsers.read_seed,
         "N",
         default=None,
         description="Random seed for fault injection; default: the seed of the faults file.",
@@ -333,27 +333,27 @@ class Settings:
         of_session=True,
     )
     forward: bool = _declare_option(
-        values.read_truth,
+        parsers.read_truth,
         default=False,
         description="Also serve as HTTPS_PROXY, for clients that cannot change their base URL: hosts of known "
         "providers are decrypted, all others tunnelled, or refused in replay.",
     )
     token: str = _declare_option(
-        values.read_text,
+        parsers.read_text,
         "SECRET",
         default="",
         description="Token that clients on other machines must send as x-llmproxy-token to use the control API.",
         secret=True,
     )
     allow_host: tuple[str, ...] = _declare_option(
-        values.read_hosts,
+        parsers.read_hosts,
         "HOST",
         default=(),
         description="Host that clients may reach through the proxy even in replay; *.NAME is every host below it.",
         repeat=True,
     )
     record_host: tuple[str, ...] = _declare_option(
-        values.read_hosts,
+        parsers.read_hosts,
         "HOST",
         default=(),
         description="Host of another HTTP service to record and replay, intercepted or under /HOST; *.NAME is every "
@@ -361,7 +361,7 @@ class Settings:
         repeat=True,
     )
     answer_to: tuple[str, ...] = _declare_option(
-        values.read_names,
+        parsers.read_names,
         "NAME",
         default=(),
         description="Further host name under which clients may address a proxy on a loopback port. Others are refused: "
@@ -369,7 +369,7 @@ class Settings:
         repeat=True,
     )
     allow_origin: tuple[str, ...] = _declare_option(
-        values.read_origins,
+        parsers.read_origins,
         "ORIGIN",
         default=(),
         description="Origin of web pages that may use the proxy: http://localhost:5173, vscode-webview://*, null. All "
@@ -377,18 +377,18 @@ class Settings:
         repeat=True,
     )
     client_cert: Path | None = _declare_option(
-        values.read_optional_path,
+        parsers.read_optional_path,
         "PATH",
         default=None,
         description="PEM file with certificate and key for upstreams that require mTLS, or a folder of HOST.pem files.",
     )
     allow_live: bool = _declare_option(
-        values.read_truth,
+        parsers.read_truth,
         default=False,
         description="Let clients of a replay proxy open sessions in modes that use the network.",
     )
     live: tuple[Channel, ...] = _declare_option(
-        values.read_channels,
+        parsers.read_channels,
         "llm|mcp|http",
         default=(),
         description="Channel that uses its real providers or tools in mode replay, while other channels are replayed: "
@@ -400,7 +400,7 @@ class Settings:
         of_live=True,
     )
     unknown_tool: UnknownTool = _declare_option(
-        values.read_unknown_tool,
+        parsers.read_unknown_tool,
         "error|fail|live",
         default=UnknownTool.ERROR,
         description="With --live, for a tool call without a recording, or with other state-changing calls before it "
@@ -410,7 +410,7 @@ class Settings:
         of_live=True,
     )
     read_only: tuple[str, ...] = _declare_option(
-        values.read_name_patterns,
+        parsers.read_name_patterns,
         "NAME",
         default=(),
         description="With --live: a tool, or a request such as 'POST api.example.com/search*', that changes nothing, "
@@ -421,7 +421,7 @@ class Settings:
         of_live=True,
     )
     stub: Mapping[str, str] = _declare_option(
-        values.read_stubs,
+        parsers.read_stubs,
         "HOST/PATH=KIND",
         default={},
         description="Your own sign-in endpoint, which replay answers without a recording: like a token endpoint "
@@ -429,7 +429,7 @@ class Settings:
         repeat=True,
     )
     rate: Mapping[str, str] = _declare_option(
-        values.read_rates,
+        parsers.read_rates,
         "[NAME=]N/s|min|h",
         default={},
         description="Maximum rate of live calls: 60/min for each provider, or openai=60/min for one. Further calls "
@@ -437,20 +437,20 @@ class Settings:
         repeat=True,
     )
     match_credential: bool = _declare_option(
-        values.read_truth,
+        parsers.read_truth,
         default=False,
         description="Make a fingerprint of the caller's API key part of a request's identity, so that a wrong API key "
         "does not get the right one's answer.",
     )
     fail_on_miss: bool = _declare_option(
-        values.read_truth,
+        parsers.read_truth,
         default=False,
         description="End with exit code 4 if a request was refused because it was not recorded.",
         again=False,
         of_session=True,
     )
     fail_on_carried: bool = _declare_option(
-        values.read_truth,
+        parsers.read_truth,
         default=False,
         description="End with exit code 7 if a recorded answer was reused for a changed request, under an accepted "
         "change.",
@@ -458,36 +458,40 @@ class Settings:
         of_session=True,
     )
     fail_on_stale: bool = _declare_option(
-        values.read_truth,
+        parsers.read_truth,
         default=False,
         description="End with exit code 10 if a recording older than --max-age was replayed.",
         again=False,
         of_session=True,
     )
     strict: bool = _declare_option(
-        values.read_truth,
+        parsers.read_truth,
         default=False,
         description="Like --fail-on-miss; also end with exit code 4 if no request came, a recording was not used, or a "
         "hit was not exact (bound or carried).",
         of_session=True,
     )
     miss_status: int | None = _declare_option(
-        values.read_status,
+        parsers.read_status,
         "400|404|422|501|503",
         default=None,
         description="HTTP status of a miss; default: the status that each client handles best (404, 400, 422, 501).",
     )
     max_request: int = _declare_option(
-        values.read_size,
+        parsers.read_size,
         "SIZE",
         default=64 << 20,
         description="Largest request body in bytes: replay refuses larger, auto and record forward them unrecorded.",
     )
     quiet: bool = _declare_option(
-        values.read_truth, default=False, description="Print misses and the summary only.", again=False, of_session=True
+        parsers.read_truth,
+        default=False,
+        description="Print misses and the summary only.",
+        again=False,
+        of_session=True,
     )
     verbose: bool = _declare_option(
-        values.read_truth, default=False, description="Log each step.", again=False, of_session=True
+        parsers.read_truth, default=False, description="Log each step.", again=False, of_session=True
     )
     normalize: Normalize = _declare_option(
         read_normalize,
@@ -567,7 +571,7 @@ def portable_path(path: Path) -> str:
 
 def _spell_pairs(value: Mapping[str, str]) -> list[str]:
     """Return the parts of a table as they are typed."""
-    return [said if name == values.ANY_PROVIDER else f"{name}={said}" for name, said in value.items()]
+    return [said if name == parsers.ANY_PROVIDER else f"{name}={said}" for name, said in value.items()]
 
 
 def _spell_value(value: object) -> str:
@@ -663,7 +667,7 @@ def load(flags: Mapping[str, object], env: Mapping[str, str], cwd: Path) -> Load
             found[name] = _validate_one(name, given, found.get(name), env)
             sources[name] = given.source
             if name == "upstream":
-                sources |= {f"upstream.{key}": given.source for key in values.read_upstreams(given.value)}
+                sources |= {f"upstream.{key}": given.source for key in parsers.read_upstreams(given.value)}
     try:
         loaded = Loaded(Settings(**found), sources)
     except ValueError as error:
@@ -686,7 +690,7 @@ def _validate_one(name: str, given: _GivenValue, below: Any, env: Mapping[str, s
             return (
                 register_server(typed, env)
                 if is_server(typed := str(given.value))
-                else given.folder / values.read_path(typed)
+                else given.folder / parsers.read_path(typed)
             )
         value = FORMS[name].read(given.value)
     except ValueError as error:

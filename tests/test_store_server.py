@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.client.process import ProxyCommand, spawn_proxy
+from llmproxy.client.proxy_process import ProxyCommand, spawn_proxy
+from llmproxy.server_store_path import find_store_server, is_server, register_server, show_store, without_secrets
 from llmproxy.settings import load, shown_path
-from llmproxy.store_server import find_store_server, is_server, register_server, show_store, without_secrets
 
 URL = "postgresql://me:s3cret%21@db.example:5433/team?sslmode=require&sslpassword=s3cret!&passfile=/x"
 

@@ -53,7 +53,7 @@ from llmproxy.translated import translate_json
 _read = Control._parse_reply
 Control._parse_reply = lambda self, status, content: translate_json(_read(self, status, content))
 """,
-    "client/process.py": """
+    "client/proxy_process.py": """
 
 from llmproxy.translated import translate
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.values import read_host, read_path, read_speed, read_truth, read_upstreams, read_wait
+from llmproxy.parsers import read_host, read_path, read_speed, read_truth, read_upstreams, read_wait
 
 
 def test_a_boolean_is_no_speed_and_a_number_no_boolean() -> None:

@@ -50,7 +50,7 @@ def _print_version(asked: bool) -> None:
 
 
 def _print_version_json(asked: bool) -> None:
-    """Print the same for :mod:`llmproxy.client.process` of another environment."""
+    """Print the same for :mod:`llmproxy.client.proxy_process` of another environment."""
     if asked:
         typer.echo(json.dumps({"llmproxy": llmproxy.__version__, "mitmproxy": _mitmproxy_version()}))
         raise typer.Exit

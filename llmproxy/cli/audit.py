@@ -16,7 +16,7 @@ from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.sessions.journal import read_questions
 from llmproxy.core.store.integrity_checks import AuditedPair, UncountedCall, compare_served, find_merged, find_uncounted
 from llmproxy.errors import Exit
-from llmproxy.store_server import show_store
+from llmproxy.server_store_path import show_store
 
 _SHOWN = 20
 """Pairs that are listed one by one."""

@@ -21,18 +21,18 @@ from llmproxy.cli.parts.options import LAST_REPORT, NoLiveCommand, advise_record
 from llmproxy.cli.parts.printing import print_line, to_line
 from llmproxy.cli.parts.run_options import RunArguments
 from llmproxy.cli.parts.store_arguments import open_given
-from llmproxy.client.process import find_running_url
+from llmproxy.client.proxy_process import find_running_url
 from llmproxy.core.cassettes.folder import CassetteDir
 from llmproxy.core.changes.accepted_changes import AcceptedChange
-from llmproxy.core.sessions.trial_results import clear_served
+from llmproxy.core.sessions.trial_results import forget_served_recordings
 from llmproxy.core.store.file.store import open_store
-from llmproxy.core.store.queries import accepted_of, put_accepted
+from llmproxy.core.store.queries import accepted_of, replace_accepted_changes
 from llmproxy.errors import CassetteNotFound, Exit, MachineError, SettingsError, printable
 from llmproxy.protocol import UPDATE_VARIABLE, Update
 from llmproxy.report.json_report import read_report_runs
 from llmproxy.report.request_changes import ChangeSummary, read_change_summary
+from llmproxy.server_store_path import find_store_server, store_exists
 from llmproxy.settings import Loaded
-from llmproxy.store_server import find_store_server, store_exists
 
 
 class _ChangesCommand(NoLiveCommand):
@@ -77,7 +77,7 @@ def _run_trial(loaded: Loaded, asked: RunArguments, markdown: Path | None) -> in
     plain = replace(asked, options=replace(asked.options, json=None))
     code = run_in_replay(plain, loaded, {UPDATE_VARIABLE: Update.TRIAL.value})
     if code not in (Exit.OK, Exit.MISS):
-        clear_served(store, since)
+        forget_served_recordings(store, since)
     folder, found = loaded.settings.cassette_dir, read_change_summary(store, since)
     return print_changes(store, found, code, folder=folder, json_file=file, markdown=markdown)
 
@@ -152,7 +152,7 @@ def write_accepted_changes(loaded: Loaded, made: Mapping[str, Sequence[AcceptedC
     settings = loaded.settings
     with open_store(settings.store, writable=True, now=time.time) as store:
         for cassette, accepted in made.items():
-            put_accepted(store, cassette, accepted)
+            replace_accepted_changes(store, cassette, accepted)
             if settings.cassette_dir is not None:
                 files = CassetteDir(settings.cassette_dir, now=time.time)
                 files.save_cassette(store, cassette, remember=store.record_synced_file)

@@ -24,7 +24,7 @@ import typer
 from llmproxy.amounts import dollars, format_seconds
 from llmproxy.cli.parts.demo_talk import Create, DemoClient, run_conversation
 from llmproxy.cli.ui import open_browser
-from llmproxy.client.process import ProxyCommand, find_proxy_command, spawn_proxy
+from llmproxy.client.proxy_process import ProxyCommand, find_proxy_command, spawn_proxy
 from llmproxy.core.cassettes.formats.vcr import parse_text
 from llmproxy.core.cassettes.importing import import_exchanges
 from llmproxy.core.dialects.usage import compute_cost

@@ -25,7 +25,7 @@ from llmproxy.cli.parts.bindings import (
     format_volatile_fields,
     run_variables_to_json,
 )
-from llmproxy.cli.parts.importing import load_recordings
+from llmproxy.cli.parts.import_files import load_recordings
 from llmproxy.cli.parts.options import load_settings
 from llmproxy.cli.parts.printing import print_json, print_line, to_line
 from llmproxy.cli.parts.store_arguments import STORE, is_id, open_given
@@ -38,7 +38,7 @@ from llmproxy.core.sessions.session import split_name
 from llmproxy.core.store.queries import read_volatile_fields
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Interaction
-from llmproxy.core.traffic.json_diff import Difference, build_difference, differences
+from llmproxy.core.traffic.json_diff import Difference, build_difference, list_differences
 from llmproxy.errors import Exit, SettingsError
 from llmproxy.trace.comparing.diff import FailOn
 from llmproxy.trace.comparing.recording_diff import RecordingDiff, list_unexplained
@@ -194,7 +194,7 @@ def _check_replayable(database: Store, a: Interaction, b: Interaction) -> Fit | 
 
 
 def _print_interaction_diff(a: Interaction, b: Interaction, fit: Fit | Mismatch | None, *, as_json: bool) -> bool:
-    found = {"requests": _compare_requests(a, b), "answers": differences(*_parse_answer_pair(a, b), _PLACES)}
+    found = {"requests": _compare_requests(a, b), "answers": list_differences(*_parse_answer_pair(a, b), _PLACES)}
     changed = any(found.values())
     if as_json:
         plain = {part: [each.to_dict() for each in places] for part, places in found.items()}
@@ -236,7 +236,7 @@ def _compare_requests(a: Interaction, b: Interaction) -> list[Difference]:
     ]
     places = compare_requests(b.operation, _parse_body(a.request.body), _parse_body(b.request.body), _PLACES)
     found = [build_difference(f"$.body{path[1:]}", old, new, where) for where, path, old, new in places]
-    return [*differences(outside[0], outside[1], _PLACES), *found]
+    return [*list_differences(outside[0], outside[1], _PLACES), *found]
 
 
 def _parse_answer_pair(a: Interaction, b: Interaction) -> tuple[object, object]:

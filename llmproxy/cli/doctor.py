@@ -18,6 +18,15 @@ from llmproxy.cli.parts.options import FreePortCommand, get_flags, get_options, 
 from llmproxy.cli.parts.printing import print_line, to_line
 from llmproxy.cli.parts.run_options import RunArguments
 from llmproxy.cli.parts.session_setup import open_session, plan_environment, start_options
+from llmproxy.client.bypass_monitor import (
+    Address,
+    MonitoredProcess,
+    ProcessMonitor,
+    find_lookup_bypasses,
+    make_lookup_env,
+    read_lookups,
+)
+from llmproxy.client.child_env import find_upstreams
 from llmproxy.client.control import Control, ControlError
 from llmproxy.client.doctor import (
     BAD,
@@ -31,16 +40,7 @@ from llmproxy.client.doctor import (
     diagnose_traffic,
     parse_url_addresses,
 )
-from llmproxy.client.environment import find_upstreams
-from llmproxy.client.process import ensure_proxy, find_program, run_child
-from llmproxy.client.process_monitor import (
-    Address,
-    MonitoredProcess,
-    ProcessMonitor,
-    find_lookup_bypasses,
-    make_lookup_env,
-    read_lookups,
-)
+from llmproxy.client.proxy_process import ensure_proxy, find_program, run_child
 from llmproxy.errors import Exit, MachineError, SettingsError
 from llmproxy.protocol import DEFAULT_PORT
 

@@ -30,16 +30,16 @@ from llmproxy.cli.parts.options import advise_record, load_settings
 from llmproxy.cli.parts.printing import print_json, print_line, to_line
 from llmproxy.cli.parts.store_arguments import STORE, open_given
 from llmproxy.cli.rerecord import build_live_headers, estimate_max_cost, find_live_upstream
-from llmproxy.client.process import ensure_proxy
+from llmproxy.client.proxy_process import ensure_proxy
 from llmproxy.core.dialects.table import CHAT
 from llmproxy.core.dialects.usage import compute_cost, read_usage
 from llmproxy.core.providers.routing import family_of
-from llmproxy.core.secrets.redact import has_redaction_mark
+from llmproxy.core.secrets.redact import has_redaction_placeholder
 from llmproxy.core.store.rows import RowSummary, read_answer_time
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Ending, Headers, Interaction, Usage
 from llmproxy.errors import Exit, SettingsError
-from llmproxy.store_server import store_exists
+from llmproxy.server_store_path import store_exists
 from llmproxy.trace.comparing.drift import (
     ALPHA,
     NOISE,
@@ -269,7 +269,7 @@ def _interleave_groups(groups: Mapping[tuple[Any, ...], list[RowSummary]]) -> It
 
 def _prepare_call(recorded: Interaction, loaded: Loaded, limit: Decimal | None) -> _SampledCall:
     """Return a call as it will be sent. Raises SettingsError, whose message is why it is not."""
-    if has_redaction_mark(recorded.request):
+    if has_redaction_placeholder(recorded.request):
         raise SettingsError("a secret was taken out of the request, and nobody knows it any more")
     body = parse_json(recorded.request.body)
     if not isinstance(body, dict):

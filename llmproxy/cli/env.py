@@ -16,7 +16,7 @@ from llmproxy.errors import MachineError, SettingsError
 from llmproxy.protocol import BUNDLES, NODE_CA, NODE_PROXY, OFFLINE, PLACEHOLDER_KEY, PROXIES
 
 if TYPE_CHECKING:
-    from llmproxy.client.environment import CaFiles
+    from llmproxy.client.child_env import CaFiles
     from llmproxy.client.session_reports import Health
 
 
@@ -41,8 +41,8 @@ def env(
     ),
 ) -> None:
     """Print the variables that send SDKs to a running proxy: eval "$(llmproxy env)"."""
+    from llmproxy.client.child_env import plan_env
     from llmproxy.client.control import Control
-    from llmproxy.client.environment import plan_env
 
     if form not in FORMATS:
         raise SettingsError(f"--format is {form!r}; it can be {', '.join(FORMATS)}")
@@ -68,7 +68,7 @@ def env(
 
 def find_proxy_url(environ: Mapping[str, str]) -> str:
     """Return where a running proxy is looked for: LLMPROXY_URL, else the settings. Raises SettingsError: any port."""
-    from llmproxy.client.process import find_running_url, reachable_url
+    from llmproxy.client.proxy_process import find_running_url, reachable_url
     from llmproxy.settings import load
 
     if found := find_running_url(environ):
@@ -86,7 +86,7 @@ def find_proxy_url(environ: Mapping[str, str]) -> str:
 
 def list_proxy_variables(environ: Mapping[str, str]) -> list[str]:
     """Return the variables that point to a proxy of ours, and the placeholders."""
-    from llmproxy.client.environment import BASE_URLS, NODE_OPTIONS, NODE_PRELOAD, URL_VARIABLE, is_proxy_url
+    from llmproxy.client.child_env import BASE_URLS, NODE_OPTIONS, NODE_PRELOAD, URL_VARIABLE, is_proxy_url
 
     try:
         url = find_proxy_url(environ)
@@ -109,7 +109,7 @@ def list_proxy_variables(environ: Mapping[str, str]) -> list[str]:
 
 def _write_ca_bundle(url: str, health: Health) -> CaFiles:
     """Write the bundle beside the proxy's certificate, where it lives as long as that."""
-    from llmproxy.client.environment import CaFiles, combine_bundles, list_preset_bundles, make_truststore
+    from llmproxy.client.child_env import CaFiles, combine_bundles, list_preset_bundles, make_truststore
 
     if health.ca is None:
         raise MachineError(

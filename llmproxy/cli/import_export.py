@@ -12,7 +12,7 @@ import typer
 from llmproxy.advice import format_store_option, quote_word
 from llmproxy.amounts import format_count
 from llmproxy.cli.parts.completion import complete_cassettes
-from llmproxy.cli.parts.importing import Importer, group_files, show_progress
+from llmproxy.cli.parts.import_files import Importer, group_files, show_progress
 from llmproxy.cli.parts.options import load_settings
 from llmproxy.cli.parts.printing import ProgressLine, format_size
 from llmproxy.cli.parts.store_arguments import STORE, build_no_cassette_error, name_session, refuse_url

@@ -24,7 +24,7 @@ from llmproxy.cli.parts.run_options import RunArguments
 from llmproxy.cli.parts.session_setup import open_session, plan_environment, start_options
 from llmproxy.cli.parts.store_arguments import TrialResult, build_not_recorded_error, learn_from_runs, open_given
 from llmproxy.client.gather_run_variables import find_time_zone_on_other_day, gather_run_variables
-from llmproxy.client.process import ensure_proxy, find_program, find_running_url, run_child
+from llmproxy.client.proxy_process import ensure_proxy, find_program, find_running_url, run_child
 from llmproxy.client.session_reports import Miss, list_miss_lines
 from llmproxy.core.bindings import KINDS, VolatileField, load_run_variables
 from llmproxy.core.bindings.volatile_learning import LearnedField, generalize_fields
@@ -34,8 +34,8 @@ from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.queries import read_newest_variables, read_volatile_fields, write_volatile_fields
 from llmproxy.errors import Exit, MachineError, SettingsError
+from llmproxy.server_store_path import store_exists
 from llmproxy.settings import Loaded
-from llmproxy.store_server import store_exists
 
 _CI = ("CI", "GITHUB_ACTIONS", "GITLAB_CI", "JENKINS_URL", "BUILDKITE", "TEAMCITY_VERSION")
 _FOREIGN = "  from outside of this machine (a page, a service, another host): is it not a part of what is asked?"

@@ -26,7 +26,7 @@ from llmproxy.cli.parts.store_arguments import (
     resolve_store_path,
     suggest_numbered,
 )
-from llmproxy.cli.parts.verifying import Verifier
+from llmproxy.cli.parts.verify_store import Verifier
 from llmproxy.core.cassettes.folder import CassetteDir
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.sessions.journal import read_served_ids
@@ -34,7 +34,7 @@ from llmproxy.core.store.integrity_checks import count_stored_bytes
 from llmproxy.core.store.rows import RowSummary
 from llmproxy.core.store.store import Store
 from llmproxy.errors import CassetteError, CassetteNotFound, Exit, MachineError, SettingsError
-from llmproxy.store_server import show_store
+from llmproxy.server_store_path import show_store
 
 _DAY = 86_400
 

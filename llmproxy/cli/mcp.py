@@ -18,7 +18,7 @@ from llmproxy.cli.parts.options import STORE as SUITES, SettingsCommand, get_opt
 from llmproxy.cli.parts.store_arguments import STORE
 from llmproxy.errors import LLMProxyError, SettingsError
 from llmproxy.protocol import DEFAULT_STORE, RUN_VARIABLE, URL_VARIABLE
-from llmproxy.store_server import is_server
+from llmproxy.server_store_path import is_server
 
 _DASHES = "write -- before the server's command: llmproxy mcp -- npx -y some-server"
 _BEHIND = "llmproxy.behind"

@@ -15,7 +15,7 @@ from llmproxy.core.cassettes.merging import copy_cassette
 from llmproxy.core.store.file.store import open_store
 from llmproxy.errors import SettingsError
 from llmproxy.protocol import DEFAULT_STORE
-from llmproxy.store_server import find_store_server, show_store
+from llmproxy.server_store_path import find_store_server, show_store
 
 _NAMES = typer.Argument(..., metavar="CASSETTE", help="Names of cassettes.")
 _FILE = typer.Option(Path(DEFAULT_STORE), "--file", metavar="PATH", help="The SQLite store.")

@@ -23,7 +23,6 @@ import typer
 
 from llmproxy.advice import StartCommand, suggest_command
 from llmproxy.amounts import duration, format_count
-from llmproxy.calls import Call
 from llmproxy.cli.parts.completion import complete_cassettes
 from llmproxy.cli.parts.options import NoLiveCommand, advise_record, get_flags, get_options, load_settings, refuse_live
 from llmproxy.cli.parts.printing import print_line, to_line, write_stderr_lines
@@ -33,15 +32,16 @@ from llmproxy.cli.parts.session_setup import find_agent_tools, plan_environment,
 from llmproxy.cli.parts.store_arguments import STORE, build_not_recorded_error, check_new_name, open_given
 from llmproxy.client.control import CONFLICT, ControlError
 from llmproxy.client.gather_run_variables import gather_run_variables
-from llmproxy.client.process import ProxyHandle, ensure_proxy, find_program, find_running_url, run_child
+from llmproxy.client.proxy_process import ProxyHandle, ensure_proxy, find_program, find_running_url, run_child
 from llmproxy.client.session_reports import Report, format_counts
 from llmproxy.core.forks.fork_rows import fork_cassette
 from llmproxy.core.forks.overrides import Overrides, parse_overrides
 from llmproxy.core.sessions.session import split_name
 from llmproxy.errors import ENDED_BY_USER, Exit, LLMProxyError, SettingsError
 from llmproxy.protocol import VCR_MODES, Mode
+from llmproxy.proxy_calls import Call
+from llmproxy.server_store_path import refuse_server, store_exists
 from llmproxy.settings import Loaded, shown_path
-from llmproxy.store_server import refuse_server, store_exists
 from llmproxy.trace import Cassette, ReplayDiff, render
 from llmproxy.trace.export import build_call_trace
 

@@ -32,10 +32,10 @@ from llmproxy.cli.parts.options import NoLiveCommand, advise_record, get_flags, 
 from llmproxy.cli.parts.printing import print_line, to_line
 from llmproxy.cli.parts.run_options import RunArguments, RunOptions
 from llmproxy.cli.parts.store_arguments import is_id, open_given, require_id
-from llmproxy.client.process import ensure_proxy
+from llmproxy.client.proxy_process import ensure_proxy
 from llmproxy.core.dialects.usage import MARGIN, compute_cost, compute_maximum_cost
 from llmproxy.core.providers.provider_table import PROVIDERS, KeyVariable
-from llmproxy.core.secrets.redact import has_redaction_mark
+from llmproxy.core.secrets.redact import has_redaction_placeholder
 from llmproxy.core.store.rows import describe_interaction
 from llmproxy.core.store.store import Addition, Store
 from llmproxy.core.traffic.canonical_json import parse_json
@@ -181,7 +181,7 @@ def build_live_headers(found: Interaction, env: Mapping[str, str], record: str) 
     request = found.request
     if is_websocket_body(found.response.headers):
         raise SettingsError("a WebSocket cannot be asked again by one request: record it with your agent.")
-    if has_redaction_mark(request):
+    if has_redaction_placeholder(request):
         raise SettingsError(
             f"a secret was taken out of the request of {found.id}, and nobody knows it any more: it cannot be asked "
             f"again.",

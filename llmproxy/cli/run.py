@@ -32,7 +32,7 @@ from llmproxy.cli.parts.session_setup import (
     start_options,
 )
 from llmproxy.client.known_clients import warn_of_bypass
-from llmproxy.client.process import ensure_proxy, find_program, find_running_url, run_child
+from llmproxy.client.proxy_process import ensure_proxy, find_program, find_running_url, run_child
 from llmproxy.errors import ENDED_BY_USER, Exit, SettingsError
 
 

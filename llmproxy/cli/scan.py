@@ -16,7 +16,7 @@ from llmproxy.amounts import format_count
 from llmproxy.cli.parts.printing import ProgressLine, print_line, to_line
 from llmproxy.cli.parts.store_arguments import STORE, is_database, is_store_file, refuse_url, resolve_store_path
 from llmproxy.core.bindings.shell_listings import list_git_users
-from llmproxy.core.secrets.redact import SHAPED, Redactor, count_recording_secrets, list_secret_lines
+from llmproxy.core.secrets.redact import SHAPED, Redactor, count_secrets_by_part, list_secret_lines
 from llmproxy.core.store.file.store import open_store
 from llmproxy.errors import Exit, LLMProxyError, MachineError
 from llmproxy.files import read_bytes
@@ -157,7 +157,7 @@ def _scan_store(path: Path, redactor: Redactor) -> Iterator[tuple[str, str]]:
     """Yield what stands in recordings, replaced ones too. Raises CassetteError, also for a database not ours."""
     with open_store(path, writable=False, now=time.time) as database:
         for row in database.list_summaries(superseded=True):
-            for part, names in count_recording_secrets(database.load(row.id), redactor).items():
+            for part, names in count_secrets_by_part(database.load(row.id), redactor).items():
                 found_here = Counter(names)
                 yield (
                     f"interaction {row.id} of cassette {row.cassette}, {part}",

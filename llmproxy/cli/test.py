@@ -39,14 +39,14 @@ from llmproxy.cli.parts.suite_runs import (
     run_until_signal,
     signals_as_interrupt,
 )
-from llmproxy.client.process import ProxyHandle, ensure_proxy, find_running_url
+from llmproxy.client.proxy_process import ProxyHandle, ensure_proxy, find_running_url
 from llmproxy.errors import Exit, LLMProxyError, MachineError, SettingsError
 from llmproxy.files import make_ignored
 from llmproxy.protocol import UPDATE_VARIABLE, Mode, Update
 from llmproxy.report.baseline import BaselineReport, read_baseline
 from llmproxy.report.events import Completed, Handler
 from llmproxy.report.report_kinds import CHOICES, make_report_handler
-from llmproxy.store_server import find_store_server, is_server, without_secrets
+from llmproxy.server_store_path import find_store_server, is_server, without_secrets
 
 if TYPE_CHECKING:
     from llmproxy.client.fault_sweep_trials import SweepFinding

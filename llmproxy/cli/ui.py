@@ -19,18 +19,18 @@ import typer
 from llmproxy.advice import format_store_option, suggest_command
 from llmproxy.cli.import_export import read_key_rules
 from llmproxy.cli.parts.completion import complete_cassettes
-from llmproxy.cli.parts.importing import Importer, group_files
+from llmproxy.cli.parts.import_files import Importer, group_files
 from llmproxy.cli.parts.options import LAST_REPORT, STORE as TESTS, load_settings, tests_store
 from llmproxy.cli.parts.store_arguments import STORE, refuse_url
 from llmproxy.core.sessions.session import split_name
 from llmproxy.core.store.file.store import open_store
 from llmproxy.errors import CassetteNotFound, Exit, MachineError, SettingsError
 from llmproxy.protocol import UI_PREFIX
-from llmproxy.report.live_report import make_report_reader, read_report_document
+from llmproxy.report.live_report_reader import make_report_reader, read_report_document
 from llmproxy.report.merge_reports import detect_report_kind
 from llmproxy.scenario.lab.human_labels import write_label
+from llmproxy.server_store_path import find_store_server, is_server, show_store
 from llmproxy.settings import shown_path
-from llmproxy.store_server import find_store_server, is_server, show_store
 from llmproxy.ui.queries import answer_question
 from llmproxy.ui.responses import Ask
 from llmproxy.ui.serve import make_server

@@ -20,10 +20,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
-from llmproxy.calls import Call
 from llmproxy.client.session_reports import Health, Miss, RefusedRequest, Report
 from llmproxy.errors import MachineError, remove_prefix
 from llmproxy.protocol import AGENT, CONTROL_PREFIX, SESSION_PREFIX, TOKEN_HEADER
+from llmproxy.proxy_calls import Call
 
 if TYPE_CHECKING:
     from http.client import HTTPConnection

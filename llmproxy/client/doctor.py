@@ -8,9 +8,9 @@ from enum import StrEnum
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from llmproxy.client.environment import BASE_URLS, LOOPBACK, NO_PROXIES, describe_certificate_problem, is_proxy_url
+from llmproxy.client.bypass_monitor import Address, MonitoredProcess
+from llmproxy.client.child_env import BASE_URLS, LOOPBACK, NO_PROXIES, describe_certificate_problem, is_proxy_url
 from llmproxy.client.known_clients import OTHER, find_runtime
-from llmproxy.client.process_monitor import Address, MonitoredProcess
 from llmproxy.client.session_reports import Report, format_counts, sum_reports
 from llmproxy.protocol import BUNDLES, NODE_CA, NODE_PROXY, PROXIES
 

@@ -32,7 +32,7 @@ from llmproxy.client.fault_sweep_trials import (
     key_bound_hits_by_recording,
     plan_trials,
 )
-from llmproxy.client.process import ProxyHandle, ensure_proxy, to_exit_code
+from llmproxy.client.proxy_process import ProxyHandle, ensure_proxy, to_exit_code
 from llmproxy.core.faults import FaultKind
 from llmproxy.errors import Exit, MachineError
 

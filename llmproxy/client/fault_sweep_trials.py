@@ -21,13 +21,13 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from llmproxy.amounts import align_rows, format_count, format_seconds
-from llmproxy.calls import Call
 from llmproxy.core.faults import KINDS, BadFaults, FaultKind, FaultRule, FaultTarget as Asked
-from llmproxy.core.faults.injection import build_fault_target, can_meet, matches_rule_filters
+from llmproxy.core.faults.fault_choice import build_fault_target, can_meet, matches_rule_filters
 from llmproxy.core.keys.mcp import is_tool_call
 from llmproxy.core.providers.provider_table import MCP_PREFIX
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.protocol import AGENT, Channel, Decision
+from llmproxy.proxy_calls import Call
 from llmproxy.trace.reading.recording_spans import read_interactions
 
 

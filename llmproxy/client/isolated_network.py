@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Self
 from urllib.parse import urlsplit
 
-from llmproxy.client.environment import LOOPBACK
+from llmproxy.client.child_env import LOOPBACK
 from llmproxy.errors import MachineError, SettingsError
 
 Address = tuple[str, int]

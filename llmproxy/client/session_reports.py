@@ -11,10 +11,10 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 from llmproxy.amounts import dollars, format_count
-from llmproxy.calls import Call, Totals, describe_hits, describe_stubs
 from llmproxy.errors import remove_prefix
 from llmproxy.lazy_regex import late
 from llmproxy.protocol import AGENT, OFFLINE
+from llmproxy.proxy_calls import Call, Totals, describe_hits, describe_stubs
 
 if TYPE_CHECKING:
     from llmproxy.core.forks.mocked_tool_results import UnusedMocks

@@ -8,7 +8,7 @@ Where there is no recording, a client is told so that its user reads our text (`
     a stream, an end         405: "no such stream here"; 200
 
 HTTP's status is 200 where there is something to read: after a 404 clients begin a session anew (eight times). No miss
-(`may_go_unanswered`) are messages that ask for nothing, and the stateless era's probe.
+(`may_ignore_unrecorded`) are messages that ask for nothing, and the stateless era's probe.
 
 A recorded answer gets today's JSON-RPC id and progress token (`adapt_ids`), and not a byte more changes. It goes out in
 parts (`AnswerPart`): a server may ask while it answers (sampling, elicitation, roots), and what follows goes out only
@@ -118,12 +118,12 @@ MICROSECONDS = 1_000_000
 LAST_CHUNK = b"0\r\n\r\n"
 
 
-class WaitsFor(Enum):
+class SendCondition(Enum):
     NOTHING = auto()
     ANSWER = auto()
-    """The client's answer to the request of the server's whose id is `Turn.what`."""
+    """The client's answer to the request of the server's whose id is `AnswerPart.what`."""
     SERVED = auto()
-    """The interaction `Turn.what` was served in this run."""
+    """The interaction `AnswerPart.what` was served in this run."""
     FOR_EVER = auto()
     """The recorded client left it open."""
     BROKEN = auto()
@@ -131,7 +131,7 @@ class WaitsFor(Enum):
 
 
 class AnswerPart(NamedTuple):
-    wait: WaitsFor
+    wait: SendCondition
     """Before the data."""
     what: object
     data: bytes
@@ -141,20 +141,20 @@ def _is_request(message: object) -> bool:
     return isinstance(message, dict) and "method" in message and "id" in message
 
 
-def split_call_turns(response: Response) -> list[AnswerPart] | None:
+def split_at_server_requests(response: Response) -> list[AnswerPart] | None:
     asked = [(part.end, part.value["id"]) for part in list_messages(response) if _is_request(part.value)]
     if not asked:
         return None
     body = response.body
-    turns, begin, wait, what = [], 0, WaitsFor.NOTHING, None
+    turns, begin, wait, what = [], 0, SendCondition.NOTHING, None
     for said, id_ in asked:
         end = _find_event_end(body, said)
         turns.append(AnswerPart(wait, what, body[begin:end]))
-        begin, wait, what = end, WaitsFor.ANSWER, id_
+        begin, wait, what = end, SendCondition.ANSWER, id_
     return [*turns, AnswerPart(wait, what, body[begin:])]
 
 
-def split_stream_turns(
+def split_standalone_stream(
     response: Response, started_at: float, messages: Sequence[tuple[float, int]], *, ended: bool
 ) -> list[AnswerPart]:
     """Return an unasked stream in turns after `messages`, (Unix seconds, interaction); `ended` by the server."""
@@ -162,9 +162,9 @@ def split_stream_turns(
     turns = []
     for chunk in response.chunks:
         before = bisect_right(times, started_at + chunk.offset / MICROSECONDS)
-        wait, what = (WaitsFor.SERVED, messages[before - 1][1]) if before else (WaitsFor.NOTHING, None)
+        wait, what = (SendCondition.SERVED, messages[before - 1][1]) if before else (SendCondition.NOTHING, None)
         turns.append(AnswerPart(wait, what, chunk.data))
-    return turns if ended else [*turns, AnswerPart(WaitsFor.FOR_EVER, None, b"")]
+    return turns if ended else [*turns, AnswerPart(SendCondition.FOR_EVER, None, b"")]
 
 
 def _find_event_end(body: bytes, at: int) -> int:
@@ -180,7 +180,7 @@ def write_sse_event(message: dict[str, object]) -> bytes:
     return b"event: message\ndata: " + json.dumps(message).encode() + b"\n\n"
 
 
-def frame_chunk(data: bytes, *, chunked: bool) -> bytes:
+def frame_http_chunk(data: bytes, *, chunked: bool) -> bytes:
     """Return a part of a body as an HTTP chunk, where the client takes such."""
     return b"%x\r\n%b\r\n" % (len(data), data) if chunked and data else data
 
@@ -192,7 +192,7 @@ _STATELESS = "io.modelcontextprotocol/protocolVersion"
 """In `_meta` of each request of the stateless era, whose results say what they are."""
 
 
-def may_go_unanswered(operation: str) -> bool:
+def may_ignore_unrecorded(operation: str) -> bool:
     """Return whether a message that was never recorded may go unanswered: nothing of the run depends on it."""
     return operation in (STREAM, END, DISCOVER) or operation.startswith(NOTIFICATION)
 

@@ -25,7 +25,7 @@ from llmproxy.core.secrets.secret_kinds import SHORTEST
 from llmproxy.core.sessions.exchange import Recording
 from llmproxy.core.traffic.canonical_json import LossyJson, dump, parse, parse_json
 from llmproxy.core.traffic.interaction import Ending, Headers, Response, without
-from llmproxy.core.traffic.json_diff import Difference, clip, count, differences
+from llmproxy.core.traffic.json_diff import Difference, clip, count, list_differences
 from llmproxy.core.traffic.websocket_frames import CONTENT_TYPE, CUT, SWITCHING, Frame, build_frame_chunks
 from llmproxy.errors import printable
 
@@ -155,7 +155,7 @@ class FramePlayer:
         for index in order[:_COMPARED]:
             if (found := _measure_distance(forms[index], form)) < fewest:
                 near, fewest = index, found
-        places = () if near is None else tuple(differences(forms[near].tree, form.tree))
+        places = () if near is None else tuple(list_differences(forms[near].tree, form.tree))
         return FrameMismatch(number, form, len(forms), None if near is None else near + 1, places)
 
 

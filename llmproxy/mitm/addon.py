@@ -17,7 +17,6 @@ from mitmproxy.addonmanager import Loader
 from mitmproxy.proxy import mode_specs
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 
-from llmproxy.calls import Call, Totals
 from llmproxy.core.providers.hosts import add_env_upstreams
 from llmproxy.core.providers.provider_table import PROVIDERS
 from llmproxy.core.providers.routing import REST
@@ -28,6 +27,7 @@ from llmproxy.mitm.intercept import ConnectInterceptor
 from llmproxy.mitm.next_layer import NextLayerChoice
 from llmproxy.mitm.recorder import Recorder, deny_connection
 from llmproxy.mitm.serve import OPTIONS, PATIENCE, cut_connections
+from llmproxy.proxy_calls import Call, Totals
 from llmproxy.report.console import format_totals
 from llmproxy.report.request_line import format_request_line
 from llmproxy.settings import Origin, Source, list_options, load

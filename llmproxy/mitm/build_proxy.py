@@ -14,12 +14,11 @@ from pathlib import Path
 
 from llmproxy.advice import StartCommand
 from llmproxy.amounts import format_count
-from llmproxy.calls import Call, CallLog
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.faults import load_faults
 from llmproxy.core.keys.user_rules import Rules
-from llmproxy.core.live_channels import LiveChannels
-from llmproxy.core.providers.hosts import CallPacer
+from llmproxy.core.live_or_recorded import LiveChannels
+from llmproxy.core.providers.hosts import CallRateLimiter
 from llmproxy.core.providers.provider_table import channel_of
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config, Exchange
@@ -29,10 +28,11 @@ from llmproxy.core.traffic.origin_guard import OriginGuard
 from llmproxy.errors import CassetteNotFound, MachineError, SettingsError
 from llmproxy.mitm.intercept import is_loopback
 from llmproxy.mitm.proxy_context import ProxyContext
+from llmproxy.parsers import parse_age_seconds
 from llmproxy.protocol import DEFAULT_HOST, OFFLINE, PACER_VARIABLE, STARTED_BY_VARIABLE, Channel, Update
+from llmproxy.proxy_calls import Call, CallLog
+from llmproxy.server_store_path import find_store_server, refuse_server
 from llmproxy.settings import Loaded, Settings, shown_path
-from llmproxy.store_server import find_store_server, refuse_server
-from llmproxy.values import parse_age_seconds
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ def build_rate_limiter(
     """Return who says when a call may go; None where no rate was said. `asked`: as `protocol.PACER_VARIABLE` has it."""
     if not rates:
         return None
-    pace = CallPacer(rates, clock)
+    pace = CallRateLimiter(rates, clock)
     said: set[str] = set()
 
     async def wait_of(exchange: Exchange) -> float:

@@ -29,8 +29,8 @@ from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.errors import LLMProxyError, RefusedError, printable, remove_prefix
 from llmproxy.mitm.proxy_context import ProxyContext
+from llmproxy.parsers import host_matches
 from llmproxy.protocol import OFFLINE
-from llmproxy.values import host_matches
 
 log = logging.getLogger(__name__)
 

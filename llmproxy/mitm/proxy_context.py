@@ -25,11 +25,10 @@ from mitmproxy.exceptions import AddonHalt
 from mitmproxy.hooks import Hook
 from mitmproxy.master import Master
 
-from llmproxy.calls import Call, CallLog
-from llmproxy.core.control.stdio_tools import StdioClients
+from llmproxy.core.control.stdio_tool_host import StdioClients
 from llmproxy.core.dialects.streams import decide_ending
 from llmproxy.core.dialects.table import ERROR_HEADER, get_miss_status, write_error
-from llmproxy.core.engine.end_order import ALL_PAUSES, LONGEST_PAUSE, LOOK
+from llmproxy.core.engine.completion_order import ALL_PAUSES, LONGEST_PAUSE, LOOK
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.engine.fast_path import Hit
 from llmproxy.core.mcp_messages import build_refusal
@@ -44,6 +43,7 @@ from llmproxy.core.traffic.response_bytes import write_head
 from llmproxy.errors import LLMProxyError, MissError
 from llmproxy.mitm.client_sockets import ClientSockets, ClosableConnection, has_read
 from llmproxy.protocol import CACHE_HEADER, LAST_REPORT, Channel, Decision
+from llmproxy.proxy_calls import Call, CallLog
 
 if TYPE_CHECKING:
     from llmproxy.core.control.answering import ControlRequest
@@ -337,7 +337,7 @@ class ProxyContext:
     def answer_viewer(self, asked: ControlRequest) -> Future[PageAnswer]:
         """Answer our page in a browser, soon."""
         if self._viewer is None:
-            from llmproxy.report.live_report import (
+            from llmproxy.report.live_report_reader import (
                 make_report_reader,  # late: a start must not wait for what may never be opened
             )
             from llmproxy.ui.mount_in_proxy import Viewer

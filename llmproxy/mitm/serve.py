@@ -24,7 +24,6 @@ from pathlib import Path
 from mitmproxy import http, master, options
 from mitmproxy.addons import core, next_layer, proxyserver
 
-from llmproxy.calls import Call, Totals, describe_hits, find_doubts, find_violated_option
 from llmproxy.core.store.file.connect import build_gitignore_hint
 from llmproxy.errors import Exit, MachineError
 from llmproxy.mitm.build_proxy import BuiltProxy, build_proxy
@@ -36,6 +35,7 @@ from llmproxy.mitm.next_layer import NextLayerChoice
 from llmproxy.mitm.proxy_context import HandledEvents, ProxyContext
 from llmproxy.mitm.recorder import Recorder
 from llmproxy.protocol import SUMMARY_VARIABLE, Decision
+from llmproxy.proxy_calls import Call, Totals, describe_hits, find_doubts, find_violated_option
 from llmproxy.report.console import ProxyStarted, Reporter
 from llmproxy.settings import Loaded, Settings, shown_path
 

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from llmproxy.errors import LLMProxyError, SettingsError, add_prefix
+from llmproxy.parsers import in_words
 from llmproxy.protocol import UPDATE_VARIABLE, Mode, Update
 from llmproxy.report.events import Handler
 from llmproxy.report.report_kinds import CHOICES, make_report_handler
 from llmproxy.report.sharding import describe_shard, parse_shard, read_test_times, split_items, weigh_items
-from llmproxy.values import in_words
 
 MODE, CASSETTE_DIR = "--llmproxy-mode", "--llmproxy-cassette-dir"
 LIVE, UPDATE, CHANGES = "--llmproxy-live", "--llmproxy-update", "--llmproxy-changes"

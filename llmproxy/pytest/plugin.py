@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from llmproxy.client.environment import in_ci
-from llmproxy.client.process import find_running_url
+from llmproxy.client.child_env import in_ci
+from llmproxy.client.proxy_process import find_running_url
 from llmproxy.client.scenario_run_hooks import HOST
 from llmproxy.errors import LLMProxyError, add_prefix
 from llmproxy.protocol import OFFLINE, Mode, Update

@@ -21,7 +21,7 @@ from threading import Lock, Thread
 from typing import Any, Self
 
 from llmproxy.client.control import Control, ControlError
-from llmproxy.client.process import Proxy, ProxyCommand, find_proxy_command, spawn_proxy
+from llmproxy.client.proxy_process import Proxy, ProxyCommand, find_proxy_command, spawn_proxy
 from llmproxy.errors import MachineError
 from llmproxy.protocol import DEFAULT_HOST, UPDATE_VARIABLE
 

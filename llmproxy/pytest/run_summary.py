@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmproxy.advice import quote_word, suggest_command
-from llmproxy.calls import find_violated_option
 from llmproxy.client.control import ControlError
 from llmproxy.client.session_reports import Report, format_counts, shorten_miss, sum_reports
 from llmproxy.errors import Exit, SettingsError
+from llmproxy.proxy_calls import find_violated_option
 from llmproxy.pytest.options import BASELINE, MODE, build_rerun_command
 from llmproxy.pytest.scenario_runs import SCENARIOS
 from llmproxy.report.events import Completed, Handler, Selected

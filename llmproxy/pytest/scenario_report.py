@@ -80,7 +80,7 @@ class ScenarioReporter:
 
 
 def _format_run(number: int, scenario: Any, result: ScenarioResult, paint: Callable[[str, str], str]) -> Iterator[str]:  # noqa: ANN401 - as the plugin holds it
-    sample, runs = _get_sample_numbers(scenario)
+    sample, runs = _get_sample_and_runs(scenario)
     name = f"{scenario.name} [{sample}/{runs}]" if runs > 1 else scenario.name
     word, colour = ("PASSED", "green") if result.success else ("FAILED", "red")
     kind = (
@@ -105,7 +105,7 @@ def _make_painter(colour: bool) -> Callable[[str, str], str]:  # noqa: FBT001 - 
     return lambda text, name: f"\x1b[{_COLOURS[name]}m{text}\x1b[0m" if colour else text
 
 
-def _get_sample_numbers(scenario: Any) -> tuple[int, int]:  # noqa: ANN401 - as the plugin holds it
+def _get_sample_and_runs(scenario: Any) -> tuple[int, int]:  # noqa: ANN401 - as the plugin holds it
     options = getattr(scenario, "options", scenario)
     return getattr(options, "sample", 1), getattr(options, "runs", 1)
 
@@ -119,7 +119,7 @@ _KEPT = (
 
 
 def pack_run(scenario: Any, result: ScenarioResult) -> dict[str, Any]:  # noqa: ANN401 - as the plugin holds it
-    sample, runs = _get_sample_numbers(scenario)
+    sample, runs = _get_sample_and_runs(scenario)
     kept = {name: to_plain(getattr(result, name)) for name in _KEPT}
     agent = result.usage.get(AGENT)
     cost = None if agent is None else agent.cost_usd

@@ -19,19 +19,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from llmproxy.calls import Call
+from llmproxy.client.child_env import EnvironmentPlan, plan_env
 from llmproxy.client.control import ConnectionPool, Control, session_url
-from llmproxy.client.environment import EnvironmentPlan, plan_env
 from llmproxy.client.gather_run_variables import gather_run_variables
-from llmproxy.client.process import TOKEN_VARIABLE, find_running_url
+from llmproxy.client.proxy_process import TOKEN_VARIABLE, find_running_url
 from llmproxy.client.session_reports import Report
 from llmproxy.errors import MachineError
 from llmproxy.files import make_ignored
+from llmproxy.parsers import read_channels, read_name_patterns, read_unknown_tool
 from llmproxy.protocol import DEFAULT_HOST, OFFLINE, VCR_MODES, Mode, Update
+from llmproxy.proxy_calls import Call
 from llmproxy.pytest.run_proxies import ControllerProxy, OwnProxy
+from llmproxy.server_store_path import find_store_server
 from llmproxy.settings import load
-from llmproxy.store_server import find_store_server
-from llmproxy.values import read_channels, read_name_patterns, read_unknown_tool
 
 if TYPE_CHECKING:
     from llmproxy.core.cassettes.folder import CassetteDir
@@ -383,7 +383,7 @@ class SuiteResources:
         known = load({}, env, self.root)
         return self.state_folder() / STORE.name if known.is_default("store") else known.settings.store
 
-    def find_recording_files(self, env: Mapping[str, str]) -> tuple[Path, Path] | None:
+    def find_store_and_folder(self, env: Mapping[str, str]) -> tuple[Path, Path] | None:
         """Return the store, and the folder of the cassettes' files; None of a running proxy, and of a server."""
         known = load({}, env, self.root)
         if find_running_url(env) or find_store_server(known.settings.store) is not None:

@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 import pytest
 
-from llmproxy.client.environment import in_ci
+from llmproxy.client.child_env import in_ci
 from llmproxy.errors import LLMProxyError, SuiteError
 from llmproxy.pytest.options import MODE, REJUDGE, build_rerun_command
 from llmproxy.pytest.scenario_report import list_result_properties, sum_costs
@@ -77,7 +77,7 @@ class SuiteFile(pytest.File):
             run_context = RunContext(
                 options=options, proxy=proxy, folder=self.bench.root, defaults=defaults, defaults_folder=folder
             )
-            run_context.files = self.bench.find_recording_files(os.environ)
+            run_context.files = self.bench.find_store_and_folder(os.environ)
             if self.bench.rejudge:
                 run_context.recorded = read_runs(Path(self.bench.rejudge), None, self.bench.find_store(os.environ))
             self._run_context = run_context  # whole: what could not be judged again must not run for the next scenario

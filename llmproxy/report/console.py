@@ -18,9 +18,9 @@ from typing import Protocol, TextIO
 
 from llmproxy.advice import suggest_command
 from llmproxy.amounts import dollars, format_count
-from llmproxy.calls import Call, Totals, Use, describe_hits, describe_stubs
 from llmproxy.core.providers.provider_table import format_example_urls
 from llmproxy.protocol import BUNDLES, DEFAULT_STORE, NODE_CA, NODE_PROXY, OFFLINE, PROXIES, Channel, Decision, Mode
+from llmproxy.proxy_calls import Call, Totals, Use, describe_hits, describe_stubs
 from llmproxy.report.request_line import describe_request_steps, escape, format_head_line, format_request_line, paint
 
 _HEADS_AGAIN = 40

@@ -25,8 +25,8 @@ from llmproxy.core.sessions.trial_results import TrialResult, read_trials
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.queries import accepted_of, list_accepted_unused
 from llmproxy.core.store.rows import RowSummary
+from llmproxy.server_store_path import store_exists
 from llmproxy.settings import shown_path
-from llmproxy.store_server import store_exists
 
 OTHERWISE = 0.08
 """Share of changed calls that were answered otherwise, where real suites were recorded anew."""

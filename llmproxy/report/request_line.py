@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 from unicodedata import combining, east_asian_width
 
 from llmproxy.amounts import duration, format_clock, format_tokens
-from llmproxy.calls import Call
 from llmproxy.errors import printable
 from llmproxy.protocol import AGENT, DEFAULT_SESSION, Decision
+from llmproxy.proxy_calls import Call
 
 _BORDERS = " /:,-"
 """Where a long name is best broken."""

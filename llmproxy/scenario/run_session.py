@@ -24,10 +24,9 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import Any, Protocol, Self
 
-from llmproxy.calls import Call
+from llmproxy.client.child_env import find_upstreams
 from llmproxy.client.control import CONFLICT, PAUSE, ConnectionPool, Control, ControlError, ProxyUnreachable
-from llmproxy.client.environment import find_upstreams
-from llmproxy.client.process import (
+from llmproxy.client.proxy_process import (
     TOKEN_VARIABLE,
     Proxy,
     find_proxy_command,
@@ -39,6 +38,7 @@ from llmproxy.client.scenario_run_hooks import HOST
 from llmproxy.client.session_reports import Miss, Report
 from llmproxy.errors import SettingsError
 from llmproxy.protocol import AGENT, PARTY_HEADER, SESSION_HEADER
+from llmproxy.proxy_calls import Call
 from llmproxy.report.events import PartyUse
 from llmproxy.scenario.turn_taking import bind_source, env_sessions, outside_env, pid_session, process_turn
 from llmproxy.scenario.types import LLM, AgentRole

@@ -23,8 +23,8 @@ from contextlib import asynccontextmanager, suppress
 from urllib.parse import unquote, urlsplit
 from weakref import WeakValueDictionary
 
+from llmproxy.client.child_env import BASE_URLS, URL_VARIABLE, is_proxy_url, plan_env
 from llmproxy.client.control import Control, ControlError
-from llmproxy.client.environment import BASE_URLS, URL_VARIABLE, is_proxy_url, plan_env
 from llmproxy.errors import MachineError
 from llmproxy.protocol import AGENT, DEFAULT_SESSION, SESSION_PREFIX
 

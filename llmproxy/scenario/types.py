@@ -17,8 +17,8 @@ from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SkipValidation, field_validator, model_validator
 
+from llmproxy.client.child_env import BASE_URLS, URL_VARIABLE, EnvironmentPlan, plan_env
 from llmproxy.client.control import session_url
-from llmproxy.client.environment import BASE_URLS, URL_VARIABLE, EnvironmentPlan, plan_env
 from llmproxy.protocol import AGENT, PARTY_HEADER, SESSION_HEADER
 from llmproxy.report.events import Criterion, PartyUse, Status
 from llmproxy.trace.observing.tool_calls import ToolUse

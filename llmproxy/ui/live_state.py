@@ -10,11 +10,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from llmproxy.calls import Call, CallLog
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.journal import JournaledMiss
 from llmproxy.protocol import Decision
+from llmproxy.proxy_calls import Call, CallLog
 
 MOST = 500
 """Rows of one answer."""

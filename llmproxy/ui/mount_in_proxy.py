@@ -15,7 +15,6 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from llmproxy.advice import format_store_option, suggest_command
-from llmproxy.calls import CallLog
 from llmproxy.core.control.answering import ControlForbidden, ControlRequest, find_refusal
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.sessions.exchange import Exchange
@@ -23,7 +22,8 @@ from llmproxy.core.store.file.store import open_store
 from llmproxy.core.traffic.interaction import header
 from llmproxy.errors import CassetteNotFound, LLMProxyError
 from llmproxy.protocol import UI_PREFIX
-from llmproxy.store_server import show_store
+from llmproxy.proxy_calls import CallLog
+from llmproxy.server_store_path import show_store
 from llmproxy.ui import live_state, queries
 from llmproxy.ui.responses import PageAnswer, answer_as_json, error_answer, json_answer, page_answer, redirect_to_page
 

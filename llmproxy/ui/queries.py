@@ -20,7 +20,7 @@ from llmproxy.core.store.rows import SELECT_SUMMARY, RowSummary, to_sql, to_summ
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteNotFound, RefusedError
 from llmproxy.protocol import AGENT
-from llmproxy.store_server import find_store_server, show_store
+from llmproxy.server_store_path import find_store_server, show_store
 from llmproxy.ui.recordings import call_list
 from llmproxy.ui.recordings.call_list import CallFilter
 from llmproxy.ui.recordings.calls import attach_results, body_to_json, call_to_json as told_call

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.client.process_monitor import ProcessMonitor
+from llmproxy.client.bypass_monitor import ProcessMonitor
 from tests.cli.test_run import asking
 from tests.support.process import clean_env, free_port, llmproxy, needed
 from tests.support.proxy import proxy

@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from llmproxy.calls import Call
 from llmproxy.cli import main
 from llmproxy.core.forks.fork_rows import list_forks
 from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.protocol import Decision
+from llmproxy.proxy_calls import Call
 from tests.support.chats import NOW, chat, fill, run
 from tests.support.forked import program
 

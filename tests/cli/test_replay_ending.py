@@ -11,7 +11,7 @@ from llmproxy.cli.parts.options import load_settings
 from llmproxy.cli.parts.run_options import RunArguments, RunOptions
 from llmproxy.cli.replay import ReplayEnding
 from llmproxy.client.control import Control
-from llmproxy.client.process import ProxyHandle
+from llmproxy.client.proxy_process import ProxyHandle
 from llmproxy.client.session_reports import Report
 
 FORK = {"cassette": "c@fork-1", "step": 2, "why": "because", "path": None}

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.calls import Use
 from llmproxy.client.control import FRESH, ConnectionPool, Control, ControlError, ProxyUnreachable, session_url
 from llmproxy.client.session_reports import Report, UnusedRecording
+from llmproxy.proxy_calls import Use
 from llmproxy.trace.reading.recording_spans import decode_exchanges
 from tests.provider import Provider, step
 from tests.support.process import free_port

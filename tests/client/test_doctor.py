@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from llmproxy.client.bypass_monitor import MonitoredProcess
+from llmproxy.client.child_env import CaFiles, combine_bundles, plan_env
 from llmproxy.client.doctor import (
     Diagnosis,
     DiagnosisLevel,
@@ -17,8 +19,6 @@ from llmproxy.client.doctor import (
     diagnose_traffic,
     parse_url_addresses,
 )
-from llmproxy.client.environment import CaFiles, combine_bundles, plan_env
-from llmproxy.client.process_monitor import MonitoredProcess
 from llmproxy.client.session_reports import Report
 from tests.provider.tls import server_context
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.client.environment import (
+from llmproxy.client.child_env import (
     AWS_REGION,
     BASE_URLS,
     NODE_PRELOAD,

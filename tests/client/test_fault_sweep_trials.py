@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from llmproxy.calls import Call
 from llmproxy.client.fault_sweep_trials import (
     SweepFinding,
     SweepOutcome,
@@ -23,6 +22,7 @@ from llmproxy.client.fault_sweep_trials import (
 )
 from llmproxy.core.cassettes.anonymized_export import to_json
 from llmproxy.core.faults import KINDS, BadFaults
+from llmproxy.proxy_calls import Call
 from tests.support.messages import asks, call as call_tool, said, user
 from tests.trace.observing.test_servers import Tools
 

@@ -15,7 +15,7 @@ import pytest
 
 import llmproxy
 from llmproxy.client.control import ProxyUnreachable
-from llmproxy.client.process import (
+from llmproxy.client.proxy_process import (
     CommandNotFound,
     MachineProbe,
     ProxyCommand,
@@ -161,7 +161,7 @@ def test_a_command_that_is_not_there_is_said(tmp_path: Path, capsys: pytest.Capt
 def test_it_ends_when_its_owner_is_killed(tmp_path: Path) -> None:
     """A crashed test run leaves no proxy behind."""
     script = (
-        "import sys, time\nfrom pathlib import Path\nfrom llmproxy.client.process import ProxyCommand\nfrom llmproxy.client.process import spawn_proxy\nimport os\n"
+        "import sys, time\nfrom pathlib import Path\nfrom llmproxy.client.proxy_process import ProxyCommand\nfrom llmproxy.client.proxy_process import spawn_proxy\nimport os\n"
         "p = spawn_proxy(ProxyCommand((sys.executable, '-m', 'llmproxy'), ''), ['--store', sys.argv[1]], os.environ, log=Path(sys.argv[2]))\n"
         "p.wait_ready()\nprint(p.popen.pid, flush=True)\ntime.sleep(60)"
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.client.process_monitor import (
+from llmproxy.client.bypass_monitor import (
     HostLookup,
     MonitoredProcess,
     ProcessMonitor,

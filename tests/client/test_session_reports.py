@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-from llmproxy.calls import Call, Use
 from llmproxy.client.session_reports import (
     Health,
     Miss,
@@ -16,6 +15,7 @@ from llmproxy.client.session_reports import (
     shorten_miss,
     sum_reports,
 )
+from llmproxy.proxy_calls import Call, Use
 
 
 def test_a_call_is_read_as_it_is_told() -> None:

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 
 import pytest
 
-from llmproxy.core.live_channels import (
+from llmproxy.core.live_or_recorded import (
     LiveChannels,
     LiveSession,
     build_tool_path,
     is_model_request,
-    is_same_call,
+    matches_requested_tool,
+    may_change_state,
     may_depend_on_state,
-    may_have_changed,
     name_call,
     split_read_only_tools,
 )
@@ -58,7 +58,7 @@ class Walk:
     def __init__(self, rows: Sequence[Row], announced: frozenset[int] = frozenset()) -> None:
         self.rows, self.announced = rows, announced
         self.live = LiveSession(LiveChannels(frozenset({Channel.LLM})), ("x", 1), "x@live-1")
-        self.path = build_tool_path(rows, lambda row: may_have_changed(row, {"tools": READING}, lambda _name: False))
+        self.path = build_tool_path(rows, lambda row: may_change_state(row, {"tools": READING}, lambda _name: False))
 
     def ask(self, wish: Wish) -> str | None:
         """Ask; None where nothing may be told."""
@@ -151,7 +151,7 @@ def test_a_method_that_nobody_knows_may_change_something(operation: str, depende
             return operation
 
     assert may_depend_on_state(Channel.MCP, operation) is dependent
-    assert may_have_changed(Method(1, WISHES[0], "", 0.0), {}, lambda _name: False) is changing
+    assert may_change_state(Method(1, WISHES[0], "", 0.0), {}, lambda _name: False) is changing
 
 
 def test_only_a_hint_that_never_wavers_counts() -> None:
@@ -189,8 +189,8 @@ def test_calls_have_names_that_can_be_typed() -> None:
 def test_a_model_names_tools_behind_their_server() -> None:
     """Agents put the server's name before a tool's; arguments are compared as values."""
     asked = json.dumps({"params": {"name": "get", "arguments": {"a": 1, "b": 2}}}).encode()
-    assert is_same_call(asked, "mcp__tools__get", '{"b": 2, "a": 1}')
-    assert is_same_call(asked, "get", '{"a": 1, "b": 2}')
-    assert not is_same_call(asked, "forget", '{"a": 1, "b": 2}')
-    assert not is_same_call(asked, "get", '{"a": 1}')
-    assert not is_same_call(b"[]", "get", "{}")
+    assert matches_requested_tool(asked, "mcp__tools__get", '{"b": 2, "a": 1}')
+    assert matches_requested_tool(asked, "get", '{"a": 1, "b": 2}')
+    assert not matches_requested_tool(asked, "forget", '{"a": 1, "b": 2}')
+    assert not matches_requested_tool(asked, "get", '{"a": 1}')
+    assert not matches_requested_tool(b"[]", "get", "{}")

@@ -9,18 +9,18 @@ import pytest
 
 from llmproxy.core.mcp_messages import (
     AnswerPart,
+    SendCondition,
     ToolText,
-    WaitsFor,
     adapt_ids,
     answers,
     build_error_message,
     build_refusal,
     find_member,
-    frame_chunk,
-    may_go_unanswered,
+    frame_http_chunk,
+    may_ignore_unrecorded,
     read_call,
-    split_call_turns,
-    split_stream_turns,
+    split_at_server_requests,
+    split_standalone_stream,
 )
 from llmproxy.core.traffic.interaction import Chunk, Response
 
@@ -104,7 +104,7 @@ def test_each_message_is_refused_in_its_way(operation: str, status: int, *, harm
     """A 404 would end the session; what nobody waits for has no body, and is no miss unless something depends on it."""
     got, _, data = build_refusal(operation, body(operation.removeprefix("mcp:").partition(" ")[0]), "text\udc80")
     assert got == status
-    assert may_go_unanswered(operation) is harmless
+    assert may_ignore_unrecorded(operation) is harmless
     assert not data or "text" in json.dumps(json.loads(data))
 
 
@@ -147,22 +147,24 @@ def stream(*chunks: bytes, every: int = 1_000_000) -> Response:
 
 def test_a_question_parts_an_answer() -> None:
     """All up to the question goes out at once; the rest only when it was answered."""
-    assert split_call_turns(stream(PROGRESS, QUESTION[:20], QUESTION[20:] + RESULT)) == [
-        AnswerPart(WaitsFor.NOTHING, None, PROGRESS + QUESTION),
-        AnswerPart(WaitsFor.ANSWER, 0, RESULT),
+    assert split_at_server_requests(stream(PROGRESS, QUESTION[:20], QUESTION[20:] + RESULT)) == [
+        AnswerPart(SendCondition.NOTHING, None, PROGRESS + QUESTION),
+        AnswerPart(SendCondition.ANSWER, 0, RESULT),
     ]
-    assert split_call_turns(stream(PROGRESS, RESULT)) is None
+    assert split_at_server_requests(stream(PROGRESS, RESULT)) is None
 
 
 def test_what_is_said_unasked_follows_what_it_followed() -> None:
     """Each piece of a stream waits for the last message that the client had sent before it; then the client may leave."""
     messages = [(99.5, 4), (100.5, 5)]
-    assert split_stream_turns(stream(b"a", b"b"), 100.0, messages, ended=False) == [
-        AnswerPart(WaitsFor.SERVED, 4, b"a"), AnswerPart(WaitsFor.SERVED, 5, b"b"), AnswerPart(WaitsFor.FOR_EVER, None, b""),
+    assert split_standalone_stream(stream(b"a", b"b"), 100.0, messages, ended=False) == [
+        AnswerPart(SendCondition.SERVED, 4, b"a"), AnswerPart(SendCondition.SERVED, 5, b"b"), AnswerPart(SendCondition.FOR_EVER, None, b""),
     ]  # fmt: skip
-    assert split_stream_turns(stream(b"a"), 100.0, [], ended=True) == [AnswerPart(WaitsFor.NOTHING, None, b"a")]
+    assert split_standalone_stream(stream(b"a"), 100.0, [], ended=True) == [
+        AnswerPart(SendCondition.NOTHING, None, b"a")
+    ]
 
 
 def test_parts_are_http_chunks_where_the_client_takes_such() -> None:
-    assert frame_chunk(b"abc", chunked=True) == b"3\r\nabc\r\n"
-    assert (frame_chunk(b"", chunked=True), frame_chunk(b"abc", chunked=False)) == (b"", b"abc")
+    assert frame_http_chunk(b"abc", chunked=True) == b"3\r\nabc\r\n"
+    assert (frame_http_chunk(b"", chunked=True), frame_http_chunk(b"abc", chunked=False)) == (b"", b"abc")

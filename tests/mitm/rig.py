@@ -23,7 +23,6 @@ from typing import Any, Self
 
 from mitmproxy import ctx
 
-from llmproxy.calls import Call
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.journal import Journal
@@ -37,6 +36,7 @@ from llmproxy.mitm.next_layer import NextLayerChoice
 from llmproxy.mitm.proxy_context import ProxyContext
 from llmproxy.mitm.recorder import Recorder
 from llmproxy.mitm.serve import ServedProxy
+from llmproxy.proxy_calls import Call
 from llmproxy.settings import Settings
 from tests.mitm.wire import Received, Wire, request
 from tests.provider import Provider

@@ -22,7 +22,6 @@ import pytest
 from mitmproxy.hooks import Hook, RunningHook, UpdateHook
 from mitmproxy.master import Master
 
-from llmproxy.calls import Totals
 from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Ending
@@ -30,6 +29,7 @@ from llmproxy.errors import MachineError
 from llmproxy.mitm.build_proxy import BuiltProxy
 from llmproxy.mitm.proxy_context import HandledEvents, ProxyContext
 from llmproxy.mitm.serve import check_client_cert, check_port_free, close_and_report, find_reachable_host, on_signals
+from llmproxy.proxy_calls import Totals
 from llmproxy.report.console import Console
 from tests.mitm.rig import Rig, connected, recorded
 from tests.mitm.wire import Wire, chat

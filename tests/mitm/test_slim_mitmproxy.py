@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.calls import Call
 from llmproxy.core.sessions.exchange import Config
 from llmproxy.errors import CassetteCorrupt, CassetteNotFound
 from llmproxy.mitm.build_proxy import build_config, build_proxy, check_store, load_cassette_files
 from llmproxy.mitm.slim_mitmproxy import QuicClassStub, QuicModuleStub
 from llmproxy.protocol import Exhausted, Mode
+from llmproxy.proxy_calls import Call
 from llmproxy.settings import load
 
 UNUSED = ("flask", "ldap3", "aioquic", "service_identity", "pyparsing.core", "ruamel.yaml.main", "unittest")

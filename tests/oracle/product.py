@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 import httpx
 
-from llmproxy.calls import Call
 from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction, Key, Request, Response
 from llmproxy.protocol import Decision
+from llmproxy.proxy_calls import Call
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.entities.row_selection import RunRows
 from llmproxy.suite.checks.entities.verify import RunEntities, check_verify

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.cli import main
-from llmproxy.client.environment import in_ci
+from llmproxy.client.child_env import in_ci
 from tests.support import pytest_run
 from tests.support.pytest_run import run, write
 

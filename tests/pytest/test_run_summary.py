@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from llmproxy.calls import Use
 from llmproxy.client.session_reports import Report, UnusedRecording
 from llmproxy.errors import Exit
+from llmproxy.proxy_calls import Use
 from llmproxy.pytest.run_summary import RunSummaryPlugin
 
 RECORD = "Record what is missing, with your keys: pytest --llmproxy-cassette-dir 'my cassettes' a --llmproxy-mode auto"

@@ -8,9 +8,9 @@ from decimal import Decimal
 
 import pytest
 
-from llmproxy.calls import Call, Totals, find_doubts
 from llmproxy.client.session_reports import Report, format_counts
 from llmproxy.protocol import Decision
+from llmproxy.proxy_calls import Call, Totals, find_doubts
 from llmproxy.report import html, json_report, junit
 from llmproxy.report.console import format_totals
 from llmproxy.report.events import Finished, Started, Status

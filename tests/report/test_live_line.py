@@ -6,8 +6,8 @@ from datetime import UTC
 
 import pytest
 
-from llmproxy.calls import Call
 from llmproxy.protocol import Decision
+from llmproxy.proxy_calls import Call
 from llmproxy.report.request_line import (
     count_cells,
     cut,

@@ -11,7 +11,7 @@ import pytest
 from llmproxy.errors import SettingsError
 from llmproxy.report.events import Completed, Event, Finished, Message, Selected, Started, Status
 from llmproxy.report.json_report import JsonLines, is_being_written, read_report_runs, to_json_text
-from llmproxy.report.live_report import LiveReportReader, make_report_reader, read_report_document
+from llmproxy.report.live_report_reader import LiveReportReader, make_report_reader, read_report_document
 from tests.report import samples
 
 BEGIN = Selected(title="tasks", scenarios=2, runs=3, at=60.0)

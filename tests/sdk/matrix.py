@@ -2,7 +2,7 @@
 
 Four acts for each client, each in a process of its own: record by base URL, record by interception (`llmproxy start --forward`), upstream away,
 replay by interception what came by base URL, replay by base URL what came by interception. The environments are those that
-`llmproxy run` makes (`llmproxy.client.environment`), with nothing of this machine's in them: in replay no key, and no network, since
+`llmproxy run` makes (`llmproxy.client.child_env`), with nothing of this machine's in them: in replay no key, and no network, since
 the upstream has stopped and a proxy that replays connects to nobody; what knocks at the upstream's port is counted.
 """
 
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 
-from llmproxy.client.environment import CaFiles, plan_env
+from llmproxy.client.child_env import CaFiles, plan_env
 from tests.provider import Provider, Seen
 from tests.support import Proxy, proxy
 from tests.support.process import clean_env

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from llmproxy.suite.reading.check_names import ScenarioNames
 from llmproxy.suite.reading.load import SuiteLoader
+from llmproxy.suite.reading.name_checks import ScenarioNames
 from llmproxy.suite.schema.base_nodes import add_refusals
 from llmproxy.suite.schema.response_assertions import Created, MessageProcessing, Response, ToolExpect, Usage
 from llmproxy.suite.schema.steps import Step

@@ -28,7 +28,7 @@ from llmproxy.core.control import answering as control
 from llmproxy.core.control.answering import ControlRequest
 from llmproxy.core.control.endpoints import ControlledProxy
 from llmproxy.core.engine.engine import Engine
-from llmproxy.core.mcp_messages import WaitsFor
+from llmproxy.core.mcp_messages import SendCondition
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config, Exchange, RequestPlace
 from llmproxy.core.sessions.journal import Journal
@@ -137,7 +137,7 @@ class InProcess:
         else:
             talk, plan = opened
             turns, body = deque(talk.turns or ()), b""
-            while turns and turns[0].wait is not WaitsFor.FOR_EVER:
+            while turns and turns[0].wait is not SendCondition.FOR_EVER:
                 if not (ready := talk.check_ready(turns[0])):
                     reply(body)
                 if isinstance(ready := talk.check_ready(turns[0]), str):
@@ -145,7 +145,7 @@ class InProcess:
                 elif ready:
                     body += turns.popleft().data
                     if turns:
-                        talk.on_client_asked(turns[0])
+                        talk.on_question_sent(turns[0])
                         continue
                 break
             answer = Answer(status, plan.head + body, body)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Self
 from urllib.parse import quote
 
 from llmproxy.core.engine.engine import Engine
-from llmproxy.core.live_channels import LiveChannels
+from llmproxy.core.live_or_recorded import LiveChannels
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config
 from llmproxy.core.sessions.journal import Journal

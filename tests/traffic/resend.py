@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import quote, urlsplit
 
-from llmproxy.cli.parts.importing import group_files, read_exchanges
-from llmproxy.core.cassettes.formats.recorded import Recorded
+from llmproxy.cli.parts.import_files import group_files, read_exchanges
+from llmproxy.core.cassettes.formats.entries import Recorded
 from llmproxy.core.cassettes.importing import ImportedExchange, import_exchanges
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor

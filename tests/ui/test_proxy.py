@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from llmproxy.calls import KEPT, CallLog
 from llmproxy.core.control.answering import ControlRequest, answer_control_request, find_refusal
 from llmproxy.core.control.endpoints import ControlledProxy
 from llmproxy.core.engine.engine import Engine
@@ -19,9 +18,10 @@ from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config
 from llmproxy.core.sessions.journal import Journal
 from llmproxy.protocol import UI_PREFIX, Decision, Mode
+from llmproxy.proxy_calls import KEPT, CallLog
 from llmproxy.report.events import Selected, Started
 from llmproxy.report.json_report import JsonLines
-from llmproxy.report.live_report import make_report_reader
+from llmproxy.report.live_report_reader import make_report_reader
 from llmproxy.ui.mount_in_proxy import Viewer
 from llmproxy.ui.queries import QUESTIONS, read_int
 from tests.support.chats import NOW, chat, fill

@@ -27,10 +27,10 @@ from llmproxy.client.fault_sweep_trials import (
     select_kinds,
     summarize_findings,
 )
-from llmproxy.client.process import ProxyHandle, find_program
+from llmproxy.client.proxy_process import ProxyHandle, find_program
 from llmproxy.errors import Exit, MachineError, SettingsError
+from llmproxy.server_store_path import show_store
 from llmproxy.settings import Loaded
-from llmproxy.store_server import show_store
 
 
 def run_sweep(asked: RunArguments, loaded: Loaded, env: Mapping[str, str]) -> int:

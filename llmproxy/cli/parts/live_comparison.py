@@ -31,8 +31,8 @@ class LiveRun:
 def require_recordings(loaded: Loaded) -> None:
     """See that something is recorded of the channels that are served. Raises CassetteNotFound."""
     from llmproxy.cli.parts.options import advise_record
+    from llmproxy.server_store_path import store_exists
     from llmproxy.settings import shown_path
-    from llmproxy.store_server import store_exists
 
     store, channels = loaded.settings.store, ",".join(loaded.settings.live)
     if not store_exists(store) and loaded.settings.cassette_dir is None:

@@ -14,16 +14,16 @@ from datetime import datetime
 from pathlib import Path
 
 from llmproxy.advice import StartCommand, suggest_command
-from llmproxy.calls import Totals, describe_hits, find_doubts, find_violated_option
 from llmproxy.cli.parts.printing import write_stderr_lines
 from llmproxy.cli.parts.store_arguments import learn_from_runs, open_given
+from llmproxy.client.child_env import EnvironmentPlan, in_ci
 from llmproxy.client.control import ControlError, ProxyUnreachable
-from llmproxy.client.environment import EnvironmentPlan, in_ci
 from llmproxy.client.known_clients import PROJECTS, find_clients, is_configured_in_command, list_client_advice
-from llmproxy.client.process import ProxyHandle
+from llmproxy.client.proxy_process import ProxyHandle
 from llmproxy.client.session_reports import Report, format_counts, list_miss_lines
 from llmproxy.errors import ENDED_BY_USER, Exit, LLMProxyError, MachineError
 from llmproxy.protocol import OFFLINE, PROXIES, Decision, UnknownTool
+from llmproxy.proxy_calls import Totals, describe_hits, find_doubts, find_violated_option
 from llmproxy.settings import Loaded, shown_path
 
 

@@ -10,8 +10,7 @@ from typing import Any
 
 from llmproxy.cli.parts.printing import to_line
 from llmproxy.cli.parts.run_options import RunArguments
-from llmproxy.client.control import CONFLICT, ControlError
-from llmproxy.client.environment import (
+from llmproxy.client.child_env import (
     CaFiles,
     EnvironmentPlan,
     combine_bundles,
@@ -20,7 +19,8 @@ from llmproxy.client.environment import (
     make_truststore,
     plan_env,
 )
-from llmproxy.client.process import ProxyHandle
+from llmproxy.client.control import CONFLICT, ControlError
+from llmproxy.client.proxy_process import ProxyHandle
 from llmproxy.client.session_reports import Report
 from llmproxy.client.tools.agent_mcp_servers import FoundTools
 from llmproxy.errors import MachineError, SettingsError

@@ -17,8 +17,8 @@ from llmproxy.cli.parts.options import advise_record, load_settings
 from llmproxy.cli.parts.printing import ProgressLine, to_line
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import CassetteNotFound, RefusedError, SettingsError, remove_prefix
-from llmproxy.store_server import find_store_server, is_server, register_server, show_store, store_exists
-from llmproxy.values import read_name, read_path
+from llmproxy.parsers import read_name, read_path
+from llmproxy.server_store_path import find_store_server, is_server, register_server, show_store, store_exists
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -76,11 +76,11 @@ class McpTool:
 def _get_cassette_name(asked: Arguments, serving: ServerOptions) -> str:
     """Return the cassette that is meant. Raises SettingsError."""
     if named := str(asked.get("cassette") or serving.cassette):
-        return _require_no_option(named)
+        return _refuse_option_word(named)
     raise SettingsError("name a cassette.", hint="The tool `list` has their names.")
 
 
-def _require_no_option(word: str) -> str:
+def _refuse_option_word(word: str) -> str:
     """Return a word that is no option. Raises SettingsError."""
     if not word or word.startswith("-"):
         raise SettingsError(f"{word!r} is no name of a cassette, and no number.", hint="The tool `list` has both.")
@@ -90,11 +90,11 @@ def _require_no_option(word: str) -> str:
 def _build_ls_words(asked: Arguments, serving: ServerOptions) -> Sequence[str]:
     named = asked.get("cassette") or serving.cassette
     channel = [f"--channel={asked['channel']}"] if "channel" in asked else []
-    return ["ls", *([_require_no_option(named)] if named else []), f"--limit={asked.get('limit', 50)}", *channel]
+    return ["ls", *([_refuse_option_word(named)] if named else []), f"--limit={asked.get('limit', 50)}", *channel]
 
 
 def _build_show_words(asked: Arguments, serving: ServerOptions) -> Sequence[str]:
-    return ["show", _require_no_option(str(asked.get("what") or _get_cassette_name(asked, serving)))]
+    return ["show", _refuse_option_word(str(asked.get("what") or _get_cassette_name(asked, serving)))]
 
 
 def _build_replay_words(asked: Arguments, serving: ServerOptions) -> Sequence[str]:
@@ -102,7 +102,7 @@ def _build_replay_words(asked: Arguments, serving: ServerOptions) -> Sequence[st
     answers = [f"--override-llm={number}={value}" for number, value in asked.get("answers", {}).items()]
     named = asked.get("cassette") or serving.cassette
     run = [flag if value is None else f"{flag}={value}" for flag, value in serving.options]
-    return ["replay", *([f"--cassette={_require_no_option(named)}"] if named else []), *run, *results, *answers]
+    return ["replay", *([f"--cassette={_refuse_option_word(named)}"] if named else []), *run, *results, *answers]
 
 
 TOOLS = (
@@ -133,7 +133,7 @@ TOOLS = (
         "diff",
         "Say where two interactions differ, by prompt, tool or message; or two cassettes, by tools, texts, tokens, "
         "cost, time and requests.", {"old": _EITHER, "new": _EITHER},
-        lambda asked, _: ["diff", _require_no_option(asked["old"]), _require_no_option(asked["new"])], ("old", "new"),
+        lambda asked, _: ["diff", _refuse_option_word(asked["old"]), _refuse_option_word(asked["new"])], ("old", "new"),
     ),
     McpTool(
         "learn",
@@ -156,7 +156,7 @@ TOOLS = (
         },
         lambda asked, serving: [
             "fork", _get_cassette_name(asked, serving), *([f"--at={asked['at']}"] if "at" in asked else []),
-            *([f"--as={_require_no_option(asked['name'])}"] if "name" in asked else []),
+            *([f"--as={_refuse_option_word(asked['name'])}"] if "name" in asked else []),
         ],
         writes=True,
     ),

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from llmproxy.client.environment import is_proxy_url
+from llmproxy.client.child_env import is_proxy_url
 from llmproxy.errors import SettingsError
 
 _TABLES = ("mcpServers", "servers")

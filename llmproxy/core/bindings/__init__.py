@@ -52,7 +52,7 @@ from llmproxy.core.bindings.volatile_fields import (
     parse_volatile_field,
 )
 from llmproxy.core.bindings.volatile_learning import find_captured_fields
-from llmproxy.core.traffic.canonical_json import split_json_parts
+from llmproxy.core.traffic.canonical_json import split_text_by_json
 from llmproxy.protocol import Binds
 
 __all__ = [
@@ -61,5 +61,5 @@ __all__ = [
     "RunVariablePair", "ValueKind", "VolatileField", "VolatileKind", "VolatileValue", "build_bound_key",
     "check_run_variable", "create_expectations", "dump_run_variables", "find_captured_fields", "find_volatile_matches",
     "fit_request", "fits_kind", "list_volatile_values", "load_run_variables", "mask_arguments", "pair_run_variables",
-    "parse_volatile_field", "rebind_exact_answer", "rewrite_answer", "rewrite_recorded", "split_json_parts",
+    "parse_volatile_field", "rebind_exact_answer", "rewrite_answer", "rewrite_recorded", "split_text_by_json",
 ]  # fmt: skip

@@ -25,7 +25,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from llmproxy.core.bindings.answer_text import Path, Piece, TextForm, list_arguments, list_texts, rename_keys, set_at
 from llmproxy.core.bindings.comparison_outcome import Fit, Misfit, Mismatch
 from llmproxy.core.bindings.id_pairs import (
     IdPair,
@@ -42,6 +41,7 @@ from llmproxy.core.bindings.id_pairs import (
 )
 from llmproxy.core.bindings.run_bindings import Bindings
 from llmproxy.core.bindings.text_alignment import splice
+from llmproxy.core.bindings.text_pieces import Path, Piece, TextForm, list_arguments, list_texts, rename_keys, set_at
 from llmproxy.core.bindings.value_forms import FormMatch
 from llmproxy.core.dialects.answer_json_edits import BodyEdit, apply_edits, list_json_parts
 from llmproxy.core.traffic.interaction import Response, header

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from llmproxy.core.bindings.id_pairs import IdPair
-from llmproxy.core.traffic.json_diff import common_prefix
+from llmproxy.core.traffic.json_diff import count_common_prefix
 
 ON_TRIAL = "on trial: "
 """How the reason begins why a trial taught nothing."""
@@ -95,7 +95,7 @@ class Fit:
 def build_mismatch(path: str, recorded: object, present: object) -> Mismatch:
     """Return the mismatch of two values that are not equal."""
     texts = [value if isinstance(value, str) else repr(value) for value in (recorded, present)]
-    at = common_prefix(*texts)
+    at = count_common_prefix(*texts)
     return Mismatch(Misfit.DIFFERENT, path, *(excerpt_line(text, at) for text in texts))
 
 

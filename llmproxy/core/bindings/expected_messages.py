@@ -20,7 +20,7 @@ from llmproxy.core.bindings.leaf_places import LeafPlace, PlacedCall, PlaceReade
 from llmproxy.core.bindings.run_bindings import Bindings
 from llmproxy.core.bindings.text_alignment import FilledGap, TextGap, splice
 from llmproxy.core.bindings.volatile_fields import may_occur
-from llmproxy.core.traffic.canonical_json import dump, split_json_parts
+from llmproxy.core.traffic.canonical_json import dump, split_text_by_json
 
 MOST_KEPT = 16 << 20
 """Characters of expected messages that are kept for one recorded run."""
@@ -186,7 +186,7 @@ def _is_json_text(text: str, place: LeafPlace) -> bool:
         return place.opened
     if place.zone is not Zone.RESULT or place.json or not ("{" in text or "[" in text):
         return False
-    return any(not isinstance(part, str) for part in split_json_parts(text))
+    return any(not isinstance(part, str) for part in split_text_by_json(text))
 
 
 def survives_parsing(text: str, gap: TextGap) -> bool:

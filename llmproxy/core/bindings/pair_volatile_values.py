@@ -24,7 +24,7 @@ from llmproxy.core.bindings.run_bindings import Bindings
 from llmproxy.core.bindings.run_variables import RunVariablePair
 from llmproxy.core.bindings.shell_listings import remove_own_files
 from llmproxy.core.bindings.volatile_fields import Names, VolatileField, fits_kind
-from llmproxy.core.traffic.canonical_json import pair_json_parts, split_json_parts
+from llmproxy.core.traffic.canonical_json import pair_json_parts, split_text_by_json
 
 
 def _list_allowed_values(pair: RunVariablePair) -> tuple[str, ...]:
@@ -152,7 +152,7 @@ class _VolatileValueLister(LeafPairVisitor):
         if place.json:
             self.visit_value(recorded, present, place)
         elif call is not None and _may_vary_in_json(recorded, self.bindings, call):
-            for part in split_json_parts(recorded):
+            for part in split_text_by_json(recorded):
                 if not isinstance(part, str):
                     self.descend(part, part, place.enter_json())
         found = find_volatile_matches(fields, call, recorded, (), self.mask_call_arguments) if fields else []

@@ -58,7 +58,7 @@ from llmproxy.core.bindings.value_consistency import ValueConsistency, find_merg
 from llmproxy.core.bindings.value_forms import FormMatch, FormScope, ValueForm, is_isolated
 from llmproxy.core.bindings.volatile_fields import Names, VolatileMatch, fits_kind, list_match_ends
 from llmproxy.core.dialects.messages import find_agent_written_spans
-from llmproxy.core.traffic.canonical_json import dump, split_json_parts
+from llmproxy.core.traffic.canonical_json import dump, split_text_by_json
 
 _MOST_NAMES = 100
 """Members of an object that are tried for one that is called otherwise than expected."""
@@ -306,7 +306,7 @@ class RequestComparison(LeafPairVisitor):
             return _NOT_JSON
         if "{" not in recorded and "[" not in recorded:
             return _NOT_JSON
-        mine, theirs = split_json_parts(recorded), split_json_parts(present)
+        mine, theirs = split_text_by_json(recorded), split_text_by_json(present)
         if len(mine) != len(theirs) or all(isinstance(each, str) for each in mine):
             return _NOT_JSON
         for one, other in zip(mine, theirs, strict=True):

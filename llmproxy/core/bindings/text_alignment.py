@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from llmproxy.core.traffic.json_diff import common_prefix
+from llmproxy.core.traffic.json_diff import count_common_prefix
 
 Fits = Callable[[str, int, int], bool]
 
@@ -76,7 +76,7 @@ def align_text(recorded: str, gaps: Sequence[TextGap], present: str) -> list[Fil
         end = gaps[n].start if n < len(gaps) else len(recorded)
         literal = recorded[start:end]
         if not present.startswith(literal, at) or (n == len(gaps) and at + len(literal) != len(present)):
-            same = common_prefix(literal, present[at : at + len(literal)])
+            same = count_common_prefix(literal, present[at : at + len(literal)])
             if start + same >= furthest.recorded:
                 furthest = TextDivergence(start + same, at + same, furthest.leaked)
             continue

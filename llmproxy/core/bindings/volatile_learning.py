@@ -35,7 +35,7 @@ from llmproxy.core.bindings.shell_listings import LISTED, LISTING, USER
 from llmproxy.core.bindings.text_alignment import TextDivergence, align_text, splice
 from llmproxy.core.bindings.volatile_fields import BLOCK, KINDS, LINE, OUTSIDE, SYSTEM, TEXT, VolatileField, fits_kind
 from llmproxy.core.bindings.volatile_kinds import LONGEST_BEFORE, ValuePair, find_pair_kind, find_value_pair, is_in_word
-from llmproxy.core.traffic.canonical_json import split_json_parts
+from llmproxy.core.traffic.canonical_json import split_text_by_json
 from llmproxy.lazy_regex import late
 
 _TOOLS = late(r"^mcp_|web|brows|http|url|fetch|crawl|scrape|download|online", re.IGNORECASE)
@@ -453,7 +453,7 @@ def _walk_leaves(node: object, place: LeafPlace, reader: PlaceReader) -> Iterato
         if place.json:
             yield place.call.tool, place.subpath, place.member, node
         elif isinstance(node, str):
-            for part in split_json_parts(node):
+            for part in split_text_by_json(node):
                 if not isinstance(part, str):
                     yield from _walk_leaves(part, place.enter_json(), reader)
 

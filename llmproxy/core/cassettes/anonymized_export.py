@@ -33,8 +33,8 @@ from llmproxy.core.bindings import (
     rewrite_answer,
     rewrite_recorded,
 )
+from llmproxy.core.cassettes.formats.entries import ReadingProblem, Recorded
 from llmproxy.core.cassettes.formats.jsonl import build_line, parse_exchange
-from llmproxy.core.cassettes.formats.recorded import ReadingProblem, Recorded
 from llmproxy.core.changes.accepted_changes import AcceptedChange
 from llmproxy.core.dialects.answer_json_edits import write_json_like
 from llmproxy.core.keys.head_rules import COUNTING
@@ -295,12 +295,12 @@ def to_json(interaction: Interaction) -> dict[str, Json]:
 def from_json(line: Mapping[str, Json], number: int = 1) -> Interaction:
     """Read an object that :func:`to_json` wrote; `number` stands in errors. Raises CassetteCorrupt: it is none."""
     try:
-        return _build_interaction(parse_exchange(dict(line), number), str(line.get("cassette") or "default"))
+        return _parse_told_interaction(parse_exchange(dict(line), number), str(line.get("cassette") or "default"))
     except (ReadingProblem, KeyError, TypeError, ValueError, AttributeError) as error:
         raise CassetteCorrupt(f"recording {number} that the proxy told cannot be read: {error!r}.") from error
 
 
-def _build_interaction(each: Recorded, cassette: str) -> Interaction:
+def _parse_told_interaction(each: Recorded, cassette: str) -> Interaction:
     said: Mapping[str, Json] = each.extra
     return Interaction(
         provider=said["provider"], operation=said["operation"], key=Key(said["key"]),

@@ -38,20 +38,20 @@ from llmproxy.core.cassettes.anonymized_export import (
     replace_names,
 )
 from llmproxy.core.cassettes.formats import Source, open_source, recognise_format, review, write_text
-from llmproxy.core.cassettes.formats.recorded import Recorded
+from llmproxy.core.cassettes.formats.entries import Recorded
 from llmproxy.core.cassettes.importing import import_exchanges
 from llmproxy.core.forks.fork_rows import Fork, delete_fork, find_fork, store_fork
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.queries import Note, list_run_variables, read_notes, write_notes
-from llmproxy.core.store.reader import KeyedRecording, Readable, SyncedFile, is_left_again
+from llmproxy.core.store.reader import KeyedRecording, Readable, SyncedFile, was_left_twice
 from llmproxy.core.store.rows import to_sql
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Interaction, Key
 from llmproxy.errors import CassetteBusy, CassetteCorrupt, CassetteError, MachineError
+from llmproxy.server_store_path import store_exists
 from llmproxy.settings import shown_path
-from llmproxy.store_server import store_exists
 
 log = logging.getLogger(__name__)
 
@@ -322,7 +322,7 @@ def remove_row_numbers(interactions: Iterable[Interaction]) -> list[Interaction]
     for each in interactions:
         place, response = (each.sample, each.party, each.key), each.response
         turns[place] += 1
-        if is_left_again(KeyedRecording(0, each.occurrence, response.status, response.ending), turns[place]):
+        if was_left_twice(KeyedRecording(0, each.occurrence, response.status, response.ending), turns[place]):
             again.add(place)
         plain.append(replace(each, id=None, occurrence=turns[place] + 1 if place in again else 1))
     return plain

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from urllib.parse import quote, urlsplit
 
 from llmproxy.core.bindings import BadRunVariable, check_run_variable, dump_run_variables
-from llmproxy.core.cassettes.formats.recorded import Recorded
+from llmproxy.core.cassettes.formats.entries import Recorded
 from llmproxy.core.dialects.conversation import made_ids
 from llmproxy.core.dialects.streams import decide_ending
 from llmproxy.core.dialects.usage import read_model, read_usage
@@ -33,7 +33,7 @@ from llmproxy.core.keys.normalize import Canonical, IdOrigin, MadeBy, build_key,
 from llmproxy.core.keys.server_state import STATE_HEADER, StateChanges, find_change, is_success
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.providers.provider_table import PROVIDERS
-from llmproxy.core.providers.routing import Route, is_stream_request, route_host
+from llmproxy.core.providers.routing import Route, asks_for_stream, route_host
 from llmproxy.core.secrets.encodings import Fingerprints
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.body_decoding import decode_body
@@ -212,9 +212,9 @@ class _ExchangeImporter:
 
 def _is_stream_request(route: Route, body: bytes) -> bool:
     try:
-        return is_stream_request(route, json.loads(body))
+        return asks_for_stream(route, json.loads(body))
     except (ValueError, RecursionError):
-        return is_stream_request(route, None)
+        return asks_for_stream(route, None)
 
 
 def _undo_coding(headers: Headers, body: bytes, *, ours: bool) -> tuple[Headers, bytes]:

@@ -22,7 +22,7 @@ from llmproxy.advice import quote_word, suggest_command
 from llmproxy.core.cassettes.anonymized_export import add_notes, read_head_notes
 from llmproxy.core.cassettes.folder import CassetteDir
 from llmproxy.core.cassettes.formats import Source, open_source, review, write_text
-from llmproxy.core.cassettes.formats.recorded import Recorded
+from llmproxy.core.cassettes.formats.entries import Recorded
 from llmproxy.core.cassettes.formats.review import list_identities
 from llmproxy.core.changes.accepted_changes import AcceptedChange, merge_accepted
 from llmproxy.core.forks.fork_rows import CassetteNameTaken, find_fork, store_fork
@@ -36,8 +36,8 @@ from llmproxy.core.store.rows import to_sql
 from llmproxy.core.store.store import Addition, Store
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteError, CassetteNotFound, SettingsError
+from llmproxy.server_store_path import show_store
 from llmproxy.sqlite_file import open_connection
-from llmproxy.store_server import show_store
 
 _HOLDER = "llmproxy merge"
 _SHOWN = 20

@@ -7,7 +7,7 @@
 
 The question is never carried. Everything else is carried only under changes that somebody accepted (or in a session on
 trial, which accepts all that may be offered), and is said each time: `Call.carried` holds the names of the changes, the
-answer has the header ``x-llmproxy-carried``, `calls.Totals` counts it. It is a hit, never exact and never bound.
+answer has the header ``x-llmproxy-carried``, `proxy_calls.Totals` counts it. It is a hit, never exact and never bound.
 
 How a session is told (`core.engine.carried_answers`):
 
@@ -17,5 +17,6 @@ How a session is told (`core.engine.carried_answers`):
     Config.trial                                every session that says nothing else is on trial
     report["trial"]                     of a session on trial: `TrialCall.to_json()` of each call that was no exact hit
 
-Accepted changes of a cassette are read and written with `core.store.queries.accepted_of` and `put_accepted`.
+Accepted changes of a cassette are read and written with `core.store.queries.accepted_of` and
+`replace_accepted_changes`.
 """

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Self
 
 from llmproxy.core.changes.answer_plausibility import GivenAnswer, explain_impossible, is_prompt
 from llmproxy.core.changes.change import Author, Change, ChangeOrigin, Hunk, Reason, Refusal, diff_hunks, digest_of
-from llmproxy.core.changes.client_frames import FRAME, ClientFrames, get_client_frames
+from llmproxy.core.changes.client_boilerplate import FRAME, ClientFrames, get_client_frames
 from llmproxy.core.changes.recordings_by_position import PlacedRecording, asks_same_question
 from llmproxy.core.changes.request_parsing import (
     ParsedRequest,
@@ -30,7 +30,7 @@ from llmproxy.core.changes.request_parsing import (
     read_text,
     to_text,
 )
-from llmproxy.core.changes.result_wordings import find_rewording
+from llmproxy.core.changes.result_rewording import find_rewording
 from llmproxy.core.dialects.conversation import Kind, Segment, describe_tool_change
 from llmproxy.core.dialects.messages import Message
 from llmproxy.core.keys.server_state import STATE_HEADER

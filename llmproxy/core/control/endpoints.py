@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from llmproxy import __version__
-from llmproxy.calls import Call
 from llmproxy.core.cassettes.anonymized_export import to_json
 from llmproxy.core.control.parsing import (
     BadControl,
@@ -35,16 +34,17 @@ from llmproxy.core.control.parsing import (
     parse_upstreams,
     show_given,
 )
-from llmproxy.core.control.stdio_tools import StdioClients
+from llmproxy.core.control.stdio_tool_host import StdioClients
 from llmproxy.core.engine.bound_hits import BindingFeature, BindingInterceptor
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.engine.fault_injection import FaultFeature, FaultInterceptor
 from llmproxy.core.sessions.session import Session, canonical_name, parse_party
-from llmproxy.core.store.queries import list_key_variables
+from llmproxy.core.store.queries import list_api_key_variables
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import LLMProxyError
 from llmproxy.files import DATA
 from llmproxy.protocol import AGENT, Binds, Exhausted, Mode
+from llmproxy.proxy_calls import Call
 
 LISTED = 100
 """Rows of a listing unless `limit` says otherwise."""
@@ -77,7 +77,7 @@ def parse_call_number(text: str) -> int:
 
 
 def list_session_calls(engine: Engine, session: Session, after: int) -> dict[str, Json]:
-    """Return the calls that arrived after the `after`-th and have ended, and how many are open. Raises CallsGone."""
+    """Return the calls that arrived after the `after`-th and have ended, and how many are open. Raises CallsNotKept."""
     calls = session.calls
     return {
         "session": session.name,
@@ -216,7 +216,7 @@ def _open_session(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
         except LLMProxyError:
             engine.sessions.close_session(session.name)
             raise
-    keys = None if engine.store is None else list_key_variables(engine.store, session.cassette)
+    keys = None if engine.store is None else list_api_key_variables(engine.store, session.cassette)
     return 201, build_session_report(engine, session) | ({} if keys is None else {"key_names": [*keys]})
 
 

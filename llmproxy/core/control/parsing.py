@@ -13,11 +13,11 @@ from llmproxy.core.faults import Faults
 from llmproxy.core.faults.parsing import parse_seed, parse_session_faults
 from llmproxy.core.forks.mocked_tool_results import parse_mocks
 from llmproxy.core.forks.overrides import Overrides, parse_json_overrides
-from llmproxy.core.live_channels import LiveChannels
+from llmproxy.core.live_or_recorded import LiveChannels
 from llmproxy.core.sessions.session import split_name
 from llmproxy.errors import RefusedError
+from llmproxy.parsers import read_channels, read_name_patterns, read_unknown_tool, read_upstreams
 from llmproxy.protocol import VCR_MODES, Binds, Exhausted, Mode
-from llmproxy.values import read_channels, read_name_patterns, read_unknown_tool, read_upstreams
 
 Json = Any
 """Plain JSON values."""

@@ -44,7 +44,7 @@ from llmproxy.core.dialects.table import BodyLayout, find_operation_codec, get_d
 from llmproxy.core.providers.provider_table import Family
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Interaction, Response, header
-from llmproxy.core.traffic.json_diff import ABSENT, build_member_path, common_prefix, list_raw_differences
+from llmproxy.core.traffic.json_diff import ABSENT, build_member_path, count_common_prefix, list_raw_differences
 
 LOOKED_AT = 1000
 """Entries, from the end, among which the user's last words are looked for: 5 MB may hold millions of them."""
@@ -485,6 +485,6 @@ def _describe_difference(segment: Segment, path: str, old: object, new: object) 
         inner = ""
     line = ""
     if isinstance(old, str) and isinstance(new, str) and "\n" in old + new:
-        line = f", line {new.count(chr(10), 0, common_prefix(old, new)) + 1}"
+        line = f", line {new.count(chr(10), 0, count_common_prefix(old, new)) + 1}"
     state = " is new" if old is ABSENT else " is gone" if new is ABSENT else ""
     return f"{segment.name}{f': {inner}' if inner else ''}{line}{state}"

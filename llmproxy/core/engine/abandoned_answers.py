@@ -1,6 +1,6 @@
 """An answer that its recorded client left, in a session that may write: who reads on today gets it live the next time.
 
-Leaving once may be an interrupt or a timeout; twice it is the agent's way (`core.store.reader.is_left_again`). So what
+Leaving once may be an interrupt or a timeout; twice it is the agent's way (`core.store.reader.was_left_twice`). So what
 was left is served as far as it goes, and its client gets `LEAVING` microseconds to leave as well. One that is still
 there then wants all of it: the recording counts as left once again, so that the next run asks for it live. A part is
 never repeated: what asks once more than was recorded gets it live, also where the cassette was complete.
@@ -16,7 +16,7 @@ from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup
 from llmproxy.core.sessions.session import Session
-from llmproxy.core.store.queries import has_left
+from llmproxy.core.store.queries import has_left_answer
 from llmproxy.core.store.reader import KeyChange, KeyedRecording
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.response_bytes import SendingPlan
@@ -89,5 +89,5 @@ class AbandonedFeature(Feature):
 
     @override
     def on_replay_begin(self, session: Session, store: Store) -> None:
-        if session.settings.mode.policy.writes and has_left(store, session.cassette, session.sample):
+        if session.settings.mode.policy.writes and has_left_answer(store, session.cassette, session.sample):
             self.parts.state.sessions.features.add_interceptor(session, AbandonedInterceptor(self.parts))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from llmproxy.calls import Call
 from llmproxy.core.dialects.conversation import made_ids
 from llmproxy.core.dialects.usage import read_model, read_usage
 from llmproxy.core.engine.engine_state import TEXT, EngineState
@@ -19,6 +18,7 @@ from llmproxy.core.store.store import Addition
 from llmproxy.core.traffic.interaction import Interaction, Key, Request, Response, Usage, header
 from llmproxy.errors import CassetteNotFound, RecordingError
 from llmproxy.protocol import AFTER_HEADER, Channel, Decision, Plays
+from llmproxy.proxy_calls import Call
 
 STALE = (
     "not recorded: the provider refused an id that came from a recording; record the cassette anew with --mode record"
@@ -43,7 +43,7 @@ class AnswerWriter:
         first = [exchange.session.claim_superseding(exchange.party_and_key) for exchange, _ in kept]
         if (store := self._state.stores.opened) is not None and kept:
             asked = dict.fromkeys(each for exchange, _ in kept for each in exchange.session.interceptors)
-            taken = {each: each.take_queued() for each in asked}
+            taken = {each: each.take_unstored_interactions() for each in asked}
             waiting = [one for some in taken.values() for one in some]
             try:
                 ids = store.add_interactions(

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from typing import override
 
-from llmproxy.calls import Call
 from llmproxy.core.engine.decide import is_stable_answer
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.engine.request_identification import build_host_refusal, check_upstream_allowed
-from llmproxy.core.providers.stubs import METADATA, NOWHERE, Asked, Stub, parse_members
+from llmproxy.core.providers.stubs import METADATA, NOWHERE, Stub, StubRequest, parse_members
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Interceptor, MissReason
 from llmproxy.core.sessions.session import Session
@@ -22,6 +21,7 @@ from llmproxy.core.store.queries import find_other_places
 from llmproxy.core.traffic.interaction import header
 from llmproxy.errors import RefusedError
 from llmproxy.protocol import Decision
+from llmproxy.proxy_calls import Call
 
 _OTHERS = 20
 """Places of a key that are looked at."""
@@ -83,7 +83,7 @@ class StubInterceptor(Interceptor[Exchange]):
                 return True
         return False
 
-    def _answer_with_stub(self, call: Exchange, stub: Stub, asked: Asked) -> bool:
+    def _answer_with_stub(self, call: Exchange, stub: Stub, asked: StubRequest) -> bool:
         made = stub.answer(asked)
         if made is None:
             return False
@@ -92,7 +92,7 @@ class StubInterceptor(Interceptor[Exchange]):
         call.state.put(stub)
         return True
 
-    def _build_stub_input(self, call: Exchange, body: bytes) -> Asked:
+    def _build_stub_input(self, call: Exchange, body: bytes) -> StubRequest:
         where, place, headers = call.route, call.place, call.request.headers
         host = header(headers, "host") or ""
         by_base_url = bool(place.prefix) or not where.upstream.endswith(f"//{host}")
@@ -103,7 +103,7 @@ class StubInterceptor(Interceptor[Exchange]):
             names = (row.model for row in rows if row.provider == where.provider.name and row.operation != "models")
             models = tuple(dict.fromkeys(name for name in names if name))
         path, said = where.target.partition("?")[0], parse_members(where.target, headers, body)
-        return Asked(path, said, origin, self._state.now(), where.model, models)
+        return StubRequest(path, said, origin, self._state.now(), where.model, models)
 
     @override
     def on_end(self, call: Exchange, record: Call) -> Call:

@@ -17,7 +17,6 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any, override
 
-from llmproxy.calls import Call
 from llmproxy.core.bindings import (
     Bindings,
     Fit,
@@ -47,8 +46,8 @@ from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup, Mis
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.queries import (
     canonical_of,
-    list_candidates,
     list_party_keys,
+    list_request_candidates,
     read_volatile_fields,
     write_volatile_fields,
 )
@@ -60,6 +59,7 @@ from llmproxy.core.traffic.json_diff import Difference, show_json
 from llmproxy.core.traffic.websocket_frames import SWITCHING
 from llmproxy.errors import CassetteError, RefusedError
 from llmproxy.protocol import BOUND_HEADER, OFFLINE, Binds, Channel, Decision, Plays
+from llmproxy.proxy_calls import Call
 
 REMEMBERED_KEYS = 100_000
 """Bound keys of recordings; about 150 bytes each."""
@@ -132,7 +132,7 @@ class RecordedRequestCache:
             return known[1]
         made: _Index = {}
         cassette, sample, party, provider, operation, stream = kind
-        for each in list_candidates(store, (cassette, sample), party, provider, operation, stream=stream):
+        for each in list_request_candidates(store, (cassette, sample), party, provider, operation, stream=stream):
             made.setdefault(self._bound_key(store, each.id), {}).setdefault(each.key, []).append(each.id)
         if len(self._indexes) >= _MOST_KINDS:
             self._indexes.clear()
@@ -476,7 +476,7 @@ class BindingInterceptor(Interceptor[Exchange]):
         """Return the key of the recording that comes after what this walk was served last."""
         session = call.session
         order = list_party_keys(store, (session.cassette, session.sample), call.party)
-        last = session.find_last_key(call.party)
+        last = session.get_last_asked_key(call.party)
         if last is None:
             return order[0][1] if order else None
         nth = session.position.counts[(call.party, last)]

@@ -19,7 +19,6 @@ from itertools import batched
 from typing import Any, NamedTuple, override
 
 from llmproxy.amounts import name_some
-from llmproxy.calls import Call
 from llmproxy.core.bindings import (
     Bindings,
     Mismatch,
@@ -60,6 +59,7 @@ from llmproxy.core.traffic.canonical_json import dump, parse_json
 from llmproxy.core.traffic.interaction import Ending, Interaction, Key, Response, header
 from llmproxy.errors import CassetteError, RefusedError
 from llmproxy.protocol import CARRIED_HEADER, OFFLINE, THREAD_FIELD, Channel, Decision, Mode, Plays
+from llmproxy.proxy_calls import Call
 
 _KEPT = 10_000
 """Calls of a trial that are reported."""

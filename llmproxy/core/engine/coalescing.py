@@ -16,7 +16,6 @@ from dataclasses import replace
 from threading import Lock
 from typing import Any, override
 
-from llmproxy.calls import Call
 from llmproxy.core.engine.decide import is_stable_answer
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.providers.routing import changes_something
@@ -27,6 +26,7 @@ from llmproxy.core.store.reader import KeyedRecording
 from llmproxy.core.store.store import Addition
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.protocol import Channel, Decision
+from llmproxy.proxy_calls import Call
 
 
 class CoalesceInterceptor(Interceptor[Exchange]):

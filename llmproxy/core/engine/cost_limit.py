@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, override
 
-from llmproxy.calls import Call
 from llmproxy.core.dialects.usage import MARGIN, compute_maximum_cost
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.engine.stale_answers import StaleHit
@@ -23,6 +22,7 @@ from llmproxy.core.store.reader import KeyedRecording
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.errors import RefusedError
 from llmproxy.protocol import OFFLINE, Channel, Decision, Mode, Update
+from llmproxy.proxy_calls import Call
 
 _FAILED = 400
 """The lowest status of an answer that costs nothing."""

@@ -16,7 +16,7 @@ from llmproxy.core.providers.provider_table import SAFE
 from llmproxy.core.sessions.exchange import Exchange, RequestPlace
 from llmproxy.core.sessions.interceptor import Decided, Lookup, MissReason
 from llmproxy.core.sessions.session import Session
-from llmproxy.core.store.reader import KeyedRecording, ReplayCandidate, is_good_status, is_left_again
+from llmproxy.core.store.reader import KeyedRecording, ReplayCandidate, is_good_status, was_left_twice
 from llmproxy.core.traffic.interaction import Ending, header
 from llmproxy.protocol import THREAD_FIELD, Channel, Decision, Exhausted, ModePolicy, Plays
 
@@ -82,7 +82,7 @@ def decide[R: ReplayCandidate](situation: DecisionInput[R]) -> Decided[R]:
 def list_playable[R: ReplayCandidate](policy: ModePolicy, recordings: Sequence[R]) -> Sequence[R]:
     """Return the recordings that count for this policy: those that it plays in turn, and all where it plays none."""
     if policy.plays is Plays.GOOD:
-        return [each for turn, each in enumerate(recordings, 1) if is_stable_answer(each) or is_left_again(each, turn)]
+        return [each for turn, each in enumerate(recordings, 1) if is_stable_answer(each) or was_left_twice(each, turn)]
     return recordings
 
 

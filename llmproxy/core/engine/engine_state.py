@@ -17,7 +17,7 @@ from llmproxy.core.store.rekeying import derive_current_keys
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.response_bytes import PlanCache
 from llmproxy.protocol import Decision, Mode, Plays
-from llmproxy.store_server import store_exists
+from llmproxy.server_store_path import store_exists
 
 TEXT = 240
 """Characters of prompt and answer that are told."""

@@ -14,7 +14,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from llmproxy.calls import Call, Totals
 from llmproxy.core.engine.decide import (
     DecisionInput,
     choose_exhausted,
@@ -35,6 +34,7 @@ from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.response_bytes import REDIRECTS, ClientHttp
 from llmproxy.core.traffic.websocket_frames import SWITCHING
 from llmproxy.protocol import KEY_HEADER, Decision, Exhausted, ModePolicy, Plays
+from llmproxy.proxy_calls import Call, Totals
 
 REMEMBERED = 8_192
 """Requests, and answers to them; about half a kilobyte each."""

@@ -15,12 +15,11 @@ from decimal import Decimal
 from itertools import takewhile
 from typing import Any, override
 
-from llmproxy.calls import Call
 from llmproxy.core.engine.decide import decide_by_mode, list_playable
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.engine.request_identification import check_upstream_allowed
 from llmproxy.core.faults.answer_pieces import MICROSECONDS, time_pieces, with_pieces
-from llmproxy.core.faults.injection import (
+from llmproxy.core.faults.fault_choice import (
     Faulting,
     InjectedFault,
     build_fault_target,
@@ -42,6 +41,7 @@ from llmproxy.core.traffic.interaction import Ending, Interaction, Response, Usa
 from llmproxy.core.traffic.response_bytes import SendingPlan
 from llmproxy.core.traffic.websocket_frames import SWITCHING
 from llmproxy.protocol import FAULT_HEADER, Decision
+from llmproxy.proxy_calls import Call
 
 MOST_READ = 1_000
 """Recordings that are looked at to say why a rule met no call."""

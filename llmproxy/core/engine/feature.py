@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, NamedTuple, override
 
-from llmproxy.calls import Call
 from llmproxy.core.engine.answer_storage import InteractionBuilder
 from llmproxy.core.engine.engine_state import EngineState
 from llmproxy.core.engine.outcome_recorder import OutcomeRecorder
@@ -16,9 +15,10 @@ from llmproxy.core.engine.request_identification import KeyDeriver
 from llmproxy.core.engine.request_stages import MissExplainer
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Interceptor
-from llmproxy.core.sessions.session import Session, SessionFeatures
+from llmproxy.core.sessions.session import InterceptorFactory, Session
 from llmproxy.core.store.store import Store
 from llmproxy.protocol import Mode
+from llmproxy.proxy_calls import Call
 
 
 class EngineParts(NamedTuple):
@@ -60,7 +60,7 @@ class Feature:
         """Forget what was remembered by id; ids are another store's from now on."""
 
 
-class Features(SessionFeatures):
+class Features(InterceptorFactory):
     """All features of one engine, in the declared order."""
 
     def __init__(self, rows: Iterable[type[Feature]], parts: EngineParts) -> None:

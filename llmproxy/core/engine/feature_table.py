@@ -11,8 +11,8 @@ from llmproxy.core.engine.auxiliary_call_stubs import StubFeature
 from llmproxy.core.engine.bound_hits import BindingFeature
 from llmproxy.core.engine.carried_answers import CarryFeature
 from llmproxy.core.engine.coalescing import CoalesceFeature
+from llmproxy.core.engine.completion_order import OrderFeature
 from llmproxy.core.engine.cost_limit import BudgetFeature
-from llmproxy.core.engine.end_order import OrderFeature
 from llmproxy.core.engine.fault_injection import FaultFeature
 from llmproxy.core.engine.feature import Feature
 from llmproxy.core.engine.forking import ForkFeature

@@ -18,7 +18,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from llmproxy.calls import Call
 from llmproxy.core.dialects.conversation import read_interaction_answer
 from llmproxy.core.dialects.messages import Message
 from llmproxy.core.dialects.writing import can_write_answer, write_answer
@@ -36,6 +35,7 @@ from llmproxy.core.traffic.body_decoding import decode_body
 from llmproxy.core.traffic.interaction import Interaction, Response, Usage, header, without
 from llmproxy.errors import LLMProxyError, RefusedError
 from llmproxy.protocol import AGENT, OFFLINE, Channel, Decision, Mode
+from llmproxy.proxy_calls import Call
 
 _FAILED = 400
 _NAMED = 20
@@ -407,5 +407,5 @@ class ForkFeature(Feature):
             )
         forking.overrides, forking.asked_for, forking.parent = forking.given.merge(inherited), not forking.mocks, parent
         if forking.live:
-            forking.child = sessions.reserve_child(session.cassette, asked.get("child"))[1]
+            forking.child = sessions.lease_child_cassette(session.cassette, asked.get("child"))[1]
         return ForkInterceptor(self.parts, session, forking)

@@ -1,6 +1,6 @@
 """Some channels live, the others recorded: what of a request's way is different then.
 
-The state is `live_channels.LiveSession`.
+The state is `live_or_recorded.LiveSession`.
 """
 
 from __future__ import annotations
@@ -10,14 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, override
 
-from llmproxy.calls import Call
 from llmproxy.core.dialects.answer_json_edits import list_json_parts
 from llmproxy.core.dialects.conversation import read_response
 from llmproxy.core.dialects.table import get_miss_status, write_error
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.engine.request_identification import check_upstream_allowed
 from llmproxy.core.forks.fork_rows import LIVE, Fork, delete_fork, store_fork
-from llmproxy.core.live_channels import (
+from llmproxy.core.live_or_recorded import (
     LISTS,
     TOOLS,
     LiveChannels,
@@ -27,9 +26,9 @@ from llmproxy.core.live_channels import (
     ToolRow,
     build_tool_path,
     is_model_request,
-    is_same_call,
+    matches_requested_tool,
+    may_change_state,
     may_depend_on_state,
-    may_have_changed,
     name_call,
     split_read_only_tools,
 )
@@ -45,6 +44,7 @@ from llmproxy.core.store.store import Addition, Store
 from llmproxy.core.traffic.interaction import Chunk, Interaction, Response, Usage, header
 from llmproxy.errors import MissError, RefusedError
 from llmproxy.protocol import AGENT, OFFLINE, Channel, Decision, Mode, UnknownTool
+from llmproxy.proxy_calls import Call
 
 
 class NothingRecordedForLive(RefusedError):
@@ -87,7 +87,7 @@ class LiveInterceptor(Interceptor[Exchange]):
 
     def _begin_child_cassette(self) -> None:
         living, sessions = self.living, self._parts.state.sessions
-        store, living.child = sessions.reserve_child(living.parent[0], None, kind="live")
+        store, living.child = sessions.lease_child_cassette(living.parent[0], None, kind="live")
         fork = Fork(living.child, living.parent[0], 1, why=f"{LIVE}{', '.join(sorted(living.asked.channels))}")
         store_fork(store, replace(fork, parent_sample=living.parent[1], created_at=sessions.now()))
         living.again = living.begun = False
@@ -113,7 +113,7 @@ class LiveInterceptor(Interceptor[Exchange]):
     def on_session_end(self) -> None:
         """Store what waits; a child in which nothing is goes."""
         if (store := self._parts.state.stores.opened) is not None:
-            if waiting := self.take_queued():
+            if waiting := self.take_unstored_interactions():
                 store.add_interactions([Addition(each) for each in waiting])
             if not store.has_recordings(*self.leased_cassette):
                 delete_fork(store, *self.leased_cassette)
@@ -127,8 +127,8 @@ class LiveInterceptor(Interceptor[Exchange]):
     def replays_channel(self, channel: Channel) -> bool:
         return not self.living.is_live(channel)
 
-    def take_queued(self) -> list[Interaction]:
-        return self.living.take_queued()
+    def take_unstored_interactions(self) -> list[Interaction]:
+        return self.living.take_unstored_interactions()
 
     def requeue(self, waiting: Sequence[Interaction]) -> None:
         self.living.waiting.extend(waiting)
@@ -178,7 +178,7 @@ class LiveInterceptor(Interceptor[Exchange]):
     def _keep_in_child(self, call: Exchange) -> None:
         """Keep a call in the child, a new one if the session began again. Blocks for a few short transactions."""
         if self.living.again:
-            self._parts.state.sessions.finish_recording(call.session)
+            self._parts.state.sessions.release_recording_lease(call.session)
             self._begin_child_cassette()
         self.living.begun = True
         call.kept.into = self.leased_cassette
@@ -296,7 +296,7 @@ def _build_tool_call_history(living: LiveSession, store: Store) -> ToolPath:
     reading = _list_read_only_tools(store, rows)
 
     def changes(row: ToolRow) -> bool:
-        return may_have_changed(row, reading, living.asked.is_declared_read_only)
+        return may_change_state(row, reading, living.asked.is_declared_read_only)
 
     return build_tool_path((row for row in rows if not living.is_live(row.channel)), changes)
 
@@ -333,4 +333,4 @@ def _is_requested_by_model(living: LiveSession, store: Store, id_: int) -> bool:
     if not living.announced:
         return False
     request = store.load(id_).request.body
-    return any(is_same_call(request, call.name, call.arguments) for call in living.announced)
+    return any(matches_requested_tool(request, call.name, call.arguments) for call in living.announced)

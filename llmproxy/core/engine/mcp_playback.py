@@ -12,18 +12,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, override
 
-from llmproxy.calls import Call
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.keys.mcp import ANSWER, END, STREAM
 from llmproxy.core.mcp_messages import (
     AnswerPart,
-    WaitsFor,
+    SendCondition,
     adapt_ids,
     answers,
     build_error_message,
-    may_go_unanswered,
-    split_call_turns,
-    split_stream_turns,
+    may_ignore_unrecorded,
+    split_at_server_requests,
+    split_standalone_stream,
     write_sse_event,
 )
 from llmproxy.core.sessions.exchange import Exchange, HarmlessTelemetry
@@ -35,6 +34,7 @@ from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Ending, Key, Response, header
 from llmproxy.protocol import Channel, Decision
+from llmproxy.proxy_calls import Call
 
 SLACK = 1.0
 """Seconds: times of an answer are counted from its release, which is a little after its arrival."""
@@ -100,15 +100,15 @@ class RecordedPlayback:
             messages = [
                 (row.started_at, row.id) for row in self._list_server_rows() if row.operation not in (STREAM, END)
             ]
-            return split_stream_turns(response, self._recorded.started_at, messages, ended=False)
-        turns = split_call_turns(response)
-        told = turns or [AnswerPart(WaitsFor.NOTHING, None, response.body)]
+            return split_standalone_stream(response, self._recorded.started_at, messages, ended=False)
+        turns = split_at_server_requests(response)
+        told = turns or [AnswerPart(SendCondition.NOTHING, None, response.body)]
         if response.ending is Ending.LEFT:  # the recorded client gave it up, and so may this one
-            return [*told, AnswerPart(WaitsFor.FOR_EVER, None, b"")]
+            return [*told, AnswerPart(SendCondition.FOR_EVER, None, b"")]
         if response.ending is Ending.CUT and (
             turns or self._is_ndjson
         ):  # else its connection is broken off where the recorded one was
-            return [*told, AnswerPart(WaitsFor.BROKEN, None, b"")]
+            return [*told, AnswerPart(SendCondition.BROKEN, None, b"")]
         return turns
 
     @property
@@ -121,23 +121,23 @@ class RecordedPlayback:
         rows = self._store.list_summaries(session.cassette, session.sample, channel=Channel.MCP)
         return (row for row in rows if row.provider == provider)
 
-    def on_client_asked(self, turn: AnswerPart) -> None:
+    def on_question_sent(self, turn: AnswerPart) -> None:
         """Hear that the client was asked what `turn` waits for."""
-        if turn.wait is WaitsFor.ANSWER:
+        if turn.wait is SendCondition.ANSWER:
             self._questions[self._exchange.route.provider.name, json.dumps(turn.what)] = None
 
     def check_ready(self, turn: AnswerPart) -> bool | str:
         """Return whether a turn's data may go out now; a text: never, and why."""
         match turn.wait:
-            case WaitsFor.NOTHING:
+            case SendCondition.NOTHING:
                 return True
-            case WaitsFor.SERVED:
+            case SendCondition.SERVED:
                 return turn.what in self._exchange.session.served or self._recorded.id is None
-            case WaitsFor.FOR_EVER:
+            case SendCondition.FOR_EVER:
                 return False
-            case WaitsFor.BROKEN:
+            case SendCondition.BROKEN:
                 return BROKE_OFF
-            case WaitsFor.ANSWER:
+            case SendCondition.ANSWER:
                 which = (self._exchange.route.provider.name, json.dumps(turn.what))
                 if which not in self._replies and (reply := self._questions.get(which)) is not None:
                     del self._questions[which]
@@ -177,7 +177,7 @@ class PlaybackInterceptor(Interceptor[Exchange]):
 
     def on_decision(self, call: Exchange, found: Lookup, decided: Decided[KeyedRecording]) -> Decided[KeyedRecording]:
         """Note a client's answer to a question; let go unanswered what was not recorded and nothing depends on."""
-        if decided.reason is not None and may_go_unanswered(call.operation):
+        if decided.reason is not None and may_ignore_unrecorded(call.operation):
             call.error = HarmlessTelemetry("llmproxy: never recorded, and nothing depends on it; sent to nobody")
             decided = Decided(Decision.REFUSE)
         which = call.route.provider.name, _read_request_id(call.request.body)

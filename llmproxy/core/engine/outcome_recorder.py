@@ -8,7 +8,6 @@ from decimal import Decimal
 from functools import lru_cache, partial
 from typing import NamedTuple
 
-from llmproxy.calls import Call
 from llmproxy.core.dialects.usage import compute_cost
 from llmproxy.core.engine.decide import is_stable_answer
 from llmproxy.core.engine.engine_state import TEXT, EngineState
@@ -21,6 +20,7 @@ from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Usage
 from llmproxy.errors import CassetteError, LLMProxyError, MissError, remove_prefix
 from llmproxy.protocol import Decision
+from llmproxy.proxy_calls import Call
 
 REMEMBERED_PRICES = 20_000
 """Interactions; about 1 KB each."""
@@ -162,7 +162,7 @@ class OutcomeRecorder:
             return seen[0]
         if len(known) > SHOWN_TARGETS:
             known.clear()
-        text, noted = self._state.redactor.run_recording_searches(
+        text, noted = self._state.redactor.derive_noting_searches(
             partial(self._state.redactor.redact_target, target), target.encode("utf-8", "replace")
         )
         known[target] = text, learned.count, noted

@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, override
 
-from llmproxy.calls import Call
 from llmproxy.core.changes.change import Change, Reason
 from llmproxy.core.dialects.conversation import read_conversation, read_interaction_answer
 from llmproxy.core.dialects.messages import Message
@@ -37,6 +36,7 @@ from llmproxy.core.store.store import UNFINISHED, Store
 from llmproxy.core.traffic.interaction import Interaction, Key
 from llmproxy.errors import RefusedError
 from llmproxy.protocol import CHOSEN_RECORDING, OFFLINE, Decision, Mode, Update
+from llmproxy.proxy_calls import Call
 
 STAGED = "@new"
 """How the name of the cassette ends that holds what is to replace recordings of another one."""
@@ -60,7 +60,7 @@ class ReplacementInterceptor(Interceptor[Exchange]):
             store.begin_writing(*self.staged, exclusive=True, holder=self._state.sessions.holder)
 
     @property
-    def replaced_place(self) -> Place:
+    def target_place(self) -> Place:
         return self._session.cassette, self._session.sample
 
     @property
@@ -78,14 +78,14 @@ class ReplacementInterceptor(Interceptor[Exchange]):
             return
         made = store.list_keys(*self.staged)
         asked = {(row.party, row.key) for row in made}
-        ours = self._ours.setdefault(self.replaced_place, set())
+        ours = self._ours.setdefault(self.target_place, set())
         gone = [
             row.id
-            for row in store.list_keys(*self.replaced_place)
+            for row in store.list_keys(*self.target_place)
             if self.replaces_recording(row.id) and (row.id not in ours or (row.party, row.key) in asked)
         ]
         holder, clean = self._state.sessions.holder, self.will_be_complete(store)
-        store.promote_staged(self.staged, self.replaced_place, gone, holder=holder, clean=clean)
+        store.promote_staged(self.staged, self.target_place, gone, holder=holder, clean=clean)
         self.replaced = True
         if self._session.sealed is not False:  # an attempt that failed makes room for the next one
             ours.update(row.id for row in made)
@@ -152,7 +152,7 @@ class ReaskInterceptor(ReplacementInterceptor):
 
     @property
     def id_source(self) -> Place:
-        return self.replaced_place
+        return self.target_place
 
     @override
     def on_lookup(self, call: Exchange, found: Lookup) -> Lookup:
@@ -169,7 +169,7 @@ class ReaskInterceptor(ReplacementInterceptor):
             call.refuse(RefusedError(f"llmproxy: nothing more is asked: {why}.", hint=_HINT))
             return found
         if recorded is not None and store is not None:
-            slots = store.find_keyed(*self.replaced_place, call.party, found.key if again is not None else recorded.key)
+            slots = store.find_keyed(*self.target_place, call.party, found.key if again is not None else recorded.key)
             self._gone.update(slot.id for slot in slots)
         self._asked.add(call.key)
         call.state.put(_AnswerBeforeReask(None if recorded is None else read_interaction_answer(recorded)))
@@ -221,7 +221,7 @@ class ReaskInterceptor(ReplacementInterceptor):
 
     def _find_dependents(self, store: Store) -> Iterator[int]:
         """Yield the recordings that nobody asked for and whose history holds an answer that is another one now."""
-        for row in store.list_summaries(*self.replaced_place) if self._lost else ():
+        for row in store.list_summaries(*self.target_place) if self._lost else ():
             if row.id in self._session.served or row.id in self._gone:
                 continue
             one = store.load(row.id)
@@ -235,7 +235,7 @@ class ReaskInterceptor(ReplacementInterceptor):
 
     @override
     def will_be_complete(self, store: Store) -> bool:
-        return super().will_be_complete(store) and store.closed_cleanly(*self.replaced_place)
+        return super().will_be_complete(store) and store.closed_cleanly(*self.target_place)
 
     @override
     def _explain_no_replacement(self, store: Store) -> str:
@@ -255,9 +255,7 @@ class ReaskInterceptor(ReplacementInterceptor):
         if told["why_not"]:
             return {"replacement": told}
         gone = {*self._gone, *self._find_dependents(store)}
-        left = [
-            row for row in store.list_unused(*self.replaced_place, self._session.served) or () if row.id not in gone
-        ]
+        left = [row for row in store.list_unused(*self.target_place, self._session.served) or () if row.id not in gone]
         rows = [
             {"id": row.id, "operation": row.operation, "model": row.model, "text": row.last_user_text} for row in left
         ]

@@ -50,11 +50,11 @@ from llmproxy.core.sessions.session import Session, Sessions, parse_party
 from llmproxy.core.store.rows import from_sql, parse_headers
 from llmproxy.core.traffic.body_decoding import decode_body
 from llmproxy.core.traffic.canonical_json import parse_json
-from llmproxy.core.traffic.interaction import Headers, Request, header, read_attempt, without
+from llmproxy.core.traffic.interaction import Headers, Request, header, read_retry_count, without
 from llmproxy.core.traffic.response_bytes import find_prefix
 from llmproxy.errors import LLMProxyError, MachineError, RefusedError, SettingsError
+from llmproxy.parsers import host_matches
 from llmproxy.protocol import OFFLINE, OUR_HEADERS_PREFIX, PARTY_HEADER, SESSION_HEADER, Decision, Mode
-from llmproxy.values import host_matches
 
 NO_UPSTREAMS: Mapping[str, str] = {}
 CALLER_HEADER = "x-llmproxy-caller"
@@ -93,7 +93,7 @@ class RequestDispatcher:
             operation=where.operation if where.known else self._redactor.text(where.operation),
             counted=KeyCache.encode_head(where.provider.name, method, where.target, kept, known=where.known),
             learned=self._redactor.epoch.count, upstreams=own,
-            channel=channel_of(where.provider.name, where.operation), attempt=read_attempt(kept),
+            channel=channel_of(where.provider.name, where.operation), attempt=read_retry_count(kept),
             prefix=find_prefix(target, where.target) if host is None else "", changes=changes_something(where, method),
             stubs=stubs,
         )  # fmt: skip
@@ -323,7 +323,7 @@ class KeyDeriver:
             return known, None
         if learned.count > ROTATING and exchange.request.redacted is None:
             derive = partial(self.build_canonical, exchange, body)
-            canonical, noted = self._state.redactor.run_recording_searches(derive, exchange.place.counted)
+            canonical, noted = self._state.redactor.derive_noting_searches(derive, exchange.place.counted)
         else:
             canonical, noted = self.build_canonical(exchange, body), False
         model = canonical.model or find_named_model(canonical)
@@ -346,11 +346,11 @@ class KeyDeriver:
             return None
         if store is None or store.derived.get(at, True) or received.redacted is not None or body is not received.body:
             return None
-        row = store.find_same(*at, place.party, hashlib.sha256(body).digest(), f'"{len(body)}"')
+        row = store.find_same_request_bytes(*at, place.party, hashlib.sha256(body).digest(), f'"{len(body)}"')
         if row is None or row[:2] != (state.config.rules.rules_digest, where.operation):
             return None
         key, model, stream, *head = row[2:]
-        if _encode_recorded_head(*head) != place.counted or state.redactor.may_redact_again(body):
+        if _encode_recorded_head(*head) != place.counted or state.redactor.may_need_redaction_again(body):
             return None
         if list_refs(body, where, state.config.rules):
             return None

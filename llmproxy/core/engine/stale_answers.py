@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, override
 
 from llmproxy.amounts import format_count
-from llmproxy.calls import Call
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.providers.routing import changes_something
 from llmproxy.core.sessions.exchange import Exchange
@@ -22,6 +21,7 @@ from llmproxy.core.store.queries import read_max_age, read_summary
 from llmproxy.core.store.reader import KeyedRecording
 from llmproxy.core.traffic.interaction import Ending, Interaction
 from llmproxy.protocol import Channel, Decision, Plays
+from llmproxy.proxy_calls import Call
 
 _DAY = 86_400
 

@@ -12,7 +12,7 @@ A *kind* is a row of a table (`kinds`) with a function from the call and its num
 sends. A fault is never stored and changes no key.
 """
 
-from llmproxy.core.faults.injection import Faulting, InjectedFault
+from llmproxy.core.faults.fault_choice import Faulting, InjectedFault
 from llmproxy.core.faults.kinds import KINDS
 from llmproxy.core.faults.parsing import (
     PRESETS,

@@ -152,7 +152,7 @@ class FaultRule:
 
 
 TEXTS = ("provider", "model", "operation", "party", "channel", "transport", "tool")
-"""What a rule can say of a call in words; what counts where it does not stands in `injection`."""
+"""What a rule can say of a call in words; what counts where it does not stands in `fault_choice`."""
 NUMBERS = ("call", "recording")
 """And in numbers: which call of the session, from 1 in the order of arrival; which recording."""
 

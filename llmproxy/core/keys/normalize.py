@@ -43,7 +43,7 @@ from llmproxy.core.keys.body_rules import (
 )
 from llmproxy.core.keys.head_rules import COUNTING, counted_query, list_counted_headers, spell_ambiguous_path
 from llmproxy.core.keys.user_rules import Compiled, Rules, apply_rules, compile_rules, substitute_patterns
-from llmproxy.core.providers.routing import Route, is_stream_request
+from llmproxy.core.providers.routing import Route, asks_for_stream
 from llmproxy.core.secrets.find_secrets import CredentialEpoch
 from llmproxy.core.traffic.body_decoding import EncodedPart, parse_multipart
 from llmproxy.core.traffic.canonical_json import LossyJson, dump, parse
@@ -92,7 +92,7 @@ def canonicalize(request: Request, route: Route, rules: Rules, made_by: MadeBy) 
     )
     if not route.known and (said := mcp.parse_mcp_request(request.method, request.headers, tree)) is not None:
         return _canonicalize_mcp(request, route, said, ready)
-    stream = is_stream_request(route, tree if kind == "json" else None)
+    stream = asks_for_stream(route, tree if kind == "json" else None)
     walker = ShapeWalk(made_by, stream=stream)
     if kind == "json":
         tree = tree if ready.is_empty else apply_rules(tree, ready)

@@ -31,8 +31,8 @@ from llmproxy.core.traffic.json_diff import (
     build_difference,
     classify_difference,
     classify_volatile,
-    common_prefix,
     count,
+    count_common_prefix,
     count_common_suffix,
     is_volatile_value,
     list_raw_differences,
@@ -314,7 +314,7 @@ def _compare_last_texts(old: Canonical, new: Canonical) -> float:
     if left or right:
         return SequenceMatcher(None, left, right, autojunk=False).ratio()
     size = max(1, min(_RAW, max(len(old.body), len(new.body))))
-    return common_prefix(*(canonical.body[:_RAW].decode("latin-1") for canonical in (old, new))) / size
+    return count_common_prefix(*(canonical.body[:_RAW].decode("latin-1") for canonical in (old, new))) / size
 
 
 def _read_last_text(tree: object) -> str:
@@ -412,7 +412,7 @@ def describe_changed_values(where: str, path: str, old: object, new: object) -> 
 
 def _cut_texts(old: str, new: str) -> Told:
     """Return two texts without most of what they begin and end with alike, and how much that was."""
-    front = common_prefix(old, new)
+    front = count_common_prefix(old, new)
     back = count_common_suffix(old, new, min(len(old), len(new)) - front)
     before, after = max(0, front - AROUND), max(0, back - AROUND)
     made = {side: text[before : len(text) - after][:LONGEST] for side, text in (("old", old), ("new", new))}
@@ -522,11 +522,11 @@ def _try_rules(kind: str, old: str, new: str, packs: Mapping[str, tuple[str, ...
     rules += [
         (Rules(scrub=(scrub,)), (scrub,)) for scrub in (TextScrub(each, word) for each in _PATTERNS.get(kind, ()))
     ]
-    rest = len(old) - common_prefix(old, new)
+    rest = len(old) - count_common_prefix(old, new)
     for rule, scrubs in rules:
         subs = tuple((re.compile(scrub.pattern), scrub.placeholder) for scrub in scrubs)
         left, right = substitute_patterns(old, subs), substitute_patterns(new, subs)
-        if left == right or len(left) - common_prefix(left, right) < rest:
+        if left == right or len(left) - count_common_prefix(left, right) < rest:
             yield rule, left, right
 
 

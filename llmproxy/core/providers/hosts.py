@@ -30,8 +30,8 @@ from llmproxy.core.providers.provider_table import BEARER_TOKEN, HTTP_PREFIX, PR
 from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.errors import RefusedError
 from llmproxy.lazy_regex import late
+from llmproxy.parsers import ANY_PROVIDER, parse_call_rate
 from llmproxy.settings import Loaded, Origin, Source
-from llmproxy.values import ANY_PROVIDER, parse_call_rate
 
 _HOSTS = {host: provider for provider in PROVIDERS.values() for host in provider.hosts if "*" not in host}
 _HOST_PATTERNS = tuple(
@@ -92,14 +92,14 @@ def read_env_upstreams(env: Mapping[str, str], ours: str) -> dict[str, str]:
     us = urlsplit(f"//{ours}")
     upstreams: dict[str, str] = {}
     for provider in PROVIDERS.values():
-        for variable in _list_variables(provider, env):
+        for variable in _list_base_url_variables(provider, env):
             url = _parse_base_url(provider.name, env.get(variable, "").strip())
             if url and not _is_same_place(url, us.hostname or "", us.port):
                 upstreams.setdefault(provider.name, url)
     return upstreams
 
 
-def _list_variables(provider: Provider, env: Mapping[str, str]) -> tuple[str, ...]:
+def _list_base_url_variables(provider: Provider, env: Mapping[str, str]) -> tuple[str, ...]:
     """Return the variables that say where a provider is: Copilot's only where no other client has a key for it."""
     has_key = any(env.get(name) for key in provider.keys for name in (key.name, *key.instead))
     copilots = bool(env.get(COPILOT_URL)) and not has_key and find_copilot_provider(env)[0] is provider
@@ -166,19 +166,19 @@ def add_env_upstreams(loaded: Loaded, env: Mapping[str, str]) -> Loaded:
     ours = f"{loaded.settings.host}:{loaded.settings.port}"
     found = {}
     for name, url in read_env_upstreams(env, ours).items():
-        variables = (variable for variable in _list_variables(PROVIDERS[name], env) if variable in env)
+        variables = (variable for variable in _list_base_url_variables(PROVIDERS[name], env) if variable in env)
         setter = next(one for one in variables if url == _parse_base_url(name, env[one].strip()))
         found[name] = (url, Source(Origin.ENVIRONMENT, setter))
     return loaded.with_upstreams(found)
 
 
-class CallPacer:
+class CallRateLimiter:
     """Counts the calls of each provider that has a rate. One thread at a time."""
 
     def __init__(self, rates: Mapping[str, str], clock: Callable[[], float], *, since: float = -math.inf) -> None:
         """Count from now on.
 
-        `rates` by provider, as `values.read_rates` makes them. `since`: a moment at which as many calls as may go are
+        `rates` by provider, as `parsers.read_rates` makes them. `since`: a moment at which as many calls as may go are
         taken to have gone, since whoever counted before is gone.
         """
         self._rates, self._clock = dict(rates), clock

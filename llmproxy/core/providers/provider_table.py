@@ -23,8 +23,8 @@ from typing import Any, Literal, NamedTuple
 
 from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.lazy_regex import late
+from llmproxy.parsers import host_matches
 from llmproxy.protocol import STDIO_PREFIX, Channel
-from llmproxy.values import host_matches
 
 Family = Literal["openai", "anthropic", "gemini", "bedrock", "ollama", "cohere", "generic", "http"]
 """Dialect of bodies, and of the error envelope; ``http`` is a service that is no model's."""
@@ -454,7 +454,7 @@ SAFE = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 _DEFAULT_PORTS = {"https": 443, "http": 80}
 
 
-class NamedHost(NamedTuple):
+class HostInPath(NamedTuple):
     """A host that stands as the first segment of a path."""
 
     provider: str
@@ -482,7 +482,7 @@ def service(scheme: str, host: str, port: int | None) -> tuple[str, str]:
     return f"{HTTP_PREFIX}{bare}{said}", f"{scheme}://{bare}{said}"
 
 
-def host_in_path(target: str, patterns: Sequence[str]) -> NamedHost | None:
+def host_in_path(target: str, patterns: Sequence[str]) -> HostInPath | None:
     """Return the recorded host that a target names first, ``/api.github.com/repos``; by http at ports but 443."""
     path, mark, query = target.partition("?")
     first, slash, rest = path[1:].partition("/")
@@ -494,7 +494,7 @@ def host_in_path(target: str, patterns: Sequence[str]) -> NamedHost | None:
     number = parse_port(port)
     scheme = "https" if number in (None, 443) else "http"
     name, url = service(scheme, host, number)
-    return NamedHost(name, url, f"{slash + rest or '/'}{mark}{query}")
+    return HostInPath(name, url, f"{slash + rest or '/'}{mark}{query}")
 
 
 class Client(NamedTuple):

@@ -71,7 +71,7 @@ class Route:
     model: str | None
     """From the path; None where the body names it."""
     stream: bool | None
-    """Where the path decides; None where the body does. Ask :func:`is_stream_request`."""
+    """Where the path decides; None where the body does. Ask :func:`asks_for_stream`."""
     known: bool
     """Whether the operation is in the table. If not, it is generic HTTP."""
     not_llm: bool = False
@@ -264,7 +264,7 @@ def route_host(
 # -- questions about a route -------------------------------------------------------------------------------------------
 
 
-def is_stream_request(route: Route, body_json: object) -> bool:
+def asks_for_stream(route: Route, body_json: object) -> bool:
     """Return whether a stream was asked for: by the path where that decides, else by the body's ``stream``."""
     if route.stream is not None:
         return route.stream
@@ -356,17 +356,17 @@ def _index_paths(provider: Provider) -> dict[str, FoundPath]:
         other = "" if first[operation.name] == tail else tail
         for version in provider.versions:
             found[version + tail] = FoundPath(
-                operation, operation.name, variant=_build_version_suffix(provider, version) + other
+                operation, operation.name, variant=_get_unusual_version(provider, version) + other
             )
     return found
 
 
-def _build_version_suffix(provider: Provider, version: str) -> str:
+def _get_unusual_version(provider: Provider, version: str) -> str:
     """Return a version that is not what the provider's first one is, else ""."""
     return "" if version == provider.versions[0] or version in provider.alike else version
 
 
-def _find_below(provider: Provider, path: str) -> FoundPath | None:
+def _find_below_resource(provider: Provider, path: str) -> FoundPath | None:
     """Find a path below a resource: ``/v1/files/file-1/content`` is ``files/file-1/content``."""
     table = _index_paths(provider)
     end = len(path)
@@ -385,7 +385,7 @@ def _find_below(provider: Provider, path: str) -> FoundPath | None:
 def _find_deployment(provider: Provider, path: str) -> FoundPath | None:
     match = _DEPLOYMENT.match(path)
     if match is None:
-        return _find_below(provider, path)
+        return _find_below_resource(provider, path)
     insert = "" if match["base"] else "/openai"
     tail = match["tail"]
     operation = provider.operations.get(tail)
@@ -394,10 +394,10 @@ def _find_deployment(provider: Provider, path: str) -> FoundPath | None:
     return FoundPath(operation, operation.name, 0, insert, match["model"], variant=match["more"] or "")
 
 
-def _find_action(provider: Provider, path: str) -> FoundPath | None:
+def _find_bedrock_action(provider: Provider, path: str) -> FoundPath | None:
     match = _ACTION.match(path)
     if match is None or (operation := provider.methods.get(match["action"])) is None:
-        return _find_below(provider, path)
+        return _find_below_resource(provider, path)
     return FoundPath(operation, operation.name, model=match["model"], stream="stream" in match["action"])
 
 
@@ -406,17 +406,17 @@ def _find_google(provider: Provider, path: str) -> FoundPath | None:
     upload = _UPLOAD.match(path)
     if upload is not None:
         below = upload.end()
-        found = _index_paths(provider).get(path[below:]) or _find_below(provider, path[below:])
+        found = _index_paths(provider).get(path[below:]) or _find_below_resource(provider, path[below:])
         return found and found._replace(name=f"{path[1:below]}.{found.name}", drop=0, insert="")
     match = _METHOD.match(path)
     if match is None:
         compat = _VERTEX_OPENAI.match(path)
         if compat is None:
-            return _find_below(provider, path)
+            return _find_below_resource(provider, path)
         name = compat["what"].replace("/", ".")
         model = None if compat["model"] == "openapi" else compat["model"]
         more = (
-            _build_version_suffix(provider, compat["version"]),
+            _get_unusual_version(provider, compat["version"]),
             "" if model is None else compat["project"],
             compat["location"],
         )
@@ -443,7 +443,7 @@ def _build_variant(provider: Provider, match: re.Match[str]) -> str:
     """
     version, publisher = match["version"], match["publisher"]
     more = (
-        _build_version_suffix(provider, f"/{version}") if version else "",
+        _get_unusual_version(provider, f"/{version}") if version else "",
         f"projects/{match['project']}" if match["project"] and match["kind"] != "models" else "",
         f"locations/{match['location']}" if match["location"] else "",
         f"publishers/{publisher}" if publisher not in (None, "google") else "",
@@ -452,9 +452,9 @@ def _build_variant(provider: Provider, match: re.Match[str]) -> str:
 
 
 _PATTERNS: dict[str, Callable[[Provider, str], FoundPath | None]] = {
-    "": _find_below,
+    "": _find_below_resource,
     "deployments": _find_deployment,
-    "actions": _find_action,
+    "actions": _find_bedrock_action,
     "google": _find_google,
 }
 """By `Provider.pattern`."""
@@ -485,7 +485,7 @@ def _parse_base_url(url: str) -> _BaseUrl:
 
 
 @lru_cache(maxsize=256)
-def _split_base(provider: Provider, url: str) -> tuple[str, tuple[str, ...]]:
+def _find_base_path_prefixes(provider: Provider, url: str) -> tuple[str, tuple[str, ...]]:
     """Return the path of a base URL, and the prefixes of a target of which the first that fits is already in it."""
     path = _parse_base_url(url).path
     if not path:
@@ -502,9 +502,9 @@ def _split_base(provider: Provider, url: str) -> tuple[str, tuple[str, ...]]:
 def resolve_upstream(provider: Provider, url: str, target: str, headers: Headers) -> tuple[str, str]:
     """Return origin and target for a base URL given by the user; the provider's own if `url` is empty."""
     if not url:
-        return _find_own_origin(provider, target, headers), target
-    path, strip = _split_base(provider, url)
-    if not path and _known_without_version(url) and target.startswith("/v1/"):
+        return _find_provider_origin(provider, target, headers), target
+    path, strip = _find_base_path_prefixes(provider, url)
+    if not path and _has_unversioned_api(url) and target.startswith("/v1/"):
         return _parse_base_url(url).origin, target[3:]
     for prefix in strip:
         if target.startswith(prefix) and target[len(prefix) : len(prefix) + 1] in ("/", "?", ""):
@@ -513,14 +513,14 @@ def resolve_upstream(provider: Provider, url: str, target: str, headers: Headers
 
 
 @lru_cache(maxsize=256)
-def _known_without_version(url: str) -> bool:
+def _has_unversioned_api(url: str) -> bool:
     """Return whether this is the host of a provider whose API has no version in its path (Perplexity)."""
     parts = urlsplit(url)
     provider = provider_of_host(parts.hostname or "", None)
     return provider is not None and provider.family == "openai" and provider.versions[0] == "" and not parts.port
 
 
-def _find_own_origin(provider: Provider, target: str, headers: Headers) -> str:
+def _find_provider_origin(provider: Provider, target: str, headers: Headers) -> str:
     if not provider.upstream:
         return ""
     if provider.name == "vertex":

@@ -28,7 +28,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from llmproxy.core.providers.provider_table import NamedHost, host_in_path, service
+from llmproxy.core.providers.provider_table import HostInPath, host_in_path, service
 from llmproxy.core.providers.routing import Route
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Chunk, Headers, Response, header
@@ -48,7 +48,7 @@ METADATA = ("169.254.169.254", "metadata.google.internal")
 _JWT_GRANT = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 
 
-class Asked(NamedTuple):
+class StubRequest(NamedTuple):
     """An auxiliary call, as far as its answer depends on it."""
 
     path: str
@@ -70,7 +70,7 @@ class Asked(NamedTuple):
 
 class Stub(NamedTuple):
     name: str
-    answer: Callable[[Asked], Response | None]
+    answer: Callable[[StubRequest], Response | None]
     """None: this one cannot be answered."""
     why: str
     """Why it can be answered without a recording."""
@@ -95,7 +95,7 @@ class Stub(NamedTuple):
     def matches_host(self, host: str) -> bool:
         return any(fnmatchcase(host, each) for each in self.hosts.split())
 
-    def matches_request(self, asked: Asked) -> bool:
+    def matches_request(self, asked: StubRequest) -> bool:
         """Return whether the body, too, is that of such a call."""
         return all(re.fullmatch(pattern, asked.said.get(name, "")) for name, pattern in self.says.items())
 
@@ -113,7 +113,7 @@ def token(kind: str = "access") -> str:
     return f"{DUMMY}-{kind}-token-of-a-replay-by-llmproxy-which-nobody-accepts"
 
 
-def make_jwt(asked: Asked) -> str:
+def make_jwt(asked: StubRequest) -> str:
     """Return an unsigned JWT; clients read when it ends."""
     claims: dict[str, object] = {"iss": NAME, "sub": NAME, "aud": asked.audience}
     claims |= {"email": f"{NAME}@llmproxy.invalid", "iat": int(asked.now), "exp": int(asked.now) + LIFETIME}
@@ -121,7 +121,7 @@ def make_jwt(asked: Asked) -> str:
     return ".".join((*(base64.urlsafe_b64encode(each).decode().rstrip("=") for each in parts), f"{DUMMY}000"))
 
 
-def _answer_token(asked: Asked) -> Response:
+def _answer_token(asked: StubRequest) -> Response:
     """Answer as a token endpoint (RFC 6749, 5.1, RFC 8693), in the words of all that are known at once."""
     ends, made = int(asked.now) + LIFETIME, dict.fromkeys(("access_token", "accessToken"), token())
     made |= dict.fromkeys(("token", "value"), make_jwt(asked)) | {"token_type": "Bearer", "expires_on": str(ends)}
@@ -133,11 +133,11 @@ def _answer_token(asked: Asked) -> Response:
     return answer_json({**made, "expires_in": LIFETIME, "ext_expires_in": LIFETIME}, 200, flavor)
 
 
-def _format_expiry(asked: Asked) -> str:
+def _format_expiry(asked: StubRequest) -> str:
     return datetime.fromtimestamp(asked.now + LIFETIME, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _answer_google_metadata(asked: Asked) -> Response:
+def _answer_google_metadata(asked: StubRequest) -> Response:
     """Answer as Google's metadata server: with a text, but for tokens and the account as a whole."""
     last, flavor = asked.path.rstrip("/").rpartition("/")[2], ("metadata-flavor", "Google")
     if last == "token":
@@ -148,12 +148,12 @@ def _answer_google_metadata(asked: Asked) -> Response:
     return build_response(200, texts.get(last, NAME), "application/text", flavor)
 
 
-def _aws_keys(asked: Asked) -> dict[str, str]:
+def _aws_keys(asked: StubRequest) -> dict[str, str]:
     made = {"AccessKeyId": f"ASIA{DUMMY}000", "SecretAccessKey": token("secret")}
     return {**made, "SessionToken": token("session"), "Expiration": _format_expiry(asked)}
 
 
-def _answer_aws_sts(asked: Asked) -> Response:
+def _answer_aws_sts(asked: StubRequest) -> Response:
     action, told = asked.said["Action"], "".join(f"<{name}>{text}</{name}>" for name, text in _aws_keys(asked).items())
     user = f"<Arn>arn:aws:sts::000000000000:assumed-role/{NAME}/{NAME}</Arn>"
     user = f"<AssumedRoleUser><AssumedRoleId>{NAME}:{NAME}</AssumedRoleId>{user}</AssumedRoleUser>"
@@ -163,7 +163,7 @@ def _answer_aws_sts(asked: Asked) -> Response:
     return build_response(200, f"<{action}Response {space}>{made}</{action}Response>", "text/xml")
 
 
-def _answer_aws_metadata(asked: Asked) -> Response:
+def _answer_aws_metadata(asked: StubRequest) -> Response:
     """Answer as the instance's metadata, or as the server of a container's credentials."""
     if asked.path == "/latest/api/token":
         return build_response(200, token("metadata"), "text/plain", ("x-aws-ec2-metadata-token-ttl-seconds", "21600"))
@@ -173,7 +173,7 @@ def _answer_aws_metadata(asked: Asked) -> Response:
     return answer_json({"Code": "Success", "Type": "AWS-HMAC", **keys, "Token": keys["SessionToken"]})
 
 
-def _answer_entra_discovery(asked: Asked) -> Response:
+def _answer_entra_discovery(asked: StubRequest) -> Response:
     """Say where a tenant's endpoints are: at the authority that was asked, or is asked about."""
     base, tenant = asked.origin.replace("http:", "https:"), asked.path.split("/")[1]  # msal speaks to nothing else
     if not asked.path.endswith("/discovery/instance"):
@@ -187,7 +187,7 @@ def _answer_entra_discovery(asked: Asked) -> Response:
     return answer_json({"tenant_discovery_endpoint": at, "metadata": [names]})
 
 
-def _answer_oauth_metadata(asked: Asked, issuers: Sequence[str] = ()) -> Response:
+def _answer_oauth_metadata(asked: StubRequest, issuers: Sequence[str] = ()) -> Response:
     """Say of a server of tools that it is its own authorization server (RFC 9728, RFC 8414), at paths of ours; and that
     `issuers` are such, too: a client takes the one that it was told, and stops at others.
     """
@@ -204,14 +204,14 @@ def _answer_oauth_metadata(asked: Asked, issuers: Sequence[str] = ()) -> Respons
     return answer_json({"issuer": at, **ends, **more})
 
 
-def _answer_registration(asked: Asked) -> Response:
+def _answer_registration(asked: StubRequest) -> Response:
     """Register a client (RFC 7591) as it describes itself."""
     said = {name: value if value[:1] not in "[{" else json.loads(value) for name, value in asked.said.items()}
     ours = {"client_id": NAME, "client_secret": token("client"), "client_secret_expires_at": 0}
     return answer_json({**said, **ours}, 201)
 
 
-def _answer_authorization(asked: Asked) -> Response | None:
+def _answer_authorization(asked: StubRequest) -> Response | None:
     """Send whoever follows the link back at once, to this machine, with a code and the state that came."""
     back, code = asked.said.get("redirect_uri", ""), {"code": token("code"), "state": asked.said.get("state", "")}
     if urlsplit(back).hostname not in ("127.0.0.1", "localhost", "::1"):
@@ -219,12 +219,12 @@ def _answer_authorization(asked: Asked) -> Response | None:
     return build_response(302, "", "", ("location", f"{back}{'&' if '?' in back else '?'}{urlencode(code)}"))
 
 
-def _answer_quota(asked: Asked) -> Response:
+def _answer_quota_probe(asked: StubRequest) -> Response:
     made = {"id": NAME, "type": "message", "role": "assistant", "model": asked.said["model"], "content": []}
     return answer_json({**made, "stop_reason": "max_tokens", "usage": {"input_tokens": 0, "output_tokens": 0}})
 
 
-def _answer_models(asked: Asked) -> Response | None:
+def _answer_models(asked: StubRequest) -> Response | None:
     """List the models of which answers are recorded, in the words of every dialect: any other one would miss."""
     when = {"created": 0, "created_at": "1970-01-01T00:00:00Z", "owned_by": NAME}
     when |= {"object": "model", "type": "model"}
@@ -235,7 +235,7 @@ def _answer_models(asked: Asked) -> Response | None:
     return answer_json({"object": "list", "data": listed, "models": listed, "has_more": False}) if made else None
 
 
-def _answer_nothing(_asked: Asked) -> Response:
+def _answer_nothing(_asked: StubRequest) -> Response:
     return build_response(204)
 
 
@@ -289,7 +289,7 @@ STUBS: tuple[Stub, ...] = (
         "GET", operation="models", always=False,
     ),
     Stub(
-        "quota", _answer_quota, "Claude Code reads nothing of it but header fields about a subscription", "POST",
+        "quota", _answer_quota_probe, "Claude Code reads nothing of it but header fields about a subscription", "POST",
         operation="messages", says={"messages": r'\[{"role": "user", "content": "quota"}\]', "max_tokens": "1"},
         client="claude-cli/", always=False,
     ),
@@ -315,7 +315,7 @@ SIGN_IN_HOSTS = ("GCE_METADATA_HOST", "GCE_METADATA_IP")
 
 
 def load_rows(own: Mapping[str, str]) -> tuple[Stub, ...]:
-    """Return the user's own rows (`values.read_stubs`), and ours."""
+    """Return the user's own rows (`parsers.read_stubs`), and ours."""
     answers = {"token": _answer_token, "empty": _answer_nothing, "issuer": _answer_nothing}
     places = ((*place.partition("/"), answers[kind]) for place, kind in own.items())
     made = (Stub(host, kind, _KEY, "GET POST PUT", translate(f"/{path}"), host) for host, _, path, kind in places)
@@ -348,13 +348,13 @@ def find_stubs(rows: Sequence[Stub], where: Route, method: str, headers: Headers
 
 def find_stub_host(
     rows: Sequence[Stub], method: str, target: str, headers: Headers, *, named: bool
-) -> NamedHost | None:
+) -> HostInPath | None:
     """Return an auxiliary call's host: first in its path, or told by it. `named`: paths without one have upstreams."""
     path = target.partition("?")[0]
     if path.startswith("/computeMetadata/") or (path == "/" and header(headers, "metadata-flavor")):
-        return NamedHost(*service("http", METADATA[1], None), target)
+        return HostInPath(*service("http", METADATA[1], None), target)
     if not named and (path.startswith(WELL_KNOWN) or (path == "/" and method == "HEAD")):
-        return NamedHost(*service("http", NOWHERE, None), target)
+        return HostInPath(*service("http", NOWHERE, None), target)
     there = host_in_path(target, ("*",))
     return there if there is not None and has_stubs(rows, urlsplit(there.url).hostname or "", offline=True) else None
 

@@ -122,7 +122,7 @@ def overwrite_spans(text: str, spans: list[Span], numbers: dict[str, int] | None
         if start in links and not OURS.fullmatch(secret) and len(links) <= _MOST_LINKS:
             put = f"{FOLLOWED}{fingerprint_secret(unquote_plus(secret))}".ljust(len(secret), "*")
         else:
-            put = build_filler(known.setdefault(secret, len(known) + 1), secret, kind, told=told)
+            put = build_same_length_placeholder(known.setdefault(secret, len(known) + 1), secret, kind, told=told)
         out += (text[at:start], put)
         at = end
     return "".join((*out, text[at:]))
@@ -138,7 +138,7 @@ def _is_in_link(text: str, start: int, end: int) -> bool:
     )
 
 
-def build_filler(number: int, secret: str, kind: str, *, told: bool = True) -> str:
+def build_same_length_placeholder(number: int, secret: str, kind: str, *, told: bool = True) -> str:
     """Return a placeholder of a secret's length: kind or fingerprint, as room allows; without `told` no fingerprint."""
     length = len(secret)
     ours = OURS.fullmatch(secret)
@@ -185,14 +185,14 @@ _HOLDS_HIDDEN = RustPattern(HIDDEN)
 _ESCAPE = late(r"\\(?:u00([2-7][0-9a-fA-F])|(/)|.)", re.DOTALL)
 
 
-def may_hide_secret(text: str) -> bool:
+def may_hold_escaped_secret(text: str) -> bool:
     """Return whether an ASCII character stands behind a JSON escape, where a secret could hide."""
     return "\\" in text and _HOLDS_HIDDEN.holds(find_key_runs(text).data)
 
 
 def unescape_text(text: str) -> tuple[str, Callable[[int], int]]:
     """Undo the JSON escapes of ASCII, in which a secret could hide, with a map of the view's offsets to the text's."""
-    if not may_hide_secret(text):
+    if not may_hold_escaped_secret(text):
         return text, lambda offset: offset
     out: list[str] = []
     starts, origins = [0], [0]  # from each start in the view on, offsets count from its origin in the text
@@ -315,7 +315,7 @@ class _JoinedLines:
         """Return where a span of the joined text stands in the text; None for what is in one line."""
         starts = self.starts
         first, last = bisect_right(starts, start) - 1, bisect_left(starts, end) - 1
-        if last > first and _is_next_line(self.joined, starts[last], start, end):
+        if last > first and _is_word_of_next_line(self.joined, starts[last], start, end):
             end, last = starts[last], last - 1
         if last <= first:
             return None
@@ -357,7 +357,7 @@ def _list_line_pieces(text: str, at: int) -> list[tuple[int, int]]:
     return pieces
 
 
-def _is_next_line(joined: str, border: int, start: int, end: int) -> bool:
+def _is_word_of_next_line(joined: str, border: int, start: int, end: int) -> bool:
     """Return whether what stands behind the last break is no part of the key, but a word of the next line."""
     return looks_like_words(joined[border:end]) and border - start >= 20 and is_random(joined[start:border])
 
@@ -420,7 +420,7 @@ def _find_base64_text(text: str) -> Iterator[tuple[int, int]]:
             at = last
 
 
-def may_hold_coded(data: bytes) -> bool:
+def may_hold_base64_text(data: bytes) -> bool:
     """Return whether bytes may hold base64 of text."""
     runs = list_runs(data, 6 * _QUANTUM)
     return bool(runs) and _HOLDS_TEXT.holds(b"\n".join([data[start:end] for start, end in runs]))
@@ -514,7 +514,7 @@ def overwrite_parts(text: str, secrets: list[list[Span]], numbers: dict[str, int
     fillers: dict[tuple[int, int], str] = {}
     for parts in secrets:
         secret = "".join(text[start:end] for start, end, _ in parts)
-        whole = build_filler(numbers.setdefault(secret, len(numbers) + 1), secret, parts[0].kind)
+        whole = build_same_length_placeholder(numbers.setdefault(secret, len(numbers) + 1), secret, parts[0].kind)
         for start, end, _ in parts:
             fillers[start, end], whole = whole[: end - start], whole[end - start :]
     for (start, end), stand_in in sorted(fillers.items()):

@@ -45,11 +45,11 @@ def looks_like_words(text: str) -> bool:
     while at < len(text):
         if (word := _WORDS.match(text, at)) is None:
             return False
-        at = _match_end(_BETWEEN, text, word.end())
+        at = _get_match_end_or_start(_BETWEEN, text, word.end())
     return True
 
 
-def _match_end(expression: re.Pattern[str], text: str, at: int) -> int:
+def _get_match_end_or_start(expression: re.Pattern[str], text: str, at: int) -> int:
     match = expression.match(text, at)
     return match.end() if match else at
 
@@ -163,7 +163,7 @@ PASSWORDS = frozenset(
 _TEMPLATE = late(r"\$?[<\[{(].*[>\]})]|\$\w+|%\w*%?|[*.x…]+|__\w+__", re.IGNORECASE | re.DOTALL)
 
 
-def looks_like_password(text: str, user: str = "") -> bool:
+def is_real_password(text: str, user: str = "") -> bool:
     """Return whether what stands for a password in a URL is one: no example, no variable, not the user's own name."""
     return (
         text.strip("#!").lower() not in PASSWORDS
@@ -177,7 +177,7 @@ def is_set(text: str) -> bool:
     """Return whether the value of a variable named like a password is one that somebody chose: no word, no example."""
     bare = text.strip("_,;:)(")
     return (
-        looks_like_password(bare)
+        is_real_password(bare)
         and is_literal(text)
         and not looks_like_words(bare)
         and not is_example(text)

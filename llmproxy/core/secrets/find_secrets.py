@@ -165,7 +165,7 @@ def find_by_shape(text: str, *, named: bool = True) -> list[Span]:
 
 @cache
 def _prepare_kind(kind: SecretKind) -> tuple[str, int, re.Pattern[str]]:
-    return kind.needle, kind.lead_length, compile_template(kind.template)
+    return kind.needle, kind.length_before_needle, compile_template(kind.template)
 
 
 _SIGNS = (b":", b"=", b",", b">")
@@ -190,7 +190,7 @@ _LONG_BASE64 = late(rb"([A-Za-z0-9+/_\-]{512})[A-Za-z0-9+/_\-]++")
 """The first characters of much base64: what begins behind them is chance (`is_inside_base64`)."""
 
 
-def _shorten_run(run: bytes) -> bytes:
+def _cut_long_base64(run: bytes) -> bytes:
     return _LONG_BASE64.sub(rb"\1 ", run) if len(run) > 1024 else run
 
 
@@ -207,7 +207,7 @@ def _group_kinds() -> list[tuple[list[tuple[bytes, SecretKind]], RustPattern]]:
 def _list_possible_kinds(text: str) -> list[SecretKind]:
     """Return the kinds of which there may be a key, the most special last."""
     data, _, runs, _ = find_key_runs(text)
-    joined = b"\n".join([_shorten_run(data[max(0, start - 1) : end]) for start, end in runs])
+    joined = b"\n".join([_cut_long_base64(data[max(0, start - 1) : end]) for start, end in runs])
     if b"\\" in joined or b"%" in joined:  # an escape's letters begin no key
         joined = _ESCAPES.sub(b" ", joined)
     found = [row for rows, has_run in _group_kinds() if has_run.holds(joined) for row in rows if row[0] in joined]
@@ -231,7 +231,7 @@ def _is_key(kind: SecretKind, found: str) -> bool:
     if kind.wordy and not has_dozen(found):
         return False
     needle, lead, _ = _prepare_kind(kind)
-    return is_random(found if lead else found[len(needle) :], kind.entropy, words=kind.has_mixed_alphabet)
+    return is_random(found if lead else found[len(needle) :], kind.entropy, words=kind.alphabet_allows_words)
 
 
 def has_border(text: str, start: int) -> bool:
@@ -395,7 +395,7 @@ def list_written_forms(secret: str) -> Iterator[str]:
     yield data.hex()
 
 
-def list_common_endings(secret: str) -> Sequence[str | None]:
+def list_form_anchors(secret: str) -> Sequence[str | None]:
     """Return characters that each form of a credential in a text needs; None for a form that has no such."""
     if not _PLAIN.fullmatch(secret):
         return [_find_anchor(form) if len(form) >= FREE else None for form in list_written_forms(secret)]
@@ -447,7 +447,7 @@ class KnownSecrets:
         if len(self._waiting) > _MOST_WAITING:
             self._waiting.popitem(last=False)
 
-    def may_stand_in(self, body: bytes) -> bool:
+    def may_occur_in(self, body: bytes) -> bool:
         """Return whether a form of any may stand in bytes in UTF-8, also with breaks, blanks and escapes in between.
 
         Only letters and digits are compared, without those of escapes of breaks: False is sure.
@@ -547,13 +547,13 @@ class CredentialEpoch:
         """The number of the last one that may have changed something."""
         self._searched: set[str] = set()
 
-    def count_credential(self, common_endings: Collection[str | None]) -> None:
+    def count_new_credential(self, common_endings: Collection[str | None]) -> None:
         """Note one more, by a piece of each of its forms; None for a form that has none."""
         self.count += 1
         if None in common_endings or not self._searched.isdisjoint(common_endings):
             self._changed = self.count
 
-    def record_search(self, text: str) -> bool:
+    def record_searched_text(self, text: str) -> bool:
         """Note that a text was searched; False if it is too long for that: whatever comes may change it."""
         data, lean, spans, _ = find_key_runs(text)
         if len(data) != len(lean) or sum(end - start for start, end in spans) > _LONGEST:

@@ -37,8 +37,8 @@ from llmproxy.core.secrets.encodings import (
     find_line_broken,
     find_split_secrets,
     iter_windows,
-    may_hide_secret,
-    may_hold_coded,
+    may_hold_base64_text,
+    may_hold_escaped_secret,
     overwrite_in_utf16,
     overwrite_parts,
     overwrite_spans,
@@ -47,7 +47,7 @@ from llmproxy.core.secrets.encodings import (
     replace_spans,
     unescape_text,
 )
-from llmproxy.core.secrets.entropy import looks_like_password, looks_like_words, split_words
+from llmproxy.core.secrets.entropy import is_real_password, looks_like_words, split_words
 from llmproxy.core.secrets.find_secrets import (
     CREDENTIAL,
     FREE,
@@ -56,7 +56,7 @@ from llmproxy.core.secrets.find_secrets import (
     Span,
     find_by_shape,
     has_secret_member,
-    list_common_endings,
+    list_form_anchors,
     merge_spans,
 )
 from llmproxy.core.secrets.secret_kinds import (
@@ -111,7 +111,7 @@ _NESTED = 4
 """How deep JSON inside strings inside JSON is followed."""
 
 
-def has_redaction_mark(request: Request) -> bool:
+def has_redaction_placeholder(request: Request) -> bool:
     """Return whether something was taken out of a request: a mark of ours stands in its body or its target."""
     return _MARKS.search(request.body) is not None or PLACEHOLDER.strip("[]") in request.target
 
@@ -195,7 +195,7 @@ class Redactor:
 
     def learn_request(self, request_headers: Headers, target: str, names: frozenset[str] = NO_NAMES) -> None:
         """Note a request's credentials, to find them wherever they turn up later; `names` as of `request`."""
-        for secret in find_credentials(request_headers, target, names):
+        for secret in find_request_credentials(request_headers, target, names):
             self._learn_secret(secret)
 
     def learn_bearer(self, token: str) -> None:
@@ -214,18 +214,18 @@ class Redactor:
         self._seen_headers = {}
         self._plain_fields = set()
         self._plain_headers = set()  # after the index: who looked with the old one adds to the old set
-        self.epoch.count_credential(list_common_endings(secret))
+        self.epoch.count_new_credential(list_form_anchors(secret))
 
-    def run_recording_searches(self, derive: Callable[[], T], head: bytes) -> tuple[T, bool]:
+    def derive_noting_searches(self, derive: Callable[[], T], head: bytes) -> tuple[T, bool]:
         """Return what `derive` makes, and whether all searched for it, and `head`, was noted (`CredentialEpoch`)."""
         before, here = head.decode("latin-1"), get_ident()
-        all_noted = self.epoch.record_search(before)
+        all_noted = self.epoch.record_searched_text(before)
 
         def record_text(text: str) -> None:
             nonlocal all_noted, before
             if text is not before and get_ident() == here:  # one text is searched several times in a row
                 before = text
-                all_noted = self.epoch.record_search(text) and all_noted
+                all_noted = self.epoch.record_searched_text(text) and all_noted
 
         self._known.hear_text = record_text
         try:
@@ -280,7 +280,7 @@ class Redactor:
             return request
         return replace(request, target=target, headers=headers, body=body)
 
-    def may_redact_again(self, body: bytes) -> bool:
+    def may_need_redaction_again(self, body: bytes) -> bool:
         """Return whether a body of JSON that came out of `request` might not stay as it is today.
 
         It may hold a credential that was not known then, in whatever form, or a placeholder, whose number depends on
@@ -288,7 +288,7 @@ class Redactor:
         """
         if body[:1] != b"{" or b"REDACTE" in body or b"REDx" in body or _HIDDEN.search(body) is not None:
             return True
-        return b"\0" in body or self._known.may_stand_in(body) or may_hold_coded(body)
+        return b"\0" in body or self._known.may_occur_in(body) or may_hold_base64_text(body)
 
     def text(self, text: str) -> str:
         """Return a text that may be printed or logged; it may quote a path."""
@@ -386,16 +386,16 @@ class Redactor:
         boundary = find_boundary(content_type) if "multipart" in content_type.lower() else None
         if boundary is not None:
             mark = b"--" + boundary
-            return mark.join(self._redact_document(piece, numbers) for piece in body.split(mark))
+            return mark.join(self._redact_json_or_text(piece, numbers) for piece in body.split(mark))
         if content_type.lower().startswith("application/x-www-form-urlencoded") and body.lstrip()[:1] not in (
             b"{",
             b"[",
         ):
             text = body.decode("latin-1")
             return "&".join(self._redact_form_field(pair, numbers) for pair in text.split("&")).encode("latin-1")
-        return self._redact_document(body, numbers)
+        return self._redact_json_or_text(body, numbers)
 
-    def _redact_document(self, data: bytes, numbers: SecretMarks) -> bytes:
+    def _redact_json_or_text(self, data: bytes, numbers: SecretMarks) -> bytes:
         """Redact JSON, lines of it, text, or bytes of no charset; only strings that hold a secret change."""
         if b"\0" in data:
             data = overwrite_in_utf16(data.decode("latin-1"), self._and_ours).encode("latin-1")
@@ -418,7 +418,7 @@ class Redactor:
 
     def _redact_json(self, text: str, numbers: SecretMarks, depth: int) -> str:
         """Redact text with JSON strings, decoded only if an escape or a member's name may hide something."""
-        if may_hide_secret(text) or has_secret_member(text):
+        if may_hold_escaped_secret(text) or has_secret_member(text):
             text = self._redact_json_strings(text, numbers, depth)
         spans = [span for span in self._and_ours(text) if '"' not in text[span.start : span.end]]
         return recode_text(replace_spans(text, spans, numbers.build_placeholder) if spans else text, self._and_ours)
@@ -534,7 +534,7 @@ class Redactor:
                 yield Span(*match.span("value"), self._find_member_kind(name, value, said=said))
 
 
-def find_credentials(headers: Headers, target: str, names: frozenset[str]) -> Iterator[str]:
+def find_request_credentials(headers: Headers, target: str, names: frozenset[str]) -> Iterator[str]:
     """Yield what a request is sent with, in its header fields and its query; `names` as of `Redactor.request`."""
     for name, value in headers:
         if CREDENTIAL_HEADER.search(name.lower()):
@@ -559,7 +559,7 @@ def split_credential(name: str, value: str) -> Iterator[str]:
             user, _, password = base64.b64decode(rest, validate=True).decode("utf-8").partition(":")
         except ValueError:
             return
-        if looks_like_password(password, user) and (len(password) >= FREE or not looks_like_words(password)):
+        if is_real_password(password, user) and (len(password) >= FREE or not looks_like_words(password)):
             yield password
         if len(user) >= FREE and not looks_like_words(user):  # keys travel as user names too
             yield user
@@ -582,9 +582,9 @@ class SecretMarks:
             self._next += max((int(number) for number in found if len(number) < SHORTEST), default=0)
 
     @cached_property
-    def _own_credentials(self) -> frozenset[str]:
+    def _request_credentials(self) -> frozenset[str]:
         """What the request itself is sent with: whatever its form, in its body it is the caller's credential."""
-        return frozenset(find_credentials(self._request.headers, self._request.target, self._names))
+        return frozenset(find_request_credentials(self._request.headers, self._request.target, self._names))
 
     def _get_number(self, secret: str) -> int:
         if secret not in self._numbers:
@@ -593,7 +593,7 @@ class SecretMarks:
         return self._numbers[secret]
 
     def _build_label(self, secret: str, kind: str) -> str:
-        return build_label(secret, CREDENTIAL if secret in self._own_credentials else kind, self.fingerprint)
+        return build_label(secret, CREDENTIAL if secret in self._request_credentials else kind, self.fingerprint)
 
     def mark_secret(self, secret: str, _kind: str) -> str:
         """Return what stands for a secret in a URL, where it may say what is asked."""
@@ -629,7 +629,7 @@ def list_secret_lines(text: str, redactor: Redactor) -> dict[str, list[int]]:
     return dict(found)
 
 
-def count_recording_secrets(interaction: Interaction, redactor: Redactor) -> dict[str, dict[str, int]]:
+def count_secrets_by_part(interaction: Interaction, redactor: Redactor) -> dict[str, dict[str, int]]:
     """Return what today's rules would take out of a recording: by part of it, the kinds with how many of each."""
     request, response = interaction.request, interaction.response
     parts = {

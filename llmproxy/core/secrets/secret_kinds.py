@@ -28,8 +28,8 @@ from llmproxy.core.secrets.entropy import (
     is_example,
     is_literal,
     is_random,
+    is_real_password,
     is_set,
-    looks_like_password,
     looks_like_token,
     looks_like_words,
     split_words,
@@ -86,12 +86,12 @@ class SecretKind:
         return max(re.split(r"<[^>]*>", re.split(r"<[^>]*\+>", self.template)[0]), key=len)
 
     @property
-    def has_mixed_alphabet(self) -> bool:
+    def alphabet_allows_words(self) -> bool:
         """Whether words could be written in its alphabet."""
         return not {piece[1] for piece in _PIECE.finditer(self.template)} <= _ONE_CASE
 
     @property
-    def lead_length(self) -> int:
+    def length_before_needle(self) -> int:
         """How many characters of the key stand before the needle."""
         before = self.template.partition(self.needle)[0]
         return len(_PIECE.sub("", before)) + sum(int(piece[2]) for piece in _PIECE.finditer(before))
@@ -327,9 +327,7 @@ def _build_random_check(least: float = 2.5) -> Callable[[re.Match[str]], bool]:
 
 
 def _url_password(match: re.Match[str]) -> bool:
-    return looks_like_password(match["secret"], match["user"]) and not (
-        "," in match["secret"] and ":" in match["secret"]
-    )
+    return is_real_password(match["secret"], match["user"]) and not ("," in match["secret"] and ":" in match["secret"])
 
 
 _BARE_URL = late(
@@ -394,7 +392,7 @@ def _is_oauth_token(match: re.Match[str]) -> bool:
     if looks_like_token(match["secret"]):
         return True
     text = match.string
-    return len(text) < _LONGEST_FORM and _FORM.fullmatch(text) is not None and looks_like_password(match["secret"])
+    return len(text) < _LONGEST_FORM and _FORM.fullmatch(text) is not None and is_real_password(match["secret"])
 
 
 def _is_connection_password(match: re.Match[str]) -> bool:
@@ -403,7 +401,7 @@ def _is_connection_password(match: re.Match[str]) -> bool:
     if not _CONNECTION.search(text[max(0, start - _CONTEXT) : end + _CONTEXT]):
         return False
     secret, bordered = match["secret"], ";" in text[end : end + 1] or text[start - 1 : start] in (";", "&", "?")
-    return is_set(secret) or (bordered and looks_like_password(secret) and is_literal(secret))
+    return is_set(secret) or (bordered and is_real_password(secret) and is_literal(secret))
 
 
 def _is_base64_login(match: re.Match[str]) -> bool:
@@ -412,7 +410,7 @@ def _is_base64_login(match: re.Match[str]) -> bool:
         user, colon, password = base64.b64decode(match["secret"], validate=True).decode("ascii").partition(":")
     except ValueError:
         return False
-    return bool(colon) and user.isprintable() and password.isprintable() and looks_like_password(password, user)
+    return bool(colon) and user.isprintable() and password.isprintable() and is_real_password(password, user)
 
 
 def _is_jwk_secret(match: re.Match[str]) -> bool:
@@ -726,7 +724,7 @@ def is_secret_member(name: str, value: str, *, said: bool = False) -> bool:
         return False  # a recipe's; a header field's is name=value
     if said and bare_name in _OAUTH_MEMBERS:
         return (
-            looks_like_password(bare)
+            is_real_password(bare)
             and is_literal(bare)
             and bare.isascii()
             and not is_example(bare)

@@ -17,7 +17,7 @@ from llmproxy.core.faults.rules import Faults
 from llmproxy.core.keys.normalize import KnownRequest
 from llmproxy.core.keys.server_state import StateChange
 from llmproxy.core.keys.user_rules import Rules
-from llmproxy.core.live_channels import LiveChannels
+from llmproxy.core.live_or_recorded import LiveChannels
 from llmproxy.core.providers.provider_table import Family, channel_of
 from llmproxy.core.providers.routing import Route
 from llmproxy.core.providers.stubs import Stub

@@ -53,7 +53,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar, NamedTuple, Protocol
 
-from llmproxy.calls import Call
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.mcp_messages import AnswerPart
 from llmproxy.core.misses.explain import ExplainedMiss
@@ -64,6 +63,7 @@ from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Interaction, Key, Response
 from llmproxy.core.traffic.response_bytes import SendingPlan
 from llmproxy.protocol import Channel, Decision
+from llmproxy.proxy_calls import Call
 
 
 class MissReason(StrEnum):
@@ -126,7 +126,7 @@ class Playback(Protocol):
     turns: list[AnswerPart] | None
     """None where nothing has to be waited for."""
 
-    def on_client_asked(self, turn: AnswerPart) -> None:
+    def on_question_sent(self, turn: AnswerPart) -> None:
         """Hear that the client was asked what `turn` waits for."""
 
     def check_ready(self, turn: AnswerPart) -> bool | str:
@@ -215,7 +215,7 @@ class Interceptor[C]:
     def on_interaction(self, call: C, made: Interaction) -> Interaction:
         return made
 
-    def take_queued(self) -> list[Interaction]:
+    def take_unstored_interactions(self) -> list[Interaction]:
         """Return what is to be stored together with the next answer that is, once."""
         return []
 

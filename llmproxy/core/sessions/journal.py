@@ -24,11 +24,11 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
-from llmproxy.calls import Call
 from llmproxy.core.store.rows import from_sql, to_sql
 from llmproxy.core.traffic.interaction import Request
+from llmproxy.proxy_calls import Call
+from llmproxy.server_store_path import make_room
 from llmproxy.sqlite_file import FileState, open_connection, read_state, write_transaction
-from llmproxy.store_server import make_room
 
 log = logging.getLogger(__name__)
 

@@ -20,7 +20,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from llmproxy.calls import Call, Totals
 from llmproxy.core.forks.fork_rows import lease_cassette_name
 from llmproxy.core.keys.normalize import Canonical, build_key
 from llmproxy.core.keys.server_state import StateChanges
@@ -29,6 +28,7 @@ from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.errors import LLMProxyError, RefusedError
 from llmproxy.protocol import AGENT, CONTROL_PREFIX, OFFLINE, Channel, Exhausted, Mode, ModePolicy, Plays
+from llmproxy.proxy_calls import Call, Totals
 
 KEPT_CALLS = 20_000
 """Calls of one session; about 400 bytes each."""
@@ -39,7 +39,7 @@ NOT_KEPT = (
 )
 
 
-class CallsGone(RefusedError):
+class CallsNotKept(RefusedError):
     """Calls were asked for that are not kept any more."""
 
     code = "llmproxy_calls_gone"
@@ -72,11 +72,11 @@ class CallLog:
             self._texts[call.seq] = text
 
     def list_calls_after(self, number: int) -> list[Call]:
-        """Return ended calls that arrived after the `number`-th, in order. Raises CallsGone: some are not kept."""
+        """Return ended calls that arrived after the `number`-th, in order. Raises CallsNotKept: some are not kept."""
         dropped = self._count - len(self._ended)
         if dropped > number:
             msg = f"llmproxy: of the {self._count} calls of this session only the last {len(self._ended)} are kept."
-            raise CallsGone(msg, hint=f"Ask for those after {dropped}, ask more often, or close the session.")
+            raise CallsNotKept(msg, hint=f"Ask for those after {dropped}, ask more often, or close the session.")
         return sorted((each for each in self._ended if each.seq > number), key=lambda each: each.seq)
 
     def get_call_text(self, call: Call) -> str:
@@ -290,7 +290,7 @@ class Session:
         position.counts[walker] += 1
         return position.counts[walker]
 
-    def find_last_key(self, party: str) -> Key | None:
+    def get_last_asked_key(self, party: str) -> Key | None:
         """Return the key that a party asked last; None if the last request was another's, or there was none."""
         last = self.position.last
         return last[1] if last is not None and last[0] == party else None
@@ -382,7 +382,7 @@ class EndedSession(NamedTuple):
     """Ids of the interactions that they played or made."""
 
 
-class SessionFeatures:
+class InterceptorFactory:
     """Gives sessions their interceptors; this one gives none."""
 
     def check_options(self, mode: Mode, asked: Mapping[str, Any]) -> None:
@@ -423,7 +423,7 @@ class Sessions:
     speakers: dict[str, str] = field(default_factory=dict)
     """Names that are bound for another party than the agent."""
     """name in the request -> session that it belongs to."""
-    features: SessionFeatures = field(default_factory=SessionFeatures)
+    features: InterceptorFactory = field(default_factory=InterceptorFactory)
     """Gives sessions their interceptors."""
     _served: dict[tuple[str, int], array[int]] = field(default_factory=dict)
     """By cassette and sample: what ended sessions played or made, 8 bytes an id: a proxy may see 100,000 sessions."""
@@ -490,7 +490,7 @@ class Sessions:
             msg = f"llmproxy: this proxy was started in replay; a session {which} may reach the network."
             raise LiveForbidden(msg, hint="Start the proxy with --allow-live to permit it.")
 
-    def reserve_child(self, parent: str, child: str | None, *, kind: str = "fork") -> tuple[Store, str]:
+    def lease_child_cassette(self, parent: str, child: str | None, *, kind: str = "fork") -> tuple[Store, str]:
         """Lease a child's cassette; returns the store and its name. Raises CassetteNameTaken: there is a `child`."""
         if (store := self.store(Mode.RECORD)) is None:
             raise AssertionError("a child without a store")
@@ -564,15 +564,15 @@ class Sessions:
         return session
 
     def _remove_session(self, session: Session) -> None:
-        self.finish_recording(session)
+        self.release_recording_lease(session)
         del self.walks[session.name]
-        self._record_served(session)
+        self._remember_served_ids(session)
 
-    def _record_served(self, session: Session) -> None:
+    def _remember_served_ids(self, session: Session) -> None:
         place = (session.cassette, session.sample)
         self._served[place] = array("q", {*self._served.get(place, ()), *session.served})
 
-    def finish_recording(self, session: Session) -> None:
+    def release_recording_lease(self, session: Session) -> None:
         """Give a session's lease back, and mark its cassette. Raises as `close`."""
         writes = (
             session.policy.writes or session.position.recorded_here
@@ -589,7 +589,7 @@ class Sessions:
         """Handle a stored recording of `session`, maybe after its end, which settles completeness. Blocks."""
         if self.walks.get(session.name) is session:
             return
-        self._record_served(session)
+        self._remember_served_ids(session)
         try:
             if (store := self.store(session.settings.mode)) is not None:
                 store.end_writing(*session.leased_cassette or session.save_target, _LATE, clean=session.sealed)
@@ -637,7 +637,7 @@ class Sessions:
         failure: LLMProxyError | None = None
         for session in list(self.walks.values()):
             try:
-                self.finish_recording(session)
+                self.release_recording_lease(session)
             except LLMProxyError as error:
                 failure = failure or error
         if failure is not None:

@@ -92,7 +92,7 @@ class TrialStore:
             self._conn = None
 
 
-def clear_served(store: Path, since: float) -> None:
+def forget_served_recordings(store: Path, since: float) -> None:
     """Forget which recordings trials played that ended since then: what ran did not come to its end."""
     with suppress(OSError, sqlite3.Error), closing(open_state(get_state_path(store))) as conn, write_transaction(conn):
         conn.execute(_TABLE)

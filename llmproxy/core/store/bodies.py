@@ -19,7 +19,7 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from llmproxy.core.traffic.json_diff import common_prefix, count_common_suffix
+from llmproxy.core.traffic.json_diff import count_common_prefix, count_common_suffix
 from llmproxy.errors import CassetteCorrupt
 
 LARGE = 4 << 20
@@ -126,7 +126,7 @@ def encode_body(content: bytes, bases: tuple[DeltaBase, ...] = ()) -> EncodedBod
     for base in bases:
         if base.depth >= MAX_DEPTH:
             continue
-        prefix = common_prefix(base.content, content)
+        prefix = count_common_prefix(base.content, content)
         suffix = count_common_suffix(base.content, content, min(len(base.content), len(content)) - prefix)
         if best is None or prefix + suffix > best[0] + best[1]:
             best = (prefix, suffix, base)

@@ -23,8 +23,8 @@ from llmproxy.core.store.rows import OF_CHANNEL, SELECT_SUMMARY, Row, RowSummary
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Interaction, Key
 from llmproxy.errors import CassetteCorrupt, CassetteNotFound, remove_prefix
+from llmproxy.parsers import parse_age_seconds
 from llmproxy.protocol import API_KEYS, Channel
-from llmproxy.values import parse_age_seconds
 
 
 def count(store: Store, cassette: str, sample: int, provider: str | None = None, operation: str | None = None) -> int:
@@ -179,7 +179,7 @@ def list_accepted_unused(store: Readable, cassette: str) -> frozenset[str]:
     return frozenset(before for each in found for before, after in each.exactly if not after)
 
 
-def put_accepted(store: Store, cassette: str, changes: Sequence[AcceptedChange]) -> None:
+def replace_accepted_changes(store: Store, cassette: str, changes: Sequence[AcceptedChange]) -> None:
     """Write the accepted changes of a cassette, in place of those that it had."""
     others = [note for note in read_notes(store, cassette) if not isinstance(note, AcceptedChange)]
     write_notes(store, cassette, [*others, *changes])
@@ -191,7 +191,7 @@ def read_max_age(store: Readable, cassette: str, given: float | None) -> float |
     return min(filter(None, [*own, given]), default=None)
 
 
-def list_candidates(
+def list_request_candidates(
     store: Readable, place: tuple[str, int], party: str, provider: str, operation: str, *, stream: bool
 ) -> list[RequestCandidate]:
     """Return the live recordings of one kind of request, in the order in which they were requested."""
@@ -213,7 +213,7 @@ def list_call_times(store: Readable, cassette: str, sample: int) -> list[Row]:
     return store.query(_TIMES, (to_sql(cassette), sample))
 
 
-def has_left(store: Readable, cassette: str, sample: int) -> bool:
+def has_left_answer(store: Readable, cassette: str, sample: int) -> bool:
     return bool(store.query(_LEFT, (to_sql(cassette), sample)))
 
 
@@ -229,7 +229,7 @@ def read_newest_variables(store: Readable, cassette: str) -> str:
     return next(iter(said.values()), "")
 
 
-def list_key_variables(store: Readable, cassette: str) -> tuple[str, ...] | None:
+def list_api_key_variables(store: Readable, cassette: str) -> tuple[str, ...] | None:
     """Return variables of keys set when a cassette was recorded, and its providers; None if the first is unknown."""
     declared = load_run_variables(read_newest_variables(store, cassette))
     said = next((each.value.split() for each in declared if each.name == API_KEYS), None)

@@ -25,7 +25,7 @@ from llmproxy.core.store.rows import Row, RowSummary, from_sql, to_sql
 from llmproxy.core.traffic.interaction import Ending, Interaction, Key, Request, Response
 from llmproxy.errors import CassetteBusy, CassetteCorrupt, CassetteNotFound, LLMProxyError
 from llmproxy.protocol import AUTHENTICATION, TRANSIENT, Channel
-from llmproxy.store_server import show_store
+from llmproxy.server_store_path import show_store
 
 if TYPE_CHECKING:
     from llmproxy.core.keys.normalize import IdOrigin
@@ -142,7 +142,7 @@ class ReplayCandidate(Protocol):
         """How the answer ended."""
 
 
-def is_left_again(recording: ReplayCandidate, turn: int) -> bool:
+def was_left_twice(recording: ReplayCandidate, turn: int) -> bool:
     """Tell whether a client left this answer, as it (or another run's) had left one in its place before.
 
     `turn`, from 1, is its place among the live recordings of its key. Leaving once may be an interrupt or a timeout;
@@ -157,7 +157,7 @@ def find_left_once(slots: Sequence[KeyedRecording]) -> Sequence[KeyedRecording]:
     return [
         each
         for turn, each in enumerate(slots, 1)
-        if each.id in behind and each.was_left and not is_left_again(each, turn)
+        if each.id in behind and each.was_left and not was_left_twice(each, turn)
     ]
 
 
@@ -200,7 +200,7 @@ class KeyChange(NamedTuple):
     rules: str
 
 
-class DerivedKeys:
+class RecomputedKeys:
     """Keys under today's rules of a cassette that was recorded under others: in memory, since a store that is replayed
     never changes.
 
@@ -282,7 +282,7 @@ class Readable:
         """Of a file that was put in the place of ours and cannot be read: said once."""
         self._last_row = self._read_newest_row() if watch else ()
         self._binds = False
-        self.derived: dict[Place, DerivedKeys | None] = {}
+        self.derived: dict[Place, RecomputedKeys | None] = {}
         """By cassette and sample, of those that were opened: the keys of what was recorded there under other rules."""
 
     @property
@@ -384,14 +384,14 @@ class Readable:
         self._slots[place] = slots
         return slots
 
-    def find_same(self, cassette: str, sample: int, party: str, asked: bytes, length: str) -> Row | None:
+    def find_same_request_bytes(self, cassette: str, sample: int, party: str, asked: bytes, length: str) -> Row | None:
         """Return rules, operation, key, model, stream and head of a live recording with these bytes of a request.
 
         `asked` is their SHA-256; `length` is left out of the fields of the head.
         """
         return self._first(SAME, (length, asked, to_sql(cassette), sample, to_sql(party)))
 
-    def _find_current_rows(self, derived: DerivedKeys, found: Sequence[Row], party: str, key: Key) -> list[Row]:
+    def _find_current_rows(self, derived: RecomputedKeys, found: Sequence[Row], party: str, key: Key) -> list[Row]:
         """Return the rows of a key under today's rules; `found` are those that have it in the store."""
         names = derived.names
         kept = {row[0]: row for row in found if names.get(row[0], (key, 0))[0] == key}

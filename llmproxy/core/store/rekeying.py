@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from llmproxy.core.keys.normalize import build_key
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.store.queries import canonical_of, read_canonical
-from llmproxy.core.store.reader import DerivedKeys
+from llmproxy.core.store.reader import RecomputedKeys
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.errors import CassetteError, RefusedError
@@ -44,13 +44,13 @@ class Rekeyed:
 
 def derive_current_keys(
     store: Store, cassette: str, sample: int, rules: Rules, upstreams: Mapping[str, str]
-) -> DerivedKeys | None:
+) -> RecomputedKeys | None:
     """Derive a cassette's keys under today's rules, once for each opened store; or None. Raises CassetteError."""
     place = (cassette, sample)
     if place not in store.derived:
         store.derived[place] = None
         if store.has_other_rules(cassette, sample, rules.rules_digest):
-            store.derived[place] = derived = DerivedKeys()
+            store.derived[place] = derived = RecomputedKeys()
             try:
                 for each in store.list_keys(cassette, sample):  # in order: a key may stand inside a later one
                     key, digest = each.key, each.rules

@@ -106,7 +106,7 @@ OF_CHANNEL: dict[Channel, str] = {
     Channel.HTTP: "provider LIKE 'http:%' AND operation NOT LIKE 'mcp:%'",
     Channel.LLM: "provider NOT LIKE 'http:%' AND operation NOT LIKE 'mcp:%'",
 }
-"""`channels.channel_of` as a condition of SQL."""
+"""`provider_table.channel_of` as a condition of SQL."""
 
 
 def to_sql(text: str) -> str | bytes:

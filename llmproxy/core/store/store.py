@@ -36,7 +36,7 @@ i.ending = 'left' AND {_STATUS.format("i")} AND i.occurrence > (SELECT COUNT(*) 
     WHERE k.cassette = i.cassette AND k.sample = i.sample AND k.party = i.party AND k.key = i.key
         AND k.superseded_at IS NULL AND k.occurrence <= i.occurrence)
 """
-"""As `is_left_again`."""
+"""As `was_left_twice`."""
 UNFINISHED = f"""
 SELECT 1 FROM interactions AS i WHERE i.cassette = ? AND i.sample = ? AND i.superseded_at IS NULL
     AND NOT ({_GOOD.format("i")}) AND NOT ({_LEFT_AGAIN})

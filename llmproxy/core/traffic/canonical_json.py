@@ -111,7 +111,7 @@ def parse_json(data: str | bytes) -> Any:  # noqa: ANN401 - JSON
         return None
 
 
-def format_json_layout(text: str) -> str:
+def sort_json_members(text: str) -> str:
     """Return JSON in one layout, its members sorted; what is no JSON as it is."""
     try:
         return json.dumps(json.loads(text or "{}"), sort_keys=True)
@@ -134,7 +134,7 @@ _LABEL = re.compile(r"[A-Z][a-z]{2,15}: (?=[{\[])")
 """As some agents write it before what a command printed: ``Output: {"a": 1}``."""
 
 
-def split_json_parts(text: str) -> list[object]:
+def split_text_by_json(text: str) -> list[object]:
     """Return a text's parts: strings, and (parsed) arrays and objects at the beginning of a line, or behind a label."""
     whole = parse_json_container(text)
     if whole is not None:
@@ -175,7 +175,7 @@ def _parse_json_lines(lines: Sequence[str], start: int) -> tuple[object, int] | 
 
 def pair_json_parts(recorded: str, present: str) -> Iterator[tuple[object, object]]:
     """Yield the parts of two texts side by side; nothing where they are not the same in number."""
-    mine, theirs = split_json_parts(recorded), split_json_parts(present)
+    mine, theirs = split_text_by_json(recorded), split_text_by_json(present)
     if len(mine) == len(theirs):
         yield from zip(mine, theirs, strict=True)
 

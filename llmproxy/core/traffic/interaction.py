@@ -244,7 +244,7 @@ ATTEMPTS = (("x-stainless-retry-count", _COUNT, 0), ("amz-sdk-request", _AWS, 1)
 """Header, its form, and what it says the first time: SDKs of models' makers count from 0, the ones of AWS from 1."""
 
 
-def read_attempt(headers: Headers) -> int | None:
+def read_retry_count(headers: Headers) -> int | None:
     """Return 0 for a request's first sending, 1 for its first repetition ...; None if its client does not say."""
     for name, form, first in ATTEMPTS:
         said = header(headers, name)

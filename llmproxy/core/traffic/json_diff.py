@@ -67,19 +67,19 @@ def classify_volatile(old: object, new: object) -> str | None:
         return kind if pattern.fullmatch(f"{old}") and pattern.fullmatch(f"{new}") else None
     if not (isinstance(old, str) and isinstance(new, str)):
         return None
-    place = common_prefix(old, new)
+    place = count_common_prefix(old, new)
     # A window around the place is enough to see a value that contains it.
     start = max(0, place - 200)
     left, right, at = old[start : place + 300], new[start : place + 300], place - start
     for kind, pattern in _PATTERNS:
-        sides = _matches_at(pattern, left, at), _matches_at(pattern, right, at)
+        sides = _locate_in_match(pattern, left, at), _locate_in_match(pattern, right, at)
         # Of "step 1" and "step 12" only one side goes on at the differing place: one inside, the other at its end.
         if all(sides) and "inside" in sides:
             return kind if kind != "counter" or _differ_only_in(pattern, old, new) else None
     return None
 
 
-def _matches_at(pattern: re.Pattern[str], text: str, at: int) -> str:
+def _locate_in_match(pattern: re.Pattern[str], text: str, at: int) -> str:
     for match in pattern.finditer(text):
         if match.start() <= at <= match.end():
             return "inside" if at < match.end() else "end"
@@ -95,7 +95,7 @@ def is_volatile_value(text: str) -> bool:
     return any(pattern.fullmatch(text) for kind, pattern in _PATTERNS if kind != "counter")
 
 
-def common_prefix[T: (str, bytes)](a: T, b: T) -> int:
+def count_common_prefix[T: (str, bytes)](a: T, b: T) -> int:
     """Return how many characters (bytes) `a` and `b` share at the start."""
     low, high = 0, min(len(a), len(b))
     while low < high:  # by halves: slices are compared in C
@@ -109,7 +109,7 @@ def common_prefix[T: (str, bytes)](a: T, b: T) -> int:
 
 def count_common_suffix[T: (str, bytes)](a: T, b: T, limit: int) -> int:
     """Return how many characters (bytes) `a` and `b` share at the end, at most `limit`, itself within the shorter."""
-    return common_prefix(a[len(a) - limit :][::-1], b[len(b) - limit :][::-1])
+    return count_common_prefix(a[len(a) - limit :][::-1], b[len(b) - limit :][::-1])
 
 
 _NODES = 50_000
@@ -158,7 +158,7 @@ Raw = tuple[str, object, object]
 """Path, old value, new value; ABSENT on the side that has none."""
 
 
-def differences(old: object, new: object, limit: int = 20) -> list[Difference]:
+def list_differences(old: object, new: object, limit: int = 20) -> list[Difference]:
     """Return at most `limit` differences between two JSON trees, in the order of the new document."""
     return [build_difference(*each) for each in list_raw_differences(old, new, limit)]
 
@@ -229,7 +229,7 @@ class _TreeComparison:
 def build_difference(path: str, old: object, new: object, where: str = "") -> Difference:
     """Return the difference of two values, long texts shown around their first differing place."""
     if isinstance(old, str) and isinstance(new, str):
-        start = max(0, common_prefix(old, new) - _BEFORE)
+        start = max(0, count_common_prefix(old, new) - _BEFORE)
         return Difference(
             path, _quote_text(old, start), _quote_text(new, start), classify_difference(path, old, new), where
         )
@@ -309,7 +309,7 @@ def _estimate_distance(old: object, new: object) -> float:
         unequal: int = sum(old.get(name) != new.get(name) for name in names)
         return unequal / max(1, len(names)) * 1.8
     if isinstance(old, str) and isinstance(new, str):
-        return 1.8 * (1 - common_prefix(old, new) / max(1, len(old), len(new)))
+        return 1.8 * (1 - count_common_prefix(old, new) / max(1, len(old), len(new)))
     return 1.5 if type(old) is type(new) else 1.9
 
 

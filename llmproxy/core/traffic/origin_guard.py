@@ -79,7 +79,7 @@ class OriginGuard:
         """Check that a request may be served. Raises ForeignHost, ForeignPage: nobody allowed that page."""
         if seen.target is None and not self.any_host:
             self.check_host(seen.headers)
-        origins = _list_values(seen.headers, "origin")
+        origins = _list_field_values(seen.headers, "origin")
         for origin in origins:
             if not self._is_allowed(origin) and not self._is_own(origin, seen):
                 raise _build_page_refusal(origin)
@@ -95,7 +95,7 @@ class OriginGuard:
 
     def check_host(self, headers: Headers) -> None:
         """See that a request names us. Raises ForeignHost."""
-        for host in _list_values(headers, "host"):
+        for host in _list_field_values(headers, "host"):
             name, _ = split_host(host)
             if name is None or not self.is_own_name(name):
                 raise _build_host_refusal(name)
@@ -106,7 +106,7 @@ class OriginGuard:
 
     def find_allowed_origin(self, headers: Headers) -> str | None:
         """Return the Origin of a page that ``--allow-origin`` permits, to be repeated to it; None for other clients."""
-        origins = _list_values(headers, "origin")
+        origins = _list_field_values(headers, "origin")
         return origins[0] if len(origins) == 1 and self._is_allowed(origins[0]) else None
 
     def build_cors_fields(self, headers: Headers) -> Headers:
@@ -132,12 +132,12 @@ class OriginGuard:
 
     def is_own_page(self, headers: Headers, scheme: str) -> bool:
         """Return whether a browser says that a page of this port asks: our name, same origin, no other."""
-        sites, seen = _list_values(headers, "sec-fetch-site"), SeenHead(headers, scheme)
+        sites, seen = _list_field_values(headers, "sec-fetch-site"), SeenHead(headers, scheme)
         try:
             self.check_host(headers)
         except ForeignHost:
             return False
-        own = all(self._is_own(origin, seen) for origin in _list_values(headers, "origin"))
+        own = all(self._is_own(origin, seen) for origin in _list_field_values(headers, "origin"))
         return own and bool(sites) and all(site.lower() == "same-origin" for site in sites)
 
     def _is_allowed(self, origin: str) -> bool:
@@ -156,7 +156,7 @@ class OriginGuard:
         """Return whether a browser says that a page elsewhere asks in a way without an Origin: a link, a picture."""
         if "*" in self.allow_origin:
             return False
-        return any(site.lower() not in OWN_SITE for site in _list_values(headers, "sec-fetch-site"))
+        return any(site.lower() not in OWN_SITE for site in _list_field_values(headers, "sec-fetch-site"))
 
 
 def is_shown_as_page(headers: Headers) -> bool:
@@ -198,7 +198,7 @@ def _read_origin(origin: str) -> tuple[str, str, int] | None:
     return scheme, name, DEFAULT_PORTS[scheme] if port is None else port
 
 
-def _list_values(headers: Headers, name: str) -> Sequence[str]:
+def _list_field_values(headers: Headers, name: str) -> Sequence[str]:
     return [value for field, value in headers if field.lower() == name]
 
 

@@ -229,7 +229,7 @@ def _build_head(
         (name, value) for name, value in response.headers if name.lower() not in gone and not name.startswith(TRAILER)
     ]
     if not speed and is_transient(response.status):
-        fields = _drop_retry_after(fields)
+        fields = _minimize_retry_after(fields)
     elif speed != 1:
         fields = [(name, _scale_retry_after(name, value, speed)) for name, value in fields]
     fields += [("date", _format_http_date(int(now))), (CACHE_HEADER, said), *extra]
@@ -270,7 +270,7 @@ def is_transient(status: int) -> bool:
     return status in TRANSIENT or status >= 500
 
 
-def _drop_retry_after(fields: list[tuple[str, str]]) -> list[tuple[str, str]]:
+def _minimize_retry_after(fields: list[tuple[str, str]]) -> list[tuple[str, str]]:
     recorded = header(tuple(fields), "retry-after") or header(tuple(fields), "retry-after-ms")
     kept = [(name, value) for name, value in fields if name.lower() not in WAITING]
     # SDKs ignore a zero and back off for a second or more by themselves; one millisecond they obey (measured).

@@ -269,7 +269,7 @@ class ClientConnectionState:
         """Whether a request is on its way to its provider."""
         return self.state is LayerState.FORWARDING
 
-    def build_send(self, data: bytes) -> commands.SendData:
+    def build_send_command(self, data: bytes) -> commands.SendData:
         """Say that these bytes go to the client."""
         return commands.SendData(self.context.client, data)
 

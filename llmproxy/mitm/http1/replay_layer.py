@@ -364,7 +364,7 @@ class ReplayLayer(layer.Layer):
         """Tell a client that waits for it to send the body; once."""
         if head.expects and not self._here.incoming.continued:
             self._here.incoming.continued = True
-            yield self._here.build_send(b"HTTP/1.1 100 Continue\r\n\r\n")
+            yield self._here.build_send_command(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def _on_head(self, head: Head) -> Commands:
         """The head is here: find out where the request belongs."""
@@ -446,7 +446,7 @@ class ReplayLayer(layer.Layer):
             yield from self._send_due(self._sender.begin_playback(*opened))
         elif not exchange.answer.held and (data := get_immediate_answer(laid)) is not None:
             self._here.close_after = laid.close
-            yield self._here.build_send(data)
+            yield self._here.build_send_command(data)
             yield from self._end_replay()
         else:
             yield from self._send_due(self._sender.send_recorded(laid))
@@ -540,7 +540,7 @@ class ReplayLayer(layer.Layer):
         here = self._here
         here.state = LayerState.READING
         self._await_request()
-        yield here.build_send(data)
+        yield here.build_send_command(data)
         if lingering:
             here.state = LayerState.LINGERING
             linger = here.wake_after(LINGER)

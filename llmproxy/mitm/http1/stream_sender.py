@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from llmproxy.core.mcp_messages import LAST_CHUNK, AnswerPart, WaitsFor, frame_chunk
+from llmproxy.core.mcp_messages import LAST_CHUNK, AnswerPart, SendCondition, frame_http_chunk
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Playback
 from llmproxy.core.traffic.response_bytes import HeadPlan, SendingPlan
@@ -65,7 +65,7 @@ class StreamSender:
         here = self._here
         here.state, self._opened, here.close_after = LayerState.REPLAYING, (talk, opened), opened.close
         self._turns.extend(talk.turns)
-        yield here.build_send(opened.head)
+        yield here.build_send_command(opened.head)
         return (yield from self._continue_playback(talk, opened))
 
     def continue_sending(self) -> Ending:
@@ -96,7 +96,7 @@ class StreamSender:
             self._pieces.popleft()
             due += data
         if due:
-            yield self._here.build_send(due)
+            yield self._here.build_send_command(due)
         if self._pieces:
             yield self._here.wake_after(wait)
         return not self._pieces
@@ -123,18 +123,18 @@ class StreamSender:
                 break
             if isinstance(ready, str):
                 self._turns.clear()
-                due += frame_chunk(talk.build_refusal(ready), chunked=opened.chunked)
+                due += frame_http_chunk(talk.build_refusal(ready), chunked=opened.chunked)
                 break
-            due += frame_chunk(self._turns.popleft().data, chunked=opened.chunked)
+            due += frame_http_chunk(self._turns.popleft().data, chunked=opened.chunked)
             if self._turns:
-                talk.on_client_asked(self._turns[0])
+                talk.on_question_sent(self._turns[0])
         if not self._turns and opened.chunked:
             due += LAST_CHUNK
         if due:
-            yield self._here.build_send(due)
+            yield self._here.build_send_command(due)
         if not self._turns:
             self._opened = None
             return True
-        if wait or self._turns[0].wait is not WaitsFor.FOR_EVER:
+        if wait or self._turns[0].wait is not SendCondition.FOR_EVER:
             yield self._here.wake_after(wait or LOOK)
         return False

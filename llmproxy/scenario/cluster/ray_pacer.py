@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from llmproxy.core.providers.hosts import CallPacer
+from llmproxy.core.providers.hosts import CallRateLimiter
 
 Take = Callable[[str, bool], float]
 """Counts a call to a provider, which is one of models or not; returns the seconds until it may go."""
@@ -32,7 +32,7 @@ class RateCounter:
         self, rates: Mapping[str, str], *, anew: bool = False, clock: Callable[[], float] = time.monotonic
     ) -> None:
         """Count calls; `anew`: after another one that is gone."""
-        self._pace = CallPacer(rates, clock, **({"since": clock()} if anew else {}))
+        self._pace = CallRateLimiter(rates, clock, **({"since": clock()} if anew else {}))
 
     def count_call(self, provider: str, model: bool) -> float:  # noqa: FBT001 - asked from elsewhere, by place
         """Count one call; returns the seconds until it may go."""

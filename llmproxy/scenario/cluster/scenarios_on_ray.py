@@ -41,8 +41,8 @@ from llmproxy.scenario.config import ScenarioConfig
 from llmproxy.scenario.running import run as running
 from llmproxy.scenario.running.run import RunEnded, RunPlan
 from llmproxy.scenario.running.run_lifecycle import PROGRAM
+from llmproxy.server_store_path import find_store_server
 from llmproxy.settings import Loaded, load
-from llmproxy.store_server import find_store_server
 
 
 @contextmanager

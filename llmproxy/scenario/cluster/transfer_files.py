@@ -21,7 +21,7 @@ from llmproxy.core.providers.provider_table import PROVIDERS
 from llmproxy.errors import LLMProxyError, SettingsError, SuiteError
 from llmproxy.report.events import Event, Started, Step
 from llmproxy.scenario.cluster.worker_node import RunParcel, write_files
-from llmproxy.store_server import find_store_server, without_secrets
+from llmproxy.server_store_path import find_store_server, without_secrets
 from llmproxy.trace.observing.agent_activity import make_recording_reference
 from llmproxy.trace.observing.tool_calls import InteractionLabel
 from llmproxy.trace.reading.recording_spans import read_recordings_as_json

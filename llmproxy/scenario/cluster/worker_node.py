@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from llmproxy.client.process import ProxyHandle, ensure_proxy
+from llmproxy.client.proxy_process import ProxyHandle, ensure_proxy
 from llmproxy.errors import Exit, LLMProxyError, MachineError, MissError
 from llmproxy.protocol import OFFLINE, PACER_VARIABLE
 from llmproxy.report.events import Event, Handler

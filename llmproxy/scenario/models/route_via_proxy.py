@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
-from llmproxy.client.environment import is_proxy_url
+from llmproxy.client.child_env import is_proxy_url
 from llmproxy.core.providers.provider_table import PROVIDERS
 from llmproxy.errors import SettingsError
 from llmproxy.scenario.config import ModelConfig

@@ -20,10 +20,10 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 
-from llmproxy.calls import Call
 from llmproxy.client.session_reports import describe_unreached_provider
 from llmproxy.errors import AgentError, LLMProxyError, MachineError, MissError, UpstreamError
 from llmproxy.protocol import AGENT
+from llmproxy.proxy_calls import Call
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.types import AgentInput, AgentRole, Message, ScenarioResult

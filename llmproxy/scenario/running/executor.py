@@ -33,9 +33,9 @@ from llmproxy.scenario.models.route_via_proxy import upstreams_of_models
 from llmproxy.scenario.run_session import RunSession, choose_proxy
 from llmproxy.scenario.running.agent_caller import AdapterAnswer
 from llmproxy.scenario.running.conversation import Conversation, ScriptActions, await_value
-from llmproxy.scenario.running.conversation_history import read_history
 from llmproxy.scenario.running.participants import Participants, build_adapters, gather_agent_variables
 from llmproxy.scenario.running.run_lifecycle import PROGRAM, EventEmitter, RunLifecycle, SessionRequest
+from llmproxy.scenario.running.starting_history import read_history
 from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.script import Step, proceed
 from llmproxy.scenario.types import AgentRole, CriterionResult, ScenarioResult, ScriptStep

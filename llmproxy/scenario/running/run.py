@@ -23,7 +23,7 @@ from llmproxy.scenario.config import UNSET, refuse_unsupported
 from llmproxy.scenario.models.errors import ModelError
 from llmproxy.scenario.repeats.repeats import RepeatResult, run_many
 from llmproxy.scenario.running.executor import ScenarioExecutor, choose_cassette_name
-from llmproxy.scenario.running.run_thread import in_thread, run_to_end
+from llmproxy.scenario.running.run_thread import run_in_new_thread, run_to_end
 from llmproxy.scenario.types import Message, ScenarioResult, ScriptStep
 from llmproxy.scenario.values.run_ids_and_options import CALL_TIMEOUT, RunOptions, classify_run_error, shorten_traceback
 
@@ -98,7 +98,7 @@ class RunPlan:
 
     async def _run_executor(self, executor: ScenarioExecutor) -> RunEnded:
         try:
-            result = await (in_thread(executor) if self.threaded else _run_on_callers_loop(executor))
+            result = await (run_in_new_thread(executor) if self.threaded else _run_on_callers_loop(executor))
         except Exception as error:  # noqa: BLE001 (handed to the caller, who decides)
             broken = executor.outcome or executor.build_failure(error)
             return RunEnded(broken.status or classify_run_error(error, None), broken, error)

@@ -27,11 +27,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from llmproxy.calls import Call
 from llmproxy.client.session_reports import Report
 from llmproxy.errors import Exit, LLMProxyError, MachineError
 from llmproxy.files import make_ignored
 from llmproxy.protocol import AGENT, TESTS_STORE
+from llmproxy.proxy_calls import Call
 from llmproxy.report.event_handlers import notify_handlers
 from llmproxy.report.events import (
     Completed,

@@ -62,7 +62,7 @@ class _RunThread:
             _log.debug("cancel: the run had ended")
 
 
-async def in_thread(executor: ScenarioExecutor) -> ScenarioResult:
+async def run_in_new_thread(executor: ScenarioExecutor) -> ScenarioResult:
     """Run a scenario on a thread of its own. Raises what it raises, for a blocked thread what its time limits say."""
     outer = asyncio.get_running_loop()
     worker = _RunThread(executor, outer.create_future(), outer)

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from llmproxy.client.environment import in_ci
+from llmproxy.client.child_env import in_ci
 from llmproxy.errors import MachineError, SuiteError
 from llmproxy.files import read_text, replace_file
 from llmproxy.report.events import Assertion, Status
 from llmproxy.scenario.run_session import RunSession
 from llmproxy.suite.matchers.apply import assertion, build_unclear, check, check_input
 from llmproxy.suite.matchers.compare import strip_fence
-from llmproxy.suite.matchers.plain_values import show
+from llmproxy.suite.matchers.json_values import show
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.project_settings import SuiteOptions
 from llmproxy.suite.reading.load import SuiteCase

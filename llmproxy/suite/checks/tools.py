@@ -13,8 +13,8 @@ from dataclasses import replace
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.misspelt_tools import find_near_name
 from llmproxy.suite.matchers.apply import all_hold, assertion, build_unclear, check, check_input, check_number, evaluate
+from llmproxy.suite.matchers.json_values import get_path, show, to_json
 from llmproxy.suite.matchers.match import MatchOutcome
-from llmproxy.suite.matchers.plain_values import get_path, show, to_json
 from llmproxy.suite.matchers.variables import StepError, VariableScope
 from llmproxy.suite.schema.response_assertions import ToolExpect
 from llmproxy.trace.observing.agent_activity import AgentStep
@@ -107,7 +107,7 @@ def check_tools(
             made += _CallCheck(name, wanted, _select_uses(name, tools, step, hosted=hosted), step, scope).check_all()
     if only:
         others = [
-            use for use in step.tools if use.name not in tools and "*" not in tools and (hosted or use.is_for_agent)
+            use for use in step.tools if use.name not in tools and "*" not in tools and (hosted or use.is_run_by_agent)
         ]
         message = f"only {', '.join(tools) or 'no tools'} should be called; called as well: {_format_uses(others)}"
         told = assertion("onlyTools", message, holds=not others, expected=sorted(tools), where=_find_place(others))
@@ -172,7 +172,7 @@ def check_order(names: Sequence[str], step: AgentStep) -> Assertion:
 def _select_uses(name: str, tools: Mapping[str, ToolExpect], step: AgentStep, *, hosted: bool) -> list[ToolUse]:
     if name != "*":
         return [use for use in step.tools if use.name == name]
-    return [use for use in step.tools if use.name not in tools and (hosted or use.is_for_agent)]
+    return [use for use in step.tools if use.name not in tools and (hosted or use.is_run_by_agent)]
 
 
 def _build_unread_error(name: str, step: AgentStep) -> Assertion:
@@ -441,7 +441,7 @@ def check_total(wanted: object, step: AgentStep, scope: VariableScope, *, hosted
     """Check how many tools were called in all."""
     if step.unreadable:
         return [_build_unread_error("totalToolCalls", step)]
-    uses = [use for use in step.tools if hosted or use.is_for_agent]
+    uses = [use for use in step.tools if hosted or use.is_run_by_agent]
     found = check_number("totalToolCalls", len(uses), wanted, scope, where=_find_place(uses))
     seen = f"the calls: {_format_uses(uses)}" if uses else "no tool was called in this step"
     return [

@@ -17,8 +17,8 @@ from llmproxy.suite.checks.answer_checks import CheckedStep, check_tools_snapsho
 from llmproxy.suite.checks.misspelt_tools import check_tool_names
 from llmproxy.suite.checks.tools import build_unseen, check_order, check_server_tools, check_tools, check_total
 from llmproxy.suite.matchers.apply import all_hold, assertion, build_unclear, check, check_number, evaluate
+from llmproxy.suite.matchers.json_values import Unknown, show
 from llmproxy.suite.matchers.match import MatchOutcome
-from llmproxy.suite.matchers.plain_values import Unknown, show
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.schema.response_assertions import MessageProcessing, Processor, Usage
 from llmproxy.suite.schema.steps import Talk
@@ -328,7 +328,7 @@ def find_uncounted_calls(step: Talk, measured: AgentStep) -> list[str]:
     if not about_all or step.include_hosted:
         return []
     named = {} if step.total_tool_calls is not None else step.tools or {}
-    return sorted({use.name for use in measured.tools if not use.is_for_agent and use.name not in named})
+    return sorted({use.name for use in measured.tools if not use.is_run_by_agent and use.name not in named})
 
 
 def _is_below_any(name: str, wrong: Sequence[str]) -> bool:

@@ -23,6 +23,7 @@ import llmproxy.suite.matchers.schemas  # noqa: F401 (its matcher is in the tabl
 from llmproxy.did_you_mean import suggest_name
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.matchers import compare as matchers_compare, text as matchers_text
+from llmproxy.suite.matchers.json_values import ABSENT, Unknown, get_path, name_kind, show, to_json
 from llmproxy.suite.matchers.match import (
     MODIFIERS,
     REGISTRY,
@@ -33,7 +34,6 @@ from llmproxy.suite.matchers.match import (
     match_by_name,
     parse_matcher,
 )
-from llmproxy.suite.matchers.plain_values import ABSENT, Unknown, get_path, name_kind, show, to_json
 from llmproxy.suite.matchers.variables import StepError, VariableScope
 from llmproxy.yaml_reader import Problems, YamlPlace, place_of
 

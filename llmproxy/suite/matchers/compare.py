@@ -8,9 +8,9 @@ from numbers import Number
 from typing import Any
 from uuid import UUID
 
-from llmproxy.core.traffic.json_diff import differences
+from llmproxy.core.traffic.json_diff import list_differences
+from llmproxy.suite.matchers.json_values import ABSENT, is_mistyped, name_kind, parse_time, same, show, to_json, to_nfc
 from llmproxy.suite.matchers.match import REGISTRY, Match, MatchOutcome, SeenValue, match, match_all, match_any, matcher
-from llmproxy.suite.matchers.plain_values import ABSENT, is_mistyped, name_kind, parse_time, same, show, to_json, to_nfc
 from llmproxy.suite.matchers.variables import parse_ref
 
 _JSON = {"$ref": "#/$defs/Json"}
@@ -55,7 +55,7 @@ def _describe_near_miss(operand: object, actual: object) -> str:
     elif isinstance(left, (dict, list)) and type(left) is type(right):
         told = [
             f"at {each.path} {each.old or 'nothing'} was expected, {each.new or 'nothing'} found"
-            for each in differences(left, right, 3)
+            for each in list_differences(left, right, 3)
         ]
         return f": {', '.join(told)}"
     elif is_mistyped(left, right):

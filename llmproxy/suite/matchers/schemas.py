@@ -20,8 +20,8 @@ from llmproxy.advice import install_command
 from llmproxy.did_you_mean import nearest_word
 from llmproxy.errors import MachineError
 from llmproxy.suite.matchers.compare import parse_json
+from llmproxy.suite.matchers.json_values import ABSENT, name_kind, parse_time, show
 from llmproxy.suite.matchers.match import Match, MatchOutcome, SeenValue, matcher
-from llmproxy.suite.matchers.plain_values import ABSENT, name_kind, parse_time, show
 from llmproxy.suite.matchers.text import compile_pattern, search_pattern
 from llmproxy.suite.matchers.variables import StepError
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from llmproxy.advice import install_command
 from llmproxy.errors import MachineError
+from llmproxy.suite.matchers.json_values import ABSENT, name_kind, same, show, to_json, to_nfc
 from llmproxy.suite.matchers.match import Match, MatchOutcome, SeenValue, matcher
-from llmproxy.suite.matchers.plain_values import ABSENT, name_kind, same, show, to_json, to_nfc
 from llmproxy.suite.matchers.variables import StepError
 
 SECONDS = 1.0

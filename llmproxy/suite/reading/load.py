@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from llmproxy.did_you_mean import suggest_name
 from llmproxy.suite.matchers.apply import COMPARISONS
 from llmproxy.suite.matchers.variables import StepError, VariableScope, strip_dollar
-from llmproxy.suite.reading.check_names import ScenarioNames, list_capture_names, only_mappings
+from llmproxy.suite.reading.name_checks import ScenarioNames, list_capture_names, only_mappings
 from llmproxy.suite.reading.params import distinct_sets, drop_id, expand_matrix, expand_rows, name_sets, warn_of_axes
 from llmproxy.suite.reading.shared_parts import apply_defaults, find_entry_files, find_files, include_parts, show_path
 from llmproxy.suite.schema.base_nodes import add_refusals

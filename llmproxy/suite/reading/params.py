@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from llmproxy.scenario.values.data_files import ID, DataRow, RowError, read_rows
-from llmproxy.suite.matchers.plain_values import show
+from llmproxy.suite.matchers.json_values import show
 from llmproxy.suite.matchers.variables import BUILT_IN
-from llmproxy.suite.reading.check_names import list_capture_names
+from llmproxy.suite.reading.name_checks import list_capture_names
 from llmproxy.suite.reading.shared_parts import show_path
 from llmproxy.yaml_reader import List, Map, Problems, YamlPlace, place_of
 

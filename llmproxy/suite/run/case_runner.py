@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 
-from llmproxy.calls import Call
 from llmproxy.client.session_reports import Report
 from llmproxy.errors import AgentError, LLMProxyError, MachineError
 from llmproxy.protocol import OFFLINE
+from llmproxy.proxy_calls import Call
 from llmproxy.report.events import Started, Status, Step
 from llmproxy.scenario.agent_adapter import AdapterAttributes
 from llmproxy.scenario.run_session import RunSession

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from llmproxy.calls import Call
 from llmproxy.client.control import Control
 from llmproxy.client.session_reports import Report
 from llmproxy.errors import AgentError, MachineError, SettingsError
 from llmproxy.protocol import AGENT, Decision
+from llmproxy.proxy_calls import Call
 from llmproxy.report.events import Assertion, Status
 from llmproxy.report.json_report import read_report_runs
 from llmproxy.scenario.agent_adapter import AgentAdapter

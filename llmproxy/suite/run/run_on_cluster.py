@@ -30,8 +30,8 @@ from llmproxy.scenario.cluster.remote_runner import RemoteRunner, open_cluster
 from llmproxy.scenario.cluster.transfer_files import collect_variables as named, glob_files, load_cassettes, pack_files
 from llmproxy.scenario.cluster.worker_node import CASSETTES, EventList, NodeReply, RunParcel, WorkerNode, make_picklable
 from llmproxy.scenario.values.run_ids_and_options import describe_error
+from llmproxy.server_store_path import find_store_server
 from llmproxy.settings import Loaded
-from llmproxy.store_server import find_store_server
 from llmproxy.suite.project_settings import SuiteOptions
 from llmproxy.suite.reading.load import SuiteCase, load_suites
 from llmproxy.suite.run.case_runner import CaseResult, build_emitter, run_case_once

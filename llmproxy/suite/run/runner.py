@@ -20,13 +20,13 @@ from functools import partial
 from pathlib import Path
 
 from llmproxy.amounts import format_count, format_seconds
-from llmproxy.calls import describe_hits, find_violated_option
-from llmproxy.client.environment import in_ci
+from llmproxy.client.child_env import in_ci
 from llmproxy.client.fault_sweep_trials import SweepFinding, SweepRun, find_failure_message, judge_trial, plan_trials
 from llmproxy.client.session_reports import sum_reports
 from llmproxy.core.faults import FaultKind
 from llmproxy.errors import Exit, LLMProxyError, MissError, SuiteError
 from llmproxy.protocol import OFFLINE
+from llmproxy.proxy_calls import describe_hits, find_violated_option
 from llmproxy.report.events import Completed, Selected, Status
 from llmproxy.scenario.agents.command import ON_STDERR
 from llmproxy.scenario.run_session import wait_despite_cancel

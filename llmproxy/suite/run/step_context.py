@@ -22,10 +22,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from llmproxy.calls import Call
 from llmproxy.client.session_reports import find_unused_faults
 from llmproxy.errors import AgentError, LLMProxyError, MissError, SuiteError
 from llmproxy.protocol import AGENT
+from llmproxy.proxy_calls import Call
 from llmproxy.report.events import Assertion, Event, Message as MessageEvent, Status
 from llmproxy.scenario.agent_adapter import AdapterAttributes, AgentAdapter
 from llmproxy.scenario.config import ScenarioConfig

@@ -14,8 +14,8 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from llmproxy.suite.matchers.apply import COMPARISONS, NOTHING_ASSERTED, is_reference, validate_matcher
+from llmproxy.suite.matchers.json_values import show
 from llmproxy.suite.matchers.match import MODIFIERS
-from llmproxy.suite.matchers.plain_values import show
 from llmproxy.suite.schema.base_nodes import Node, add_problem, refuse_kind
 from llmproxy.suite.schema.values import (
     Capture,

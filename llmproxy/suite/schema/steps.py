@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationInfo, model_validator
 
 from llmproxy.did_you_mean import suggest_name
-from llmproxy.suite.matchers.plain_values import name_kind, show
+from llmproxy.suite.matchers.json_values import name_kind, show
 from llmproxy.suite.schema.base_nodes import Node, add_problem, refuse, refuse_kind
 from llmproxy.suite.schema.response_assertions import Created, Judging, MessageProcessing, Response, ToolExpect, Usage
 from llmproxy.suite.schema.values import (

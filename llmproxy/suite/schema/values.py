@@ -9,7 +9,7 @@ from typing import Annotated, Any, cast
 from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema, model_validator
 
 from llmproxy.suite.matchers.apply import WRONG_KIND, allows_zero, validate_matcher, validate_number
-from llmproxy.suite.matchers.plain_values import explain_bad_path, show
+from llmproxy.suite.matchers.json_values import explain_bad_path, show
 from llmproxy.suite.matchers.variables import BUILT_IN, strip_dollar
 from llmproxy.suite.schema.base_nodes import Node, add_problem, describe_value, refuse, refuse_kind
 from llmproxy.yaml_reader import Problems, place_of

@@ -25,7 +25,7 @@ from llmproxy.core.providers.provider_table import channel_of
 from llmproxy.core.providers.routing import family_of
 from llmproxy.core.store.rows import content_type
 from llmproxy.core.traffic.interaction import Ending, Interaction
-from llmproxy.core.traffic.json_diff import differences, encode_strictly
+from llmproxy.core.traffic.json_diff import encode_strictly, list_differences
 from llmproxy.errors import printable
 from llmproxy.protocol import AGENT, Channel
 
@@ -143,7 +143,7 @@ def compare_behaviors(old: BehaviorRun, new: BehaviorRun) -> tuple[BehaviorChang
     found = [BehaviorChange("gone", old.calls[at].tool, old=str(old.calls[at])) for at in gone]
     found += [BehaviorChange("new", new.calls[at].tool, new=str(new.calls[at])) for at in added]
     for i, j in pairs:
-        places = differences(old.calls[i].arguments, new.calls[j].arguments, _PLACES)
+        places = list_differences(old.calls[i].arguments, new.calls[j].arguments, _PLACES)
         found += [BehaviorChange("arguments", old.calls[i].tool, each.path, each.old, each.new) for each in places]
     for (i, j), (later, after) in pairwise(sorted(pairs, key=lambda pair: pair[1])):
         if later < i:

@@ -30,7 +30,7 @@ from llmproxy.core.mcp_messages import ToolText, read_call
 from llmproxy.core.providers.routing import family_of
 from llmproxy.core.store.rows import content_type
 from llmproxy.core.traffic.interaction import Interaction
-from llmproxy.core.traffic.json_diff import Difference, build_difference, differences, show_json
+from llmproxy.core.traffic.json_diff import Difference, build_difference, list_differences, show_json
 from llmproxy.trace.comparing.diff import FailOn, ReplayDiff
 from llmproxy.trace.trace_file import from_interactions
 
@@ -215,7 +215,7 @@ def _compare_calls(old: Sequence[ToolCall], new: Sequence[ToolCall]) -> Iterator
             if old[i].name != new[j].name:
                 yield TurnChange(f"call {j + 1}", _format_call(old[i]), _format_call(new[j]))
                 continue
-            found = differences(_parse_arguments(old[i].arguments), _parse_arguments(new[j].arguments), _ARGUMENTS)
+            found = list_differences(_parse_arguments(old[i].arguments), _parse_arguments(new[j].arguments), _ARGUMENTS)
             yield from (_to_turn_change(f"call {j + 1} {new[j].name} {each.path}", each) for each in found)
         yield from (TurnChange(f"call {i + 1}", _format_call(old[i]), "") for i in range(i1 + both, i2))
         yield from (TurnChange(f"call {j + 1}", "", _format_call(new[j])) for j in range(j1 + both, j2))

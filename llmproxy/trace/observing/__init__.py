@@ -10,6 +10,6 @@ which answers are not known, and why.
 
     agent_activity  all of a run, in order of arrival: retries, results of calls, what belongs to a stretch of time
     tool_calls      one exchange and its calls of tools; what servers (MCP) got, and where that differs
-    links           which earlier request one goes on from; `thread_history` compares the two; `history_edits` says what
+    links           which earlier request one goes on from; `thread_diff` compares the two; `history_edits` says what
                     an agent, or its provider, did to its history
 """

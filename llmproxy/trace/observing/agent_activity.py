@@ -29,12 +29,12 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from llmproxy.calls import Call
 from llmproxy.core.dialects.messages import Message, ToolCall, as_dict, as_list, as_str
 from llmproxy.core.providers.provider_table import MCP_PREFIX
-from llmproxy.core.traffic.canonical_json import format_json_layout, parse_json
+from llmproxy.core.traffic.canonical_json import parse_json, sort_json_members
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.protocol import AGENT, Decision
+from llmproxy.proxy_calls import Call
 from llmproxy.trace.observing.tool_calls import (
     ExchangeTimes,
     SeenCall,
@@ -562,13 +562,13 @@ class _WaitingCall(NamedTuple):
     @property
     def match_key(self) -> _Mark:
         """What is the same in the same call of another answer to the same request."""
-        return self.asked, self.tool.id, self.tool.name, format_json_layout(self.tool.raw)
+        return self.asked, self.tool.id, self.tool.name, sort_json_members(self.tool.raw)
 
 
 def _is_same_call(tool: ToolUse, asked: ToolCall) -> bool:
     if tool.name != asked.name or (tool.id and asked.id and tool.id != asked.id):
         return False
-    return tool.raw == asked.arguments or format_json_layout(tool.raw) == format_json_layout(asked.arguments)
+    return tool.raw == asked.arguments or sort_json_members(tool.raw) == sort_json_members(asked.arguments)
 
 
 def _are_same_calls(tools: Sequence[ToolUse], asked: Sequence[ToolCall]) -> bool:

@@ -24,7 +24,7 @@ from llmproxy.core.dialects.table import CHAT
 from llmproxy.core.traffic.interaction import header
 from llmproxy.trace.observing.agent_activity import AgentStep
 from llmproxy.trace.observing.links import HistoryLink, has_only_tools, is_quoted_later, link_to_parent, system_summary
-from llmproxy.trace.observing.thread_history import HistoryGap
+from llmproxy.trace.observing.thread_diff import HistoryGap
 from llmproxy.trace.observing.tool_calls import SeenCall
 from llmproxy.trace.reading.decoded_exchange import DecodedExchange, list_earlier_ids
 

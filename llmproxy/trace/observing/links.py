@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from os.path import commonpath
 
 from llmproxy.core.dialects.table import CHAT
-from llmproxy.trace.observing.thread_history import (
+from llmproxy.trace.observing.thread_diff import (
     HistoryChange,
     HistoryItem,
     compare_histories,

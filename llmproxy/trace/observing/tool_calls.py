@@ -22,7 +22,6 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Self
 
-from llmproxy.calls import Call
 from llmproxy.core.dialects.table import CHAT
 from llmproxy.core.dialects.usage import compute_cost
 from llmproxy.core.keys.mcp import is_tool_call
@@ -30,6 +29,7 @@ from llmproxy.core.mcp_messages import list_messages, read_call
 from llmproxy.core.traffic.canonical_json import equals_json
 from llmproxy.core.traffic.interaction import Chunk, Interaction, Usage, header
 from llmproxy.protocol import Decision
+from llmproxy.proxy_calls import Call
 from llmproxy.trace.reading.conversations import RecordedConversation
 from llmproxy.trace.reading.decoded_exchange import DecodedExchange, parse_tool_result
 from llmproxy.trace.reading.span_builder import list_unprefixed_names
@@ -108,7 +108,7 @@ class ToolUse:
         return None if self.output is None else parse_tool_result(self.output)
 
     @property
-    def is_for_agent(self) -> bool:
+    def is_run_by_agent(self) -> bool:
         """Whether the agent was to run it, or to allow it: a call of its own, whoever executes it."""
         return self.approval or not self.hosted
 

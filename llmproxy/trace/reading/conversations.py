@@ -26,7 +26,7 @@ from hashlib import blake2b
 from typing import Any
 
 from llmproxy.core.dialects.messages import Message
-from llmproxy.core.traffic.canonical_json import format_json_layout
+from llmproxy.core.traffic.canonical_json import sort_json_members
 from llmproxy.trace.reading.decoded_exchange import DecodedExchange, list_earlier_ids
 
 Digest = bytes
@@ -191,7 +191,7 @@ def chain_digests(start: Digest, messages: Iterable[Message]) -> Iterable[tuple[
         n += 1
         if message.role == "assistant":
             said.append(_strip_spaces(message.text))
-            calls += [f"{call.name} {format_json_layout(call.arguments)}" for call in message.tool_calls]
+            calls += [f"{call.name} {sort_json_members(call.arguments)}" for call in message.tool_calls]
             continue
         text = _strip_numbers(message.text) if message.role == "system" else _strip_spaces(message.text)
         if text or message.role == "tool":

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 from llmproxy.advice import suggest_command
-from llmproxy.calls import Call
 from llmproxy.core.cassettes.anonymized_export import from_json, to_json
 from llmproxy.core.dialects.table import CHAT
 from llmproxy.core.store.file.store import open_store
@@ -28,6 +27,7 @@ from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteNotFound
 from llmproxy.protocol import AGENT
+from llmproxy.proxy_calls import Call
 from llmproxy.trace.reading.decoded_exchange import DecodedExchange, RequestHistory, decode_exchange
 from llmproxy.trace.reading.span_builder import build_spans
 from llmproxy.trace.spans import Span

@@ -20,7 +20,7 @@ from llmproxy.core.dialects.usage import compute_cost, read_answer_model
 from llmproxy.core.providers.provider_table import client_of
 from llmproxy.core.store.rows import read_answer_time
 from llmproxy.core.traffic.interaction import Interaction, Response, header
-from llmproxy.core.traffic.json_diff import ABSENT, common_prefix, count_common_suffix
+from llmproxy.core.traffic.json_diff import ABSENT, count_common_prefix, count_common_suffix
 from llmproxy.core.traffic.websocket_frames import format_transcript, is_websocket_body
 from llmproxy.trace.reading.decoded_exchange import DecodedExchange, has_content, read_model_parameters
 from llmproxy.ui.recordings.new_content import LinkedExchange, SeenToolResult
@@ -267,7 +267,7 @@ def decode_text(data: bytes) -> str | None:
 def compute_text_delta(base: tuple[int, str], text: str) -> dict[str, Any]:
     """Return `text` as what it adds to another one, or as it is where that saves nothing."""
     of, old = base
-    front = common_prefix(old, text)
+    front = count_common_prefix(old, text)
     back = count_common_suffix(old, text, min(len(old), len(text)) - front)
     if front + back < _WORTH:
         return {"text": text}

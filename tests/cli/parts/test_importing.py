@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.cli.parts.importing import ImportFile, group_files, load_recordings, read_exchanges
+from llmproxy.cli.parts.import_files import ImportFile, group_files, load_recordings, read_exchanges
 from llmproxy.core.cassettes.formats import get_format
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.errors import CassetteNotFound, SettingsError

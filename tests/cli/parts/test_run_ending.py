@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from llmproxy.calls import Call
 from llmproxy.cli.parts.run_ending import LOOKED_AT, RunEnding, describe_no_requests
+from llmproxy.client.child_env import EnvironmentPlan
 from llmproxy.client.control import Control, ControlError
-from llmproxy.client.environment import EnvironmentPlan
-from llmproxy.client.process import ProxyHandle
+from llmproxy.client.proxy_process import ProxyHandle
 from llmproxy.client.session_reports import Report
+from llmproxy.proxy_calls import Call
 from llmproxy.settings import load
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from llmproxy.cli.parts.session_setup import open_session
 from llmproxy.client.control import CONFLICT, Control, ControlError
-from llmproxy.client.process import ProxyHandle
+from llmproxy.client.proxy_process import ProxyHandle
 from llmproxy.client.session_reports import Report
 from llmproxy.errors import LLMProxyError, SettingsError
 from llmproxy.settings import load

@@ -29,7 +29,7 @@ from llmproxy.core.bindings.volatile_learning import (
     name_volatile_field,
     restate_recording,
 )
-from llmproxy.core.traffic.json_diff import differences
+from llmproxy.core.traffic.json_diff import list_differences
 from tests.support.messages import used, user
 from tests.support.narrowing import narrow
 
@@ -388,7 +388,7 @@ def asked_restating(cwd: str, result: str, question: str, command: str = "run") 
 def told(old: Any, new: Any, *slots: VolatileField) -> tuple[RestatedRecording, list[tuple[str, str, str]]]:  # noqa: ANN401 - trees
     """Return the recorded one in this run's words, and what is left different."""
     made = restate_recording(Bindings(A_RESTATING, B_RESTATING, slots), old, new)
-    return made, [(each.path, each.old, each.new) for each in differences(made.tree, new)]
+    return made, [(each.path, each.old, each.new) for each in list_differences(made.tree, new)]
 
 
 def test_a_slot_that_fits_is_no_difference() -> None:

@@ -16,7 +16,7 @@ from llmproxy.core.bindings import RunVariable, dump_run_variables
 from llmproxy.core.cassettes.anonymized_export import export_interaction
 from llmproxy.core.cassettes.folder import CassetteDir, FolderLoadSummary, build_slug
 from llmproxy.core.cassettes.formats import review
-from llmproxy.core.cassettes.formats.recorded import Recorded
+from llmproxy.core.cassettes.formats.entries import Recorded
 from llmproxy.core.cassettes.formats.vcr import dumps
 from llmproxy.core.cassettes.importing import import_exchanges
 from llmproxy.core.forks.fork_rows import Fork, find_fork, store_fork
@@ -24,7 +24,7 @@ from llmproxy.core.forks.overrides import parse_overrides
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.store.file.store import FileStore
-from llmproxy.core.store.reader import is_left_again
+from llmproxy.core.store.reader import was_left_twice
 from llmproxy.core.store.store import Addition, Store
 from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction
 from llmproxy.errors import CassetteBusy, CassetteCorrupt, CassetteError, MachineError
@@ -114,7 +114,7 @@ def test_a_clone_knows_whether_an_answer_was_left_again(
     kept.save_cassette(store, "trip")
     load(kept, fresh)
     (slot,) = fresh.find_keyed("trip", 1, "agent", made.key)
-    assert is_left_again(slot, 1) is again
+    assert was_left_twice(slot, 1) is again
 
 
 def test_in_step_nothing_is_written(kept: CassetteDir, store: Store, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from llmproxy.core.bindings import parse_volatile_field
 from llmproxy.core.cassettes.anonymized_export import export_interaction
 from llmproxy.core.cassettes.folder import CassetteDir
 from llmproxy.core.cassettes.formats import open_source
-from llmproxy.core.cassettes.formats.recorded import Recorded
+from llmproxy.core.cassettes.formats.entries import Recorded
 from llmproxy.core.cassettes.formats.vcr import dumps, parse_text, read
 from llmproxy.core.cassettes.importing import ImportedExchange, import_exchanges
 from llmproxy.core.cassettes.merging import MergeConflict, merge_folders, merge_stores
@@ -29,7 +29,12 @@ from llmproxy.core.forks.fork_rows import Fork, find_fork, store_fork
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.store.file.store import FileStore
-from llmproxy.core.store.queries import accepted_of, put_accepted, read_volatile_fields, write_volatile_fields
+from llmproxy.core.store.queries import (
+    accepted_of,
+    read_volatile_fields,
+    replace_accepted_changes,
+    write_volatile_fields,
+)
 from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction, header
 from llmproxy.errors import CassetteError, CassetteNewer
 from llmproxy.sqlite_file import open_connection
@@ -418,7 +423,7 @@ def test_what_two_branches_accept_is_accepted_by_both(folder: Callable[..., Path
         made = [Change("system", "system prompt", "a", text, "0" * 16, digest_of([text]), ()) for text in texts]
         store = fill(folder(name, [named(1, "c")]).with_suffix(".accepted"), [named(1, "c")])
         with FileStore.open(store, writable=True, now=lambda: NOW) as opened:
-            put_accepted(opened, "c", build_accepted_changes(made, date(2026, 11, 26)))
+            replace_accepted_changes(opened, "c", build_accepted_changes(made, date(2026, 11, 26)))
             CassetteDir(store.with_suffix(""), now=lambda: NOW).save_cassette(opened, "c")
         return store.with_suffix("")
 

@@ -15,9 +15,9 @@ from llmproxy.core.changes.accepted_changes import (
 )
 from llmproxy.core.changes.answer_plausibility import GivenAnswer, check_schema, explain_impossible, is_prompt
 from llmproxy.core.changes.change import Change, Reason, Refusal, TrialCall, diff_hunks, digest_of
-from llmproxy.core.changes.client_frames import ClientFrames, digest_frame_line, get_client_frames
+from llmproxy.core.changes.client_boilerplate import ClientFrames, digest_frame_line, get_client_frames
 from llmproxy.core.changes.request_parsing import KnownAnswers, parse_request
-from llmproxy.core.changes.result_wordings import FAILS_NOW, find_rewording
+from llmproxy.core.changes.result_rewording import FAILS_NOW, find_rewording
 from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.providers.provider_table import Client, client_of

@@ -27,7 +27,7 @@ from llmproxy.core.dialects.table import (
 from llmproxy.core.dialects.usage import read_usage
 from llmproxy.core.dialects.writing import can_write_answer, sse, write_answer, write_json
 from llmproxy.core.providers.provider_table import Family
-from llmproxy.core.providers.routing import Route, family_of, is_stream_request, route_host
+from llmproxy.core.providers.routing import Route, asks_for_stream, family_of, route_host
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Ending, header
 from llmproxy.core.traffic.json_diff import build_member_path
@@ -208,7 +208,7 @@ def test_requests_are_understood(model: str, stream: bool) -> None:
     url, body = get_model_speaker(model).ask(model, TALK, stream)
     route = route_of(url)
     assert route.known
-    assert is_stream_request(route, body) is stream
+    assert asks_for_stream(route, body) is stream
     assert model in (body.get("model"), route.model)
     found = read_conversation(route.family, route.operation, write_json(body))
     assert [each.role for each in found] == ["system", "user", "assistant", "tool"]

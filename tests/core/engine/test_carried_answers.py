@@ -16,7 +16,7 @@ from llmproxy.core.changes.change import Author, ChangeOrigin, Reason, TrialCall
 from llmproxy.core.engine.carried_answers import find_conflicting_recordings
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.store.file.store import open_store
-from llmproxy.core.store.queries import accepted_of, put_accepted, write_volatile_fields
+from llmproxy.core.store.queries import accepted_of, replace_accepted_changes, write_volatile_fields
 from llmproxy.core.traffic.interaction import Chunk, Response
 from llmproxy.protocol import CARRIED_HEADER
 from tests.oracle.speak import JSON_TYPE
@@ -61,7 +61,7 @@ def _try(store: Path, *bodies: bytes, **more: Json) -> list[TrialCall]:
 def _accept(store: Path, body: bytes, **more: date | Condition) -> list[AcceptedChange]:
     made = build_accepted_changes((change for call in _try(store, body) for change in call.changes), TODAY, **more)  # type: ignore[arg-type]
     with open_store(store, writable=True, now=lambda: NOW) as opened:
-        put_accepted(opened, "c", made)
+        replace_accepted_changes(opened, "c", made)
     return made
 
 
@@ -106,7 +106,7 @@ def test_nothing_is_composed_over_time(store: Path) -> None:
     made = [*_accept(store, _ask(EDITED)), *_accept(store, _ask(third))]
     assert len({each.name for each in made}) == 2
     with open_store(store, writable=True, now=lambda: NOW) as opened:
-        put_accepted(opened, "c", made[:1])
+        replace_accepted_changes(opened, "c", made[:1])
     with InProcess(store, "replay") as proxy:
         assert [_send(proxy, _ask(each)).status for each in (EDITED, third, SYSTEM)] == [200, 404, 200]
 
@@ -176,7 +176,7 @@ def test_an_upgrade_of_a_client_is_one_change(tmp_path: Path, more: Json, status
         (call,) = [TrialCall.from_json(each) for each in proxy.control("GET", "sessions/c")[1]["trial"]]
     assert {each.origin for each in call.changes} == {ChangeOrigin(Author.CLIENT, "Claude Code", "2.1.332")}, call
     with open_store(store, writable=True, now=lambda: NOW) as opened:
-        put_accepted(opened, "c", build_accepted_changes(call.changes, TODAY))
+        replace_accepted_changes(opened, "c", build_accepted_changes(call.changes, TODAY))
     with InProcess(store, "replay") as proxy:
         assert _send(proxy, *_ask_as(**{"version": "2.1.332", **more})).status == status
 
@@ -204,7 +204,7 @@ def test_a_call_that_may_be_gone_is_not_unused(store: Path) -> None:
         gone = build_call_removal("chat.completions", key, ChangeOrigin(Author.PROMPT))
         counts = []
         for accepted in (build_accepted_changes([gone], TODAY), []):
-            put_accepted(opened, "c", accepted)
+            replace_accepted_changes(opened, "c", accepted)
             with InProcess(store, "replay") as proxy:
                 _send(proxy, _ask(SYSTEM))
                 counts.append(proxy.control("GET", "sessions/c")[1]["unused_total"])
@@ -349,7 +349,9 @@ def test_another_folder_and_day_are_no_changes(tmp_path: Path) -> None:
         _send(proxy, ask("Be kind.", *there))
         made = [TrialCall.from_json(each).changes for each in proxy.control("GET", "sessions/c")[1]["trial"]]
     with open_store(store, writable=True, now=lambda: NOW) as kept:
-        put_accepted(kept, "c", build_accepted_changes((change for changes in made for change in changes), TODAY))
+        replace_accepted_changes(
+            kept, "c", build_accepted_changes((change for changes in made for change in changes), TODAY)
+        )
     with InProcess(store, "replay") as proxy:
         opened(proxy, *here)
         answer = _send(proxy, ask("Be kind.", *here))

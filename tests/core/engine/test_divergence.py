@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.calls import Call
 from llmproxy.core.engine.forking import ForkFeature, ForkInterceptor, ForkState, _AgentRequestNumber
 from llmproxy.core.forks.fork_rows import CopiedRecording, find_fork
 from llmproxy.core.forks.overrides import parse_overrides
@@ -21,6 +20,7 @@ from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.reader import KeyedRecording
 from llmproxy.core.traffic.interaction import Chunk, Response
 from llmproxy.protocol import Decision, Mode
+from llmproxy.proxy_calls import Call
 from tests.core.engine.test_engine import engine
 from tests.support.chats import NOW, chat, chat_exchange, fill
 from tests.support.messages import answer, asks, call

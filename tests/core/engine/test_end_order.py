@@ -15,7 +15,7 @@ from llmproxy.core.engine.answer_receipt_times import (
     build_citation_finder,
     infer_receipt_times,
 )
-from llmproxy.core.engine.end_order import (
+from llmproxy.core.engine.completion_order import (
     LEAST_PAUSE,
     LONGEST_PAUSE,
     EndOrder,

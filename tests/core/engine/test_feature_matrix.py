@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from llmproxy.calls import Call
 from llmproxy.core.engine.engine import Engine, EngineComponents
 from llmproxy.core.engine.outcome_recorder import OutcomeRecorder
+from llmproxy.proxy_calls import Call
 from tests.core.engine.feature_matrix import DIALECTS, SITUATIONS, Bases, Cell, combinations, compare, expected, observe
 
 AGAIN = (

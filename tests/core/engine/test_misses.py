@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from llmproxy.calls import Call
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.engine.outcome_recorder import CallPrice, PriceCache, build_call
 from llmproxy.core.forks.fork_rows import LIVE, Fork, store_fork
@@ -20,6 +19,7 @@ from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Usage
 from llmproxy.errors import MissError, RefusedError
 from llmproxy.protocol import Decision, Exhausted, Mode
+from llmproxy.proxy_calls import Call
 from tests.core.engine.test_engine import answered, ask, engine, send
 from tests.support.chats import NOW, chat, chat_exchange, fill
 

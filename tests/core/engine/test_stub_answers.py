@@ -30,7 +30,7 @@ from pydantic import AnyUrl
 
 from llmproxy.core.providers.provider_table import service
 from llmproxy.core.providers.routing import route_host
-from llmproxy.core.providers.stubs import LIFETIME, STUBS, Asked, find_stubs, has_stubs, load_rows, parse_members
+from llmproxy.core.providers.stubs import LIFETIME, STUBS, StubRequest, find_stubs, has_stubs, load_rows, parse_members
 from llmproxy.protocol import DUMMY
 from tests.support import mcp_oauth
 from tests.support.chats import chat, fill
@@ -418,7 +418,7 @@ def answer_stubbed(request: httpx.Request, own: dict[str, str]) -> httpx.Respons
     target = url.raw_path.decode()
     where = route_host("https", url.host, 443, request.method, target, headers, dict([service("https", url.host, 443)]))
     assert where
-    asked = Asked(url.path, parse_members(target, headers, request.content), f"https://{url.host}", time.time())
+    asked = StubRequest(url.path, parse_members(target, headers, request.content), f"https://{url.host}", time.time())
     row = next(row for row in find_stubs(rows, where, request.method, headers) if row.matches_request(asked))
     made = row.answer(asked)
     assert made

@@ -27,7 +27,7 @@ from llmproxy.core.keys.normalize import (
 )
 from llmproxy.core.keys.user_rules import Rules, TextScrub
 from llmproxy.core.providers.routing import Route, route
-from llmproxy.core.secrets.find_secrets import CredentialEpoch, list_common_endings
+from llmproxy.core.secrets.find_secrets import CredentialEpoch, list_form_anchors
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.canonical_json import LossyJson, parse
 from llmproxy.core.traffic.interaction import Headers, Key, Request
@@ -418,15 +418,15 @@ def test_a_body_counts_to_its_last_byte(size: int) -> None:
 def test_a_new_credential_forgets_what_it_may_change() -> None:
     """What was derived before did not know that this is a secret; where it is known to stand nowhere in it nothing changed."""
     memory, learned = KeyCache(), CredentialEpoch()
-    learned.record_search("a text with token0123456789abcdef in it")
+    learned.record_searched_text("a text with token0123456789abcdef in it")
     noted = replace(KNOWN, noted=True)
     memory.remember(b"1", KNOWN, learned)
     memory.remember(b"2", noted, learned)
     assert memory.get_known(b"1", learned) is KNOWN
-    learned.count_credential(list_common_endings("another0123456789fedcba"))
+    learned.count_new_credential(list_form_anchors("another0123456789fedcba"))
     assert memory.get_known(b"1", learned) is None
     assert memory.get_known(b"2", learned) is noted
-    learned.count_credential(list_common_endings("token0123456789abcdef"))
+    learned.count_new_credential(list_form_anchors("token0123456789abcdef"))
     assert memory.get_known(b"2", learned) is None
     assert len(memory) == 0
 

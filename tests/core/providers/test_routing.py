@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from llmproxy.core.providers.hosts import (
-    CallPacer,
+    CallRateLimiter,
     SignedForProxy,
     add_env_upstreams,
     check_signature,
     read_env_upstreams,
 )
-from llmproxy.core.providers.provider_table import PROVIDERS, NamedHost, channel_of, host_in_path, service
-from llmproxy.core.providers.routing import family_of, is_stream_request, route, route_host, split_session
+from llmproxy.core.providers.provider_table import PROVIDERS, HostInPath, channel_of, host_in_path, service
+from llmproxy.core.providers.routing import asks_for_stream, family_of, route, route_host, split_session
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.errors import RefusedError
 from llmproxy.protocol import Channel
@@ -206,7 +206,7 @@ def test_bad_session_is_refused(target: str) -> None:
 ])  # fmt: skip
 def test_streams(target: str, body: object, expected: bool) -> None:
     """The path decides where it can, else the body, else the operation's default (Ollama streams)."""
-    assert is_stream_request(route("POST", target, ()), body) is expected
+    assert asks_for_stream(route("POST", target, ()), body) is expected
 
 
 @pytest.mark.parametrize(("scheme", "host", "port", "target", "provider"), [
@@ -365,21 +365,23 @@ def test_the_channel_is_read_off_the_names(provider: str, operation: str, channe
 
 
 @pytest.mark.parametrize(("target", "patterns", "found"), [
-    ("/api.x.com/a/b?q=1", ("api.x.com",), NamedHost("http:api.x.com", "https://api.x.com", "/a/b?q=1")),
-    ("/api.x.com", ("*.x.com",), NamedHost("http:api.x.com", "https://api.x.com", "/")),
-    ("/API.x.com/A", ("api.x.com",), NamedHost("http:api.x.com", "https://api.x.com", "/A")),
-    ("/127.0.0.1:9/a", ("127.0.0.1",), NamedHost("http:127.0.0.1:9", "http://127.0.0.1:9", "/a")),
-    ("/api.x.com:443/a", ("*",), NamedHost("http:api.x.com", "https://api.x.com", "/a")),
-    ("/db/a", ("db",), NamedHost("http:db", "https://db", "/a")),
+    ("/api.x.com/a/b?q=1", ("api.x.com",), HostInPath("http:api.x.com", "https://api.x.com", "/a/b?q=1")),
+    ("/api.x.com", ("*.x.com",), HostInPath("http:api.x.com", "https://api.x.com", "/")),
+    ("/API.x.com/A", ("api.x.com",), HostInPath("http:api.x.com", "https://api.x.com", "/A")),
+    ("/127.0.0.1:9/a", ("127.0.0.1",), HostInPath("http:127.0.0.1:9", "http://127.0.0.1:9", "/a")),
+    ("/api.x.com:443/a", ("*",), HostInPath("http:api.x.com", "https://api.x.com", "/a")),
+    ("/db/a", ("db",), HostInPath("http:db", "https://db", "/a")),
     ("/v1/models", ("*",), None),
     ("/openai/v1/models", ("*",), None),
     ("/other.com/a", ("api.x.com",), None),
     ("/http:api.x.com/a", ("*",), None),
     ("/", ("*",), None),
-    ("/127.0.0.1:0443/a", ("*",), NamedHost("http:127.0.0.1", "https://127.0.0.1", "/a")),
+    ("/127.0.0.1:0443/a", ("*",), HostInPath("http:127.0.0.1", "https://127.0.0.1", "/a")),
     *((f"/127.0.0.1:{port}/a", ("*",), None) for port in ("", "0", "65536", "99999", "9" * 5_000, "-1", "+80", "\u0661", "8_0")),
 ])  # fmt: skip
-def test_a_path_may_name_a_host_to_be_recorded(target: str, patterns: tuple[str, ...], found: NamedHost | None) -> None:
+def test_a_path_may_name_a_host_to_be_recorded(
+    target: str, patterns: tuple[str, ...], found: HostInPath | None
+) -> None:
     """Only a host that was named to be recorded is taken for one; providers' prefixes are none."""
     assert host_in_path(target, patterns) == found
 
@@ -399,7 +401,7 @@ def test_a_host_becomes_a_provider_of_its_own(where: tuple[str, str, int], named
 def test_so_many_go_at_once_and_the_next_waits_for_the_first() -> None:
     """A window that slides: who asks later waits for a later moment."""
     now = 100.0
-    pace = CallPacer({"openai": "2/min"}, lambda: now)
+    pace = CallRateLimiter({"openai": "2/min"}, lambda: now)
     assert [pace.count_call("openai") for _ in range(5)] == [0.0, 0.0, 60.0, 60.0, 120.0]
     now = 190.0
     assert pace.count_call("openai") == 30.0
@@ -411,7 +413,7 @@ def test_so_many_go_at_once_and_the_next_waits_for_the_first() -> None:
 def test_no_window_has_more(seed: int) -> None:
     chance, now = random.Random(seed), 100.0
     many = chance.randrange(1, 6)
-    pace, gone = CallPacer({"*": f"{many}/s"}, lambda: now), []
+    pace, gone = CallRateLimiter({"*": f"{many}/s"}, lambda: now), []
     for _ in range(200):
         now += chance.choice((0.0, 0.0, 0.1, 0.9, 3.0))
         gone.append(now + pace.count_call("openai"))
@@ -422,7 +424,7 @@ def test_no_window_has_more(seed: int) -> None:
 
 def test_each_provider_is_counted_for_itself() -> None:
     """A name wins over what is said of all, which holds for models."""
-    pace = CallPacer({"*": "1/min", "openai": "2/min", "api.example.com": "1/h"}, lambda: 100.0)
+    pace = CallRateLimiter({"*": "1/min", "openai": "2/min", "api.example.com": "1/h"}, lambda: 100.0)
     assert [pace.count_call("openai") for _ in range(2)] == [0.0, 0.0]
     assert [pace.count_call("anthropic") for _ in range(2)] == [0.0, 60.0]
     assert [pace.count_call("http:api.example.com", model=False) for _ in range(2)] == [0.0, 3600.0]
@@ -431,4 +433,4 @@ def test_each_provider_is_counted_for_itself() -> None:
 
 def test_who_counts_after_another_lets_a_window_pass() -> None:
     """What the one before had let go is not known: all of it, at the latest moment."""
-    assert CallPacer({"openai": "3/min"}, lambda: 100.0, since=100.0).count_call("openai") == 60.0
+    assert CallRateLimiter({"openai": "3/min"}, lambda: 100.0, since=100.0).count_call("openai") == 60.0

@@ -36,7 +36,7 @@ from llmproxy.core.secrets.find_secrets import (
     find_by_shape,
     find_key_runs,
     is_inside_base64,
-    list_common_endings,
+    list_form_anchors,
     list_written_forms,
     merge_spans,
 )
@@ -67,15 +67,15 @@ SECRETS = st.text(ascii_letters + digits + "-._~", min_size=8, max_size=60) | st
 @given(SECRETS, st.integers(0, 10**6))
 def test_no_form_of_a_credential_stands_where_none_of_its_tails_does(secret: str, seed: int) -> None:
     """A text that holds a form has a tail of it in a run of key characters, or the credential counts everywhere."""
-    made = list_common_endings(secret)
+    made = list_form_anchors(secret)
     if None in made:
         return
     chance = random.Random(seed)
     for form in list_written_forms(secret):
         epoch = CredentialEpoch()
         before, behind = ("".join(chance.choices(ascii_letters + ' "/-', k=6)) for _ in "12")
-        assert epoch.record_search(f"{before}{form}{behind}")
-        epoch.count_credential(made)
+        assert epoch.record_searched_text(f"{before}{form}{behind}")
+        epoch.count_new_credential(made)
         assert not epoch.is_still_valid(0, noted=True)
 
 
@@ -83,36 +83,36 @@ def test_no_form_of_a_credential_stands_where_none_of_its_tails_does(secret: str
 def test_the_quick_tails_are_those_of_the_forms(secret: str) -> None:
     """A tenth of the time, nothing left out."""
     for form in list_written_forms(secret):
-        assert any(tail is not None and tail in form for tail in list_common_endings(secret))
+        assert any(tail is not None and tail in form for tail in list_form_anchors(secret))
 
 
 def test_what_was_derived_before_holds_unless_a_credential_may_stand_in_it() -> None:
     """In whatever order; what was not noted holds until anything is epoch."""
     epoch = CredentialEpoch()
     assert epoch.is_still_valid(0, noted=False)
-    assert epoch.record_search("some text with token0123456789abcdef in it")
-    epoch.count_credential(list_common_endings("another0123456789fedcba"))
+    assert epoch.record_searched_text("some text with token0123456789abcdef in it")
+    epoch.count_new_credential(list_form_anchors("another0123456789fedcba"))
     assert epoch.is_still_valid(0, noted=True)
     assert not epoch.is_still_valid(0, noted=False)
-    epoch.count_credential(list_common_endings("token0123456789abcdef"))
+    epoch.count_new_credential(list_form_anchors("token0123456789abcdef"))
     assert not epoch.is_still_valid(0, noted=True)
     assert not epoch.is_still_valid(1, noted=True)
     assert epoch.is_still_valid(2, noted=True)
-    epoch.count_credential([None])
+    epoch.count_new_credential([None])
     assert not epoch.is_still_valid(2, noted=True)
 
 
 def test_long_texts_and_pictures_are_not_noted() -> None:
     """Then everything counts; and what is remembered is bounded: above that everything counts once."""
     epoch = CredentialEpoch()
-    assert not epoch.record_search("a" * 60_000)
-    assert epoch.record_search(("a" * 40 + " ") * 600)  # the same again and again
-    assert not epoch.record_search(("a" * 40 + " ") * 60_000)
+    assert not epoch.record_searched_text("a" * 60_000)
+    assert epoch.record_searched_text(("a" * 40 + " ") * 600)  # the same again and again
+    assert not epoch.record_searched_text(("a" * 40 + " ") * 60_000)
     chance = random.Random(1)
-    assert not epoch.record_search(" ".join("".join(chance.choices(ascii_letters, k=40)) for _ in range(4_000)))
+    assert not epoch.record_searched_text(" ".join("".join(chance.choices(ascii_letters, k=40)) for _ in range(4_000)))
     assert epoch.count == 0
     for _ in range(40):
-        assert epoch.record_search("".join(chance.choices(ascii_letters, k=15_000)))
+        assert epoch.record_searched_text("".join(chance.choices(ascii_letters, k=15_000)))
     assert epoch.count == 1
     assert not epoch.is_still_valid(0, noted=True)
 
@@ -143,7 +143,7 @@ def test_whatever_redaction_would_change_counts_as_changed(how: str, where: str)
         query = (text.encode().hex() if how == "wide" else text).replace(" ", "%20").replace("\n", "%0A")
         target, body = ("/v1/x", text.encode()) if where == "body" else (f"/v1/x?q={query}", b"")
         request = Request("POST", target, (), body)
-        before, noted = redactor.run_recording_searches(partial(redactor.request, request), target.encode())
+        before, noted = redactor.derive_noting_searches(partial(redactor.request, request), target.encode())
         redactor.learn_request((("authorization", f"Bearer {secret}"),), "")
         if redactor.request(request) != before:
             assert not redactor.epoch.is_still_valid(0, noted=noted), (how, n)

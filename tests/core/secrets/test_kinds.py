@@ -10,7 +10,7 @@ import re
 import pytest
 
 from llmproxy.core.secrets.encodings import replace_spans
-from llmproxy.core.secrets.entropy import has_dozen, is_random, looks_like_password, looks_like_words, measure_entropy
+from llmproxy.core.secrets.entropy import has_dozen, is_random, is_real_password, looks_like_words, measure_entropy
 from llmproxy.core.secrets.find_secrets import CREDENTIAL, find_by_shape, merge_spans
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.secrets.secret_kinds import (
@@ -37,7 +37,7 @@ def test_every_kind_is_found_wherever_it_stands() -> None:
         for text in (key, f" {key} ", f'"{key}"', f"x\\n{key}\\n", f"\x1b[32m{key}\x1b[0m", f"key%3D{key}"):
             left = replace_spans(text, merge_spans(find_by_shape(text)), lambda _secret, _kind: "")
             assert key not in left, (kind, text)
-        assert kind.lead_length or all(start > 4 for start, _, _ in find_by_shape(f"word{key}")), kind
+        assert kind.length_before_needle or all(start > 4 for start, _, _ in find_by_shape(f"word{key}")), kind
 
 
 @pytest.mark.parametrize("name", STANDING)
@@ -71,10 +71,10 @@ def test_words_and_lots_are_told_apart() -> None:
     assert not is_random("your-own-key-123")
     assert has_dozen("x-0123456789abc-y")
     assert not has_dozen("classification-report-for-2023")
-    assert looks_like_password("s3cr3t")
-    assert not looks_like_password("postgres", "postgres")
+    assert is_real_password("s3cr3t")
+    assert not is_real_password("postgres", "postgres")
     dummies = ("password", "${DB_PASS}", "<pass>", "$PASS", "****", "xxx", "{{ password }}")
-    assert not any(map(looks_like_password, dummies))
+    assert not any(map(is_real_password, dummies))
 
 
 @pytest.mark.parametrize(("name", "hidden"), [

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.calls import Call
 from llmproxy.core.sessions.journal import (
     IN_MEMORY,
     SUFFIX,
@@ -23,7 +22,8 @@ from llmproxy.core.sessions.journal import (
 )
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.protocol import Decision
-from llmproxy.store_server import register_server
+from llmproxy.proxy_calls import Call
+from llmproxy.server_store_path import register_server
 from tests.support.process import until
 
 

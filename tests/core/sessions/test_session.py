@@ -9,7 +9,6 @@ from dataclasses import fields, replace
 
 import pytest
 
-from llmproxy.calls import Call
 from llmproxy.core.sessions.exchange import Config, Exchange, HarmlessTelemetry, Recording
 from llmproxy.core.sessions.session import (
     KEPT_CALLS,
@@ -17,7 +16,7 @@ from llmproxy.core.sessions.session import (
     LONGEST_NAME,
     NOT_KEPT,
     CallLog,
-    CallsGone,
+    CallsNotKept,
     Session,
     SessionSettings,
     parse_party,
@@ -26,6 +25,7 @@ from llmproxy.core.sessions.session import (
 from llmproxy.core.traffic.interaction import Ending, Headers, Key
 from llmproxy.errors import RefusedError
 from llmproxy.protocol import Decision, Mode
+from llmproxy.proxy_calls import Call
 from tests.core.engine.test_misses import exchange
 from tests.support.process import ROOT
 
@@ -239,7 +239,7 @@ def test_more_than_is_kept_is_an_error_and_no_gap() -> None:
     calls = CallLog()
     for _ in range(KEPT_CALLS + 5):
         calls.add_ended_call(ended(calls.begin()))
-    with pytest.raises(CallsGone) as error:
+    with pytest.raises(CallsNotKept) as error:
         calls.list_calls_after(4)
     assert (error.value.status, "after 5" in error.value.hint) == (410, True)
     assert len(calls.list_calls_after(5)) == KEPT_CALLS

@@ -28,7 +28,7 @@ from llmproxy.core.store.bodies import (
 from llmproxy.core.store.file.migrations import upgrade_schema
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Chunk, Interaction, Key, Request, Response
-from llmproxy.core.traffic.json_diff import common_prefix, count_common_suffix
+from llmproxy.core.traffic.json_diff import count_common_prefix, count_common_suffix
 from llmproxy.errors import CassetteCorrupt
 from llmproxy.sqlite_file import write_transaction
 
@@ -77,7 +77,7 @@ def test_finds_the_longest_shared_ends(a: bytes, b: bytes, shared: bytes) -> Non
         return next((n for n in range(min(len(x), len(y))) if x[n] != y[n]), min(len(x), len(y)))
 
     x, y = shared + a, shared + b
-    assert common_prefix(x, y) == slow(x, y)
+    assert count_common_prefix(x, y) == slow(x, y)
     x, y = a + shared, b + shared
     for limit in (min(len(x), len(y)), len(shared) // 2):
         assert count_common_suffix(x, y, limit) == min(slow(x[::-1], y[::-1]), limit)

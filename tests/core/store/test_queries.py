@@ -14,7 +14,7 @@ from llmproxy.core.store.queries import (
     count,
     count_live_before,
     count_unused,
-    list_key_variables,
+    list_api_key_variables,
     read_summary,
 )
 from llmproxy.core.store.store import Store
@@ -91,4 +91,4 @@ def test_names_of_keys(tmp_path: Path, declared: str, provider: str, names: tupl
     """Of the cassette's providers, and those that were set; nothing is known of a recording that says nothing."""
     with FileStore.open(tmp_path / "x.db", writable=True, now=lambda: NOW) as made:
         made.add_interaction(dataclasses.replace(BASE, provider=provider, run_variables=declared), supersede=False)
-        assert list_key_variables(made, "default") == names
+        assert list_api_key_variables(made, "default") == names

@@ -108,11 +108,11 @@ def test_the_bytes_of_a_request_are_found_by_their_index(store: Store) -> None:
     store.add_interaction(interaction(1), supersede=False)
     store.add_interaction(interaction(1, cassette="other"), supersede=False)
     digest = hashlib.sha256(store.load(1).request.body).digest()
-    found = store.find_same("default", 1, "agent", digest, "")
+    found = store.find_same_request_bytes("default", 1, "agent", digest, "")
     assert found is not None
     assert found[2] == key(1)
-    assert store.find_same("default", 1, "judge", digest, "") is None
-    assert store.find_same("default", 1, "agent", b"", "") is None
+    assert store.find_same_request_bytes("default", 1, "judge", digest, "") is None
+    assert store.find_same_request_bytes("default", 1, "agent", b"", "") is None
     plan = store.conn.execute(f"EXPLAIN QUERY PLAN {SAME}", ("", digest, "default", 1, "agent")).fetchall()
     assert "by_request_body" in plan[0][3]
 

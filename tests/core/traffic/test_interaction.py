@@ -17,10 +17,10 @@ from llmproxy.core.traffic.json_diff import (
     Difference,
     classify_volatile,
     clip,
-    common_prefix,
     count,
-    differences,
+    count_common_prefix,
     is_volatile_value,
+    list_differences,
 )
 from llmproxy.errors import printable
 
@@ -159,19 +159,19 @@ def message(text: str, role: str = "user") -> dict[str, object]:
 
 
 def paths(old: object, new: object) -> list[str]:
-    return [difference.path for difference in differences(old, new)]
+    return [difference.path for difference in list_differences(old, new)]
 
 
 @given(JSON_DIFFERENCES)
 def test_equal_trees_have_none(tree: object) -> None:
     """A tree differs in nothing from its copy."""
-    assert differences(tree, copy.deepcopy(tree)) == []
+    assert list_differences(tree, copy.deepcopy(tree)) == []
 
 
 @given(JSON_DIFFERENCES, JSON_DIFFERENCES)
 def test_unequal_trees_have_some(old: object, new: object) -> None:
     """Whatever is unequal is reported, and the count agrees with the list."""
-    found = differences(old, new, 100)
+    found = list_differences(old, new, 100)
     assert bool(found) or old == new
     assert count(old, new, 100) == len(found)
 
@@ -186,9 +186,9 @@ def test_unequal_trees_have_some(old: object, new: object) -> None:
 def test_a_difference_has_its_path(old: object, new: object, found: list[str]) -> None:
     """By JSON path, with the old and the new value; no more than are asked for."""
     assert paths(old, new) == found
-    assert [each.path for each in differences(old, new, 1)] == found[:1]
+    assert [each.path for each in list_differences(old, new, 1)] == found[:1]
     if found == ["$.messages[1].content"]:
-        assert differences(old, new) == [Difference(found[0], '"y"', '"z"')]
+        assert list_differences(old, new) == [Difference(found[0], '"y"', '"z"')]
 
 
 @pytest.mark.parametrize("at", [0, 1, 2, 3])
@@ -196,14 +196,14 @@ def test_inserted_message_is_one_difference(at: int) -> None:
     """A message put in anywhere does not make the later ones differ; dropping it is one difference too."""
     old = [message("a"), message("b", "assistant"), message("c")]
     new = [*old[:at], message("new"), *old[at:]]
-    (added,), (dropped,) = differences(old, new), differences(new, old)
+    (added,), (dropped,) = list_differences(old, new), list_differences(new, old)
     assert (added.path, added.old) == (dropped.path, dropped.new) == (f"$[{at}]", "")
 
 
 def test_long_texts_are_shown_where_they_differ() -> None:
     """Of a long text the surroundings of its first differing place are shown, with some context before."""
     text = "word " * 5000
-    found = differences({"t": text + "the cat sat" + text}, {"t": text + "the dog sat" + text})[0]
+    found = list_differences({"t": text + "the cat sat" + text}, {"t": text + "the dog sat" + text})[0]
     assert found.old.startswith('"…')
     assert "the cat sat" in found.old
     assert "the dog sat" in found.new
@@ -212,7 +212,7 @@ def test_long_texts_are_shown_where_they_differ() -> None:
 
 def test_values_are_shortened_and_escaped() -> None:
     """A terminal or log can show every value: no control characters, no long lines."""
-    found = differences({"a": 1}, {"a": "\x1b[31mred\nline\u202e" + "x" * 500})[0]
+    found = list_differences({"a": 1}, {"a": "\x1b[31mred\nline\u202e" + "x" * 500})[0]
     assert "\\u001b[31mred\\nline\\u202e" in found.new
     assert found.new.isprintable()
     assert len(found.new) < SHOWN + 10
@@ -224,8 +224,8 @@ def test_deep_and_wide_trees_are_bounded() -> None:
     deep_new: object = 2
     for _ in range(5000):
         deep_old, deep_new = [deep_old], [deep_new]
-    assert len(differences(deep_old, deep_new)) == 1
-    assert differences([*range(20_000)], [*range(1, 20_001)], 3)
+    assert len(list_differences(deep_old, deep_new)) == 1
+    assert list_differences([*range(20_000)], [*range(1, 20_001)], 3)
 
 
 def test_short_and_printable() -> None:
@@ -278,7 +278,7 @@ def test_real_changes(old: object, new: object) -> None:
 
 def test_model_names_are_choices() -> None:
     """A date in a model's name is a choice, not the time of day."""
-    assert differences({"model": "gpt-4o-2024-08-06"}, {"model": "gpt-4o-2024-11-20"})[0].looks is None
+    assert list_differences({"model": "gpt-4o-2024-08-06"}, {"model": "gpt-4o-2024-11-20"})[0].looks is None
 
 
 def test_is_one() -> None:
@@ -292,6 +292,6 @@ def test_is_one() -> None:
 def test_common_prefix(start: str, left: str, right: str) -> None:
     """The common prefix is common, and one character more is not."""
     a, b = start + left, start + right
-    n = common_prefix(a, b)
+    n = count_common_prefix(a, b)
     assert a[:n] == b[:n]
     assert n == min(len(a), len(b)) or a[n] != b[n]

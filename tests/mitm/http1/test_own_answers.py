@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.control.stdio_tools import StdioClient, StdioClients
+from llmproxy.core.control.stdio_tool_host import StdioClient, StdioClients
 from llmproxy.core.engine.answer_storage import AnswerWriter
 from llmproxy.core.engine.engine import Engine, EngineComponents
 from llmproxy.core.engine.request_stages import RequestStages

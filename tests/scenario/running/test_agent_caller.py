@@ -10,9 +10,9 @@ from typing import Any, cast
 
 import pytest
 
-from llmproxy.calls import Call
 from llmproxy.errors import AgentError, MachineError, MissError, UpstreamError
 from llmproxy.protocol import Decision
+from llmproxy.proxy_calls import Call
 from llmproxy.scenario import AgentAdapter, AgentInput, AgentRole, CriterionResult, ScenarioResult
 from llmproxy.scenario.running.agent_caller import AdapterAnswer, AgentTraffic, Caller
 from tests.scenario.people import Agent, Judge, Person, User

@@ -15,7 +15,7 @@ import pytest
 from llmproxy.errors import AgentError, MachineError
 from llmproxy.report.events import Status
 from llmproxy.scenario import ScenarioResult, run_sync
-from llmproxy.scenario.running.run_thread import in_thread, run_to_end
+from llmproxy.scenario.running.run_thread import run_in_new_thread, run_to_end
 from tests.scenario.people import Agent, Ear, User, after, executor, finished, said
 
 MARK: contextvars.ContextVar[str] = contextvars.ContextVar("mark", default="nothing")
@@ -30,7 +30,7 @@ async def test_context_variables_are_copied_into_the_thread() -> None:
         return f"{found} on {threading.current_thread().name}"
 
     MARK.set("set by the caller")
-    result = await in_thread(executor(Agent(read), name="where", max_turns=1))
+    result = await run_in_new_thread(executor(Agent(read), name="where", max_turns=1))
     assert MARK.get() == "set by the caller"
     assert said(result) == ["set by the caller on scenario where"]
 
@@ -39,14 +39,14 @@ async def test_blocking_adapters_do_not_stop_each_other() -> None:
     """Four runs that each wait for the others, blocking their threads, all go on."""
     together = threading.Barrier(4)
     makers = [executor(Agent(lambda _given: after(together.wait, 30)), max_turns=1) for _ in range(4)]
-    await asyncio.gather(*(in_thread(each) for each in makers))
+    await asyncio.gather(*(run_in_new_thread(each) for each in makers))
 
 
 async def test_what_an_adapter_raises_comes_out_as_it_is() -> None:
     error = KeyError("my own")
 
     with pytest.raises(KeyError) as caught:
-        await in_thread(executor(Agent(error)))
+        await run_in_new_thread(executor(Agent(error)))
     assert caught.value is error
 
 
@@ -59,7 +59,7 @@ def test_odd_exceptions_come_out_too(error: BaseException, kind: type[BaseExcept
 
     async def go() -> BaseException:
         try:
-            await in_thread(executor(Agent(error)))
+            await run_in_new_thread(executor(Agent(error)))
         except BaseException as caught:  # noqa: BLE001 (whatever comes out)
             return caught
         raise AssertionError("nothing was raised")
@@ -86,7 +86,7 @@ async def test_cancelling_the_awaiter_cancels_the_run() -> None:
         return "never"
 
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(in_thread(executor(Agent(wait), ear=ear)), 0.2)
+        await asyncio.wait_for(run_in_new_thread(executor(Agent(wait), ear=ear)), 0.2)
     assert seen == ["cancelled"]
     assert finished(ear).error == "interrupted: the run was cancelled before it ended"
 
@@ -97,7 +97,9 @@ def test_a_blocked_run_is_left_and_reported(caplog: pytest.LogCaptureFixture) ->
 
     async def go() -> None:
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(in_thread(executor(Agent(lambda _given: release.wait() and "x"), ear=ear)), 0.2)
+            await asyncio.wait_for(
+                run_in_new_thread(executor(Agent(lambda _given: release.wait() and "x"), ear=ear)), 0.2
+            )
 
     with caplog.at_level(logging.WARNING):
         asyncio.run(go())  # for ever, if it waited for the thread
@@ -114,7 +116,7 @@ async def test_a_blocked_call_runs_into_its_limit() -> None:
     made = executor(Agent(lambda _given: release.wait() and "x"), ear=ear, call_timeout=0.1)
 
     with pytest.raises(AgentError, match=r"Agent \(Agent\) gave no answer in 0.1 s.\n.*It blocks its thread"):
-        await in_thread(made)
+        await run_in_new_thread(made)
     release.set()
     _ended("scenario n")
     assert finished(ear).status is Status.AGENT_ERROR
@@ -127,7 +129,7 @@ async def test_a_blocked_run_runs_into_its_limit(who: Any, error: type[Exception
     made = executor(who(lambda _given: release.wait() and "x"), timeout=0.1, name="slow")
 
     with pytest.raises(error, match=r"did not end in 0.1 s: it was in turn 0 while .* its thread is blocked"):
-        await in_thread(made)
+        await run_in_new_thread(made)
     release.set()
     _ended("scenario slow")
 
@@ -149,7 +151,7 @@ def test_what_an_agent_leaves_running_is_ended() -> None:
         await asyncio.sleep(0)
         return "x"
 
-    asyncio.run(in_thread(executor(Agent(start), max_turns=1)))
+    asyncio.run(run_in_new_thread(executor(Agent(start), max_turns=1)))
     assert seen == ["ended"]
 
 

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from llmproxy.suite.matchers.plain_values import ABSENT, Unknown, get_path, name_kind, parse_time, same, show, to_json
+from llmproxy.suite.matchers.json_values import ABSENT, Unknown, get_path, name_kind, parse_time, same, show, to_json
 
 ID = UUID("12345678-1234-5678-1234-567812345678")
 EAST = timezone(timedelta(hours=2))

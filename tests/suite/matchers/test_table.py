@@ -11,8 +11,8 @@ import pytest
 
 from llmproxy.report.events import Status
 from llmproxy.suite.matchers.apply import check, check_fields, check_input
+from llmproxy.suite.matchers.json_values import ABSENT, Unknown
 from llmproxy.suite.matchers.match import REGISTRY
-from llmproxy.suite.matchers.plain_values import ABSENT, Unknown
 from llmproxy.suite.matchers.variables import VariableScope
 
 PASSED, FAILED, ERROR = Status.PASSED, Status.FAILED, Status.ENVIRONMENT_ERROR

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmproxy.suite.reading.check_names import ScenarioNames, list_capture_names
+from llmproxy.suite.reading.name_checks import ScenarioNames, list_capture_names
 from llmproxy.yaml_reader import Map, Problems, read_documents
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llmproxy.core.dialects.messages import Message, ToolCall
-from llmproxy.trace.observing.thread_history import (
+from llmproxy.trace.observing.thread_diff import (
     compare_histories,
     count_common_messages,
     join_system_text,

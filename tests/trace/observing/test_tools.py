@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from llmproxy.calls import Call
 from llmproxy.core.cassettes.anonymized_export import to_json
 from llmproxy.core.traffic.interaction import Chunk, Interaction, Key, Request, Response
 from llmproxy.protocol import Decision
+from llmproxy.proxy_calls import Call
 from llmproxy.trace.observing.agent_activity import read_tool_uses
 
 Json = dict[str, Any]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from llmproxy.calls import Call
 from llmproxy.core.cassettes.anonymized_export import to_json
 from llmproxy.errors import CassetteCorrupt
+from llmproxy.proxy_calls import Call
 from llmproxy.trace.export import build_call_trace
 from llmproxy.trace.reading.recording_spans import (
     build_span_dicts,

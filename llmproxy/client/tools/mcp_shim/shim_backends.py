@@ -1,6 +1,7 @@
 """Who decides for the shim: the proxy that runs, asked over its control API, or an engine of our own on the store.
 
-Both take the lines of one client and keep what a server answers; `core.control.stdio_tools` says what the calls mean.
+Both take the lines of one client and keep what a server answers; `core.control.stdio_tool_host` says what the calls
+mean.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from llmproxy.protocol import CONTROL_PREFIX, Decision
 if TYPE_CHECKING:
     from http.client import HTTPConnection
 
-    from llmproxy.core.control.stdio_tools import StdioClient
+    from llmproxy.core.control.stdio_tool_host import StdioClient
     from llmproxy.core.engine.engine import Engine
     from llmproxy.core.sessions.exchange import Exchange
     from llmproxy.settings import Settings
@@ -151,7 +152,7 @@ class EngineShimBackend:
         from llmproxy.advice import StartCommand
         from llmproxy.client.gather_run_variables import gather_run_variables
         from llmproxy.core.bindings import check_run_variable
-        from llmproxy.core.control.stdio_tools import StdioClient
+        from llmproxy.core.control.stdio_tool_host import StdioClient
         from llmproxy.core.engine.engine import Engine
         from llmproxy.core.faults import load_faults
         from llmproxy.core.keys.user_rules import Rules

@@ -23,7 +23,7 @@ from typing import Any, Protocol, cast
 
 from llmproxy import files
 from llmproxy.amounts import format_count
-from llmproxy.core.cassettes.formats.recorded import ReadingProblem, Recorded
+from llmproxy.core.cassettes.formats.entries import ReadingProblem, Recorded
 from llmproxy.errors import CassetteCorrupt, CassetteNotFound, MachineError, SettingsError
 from llmproxy.files import replace_file
 from llmproxy.sqlite_file import is_database

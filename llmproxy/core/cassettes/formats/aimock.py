@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from llmproxy.core.cassettes.formats import Source, read_items
-from llmproxy.core.cassettes.formats.recorded import (
+from llmproxy.core.cassettes.formats.entries import (
     ReadingProblem,
     Recorded,
     Tree,

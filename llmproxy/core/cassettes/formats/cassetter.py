@@ -15,7 +15,7 @@ import re
 from functools import partial
 
 from llmproxy.core.cassettes.formats import Source, parse_json, read_items
-from llmproxy.core.cassettes.formats.recorded import (
+from llmproxy.core.cassettes.formats.entries import (
     ReadingProblem,
     Recorded,
     Tree,

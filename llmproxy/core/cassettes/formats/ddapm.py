@@ -10,7 +10,7 @@ Source: ddapm_test_agent/vcr_proxy.py of 1.69.1.
 from __future__ import annotations
 
 from llmproxy.core.cassettes.formats import Source, read_items
-from llmproxy.core.cassettes.formats.recorded import (
+from llmproxy.core.cassettes.formats.entries import (
     Recorded,
     Tree,
     decode_base64,

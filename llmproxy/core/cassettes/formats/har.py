@@ -21,7 +21,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from llmproxy import __version__
 from llmproxy.core.cassettes.formats import Source, read_items
-from llmproxy.core.cassettes.formats.recorded import (
+from llmproxy.core.cassettes.formats.entries import (
     ReadingProblem,
     Recorded,
     Tree,

@@ -14,7 +14,7 @@ import json
 from collections.abc import Sequence
 
 from llmproxy.core.cassettes.formats import Source, read_items
-from llmproxy.core.cassettes.formats.recorded import (
+from llmproxy.core.cassettes.formats.entries import (
     ReadingProblem,
     Recorded,
     Tree,

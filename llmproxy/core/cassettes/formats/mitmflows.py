@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from ipaddress import ip_address
 
 from llmproxy.core.cassettes.formats import Source, read_items
-from llmproxy.core.cassettes.formats.recorded import ReadingProblem, Recorded, Tree, kind, mapping, microseconds, status
+from llmproxy.core.cassettes.formats.entries import ReadingProblem, Recorded, Tree, kind, mapping, microseconds, status
 from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.errors import CassetteCorrupt
 

@@ -13,7 +13,7 @@ import json
 from urllib.parse import urlsplit
 
 from llmproxy.core.cassettes.formats import Source, read_items
-from llmproxy.core.cassettes.formats.recorded import ReadingProblem, Recorded, Tree, header_map, mapping, status, text
+from llmproxy.core.cassettes.formats.entries import ReadingProblem, Recorded, Tree, header_map, mapping, status, text
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.errors import CassetteCorrupt
 

@@ -32,7 +32,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from llmproxy.core.cassettes.formats import Source, read_items
-from llmproxy.core.cassettes.formats.recorded import (
+from llmproxy.core.cassettes.formats.entries import (
     ReadingProblem,
     Recorded,
     Tree,

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from llmproxy.core.cassettes.formats import Source, decode_text, read_bytes, read_items, write_text
-from llmproxy.core.cassettes.formats.recorded import (
+from llmproxy.core.cassettes.formats.entries import (
     ReadingProblem,
     Recorded,
     Tree,

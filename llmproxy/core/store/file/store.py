@@ -38,8 +38,8 @@ from llmproxy.core.store.rows import Sql, to_sql
 from llmproxy.core.store.store import UNFINISHED, Addition, Deleted, Store, choose_occurrence
 from llmproxy.core.traffic.interaction import Ending, Interaction
 from llmproxy.errors import CassetteBusy, RecordingError, StoreReadOnly
+from llmproxy.server_store_path import find_store_server
 from llmproxy.sqlite_file import Connection, FileState, write_transaction
-from llmproxy.store_server import find_store_server
 
 log = logging.getLogger(__name__)
 

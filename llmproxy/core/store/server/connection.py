@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from llmproxy.advice import install_command
 from llmproxy.core.store.rows import Sql, to_sql
 from llmproxy.errors import CassetteBusy, CassetteError, LLMProxyError, MachineError, RecordingError, StoreReadOnly
-from llmproxy.store_server import StoreServer
+from llmproxy.server_store_path import StoreServer
 
 if TYPE_CHECKING:
     import psycopg

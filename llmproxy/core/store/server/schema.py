@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from llmproxy.advice import describe_upgrade as upgrade_advice
 from llmproxy.core.store import rows
 from llmproxy.errors import CassetteNewer, CassetteNotFound, StoreReadOnly
-from llmproxy.store_server import StoreServer
+from llmproxy.server_store_path import StoreServer
 
 if TYPE_CHECKING:
     from llmproxy.core.store.server.connection import Conn

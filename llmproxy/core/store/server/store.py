@@ -31,8 +31,8 @@ from llmproxy.core.store.server.local_copy import Body
 from llmproxy.core.store.store import UNFINISHED, Addition, Deleted, Store, choose_occurrence
 from llmproxy.core.traffic.interaction import Ending, Key
 from llmproxy.errors import CassetteBusy, RecordingError, StoreReadOnly
+from llmproxy.server_store_path import StoreServer, make_room
 from llmproxy.sqlite_file import Connection
-from llmproxy.store_server import StoreServer, make_room
 
 if TYPE_CHECKING:
     from llmproxy.core.store.server.connection import Answer, Conn
@@ -89,7 +89,7 @@ class _PreparedInteraction(NamedTuple):
         return to_pg_text(self.given.interaction.cassette), self.given.interaction.sample
 
     @property
-    def answer_slot(self) -> tuple[str, int, str, Key]:
+    def request_key(self) -> tuple[str, int, str, Key]:
         """Where recordings that answer the same stand."""
         return (*self.place, to_pg_text(self.given.interaction.party), self.given.interaction.key)
 
@@ -348,7 +348,7 @@ class ServerStore(Store):
             if bodies:
                 with conn.cursor() as cursor:
                     cursor.executemany(_BODY, list(bodies.values()))
-            live = conn.execute(_SLOTS, sent[0].answer_slot)
+            live = conn.execute(_SLOTS, sent[0].request_key)
             counts = self._read_counts(locks)
             if len(counts) < len(places):
                 for place in places.keys() - counts.keys():
@@ -356,7 +356,7 @@ class ServerStore(Store):
                 counts |= self._read_counts(
                     _lock_and_count(conn, {place: places[place] for place in places.keys() - counts.keys()})
                 )
-                live = conn.execute(_SLOTS, sent[0].answer_slot)
+                live = conn.execute(_SLOTS, sent[0].request_key)
             # Under the locks of the cassettes nothing of the attempt before can still be on its way.
             if tokens is not None:
                 found: dict[uuid.UUID, int] = dict(tokens.fetchall())
@@ -365,7 +365,7 @@ class ServerStore(Store):
             inserted: list[_InsertedRow] = []
             for each in sent:
                 if inserted:
-                    live = conn.execute(_SLOTS, each.answer_slot)
+                    live = conn.execute(_SLOTS, each.request_key)
                 recorded, version, _ = counts[each.place]
                 places[each.place] -= 1
                 before = inserted[0].id if inserted else None
@@ -504,7 +504,7 @@ class ServerStore(Store):
         with self._changing_connection() as conn:
             statements.rekey_recordings(conn, made)
 
-    def _refuse_server_store(self) -> NoReturn:
+    def _raise_file_store_needed(self) -> NoReturn:
         raise StoreReadOnly(
             f"The store {self.server.shown} is a server's, and this needs a store in a file.",
             hint="llmproxy pull NAME brings a cassette into llmproxy.db, llmproxy push NAME --replace brings it back.",
@@ -512,11 +512,11 @@ class ServerStore(Store):
 
     def record_synced_file(self, cassette: str, seen: SyncedFile) -> None:  # noqa: ARG002 - as the store of a file takes them
         """Raise StoreReadOnly: files of cassettes are kept in step with a store in a file."""
-        self._refuse_server_store()
+        self._raise_file_store_needed()
 
     def file_transaction(self) -> NoReturn:
         """Raise StoreReadOnly: forks, and what keeps files in step, are a file's."""
-        self._refuse_server_store()
+        self._raise_file_store_needed()
 
 
 _UNFINISHED = UNFINISHED.replace("FROM interactions", "FROM llmproxy.interactions").replace("?", "%s")

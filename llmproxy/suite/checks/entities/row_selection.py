@@ -18,8 +18,8 @@ from llmproxy.errors import SuiteError
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.entities.cleanup import RowCleaner
 from llmproxy.suite.matchers.apply import build_unclear, check_fields, evaluate
+from llmproxy.suite.matchers.json_values import ABSENT
 from llmproxy.suite.matchers.match import Match, MatchOutcome
-from llmproxy.suite.matchers.plain_values import ABSENT
 from llmproxy.suite.matchers.variables import StepError, VariableScope
 from llmproxy.suite.stores.protocol import EntityInfo, Kind, Row, StoreAdapter, StoreError, unknown_column
 

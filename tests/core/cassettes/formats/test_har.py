@@ -14,7 +14,7 @@ import pytest
 
 from llmproxy.core.cassettes.anonymized_export import export_interaction
 from llmproxy.core.cassettes.formats import Source, har
-from llmproxy.core.cassettes.formats.recorded import Recorded
+from llmproxy.core.cassettes.formats.entries import Recorded
 from llmproxy.core.cassettes.importing import import_exchanges
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from llmproxy.core.cassettes.formats import FORMATS, Source, aimock, cassetter, ddapm, nock, recognise_format
-from llmproxy.core.cassettes.formats.recorded import Recorded
+from llmproxy.core.cassettes.formats.entries import Recorded
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteCorrupt, CassetteError
 from llmproxy.trace.comparing.recording_diff import read_compared_turn

@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 
 from llmproxy.core.cassettes.anonymized_export import export_interaction
 from llmproxy.core.cassettes.formats import Source, open_source, review
-from llmproxy.core.cassettes.formats.recorded import Recorded
+from llmproxy.core.cassettes.formats.entries import Recorded
 from llmproxy.core.cassettes.formats.vcr import read as read_vcr
 from llmproxy.core.cassettes.formats.yaml_text import write_json_style
 from llmproxy.core.cassettes.importing import import_exchanges

@@ -15,7 +15,7 @@ from vcr.serialize import deserialize
 from vcr.serializers import yamlserializer
 
 from llmproxy.core.cassettes.formats import Source, open_source, vcr as ours
-from llmproxy.core.cassettes.formats.recorded import Recorded
+from llmproxy.core.cassettes.formats.entries import Recorded
 from llmproxy.core.cassettes.formats.vcr import dumps, parse_text, read, write_file
 from llmproxy.errors import CassetteCorrupt, CassetteNewer, CassetteNotFound, MachineError
 

@@ -19,7 +19,7 @@ from llmproxy.core.store.server.connection import ServerLink, ServerLost, _build
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Chunk, Request, Response
 from llmproxy.errors import CassetteBusy, CassetteError, CassetteNewer, CassetteNotFound, LLMProxyError, StoreReadOnly
-from llmproxy.store_server import StoreServer, register_server
+from llmproxy.server_store_path import StoreServer, register_server
 from tests.mitm.rig import Rig
 from tests.mitm.wire import chat
 from tests.provider import Provider, Reply, Script, Step

@@ -159,7 +159,7 @@ def build_tool_path(rows: Iterable[ToolRow], changes: Callable[[ToolRow], bool])
     return ToolPath(steps, tuple(made))
 
 
-def may_have_changed(
+def may_change_state(
     row: ToolRow, read_only_tools: Mapping[str, frozenset[str]], declared: Callable[[str], bool]
 ) -> bool:
     """Return whether a recorded call may have changed something; `read_only_tools` by server are its word."""
@@ -202,7 +202,7 @@ def _get_end_time(row: ToolRow) -> float:
     return row.started_at + (row.duration_ms or 0.0) / _SECOND
 
 
-def is_same_call(request: bytes, name: str, arguments: str) -> bool:
+def matches_requested_tool(request: bytes, name: str, arguments: str) -> bool:
     """Return whether a recorded call is what a model asked for: tool, maybe after its server, and arguments."""
     try:
         asked = json.loads(request)["params"]
@@ -339,7 +339,7 @@ class LiveSession:
         if len(self.unknown) < MOST_TOLD:
             self.unknown.append(name)
 
-    def take_queued(self) -> list[Interaction]:
+    def take_unstored_interactions(self) -> list[Interaction]:
         """Return what waits to be stored, once; more may come meanwhile, from another thread."""
         taken = []
         while self.waiting:

@@ -24,7 +24,7 @@ from urllib.parse import quote
 
 from llmproxy.core.control.parsing import BadControl, Json
 from llmproxy.core.engine.engine import Engine
-from llmproxy.core.mcp_messages import MICROSECONDS, AnswerPart, WaitsFor, build_refusal
+from llmproxy.core.mcp_messages import MICROSECONDS, AnswerPart, SendCondition, build_refusal
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Playback
 from llmproxy.core.traffic.interaction import Headers
@@ -152,7 +152,7 @@ class StdioClient:
         if playback is None and not (response.body and exchange.answer.held):
             self.shell.report_ended(exchange, response.status)
             return response.body
-        turns = [AnswerPart(WaitsFor.NOTHING, None, response.body)] if playback is None else playback.turns or ()
+        turns = [AnswerPart(SendCondition.NOTHING, None, response.body)] if playback is None else playback.turns or ()
         self._waiting.append(_PendingPlayback(exchange, playback, deque(turns)))
         return b""
 
@@ -180,8 +180,8 @@ class StdioClient:
                     break
                 out += each.turns.popleft().data
                 if each.playback is not None and each.turns:
-                    each.playback.on_client_asked(each.turns[0])
-            if not each.turns or (each.turns[0].wait is WaitsFor.FOR_EVER and each.exchange.method == "GET"):
+                    each.playback.on_question_sent(each.turns[0])
+            if not each.turns or (each.turns[0].wait is SendCondition.FOR_EVER and each.exchange.method == "GET"):
                 self._waiting.remove(each)
                 self.shell.report_ended(each.exchange, each.exchange.replayed_status or 0)
         return out, again

@@ -30,7 +30,6 @@ from itertools import starmap
 from operator import attrgetter
 from typing import NamedTuple, override
 
-from llmproxy.calls import Call
 from llmproxy.core.engine.answer_receipt_times import RecordedCall, build_citation_finder, infer_receipt_times
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.misses.miss_context import MissContext
@@ -44,6 +43,7 @@ from llmproxy.core.traffic.interaction import header
 from llmproxy.core.traffic.websocket_frames import SWITCHING
 from llmproxy.errors import MissError
 from llmproxy.protocol import AFTER_HEADER
+from llmproxy.proxy_calls import Call
 
 LEAST_PAUSE, LONGEST_PAUSE, ALL_PAUSES = 0.010, 0.040, 0.2
 """Seconds between two ends, as long as all of a group stay within the last; measured with `scripts/lab/parallel`: a

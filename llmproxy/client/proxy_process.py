@@ -39,12 +39,12 @@ from urllib.parse import urlsplit, urlunsplit
 
 import llmproxy
 from llmproxy.advice import NAME, requirement
-from llmproxy.calls import Totals
+from llmproxy.client.child_env import URL_VARIABLE
 from llmproxy.client.control import Control, ControlError
-from llmproxy.client.environment import URL_VARIABLE
 from llmproxy.errors import LLMProxyError, MachineError
 from llmproxy.protocol import STARTED_BY_VARIABLE, SUMMARY_VARIABLE
-from llmproxy.store_server import is_server
+from llmproxy.proxy_calls import Totals
+from llmproxy.server_store_path import is_server
 
 COMMAND_VARIABLE = "LLMPROXY_COMMAND"
 """How to call ``llmproxy`` where the proxy can run, ``/opt/llmproxy/bin/llmproxy``."""

@@ -14,7 +14,7 @@ from llmproxy.cli.parts.store_arguments import find_cassette
 from llmproxy.core.cassettes.anonymized_export import read_head_notes, replace_names
 from llmproxy.core.cassettes.folder import build_slug, remove_row_numbers
 from llmproxy.core.cassettes.formats import FORMATS, SUFFIXES, Format, Source, open_source, recognise_format, review
-from llmproxy.core.cassettes.formats.recorded import Recorded
+from llmproxy.core.cassettes.formats.entries import Recorded
 from llmproxy.core.cassettes.importing import ImportedExchange, import_exchanges
 from llmproxy.core.forks.fork_rows import Fork, store_fork
 from llmproxy.core.keys.user_rules import Rules
@@ -23,7 +23,7 @@ from llmproxy.core.store.queries import write_notes
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Interaction, Key
 from llmproxy.errors import CassetteCorrupt, CassetteError, CassetteNotFound, SettingsError
-from llmproxy.store_server import show_store
+from llmproxy.server_store_path import show_store
 
 _SKIPPED = 20
 """Skipped exchanges that are listed one by one."""

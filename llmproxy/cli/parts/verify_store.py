@@ -9,7 +9,7 @@ from pathlib import Path
 from llmproxy.advice import suggest_command
 from llmproxy.amounts import format_count, name_some
 from llmproxy.cli.parts.bindings import list_merges, print_merges
-from llmproxy.cli.parts.importing import ImportFile, read_exchanges
+from llmproxy.cli.parts.import_files import ImportFile, read_exchanges
 from llmproxy.cli.parts.printing import ProgressLine, print_line, to_line
 from llmproxy.cli.parts.store_arguments import find_cassette, open_given
 from llmproxy.core.cassettes.anonymized_export import read_head_notes
@@ -22,7 +22,7 @@ from llmproxy.core.store.queries import accepted_of
 from llmproxy.core.store.rekeying import Rekeyed, find_merged_keys, find_split_keys, rederive_keys, update_keys
 from llmproxy.core.store.store import Store
 from llmproxy.errors import CassetteNotFound, SettingsError
-from llmproxy.store_server import show_store
+from llmproxy.server_store_path import show_store
 
 _SHOWN = 20
 """Groups of changed keys that are listed one by one."""

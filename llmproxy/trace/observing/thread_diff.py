@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 
 from llmproxy.core.dialects.messages import Message
-from llmproxy.core.traffic.canonical_json import format_json_layout
+from llmproxy.core.traffic.canonical_json import sort_json_members
 
 ALIKE = 0.9
 """Two texts of at least this similarity are one text that was edited."""
@@ -94,7 +94,7 @@ def list_history_items(messages: Sequence[Message]) -> list[HistoryItem]:
     for message in messages:
         if message.role == "system":
             continue
-        calls = tuple(f"{call.name} {format_json_layout(call.arguments)}" for call in message.tool_calls)
+        calls = tuple(f"{call.name} {sort_json_members(call.arguments)}" for call in message.tool_calls)
         item = HistoryItem(
             message.role,
             message.text,
