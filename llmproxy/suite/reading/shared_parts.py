@@ -209,7 +209,7 @@ def _fill_step_defaults(step: Map, defaults: Map | None) -> Map:
     if "judge" in made:
         made["judge"] = _fill_judge_defaults(made, defaults)
     elif isinstance(made.get("response"), Map) and "judge" in made["response"]:
-        made["response"] = made["response"].twin()
+        made["response"] = made["response"].copy_with_places()
         made["response"]["judge"] = _fill_judge_defaults(made["response"], defaults)
     return made
 
