@@ -79,7 +79,6 @@ def provider(text: str) -> Provider:
 
 
 def names(done: subprocess.CompletedProcess[str]) -> list[str]:
-    """Return the names of the changes that were told."""
     return [line.split()[0] for line in done.stdout.splitlines() if line.startswith("  ")]
 
 

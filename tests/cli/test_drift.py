@@ -35,7 +35,6 @@ def body(say: str = SAID, *, tool: str = "", **more: object) -> dict[str, object
 
 
 def recorded(number: int, *, model: str = "gpt-4o", **request: object) -> Interaction:
-    """Return a recorded call with a limit of tokens."""
     asked = {"model": model, "max_tokens": 100, "messages": [{"role": "user", "content": USER.format(number)}]}
     made = chat(USER.format(number))
     response = dataclasses.replace(

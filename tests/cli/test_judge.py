@@ -35,8 +35,6 @@ def labels(tmp_path: Path) -> Path:
 
 
 class Asked(Step):
-    """Expects a second text in the body as well."""
-
     order: str = ""
 
     def differs(self, seen: Any) -> list[str]:  # noqa: ANN401

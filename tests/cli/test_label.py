@@ -14,7 +14,6 @@ from tests.support.process import ROOT, llmproxy
 
 @pytest.fixture
 def report(tmp_path: Path) -> Path:
-    """Return a report of two runs with two criteria."""
     runs = [
         {
             "started": {"run_id": f"run_{name}", "scenario": name, "sample": 1, "criteria": ["polite", "fast"]},

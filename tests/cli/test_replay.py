@@ -90,7 +90,6 @@ def recorded(request: pytest.FixtureRequest, plain: Here, tmp_path_factory: pyte
 
 @pytest.fixture
 def here(recorded: Here, tmp_path: Path) -> Here:
-    """Return a copy of the recording for one test."""
     return Here(Path(shutil.copytree(recorded.folder, tmp_path / "copy")), recorded.agent)
 
 

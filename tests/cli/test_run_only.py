@@ -72,7 +72,6 @@ JAVA = 'class A { public static void main(String[] a) throws Exception { new jav
 
 @pytest.fixture(autouse=True)
 def _able() -> None:
-    """Skip, loudly, where no network namespace can be made."""
     try:
         check_isolation()
     except MachineError as error:

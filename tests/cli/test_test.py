@@ -42,7 +42,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(folder: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
-    """Run the command in a process of its own."""
     return llmproxy("test", *words, cwd=folder, env={"PYTHONPATH": str(ROOT), **env})
 
 

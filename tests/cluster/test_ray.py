@@ -227,7 +227,6 @@ def test_recordings_come_home_through_a_client_port(cluster: Any, tmp_path: Path
 
 
 def two_scenarios(folder: Path, more: str = "") -> None:
-    """Write a project of two scenarios of two runs."""
     (folder / "agent.py").write_text(AGENT)
     rows = [
         f"  - {{id: s{n}, runs: 2, {more}steps: [{{chat: 'hi {n}', response: {{contains: hi}}}}]}}\n" for n in range(2)

@@ -22,7 +22,6 @@ by_agent = pytest.mark.parametrize("agent", [pytest.param(agent, id=agent.name) 
 
 @pytest.fixture
 def lab(agent: Agent, tmp_path: Path) -> Lab:
-    """A lab with one agent, whose environment is there."""
     if problem := problem_of(agent):
         needed(problem)
     return Lab(agent, tmp_path, TURNS)

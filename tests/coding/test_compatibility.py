@@ -98,7 +98,6 @@ def test_sub_agents_are_told_from_their_parent(first: int) -> None:
 
 
 def ask(text: str, results: Sequence[Mapping[str, str]]) -> Seen:
-    """Return a request of so many results of tools."""
     given = [{"type": "function_call_output", "output": "", **each} for each in results]
     body = {"input": [{"role": "user", "content": text}, *given]}
     return Seen("POST", "/v1/responses", (), json.dumps(body).encode(), 1)

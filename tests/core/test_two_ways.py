@@ -82,7 +82,6 @@ class Way:
         return name
 
     def recorded_elsewhere(self, text: str) -> None:
-        """Let another process replace the recordings of a request."""
         with engine(self.store, Mode.RECORD, holder="another") as other:
             answered(other, ask(other, text), b'{"elsewhere": %d}' % self.asked)
 

@@ -169,7 +169,6 @@ def connected(provider: Provider, mode: str, store: Path, **options: Any) -> Ite
 
 
 def recorded(store: Path) -> list[Interaction]:
-    """Return every live interaction of a store, in order."""
     with FileStore.open(store, writable=False, now=time.time) as opened:
         ids = opened.conn.execute("SELECT id FROM interactions WHERE superseded_at IS NULL ORDER BY id").fetchall()
         return [opened.load(row[0]) for row in ids]

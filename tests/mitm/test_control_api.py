@@ -401,7 +401,6 @@ class Client:
         await self.writer.wait_closed()
 
     async def ask(self, data: bytes) -> tuple[int, Any]:
-        """Send a request and return status and parsed body."""
         self.writer.write(data)
         head = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
         if "transfer-encoding: chunked" in head:

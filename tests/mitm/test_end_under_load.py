@@ -180,7 +180,6 @@ class WaitingContext(ProxyContext):
     """A proxy in which each piece waits for its turn."""
 
     def __post_init__(self) -> None:
-        """Make it as it is, but for the turns."""
         super().__post_init__()
         self.turns = WaitingTurns(self.engine.clock, self.released)
 

@@ -262,8 +262,6 @@ def test_replay_connects_to_nobody(tape: Path, raw: bytes) -> None:
 
 
 class Refusing(RequestStages):
-    """Says in words of ours why it cannot decide."""
-
     def identify_and_decide(self, exchange: Exchange, body: bytes) -> None:
         raise StrangeError("llmproxy: this question cannot be decided.", hint="Ask another one.")
 

@@ -19,7 +19,6 @@ def event(kind: str, name: str) -> bytes:
 
 
 def turn(number: int) -> bytes:
-    """Ask the next turn, which names the answer before."""
     body: dict[str, object] = {"model": "gpt-4o", "input": f"turn {number}", "stream": True}
     if number:
         body["previous_response_id"] = f"resp_{number - 1}"

@@ -88,7 +88,6 @@ def say(channel: Any, text: bytes, **metadata: str) -> tuple[object, ...]:  # no
 
 
 def many(channel: Any, text: bytes) -> tuple[object, ...]:  # noqa: ANN401 - as above
-    """Call for a stream, and return all that came."""
     call, got = channel.unary_stream("/xai_api.Test/Many")(text, timeout=30), list[bytes]()
     try:
         got.extend(call)

@@ -321,7 +321,6 @@ def test_a_tunnel_carries_any_protocol(tmp_path: Path) -> None:
 
 @contextmanager
 def echo() -> Iterator[int]:
-    """Run a server that sends back what it gets."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:

@@ -38,7 +38,6 @@ def sse(*parts: bytes, framing: Framing = "chunked", wait: float = 0.02) -> Answ
 
 
 def upstream(*answers: Answer | Reply) -> Provider:
-    """Answer request after request with these, whatever was asked."""
     return Provider(Script(tuple(Step(answer) for answer in answers)))
 
 

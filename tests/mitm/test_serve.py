@@ -201,7 +201,6 @@ sys.exit(main(sys.argv[1:]))
 
 
 def start_limited(mode: str, store: Path, url: str, what: str, size: int) -> Proxy:
-    """Start a proxy with a limit of this resource."""
     command = [sys.executable, "-c", LIMITED.format(what=what, size=size), "start", "--mode", mode]
     port = free_port()
     command += ["--port", str(port), "--store", str(store), "--upstream", f"openai={url}"]

@@ -52,7 +52,6 @@ def ask(client: Client, text: str, **more: object) -> list[Any]:
 
 
 def record(store: Path, *conversations: tuple[str, ...], talk: Any = counting) -> None:  # noqa: ANN401
-    """Record conversations over one upgrade, one after the other."""
     with Upstream(talk) as upstream, Rig("record", store, {"openai": upstream.url}) as rig:
         for texts in conversations:
             with Client(rig.port) as client:

@@ -29,8 +29,6 @@ WORDS = ("milk", "bread", "honey", "apples", "salt")
 
 @dataclass
 class Chapter:
-    """What was done to the history in a step."""
-
     after: int
     until: int = 0
     continues: bool = False
@@ -53,8 +51,6 @@ def count_of(turns: Sequence[Turn]) -> int:
 
 
 class Life:
-    """Makes one run of an agent with a memory."""
-
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
         self.count = 0

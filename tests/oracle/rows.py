@@ -33,8 +33,6 @@ class Shape:
 
 @dataclass
 class Moment:
-    """What really happened to the rows in a step."""
-
     before: State
     states: list[State]
     """After the answer, then after each thing that came later."""

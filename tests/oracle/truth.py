@@ -61,7 +61,6 @@ def think_of(random: Random) -> Json:
 
 
 def holds(said: Json, step: Step) -> bool | None:
-    """Tell whether an assertion is true of a step."""
     if step.maybe:
         return None
     if not all(call.asked for call in step.calls) and "callCount" not in said:  # nobody can read which

@@ -31,7 +31,6 @@ def lint(*files: Path) -> str:
 
 
 def schema(name: str, *files: Path) -> str:
-    """Check files against a schema that check-jsonschema brings along."""
     words = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{name}", *files]
     done = subprocess.run([str(each) for each in words], capture_output=True, text=True, check=False, timeout=120)
     return done.stdout + done.stderr if done.returncode else ""

@@ -55,7 +55,6 @@ def _responses(reply: Reply, seen: Seen, number: int) -> Answer:
 
 
 def _embeddings(reply: Reply, seen: Seen, number: int) -> Answer:
-    """Eight numbers for each input, made from its text."""
     given = seen.fields.get("input", "")
     data = []
     for index, text in enumerate([given] if isinstance(given, str) else given):

@@ -25,7 +25,6 @@ def message(reply: Reply, model: str | None, number: int, tokens: tuple[int, int
 
 
 def message_stream(whole: dict[str, Any]) -> Iterator[bytes]:
-    """Stream a message as events, a ping among them."""
     for name, data in _events(whole):
         yield event({"type": name, **data}, name)
 

@@ -121,8 +121,6 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """Steps, and whether they must come in this order."""
-
     steps: tuple[Step, ...]
     ordered: bool = True
 

@@ -43,7 +43,6 @@ class TestMore:
 
 @pytest.fixture
 def suite(pytester: pytest.Pytester) -> pytest.Pytester:
-    """Write a suite and the application that it tests."""
     pytester.makepyfile(app=APP, test_suite=SUITE)
     pytester.makeini("[pytest]\npythonpath = .\n")
     return pytester

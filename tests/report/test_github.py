@@ -17,7 +17,6 @@ from tests.suite import rig
 
 
 def written(tmp_path: Path) -> tuple[list[str], str]:
-    """Return the commands and the summary of the sample."""
     lines: list[str] = []
     summary = tmp_path / "summary.md"
     summary.write_text("# before\n", "utf-8")

@@ -15,7 +15,6 @@ from tests.report.test_console import Terminal
 
 
 def printed(*events: Any, verbose: int = 1, stream: io.StringIO | None = None) -> str:
-    """Return what is printed for events after the start."""
     out = stream or io.StringIO()
     console = ScenarioConsole(verbose, out)
     for event in (Started(run_id="r", scenario="x", name="x"), *events):

@@ -98,7 +98,6 @@ def _answer(scenario: ModuleType, way: str, text: str, role_name: str) -> Any:
 
 
 def place_is_even(text: str) -> bool:
-    """Return a verdict that differs from agent to agent."""
     return int(text.split(".", maxsplit=1)[0]) % 2 == 0
 
 
@@ -124,7 +123,6 @@ def _step(scenario: ModuleType, op: list[Any], begun: list[int], steps: list[int
 
 
 def cases(count: int = CASES, seed: int = SEED) -> list[Case]:
-    """Return random cases, the same for the same seed."""
     chance = random.Random(seed)
     return [_case(chance) for _ in range(count)]
 

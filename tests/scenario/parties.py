@@ -30,7 +30,6 @@ def model(*steps: Step, **more: Any) -> Iterator[tuple[ModelConfig, Provider]]:
 
 
 def served(provider: Provider, name: str = MODEL, **more: Any) -> ModelConfig:
-    """Return a model that a provider of ours serves."""
     return ModelConfig(model=name, api_key="k", api_base=f"{provider.url}/v1", **more)
 
 

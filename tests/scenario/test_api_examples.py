@@ -57,8 +57,6 @@ class Stateful(AgentAdapter):
 
 
 class WithTool(AgentAdapter):
-    """First a tool call, the answer after its result."""
-
     async def call(self, input: AgentInput) -> AgentReturnTypes:
         if any(message["role"] == "tool" for message in input.messages):
             return {"role": "assistant", "content": "It is 75°F."}

@@ -73,7 +73,6 @@ class Whole(AgentAdapter):
 
 
 def talk(agent: AgentAdapter, **given: Any) -> ScenarioResult:  # noqa: ANN401
-    """Let a user say hello to an agent, twice."""
     script = [scenario.user("hello"), scenario.agent(), scenario.user("bye"), scenario.agent(), scenario.succeed()]
     return play(agent, script=script, proxy=False, **given)
 

@@ -36,7 +36,6 @@ for n in range(25):
 
 @pytest.fixture
 def store(tmp_path: Path) -> CacheStore:
-    """Return a store whose file is not made yet."""
     return CacheStore(tmp_path / "deep" / "cache.db")
 
 

@@ -71,7 +71,6 @@ async def openai_built_now(text: str) -> None:
 
 
 async def openai_in_a_thread(text: str) -> None:
-    """A blocking client in a thread of its own."""
     from openai import OpenAI
 
     def work() -> None:

@@ -29,7 +29,6 @@ from tests.support.proxy import ask_chat
 
 @pytest.fixture(scope="module")
 def px(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
-    """Run a proxy in replay, on an empty store."""
     with proxy("replay", tmp_path_factory.mktemp("proxy") / "x.db") as running:
         yield running
 

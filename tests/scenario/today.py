@@ -254,7 +254,6 @@ def what_a_client_of_ones_own_sends(stage: Stage) -> Any:
 
 @case
 def a_judge_of_ones_own(stage: Stage) -> Any:
-    """It passes or fails by criteria that it names."""
     found = []
     for failed in ([], ["b"]):
         told: dict[str, Any] = {"success": not failed, "passed_criteria": ["a"], "failed_criteria": failed}
@@ -265,7 +264,6 @@ def a_judge_of_ones_own(stage: Stage) -> Any:
 
 @case
 def a_judge_that_contradicts_itself(stage: Stage) -> Any:
-    """It says success, and names a criterion that failed."""
     judge = stage.judging(stage.scenario.ScenarioResult(success=True, messages=[], failed_criteria=["b"]))
     out = stage.play(stage.user(), stage.agent(), judge, script=stage.judged_turn)
     return [out.get("success"), bool(out.get("error"))]

@@ -60,7 +60,6 @@ def matrix(
 
 
 def verdict(lab: Lab, driver: Driver, case: str) -> str:
-    """Say in one word what became of a case."""
     recorded, replayed, again = (
         outcomes.get(driver.name, {}).get(case, {}) for outcomes in (lab.recorded, lab.replayed, lab.again)
     )

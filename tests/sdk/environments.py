@@ -50,12 +50,10 @@ class Environment:
 
     @property
     def digest(self) -> str:
-        """Digest of what it is to be built from."""
         return hashlib.sha256(self.lock.read_bytes() + repr(self.commands).encode()).hexdigest()
 
     @property
     def is_built(self) -> bool:
-        """Whether what is there was built from this lock."""
         return self.stamp.is_file() and self.stamp.read_text("utf-8") == self.digest
 
 

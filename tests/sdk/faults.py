@@ -121,7 +121,6 @@ def columns(client: Client) -> tuple[str, ...]:
 
 
 def session_of(client: Client) -> str:
-    """Return a name that may stand in a path."""
     return client.name.replace(" ", "-")
 
 

@@ -61,7 +61,6 @@ class Lab:
 
     @property
     def store(self) -> Path:
-        """The store that is recorded to and replayed from."""
         return self.folder / "llmproxy.db"
 
     def perform(self) -> Lab:

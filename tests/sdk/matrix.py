@@ -62,7 +62,6 @@ class Client:
 
     @property
     def cases(self) -> list[str]:
-        """Names of its cases, those of the columns first."""
         return [self.case(column) for column in COLUMNS] + list(self.extra)
 
     def case(self, column: str) -> str:
@@ -137,8 +136,6 @@ def node_note() -> str:
 
 @dataclass
 class Matrix:
-    """What happened. Outcomes are by way, then by client."""
-
     folder: Path
     clients: tuple[Client, ...]
     recorded: dict[str, dict[str, Outcome]] = field(default_factory=dict)
@@ -151,7 +148,6 @@ class Matrix:
 
     @property
     def store(self) -> Path:
-        """The store that is recorded to and replayed from."""
         return self.folder / "llmproxy.db"
 
     def perform(self) -> Matrix:

@@ -204,7 +204,6 @@ class Suite:
 
     @classmethod
     def interleaved(cls, runner: Runner, folder: Path, modules: Path, files: int, seed: int) -> Suite:
-        """Write one of random tests, whose cassettes are files."""
         made = cls.make(runner, folder, modules, 0)
         (folder / "package.json").write_text('{"private": true, "llmproxy": {"cassetteDir": "cassettes"}}')
         shutil.copy(NODE / "play.cjs", folder)

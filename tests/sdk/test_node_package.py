@@ -27,7 +27,6 @@ SUM = re.compile(r"llmproxy: (\d+) tests?: (\d+) hits?, (\d+) miss(?:es)?, (\d+)
 
 @pytest.fixture(scope="module")
 def modules(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The package as npm packs it, beside the runners."""
     if problem := prepare()["node"]:
         needed(problem)
     return packed(tmp_path_factory.mktemp("packed"))

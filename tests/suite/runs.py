@@ -32,7 +32,6 @@ class Run:
     slept: list[float] = field(default_factory=list)
 
     def sleep(self, seconds: float) -> None:
-        """Let time pass, and happen what was to happen."""
         self.slept.append(seconds)
         self.now += seconds
         due = [act for at, act in self.later if at <= self.now]
@@ -76,5 +75,4 @@ def created(entities: RunEntities, before: Any, **wanted: Any) -> list[str]:  # 
 
 
 def lines(assertions: Sequence[Assertion]) -> list[str]:
-    """Show assertions as a report does, one line each."""
     return [f"{each.status} {each.name}" + (f": {each.message}" if each.message else "") for each in assertions]

@@ -59,8 +59,6 @@ os.execvp(sys.argv[3], sys.argv[3:])
 
 
 class Browser:
-    """A running browser with a profile of its own."""
-
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="llmproxy-chromium-", ignore_cleanup_errors=True)
         to_browser, self._out = os.pipe()
@@ -169,7 +167,6 @@ class Page:
         self.browser.empty(self)
 
     def send(self, method: str, **params: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
-        """Call a method of the protocol for this page."""
         return self.browser.send(method, self.session, **params)
 
     def go(self, url: str) -> None:

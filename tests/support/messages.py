@@ -38,5 +38,4 @@ def used(
 
 
 def answer(message: Mapping[str, Any]) -> bytes:
-    """Return the body of an answer of chat completions."""
     return json.dumps({"choices": [{"index": 0, "message": message}]}).encode()

@@ -41,7 +41,6 @@ def write(folder: Path, **files: str) -> None:
 
 
 def at(provider: Provider) -> dict[str, Any]:
-    """Return the variables of who has an account there."""
     return {"OPENAI_BASE_URL": f"{provider.url}/v1", "OPENAI_API_KEY": "sk-mine"}
 
 

@@ -32,7 +32,6 @@ def interaction(n: int = 1, **changes: object) -> Interaction:
 
 
 def status(n: int, code: int, ending: Ending = Ending.COMPLETE) -> Interaction:
-    """Return an interaction that was answered with this status."""
     made = interaction(n)
     return dataclasses.replace(made, response=dataclasses.replace(made.response, status=code, ending=ending))
 

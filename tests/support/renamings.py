@@ -82,8 +82,6 @@ SLOTS = (
 
 @dataclass
 class Turn:
-    """A call of a tool and what came back."""
-
     tool: str
     arguments: dict[str, Text]
     result: Callable[[World], str]
@@ -161,7 +159,6 @@ def make_run(rng: random.Random) -> tuple[Run, list[str]]:
 
 
 def list_alike(made: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield two ids of one kind, where there are."""
     for kind in ("run", "mint", "commit"):
         same = [name for name in made if name.startswith(kind)]
         if len(same) > 1:

@@ -20,7 +20,6 @@ SSE = "text/event-stream"
 
 
 def span(kind: SpanKind, n: int, **members: Json) -> Span:
-    """Return a span with a fixed id and time."""
     return Span(id=f"s{n}", kind=kind, timestamp=NOW + n, **members)
 
 

@@ -82,7 +82,6 @@ def test_what_is_no_schema(schema: Json) -> None:
 
 
 def unknown_price(**members: Json) -> Cassette:
-    """Return a run with a call that nobody priced."""
     cassette = weather()
     cassette.add_span(span(SpanKind.LLM_RESPONSE, 9, model="nobody-knows-it", **members))
     return cassette

@@ -67,8 +67,6 @@ class Way(Protocol):
 
 
 class ByBaseURL:
-    """The session and the provider stand in the path."""
-
     def __init__(self, port: int, session: str) -> None:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
         self._session = quote(session, safe="")

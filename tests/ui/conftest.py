@@ -28,7 +28,6 @@ def viewing(path: Path, start: str = "") -> Iterator[str]:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    """Open the sample recordings."""
     with reopened(samples.store(tmp_path / "x.db")) as opened:
         yield opened
 

@@ -76,7 +76,6 @@ MOVE = """new Promise((done) => {{
 
 @pytest.fixture
 def page(browser: Browser, tmp_path: Path) -> Iterator[Page]:
-    """Open a report as a file, without a network."""
     file = tmp_path / "report.html"
     file.write_text(written(story()), "utf-8")
     opened = browser.open(file.as_uri(), offline=True)

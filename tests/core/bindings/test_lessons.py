@@ -380,7 +380,6 @@ CHUNK = VolatileField("chunk", "hex", "sh", "line", "Chunk ID: ")
 
 
 def asked_restating(cwd: str, result: str, question: str, command: str = "run") -> Any:  # noqa: ANN401 - a tree of JSON
-    """Return a request after one call of a tool."""
     system = {"role": "system", "content": f"You work in {cwd}."}
     return {"messages": [system, *used("sh", {"cmd": command}, result), user(question)]}
 

@@ -68,7 +68,6 @@ def _use(tool: str, **arguments: Json) -> Json:
 
 
 def _fitted(bindings: Bindings, recorded: str, present: str) -> Fit:
-    """Return what a request with this system text shows."""
     return narrow(Fit, fit_request(bindings, {"system": recorded}, {"system": present}))
 
 

@@ -66,8 +66,6 @@ class Case(NamedTuple):
 
 @dataclass
 class Expected:
-    """What is right of the calls of one thread."""
-
     always: set[str] = field(default_factory=set)
     since: dict[int, set[str]] = field(default_factory=dict)
     """By turn from which on a segment is another one."""

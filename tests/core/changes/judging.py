@@ -18,7 +18,6 @@ class Judge:
         self.carried = self.exact = self.refused = 0
 
     def judge(self, cases: Sequence[Case]) -> list[str]:
-        """Return what is wrong, a line for each call."""
         self._count += 1
         store = self._folder / f"{self._count}.db"
         with InProcess(store, "record") as proxy:

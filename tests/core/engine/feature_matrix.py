@@ -337,7 +337,6 @@ def expected() -> dict[str, dict[str, Json]]:
 
 
 def main() -> None:
-    """Write what is so now, or show a cell."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--show", metavar="CELL")
     parser.add_argument("--dialect", choices=list(DIALECTS), default="chat")

@@ -56,13 +56,11 @@ def record(made: Engine, exchange: Exchange, text: str) -> None:
 
 
 def said(made: Engine, exchange: Exchange) -> str:
-    """Return what an agent was answered from a recording."""
     assert exchange.decision is Decision.REPLAY, exchange.error
     return str(json.loads(made.answer(exchange).body)["choices"][0]["message"]["content"])
 
 
 def record_whole(store: Path, run: Run, session: str = "p") -> None:
-    """Record a run, and give its cassette the slot."""
     with engine(store) as made:
         made.sessions.open_session(session, run_variables=run.run_variables)
         for n in (1, 2, 3):

@@ -58,7 +58,6 @@ def _record(
 
 @contextmanager
 def _replaying(store: Path, mode: Mode = Mode.REPLAY, **config: Any) -> Iterator[Engine]:  # noqa: ANN401 - as Config takes them
-    """Play in another folder, on another day."""
     with engine(store, mode, **config) as made:
         _open(made, B)
         yield made

@@ -79,7 +79,6 @@ def said(exchange: Exchange) -> str:
 
 
 def opened(engine: Engine, overrides: Overrides, name: str = "a", **fork: Json) -> ForkState:
-    """Open a session with overrides, and return their state."""
     child = fork.pop("child", None)
     return overridden(
         engine.sessions.open_session(name, forking=ForkState(given=overrides, **fork), child=child)

@@ -39,7 +39,6 @@ def ask(made: Engine, headers: Headers, target: str = "/api/me") -> Exchange:
 def recorded(
     folder: Path, headers: Headers, target: str = "/api/me", *, match_credential: bool = False
 ) -> Iterator[Engine]:
-    """Record a request, and return what replays it."""
     with engine(folder / "a.db", Mode.RECORD, match_credential=match_credential) as made:
         ask(made, headers, target)
     with engine(folder / "a.db", Mode.REPLAY, match_credential=match_credential) as made:

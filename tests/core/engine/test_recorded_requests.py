@@ -47,8 +47,6 @@ class WatchedKeys(KeyDeriver):
 
 
 class WatchedEngine(Engine):
-    """An engine that tells whether a key was derived."""
-
     parts = EngineComponents(keying=WatchedKeys)
 
 

@@ -34,7 +34,6 @@ def live(store: Path, cassette: str = "t") -> list[str | None]:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """Return a store with a cassette of two questions."""
     with engine(tmp_path / "x.db") as made:
         record(made, "old", "both")
     return tmp_path / "x.db"

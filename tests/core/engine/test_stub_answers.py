@@ -331,8 +331,6 @@ def test_what_claude_code_asks_aside_is_no_miss(tmp_path: Path) -> None:
 
 
 class Tokens:
-    """What a client of a server of tools keeps."""
-
     def __init__(self) -> None:
         self.tokens: OAuthToken | None = None
         self.client: OAuthClientInformationFull | None = None

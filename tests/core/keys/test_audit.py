@@ -21,7 +21,6 @@ Asked = tuple[str, object, Headers]
 
 
 def explained(one: Asked, other: Asked, rules: Rules = Rules()) -> list[KeyDifference]:  # noqa: B008 - a frozen value
-    """Explain two requests, which must have the same key."""
     requests, routes, keys = [], [], set()
     for target, body, headers in (one, other):
         where = route("POST", target, headers)
@@ -35,7 +34,6 @@ def explained(one: Asked, other: Asked, rules: Rules = Rules()) -> list[KeyDiffe
 
 
 def calls(name: str, written: str = '{"a": 1}') -> dict[str, Any]:
-    """Return a chat with a call and its result."""
     return {"model": "m", "messages": used("f", written, "r", name)}
 
 

@@ -121,7 +121,6 @@ def at(tree: Any, path: Path) -> Any:  # noqa: ANN401 - any JSON
 
 
 def written(tree: dict[str, Any], path: Path, value: object) -> bytes:
-    """Write a tree with another value at a path."""
     node = at(tree, path[:-1])
     old, node[path[-1]] = node[path[-1]], value
     try:

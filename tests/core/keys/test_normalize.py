@@ -45,7 +45,6 @@ def canonical(
     rules: Rules = Rules(),  # noqa: B008 - a frozen value
     made_by: MadeBy = lambda _: None,
 ) -> Canonical:
-    """Canonicalise a request as a client would send it."""
     where = route(method, target, headers)
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     return canonicalize(Request(method, where.target, headers, data), where, rules, made_by)
@@ -256,7 +255,6 @@ def derive(case: Case, tree: object, **style: Any) -> Key:  # noqa: ANN401 - han
 
 
 def changed(tree: Any, path: tuple[Any, ...]) -> Any:  # noqa: ANN401 - any JSON
-    """Return a copy with another value at a path."""
     copied = copy.deepcopy(tree)
     node = copied
     for step in path[:-1]:
@@ -289,7 +287,6 @@ def test_any_other_leaf_is_another_key(real_bodies: list[Case]) -> None:
 
 
 def turns(tree: dict[str, Any]) -> list[Any]:
-    """Return the turns of a conversation, the list itself."""
     return next((tree[name] for name in ("messages", "input", "contents") if isinstance(tree.get(name), list)), [])
 
 

@@ -118,7 +118,6 @@ ISO = "Now: 2026-07-30T10:00:00Z, released 2024-05-01."
 
 
 def applied(tree: object, **config: object) -> object:
-    """Apply rules as the settings file would give them."""
     return apply_rules(tree, compile_rules(Rules.from_config(config)))
 
 

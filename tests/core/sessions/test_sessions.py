@@ -34,7 +34,6 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def sessions(store: Store | None, mode: Mode = Mode.AUTO) -> Sessions:
-    """Return the sessions of a proxy in this mode."""
     return Sessions(SessionDefaults(mode, 0.0, Exhausted.LAST), lambda _: store, "me")
 
 

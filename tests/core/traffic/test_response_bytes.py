@@ -31,7 +31,6 @@ def laid(made: Response, client: ClientHttp | None = None, *, speed: float = 0) 
 
 
 def split(made: SendingPlan) -> tuple[dict[str, str], bytes]:
-    """Return headers and body of everything that is sent."""
     head, _, body = b"".join(data for _, data in made.pieces).partition(b"\r\n\r\n")
     return {n.lower(): v for n, _, v in (line.partition(": ") for line in head.decode().split("\r\n")[1:])}, body
 

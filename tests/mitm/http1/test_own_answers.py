@@ -56,7 +56,6 @@ def post(client: Wire, body: bytes, **headers: str) -> tuple[int, Any]:
 
 
 def rows(store: Path) -> int:
-    """Count what another process would see in the store."""
     with closing(sqlite3.connect(f"file:{store}?mode=ro", uri=True)) as db:
         return int(db.execute("select count(*) from interactions").fetchone()[0])
 

@@ -129,7 +129,6 @@ def running(group: int) -> bool:
 
 
 def gone(group: int) -> bool:
-    """Wait until no process of the group is alive."""
     deadline = time.monotonic() + 60
     while running(group) and time.monotonic() < deadline:
         time.sleep(0.05)

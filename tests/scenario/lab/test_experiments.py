@@ -43,7 +43,6 @@ class Counting(Judge):
 
 
 def transcripts(*passes: object) -> list[Transcript]:
-    """Return transcripts that say how often they shall pass."""
     return [
         Transcript(id=f"t{n}", messages=[{"role": "user", "content": str(each)}, {"role": "assistant", "content": "a"}])
         for n, each in enumerate(passes)

@@ -14,7 +14,6 @@ from llmproxy.scenario.models.errors import CallFailed, find_proxy_code
 
 
 def message(**members: Any) -> bytes:
-    """Return the body of an answer with this message."""
     return json.dumps({"choices": [{"index": 0, "message": members, "finish_reason": "stop"}]}).encode()
 
 

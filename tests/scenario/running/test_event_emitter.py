@@ -29,7 +29,6 @@ from tests.support.process import ROOT, clean_env
 
 
 def heard[E: Event](kind: type[E], *people: Any, **given: Any) -> list[E]:
-    """Play, and return the events of this kind."""
     ear = Ear()
     play(*people, ear=ear, **given)
     return [event for event in ear.events if isinstance(event, kind)]

@@ -178,7 +178,6 @@ def test_finish_raises_what_the_coroutine_raises() -> None:
 
 
 def _ended(name: str) -> None:
-    """Wait until no thread of this name is left."""
     for thread in threading.enumerate():
         if thread.name == name:
             thread.join(20)

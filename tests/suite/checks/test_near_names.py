@@ -59,7 +59,6 @@ def test_the_same_spelling_is_named_before_an_edit() -> None:
 
 
 def checked(chats: Chats, expected: dict[str, Any]) -> list[Assertion]:
-    """Check names against the first step of these chats."""
     wanted = {name: ToolExpect.model_validate(value) for name, value in expected.items()}
     return check_tool_names(wanted, chats.wire.observe(0), chats.wire.calls)
 

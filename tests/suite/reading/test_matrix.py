@@ -15,7 +15,6 @@ BOTH = 'steps: [{chat: "${model}", response: {contains: $prompt}}]'
 
 
 def ids(folder: Path, more: str, steps: str = STEPS) -> list[str]:
-    """Return the ids of the cases of a scenario."""
     path = folder / "suite.yaml"
     path.write_text(f"name: s\nscenarios:\n  - {{id: a, {more}, {steps}}}\n", encoding="utf-8")
     return [case.id for case in load_suites([path]).scenarios]

@@ -47,7 +47,6 @@ def verdict(status: str) -> Step:
 
 @pytest.fixture(scope="module")
 def tape(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[str, str], Provider]]:
-    """A project with a recorded run and its report."""
     folder = tmp_path_factory.mktemp("rejudge")
     (folder / "agent.py").write_text(AGENT, encoding="utf-8")
     call = [{"name": "get_weather", "arguments": {"city": "Oslo"}}]

@@ -20,7 +20,6 @@ LONG = "You are a helpful assistant, brief and exact, and you know all there is 
 
 
 def saved(folder: Path, name: str, *texts: str, at: float = 0) -> str:
-    """Return the file of a cassette with these chats."""
     with FileStore.open(folder / f"{name}.db", writable=True, now=lambda: NOW) as store:
         for n, text in enumerate(texts):
             record(store, LONG + text, at=NOW + n + (at if n > 1 else 0))

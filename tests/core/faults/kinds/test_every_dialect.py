@@ -59,7 +59,6 @@ CASES = [
 
 
 def do(kind: str, case: Case, **values: float) -> Symptom | None:
-    """Do a kind to the answer of a case."""
     row = KINDS[kind]
     return row.do(case.call, row.defaults | values)
 
@@ -74,7 +73,6 @@ def read(case: Case, response: Response) -> Message:
 
 
 def recorded(case: Case) -> Response:
-    """Return the answer before anything was done to it."""
     return known(case.call.answer())
 
 
