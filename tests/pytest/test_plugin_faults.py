@@ -25,7 +25,7 @@ def again(text):
 def test_recovers(llmproxy):
     assert again("one") == "hello"
     assert llmproxy.report().injected == 1
-    assert [call.fault for call in llmproxy.proxy_calls()] == ["http-429", None]
+    assert [call.fault for call in llmproxy.calls()] == ["http-429", None]
 
 @pytest.mark.faults({"kind": "reset", "call": 2}, "http-500@1", seed=7)
 def test_two_rules_ask_for_the_fixture():

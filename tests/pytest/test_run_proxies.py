@@ -31,7 +31,7 @@ ASK = """
 @pytest.mark.parametrize("n", range(12))
 def test_ask(llmproxy, n):
     assert ask(f"question {n}") == "hello"
-    assert [call.seq for call in llmproxy.proxy_calls()] == [1]
+    assert [call.seq for call in llmproxy.calls()] == [1]
 """
 KILL = """
 @pytest.mark.llmproxy(cassette="same")

@@ -394,7 +394,7 @@ def _find_deployment(provider: Provider, path: str) -> FoundPath | None:
     return FoundPath(operation, operation.name, 0, insert, match["model"], variant=match["more"] or "")
 
 
-def _find_bedrock_action(provider: Provider, path: str) -> FoundPath | None:
+def _find_action_in_path(provider: Provider, path: str) -> FoundPath | None:
     match = _ACTION.match(path)
     if match is None or (operation := provider.methods.get(match["action"])) is None:
         return _find_below_resource(provider, path)
@@ -454,7 +454,7 @@ def _build_variant(provider: Provider, match: re.Match[str]) -> str:
 _PATTERNS: dict[str, Callable[[Provider, str], FoundPath | None]] = {
     "": _find_below_resource,
     "deployments": _find_deployment,
-    "actions": _find_bedrock_action,
+    "actions": _find_action_in_path,
     "google": _find_google,
 }
 """By `Provider.pattern`."""
