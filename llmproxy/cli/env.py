@@ -143,26 +143,18 @@ _UNSET: Mapping[str, Callable[[str], str]] = {
     "powershell": lambda name: f"Remove-Item Env:{name} -ErrorAction SilentlyContinue",
 }
 FORMATS = (*_SET, "json")
-"""Forms that :func:`render` knows."""
+"""Forms that :func:`render_assignments` knows."""
 
 
 def render_assignments(values: Mapping[str, str], form: str) -> str:
-    """Return assignments, one a line. ValueError for a form that nobody knows."""
+    """Return assignments, one a line, in one of FORMATS."""
     if form == "json":
         return json.dumps(dict(values), indent=2)
-    write = _get_for_shell(_SET, form)
-    return "\n".join(write(name, value) for name, value in values.items())
+    return "\n".join(_SET[form](name, value) for name, value in values.items())
 
 
 def render_unset_commands(names: Iterable[str], form: str) -> str:
-    """Return what takes variables away again; ValueError for dotenv and for a form that nobody knows."""
+    """Return what takes variables away again, in one of FORMATS but dotenv."""
     if form == "json":
         return json.dumps(dict.fromkeys(names), indent=2)
-    write = _get_for_shell(_UNSET, form)
-    return "\n".join(write(name) for name in names)
-
-
-def _get_for_shell[T](table: Mapping[str, T], form: str) -> T:
-    if form not in table:
-        raise ValueError(f"{form!r} is not one of {', '.join([*table, 'json'])}")
-    return table[form]
+    return "\n".join(map(_UNSET[form], names))

@@ -109,9 +109,3 @@ def test_each_form_quotes_in_its_own_way(form: str, value: str, text: str) -> No
 def test_json_is_an_object() -> None:
     assert json.loads(render_assignments(ODD, "json")) == ODD
     assert json.loads(render_unset_commands(ODD, "json")) == {"A": None, "B": None}
-
-
-def test_an_unknown_form_is_refused_with_those_there_are() -> None:
-    """Nothing is printed that a shell would choke on."""
-    with pytest.raises(ValueError, match="sh, fish, powershell, dotenv, json"):
-        render_assignments({}, "cmd")
