@@ -1,13 +1,12 @@
 """What happens in a running proxy, as the page shows it.
 
-In two steps: `LiveState` is taken where the engine lives, between two of its events, and costs little;
-`state_to_json` makes plain values of it in any thread.
+In two steps: `take_live_snapshot` is called where the engine lives, between two of its events, and costs little;
+`state_to_json` makes plain values of what it took in any thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from llmproxy.core.engine.engine import Engine
@@ -25,19 +24,8 @@ _WORDS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class LiveState:
-    now: float
-    mode: str
-    store: str
-    count: int
-    rows: list[tuple[int, Call]]
-    sessions: list[dict[str, Json]]
-    open: list[dict[str, Json]]
-
-
-def take_live_snapshot(engine: Engine, watch: CallLog, opened: Iterable[Exchange], after: int) -> LiveState:
-    """Take what happened after the `after`-th call."""
+def take_live_snapshot(engine: Engine, watch: CallLog, opened: Iterable[Exchange], after: int) -> dict[str, Json]:
+    """Take what happened after the `after`-th call: plain values, but for `rows`, the calls with their numbers."""
     sessions = [
         {
             "name": each.name,
@@ -56,27 +44,21 @@ def take_live_snapshot(engine: Engine, watch: CallLog, opened: Iterable[Exchange
         {"at": each.progress.started_at, "party": each.party, "operation": each.operation, "model": each.identity.model}
         for each in opened
     ]
-    return LiveState(
-        engine.now(),
-        str(engine.config.mode),
-        engine.config.shown or str(engine.config.store),
-        watch.count,
-        [(n, o._replace(note=engine.redactor.text(o.note)) if o.note else o) for n, o in watch.since(after, MOST)],
-        sessions,
-        waiting,
-    )
-
-
-def state_to_json(seen: LiveState) -> dict[str, Json]:
     return {
-        "now": seen.now,
-        "mode": seen.mode,
-        "store": seen.store,
-        "count": seen.count,
-        "rows": [_call_to_row(number, each) for number, each in seen.rows],
-        "sessions": seen.sessions,
-        "open": seen.open,
+        "now": engine.now(),
+        "mode": str(engine.config.mode),
+        "store": engine.config.shown or str(engine.config.store),
+        "count": watch.count,
+        "rows": [
+            (n, o._replace(note=engine.redactor.text(o.note)) if o.note else o) for n, o in watch.since(after, MOST)
+        ],
+        "sessions": sessions,
+        "open": waiting,
     }
+
+
+def state_to_json(seen: Mapping[str, Json]) -> dict[str, Json]:
+    return {**seen, "rows": [_call_to_row(number, each) for number, each in seen["rows"]]}
 
 
 def find_miss(misses: Sequence[JournaledMiss], at: float, session: str, key: str) -> dict[str, Json] | None:
