@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, StrEnum, auto
-from typing import Self
+from typing import NamedTuple, Self
 
 
 class Decision(StrEnum):
@@ -24,6 +24,21 @@ class Plays(Enum):
     """Whole and good answers, and those that clients left again, each once: a bad day is not frozen."""
     ALL = auto()
     """Everything in its turn, failures and cut answers too; after the last, what `Exhausted` says."""
+
+
+class ToolLineOutcome(NamedTuple):
+    """What becomes of a line that a client says to a server of tools over stdio."""
+
+    out: bytes = b""
+    """For the client."""
+    forward: int | None = None
+    """The line goes to the server, and its answer is told under this number."""
+    late: float = 0
+    """Seconds after which `out` goes out, while everything else goes on."""
+    gone: bool = False
+    """An injected fault: the server ends, as far as its client can see."""
+    again: float = 0
+    """Seconds after which an empty line asks for what waits for its turn; 0 where nothing does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,7 +29,7 @@ from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Playback
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.errors import LLMProxyError
-from llmproxy.protocol import STDIO_PREFIX, Decision
+from llmproxy.protocol import STDIO_PREFIX, Decision, ToolLineOutcome
 
 LINES = "application/x-ndjson"
 _ASKED: Headers = (("content-type", "application/json"), ("accept", "application/json, text/event-stream"))
@@ -52,22 +52,6 @@ class ToolLineExecutor(Protocol):
 
     def store_later(self, exchange: Exchange, *, proper: bool = True) -> None:
         """Store the answer of an exchange, soon, and report it; one that is not `proper` came only in part."""
-
-
-@dataclass(frozen=True, slots=True)
-class ToolLineOutcome:
-    """What becomes of a line of the client's."""
-
-    out: bytes = b""
-    """For the client."""
-    forward: int | None = None
-    """The line goes to the server, and its answer is told under this number."""
-    late: float = 0
-    """Seconds after which `out` goes out, while everything else goes on."""
-    gone: bool = False
-    """The server ends, as far as its client can see."""
-    again: float = 0
-    """Seconds after which an empty line asks for what waits for its turn; 0 where nothing does."""
 
 
 @dataclass(slots=True)

@@ -12,12 +12,12 @@ import platform
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote, urlsplit
 
 from llmproxy.client.control import is_socket_idle
 from llmproxy.errors import MachineError
-from llmproxy.protocol import CONTROL_PREFIX, Decision
+from llmproxy.protocol import CONTROL_PREFIX, Decision, ToolLineOutcome
 
 if TYPE_CHECKING:
     from http.client import HTTPConnection
@@ -31,23 +31,8 @@ TIMEOUT = 60.0
 """Seconds."""
 
 
-class LineOutcome(NamedTuple):
-    """What becomes of a line of the client's."""
-
-    out: bytes
-    """For the client."""
-    forward: int | None
-    """The line goes to the server, and its answer is told under this number."""
-    late: float = 0
-    """Seconds after which `out` goes out, while everything else goes on."""
-    gone: bool = False
-    """An injected fault: the server ends, as far as its client can see."""
-    again: float = 0
-    """Seconds after which an empty line asks for what waits for its turn; 0 where nothing does."""
-
-
 class ShimBackend(Protocol):
-    def on_line(self, line: bytes) -> LineOutcome:
+    def on_line(self, line: bytes) -> ToolLineOutcome:
         """Say what becomes of a line of the client's. Raises LLMProxyError."""
 
     def on_server_answer(self, number: int, lines: Sequence[tuple[int, bytes]], *, left: bool = False) -> None:
@@ -73,13 +58,15 @@ class ProxyShimBackend:
         self._about: dict[str, Any] = {"connection": connection, "server": server}
         self._first: dict[str, Any] = {"secrets": list(secrets)} if secrets else {}
 
-    def on_line(self, line: bytes) -> LineOutcome:
+    def on_line(self, line: bytes) -> ToolLineOutcome:
         what = {"line": line.decode("utf-8", "surrogatepass"), "held": True}
         told = self._post_event(what | self._first)
         # Another proxy that was started in its place must not take us for a new client.
         self._first = {"known": True}
         out = str(told["out"]).encode("utf-8", "surrogatepass")
-        return LineOutcome(out, told["forward"], told.get("late", 0), told.get("gone") is True, told.get("again", 0))
+        return ToolLineOutcome(
+            out, told["forward"], told.get("late", 0), told.get("gone") is True, told.get("again", 0)
+        )
 
     def on_server_answer(self, number: int, lines: Sequence[tuple[int, bytes]], *, left: bool = False) -> None:
         self._post_event({"number": number, "lines": _decode_lines(lines)} | ({"left": True} if left else {}))
@@ -177,9 +164,8 @@ class EngineShimBackend:
         self._line: StdioClient = StdioClient(self._engine, _InProcessContext(self._engine), session.name, server)
         self._line.learn_secrets(secrets)
 
-    def on_line(self, line: bytes) -> LineOutcome:
-        heard = self._line.on_line(line)
-        return LineOutcome(heard.out, heard.forward, heard.late, heard.gone, heard.again)
+    def on_line(self, line: bytes) -> ToolLineOutcome:
+        return self._line.on_line(line)
 
     def on_server_answer(self, number: int, lines: Sequence[tuple[int, bytes]], *, left: bool = False) -> None:
         self._line.on_server_answer(number, lines, left=left)

@@ -21,8 +21,9 @@ from time import monotonic
 from typing import Any
 
 from llmproxy.client.tools.mcp_shim.server_pipes import ToolServer, read_lines
-from llmproxy.client.tools.mcp_shim.shim_backends import LineOutcome, ShimBackend
+from llmproxy.client.tools.mcp_shim.shim_backends import ShimBackend
 from llmproxy.errors import Exit, LLMProxyError, remove_prefix
+from llmproxy.protocol import ToolLineOutcome
 
 GREETING = 30.0
 """Seconds that a server may take to answer a greeting that its client sent long ago."""
@@ -131,7 +132,7 @@ class StdioProxy:
         if heard.forward is not None:
             self._forward_line(heard.forward, message, bare)
 
-    def _write_and_schedule_poll(self, heard: LineOutcome) -> None:
+    def _write_and_schedule_poll(self, heard: ToolLineOutcome) -> None:
         """Write what may be told by now, before the host is asked again, and ask for the rest in its time."""
         if heard.out and not heard.late:
             self._write_whole(heard.out)

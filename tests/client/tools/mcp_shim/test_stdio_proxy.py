@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from llmproxy.client.tools.mcp_shim import server_pipes
-from llmproxy.client.tools.mcp_shim.shim_backends import EngineShimBackend, LineOutcome
+from llmproxy.client.tools.mcp_shim.shim_backends import EngineShimBackend
 from llmproxy.client.tools.mcp_shim.stdio_proxy import StdioProxy
 from llmproxy.errors import Exit, MachineError
-from llmproxy.protocol import Mode
+from llmproxy.protocol import Mode, ToolLineOutcome
 from llmproxy.settings import Settings
 from tests.support.process import lives, until
 
@@ -33,16 +33,16 @@ class Forwarding:
         self.unasked: list[tuple[int, bytes]] = []
         self.ended = False
         self.gone = False
-        self.faults: list[LineOutcome] = []
+        self.faults: list[ToolLineOutcome] = []
         self._number = 0
 
-    def on_line(self, line: bytes) -> LineOutcome:
+    def on_line(self, line: bytes) -> ToolLineOutcome:
         if self.gone:
             raise MachineError("the proxy at http://x does not answer: gone")
         if self.faults:
             return self.faults.pop(0)
         self._number += 1
-        return LineOutcome(b"", self._number)
+        return ToolLineOutcome(b"", self._number)
 
     def on_server_answer(self, number: int, lines: Sequence[tuple[int, bytes]], *, left: bool = False) -> None:
         self.kept[number] = [line for _, line in lines]
@@ -348,7 +348,7 @@ def test_a_server_that_is_gone_on_purpose_ends_with_its_client_s_pipe(tmp_path: 
     client = Client(shell(f"echo $$ > {pid}; cat > /dev/null"), Forwarding())
     client.say(id=1, method="tools/list")
     until(lambda: pid.exists() and pid.read_text(), 60)
-    client.host.faults = [LineOutcome(b"", None, gone=True)]
+    client.host.faults = [ToolLineOutcome(b"", None, gone=True)]
     client.say(id=2, method="tools/call", params={"name": "x"})
     client._thread.join(60)
     assert (client.code, client.host.ended, client.written) == (Exit.FAILED, True, [])
@@ -375,10 +375,14 @@ def test_a_client_that_leaves_while_an_answer_waits_for_its_turn_hears_all() -> 
     """Its end comes while the host is asked again, and another answer waits behind the one that is told now."""
     asked_again = threading.Event()
     written: list[bytes] = []
-    outcomes = [LineOutcome(b"1\n", None, again=0.001), LineOutcome(b"2\n", None, again=0.2), LineOutcome(b"3\n", None)]
+    outcomes = [
+        ToolLineOutcome(b"1\n", None, again=0.001),
+        ToolLineOutcome(b"2\n", None, again=0.2),
+        ToolLineOutcome(b"3\n", None),
+    ]
 
     class Waiting(Forwarding):
-        def on_line(self, line: bytes) -> LineOutcome:
+        def on_line(self, line: bytes) -> ToolLineOutcome:
             if not line:
                 asked_again.set()
                 time.sleep(0.1)  # the client's end looks meanwhile for what it has to wait for
@@ -399,8 +403,10 @@ def test_a_late_answer_lets_others_pass() -> None:
     client = Client(shell("exit 7"), Forwarding())
     answers = [json.dumps({"jsonrpc": "2.0", "id": id_, "error": {}}).encode() + b"\n" for id_ in (8, 9, 1)]
     client.host.faults = [
-        LineOutcome(answers[0], None, 3600), LineOutcome(answers[1], None, 0.01), LineOutcome(answers[2], None),
-    ]  # fmt: skip
+        ToolLineOutcome(answers[0], None, 3600),
+        ToolLineOutcome(answers[1], None, 0.01),
+        ToolLineOutcome(answers[2], None),
+    ]
     for id_ in (8, 9, 1):
         client.say(id=id_, method="tools/call", params={"name": "x"})
     client.answer(1)
