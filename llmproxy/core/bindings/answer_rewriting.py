@@ -41,10 +41,20 @@ from llmproxy.core.bindings.id_pairs import (
 )
 from llmproxy.core.bindings.run_bindings import Bindings
 from llmproxy.core.bindings.text_alignment import splice
-from llmproxy.core.bindings.text_pieces import Path, Piece, TextForm, list_arguments, list_texts, rename_keys, set_at
+from llmproxy.core.bindings.text_pieces import (
+    Path,
+    Piece,
+    TextForm,
+    list_arguments,
+    list_texts,
+    rename_keys,
+    set_at,
+    value_at_path,
+)
 from llmproxy.core.bindings.value_forms import FormMatch
 from llmproxy.core.dialects.answer_json_edits import BodyEdit, apply_edits, list_json_parts
 from llmproxy.core.traffic.interaction import Response, header
+from llmproxy.core.traffic.json_diff import format_path
 from llmproxy.lazy_regex import late
 
 
@@ -57,19 +67,8 @@ class TextEdit(NamedTuple):
     name: str
 
 
-def format_path(path: Path) -> str:
-    """Return a path as people write it: ``$.input.path[0]``."""
-    return f"${''.join(f'[{step}]' if isinstance(step, int) else f'.{step}' for step in path)}"
-
-
 def apply_text_changes(text: str, changes: Iterable[TextEdit]) -> str:
     return splice(text, (change[:3] for change in changes))
-
-
-def value_at_path(value: object, path: tuple[str | int, ...]) -> object:
-    for step in path:
-        value = value[step]  # type: ignore[index]
-    return value
 
 
 def get_block(channel: tuple[object, ...]) -> object:
@@ -104,30 +103,18 @@ def locate_pieces_in_json(text: str, pieces: Iterable[Piece]) -> Iterator[tuple[
             yield found.start(), found.end(), piece
 
 
-def map_to_json_text(text: str, start: int, end: int, value: str, inner: list[TextEdit], new: str) -> list[TextEdit]:
-    """Return changes to a JSON string, as narrow as they can be for a stream's other pieces; else all of it."""
-    raw = text[start + 1 : end - 1]
-    if raw != value:  # escapes: positions in the value are not those in the text
-        shift = _map_unescaped_positions(raw)
-        if shift is None:
-            return [TextEdit(start, end, new, inner[0].name)]
-    else:
-        shift = None
-    changes = []
-    for each in inner:
-        a, b = (each.start, each.end) if shift is None else (shift[each.start], shift[each.end])
-        written = json.dumps(each.new, ensure_ascii=text.isascii())[1:-1]
-        changes.append(TextEdit(start + 1 + a, start + 1 + b, written, each.name))
-    return changes
-
-
 _ESCAPE = late(r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\.|[^\\]", re.DOTALL)
 
 
-def _map_unescaped_positions(raw: str) -> list[int] | None:
-    """Return where each character of a JSON string begins in its escaped text, and where the last ends."""
-    found = [match.start() for match in _ESCAPE.finditer(raw)]
-    return [*found, len(raw)]
+def map_to_json_text(text: str, start: int, end: int, inner: Iterable[TextEdit]) -> Iterator[TextEdit]:
+    """Yield changes to a JSON string's value as changes to its text, as narrow as they can be for a stream's other
+    pieces.
+    """
+    # Where each character of the value begins in the escaped text, and where the last ends.
+    places = [*(start + 1 + match.start() for match in _ESCAPE.finditer(text[start + 1 : end - 1])), end - 1]
+    for each in inner:
+        written = json.dumps(each.new, ensure_ascii=text.isascii())[1:-1]
+        yield TextEdit(places[each.start], places[each.end], written, each.name)
 
 
 _PLAIN = late(r"[\w@%+=:,./~-]*")
@@ -282,9 +269,7 @@ class AnswerRewriter:
         """
         self._strict = strict
         self._named = named
-        whole = IdPairs(fit.identities)
-        for each in known or ():
-            whole.record_new_pair(each)
+        whole = IdPairs((*fit.identities, *(known or ())))
         self._bindings, self._fit = bindings, fit
         self._tokens = IdPairSearch(each for each in whole if each.recorded != each.present)
         self._shorts = list_short_values(bindings.pairs, whole)
@@ -451,10 +436,7 @@ class AnswerRewriter:
                 self.names.add(short.name)
                 changes.append(TextEdit(start, end, json.dumps(cast_to_type_of(value, short.present)), short.name))
             elif isinstance(value, str):
-                inner = list(self._list_text_changes(value, place, piece))
-                if inner:
-                    new = json.dumps(apply_text_changes(value, inner), ensure_ascii=text.isascii())
-                    changes += map_to_json_text(text, start, end, value, inner, new)
+                changes += map_to_json_text(text, start, end, list(self._list_text_changes(value, place, piece)))
         return changes
 
     def _list_text_changes(self, text: str, place: str, piece: Piece | None) -> Iterator[TextEdit]:

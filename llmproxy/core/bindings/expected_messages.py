@@ -100,10 +100,6 @@ class ExpectedMessages:
         self._remember_message(message, made)
         return made
 
-    @property
-    def all_expected(self) -> list[ExpectedMessage]:
-        return [made for _, made in self._made.values() if made is not None and made is not _UNSEEN]
-
     def _remember_message(self, message: object, made: ExpectedMessage | None) -> None:
         self._size += len(made.texts) if made is not None else 100
         if self._size > MOST_KEPT:

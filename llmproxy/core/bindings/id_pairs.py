@@ -85,6 +85,11 @@ class IdPairs:
             return IdPairConflict(each.name, each.recorded, each.present, meant.recorded, merges=True)
         return None
 
+    def find_present(self, name: str, recorded: str) -> str | None:
+        """Return what stands for a recorded value of a volatile field now."""
+        known = self._by_recorded.get((name, recorded))
+        return None if known is None else known.present
+
     def add_pair(self, each: IdPair) -> IdPairConflict | None:
         """Take a pair in; where it conflicts nothing changes, and the conflict is returned."""
         if (conflict := self.find_conflict(each)) is not None:

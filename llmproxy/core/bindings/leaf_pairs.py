@@ -12,8 +12,16 @@ from typing import NamedTuple
 
 from llmproxy.core.bindings.comparison_outcome import Mismatch, build_mismatch
 from llmproxy.core.bindings.expected_messages import ExpectedMessage, ExpectedMessages
-from llmproxy.core.bindings.leaf_places import LeafPlace, PlaceReader, Zone, are_plain_names, iterate_members
+from llmproxy.core.bindings.leaf_places import (
+    LeafPlace,
+    PlaceReader,
+    Zone,
+    are_plain_names,
+    is_of_call,
+    iterate_members,
+)
 from llmproxy.core.bindings.run_bindings import Bindings, mask_arguments
+from llmproxy.core.bindings.volatile_fields import VolatileField, matches_path
 from llmproxy.core.traffic.canonical_json import parse_json_container
 
 Leaf = tuple[object, object, LeafPlace]
@@ -184,6 +192,15 @@ class LeafPairVisitor:
 
     def visit_text(self, recorded: str, present: str, place: LeafPlace) -> Mismatch | None:
         raise NotImplementedError
+
+    def find_json_field(self, place: LeafPlace) -> VolatileField | None:
+        """Return the volatile field that stands at a place in the JSON of a result."""
+        call, bindings = place.call, self.bindings
+        if not place.json or call is None or place.zone is not Zone.RESULT or call.tool not in bindings.json_tools:
+            return None
+        mask = self.mask_call_arguments
+        named = (field for field in bindings.slots if field.at.startswith("$") and is_of_call(field, call, mask))
+        return next((field for field in named if matches_path(field.at, place.subpath)), None)
 
     def mask_call_arguments(self, arguments: object) -> str:
         """Return a recorded call's arguments in canonical JSON, with names for what is bound."""

@@ -28,10 +28,10 @@ from llmproxy.core.bindings.volatile_fields import (
     VolatileField,
     VolatileMatch,
     find_field_values,
-    matches_path,
     may_occur,
 )
 from llmproxy.core.dialects.messages import find_agent_written_spans, find_qualified_name
+from llmproxy.core.traffic.json_diff import format_path
 
 Node = dict[str, Any]
 
@@ -96,21 +96,21 @@ class LeafPlace:
     @property
     def path(self) -> str:
         """Where in the request, from ``$`` on."""
-        return self._format_path(to_json=False)
+        return format_path(self.list_steps())
 
     @property
     def subpath(self) -> str:
         """Where in the JSON of arguments or of a result, from ``$`` on; empty outside of one."""
-        return self._format_path(to_json=True) if self.json else ""
+        return format_path(self.list_steps(within_json=True)) if self.json else ""
 
-    def _format_path(self, *, to_json: bool) -> str:
-        steps: list[str] = []
+    def list_steps(self, *, within_json: bool = False) -> list[str | int]:
+        """Return the members and indexes that lead here from the request on, or from the JSON of a tool on."""
+        steps: list[str | int] = []
         place: LeafPlace | None = self
-        while place is not None and not (to_json and place.opened):
-            if place.step != "":
-                steps.append(f"[{place.step}]" if isinstance(place.step, int) else f".{place.step}")
+        while place is not None and not (within_json and place.opened):
+            steps += [place.step] if place.step != "" else []
             place = place.parent
-        return "$" + "".join(reversed(steps))
+        return steps[::-1]
 
 
 _SYSTEM = frozenset(
@@ -311,15 +311,3 @@ def is_of_call(field: VolatileField, call: PlacedCall | None, bound: Callable[[o
         return field.tool in (BLOCK, OUTSIDE, SYSTEM) and call is None
     same = call.tool.startswith(field.tool_prefix) if field.tool_prefix else field.tool == call.tool
     return same and (not field.arguments or field.arguments == bound(call.arguments))
-
-
-def find_json_field(bindings: Bindings, bound: Callable[[object], str], place: LeafPlace) -> VolatileField | None:
-    if (
-        not place.json
-        or place.call is None
-        or place.zone is not Zone.RESULT
-        or place.call.tool not in bindings.json_tools
-    ):
-        return None
-    named = (field for field in bindings.slots if field.at.startswith("$") and is_of_call(field, place.call, bound))
-    return next((field for field in named if matches_path(field.at, place.subpath)), None)

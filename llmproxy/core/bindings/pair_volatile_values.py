@@ -12,14 +12,7 @@ from typing import NamedTuple
 from llmproxy.core.bindings.comparison_outcome import Misfit, Mismatch
 from llmproxy.core.bindings.id_pairs import IdPair, IdPairs
 from llmproxy.core.bindings.leaf_pairs import Leaf, LeafPairVisitor, pair_bodies
-from llmproxy.core.bindings.leaf_places import (
-    LeafPlace,
-    PlacedCall,
-    Zone,
-    find_json_field,
-    find_volatile_matches,
-    list_fields_at,
-)
+from llmproxy.core.bindings.leaf_places import LeafPlace, PlacedCall, Zone, find_volatile_matches, list_fields_at
 from llmproxy.core.bindings.run_bindings import Bindings
 from llmproxy.core.bindings.run_variables import RunVariablePair
 from llmproxy.core.bindings.shell_listings import remove_own_files
@@ -65,23 +58,20 @@ class VolatileFieldReader(LeafPairVisitor):
 
     def visit_value(self, recorded: object, present: object, place: LeafPlace) -> Mismatch | None:
         """Read a volatile field that is a number."""
-        field = find_json_field(self.bindings, self.mask_call_arguments, place)
+        field = self.find_json_field(place)
         if field is not None and field.is_id and not isinstance(recorded, bool) and not isinstance(present, bool):
             return self._pair_ids(field, str(recorded), str(present), place)
         return None
 
     def visit_text(self, recorded: str, present: str, place: LeafPlace) -> Mismatch | None:
-        if not (
-            list_fields_at(self.bindings, place)
-            or (place.call is not None and place.call.tool in self.bindings.json_tools)
-        ):
+        fields = list_fields_at(self.bindings, place)
+        if not (fields or (place.call is not None and place.call.tool in self.bindings.json_tools)):
             return None
-        if place.json and (field := find_json_field(self.bindings, self.mask_call_arguments, place)) is not None:
+        if (field := self.find_json_field(place)) is not None:
             return self._pair_ids(field, recorded, present, place) if field.is_id else None
         call = place.call if place.zone is Zone.RESULT else None
         if call is not None and not place.json:
             recorded, present = remove_own_files(recorded, present)
-        fields = list_fields_at(self.bindings, place)
         if call is not None and not place.json and _may_vary_in_json(recorded, self.bindings, call):
             for mine, theirs in pair_json_parts(recorded, present):
                 if not isinstance(mine, str) and (wrong := self.descend(mine, theirs, place.enter_json())) is not None:
@@ -142,7 +132,7 @@ class _VolatileValueLister(LeafPairVisitor):
         return not list_fields_at(self.bindings, place)
 
     def visit_value(self, recorded: object, present: object, place: LeafPlace) -> None:  # noqa: ARG002 - the same for all of its kind
-        field = find_json_field(self.bindings, self.mask_call_arguments, place)
+        field = self.find_json_field(place)
         if field is not None and fits_kind(field.kind, str(recorded)):
             self.found.append(VolatileValue(field, str(recorded), place.path))
 

@@ -13,10 +13,9 @@ for volatile fields.
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
-from functools import lru_cache, partial
+from collections.abc import Mapping
+from functools import lru_cache
 
 from llmproxy.core.bindings.comparison_outcome import Fit, Misfit, Mismatch, build_mismatch, excerpt_line
 from llmproxy.core.bindings.expected_messages import ExpectedMessage, ExpectedMessages, survives_parsing
@@ -36,7 +35,6 @@ from llmproxy.core.bindings.leaf_places import (
     PlaceReader,
     Zone,
     build_member_place,
-    find_json_field,
     find_volatile_matches,
     is_in_any_span,
     iterate_members,
@@ -56,7 +54,7 @@ from llmproxy.core.bindings.shell_listings import (
 from llmproxy.core.bindings.text_alignment import FilledGap, GapOption, TextDivergence, TextGap, align_text, splice
 from llmproxy.core.bindings.value_consistency import ValueConsistency, find_merged_ids
 from llmproxy.core.bindings.value_forms import FormMatch, FormScope, ValueForm, is_isolated
-from llmproxy.core.bindings.volatile_fields import Names, VolatileMatch, fits_kind, list_match_ends
+from llmproxy.core.bindings.volatile_fields import IN_TEXT, Names, VolatileMatch, fits_kind
 from llmproxy.core.dialects.messages import find_agent_written_spans
 from llmproxy.core.traffic.canonical_json import dump, split_text_by_json
 
@@ -112,9 +110,7 @@ class RequestComparison(LeafPairVisitor):
 
     def __init__(self, bindings: Bindings, found: IdPairs, known: IdPairs | None) -> None:
         super().__init__(bindings)
-        whole = IdPairs(found)
-        for each in known or ():
-            whole.record_new_pair(each)  # what this pair says comes first; a conflict was found already
+        whole = IdPairs((*found, *(known or ())))  # what this pair says comes first; a conflict was found already
         self._identities = whole
         self._tokens = IdPairSearch(whole)
         self._shorts = list_short_values(bindings.pairs, whole)
@@ -186,26 +182,22 @@ class RequestComparison(LeafPairVisitor):
         if type(recorded) is type(present) and recorded == present and not self._find_short_value(recorded, place):
             self.equalities.record_unchanged_member(recorded, place)
             return None
-        field = find_json_field(self.bindings, self.mask_call_arguments, place)
-        if field is not None and not field.is_id and _are_values_of_kind(field.kind, recorded, present):
-            self._used.add(field.name)
-            return None
-        if field is not None and field.is_id and self._is_known_id_pair(field.name, str(recorded), str(present)):
-            self._record_used_name(field.name, str(recorded), str(present))
-            return None
+        if (field := self.find_json_field(place)) is not None:
+            if not field.is_id and _are_values_of_kind(field.kind, recorded, present):
+                self._used.add(field.name)
+                return None
+            mine, theirs = str(recorded), str(present)
+            if field.is_id and self._identities.find_present(field.name, mine) == theirs:
+                self._record_used_name(field.name, mine, theirs)
+                return None
         short = self._find_short_value(recorded, place, present)
         if short is not None:
-            if present == cast_to_type_of(recorded, short.present) and type(present) is type(
-                cast_to_type_of(recorded, short.present)
-            ):
+            expected = cast_to_type_of(recorded, short.present)
+            if present == expected and type(present) is type(expected):
                 self._record_short_value(short, place)
                 return None
             if type(recorded) is type(present) and recorded == present:
-                if short.identity:
-                    return Mismatch(Misfit.LEAKED, place.path, short.recorded, short.present, short.name)
-                self._unchanged.add(short.name_and_value)
-                self.equalities.record_short_value(short, place, moved=False)
-                return None
+                return self._record_unchanged_value(short, place)
         return build_mismatch(place.path, recorded, present)
 
     def _find_short_value(self, value: object, place: LeafPlace, present: object = None) -> ShortValue | None:
@@ -215,16 +207,19 @@ class RequestComparison(LeafPairVisitor):
         found = short_values_at(self._shorts, place.call.tool if place.call else "", place.subpath, place.member, value)
         return next((each for each in found if each.present == str(present)), found[0] if found else None)
 
-    def _is_known_id_pair(self, name: str, recorded: str, present: str) -> bool:
-        return any(
-            each.name == name and each.recorded == recorded and each.present == present for each in self._identities
-        )
-
     def _record_short_value(self, short: ShortValue, place: LeafPlace) -> None:
         if not short.identity:
             self.equalities.record_short_value(short, place, moved=True)
         self._record_used_name(short.name, short.recorded, short.present)
         self._chosen.setdefault(short.name_and_value, set()).add(short.present)
+
+    def _record_unchanged_value(self, short: ShortValue, place: LeafPlace) -> Mismatch | None:
+        """Note a short value that stands there as it was recorded; one that a tool made must not."""
+        if short.identity:
+            return Mismatch(Misfit.LEAKED, place.path, short.recorded, short.present, short.name)
+        self._unchanged.add(short.name_and_value)
+        self.equalities.record_short_value(short, place, moved=False)
+        return None
 
     def _record_used_name(self, name: str, recorded: str, present: str) -> None:
         if recorded != present:
@@ -243,10 +238,8 @@ class RequestComparison(LeafPairVisitor):
             recorded, present = mine, theirs
         short = self._find_short_value(recorded, place, present)
         if short is not None and recorded == present:
-            if short.identity:
-                return Mismatch(Misfit.LEAKED, place.path, short.recorded, short.present, short.name)
-            self._unchanged.add(short.name_and_value)
-            self.equalities.record_short_value(short, place, moved=False)
+            if (leaked := self._record_unchanged_value(short, place)) is not None:
+                return leaked
         elif short is not None:
             if present == short.present:
                 self._record_short_value(short, place)
@@ -254,14 +247,13 @@ class RequestComparison(LeafPairVisitor):
             return build_mismatch(place.path, recorded, present)
         elif place.json and recorded == present:
             self.equalities.record_unchanged_member(recorded, place)
-        if place.json and find_json_field(self.bindings, self.mask_call_arguments, place) is not None:
-            field = find_json_field(self.bindings, self.mask_call_arguments, place)
-            if field is None or not _are_values_of_kind(field.kind, recorded, present):
+        if (field := self.find_json_field(place)) is not None:
+            if not _are_values_of_kind(field.kind, recorded, present):
                 return self._compare_plain_text(recorded, present, place)
             if not field.is_id:
                 self._used.add(field.name)
                 return None
-            if not self._is_known_id_pair(field.name, recorded, present):
+            if self._identities.find_present(field.name, recorded) != present:
                 return Mismatch(Misfit.NOT_ONE_TO_ONE, place.path, recorded, present, field.name)
             self._record_used_name(field.name, recorded, present)
             return None
@@ -397,18 +389,15 @@ class RequestComparison(LeafPairVisitor):
         parts = [*find_listing_parts(recorded, elsewhere="cwd" in self.bindings.changed, users=values.get("user"))]
         parts += find_git_parts(recorded, values.get(USER, ("", self.bindings.git_user)), values.get(BRANCH))
         return [
-            TextGap(part.start, part.end, free=partial(_find_pattern_end, part.pattern), name=part.name)
+            TextGap(part.start, part.end, free=part.pattern, name=part.name)
             for part in sorted(parts, key=lambda part: part.start)
         ]
 
     def _build_volatile_gap(self, found: VolatileMatch) -> TextGap:
         field = found.slot
         if not field.is_id:
-            return TextGap(found.start, found.end, free=partial(list_match_ends, field.kind), name=field.name)
-        present = next(
-            (each.present for each in self._identities if each.name == field.name and each.recorded == found.value),
-            None,
-        )
+            return TextGap(found.start, found.end, free=IN_TEXT[field.kind], name=field.name)
+        present = self._identities.find_present(field.name, found.value)
         options = [GapOption(present, is_isolated, field.name)] if present is not None else []
         if present is None or present != found.value:
             options.append(GapOption(found.value, is_isolated, field.name, unchanged=True, leaks=True))
@@ -431,11 +420,6 @@ def _list_gap_options(forms: tuple[ValueForm, ...]) -> tuple[GapOption, ...]:
 
 
 _NOT_JSON = object()
-
-
-def _find_pattern_end(pattern: re.Pattern[str], text: str, at: int) -> Iterator[int]:
-    if (found := pattern.match(text, at)) is not None:
-        yield found.end()
 
 
 def _build_id_gap(token: IdPairMatch, recorded: str, *, accepts: bool) -> TextGap:
@@ -479,8 +463,7 @@ class RequestRewriter:
 
     def __init__(self, bindings: Bindings) -> None:
         self._comparing = RequestComparison(bindings, IdPairs(), None)
-        users = next((pair for pair in bindings.pairs if pair.name == "user" and pair.has_changed), None)
-        self._users = (users.recorded.value, users.present.value) if users is not None else None
+        self._users = bindings.values["user"] if "user" in bindings.changed else None
 
     def rewrite_tree(self, tree: object) -> object:
         if not isinstance(tree, dict):

@@ -8,19 +8,21 @@ state (gap, position) is visited once, so the work is bounded by gaps times alte
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from llmproxy.core.traffic.json_diff import count_common_prefix
 
-Fits = Callable[[str, int, int], bool]
+Border = Callable[[str, int, int], bool]
+"""Whether a value that stands at text[start:end] begins and ends there."""
 
 
 class GapOption(NamedTuple):
     """One text that may stand at a gap."""
 
     text: str
-    border: Fits
+    border: Border
     name: str
     """Of the binding."""
     unchanged: bool = False
@@ -37,8 +39,8 @@ class TextGap(NamedTuple):
     start: int
     end: int
     options: tuple[GapOption, ...] = ()
-    free: Callable[[str, int], Iterable[int]] | None = None
-    """Instead of options: yields where a value of the right kind that begins at a position may end."""
+    free: re.Pattern[str] | None = None
+    """Instead of options: what may stand there."""
     name: str = ""
     in_answers: bool = True
     """Whether answers are written with this run's value."""
@@ -102,8 +104,8 @@ def align_text(recorded: str, gaps: Sequence[TextGap], present: str) -> list[Fil
 
 def _list_gap_fillings(gap: TextGap, present: str, at: int) -> Iterable[tuple[int, GapOption | None]]:
     if gap.free is not None:
-        for end in gap.free(present, at):
-            yield end - at, None
+        if (found := gap.free.match(present, at)) is not None:
+            yield found.end() - at, None
         return
     for option in gap.options:
         end = at + len(option.text)

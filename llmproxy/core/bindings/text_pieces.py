@@ -67,11 +67,6 @@ def list_texts(value: object) -> Iterator[Piece]:
     yield from _list_body_pieces(value, (), value, None)
 
 
-def list_arguments(value: object, tool: str, path: Path = ()) -> Iterator[Piece]:
-    """Yield the texts and numbers of arguments; the name of a member comes behind what it holds."""
-    yield from _walk_arguments(value, path, tool, "$", "")
-
-
 def _list_body_pieces(node: object, path: Path, event: dict[str, Any], tool: str | None) -> Iterator[Piece]:
     if isinstance(node, list):
         for n, each in enumerate(node):
@@ -86,7 +81,7 @@ def _list_body_pieces(node: object, path: Path, event: dict[str, Any], tool: str
         if name in _SEALED or (name in _ECHOED and node.get("object") == "response"):
             continue
         if name == _STRUCTURED or (name in _OBJECTS and isinstance(value, dict) and tool is not None):
-            yield from _walk_arguments(value, here, tool or "", "$", "")
+            yield from list_arguments(value, tool or "", here)
         elif isinstance(value, str):
             if value:
                 yield _build_piece(node, name, value, here, event, tool)
@@ -100,15 +95,16 @@ def _is_thinking_block(node: dict[str, Any]) -> bool:
     return (isinstance(kind, str) and ("thinking" in kind or "reasoning" in kind)) or node.get("thought") is True
 
 
-def _walk_arguments(value: object, path: Path, tool: str, inner: str, member: str) -> Iterator[Piece]:
+def list_arguments(value: object, tool: str, path: Path = (), inner: str = "$", member: str = "") -> Iterator[Piece]:
+    """Yield the texts and numbers of arguments; the name of a member comes behind what it holds."""
     if isinstance(value, dict):
         for name, each in value.items():
             here, at = (*path, name), f"{inner}.{name}"
-            yield from _walk_arguments(each, here, tool, at, name)
+            yield from list_arguments(each, tool, here, at, name)
             yield Piece(here, name, None, TextForm.TEXT, tool, "", at, is_name=True)
     elif isinstance(value, list):
         for n, each in enumerate(value):
-            yield from _walk_arguments(each, (*path, n), tool, f"{inner}[{n}]", member)
+            yield from list_arguments(each, tool, (*path, n), f"{inner}[{n}]", member)
     elif isinstance(value, (str, int)) and not isinstance(value, bool):
         yield Piece(path, value if isinstance(value, str) else str(value), None, TextForm.TEXT, tool, member, inner)
 
@@ -157,16 +153,19 @@ def _get_text_format(name: str) -> TextForm:
 
 
 def _get_index(event: object, path: Path) -> object:
-    node: Any = event
-    for step in path:
-        node = node[step]
+    node = value_at_path(event, path)
     return node.get("index", path[-1]) if isinstance(node, dict) else path[-1]
 
 
-def rename_keys(value: Any, path: Path, names: Mapping[str, str]) -> bool:  # noqa: ANN401 - JSON
-    """Rename members of the object at a path, all at once and in order; False where two would be called alike."""
+def value_at_path(value: Any, path: Path) -> Any:  # noqa: ANN401 - JSON
     for step in path:
         value = value[step]
+    return value
+
+
+def rename_keys(tree: object, path: Path, names: Mapping[str, str]) -> bool:
+    """Rename members of the object at a path, all at once and in order; False where two would be called alike."""
+    value = value_at_path(tree, path)
     members = {names.get(name, name): each for name, each in value.items()}
     if len(members) < len(value):
         return False
@@ -175,8 +174,6 @@ def rename_keys(value: Any, path: Path, names: Mapping[str, str]) -> bool:  # no
     return True
 
 
-def set_at(value: Any, path: Path, new: object) -> None:  # noqa: ANN401 - JSON
+def set_at(tree: object, path: Path, new: object) -> None:
     """Replace what stands at a path, in place."""
-    for step in path[:-1]:
-        value = value[step]
-    value[path[-1]] = new
+    value_at_path(tree, path[:-1])[path[-1]] = new

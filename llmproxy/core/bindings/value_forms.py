@@ -20,13 +20,14 @@ import posixpath
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from enum import StrEnum
 from typing import NamedTuple
 from urllib.parse import quote
 
 from llmproxy.core.bindings.run_variables import RunVariable, RunVariablePair, ValueKind
+from llmproxy.core.bindings.text_alignment import Border
 from llmproxy.core.dialects.messages import STATE_FOLDERS
 from llmproxy.lazy_regex import late
 
@@ -143,9 +144,6 @@ def format_dates(day: str) -> tuple[str, ...]:
         f"{on.year}/{on.month:02}/{number:02}",
         f"{month} {on.year}",
     )
-
-
-Border = Callable[[str, int, int], bool]
 
 
 class FormScope(StrEnum):
@@ -299,15 +297,15 @@ def _list_path_forms(pair: RunVariablePair, homes: RunVariablePair | None) -> It
                         yield ValueForm(pair.name, text, there, border, way.reach, way.in_answers)
     if homes is None:
         return
-    mine, theirs = (_relative_to_home(_trim_path(each.value), _trim_path(home.value)) for each, home in
-                    ((pair.recorded, homes.recorded), (pair.present, homes.present)))  # fmt: skip
+    sides = ((pair.recorded, homes.recorded), (pair.present, homes.present))
+    trimmed = [(_trim_path(each.value), _trim_path(home.value)) for each, home in sides]
+    mine, theirs = (_relative_to_home(path, home) for path, home in trimmed)
     if mine:
         yield ValueForm(pair.name, mine, tuple(text for text in (theirs, *present) if text), is_path)
     elif theirs:
         yield ValueForm(pair.name, recorded[0], (present[0], theirs), is_path)
     yield from _list_folder_name_forms(pair, homes)
-    between = [_format_home_relative_to(_trim_path(each.value), _trim_path(home.value)) for each, home in
-               ((pair.recorded, homes.recorded), (pair.present, homes.present))]  # fmt: skip
+    between = [_format_home_relative_to(path, home) for path, home in trimmed]
     if between[0] and between[1]:
         yield ValueForm(homes.name, between[0], (between[1], *_list_paths(homes.present)), is_path, FormScope.NOT_TYPED)
 
@@ -371,15 +369,13 @@ class FormSearch:
         """Group forms by what was recorded; what two forms of one name say together counts once."""
         self.by_text: dict[str, tuple[ValueForm, ...]] = {}
         for form in forms:
-            before = self.by_text.get(form.recorded, ())
-            merged = _merge_form(before, form)
-            self.by_text[form.recorded] = merged
+            self.by_text[form.recorded] = _merge_form(self.by_text.get(form.recorded, ()), form)
         self.stems = _find_covering_substrings(tuple(self.by_text))
         """The fewest texts of which one is in every text that holds a recorded value."""
         below: dict[str, list[str]] = {stem: [] for stem in self.stems}
         for text in self.by_text:
             below[next(stem for stem in self.stems if stem in text)].append(text)
-        self._relative_to_home = {stem: tuple(each) for stem, each in below.items()}
+        self._texts_by_stem = {stem: tuple(each) for stem, each in below.items()}
         self._least = min(map(len, self.stems), default=0)
 
     def __bool__(self) -> bool:
@@ -394,7 +390,7 @@ class FormSearch:
         found: list[tuple[int, int, str]] = []
         for stem in self.stems:
             if stem in text:
-                for each in self._relative_to_home[stem]:
+                for each in self._texts_by_stem[stem]:
                     start = text.find(each)
                     while start >= 0:
                         found.append((start, -len(each), each))
@@ -408,16 +404,11 @@ class FormSearch:
             if start < at:
                 continue
             end = start - length
-            forms = self.by_text[recorded]
-            if len(forms) == 1 and allowed is None:
-                if not forms[0].border(text, start, end):
-                    continue
-            else:
-                forms = tuple(
-                    form
-                    for form in forms
-                    if form.border(text, start, end) and (allowed is None or allowed(form, start))
-                )
+            forms = tuple(
+                form
+                for form in self.by_text[recorded]
+                if form.border(text, start, end) and (allowed is None or allowed(form, start))
+            )
             if forms:
                 spots.append(FormMatch(start, end, forms))
                 at = end
@@ -427,8 +418,8 @@ class FormSearch:
 def _merge_form(before: tuple[ValueForm, ...], form: ValueForm) -> tuple[ValueForm, ...]:
     for n, each in enumerate(before):
         if each.name == form.name and each.border is form.border and each.reach is form.reach:
-            both = ValueForm(form.name, form.recorded, tuple(dict.fromkeys((*each.present, *form.present))),
-                             form.border, form.reach, each.in_answers or form.in_answers)  # fmt: skip
+            present = tuple(dict.fromkeys((*each.present, *form.present)))
+            both = replace(each, present=present, in_answers=each.in_answers or form.in_answers)
             return (*before[:n], both, *before[n + 1 :])
     return (*before, form)
 

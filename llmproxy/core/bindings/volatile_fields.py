@@ -90,7 +90,8 @@ _OF_WORDS = frozenset({"person", "time", "duration"})
 _ENDS = r"(?![^\W_])"
 """No letter or digit follows."""
 _EXACT: Mapping[str, re.Pattern[str]] = {name: late(kind.pattern) for name, kind in KINDS.items()}
-_INSIDE: Mapping[str, re.Pattern[str]] = {name: late(f"(?:{kind.pattern}){_ENDS}") for name, kind in KINDS.items()}
+IN_TEXT: Mapping[str, re.Pattern[str]] = {name: late(f"(?:{kind.pattern}){_ENDS}") for name, kind in KINDS.items()}
+"""By kind: its values where they stand in a text."""
 _WILD = late(r"\{\{|\}\}|\{(:?)([A-Za-z_][\w.\[\]-]*)\}")
 _PATH_STEP = late(r"\.([^.\[\]]+)|\[(\d+|\*)\]")
 
@@ -134,7 +135,7 @@ class VolatileField:
 
 
 def parse_volatile_field(value: object) -> VolatileField:
-    """Return the volatile field that plain values, of YAML or the store, describe. Raises BadSlot: none."""
+    """Return the volatile field that plain values, of YAML or the store, describe. Raises BadVolatileField: none."""
     if not isinstance(value, dict):
         raise BadVolatileField(f"llmproxy: a volatile field is a mapping with name, kind and tool; this is {value!r}.")
     known = {"name", "kind", "tool", "at", "before", "after", "arguments", "noise"}
@@ -184,12 +185,6 @@ class VolatileMatch(NamedTuple):
 
 def fits_kind(kind: str, value: str) -> bool:
     return _EXACT[kind].fullmatch(value) is not None
-
-
-def list_match_ends(kind: str, text: str, at: int) -> Iterator[int]:
-    """Yield where a value of this kind that begins at `at` may end, the longest first."""
-    if (found := _INSIDE[kind].match(text, at)) is not None:
-        yield found.end()
 
 
 @lru_cache(512)

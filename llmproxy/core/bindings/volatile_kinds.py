@@ -11,15 +11,13 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from llmproxy.core.bindings.volatile_fields import KINDS, fits_kind
+from llmproxy.core.bindings.volatile_fields import IN_TEXT, fits_kind
 from llmproxy.lazy_regex import late
 
 LONGEST_BEFORE = 400
 """Characters of a volatile field's anchor."""
 _ORDER = ("uuid", "time", "hex", "duration", "port", "pid", "count", "integer", "decimal", "name", "word")
 """The kind that says most comes first."""
-_ENDS = r"(?![^\W_])"
-"""No letter or digit follows."""
 _SHORTEST_HEX = 6
 _UNIT = late(r"\s?(?:ns|us|µs|ms|milliseconds?|s|secs?|seconds?|mins?|minutes?|h|hours?)(?![^\W_])")
 _NAMES_PID = late(r"\b(?:pid|pgid|ppid|process|proc(?:ess)?_?id|session(?:_id)?)\b[^\n]{0,12}$", re.IGNORECASE)
@@ -67,15 +65,15 @@ def find_value_pair(
             if (
                 any(start < stop and begin < end for begin, stop, _ in taken)
                 or recorded[start:at] != present[there - same : there]
+                or (match := IN_TEXT[kind].match(present, there - same)) is None
             ):
                 continue
-            mine = recorded[start:end]
-            for theirs in _match_value_at(kind, present, there - same):
-                before = recorded[max(0, start - LONGEST_BEFORE) : start].rpartition("\n")[2]
-                behind = recorded[end : end + 20], present[there - same + len(theirs) :][:20]
-                likely = _are_plausible(kind, mine, theirs, before, behind) or (kind == "name" and start in temporary)
-                if mine != theirs and likely:
-                    return ValuePair(kind, start, mine, theirs)
+            mine, theirs = recorded[start:end], match[0]
+            before = recorded[max(0, start - LONGEST_BEFORE) : start].rpartition("\n")[2]
+            behind = recorded[end : end + 20], present[match.end() :][:20]
+            likely = _are_plausible(kind, mine, theirs, before, behind) or (kind == "name" and start in temporary)
+            if mine != theirs and likely:
+                return ValuePair(kind, start, mine, theirs)
     return None
 
 
@@ -96,23 +94,16 @@ def _find_values_at(kind: str, text: str, at: int) -> Iterator[tuple[int, int]]:
     start = max(text.rfind("\n", 0, at) + 1, at - 200)
     end = text.find("\n", at)
     end = len(text) if end < 0 else end
-    pattern = re.compile(f"(?:{KINDS[kind].pattern}){_ENDS}")
     found = []
     for begin in range(start, at + 1):
         if (
             begin > start and is_in_word(text, begin) and not (kind == "duration" and text[begin - 1] in "mh")
         ):  # 0m1.234s
             continue
-        match = pattern.match(text, begin, min(end, begin + 300))
+        match = IN_TEXT[kind].match(text, begin, min(end, begin + 300))
         if match is not None and match.end() >= at:
             found.append((begin, match.end()))
     yield from sorted(found, key=lambda each: each[0] - each[1])
-
-
-def _match_value_at(kind: str, text: str, start: int) -> Iterator[str]:
-    match = re.compile(f"(?:{KINDS[kind].pattern}){_ENDS}").match(text, start)
-    if match is not None:
-        yield match[0]
 
 
 def is_in_word(text: str, at: int) -> bool:

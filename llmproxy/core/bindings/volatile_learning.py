@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 from llmproxy.core.bindings.comparison_outcome import Fit, Misfit, Mismatch
 from llmproxy.core.bindings.id_pairs import IdPair, IdPairs, IdPairSearch, ShortValue, short_values_at
 from llmproxy.core.bindings.leaf_pairs import pair_bodies
-from llmproxy.core.bindings.leaf_places import LeafPlace, PlaceReader, Zone, find_json_field, iterate_members
+from llmproxy.core.bindings.leaf_places import LeafPlace, PlaceReader, Zone, iterate_members
 from llmproxy.core.bindings.pair_volatile_values import VolatileFieldReader
 from llmproxy.core.bindings.request_comparison import RequestComparison, fit_request, rewrite_recorded
 from llmproxy.core.bindings.run_bindings import Bindings
@@ -212,10 +212,7 @@ class _FieldLearner(RequestComparison):
         leaves = pair_bodies(recorded, present).leaves
         reading = VolatileFieldReader(bindings)
         reading.read_fields(leaves)
-        whole = IdPairs()
-        for each in (*reading.found, *(known or ())):
-            whole.record_new_pair(each)
-        super().__init__(bindings, whole, None)
+        super().__init__(bindings, IdPairs((*reading.found, *(known or ()))), None)
         self.lessons: list[LearnedField] = []
         self._outside = outside
         self._known = [*bindings.slots, *before]
@@ -265,7 +262,7 @@ class _FieldLearner(RequestComparison):
     # -- what is learned
 
     def _learn_leaf(self, recorded: str, present: str, place: LeafPlace, *, number: bool = False) -> bool:
-        if find_json_field(self.bindings, self.mask_call_arguments, place) is not None:
+        if self.find_json_field(place) is not None:
             return False
         kind = find_pair_kind(recorded, present, f"{place.member}: ", number=number)
         if kind is None or kind == "word":
@@ -493,7 +490,7 @@ def _restate_once(bindings: Bindings, recorded: object, present: object, known: 
     restating, tree = _RestatingComparison(bindings, fields.found, known), rewrite_recorded(bindings, recorded)
     for mine, theirs, place in paired.leaves:
         new = theirs if restating.visit([(mine, theirs, place)]) is None else restating.write_leaf(mine, theirs, place)
-        _put_at_path(tree, _list_path_steps(place), new)
+        _put_at_path(tree, place.list_steps(), new)
     return RestatedRecording(tree, restating.fit().names)
 
 
@@ -515,15 +512,6 @@ class _RestatingComparison(RequestComparison):
         # Where a value leaked the texts part behind it: what should have stood there is the difference.
         gaps = (gap for gap in self.list_gaps(text, place) if gap.options and gap.start >= start)
         return splice(text[start:], ((gap.start - start, gap.end - start, gap.options[0].text) for gap in gaps))
-
-
-def _list_path_steps(place: LeafPlace) -> list[str | int]:
-    steps: list[str | int] = []
-    at: LeafPlace | None = place
-    while at is not None:
-        steps += [at.step] if at.step != "" else []
-        at = at.parent
-    return steps[::-1]
 
 
 def _put_at_path(tree: Any, steps: list[str | int], value: object) -> None:  # noqa: ANN401 - any JSON

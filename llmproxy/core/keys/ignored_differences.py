@@ -22,6 +22,7 @@ from llmproxy.core.keys.user_rules import Rules, apply_rules, compile_rules
 from llmproxy.core.providers.routing import Route
 from llmproxy.core.traffic.canonical_json import LossyJson, parse
 from llmproxy.core.traffic.interaction import Headers, Request, header
+from llmproxy.core.traffic.json_diff import format_path
 
 NULLS = (
     "a member that is `null` counts as absent at the top of the body, in messages and in their parts; in tool schemas, "
@@ -164,7 +165,7 @@ def _compare_bodies(old: Request, new: Request, routes: tuple[Route, Route], rul
         return
     touched = [_find_ruled_places(deepcopy(tree), where, rules) for tree, where in zip(trees, routes, strict=True)]
     for path, left, right in list(_find_tree_differences(*trees))[:MOST]:
-        yield KeyDifference(_format_path(path), _format_short(left), _format_short(right), _find_reason(path, touched))
+        yield KeyDifference(format_path(path), _format_short(left), _format_short(right), _find_reason(path, touched))
 
 
 def _find_reason(path: Path, touched: Iterable[dict[Path, str]]) -> str:
@@ -245,10 +246,6 @@ def _find_tree_differences(old: object, new: object, path: Path = ()) -> Iterato
             yield from _find_tree_differences(left, right, (*path, number))
     elif type(old) is not type(new) or old != new:
         yield path, old, new
-
-
-def _format_path(path: Path) -> str:
-    return "$" + "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
 
 
 def _format_short(value: object) -> str:

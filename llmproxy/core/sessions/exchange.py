@@ -395,11 +395,6 @@ class Recording:
         return "" if coding.strip().lower() == "identity" else coding
 
     @property
-    def body_size(self) -> int:
-        """Bytes of the body so far."""
-        return self._received
-
-    @property
     def mime_type(self) -> str:
         """Its content type."""
         return header(self._headers, "content-type") or ""

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import islice
@@ -179,6 +179,11 @@ def encode_strictly(value: object) -> str:
         return json.dumps(value, sort_keys=True, default=repr)
     except (TypeError, ValueError, RecursionError):
         return repr(type(value)) + str(id(value))
+
+
+def format_path(steps: Iterable[str | int]) -> str:
+    """Return the path of members and indexes as people write it: ``$.input.path[0]``."""
+    return f"${''.join(f'[{step}]' if isinstance(step, int) else f'.{step}' for step in steps)}"
 
 
 def build_member_path(path: str, name: object) -> str:
