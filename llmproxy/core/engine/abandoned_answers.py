@@ -17,7 +17,7 @@ from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.queries import has_left_answer
-from llmproxy.core.store.reader import KeyChange, KeyedRecording
+from llmproxy.core.store.reader import KeyChange
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.response_bytes import SendingPlan
 from llmproxy.errors import LLMProxyError
@@ -42,7 +42,7 @@ class AbandonedInterceptor(Interceptor[Exchange]):
         last = laid.pieces[-1][0] if call.session.settings.speed or not call.answer.held else 0
         return laid._replace(pieces=(*laid.pieces, (last + LEAVING, b"")))
 
-    def on_decision(self, call: Exchange, found: Lookup, decided: Decided[KeyedRecording]) -> Decided[KeyedRecording]:
+    def on_decision(self, call: Exchange, found: Lookup, decided: Decided) -> Decided:
         """Ask for it live rather than repeat it."""
         left = decided.recording is not None and decided.recording.was_left and call.channel is not Channel.MCP
         repeated = call.nth > len(found.recordings) and call.session.settings.exhausted is Exhausted.LAST

@@ -95,7 +95,7 @@ class AnswerWriter:
         for each in reversed(exchange.interceptors):
             each.on_stored(exchange, made)
         exchange.session.served.add(stored)
-        if not KeyedRecording(stored, 0, made.response.status, made.response.ending).is_good_status:
+        if not KeyedRecording(stored, 0, made.response.status, made.response.ending).is_good_answer:
             exchange.session.position.failed.add(stored)
         # Not from the store: reading it belongs to the event loop, and this is the writer's thread.
         said, replied, _ = described

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import override
 
-from llmproxy.core.engine.decide import is_stable_answer
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.engine.request_identification import build_host_refusal, check_upstream_allowed
 from llmproxy.core.providers.stubs import METADATA, NOWHERE, Stub, StubRequest, parse_members
@@ -76,7 +75,7 @@ class StubInterceptor(Interceptor[Exchange]):
             return False
         for cassette, sample, party in find_other_places(store, key, _OTHERS):
             slots = store.find_keyed(cassette, sample, party, key)
-            if (slot := next(filter(is_stable_answer, slots), None)) is not None:
+            if (slot := next((each for each in slots if each.is_good_answer), None)) is not None:
                 call.decision, call.slot = Decision.REPLAY, slot
                 call.note = f"this cassette lacks it; recorded in {cassette}, which asked first"
                 call.state.put(stub)

@@ -300,7 +300,7 @@ class BindingInterceptor(Interceptor[Exchange]):
         call.state.put(other)
         return found._replace(key=other.key, recordings=other.slots)
 
-    def on_decision(self, call: Exchange, found: Lookup, decided: Decided[KeyedRecording]) -> Decided[KeyedRecording]:
+    def on_decision(self, call: Exchange, found: Lookup, decided: Decided) -> Decided:
         """Give a hit its answer in this run's words; where that cannot be written it is a miss."""
         slot, store, other = decided.recording, self._parts.state.stores.current, call.state.get(BoundRecording)
         if slot is None or store is None:

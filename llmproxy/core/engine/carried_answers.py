@@ -53,7 +53,6 @@ from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup, MissReason
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.queries import accepted_of, canonical_of, list_party_keys, read_newest_variables, read_summary
-from llmproxy.core.store.reader import KeyedRecording
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.canonical_json import dump, parse_json
 from llmproxy.core.traffic.interaction import Ending, Interaction, Key, Response, header
@@ -121,7 +120,7 @@ class CarryInterceptor(Interceptor[Exchange]):
         key = looked.standing.recorded.key
         session = call.session
         slots = store.find_keyed(session.cassette, session.sample, call.party, key)
-        return found._replace(key=key, recordings=tuple(each for each in slots if each.is_good_status))
+        return found._replace(key=key, recordings=tuple(each for each in slots if each.is_good_answer))
 
     @override
     def on_explain(self, call: Exchange, context: MissContext) -> MissContext:
@@ -132,7 +131,7 @@ class CarryInterceptor(Interceptor[Exchange]):
         return replace(context, not_carried=f"not carried ({looked.refusal.why}): {looked.refusal.text}")
 
     @override
-    def on_decision(self, call: Exchange, found: Lookup, decided: Decided[KeyedRecording]) -> Decided[KeyedRecording]:
+    def on_decision(self, call: Exchange, found: Lookup, decided: Decided) -> Decided:
         looked, store = call.state.get(CarryOutcome), self._parts.state.stores.current
         if looked is None or looked.refusal is not None or decided.decision is not Decision.REPLAY:
             return decided

@@ -16,7 +16,6 @@ from dataclasses import replace
 from threading import Lock
 from typing import Any, override
 
-from llmproxy.core.engine.decide import is_stable_answer
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.providers.routing import changes_something
 from llmproxy.core.sessions.exchange import Exchange
@@ -40,7 +39,7 @@ class CoalesceInterceptor(Interceptor[Exchange]):
         self._lock = Lock()
 
     @override
-    def on_decision(self, call: Exchange, found: Lookup, decided: Decided[KeyedRecording]) -> Decided[KeyedRecording]:
+    def on_decision(self, call: Exchange, found: Lookup, decided: Decided) -> Decided:
         if decided.decision is Decision.RECORD and call.method == "POST" and not changes_something(call.route, "POST"):
             with self._lock:
                 crowd = self._open.setdefault(call.party_and_key, [])
@@ -51,7 +50,7 @@ class CoalesceInterceptor(Interceptor[Exchange]):
     @override
     def on_stored(self, call: Exchange, made: Interaction) -> None:
         store, got = self._state.stores.opened, made.response
-        if store is None or not is_stable_answer(KeyedRecording(0, 0, got.status, got.ending)):
+        if store is None or not KeyedRecording(0, 0, got.status, got.ending).is_good_answer:
             return
         with self._lock:
             crowd = self._open.get(call.party_and_key, [])

@@ -250,7 +250,7 @@ class OrderInterceptor(Interceptor[Exchange]):
         self._given.clear()
 
     @override
-    def on_decision(self, call: Exchange, found: Lookup, decided: Decided[KeyedRecording]) -> Decided[KeyedRecording]:
+    def on_decision(self, call: Exchange, found: Lookup, decided: Decided) -> Decided:
         """Note that a recording is asked for; a WebSocket has its own time."""
         chosen = decided.recording
         if chosen is None or chosen.status == SWITCHING:

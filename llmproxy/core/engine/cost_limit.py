@@ -18,7 +18,6 @@ from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.queries import read_summary
-from llmproxy.core.store.reader import KeyedRecording
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.errors import RefusedError
 from llmproxy.protocol import OFFLINE, Channel, Decision, Mode, Update
@@ -68,7 +67,7 @@ class BudgetInterceptor(Interceptor[Exchange]):
         self._state, self._keying, self._spending = parts.state, parts.keying, spending
 
     @override
-    def on_decision(self, call: Exchange, found: Lookup, decided: Decided[KeyedRecording]) -> Decided[KeyedRecording]:
+    def on_decision(self, call: Exchange, found: Lookup, decided: Decided) -> Decided:
         if decided.decision not in {Decision.RECORD, Decision.PASS} or call.channel is not Channel.LLM:
             return decided
         stale, store = call.state.get(StaleHit), self._state.stores.current

@@ -16,7 +16,7 @@ from llmproxy.core.providers.provider_table import SAFE
 from llmproxy.core.sessions.exchange import Exchange, RequestPlace
 from llmproxy.core.sessions.interceptor import Decided, Lookup, MissReason
 from llmproxy.core.sessions.session import Session
-from llmproxy.core.store.reader import KeyedRecording, ReplayCandidate, is_good_status, was_left_twice
+from llmproxy.core.store.reader import KeyedRecording, is_good_status, was_left_twice
 from llmproxy.core.traffic.interaction import Ending, header
 from llmproxy.protocol import THREAD_FIELD, Channel, Decision, Exhausted, ModePolicy, Plays
 
@@ -43,7 +43,7 @@ def count_arrival(call: Exchange, found: Lookup) -> None:
         call.kept.after = call.session.position.record_thread_key(thread, found.key)
 
 
-def decide_by_mode(call: Exchange, found: Lookup, nth: int) -> Decided[KeyedRecording]:
+def decide_by_mode(call: Exchange, found: Lookup, nth: int) -> Decided:
     """Return what the mode's row makes of the `nth` arrival of a call."""
     session, place = call.session, call.place
     chosen = session.settings.exhausted
@@ -52,12 +52,12 @@ def decide_by_mode(call: Exchange, found: Lookup, nth: int) -> Decided[KeyedReco
     return decide(DecisionInput(session.policy, found.recordings, nth, exhausted, here))
 
 
-class DecisionInput[R: ReplayCandidate](NamedTuple):
+class DecisionInput(NamedTuple):
     """Everything that the decision depends on. One a request: a tuple costs a quarter of a frozen dataclass."""
 
     policy: ModePolicy
     """Of the session's mode."""
-    recordings: Sequence[R]
+    recordings: Sequence[KeyedRecording]
     """Live recordings of the key in the session's cassette, in order of occurrence."""
     nth: int
     """This is the n-th arrival of the key in the session, counted from 1."""
@@ -66,7 +66,7 @@ class DecisionInput[R: ReplayCandidate](NamedTuple):
     """The key was first recorded in this session: it is recorded again, so a first run in `auto` equals `record`."""
 
 
-def decide[R: ReplayCandidate](situation: DecisionInput[R]) -> Decided[R]:
+def decide(situation: DecisionInput) -> Decided:
     """Say what becomes of a request."""
     policy = situation.policy
     if policy.plays is Plays.NOTHING:
@@ -79,10 +79,10 @@ def decide[R: ReplayCandidate](situation: DecisionInput[R]) -> Decided[R]:
     return Decided(Decision.REPLAY, tape[situation.nth - 1])
 
 
-def list_playable[R: ReplayCandidate](policy: ModePolicy, recordings: Sequence[R]) -> Sequence[R]:
+def list_playable(policy: ModePolicy, recordings: Sequence[KeyedRecording]) -> Sequence[KeyedRecording]:
     """Return the recordings that count for this policy: those that it plays in turn, and all where it plays none."""
     if policy.plays is Plays.GOOD:
-        return [each for turn, each in enumerate(recordings, 1) if is_stable_answer(each) or was_left_twice(each, turn)]
+        return [each for turn, each in enumerate(recordings, 1) if each.is_good_answer or was_left_twice(each, turn)]
     return recordings
 
 
@@ -110,19 +110,14 @@ _SAID: dict[Ending, str] = {
 }
 
 
-def describe_failure(recording: ReplayCandidate) -> str:
+def describe_failure(recording: KeyedRecording) -> str:
     """Return in a few words what is wrong with an answer that is served all the same; empty for a good one."""
     if recording.ending is not Ending.COMPLETE:
         return f"a recorded failure: {_SAID[recording.ending]}"
     return "" if is_good_status(recording.status) else f"a recorded failure: {recording.status}"
 
 
-def is_stable_answer(recording: ReplayCandidate) -> bool:
-    """Return whether this answer is whole, and not one that might be different a moment later."""
-    return recording.ending is Ending.COMPLETE and is_good_status(recording.status)
-
-
-def _decide_replay[R: ReplayCandidate](situation: DecisionInput[R], tape: Sequence[R]) -> Decided[R]:
+def _decide_replay(situation: DecisionInput, tape: Sequence[KeyedRecording]) -> Decided:
     if not tape:
         return Decided(Decision.REFUSE, reason=MissReason.NEVER)
     if situation.nth <= len(tape):
@@ -133,7 +128,4 @@ def _decide_replay[R: ReplayCandidate](situation: DecisionInput[R], tape: Sequen
         case Exhausted.CYCLE:
             return Decided(Decision.REPLAY, tape[(situation.nth - 1) % len(tape)])
         case Exhausted.LAST:
-            for each in reversed(tape):
-                if is_stable_answer(each):
-                    return Decided(Decision.REPLAY, each)
-            return Decided(Decision.REPLAY, tape[-1])
+            return Decided(Decision.REPLAY, next((each for each in reversed(tape) if each.is_good_answer), tape[-1]))

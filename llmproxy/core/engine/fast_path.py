@@ -20,7 +20,6 @@ from llmproxy.core.engine.decide import (
     decide,
     decide_from_head,
     describe_failure,
-    is_stable_answer,
     list_playable,
 )
 from llmproxy.core.engine.engine_state import EngineState
@@ -177,7 +176,7 @@ class FastPath:
             status=slot.status, session=session.name, party=place.party, provider=place.route.provider.name,
             operation=place.operation if place.route.known else known.path, model=known.model or priced.model,
             channel=place.channel, input=priced.input, output=priced.output, cost=priced.cost, key=known.key,
-            interaction=slot.id, attempt=place.attempt, note=describe_failure(slot), failed=not is_stable_answer(slot),
+            interaction=slot.id, attempt=place.attempt, note=describe_failure(slot), failed=not slot.is_good_answer,
             asked=priced.asked, answered=priced.answered,
         )  # fmt: skip
         return call

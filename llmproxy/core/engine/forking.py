@@ -30,7 +30,6 @@ from llmproxy.core.misses.explain import ExplainedMiss
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup, MissReason
 from llmproxy.core.sessions.session import Session, SessionBusy
-from llmproxy.core.store.reader import KeyedRecording
 from llmproxy.core.traffic.body_decoding import decode_body
 from llmproxy.core.traffic.interaction import Interaction, Response, Usage, header, without
 from llmproxy.errors import LLMProxyError, RefusedError
@@ -336,7 +335,7 @@ class ForkInterceptor(Interceptor[Exchange]):
         agents = _is_agent_request(call) and call.channel is Channel.LLM
         return agents and self.forking.forks_at(self.forking.peek_number(call), hit=hit)
 
-    def on_decision(self, call: Exchange, found: Lookup, decided: Decided[KeyedRecording]) -> Decided[KeyedRecording]:
+    def on_decision(self, call: Exchange, found: Lookup, decided: Decided) -> Decided:
         """Let the run fork with a call, which is recorded in the child then, as all that follow."""
         forking, recording = self.forking, decided.recording
         agents = _is_agent_request(call) and call.channel is Channel.LLM

@@ -38,7 +38,6 @@ from llmproxy.core.providers.provider_table import SAFE
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup, MissReason
 from llmproxy.core.sessions.session import LiveForbidden, Session, split_name
-from llmproxy.core.store.reader import KeyedRecording
 from llmproxy.core.store.rows import RowSummary
 from llmproxy.core.store.store import Addition, Store
 from llmproxy.core.traffic.interaction import Chunk, Interaction, Response, Usage, header
@@ -145,7 +144,7 @@ class LiveInterceptor(Interceptor[Exchange]):
         self._send_live(call)
         return found
 
-    def on_decision(self, call: Exchange, found: Lookup, decided: Decided[KeyedRecording]) -> Decided[KeyedRecording]:
+    def on_decision(self, call: Exchange, found: Lookup, decided: Decided) -> Decided:
         """Choose the recording of a tool's call by its state; what depends on none is decided as in every replay."""
         channel, operation, store = call.channel, call.operation, self._parts.state.stores.current
         lists = channel is Channel.MCP and operation in LISTS

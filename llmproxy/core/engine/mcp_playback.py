@@ -28,7 +28,6 @@ from llmproxy.core.mcp_messages import (
 from llmproxy.core.sessions.exchange import Exchange, HarmlessTelemetry
 from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup
 from llmproxy.core.sessions.session import Session
-from llmproxy.core.store.reader import KeyedRecording
 from llmproxy.core.store.rows import RowSummary
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.canonical_json import parse_json
@@ -175,7 +174,7 @@ class PlaybackInterceptor(Interceptor[Exchange]):
         self._questions: dict[Asked, ClientReply | None] = {}
         """What a recorded server has asked the client; None while that has not answered."""
 
-    def on_decision(self, call: Exchange, found: Lookup, decided: Decided[KeyedRecording]) -> Decided[KeyedRecording]:
+    def on_decision(self, call: Exchange, found: Lookup, decided: Decided) -> Decided:
         """Note a client's answer to a question; let go unanswered what was not recorded and nothing depends on."""
         if decided.reason is not None and may_ignore_unrecorded(call.operation):
             call.error = HarmlessTelemetry("llmproxy: never recorded, and nothing depends on it; sent to nobody")

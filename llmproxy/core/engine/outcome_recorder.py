@@ -9,7 +9,6 @@ from functools import lru_cache, partial
 from typing import NamedTuple
 
 from llmproxy.core.dialects.usage import compute_cost
-from llmproxy.core.engine.decide import is_stable_answer
 from llmproxy.core.engine.engine_state import TEXT, EngineState
 from llmproxy.core.engine.request_stages import RepeatedMiss
 from llmproxy.core.keys.server_state import is_success
@@ -96,7 +95,7 @@ def build_call(
         note=exchange.note, asked=(priced or kept).asked, answered=(priced or kept).answered,
         attempt=exchange.place.attempt, at=exchange.progress.started_at,
         miss=isinstance(error, MissError) and not isinstance(error, RepeatedMiss), lost=lost,
-        failed=decision is Decision.REPLAY and exchange.slot is not None and not is_stable_answer(exchange.slot),
+        failed=decision is Decision.REPLAY and exchange.slot is not None and not exchange.slot.is_good_answer,
         seq=exchange.progress.seq,
     )  # fmt: skip
 

@@ -40,7 +40,7 @@ class StaleInterceptor(Interceptor[Exchange]):
         self._state, self._most = parts.state, most
 
     @override
-    def on_decision(self, call: Exchange, found: Lookup, decided: Decided[KeyedRecording]) -> Decided[KeyedRecording]:
+    def on_decision(self, call: Exchange, found: Lookup, decided: Decided) -> Decided:
         store = self._state.stores.current
         if store is None or decided.recording is None or decided.decision is not Decision.REPLAY:
             return decided

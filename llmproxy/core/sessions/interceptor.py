@@ -58,7 +58,7 @@ from llmproxy.core.mcp_messages import AnswerPart
 from llmproxy.core.misses.explain import ExplainedMiss
 from llmproxy.core.misses.miss_context import MissContext
 from llmproxy.core.misses.nearest_recording import Restater
-from llmproxy.core.store.reader import KeyedRecording, ReplayCandidate
+from llmproxy.core.store.reader import KeyedRecording
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Interaction, Key, Response
 from llmproxy.core.traffic.response_bytes import SendingPlan
@@ -75,11 +75,11 @@ class MissReason(StrEnum):
     UNBOUND = "its answer cannot be told in this run's words"
 
 
-class Decided[R: ReplayCandidate](NamedTuple):
+class Decided(NamedTuple):
     """The decision; which recording answers; why not."""
 
     decision: Decision
-    recording: R | None = None
+    recording: KeyedRecording | None = None
     reason: MissReason | None = None
 
 
@@ -164,7 +164,7 @@ class Interceptor[C]:
     def on_lookup(self, call: C, found: Lookup) -> Lookup:
         return found
 
-    def on_decision(self, call: C, found: Lookup, decided: Decided[KeyedRecording]) -> Decided[KeyedRecording]:
+    def on_decision(self, call: C, found: Lookup, decided: Decided) -> Decided:
         return decided
 
     def goes_live(self, call: C, *, hit: bool) -> bool:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from operator import index
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from llmproxy.advice import suggest_command
 from llmproxy.core.store import rows
@@ -110,14 +110,15 @@ def is_good_status(status: int) -> bool:
 class KeyedRecording:
     id: int
     occurrence: int
+    """Which recording of its key it was made as, from 1; greater than its turn where one before it is replaced."""
     status: int
     ending: Ending
     asked: bytes = b""
     """SHA-256 of its request's body; empty where nobody asks for it."""
 
     @property
-    def is_good_status(self) -> bool:
-        """Whether it may stand for the provider's answer in `auto` and `once`, or be repeated as the last."""
+    def is_good_answer(self) -> bool:
+        """Whether it is whole, may stand for the provider's in `auto` and `once`, and be repeated as the last."""
         return self.ending is Ending.COMPLETE and is_good_status(self.status)
 
     @property
@@ -126,29 +127,13 @@ class KeyedRecording:
         return self.ending is Ending.LEFT and is_good_status(self.status)
 
 
-class ReplayCandidate(Protocol):
-    """What must be known of a recording to choose it."""
-
-    @property
-    def occurrence(self) -> int:
-        """Which recording of its key it was made as, from 1; greater than its turn where one before it is replaced."""
-
-    @property
-    def status(self) -> int:
-        """HTTP status of the answer."""
-
-    @property
-    def ending(self) -> Ending:
-        """How the answer ended."""
-
-
-def was_left_twice(recording: ReplayCandidate, turn: int) -> bool:
+def was_left_twice(recording: KeyedRecording, turn: int) -> bool:
     """Tell whether a client left this answer, as it (or another run's) had left one in its place before.
 
     `turn`, from 1, is its place among the live recordings of its key. Leaving once may be an interrupt or a timeout;
     twice it is the agent's way, and as much as it reads is recorded.
     """
-    return recording.ending is Ending.LEFT and is_good_status(recording.status) and recording.occurrence > turn
+    return recording.was_left and recording.occurrence > turn
 
 
 def find_left_once(slots: Sequence[KeyedRecording]) -> Sequence[KeyedRecording]:
@@ -163,7 +148,7 @@ def find_left_once(slots: Sequence[KeyedRecording]) -> Sequence[KeyedRecording]:
 
 def find_trailing_failures(slots: Sequence[KeyedRecording]) -> Sequence[KeyedRecording]:
     """Return failures behind a key's last good answer: what stands before one was overcome by retrying."""
-    return slots[max((at for at, each in enumerate(slots) if each.is_good_status), default=-1) + 1 :]
+    return slots[max((at for at, each in enumerate(slots) if each.is_good_answer), default=-1) + 1 :]
 
 
 Place = tuple[str, int]

@@ -178,6 +178,6 @@ def _find_replaced_failures(given: Addition, live: Sequence[KeyedRecording], bef
     made = KeyedRecording(0, 0, given.interaction.response.status, given.interaction.response.ending)
     if given.healing is None:
         return frozenset()
-    healed = find_trailing_failures(live) if made.is_good_status else find_left_once(live) if made.was_left else ()
+    healed = find_trailing_failures(live) if made.is_good_answer else find_left_once(live) if made.was_left else ()
     ids = [each.id for each in healed if each.id not in given.healing and (before is None or each.id < before)]
-    return frozenset(ids if made.is_good_status else ids[:1])
+    return frozenset(ids if made.is_good_answer else ids[:1])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import stat
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,6 @@ from llmproxy.core.engine.decide import (
     decide,
     decide_from_head,
     describe_failure,
-    is_stable_answer,
     list_playable,
 )
 from llmproxy.core.engine.request_identification import RequestDispatcher, fingerprint_caller, read_store_secret
@@ -25,31 +24,29 @@ from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config
 from llmproxy.core.sessions.interceptor import Decided, MissReason
 from llmproxy.core.sessions.session import Session, SessionDefaults, Sessions, SessionSettings
+from llmproxy.core.store.reader import KeyedRecording
 from llmproxy.core.traffic.interaction import Ending, Interaction
 from llmproxy.errors import MachineError, RefusedError
 from llmproxy.protocol import Channel, Decision, Exhausted, Mode, ModePolicy
 from tests.support.chats import chat
 
 
-@dataclass(frozen=True)
-class Take:
-    name: str
-    status: int = 200
-    ending: Ending = Ending.COMPLETE
-    occurrence: int = 1
+def take(name: str, status: int = 200, ending: Ending = Ending.COMPLETE, occurrence: int = 1) -> KeyedRecording:
+    """Return a recording that keeps its name where others keep the digest of their request."""
+    return KeyedRecording(0, occurrence, status, ending, name.encode())
 
 
-A, B = Take("A"), Take("B")
-LIMIT, BROKEN, DENIED = Take("429", 429), Take("500", 500), Take("401", 401)
-CUT, OPEN = Take("cut", ending=Ending.CUT), Take("open", ending=Ending.UNTERMINATED)
-LEFT = Take("left", ending=Ending.LEFT)
-AGAIN = Take("left again", ending=Ending.LEFT, occurrence=3)
-WRONG = Take("400", 400)
+A, B = take("A"), take("B")
+LIMIT, BROKEN, DENIED = take("429", 429), take("500", 500), take("401", 401)
+CUT, OPEN = take("cut", ending=Ending.CUT), take("open", ending=Ending.UNTERMINATED)
+LEFT = take("left", ending=Ending.LEFT)
+AGAIN = take("left again", ending=Ending.LEFT, occurrence=3)
+WRONG = take("400", 400)
 
 REPLAY, AUTO, RECORD, ONCE, PASS = Mode.REPLAY, Mode.AUTO, Mode.RECORD, Mode.ONCE, Mode.PASSTHROUGH
 
 # mode, recordings, then what the 1st, 2nd, ... arrival gets: a recording's name, "live" (recorded), "pass", or why it is refused.
-TABLE: list[tuple[Mode, list[Take], list[str]]] = [
+TABLE: list[tuple[Mode, list[KeyedRecording], list[str]]] = [
     (REPLAY, [], ["NEVER"]),
     (REPLAY, [A], ["A", "A", "A"]),
     (REPLAY, [A, B], ["A", "B", "B"]),
@@ -79,7 +76,7 @@ TABLE: list[tuple[Mode, list[Take], list[str]]] = [
     (AUTO, [AGAIN], ["left again", "live"]),
     (ONCE, [AGAIN], ["left again", "live"]),
     (ONCE, [A, AGAIN], ["A", "left again", "live"]),
-    (AUTO, [Take("429 left", 429, Ending.LEFT, 3)], ["live"]),
+    (AUTO, [take("429 left", 429, Ending.LEFT, 3)], ["live"]),
     (RECORD, [AGAIN], ["live"]),
     (REPLAY, [AGAIN], ["left again", "left again"]),
     (PASS, [], ["pass"]),
@@ -87,7 +84,7 @@ TABLE: list[tuple[Mode, list[Take], list[str]]] = [
 ]
 
 # `once` on a complete cassette: it plays as replay does, and never goes live.
-COMPLETE: list[tuple[list[Take], list[str]]] = [
+COMPLETE: list[tuple[list[KeyedRecording], list[str]]] = [
     ([], ["NEVER"]), ([A], ["A", "A"]), ([LIMIT, A], ["429", "A", "A"]), ([CUT, A], ["cut", "A", "A"]),
     ([CUT], ["cut", "cut"]), ([OPEN, LEFT], ["open", "left", "left"]), ([DENIED], ["401", "401"]),
 ]  # fmt: skip
@@ -97,11 +94,11 @@ def policy_of(mode: Mode, *, complete: bool) -> ModePolicy:
     return Session("s", "s", 1, SessionSettings(mode), complete=complete).policy
 
 
-def told(verdict: Decided[Take]) -> str:
+def told(verdict: Decided) -> str:
     match verdict.decision:
         case Decision.REPLAY:
             assert verdict.recording is not None
-            return verdict.recording.name
+            return verdict.recording.asked.decode()
         case Decision.REFUSE | Decision.FAULT:
             assert verdict.reason is not None
             return verdict.reason.name
@@ -115,7 +112,7 @@ def told(verdict: Decided[Take]) -> str:
     *(pytest.param(mode.policy, *rest, id=f"{mode}-{rest[1]}") for mode, *rest in TABLE),
     *(pytest.param(policy_of(ONCE, complete=True), *rest, id=f"complete-{rest[1]}") for rest in COMPLETE),
 ])  # fmt: skip
-def test_modes(policy: ModePolicy, takes: list[Take], expected: list[str]) -> None:
+def test_modes(policy: ModePolicy, takes: list[KeyedRecording], expected: list[str]) -> None:
     assert [told(decide(DecisionInput(policy, takes, nth))) for nth in range(1, len(expected) + 1)] == expected
 
 
@@ -138,14 +135,14 @@ def test_a_key_first_met_in_this_session_is_asked_again() -> None:
     assert told(decide(DecisionInput(REPLAY.policy, [A], 1, recorded_here=True))) == "A"
 
 
-@pytest.mark.parametrize(("take", "stays"), [
-    *((Take("", status), True) for status in (200, 201, 302, 400, 404, 422)), (A, True), (WRONG, True),
-    *((Take("", status), False) for status in (401, 403, 408, 409, 425, 429, 500, 502, 503, 529)),
-    *((take, False) for take in (LIMIT, DENIED, CUT, LEFT, AGAIN, OPEN)),
+@pytest.mark.parametrize(("recorded", "stays"), [
+    *((take("", status), True) for status in (200, 201, 302, 400, 404, 422)), (A, True), (WRONG, True),
+    *((take("", status), False) for status in (401, 403, 408, 409, 425, 429, 500, 502, 503, 529)),
+    *((each, False) for each in (LIMIT, DENIED, CUT, LEFT, AGAIN, OPEN)),
 ])  # fmt: skip
-def test_an_answer_that_may_be_another_tomorrow_says_so(take: Take, *, stays: bool) -> None:
+def test_an_answer_that_may_be_another_tomorrow_says_so(recorded: KeyedRecording, *, stays: bool) -> None:
     """Whatever is no good answer has a word for the log; one that stays what it is has none."""
-    assert (is_stable_answer(take), bool(describe_failure(take))) == (stays, not stays)
+    assert (recorded.is_good_answer, bool(describe_failure(recorded))) == (stays, not stays)
 
 
 def test_each_mode_plays_what_it_may() -> None:
@@ -156,7 +153,7 @@ def test_each_mode_plays_what_it_may() -> None:
         (REPLAY, False): whole, (ONCE, True): whole, (ONCE, False): good, (AUTO, True): good, (AUTO, False): good,
     }  # fmt: skip
     for (mode, complete), names in expected.items():
-        assert [take.name for take in list_playable(policy_of(mode, complete=complete), takes)] == names
+        assert [each.asked.decode() for each in list_playable(policy_of(mode, complete=complete), takes)] == names
 
 
 def test_every_reason_is_a_sentence() -> None:

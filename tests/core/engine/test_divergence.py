@@ -17,7 +17,6 @@ from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Decided, Lookup
 from llmproxy.core.sessions.session import Session, SessionSettings
 from llmproxy.core.store.file.store import FileStore
-from llmproxy.core.store.reader import KeyedRecording
 from llmproxy.core.traffic.interaction import Chunk, Response
 from llmproxy.protocol import Decision, Mode
 from llmproxy.proxy_calls import Call
@@ -87,7 +86,7 @@ def test_a_fork_is_begun_in_the_store(tmp_path: Path, forks: ForkInterceptor) ->
     state.shared.append(CopiedRecording(1, 1, NOW))
     state.made[2] = chat("two", "by hand", cassette="a", started_at=NOW + 1)
     sent.session.count_arrival(("agent", chat("one").key), 1)
-    hit = Decided[KeyedRecording](Decision.RECORD)
+    hit = Decided(Decision.RECORD)
     assert forks.on_decision(sent, Lookup(chat("one").key, (), canonical), hit).decision is Decision.RECORD
     with FileStore.open(tmp_path / "x.db", writable=False, now=lambda: NOW) as store:
         assert [b"by hand" in each.response.body for each in store.iter_interactions("b")] == [False, True]

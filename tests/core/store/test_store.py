@@ -39,7 +39,7 @@ def test_a_good_slot_is_complete_and_neither_transient_nor_unauthorized(
     """Only a complete answer that would come again stands for the provider's."""
     store.add_interaction(status(1, code, ending), supersede=False)
     (slot,) = store.find_keyed("default", 1, "agent", key(1))
-    assert (slot.status, slot.ending, slot.is_good_status) == (code, ending, good)
+    assert (slot.status, slot.ending, slot.is_good_answer) == (code, ending, good)
 
 
 def test_superseding_replaces_a_key_in_one_step(store: Store) -> None:
