@@ -19,17 +19,16 @@ from llmproxy.cli.parts.completion import complete_cassettes
 from llmproxy.cli.parts.options import load_settings
 from llmproxy.cli.parts.printing import body_text, get_width, print_json, print_line, to_line, to_paragraphs, wrap_text
 from llmproxy.cli.parts.store_arguments import STORE, find_cassette, is_id, name_session, open_given, suggest_numbered
-from llmproxy.core.dialects.conversation import read_answer, read_conversation
+from llmproxy.core.dialects.conversation import read_conversation, read_interaction_answer
 from llmproxy.core.dialects.messages import Message
 from llmproxy.core.dialects.usage import compute_cost, read_answer_model
 from llmproxy.core.forks.fork_rows import find_fork
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.mcp_messages import read_call
 from llmproxy.core.providers.provider_table import MCP_PREFIX, channel_of, client_of
-from llmproxy.core.providers.routing import family_of
 from llmproxy.core.store.queries import list_run_variables
 from llmproxy.core.store.reader import Readable
-from llmproxy.core.store.rows import content_type, read_answer_time
+from llmproxy.core.store.rows import read_answer_time
 from llmproxy.core.traffic.grpc import Descriptors, format_messages
 from llmproxy.core.traffic.interaction import TRAILER, Interaction, is_grpc
 from llmproxy.core.traffic.websocket_frames import format_transcript, is_websocket_body
@@ -92,12 +91,7 @@ def _show_interaction(
     if other:
         typer.echo(f"({other})", err=True)
 
-    family = family_of(found.provider, found.operation)
-    kind = content_type(found.response.headers)
-    asked, answer = (
-        read_conversation(family, found.operation, found.request.body),
-        read_answer(family, found.operation, kind, found.response.body),
-    )
+    asked, answer = read_conversation(found.request.body), read_interaction_answer(found)
     if as_json:
         print_json(_to_json(found, asked, answer) | {"volatile": values})
         return
@@ -139,7 +133,7 @@ def _print_conversation(found: Interaction, asked: Sequence[Message], answer: Me
         for text in format_transcript(found.response.body):
             print_line(to_line(text))
         return
-    if (call := read_call(found.request.body, content_type(found.response.headers), found.response.body)) is not None:
+    if (call := read_call(found.request.body, found.response.mime_type, found.response.body)) is not None:
         print_line(f"\n--- call of {to_line(call.tool)}\n{body_text(call.arguments.encode())}")
         print_line("\n=== result" + (" (an error)" if call.failed else "") + "\n" + to_paragraphs(call.result))
         return

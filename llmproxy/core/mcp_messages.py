@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 from llmproxy.core.dialects.answer_json_edits import BodyEdit, BodyPart, apply_edits, list_json_parts
 from llmproxy.core.keys.mcp import ANSWER, DISCOVER, END, NOTIFICATION, STREAM
 from llmproxy.core.traffic.canonical_json import parse_json
-from llmproxy.core.traffic.interaction import Headers, Response, header, without
+from llmproxy.core.traffic.interaction import Headers, Response, without
 
 _SPACE = re.compile(r"[ \t\r\n]*")
 _decoder = json.JSONDecoder()
@@ -36,7 +36,7 @@ _decoder = json.JSONDecoder()
 
 def list_messages(response: Response) -> list[BodyPart]:
     """Return the messages of an answer, and where each lies in its body: one, server-sent events, or lines."""
-    return list_json_parts(header(response.headers, "content-type") or "", response.body)
+    return list_json_parts(response.mime_type, response.body)
 
 
 def adapt_ids(response: Response, recorded: bytes, asked: bytes) -> Response:

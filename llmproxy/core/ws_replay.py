@@ -315,7 +315,7 @@ class FrameRecording(Recording):
         """Note the end, and who began it."""
         self._frames.append(Frame(offset, client, reason, code))
 
-    def build_response(self, family: Family, operation: str, *, stream: bool, proper: bool) -> Response:  # noqa: ARG002 - base's
+    def build_response(self, operation: str, *, stream: bool, proper: bool) -> Response:  # noqa: ARG002 - base's
         """Close the recording. Not quick: off the event loop."""
         frames = self._redact_frames(list(self._frames))
         return Response(

@@ -195,7 +195,7 @@ class AnswerTurns:
     def record_if_last_piece(self, exchange: Exchange, data: bytes) -> None:
         """Note a piece of a stream that goes to its client: what says that it is the last comes before HTTP's end."""
         if data and exchange.decision is Decision.RECORD and self._count_open_calls(exchange) > 1:
-            came, how = exchange.recording, (exchange.family, exchange.operation, exchange.identity.stream)
+            came, how = exchange.recording, (exchange.operation, exchange.identity.stream)
             if decide_ending(*how, came.status, came.mime_type, data, http_ended=False) is Ending.COMPLETE:
                 self._record_coming_end(exchange)
 

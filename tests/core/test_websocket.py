@@ -210,7 +210,7 @@ def redact(data: str | bytes) -> str | bytes:
 
 
 def end(recording: FrameRecording) -> Response:
-    return recording.build_response("openai", "realtime", stream=False, proper=True)
+    return recording.build_response("realtime", stream=False, proper=True)
 
 
 def test_a_conversation_becomes_a_response() -> None:

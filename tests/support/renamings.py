@@ -293,7 +293,7 @@ def write_answer(operation: str, run: Run, world: World, *, stream: bool, seed: 
 
 def said(operation: str, response: Response) -> tuple[str, str, object]:
     """Return what an answer says: words, tool, arguments."""
-    message = read_answer("openai", operation, header(response.headers, "content-type") or "", response.body)
+    message = read_answer(operation, header(response.headers, "content-type") or "", response.body)
     assert message is not None, response.body
     if not message.tool_calls:
         return message.text, "", None

@@ -53,7 +53,7 @@ from llmproxy.core.bindings.text_pieces import (
 )
 from llmproxy.core.bindings.value_forms import FormMatch
 from llmproxy.core.dialects.answer_json_edits import BodyEdit, apply_edits, list_json_parts
-from llmproxy.core.traffic.interaction import Response, header
+from llmproxy.core.traffic.interaction import Response
 from llmproxy.core.traffic.json_diff import format_path
 from llmproxy.lazy_regex import late
 
@@ -282,7 +282,7 @@ class AnswerRewriter:
     def rewrite_response(self, response: Response) -> Response:
         """Return the response with everything exchanged; the same object where nothing is."""
         body = response.body
-        content_type = header(response.headers, "content-type") or ""
+        content_type = response.mime_type
         if not body:
             return response
         try:

@@ -191,13 +191,13 @@ class _ExchangeImporter:
         self.occurrences[sample, party, key] += 1
         if response.ending is Ending.LEFT and extra.get_number("occurrence", 1) > self.occurrences[sample, party, key]:
             self.occurrences[sample, party, key] += 1  # a free place before it tells that it was left again
-        kind, answer = header(response.headers, "content-type") or "", response.body
+        kind, answer = response.mime_type, response.body
         interaction = Interaction(
             provider=route.provider.name, operation=route.operation if route.known else canonical.operation, key=key,
             request=request, response=response, started_at=extra.get_float("started_at", each.recorded_at),
             cassette=self.cassette, sample=sample, party=party, occurrence=self.occurrences[sample, party, key],
             model=canonical.model
-            or read_model(route.family, route.operation, header(headers, "content-type") or "", body),
+            or read_model(header(headers, "content-type") or "", body),
             stream=canonical.stream,
             upstream=extra.text("upstream") or ("" if "upstream" in extra.values else place.origin),
             usage=read_usage(route.family, route.operation, kind, answer, response.headers),
@@ -231,9 +231,7 @@ def _build_response(each: Recorded, route: Route, extra: _OwnMember, *, stream: 
     headers, body = _undo_coding(each.response_headers, each.response_body, ours=extra.ours)
     chunked = header(headers, "content-length") is None  # the field itself is framing and not kept
     kind = header(headers, "content-type") or ""
-    how = extra.get_ending() or decide_ending(
-        route.family, route.operation, stream, each.status, kind, body, http_ended=True
-    )
+    how = extra.get_ending() or decide_ending(route.operation, stream, each.status, kind, body, http_ended=True)
     return Response(
         status=each.status,
         reason=each.reason,

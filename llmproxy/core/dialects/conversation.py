@@ -43,7 +43,7 @@ from llmproxy.core.dialects.streams import parse_events_cached
 from llmproxy.core.dialects.table import BodyLayout, find_operation_codec, get_dialect, get_operation_codec
 from llmproxy.core.providers.provider_table import Family
 from llmproxy.core.traffic.canonical_json import parse_json
-from llmproxy.core.traffic.interaction import Interaction, Response, header
+from llmproxy.core.traffic.interaction import Interaction, Response
 from llmproxy.core.traffic.json_diff import ABSENT, build_member_path, count_common_prefix, list_raw_differences
 
 LOOKED_AT = 1000
@@ -95,7 +95,7 @@ def _parse_unwrapped_body(body: bytes) -> dict[str, Any]:
     return as_dict(tree.get("request")) or tree  # Code Assist wraps it
 
 
-def read_conversation(family: Family, operation: str, body: bytes) -> list[Message]:  # noqa: ARG001 - the same for all of its kind
+def read_conversation(body: bytes) -> list[Message]:
     """Return the conversation of a request, system first; empty where there is none. Never raises."""
     found = (message for make, part in _list_conversation_parts(_parse_unwrapped_body(body)) for message in make(part))
     return [
@@ -119,7 +119,7 @@ def read_last_user_text(body: bytes) -> str | None:
     return sent
 
 
-def read_answer(family: Family, operation: str, content_type: str, body: bytes) -> Message | None:  # noqa: ARG001 - the same for all of its kind
+def read_answer(operation: str, content_type: str, body: bytes) -> Message | None:
     """Return the answer, put together if it was streamed, as far as it came; None where there is none. Never raises."""
     add, draft = get_operation_codec(operation).add, Draft()
     for value in parse_events_cached(content_type, body):
@@ -130,7 +130,7 @@ def read_answer(family: Family, operation: str, content_type: str, body: bytes) 
 
 def read_response(operation: str, response: Response) -> Message | None:
     """Return what a response says, as `read_answer` has it."""
-    return read_answer("generic", operation, header(response.headers, "content-type") or "", response.body)
+    return read_answer(operation, response.mime_type, response.body)
 
 
 def read_interaction_answer(one: Interaction) -> Message | None:

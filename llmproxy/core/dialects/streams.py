@@ -28,7 +28,6 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from llmproxy.core.dialects.table import find_stream_end_codec
-from llmproxy.core.providers.provider_table import Family
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Ending
 from llmproxy.core.traffic.websocket_frames import CONTENT_TYPE, list_server_events
@@ -514,7 +513,6 @@ def _decide_by_finish(finishes: Callable[[Any], bool], content_type: str, body: 
 
 
 def decide_ending(
-    family: Family,  # noqa: ARG001 - the operation tells the dialect
     operation: str,
     stream: bool,  # noqa: FBT001 - as its kin and its callers have it
     status: int,

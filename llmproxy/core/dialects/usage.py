@@ -21,7 +21,7 @@ from typing import Any
 from llmproxy.core.dialects.streams import parse_events_cached
 from llmproxy.core.dialects.table import get_dialect, get_operation_codec
 from llmproxy.core.providers.provider_table import PROVIDERS, Family
-from llmproxy.core.traffic.interaction import Headers, Response, Usage, header
+from llmproxy.core.traffic.interaction import Headers, Response, Usage
 from llmproxy.core.traffic.websocket_frames import CONTENT_TYPE, list_server_events
 from llmproxy.files import DATA
 from llmproxy.lazy_regex import late
@@ -181,7 +181,7 @@ _MODELS = (("model",), ("message", "model"), ("response", "model"), ("modelVersi
            ("session", "model"))  # fmt: skip
 
 
-def read_model(family: Family, operation: str, content_type: str, body: bytes) -> str | None:  # noqa: ARG001 - the same for all of its kind
+def read_model(content_type: str, body: bytes) -> str | None:
     """Return the model that a request or a response names in its body, or None. Never raises."""
     for value in parse_events_cached(content_type, body):
         for place in _MODELS:
@@ -193,9 +193,10 @@ def read_model(family: Family, operation: str, content_type: str, body: bytes) -
 
 def read_answer_model(answer: Response) -> str:
     """Return the model that an answer names, and its fingerprint where it has one; empty where it names none."""
-    kind, body = header(answer.headers, "content-type") or "", answer.body
     places = (*_MODELS, ("system_fingerprint",))
-    said = (_find_value(value, *place) for value in parse_events_cached(kind, body) for place in places)
+    said = (
+        _find_value(value, *place) for value in parse_events_cached(answer.mime_type, answer.body) for place in places
+    )
     return " ".join(dict.fromkeys(each.removeprefix("models/") for each in said if isinstance(each, str)))
 
 

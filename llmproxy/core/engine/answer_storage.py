@@ -86,7 +86,7 @@ class AnswerWriter:
         for each in reversed(exchange.interceptors):
             response = each.before_store(exchange, response)
         response, redacted = self._state.redactor.redact_response(response)
-        kind, body = header(response.headers, "content-type") or "", response.body
+        kind, body = response.mime_type, response.body
         usage = read_usage(exchange.family, exchange.operation, kind, body, response.headers)
         return self._builder.build(exchange, response, usage, redacted=redacted or exchange.recording.overwritten)
 
@@ -118,7 +118,7 @@ class AnswerWriter:
         response = exchange.end_recording(proper=proper)
         for each in reversed(exchange.interceptors) if exchange.answer.withheld else ():
             each.on_withheld_answer(exchange, response)
-        kind = header(response.headers, "content-type") or ""
+        kind = response.mime_type
         return read_usage(exchange.family, exchange.operation, kind, response.body, response.headers)
 
 
@@ -130,7 +130,7 @@ class InteractionBuilder:
 
     def build(self, exchange: Exchange, response: Response, usage: Usage, *, redacted: bool) -> Interaction:
         """Return an exchange as it is stored; the response is redacted already."""
-        kind, body = header(response.headers, "content-type") or "", response.body
+        kind, body = response.mime_type, response.body
         request = self._keying.redact(exchange, exchange.request.data)
         if exchange.kept.has_twin:
             after = (AFTER_HEADER, exchange.kept.after or "nothing")
@@ -155,7 +155,7 @@ class InteractionBuilder:
         named = exchange.identity.model
         if exchange.channel is Channel.MCP or (named is not None and exchange.route.provider.name != "azure"):
             return named
-        return read_model(exchange.family, exchange.operation, kind, body) or named
+        return read_model(kind, body) or named
 
     def load_call_interaction(self, session: Session, call: Call) -> Interaction | None:
         """Return what was said in a call that has ended; None where nothing is recorded of it."""

@@ -145,7 +145,7 @@ class FaultInterceptor(Interceptor[Exchange]):
             speed=0 if slot is None else call.session.settings.speed,  # what comes from the provider has had its time
             now=int(self._parts.state.now()),
             answer=answer,
-            tools=lambda: list_called_tools(call.family, call.operation, call.request.data, answer()),
+            tools=lambda: list_called_tools(call.operation, call.request.data, answer()),
             in_session=header(call.request.headers, "mcp-session-id") is not None,
             rpc=is_grpc(call.request.headers),
         )

@@ -40,7 +40,7 @@ from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup, Mis
 from llmproxy.core.sessions.session import LiveForbidden, Session, split_name
 from llmproxy.core.store.rows import RowSummary
 from llmproxy.core.store.store import Addition, Store
-from llmproxy.core.traffic.interaction import Chunk, Interaction, Response, Usage, header
+from llmproxy.core.traffic.interaction import Chunk, Interaction, Response, Usage
 from llmproxy.errors import MissError, RefusedError
 from llmproxy.protocol import AGENT, OFFLINE, Channel, Decision, Mode, UnknownTool
 from llmproxy.proxy_calls import Call
@@ -313,7 +313,7 @@ def _list_read_only_tools(store: Store, rows: Sequence[RowSummary]) -> dict[str,
 
 def _read_recorded_messages(store: Store, id_: int) -> Iterator[object]:
     response = store.response(id_)
-    return (part.value for part in list_json_parts(header(response.headers, "content-type") or "", response.body))
+    return (part.value for part in list_json_parts(response.mime_type, response.body))
 
 
 def _normalize_answer(store: Store, id_: int) -> str:

@@ -31,7 +31,7 @@ from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.rows import RowSummary
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.canonical_json import parse_json
-from llmproxy.core.traffic.interaction import Ending, Key, Response, header
+from llmproxy.core.traffic.interaction import Ending, Key, Response
 from llmproxy.protocol import Channel, Decision
 from llmproxy.proxy_calls import Call
 
@@ -112,7 +112,7 @@ class RecordedPlayback:
 
     @property
     def _is_ndjson(self) -> bool:
-        return "ndjson" in (header(self.response.headers, "content-type") or "")
+        return "ndjson" in self.response.mime_type
 
     def _list_server_rows(self) -> Iterator[RowSummary]:
         """Yield what is recorded of this server in this cassette, in order."""

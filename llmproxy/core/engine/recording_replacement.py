@@ -26,7 +26,6 @@ from llmproxy.core.engine.carried_answers import CarryOutcome
 from llmproxy.core.engine.cost_limit import CostMeter
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.engine.request_identification import check_upstream_allowed
-from llmproxy.core.providers.routing import family_of
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Interceptor, Lookup
 from llmproxy.core.sessions.session import Session
@@ -195,7 +194,7 @@ class ReaskInterceptor(ReplacementInterceptor):
 
     def _follows_new_answer(self, call: Exchange) -> bool:
         """Return whether a request's history holds an answer that came in this session."""
-        said = read_conversation(call.family, call.operation, call.request.body or b"")
+        said = read_conversation(call.request.body or b"")
         return any(_is_same_answer(answer, message) for answer in self._new for message in said)
 
     def on_stored(self, call: Exchange, made: Interaction) -> None:
@@ -225,7 +224,7 @@ class ReaskInterceptor(ReplacementInterceptor):
             if row.id in self._session.served or row.id in self._gone:
                 continue
             one = store.load(row.id)
-            said = read_conversation(family_of(one.provider, one.operation), one.operation, one.request.body)
+            said = read_conversation(one.request.body)
             if any(_is_same_answer(answer, message) for answer in self._lost for message in said):
                 yield row.id
 

@@ -9,25 +9,20 @@ from dataclasses import replace
 from itertools import accumulate, pairwise
 
 from llmproxy.core.dialects.streams import detect_framing
-from llmproxy.core.traffic.interaction import Chunk, Ending, Response, header
+from llmproxy.core.traffic.interaction import Chunk, Ending, Response
 
 _BLANK = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 MICROSECONDS = 1_000_000
 
 
-def read_content_type(response: Response) -> str:
-    """Return the content type."""
-    return header(response.headers, "content-type") or ""
-
-
 def is_streamed(response: Response) -> bool:
     """Return whether an answer comes event by event."""
-    return detect_framing(read_content_type(response), response.body) in ("sse", "ndjson", "aws")
+    return detect_framing(response.mime_type, response.body) in ("sse", "ndjson", "aws")
 
 
 def is_binary_stream(response: Response) -> bool:
     """Return whether its framing is no text."""
-    return detect_framing(read_content_type(response), response.body) == "aws"
+    return detect_framing(response.mime_type, response.body) == "aws"
 
 
 def split_events(content_type: str, body: bytes) -> list[bytes]:
@@ -59,7 +54,7 @@ def time_pieces(response: Response, speed: float) -> list[Chunk]:
     """Return the pieces with the moment (microseconds) at which each is whole, in the session's time."""
     ends = list(accumulate(len(chunk.data) for chunk in response.chunks))
     found, at = [], 0
-    for data in split_events(read_content_type(response), response.body):
+    for data in split_events(response.mime_type, response.body):
         at += len(data)
         found.append(Chunk(scale_offset(response.chunks[bisect_left(ends, at)].offset, speed), data))
     return found

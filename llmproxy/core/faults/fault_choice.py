@@ -14,11 +14,10 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from llmproxy.core.dialects.conversation import read_answer
-from llmproxy.core.faults.answer_pieces import read_content_type
+from llmproxy.core.dialects.conversation import read_response
 from llmproxy.core.faults.rules import TEXTS, Fault, FaultNeeds, FaultRule, Faults, FaultTarget, Symptom
 from llmproxy.core.mcp_messages import find_called_tool
-from llmproxy.core.providers.provider_table import MCP_PREFIX, Family, channel_of
+from llmproxy.core.providers.provider_table import MCP_PREFIX, channel_of
 from llmproxy.core.providers.routing import family_of
 from llmproxy.core.traffic.interaction import Interaction, Response, header
 from llmproxy.protocol import AGENT, STDIO_PREFIX, Channel
@@ -134,7 +133,7 @@ def build_fault_target(one: Interaction) -> FaultTarget:
         channel=channel_of(one.provider, one.operation),
         transport="websocket" if socket else find_transport(one.provider), key=one.key, nth=one.occurrence,
         family=family, recording=one.id, stream=one.stream, target=one.request.target, body=one.request.body,
-        answer=lambda: answer, tools=lambda: list_called_tools(family, one.operation, one.request.body, answer),
+        answer=lambda: answer, tools=lambda: list_called_tools(one.operation, one.request.body, answer),
         in_session=header(one.request.headers, "mcp-session-id") is not None,
     )  # fmt: skip
 
@@ -144,11 +143,11 @@ def find_transport(provider: str) -> str:
     return "stdio" if provider.startswith(STDIO_PREFIX) else "http"
 
 
-def list_called_tools(family: Family, operation: str, request: bytes, answer: Response | None) -> tuple[str, ...]:
+def list_called_tools(operation: str, request: bytes, answer: Response | None) -> tuple[str, ...]:
     """Return the names of the tools that an answer calls; of MCP the one that the request calls."""
     if operation.startswith(MCP_PREFIX):
         return find_called_tool(request)
-    said = None if answer is None else read_answer(family, operation, read_content_type(answer), answer.body)
+    said = None if answer is None else read_response(operation, answer)
     return () if said is None else tuple(call.name for call in (*said.tool_calls, *said.beside))
 
 

@@ -468,9 +468,7 @@ class Redactor:
             flagged = flagged or bool(spans)
             headers.append((name, overwrite_spans(value, spans)))
         body = response.body
-        changed = self.redact_answer_body(
-            body, (header(response.headers, "content-type") or "").lower(), pieces=len(response.chunks)
-        )
+        changed = self.redact_answer_body(body, response.mime_type.lower(), pieces=len(response.chunks))
         if changed is not body:
             flagged, chunks = True, response.chunks
             cut = chunks if isinstance(chunks, Cut) else Cut(body, ((each.offset, len(each.data)) for each in chunks))

@@ -301,7 +301,7 @@ class Exchange:
 
     def end_recording(self, *, proper: bool) -> Response:
         """Return the answer as it came from upstream; as `Recording.build_response`."""
-        return self.recording.build_response(self.family, self.operation, stream=self.identity.stream, proper=proper)
+        return self.recording.build_response(self.operation, stream=self.identity.stream, proper=proper)
 
     @property
     def first_byte_offset(self) -> int | None:
@@ -440,11 +440,11 @@ class Recording:
         if self._offsets:
             self._offsets[-1] = max(self._offsets[-1], offset)
 
-    def build_response(self, family: Family, operation: str, *, stream: bool, proper: bool) -> Response:
+    def build_response(self, operation: str, *, stream: bool, proper: bool) -> Response:
         """Close the recording; `proper`: HTTP's framing ended the message. Slow: off the event loop."""
         proper = proper or self.is_whole
         chunks, undone = self._decode_chunks()
-        how = decide_ending(family, operation, stream, self.status, self.mime_type, chunks.body, proper)
+        how = decide_ending(operation, stream, self.status, self.mime_type, chunks.body, proper)
         if how is Ending.CUT and (proper or self.left):
             how = Ending.UNTERMINATED if proper else Ending.LEFT
         headers = without(self._headers, "content-encoding") if undone else self._headers

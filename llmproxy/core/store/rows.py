@@ -157,15 +157,13 @@ def describe_interaction(interaction: Interaction) -> Described:
         from llmproxy.core.dialects.conversation import read_answer, read_last_user_text
         from llmproxy.core.dialects.streams import keep_first_megabyte
         from llmproxy.core.dialects.usage import compute_cost
-        from llmproxy.core.providers.routing import family_of
         from llmproxy.core.traffic.websocket_frames import is_websocket_body, list_questions
 
-        family = family_of(interaction.provider, operation)
         bodies = list_questions(answer.body) if is_websocket_body(answer.headers) else [interaction.request.body]
         last = next(filter(None, map(read_last_user_text, reversed(bodies))), None)
         said = None if last is None else clip_text(last, LAST_USER_CHARACTERS)
-        kind = content_type(answer.headers)
-        message = read_answer(family, operation, kind, keep_first_megabyte(kind, answer.body))
+        kind = answer.mime_type
+        message = read_answer(operation, kind, keep_first_megabyte(kind, answer.body))
         if message is not None:
             calls = ", ".join(f"{call.name}({call.arguments})" for call in message.tool_calls)
             replied = clip_text(message.text or calls, ANSWER_CHARACTERS)
@@ -181,14 +179,10 @@ def _describe_mcp(interaction: Interaction) -> tuple[str | None, str | None, Non
     from llmproxy.core.mcp_messages import read_call
 
     answer = interaction.response
-    call = read_call(interaction.request.body, content_type(answer.headers), answer.body)
+    call = read_call(interaction.request.body, answer.mime_type, answer.body)
     if call is None:
         return None, None, None
     return clip_text(call.arguments, LAST_USER_CHARACTERS), clip_text(call.result, ANSWER_CHARACTERS), None
-
-
-def content_type(headers: Headers) -> str:
-    return next((value for name, value in headers if name.lower() == "content-type"), "")
 
 
 def clip_text(text: str, limit: int) -> str:

@@ -188,6 +188,11 @@ class Response:
     def body(self) -> bytes:
         return self.chunks.body if isinstance(self.chunks, Cut) else b"".join(chunk.data for chunk in self.chunks)
 
+    @property
+    def mime_type(self) -> str:
+        """Its content-type with all parameters; empty where it names none."""
+        return header(self.headers, "content-type") or ""
+
 
 @dataclass(frozen=True, slots=True)
 class Usage:

@@ -19,11 +19,9 @@ from difflib import SequenceMatcher
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from llmproxy.core.dialects.conversation import read_answer
+from llmproxy.core.dialects.conversation import read_interaction_answer
 from llmproxy.core.dialects.usage import compute_cost
 from llmproxy.core.providers.provider_table import channel_of
-from llmproxy.core.providers.routing import family_of
-from llmproxy.core.store.rows import content_type
 from llmproxy.core.traffic.interaction import Ending, Interaction
 from llmproxy.core.traffic.json_diff import encode_strictly, list_differences
 from llmproxy.errors import printable
@@ -121,8 +119,7 @@ def read_behavior(interactions: Iterable[Interaction]) -> BehaviorRun:
         if one.response.status >= _FAILED:
             ended = False
             continue
-        family = family_of(one.provider, one.operation)
-        said = read_answer(family, one.operation, content_type(one.response.headers), one.response.body)
+        said = read_interaction_answer(one)
         if said is None:
             continue
         requests += 1

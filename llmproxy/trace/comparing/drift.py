@@ -29,7 +29,7 @@ from math import comb, log2, prod, sqrt
 from statistics import fmean
 
 from llmproxy.core.dialects.streams import detect_framing, list_events
-from llmproxy.core.traffic.interaction import Ending, Interaction, header
+from llmproxy.core.traffic.interaction import Ending, Interaction
 from llmproxy.trace.reading.decoded_exchange import RequestHistory, decode_exchange
 
 _OPAQUE = frozenset({"input", "args", "arguments", "metadata", "parsed", "logprobs"})
@@ -97,7 +97,7 @@ class AnswerContract:
 def read_contract(interaction: Interaction) -> AnswerContract:
     """Read an answer. Never raises."""
     response, opened = interaction.response, decode_exchange(interaction, RequestHistory())
-    kind = header(response.headers, "content-type") or ""
+    kind = response.mime_type
     said = opened.answer
     refused = response.status in _REFUSED and response.status not in _NOT_OURS
     whole = response.ending is Ending.COMPLETE

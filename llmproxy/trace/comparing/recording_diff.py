@@ -21,14 +21,12 @@ from decimal import Decimal
 from difflib import SequenceMatcher
 from typing import Any, Literal
 
-from llmproxy.core.dialects.conversation import read_answer, read_conversation
+from llmproxy.core.dialects.conversation import read_conversation, read_interaction_answer
 from llmproxy.core.dialects.messages import ToolCall
 from llmproxy.core.dialects.table import CHAT
 from llmproxy.core.dialects.usage import compute_cost
 from llmproxy.core.keys.mcp import is_tool_call
 from llmproxy.core.mcp_messages import ToolText, read_call
-from llmproxy.core.providers.routing import family_of
-from llmproxy.core.store.rows import content_type
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.core.traffic.json_diff import Difference, build_difference, list_differences, show_json
 from llmproxy.trace.comparing.diff import FailOn, ReplayDiff
@@ -134,15 +132,11 @@ def compare_cassettes(old: Sequence[Interaction], new: Sequence[Interaction]) ->
 
 
 def read_compared_turn(one: Interaction) -> ComparedTurn:
-    family = family_of(one.provider, one.operation)
-    kind = content_type(one.response.headers)
-    call = read_call(one.request.body, kind or "", one.response.body) if is_tool_call(one.operation) else None
-    answer = read_answer(family, one.operation, kind, one.response.body)
-    said = [
-        each.text
-        for each in read_conversation(family, one.operation, one.request.body)
-        if each.role in ("user", "tool")
-    ]
+    call = (
+        read_call(one.request.body, one.response.mime_type, one.response.body) if is_tool_call(one.operation) else None
+    )
+    answer = read_interaction_answer(one)
+    said = [each.text for each in read_conversation(one.request.body) if each.role in ("user", "tool")]
     return ComparedTurn(
         provider=one.provider, operation=one.operation, model=one.model,
         asked=f"{call.tool}({call.arguments})" if call is not None else said[-1] if said else "",

@@ -21,7 +21,6 @@ from typing import Any
 from llmproxy.core.dialects.messages import as_dict, as_list, as_str, to_text
 from llmproxy.core.dialects.streams import list_events
 from llmproxy.core.dialects.table import CHAT
-from llmproxy.core.traffic.interaction import header
 from llmproxy.trace.observing.agent_activity import AgentStep
 from llmproxy.trace.observing.links import HistoryLink, has_only_tools, is_quoted_later, link_to_parent, system_summary
 from llmproxy.trace.observing.thread_diff import HistoryGap
@@ -42,7 +41,7 @@ class DeclaredEdit:
 
 def read_declared_edits(exchange: DecodedExchange) -> Iterator[DeclaredEdit]:
     response = exchange.interaction.response
-    kind = header(response.headers, "content-type") or ""
+    kind = response.mime_type
     compactions: dict[int, str] = {}
     for event in list_events(kind, response.body):
         value = as_dict(event)

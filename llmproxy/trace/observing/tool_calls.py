@@ -218,7 +218,7 @@ def _has_reached_server(call: Call) -> bool:
 
 
 def _build_served_use(call: Call, made: Interaction) -> ToolUse | None:
-    kind = header(made.response.headers, "content-type") or ""
+    kind = made.response.mime_type
     told = read_call(made.request.body, kind, made.response.body)
     if told is None:
         return None

@@ -24,9 +24,8 @@ from llmproxy.core.dialects.streams import SSEParser, list_events
 from llmproxy.core.dialects.table import get_operation_codec
 from llmproxy.core.dialects.usage import LIMITS
 from llmproxy.core.providers.provider_table import PROVIDERS
-from llmproxy.core.providers.routing import family_of
 from llmproxy.core.traffic.canonical_json import parse_json
-from llmproxy.core.traffic.interaction import Ending, Interaction, Response, Usage, header
+from llmproxy.core.traffic.interaction import Ending, Interaction, Response, Usage
 from llmproxy.trace.spans import Span, TokenUsage
 
 _DEPTH = 8
@@ -116,8 +115,7 @@ class RequestHistory:
         """Return the conversation in a request of body `tree`, as `core.dialects.conversation.read_conversation`."""
         entries = tree.get("messages")
         if not isinstance(entries, list) or tree.keys() & _ELSEWHERE:
-            family = family_of(interaction.provider, interaction.operation)
-            return read_conversation(family, interaction.operation, interaction.request.body)
+            return read_conversation(interaction.request.body)
         read = self._read_entries(entries)
         if len(interaction.request.body) <= _LARGEST:
             self._count += 1
@@ -219,7 +217,7 @@ class DecodedExchange:
 def decode_exchange(interaction: Interaction, history: RequestHistory) -> DecodedExchange:
     """Open an interaction; `history` knows those before it."""
     response = interaction.response
-    kind = header(response.headers, "content-type") or ""
+    kind = response.mime_type
     events = [value for value in list_events(kind, response.body) if isinstance(value, dict)]
     tree = as_dict(parse_json(interaction.request.body))
     timed = response.head_offset > 0 or any(chunk.offset for chunk in response.chunks)

@@ -19,7 +19,7 @@ from llmproxy.core.dialects.streams import list_events
 from llmproxy.core.dialects.usage import compute_cost, read_answer_model
 from llmproxy.core.providers.provider_table import client_of
 from llmproxy.core.store.rows import read_answer_time
-from llmproxy.core.traffic.interaction import Interaction, Response, header
+from llmproxy.core.traffic.interaction import Interaction, Response
 from llmproxy.core.traffic.json_diff import ABSENT, count_common_prefix, count_common_suffix
 from llmproxy.core.traffic.websocket_frames import format_transcript, is_websocket_body
 from llmproxy.trace.reading.decoded_exchange import DecodedExchange, has_content, read_model_parameters
@@ -125,7 +125,7 @@ def _answer_to_json(exchange: DecodedExchange) -> dict[str, Any] | None:
     if exchange.answer is None:
         return None
     response = exchange.interaction.response
-    kind = header(response.headers, "content-type") or ""
+    kind = response.mime_type
     shown = [] if exchange.interaction.stream else find_media(list_events(kind, response.body))
     return _message_to_json(exchange.answer, shown)
 

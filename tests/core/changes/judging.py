@@ -70,6 +70,6 @@ def _answer(dialect: Dialect, asked: Asked) -> Response:
 
 
 def _says(dialect: Dialect, asked: Asked, body: bytes) -> bool:
-    message = read_answer("generic", dialect.operation, dialect.kind if asked.stream else JSON_TYPE, body)
+    message = read_answer(dialect.operation, dialect.kind if asked.stream else JSON_TYPE, body)
     wanted = [call.name for call in asked.said.calls]
     return message is not None and message.text == asked.said.text and [c.name for c in message.tool_calls] == wanted

@@ -48,5 +48,5 @@ if __name__ == "__main__":
     before = most_held()
     for _ in parse_events_cached(content_type, body):
         pass
-    decide_ending("openai", "chat.completions", True, 200, content_type, body, True)
+    decide_ending("chat.completions", True, 200, content_type, body, True)
     print(most_held() - before)

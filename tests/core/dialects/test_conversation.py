@@ -95,7 +95,7 @@ ASKED: list[tuple[Family, str, object, list[Message]]] = [
 @pytest.mark.parametrize(("family", "operation", "body", "expected"), ASKED)
 def test_asked(family: Family, operation: str, body: object, expected: list[Message]) -> None:
     """The same dialogue comes out of every dialect, system first, results of tools as messages of their own."""
-    assert read_conversation(family, operation, json.dumps(body).encode()) == expected
+    assert read_conversation(json.dumps(body).encode()) == expected
 
 
 @pytest.mark.parametrize(("family", "operation", "body", "expected"), ASKED)
@@ -190,7 +190,7 @@ SAID = Message("assistant", "Hello", (CALL,))
 ])  # fmt: skip
 def test_answered(family: Family, operation: str, content_type: str, body: bytes, expected: Message | None) -> None:
     """The answer is the same whether it came whole or in pieces; other choices and usage are left out."""
-    assert read_answer(family, operation, content_type, body) == expected
+    assert read_answer(operation, content_type, body) == expected
 
 
 @pytest.mark.parametrize(("family", "operation", "content_type", "body", "expected"), [
@@ -241,15 +241,15 @@ def test_odd_shapes_raise_nothing(body: object, operation: str) -> None:
     """A body of any shape is looked at without an exception."""
     data = json.dumps(body).encode()
     for family in ("openai", "gemini"):
-        read_conversation(family, operation, data)
+        read_conversation(data)
         for content_type, text in ((JSON, data), (SSE, b"data: " + data + b"\n\n")):
-            read_answer(family, operation, content_type, text)
+            read_answer(operation, content_type, text)
             made_ids(family, operation, content_type, text)
 
 
 def test_deep_content_raises_nothing() -> None:
     body = b'{"messages":[{"content":' + b"[" * 900 + b"]" * 900 + b"}]}"
-    assert read_conversation("openai", "chat.completions", body) == []
+    assert read_conversation(body) == []
 
 
 def test_real_conversations(traffic: Path) -> None:
@@ -263,8 +263,8 @@ def test_real_conversations(traffic: Path) -> None:
             continue
         if route.operation not in ("chat.completions", "messages", "responses", "converse", "api.chat", "v2.chat"):
             continue
-        assert read_conversation(route.family, route.operation, exchange.asked), exchange.name
-        message = read_answer(route.family, route.operation, kind, exchange.body)
+        assert read_conversation(exchange.asked), exchange.name
+        message = read_answer(route.operation, kind, exchange.body)
         assert message is not None, exchange.name
         if detect_framing(kind, exchange.body) != "json":
             assert message.text or message.tool_calls or message.reasoning, exchange.name

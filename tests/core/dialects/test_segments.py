@@ -210,7 +210,7 @@ def test_requests_are_understood(model: str, stream: bool) -> None:
     assert route.known
     assert asks_for_stream(route, body) is stream
     assert model in (body.get("model"), route.model)
-    found = read_conversation(route.family, route.operation, write_json(body))
+    found = read_conversation(write_json(body))
     assert [each.role for each in found] == ["system", "user", "assistant", "tool"]
     assert [each.text for each in found[:3]] == ["Be brief.", "Weather?", ""]
     assert "12" in found[3].text
@@ -227,13 +227,13 @@ def test_answers_are_understood(model: str, message: Message, stream: bool) -> N
     route = route_of(dialect.ask(model, TALK, stream)[0])
     kind = "text/event-stream" if stream else "application/json"
     body = sse(dialect.stream(said)) if stream else write_json(dialect.answer(said))
-    found = known(read_answer(route.family, route.operation, kind, body))
+    found = known(read_answer(route.operation, kind, body))
     assert found.text == message.text
     said_calls, calls = (
         [(each.name, json.loads(each.arguments)) for each in one.tool_calls] for one in (message, found)
     )
     assert calls == said_calls
-    assert decide_ending(route.family, route.operation, stream, 200, kind, body, http_ended=True) is Ending.COMPLETE
+    assert decide_ending(route.operation, stream, 200, kind, body, http_ended=True) is Ending.COMPLETE
     if not stream:
         usage = read_usage(route.family, route.operation, kind, body)
         assert (usage.input, usage.output) == (7, 3)
@@ -363,7 +363,7 @@ def test_what_is_written_is_read(operation: str, stream: bool, said: Message) ->
     """Text, names and arguments; a stream with its terminator; no tokens were used."""
     made = write_answer(operation, b'{"model": "m"}', "/x?alt=sse", "m", said, stream=stream, call=0)
     kind = header(made.headers, "content-type") or ""
-    read = read_answer(family(operation), operation, kind, made.body)
+    read = read_answer(operation, kind, made.body)
     if read is None:  # an answer that says nothing has no pieces in some dialects
         assert not said.text
         assert not said.tool_calls
@@ -372,7 +372,7 @@ def test_what_is_written_is_read(operation: str, stream: bool, said: Message) ->
     assert [(each.name, json.loads(each.arguments)) for each in read.tool_calls] == [
         (each.name, json.loads(each.arguments)) for each in said.tool_calls
     ]
-    assert decide_ending(family(operation), operation, stream, 200, kind, made.body, http_ended=True) is Ending.COMPLETE
+    assert decide_ending(operation, stream, 200, kind, made.body, http_ended=True) is Ending.COMPLETE
     usage = read_usage(family(operation), operation, kind, made.body, made.headers)
     assert (usage.input or 0, usage.output or 0) in ((0, 0), (0, 1))
 

@@ -180,7 +180,7 @@ def test_a_long_event_is_held_once(line: str, end: str, split: int) -> None:
     tracemalloc.start()
     try:
         found = list(parse_events_cached(SSE, stream))
-        decide_ending("openai", "chat.completions", True, 200, SSE, stream, True)
+        decide_ending("chat.completions", True, 200, SSE, stream, True)
         held = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -219,7 +219,7 @@ def test_events_of_every_framing() -> None:
 def test_events_of_never_raises(body: bytes, content_type: str) -> None:
     """Whatever bytes came under whatever name, looking at them raises nothing."""
     list_events(content_type, body)
-    decide_ending("openai", "chat.completions", True, 200, content_type, body, True)
+    decide_ending("chat.completions", True, 200, content_type, body, True)
 
 
 C, U, X = Ending.COMPLETE, Ending.UNTERMINATED, Ending.CUT
@@ -275,16 +275,16 @@ def test_endings_of_streams(
     """A stream is whole when its terminator or an error event came, whatever HTTP says; else HTTP decides. Of a long one only the end counts."""
     for before in (b"", *BEFORE) if content_type == SSE else (b"",):
         long = before * (80_000 // (len(before) or 1)) + body
-        assert decide_ending(family, operation, True, 200, content_type, long, True) is ended, before
-        assert decide_ending(family, operation, True, 200, content_type, long, False) is broken, before
+        assert decide_ending(operation, True, 200, content_type, long, True) is ended, before
+        assert decide_ending(operation, True, 200, content_type, long, False) is broken, before
 
 
 def test_endings_of_the_rest() -> None:
     """Plain answers, errors and unknown operations are whole exactly when HTTP ended properly."""
     for status, operation, stream in ((200, "embeddings", False), (429, "messages", True), (200, "/unknown", True)):
-        assert decide_ending("openai", operation, stream, status, JSON, b"{}", True) is C
-        assert decide_ending("openai", operation, stream, status, JSON, b"{", False) is X
-    assert decide_ending("anthropic", "messages", True, 529, SSE, b"event: error\n", False) is X
+        assert decide_ending(operation, stream, status, JSON, b"{}", True) is C
+        assert decide_ending(operation, stream, status, JSON, b"{", False) is X
+    assert decide_ending("messages", True, 529, SSE, b"event: error\n", False) is X
 
 
 @pytest.mark.slow
@@ -298,10 +298,10 @@ def test_real_streams(traffic: Path) -> None:
         # Writer's and Replicate's streams have no terminator of their own: HTTP's end is all there is.
         unmarked = route.provider.name in ("writer", "replicate")
         name, body = exchange.name, exchange.body
-        assert decide_ending(route.family, route.operation, True, 200, kind, body, True) is C, name
+        assert decide_ending(route.operation, True, 200, kind, body, True) is C, name
         without = X if unmarked else C
-        assert decide_ending(route.family, route.operation, True, 200, kind, body, False) is without, name
-        assert decide_ending(route.family, route.operation, True, 200, kind, body[: len(body) // 2], False) is X, name
+        assert decide_ending(route.operation, True, 200, kind, body, False) is without, name
+        assert decide_ending(route.operation, True, 200, kind, body[: len(body) // 2], False) is X, name
         if detect_framing(kind, body) == "sse":
             head = body[:9000]
             for size in (1, 7, 1000):
@@ -378,11 +378,12 @@ def test_of_a_long_document_the_same_is_known_as_of_a_short_one() -> None:
     said = {"model": "gpt-4o", "id": "resp_1", "object": "response", "output": [{"type": "function_call", "id": "fc_1", "call_id": "call_1"}],
             "usage": {"input_tokens": 3, "output_tokens": 4}}  # fmt: skip
     short, long = (json.dumps({"filling": "x" * length, **said}).encode() for length in (0, LONG))
-    for read in (read_usage, read_model, made_ids):
+    for read in (read_usage, made_ids):
         assert read("openai", "responses", JSON, long) == read("openai", "responses", JSON, short)
         assert read("openai", "responses", JSON, long)
+    assert read_model(JSON, long) == read_model(JSON, short) == "gpt-4o"
     text = {"choices": [{"message": {"role": "assistant", "content": "word " * LONG}}]}
-    message = known(read_answer("openai", "chat.completions", JSON, json.dumps(text).encode()))
+    message = known(read_answer("chat.completions", JSON, json.dumps(text).encode()))
     assert message.text.startswith("word " * 300)
 
 
@@ -410,11 +411,11 @@ def test_events_in_is_events_of(kind: str) -> None:
 def test_the_end_of_a_long_stream_is_seen() -> None:
     sse, lines = "text/event-stream", "application/x-ndjson"
     for kind in ("text/event-stream", "text/event-stream; crlf"):
-        assert decide_ending("openai", "chat.completions", True, 200, sse, LONG_BODIES[kind], False) is Ending.COMPLETE
-        assert decide_ending("openai", "chat.completions", True, 200, sse, LONG_BODIES[kind][:-16], False) is Ending.CUT
+        assert decide_ending("chat.completions", True, 200, sse, LONG_BODIES[kind], False) is Ending.COMPLETE
+        assert decide_ending("chat.completions", True, 200, sse, LONG_BODIES[kind][:-16], False) is Ending.CUT
     done = LONG_BODIES[lines] + b'{"done": true, "filling": "%s"}' % (b"x" * LONG)
-    assert decide_ending("ollama", "api.chat", True, 200, lines, done, False) is Ending.COMPLETE
-    assert decide_ending("ollama", "api.chat", True, 200, lines, LONG_BODIES[lines], False) is Ending.CUT
+    assert decide_ending("api.chat", True, 200, lines, done, False) is Ending.COMPLETE
+    assert decide_ending("api.chat", True, 200, lines, LONG_BODIES[lines], False) is Ending.CUT
 
 
 def test_elements_of_an_array_are_documents() -> None:

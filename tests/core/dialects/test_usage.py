@@ -106,11 +106,11 @@ def test_usage_from_headers() -> None:
 
 def test_model_of() -> None:
     """The model stands in a request, an answer or one of a stream's events."""
-    assert read_model("openai", "chat.completions", JSON, b'{"model":"gpt-x"}') == "gpt-x"
-    assert read_model("anthropic", "messages", SSE, sse({"type": "ping"}, {"message": {"model": "claude"}})) == "claude"
-    assert read_model("openai", "responses", SSE, sse({"response": {"model": "gpt-y"}})) == "gpt-y"
-    assert read_model("gemini", "generateContent", JSON, b'{"modelVersion":"gemini-z"}') == "gemini-z"
-    assert read_model("openai", "chat.completions", JSON, b'{"model":7}') is None
+    assert read_model(JSON, b'{"model":"gpt-x"}') == "gpt-x"
+    assert read_model(SSE, sse({"type": "ping"}, {"message": {"model": "claude"}})) == "claude"
+    assert read_model(SSE, sse({"response": {"model": "gpt-y"}})) == "gpt-y"
+    assert read_model(JSON, b'{"modelVersion":"gemini-z"}') == "gemini-z"
+    assert read_model(JSON, b'{"model":7}') is None
 
 
 def test_cost() -> None:

@@ -25,7 +25,6 @@ from llmproxy.core.bindings import VolatileField
 from llmproxy.core.dialects.conversation import read_answer
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.forks.fork_rows import list_forks
-from llmproxy.core.providers.routing import family_of
 from llmproxy.core.store.queries import write_volatile_fields
 from llmproxy.core.traffic.interaction import Chunk, Response
 from tests.oracle.speak import DIALECTS as SPOKEN, JSON_TYPE, Call, Said, Turn
@@ -146,8 +145,8 @@ class Agent:
             target, headers = dialect.address(stream=streams), (("content-type", JSON_TYPE), *more)
             answer = self._proxy.ask(label, f"/s/{self._cell.cassette}{target}", body, upstream, headers)
             self.got.append((label, answer))
-            family, kind = family_of(dialect.provider, dialect.operation), dialect.kind if streams else JSON_TYPE
-            heard = read_answer(family, dialect.operation, kind, answer.body) if answer.status == 200 else None
+            kind = dialect.kind if streams else JSON_TYPE
+            heard = read_answer(dialect.operation, kind, answer.body) if answer.status == 200 else None
             if heard is None or not (heard.text or heard.tool_calls):
                 return None
             calls = [Call(each.name, json.loads(each.arguments), each.id or "") for each in heard.tool_calls]

@@ -161,12 +161,12 @@ def recorded(headers: Headers, *pieces: bytes, status: int = 200) -> Recording:
 
 
 def end(made: Recording, *, stream: bool = True, proper: bool = True) -> Ending:
-    return made.build_response("openai", "chat.completions", stream=stream, proper=proper).ending
+    return made.build_response("chat.completions", stream=stream, proper=proper).ending
 
 
 def test_borders_and_times_are_kept() -> None:
     """Each piece is a chunk of its own; empty ones are none."""
-    response = recorded(SSE, b"da", b"", b"ta: 1\n\n").build_response("openai", "x", stream=True, proper=True)
+    response = recorded(SSE, b"da", b"", b"ta: 1\n\n").build_response("x", stream=True, proper=True)
     assert [(chunk.offset, chunk.data) for chunk in response.chunks] == [(10, b"da"), (30, b"ta: 1\n\n")]
     assert (response.head_offset, response.chunked, response.body) == (5, True, b"data: 1\n\n")
 
@@ -192,7 +192,7 @@ def test_a_body_with_a_length_is_complete_by_its_length() -> None:
     assert (whole.is_whole, part.is_whole) == (True, False)
     assert end(whole, stream=False, proper=False) is Ending.COMPLETE
     assert end(part, stream=False, proper=False) is Ending.CUT
-    assert not whole.build_response("openai", "x", stream=False, proper=True).chunked
+    assert not whole.build_response("x", stream=False, proper=True).chunked
     assert not recorded(JSON, body).is_whole, "without a length nobody knows"
 
 
@@ -200,7 +200,7 @@ def test_compression_is_undone_piece_by_piece() -> None:
     """Borders and times stay; the header goes with it."""
     packed = gzip.compress(b"data: {}\n\n" * 100)
     made = recorded((*SSE, ("content-encoding", "gzip")), packed[:20], packed[20:])
-    response = made.build_response("openai", "x", stream=True, proper=True)
+    response = made.build_response("x", stream=True, proper=True)
     assert response.body == b"data: {}\n\n" * 100
     assert "content-encoding" not in dict(response.headers)
 
@@ -208,7 +208,7 @@ def test_compression_is_undone_piece_by_piece() -> None:
 def test_what_does_not_decode_stays_as_it_came() -> None:
     """Nothing is lost for a header that lies."""
     made = recorded((*JSON, ("content-encoding", "gzip")), b"{}")
-    assert made.build_response("openai", "x", stream=False, proper=True).body == b"{}"
+    assert made.build_response("x", stream=False, proper=True).body == b"{}"
 
 
 def test_the_first_byte_is_timed() -> None:

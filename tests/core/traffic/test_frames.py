@@ -102,7 +102,7 @@ def test_usage_is_the_sum_of_all_answers() -> None:
 
 def test_the_model_is_the_one_that_the_server_names() -> None:
     """Of Realtime the session's."""
-    assert read_model("openai", "realtime", CONTENT_TYPE, REALTIME) == "gpt-realtime"
+    assert read_model(CONTENT_TYPE, REALTIME) == "gpt-realtime"
 
 
 def test_events_are_the_servers() -> None:
@@ -113,7 +113,7 @@ def test_events_are_the_servers() -> None:
 
 def test_question_and_answer_are_found_for_lists() -> None:
     """The last answer, what was spoken as its transcript; the question as a request would have put it."""
-    assert known(read_answer("openai", "realtime", CONTENT_TYPE, REALTIME)).text == "and goodbye"
+    assert known(read_answer("realtime", CONTENT_TYPE, REALTIME)).text == "and goodbye"
     assert b'"hi"' in list_questions(REALTIME)[0]
     live = socket(
         ("client", {"clientContent": {"turns": [{"role": "user", "parts": [{"text": "hi"}]}]}}),

@@ -10,7 +10,6 @@ from hypothesis import given, settings, strategies as st
 
 from llmproxy.core.dialects.conversation import read_conversation
 from llmproxy.core.dialects.table import CHAT
-from llmproxy.core.providers.routing import family_of
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.trace.reading.decoded_exchange import PlainMessageCache, RequestHistory
@@ -37,9 +36,7 @@ def test_it_is_what_the_core_reads(requests: list[Json]) -> None:
     history = RequestHistory()
     for messages in requests:
         made = body_of({"messages": messages})
-        assert list(history.read_messages(made, {"messages": messages})) == read_conversation(
-            "openai", "chat.completions", made.request.body
-        )
+        assert list(history.read_messages(made, {"messages": messages})) == read_conversation(made.request.body)
 
 
 def test_over_real_traffic(traffic: Path) -> None:
@@ -50,8 +47,7 @@ def test_over_real_traffic(traffic: Path) -> None:
         tree = parse_json(each.asked)
         made = dataclasses.replace(body_of({}), provider=each.route.provider.name, operation=each.route.operation)
         made = dataclasses.replace(made, request=dataclasses.replace(made.request, body=each.asked))
-        family = family_of(made.provider, made.operation)
-        expected = read_conversation(family, made.operation, each.asked)
+        expected = read_conversation(each.asked)
         assert list(history.read_messages(made, tree if isinstance(tree, dict) else {})) == expected
 
 

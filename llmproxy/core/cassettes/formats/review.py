@@ -58,8 +58,7 @@ from llmproxy.core.cassettes.formats.yaml_text import (
     write_scalar,
 )
 from llmproxy.core.forks.fork_rows import Fork, parse_fork_member
-from llmproxy.core.store.rows import content_type
-from llmproxy.core.traffic.interaction import Headers
+from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.core.traffic.json_diff import clip
 from llmproxy.errors import CassetteCorrupt, CassetteNewer
 from llmproxy.protocol import AGENT
@@ -211,14 +210,11 @@ def _group_answer_members(tree: dict[str, object]) -> list[dict[str, object]]:
 def _describe_exchange(each: Recorded) -> str:
     """Return one line on what was asked and answered, for the reader."""
     from llmproxy.core.dialects.conversation import read_answer, read_conversation
-    from llmproxy.core.providers.routing import family_of
 
     provider, operation = each.extra.get("provider"), each.extra.get("operation")
     head = f"{each.method} {each.uri.partition('?')[0]}" if not provider else f"{provider} {operation}"
-    family = family_of(str(provider), str(operation))
-    kind_ = content_type(each.response_headers)
-    said = [one.text for one in read_conversation(family, str(operation), each.body) if one.role in ("user", "tool")]
-    answer = read_answer(family, str(operation), kind_, each.response_body)
+    said = [one.text for one in read_conversation(each.body) if one.role in ("user", "tool")]
+    answer = read_answer(str(operation), header(each.response_headers, "content-type") or "", each.response_body)
     replied = ""
     if answer is not None:
         calls = ", ".join(f"{call.name}({call.arguments})" for call in answer.tool_calls)

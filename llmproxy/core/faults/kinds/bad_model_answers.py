@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from llmproxy.core.dialects.conversation import read_answer
+from llmproxy.core.dialects.conversation import read_response
 from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.core.dialects.usage import read_usage
 from llmproxy.core.dialects.writing import can_write_answer, write_answer, write_json, writes_text_arguments
-from llmproxy.core.faults.answer_pieces import read_content_type, time_pieces, with_pieces
+from llmproxy.core.faults.answer_pieces import time_pieces, with_pieces
 from llmproxy.core.faults.rules import Break, FaultKind, FaultNeeds, FaultTarget, Symptom, Values
 from llmproxy.core.traffic.canonical_json import parse_json
-from llmproxy.core.traffic.interaction import Chunk, header, without
+from llmproxy.core.traffic.interaction import Chunk, without
 
 Change = Callable[[Message, FaultTarget], tuple[Message, str] | None]
 """What is said instead, and OpenAI's finish reason (empty: what fits); None where there is nothing to change."""
@@ -31,21 +31,18 @@ def build_content_fault(change: Change) -> Break:
         answer = call.answer()
         if answer is None or not 200 <= answer.status < 300 or not can_write_answer(call.operation):
             return None
-        said = read_answer(call.family, call.operation, read_content_type(answer), answer.body)
+        said = read_response(call.operation, answer)
         changed = None if said is None else change(said, call)
         if changed is None:
             return None
-        used = read_usage(call.family, call.operation, read_content_type(answer), answer.body, answer.headers)
+        used = read_usage(call.family, call.operation, answer.mime_type, answer.body, answer.headers)
         tokens = {"prompt_tokens": used.input or 0, "completion_tokens": used.output or 0}
         message, finish = changed
         made = write_answer(
             call.operation, call.body, call.target, call.model, message, stream=call.stream, call=call.nth,
             finish=finish, usage={**tokens, "total_tokens": sum(tokens.values())},
         )  # fmt: skip
-        headers = (
-            *without(answer.headers, "content-type"),
-            ("content-type", header(made.headers, "content-type") or ""),
-        )
+        headers = (*without(answer.headers, "content-type"), ("content-type", made.mime_type))
         last = time_pieces(answer, call.speed)
         at = last[-1].offset if last else 0
         pieces = [Chunk(at, each.data) for each in made.chunks]

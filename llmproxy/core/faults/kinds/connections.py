@@ -15,7 +15,6 @@ from llmproxy.core.faults.answer_pieces import (
     MICROSECONDS,
     is_binary_stream,
     is_streamed,
-    read_content_type,
     scale_offset,
     split_after_piece,
     split_before_last_piece,
@@ -29,7 +28,7 @@ from llmproxy.protocol import Channel
 
 def write_error_event(call: FaultTarget, answer: Response, number: int) -> bytes:
     """Return the event, in the framing of `answer`; `number` events came before it."""
-    kind = detect_framing(read_content_type(answer), answer.body)
+    kind = detect_framing(answer.mime_type, answer.body)
     if kind == "aws":
         about = {":exception-type": "modelStreamErrorException", ":content-type": "application/json"}
         body = {"message": "The model stream was interrupted.", "originalStatusCode": 500}

@@ -14,7 +14,7 @@ from llmproxy.core.dialects.table import CHAT
 from llmproxy.core.dialects.usage import read_usage
 from llmproxy.core.dialects.writing import can_write_answer, write_answer, writes_text_arguments
 from llmproxy.core.faults import KINDS, FaultNeeds, FaultTarget, Symptom
-from llmproxy.core.faults.answer_pieces import is_streamed, read_content_type
+from llmproxy.core.faults.answer_pieces import is_streamed
 from llmproxy.core.providers.provider_table import Family
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Ending, Response, header
@@ -68,7 +68,7 @@ def broken(kind: str, case: Case, **values: float) -> Response:
 
 
 def read(case: Case, response: Response) -> Message:
-    said = read_answer(case.call.family, case.operation, read_content_type(response), response.body)
+    said = read_answer(case.operation, response.mime_type, response.body)
     return said or Message("assistant", "")
 
 
@@ -119,7 +119,7 @@ def test_an_early_end_is_in_order_and_without_the_last_event(case: Case) -> None
     assert after.ending is Ending.COMPLETE
     assert len(after.chunks) < len(before.chunks) or len(after.body) < len(before.body)
     if case.operation not in ("writer.chat", "generateContent"):  # their streams have no mark
-        how = decide_ending(case.call.family, case.operation, True, 200, read_content_type(after), after.body, True)
+        how = decide_ending(case.operation, True, 200, after.mime_type, after.body, True)
         assert how is Ending.UNTERMINATED
 
 
@@ -129,7 +129,7 @@ def test_an_error_event_is_the_last_thing_that_comes(case: Case) -> None:
     if (found := do("error-event", case)) is None or found.response is None:
         assert not is_streamed(recorded(case))
         return
-    last = list_events(read_content_type(found.response), found.response.body)[-1]
+    last = list_events(found.response.mime_type, found.response.body)[-1]
     assert isinstance(last, dict)
     assert "error" in json.dumps(last).lower() or "exception" in last
 
@@ -179,7 +179,7 @@ def test_answers_that_end_for_another_reason(kind: str, case: Case) -> None:
     if case.operation == "api.chat" and kind == "content-filter":
         return  # it has none
     if case.operation == "invoke":
-        raw = json.dumps(list_events(read_content_type(after), after.body))
+        raw = json.dumps(list_events(after.mime_type, after.body))
     assert any(f'"{name}"' in raw for name in FINISHES[kind])
 
 
@@ -196,7 +196,7 @@ def test_usage_is_gone_or_wrong(case: Case) -> None:
     """What was said stays; the tokens are unknown, or ten times as many."""
 
     def used(response: Response) -> tuple[int | None, int | None]:
-        kind = read_content_type(response)
+        kind = response.mime_type
         found = read_usage(case.call.family, case.operation, kind, response.body, response.headers)
         return found.input, found.output
 
@@ -219,9 +219,9 @@ def test_malformed_json_comes_whole_and_cannot_be_read(case: Case) -> None:
     after = broken("malformed-json", case)
     assert after.ending is Ending.COMPLETE
     before = recorded(case)
-    events = list_events(read_content_type(after), after.body)
+    events = list_events(after.mime_type, after.body)
     sound = [each for each in events if isinstance(each, dict) and None not in each.values()]
-    assert len(sound) < len(list_events(read_content_type(before), before.body))
+    assert len(sound) < len(list_events(before.mime_type, before.body))
 
 
 @pytest.mark.parametrize("case", [Case("chat.completions", True, TEXT), Case("messages", False, TEXT)], ids=str)
