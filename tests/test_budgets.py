@@ -32,3 +32,9 @@ def test_an_exception_is_still_there(name: str) -> None:
     """A list of exceptions shrinks with what it names, and each has its reason."""
     assert [path for path in REASONS[name] if not (ROOT / "llmproxy" / path).exists()] == []
     assert all(REASONS[name].values())
+
+
+def test_a_module_with_an_excuse_needs_it() -> None:
+    lines = {each.name: each.code for each in LAYOUT["count_modules"]()}
+    assert [name for name in REASONS["SHORT_FOR_A_REASON"] if lines[name] >= LAYOUT["SHORT_FILE"]] == []
+    assert [name for name in REASONS["LONG_FOR_A_REASON"] if lines[name] <= LAYOUT["LONG_FILE"]] == []

@@ -148,7 +148,7 @@ def _accept_fields(loaded: Loaded, tried: TrialResult, *, accept: bool, take: Se
     """Show what varies, ask, and write what was accepted."""
     name = loaded.settings.cassette
     lessons = generalize_fields(tried.lessons)
-    varied = sorted({lesson.slot.name for lesson in lessons})
+    varied = sorted({lesson.field.name for lesson in lessons})
     if unknown := sorted(set(take) - set(varied)):
         if tried.misses:
             _print_misses(tried.misses)
@@ -160,22 +160,21 @@ def _accept_fields(loaded: Loaded, tried: TrialResult, *, accept: bool, take: Se
     else:
         write_stderr_lines(f"llmproxy: nothing varies in cassette {name} that a volatile field could hold.")
     merges = _find_new_merges(loaded, lessons)
-    refused = {field for merge in merges for field in merge.slots}
+    refused = {field for merge in merges for field in merge.volatile}
     for merge in merges[:5]:
         write_stderr_lines(
-            f"  refused: {', '.join(merge.slots)}: with it recording #{merge.first} would answer what #{merge.second} "
-            f"asked, "
-            "and they answered differently."
+            f"  refused: {', '.join(merge.volatile)}: with it recording #{merge.first} would answer what "
+            f"#{merge.second} asked, and they answered differently."
         )
-    free = [lesson for lesson in lessons if lesson.slot.name not in refused]
+    free = [lesson for lesson in lessons if lesson.field.name not in refused]
     if wrong := sorted(refused & set(take)):
         raise SettingsError(f"--take {wrong[0]}: it would merge two answers.", hint="Nothing was written.")
     taken = _choose_fields(free, accept=accept, take=take)
     if taken:
-        _add_cassette_fields(loaded, [lesson.slot for lesson in taken])
-        named = ", ".join(lesson.slot.name for lesson in taken)
+        _add_cassette_fields(loaded, [lesson.field for lesson in taken])
+        named = ", ".join(lesson.field.name for lesson in taken)
         write_stderr_lines(f"llmproxy: {format_count(len(taken), 'volatile field')} written: {named}.")
-    left = [lesson.slot.name for lesson in free if lesson not in taken]
+    left = [lesson.field.name for lesson in free if lesson not in taken]
     if left:
         words = " ".join(f"--take {each}" for each in left)
         plain = "" if accept or not any(each.is_accepted for each in free) else "--accept "
@@ -204,17 +203,17 @@ def _print_misses(misses: Sequence[Miss]) -> None:
 def _choose_fields(lessons: Sequence[LearnedField], *, accept: bool, take: Sequence[str]) -> list[LearnedField]:
     if not accept and not take and lessons and sys.stdin.isatty() and sys.stderr.isatty():
         return [
-            lesson
-            for lesson in lessons
-            if typer.confirm(f"May {lesson.slot.name} ({lesson.slot.kind}) vary?", default=lesson.is_accepted, err=True)
+            each
+            for each in lessons
+            if typer.confirm(f"May {each.field.name} ({each.field.kind}) vary?", default=each.is_accepted, err=True)
         ]
-    return [lesson for lesson in lessons if (accept and lesson.is_accepted) or lesson.slot.name in take]
+    return [lesson for lesson in lessons if (accept and lesson.is_accepted) or lesson.field.name in take]
 
 
 def _format_field_rows(lessons: Sequence[LearnedField]) -> list[str]:
     rows: list[tuple[str, ...]] = [("name", "kind", "where", "recorded", "now")]
     for lesson in sorted(lessons, key=lambda each: (each.is_external, not each.is_accepted)):
-        field = lesson.slot
+        field = lesson.field
         where = f"{field.tool}: {field.before}..." if field.before else f"{field.tool} {field.at}"
         mark = "" if lesson.is_accepted else " (by name)"
         texts = map(_shorten_text, (where, lesson.recorded, lesson.present))
@@ -236,9 +235,9 @@ def _find_new_merges(loaded: Loaded, lessons: Sequence[LearnedField]) -> list[Me
     settings = loaded.settings
     rules = Rules.from_config(settings.normalize.as_config())
     with open_given(settings.store) as store:
-        merges = find_merged_pairs(store, settings.cassette, [each.slot for each in lessons], rules, settings.upstream)
-    new = {each.slot.name for each in lessons}
-    return [each for each in merges if not each.alike and new & set(each.slots)]
+        merges = find_merged_pairs(store, settings.cassette, [each.field for each in lessons], rules, settings.upstream)
+    new = {each.field.name for each in lessons}
+    return [each for each in merges if not each.alike and new & set(each.volatile)]
 
 
 def _add_cassette_fields(loaded: Loaded, fields: Sequence[VolatileField]) -> None:

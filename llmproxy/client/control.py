@@ -206,7 +206,9 @@ class Control:
 
         rows = self._request("GET", _session_path(session, "lessons"))["lessons"]
         return tuple(
-            LearnedField(parse_volatile_field(row["slot"]), str(row["recorded"]), str(row["present"]), str(row["path"]))
+            LearnedField(
+                parse_volatile_field(row["field"]), *(str(row[name]) for name in ("recorded", "present", "path"))
+            )
             for row in rows
         )
 

@@ -72,7 +72,9 @@ def read_volatile_values(
     except RefusedError:
         return []
     values = list_volatile_values((*read_volatile_fields(database, found.cassette), *list_builtin()), tree)
-    return [{"name": each.slot.name, "kind": each.slot.kind, "value": each.value, "path": each.path} for each in values]
+    return [
+        {"name": each.field.name, "kind": each.field.kind, "value": each.value, "path": each.path} for each in values
+    ]
 
 
 def list_merges(
@@ -103,16 +105,12 @@ def print_merges(found: Mapping[str, Sequence[MergedPair]]) -> None:
             if each.alike
             else "answered differently: the order of a run says which is meant, or it is a miss"
         )
-        print_line(f"  {to_line(name)}: #{each.first} and #{each.second} are one by {', '.join(each.slots)}; {alike}")
+        print_line(
+            f"  {to_line(name)}: #{each.first} and #{each.second} are one by {', '.join(each.volatile)}; {alike}"
+        )
     if count > _SHOWN:
         print_line(f"  ... and {count - _SHOWN} more")
 
 
 def merges_to_json(found: Mapping[str, Iterable[MergedPair]]) -> dict[str, list[dict[str, Any]]]:
-    return {
-        name: [
-            {"volatile" if name == "slots" else name: value for name, value in each._asdict().items()}
-            for each in merges
-        ]
-        for name, merges in found.items()
-    }
+    return {name: [each._asdict() for each in merges] for name, merges in found.items()}

@@ -199,7 +199,7 @@ class LeafPairVisitor:
         if not place.json or call is None or place.zone is not Zone.RESULT or call.tool not in bindings.json_tools:
             return None
         mask = self.mask_call_arguments
-        named = (field for field in bindings.slots if field.at.startswith("$") and is_of_call(field, call, mask))
+        named = (field for field in bindings.fields if field.at.startswith("$") and is_of_call(field, call, mask))
         return next((field for field in named if matches_path(field.at, place.subpath)), None)
 
     def mask_call_arguments(self, arguments: object) -> str:

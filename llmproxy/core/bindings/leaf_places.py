@@ -284,7 +284,7 @@ def find_volatile_matches(
     blocks = find_agent_written_spans(text) if any(field.tool == BLOCK for field in wanted) else []
     kept: list[VolatileMatch] = []
     for each in found:
-        if each.slot.tool == BLOCK and not is_in_any_span(blocks, each.start):
+        if each.field.tool == BLOCK and not is_in_any_span(blocks, each.start):
             continue
         if not kept or each.start >= kept[-1].end:
             kept.append(each)

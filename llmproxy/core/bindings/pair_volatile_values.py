@@ -39,7 +39,7 @@ class VolatileFieldReader(LeafPairVisitor):
 
     def read_fields(self, leaves: list[Leaf]) -> Mismatch | None:
         """Fill `found`; a mismatch where the values of a volatile field do not map one to one."""
-        return self.visit(leaves) if self.bindings.slots else None
+        return self.visit(leaves) if self.bindings.fields else None
 
     def skips_parsing(self, recorded: str, present: str, place: LeafPlace) -> bool:  # noqa: ARG002 - the same for all of its kind
         """Return whether no volatile field stands in arguments."""
@@ -81,9 +81,9 @@ class VolatileFieldReader(LeafPairVisitor):
         mine, theirs = (find_volatile_matches(fields, call, text, names, self.mask_call_arguments)
                         for text, names in zip((recorded, present), self._names, strict=True))  # fmt: skip
         for one, other in zip(mine, theirs, strict=False):
-            if one.slot != other.slot:
+            if one.field != other.field:
                 break
-            if one.slot.is_id and (wrong := self._pair_ids(one.slot, one.value, other.value, place)) is not None:
+            if one.field.is_id and (wrong := self._pair_ids(one.field, one.value, other.value, place)) is not None:
                 return wrong
         return None
 
@@ -102,7 +102,7 @@ def _may_vary_in_json(text: str, bindings: Bindings, call: PlacedCall) -> bool:
 
 
 class VolatileValue(NamedTuple):
-    slot: VolatileField
+    field: VolatileField
     value: str
     path: str
     """JSON path in the request."""
@@ -146,4 +146,4 @@ class _VolatileValueLister(LeafPairVisitor):
                 if not isinstance(part, str):
                     self.descend(part, part, place.enter_json())
         found = find_volatile_matches(fields, call, recorded, (), self.mask_call_arguments) if fields else []
-        self.found += [VolatileValue(each.slot, each.value, place.path) for each in found]
+        self.found += [VolatileValue(each.field, each.value, place.path) for each in found]

@@ -394,7 +394,7 @@ class RequestComparison(LeafPairVisitor):
         ]
 
     def _build_volatile_gap(self, found: VolatileMatch) -> TextGap:
-        field = found.slot
+        field = found.field
         if not field.is_id:
             return TextGap(found.start, found.end, free=IN_TEXT[field.kind], name=field.name)
         present = self._identities.find_present(field.name, found.value)

@@ -36,15 +36,15 @@ class Bindings:
         if scope is Binds.PATHS:
             pairs = tuple(pair for pair in pairs if pair.name in PATHS)
         self.pairs: tuple[RunVariablePair, ...] = pairs
-        self.slots: tuple[VolatileField, ...] = tuple(fields) if scope is Binds.ALL else ()
-        self.json_tools = frozenset(field.tool for field in self.slots if field.at.startswith("$"))
+        self.fields: tuple[VolatileField, ...] = tuple(fields) if scope is Binds.ALL else ()
+        self.json_tools = frozenset(field.tool for field in self.fields if field.at.startswith("$"))
         """Tools with volatile fields in the JSON of their results."""
         self.text_slots: dict[str, tuple[VolatileField, ...]] = {}
         """Volatile fields in texts, by tool: what no volatile field is of need not be looked through."""
-        for field in self.slots:
+        for field in self.fields:
             if field.at in (LINE, TEXT):
                 self.text_slots[field.tool] = (*self.text_slots.get(field.tool, ()), field)
-        self.of_many: tuple[VolatileField, ...] = tuple(field for field in self.slots if field.tool_prefix)
+        self.of_many: tuple[VolatileField, ...] = tuple(field for field in self.fields if field.tool_prefix)
         """Those of all tools whose names begin alike."""
         self.changed = frozenset(pair.name for pair in pairs if pair.has_changed)
         self.values = {pair.name: (pair.recorded.value, pair.present.value) for pair in pairs}
@@ -90,7 +90,7 @@ class Bindings:
 
     def __bool__(self) -> bool:
         """Return whether anything can be bound at all; where not, only equal requests fit."""
-        return bool(self.changed or self.slots)
+        return bool(self.changed or self.fields)
 
 
 def mask_arguments(bindings: Bindings, arguments: object) -> str:

@@ -56,7 +56,7 @@ class SessionBindings:
 
     scope: Binds = Binds.ALL
     declared: dict[str, RunVariable] = field(default_factory=dict)
-    slots: tuple[VolatileField, ...] = ()
+    fields: tuple[VolatileField, ...] = ()
     """Of the cassette, of a trial, and those that ship."""
     trial: LearningTrial | None = None
     """What a trial taught so far; None outside of one."""
@@ -91,7 +91,7 @@ class SessionBindings:
         if (known := self._tables.get(recorded)) is None:
             if len(self._tables) >= _REMEMBERED:
                 self._forget_bindings()
-            known = Bindings(load_run_variables(recorded), self.declared.values(), self.slots, self.scope)
+            known = Bindings(load_run_variables(recorded), self.declared.values(), self.fields, self.scope)
             self._tables[recorded] = known
         return known
 
@@ -119,7 +119,7 @@ class SessionBindings:
         if self.trial is None:
             raise AssertionError("taught outside of a trial")
         self.trial.lessons += lessons
-        self.slots = (*(lesson.slot for lesson in lessons), *self.slots)
+        self.fields = (*(lesson.field for lesson in lessons), *self.fields)
         self._forget_bindings()
 
     def forget_id_pairs(self) -> None:

@@ -177,7 +177,7 @@ def parse_volatile_field(value: object) -> VolatileField:
 class VolatileMatch(NamedTuple):
     """A volatile field's value in a text."""
 
-    slot: VolatileField
+    field: VolatileField
     start: int
     end: int
     value: str

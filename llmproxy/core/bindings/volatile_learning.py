@@ -125,7 +125,7 @@ _BESIDE = 12
 class LearnedField:
     """A volatile field, and what it was learned from."""
 
-    slot: VolatileField
+    field: VolatileField
     recorded: str
     present: str
     path: str
@@ -134,18 +134,18 @@ class LearnedField:
     @property
     def is_accepted(self) -> bool:
         """Whether ``--accept`` takes it; all others are accepted one by one, by name."""
-        number = self.slot.kind == "hex" and (self.recorded + self.present).isdigit()
+        number = self.field.kind == "hex" and (self.recorded + self.present).isdigit()
         return (
-            KINDS[self.slot.kind].accepted
+            KINDS[self.field.kind].accepted
             and not number
-            and self.slot.tool not in (BLOCK, OUTSIDE, SYSTEM)
+            and self.field.tool not in (BLOCK, OUTSIDE, SYSTEM)
             and not self.is_external
         )
 
     @property
     def is_external(self) -> bool:
         """Whether the value came from outside of the agent's machine: shown apart, and accepted by name only."""
-        return is_external_result(self.slot.tool, self.slot.arguments)
+        return is_external_result(self.field.tool, self.field.arguments)
 
 
 def learn_volatile_fields(
@@ -168,13 +168,13 @@ def _learn_fields(
     learned: list[LearnedField] = []
     outcome: Fit | Mismatch = Mismatch(Misfit.DIFFERENT, "$")
     for _ in range(ROUNDS):
-        now = with_volatile_fields(bindings, [lesson.slot for lesson in learned])
+        now = with_volatile_fields(bindings, [lesson.field for lesson in learned])
         outcome = fit_request(now, recorded, present, known)
         if isinstance(outcome, Fit):
             break
         if _demote_id_to_count(outcome, learned):
             continue
-        new = _FieldLearner(now, recorded, present, known, [lesson.slot for lesson in learned], outside=outside).lessons
+        new = _FieldLearner(now, recorded, present, known, [each.field for each in learned], outside=outside).lessons
         if not new or len(learned) + len(new) > MOST_SLOTS:
             break
         learned += new
@@ -186,14 +186,14 @@ def _demote_id_to_count(outcome: Mismatch, learned: list[LearnedField]) -> bool:
     if outcome.why is not Misfit.NOT_ONE_TO_ONE:
         return False
     for n, lesson in enumerate(learned):
-        if lesson.slot.name == outcome.name and lesson.slot.kind == "integer" and lesson.slot.is_id:
-            learned[n] = replace(lesson, slot=replace(lesson.slot, kind="count"))
+        if lesson.field.name == outcome.name and lesson.field.kind == "integer" and lesson.field.is_id:
+            learned[n] = replace(lesson, field=replace(lesson.field, kind="count"))
             return True
     return False
 
 
 def with_volatile_fields(bindings: Bindings, fields: Sequence[VolatileField]) -> Bindings:
-    return Bindings([pair.recorded for pair in bindings.pairs], bindings.present, (*bindings.slots, *fields))
+    return Bindings([pair.recorded for pair in bindings.pairs], bindings.present, (*bindings.fields, *fields))
 
 
 class _FieldLearner(RequestComparison):
@@ -215,7 +215,7 @@ class _FieldLearner(RequestComparison):
         super().__init__(bindings, IdPairs((*reading.found, *(known or ()))), None)
         self.lessons: list[LearnedField] = []
         self._outside = outside
-        self._known = [*bindings.slots, *before]
+        self._known = [*bindings.fields, *before]
         self._taken = {field.name for field in self._known}
         self.visit(leaves)
 
@@ -377,13 +377,13 @@ def generalize_fields(lessons: Sequence[LearnedField], often: int = _OFTEN) -> t
     """Return lessons with any arguments for texts behind `often` commands, and one field for a listing's times."""
     groups: dict[tuple[str, str, str, str], list[LearnedField]] = {}
     for lesson in _merge_listing_rows(lessons):
-        field = lesson.slot
+        field = lesson.field
         groups.setdefault((field.tool, field.at, field.before, field.kind), []).append(lesson)
     found = []
     for (_, at, before, _), group in groups.items():
-        commands = {lesson.slot.arguments for lesson in group}
+        commands = {lesson.field.arguments for lesson in group}
         if len(commands) >= often and at == LINE and len(list_anchor_words(before)) > 1:
-            found.append(replace(group[0], slot=replace(group[0].slot, arguments="")))
+            found.append(replace(group[0], field=replace(group[0].field, arguments="")))
         else:
             found += group
     return tuple(found)
@@ -391,15 +391,15 @@ def generalize_fields(lessons: Sequence[LearnedField], often: int = _OFTEN) -> t
 
 def _merge_listing_rows(lessons: Sequence[LearnedField]) -> Iterator[LearnedField]:
     """Yield lessons with one volatile field for the times of all rows of a listing, where two of them varied."""
-    rows = Counter(_find_listing_call(lesson.slot) for lesson in lessons)
+    rows = Counter(_find_listing_call(lesson.field) for lesson in lessons)
     seen = set[tuple[str, str]]()
     for lesson in lessons:
-        listing = _find_listing_call(lesson.slot)
+        listing = _find_listing_call(lesson.field)
         if listing is None or rows[listing] == 1:
             yield lesson
         elif listing not in seen:
             seen.add(listing)
-            yield replace(lesson, slot=replace(lesson.slot, before=_ANY_ROW))
+            yield replace(lesson, field=replace(lesson.field, before=_ANY_ROW))
 
 
 def _find_listing_call(field: VolatileField) -> tuple[str, str] | None:
@@ -473,12 +473,12 @@ def restate_recording(
         return RestatedRecording(recorded)
     varying = _learn_fields(bindings, recorded, present, known, outside=False)[0]
     whole = (
-        _restate_once(with_volatile_fields(bindings, [each.slot for each in varying]), recorded, present, known)
+        _restate_once(with_volatile_fields(bindings, [each.field for each in varying]), recorded, present, known)
         if varying
         else None
     )
     if whole is not None and whole.tree != present:
-        learned = {each.slot.name for each in varying}
+        learned = {each.field.name for each in varying}
         return RestatedRecording(whole.tree, tuple(name for name in whole.bound if name not in learned), varying)
     found = _restate_once(bindings, recorded, present, known)
     return found if found.tree != present else RestatedRecording(rewrite_recorded(bindings, recorded))

@@ -288,7 +288,7 @@ def _list_learned_fields(engine: Engine, call: RoutedRequest) -> tuple[int, Json
     text = engine.redactor.text
     rows = [
         {
-            "slot": each.slot.to_dict(),
+            "field": each.field.to_dict(),
             "recorded": text(each.recorded),
             "present": text(each.present),
             "path": each.path,

@@ -574,7 +574,7 @@ class Stopping(TypedDict):
 
 
 class LessonReport(TypedDict):
-    slot: dict[str, Any]
+    field: dict[str, Any]
     recorded: str
     present: str
     path: str

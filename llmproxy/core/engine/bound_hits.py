@@ -242,7 +242,7 @@ class _RecordingRestater(Restater):
         if said.tree is None or said.tree == wanted.tree:
             return RestatedCandidate(whole)
         varying = tuple(
-            Difference(x.path, show_json(x.recorded), show_json(x.present), x.slot.kind) for x in said.varying
+            Difference(x.path, show_json(x.recorded), show_json(x.present), x.field.kind) for x in said.varying
         )
         return RestatedCandidate(replace(whole, tree=said.tree), said.bound, varying)
 
@@ -402,7 +402,7 @@ class BindingInterceptor(Interceptor[Exchange]):
             lessons = learn_volatile_fields(table, recorded.tree, wanted.tree, bound.known)
             if not isinstance(lessons, Mismatch) and lessons:
                 named = ", ".join(
-                    f"{each.slot.name} {each.recorded} -> {each.present}" for each in lessons[:_MOST_ADVISED]
+                    f"{each.field.name} {each.recorded} -> {each.present}" for each in lessons[:_MOST_ADVISED]
                 )
                 more = f" and {len(lessons) - _MOST_ADVISED} more" if len(lessons) > _MOST_ADVISED else ""
                 return (
@@ -540,7 +540,7 @@ class BindingFeature(Feature):
         return read_volatile_fields(store, session.cassette) if store is not None else ()
 
     def _build_interceptor(self, scope: Binds, fields: Sequence[VolatileField]) -> BindingInterceptor:
-        return BindingInterceptor(self.parts, self._requests, SessionBindings(scope, slots=(*fields, *list_builtin())))
+        return BindingInterceptor(self.parts, self._requests, SessionBindings(scope, fields=(*fields, *list_builtin())))
 
     def _get_or_create_bindings(self, session: Session) -> SessionBindings:
         if (known := session.find_interceptor(BindingInterceptor)) is None:

@@ -339,9 +339,9 @@ def _build_volatile_reader(session: Session, bindings: Bindings | None) -> ReadV
     bound = partial(mask_arguments, bindings or Bindings(declared, declared, scope=binding.bound.scope))
 
     def read(tool: str, arguments: object, text: str) -> tuple[str, Sequence[str]]:
-        found = find_volatile_matches(binding.bound.slots, PlacedCall(tool, arguments), text, (), bound)
+        found = find_volatile_matches(binding.bound.fields, PlacedCall(tool, arguments), text, (), bound)
         ends = [0, *(end for each in found for end in (each.start, each.end)), len(text)]
-        values = [each.value for each in found if each.slot.is_id]
+        values = [each.value for each in found if each.field.is_id]
         return "\0".join(text[at:to] for at, to in batched(ends, 2)), values
 
     return read

@@ -52,7 +52,7 @@ MOST_COMPARED = 200
 class MergedPair(NamedTuple):
     """Two recordings of which one would be served for the other's request."""
 
-    slots: tuple[str, ...]
+    volatile: tuple[str, ...]
     """Names of those that make it so."""
     first: int
     second: int
@@ -78,7 +78,7 @@ def learn_fields(store: Store, cassette: str, rules: Rules, upstreams: Mapping[s
                 if recorded.row.id in used or recorded.row.run_variables == present.row.run_variables == "" or not left:
                     continue
                 left -= 1
-                table = _build_bindings(recorded.row, present.row, (*(lesson.slot for lesson in lessons), *known))
+                table = _build_bindings(recorded.row, present.row, (*(lesson.field for lesson in lessons), *known))
                 outcome = learn_volatile_fields(table, recorded.canonical.tree, present.canonical.tree)
                 if not isinstance(outcome, Mismatch):
                     found.append((recorded.row.id, outcome))

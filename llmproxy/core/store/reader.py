@@ -449,7 +449,7 @@ class Readable:
 
     @property
     def can_bind(self) -> bool:
-        """Whether the store knows run variables and slots; one of an older schema, opened for reading, does not."""
+        """Whether the store knows run variables and volatile fields; one of an older schema does not."""
         if not self._binds:
             self._binds = self._first("SELECT 1 FROM sqlite_master WHERE name = 'declared'") is not None
         return self._binds

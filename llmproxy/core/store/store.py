@@ -116,7 +116,7 @@ class Writable(Protocol):
 
     @abstractmethod
     def write_volatile_fields(self, cassette: str, texts: Sequence[str]) -> None:
-        """Write the slots of a cassette (JSON), in place of those that it had."""
+        """Write the volatile fields of a cassette (JSON), in place of those that it had."""
 
     @abstractmethod
     def record_synced_file(self, cassette: str, seen: SyncedFile) -> None:

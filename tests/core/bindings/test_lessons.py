@@ -95,10 +95,10 @@ def test_a_value_that_a_tool_made_is_learned_where_it_stands(
     """One volatile field, of the kind that it looks like, behind the text before it; with it the recording fits."""
     old, new = asked(recorded), asked(present, cwd="/srv/of-today")
     found = taught(old, new)
-    assert [(each.slot.kind, each.slot.before, each.is_accepted) for each in found] == [(kind, before, accepted)]
-    assert found[0].slot.tool == "sh"
-    assert found[0].slot.arguments == '{"cmd":"ls {cwd}"}'
-    assert isinstance(fit_request(Bindings(A, B, [found[0].slot]), old, new), Fit)
+    assert [(each.field.kind, each.field.before, each.is_accepted) for each in found] == [(kind, before, accepted)]
+    assert found[0].field.tool == "sh"
+    assert found[0].field.arguments == '{"cmd":"ls {cwd}"}'
+    assert isinstance(fit_request(Bindings(A, B, [found[0].field]), old, new), Fit)
 
 
 def test_a_bare_id_is_learned_on_a_line_below_a_bare_date() -> None:
@@ -108,8 +108,8 @@ def test_a_bare_id_is_learned_on_a_line_below_a_bare_date() -> None:
         asked("2026-11-29\n1fb41f2f-cb3a-42c4-ab1e-607c925c4475", cwd="/srv/of-today"),
     )
     found = taught(old, new)
-    assert [(each.slot.kind, each.slot.before) for each in found] == [("time", ""), ("uuid", "")]
-    assert isinstance(fit_request(Bindings(A, B, [each.slot for each in found]), old, new), Fit)
+    assert [(each.field.kind, each.field.before) for each in found] == [("time", ""), ("uuid", "")]
+    assert isinstance(fit_request(Bindings(A, B, [each.field for each in found]), old, new), Fit)
 
 
 def test_json_is_learned_by_its_path() -> None:
@@ -117,7 +117,7 @@ def test_json_is_learned_by_its_path() -> None:
     old = asked('{"id": 7, "items": [{"id": "a1b2c3d4"}, {"id": "ffffffff"}], "title": "milk"}')
     new = asked('{"title": "milk", "items": [{"id": "b1b2c3d4"}, {"id": "eeeeeeee"}], "id": 9}', cwd="/srv/of-today")
     found = taught(old, new)
-    assert [(each.slot.at, each.slot.kind) for each in found] == [("$.id", "integer"), ("$.items[*].id", "hex")]
+    assert [(each.field.at, each.field.kind) for each in found] == [("$.id", "integer"), ("$.items[*].id", "hex")]
 
 
 def test_what_one_result_made_is_known_in_the_next() -> None:
@@ -128,7 +128,7 @@ def test_what_one_result_made_is_known_in_the_next() -> None:
         for each, cwd in zip(ids, ("/tmp/a/project", "/srv/of-today"), strict=True)
     )
     found = taught(old, new)
-    assert [each.slot.kind for each in found] == ["uuid"]
+    assert [each.field.kind for each in found] == ["uuid"]
 
 
 @pytest.mark.parametrize(("recorded", "present"), [
@@ -162,7 +162,7 @@ def test_system_text_is_learned_only_where_that_is_asked_for() -> None:
     found = learn_volatile_fields(Bindings(A, B), old, new, outside=True)
     assert isinstance(found, tuple)
     (one,) = found
-    assert (one.slot.tool, one.slot.before, one.is_accepted) == ("<system>", "Git user: ", False)
+    assert (one.field.tool, one.field.before, one.is_accepted) == ("<system>", "Git user: ", False)
 
 
 def test_a_slot_of_system_text_is_never_in_what_a_user_typed() -> None:
@@ -183,16 +183,16 @@ def test_a_commit_without_a_letter_is_a_commit() -> None:
     """It is exchanged in the prose that names it, as any other; taken by name, since it may be a number."""
     old, new = ([f"[main {commit}] Add", f"as {commit} says"] for commit in ("9266194", "8480380"))
     found = taught(asked(*old), asked(*new, cwd="/srv/of-today"))
-    assert [(each.slot.name, each.slot.kind, each.is_accepted) for each in found] == [("commit", "hex", False)]
+    assert [(each.field.name, each.field.kind, each.is_accepted) for each in found] == [("commit", "hex", False)]
     counted = taught(asked("[total 9266194 bytes]"), asked("[total 8480380 bytes]", cwd="/srv/of-today"))
-    assert [each.slot.kind for each in counted] != ["hex"]
+    assert [each.field.kind for each in counted] != ["hex"]
 
 
 def test_a_number_that_does_not_map_one_to_one_is_a_count() -> None:
     """Links of a folder: 3 stays 3 on one line and 5 becomes 3 on the next; taken for ids they would fit nothing."""
     old = asked("drwxr-xr-x 3 x .\ndrwxr-xr-x 5 x ..\n")
     found = taught(old, asked("drwxr-xr-x 3 x .\ndrwxr-xr-x 3 x ..\n", cwd="/srv/of-today"))
-    assert [(each.slot.kind, each.is_accepted) for each in found] == [("count", False)]
+    assert [(each.field.kind, each.is_accepted) for each in found] == [("count", False)]
 
 
 @pytest.mark.parametrize(("recorded", "present", "kind"), [
@@ -220,7 +220,7 @@ def test_slots_that_stand_behind_every_command_become_one() -> None:
     commands = tuple(f"echo {n}" for n in range(1, 5))
     found = taught(asked(*results, commands=commands), asked(*others, commands=commands))
     assert len(found) == 4
-    assert [(each.slot.name, each.slot.arguments) for each in generalize_fields(found)] == [("chunk_id", "")]
+    assert [(each.field.name, each.field.arguments) for each in generalize_fields(found)] == [("chunk_id", "")]
     assert generalize_fields(found[:2]) == found[:2]
 
 
@@ -232,10 +232,12 @@ def test_times_of_a_listing_are_one_slot() -> None:
     before, now = asked(old), asked(new, cwd="/srv/of-today")
     found = taught(before, now)
     merged = generalize_fields(found)
-    assert [(each.slot.name, each.slot.before, each.is_accepted) for each in merged] == [("file_time", "{:row} ", True)]
-    assert isinstance(fit_request(Bindings(A, B, [merged[0].slot]), before, now), Fit)
-    assert parse_volatile_field(merged[0].slot.to_dict()) == merged[0].slot
-    assert [each.slot.before for each in generalize_fields(found[:1])] == ["-rw-r--r-- 1 root root 0 "]
+    assert [(each.field.name, each.field.before, each.is_accepted) for each in merged] == [
+        ("file_time", "{:row} ", True)
+    ]
+    assert isinstance(fit_request(Bindings(A, B, [merged[0].field]), before, now), Fit)
+    assert parse_volatile_field(merged[0].field.to_dict()) == merged[0].field
+    assert [each.field.before for each in generalize_fields(found[:1])] == ["-rw-r--r-- 1 root root 0 "]
 
 
 def test_a_slot_behind_the_branch_is_found_on_another_branch() -> None:
@@ -244,9 +246,9 @@ def test_a_slot_behind_the_branch_is_found_on_another_branch() -> None:
     old, new = asked("[main 1f3a9c0] Add"), asked("[main 0c0ffee] Add", cwd="/srv/of-today")
     found = learn_volatile_fields(Bindings(A, here), old, new)
     assert isinstance(found, tuple), found
-    assert [(each.slot.name, each.slot.before) for each in found] == [("commit", "[{git_branch} ")]
+    assert [(each.field.name, each.field.before) for each in found] == [("commit", "[{git_branch} ")]
     there = asked("[trunk abcdef1] Add", cwd="/srv/of-today")
-    fitted = narrow(Fit, fit_request(Bindings(A, B, [found[0].slot]), old, there))
+    fitted = narrow(Fit, fit_request(Bindings(A, B, [found[0].field]), old, there))
     assert [each.present for each in fitted.identities] == ["abcdef1"]
 
 
@@ -260,7 +262,7 @@ def test_an_agents_own_word_for_gits_user_is_learned_for_whoever_ships_slots() -
     )
     found = learn_volatile_fields(bindings, old, new, outside=True)
     assert isinstance(found, tuple), found
-    (slot,) = (each.slot for each in found)
+    (slot,) = (each.field for each in found)
     assert (slot.name, slot.kind, slot.tool, slot.before) == ("git_user", "person", SYSTEM, "Git user: ")
     assert isinstance(learn_volatile_fields(bindings, old, new), Mismatch)
 

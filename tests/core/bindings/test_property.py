@@ -151,7 +151,7 @@ def test_nothing_that_asks_something_else_is_served(operation: str) -> None:
             lessons = learn_volatile_fields(bind(recorded, present, ()), before, now)
             assert not isinstance(lessons, Mismatch), str(lessons)
             learned += len(lessons)
-            for bindings in (bind(recorded, present), bind(recorded, present, [each.slot for each in lessons])):
+            for bindings in (bind(recorded, present), bind(recorded, present, [each.field for each in lessons])):
                 expectations = create_expectations(bindings)
                 for _ in range(3):
                     fit = fit_request(bindings, before, now, None, expectations)

@@ -247,7 +247,7 @@ class FileStore(Store):
         """Do nothing: a file shows by itself what others recorded."""
 
     def write_volatile_fields(self, cassette: str, texts: Sequence[str]) -> None:
-        """Write the slots of a cassette (JSON), in place of those that it had."""
+        """Write the volatile fields of a cassette (JSON), in place of those that it had."""
         name = to_sql(cassette)
         with self.file_transaction() as conn:
             conn.execute("DELETE FROM volatile_fields WHERE cassette = ?", (name,))
