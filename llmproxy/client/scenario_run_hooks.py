@@ -15,12 +15,8 @@ from typing import Any, Protocol
 from llmproxy.report.events import Handler
 
 
-class ScenarioRunListener(Protocol):
-    """Hears of every run of a scenario in this process, from whatever thread it runs in."""
-
-    @property
-    def handler(self) -> Handler:
-        """Hears the events."""
+class ScenarioRunListener(Handler, Protocol):
+    """Hears of every run of a scenario in this process, from whatever thread it runs in, and its events."""
 
     # An executor and its result: this layer is below scenarios.
     def on_run_end(self, scenario: Any, result: Any) -> None:  # noqa: ANN401 - see above
@@ -46,7 +42,7 @@ class ScenarioRunHooks:
     @property
     def handlers(self) -> tuple[Handler, ...]:
         """Who hears the events, beside whom the user named."""
-        return () if self.listener is None else (self.listener.handler,)
+        return () if self.listener is None else (self.listener,)
 
     def emit_run_end(self, scenario: Any, result: Any) -> None:  # noqa: ANN401 - as its users have it
         if self.listener is not None:

@@ -22,7 +22,7 @@ from llmproxy.client.session_reports import Report
 from llmproxy.protocol import Mode, Plays
 from llmproxy.pytest.options import MODE, TAKEN, build_rerun_command
 from llmproxy.pytest.shared_proxy import make_cassette_name
-from llmproxy.report.events import Event, Started
+from llmproxy.report.events import Event, ImmediateHandler, Started
 from llmproxy.report.run_tree import Run, RunTree, to_plain
 
 MARKER = "agent_test"
@@ -38,7 +38,7 @@ _LOOPS = ("asyncio.base_events", "asyncio.runners", "concurrent.futures._base")
 _ASYNC_PLUGINS = ("asyncio", "pytest_asyncio", "trio", "tornasync", "twisted", "pytest_twisted", "asyncio-cooperative")
 
 
-class ScenarioRunPlugin:
+class ScenarioRunPlugin(ImmediateHandler):
     """Hears of every run in this process; `llmproxy.client.scenario_run_hooks` tells it."""
 
     def __init__(self, texts: Callable[[], Any], *, keep_events: bool, debug: bool) -> None:
@@ -81,11 +81,6 @@ class ScenarioRunPlugin:
 
     # -- what HOST tells
 
-    @property
-    def handler(self) -> ScenarioRunPlugin:
-        """Hears the events: this one itself."""
-        return self
-
     def handle(self, event: Event) -> None:
         if isinstance(event, Started) and self.test and (self._of_suite or not event.rerun):
             event = replace(event, rerun=self.again, place=event.place or self._line)
@@ -94,9 +89,6 @@ class ScenarioRunPlugin:
         if self._run_tree is None:
             self._run_tree = RunTree()
         self._run_tree.add_event(event)
-
-    def close(self) -> None:
-        """Nothing is kept back."""
 
     def on_run_end(self, scenario: Any, result: Any) -> None:  # noqa: ANN401 - an executor and its result
         self._fresh.append((scenario, result))

@@ -14,7 +14,7 @@ from typing import Any
 
 from llmproxy.errors import SettingsError
 from llmproxy.files import read_text
-from llmproxy.report.events import Completed, Event
+from llmproxy.report.events import Completed, Event, ImmediateHandler
 from llmproxy.report.scenario_rows import validate_row
 
 _OTHERS = "Compare with a report of the same suites; a scenario is known by its id."
@@ -42,7 +42,7 @@ def _describe_suite_mismatch(rows: Collection[str]) -> str:
     return f"is of other suites: it has {', '.join(list(rows)[:3]) or 'nothing'}, and none of the scenarios"
 
 
-class BaselineReport:
+class BaselineReport(ImmediateHandler):
     """Shows at the end what is different from an earlier test."""
 
     def __init__(
@@ -57,9 +57,6 @@ class BaselineReport:
         if isinstance(event, Completed):
             for line in [*format_row_comparison(self._rows, event.scenarios), *_format_not_run(self._left)]:
                 self._write(line + "\n")
-
-    def close(self) -> None:
-        """Nothing is kept back."""
 
 
 def compare_with_baseline(

@@ -20,7 +20,7 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import lru_cache
 from typing import Any, cast
 
-from llmproxy.report.events import Event, Handler
+from llmproxy.report.events import Event, Handler, ImmediateHandler
 
 _log = logging.getLogger(__name__)
 
@@ -29,14 +29,11 @@ HandlerLike = Handler | Callable[[Event], object]
 
 
 @dataclass(frozen=True, slots=True)
-class _FunctionHandler:
+class _FunctionHandler(ImmediateHandler):
     call: Callable[[Event], object]
 
     def handle(self, event: Event) -> None:
         self.call(event)
-
-    def close(self) -> None:
-        """Nothing is kept back."""
 
 
 def to_handlers(given: object) -> tuple[Handler, ...]:

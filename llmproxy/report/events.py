@@ -236,3 +236,10 @@ class Handler(Protocol):
 
     def close(self) -> None:
         """Write what is left. Nothing comes after it."""
+
+
+class ImmediateHandler:
+    """What is common to handlers that do all they have to at each event."""
+
+    def close(self) -> None:
+        """Nothing is kept back."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from typing import Any
 
 from llmproxy.amounts import dollars, format_count, name_some
 from llmproxy.errors import Exit
-from llmproxy.report.events import Assertion, Finished, Message
+from llmproxy.report.events import Assertion, Completed, Finished, Message
 from llmproxy.report.run_tree import Run
 
 _LONGEST = 300
@@ -29,13 +29,13 @@ def describe_assertion(assertion: Assertion) -> str:
     return f"{said} ({rest})" if rest else said
 
 
-def explain_bad_test_end(exit_code: int | None, notes: Sequence[str]) -> str:
+def explain_bad_test_end(ended: Completed | None) -> str:
     """Describe what no run says: the test did not end, or ended badly with no failed run (a broken suite)."""
-    if exit_code is None:
+    if ended is None:
         return "the test did not end"
-    if exit_code in (Exit.OK, Exit.FAILED):
+    if ended.exit_code in (Exit.OK, Exit.FAILED):
         return ""
-    return "\n".join([*notes, f"the test ended with exit code {exit_code:d}"])
+    return "\n".join([*ended.notes, f"the test ended with exit code {ended.exit_code:d}"])
 
 
 def format_content(message: Mapping[str, Any]) -> str:
@@ -56,17 +56,16 @@ def _format_part(part: object) -> str:
     return str(part)
 
 
-def list_tool_calls(message: Message) -> Iterator[tuple[str, str, str | None]]:
-    """Yield the tool calls of a message, its own or those seen on the wire: name, arguments, result."""
+def format_tool_calls(message: Message) -> Iterator[str]:
+    """Yield a line for each tool call of a message, its own or those seen on the wire: name, arguments, result."""
     for call in message.tool_calls:
-        result = call.get("result")
-        said = None if result is None else show_value(result)
-        yield str(call.get("name")), _format_args(call.get("arguments")), said
+        said = "" if call.get("result") is None else show_value(call["result"])
+        yield f"  {call.get('name')}({_format_args(call.get('arguments'))})" + (f" -> {said}" if said else "")
     if not message.tool_calls:
         for call in message.message.get("tool_calls") or ():
             function = call.get("function") if isinstance(call, dict) else None
             if isinstance(function, dict):
-                yield str(function.get("name")), _format_args(function.get("arguments")), None
+                yield f"  {function.get('name')}({_format_args(function.get('arguments'))})"
 
 
 def _format_args(value: object) -> str:
@@ -83,12 +82,8 @@ def _format_args(value: object) -> str:
 def format_conversation(run: Run) -> str:
     lines = []
     for message in run.messages:
-        lines += [
-            f"  {name}({given})" + (f" -> {result}" if result else "")
-            for name, given, result in list_tool_calls(message)
-        ]
-        text = format_content(message.message)
-        if text:
+        lines += format_tool_calls(message)
+        if text := format_content(message.message):
             lines.append(f"{message.message.get('role', '?')}: {text}")
     return "\n".join(lines)
 

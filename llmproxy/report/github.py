@@ -41,7 +41,7 @@ class GitHubAnnotator:
                 self._annotate_run(run)
         elif isinstance(event, Completed):
             self._annotate_deferred_runs()
-            if (why := explain_bad_test_end(event.exit_code, event.notes)) and not self._marked:
+            if (why := explain_bad_test_end(event)) and not self._marked:
                 self._write(_format_annotation("the test as a whole", why, self._root) + "\n")
 
     def _annotate_deferred_runs(self) -> None:
@@ -119,8 +119,7 @@ def format_summary_table(run_tree: RunTree) -> str:
         f" {_escape_cell(next((run.reason for run in each.runs if run.status is not Status.PASSED), ''))} |"
         for each in run_tree.scenarios()
     ]
-    ended = run_tree.completed
-    why = explain_bad_test_end(ended.exit_code if ended else None, ended.notes if ended else ())
+    why = explain_bad_test_end(run_tree.completed)
     said = [f"- {_escape_cell(line)}" for line in why.splitlines() if line.strip()]
     head = ["| scenario | result | runs passed | |", "|---|---|---|---|"] if rows else []
     return "\n".join([f"### {run_tree.title}", "", *head, *rows, *([""] if rows and said else []), *said, "", ""])

@@ -27,7 +27,7 @@ from llmproxy.report.formatting import (
     describe_replay,
     describe_usage,
     format_content,
-    list_tool_calls,
+    format_tool_calls,
 )
 from llmproxy.report.json_report import to_document as plain_values
 from llmproxy.report.run_tree import Run, RunTree, ScenarioRuns
@@ -139,10 +139,7 @@ def _format_run(run: Run) -> Iterator[str]:
         yield from _format_criterion(criterion)
     for part in run.parts:
         if isinstance(part, Message):
-            yield from (
-                f"  {name}({given})" + (f" -> {result}" if result else "")
-                for name, given, result in list_tool_calls(part)
-            )
+            yield from format_tool_calls(part)
             yield f"{part.message.get('role', '?')}: {format_content(part.message)}"
         elif isinstance(part, Verdict):
             yield f"{part.judge or 'judge'}: {part.reasoning}"

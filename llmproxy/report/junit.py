@@ -30,9 +30,7 @@ def render_junit(run_tree: RunTree) -> bytes:
         root.append(_build_suite(name or run_tree.title, [each for each in scenarios if each.suite == name], run_tree))
     ended = run_tree.completed
     seconds = ended.seconds if ended else sum(float(suite.get("time", "0")) for suite in root)
-    if (why := explain_bad_test_end(ended.exit_code if ended else None, ended.notes if ended else ())) and not any(
-        root.iter("error")
-    ):
+    if (why := explain_bad_test_end(ended)) and not any(root.iter("error")):
         root.append(_build_test_error_suite(run_tree.title, why))
     for name in ("tests", "failures", "errors"):
         root.set(name, str(sum(int(suite.get(name, "0")) for suite in root.iter("testsuite"))))

@@ -25,7 +25,7 @@ from typing import Any, ClassVar, Protocol
 from urllib.parse import urlsplit
 
 from llmproxy.errors import UpstreamError
-from llmproxy.report.events import Event, Finished, Message, Started
+from llmproxy.report.events import Event, Finished, ImmediateHandler, Message, Started
 
 PATIENCE = 30.0
 """Seconds that `drain` waits at most."""
@@ -249,7 +249,7 @@ class LangWatchRun(Protocol):
         """How it ended, before its end is told."""
 
 
-class LangWatchEvents:
+class LangWatchEvents(ImmediateHandler):
     """A handler: tells a stream the events of one run in LangWatch's form."""
 
     def __init__(self, stream: Stream, run: LangWatchRun, fields: Mapping[str, Any]) -> None:
@@ -274,9 +274,6 @@ class LangWatchEvents:
         elif isinstance(event, Finished):
             self._stream.on_next(self._build_finished(event))
             self._stream.on_completed()
-
-    def close(self) -> None:
-        """Nothing is kept back."""
 
     def _build_common_fields(self, at: float) -> dict[str, Any]:
         return {**self._common, "timestamp": int(at * 1000)}

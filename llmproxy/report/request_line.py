@@ -126,14 +126,13 @@ def format_head_line(room: int | None = None) -> str:
 
 
 def format_request_line(
-    call: Call, *, colour: bool = False, zone: tzinfo | None = None, room: int | None = None, texts: bool = True
+    call: Call, *, colour: bool = False, zone: tzinfo | None = None, room: int | None = None
 ) -> str:
     """Return the line of one request.
 
-    `zone` is the machine's own unless given, `room` the cells of the terminal, None for a pipe, `texts` whether it
-    shows prompt and answer.
+    `zone` is the machine's own unless given, `room` the cells of the terminal, None for a pipe.
     """
-    before, after = _format_line_parts(call.fields_without_timing, colour, room, texts)
+    before, after = _format_line_parts(call.fields_without_timing, colour, room)
     took = duration(call.ms)
     took = pad_cells(took if room is None else cut(took, _TOOK.cells), _TOOK.cells, right=True)
     return f"{paint(_format_clock(int(call.at), zone), 'dim', colour=colour)}  {before}  {took}{after}"
@@ -145,13 +144,8 @@ def _format_clock(second: int, zone: tzinfo | None) -> str:
 
 
 @lru_cache(_REMEMBERED)
-def _format_line_parts(
-    alike: tuple[Any, ...],
-    colour: bool,  # noqa: FBT001 - a cache's key
-    room: int | None,
-    texts: bool,  # noqa: FBT001 - a cache's key
-) -> tuple[str, str]:
-    """Return the line of calls that are alike (`Call.alike`) between its time and its duration, and behind that."""
+def _format_line_parts(alike: tuple[Any, ...], colour: bool, room: int | None) -> tuple[str, str]:  # noqa: FBT001 - a cache's key
+    """Return a line between its time and its duration, and behind that, of calls that are alike but for these."""
     call = Call(*alike)
     replayed = call.decision is Decision.REPLAY
     word = "MISS" if call.miss and call.decision is Decision.REFUSE else call.decision.value
@@ -171,7 +165,7 @@ def _format_line_parts(
     left = None if room is None else room - count_cells("  ".join(columns))
     extras = [*_list_trailing_details(call, left, key=room is None or room >= _WIDEST)]
     plain = "  ".join([*columns, *extras])
-    said = _fit_prompt_and_answer(call, None if room is None else room - count_cells(plain) - 3) if texts else ""
+    said = _fit_prompt_and_answer(call, None if room is None else room - count_cells(plain) - 3)
     columns[1] = paint(columns[1], word, colour=colour)
     at = [column for column in _COLUMNS if column.is_shown(room)].index(_TOOK)
     behind = [*columns[at + 1 :], *extras, *([paint(said, "dim", colour=colour)] if said else [])]

@@ -12,7 +12,6 @@ import re
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from textwrap import indent
 from typing import TextIO
 
@@ -20,6 +19,7 @@ from llmproxy.amounts import format_count, format_seconds
 from llmproxy.lazy_regex import late
 from llmproxy.report.events import Completed, Event, Finished, Message, Selected, Started, Status, Step
 from llmproxy.report.formatting import describe_replay, format_content, show_value
+from llmproxy.report.run_tree import Run
 from llmproxy.report.scenario_rows import format_case_table
 
 _LINES = 5
@@ -114,20 +114,13 @@ _BAR = 24
 _MARK = {Status.PASSED: "ok", Status.SKIPPED: "--"}
 
 
-@dataclass(slots=True)
-class _ConsoleRun:
-    started: Started
-    steps: list[Step] = field(default_factory=list)
-    messages: list[Message] = field(default_factory=list)
-
-
 class SuiteConsole:
     def __init__(
         self, write: Callable[[str], object], *, colour: bool = False, live: bool = False, verbose: bool = False
     ) -> None:
         """Write to `write`; `live`: it is a terminal; `verbose`: conversations and what passed as well."""
         self._write, self._colour, self._live, self._verbose = write, colour, live, verbose
-        self._runs: dict[str, _ConsoleRun] = {}
+        self._runs: dict[str, Run] = {}
         self._total = self._done = 0
         self._bar = ""
         self._errors: dict[str, str] = {}
@@ -141,16 +134,14 @@ class SuiteConsole:
                 f"{event.title}: {format_count(event.scenarios, 'scenario')}, {format_count(event.runs, 'run')}{mode}"
             )
         elif isinstance(event, Started):
-            self._runs[event.run_id] = _ConsoleRun(event)
+            self._runs[event.run_id] = Run(event)
         elif isinstance(event, Completed):
             self._print_completed(event)
         elif (run := self._runs.get(event.run_id)) is not None:
-            if isinstance(event, Step):
-                run.steps.append(event)
-            elif isinstance(event, Message):
-                run.messages.append(event)
-            elif isinstance(event, Finished):
+            if isinstance(event, Finished):
                 self._print_finished(run, event)
+            else:
+                run.parts.append(event)
         self._draw_bar()
 
     def close(self) -> None:
@@ -158,7 +149,7 @@ class SuiteConsole:
 
     # -- lines
 
-    def _print_finished(self, run: _ConsoleRun, event: Finished) -> None:
+    def _print_finished(self, run: Run, event: Finished) -> None:
         self._done += 1
         del self._runs[event.run_id]
         start = run.started
@@ -183,7 +174,8 @@ class SuiteConsole:
             self._print_line(f"      {event.reasoning.partition('\n')[0]}")
         if event.error and not any(step.message == event.error for step in run.steps):
             self._print_indented("      ", event.error)
-        last = run.messages[-1].message if run.messages else {}
+        messages = [each.message for each in run.messages]
+        last = messages[-1] if messages else {}
         if bad and last.get("role") == "assistant" and not self._verbose:
             self._print_line(f"      the agent said last: {show_value(format_content(last))}")
         if bad and start.rerun:

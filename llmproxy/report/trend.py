@@ -21,7 +21,7 @@ from llmproxy.amounts import align_rows, dollars, duration, format_count
 from llmproxy.core.sessions.journal import open_state
 from llmproxy.errors import CassetteCorrupt, Exit
 from llmproxy.report.baseline import rank_row_badness
-from llmproxy.report.events import Completed, Event, Selected
+from llmproxy.report.events import Completed, Event, ImmediateHandler, Selected
 from llmproxy.report.run_tree import LATEST, matches_annotation
 from llmproxy.report.scenario_rows import validate_row
 from llmproxy.sqlite_file import ErrorTexts, FileState, open_connection, read_state, translate_errors, write_transaction
@@ -61,7 +61,7 @@ class RecordedTest:
     """Scenario -> status, runs, passed, rate, cost_usd, latency_ms."""
 
 
-class TrendRecorder:
+class TrendRecorder(ImmediateHandler):
     """Keeps a test when it is over."""
 
     def __init__(self, path: Path, lost: Callable[[str], object]) -> None:
@@ -77,9 +77,6 @@ class TrendRecorder:
                 record_test(self._path, self._selected, event)
             except (sqlite3.Error, OSError) as error:
                 self._lost(f"this test is not in the trend: {self._path}: {error}")
-
-    def close(self) -> None:
-        """Nothing is kept back."""
 
 
 def record_test(path: Path, selected: Selected, completed: Completed) -> None:

@@ -15,10 +15,6 @@ class Listener:
         self.events: list[Event] = []
         self.runs: list[tuple[str, bool]] = []
 
-    @property
-    def handler(self) -> Listener:
-        return self
-
     def handle(self, event: Event) -> None:
         self.events.append(event)
 

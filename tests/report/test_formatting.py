@@ -10,7 +10,7 @@ from llmproxy.report.formatting import (
     describe_usage,
     format_content,
     format_conversation,
-    list_tool_calls,
+    format_tool_calls,
     show_value,
 )
 from tests.report import samples
@@ -42,9 +42,9 @@ def test_tool_calls_come_from_the_wire_or_else_from_the_message() -> None:
     """What was seen on the wire wins; without it the message's own calls are shown, odd arguments as they are."""
     calls = [{"function": {"name": name, "arguments": text}} for name, text in (("f", '{"a": 1}'), ("g", "{"))]
     own = {"role": "assistant", "tool_calls": calls}
-    assert list(list_tool_calls(Message(run_id="r", message=own))) == [("f", "a=1", None), ("g", "{", None)]
+    assert list(format_tool_calls(Message(run_id="r", message=own))) == ["  f(a=1)", "  g({)"]
     wire = Message(run_id="r", message=own, tool_calls=({"name": "h", "arguments": {}, "result": {"ok": True}},))
-    assert list(list_tool_calls(wire)) == [("h", "", '{"ok": true}')]
+    assert list(format_tool_calls(wire)) == ['  h() -> {"ok": true}']
 
 
 def test_an_assertion_says_where_and_by_which_evidence() -> None:

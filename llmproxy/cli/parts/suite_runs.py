@@ -20,7 +20,7 @@ from llmproxy.errors import Exit, LLMProxyError, SettingsError
 from llmproxy.files import make_ignored
 from llmproxy.report.console import wants_colour
 from llmproxy.report.event_handlers import SecretHider
-from llmproxy.report.events import Completed, Event, Handler, Selected
+from llmproxy.report.events import Completed, Event, Handler, ImmediateHandler, Selected
 from llmproxy.report.report_kinds import make_report_handler
 from llmproxy.report.run_console import SuiteConsole
 from llmproxy.report.sharding import describe_shard, parse_shard, read_test_times, split_items, weigh_items
@@ -135,7 +135,7 @@ async def run_until_signal[T](pending: Coroutine[Any, Any, T]) -> T:
             signal.signal(number, handler)
 
 
-class CompletionTracker:
+class CompletionTracker(ImmediateHandler):
     """Knows whether reports were told how the test ended, and tells them where an error came before that."""
 
     def __init__(self) -> None:
@@ -143,9 +143,6 @@ class CompletionTracker:
 
     def handle(self, event: Event) -> None:
         self._told = self._told or isinstance(event, Completed)
-
-    def close(self) -> None:
-        """Nothing is kept back."""
 
     def emit_error(self, reports: Sequence[Handler], error: BaseException) -> None:
         """Tell that an error ended the test, unless its end was told."""
