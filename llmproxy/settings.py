@@ -555,6 +555,14 @@ class Source:
         )
 
 
+def find_reachable_host(host: str) -> str:
+    """Return the host of a base URL for who listens at `host`: every address is none that a client could ask for."""
+    # What is bound everywhere has a base URL that names one place: asked for, 0.0.0.0 works on some systems and none of
+    # their browsers.
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)  # noqa: S104 - read, not bound
+    return f"[{host}]" if ":" in host else host
+
+
 def shown_path(path: Path) -> str:
     """Return a path as a user of this folder would type it."""
     if (server := find_store_server(path)) is not None:

@@ -68,8 +68,8 @@ def env(
 
 def find_proxy_url(environ: Mapping[str, str]) -> str:
     """Return where a running proxy is looked for: LLMPROXY_URL, else the settings. Raises SettingsError: any port."""
-    from llmproxy.client.proxy_process import find_running_url, reachable_url
-    from llmproxy.settings import load
+    from llmproxy.client.proxy_process import find_running_url
+    from llmproxy.settings import find_reachable_host, load
 
     if found := find_running_url(environ):
         return found
@@ -80,8 +80,7 @@ def find_proxy_url(environ: Mapping[str, str]) -> str:
             f"by port = 0 ({loaded.sources['port']}) a proxy takes any free port, so nobody knows which one to ask.",
             hint="It said its address when it started: export LLMPROXY_URL=http://127.0.0.1:PORT",
         )
-    host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    return reachable_url(f"http://{host}:{settings.port}")
+    return f"http://{find_reachable_host(settings.host)}:{settings.port}"
 
 
 def list_proxy_variables(environ: Mapping[str, str]) -> list[str]:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
 from llmproxy.client.session_reports import Health, Miss, RefusedRequest, Report
+from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.errors import MachineError, remove_prefix
 from llmproxy.protocol import AGENT, CONTROL_PREFIX, SESSION_PREFIX, TOKEN_HEADER
 from llmproxy.proxy_calls import Call
@@ -249,10 +250,7 @@ class Control:
         return self._parse_reply(status, content)
 
     def _parse_reply(self, status: int, content: bytes) -> dict[str, Any]:
-        try:
-            value = json.loads(content)
-        except ValueError as error:
-            raise ProxyUnreachable(f"what answers at {self.url} is not llmproxy (HTTP {status}).") from error
+        value = parse_json(content)
         if not isinstance(value, dict):
             raise ProxyUnreachable(f"what answers at {self.url} is not llmproxy (HTTP {status}).")
         if status in (OK, CREATED):

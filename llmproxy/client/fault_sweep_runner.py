@@ -8,8 +8,6 @@ others as the trials will be: where they do not agree, the trials come one at a 
 from __future__ import annotations
 
 import itertools
-import os
-import signal
 import subprocess
 import tempfile
 import threading
@@ -32,7 +30,7 @@ from llmproxy.client.fault_sweep_trials import (
     key_bound_hits_by_recording,
     plan_trials,
 )
-from llmproxy.client.proxy_process import ProxyHandle, ensure_proxy, to_exit_code
+from llmproxy.client.proxy_process import ProxyHandle, ensure_proxy, kill_group, to_exit_code
 from llmproxy.core.faults import FaultKind
 from llmproxy.errors import Exit, MachineError
 
@@ -102,11 +100,7 @@ class Sweep:
                 f"sweep: {format_count(calls, 'call')}, {format_count(len(trials), 'fault')}, {jobs} at a time; "
                 f"without faults it takes {format_seconds(longest)}"
             )
-            try:
-                self._play_trials(trials, jobs)
-            except BaseException:
-                self._kill_children()
-                raise
+            self._play_trials(trials, jobs)
         return self.findings
 
     def _run_undisturbed(self) -> SweepRun:
@@ -154,14 +148,13 @@ class Sweep:
 
     def _play_trials(self, trials: Sequence[Trial], jobs: int) -> None:
         with ThreadPoolExecutor(jobs) as pool:
-            pending = [pool.submit(self._run_trial, trial) for trial in trials]
             try:
+                pending = [pool.submit(self._run_trial, trial) for trial in trials]
                 for number, each in enumerate(pending, 1):
                     self.findings.append(each.result())
                     self._swept.tell(f"\r{number}/{len(trials)}")
             except BaseException:
-                for each in pending:
-                    each.cancel()
+                pool.shutdown(wait=False, cancel_futures=True)
                 self._kill_children()
                 raise
 
@@ -203,7 +196,7 @@ class Sweep:
                 out, err = popen.communicate(self._swept.stdin, timeout=self._patience)
             except subprocess.TimeoutExpired:
                 hung = True
-                _kill_group(popen)
+                kill_group(popen)
                 out, err = popen.communicate()
         finally:
             self._children.discard(popen)
@@ -213,15 +206,7 @@ class Sweep:
         with self._guard:
             self._ended = True
             for each in list(self._children):
-                _kill_group(each)
-
-
-def _kill_group(popen: subprocess.Popen[bytes]) -> None:
-    with suppress(OSError):
-        if hasattr(os, "killpg"):
-            os.killpg(popen.pid, signal.SIGKILL)
-        else:
-            popen.kill()
+                kill_group(each)
 
 
 def _decode_tail(data: bytes) -> str:

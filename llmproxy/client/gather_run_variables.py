@@ -36,9 +36,9 @@ def gather_run_variables(
     """Return what is true of a child in `cwd`; `now`: aware time, default now; `git` adds branch, status, commits."""
     here = (now or datetime.now(UTC)).astimezone(_find_time_zone(env))
     day, utc = here.strftime("%Y-%m-%d"), here.astimezone(UTC).strftime("%Y-%m-%d")
-    found: Declared = [_build_path_variable("cwd", _find_logical_cwd(cwd, env))]
-    found.append(_build_path_variable("home", Path(env.get("HOME") or env.get("USERPROFILE") or Path.home())))
-    found.append(_build_path_variable("tmp", Path(env.get("TMPDIR") or tempfile.gettempdir())))
+    found: Declared = [build_path_variable("cwd", _find_logical_cwd(cwd, env))]
+    found.append(build_path_variable("home", Path(env.get("HOME") or env.get("USERPROFILE") or Path.home())))
+    found.append(build_path_variable("tmp", Path(env.get("TMPDIR") or tempfile.gettempdir())))
     found.append({"name": "date", "value": day} | ({"other": utc} if utc != day else {}))
     words = {
         "user": env.get("USER") or env.get("LOGNAME") or _find_user_name(),
@@ -82,7 +82,7 @@ def _find_logical_cwd(cwd: Path, env: Mapping[str, str]) -> Path:
     return cwd
 
 
-def _build_path_variable(name: str, path: Path) -> dict[str, str]:
+def build_path_variable(name: str, path: Path) -> dict[str, str]:
     plain, real = os.path.abspath(path), os.path.realpath(path)  # noqa: PTH100 - Path.resolve follows links
     return {"name": name, "value": plain} | ({"other": real} if real != plain else {})
 

@@ -83,11 +83,6 @@ def is_configured_in_command(client: KnownClient, command: Sequence[str]) -> boo
     return bool(client.configured) and any(re.search(client.configured, each) for each in command)
 
 
-def list_client_advice(clients: Sequence[KnownClient]) -> list[str]:
-    """Return a line for each client: who, and what to set."""
-    return [f"  {client.name}: {client.advice}" for client in clients]
-
-
 def warn_of_bypass(command: Sequence[str]) -> list[str]:
     """Return what to say before a command runs: a program of the table that is not configured goes past the proxy."""
     shell = len(command) > 2 and command[1] == "-c"

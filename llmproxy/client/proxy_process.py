@@ -20,7 +20,6 @@ The command (`run_child`) has our terminal, gets our signals, and its exit code 
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shlex
@@ -35,7 +34,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from urllib.parse import urlsplit, urlunsplit
 
 import llmproxy
 from llmproxy.advice import NAME, requirement
@@ -240,17 +238,14 @@ class Proxy:
     def end(self, seconds: float = ENDING) -> int:
         if self.is_alive:
             if os.name != "posix" and self.url:  # no signal there lets a program end in order
-                with contextlib.suppress(ControlError):
+                with suppress(ControlError):
                     self.control.stop()
             else:
                 self.popen.terminate()
             try:
                 self.popen.wait(seconds)
             except subprocess.TimeoutExpired:
-                if os.name == "posix":
-                    _signal_group(self.popen.pid, signal.SIGKILL)
-                else:
-                    self.popen.kill()
+                kill_group(self.popen)
                 self.popen.wait()
         _signal_group(self.popen.pid, signal.SIGTERM)  # a wrapper that did not wait for what it started
         if self._guard is not None:
@@ -334,8 +329,16 @@ def _spawn_watchdog(pid: int) -> subprocess.Popen[bytes] | None:
 def _signal_group(pid: int, number: signal.Signals) -> None:
     """Signal what is left of a process group that we started."""
     if os.name == "posix":
-        with contextlib.suppress(ProcessLookupError, PermissionError):
+        with suppress(ProcessLookupError, PermissionError):
             os.killpg(pid, number)
+
+
+def kill_group(popen: subprocess.Popen[bytes]) -> None:
+    """Kill a process that we started, where it leads a group all of that."""
+    if os.name == "posix":
+        _signal_group(popen.pid, signal.SIGKILL)
+    else:
+        popen.kill()
 
 
 def _summary_file(log: Path) -> Path:
@@ -348,7 +351,6 @@ def _find_address(lines: Sequence[str]) -> str:
 
 
 TOKEN_VARIABLE = "LLMPROXY_TOKEN"  # noqa: S105 (the name of a variable)
-_ANY = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 (listened on, never asked)
 
 
 @dataclass(slots=True)
@@ -368,14 +370,6 @@ class ProxyHandle:
 def find_running_url(env: Mapping[str, str]) -> str:
     """Return the address of a running proxy that the environment names, or an empty text."""
     return env.get(URL_VARIABLE, "").strip().rstrip("/")
-
-
-def reachable_url(url: str) -> str:
-    """Return the address that reaches a proxy which listens on every address."""
-    parts = urlsplit(url)
-    if parts.hostname not in _ANY:
-        return url
-    return urlunsplit(parts._replace(netloc=f"{_ANY[parts.hostname]}:{parts.port}"))
 
 
 @contextmanager
@@ -398,7 +392,7 @@ def ensure_proxy(
     process = spawn_proxy(find_proxy_command(env), options, env, log=log, started_by=started_by)
     mine: ProxyHandle | None = None
     try:
-        url = reachable_url(process.wait_ready())
+        url = process.wait_ready()
         mine = ProxyHandle(url, Control(url, token=token), process)
         yield mine
     finally:

@@ -37,7 +37,7 @@ from llmproxy.mitm.recorder import Recorder
 from llmproxy.protocol import SUMMARY_VARIABLE, Decision
 from llmproxy.proxy_calls import Call, Totals, describe_hits, find_doubts, find_violated_option
 from llmproxy.report.console import ProxyStarted, Reporter
-from llmproxy.settings import Loaded, Settings, shown_path
+from llmproxy.settings import Loaded, Settings, find_reachable_host, shown_path
 
 log = logging.getLogger(__name__)
 
@@ -194,14 +194,6 @@ def find_exit_code(
     if code is Exit.OK and forbidden is not None:
         return forbidden[1], (describe_hits(totals),)
     return code, doubts
-
-
-def find_reachable_host(host: str) -> str:
-    """Return the host of a base URL for who listens at `host`: every address is none that a client could ask for."""
-    # What is bound everywhere has a base URL that names one place: asked for, 0.0.0.0 works on some systems and none of
-    # their browsers.
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)  # noqa: S104 - read, not bound
-    return f"[{host}]" if ":" in host else host
 
 
 def check_port_free(host: str, port: int) -> None:

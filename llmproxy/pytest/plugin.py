@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from llmproxy.client.child_env import in_ci
+from llmproxy.client.gather_run_variables import build_path_variable
 from llmproxy.client.proxy_process import find_running_url
 from llmproxy.client.scenario_run_hooks import HOST
 from llmproxy.errors import LLMProxyError, add_prefix
@@ -494,9 +495,7 @@ def _get_tmp_path_variables(request: pytest.FixtureRequest) -> tuple[dict[str, s
     """Return what is true of this test only: its temporary folder, if it asks for one."""
     if "tmp_path" not in request.fixturenames:
         return ()
-    folder = str(request.getfixturevalue("tmp_path"))
-    real = os.path.realpath(folder)
-    return ({"name": "tmp", "value": folder} | ({"other": real} if real != folder else {}),)
+    return (build_path_variable("tmp", request.getfixturevalue("tmp_path")),)
 
 
 @pytest.fixture(scope="session")

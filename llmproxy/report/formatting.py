@@ -80,7 +80,7 @@ def _format_args(value: object) -> str:
 
 
 def format_conversation(run: Run) -> str:
-    lines = []
+    lines: list[str] = []
     for message in run.messages:
         lines += format_tool_calls(message)
         if text := format_content(message.message):

@@ -31,7 +31,6 @@ from llmproxy.client.proxy_process import (
     Proxy,
     find_proxy_command,
     find_running_url,
-    reachable_url,
     spawn_proxy,
 )
 from llmproxy.client.scenario_run_hooks import HOST
@@ -344,7 +343,7 @@ class _OwnProxy:
                 except BaseException:
                     self._process = None
                     raise
-            return reachable_url(self._process.url)
+            return self._process.url
 
     def end_proxy(self) -> None:
         with self._guard:

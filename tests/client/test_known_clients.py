@@ -11,7 +11,6 @@ from llmproxy.client.known_clients import (
     find_clients,
     find_runtime,
     is_configured_in_command,
-    list_client_advice,
     warn_of_bypass,
 )
 
@@ -42,13 +41,6 @@ def test_codex_with_an_address_needs_no_advice() -> None:
     codex = CLIENTS[0]
     assert not is_configured_in_command(codex, ["codex", "exec", "hi"])
     assert is_configured_in_command(codex, ["sh", "-c", "codex -c model_providers.x.base_url=$OPENAI_BASE_URL"])
-
-
-def test_each_advice_says_what_to_set() -> None:
-    """A line for each client, with its name."""
-    lines = list_client_advice(CLIENTS)
-    assert len(lines) == len(CLIENTS)
-    assert all(line.startswith(f"  {client.name}: ") for client, line in zip(CLIENTS, lines, strict=True))
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,6 @@ from llmproxy.client.proxy_process import (
     find_program,
     find_proxy_command,
     find_running_url,
-    reachable_url,
     run_child,
     spawn_proxy,
     to_exit_code,
@@ -200,19 +199,6 @@ def test_one_that_was_started_ends_with_the_block(tmp_path: Path) -> None:
     assert process is not None
     assert not process.is_alive
     assert not process.log.exists()
-
-
-@pytest.mark.parametrize(
-    ("listens", "asked"),
-    [
-        ("http://0.0.0.0:1", "http://127.0.0.1:1"),
-        ("http://[::]:1", "http://[::1]:1"),
-        ("http://10.0.0.1:1", "http://10.0.0.1:1"),
-    ],
-)
-def test_an_address_that_means_all_is_reached_by_loopback(listens: str, asked: str) -> None:
-    """Nobody connects to 0.0.0.0."""
-    assert reachable_url(listens) == asked
 
 
 def test_no_address_is_none() -> None:

@@ -28,9 +28,10 @@ from llmproxy.core.traffic.interaction import Ending
 from llmproxy.errors import MachineError
 from llmproxy.mitm.build_proxy import BuiltProxy
 from llmproxy.mitm.proxy_context import HandledEvents, ProxyContext
-from llmproxy.mitm.serve import check_client_cert, check_port_free, close_and_report, find_reachable_host, on_signals
+from llmproxy.mitm.serve import check_client_cert, check_port_free, close_and_report, on_signals
 from llmproxy.proxy_calls import Totals
 from llmproxy.report.console import Console
+from llmproxy.settings import find_reachable_host
 from tests.mitm.rig import Rig, connected, recorded
 from tests.mitm.wire import Wire, chat
 from tests.provider import Answer, Piece, Provider, Reply, Script, Step, event, throttled

@@ -18,7 +18,7 @@ from llmproxy.cli.parts.printing import write_stderr_lines
 from llmproxy.cli.parts.store_arguments import learn_from_runs, open_given
 from llmproxy.client.child_env import EnvironmentPlan, in_ci
 from llmproxy.client.control import ControlError, ProxyUnreachable
-from llmproxy.client.known_clients import PROJECTS, find_clients, is_configured_in_command, list_client_advice
+from llmproxy.client.known_clients import PROJECTS, find_clients, is_configured_in_command
 from llmproxy.client.proxy_process import ProxyHandle
 from llmproxy.client.session_reports import Report, format_counts, list_miss_lines
 from llmproxy.errors import ENDED_BY_USER, Exit, LLMProxyError, MachineError
@@ -341,7 +341,7 @@ def explain_no_use(
         f"llmproxy: THE COMMAND NEVER USED THE PROXY: no request arrived at {url}; nothing was replayed or recorded.",
         *([f"  It ended with {code}: what it says above may be the reason, a missing key for one."] * bool(code)),
         f"  It was given: {given}",
-        *list_client_advice(clients),
+        *(f"  {each.name}: {each.advice}" for each in clients),
         "  A client whose base URL stands in code or in a file does not read them. Next:",
         f"    llmproxy doctor {option}-- COMMAND      says which program went past the proxy, and what to do about it",
         *([] if option else [INTERCEPT]),

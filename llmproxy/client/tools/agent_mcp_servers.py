@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from llmproxy.client.tools.rewrite_mcp_config import ToolsConfig, insert_config, make_config, read_config
+from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.errors import SettingsError
 from llmproxy.files import read_text
 
@@ -108,7 +109,7 @@ def _find_claude_tools(command: Sequence[str], env: Mapping[str, str], cwd: Path
     servers: dict[str, Any] = {}
     notes: list[str] = []
     if _STRICT not in rest:
-        home = Path(env["CLAUDE_CONFIG_DIR"]) if env.get("CLAUDE_CONFIG_DIR") else Path(env.get("HOME") or Path.home())
+        home = Path(env.get("CLAUDE_CONFIG_DIR") or env.get("HOME") or Path.home())
         own = _read_json(home / ".claude.json")
         local = _get_table(_get_table(own, "projects"), str(cwd))
         servers |= _get_table(own, "mcpServers")
@@ -156,11 +157,7 @@ def _split_config_option(command: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def _read_approvals(env: Mapping[str, str], cwd: Path, local: Mapping[str, Any]) -> Callable[[str], bool]:
     """Return what tells whether somebody allowed a server of the folder's file: it came with somebody's repository."""
-    home = (
-        Path(env["CLAUDE_CONFIG_DIR"])
-        if env.get("CLAUDE_CONFIG_DIR")
-        else Path(env.get("HOME") or Path.home()) / ".claude"
-    )
+    home = Path(env.get("CLAUDE_CONFIG_DIR") or Path(env.get("HOME") or Path.home(), ".claude"))
     files = [home / "settings.json", cwd / ".claude" / "settings.json", cwd / ".claude" / "settings.local.json"]
     said = [local, *map(_read_json, files)]
 
@@ -186,10 +183,7 @@ def _read_json(file: Path) -> dict[str, Any]:
 
 
 def _parse_json(text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
+    value = parse_json(text)
     return value if isinstance(value, dict) else {}
 
 
@@ -197,7 +191,7 @@ def _parse_json(text: str) -> dict[str, Any]:
 
 
 def _find_codex_tools(command: Sequence[str], env: Mapping[str, str], cwd: Path) -> FoundTools | None:
-    home = Path(env["CODEX_HOME"]) if env.get("CODEX_HOME") else Path(env.get("HOME") or Path.home()) / ".codex"
+    home = Path(env.get("CODEX_HOME") or Path(env.get("HOME") or Path.home(), ".codex"))
     own = _read_toml(home / "config.toml")
     trusted = _get_table(_get_table(own, "projects"), str(cwd)).get("trust_level") == "trusted"
     files = [own, *([_read_toml(cwd / ".codex" / "config.toml")] if trusted else [])]

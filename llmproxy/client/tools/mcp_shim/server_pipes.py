@@ -41,7 +41,7 @@ class LineTooLong(MachineError): ...
 
 
 def read_lines(read: Callable[[int], bytes]) -> Iterator[bytes]:
-    """Yield lines as they come, each with its end; what is left at the end, without one, last. Raises TooLong."""
+    """Yield lines as they come, each with its end; what is left at the end, without one, last. Raises LineTooLong."""
     parts: list[bytes] = []
     size = 0
     while data := read(READ):

@@ -22,6 +22,7 @@ from typing import Any
 
 from llmproxy.client.tools.mcp_shim.server_pipes import ToolServer, read_lines
 from llmproxy.client.tools.mcp_shim.shim_backends import ShimBackend
+from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.errors import Exit, LLMProxyError, remove_prefix
 from llmproxy.protocol import ToolLineOutcome
 
@@ -336,10 +337,7 @@ class StdioProxy:
 
 def parse_message(line: bytes) -> dict[str, Any] | None:
     """Return the message that a line is; None for a log line, half a message, bytes that are no UTF-8."""
-    try:
-        value = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
+    value = parse_json(line)
     return value if isinstance(value, dict) and value.get("jsonrpc") == "2.0" else None
 
 
