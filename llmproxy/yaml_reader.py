@@ -91,7 +91,7 @@ class SuiteProblems(SuiteError):
     """All problems of the files that were read."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
-        """Tell the problems, one a line, in the order of the files."""
+        """List the problems, one a line, in the order of the files."""
         self.problems = tuple(problems)
         lines = [str(problem) for problem in self.problems[:_SHOWN]]
         if len(self.problems) > _SHOWN:
@@ -316,7 +316,7 @@ def _decode_file(content: bytes | str, name: str, problems: Problems) -> str | N
 
 
 def _explain_error(error: yaml.MarkedYAMLError, text: str, name: str, problems: Problems) -> None:
-    """Say in plain words where and why a text is no YAML."""
+    """Explain in plain words where and why a text is no YAML."""
     mark = error.problem_mark or error.context_mark
     line, column = (mark.line, mark.column) if mark else (0, 0)
     lines = text.splitlines()

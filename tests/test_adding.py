@@ -99,7 +99,7 @@ MATCHER = '''
 
 @matcher("isShout", schema={"type": "boolean"}, help="all in capitals", objection=lambda operand: "")
 def is_shout(operand: object, seen: SeenValue) -> Match:
-    """Tell whether a text shouts."""
+    """Return whether a text shouts."""
     return Match.of(str(seen.actual).isupper() is operand, "it does not shout")
 '''
 MODE = """\

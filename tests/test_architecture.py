@@ -226,7 +226,7 @@ NAMED = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def test_names_have_no_word_that_the_glossary_rules_out() -> None:
-    """`CONTRIBUTING.md` lists words that are not used: no file, class or function has one of them in its name."""
+    """`CONTRIBUTING.md` lists words that are not used in names of files, classes, functions, and docstrings' first words."""
     listed = (ROOT / "CONTRIBUTING.md").read_text("utf-8").partition("## Words that are not used")[2]
     cells = [row.split("|")[1] for row in listed.splitlines() if row.startswith("| ")][1:]
     words = {word.strip() for cell in cells for word in cell.split(",")}
@@ -234,8 +234,11 @@ def test_names_have_no_word_that_the_glossary_rules_out() -> None:
     found: set[str] = set()
     for path in sorted(PACKAGE.rglob("*.py")):
         place = path.relative_to(PACKAGE).as_posix()
-        names = {node.name for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, NAMED)}
-        for name in {*names, path.stem}:
+        tree = ast.parse(path.read_text("utf-8"))
+        named = [node for node in ast.walk(tree) if isinstance(node, NAMED)]
+        said = (ast.get_docstring(node) or "" for node in (tree, *named))
+        found |= {f"{place}: {each[:60]}" for each in said if re.match(r"(Say|Hear|Give|Tell|Know)s?\b", each)}
+        for name in {*(node.name for node in named), path.stem}:
             snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
             if any(f"_{word}_" in f"_{snake}_" for word in words):
                 found.add(f"{place}:{name}")

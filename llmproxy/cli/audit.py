@@ -70,7 +70,7 @@ def audit(
 
 
 def _print_ignored_fields(service: UncountedCall) -> None:
-    """Say what of another service's requests did not count, and which recordings differ in nothing else."""
+    """Print what of another service's requests did not count, and which recordings differ in nothing else."""
     if service.fields:
         print_line(f"{to_line(service.provider)}: these fields of its requests did not count:")
         for name, why in service.fields.items():
@@ -82,7 +82,7 @@ def _print_ignored_fields(service: UncountedCall) -> None:
 
 
 def _print_difference_reasons(pairs: list[AuditedPair]) -> None:
-    """Say each reason once, with how often it was given and an example."""
+    """Print each reason once, with how often it was given and an example."""
     count: Counter[tuple[str, str]] = Counter()
     for pair in pairs:
         count.update({(re.sub(r"\[\d+\]", "[*]", each.place), each.why): 1 for each in pair.differences if each.why})

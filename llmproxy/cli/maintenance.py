@@ -213,7 +213,7 @@ def rename(
     new: str = typer.Argument(..., metavar="NAME", help="The new name."),
     store: Path | None = STORE,
 ) -> None:
-    """Give a cassette another name."""
+    """Rename a cassette."""
     with open_given(store, writable=True) as database:
         if find_cassette(database, old).sample is not None:
             raise SettingsError(f"{to_line(old)} is a sample; a cassette is renamed with all of them.")
@@ -223,7 +223,7 @@ def rename(
 
 
 def _warn_of_cassette_files(store: Path | None, cassettes: Collection[str]) -> None:
-    """Say which files still hold what the store lost under its name: at the next start they are read again."""
+    """Print which files still hold what the store lost under its name: at the next start they are read again."""
     folder = load_settings({"store": store}).settings.cassette_dir
     if folder is None or not folder.is_dir():
         return

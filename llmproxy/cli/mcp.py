@@ -33,7 +33,7 @@ class McpGroup(TyperGroup):
         return list(super().parse_args(ctx, args[:at]))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401 (as above)
-        """Say what is missing where a server's command stands in the place of one of ours."""
+        """Explain what is missing where a server's command stands in the place of one of ours."""
         if args[0] not in self.commands:
             raise SettingsError(_DASHES)
         return super().resolve_command(ctx, args)

@@ -139,7 +139,7 @@ def _find_secrets(path: Path, redactor: Redactor) -> Iterator[tuple[str, str]]:
 
 
 def _find_recorded_git_users(path: Path) -> Iterator[tuple[str, str]]:
-    """Yield whom git names in what agents and their tools said: no secret, but names that a shared file may hold."""
+    """Yield people that git named in what agents and their tools said: names that a shared file may hold."""
     if path.is_file() and is_store_file(path):
         with open_store(path, writable=False, now=time.time) as database:
             for row in database.list_summaries(superseded=True):

@@ -56,7 +56,7 @@ def start(ctx: typer.Context, *, announce: bool = typer.Option(False, "--announc
 
 
 def _delegate_to_other_install() -> int:
-    """Give the typed words to an llmproxy that can run the proxy, as `run` finds it. Raises MachineError: none."""
+    """Hand the typed words to an llmproxy that can run the proxy, as `run` finds it. Raises MachineError: none."""
     from llmproxy.client.proxy_process import COMMAND_VARIABLE, find_proxy_command
 
     found = find_proxy_command(os.environ)

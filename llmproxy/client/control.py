@@ -45,7 +45,7 @@ class ControlError(MachineError):
     code = "llmproxy_control"
 
     def __init__(self, message: str, *, hint: str = "", status: int = 0, bound_to: str = "") -> None:
-        """Say what the proxy said; `status` is its HTTP status, `bound_to` the session that a name is bound to."""
+        """Hold what the proxy said; `status` is its HTTP status, `bound_to` the session that a name is bound to."""
         super().__init__(message, hint=hint)
         self.status = status
         self.bound_to = bound_to

@@ -126,7 +126,7 @@ def check_processes(
     intercepted: bool,
     arrived: bool,
 ) -> list[Diagnosis]:
-    """Say which program went past the proxy, which lost its variables, and what to do for its runtime."""
+    """Report which program went past the proxy, which lost its variables, and what to do for its runtime."""
     found = []
     for pid, addresses in past.items():
         who = seen[pid]

@@ -141,7 +141,7 @@ _NUMBERS = re.compile(r"[0-9]+")
 
 
 def key_bound_hits_by_recording(calls: Sequence[Call], bound: set[int | None]) -> list[Call]:
-    """Give bound hits the key of their recording: their own is another in each run. `bound` keeps which were bound."""
+    """Key bound hits by their recording: their own is another in each run. `bound` keeps which were bound."""
     bound |= {call.interaction for call in calls if call.bound}
     named = {call.key: f"#{call.interaction}" for call in calls if call.interaction in bound}
     return [call._replace(key=named.get(call.key, call.key)) for call in calls]

@@ -17,7 +17,7 @@ OLDEST, BEFORE = (12, 2), (13, 0)
 
 
 def exit_with_hint(why: str, beside: Path) -> NoReturn:
-    """Say what is wrong and what to do, and end mitmproxy before it serves."""
+    """Print what is wrong and what to do, and end mitmproxy before it serves."""
     own = [
         each
         for up in beside.parents[:3]

@@ -1,4 +1,4 @@
-"""Tells `llmproxy doctor` which hosts a Python program looks up. Copied as ``sitecustomize.py`` to the front of its
+"""Report host lookups of a Python program to `llmproxy doctor`. Copied as ``sitecustomize.py`` to the front of its
 PYTHONPATH.
 
 Whoever asks for a host by its name goes past the proxy, also where no name can be resolved and so no connection is ever

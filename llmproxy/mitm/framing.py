@@ -48,7 +48,7 @@ class HeadTooSlow(FramingError):
     status = 408
 
     def __init__(self, seconds: float) -> None:
-        """Say it of a head that `seconds` were not enough for."""
+        """Build it for a head that `seconds` were not enough for."""
         super().__init__(
             f"llmproxy: the request's head did not end within {seconds:g} seconds; the connection is closed."
             " Send the request again: nothing of it was looked up, counted or forwarded."
@@ -61,7 +61,7 @@ class BodyTooSlow(FramingError):
     status = 408
 
     def __init__(self, seconds: float) -> None:
-        """Say it of a body of which `seconds` brought nothing."""
+        """Build it for a body of which `seconds` brought nothing."""
         super().__init__(
             f"llmproxy: nothing of the request's body came for {seconds:g} seconds; the connection is closed."
             " Send the request again, whole: its head announced more than came."

@@ -273,7 +273,7 @@ class Http2Layer(layer.Layer):
             yield from self._schedule_grpc_check(stream)
 
     def _refuse_streaming(self, stream: Http2Stream) -> Commands:
-        """Say that gRPC with a stream of requests is not spoken."""
+        """Answer that gRPC with a stream of requests is not spoken."""
         request, stream.request = stream.request, None
         if request is None:
             return

@@ -375,7 +375,7 @@ class ProxyContext:
             log.exception("could not report an exchange")
 
     def on_sent(self, exchange: Exchange) -> None:
-        """Hear that a client got all of a replayed answer, and is still there."""
+        """Handle that a client got all of a replayed answer, and is still there."""
         for job in self.engine.on_sent(exchange):
             asyncio.get_running_loop().run_in_executor(self._writer, job)
 

@@ -45,13 +45,13 @@ class LateRequestGuard:
         self._hooked = False
 
     def on_test_start(self) -> None:
-        """Hear that a test begins: what runs already is not its own."""
+        """Called when a test begins: what runs already is not its own."""
         self._before = frozenset(threading.enumerate())
         self._tasks_before = WeakSet(_list_unfinished_tasks(sys._current_frames().values()))  # noqa: SLF001 - documented, under this name
         self._patch_send()
 
     def on_test_end(self, test: str, address: Callable[[], tuple[str, int] | None]) -> None:
-        """Hear that a test ended; `address` says where the proxy listens."""
+        """Called when a test ended; `address` says where the proxy listens."""
         frames = sys._current_frames()  # noqa: SLF001 - documented, under this name
         new = [each for each in threading.enumerate() if each not in self._before]
         late = [each for each in new if not is_idle_worker(frames.get(each.ident or 0))]
@@ -122,7 +122,7 @@ class LateRequestGuard:
         return send_guarded
 
     def close(self) -> None:
-        """Give `socket.socket` back."""
+        """Restore `socket.socket`."""
         self._of.clear()
         self._tasks.clear()
         self._patch_send()

@@ -200,7 +200,7 @@ class Sharding:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Tell the controller of xdist; a part that has none of the tests there are is no failure."""
+        """Report to the controller of xdist; a part that has none of the tests there are is no failure."""
         output = getattr(session.config, "workeroutput", None)
         if output is not None:
             output[_OUTPUT] = json.dumps(self.told)

@@ -185,7 +185,7 @@ class ControllerProxy:
         return str(self._answer["url"])
 
     def announce_open_session(self, name: str) -> None:
-        """Say which session this worker has open, empty: none."""
+        """Announce which session this worker has open, empty: none."""
         with suppress(OSError):  # who listens closes what is left open, and is gone
             print(name, file=self._lines, flush=True)
 

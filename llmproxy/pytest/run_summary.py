@@ -43,7 +43,7 @@ _LISTED = 5
 
 
 class RunSummaryPlugin:
-    """Hears what sessions and scenarios came to, wherever they ran, and sums it up."""
+    """Collects what sessions and scenarios came to, wherever they ran, and sums it up."""
 
     def __init__(self, texts: Callable[[], Any], handlers: Sequence[Handler] = ()) -> None:
         """Begin empty; `handlers` are told all events of scenarios at the end; `texts`: see `ScenarioRunPlugin`."""

@@ -241,7 +241,7 @@ class SharedProxy:
 
     @contextmanager
     def old_env(self) -> Iterator[Mapping[str, str]]:
-        """Give the environment of before us, for a while, to somebody with a proxy of his own."""
+        """Restore the environment of before us, for a while, for somebody with a proxy of his own."""
         mine = {name: value for name, value in self._set.items() if self.env.get(name) == value}
         self.restore_environment()
         try:
@@ -251,7 +251,7 @@ class SharedProxy:
             self.env.update(mine)
 
     def describe_unfiled_answers(self, walk: SharedSession) -> str:
-        """Say which answers of a replay stand in no file of the cassettes' folder. Raises MachineError."""
+        """Describe which answers of a replay stand in no file of the cassettes' folder. Raises MachineError."""
         if self._files is None:
             flags = {"cassette_dir": self.cassette_dir} if self.cassette_dir else {}
             kept = load(flags, self._before, self.folder).settings
@@ -280,7 +280,7 @@ class SharedProxy:
         return (parts.hostname, parts.port) if parts.hostname and parts.port else None
 
     def restore_environment(self) -> None:
-        """Give the environment back; what somebody changed since is theirs."""
+        """Restore the environment; what somebody changed since is theirs."""
         for name, value in self._set.items():
             if self.env.get(name) == value:
                 if name in self._before:

@@ -191,7 +191,7 @@ class SuiteItem(pytest.Item):
         raise SuiteFailure("\n".join(lines))
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:  # noqa: ANN401 - pytest's types
-        """Say what did not hold; a traceback of ours helps nobody."""
+        """Return what did not hold; a traceback of ours helps nobody."""
         if isinstance(excinfo.value, (SuiteFailure, LLMProxyError)):
             return str(excinfo.value)
         return super().repr_failure(excinfo, style)

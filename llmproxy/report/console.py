@@ -120,7 +120,7 @@ class Console:
         self._write_lines(paint(f"llmproxy: {escape(text, None)}", "note", colour=self._colour))
 
     def on_end(self, totals: Totals, unused: int | None) -> None:
-        """Say what it all came to; `unused` recordings nobody asked for, None if that is not known."""
+        """Print what it all came to; `unused` recordings nobody asked for, None if that is not known."""
         first, *others = format_totals(totals, unused, self._store)
         self._write_lines(first, *(paint(text, "MISS", colour=self._colour) for text in others))
 

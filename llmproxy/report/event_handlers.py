@@ -44,7 +44,7 @@ def to_handlers(given: object) -> tuple[Handler, ...]:
 
 
 def notify_handlers(handlers: Iterable[Handler], event: Event) -> None:
-    """Tell every handler an event; of one that fails there is a warning, and the traceback is logged."""
+    """Pass an event to every handler; of one that fails there is a warning, and the traceback is logged."""
     for handler in handlers:
         try:
             handler.handle(event)

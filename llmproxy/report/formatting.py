@@ -89,7 +89,7 @@ def format_conversation(run: Run) -> str:
 
 
 def describe_replay(finished: Finished) -> str:
-    """Say that a run was replayed, how many of its answers were bound, to what, and how many dealt as they came."""
+    """Describe a replayed run: how many of its answers were bound, to what, and how many dealt as they came."""
     bound = f"{finished.bound:,} bound: {', '.join(finished.bound_names)}" if finished.bound else ""
     carried = f"{finished.carried:,} carried under {name_some(finished.carried_names)}" if finished.carried else ""
     stale = f"{finished.stale:,} older than its max age" if finished.stale else ""

@@ -293,7 +293,7 @@ class LangWatchEvents(ImmediateHandler):
 
 
 class EventReporter:
-    """Knows an endpoint and how to speak to it."""
+    """Posts to one endpoint, in its protocol."""
 
     def __init__(self, endpoint: str | None = None, api_key: str | None = None) -> None:
         """Post to `endpoint`, else to LANGWATCH_ENDPOINT; the key is `api_key`, else LANGWATCH_API_KEY."""

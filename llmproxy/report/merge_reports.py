@@ -268,7 +268,7 @@ def _list_missing_parts(parts: Sequence[ShardReport]) -> Iterator[str]:
 
 
 def _describe_interruption(part: ShardReport) -> str:
-    """Say that a part did not come to its end, or was interrupted; empty if it did."""
+    """Describe that a part did not come to its end, or was interrupted; empty if it did."""
     ended = part.run_tree.completed
     if ended is not None and ended.exit_code != _INTERRUPTED[part.shard["by"]]:
         return ""

@@ -168,7 +168,7 @@ def _read_tree(tree: Any) -> Any:  # noqa: ANN401 - whatever is cached
 
 
 def _fill_model(made: Any, members: dict[str, object], tree: Mapping[str, Any]) -> None:  # noqa: ANN401 (any model)
-    """Give a pydantic object its state; fields that its class did not have yet get their default."""
+    """Set the state of a pydantic object; fields that its class did not have yet get their default."""
     known = type(made).model_fields
     new = [name for name in known if name not in members and name not in tree["gone"]]
     if unlike := set(members) - set(known) | {name for name in new if known[name].is_required()}:

@@ -59,7 +59,7 @@ def add_runs(command: str, runs: int | None) -> str:
 
 
 def advise_recording(cases: Sequence[str], selected: int, command: str, *, partly: bool) -> str:
-    """Say once, for all cases without a recording, what records them.
+    """Explain once, for all cases without a recording, what records them.
 
     `selected` is how many cases were to run; `partly` whether those are only a part of the suites, which the command
     does not say.

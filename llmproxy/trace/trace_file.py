@@ -163,7 +163,7 @@ class Cassette:
         )
         models = sorted({span.model for span in calls if span.model})
         self.provenance = Provenance(
-            recorded_at=time.time(),  # noqa: TID251 - the moment is what is asked for
+            recorded_at=time.time(),  # noqa: TID251 - the file holds the time of its recording
             sdk_version=f"llmproxy {llmproxy.__version__}",
             python_version=platform.python_version(),
             models=models,

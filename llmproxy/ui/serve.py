@@ -124,13 +124,13 @@ def make_server(port: int, token: str, ask: Ask, start: dict[str, Any], put: Put
         do_HEAD = do_POST = do_PUT = do_DELETE = do_GET  # noqa: N815 - as http.server calls them
 
         def log_message(self, *_: object) -> None:
-            """Say nothing: the address holds no data, and the terminal belongs to the command."""
+            """Print nothing: the address holds no data, and the terminal belongs to the command."""
 
     class ViewerServer(ThreadingHTTPServer):
         daemon_threads = True
 
         def handle_error(self, request: object, client_address: object) -> None:
-            """Say nothing of a browser that left before its answer was there."""
+            """Print nothing of a browser that left before its answer was there."""
             if not isinstance(sys.exception(), ConnectionError):
                 super().handle_error(request, client_address)  # type: ignore[arg-type]
 

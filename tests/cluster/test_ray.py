@@ -171,7 +171,7 @@ def until(holds: Callable[[], Any], said: Path) -> Any:  # noqa: ANN401 - what i
 
 
 def has_ended(pid: int) -> bool:
-    """Tell whether a process is gone, or only its parent has not asked for it yet."""
+    """Return whether a process is gone, or only its parent has not asked for it yet."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except OSError:

@@ -228,7 +228,7 @@ class Lab:
         return [line for line in done.stdout.splitlines() if line.startswith("recording #")][:1]
 
     def problems(self, ran: Ran, where: Where) -> list[str]:
-        """Say what of a replay is not as it must be; empty if all is."""
+        """Return what of a replay is not as it must be; empty if all is."""
         wrong = [] if ran.code == 0 else [f"exit {ran.code}"]
         misses, hits, wanted = ran.count("miss"), ran.count("hit"), self.runs[0].count("recorded")
         if misses or hits != wanted:
@@ -238,7 +238,7 @@ class Lab:
         return wrong + self.files_left(where) if self.turns > 2 else wrong
 
     def files_left(self, where: Where) -> list[str]:
-        """Say what the agent left that it should not have, or did not leave."""
+        """Return what the agent left that it should not have, or did not leave."""
         assert self.recorded is not None
         wrong = []
         made = re.findall(UUID, (where.cwd / ".ids").read_text()) if (where.cwd / ".ids").exists() else []
@@ -274,7 +274,7 @@ DEAD = "http://127.0.0.1:9"
 
 @cache
 def can_cut_off() -> bool:
-    """Tell whether this system lets us make a network namespace."""
+    """Return whether this system lets us make a network namespace."""
     if shutil.which("unshare") is None or shutil.which("ip") is None:
         return False
     return subprocess.run([*AWAY, "true"], capture_output=True, check=False).returncode == 0

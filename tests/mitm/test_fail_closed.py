@@ -118,7 +118,7 @@ AFTER = [
 
 
 def refused(answer: Received) -> bool:
-    """Tell whether the client got a clear error, or the end of its connection."""
+    """Return whether the client got a clear error, or the end of its connection."""
     return answer.status in (0, 500, 502) or not answer.whole
 
 

@@ -106,7 +106,7 @@ def tape(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def is_error(body: str | bytes) -> bool:
-    """Tell whether an answer is one that a fault made."""
+    """Return whether an answer is one that a fault made."""
     said = json.loads(body)
     return "error" in said or said["result"].get("isError") is True
 

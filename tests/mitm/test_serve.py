@@ -49,7 +49,7 @@ def ended(px: Proxy, seconds: float = 15) -> int:
 
 
 def at_rest(store: Path) -> bool:
-    """Tell whether the store is one file, in rollback mode."""
+    """Return whether the store is one file, in rollback mode."""
     with closing(sqlite3.connect(f"{store.as_uri()}?mode=ro", uri=True)) as conn:
         mode = conn.execute("PRAGMA journal_mode").fetchone()[0]
     beside = {path.name for path in store.parent.glob(f"{store.name}*") if ".state.db" not in path.name}

@@ -178,7 +178,7 @@ def _mine(rows: State, shape: Shape, wanted: Json) -> State:
 
 
 def was_created(said: Json, shape: Shape, moment: Moment) -> bool | None:
-    """Tell whether it is true of a step that rows were made."""
+    """Return whether it is true of a step that rows were made."""
     if moment.same:
         return None
     if "within" not in said:
@@ -194,7 +194,7 @@ def _created(said: Json, shape: Shape, state: State, made: set[int | str]) -> bo
 
 
 def is_there(said: Json, shape: Shape, state: State) -> bool | None:
-    """Tell whether it is true of the rows that are there."""
+    """Return whether it is true of the rows that are there."""
     if "id" in said:
         rows = [state[said["id"]]] if said["id"] in state else []
     else:
@@ -213,5 +213,5 @@ def is_there(said: Json, shape: Shape, state: State) -> bool | None:
 
 
 def in_view(shape: Shape, state: State, size: int) -> bool:
-    """Tell whether whoever asks for the rows can know all of them."""
+    """Return whether whoever asks for the rows can know all of them."""
     return shape.pages in ("", "next", "link") or len(state) <= size

@@ -87,7 +87,7 @@ def _holds(said: Json, step: Step) -> bool | None:
 
 
 def _comes_after(call: Call, other: Call) -> bool:
-    """Tell whether a call was asked for when the other one had been: its request was sent when the other's answer had come."""
+    """Return whether a call was asked for when the other one had been: its request was sent when the other's answer had come."""
     return call.asked > other.over
 
 
@@ -103,7 +103,7 @@ def _in_order(names: list[str], calls: list[Call]) -> bool:
 
 
 def _beside(key: str, calls: list[Call], others: list[Call]) -> bool:
-    """Tell whether every call has another tool's before it, or all of those after it."""
+    """Return whether every call has another tool's before it, or all of those after it."""
     if not calls or not others:
         return False
     if key == "after":
@@ -166,7 +166,7 @@ def _error(call: Call, wanted: bool) -> bool | None:
 
 
 def in_sight(said: Json, step: Step) -> bool:
-    """Tell whether everything that the assertion depends on is to be seen on the wire, so that whoever looks must decide."""
+    """Return whether everything that the assertion depends on is to be seen on the wire, so that whoever looks must decide."""
     if not step.clear or step.alike or step.maybe or not step.answers:
         return False
     return "tools" not in said or all(call.told for call in step.calls if not call.hosted)

@@ -54,7 +54,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection = exchange.cut
 
     def log_message(self, *args: Any) -> None:  # noqa: ANN401
-        """Say nothing."""
+        """Print nothing."""
 
 
 def perform(url: str, session: str, exchanges: Sequence[Exchange]) -> None:

@@ -83,7 +83,7 @@ class Step:
     """How often it is played; None: as often as asked."""
 
     def differs(self, seen: Seen) -> list[str]:
-        """Say what of the request is not as expected; empty if all is."""
+        """Return what of the request is not as expected; empty if all is."""
         wrong = [
             f"{name}: expected {want!r}, got {got!r}"
             for name, want, got in (

@@ -22,7 +22,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 @pytest.fixture
 def untouched() -> Iterator[None]:
-    """Give a test the defaults of a fresh process, and leave none behind."""
+    """Return a test the defaults of a fresh process, and leave none behind."""
     before = ScenarioConfig.default_config, ScenarioConfig.defaults
     ScenarioConfig.default_config, ScenarioConfig.defaults = None, ConfigDefaults()
     yield

@@ -27,7 +27,7 @@ TOOLS = [
 
 @contextmanager
 def agent_of(way: str, px: Listening, folder: Path) -> Iterator[str]:
-    """Give what `run.py` calls this agent; the one behind HTTP runs meanwhile, started with its base URL at the proxy."""
+    """Return what `run.py` calls this agent; the one behind HTTP runs meanwhile, started with its base URL at the proxy."""
     with ExitStack() as stack:
         yield stack.enter_context(served(folder, px.session_url("shop") + "/v1")) if way == "node-http" else way
 

@@ -95,7 +95,7 @@ def served(model: Model) -> Iterator[str]:
             self.wfile.write(data)
 
         def log_message(self, *args: Any) -> None:
-            """Say nothing."""
+            """Print nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()

@@ -145,7 +145,7 @@ class SdkLab:
         return Ran(done.returncode, done.stdout, done.stderr)
 
     def problems(self, ran: Ran, recorded: Ran) -> list[str]:
-        """Say what of a replay is not as it must be; empty if all is."""
+        """Return what of a replay is not as it must be; empty if all is."""
         wrong = [] if ran.code == 0 else [f"exit {ran.code}"]
         hits, misses, wanted = ran.count("hit"), ran.count("miss"), recorded.count("recorded")
         if misses or hits != wanted:

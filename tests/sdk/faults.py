@@ -196,7 +196,7 @@ MISSED = "no recorded response"
 
 
 def word(lab: FaultLab, client: Client, column: str, kind: str) -> str:
-    """Say what a client did with a call that was struck; empty where there was nothing to strike."""
+    """Return what a client did with a call that was struck; empty where there was nothing to strike."""
     seen = lab.seen[client.name].get(f"{client.case(column)}@{kind}")
     if seen is None or not seen.injected:
         return NOTHING

@@ -121,14 +121,14 @@ def node_version() -> str:
 
 
 def node_has_env_proxy() -> bool:
-    """Tell whether Node's fetch can obey HTTPS_PROXY: 22.21 and later of 22, 24 and later."""
+    """Return whether Node's fetch can obey HTTPS_PROXY: 22.21 and later of 22, 24 and later."""
     found = re.match(r"v(\d+)\.(\d+)", node_version())
     major, minor = (int(found[1]), int(found[2])) if found else (0, 0)
     return major >= 24 or (major == 22 and minor >= 21)
 
 
 def node_note() -> str:
-    """Say what Node needed so that it could be intercepted."""
+    """Return what Node needed so that it could be intercepted."""
     if node_has_env_proxy():
         return ""
     return f"Node {node_version()} has no env proxy (22.21 and 24 have), so the preload of llmproxy gives it one"

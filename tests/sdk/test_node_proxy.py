@@ -36,7 +36,7 @@ class Here(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Say nothing."""
+        """Print nothing."""
 
 
 def test_every_way_of_asking_goes_through_the_proxy(tmp_path: Path) -> None:

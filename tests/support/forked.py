@@ -73,7 +73,7 @@ def program(name: str) -> list[str]:
 
 
 def is_forking() -> bool:
-    """Tell whether this process starts so many others that one which forks them is worth its second."""
+    """Return whether this process starts so many others that one which forks them is worth its second."""
     return "PYTEST_XDIST_WORKER" in os.environ or bool(os.environ.get("LLMPROXY_TEST_FORK"))
 
 

@@ -238,7 +238,7 @@ class Bench:
         return told
 
     def interactions(self, cassette: str) -> Iterator[Any]:
-        """Give what is recorded in a cassette."""
+        """Return what is recorded in a cassette."""
         store = self.engine.store
         assert store is not None
         return store.iter_interactions(cassette)

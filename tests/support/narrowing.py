@@ -1,4 +1,4 @@
-"""Say what a value is, to the test and to the type checker at once."""
+"""Return what a value is, to the test and to the type checker at once."""
 
 from __future__ import annotations
 

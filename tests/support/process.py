@@ -39,7 +39,7 @@ def until(holds: Callable[[], object], seconds: float = 120) -> None:
 
 
 def lives(pid: int) -> bool:
-    """Tell whether a process is there and more than a corpse that nobody buried."""
+    """Return whether a process is there and more than a corpse that nobody buried."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

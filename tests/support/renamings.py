@@ -176,7 +176,7 @@ def swap_ids(made: Sequence[str], recorded: World, present: World) -> World:
 
 
 def is_named_again(run: Run, name: str) -> bool:
-    """Tell whether a later turn names an id that a tool made."""
+    """Return whether a later turn names an id that a tool made."""
     texts = (text for turn in run.turns for text in turn.arguments.values())
     return any(isinstance(part, Ref) and part.name == name for text in texts for part in text)
 

@@ -13,7 +13,7 @@ from typing import Self
 
 class QuietHandler(BaseHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Print nothing."""
 
     def answer(self, data: bytes, kind: str = "application/json", status: int = 200, **more: str) -> None:
         """Answer with this body and no header but what it needs, and those of `more`."""

@@ -34,14 +34,14 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    """Give a browser; skips where there is none."""
+    """Return a browser; skips where there is none."""
     with Browser() as running:
         yield running
 
 
 @pytest.fixture(scope="session")
 def viewer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Give the address of the viewer on the sample recordings."""
+    """Return the address of the viewer on the sample recordings."""
     with viewing(samples.store(tmp_path_factory.mktemp("viewer") / "x.db")) as url:
         yield url
 

@@ -38,7 +38,7 @@ TYPES = (
 
 
 def interactions() -> Iterator[Interaction]:
-    """Give them all, as one recording each of whose names is hostile, too."""
+    """Return them all, as one recording each of whose names is hostile, too."""
     name = f"\u202e\x9b\x7f{MARKUP}"[:290]
     user: Block = {"role": "user", "content": EVIL}
     tools = [{"name": EVIL, "description": EVIL, "input_schema": {EVIL: EVIL}}]

@@ -83,7 +83,7 @@ class LiveRuns:
 
 
 class LiveTestDiff:
-    """Hears how runs with live channels ended, and says at the end how their models differ from the recorded ones."""
+    """Collects how runs with live channels ended; prints at the end how their models differ from the recorded ones."""
 
     def __init__(
         self,

@@ -172,7 +172,7 @@ _OFTEN = 0.25
 
 
 class ProgressLine:
-    """Says what is being done, how far it is and since when; nothing in a pipe.
+    """Shows what is being done, how far it is and since when; nothing in a pipe.
 
     with Working("verifying llmproxy.db", "interaction") as working:
         for row in working.through(rows): ...
@@ -181,7 +181,7 @@ class ProgressLine:
     def __init__(
         self, what: str, unit: str = "", *, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Say `what`; `unit` is what :meth:`iterate` counts."""
+        """`what` is shown; `unit` is what :meth:`iterate` counts."""
         self._what, self._unit, self._clock = what, unit, clock
         self._stream = stream or sys.stderr
         self._began = clock()

@@ -198,7 +198,7 @@ class RunEnding:
         return code or (Exit.ENVIRONMENT if lost else Exit.OK)
 
     def print_bypassed(self, code: int, *, only: bool) -> int:
-        """Say what the command tried past the proxy, as far as that is known, and return the exit code."""
+        """Print what the command tried past the proxy, as far as that is known, and return the exit code."""
         if self.tries:
             write_stderr_lines(
                 f"llmproxy: --only: exit code {Exit.MISS}: the command tried to bypass the proxy, and was blocked:",
@@ -261,7 +261,7 @@ class RunEnding:
         ] if report.recorded < before else []  # fmt: skip
 
     def _suggest_learning(self) -> list[str]:
-        """Say how many values vary between this run and earlier ones; an error there is no matter of this run."""
+        """Print how many values vary between this run and earlier ones; an error there is no matter of this run."""
         settings = self.loaded.settings
         learn = StartCommand(
             f"llmproxy learn {shlex.quote(settings.cassette)}", "", self.loaded.list_typed(environment=False)

@@ -45,7 +45,7 @@ _CASSETTES = (".yaml", ".yml", ".jsonl", ".har")
 
 
 def is_database(path: Path) -> bool:
-    """Tell by its first bytes."""
+    """Recognize one by its first bytes."""
     return sqlite_file.read_first_bytes(path) == _SQLITE
 
 
@@ -199,7 +199,7 @@ def check_new_name(name: str) -> str:
 
 
 def describe_cassettes(store: Readable) -> str:
-    """Say in a line which cassettes there are; nothing where there is none."""
+    """Return in a line which cassettes there are; nothing where there is none."""
     names = sorted({info.name for info in store.cassettes()})
     return _describe_names(names, store) if names else ""
 

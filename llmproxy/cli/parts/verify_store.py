@@ -110,7 +110,7 @@ class Verifier:
         return True
 
     def _print_rekeyed(self, path: Path, found: list[Rekeyed]) -> None:
-        """Say which recordings have another key under the rules of today than in the store."""
+        """Print which recordings have another key under the rules of today than in the store."""
         changed = [each for each in found if each.old != each.new and each.other_rules]
         if changed:
             print_line(

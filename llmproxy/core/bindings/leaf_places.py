@@ -141,7 +141,7 @@ def build_member_place(tree: object, member: str, parent: LeafPlace | None = Non
 
 
 class PlaceReader:
-    """Says in which zone the members of each object of a request stand, and keeps the calls met, in order."""
+    """Maps the members of each object of a request to their zones, and keeps the calls met, in order."""
 
     def __init__(self) -> None:
         self._calls: dict[str, PlacedCall] = {}
@@ -157,7 +157,7 @@ class PlaceReader:
             self._add_call(id_, call)
 
     def forget_calls_after(self, known: int) -> None:
-        """Know no more than the first so many calls."""
+        """Keep only the first so many calls."""
         kept = self.noted[:known]
         self._calls, self._last, self.noted = {}, {}, []
         self.add_known_calls(kept)

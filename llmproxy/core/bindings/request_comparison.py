@@ -346,7 +346,7 @@ class RequestComparison(LeafPairVisitor):
             self._chosen.setdefault(before, set()).add(chosen.text)
 
     def describe_text_difference(self, place: LeafPlace, recorded: str, present: str, at: int, there: int) -> Mismatch:
-        """Say where two texts part; a short value that stands there is named."""
+        """Describe where two texts part; a short value that stands there is named."""
         for short in self._shorts:
             before = recorded[max(0, at - len(short.recorded)) :]
             if short.recorded in before[: 2 * len(short.recorded) + 1] and short.present in present:
@@ -459,7 +459,7 @@ _WRAPPED = "request."
 
 
 class RequestRewriter:
-    """Tells recorded requests in the words of one other run, whole or message by message."""
+    """Rewrites recorded requests in the words of one other run, whole or message by message."""
 
     def __init__(self, bindings: Bindings) -> None:
         self._comparing = RequestComparison(bindings, IdPairs(), None)

@@ -126,7 +126,7 @@ def find_git_parts(text: str, user: tuple[str, str], branch: tuple[str, str] | N
 
 
 def list_git_users(text: str) -> dict[str, list[int]]:
-    """Return whom git names in a text, or in a file that holds such texts, and where."""
+    """Return the people that git output names in a text, or in a file that holds such texts, and where."""
     found: dict[str, list[int]] = {}
     for each in _PEOPLE.finditer(text):
         found.setdefault((each["who"] or each["said"]).strip(), []).append(each.start())

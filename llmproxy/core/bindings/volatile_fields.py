@@ -228,7 +228,7 @@ def _longest_literal_part(field: VolatileField) -> str:
 
 
 def may_occur(field: VolatileField, text: str) -> bool:
-    """Tell at little cost whether a volatile field's anchor may be in a text at all."""
+    """Return at little cost whether a volatile field's anchor may be in a text at all."""
     return _longest_literal_part(field) in text
 
 

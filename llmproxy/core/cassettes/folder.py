@@ -266,7 +266,7 @@ class CassetteDir:
 
 
 def describe_unfiled(store: Path, folder: CassetteDir, served: Mapping[str, Callable[[], Iterable[int | None]]]) -> str:
-    """Say how many recordings that were `served`, by cassette, stand in no file (a fresh clone lacks them); or ""."""
+    """Describe how many `served` recordings, by cassette, stand in no file (a fresh clone lacks them); or ""."""
     if not store_exists(store):
         return ""
     with open_store(store, writable=False, now=folder.now) as reading:

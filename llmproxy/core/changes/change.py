@@ -89,7 +89,7 @@ class Change(NamedTuple):
         return self.before_digest, self.after_digest
 
     def __str__(self) -> str:
-        """Say it in a line: ``system prompt, line 12: "Be brief." -> "Be brief and kind."``."""
+        """Return it as one line: ``system prompt, line 12: "Be brief." -> "Be brief and kind."``."""
         if self.before is None or self.after is None:
             return f"{self.segment} is {'new' if self.before is None else 'gone'}"
         if not self.hunks:

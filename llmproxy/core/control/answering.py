@@ -70,7 +70,7 @@ def answer_control_request(engine: Engine, asked: ControlRequest, proxy: Control
 
 
 def format_error(error: LLMProxyError) -> tuple[int, bytes, str]:
-    """Say an error as this API does: (status, body, content type)."""
+    """Format an error as this API does: (status, body, content type)."""
     said: dict[str, Json] = {"code": error.code, "message": error.message, "hint": error.hint}
     if isinstance(error, SessionBusy) and error.bound_to:
         said["bound_to"] = error.bound_to

@@ -249,7 +249,7 @@ def _set_faults(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
 
 
 def _list_faults(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
-    """Say which injected faults a session meets, and how often each was injected.
+    """List which injected faults a session meets, and how often each was injected.
 
     `idle` says of each rule that met no call why.
     """

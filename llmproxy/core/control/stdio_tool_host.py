@@ -171,8 +171,8 @@ class StdioClient:
         return out, again
 
     def on_server_answer(self, number: int, lines: Sequence[tuple[int, bytes]], *, left: bool = False) -> None:
-        """Hear what the server answered to a forwarded message: (microseconds, line), in order; nothing where none was
-        to come.
+        """Handle the server's answer to a forwarded message: (microseconds, line), in order; nothing where none was to
+        come.
 
         `left`: the client has cancelled it, and these are what it heard until then. Raises LLMProxyError: it cannot be
         kept.
@@ -189,7 +189,7 @@ class StdioClient:
         self.shell.store_later(exchange, proper=not left)
 
     def on_server_loss(self, number: int, why: str) -> None:
-        """Hear that the server did not answer: nothing of that is kept."""
+        """Handle that the server did not answer: nothing of that is kept."""
         if (exchange := self._open.pop(number, None)) is not None:
             exchange.note = f"NOT RECORDED: {why}"
             self.shell.report_ended(exchange, 0)

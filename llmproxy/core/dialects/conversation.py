@@ -458,7 +458,7 @@ def _compare_tools(old: list[Segment], new: list[Segment], limit: int) -> Iterat
 
 
 def describe_tool_change(old: Segment, new: Segment) -> str:
-    """Say where two definitions of one tool differ first: ``tool search_orders: parameter limit is new``."""
+    """Describe where two definitions of one tool differ first: ``tool search_orders: parameter limit is new``."""
     path, was, now = next(_compare_tools([old], [new], 1))
     return _describe_difference(new, path, was, now)
 

@@ -119,7 +119,7 @@ def _mark_simultaneous_ends(made: list[RecordedCall], n: int, heard: Sequence[in
 
 
 def _order_ends(made: list[RecordedCall], heard: Sequence[int], at: dict[int, int], begins: Sequence[float]) -> None:
-    """Give ends that lie close the order in which a request cites them; none where something was asked between."""
+    """Put ends that lie close in the order in which a request cites them; none where something was asked between."""
     runs: list[list[int]] = []
     for m in heard:
         before = made[runs[-1][-1]].ended if runs else 0.0

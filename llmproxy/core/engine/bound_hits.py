@@ -93,7 +93,7 @@ class BoundRecording:
 
 
 def _explain_unlearned(teaching: Sequence[int], outside: Sequence[tuple[int, Mismatch]]) -> str:
-    """Say why nothing is learned from a request: which recordings would fit, or where the nearest one differs."""
+    """Explain why nothing is learned from a request: which recordings would fit, or where the nearest one differs."""
     if teaching:
         return (
             f"recordings #{teaching[0]} and #{teaching[1]} would both fit: nothing is learned where that is not clear"
@@ -301,7 +301,7 @@ class BindingInterceptor(Interceptor[Exchange]):
         return found._replace(key=other.key, recordings=other.slots)
 
     def on_decision(self, call: Exchange, found: Lookup, decided: Decided) -> Decided:
-        """Give a hit its answer in this run's words; where that cannot be written it is a miss."""
+        """Write a hit's answer in this run's words; where that cannot be written it is a miss."""
         slot, store, other = decided.recording, self._parts.state.stores.current, call.state.get(BoundRecording)
         if slot is None or store is None:
             return decided
@@ -336,7 +336,7 @@ class BindingInterceptor(Interceptor[Exchange]):
         return replace(made, run_variables=self._said[2])
 
     def on_end(self, call: Exchange, record: Call) -> Call:
-        """Say what was bound."""
+        """Record what was bound."""
         answer = call.state.get(BoundAnswer)
         if answer is None or record.decision is not Decision.REPLAY or not answer.names:
             return record

@@ -124,7 +124,7 @@ class CarryInterceptor(Interceptor[Exchange]):
 
     @override
     def on_explain(self, call: Exchange, context: MissContext) -> MissContext:
-        """Say why the recording at its place was not given."""
+        """Explain why the recording at its place was not served."""
         looked = call.state.get(CarryOutcome)
         if looked is None or looked.refusal is None or context.state:
             return context
@@ -152,7 +152,7 @@ class CarryInterceptor(Interceptor[Exchange]):
 
     @override
     def on_end(self, call: Exchange, record: Call) -> Call:
-        """Say under which changes an answer was given; on trial note the call."""
+        """Record under which changes an answer was served; on trial note the call."""
         looked = call.state.get(CarryOutcome)
         if looked is None:
             return record

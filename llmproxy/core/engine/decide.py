@@ -67,7 +67,7 @@ class DecisionInput(NamedTuple):
 
 
 def decide(situation: DecisionInput) -> Decided:
-    """Say what becomes of a request."""
+    """Decide what becomes of a request."""
     policy = situation.policy
     if policy.plays is Plays.NOTHING:
         return Decided(policy.on_miss)

@@ -50,7 +50,7 @@ class PendingRecordings:
         return not any(self._places.values())
 
     def on_call_end(self, exchange: Exchange) -> None:
-        """Hear that an exchange is over, whatever became of it."""
+        """Handle the end of an exchange, whatever became of it."""
         self._places.get(exchange.save_target, {}).pop(id(exchange), None)
 
     def find_pending_id_origin(self, place: tuple[str, int], name: str) -> IdOrigin | None:

@@ -200,7 +200,7 @@ class FaultInterceptor(Interceptor[Exchange]):
         return laid
 
     def on_end(self, call: Exchange, record: Call) -> Call:
-        """Say which fault it met; an answer of ours costs nothing."""
+        """Record which fault it met; an answer of ours costs nothing."""
         if (injected := call.state.get(InjectedFault)) is None:
             return record
         cost = Decimal(0) if record.decision is Decision.FAULT else record.cost
@@ -273,7 +273,7 @@ class FaultFeature(Feature):
         return self.explain_idle_rules().values()
 
     def explain_idle_rules(self, session: Session | None = None) -> dict[int, str]:
-        """Say why each rule that met no call did not, by its number: of a session's faults, or of the proxy's."""
+        """Explain why each rule that met no call did not, by its number: of a session's faults, or of the proxy's."""
         state = self.parts.state
         faults, strikes, walks = state.config.faults, self._strikes, list(state.sessions.walks.values())
         if session is not None:

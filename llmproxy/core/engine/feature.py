@@ -47,7 +47,7 @@ class Feature:
         """Return what a session that begins gets of it; None for most. `asked`: what `open_session` was told."""
 
     def on_replay_begin(self, session: Session, store: Store) -> None:
-        """Hear that recordings of a session that plays some were looked for: it begins, or had none until now."""
+        """Called when recordings of a session that plays some were looked for: it begins, or had none until now."""
 
     def on_handshake(self, host: str, port: int, user: str | None) -> Call | None:
         """Return what became of a connection that gets no TLS; None: it does. `user`: the session in the proxy URL."""

@@ -212,7 +212,7 @@ class LiveInterceptor(Interceptor[Exchange]):
         )
 
     def on_explain(self, call: Exchange, context: MissContext) -> MissContext:
-        """Say of a tool's call that it came beside live channels."""
+        """Explain of a tool's call that it came beside live channels."""
         refused, named = call.state.get(_NoMatch) or _NoMatch(), "" if call.channel is Channel.LLM else _name_call(call)
         return replace(context, elsewhere=(), beside_live=named, state=refused.state)
 
@@ -235,7 +235,7 @@ class LiveInterceptor(Interceptor[Exchange]):
         self._record_requested_tools(call, made.response)
 
     def _record_requested_tools(self, call: Exchange, response: Response) -> None:
-        """Hear which tools the agent's model asks for."""
+        """Record which tools the agent's model asks for."""
         if call.channel is not Channel.LLM or call.party != AGENT:
             return
         if (said := read_response(call.operation, response)) is not None:

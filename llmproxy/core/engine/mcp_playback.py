@@ -121,7 +121,7 @@ class RecordedPlayback:
         return (row for row in rows if row.provider == provider)
 
     def on_question_sent(self, turn: AnswerPart) -> None:
-        """Hear that the client was asked what `turn` waits for."""
+        """Called when the client was asked what `turn` waits for."""
         if turn.wait is SendCondition.ANSWER:
             self._questions[self._exchange.route.provider.name, json.dumps(turn.what)] = None
 

@@ -357,7 +357,7 @@ class AnswerPlanner:
 
     @staticmethod
     def on_answer_sent(exchange: Exchange) -> list[Callable[[], None]]:
-        """Hear that all of a replayed answer was sent; return what is to be done in the writer's thread."""
+        """Handle that all of a replayed answer was sent; return what is to be done in the writer's thread."""
         return [job for each in exchange.interceptors if (job := each.on_sent(exchange)) is not None]
 
     def plan_made_answer(self, exchange: Exchange, client: ClientHttp, *, extra: Headers = ()) -> SendingPlan:

@@ -70,7 +70,7 @@ class BadFaults(SettingsError):
     code = "llmproxy_faults"
 
     def __init__(self, message: str, *, hint: str = "", where: str = "") -> None:
-        """Say where they are asked for, unless `message` does; `inner` is for who names the place itself."""
+        """`place` says where they are asked for, unless `message` does; `inner` is for who names the place itself."""
         super().__init__(f"{where}: {message}" if where else message, hint=hint)
         self.inner = message if where == FAULTS else self.message
 

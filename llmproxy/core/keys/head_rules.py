@@ -247,7 +247,7 @@ _REMEMBERED = 4096
 
 @lru_cache(maxsize=_REMEMBERED)
 def judge_header(name: str, *, known: bool) -> FieldVerdict:
-    """Say whether a header field counts, by its name in lower case, for an operation that is in the table or not."""
+    """Decide whether a header field counts, by its name in lower case, for an operation that is in the table or not."""
     if (why := KEYED.get(name)) is not None:
         return FieldVerdict(counts=True, why=why)
     if name in FINGERPRINTED:

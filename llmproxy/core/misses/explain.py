@@ -190,7 +190,7 @@ def _describe_nearest(near: Nearest, shown: int, width: int) -> list[str]:
 
 
 def _describe_clients(context: MissContext) -> list[str]:
-    """Say which programs asked then and now, where they are not the same: an upgrade changes requests."""
+    """Describe which programs asked then and now, where they are not the same: an upgrade changes requests."""
     then, now = context.recorded_by, context.client
     alone = f"if the program chose {context.provider} because a key is set, set that variable empty"
     chosen = context.is_placeholder and context.recordings and not context.same_operation
@@ -271,7 +271,7 @@ def _build_use_command(case: _MissCase, cassette: str) -> str:
 
 
 def _advise_declaring_day(case: _MissCase) -> _Step:
-    """Say of a day in system text that `run`, the pytest plugin and suites declare it, and bind it."""
+    """Explain for a day in system text that `run`, the pytest plugin and suites declare it, and bind it."""
     context = case.context
     by_run = context.again if context.again.is_run else context.again.for_command("llmproxy run", " -- YOUR COMMAND")
     typed = by_run.command("record", context.cassette, store=context.store, upstreams=context.upstreams)

@@ -106,7 +106,7 @@ class RestatedCandidate(NamedTuple):
 
 
 class Restater:
-    """Tells recordings in this run's words, as far as somebody asks; this one as they are."""
+    """Rewrites recordings in this run's words, as far as somebody asks; this one as they are."""
 
     def find_cached(self, id_: int) -> Canonical | None:  # noqa: ARG002 - as all
         """Return the canonical request of a recording that was read not long ago."""

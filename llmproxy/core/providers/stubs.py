@@ -174,7 +174,7 @@ def _answer_aws_metadata(asked: StubRequest) -> Response:
 
 
 def _answer_entra_discovery(asked: StubRequest) -> Response:
-    """Say where a tenant's endpoints are: at the authority that was asked, or is asked about."""
+    """Answer where a tenant's endpoints are: at the authority that was asked, or is asked about."""
     base, tenant = asked.origin.replace("http:", "https:"), asked.path.split("/")[1]  # msal speaks to nothing else
     if not asked.path.endswith("/discovery/instance"):
         at = f"{base}/{tenant}"
@@ -188,7 +188,7 @@ def _answer_entra_discovery(asked: StubRequest) -> Response:
 
 
 def _answer_oauth_metadata(asked: StubRequest, issuers: Sequence[str] = ()) -> Response:
-    """Say of a server of tools that it is its own authorization server (RFC 9728, RFC 8414), at paths of ours; and that
+    """Answer that a server of tools is its own authorization server (RFC 9728, RFC 8414), at paths of ours; and that
     `issuers` are such, too: a client takes the one that it was told, and stops at others.
     """
     kind, _, below = asked.path.removeprefix(WELL_KNOWN).partition("/")

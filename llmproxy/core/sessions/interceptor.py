@@ -127,7 +127,7 @@ class Playback(Protocol):
     """None where nothing has to be waited for."""
 
     def on_question_sent(self, turn: AnswerPart) -> None:
-        """Hear that the client was asked what `turn` waits for."""
+        """Called when the client was asked what `turn` waits for."""
 
     def check_ready(self, turn: AnswerPart) -> bool | str:
         """Return whether a turn's data may go out now; a text: never, and why."""
@@ -248,15 +248,15 @@ class Interceptor[C]:
         return True
 
     def on_interceptor_added(self, other: Interceptor[C]) -> None:
-        """Hear of another one that the session is about to get. Raises RefusedError: they exclude each other."""
+        """Called before the session gets another one. Raises RefusedError: they exclude each other."""
 
     def before_reset(self) -> None:
-        """Hear that somebody asks for a restart. Raises SessionBusy: it cannot be."""
+        """Called when somebody asks for a restart. Raises SessionBusy: it cannot be."""
 
     def on_restart(self) -> None: ...
 
     def on_session_end(self) -> None:
-        """Hear that the session ends; its lease is given back after this."""
+        """Called when the session ends; its lease is given back after this."""
 
     def find_unstored_call(self, seq: int) -> Interaction | None:
         """Return what was told in a call of the session, by its number, where that is in no store."""

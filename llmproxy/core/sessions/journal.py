@@ -273,7 +273,7 @@ def open_state(path: Path) -> sqlite3.Connection:
 
 
 def _check_writable(path: Path) -> None:
-    """Say why a file cannot be written, where SQLite only says "unable to open". Raises OSError."""
+    """Explain why a file cannot be written, where SQLite only says "unable to open". Raises OSError."""
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     if not path.parent.is_dir():

@@ -311,7 +311,7 @@ class Session:
         return ("", key) in self.position.recorded_here
 
     def claim_superseding(self, walker: Walker) -> bool:
-        """Tell (once per key) that the recording about to be stored replaces the older ones."""
+        """Return (once per key) that the recording about to be stored replaces the older ones."""
         if not self.policy.anew or walker in self.superseded:
             return False
         self.superseded.add(walker)
@@ -383,16 +383,16 @@ class EndedSession(NamedTuple):
 
 
 class InterceptorFactory:
-    """Gives sessions their interceptors; this one gives none."""
+    """Makes the interceptors of sessions; this one makes none."""
 
     def check_options(self, mode: Mode, asked: Mapping[str, Any]) -> None:
         """Look at what a session asks for before it is opened. Raises LLMProxyError: it cannot be."""
 
     def add_interceptors(self, session: Session, asked: Mapping[str, Any]) -> None:
-        """Give a session that begins what it asks for. Raises LLMProxyError: it cannot be."""
+        """Add to a session that begins what it asks for. Raises LLMProxyError: it cannot be."""
 
     def on_replay_begin(self, session: Session, store: Store) -> None:
-        """Hear that recordings of a session that plays some were looked for: it begins, or had none until now."""
+        """Called when recordings of a session that plays some were looked for: it begins, or had none until now."""
 
     def add_interceptor(self, session: Session, made: Interceptor[Any]) -> None:
         """Add an interceptor to a session, or put it in the place of one of its kind. Raises RefusedError."""
@@ -573,7 +573,7 @@ class Sessions:
         self._served[place] = array("q", {*self._served.get(place, ()), *session.served})
 
     def release_recording_lease(self, session: Session) -> None:
-        """Give a session's lease back, and mark its cassette. Raises as `close`."""
+        """Release a session's lease, and mark its cassette. Raises as `close`."""
         writes = (
             session.policy.writes or session.position.recorded_here
         )  # a left answer is asked live even where it is complete

@@ -128,7 +128,7 @@ class KeyedRecording:
 
 
 def was_left_twice(recording: KeyedRecording, turn: int) -> bool:
-    """Tell whether a client left this answer, as it (or another run's) had left one in its place before.
+    """Return whether a client left this answer, as it (or another run's) had left one in its place before.
 
     `turn`, from 1, is its place among the live recordings of its key. Leaving once may be an interrupt or a timeout;
     twice it is the agent's way, and as much as it reads is recorded.

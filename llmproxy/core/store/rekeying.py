@@ -86,7 +86,7 @@ def rederive_keys(
 
 
 def update_keys(store: Store, rules: Rules, upstreams: Mapping[str, str]) -> int:
-    """Give live interactions keys under `rules`; returns how many changed. Merged ones stay in order."""
+    """Update the keys of live interactions to `rules`; returns how many changed. Merged ones stay in order."""
     changed = 0
     for info in store.cassettes():
         if (derived := derive_current_keys(store, info.name, info.sample, rules, upstreams)) is not None:

@@ -128,11 +128,11 @@ class Writable(Protocol):
 
     @abstractmethod
     def rename_cassette(self, old: str, new: str) -> None:
-        """Give a cassette and all its samples another name. Raises SettingsError if there is one of that name."""
+        """Rename a cassette and all its samples. Raises SettingsError if there is one of that name."""
 
     @abstractmethod
     def rekey_recordings(self, made: Sequence[KeyChange]) -> None:
-        """Give live recordings other keys, but for those that have another one than `KeyChange.old` meanwhile."""
+        """Rekey live recordings, but for those that have another one than `KeyChange.old` meanwhile."""
 
     @abstractmethod
     def file_transaction(self) -> AbstractContextManager[sqlite3.Connection]:

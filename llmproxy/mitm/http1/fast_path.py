@@ -183,7 +183,7 @@ class Front(asyncio.StreamReaderProtocol):
         return self._here
 
     def _hand_over(self, data: bytes) -> None:
-        """Give these bytes, and the request that they begin with, to the layer."""
+        """Hand these bytes, and the request that they begin with, to the layer."""
         self._held, self._here = [], False
         if self._incoming is not None:
             self._shell.arrived[self._place] = self._incoming
@@ -321,7 +321,7 @@ class HeadCache:
     """Plain heads parsed before, which the front may serve, by their bytes but length and credential."""
 
     def __init__(self, guard: OriginGuard, *, by_credential: bool = False) -> None:
-        """Know nothing yet; `guard` tells which heads nobody may serve, `by_credential` that who asks counts."""
+        """Begin empty; `guard` tells which heads nobody may serve, `by_credential` that who asks counts."""
         self._guard, self._by_credential = guard, by_credential
         self._known: dict[bytes, FastHead] = {}
 

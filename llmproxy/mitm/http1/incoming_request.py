@@ -103,7 +103,7 @@ class IncomingRequest:
         return exchange.decision in (Decision.RECORD, Decision.PASS)
 
     def _check_origin(self, head: Head, target: str, named: Origin | None, scheme: str) -> bool:
-        """Tell web pages from clients, before anything is looked up or counted.
+        """Distinguish web pages from clients, before anything is looked up or counted.
 
         True if this is a preflight, which we answer.
 
@@ -270,11 +270,11 @@ class ClientConnectionState:
         return self.state is LayerState.FORWARDING
 
     def build_send_command(self, data: bytes) -> commands.SendData:
-        """Say that these bytes go to the client."""
+        """Return the command that sends these bytes to the client."""
         return commands.SendData(self.context.client, data)
 
     def wake_after(self, seconds: float) -> commands.RequestWakeup:
-        """Say that this state goes on in so many seconds."""
+        """Schedule that this state goes on in so many seconds."""
         self.wakeup = commands.RequestWakeup(seconds)
         return self.wakeup
 

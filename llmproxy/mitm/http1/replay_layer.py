@@ -131,7 +131,7 @@ class OwnRequestAnswerer:
         yield self._here.wake_after(LOOK)
 
     def on_shim_connection_end(self) -> None:
-        """Hear that the connection has ended; where it is idle, and we end it, its shim goes on with another one."""
+        """Handle the end of the connection; where it is idle, and we end it, its shim goes on with another one."""
         here = self._here
         if here.client.state is ConnectionState.CAN_WRITE and here.shell.lines is not None:
             here.shell.lines.on_connection_end(here.client.id)
@@ -361,7 +361,7 @@ class ReplayLayer(layer.Layer):
         return max(shell.engine.config.max_request, LONGEST_TOOL_CALL if own else 0)
 
     def _send_continue(self, head: Head) -> Commands:
-        """Tell a client that waits for it to send the body; once."""
+        """Send `100 Continue` to a client that waits for it; once."""
         if head.expects and not self._here.incoming.continued:
             self._here.incoming.continued = True
             yield self._here.build_send_command(b"HTTP/1.1 100 Continue\r\n\r\n")

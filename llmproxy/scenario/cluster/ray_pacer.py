@@ -74,7 +74,7 @@ def serve_pacer(take: Take) -> Iterator[str]:
         daemon_threads = True
 
         def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - as the base has it
-            """Say nothing: a proxy that gets no answer says so, and sends nothing."""
+            """Print nothing: a proxy that gets no answer says so, and sends nothing."""
 
     with PacingListener(("127.0.0.1", 0), PacingHandler) as server:
         thread = threading.Thread(target=server.serve_forever, name="llmproxy pacer", daemon=True)

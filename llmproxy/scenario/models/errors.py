@@ -39,7 +39,7 @@ class CallFailed(Exception):
     """A call that litellm did not make came to nothing."""
 
     def __init__(self, message: str, status: int | None = None, code: str = "") -> None:
-        """Say what happened; `status` is that of the answer, or of what it amounts to, `code` the proxy's own."""
+        """Hold what happened; `status` is that of the answer, or of what it amounts to, `code` the proxy's own."""
         super().__init__(message)
         self.status_code = status
         self.headers = {ERROR_HEADER: code} if code else {}

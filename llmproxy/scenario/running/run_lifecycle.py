@@ -457,7 +457,7 @@ class RunLifecycle[S, R]:
     # -- its end
 
     async def _close_all(self, *, raising: bool) -> list[str]:
-        """Give everything back, the session last; returns what went wrong. Raises what the session's end says."""
+        """Close everything, the session last; returns what went wrong. Raises what the session's end says."""
         self._since = None
         problems: list[str] = []
         try:

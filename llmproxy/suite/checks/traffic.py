@@ -1,4 +1,4 @@
-"""What a talking step says about the agent's traffic, evaluated on the calls between its beginning and now.
+"""What a chat step says about the agent's traffic, evaluated on the calls between its beginning and now.
 
 A step in which no answer of a model was seen makes every such assertion an error, ``deleteTask: 0`` too: an agent that
 goes past the proxy would pass it. Only ``usage: {callCount: 0}`` says that none is expected.

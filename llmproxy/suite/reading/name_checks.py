@@ -243,7 +243,7 @@ class ScenarioNames:
         self.problems = problems
         self.names = KnownNames(problems, doubts, values)
         self.current: str | None = None
-        """Name of the conversation of the last talking step; None if it has none."""
+        """Name of the conversation of the last chat step; None if it has none."""
 
     def check_scenario(self, scenario: Mapping[str, Any]) -> None:
         """Go through setup, steps and teardown."""

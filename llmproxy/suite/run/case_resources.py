@@ -277,7 +277,7 @@ def _keep_known_entities(store: StoreAdapter, names: list[str], own: list[str]) 
 
 
 def _bind_agent_variables(agent: AgentAdapter, case: SuiteCase, sample: int) -> AgentAdapter:
-    """Tell a spawned agent one time and seed for all executions, unless its description says others."""
+    """Bind for a spawned agent one time and seed for all executions, unless its description says others."""
     from llmproxy.scenario.agents.command import CommandAgent
 
     if isinstance(agent, CommandAgent):

@@ -91,7 +91,7 @@ class _CaseProgress:
     statuses: list[Status] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
     pending: list[tuple[Step, StepResult]] = field(default_factory=list)
-    """A talking step, evaluated once more before the next one, and the quiet steps since: told when that is over."""
+    """A chat step, evaluated once more before the next one, and the quiet steps since: told when that is over."""
     next: int = 0
 
 
@@ -234,7 +234,7 @@ class _CaseRun:
         return Step(run_id=about.run_id, index=index, kind=step.kind, label=step.label or "", place=place)
 
     async def _recheck_late_calls(self, context: StepContext) -> None:
-        """Tell the last talking step, and those after it; calls after its answer are its own, and judged with it."""
+        """Recheck the last chat step, and those after it; calls after its answer are its own, and judged with it."""
         try:
             if self.progress.pending and await context.read_new_calls():
                 self.progress.pending[0][1].recheck_traffic()
@@ -295,7 +295,7 @@ class _CaseRun:
         )
 
     def _skip_rest(self, why: str) -> None:
-        """Tell the steps that come no more."""
+        """Emit the steps that come no more."""
         first, self.progress.next = self.progress.next, len(self.steps)
         for index, step in enumerate(self.steps[first:], first):
             self.emitter.emit(

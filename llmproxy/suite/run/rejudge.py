@@ -162,7 +162,7 @@ def _build_run(
 
 
 def _list_talk_steps(parts: Sequence[Mapping[str, Any]]) -> dict[int, _TalkStep]:
-    """Return the talking steps by their index: a step is told after what was said in it."""
+    """Return the chat steps by their index: a step is told after what was said in it."""
     found: dict[int, _TalkStep] = {}
     turns: list[_RejudgedTurn] = []
     for part in parts:
@@ -231,7 +231,7 @@ class RejudgeSession(RunSession):
 
 
 class RecordedAgent(AgentAdapter):
-    """Says what an agent said in a recorded run, to whoever asks the same."""
+    """Repeats what an agent said in a recorded run, to whoever asks the same."""
 
     uses_session: ClassVar[bool] = True
     in_process: ClassVar[bool] = False
@@ -244,7 +244,7 @@ class RecordedAgent(AgentAdapter):
         self._late: Sequence[str] = ()
 
     def begin_step(self, index: int, kind: str) -> Sequence[str]:
-        """Go to a talking step; returns what the user said in it. Raises Unjudgeable where it is not recorded."""
+        """Go to a chat step; returns what the user said in it. Raises Unjudgeable where it is not recorded."""
         talk = self.run.talks.get(index)
         if talk is None and self.run.status == Status.AGENT_ERROR:
             raise AgentError(f"in the recorded run: {self.run.why}")

@@ -27,7 +27,7 @@ from llmproxy.yaml_reader import YamlPlace
 
 @contextmanager
 def add_error_place(place: YamlPlace | None) -> Iterator[None]:
-    """Say in errors of a description where it stands."""
+    """Add to errors of a description where it stands."""
     try:
         yield
     except SuiteError as error:
@@ -92,7 +92,7 @@ class RunContext:
     """By suite."""
 
     def emit_event(self, event: Event) -> None:
-        """Tell every handler; one that fails disturbs nobody."""
+        """Pass it to every handler; one that fails disturbs nobody."""
         notify_handlers(self.handlers, event)
 
     def sleep(self, seconds: float) -> None:

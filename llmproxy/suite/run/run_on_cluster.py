@@ -156,7 +156,7 @@ class RemoteSuites:
 
 
 def _emit_failed(run_context: RunContext, case: SuiteCase, sample: int, runs: int, error: LLMProxyError) -> CaseResult:
-    """Tell a run that could not be run anywhere."""
+    """Emit a run that could not be run anywhere."""
     again = f"{run_context.options.command} {run_context.options.only} {case.id}".strip()
     emitter = build_emitter(run_context, case, sample, runs, rerun=again)
     emitter.emit_start(mode=run_context.options.mode or "")

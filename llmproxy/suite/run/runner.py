@@ -129,7 +129,7 @@ async def run_cases(
 
 
 def describe_unfiled(files: tuple[Path, Path] | None, ran: Iterable[CaseResult]) -> str:
-    """Say what was replayed from a store though it stands in no file of a folder; mostly nothing."""
+    """Describe what was replayed from a store though it stands in no file of a folder; mostly nothing."""
     served: dict[str, set[int | None]] = {}
     for each in ran:
         if each.wire is not None and each.wire.mode in OFFLINE:
@@ -161,7 +161,7 @@ class _CaseBatch:
         self._again: list[_CaseJob] = []
 
     def warn_of_unrecorded(self, cases: Sequence[str]) -> None:
-        """Say once what records the cases for which nothing is recorded."""
+        """Print once what records the cases for which nothing is recorded."""
         found = [
             case for case in cases if any(isinstance(each.error, NothingRecorded) for each in self.ran.get(case, ()))
         ]

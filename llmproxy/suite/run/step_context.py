@@ -2,7 +2,7 @@
 
     (nothing said)             a new conversation
     conversation: name         the one of this name: begun when it is first named in this run, gone on with afterwards
-    continueConversation       the one of the talking step that was executed last, named or not
+    continueConversation       the one of the chat step that was executed last, named or not
 
 Names belong to the run. The agent knows a conversation by an id. It is derived from recording, run and conversation, so
 that an agent that puts it into a prompt replays; an agent that lives longer than the run gets a new one each time, or
@@ -91,7 +91,7 @@ class SuiteConversation:
         return bool(self.messages)
 
     async def send_user_message(self, text: str) -> str:
-        """Say something to the agent; returns its answer.
+        """Send something to the agent; returns its answer.
 
         Raises MissError: a request of it was never recorded, whatever it answered or raised; UpstreamError: it failed,
         and could not reach a provider; AgentError: it crashed, took too long, or answered what is no answer;
@@ -136,7 +136,7 @@ class StepConversations:
         self._named: dict[str, SuiteConversation] = {}
         self._unnamed = 0
         self.last: SuiteConversation | None = None
-        """Of the talking step that was executed last."""
+        """Of the chat step that was executed last."""
 
     def choose_conversation(self, name: str | None = None, *, goes_on: bool = False) -> SuiteConversation:
         """Return a step's conversation, now the last one. Raises LLMProxyError: there is none to go on with."""
@@ -356,7 +356,7 @@ class StepContext:
         self.labels += [f"step {self.index + 1}: call {call.seq} met {call.note}" for call in calls if call.fault]
 
     async def _explain_agent_miss(self, agent: AgentAdapter, error: MissError) -> MissError:
-        """Say of a miss what to do about it; what a simulated user asked is told as it is."""
+        """Explain for a miss what to do about it; what a simulated user asked is told as it is."""
         if agent.role is AgentRole.AGENT:
             return MissError(await self._explain_miss(error.message))
         if agent.role is AgentRole.USER or not self.rerun:
@@ -364,7 +364,7 @@ class StepContext:
         return MissError(await self._explain_miss(error.message, who="the judge"))
 
     async def declare_new_ids(self) -> None:
-        """Tell the proxy the ids of rows that are known since: they are others in every run of a store that counts."""
+        """Declare new ids of rows to the proxy: they are others in every run of a store that counts."""
         noted = self.scope.take_new_ids()
         if noted and self.session is not None:
             await self.session.declare_run_variables(noted)
@@ -415,7 +415,7 @@ class StepContext:
         self._ms = answer.seconds * 1000
 
     def on_agent(self, conversation: SuiteConversation, message: Mapping[str, Any], *, first: bool) -> None:
-        """Tell the reports what the agent says, and before its first words what it called."""
+        """Emit to the reports what the agent says, and before its first words what it called."""
         measured = self.wire.observe(self._start)
         calls = [
             {"name": use.name, "arguments": use.arguments, "result": use.result, "where": use.label}

@@ -133,7 +133,7 @@ async def _run_conversation(
 
 
 def _describe_differences(context: StepContext, window: TrafficWindow) -> list[str]:
-    """Say where tools got something else than models asked for, or models read something else than came."""
+    """Describe where tools got something else than models asked for, or models read something else than came."""
     served = context.wire.read_served_tools(window.after)
     if served.unknown or (measured := context.wire.observe(window.after)).unreadable:
         return []

@@ -39,7 +39,7 @@ ABOUT_WIRE = (
     "tools", "onlyTools", "toolOrder", "serverTools", "serversAsAsked", "totalToolCalls", "toolsSnapshot", "usage",
     "messageProcessing",
 )  # fmt: skip
-"""The keys of a talking step that assert something about the agent's traffic."""
+"""The keys of a chat step that assert something about the agent's traffic."""
 Snapshot = Annotated[bool | Literal["names", "arguments"], BeforeValidator(_read_snapshot)]
 """What of the calls is compared with what `--update` stored."""
 
@@ -84,7 +84,7 @@ class Talk(StepBase):
     message_processing: MessageProcessing | None = None
     """How the agent changed its history in this step."""
     continue_conversation: Flag = False
-    """Whether it goes on in the conversation of the last talking step, instead of a new one."""
+    """Whether it goes on in the conversation of the last chat step, instead of a new one."""
     conversation: Text | None = None
     """Name of the conversation: begun when it is first named, continued after."""
     timeout: Milliseconds | None = None
@@ -179,7 +179,7 @@ class JudgeStep(StepBase):
     judge: Judging
     """What must be true of it."""
     conversation: Text | None = None
-    """Which one; default: that of the last talking step."""
+    """Which one; default: that of the last chat step."""
 
 
 class VerifyStep(StepBase):
@@ -238,7 +238,7 @@ class NoStep(StepBase):
 
     @classmethod
     def prepare_value(cls, data: object, info: ValidationInfo) -> object:  # noqa: ARG003 - as pydantic calls it
-        """Say what is missing or too much."""
+        """Raise an error that names what is missing or too much."""
         if not isinstance(data, Mapping):
             raise refuse(f"a step is a mapping with one of {', '.join(STEPS)}; not {name_kind(data)} {show(data, 60)}")
         found = [key for key in data if key in STEPS]

@@ -67,7 +67,7 @@ class MemoryStore(StoreBase):
         self._lock = threading.Lock()
 
     def describe(self, entity: str) -> EntityInfo:
-        """Say what was declared, or seen."""
+        """Describe what was declared, or seen."""
         if not self._open and entity not in self._shapes:
             raise unknown_entity(entity, self._shapes, f"Declare it: store.entities.{entity}")
         shape = self._shapes.get(entity, MemoryShape())

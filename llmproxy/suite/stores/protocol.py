@@ -119,7 +119,7 @@ class StoreAdapter(Protocol):
     """A store. `llmproxy.suite.stores.protocol.StoreBase` supplies what can be derived from the rest."""
 
     def describe(self, entity: str) -> EntityInfo:
-        """Say what is known about an entity; UnknownEntity if there is none of this name."""
+        """Describe what is known about an entity; UnknownEntity if there is none of this name."""
 
     def insert(self, entity: str, data: Mapping[str, Any]) -> Row:
         """Add a row and return it as the store has it now: its key and defaults are filled in."""
@@ -203,7 +203,7 @@ class StoreBase:
     """A store that can describe and list; to be completed by `describe`, `insert`, `get`, `list` and `delete`."""
 
     def describe(self, entity: str) -> EntityInfo:
-        """Say what is known about an entity."""
+        """Describe what is known about an entity."""
         raise NotImplementedError
 
     def list(self, entity: str, filters: Mapping[str, Any] | None = None, limit: int | None = None) -> Rows:

@@ -181,7 +181,7 @@ class SqlStore(StoreBase):
             return self._known[entity]
 
     def describe(self, entity: str) -> EntityInfo:
-        """Say which table, key and columns an entity has."""
+        """Describe which table, key and columns an entity has."""
         return self.find_table(entity).info
 
     # -- reading

@@ -248,7 +248,7 @@ class WireObserver:
     """Everything that a party of one run said to models so far; feed it in order of arrival."""
 
     def __init__(self, party: str | None = AGENT) -> None:
-        """Know nothing yet. Other parties' calls (user simulator, judges) are not the agent's; None takes all."""
+        """Begin empty. Other parties' calls (user simulator, judges) are not the agent's; None takes all."""
         self._party = party
         self._fed: list[tuple[Call, Interaction | None]] = []
         self._of_tools: list[tuple[Call, Interaction | None]] = []
@@ -344,7 +344,7 @@ class WireObserver:
     def _attach_results(
         self, seen: SeenCall, exchange: DecodedExchange, place: RequestPlace, conversation: RecordedConversation
     ) -> None:
-        """Give the results that are new in a request to the calls that wait for them."""
+        """Attach the results that are new in a request to the calls that wait for them."""
         for item in map(as_dict, as_list(exchange.tree.get("input"))):
             asked = self._approvals.get(str(item.get("approval_request_id")))
             if asked is not None and item.get("type") == "mcp_approval_response" and item.get("approve") is False:
@@ -433,7 +433,7 @@ _MS = 1000
 
 
 def find_tool_mismatches(made: Iterable[Interaction]) -> list[str]:
-    """Say where servers got something else than models asked for, and where models read something else than servers
+    """List where servers got something else than models asked for, and where models read something else than servers
     returned.
 
     `made`: a cassette's interactions, in order. Empty also where no server or no model was seen, and where an answer of

@@ -165,7 +165,7 @@ def _is_failed_call(seen: SeenCall) -> bool:
 
 
 def _find_shown_edits(link: HistoryLink) -> list[tuple[str, HistoryEditFinding]]:
-    """Say which processors a difference shows."""
+    """Return which processors a difference shows."""
     told: list[tuple[str, HistoryEditFinding]] = []
     pruned = link.change.pruned
     for gap in link.change.gaps:

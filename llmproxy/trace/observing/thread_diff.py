@@ -248,7 +248,7 @@ def _is_reworded(item: HistoryItem, sent: HistoryItem, written: Sequence[str]) -
 
 
 def _match_joined(expected: Sequence[HistoryItem], sent: HistoryItem) -> tuple[int, int] | None:
-    """Tell how many messages an answer has, which side by side read as one, and how many are gone; or None."""
+    """Count how many messages an answer has, which side by side read as one, and how many are gone; or None."""
     text, calls, results = "", list[str](), 0
     for length, item in enumerate(expected, 1):
         if item.role == "tool" and length > 1:

@@ -239,8 +239,8 @@ def _list_tool_names(made: Interaction) -> Iterable[str]:
 
 
 def find_mismatches(asked: Sequence[ToolUse], served: ServedTools) -> list[str]:
-    """Say where what models asked for and what servers got differ; of tools that servers have, those that an agent runs
-    itself left out.
+    """List where what models asked for and what servers got differ, without the tools of servers that an agent runs
+    itself.
 
     Each call of a model stands for one of a server, with the same arguments in whatever order; what is left on both
     sides is told in pairs.
@@ -260,7 +260,7 @@ def find_mismatches(asked: Sequence[ToolUse], served: ServedTools) -> list[str]:
 
 
 def find_misreadings(asked: Sequence[ToolUse], served: ServedTools) -> list[str]:
-    """Say where a model read something else than its server returned; additions, escapes, breaks do not count."""
+    """List where a model read something else than its server returned; additions, escapes, breaks do not count."""
     left = [each for each in served.tools if each.output is not None]
     unsure: list[ToolUse] = []
     for use in asked:

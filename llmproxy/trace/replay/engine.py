@@ -209,7 +209,7 @@ class ReplayEngine:
             span.output = self._answers[index]
 
     def _report_unused_overrides(self, spans: list[Span]) -> None:
-        """Say which overrides change nothing, once after each change of them."""
+        """Report which overrides change nothing, once after each change of them."""
         if self._checked:
             return
         called = {span.tool_name for span in spans if span.kind is SpanKind.TOOL_CALL}

@@ -87,7 +87,7 @@ class Connection:
 
 
 def ended(data: bytes) -> bool:
-    """Tell whether a response that starts with `data` is over with it."""
+    """Return whether a response that starts with `data` is over with it."""
     end = data.find(b"\r\n\r\n")
     if end < 0:
         return False
@@ -102,7 +102,7 @@ def ended(data: bytes) -> bool:
 
 
 def numbers(count: int, order: str = "cycle", start: int = 0) -> Iterator[int]:
-    """Give numbers of requests for ever: in a row, or spread over all of `count` (each once before one comes again)."""
+    """Return numbers of requests for ever: in a row, or spread over all of `count` (each once before one comes again)."""
     step = 1 if order == "cycle" else 61_803 if count > 61_803 else 617
     while count % step == 0 and step > 1:
         step += 2

@@ -129,7 +129,7 @@ def start(
 
 
 def serves(port: int, health: str = "") -> bool:
-    """Tell whether somebody accepts connections there (and answers 200 to a GET of `health`)."""
+    """Return whether somebody accepts connections there (and answers 200 to a GET of `health`)."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=5) as s:
             if not health:

@@ -139,7 +139,7 @@ def others(old: object, rule: Rule | None) -> list[object]:
 
 
 def expected(rule: Rule | None, old: object, new: object) -> bool | None:
-    """Say whether a change counts by the tables; None where that depends on the rest (a name that ties things together)."""
+    """Return whether a change counts by the tables; None where that depends on the rest (a name that ties things together)."""
     if rule is None:
         return True
     match rule.do:

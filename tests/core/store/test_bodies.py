@@ -55,7 +55,7 @@ def put(conn: sqlite3.Connection, writer: BodyWriter, content: bytes) -> int:
 
 
 def conversation(turns: int, seed: int = 1, words: int = 60) -> Iterator[tuple[bytes, bytes]]:
-    """Give (request, answer) of each turn, the history resent each time."""
+    """Return (request, answer) of each turn, the history resent each time."""
     rng = random.Random(seed)
     messages = [{"role": "system", "content": " ".join(rng.choices(WORDS, k=100))}]
     for turn in range(turns):

@@ -117,7 +117,7 @@ def test_an_agent_that_hangs_is_killed_with_everything_that_it_started() -> None
 
 
 def running(group: int) -> bool:
-    """Tell whether a process of the group is alive (one that is dead and not yet collected is not)."""
+    """Return whether a process of the group is alive (one that is dead and not yet collected is not)."""
     for entry in Path("/proc").glob("[0-9]*/stat"):
         try:
             state, _, its_group = entry.read_text().rpartition(")")[2].split()[:3]

@@ -89,7 +89,7 @@ class Agent(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Print nothing."""
 
 
 ThreadingHTTPServer.request_queue_size = 128  # many runs may ask at once

@@ -33,16 +33,16 @@ TIMEOUT = 60.0
 
 class ShimBackend(Protocol):
     def on_line(self, line: bytes) -> ToolLineOutcome:
-        """Say what becomes of a line of the client's. Raises LLMProxyError."""
+        """Decide what becomes of a line of the client's. Raises LLMProxyError."""
 
     def on_server_answer(self, number: int, lines: Sequence[tuple[int, bytes]], *, left: bool = False) -> None:
         """Handle the answer to a forwarded message, until cancelled if `left`. Raises LLMProxyError: not kept."""
 
     def on_server_loss(self, number: int, why: str) -> None:
-        """Hear that it did not answer."""
+        """Handle that it did not answer."""
 
     def end(self, unasked: Sequence[tuple[int, bytes]]) -> None:
-        """Hear that the client has gone, and what the server said unasked."""
+        """Handle that the client has gone, and what the server said unasked."""
 
 
 class ProxyShimBackend:

@@ -287,7 +287,7 @@ class StdioProxy:
     # --- what goes wrong -------------------------------------------------------------------------------------------
 
     def _fail_pending(self, why: str) -> None:
-        """Tell everybody who waits that no answer will come."""
+        """Fail all pending calls: no answer will come."""
         with self._guard:
             waiting, self._pending = list(self._pending.values()), {}
         begun = " before it answered" if self._server is not None else ""

@@ -105,7 +105,7 @@ class Format:
     """Every exchange has a file of its own: a folder of them is one cassette."""
 
     def recognises(self, source: Source) -> bool:
-        """Tell from the content whether it is this format. Raises nothing."""
+        """Return whether the content is of this format. Raises nothing."""
         return self._module.recognises(source)
 
     def read(self, source: Source) -> list[Recorded]:

@@ -41,7 +41,7 @@ _CHAT = ("chat", None)
 
 
 def recognises(source: Source) -> bool:
-    """Tell by the list of fixtures."""
+    """Look for the list of fixtures."""
     fixtures = source.members.get("fixtures")
     return isinstance(fixtures, list) and all(isinstance(each, dict) and "match" in each for each in fixtures)
 

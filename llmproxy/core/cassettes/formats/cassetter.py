@@ -38,7 +38,7 @@ _OTHERS = {"grpc_interactions": "a gRPC call", "ws_interactions": "a WebSocket"}
 
 
 def recognises(source: Source) -> bool:
-    """Tell by how bodies are written."""
+    """Look at how bodies are written."""
     return not source.is_json and bool(_YAML.search(source.head) or _TOML.search(source.head))
 
 

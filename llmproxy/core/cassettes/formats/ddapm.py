@@ -25,7 +25,7 @@ _BINARY = "base64:"
 
 
 def recognises(source: Source) -> bool:
-    """Tell by the members `request` with `url`, and `response`."""
+    """Look for the members `request` with `url`, and `response`."""
     request, response = source.members.get("request"), source.members.get("response")
     return isinstance(request, dict) and "url" in request and isinstance(response, dict)
 

@@ -43,7 +43,7 @@ _START = re.compile(r'\{\s*"log"\s*:\s*\{')
 
 
 def recognises(source: Source) -> bool:
-    """Tell by the member `log`; also of a damaged file, so that it is read as what it was."""
+    """Look for the member `log`; also of a damaged file, so that it is read as what it was."""
     return source.is_json and (bool(_START.match(source.head.lstrip())) or isinstance(source.members.get("log"), dict))
 
 

@@ -33,7 +33,7 @@ FORMAT = 1
 
 
 def recognises(source: Source) -> bool:
-    """Tell by the first line's first member."""
+    """Look at the first line's first member."""
     return source.head.lstrip().startswith('{"llmproxy":')
 
 

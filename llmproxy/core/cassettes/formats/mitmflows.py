@@ -33,7 +33,7 @@ _PORTS = {"http": 80, "https": 443}
 
 
 def recognises(source: Source) -> bool:
-    """Tell by the first netstring, a dictionary."""
+    """Look at the first netstring, a dictionary."""
     return bool(_START.match(source.data))
 
 

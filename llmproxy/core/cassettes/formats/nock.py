@@ -21,7 +21,7 @@ _DEFAULT = {"https": 443, "http": 80}
 
 
 def recognises(source: Source) -> bool:
-    """Tell by the members `scope`, `path` and `response` of the first exchange."""
+    """Look for the members `scope`, `path` and `response` of the first exchange."""
     if source.head.lstrip()[:1] != "[":
         return False
     try:

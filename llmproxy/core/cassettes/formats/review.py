@@ -92,7 +92,7 @@ _LINE = 2000
 
 
 def recognises(source: Source) -> bool:
-    """Tell by the first member."""
+    """Look at the first member."""
     return not source.is_json and bool(_HEAD.search(source.head[:2000]))
 
 

@@ -140,7 +140,7 @@ def delete_interactions(conn: sqlite3.Connection, ids: Collection[int]) -> tuple
 
 
 def rename_cassette(conn: sqlite3.Connection, path: Path, old: str, new: str) -> None:
-    """Give a cassette and all its samples another name. Raises SettingsError, CassetteBusy."""
+    """Rename a cassette and all its samples. Raises SettingsError, CassetteBusy."""
     names = (to_sql(old), to_sql(new))
     there = conn.execute("SELECT 1 FROM cassettes WHERE name = ?", names[1:]).fetchone()
     busy = conn.execute("SELECT holder FROM cassettes WHERE name = ? AND holder IS NOT NULL", names[:1]).fetchone()

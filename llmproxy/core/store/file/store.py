@@ -271,12 +271,12 @@ class FileStore(Store):
         return Deleted(deleted, bodies, max(before - self.path.stat().st_size, 0))
 
     def rename_cassette(self, old: str, new: str) -> None:
-        """Give a cassette and all its samples another name."""
+        """Rename a cassette and all its samples."""
         with self.file_transaction() as conn:
             statements.rename_cassette(conn, self.path, old, new)
 
     def rekey_recordings(self, made: Sequence[KeyChange]) -> None:
-        """Give live recordings other keys; one whose slot is taken keeps its own until the next opening."""
+        """Rekey live recordings; one whose slot is taken keeps its own until the next opening."""
         with self._writing_connection() as conn, write_transaction(conn):
             # Two live rows may never stand in one slot, not even for a moment.
             before = [(each.id, each.old) for each in made]
@@ -293,7 +293,7 @@ class FileStore(Store):
         self._answer_bytes = 0
 
     def vacuum(self, *, anew: bool = True) -> None:
-        """Give deleted rows' space back by rewriting the file; left for later if another process uses the store."""
+        """Free deleted rows' space by rewriting the file; left for later if another process uses the store."""
         with suppress(CassetteBusy, RecordingError), self._writing_connection() as conn:
             if anew:
                 conn.execute("VACUUM")

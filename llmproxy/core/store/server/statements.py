@@ -135,7 +135,7 @@ def collect_bodies(conn: Conn) -> int:
 
 
 def rename_cassette(conn: Conn, path: Path, old: str, new: str) -> None:
-    """Give a cassette and all its samples another name. Raises SettingsError, CassetteBusy."""
+    """Rename a cassette and all its samples. Raises SettingsError, CassetteBusy."""
     was, is_ = to_pg_text(old), to_pg_text(new)
     with conn.transaction():
         sql = "SELECT name, holder FROM llmproxy.cassettes WHERE name = ANY(%s) ORDER BY name, sample FOR UPDATE"
@@ -171,7 +171,7 @@ def promote_staged(
 
 
 def rekey_recordings(conn: Conn, made: Sequence[KeyChange]) -> None:
-    """Give live recordings other keys. The slots of a whole cassette may change places, so copies of it begin anew."""
+    """Rekey live recordings. The slots of a whole cassette may change places, so copies of it begin anew."""
     ids = [each.id for each in made]
     with conn.transaction():
         _restart_copies(conn, ids)

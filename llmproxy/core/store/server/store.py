@@ -489,7 +489,7 @@ class ServerStore(Store):
             return Deleted(statements.delete_interactions(conn, list(ids)), statements.collect_bodies(conn), None)
 
     def rename_cassette(self, old: str, new: str) -> None:
-        """Give a cassette and all its samples another name."""
+        """Rename a cassette and all its samples."""
         with self._changing_connection() as conn:
             statements.rename_cassette(conn, self.path, old, new)
 
@@ -500,7 +500,7 @@ class ServerStore(Store):
         self._held.pop(names[0], None)
 
     def rekey_recordings(self, made: Sequence[KeyChange]) -> None:
-        """Give live recordings other keys."""
+        """Rekey live recordings."""
         with self._changing_connection() as conn:
             statements.rekey_recordings(conn, made)
 

@@ -241,7 +241,7 @@ def _belongs_to_user(run: RunRows, info: EntityInfo, item: Created, row: Row) ->
 def _mention_doubtful_rows(
     run: RunRows, name: str, item: Created, found: list[Assertion], sure: int, doubts: Sequence[_RowDoubt]
 ) -> list[Assertion]:
-    """Say what else may have been added: as an error where it decides, or held only as it was not counted."""
+    """Mention what else may have been added: as an error where it decides, or held only as it was not counted."""
     if not doubts:
         return found
     said = "; ".join(each.said for each in doubts[:_SHOWN])
@@ -287,7 +287,7 @@ def _check_new_rows(
 
 
 def _describe_older_row(run: RunRows, info: EntityInfo, item: Created) -> str:
-    """Say if a row that was there before has the fields: the usual reason why somebody thinks it was created."""
+    """Describe an older row that has the fields, if any: the usual reason why somebody thinks it was created."""
     older = select_rows(run.store, info, item.fields, run.scope, run.user) if item.fields else []
     return f"; {name_row(info, older[0])} has these fields, but was there before" if older else ""
 

@@ -236,7 +236,7 @@ def append_message(assertion: Assertion, more: str) -> Assertion:
 
 
 def describe_owner(info: EntityInfo, user: str | None) -> str:
-    """Say whose rows were looked at, where that narrows anything."""
+    """Describe whose rows were looked at, where that narrows anything."""
     return f" for the user {user!r} ({info.user})" if info.user is not None and user is not None else ""
 
 

@@ -179,7 +179,7 @@ ODD: tuple[object, ...] = (
 
 
 def places(tree: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:  # noqa: ANN401 - JSON
-    """Give the path of every value, of lists those of the first."""
+    """Return the path of every value, of lists those of the first."""
     yield path
     members = tree.items() if isinstance(tree, dict) else enumerate(tree[:1]) if isinstance(tree, list) else ()
     for name, value in members:
