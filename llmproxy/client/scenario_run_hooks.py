@@ -16,7 +16,7 @@ from llmproxy.report.events import Handler
 
 
 class ScenarioRunListener(Handler, Protocol):
-    """Hears of every run of a scenario in this process, from whatever thread it runs in, and its events."""
+    """Is called for every run of a scenario in this process, from whatever thread it runs in, and its events."""
 
     # An executor and its result: this layer is below scenarios.
     def on_run_end(self, scenario: Any, result: Any) -> None:  # noqa: ANN401 - see above

@@ -39,7 +39,7 @@ _ASYNC_PLUGINS = ("asyncio", "pytest_asyncio", "trio", "tornasync", "twisted", "
 
 
 class ScenarioRunPlugin(ImmediateHandler):
-    """Hears of every run in this process; `llmproxy.client.scenario_run_hooks` tells it."""
+    """Is called for every run in this process; `llmproxy.client.scenario_run_hooks` tells it."""
 
     def __init__(self, texts: Callable[[], Any], *, keep_events: bool, debug: bool) -> None:
         """Begin; `keep_events`: somebody wants all events at the end; `debug`: a person types at the terminal.

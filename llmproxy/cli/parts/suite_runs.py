@@ -60,7 +60,7 @@ def cut_shard(
 
 
 def emit_empty_shard(part: ShardCases, handlers: Sequence[Handler], mode: str, at: float) -> str:
-    """Tell reports that a part had nothing to run, which is no failure of it; return it in words."""
+    """Emit that a part had nothing to run, which is no failure of it; return it in words."""
     for handler in handlers:
         handler.handle(Selected(title=part.title, scenarios=0, runs=0, mode=mode, at=at, shard=part.told))
         handler.handle(Completed(exit_code=int(Exit.OK), seconds=0.0))
@@ -72,7 +72,7 @@ def emit_empty_shard(part: ShardCases, handlers: Sequence[Handler], mode: str, a
 
 
 def advise_recording(unrecorded: Sequence[str], shard: Mapping[str, Any]) -> str:
-    """Say of a whole test what records the scenarios of which nothing is recorded."""
+    """Print for a whole test what records the scenarios of which nothing is recorded."""
     from llmproxy.suite.selection import advise_recording
 
     return advise_recording(
@@ -136,7 +136,7 @@ async def run_until_signal[T](pending: Coroutine[Any, Any, T]) -> T:
 
 
 class CompletionTracker(ImmediateHandler):
-    """Knows whether reports were told how the test ended, and tells them where an error came before that."""
+    """Tracks whether reports got how the test ended, and emits it where an error came before that."""
 
     def __init__(self) -> None:
         self._told, self._since = False, time.monotonic()
@@ -145,7 +145,7 @@ class CompletionTracker(ImmediateHandler):
         self._told = self._told or isinstance(event, Completed)
 
     def emit_error(self, reports: Sequence[Handler], error: BaseException) -> None:
-        """Tell that an error ended the test, unless its end was told."""
+        """Emit that an error ended the test, unless its end was emitted."""
         code = error.exit_code if isinstance(error, LLMProxyError) else Exit.INTERRUPTED
         note = str(error) if isinstance(error, LLMProxyError) else "interrupted"
         for report in () if self._told else reports:
