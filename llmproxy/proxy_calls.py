@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from decimal import Decimal, InvalidOperation
 from itertools import islice
 from typing import Any, NamedTuple, Self, cast
@@ -178,14 +178,7 @@ class Use:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; money is a number, as every client compares it."""
-        cost = None if self.cost is None else float(self.cost)
-        return {
-            "calls": self.calls,
-            "input": self.input,
-            "output": self.output,
-            "cost": cost,
-            "unpriced": self.unpriced,
-        }
+        return asdict(self) | {"cost": None if self.cost is None else float(self.cost)}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:

@@ -184,12 +184,12 @@ def place_of(node: object, member: Hashable = None, *, key: bool = False) -> Yam
     return None
 
 
-def locate_path(root: object, path: Iterable[object], *, key: bool = False) -> YamlPlace | None:
-    """Return where the value at `path`, or with `key` the last step's key, stands; steps to nowhere are skipped."""
+def locate_path(root: object, path: Iterable[object]) -> YamlPlace | None:
+    """Return where the value at `path` stands; steps to nowhere are skipped."""
     node, found = root, place_of(root)
     for step in path:
         if isinstance(node, dict) and step in node:
-            found = place_of(node, str(step), key=key) or found
+            found = place_of(node, str(step)) or found
             node = node[step]
         elif isinstance(node, list) and isinstance(step, int) and 0 <= step < len(node):
             found = place_of(node, step) or found

@@ -83,10 +83,10 @@ def list_cases(
         {
             "id": case.id,
             "name": case.title,
-            "tags": list(case.tags),
+            "tags": list(case.scenario.tags),
             "runs": case.scenario.runs,
             "suite": case.suite.name,
-            "place": str(case.place or case.path),
+            "place": str(case.scenario.place or case.path),
             "cassette": cassette_name(case.suite.name, case.id),
         }
         for case in cases
@@ -94,7 +94,7 @@ def list_cases(
     if as_json:
         typer.echo(json.dumps(rows, indent=2, ensure_ascii=False))
         return
-    titles = [case.title + (f"  [{', '.join(case.tags)}]" if case.tags else "") for case in cases]
+    titles = [case.title + (f"  [{', '.join(case.scenario.tags)}]" if case.scenario.tags else "") for case in cases]
     counts = [f"  x{case.scenario.runs}" if case.scenario.runs > 1 else "" for case in cases]
     shown = [(case.id, title + count) for case, title, count in zip(cases, titles, counts, strict=True)]
     typer.echo("\n".join(align_rows(shown)))

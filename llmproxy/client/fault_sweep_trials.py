@@ -28,7 +28,7 @@ from llmproxy.core.providers.provider_table import MCP_PREFIX
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.protocol import AGENT, Channel, Decision
 from llmproxy.proxy_calls import Call
-from llmproxy.trace.reading.recording_spans import read_interactions
+from llmproxy.trace.reading.recording_spans import read_interaction
 
 
 class Trial(NamedTuple):
@@ -73,7 +73,7 @@ def plan_trials(calls: Sequence[Call], kinds: Sequence[FaultKind]) -> list[Trial
 def _list_answered_calls(calls: Sequence[Call]) -> Iterator[tuple[Call, Asked]]:
     """Yield the agent's calls that recordings answered, each also as rules see it."""
     for each in calls:
-        made = next(iter(read_interactions([each])), None)
+        made = read_interaction(each)
         if each.party == AGENT and each.decision == Decision.REPLAY and made is not None and each.key:
             yield each, build_fault_target(made)
 

@@ -91,11 +91,11 @@ class HandledEvents(AddonManager):
                 return
 
 
-def spans_to_json(made: Sequence[Interaction]) -> list[object]:
+def spans_to_json(made: Sequence[Interaction]) -> list[dict[str, object]]:
     """Return the spans of interactions, for the control API; what makes them is imported when it is first asked for."""
-    from llmproxy.trace.reading import recording_spans
+    from llmproxy.trace.reading.span_builder import build_spans
 
-    return list(recording_spans.build_span_dicts(made))
+    return [span.to_dict() for span in build_spans(made)]
 
 
 class AnswerToStore(NamedTuple):
@@ -269,7 +269,7 @@ class ProxyContext:
     """Path of the certificate authority for https, where that is served."""
     ca_bundle: str = ""
     """Path of that authority together with everything else that is trusted."""
-    spans_of: Callable[[Sequence[Interaction]], list[object]] = spans_to_json
+    spans_of: Callable[[Sequence[Interaction]], list[dict[str, object]]] = spans_to_json
     """Makes the spans that the control API tells."""
     page_token: str = field(default_factory=partial(secrets.token_urlsafe, 18))
     """Comes with our own page in a browser, and lets it ask the control API."""

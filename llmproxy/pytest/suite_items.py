@@ -128,7 +128,7 @@ class SuiteItem(pytest.Item):
         """Take the scenario's tags as marks."""
         super().__init__(**node)
         self.case = case
-        for tag in case.tags:
+        for tag in case.scenario.tags:
             _add_tag_marker(self, tag)
         if case.scenario.skip:
             self.add_marker(pytest.mark.skip(reason=_pick_reason(case.scenario.skip, "skip: true")))
@@ -197,7 +197,7 @@ class SuiteItem(pytest.Item):
         return super().repr_failure(excinfo, style)
 
     def reportinfo(self) -> tuple[Path, int, str]:
-        place = self.case.place
+        place = self.case.scenario.place
         return self.case.path, place.line - 1 if place else 0, self.name
 
 

@@ -214,10 +214,6 @@ class RunSession:
         """Return every exchange so far, in order of arrival; `after` a mark."""
         return await asyncio.to_thread(self.control.calls, self.name, after)
 
-    async def last_call_number(self) -> int:
-        """Return how far the session is: what comes later has a higher number."""
-        return (await self.report()).arrived
-
     async def report(self) -> Report:
         return await asyncio.to_thread(self.control.report, self.name) if self._closed is None else self._closed
 
@@ -376,8 +372,3 @@ def choose_proxy(
     if chosen is True:
         return find_running_url(env) or _OWN.proxy_url(env)
     return chosen.strip().rstrip("/") or None if isinstance(chosen, str) else None
-
-
-def end_own_proxy() -> None:
-    """End the proxy that ``proxy=True`` started, before the process ends."""
-    _OWN.end_proxy()

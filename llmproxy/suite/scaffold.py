@@ -114,12 +114,12 @@ def _add_span(span: Span, name: str, turns: list[SuiteTurn]) -> None:
 
 
 def _write_suite(name: str, slug: str, turns: Sequence[SuiteTurn], agent: Mapping[str, Any] | None) -> str:
-    from llmproxy.suite.reading.json_schema import schema_comment
+    from llmproxy.suite.reading.json_schema import SCHEMA_COMMENT
 
     several = len({turn.conversation for turn in turns}) > 1
     numbers = {each: f"c{n}" for n, each in enumerate(dict.fromkeys(turn.conversation for turn in turns), 1)}
     lines = [
-        schema_comment().rstrip(),
+        SCHEMA_COMMENT,
         "# Made from a recorded conversation: it says what happened.",
         "# Take out what does not matter, and write what should have happened.",
         f"name: {_quote_text(name)}",
@@ -248,6 +248,6 @@ def rebase_agent_paths(agent: Mapping[str, Any], here: Path, folder: Path) -> Ma
 
 
 def starter_suite(agent: Mapping[str, Any]) -> str:
-    from llmproxy.suite.reading.json_schema import schema_comment
+    from llmproxy.suite.reading.json_schema import SCHEMA_COMMENT
 
-    return f"{schema_comment().rstrip()}\nname: My agent\nagent: {write_flow_value(agent)}\n{_STEPS}"
+    return f"{SCHEMA_COMMENT}\nname: My agent\nagent: {write_flow_value(agent)}\n{_STEPS}"

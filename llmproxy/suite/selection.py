@@ -154,8 +154,8 @@ def select_cases(cases: Sequence[SuiteCase], wanted: SelectionOptions) -> list[S
     found = [
         case
         for case in cases
-        if holds(case.tags)
-        and set(wanted.tag) <= set(case.tags)
+        if holds(case.scenario.tags)
+        and set(wanted.tag) <= set(case.scenario.tags)
         and (not wanted.ids or any(_has_case_id(case, name) for name in wanted.ids))
         and (not wanted.grep or _matches_text(case, wanted.grep))
         and (wanted.only is None or case.id in wanted.only)
@@ -184,7 +184,7 @@ def _keep_labelled(cases: Sequence[SuiteCase], label: str) -> list[SuiteCase]:
 
 def _refuse_unknown_tags(wanted: SelectionOptions, cases: Iterable[SuiteCase]) -> None:
     """Refuse tags that no scenario has: a misspelt one would select nothing, or with `not` everything."""
-    known = {tag for case in cases for tag in case.tags}
+    known = {tag for case in cases for tag in case.scenario.tags}
     for name in (*wanted.tag, *(_list_tags(wanted.tags) if wanted.tags else ())):
         if name not in known:
             there = f"There are {', '.join(sorted(known))}." if known else "No scenario has any tag."

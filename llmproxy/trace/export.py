@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -22,7 +22,8 @@ from typing import IO, Any
 
 import llmproxy
 from llmproxy.protocol import AGENT
-from llmproxy.trace.reading.recording_spans import CallLike, read_interactions, spans_of
+from llmproxy.proxy_calls import Call
+from llmproxy.trace.reading.recording_spans import read_interaction, spans_of
 from llmproxy.trace.spans import Fingerprint, Span, SpanKind
 from llmproxy.trace.trace_file import Cassette, TraceHead, build_trace_header, from_interactions
 
@@ -305,14 +306,8 @@ _HALF = re.compile("[\ud800-\udfff]")
 """Of surrogate pairs: recorded answers may hold one, OTLP's readers take none."""
 
 
-def build_call_trace(calls: Iterable[CallLike], name: str, party: str | None = AGENT) -> Cassette:
+def build_call_trace(calls: Iterable[Call], name: str) -> Cassette:
     """Return calls as a trace, at the times when they arrived in this run."""
-    given = [(told, _get_arrival_time(told)) for told in calls]
-    made = [(each, at) for told, at in given for each in read_interactions([told])]
-    placed = (replace(each, started_at=at) if at else each for each, at in made)
-    return from_interactions(placed, name, party=party)
-
-
-def _get_arrival_time(told: CallLike) -> float:
-    at = told.get("at") if isinstance(told, Mapping) else getattr(told, "at", None)
-    return float(at or 0)
+    made = [(read_interaction(call), call.at) for call in calls]
+    placed = (replace(each, started_at=at) if at else each for each, at in made if each is not None)
+    return from_interactions(placed, name)

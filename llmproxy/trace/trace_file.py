@@ -270,11 +270,11 @@ class TraceHead:
                 trace.output_text = span.output
 
 
-def from_interactions(interactions: Iterable[Interaction], name: str, *, party: str | None = AGENT) -> Cassette:
-    """Turn interactions, in the order of their requests, into a trace of this name."""
+def from_interactions(interactions: Iterable[Interaction], name: str) -> Cassette:
+    """Turn the agent's interactions, in the order of their requests, into a trace of this name."""
     from llmproxy.trace.reading.span_builder import build_spans
 
-    return _to_cassette(TraceHead(name, 1), build_spans(each for each in interactions if party in (None, each.party)))
+    return _to_cassette(TraceHead(name, 1), build_spans(each for each in interactions if each.party == AGENT))
 
 
 def _to_cassette(head: TraceHead, spans: Iterable[Span]) -> Cassette:

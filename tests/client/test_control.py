@@ -18,7 +18,8 @@ import pytest
 from llmproxy.client.control import FRESH, ConnectionPool, Control, ControlError, ProxyUnreachable, session_url
 from llmproxy.client.session_reports import Report, UnusedRecording
 from llmproxy.proxy_calls import Use
-from llmproxy.trace.reading.recording_spans import decode_exchanges
+from llmproxy.trace.reading.decoded_exchange import RequestHistory, decode_exchange
+from llmproxy.trace.reading.recording_spans import read_interaction
 from tests.provider import Provider, step
 from tests.support.process import free_port
 from tests.support.proxy import Listening, ask_chat, near
@@ -152,8 +153,11 @@ def test_a_walk_tells_each_call_in_every_mode(tmp_path: Path, mode: str) -> None
         (second,) = control.calls("a", after=1)
         assert (second.seq, control.report("a").arrived) == (2, 2)
         if mode != "passthrough":
-            (said,) = [each.answer.text for each in decode_exchanges(control.calls("a", 1)) if each.answer]
-            assert said == "hello"
+            made = read_interaction(second)
+            assert made is not None
+            answer = decode_exchange(made, RequestHistory()).answer
+            assert answer is not None
+            assert answer.text == "hello"
             assert [span["output"] for span in control.spans("a") if span["kind"] == "agent_output"] == ["hello"] * 2
         control.close("a")
 

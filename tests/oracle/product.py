@@ -16,7 +16,7 @@ from llmproxy.proxy_calls import Call
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.entities.row_selection import RunRows
 from llmproxy.suite.checks.entities.verify import RunEntities, check_verify
-from llmproxy.suite.checks.tools import check_order, check_tools, check_total
+from llmproxy.suite.checks.tools import check_tool_order, check_tools, check_total
 from llmproxy.suite.checks.traffic import check_processing, check_usage, explain_unseen_traffic
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.schema.response_assertions import Created, MessageProcessing, ToolExpect, Usage
@@ -75,7 +75,7 @@ def judge(said: dict[str, Any], step: AgentStep) -> Status:
     if usage is not None:
         found = check_usage(usage, step, scope)
     elif "toolOrder" in said:
-        found = [check_order(said["toolOrder"], step)]
+        found = [check_tool_order(said["toolOrder"], step)]
     elif "totalToolCalls" in said:
         found = check_total(said["totalToolCalls"], step, scope, hosted=said.get("includeHosted", False))
     elif "onlyTools" in said:

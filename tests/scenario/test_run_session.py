@@ -17,7 +17,7 @@ import pytest
 from llmproxy.client.control import ControlError
 from llmproxy.errors import MachineError, SettingsError
 from llmproxy.scenario.agent_adapter import AgentAdapter
-from llmproxy.scenario.run_session import RunSession, choose_proxy, end_own_proxy, to_thread, wait_despite_cancel
+from llmproxy.scenario.run_session import _OWN, RunSession, choose_proxy, to_thread, wait_despite_cancel
 from llmproxy.scenario.running.run import run_sync
 from llmproxy.scenario.script import agent, judge, user
 from llmproxy.scenario.turn_taking import pid_session
@@ -319,7 +319,7 @@ async def test_a_mark_divides_what_was_before_from_what_comes_after(px: Proxy) -
     async with run_session(px.url, cassette="marks") as session:
         url = session.llm.base_url("openai")
         await asyncio.to_thread(ask_chat, url, "one")
-        mark = await session.last_call_number()
+        mark = (await session.report()).arrived
         await asyncio.to_thread(ask_chat, url, "two")
         assert (mark, [call.seq for call in await session.calls(mark)]) == (1, [2])
 
@@ -330,7 +330,7 @@ async def test_misses_are_seen_with_their_texts(px: Proxy) -> None:
         url = session.llm.base_url("openai")
         assert await session.misses() == ()
         await asyncio.to_thread(ask_chat, url, "never recorded")
-        mark = await session.last_call_number()
+        mark = (await session.report()).arrived
         assert await session.misses(mark) == ()
         await asyncio.to_thread(ask_chat, url, "nor this")
         (one,) = await session.misses(mark)
@@ -397,7 +397,7 @@ def test_true_starts_one_proxy_for_all_and_it_ends(tmp_path: Path) -> None:
         assert choose_proxy(None, True, env) == url
         assert asyncio.run(run(url)) == "once"
     finally:
-        end_own_proxy()
+        _OWN.end_proxy()
     with pytest.raises(MachineError):
         asyncio.run(run(url))
 

@@ -111,6 +111,14 @@ def parse_json(data: str | bytes) -> Any:  # noqa: ANN401 - JSON
         return None
 
 
+def parse_json_or_text(text: str) -> Any:  # noqa: ANN401 - JSON
+    """Return the JSON value, or the text itself where it is no JSON (or nested too deeply)."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
 def sort_json_members(text: str) -> str:
     """Return JSON in one layout, its members sorted; what is no JSON as it is."""
     try:

@@ -326,6 +326,15 @@ def clip(text: str, width: int = SHOWN) -> str:
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
+def clip_json(value: object, width: int) -> str:
+    """Return a value as JSON on one printable line, shortened."""
+    try:
+        text = json.dumps(value, ensure_ascii=False, default=str)
+    except (TypeError, ValueError, RecursionError):
+        text = repr(value)
+    return clip(text, width)
+
+
 def show_json(value: object, width: int = SHOWN) -> str:
     if isinstance(value, str):
         return _quote_text(value, 0, width)

@@ -144,8 +144,6 @@ class CommandAgent(AgentAdapter):
             "userId": getattr(input.scenario_state, "user_id", None),
             "llm": input.llm.to_dict() if input.llm else None,
         }
-        if user := getattr(input.scenario_state, "user_id", ""):
-            frame["userId"] = user
         said = await asyncio.to_thread(self._exchange_line, name, frame, input.llm, closed)
         self._heard = True
         self.declared_processing = said.get("processors")

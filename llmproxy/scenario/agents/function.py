@@ -187,8 +187,7 @@ def _build_call_arguments(found: Callable[..., Any], given: AgentInput, who: str
         "llm": given.llm,
         "input": given,
     }
-    parameters = _list_parameters(found)
-    usable = [each for each in parameters.values() if each.kind in _NAMED]
+    usable = [each for each in _list_parameters(found).values() if each.kind in _NAMED]
     required = [each for each in usable if each.default is inspect.Parameter.empty]
     named = {each.name: values[each.name] for each in usable if each.name in values}
     unknown = [each.name for each in required if each.name not in values]
@@ -201,8 +200,6 @@ def _build_call_arguments(found: Callable[..., Any], given: AgentInput, who: str
             hint=f"An agent takes {', '.join(ARGUMENTS)}, each by its name.",
         )
     only = {each.name for each in usable if each.kind is inspect.Parameter.POSITIONAL_ONLY}
-    if not usable and not parameters:
-        return [], {}
     return [named[name] for name in named if name in only], {k: v for k, v in named.items() if k not in only}
 
 

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from llmproxy.errors import SettingsError
-from llmproxy.files import read_text, unique_members
+from llmproxy.files import read_text, replace_file, unique_members
 from llmproxy.report.json_report import read_report_runs
 from llmproxy.scenario.lab.judgements import Transcript
 from llmproxy.scenario.types import Message
@@ -232,9 +232,8 @@ def write_label(path: Path, report: Path, run: str, criterion: str, label: str) 
         else:
             others.append(line)
     said[criterion] = label
-    part = path.with_name(f".{path.name}.part")
-    part.write_text("".join(f"{line}\n" for line in (*others, labelling.format_jsonl_line(said.values()))), "utf-8")
-    part.replace(path)
+    with replace_file(path) as file:
+        file.writelines(f"{line}\n" for line in (*others, labelling.format_jsonl_line(said.values())))
 
 
 def _read_run(

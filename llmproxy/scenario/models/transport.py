@@ -249,11 +249,7 @@ class ModelLoop:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._process = 0
 
-    async def run_in_loop[T](self, work: Coroutine[Any, Any, T]) -> T:
-        """Do the work there and return what comes of it; cancelled with whoever waits."""
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._start_loop()))
-
-    def _start_loop(self) -> asyncio.AbstractEventLoop:
+    def start(self) -> asyncio.AbstractEventLoop:
         with self._guard:
             if self._loop is None or self._process != os.getpid():  # a forked child has no threads but its own
                 self._loop, self._process = asyncio.new_event_loop(), os.getpid()
@@ -265,4 +261,5 @@ _LOOP = ModelLoop()
 
 
 async def in_model_loop[T](work: Coroutine[Any, Any, T]) -> T:
-    return await _LOOP.run_in_loop(work)
+    """Do the work there and return what comes of it; cancelled with whoever waits."""
+    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, _LOOP.start()))

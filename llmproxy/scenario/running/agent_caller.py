@@ -30,7 +30,7 @@ from llmproxy.scenario.types import AgentInput, AgentRole, Message, ScenarioResu
 from llmproxy.scenario.values.criteria import refuse_contradiction
 from llmproxy.scenario.values.messages import Farewell, explain_awaitable, list_messages
 from llmproxy.scenario.values.run_ids_and_options import describe_exit
-from llmproxy.trace.observing.agent_activity import WireObserver, find_first_recorded_time
+from llmproxy.trace.observing.agent_activity import WireObserver
 from llmproxy.trace.observing.tool_calls import ServedTools, ToolUse
 
 
@@ -131,12 +131,6 @@ class AgentTraffic:
         if not self.calls:
             return ()
         return tuple(dict.fromkeys(each.unread_reason for each in self.read_wire.observe(0).unreadable))
-
-    def find_first_recorded_time(self) -> float | None:
-        """Return when the first of the replayed calls was recorded, Unix time; None if none was replayed."""
-        if not self.calls:
-            return None
-        return find_first_recorded_time(self.calls)
 
 
 @dataclass(frozen=True, slots=True)

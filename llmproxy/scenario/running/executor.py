@@ -53,6 +53,7 @@ from llmproxy.scenario.values.run_ids_and_options import (
     name_cassette,
     traceparent,
 )
+from llmproxy.trace.observing.agent_activity import find_first_recorded_time
 
 
 class UsedNames:
@@ -363,7 +364,7 @@ class ScenarioExecutor:
         if not history:
             return
         if isinstance(history, str):
-            history = await await_value(read_history(history))
+            history = read_history(history)
         self.conversation.add_messages(copy_messages(history))
         if self.conversation.messages and self.conversation.messages[-1]["role"] == "user":
             self.conversation.turns.skip_to(AgentRole.AGENT)
@@ -460,7 +461,7 @@ class ScenarioExecutor:
         if traffic.session is not None:
             found |= {"cassette": self.cassette, "waited": lifecycle.caller.waited}
             found["tool_calls"] = tuple(traffic.read_wire.list_tool_uses())
-            found["recorded_at"] = traffic.find_first_recorded_time()
+            found["recorded_at"] = find_first_recorded_time(traffic.calls)
         return result.model_copy(update=found)
 
     def _build_started_event(self) -> Started:

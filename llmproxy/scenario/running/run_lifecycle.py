@@ -48,7 +48,6 @@ from llmproxy.report.events import (
 )
 from llmproxy.report.scenario_rows import build_row
 from llmproxy.report.trend import TrendRecorder
-from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.run_session import RunSession, wait_despite_cancel
 from llmproxy.scenario.running.agent_caller import AgentTraffic, Caller
 from llmproxy.scenario.turn_taking import FairLock, get_session_lock
@@ -535,11 +534,6 @@ class RunLifecycle[S, R]:
         return found
 
     # -- seen from outside, while its thread may be blocked
-
-    @property
-    def busy_agent(self) -> AgentAdapter | None:
-        """Who is being called now."""
-        return self.caller.busy
 
     def time_left(self) -> float | None:
         """Return the seconds until a limit is reached, negative when it is passed; None without a limit."""

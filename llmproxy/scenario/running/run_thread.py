@@ -99,7 +99,7 @@ async def _wait_for_thread(worker: _RunThread) -> None:
 
 def _abandon_thread(executor: ScenarioExecutor, error: BaseException) -> None:
     """Leave a blocked thread to itself, and say so."""
-    busy = executor.lifecycle.busy_agent
+    busy = executor.lifecycle.caller.busy
     _log.warning(
         "scenario %r was given up while its thread is blocked%s; the thread goes on until the call returns",
         executor.name,

@@ -1,12 +1,11 @@
 """Where a conversation begins that has begun already: a transcript, or what a recorded session said.
 
-    [{"role": ..., "content": ...}, ...]      messages, as they are
     "talk.json", "talk.jsonl"                 a file of messages; an object with `messages` is one too
     "store.db::cassette", "...::cassette~2"   a recorded session of a store: what the user and the agent said to each
                                               other
 
 Of a recording, the main conversation is taken (sub-agents talk too) without the agent's own instructions. Tool calls
-are its internals and left out, unless they are asked for.
+are its internals and left out.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ _ONE_EXCHANGE = 2
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
 
 
-def read_history(source: str | Path | Sequence[Message], *, tools: bool = False) -> list[Message]:
-    """Return the messages of a source; `tools` keeps calls. Raises SettingsError: nothing said; CassetteError."""
-    if isinstance(source, str) and SEPARATOR in source:
+def read_history(source: str) -> list[Message]:
+    """Return the messages of a source. Raises SettingsError: nothing said; CassetteError."""
+    if SEPARATOR in source:
         path, _, name = source.rpartition(SEPARATOR)
         cassette, sample = _split_sample_suffix(name)
         spans = Cassette.from_store(path, cassette=cassette, sample=sample).spans
-        found = _longest_conversation(spans, tools=tools)
+        found = _longest_conversation(spans)
         if not found:
             raise SettingsError(
                 f"nobody says anything in cassette {cassette!r}, sample {sample}, of {path}: there is nothing to go on "
@@ -44,12 +43,10 @@ def read_history(source: str | Path | Sequence[Message], *, tools: bool = False)
                 hint=suggest_command(f"show {quote_word(cassette)}", path),
             )
         return found
-    if isinstance(source, (str, Path)):
-        return _check_messages(_read_messages_file(Path(source)), str(source))
-    return _check_messages(list(source), "the history")
+    return _check_messages(_read_messages_file(Path(source)), source)
 
 
-def _longest_conversation(spans: Sequence[Span], *, tools: bool) -> list[Message]:
+def _longest_conversation(spans: Sequence[Span]) -> list[Message]:
     """Return the longest conversation that no other started; of an agent without memory, all of them."""
     roots = [
         span.metadata.get("gen_ai.conversation.id")
@@ -57,7 +54,6 @@ def _longest_conversation(spans: Sequence[Span], *, tools: bool) -> list[Message
         if span.kind is SpanKind.AGENT_STEP and span.name == "conversation" and not span.parent_id
     ]
     said: dict[Any, list[Message]] = {root: [] for root in roots}
-    calls = 0
     for span in spans:
         found = said.get(span.metadata.get("gen_ai.conversation.id"))
         if found is None:
@@ -66,21 +62,8 @@ def _longest_conversation(spans: Sequence[Span], *, tools: bool) -> list[Message
             found.append({"role": "user", "content": _content_to_text(span.input)})
         elif span.kind is SpanKind.AGENT_OUTPUT:
             found.append({"role": "assistant", "content": _content_to_text(span.output)})
-        elif span.kind is SpanKind.TOOL_CALL and tools:
-            calls += 1
-            found += _build_tool_messages(span, f"call_{calls}")
     longest = max(said.values(), key=len, default=[])
-    exchanged = sum(message["role"] != "tool" and not message.get("tool_calls") for message in longest)
-    return longest if exchanged > _ONE_EXCHANGE else [message for messages in said.values() for message in messages]
-
-
-def _build_tool_messages(span: Span, number: str) -> list[Message]:
-    function = {"name": span.tool_name, "arguments": _content_to_text(span.tool_args or {})}
-    call = {"id": number, "type": "function", "function": function}
-    found: list[Message] = [{"role": "assistant", "content": None, "tool_calls": [call]}]
-    if span.tool_result is not None:
-        found.append({"role": "tool", "tool_call_id": number, "content": _content_to_text(span.tool_result)})
-    return found
+    return longest if len(longest) > _ONE_EXCHANGE else [message for messages in said.values() for message in messages]
 
 
 def _split_sample_suffix(name: str) -> tuple[str, int]:

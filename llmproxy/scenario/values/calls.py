@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, overload
 
+from llmproxy.core.traffic.canonical_json import parse_json_or_text
 from llmproxy.scenario.types import Message
 from llmproxy.trace.observing.tool_calls import ToolUse
 
@@ -158,9 +159,4 @@ def _are_same(one: ToolCall, other: ToolCall) -> bool:
 
 def _parse_arguments(arguments: object) -> object:
     """Return arguments as a value; the text itself where it is no JSON."""
-    if not isinstance(arguments, str):
-        return arguments
-    try:
-        return json.loads(arguments)
-    except (ValueError, RecursionError):
-        return arguments
+    return parse_json_or_text(arguments) if isinstance(arguments, str) else arguments

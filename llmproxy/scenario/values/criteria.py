@@ -217,18 +217,7 @@ def prepend_checkpoints(checkpoints: Sequence[ScenarioResult], result: ScenarioR
             "passed_criteria": [text for part in parts for text in part.passed_criteria],
             "failed_criteria": [text for part in parts for text in part.failed_criteria],
             "inconclusive_criteria": [text for part in parts for text in part.inconclusive_criteria],
-            "criteria": [
-                CriterionResult(
-                    id=f"c{number}",
-                    criterion=each.text,
-                    requirement=getattr(each, "requirement", ""),
-                    status=each.status,
-                    evidence=each.evidence,
-                    reasoning=each.reason,
-                    votes=each.votes,
-                )
-                for number, each in enumerate(found, 1)
-            ],
+            "criteria": [each.model_copy(update={"id": f"c{number}"}) for number, each in enumerate(found, 1)],
         }
     )
 

@@ -23,6 +23,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+from llmproxy.core.traffic.json_diff import clip_json
 from llmproxy.errors import AgentError, SuiteError, printable
 from llmproxy.scenario.types import AgentRole, Message
 
@@ -258,14 +259,9 @@ def join_user_texts(messages: Iterable[dict[str, Any]]) -> str | None:
 # -- showing -----------------------------------------------------------------------------------------------------------
 
 
-def format_value(value: object, limit: int = SHOWN) -> str:
+def format_value(value: object) -> str:
     """Return a value as JSON on one printable line, shortened."""
-    try:
-        text = json.dumps(value, ensure_ascii=False, default=str)
-    except (TypeError, ValueError, RecursionError):
-        text = repr(value)
-    text = printable(text)
-    return text if len(text) <= limit else text[: limit - 1] + "…"
+    return clip_json(value, SHOWN)
 
 
 def tail(text: str, limit: int = TAIL) -> str:

@@ -24,8 +24,11 @@ _LISTED = 12
 """Calls that a message lists."""
 
 
-def check_tool_order(names: Sequence[str], calls: Sequence[ToolUse]) -> Assertion:
+def check_tool_order(names: Sequence[str], step: AgentStep) -> Assertion:
     """Check that tools were called one after the other; others may be called in between."""
+    if step.unreadable:
+        return _build_unread_error("toolOrder", step)
+    calls = step.tools
     made = Assertion(name="toolOrder", status=Status.PASSED, expected=list(names), actual=[call.name for call in calls])
     before: list[ToolUse] = []
     for place, name in enumerate(names):
@@ -106,9 +109,7 @@ def check_tools(
         else:
             made += _CallCheck(name, wanted, _select_uses(name, tools, step, hosted=hosted), step, scope).check_all()
     if only:
-        others = [
-            use for use in step.tools if use.name not in tools and "*" not in tools and (hosted or use.is_run_by_agent)
-        ]
+        others = [] if "*" in tools else _select_uses("*", tools, step, hosted=hosted)
         message = f"only {', '.join(tools) or 'no tools'} should be called; called as well: {_format_uses(others)}"
         told = assertion("onlyTools", message, holds=not others, expected=sorted(tools), where=_find_place(others))
         made.append(_build_unread_error("onlyTools", step) if step.unreadable else told)
@@ -163,10 +164,6 @@ def _compare_asked_with_served(asked: AgentStep, served: ServedTools) -> Asserti
 
 
 _SERVED, _AS_ASKED = "serverTools", "serversAsAsked"
-
-
-def check_order(names: Sequence[str], step: AgentStep) -> Assertion:
-    return _build_unread_error("toolOrder", step) if step.unreadable else check_tool_order(names, step.tools)
 
 
 def _select_uses(name: str, tools: Mapping[str, ToolExpect], step: AgentStep, *, hosted: bool) -> list[ToolUse]:

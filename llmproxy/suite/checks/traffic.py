@@ -15,7 +15,7 @@ from llmproxy.core.dialects.messages import as_dict
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.answer_checks import CheckedStep, check_tools_snapshot
 from llmproxy.suite.checks.misspelt_tools import check_tool_names
-from llmproxy.suite.checks.tools import build_unseen, check_order, check_server_tools, check_tools, check_total
+from llmproxy.suite.checks.tools import build_unseen, check_server_tools, check_tool_order, check_tools, check_total
 from llmproxy.suite.matchers.apply import all_hold, assertion, build_unclear, check, check_number, evaluate
 from llmproxy.suite.matchers.json_values import Unknown, show
 from llmproxy.suite.matchers.match import MatchOutcome
@@ -303,7 +303,7 @@ def evaluate_traffic(
         wrong = tuple(each.name for each in names if each.status is Status.ENVIRONMENT_ERROR)
         made += [each for each in tools if not _is_below_any(each.name, wrong)] + names
     if step.tool_order is not None and not toolless:
-        made.append(check_order(step.tool_order, measured))
+        made.append(check_tool_order(step.tool_order, measured))
     if step.server_tools or step.servers_as_asked:
         served = context.wire.read_served_tools(window.after)
         wanted = step.server_tools or {}

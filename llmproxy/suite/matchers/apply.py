@@ -19,10 +19,11 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
-import llmproxy.suite.matchers.schemas  # noqa: F401 (its matcher is in the table)
+import llmproxy.suite.matchers.schemas
+import llmproxy.suite.matchers.text  # noqa: F401 (their matchers are in the table)
 from llmproxy.did_you_mean import suggest_name
 from llmproxy.report.events import Assertion, Status
-from llmproxy.suite.matchers import compare as matchers_compare, text as matchers_text
+from llmproxy.suite.matchers.compare import is_reference
 from llmproxy.suite.matchers.json_values import ABSENT, Unknown, get_path, name_kind, show, to_json
 from llmproxy.suite.matchers.match import (
     MODIFIERS,
@@ -45,8 +46,6 @@ _STATUS = {
     MatchOutcome.HOLDS: Status.PASSED, MatchOutcome.FAILS: Status.FAILED, MatchOutcome.UNFIT: Status.FAILED,
     MatchOutcome.MISTYPED: Status.FAILED, MatchOutcome.UNCLEAR: Status.ENVIRONMENT_ERROR,
 }  # fmt: skip
-is_reference = matchers_compare.is_reference
-search = matchers_text.search_pattern
 
 
 def evaluate(actual: object, matcher: object, scope: VariableScope) -> Match:

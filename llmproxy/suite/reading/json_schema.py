@@ -20,6 +20,8 @@ _WRAPPED = re.compile(r"\s*\n\s*")
 """Ends of lines of a docstring."""
 NAME = "suite.schema.json"
 """The schema beside a suite."""
+SCHEMA_COMMENT = f"# yaml-language-server: $schema={NAME}"
+"""The first line of a suite that names its schema to editors (the YAML language server reads it)."""
 
 
 def write_schema_beside(suite: Path) -> Path | None:
@@ -29,11 +31,6 @@ def write_schema_beside(suite: Path) -> Path | None:
         return None
     path.write_text(schema_text(), encoding="utf-8")
     return path
-
-
-def schema_comment(path: Path | str = NAME) -> str:
-    """Return the first line of a suite that names its schema to editors (the YAML language server reads it)."""
-    return f"# yaml-language-server: $schema={Path(path).as_posix()}\n"
 
 
 def schema_text() -> str:

@@ -51,8 +51,8 @@ def find_suite_doubts(scenario: Map, doubts: Problems) -> None:
         for created in only_mappings(step.get("created")):
             if "as" in created and created.get("count", 1) != 1:
                 doubts.add(place_of(created, "as"), "`as` names one row, and `count` may be another number")
-    for node, place in _walk_maps(scenario, scenario.place):
-        _doubt_empty_range(node, place, doubts)
+    for node in _walk_maps(scenario):
+        _doubt_empty_range(node, doubts)
     sets = scenario.get("parametrize")
     if isinstance(sets, list) and len({frozenset(each) - {"id"} for each in sets if isinstance(each, Map)}) > 1:
         doubts.add(place_of(scenario, "parametrize", key=True), "the sets of `parametrize` do not have the same names")
@@ -76,17 +76,14 @@ def _find_captured_names(scenario: Map) -> Iterator[tuple[str, YamlPlace | None]
                 yield item["as"], place_of(item, "as")
 
 
-def _walk_maps(value: object, place: YamlPlace | None) -> Iterator[tuple[Map, YamlPlace | None]]:
+def _walk_maps(value: object) -> Iterator[Map]:
     if isinstance(value, Map):
-        yield value, value.place
-        for each in value.values():
-            yield from _walk_maps(each, place)
-    elif isinstance(value, list):
-        for each in value:
-            yield from _walk_maps(each, place)
+        yield value
+    for each in value.values() if isinstance(value, Map) else value if isinstance(value, list) else ():
+        yield from _walk_maps(each)
 
 
-def _doubt_empty_range(node: Map, place: YamlPlace | None, doubts: Problems) -> None:
+def _doubt_empty_range(node: Map, doubts: Problems) -> None:
     """Doubt comparisons that no number satisfies."""
     numbers = {key: node[key] for key in ("gt", "gte", "lt", "lte") if isinstance(node.get(key), (int, float))}
     low = max((numbers[key] for key in ("gt", "gte") if key in numbers), default=None)
@@ -95,7 +92,7 @@ def _doubt_empty_range(node: Map, place: YamlPlace | None, doubts: Problems) -> 
         return
     open_end = numbers.get("gt") == low or numbers.get("lt") == high
     if low > high or (low == high and open_end):
-        doubts.add(place, f"no number is {' and '.join(f'{key} {value}' for key, value in numbers.items())}")
+        doubts.add(node.place, f"no number is {' and '.join(f'{key} {value}' for key, value in numbers.items())}")
 
 
 _EMPTY = (
@@ -124,15 +121,6 @@ class SuiteCase:
     """Names that its steps capture."""
     title: str = ""
     description: str = ""
-
-    @property
-    def tags(self) -> tuple[str, ...]:
-        """Its own and the suite's."""
-        return self.scenario.tags
-
-    @property
-    def place(self) -> YamlPlace | None:
-        return self.scenario.place
 
     def scope(self, *, run: int = 1, user: str | None = None, env: Mapping[str, str] | None = None) -> VariableScope:
         """Return a run's names: `run` counts from 1, `user` is its own. Raises StepError: a variable has no value."""

@@ -28,7 +28,7 @@ from llmproxy.scenario.running.participants import gather_agent_variables
 from llmproxy.scenario.running.run_lifecycle import EventEmitter, SessionRequest
 from llmproxy.scenario.values.run_ids_and_options import describe_error, describe_exit
 from llmproxy.suite.checks.entities.cleanup import RowCleaner, load_reset_hook
-from llmproxy.suite.checks.entities.row_selection import RunRows, build_clock_env, make_run_user, select_rows
+from llmproxy.suite.checks.entities.row_selection import RunRows, append_sample, build_clock_env, select_rows
 from llmproxy.suite.checks.entities.verify import RunEntities
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.reading.load import USER, SuiteCase
@@ -130,7 +130,7 @@ class CaseResources:
         """Nothing is open yet; `alone`: nothing else uses the store meanwhile."""
         self.run_context, self.case, self.emitter, self.alone = run_context, case, emitter, alone
         self.cassette, self.sample = emitter.about.cassette, emitter.about.sample
-        self.user = make_run_user(case.scenario.user_id or USER, self.sample)
+        self.user = append_sample(case.scenario.user_id or USER, self.sample)
         self.scope: VariableScope | None = None
         self.context: StepContext | None = None
         self._back: list[tuple[str, Callable[[], Awaitable[list[str]]]]] = []

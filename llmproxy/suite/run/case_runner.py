@@ -37,7 +37,7 @@ from llmproxy.suite.run.step_context import StepContext, StepResult, decide_step
 from llmproxy.suite.run.steps import insert_setup_rows, perform_step
 from llmproxy.suite.schema.steps import StepBase, Talk
 from llmproxy.suite.selection import NothingRecorded, cassette_name, list_steps_until, not_recorded_error
-from llmproxy.trace.observing.agent_activity import sum_recorded_latency
+from llmproxy.trace.observing.agent_activity import find_first_recorded_time, sum_recorded_latency
 from llmproxy.yaml_reader import YamlPlace
 
 
@@ -101,7 +101,7 @@ async def run_case_once(
     """Run a case once; `alone`: nothing else uses the store meanwhile. Raises only what cancels it."""
     only = [only, shlex.quote(case.id)] if (only := run_context.options.only) else []
     rerun = " ".join([run_context.options.command, *only])
-    emitter = build_emitter(run_context, case, sample, runs, rerun=rerun, place=format_place(case.place))
+    emitter = build_emitter(run_context, case, sample, runs, rerun=rerun, place=format_place(case.scenario.place))
     emitter.emit_start(mode=run_context.options.mode or "")
     return await _CaseRun(run_context, case, emitter, alone=alone).lifecycle.run()
 
@@ -112,7 +112,7 @@ def build_emitter(
     """Return who tells what happens in a run."""
     about = Started(
         run_id=make_run_id(), scenario=case.id, name=case.title or case.id, description=case.description,
-        suite=case.suite.name, set_id=case.suite.name, sample=sample, runs=runs, tags=tuple(case.tags),
+        suite=case.suite.name, set_id=case.suite.name, sample=sample, runs=runs, tags=tuple(case.scenario.tags),
         cassette=cassette_name(case.suite.name, case.id), rerun=rerun, place=place,
     )  # fmt: skip
     return EventEmitter(about, run_context.handlers, run_context.now)
@@ -341,7 +341,7 @@ class _CaseRun:
             spent=None if report is None else report.spent.cost,
             live=0 if report is None else report.live_calls,
             wire=report,
-            recorded_at=None if context is None or beside_live else lifecycle.traffic.find_first_recorded_time(),
+            recorded_at=None if context is None or beside_live else find_first_recorded_time(calls),
             calls=calls if self.run_context.keeps_calls else (),
             served=frozenset(each.interaction for each in calls),
             latency=sum_recorded_latency(calls),

@@ -31,7 +31,7 @@ from llmproxy.report.events import Completed, Selected, Status
 from llmproxy.scenario.agents.command import ON_STDERR
 from llmproxy.scenario.run_session import wait_despite_cancel
 from llmproxy.scenario.values.run_ids_and_options import describe_error
-from llmproxy.suite.checks.entities.row_selection import make_run_user
+from llmproxy.suite.checks.entities.row_selection import append_sample
 from llmproxy.suite.reading.load import USER, SuiteCase
 from llmproxy.suite.run.case_resources import run_hook
 from llmproxy.suite.run.case_runner import CaseResult, build_emitter, run_case_once
@@ -88,7 +88,7 @@ async def run_cases(
             shard=run_context.options.shard,
         )
     )
-    run_context.users = frozenset(make_run_user(job.case.scenario.user_id or USER, job.sample) for job in jobs)
+    run_context.users = frozenset(append_sample(job.case.scenario.user_id or USER, job.sample) for job in jobs)
     batch = _CaseBatch(run_context, jobs)
     batch.notes += notes
     interrupted = False
@@ -219,7 +219,7 @@ class _CaseBatch:
     def _choose_lock(self, job: _CaseJob, lanes: CaseSchedule) -> asyncio.Lock | None:
         if not self.run_context.entities_for(job.case):
             return None
-        name = make_run_user(job.case.scenario.user_id or USER, job.sample) if lanes.users else ""
+        name = append_sample(job.case.scenario.user_id or USER, job.sample) if lanes.users else ""
         return self._lanes.setdefault(name, asyncio.Lock())
 
     async def _run_job(self, job: _CaseJob, lanes: CaseSchedule) -> None:

@@ -13,7 +13,8 @@ from pydantic import Field, GetJsonSchemaHandler, ValidationInfo, WithJsonSchema
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from llmproxy.suite.matchers.apply import COMPARISONS, NOTHING_ASSERTED, is_reference, validate_matcher
+from llmproxy.suite.matchers.apply import COMPARISONS, NOTHING_ASSERTED, validate_matcher
+from llmproxy.suite.matchers.compare import is_reference
 from llmproxy.suite.matchers.json_values import show
 from llmproxy.suite.matchers.match import MODIFIERS
 from llmproxy.suite.schema.base_nodes import Node, add_problem, refuse_kind

@@ -22,9 +22,9 @@ from typing import Any, NamedTuple
 from llmproxy.core.dialects.conversation import read_interaction_answer
 from llmproxy.core.dialects.usage import compute_cost
 from llmproxy.core.providers.provider_table import channel_of
+from llmproxy.core.traffic.canonical_json import parse_json_or_text
 from llmproxy.core.traffic.interaction import Ending, Interaction
-from llmproxy.core.traffic.json_diff import encode_strictly, list_differences
-from llmproxy.errors import printable
+from llmproxy.core.traffic.json_diff import clip, encode_strictly, list_differences
 from llmproxy.protocol import AGENT, Channel
 
 _FAILED = 400
@@ -39,8 +39,7 @@ class BehaviorCall(NamedTuple):
     """The value; the text where it is no JSON."""
 
     def __str__(self) -> str:
-        text = printable(json.dumps(self.arguments, ensure_ascii=False, sort_keys=True))
-        return f"{self.tool}({text if len(text) <= _SHOWN else text[: _SHOWN - 1] + '…'})"
+        return f"{self.tool}({clip(json.dumps(self.arguments, ensure_ascii=False, sort_keys=True), _SHOWN)})"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -124,7 +123,7 @@ def read_behavior(interactions: Iterable[Interaction]) -> BehaviorRun:
             continue
         requests += 1
         ended = not said.tool_calls and one.response.ending is Ending.COMPLETE
-        calls += [BehaviorCall(call.name, _parse_arguments(call.arguments)) for call in said.tool_calls]
+        calls += [BehaviorCall(call.name, parse_json_or_text(call.arguments or "{}")) for call in said.tool_calls]
         answer = said.text or answer
         models |= dict.fromkeys([one.model] if one.model else [])
         tokens_in = None if tokens_in is None or one.usage.input is None else tokens_in + one.usage.input
@@ -201,13 +200,5 @@ def _make_call_key(call: BehaviorCall) -> tuple[str, Any]:
     return call.tool, encode_strictly(call.arguments)
 
 
-def _parse_arguments(arguments: str) -> Any:  # noqa: ANN401 - JSON
-    try:
-        return json.loads(arguments or "{}")
-    except (ValueError, RecursionError):
-        return arguments
-
-
 def _clip_text(text: str) -> str:
-    text = printable(" ".join(text.split()))
-    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+    return clip(" ".join(text.split()), _SHOWN)

@@ -11,15 +11,14 @@ paths are the original's: ``arguments.order_id``, ``result.items[0].price``.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
-from llmproxy.core.traffic.canonical_json import equals_json
-from llmproxy.errors import printable
+from llmproxy.core.traffic.canonical_json import equals_json, parse_json_or_text
+from llmproxy.core.traffic.json_diff import clip_json
 from llmproxy.trace.spans import Span, SpanKind, read_span_arguments
 from llmproxy.trace.trace_file import Cassette
 
@@ -86,14 +85,7 @@ class ToolFieldChange:
 
 
 def _format_value(value: object) -> str:
-    if value is MISSING:
-        return "(missing)"
-    try:
-        text = json.dumps(value, ensure_ascii=False, default=str)
-    except (TypeError, ValueError, RecursionError):
-        text = repr(value)
-    text = printable(text)
-    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+    return "(missing)" if value is MISSING else clip_json(value, _SHOWN)
 
 
 def pair_calls(old: Iterable[Span], new: Iterable[Span]) -> Iterator[tuple[str, int, Span, Span]]:
@@ -130,12 +122,7 @@ def find_tool_changes(
 
 def _read_result(value: Any) -> Any:  # noqa: ANN401 - JSON
     """Return what a result says: one that is JSON text counts as the value."""
-    if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
-        try:
-            return json.loads(value)
-        except (ValueError, RecursionError):
-            return value
-    return value
+    return parse_json_or_text(value) if isinstance(value, str) and value.lstrip()[:1] in ("{", "[") else value
 
 
 def classify_incidental(old: object, new: object) -> str | None:

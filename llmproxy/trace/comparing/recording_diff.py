@@ -27,8 +27,9 @@ from llmproxy.core.dialects.table import CHAT
 from llmproxy.core.dialects.usage import compute_cost
 from llmproxy.core.keys.mcp import is_tool_call
 from llmproxy.core.mcp_messages import ToolText, read_call
+from llmproxy.core.traffic.canonical_json import parse_json_or_text
 from llmproxy.core.traffic.interaction import Interaction
-from llmproxy.core.traffic.json_diff import Difference, build_difference, list_differences, show_json
+from llmproxy.core.traffic.json_diff import build_difference, list_differences, show_json
 from llmproxy.trace.comparing.diff import FailOn, ReplayDiff
 from llmproxy.trace.trace_file import from_interactions
 
@@ -154,7 +155,7 @@ def _format_tool_result(call: ToolText) -> str:
 def _decode_body(body: bytes) -> str:
     """Return a body that is no conversation (an error) as text; JSON in one way of writing."""
     text = body.decode("utf-8", "backslashreplace")
-    tree = _parse_arguments(text)
+    tree = parse_json_or_text(text)
     return text if isinstance(tree, str) else json.dumps(tree, ensure_ascii=False, sort_keys=True)
 
 
@@ -185,14 +186,15 @@ def _list_content(turn: ComparedTurn) -> Iterator[TurnChange]:
     if turn.text:
         yield TurnChange("text", show_json(turn.text), "")
     for n, call in enumerate(turn.calls, 1):
-        yield TurnChange(f"call {n} {call.name}", show_json(_parse_arguments(call.arguments)), "")
+        yield TurnChange(f"call {n} {call.name}", show_json(parse_json_or_text(call.arguments)), "")
 
 
 def _compare_turns(old: ComparedTurn, new: ComparedTurn) -> Iterator[TurnChange]:
     for name in ("provider", "operation", "model", "asked", "status", "ending", "text"):
         before, after = getattr(old, name), getattr(new, name)
         if before != after:
-            yield _to_turn_change(name, build_difference(name, before, after))
+            difference = build_difference(name, before, after)
+            yield TurnChange(name, difference.old, difference.new)
     yield from _compare_calls(old.calls, new.calls)
     for name in ("tokens_in", "tokens_out", "cost"):
         before, after = getattr(old, name), getattr(new, name)
@@ -209,25 +211,16 @@ def _compare_calls(old: Sequence[ToolCall], new: Sequence[ToolCall]) -> Iterator
             if old[i].name != new[j].name:
                 yield TurnChange(f"call {j + 1}", _format_call(old[i]), _format_call(new[j]))
                 continue
-            found = list_differences(_parse_arguments(old[i].arguments), _parse_arguments(new[j].arguments), _ARGUMENTS)
-            yield from (_to_turn_change(f"call {j + 1} {new[j].name} {each.path}", each) for each in found)
+            found = list_differences(
+                parse_json_or_text(old[i].arguments), parse_json_or_text(new[j].arguments), _ARGUMENTS
+            )
+            yield from (TurnChange(f"call {j + 1} {new[j].name} {each.path}", each.old, each.new) for each in found)
         yield from (TurnChange(f"call {i + 1}", _format_call(old[i]), "") for i in range(i1 + both, i2))
         yield from (TurnChange(f"call {j + 1}", "", _format_call(new[j])) for j in range(j1 + both, j2))
 
 
-def _to_turn_change(what: str, difference: Difference) -> TurnChange:
-    return TurnChange(what, difference.old, difference.new)
-
-
 def _format_call(call: ToolCall) -> str:
-    return f"{show_json(call.name)[1:-1]}({show_json(_parse_arguments(call.arguments))})"
-
-
-def _parse_arguments(arguments: str) -> object:
-    try:
-        return json.loads(arguments)
-    except (ValueError, RecursionError):
-        return arguments
+    return f"{show_json(call.name)[1:-1]}({show_json(parse_json_or_text(call.arguments))})"
 
 
 def _sum_turns(turns: Sequence[ComparedTurn]) -> CassetteTotals:

@@ -48,7 +48,7 @@ from llmproxy.trace.observing.tool_calls import (
 )
 from llmproxy.trace.reading.conversations import PendingCall, RecordedConversation, RecordedConversations, RequestPlace
 from llmproxy.trace.reading.decoded_exchange import DecodedExchange, RequestHistory, decode_exchange
-from llmproxy.trace.reading.recording_spans import read_interactions
+from llmproxy.trace.reading.recording_spans import read_interaction
 
 
 class SentRequest(NamedTuple):
@@ -179,9 +179,9 @@ def find_first_recorded_time(calls: Iterable[Call]) -> float | None:
     return min((at for at in times if isinstance(at, (int, float))), default=None)
 
 
-def sum_recorded_latency(calls: Iterable[Call], party: str = AGENT) -> float | None:
-    """Return a party's time in models, milliseconds, as recorded; None for no calls, or one not recorded."""
-    ends = [_read_recorded_ms(call.recording) for call in calls if call.party == party]
+def sum_recorded_latency(calls: Iterable[Call]) -> float | None:
+    """Return the agent's time in models, milliseconds, as recorded; None for no calls, or one not recorded."""
+    ends = [_read_recorded_ms(call.recording) for call in calls if call.party == AGENT]
     return None if not ends or None in ends else sum(each for each in ends if each is not None)
 
 
@@ -282,7 +282,7 @@ class WireObserver:
     def calls(self) -> Sequence[SeenCall]:
         """Every exchange so far. Raises CassetteCorrupt for a recording that no proxy of this version tells."""
         for call, interaction in self._fed[len(self._opened) :]:
-            made = interaction or next(iter(read_interactions([call])), None)
+            made = interaction or read_interaction(call)
             self._opened.append(
                 self._place_exchange(SeenCall(call, None if made is None else decode_exchange(made, self._history)))
             )
@@ -303,7 +303,7 @@ class WireObserver:
         """Return what servers of tools got in calls after number `after`, up to `until`. Raises as `calls`."""
         for number, (call, made) in enumerate(self._of_tools):
             if made is None and call.recording is not None:
-                self._of_tools[number] = call, next(iter(read_interactions([call])), None)
+                self._of_tools[number] = call, read_interaction(call)
         return read_served_tools(self._of_tools, after, until)
 
     def list_tool_uses(self) -> Sequence[ToolUse]:
@@ -420,13 +420,6 @@ def make_recording_reference(recording: Mapping[str, Any]) -> str:
     answer = [recording.get(name) for name in ("status", "response_body")]
     digest = hashlib.sha256(json.dumps(answer, sort_keys=True, default=str).encode()).hexdigest()[:16]
     return f"{known['key']}#{known['occurrence']}@{digest}"
-
-
-def read_tool_uses(calls: Iterable[Call], party: str | None = AGENT) -> Sequence[ToolUse]:
-    """Return the tool calls in answers to a party's calls; `party` None: everybody's. Raises CassetteCorrupt."""
-    wire = WireObserver(party)
-    wire.add_recorded_calls(call for call in calls if call.recording is not None)
-    return wire.list_tool_uses()
 
 
 _MS = 1000

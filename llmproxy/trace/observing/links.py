@@ -16,6 +16,7 @@ from llmproxy.trace.observing.thread_diff import (
     list_history_items,
 )
 from llmproxy.trace.observing.tool_calls import SeenCall
+from llmproxy.trace.reading.conversations import strip_spaces
 from llmproxy.trace.reading.decoded_exchange import DecodedExchange
 
 _ALIKE = 0.8
@@ -65,7 +66,7 @@ def link_to_parent(
     parent = _choose_parent(sent, system, family, writers)
     if parent is None or parent.exchange is None:
         return _explain_missing_parent(sent, earlier, continues=False)
-    written = ["".join(each.exchange.answer.text.split()) for each in writers if each.exchange and each.exchange.answer]
+    written = [strip_spaces(each.exchange.answer.text) for each in writers if each.exchange and each.exchange.answer]
     before = join_system_text(parent.exchange.messages)
     change = compare_histories(_expect_history(parent), sent, before=before, after=system, written=written)
     proof = _is_insertion_summary(change, writers)
@@ -169,10 +170,10 @@ def _is_quoted(seen: SeenCall, sent: Sequence[HistoryItem], system: str) -> bool
     exchange = seen.exchange
     if exchange is None or exchange.answer is None:
         return False
-    output = "".join(exchange.answer.text.split())
+    output = strip_spaces(exchange.answer.text)
     if len(output) < _LEAST or any(item.role == "assistant" and output in item.alike for item in sent):
         return False
-    return any(output in item.alike for item in sent if item.role != "assistant") or output in "".join(system.split())
+    return any(output in item.alike for item in sent if item.role != "assistant") or output in strip_spaces(system)
 
 
 def is_quoted_later(seen: SeenCall, all_seen: Sequence[SeenCall]) -> bool:
@@ -192,7 +193,7 @@ def _has_all_summaries(seen: SeenCall, writers: Sequence[SeenCall]) -> bool:
 
 def _may_end_with_user_text(writer: SeenCall, spoken: Sequence[str]) -> bool:
     """Return whether what a request ends with may be the user's words: what users said is not known, or like it."""
-    known = ["".join(text.split()) for text in spoken]
+    known = [strip_spaces(text) for text in spoken]
     users = [each.alike for each in _expect_history(writer) if each.role == "user"]
     return not (known and users) or any(each in users[-1] or users[-1] in each for each in known)
 
@@ -209,17 +210,17 @@ def _contains_message(writer: SeenCall, item: HistoryItem) -> bool:
     if exchange is None:
         return False
     if item.alike:
-        return any(item.alike in "".join(message.text.split()) for message in exchange.messages)
+        return any(item.alike in strip_spaces(message.text) for message in exchange.messages)
     said = [call for each in list_history_items(exchange.messages) for call in each.calls]
     return all(call in said for call in item.calls)
 
 
 def _is_insertion_summary(change: HistoryChange, writers: Sequence[SeenCall]) -> bool:
     """Return whether what was inserted is the output of an earlier call that was told of what is missing."""
-    inserted = "".join("".join(text.split()) for text in _list_inserted_texts(change))
+    inserted = "".join(strip_spaces(text) for text in _list_inserted_texts(change))
     for seen in writers:
         exchange = seen.exchange
-        if exchange is None or exchange.answer is None or "".join(exchange.answer.text.split()) not in inserted:
+        if exchange is None or exchange.answer is None or strip_spaces(exchange.answer.text) not in inserted:
             continue
         if any(_contains_message(seen, item) for item in change.missing if item.alike):
             return True

@@ -17,6 +17,7 @@ from difflib import SequenceMatcher
 
 from llmproxy.core.dialects.messages import Message
 from llmproxy.core.traffic.canonical_json import sort_json_members
+from llmproxy.trace.reading.conversations import strip_spaces
 
 ALIKE = 0.9
 """Two texts of at least this similarity are one text that was edited."""
@@ -101,7 +102,7 @@ def list_history_items(messages: Sequence[Message]) -> list[HistoryItem]:
             calls,
             message.tool_call_id,
             bool(message.reasoning),
-            _strip_spaces(message.text),
+            strip_spaces(message.text),
         )
         if items and item.role == "assistant" == items[-1].role:
             last = items[-1]
@@ -113,10 +114,6 @@ def list_history_items(messages: Sequence[Message]) -> list[HistoryItem]:
         else:
             items.append(item)
     return items
-
-
-def _strip_spaces(text: str) -> str:
-    return "".join(text.split())
 
 
 def count_common_messages(one: Sequence[HistoryItem], other: Sequence[HistoryItem]) -> int:
@@ -147,13 +144,12 @@ def compare_histories(
     kept_back = _count_new_items(sent)
     body, new = list(sent[: len(sent) - kept_back]), list(sent[len(sent) - kept_back :])
     gaps: list[HistoryGap] = []
-    pruned = kept_all = 0
+    pruned = 0
     opcodes = _align_items([item.key for item in expected], [item.key for item in body])
     equal_after = sum(i2 - i1 for tag, i1, i2, _, _ in opcodes if tag == "equal")
     for tag, i1, i2, j1, j2 in opcodes:
         if tag == "equal":
             equal_after -= i2 - i1
-            kept_all += i2 - i1
             pairs = zip(expected[i1:i2], body[j1:j2], strict=True)
             pruned += sum(item.reasoning and not sent.reasoning for item, sent in pairs)
             continue

@@ -23,15 +23,14 @@ from decimal import Decimal
 from typing import Any, Self
 
 from llmproxy.core.dialects.table import CHAT
-from llmproxy.core.dialects.usage import compute_cost
 from llmproxy.core.keys.mcp import is_tool_call
 from llmproxy.core.mcp_messages import list_messages, read_call
-from llmproxy.core.traffic.canonical_json import equals_json
+from llmproxy.core.traffic.canonical_json import equals_json, parse_json_or_text
 from llmproxy.core.traffic.interaction import Chunk, Interaction, Usage, header
 from llmproxy.protocol import Decision
 from llmproxy.proxy_calls import Call
 from llmproxy.trace.reading.conversations import RecordedConversation
-from llmproxy.trace.reading.decoded_exchange import DecodedExchange, parse_tool_result
+from llmproxy.trace.reading.decoded_exchange import DecodedExchange, build_token_usage, parse_tool_result
 from llmproxy.trace.reading.span_builder import list_unprefixed_names
 
 
@@ -91,10 +90,7 @@ class ToolUse:
     @property
     def arguments(self) -> Any:  # noqa: ANN401 - JSON
         """Parsed; the text as the model wrote it where that is no JSON, {} where it wrote nothing."""
-        try:
-            return json.loads(self.raw) if self.raw.strip() else {}
-        except (ValueError, RecursionError):
-            return self.raw
+        return parse_json_or_text(self.raw) if self.raw.strip() else {}
 
     @property
     def has_json_arguments(self) -> bool:
@@ -476,25 +472,20 @@ def sum_usage(chosen: Sequence[SeenCall]) -> dict[str, StepSum]:
     """Add up what the counted answers took; every prompt token is input, cached or not."""
     counted = [each for each in chosen if _counts_for_usage(each)]
     usages = [Usage() if each.exchange is None else each.exchange.interaction.usage for each in counted]
-    given, said = [each.input for each in usages], [each.output for each in usages]
-    fresh = [
-        None if each.input is None else max(each.input - (each.cached or 0) - (each.cache_written or 0), 0)
-        for each in usages
-    ]
-    total = [None if None in pair else sum(each or 0 for each in pair) for pair in zip(given, said, strict=True)]
+    tokens = [build_token_usage(each) for each in usages]
     return {
         "callCount": StepSum(
             sum(1 for each in chosen if each.is_answered and not _is_unread_answer(each)),
             complete=not any(each.is_cut_off or _is_unread_answer(each) for each in chosen),
         ),
-        "inputTokens": _sum_known_values(given),
-        "outputTokens": _sum_known_values(said),
-        "totalTokens": _sum_known_values(total),
+        "inputTokens": _sum_known_values([each.input for each in usages]),
+        "outputTokens": _sum_known_values([each.output for each in usages]),
+        "totalTokens": _sum_known_values([each.total_tokens for each in tokens]),
         "cacheReadTokens": _sum_known_values([each.cached for each in usages]),
         "cacheCreationTokens": _sum_known_values([each.cache_written for each in usages]),
-        "uncachedInputTokens": _sum_known_values(fresh),
+        "uncachedInputTokens": _sum_known_values([each.prompt_tokens for each in tokens]),
         "reasoningTokens": _sum_known_values([each.reasoning for each in usages]),
-        "costUsd": _sum_known_values([_compute_cost(each) for each in counted]),
+        "costUsd": _sum_known_values([each.exchange.cost if each.exchange else None for each in counted]),
         "latencyMs": _sum_known_values([_measure_duration_ms(each) for each in chosen]),
         "firstTokenMs": _find_maximum([_measure_first_chunk_ms(each) for each in counted]),
     }
@@ -512,15 +503,6 @@ def _counts_for_usage(seen: SeenCall) -> bool:
         return seen.is_answered
     exchange = seen.exchange
     return exchange is not None and not exchange.failed and exchange.interaction.usage != Usage()
-
-
-def _compute_cost(seen: SeenCall) -> Decimal | None:
-    if seen.exchange is None:
-        return None
-    interaction = seen.exchange.interaction
-    models = (interaction.model, seen.exchange.answer_model)
-    costs = (compute_cost(interaction.provider, model, interaction.usage) for model in models)
-    return next((cost for cost in costs if cost is not None), None)
 
 
 def _measure_duration_ms(seen: SeenCall) -> int | None:

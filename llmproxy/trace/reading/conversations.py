@@ -190,10 +190,10 @@ def chain_digests(start: Digest, messages: Iterable[Message]) -> Iterable[tuple[
             yield digest, n
         n += 1
         if message.role == "assistant":
-            said.append(_strip_spaces(message.text))
+            said.append(strip_spaces(message.text))
             calls += [f"{call.name} {sort_json_members(call.arguments)}" for call in message.tool_calls]
             continue
-        text = _strip_numbers(message.text) if message.role == "system" else _strip_spaces(message.text)
+        text = _strip_numbers(message.text) if message.role == "system" else strip_spaces(message.text)
         if text or message.role == "tool":
             digest = _chain_digest(digest, message.role, text)
             yield digest, n
@@ -205,11 +205,11 @@ def _chain_digest(digest: Digest, role: str, text: str) -> Digest:
     return blake2b(digest + f"{role}\0{text}".encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
-def _strip_spaces(text: str) -> str:
+def strip_spaces(text: str) -> str:
     return "".join(text.split())
 
 
 @lru_cache(maxsize=16)
 def _strip_numbers(text: str) -> str:
     """Return a system prompt without white space, and without the numbers that a date or a time consists of."""
-    return _DIGITS.sub("0", "".join(text.split()))
+    return _DIGITS.sub("0", strip_spaces(text))

@@ -15,6 +15,7 @@ import json
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from hashlib import sha256
 from typing import Any
 
@@ -22,7 +23,7 @@ from llmproxy.core.dialects.conversation import read_conversation
 from llmproxy.core.dialects.messages import SCHEMAS, Draft, Message, ToolCall, as_dict, as_list, entry_messages, to_text
 from llmproxy.core.dialects.streams import SSEParser, list_events
 from llmproxy.core.dialects.table import get_operation_codec
-from llmproxy.core.dialects.usage import LIMITS
+from llmproxy.core.dialects.usage import LIMITS, compute_cost
 from llmproxy.core.providers.provider_table import PROVIDERS
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Ending, Interaction, Response, Usage
@@ -212,6 +213,13 @@ class DecodedExchange:
         """Whether there is no whole answer, so that a client would ask again."""
         response = self.interaction.response
         return response.status >= _CLIENT_ERROR or response.ending is not Ending.COMPLETE or self.error is not None
+
+    @property
+    def cost(self) -> Decimal | None:
+        """US dollars, at the price of the model that was asked for, else of the one that answered; None: no price."""
+        asked = self.interaction
+        costs = (compute_cost(asked.provider, model, asked.usage) for model in (asked.model, self.answer_model))
+        return next((cost for cost in costs if cost is not None), None)
 
 
 def decode_exchange(interaction: Interaction, history: RequestHistory) -> DecodedExchange:

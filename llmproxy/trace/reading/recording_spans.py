@@ -2,18 +2,14 @@
 
 The agent's own exchanges by default: what the user simulator and judges said is no behaviour of the agent.
 
-What a running proxy told of a session's calls, as interactions, exchanges and spans.
-
-    [call or recording, ...] -> [Interaction, ...] -> [Exchange, ...] or [Span, ...]
-
-A call is what `Control.walk` returns, or its JSON form; a recording is the member `recording` of it. Calls without a
-recording (passed through, refused, lost) have nothing to read and are left out.
+What a running proxy told of a session's calls, as interactions. Calls without a recording (passed through, refused,
+lost) have nothing to read.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -21,14 +17,12 @@ from typing import Any
 
 from llmproxy.advice import suggest_command
 from llmproxy.core.cassettes.anonymized_export import from_json, to_json
-from llmproxy.core.dialects.table import CHAT
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteNotFound
 from llmproxy.protocol import AGENT
 from llmproxy.proxy_calls import Call
-from llmproxy.trace.reading.decoded_exchange import DecodedExchange, RequestHistory, decode_exchange
 from llmproxy.trace.reading.span_builder import build_spans
 from llmproxy.trace.spans import Span
 
@@ -59,39 +53,9 @@ def _iterate_interactions(store: Store, cassette: str, sample: int, party: str |
             yield interaction
 
 
-CallLike = Call | Mapping[str, Any]
-
-
-def read_interactions(calls: Iterable[CallLike]) -> list[Interaction]:
-    """Return the interactions of calls, in order. Raises CassetteCorrupt for what no proxy of this version tells."""
-    found: list[Interaction] = []
-    for number, told in enumerate(calls, 1):
-        recording, occurrence = _read_recording(told)
-        if recording is not None:
-            made = from_json(recording, number)
-            found.append(made if occurrence is None else replace(made, occurrence=occurrence))
-    return found
-
-
-def _read_recording(told: CallLike) -> tuple[Mapping[str, Any] | None, int | None]:
-    if not isinstance(told, Mapping):
-        return told.recording, told.occurrence
-    if "llmproxy" in told:
-        return told, None
-    return told.get("recording"), told.get("occurrence")
-
-
-def decode_exchanges(calls: Iterable[CallLike], party: str | None = AGENT) -> Iterator[DecodedExchange]:
-    """Yield the conversations of calls, opened: asked, answered, tools, times. `party` None takes everybody's."""
-    history = RequestHistory()
-    for interaction in read_interactions(calls):
-        if party in (None, interaction.party) and interaction.operation in CHAT:
-            yield decode_exchange(interaction, history)
-
-
-def read_call_spans(calls: Iterable[CallLike], party: str | None = AGENT) -> list[Span]:
-    return list(build_spans(each for each in read_interactions(calls) if party in (None, each.party)))
-
-
-def build_span_dicts(made: Iterable[Interaction]) -> list[dict[str, Any]]:
-    return [span.to_dict() for span in build_spans(made)]
+def read_interaction(call: Call) -> Interaction | None:
+    """Return what was recorded of a call, if anything. Raises CassetteCorrupt for what no proxy of ours tells."""
+    if call.recording is None:
+        return None
+    made = from_json(call.recording, 1)
+    return made if call.occurrence is None else replace(made, occurrence=call.occurrence)

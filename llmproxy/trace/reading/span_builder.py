@@ -39,7 +39,6 @@ from urllib.parse import urlsplit
 
 from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.core.dialects.table import CHAT
-from llmproxy.core.dialects.usage import compute_cost
 from llmproxy.core.keys.mcp import ANSWER, END, NOTIFICATION, STREAM
 from llmproxy.core.mcp_messages import list_messages, parse_message, read_call
 from llmproxy.core.providers.provider_table import MCP_PREFIX
@@ -429,8 +428,7 @@ def _set_usage_and_cost(span: Span, exchange: DecodedExchange) -> None:
     span.metadata |= build_usage_attributes(usage)
     if usage.input is not None or usage.output is not None:
         span.token_usage = build_token_usage(usage)
-    costs = (compute_cost(interaction.provider, model, usage) for model in (interaction.model, exchange.answer_model))
-    cost = next((cost for cost in costs if cost is not None), None)
+    cost = exchange.cost
     span.cost_usd = None if cost is None else float(cost)
 
 

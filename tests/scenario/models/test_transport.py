@@ -25,7 +25,6 @@ from llmproxy.scenario.models.model_calls import ToolChoiceRefused, complete
 from llmproxy.scenario.models.transport import (
     BASE,
     ChatRequest,
-    ModelLoop,
     build_request,
     import_litellm,
     in_model_loop,
@@ -460,7 +459,7 @@ async def test_whoever_stops_waiting_stops_the_work() -> None:
 
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.2):
-            await ModelLoop().run_in_loop(work())
+            await in_model_loop(work())
     assert stopped.wait(5)
 
 

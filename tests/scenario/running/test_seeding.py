@@ -43,21 +43,13 @@ def recorded(path: Path, *exchanges: tuple[list[dict[str, Any]], dict[str, Any]]
     return path
 
 
-def test_messages_are_copied() -> None:
-    """What the run adds or changes stays in the run."""
-    found = read_history(TALK)
-    assert found == TALK
-    found[2]["content"][0]["text"] = "changed"
-    assert TALK[2]["content"][0]["text"] == "my order?"
-
-
 @pytest.mark.parametrize("suffix", [".json", ".jsonl", ".object.json"])
 def test_a_file_of_messages(tmp_path: Path, suffix: str) -> None:
     """A list, a line each, or an object with `messages`, as results are written."""
     path = tmp_path / f"talk{suffix}"
     lines = "\n".join(json.dumps(each) for each in TALK)
     path.write_text({".jsonl": lines, ".json": json.dumps(TALK)}.get(suffix, json.dumps({"messages": TALK})), "utf-8")
-    assert read_history(path) == read_history(str(path)) == TALK
+    assert read_history(str(path)) == TALK
 
 
 @pytest.mark.parametrize(
@@ -75,11 +67,11 @@ def test_what_is_no_conversation_is_refused(tmp_path: Path, text: str | None, sa
     if text is not None:
         path.write_text(text, "utf-8")
     with pytest.raises(SettingsError, match=says):
-        read_history(path)
+        read_history(str(path))
 
 
 def test_a_recorded_session_goes_on(tmp_path: Path) -> None:
-    """The user's and the agent's words, without its instructions and tools; with them where they are asked for."""
+    """The user's and the agent's words, without its instructions and tools."""
     start: list[Any] = [{"role": "system", "content": "You are a shop."}, {"role": "user", "content": "Oslo?"}]
     called = {"content": None, "tool_calls": [WEATHER]}
     more = [*start, {"role": "assistant", **called}, {"role": "tool", "tool_call_id": "call_9", "content": '{"c": 12}'}]
@@ -87,10 +79,6 @@ def test_a_recorded_session_goes_on(tmp_path: Path) -> None:
     path = recorded(tmp_path / "x.db", (start, called), (more, {"content": "12 degrees."}), (last, {"content": "13."}))
     words = [start[1], *last[-2:], {"role": "assistant", "content": "13."}]
     assert read_history(f"{path}::shop") == read_history(f"{path}::shop~1") == words
-    whole = read_history(f"{path}::shop", tools=True)
-    assert [message["role"] for message in whole] == ["user", "assistant", "tool", "assistant", "user", "assistant"]
-    assert whole[1]["tool_calls"][0]["function"] == {"name": "weather", "arguments": '{"city": "Oslo"}'}
-    assert whole[2] == {"role": "tool", "tool_call_id": "call_1", "content": '{"c": 12}'}
 
 
 def test_samples_are_told_apart(tmp_path: Path) -> None:

@@ -75,17 +75,16 @@ def test_what_the_loader_refuses_the_schema_refuses(key: str, wrong: str) -> Non
 
 def test_the_first_line_names_the_schema(tmp_path: Path) -> None:
     """It is a comment, so the file loads with it."""
-    assert json_schema.schema_comment("schema.json") == "# yaml-language-server: $schema=schema.json\n"
     path = tmp_path / "suite.yaml"
     path.write_text(
-        json_schema.schema_comment() + "name: s\nscenarios: [{id: a, steps: [{chat: hi}]}]\n", encoding="utf-8"
+        f"{json_schema.SCHEMA_COMMENT}\nname: s\nscenarios: [{{id: a, steps: [{{chat: hi}}]}}]\n", encoding="utf-8"
     )
     assert len(load_suites([path]).scenarios) == 1
 
 
 def test_the_schema_is_written_beside_the_suite(tmp_path: Path) -> None:
     """The first line is the same on every machine; an old schema is renewed, a current one left."""
-    assert json_schema.schema_comment() == "# yaml-language-server: $schema=suite.schema.json\n"
+    assert json_schema.SCHEMA_COMMENT == "# yaml-language-server: $schema=suite.schema.json"
     suite = tmp_path / "a.suite.yaml"
     written = json_schema.write_schema_beside(suite)
     assert written == tmp_path / "suite.schema.json"

@@ -38,7 +38,7 @@ def test_inline_scenarios_are_not_dropped(tmp_path: Path) -> None:
     example = GUIDE.read_text(encoding="utf-8").rpartition("yaml:\n")[2]
     loaded = load_suites([write(tmp_path, "\n".join(line[2:] for line in example.splitlines()))])
     (case,) = loaded.scenarios
-    assert (case.id, case.title, case.tags) == ("task-001", "Create and complete task", ("smoke", "tasks"))
+    assert (case.id, case.title, case.scenario.tags) == ("task-001", "Create and complete task", ("smoke", "tasks"))
     assert case.suite.name == "Task Management Suite"
     assert case.captures == {"setupTask", "newTask"}
     assert loaded.warnings == ()
@@ -145,7 +145,7 @@ scenarios:
 - {{<<: *base, id: b, runs: 3}}
 """
     loaded = load_suites([write(tmp_path, text)])
-    found = [(case.id, case.tags, case.scenario.runs) for case in loaded.scenarios]
+    found = [(case.id, case.scenario.tags, case.scenario.runs) for case in loaded.scenarios]
     assert found == [("a", ("x",), 2), ("b", ("x",), 3)]
 
 

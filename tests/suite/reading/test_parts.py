@@ -36,7 +36,7 @@ def test_what_is_included_is_added_and_what_stands_here_wins(tmp_path: Path) -> 
     assert case.values == {"a": 1, "b": 2, "c": 3, "host": "h", "url": "$host/x"}
     assert case.scope(env={}).lookup_value("$url") == "h/x"
     assert suite.agent == {"url": "two"}
-    assert (case.scenario.runs, case.scenario.user_id, case.tags) == (2, "u", ("one", "own"))
+    assert (case.scenario.runs, case.scenario.user_id, case.scenario.tags) == (2, "u", ("one", "own"))
     assert suite.hooks is not None
     assert suite.hooks.before_all[0].command == "make"
     assert sorted(path.name for path in loaded.files) == ["one.yaml", "suite.yaml", "three.yaml", "two.yaml"]

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
 
 from llmproxy.core.cassettes.anonymized_export import to_json
 from llmproxy.core.traffic.interaction import Chunk, Interaction, Key, Request, Response
-from llmproxy.protocol import Decision
+from llmproxy.protocol import AGENT, Decision
 from llmproxy.proxy_calls import Call
-from llmproxy.trace.observing.agent_activity import read_tool_uses
+from llmproxy.trace.observing.agent_activity import WireObserver
+from llmproxy.trace.observing.tool_calls import ToolUse
 
 Json = dict[str, Any]
 USER: Json = {"role": "user", "content": "How warm is it?"}
@@ -48,6 +50,13 @@ def call(
         seq=seq, at=made.started_at, ms=5.0, first_ms=None, party=party, decision=Decision.RECORD, status=status, miss=False, note="",
         key=key, occurrence=1, provider=provider, operation=operation, model=None, interaction=made.id, recording=to_json(made),
     )  # fmt: skip
+
+
+def read_tool_uses(calls: Iterable[Call], party: str | None = AGENT) -> Sequence[ToolUse]:
+    """Return the tool calls in answers to a party's calls; `party` None: everybody's."""
+    wire = WireObserver(party)
+    wire.add_recorded_calls(calls)
+    return wire.list_tool_uses()
 
 
 def asks(*calls: tuple[str, str, str]) -> Json:

@@ -1,67 +1,54 @@
-"""What a proxy told, as interactions, exchanges and spans."""
+"""What a proxy told, as interactions and spans."""
 
 from __future__ import annotations
+
+import dataclasses
 
 import pytest
 
 from llmproxy.core.cassettes.anonymized_export import to_json
 from llmproxy.errors import CassetteCorrupt
+from llmproxy.mitm.proxy_context import spans_to_json
 from llmproxy.proxy_calls import Call
 from llmproxy.trace.export import build_call_trace
-from llmproxy.trace.reading.recording_spans import (
-    build_span_dicts,
-    decode_exchanges,
-    read_call_spans,
-    read_interactions,
-)
-from llmproxy.trace.spans import SpanKind
+from llmproxy.trace.reading.recording_spans import read_interaction
+from llmproxy.trace.reading.span_builder import build_spans
 from tests.support.chats import chat
 
 
-def call(seq: int, text: str, *, party: str = "agent", recorded: bool = True, occurrence: int = 1) -> dict[str, object]:
-    made = to_json(chat(text, f"re {text}", party=party))
-    return {"seq": seq, "party": party, "occurrence": occurrence, "recording": made if recorded else None}
+def call(
+    seq: int, text: str, *, party: str = "agent", recorded: bool = True, occurrence: int = 1, at: float = 0
+) -> Call:
+    made = to_json(chat(text, f"re {text}", party=party)) if recorded else None
+    return Call.from_json({"seq": seq, "party": party, "occurrence": occurrence, "recording": made, "at": at})
 
 
-def test_calls_recordings_and_their_json_are_taken_alike() -> None:
-    """`Control.calls` gives values, the endpoint objects, an export lines."""
-    told = call(1, "hi")
-    plain = chat("hi", "re hi")
-    assert read_interactions([told]) == [plain]
-    assert read_interactions([Call.from_json(told)]) == [plain]
-    assert read_interactions([to_json(plain)]) == [plain]
-
-
-def test_calls_without_a_recording_are_left_out() -> None:
-    assert [each.messages[-1].text for each in decode_exchanges([call(1, "a", recorded=False), call(2, "b")])] == ["b"]
-
-
-def test_the_agents_exchanges_are_told_apart() -> None:
-    """What simulator and judges said is no behaviour of the agent."""
-    told = [call(1, "a"), call(2, "b", party="judge")]
-    assert [each.messages[-1].text for each in decode_exchanges(told)] == ["a"]
-    assert len(list(decode_exchanges(told, party=None))) == 2
-    outputs = [span.output for span in read_call_spans(told) if span.kind is SpanKind.AGENT_OUTPUT]
-    assert outputs == ["re a"]
+def test_a_call_has_what_was_recorded_of_it() -> None:
+    """Played once more it is the next occurrence; of what passed through there is nothing."""
+    assert read_interaction(call(1, "hi")) == chat("hi", "re hi")
+    assert read_interaction(call(1, "hi", occurrence=2)) == dataclasses.replace(chat("hi", "re hi"), occurrence=2)
+    assert read_interaction(call(1, "hi", recorded=False)) is None
 
 
 def test_a_recording_played_twice_has_spans_of_its_own_each_time() -> None:
     """Ids are those of calls: nothing is lost in a table of them."""
-    made = read_call_spans([call(1, "a"), call(2, "a", occurrence=2)])
+    told = [read_interaction(each) for each in (call(1, "a"), call(2, "a", occurrence=2))]
+    made = list(build_spans(each for each in told if each))
     assert len({span.id for span in made}) == len(made) > 4
 
 
 def test_spans_are_plain_values_for_the_control_api() -> None:
-    assert {span["kind"] for span in build_span_dicts([chat()])} >= {"llm_request", "llm_response"}
+    assert {span["kind"] for span in spans_to_json([chat()])} >= {"llm_request", "llm_response"}
 
 
 def test_what_is_no_recording_is_said() -> None:
     with pytest.raises(CassetteCorrupt, match="recording 1"):
-        read_interactions([{"recording": {"llmproxy": 1}}])
+        read_interaction(Call.from_json({"seq": 1, "recording": {"llmproxy": 1}}))
 
 
 def test_calls_are_a_trace_at_the_times_of_this_run() -> None:
-    """A replayed answer is as old as its recording, and was given now."""
-    made = build_call_trace([call(1, "a") | {"at": 5.0}, call(2, "b"), call(3, "c", party="judge")], "run")
+    """A replayed answer is as old as its recording, and was given now; judges' and unrecorded ones are left out."""
+    told = [call(1, "a", at=5.0), call(2, "x", recorded=False), call(3, "b"), call(4, "c", party="judge")]
+    made = build_call_trace(told, "run")
     assert (made.name, made.output_text, made.created_at) == ("run", "re b", 5.0)
     assert made.llm_call_count == 4

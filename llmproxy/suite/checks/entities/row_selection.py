@@ -35,21 +35,17 @@ _LOWEST, _SPAN = 1_000_000_000, 1_000_000_000
 
 def make_row_id(scenario: str, sample: int, name: str, kind: Kind = Kind.UNKNOWN) -> str | int:
     """Return the key of the row that setup calls `name`: a UUID's text, a number where the column holds numbers."""
-    made = uuid5(NAMESPACE, f"{_append_sample(scenario, sample)}/{name}")
+    made = uuid5(NAMESPACE, f"{append_sample(scenario, sample)}/{name}")
     return made.int % _SPAN + _LOWEST if kind in {Kind.INTEGER, Kind.NUMBER} else str(made)
 
 
-def make_run_user(user: str, sample: int) -> str:
-    """Return the user that a run acts as; the first is the user itself, so that one run needs no suffix."""
-    return _append_sample(user, sample)
-
-
-def build_clock_env(scenario: str, sample: int, now: str = NOW) -> dict[str, str]:
+def build_clock_env(scenario: str, sample: int) -> dict[str, str]:
     """Return what a spawned agent is told about time and chance."""
-    return {NOW_VARIABLE: now, SEED_VARIABLE: _append_sample(scenario, sample)}
+    return {NOW_VARIABLE: NOW, SEED_VARIABLE: append_sample(scenario, sample)}
 
 
-def _append_sample(name: str, sample: int) -> str:
+def append_sample(name: str, sample: int) -> str:
+    """Return what one run of several has of a name, such as its user; the first is the name itself, without suffix."""
     return name if sample == 1 else f"{name}~{sample}"
 
 
