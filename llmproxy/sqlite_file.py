@@ -32,9 +32,6 @@ from llmproxy.errors import CassetteBusy, CassetteCorrupt, LLMProxyError, Machin
 Identity = tuple[int, int]
 """Device and inode: of one file, whatever it is called."""
 
-SIDECARS = ("-wal", "-shm", "-journal")
-"""What SQLite puts beside a database."""
-
 # https://www.sqlite.org/rescode.html, primary codes
 BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT})

@@ -38,6 +38,8 @@ from tests.support.chats import chat
 from tests.support.recordings import NOW, interaction, look, reopened
 
 LOCKS = Path("/proc/locks")
+SIDECARS = ("-wal", "-shm", "-journal")
+"""What SQLite puts beside a database."""
 PACKAGE = Path(llmproxy.__file__).parent
 HERE = Path(__file__).resolve().parents[1]
 
@@ -110,7 +112,7 @@ def locks(path: Path) -> list[str]:
     """Return the locks that this process holds on a database and on the files beside it."""
     inodes = {
         str(each.stat().st_ino): each.name
-        for each in (path, *(sidecar_path(path, suffix) for suffix in sqlite_file.SIDECARS))
+        for each in (path, *(sidecar_path(path, suffix) for suffix in SIDECARS))
         if each.exists()
     }
     held = [line.split() for line in LOCKS.read_text().splitlines()]
@@ -339,7 +341,7 @@ def test_only_one_module_opens_databases() -> None:
 
 
 def removed(path: Path) -> None:
-    for suffix in ("", *sqlite_file.SIDECARS):
+    for suffix in ("", *SIDECARS):
         sidecar_path(path, suffix).unlink(missing_ok=True)
 
 
@@ -351,7 +353,7 @@ def replaced(path: Path) -> None:
 
 def cleaned(path: Path) -> None:
     """Do what `git clean` does where the store is committed."""
-    for suffix in sqlite_file.SIDECARS:
+    for suffix in SIDECARS:
         sidecar_path(path, suffix).unlink(missing_ok=True)
 
 

@@ -121,7 +121,7 @@ def from_session(
     typer.echo(f"wrote {target}: {made.summary_line}")
     _write_schema(target)
     folder = loaded.settings.cassette_dir or Path.cwd() / CASSETTES
-    copied = _copy_recording(store, name, sample, cassette_name(made.suite, made.scenario), folder)
+    copied = _copy_recording(store, name, sample, cassette_name(name, made.slug), folder)
     here = Path.cwd()
     shown = copied.relative_to(here) if copied.is_relative_to(here) else copied
     typer.echo(f"wrote {shown}: its recording")

@@ -392,12 +392,13 @@ class TestOptions:
     ) -> SuiteResult:
         """Run cases on a cluster: `shown` hears of each run when it ends, `handlers` in the order of the suites."""
         from llmproxy.scenario.cluster.transfer_files import (
+            cassette_folder,
             describe_parcel,
             make_number_lookup,
             merge_cassettes,
             renumber_events,
         )
-        from llmproxy.suite.run.run_on_cluster import OrderedEvents, cassette_folder, open_suites, pack_suites
+        from llmproxy.suite.run.run_on_cluster import OrderedEvents, open_suites, pack_suites
         from llmproxy.suite.run.runner import run_cases
         from llmproxy.suite.selection import check_costs
 
@@ -473,7 +474,7 @@ class TestOptions:
         settings: LoadedSettings,
         part: ShardCases | None = None,
     ) -> SuiteResult:
-        from llmproxy.suite.run.run_on_cluster import cassette_folder
+        from llmproxy.scenario.cluster.transfer_files import cassette_folder
         from llmproxy.suite.run.runner import run_cases
         from llmproxy.suite.selection import check_costs
 

@@ -37,8 +37,7 @@ class SuiteTurn:
 class SuiteScaffold:
     text: str
     slug: str
-    suite: str
-    scenario: str
+    """Of the recording's name: what file and scenario are called."""
     turns: int
     notes: tuple[str, ...] = ()
 
@@ -58,7 +57,7 @@ def scaffold_suite(store: Path, name: str, *, sample: int = 1, agent: Mapping[st
     slug = name_cassette(name)
     if agent is None:
         notes.append("AGENT: an address, a command, module:function; or write `agent:` into the file")
-    return SuiteScaffold(_write_suite(name, slug, turns, agent), slug, name, slug, len(turns), tuple(notes))
+    return SuiteScaffold(_write_suite(name, slug, turns, agent), slug, len(turns), tuple(notes))
 
 
 def read_suite_turns(spans: Iterable[Span]) -> tuple[list[SuiteTurn], list[str]]:

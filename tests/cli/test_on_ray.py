@@ -9,11 +9,11 @@ import pytest
 from llmproxy.cli import main
 from llmproxy.cli.parts.options import load_settings
 from llmproxy.errors import SettingsError
-from llmproxy.scenario.cluster.transfer_files import describe_parcel, merge_cassettes
+from llmproxy.scenario.cluster.transfer_files import cassette_folder, describe_parcel, merge_cassettes
 from llmproxy.suite.project_settings import SuiteOptions
 from llmproxy.suite.reading.load import load_suites
 from llmproxy.suite.run.run_context import RunContext
-from llmproxy.suite.run.run_on_cluster import SuiteParcel, cassette_folder, pack_suites
+from llmproxy.suite.run.run_on_cluster import SuiteParcel, pack_suites
 
 SUITE = """
 name: t

@@ -27,6 +27,7 @@ from llmproxy.report.events import Handler, Status
 from llmproxy.scenario.cluster.ray_pacer import Take
 from llmproxy.scenario.cluster.remote_runner import RemoteRunner, import_ray, open_cluster
 from llmproxy.scenario.cluster.transfer_files import (
+    cassette_folder,
     collect_variables,
     describe_parcel,
     glob_files,
@@ -36,7 +37,7 @@ from llmproxy.scenario.cluster.transfer_files import (
     pack_files,
     renumber_events,
 )
-from llmproxy.scenario.cluster.worker_node import CASSETTES, EventList, NodeReply, RunParcel, WorkerNode, make_picklable
+from llmproxy.scenario.cluster.worker_node import EventList, NodeReply, RunParcel, WorkerNode, make_picklable
 from llmproxy.scenario.config import ScenarioConfig
 from llmproxy.scenario.running import run as running
 from llmproxy.scenario.running.run import RunEnded, RunPlan
@@ -101,8 +102,7 @@ class _ClusterRunner:
         self._send, self._send_env, self._resources = send, send_env, resources
         self._sent: dict[int, tuple[RunPlan, _PlanParcel, list[Any]]] = {}
         self._guard = threading.Lock()
-        said = None if settings.is_default("cassette_dir") else settings.settings.cassette_dir
-        self._folder = Path.cwd() / CASSETTES if said is None else Path(said)
+        self._folder = cassette_folder(settings)
         self._known = make_number_lookup(settings.settings.store)
 
     async def once(self, plan: RunPlan, sample: int, runs: int) -> RunEnded:
@@ -141,8 +141,7 @@ class _ClusterRunner:
         mode = plan.options.mode or HOST.mode or None
         options = replace(plan.options, handlers=(), mode=mode, max_concurrency=None)
         pickled = _pickle_plan(replace(plan, options=options, verbose=False, debug=False))
-        project = [root / "pyproject.toml"] if (root / "pyproject.toml").is_file() else []
-        files = pack_files([*project, *_list_plan_modules(pickled, root), *glob_files(self._send, root)], root)
+        files = pack_files([*_list_plan_modules(pickled, root), *glob_files(self._send, root)], root)
         server = find_store_server(settings.store)
         name = plan.options.cassette or plan.name
         typed = [(n.replace("_", "-"), v) for n, v in self._settings.list_typed(environment=True) if n not in _STAYS]

@@ -20,8 +20,9 @@ from pathlib import Path
 from llmproxy.core.providers.provider_table import PROVIDERS
 from llmproxy.errors import LLMProxyError, SettingsError, SuiteError
 from llmproxy.report.events import Event, Started, Step
-from llmproxy.scenario.cluster.worker_node import RunParcel, write_files
+from llmproxy.scenario.cluster.worker_node import CASSETTES, RunParcel, write_files
 from llmproxy.server_store_path import find_store_server, without_secrets
+from llmproxy.settings import Loaded
 from llmproxy.trace.observing.agent_activity import make_recording_reference
 from llmproxy.trace.observing.tool_calls import InteractionLabel
 from llmproxy.trace.reading.recording_spans import read_recordings_as_json
@@ -34,9 +35,9 @@ Known = Callable[[str, int], Mapping[str, int]]
 
 
 def pack_files(paths: Iterable[Path], root: Path) -> dict[str, bytes]:
-    """Read files; by path relative to `root`. Raises SuiteError for one that lies outside, or cannot be read."""
-    found: dict[str, bytes] = {}
-    for path in paths:
+    """Read files, and the project's own; by path relative to `root`. Raises SuiteError: one is outside, unreadable."""
+    found, project = dict[str, bytes](), root / "pyproject.toml"
+    for path in (*paths, *([project] if project.is_file() else [])):
         try:
             name = path.resolve().relative_to(root.resolve()).as_posix()
             found[name] = path.read_bytes()
@@ -70,6 +71,12 @@ def collect_variables(names: Sequence[str], env: Mapping[str, str], *, live: boo
             raise SettingsError(f"{flag} {name}: it is not set.")
     keys = () if live else (key.name for row in PROVIDERS.values() for key in row.keys if key.name in env)
     return dict.fromkeys(keys, _NO_KEY) | {name: env[name] for name in names}
+
+
+def cassette_folder(settings: Loaded) -> Path:
+    """Return where the files of cassettes are, and come home to."""
+    said = settings.settings.cassette_dir if not settings.is_default("cassette_dir") else None
+    return Path.cwd() / CASSETTES if said is None else Path(said)
 
 
 def load_cassettes(folder: Path, wanted: Iterable[str]) -> dict[str, bytes]:

@@ -121,15 +121,11 @@ class AgentTraffic:
     @property
     def unread_reason(self) -> str:
         """Which answer to the agent is not known, and why; empty if all are."""
-        if not self.calls:
-            return ""
         return next((f"{each.label} {each.unread_reason}" for each in self.read_wire.observe(0).unreadable), "")
 
     @property
     def unknown_call_reasons(self) -> Sequence[str]:
         """Why it is not known what answers to the agent asked for, each reason once; the same in every replay."""
-        if not self.calls:
-            return ()
         return tuple(dict.fromkeys(each.unread_reason for each in self.read_wire.observe(0).unreadable))
 
 

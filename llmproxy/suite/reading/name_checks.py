@@ -28,10 +28,10 @@ from llmproxy.yaml_reader import Problems, YamlPlace, place_of
 class KnownNames:
     """The names of one scenario, as far as its file has been read."""
 
-    def __init__(self, problems: Problems, doubts: Problems, values: Mapping[str, object] | None = None) -> None:
-        """Begin with the variables that have a value; what is found goes to `problems` and `doubts`."""
+    def __init__(self, problems: Problems, doubts: Problems) -> None:
+        """Begin without any; what is found goes to `problems` and `doubts`."""
         self.problems, self.doubts = problems, doubts
-        self.values = dict(values or {})
+        self.values: dict[str, object] = {}
         self.captured: dict[str, YamlPlace | None] = {}
         self.unread: dict[str, YamlPlace | None] = {}
         """Variables that are declared further down."""
@@ -238,10 +238,10 @@ def only_mappings(value: object) -> list[Mapping[str, Any]]:
 
 
 class ScenarioNames:
-    def __init__(self, problems: Problems, doubts: Problems, values: Mapping[str, object] | None = None) -> None:
-        """Begin with the variables that have a value; what is found goes to `problems` and `doubts`."""
+    def __init__(self, problems: Problems, doubts: Problems) -> None:
+        """Begin with no name; what is found goes to `problems` and `doubts`."""
         self.problems = problems
-        self.names = KnownNames(problems, doubts, values)
+        self.names = KnownNames(problems, doubts)
         self.current: str | None = None
         """Name of the conversation of the last chat step; None if it has none."""
 

@@ -27,8 +27,14 @@ from llmproxy.report.event_handlers import notify_handlers
 from llmproxy.report.events import Completed, Event, Finished, Handler, Selected, Started, Status
 from llmproxy.scenario.cluster.ray_pacer import Take
 from llmproxy.scenario.cluster.remote_runner import RemoteRunner, open_cluster
-from llmproxy.scenario.cluster.transfer_files import collect_variables as named, glob_files, load_cassettes, pack_files
-from llmproxy.scenario.cluster.worker_node import CASSETTES, EventList, NodeReply, RunParcel, WorkerNode, make_picklable
+from llmproxy.scenario.cluster.transfer_files import (
+    cassette_folder,
+    collect_variables as named,
+    glob_files,
+    load_cassettes,
+    pack_files,
+)
+from llmproxy.scenario.cluster.worker_node import EventList, NodeReply, RunParcel, WorkerNode, make_picklable
 from llmproxy.scenario.values.run_ids_and_options import describe_error
 from llmproxy.server_store_path import find_store_server
 from llmproxy.settings import Loaded
@@ -86,8 +92,7 @@ def pack_suites(
     agents = agent_files(
         cases, [(run_context.agent, root), (run_context.defaults.get("agent"), run_context.defaults_folder)]
     )
-    project = [root / "pyproject.toml"] if (root / "pyproject.toml").is_file() else []
-    packed = pack_files([*suites, *agents, *project, *_find_snapshots(cases), *glob_files(files, root)], root)
+    packed = pack_files([*suites, *agents, *_find_snapshots(cases), *glob_files(files, root)], root)
     live = settings.settings.mode.policy.reaches_network
     said = named(variables, env, live=live, flag="--send-env")
     server = find_store_server(settings.settings.store)
@@ -114,12 +119,6 @@ def _find_snapshots(cases: Sequence[SuiteCase]) -> Iterator[Path]:
         beside = path.with_name(f"{path.name.removesuffix('.yaml').removesuffix('.suite')}.snapshots.json")
         if beside.is_file():
             yield beside
-
-
-def cassette_folder(settings: Loaded) -> Path:
-    """Return where the files of cassettes are, and come home to."""
-    said = settings.settings.cassette_dir if not settings.is_default("cassette_dir") else None
-    return Path.cwd() / CASSETTES if said is None else Path(said)
 
 
 @contextmanager

@@ -338,11 +338,6 @@ class StepContext:
         """What the agent said to models and servers."""
         return self.traffic.read_wire
 
-    @property
-    def last_seen_call(self) -> int:
-        """Number of the last call of the session that was looked at."""
-        return self.traffic.seen
-
     async def read_new_calls(self) -> int:
         """Ask what passed since; returns how many calls the agent made. Raises MissError: one was never recorded."""
         known = len(self.traffic.calls)
@@ -402,7 +397,7 @@ class StepContext:
     def on_user_message(self, conversation: SuiteConversation, message: Mapping[str, Any]) -> None:
         self.turn += 1
         self.spoken.append(get_text(dict(message)))
-        self._start = self.last_seen_call
+        self._start = self.traffic.seen
         self._emit_message(conversation, message)
 
     async def on_answer(self, conversation: SuiteConversation, answer: AdapterAnswer) -> None:
@@ -410,7 +405,7 @@ class StepContext:
         if (declared := AdapterAttributes.of_adapter(self.agent).declared_processing) is not None:
             self.declared.append((self.index, declared))
         await self.wait_for_quiet()
-        conversation.windows[len(conversation.messages)] = self._start, self.last_seen_call
+        conversation.windows[len(conversation.messages)] = self._start, self.traffic.seen
         self.agent_seconds += answer.seconds
         self._ms = answer.seconds * 1000
 

@@ -89,7 +89,7 @@ async def _run_conversation(
     entities = [item.entity for item in step.created or ()] if context.recorded is None else []
     before = await asyncio.to_thread(context.entities.take_baseline, entities) if entities else None
     conversation = context.conversations.choose_conversation(step.conversation, goes_on=step.continue_conversation)
-    window = TrafficWindow(context.last_seen_call, continues=conversation.has_begun, index=context.index)
+    window = TrafficWindow(context.traffic.seen, continues=conversation.has_begun, index=context.index)
     done = StepResult()
     context.limit_answer_time(step.timeout)
     async with inject_step_faults(context, step.faults if context.recorded is None else None, done):

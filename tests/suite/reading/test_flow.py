@@ -12,7 +12,8 @@ def follow(text: str, **values: object) -> tuple[list[str], list[str]]:
     problems, doubts = Problems(), Problems()
     root = read_documents(text, "f", problems)[0][0]
     assert isinstance(root, Map)
-    flow = ScenarioNames(problems, doubts, values)
+    flow = ScenarioNames(problems, doubts)
+    flow.names.values.update(values)
     if isinstance(root.get("vars"), Map):
         flow.names.add_variables(root["vars"])
     flow.check_scenario(root)
