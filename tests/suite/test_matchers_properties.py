@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings, strategies as st
 
 from llmproxy.report.events import Status
-from llmproxy.suite.matchers.apply import check, evaluate
+from llmproxy.suite.matchers.apply import check_value, evaluate
 from llmproxy.suite.matchers.json_values import ABSENT, Unknown
 from llmproxy.suite.matchers.variables import VariableScope
 
@@ -57,7 +57,7 @@ matchers = st.recursive(
 
 
 def status(actual: object, matcher: object) -> Status:
-    found = {each.status for each in check("x", actual, matcher, scope())}
+    found = {each.status for each in check_value("x", actual, matcher, scope())}
     return FAILED if FAILED in found else ERROR if ERROR in found else PASSED
 
 

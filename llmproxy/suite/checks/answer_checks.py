@@ -13,9 +13,9 @@ from llmproxy.errors import MachineError, SuiteError
 from llmproxy.files import read_text, replace_file
 from llmproxy.report.events import Assertion, Status
 from llmproxy.scenario.run_session import RunSession
-from llmproxy.suite.matchers.apply import assertion, build_unclear, check, check_input
+from llmproxy.suite.matchers.apply import assertion, build_unclear, check_input, check_value
 from llmproxy.suite.matchers.compare import strip_fence
-from llmproxy.suite.matchers.json_values import show
+from llmproxy.suite.matchers.json_values import quote
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.project_settings import SuiteOptions
 from llmproxy.suite.reading.load import SuiteCase
@@ -126,10 +126,10 @@ def _compare_with_snapshot(context: CheckedStep, step: StepBase, what: str, name
     made = Assertion(name=name, status=Status.PASSED, expected=known, actual=seen, where=snapshots.path.name)
     if known is None:
         message = (
-            f"no snapshot is stored; `{context.options.command} --update` stores what is seen now: {show(seen, 200)}"
+            f"no snapshot is stored; `{context.options.command} --update` stores what is seen now: {quote(seen, 200)}"
         )
         return replace(made, status=Status.ENVIRONMENT_ERROR, message=message)
-    message = f"it differs from the snapshot: expected {show(known, 300)}, saw {show(seen, 300)}; --update accepts it"
+    message = f"it differs from the snapshot: expected {quote(known, 300)}, saw {quote(seen, 300)}; --update accepts it"
     return made if known == seen else replace(made, status=Status.FAILED, message=message)
 
 
@@ -143,7 +143,7 @@ def check_text(wanted: Response, answer: str, scope: VariableScope) -> list[Asse
     """Check the text of an answer; what does not hold shows it."""
     made: list[Assertion] = []
     if wanted.matcher:
-        made += check("response", answer, wanted.matcher, scope)
+        made += check_value("response", answer, wanted.matcher, scope)
     if wanted.json_ is not None:
         made += _check_json(wanted.json_, answer, scope)
     return [_append_answer_text(each, answer) for each in made]
@@ -158,6 +158,6 @@ def _check_json(wanted: dict[str, object], answer: str, scope: VariableScope) ->
 
 
 def _append_answer_text(assertion: Assertion, answer: str) -> Assertion:
-    if assertion.status is Status.PASSED or show(answer, 60)[:40] in assertion.message:
+    if assertion.status is Status.PASSED or quote(answer, 60)[:40] in assertion.message:
         return assertion
-    return replace(assertion, message=f"{assertion.message}; the agent answered: {show(answer, 300)}")
+    return replace(assertion, message=f"{assertion.message}; the agent answered: {quote(answer, 300)}")

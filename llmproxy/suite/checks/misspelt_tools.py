@@ -18,7 +18,7 @@ from llmproxy.report.events import Assertion
 from llmproxy.suite.matchers.apply import assertion, build_unclear
 from llmproxy.suite.schema.response_assertions import ToolExpect
 from llmproxy.trace.observing.agent_activity import AgentStep
-from llmproxy.trace.observing.tool_calls import SeenCall
+from llmproxy.trace.observing.tool_calls import WireCall
 from llmproxy.trace.reading.decoded_exchange import list_tool_arguments
 
 _PREFIX = re.compile(r"__|[./:]")
@@ -32,7 +32,7 @@ _DEEPEST = 8
 """Levels of arguments whose names are compared."""
 
 
-def check_tool_names(tools: Mapping[str, ToolExpect], step: AgentStep, run: Sequence[SeenCall]) -> list[Assertion]:
+def check_tool_names(tools: Mapping[str, ToolExpect], step: AgentStep, run: Sequence[WireCall]) -> list[Assertion]:
     """Return the errors of names probably meant otherwise, and what `offered` asserts; `run` is all so far."""
     before = _find_listed_tools(run)
     now, called = _find_listed_tools(step.seen), {use.name for use in step.tools}
@@ -57,7 +57,7 @@ def check_tool_names(tools: Mapping[str, ToolExpect], step: AgentStep, run: Sequ
     return made
 
 
-def describe_unlisted_tools(tools: Mapping[str, ToolExpect], step: AgentStep, run: Sequence[SeenCall]) -> list[str]:
+def describe_unlisted_tools(tools: Mapping[str, ToolExpect], step: AgentStep, run: Sequence[WireCall]) -> list[str]:
     """Return the tools of a step that nobody offered or called: that they were not called proves little."""
     known = _find_listed_tools(run) | {use.name for use in step.tools}
     return [name for name, wanted in tools.items() if name != "*" and name not in known and wanted.offered is None]
@@ -119,7 +119,7 @@ def _is_one_edit(one: str, other: str) -> bool:
 # -- what was offered --------------------------------------------------------------------------------------------------
 
 
-def _find_listed_tools(seen: Iterable[SeenCall]) -> set[str]:
+def _find_listed_tools(seen: Iterable[WireCall]) -> set[str]:
     return {name for each in seen if each.exchange is not None for name in each.exchange.tools}
 
 

@@ -12,8 +12,16 @@ from dataclasses import replace
 
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.misspelt_tools import find_near_name
-from llmproxy.suite.matchers.apply import all_hold, assertion, build_unclear, check, check_input, check_number, evaluate
-from llmproxy.suite.matchers.json_values import get_path, show, to_json
+from llmproxy.suite.matchers.apply import (
+    all_hold,
+    assertion,
+    build_unclear,
+    check_input,
+    check_number,
+    check_value,
+    evaluate,
+)
+from llmproxy.suite.matchers.json_values import get_path, quote, to_json
 from llmproxy.suite.matchers.match import MatchOutcome
 from llmproxy.suite.matchers.variables import StepError, VariableScope
 from llmproxy.suite.schema.response_assertions import ToolExpect
@@ -248,7 +256,8 @@ class _CallCheck:
         unknown = len(self.unknown) if self.one_is_enough or self.none else 0
         found = check_number(name, len(chosen), self.wanted.count, self.scope, where=_find_place(chosen))
         others = [
-            all_hold(check(name, len(chosen) + more, self.wanted.count, self.scope)) for more in range(1, unknown + 1)
+            all_hold(check_value(name, len(chosen) + more, self.wanted.count, self.scope))
+            for more in range(1, unknown + 1)
         ]
         if any(other is not all_hold(found) for other in others):
             return [replace(self._build_unseen("", self.unknown), name=name, actual=len(chosen))]
@@ -344,21 +353,21 @@ class _CallCheck:
     def _check_argument(self, use: ToolUse, key: str, wanted: Mapping[str, object]) -> list[Assertion]:
         name = f"tools.{self.name}.{key}"
         if not _is_readable(use, wanted):
-            message = f"the arguments of the call are not JSON: {show(use.raw, 300)}"
+            message = f"the arguments of the call are not JSON: {quote(use.raw, 300)}"
             return [assertion(name, message, expected=to_json(dict(wanted)), actual=use.raw, where=use.label)]
         return check_input(name, use.arguments, wanted, self.scope, where=use.label)
 
     def _check_output(self, use: ToolUse, wanted: object) -> list[Assertion]:
         """Check what one call returned."""
-        return check(f"tools.{self.name}.output", use.output, wanted, self.scope, where=use.label)
+        return check_value(f"tools.{self.name}.output", use.output, wanted, self.scope, where=use.label)
 
     def _check_error(self, use: ToolUse, wanted: object) -> list[Assertion]:
         """Check whether one call failed, and how."""
         name = f"tools.{self.name}.error"
         if use.errored and not isinstance(wanted, bool):
-            return check(name, use.output, wanted, self.scope, where=use.label)
+            return check_value(name, use.output, wanted, self.scope, where=use.label)
         what = "answered with an error" if use.errored else "did not answer with an error"
-        message = f"{what}: {show(use.output, 120)}"
+        message = f"{what}: {quote(use.output, 120)}"
         holds = use.errored is wanted
         return [assertion(name, message, holds=holds, expected=to_json(wanted), actual=use.errored, where=use.label)]
 
@@ -417,8 +426,8 @@ def _allows_zero(count: object, scope: VariableScope) -> bool:
 def _format_use(use: ToolUse) -> str:
     given = use.arguments
     if use.has_json_arguments and isinstance(given, dict):
-        return f"{use.name}({', '.join(f'{name}={show(value, 60)}' for name, value in given.items())})"
-    return f"{use.name}({show(use.raw, 120)})"
+        return f"{use.name}({', '.join(f'{name}={quote(value, 60)}' for name, value in given.items())})"
+    return f"{use.name}({quote(use.raw, 120)})"
 
 
 def _format_uses(uses: Sequence[ToolUse]) -> str:
@@ -427,7 +436,7 @@ def _format_uses(uses: Sequence[ToolUse]) -> str:
 
 
 def _format_results(uses: Sequence[ToolUse]) -> str:
-    return ", ".join("no result" if use.output is None else show(use.output, 120) for use in uses[:_SHOWN]) or "none"
+    return ", ".join("no result" if use.output is None else quote(use.output, 120) for use in uses[:_SHOWN]) or "none"
 
 
 def _find_place(uses: Sequence[ToolUse]) -> str:

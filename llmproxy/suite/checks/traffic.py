@@ -16,15 +16,15 @@ from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.answer_checks import CheckedStep, check_tools_snapshot
 from llmproxy.suite.checks.misspelt_tools import check_tool_names
 from llmproxy.suite.checks.tools import build_unseen, check_server_tools, check_tool_order, check_tools, check_total
-from llmproxy.suite.matchers.apply import all_hold, assertion, build_unclear, check, check_number, evaluate
-from llmproxy.suite.matchers.json_values import Unknown, show
+from llmproxy.suite.matchers.apply import all_hold, assertion, build_unclear, check_number, check_value, evaluate
+from llmproxy.suite.matchers.json_values import Unknown, quote
 from llmproxy.suite.matchers.match import MatchOutcome
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.schema.response_assertions import MessageProcessing, Processor, Usage
 from llmproxy.suite.schema.steps import Talk
 from llmproxy.trace.observing.agent_activity import AgentStep, estimate_usage
 from llmproxy.trace.observing.history_edits import EVIDENCE, HistoryEditFinding, HistoryEditFindings, find_history_edits
-from llmproxy.trace.observing.tool_calls import InteractionLabel, SeenCall, StepSum
+from llmproxy.trace.observing.tool_calls import InteractionLabel, UsageSum, WireCall
 
 
 def check_usage(
@@ -58,10 +58,10 @@ def _check_usage_number(
             return [replace(each, evidence="lower bound") for each in at_least]
     if estimate and (guess := estimate_usage(key, step)) is not None:
         return [replace(each, evidence="estimated") for each in check_number(name, guess, matcher, scope, where=where)]
-    return check(name, Unknown(_explain_unknown(key, tokens, step)), matcher, scope, where=where)
+    return check_value(name, Unknown(_explain_unknown(key, tokens, step)), matcher, scope, where=where)
 
 
-def _explain_unknown(key: str, tokens: StepSum, step: AgentStep) -> str:
+def _explain_unknown(key: str, tokens: UsageSum, step: AgentStep) -> str:
     if step.unrecorded_answers:
         return f"{key} is not known: answers were passed through and not recorded"
     known = _to_float(tokens.known)
@@ -252,7 +252,7 @@ class _ProcessorCheck:
             return build_unclear(name, "an empty text is in every text", **about)
         text = "\n".join(finding.summaries)
         holds = (word.casefold() in text.casefold()) is wanted
-        message = f"the summary {'does not contain' if wanted else 'contains'} {word!r}: {show(text, 300)}"
+        message = f"the summary {'does not contain' if wanted else 'contains'} {word!r}: {quote(text, 300)}"
         return assertion(name, message, holds=holds, **about | ({} if holds else {"actual": text}))
 
 
@@ -384,7 +384,7 @@ def explain_unseen_traffic(context: CheckedStep, usage: Usage | None, measured: 
     )
 
 
-def _describe_call(seen: SeenCall) -> str:
+def _describe_call(seen: WireCall) -> str:
     status = f"HTTP {seen.call.status}" if seen.call.status else "no answer"
     wrong = "" if seen.exchange is None else (seen.exchange.error or "")[:_WIDE].removeprefix(status).lstrip(": ")
     why = seen.unread_reason or ("no question to a model" if not seen.is_chat else wrong)

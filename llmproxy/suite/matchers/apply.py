@@ -6,8 +6,8 @@
     parentId: {ref: $parent.id}
     status: {anyOf: [todo, {regex: ^in}]}
 
-`REGISTRY` is the table of them, one function each (`text`, `compare`, `schemas`). `check` answers with assertions for
-reports, one a key. An assertion that cannot be evaluated is an ENVIRONMENT_ERROR, in whatever combination: never a
+`REGISTRY` is the table of them, one function each (`text`, `compare`, `schemas`). `check_value` answers with assertions
+for reports, one a key. An assertion that cannot be evaluated is an ENVIRONMENT_ERROR, in whatever combination: never a
 pass.
 """
 
@@ -24,7 +24,7 @@ import llmproxy.suite.matchers.text  # noqa: F401 (their matchers are in the tab
 from llmproxy.did_you_mean import suggest_name
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.matchers.compare import is_reference
-from llmproxy.suite.matchers.json_values import ABSENT, Unknown, get_path, name_kind, show, to_json
+from llmproxy.suite.matchers.json_values import ABSENT, Unknown, get_path, name_kind, quote, to_json
 from llmproxy.suite.matchers.match import (
     MODIFIERS,
     REGISTRY,
@@ -68,7 +68,9 @@ def all_hold(assertions: Iterable[Assertion]) -> bool:
     return all(each.status is Status.PASSED for each in assertions)
 
 
-def check(name: str, actual: object, matcher: object, scope: VariableScope, *, where: str = "") -> list[Assertion]:
+def check_value(
+    name: str, actual: object, matcher: object, scope: VariableScope, *, where: str = ""
+) -> list[Assertion]:
     """Check a value against a matcher as it stands in YAML; one assertion for each of its keys.
 
     Args:
@@ -108,8 +110,10 @@ def check_number(
         with suppress(StepError):
             bounds = {key: scope.resolve_value(value) for key, value in wanted.items()}
             if bounds and all(_holds_for_every_number(key, value) for key, value in bounds.items()):
-                return check(name, Unknown(f"{_describe_every_number(bounds)}, so nothing is asserted"), wanted, scope)
-    return check(name, number, wanted, scope, where=where)
+                return check_value(
+                    name, Unknown(f"{_describe_every_number(bounds)}, so nothing is asserted"), wanted, scope
+                )
+    return check_value(name, number, wanted, scope, where=where)
 
 
 def _build_assertion(
@@ -138,7 +142,7 @@ def check_fields(
     return [
         assertion
         for column, matcher in fields.items()
-        for assertion in check(f"{name}.{column}", row.get(column, ABSENT), matcher, scope, where=where)
+        for assertion in check_value(f"{name}.{column}", row.get(column, ABSENT), matcher, scope, where=where)
     ]
 
 
@@ -149,7 +153,7 @@ def check_input(
     return [
         assertion
         for path, matcher in wanted.items()
-        for assertion in check(f"{name}.{path}", get_path(value, path), matcher, scope, where=where)
+        for assertion in check_value(f"{name}.{path}", get_path(value, path), matcher, scope, where=where)
     ]
 
 
@@ -195,11 +199,11 @@ def _validate_modifier(
     if not set(named) & set(serves):
         problems.add(at, f"`{key}` changes nothing here", f"it stands beside {', '.join(serves)}")
     elif schema["type"] == "boolean" and not isinstance(matcher[key], bool):
-        problems.add(at, f"`{key}` takes true or false, not {show(matcher[key])}")
+        problems.add(at, f"`{key}` takes true or false, not {quote(matcher[key])}")
     elif schema["type"] == "string" and not (
         isinstance(matcher[key], str) and matcher[key] and set(matcher[key]) <= set("imsx")
     ):
-        problems.add(at, f"`{key}` takes letters of i, m, s, x, not {show(matcher[key])}")
+        problems.add(at, f"`{key}` takes letters of i, m, s, x, not {quote(matcher[key])}")
 
 
 def validate_number(wanted: object, problems: Problems, at: YamlPlace | None) -> None:
@@ -218,16 +222,16 @@ def validate_number(wanted: object, problems: Problems, at: YamlPlace | None) ->
             elif not _is_countable(value, whole_number=False):
                 problems.add(
                     place_of(wanted, key) or at,
-                    f"`{key}` takes a number that is not negative, not {name_kind(value)} {show(value)}",
+                    f"`{key}` takes a number that is not negative, not {name_kind(value)} {quote(value)}",
                 )
     elif not _is_countable(wanted, whole_number=True):
         hint = "mind the quotes" if isinstance(wanted, str) and wanted.isdecimal() else "write 1, or {gte: 1, lte: 3}"
-        said = f"takes a whole number or {{gt, gte, lt, lte, eq}}, not {name_kind(wanted)} {show(wanted)}"
+        said = f"takes a whole number or {{gt, gte, lt, lte, eq}}, not {name_kind(wanted)} {quote(wanted)}"
         problems.add(at, said, hint, WRONG_KIND)
 
 
 def _describe_every_number(bounds: Mapping[str, object]) -> str:
-    return f"every number is {', '.join(f'`{key}: {show(value)}`' for key, value in bounds.items())}"
+    return f"every number is {', '.join(f'`{key}: {quote(value)}`' for key, value in bounds.items())}"
 
 
 def _holds_for_every_number(key: str, value: object) -> bool:

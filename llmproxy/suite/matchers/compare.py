@@ -9,7 +9,16 @@ from typing import Any
 from uuid import UUID
 
 from llmproxy.core.traffic.json_diff import list_differences
-from llmproxy.suite.matchers.json_values import ABSENT, is_mistyped, name_kind, parse_time, same, show, to_json, to_nfc
+from llmproxy.suite.matchers.json_values import (
+    ABSENT,
+    are_equal,
+    is_mistyped,
+    name_kind,
+    parse_time,
+    quote,
+    to_json,
+    to_nfc,
+)
 from llmproxy.suite.matchers.match import REGISTRY, Match, MatchOutcome, SeenValue, match, match_all, match_any, matcher
 from llmproxy.suite.matchers.variables import parse_ref
 
@@ -34,14 +43,14 @@ def is_reference(value: object) -> bool:
 )
 def match_equal(operand: object, seen: SeenValue) -> Match:
     actual = seen.actual
-    if same(actual, operand):
+    if are_equal(actual, operand):
         return Match(MatchOutcome.HOLDS)
     if seen.fold_case and isinstance(actual, str) and isinstance(operand, str):
         folded = [to_nfc(each).casefold() for each in (actual, operand)]
         if folded[0] == folded[1]:
             return Match(MatchOutcome.HOLDS)
     outcome = MatchOutcome.MISTYPED if is_mistyped(actual, operand) else MatchOutcome.FAILS
-    return Match(outcome, f"expected {show(operand)}, found {show(actual)}{_describe_near_miss(operand, actual)}")
+    return Match(outcome, f"expected {quote(operand)}, found {quote(actual)}{_describe_near_miss(operand, actual)}")
 
 
 def _describe_near_miss(operand: object, actual: object) -> str:
@@ -66,7 +75,7 @@ def _describe_near_miss(operand: object, actual: object) -> str:
 
 def _explain_bad_reference(operand: object) -> str:
     good = isinstance(operand, str) and is_reference(operand)
-    return "" if good else f" takes a reference such as $name.field, not {show(operand)}"
+    return "" if good else f" takes a reference such as $name.field, not {quote(operand)}"
 
 
 @matcher(
@@ -77,7 +86,7 @@ def _explain_bad_reference(operand: object) -> str:
 )
 def match_reference(operand: object, seen: SeenValue) -> Match:
     """Compare with what a name stands for (`operand` is that already); say so if only the texts are equal."""
-    if same(seen.actual, operand):
+    if are_equal(seen.actual, operand):
         return Match(MatchOutcome.HOLDS)
     texts = [isinstance(each, (str, UUID)) for each in (operand, seen.actual)]
     keys = [isinstance(each, (int, UUID)) and not isinstance(each, bool) for each in (operand, seen.actual)]
@@ -85,12 +94,12 @@ def match_reference(operand: object, seen: SeenValue) -> Match:
     if loose and str(operand).lower() == str(seen.actual).lower():
         return Match(
             MatchOutcome.HOLDS,
-            note=f"equal as text only: {name_kind(seen.actual)} {show(seen.actual)} and "
-            f"{name_kind(operand)} {show(operand)}",
+            note=f"equal as text only: {name_kind(seen.actual)} {quote(seen.actual)} and "
+            f"{name_kind(operand)} {quote(operand)}",
         )
     return Match(
         MatchOutcome.FAILS,
-        f"expected {show(operand)}, found {show(seen.actual)}{_describe_near_miss(operand, seen.actual)}",
+        f"expected {quote(operand)}, found {quote(seen.actual)}{_describe_near_miss(operand, seen.actual)}",
     )
 
 
@@ -99,16 +108,16 @@ def match_reference(operand: object, seen: SeenValue) -> Match:
     schema={"type": "boolean"},
     help="true: there is a value and it is not null; false: there is none, or null",
     objection=lambda operand: (
-        "" if isinstance(operand, bool) or is_reference(operand) else f" takes true or false, not {show(operand)}"
+        "" if isinstance(operand, bool) or is_reference(operand) else f" takes true or false, not {quote(operand)}"
     ),
 )
 def match_exists(operand: object, seen: SeenValue) -> Match:
     if not isinstance(operand, bool):
-        return Match(MatchOutcome.UNCLEAR, f"`exists` takes true or false, not {show(operand)}")
+        return Match(MatchOutcome.UNCLEAR, f"`exists` takes true or false, not {quote(operand)}")
     there = seen.actual is not None and seen.actual is not ABSENT
     if operand:
         return Match.of(there, "expected a value, and there is " + ("null" if seen.actual is None else "none"))
-    return Match.of(not there, f"expected no value, found {show(seen.actual)}")
+    return Match.of(not there, f"expected no value, found {quote(seen.actual)}")
 
 
 _ORDER: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
@@ -123,7 +132,7 @@ def _explain_bad_limit(operand: object) -> str:
     number = isinstance(operand, Number) and not isinstance(operand, bool)
     if number or is_reference(operand) or parse_time(operand) is not None:
         return ""
-    return f" takes a number or a date (2026-01-31, 2026-01-31T10:00:00Z), not {name_kind(operand)} {show(operand)}"
+    return f" takes a number or a date (2026-01-31, 2026-01-31T10:00:00Z), not {name_kind(operand)} {quote(operand)}"
 
 
 def _register_order_matcher(name: str) -> None:
@@ -136,13 +145,14 @@ def _register_order_matcher(name: str) -> None:
         if objection := _explain_bad_limit(operand):
             return Match(MatchOutcome.UNCLEAR, f"`{name}`{objection}")
         if moments[0] is not None and moments[1] is not None:
-            return Match.of(holds(*moments), f"expected {words} {show(operand)}, found {show(actual)}")
+            return Match.of(holds(*moments), f"expected {words} {quote(operand)}, found {quote(actual)}")
         numbers = [isinstance(each, Number) and not isinstance(each, bool) for each in (actual, operand)]
         if all(numbers):
-            return Match.of(holds(actual, operand), f"expected {words} {show(operand)}, found {show(actual)}")
+            return Match.of(holds(actual, operand), f"expected {words} {quote(operand)}, found {quote(actual)}")
         wanted = "a number" if numbers[1] else "a date"
         return Match(
-            MatchOutcome.UNFIT, f"expected {wanted}, {words} {show(operand)}; found {name_kind(actual)} {show(actual)}"
+            MatchOutcome.UNFIT,
+            f"expected {wanted}, {words} {quote(operand)}; found {name_kind(actual)} {quote(actual)}",
         )
 
 
@@ -162,11 +172,11 @@ def _refuse_empty(what: str) -> Callable[[object], str]:
     objection=_refuse_empty("value"),
 )
 def match_in(operand: list[object], seen: SeenValue) -> Match:
-    if any(same(seen.actual, each) for each in operand):
+    if any(are_equal(seen.actual, each) for each in operand):
         return Match(MatchOutcome.HOLDS)
     nearly = next((_describe_near_miss(each, seen.actual) for each in operand if is_mistyped(seen.actual, each)), "")
     outcome = MatchOutcome.MISTYPED if nearly else MatchOutcome.FAILS
-    return Match(outcome, f"expected one of {show(operand)}, found {show(seen.actual)}{nearly}")
+    return Match(outcome, f"expected one of {quote(operand)}, found {quote(seen.actual)}{nearly}")
 
 
 # -- JSON
@@ -196,8 +206,8 @@ def _explain_inner_matcher(operand: object) -> str:
     for each in inside:
         if isinstance(each, Mapping) and each.keys() != {"ref"} and each and each.keys() <= REGISTRY.keys():
             return (
-                f" takes a value as it stands, so {show(each)} in it is no matcher: write a JSON Schema (`jsonSchema`; "
-                f"that very value is {{const: ...}})"
+                f" takes a value as it stands, so {quote(each)} in it is no matcher: write a JSON Schema (`jsonSchema`;"
+                f" that very value is {{const: ...}})"
             )
         if deeper := _explain_inner_matcher(each):
             return deeper
@@ -214,7 +224,7 @@ def match_json(operand: object, seen: SeenValue) -> Match:
     try:
         return match_equal(operand, SeenValue(parse_json(seen.actual), seen.scope))
     except (ValueError, RecursionError) as error:
-        return Match(MatchOutcome.UNFIT, f"expected JSON, and this is none ({error}): {show(seen.actual, 300)}")
+        return Match(MatchOutcome.UNFIT, f"expected JSON, and this is none ({error}): {quote(seen.actual, 300)}")
 
 
 # -- combinations
@@ -225,7 +235,9 @@ def match_not(operand: object, seen: SeenValue) -> Match:
     """Turn round what is clear; what cannot be judged cannot be denied."""
     found = match(operand, seen)
     if found.outcome is MatchOutcome.HOLDS:
-        return Match(MatchOutcome.FAILS, f"should not hold, and does: {show(operand)}; it is {show(seen.actual, 300)}")
+        return Match(
+            MatchOutcome.FAILS, f"should not hold, and does: {quote(operand)}; it is {quote(seen.actual, 300)}"
+        )
     if found.outcome is MatchOutcome.FAILS:
         return Match(MatchOutcome.HOLDS, note=found.note)
     return Match(MatchOutcome.UNCLEAR, f"cannot be denied: {found.message}")

@@ -1,8 +1,8 @@
 """Values as matchers see them: where they come from must not matter, what they are must.
 
 A row of a database holds dates, decimals and UUIDs, the arguments of a tool JSON, an HTTP store texts. `to_json` brings
-all of them to JSON's types, so that a file can name them; `same` compares without guessing: 1 is 1.0, but true is not 1
-and "1" is not 1.
+all of them to JSON's types, so that a file can name them; `are_equal` compares without guessing: 1 is 1.0, but true is
+not 1 and "1" is not 1.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def to_json(value: object) -> Any:  # noqa: ANN401 (JSON)
     return value if value is ABSENT or isinstance(value, (Unknown, float)) else stored_as_plain(value, Kind.TEXT)
 
 
-def same(left: object, right: object) -> bool:
+def are_equal(left: object, right: object) -> bool:
     """Return whether two values are equal with their types: 1 equals 1.0, true does not equal 1, "1" does not equal 1.
 
     Dates, UUIDs and decimals equal the texts and numbers that they are written as; two moments are equal in any time
@@ -77,9 +77,9 @@ def same(left: object, right: object) -> bool:
     if isinstance(left, bool) or isinstance(right, bool):
         return left is right
     if isinstance(left, dict) and isinstance(right, dict):
-        return left.keys() == right.keys() and all(same(value, right[key]) for key, value in left.items())
+        return left.keys() == right.keys() and all(are_equal(value, right[key]) for key, value in left.items())
     if isinstance(left, list) and isinstance(right, list):
-        return len(left) == len(right) and all(map(same, left, right))
+        return len(left) == len(right) and all(map(are_equal, left, right))
     if isinstance(left, str) and isinstance(right, str):
         return to_nfc(left) == to_nfc(right)
     return (
@@ -149,7 +149,7 @@ def name_kind(value: object) -> str:
     return type(value).__name__
 
 
-def show(value: object, width: int = 120) -> str:
+def quote(value: object, width: int = 120) -> str:
     if value is ABSENT:
         return "nothing"
     return show_json(to_json(value), width)
@@ -184,7 +184,7 @@ def get_path(value: object, path: str) -> Any:  # noqa: ANN401 - whatever a file
         if any(isinstance(each, (Mapping, list, tuple)) for each in value):
             return Unknown(f"{head!r} is looked for in a list of {len(value)}: say in which item, such as [0].{path}")
     if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
-        return Unknown(f"{path!r} is looked for in a text: {show(value, 60)}")
+        return Unknown(f"{path!r} is looked for in a text: {quote(value, 60)}")
     return ABSENT
 
 

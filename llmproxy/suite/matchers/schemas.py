@@ -20,7 +20,7 @@ from llmproxy.advice import install_command
 from llmproxy.did_you_mean import nearest_word
 from llmproxy.errors import MachineError
 from llmproxy.suite.matchers.compare import parse_json
-from llmproxy.suite.matchers.json_values import ABSENT, name_kind, parse_time, show
+from llmproxy.suite.matchers.json_values import ABSENT, name_kind, parse_time, quote
 from llmproxy.suite.matchers.match import Match, MatchOutcome, SeenValue, matcher
 from llmproxy.suite.matchers.text import compile_pattern, search_pattern
 from llmproxy.suite.matchers.variables import StepError
@@ -89,7 +89,7 @@ def _explain_bad_schema(operand: object) -> str:
     import jsonschema
 
     if not isinstance(dialect := operand.get("$schema", ""), str):
-        return f": this is no JSON Schema: at $.$schema {show(dialect, 100)} is not of type 'string'"
+        return f": this is no JSON Schema: at $.$schema {quote(dialect, 100)} is not of type 'string'"
     base = _choose_validator(operand)
     try:
         base.check_schema(operand)
@@ -114,7 +114,7 @@ def _find_unchecked_keywords(schema: object, says: frozenset[str], path: str) ->
             )
         if key == "format" and value not in _FORMATS:
             yield (
-                f"at {path} the format {show(value)} is none that is checked here ({', '.join(_FORMATS)}): write a "
+                f"at {path} the format {quote(value)} is none that is checked here ({', '.join(_FORMATS)}): write a "
                 "`pattern`"
             )
         if key in _NAMED and isinstance(value, Mapping):
@@ -228,13 +228,13 @@ def match_json_schema(operand: dict[str, Any], seen: SeenValue) -> Match:
     try:
         value = parse_json(seen.actual)
     except (ValueError, RecursionError) as error:
-        return Match(MatchOutcome.UNFIT, f"expected JSON, and this is none ({error}): {show(seen.actual, 300)}")
+        return Match(MatchOutcome.UNFIT, f"expected JSON, and this is none ({error}): {quote(seen.actual, 300)}")
     if value is ABSENT:
         return Match(MatchOutcome.UNFIT, "expected JSON, and there is no value")
 
     def pattern(_: object, wanted: str, instance: object, __: object) -> Any:  # noqa: ANN401 - whatever a file or an answer holds
         if isinstance(instance, str) and not search_pattern(wanted, instance):
-            yield jsonschema.ValidationError(f"{show(instance)} does not match {wanted!r}")
+            yield jsonschema.ValidationError(f"{quote(instance)} does not match {wanted!r}")
 
     extend: Any = jsonschema.validators.extend
     base, names = _choose_validator(operand), _PatternNames(value)

@@ -11,7 +11,7 @@ from typing import Any
 
 from llmproxy.advice import install_command
 from llmproxy.errors import MachineError
-from llmproxy.suite.matchers.json_values import ABSENT, name_kind, same, show, to_json, to_nfc
+from llmproxy.suite.matchers.json_values import ABSENT, are_equal, name_kind, quote, to_json, to_nfc
 from llmproxy.suite.matchers.match import Match, MatchOutcome, SeenValue, matcher
 from llmproxy.suite.matchers.variables import StepError
 
@@ -59,7 +59,7 @@ def _contains_part(actual: Any, word: Any, *, ignore_case: bool) -> bool | None:
         texts = [to_nfc(each) for each in actual if isinstance(each, str)]
         part = to_nfc(word)
         return part.casefold() in map(str.casefold, texts) if ignore_case else part in texts
-    return any(same(each, word) for each in actual)
+    return any(are_equal(each, word) for each in actual)
 
 
 def _describe_near_text(actual: object, word: object, *, ignore_case: bool) -> str:
@@ -68,7 +68,7 @@ def _describe_near_text(actual: object, word: object, *, ignore_case: bool) -> s
         return ""
     at = actual.casefold().find(word.casefold())
     if not ignore_case and at >= 0 and len(actual.casefold()) == len(actual):
-        return f"; it is there in other case, {show(actual[at : at + len(word)])}: `ignoreCase: true` would take it"
+        return f"; it is there in other case, {quote(actual[at : at + len(word)])}: `ignoreCase: true` would take it"
     if unicodedata.normalize("NFKC", word) in unicodedata.normalize("NFKC", actual):
         return "; it is there with other Unicode characters that look the same"
     if " ".join(word.split()) in " ".join(actual.split()):
@@ -88,11 +88,11 @@ def _find_words(name: str, operand: object, seen: SeenValue) -> Match:
     """Look for words in a value; where there is no value there are none."""
     if _has_no_value(seen):
         which = "one of " if name == "containsAny" else ""
-        message = f"expected {which}{show(operand)} in it, and there is {_name_absence(seen)}"
+        message = f"expected {which}{quote(operand)} in it, and there is {_name_absence(seen)}"
         return Match.of(name == "notContains", message)
     actual = to_json(seen.actual)
     if not isinstance(actual, (str, list, Mapping)):
-        said = f"`{name}` looks into a text, a list or an object, and the value is {name_kind(actual)}: {show(actual)}"
+        said = f"`{name}` looks into a text, a list or an object, and the value is {name_kind(actual)}: {quote(actual)}"
         return Match(MatchOutcome.UNFIT, said)
     present: list[Any] = []
     missing: list[Any] = []
@@ -103,13 +103,13 @@ def _find_words(name: str, operand: object, seen: SeenValue) -> Match:
             return Match(MatchOutcome.UNCLEAR, f"`{name}`: {why}")
         (present if has else missing).append(word)
     hints = [_describe_near_text(actual, word, ignore_case=seen.fold_case) for word in missing]
-    told = ", ".join(f"{show(word)} is not in it{hint}" for word, hint in zip(missing, hints, strict=True))
+    told = ", ".join(f"{quote(word)} is not in it{hint}" for word, hint in zip(missing, hints, strict=True))
     holds, message = {
         "contains": (not missing, told),
-        "containsAny": (bool(present), f"none of {show(missing)} is in it{''.join(dict.fromkeys(hints))}"),
-        "notContains": (not present, f"{', '.join(map(show, present))} should not be in it"),
+        "containsAny": (bool(present), f"none of {quote(missing)} is in it{''.join(dict.fromkeys(hints))}"),
+        "notContains": (not present, f"{', '.join(map(quote, present))} should not be in it"),
     }[name]
-    return Match.of(holds, f"{message}; it is {show(actual, 300)}")
+    return Match.of(holds, f"{message}; it is {quote(actual, 300)}")
 
 
 _LOOKING = {
@@ -197,15 +197,17 @@ def match_regex(operand: object, seen: SeenValue) -> Match:
     actual = to_json(seen.actual)
     if _has_no_value(seen):
         return Match(
-            MatchOutcome.FAILS, f"expected a text that matches {show(operand)}, and there is {_name_absence(seen)}"
+            MatchOutcome.FAILS, f"expected a text that matches {quote(operand)}, and there is {_name_absence(seen)}"
         )
     if isinstance(actual, (bool, list, Mapping)):
         return Match(
-            MatchOutcome.UNFIT, f"`regex` looks into a text, and the value is {name_kind(actual)}: {show(actual)}"
+            MatchOutcome.UNFIT, f"`regex` looks into a text, and the value is {name_kind(actual)}: {quote(actual)}"
         )
     flags = str(seen.modifiers.get("flags", "")) + ("i" if seen.fold_case else "")
     text = str(actual)
     missing = [pattern for pattern in _to_list(operand) if not search_pattern(pattern, text, flags)]
     other = [pattern for pattern in missing if "i" not in flags and search_pattern(pattern, text, flags + "i")]
     hint = "; it is found in other case: `ignoreCase: true` would take it" if other else ""
-    return Match.of(not missing, f"{', '.join(map(show, missing))} is not found in it{hint}; it is {show(actual, 300)}")
+    return Match.of(
+        not missing, f"{', '.join(map(quote, missing))} is not found in it{hint}; it is {quote(actual, 300)}"
+    )

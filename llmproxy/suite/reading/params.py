@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from llmproxy.scenario.values.data_files import ID, DataRow, RowError, read_rows
-from llmproxy.suite.matchers.json_values import show
+from llmproxy.suite.matchers.json_values import quote
 from llmproxy.suite.matchers.variables import BUILT_IN
 from llmproxy.suite.reading.name_checks import list_capture_names
 from llmproxy.suite.reading.shared_parts import show_path
@@ -151,7 +151,7 @@ def _read_axes(matrix: object, problems: Problems) -> list[tuple[str, List]]:
         if twice is None:
             found.append((name, values))
         else:
-            text = show(values[twice], 40)
+            text = quote(values[twice], 40)
             problems.add(place_of(values, twice), f"the axis `{name}` has {text} twice", "`runs` repeats each cell")
     return found if len(found) == len(matrix) else []
 

@@ -136,7 +136,7 @@ class CaseResources:
         self._back: list[tuple[str, Callable[[], Awaitable[list[str]]]]] = []
         """What has to be given back, the last one first: what it is, and how; gives what went wrong."""
 
-    def build_step_context(self) -> StepContext:
+    def require_context(self) -> StepContext:
         """Return the context of a run that was opened."""
         assert self.context is not None  # noqa: S101 - for who reads types
         return self.context

@@ -186,13 +186,13 @@ class _CaseRun:
 
     async def begin(self) -> None:
         """Insert the rows that the scenario wants."""
-        context = self.opening.build_step_context()
+        context = self.opening.require_context()
         if context.recorded is None:
             await insert_setup_rows(context, self.case.scenario.setup)
 
     async def take_step(self, number: int, step: StepBase) -> CaseResult | None:
         """Take a step; one that does not pass is the last."""
-        context = self.opening.build_step_context()
+        context = self.opening.require_context()
         context.index = self.progress.next = number
         if isinstance(step, Talk):
             await self._recheck_late_calls(context)
@@ -201,7 +201,7 @@ class _CaseRun:
         return None if went or self.run_context.options.keep_going else await self.conclude()
 
     async def conclude(self) -> CaseResult:
-        context = self.opening.build_step_context()
+        context = self.opening.require_context()
         await context.declare_new_ids()
         await self._recheck_late_calls(context)
         self._check_total_usage(context)

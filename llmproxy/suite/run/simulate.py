@@ -24,7 +24,7 @@ from llmproxy.scenario.types import AgentRole, CriterionResult
 from llmproxy.scenario.user_simulator_agent import Persona, UserSimulatorAgent, find_persona
 from llmproxy.scenario.values.messages import Farewell, get_text
 from llmproxy.suite.matchers.apply import assertion, build_unclear
-from llmproxy.suite.matchers.json_values import show
+from llmproxy.suite.matchers.json_values import quote
 from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.run.rejudge import unjudged_error
 from llmproxy.suite.run.step_context import StepContext, SuiteConversation
@@ -145,7 +145,7 @@ def _check_goal_reached(said: Simulation, farewell: Farewell | None) -> Assertio
             "judge decide"
         )
         return build_unclear(name, unclear, expected=expected)
-    words = f": {show(get_text(farewell[-1]), 200)}" if farewell else ""
+    words = f": {quote(get_text(farewell[-1]), 200)}" if farewell else ""
     message = f"the simulated user gave up, the goal was not reached{words}"
     return assertion(name, message, holds=farewell.reached, expected=expected, actual=farewell.reached)
 

@@ -23,7 +23,7 @@ from pydantic.alias_generators import to_camel
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from llmproxy.did_you_mean import suggest_name
-from llmproxy.suite.matchers.json_values import name_kind, show
+from llmproxy.suite.matchers.json_values import name_kind, quote
 from llmproxy.yaml_reader import Map, Problems, YamlPlace, locate_path, place_of
 
 
@@ -109,7 +109,7 @@ class Node(BaseModel):
 
 def describe_value(value: object) -> str:
     """Return what a value is, and the value."""
-    return name_kind(value) if value is None else f"{name_kind(value)} {show(value, 60)}"
+    return name_kind(value) if value is None else f"{name_kind(value)} {quote(value, 60)}"
 
 
 def add_refusals(error: ValidationError, root: object, problems: Problems, at: YamlPlace | None = None) -> None:

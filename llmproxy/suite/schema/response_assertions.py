@@ -15,7 +15,7 @@ from pydantic_core import CoreSchema
 
 from llmproxy.suite.matchers.apply import COMPARISONS, NOTHING_ASSERTED, validate_matcher
 from llmproxy.suite.matchers.compare import is_reference
-from llmproxy.suite.matchers.json_values import show
+from llmproxy.suite.matchers.json_values import quote
 from llmproxy.suite.matchers.match import MODIFIERS
 from llmproxy.suite.schema.base_nodes import Node, add_problem, refuse_kind
 from llmproxy.suite.schema.values import (
@@ -134,7 +134,7 @@ class ToolExpect(Asserting):
             return {"count": data}
         if plain:
             raise refuse_kind(
-                f"takes how often the tool is called, or {{count, input, ...}}; not {show(data, 60)}",
+                f"takes how often the tool is called, or {{count, input, ...}}; not {quote(data, 60)}",
                 "mind the quotes"
                 if isinstance(data, str) and data.isdecimal()
                 else "write 1, or {gte: 1}, or {input: {...}}",
@@ -188,7 +188,7 @@ class Response(Asserting):
 
     @property
     def matcher(self) -> dict[str, Any]:
-        """The part that `matchers.apply.check` evaluates on the text of the answer; empty if there is none."""
+        """The part that `matchers.apply.check_value` evaluates on the text of the answer; empty if there is none."""
         source = {field.alias: getattr(self, name) for name, field in type(self).model_fields.items()}
         made = {key: source[key] for key in _TEXT_MATCHERS if key in self.given}
         made = {key: list(value) if isinstance(value, tuple) else value for key, value in made.items()}

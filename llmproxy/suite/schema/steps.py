@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationInfo, model_validator
 
 from llmproxy.did_you_mean import suggest_name
-from llmproxy.suite.matchers.json_values import name_kind, show
+from llmproxy.suite.matchers.json_values import name_kind, quote
 from llmproxy.suite.schema.base_nodes import Node, add_problem, refuse, refuse_kind
 from llmproxy.suite.schema.response_assertions import Created, Judging, MessageProcessing, Response, ToolExpect, Usage
 from llmproxy.suite.schema.values import (
@@ -32,7 +32,7 @@ Observe = Literal["wire", "none"]
 def _read_snapshot(value: object) -> object:
     if isinstance(value, bool) or value in {"names", "arguments"}:
         return value
-    raise refuse_kind(f"takes true, `names` or `arguments`, not {name_kind(value)} {show(value, 60)}")
+    raise refuse_kind(f"takes true, `names` or `arguments`, not {name_kind(value)} {quote(value, 60)}")
 
 
 ABOUT_WIRE = (
@@ -240,7 +240,7 @@ class NoStep(StepBase):
     def prepare_value(cls, data: object, info: ValidationInfo) -> object:  # noqa: ARG003 - as pydantic calls it
         """Raise an error that names what is missing or too much."""
         if not isinstance(data, Mapping):
-            raise refuse(f"a step is a mapping with one of {', '.join(STEPS)}; not {name_kind(data)} {show(data, 60)}")
+            raise refuse(f"a step is a mapping with one of {', '.join(STEPS)}; not {name_kind(data)} {quote(data, 60)}")
         found = [key for key in data if key in STEPS]
         if found:
             raise refuse(

@@ -9,7 +9,7 @@ from typing import Annotated, Any, cast
 from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema, model_validator
 
 from llmproxy.suite.matchers.apply import WRONG_KIND, allows_zero, validate_matcher, validate_number
-from llmproxy.suite.matchers.json_values import explain_bad_path, show
+from llmproxy.suite.matchers.json_values import explain_bad_path, quote
 from llmproxy.suite.matchers.variables import BUILT_IN, strip_dollar
 from llmproxy.suite.schema.base_nodes import Node, add_problem, describe_value, refuse, refuse_kind
 from llmproxy.yaml_reader import Problems, place_of
@@ -44,7 +44,7 @@ def _read_reason(value: object) -> object:
         return value
     if isinstance(value, str) and value.casefold() in {"no", "yes", "on", "off", "y", "n", "true", "false", ""}:
         raise refuse_kind(
-            f"takes true, false or a reason, not {show(value)}", "only true and false are booleans in YAML 1.2"
+            f"takes true, false or a reason, not {quote(value)}", "only true and false are booleans in YAML 1.2"
         )
     return _read_text(value)
 
@@ -82,7 +82,7 @@ def _build_time_reader(least: float) -> Callable[[object], object]:
 
 def _read_capture(value: object) -> object:
     if not isinstance(value, str) or not re.fullmatch(r"\$?[A-Za-z_]\w*", value, re.ASCII):
-        raise refuse_kind(f"takes a name such as $task, not {show(value, 60)}")
+        raise refuse_kind(f"takes a name such as $task, not {quote(value, 60)}")
     if strip_dollar(value) in BUILT_IN:
         raise refuse_kind(f"takes a name of your own; {value} is built in: {BUILT_IN[strip_dollar(value)]}")
     return strip_dollar(value)
@@ -192,7 +192,7 @@ Capture = Annotated[
 Value = Annotated[Any, BeforeValidator(_require_value), WithJsonSchema({"$comment": "Json"})]
 """A literal, ``{ref: $name.field}``, or a text with references."""
 Matcher = Annotated[Any, BeforeValidator(_read_matcher), WithJsonSchema({"$comment": "Matcher"})]
-"""As written; `llmproxy.suite.matchers.apply.check` evaluates it."""
+"""As written; `llmproxy.suite.matchers.apply.check_value` evaluates it."""
 Count = Annotated[Any, BeforeValidator(_read_count), WithJsonSchema({"$comment": "Count"})]
 """How many: a number, ``{gte: 1, lt: 5}``, or a reference; as written."""
 Fields = Annotated[dict[str, Matcher], BeforeValidator(_require_fields)]

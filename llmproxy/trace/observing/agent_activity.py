@@ -1,7 +1,7 @@
 """Calls of a run -> what the agent did: tools it asked for and executed, tokens, retries. Pure; the proxy is asked
 elsewhere.
 
-    a call (as the proxy tells it) + Interaction (as recorded) -> SeenCall, of all of a run -> AgentStep, of a part
+    a call (as the proxy tells it) + Interaction (as recorded) -> WireCall, of all of a run -> AgentStep, of a part
 
 What a provider did not report is None, never 0, and a sum with an unknown part is a lower bound (`Tokens.complete`).
 Nothing is opened before somebody asks what was seen: most agents have no tools.
@@ -37,10 +37,10 @@ from llmproxy.protocol import AGENT, Decision
 from llmproxy.proxy_calls import Call
 from llmproxy.trace.observing.tool_calls import (
     ExchangeTimes,
-    SeenCall,
     ServedTools,
-    StepSum,
     ToolUse,
+    UsageSum,
+    WireCall,
     find_mismatches,
     find_misreadings,
     read_served_tools,
@@ -194,10 +194,10 @@ def _read_recorded_ms(recording: Mapping[str, Any] | None) -> float | None:
 class AgentStep:
     """What the agent did on the wire in a stretch of its calls."""
 
-    seen: Sequence[SeenCall] = ()
+    seen: Sequence[WireCall] = ()
     tools: Sequence[ToolUse] = ()
     """The calls of tools that count, in the order in which models asked for them."""
-    usage: Mapping[str, StepSum] = field(default_factory=dict)
+    usage: Mapping[str, UsageSum] = field(default_factory=dict)
     """By the names that suites use: ``inputTokens``, ``cacheReadTokens``, ``costUsd`` ..."""
     replayed: bool = False
     """Whether every exchange was answered from a recording."""
@@ -213,7 +213,7 @@ class AgentStep:
         return any(each.is_readable for each in self.seen)
 
     @property
-    def retries(self) -> tuple[SeenCall, ...]:
+    def retries(self) -> tuple[WireCall, ...]:
         """Exchanges that came to nothing: failed answers, and whole ones that the client asked for again."""
         return tuple(
             each
@@ -222,12 +222,12 @@ class AgentStep:
         )
 
     @property
-    def unreadable(self) -> tuple[SeenCall, ...]:
-        """Answers of which it is not known what they asked for; `SeenCall.unread_reason` says why."""
+    def unreadable(self) -> tuple[WireCall, ...]:
+        """Answers of which it is not known what they asked for; `WireCall.unread_reason` says why."""
         return tuple(each for each in self.seen if each.unread_reason)
 
     @property
-    def unrecorded_answers(self) -> tuple[SeenCall, ...]:
+    def unrecorded_answers(self) -> tuple[WireCall, ...]:
         """Answers whose content nobody kept (mode passthrough)."""
         return tuple(each for each in self.seen if each.exchange is None and each.is_answered)
 
@@ -253,7 +253,7 @@ class WireObserver:
         self._fed: list[tuple[Call, Interaction | None]] = []
         self._of_tools: list[tuple[Call, Interaction | None]] = []
         """Messages to servers of tools."""
-        self._opened: list[SeenCall] = []
+        self._opened: list[WireCall] = []
         self._history, self._conversations = RequestHistory(), RecordedConversations()
         self._waiting = UnansweredToolCalls()
         self._heard: set[tuple[RecordedConversation, str | None]] = set()
@@ -279,12 +279,12 @@ class WireObserver:
                 self._fed.append((call, interaction))
 
     @property
-    def calls(self) -> Sequence[SeenCall]:
+    def calls(self) -> Sequence[WireCall]:
         """Every exchange so far. Raises CassetteCorrupt for a recording that no proxy of this version tells."""
         for call, interaction in self._fed[len(self._opened) :]:
             made = interaction or read_interaction(call)
             self._opened.append(
-                self._place_exchange(SeenCall(call, None if made is None else decode_exchange(made, self._history)))
+                self._place_exchange(WireCall(call, None if made is None else decode_exchange(made, self._history)))
             )
         return self._opened
 
@@ -328,7 +328,7 @@ class WireObserver:
 
     # -- one exchange
 
-    def _place_exchange(self, seen: SeenCall) -> SeenCall:
+    def _place_exchange(self, seen: WireCall) -> WireCall:
         exchange = seen.exchange
         if exchange is None or not seen.is_chat:
             return seen
@@ -342,7 +342,7 @@ class WireObserver:
         return seen
 
     def _attach_results(
-        self, seen: SeenCall, exchange: DecodedExchange, place: RequestPlace, conversation: RecordedConversation
+        self, seen: WireCall, exchange: DecodedExchange, place: RequestPlace, conversation: RecordedConversation
     ) -> None:
         """Attach the results that are new in a request to the calls that wait for them."""
         for item in map(as_dict, as_list(exchange.tree.get("input"))):
@@ -367,7 +367,7 @@ class WireObserver:
                 tool.executed, tool.output, tool.errored = True, result.text, result.errored
                 tool.heard = seen.call.seq
 
-    def _add_tools(self, seen: SeenCall, exchange: DecodedExchange, conversation: RecordedConversation) -> None:
+    def _add_tools(self, seen: WireCall, exchange: DecodedExchange, conversation: RecordedConversation) -> None:
         answer = exchange.answer
         if answer is None:
             return
@@ -399,7 +399,7 @@ class WireObserver:
         self._waiting.add_calls(conversation, own, asked=seen.call.key, cut=exchange.failed)
 
 
-def _build_exchange_times(seen: SeenCall, exchange: DecodedExchange) -> ExchangeTimes:
+def _build_exchange_times(seen: WireCall, exchange: DecodedExchange) -> ExchangeTimes:
     """Return what orders two exchanges: in replay, where answers take no time, also when they were recorded."""
     call, began = seen.call, exchange.interaction.started_at
     live = (call.at, call.at + call.ms / 1000)
@@ -407,7 +407,7 @@ def _build_exchange_times(seen: SeenCall, exchange: DecodedExchange) -> Exchange
     return ExchangeTimes(live, recorded)
 
 
-def _list_counted_tools(seen: SeenCall) -> Iterable[ToolUse]:
+def _list_counted_tools(seen: WireCall) -> Iterable[ToolUse]:
     """Return the calls of an answer that count; of one that was cut off, those that were run all the same."""
     if not seen.is_answered:
         return ()

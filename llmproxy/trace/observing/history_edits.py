@@ -24,7 +24,7 @@ from llmproxy.core.dialects.table import CHAT
 from llmproxy.trace.observing.agent_activity import AgentStep
 from llmproxy.trace.observing.links import HistoryLink, has_only_tools, is_quoted_later, link_to_parent, system_summary
 from llmproxy.trace.observing.thread_diff import HistoryGap
-from llmproxy.trace.observing.tool_calls import SeenCall
+from llmproxy.trace.observing.tool_calls import WireCall
 from llmproxy.trace.reading.decoded_exchange import DecodedExchange, list_earlier_ids
 
 
@@ -120,7 +120,7 @@ class HistoryEditFindings:
 
 
 def find_history_edits(
-    step: AgentStep, before: Sequence[SeenCall] = (), *, continues: bool = False, spoken: Sequence[str] = ()
+    step: AgentStep, before: Sequence[WireCall] = (), *, continues: bool = False, spoken: Sequence[str] = ()
 ) -> HistoryEditFindings:
     """Find out what was done to the history in a step.
 
@@ -157,7 +157,7 @@ def find_history_edits(
     return HistoryEditFindings(**{name: _join_findings(name, each, doubts) for name, each in found.items()})
 
 
-def _is_failed_call(seen: SeenCall) -> bool:
+def _is_failed_call(seen: WireCall) -> bool:
     return seen.exchange.failed if seen.exchange is not None else not seen.is_answered
 
 
@@ -208,7 +208,7 @@ def _build_limiter_finding(link: HistoryLink, gap: HistoryGap) -> HistoryEditFin
 
 
 def _build_active_finding(
-    evidence: str, reason: str, seen: SeenCall, values: dict[str, int | None], texts: list[str] | None
+    evidence: str, reason: str, seen: WireCall, values: dict[str, int | None], texts: list[str] | None
 ) -> HistoryEditFinding:
     return HistoryEditFinding(True, evidence, reason, seen.label, values, texts)  # noqa: FBT003 - it was at work
 

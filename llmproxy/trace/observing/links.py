@@ -15,7 +15,7 @@ from llmproxy.trace.observing.thread_diff import (
     join_system_text,
     list_history_items,
 )
-from llmproxy.trace.observing.tool_calls import SeenCall
+from llmproxy.trace.observing.tool_calls import WireCall
 from llmproxy.trace.reading.conversations import strip_spaces
 from llmproxy.trace.reading.decoded_exchange import DecodedExchange
 
@@ -29,7 +29,7 @@ _LEAST = 8
 class HistoryLink:
     """A request, and what was changed of the history that it goes on from."""
 
-    seen: SeenCall
+    seen: WireCall
     change: HistoryChange
     proof: bool
     """Whether a text that was inserted is the output of an earlier call."""
@@ -41,7 +41,7 @@ class HistoryLink:
 
 
 def link_to_parent(
-    seen: SeenCall, all_seen: Sequence[SeenCall], *, continues: bool, spoken: Sequence[str] = ()
+    seen: WireCall, all_seen: Sequence[WireCall], *, continues: bool, spoken: Sequence[str] = ()
 ) -> HistoryLink | str | None:
     """Find the request that this goes on from; None: its thread's first; a text: why not. `spoken`: users' texts."""
     exchange = seen.exchange
@@ -83,8 +83,8 @@ def link_to_parent(
 
 
 def _choose_parent(
-    sent: Sequence[HistoryItem], system: str, family: Sequence[SeenCall], writers: Sequence[SeenCall]
-) -> SeenCall | None:
+    sent: Sequence[HistoryItem], system: str, family: Sequence[WireCall], writers: Sequence[WireCall]
+) -> WireCall | None:
     """Return the request that one goes on from, of those that may be it: it shares most, and has the same summaries.
 
     In a conversation that repeats itself several may; then who wrote a summary is none, and who was summarized comes
@@ -133,7 +133,7 @@ def _is_same_prompt(one: str, other: str) -> bool:
     return (head + tail) >= _ALIKE * max(len(one), len(other))
 
 
-def _expect_history(seen: SeenCall) -> list[HistoryItem]:
+def _expect_history(seen: WireCall) -> list[HistoryItem]:
     """Return the history that the next request must carry: this request's messages, and the answer."""
     exchange = seen.exchange
     if exchange is None:
@@ -147,7 +147,7 @@ def _expect_history(seen: SeenCall) -> list[HistoryItem]:
     ]
 
 
-def _explain_missing_parent(sent: Sequence[HistoryItem], family: Sequence[SeenCall], *, continues: bool) -> str | None:
+def _explain_missing_parent(sent: Sequence[HistoryItem], family: Sequence[WireCall], *, continues: bool) -> str | None:
     """Judge a request that goes on from none that we saw."""
     if any(item.role == "assistant" for item in sent):
         return "it carries history that the wire has not seen"
@@ -156,7 +156,7 @@ def _explain_missing_parent(sent: Sequence[HistoryItem], family: Sequence[SeenCa
     return None
 
 
-def _sends_whole_history(family: Sequence[SeenCall]) -> bool:
+def _sends_whole_history(family: Sequence[WireCall]) -> bool:
     """Return whether an earlier request carried an answer and a user message after it: the agent sends its history."""
     for seen in family:
         roles = [item.role for item in list_history_items(seen.exchange.messages)] if seen.exchange is not None else []
@@ -165,7 +165,7 @@ def _sends_whole_history(family: Sequence[SeenCall]) -> bool:
     return False
 
 
-def _is_quoted(seen: SeenCall, sent: Sequence[HistoryItem], system: str) -> bool:
+def _is_quoted(seen: WireCall, sent: Sequence[HistoryItem], system: str) -> bool:
     """Return whether an earlier answer stands in a request as the words of somebody else: it wrote a summary for it."""
     exchange = seen.exchange
     if exchange is None or exchange.answer is None:
@@ -176,13 +176,13 @@ def _is_quoted(seen: SeenCall, sent: Sequence[HistoryItem], system: str) -> bool
     return any(output in item.alike for item in sent if item.role != "assistant") or output in strip_spaces(system)
 
 
-def is_quoted_later(seen: SeenCall, all_seen: Sequence[SeenCall]) -> bool:
+def is_quoted_later(seen: WireCall, all_seen: Sequence[WireCall]) -> bool:
     """Return whether an answer stands in a later request as the words of somebody else."""
     later = (each.exchange for each in all_seen if each.call.seq > seen.call.seq and each.exchange is not None)
     return any(_is_quoted(seen, list_history_items(each.messages), join_system_text(each.messages)) for each in later)
 
 
-def _has_all_summaries(seen: SeenCall, writers: Sequence[SeenCall]) -> bool:
+def _has_all_summaries(seen: WireCall, writers: Sequence[WireCall]) -> bool:
     """Return whether a request has these summaries already."""
     exchange = seen.exchange
     if exchange is None:
@@ -191,20 +191,20 @@ def _has_all_summaries(seen: SeenCall, writers: Sequence[SeenCall]) -> bool:
     return all(_is_quoted(each, sent, system) for each in writers)
 
 
-def _may_end_with_user_text(writer: SeenCall, spoken: Sequence[str]) -> bool:
+def _may_end_with_user_text(writer: WireCall, spoken: Sequence[str]) -> bool:
     """Return whether what a request ends with may be the user's words: what users said is not known, or like it."""
     known = [strip_spaces(text) for text in spoken]
     users = [each.alike for each in _expect_history(writer) if each.role == "user"]
     return not (known and users) or any(each in users[-1] or users[-1] in each for each in known)
 
 
-def _count_summarized(writers: Sequence[SeenCall], items: Sequence[HistoryItem]) -> int:
+def _count_summarized(writers: Sequence[WireCall], items: Sequence[HistoryItem]) -> int:
     """Return how many of these messages the one who wrote the summary was told; the same words count once."""
     different = {item.alike or item.calls: item for item in items}.values()
     return max((sum(_contains_message(each, item) for item in different) for each in writers), default=0)
 
 
-def _contains_message(writer: SeenCall, item: HistoryItem) -> bool:
+def _contains_message(writer: WireCall, item: HistoryItem) -> bool:
     """Return whether a request carries a message, or quotes it."""
     exchange = writer.exchange
     if exchange is None:
@@ -215,7 +215,7 @@ def _contains_message(writer: SeenCall, item: HistoryItem) -> bool:
     return all(call in said for call in item.calls)
 
 
-def _is_insertion_summary(change: HistoryChange, writers: Sequence[SeenCall]) -> bool:
+def _is_insertion_summary(change: HistoryChange, writers: Sequence[WireCall]) -> bool:
     """Return whether what was inserted is the output of an earlier call that was told of what is missing."""
     inserted = "".join(strip_spaces(text) for text in _list_inserted_texts(change))
     for seen in writers:

@@ -8,7 +8,7 @@ What servers of tools (MCP) really got and returned, beside what models asked fo
 A call that met a fault, or that replay refused, no server got. One of which nothing was recorded is not known: it is
 in `unread_reason`.
 
-`SeenCall` is one exchange of the agent, and what of it counts. Answers that nobody can read, or only in part: what they
+`WireCall` is one exchange of the agent, and what of it counts. Answers that nobody can read, or only in part: what they
 asked for is not known, and so is nothing that depends on it. A table says which requests are no questions to a model
 that could call a tool. What is in no table and looks as if it did is not passed over.
 """
@@ -382,7 +382,7 @@ _OK = range(200, 300)
 
 
 @dataclass(slots=True, eq=False)
-class SeenCall:
+class WireCall:
     call: Call
     exchange: DecodedExchange | None
     """None where nothing is recorded: passed through, refused, lost."""
@@ -454,7 +454,7 @@ class SeenCall:
 
 
 @dataclass(frozen=True, slots=True)
-class StepSum:
+class UsageSum:
     """A sum of something over a step."""
 
     known: int | Decimal | None
@@ -468,13 +468,13 @@ class StepSum:
         return self.known if self.complete else None
 
 
-def sum_usage(chosen: Sequence[SeenCall]) -> dict[str, StepSum]:
+def sum_usage(chosen: Sequence[WireCall]) -> dict[str, UsageSum]:
     """Add up what the counted answers took; every prompt token is input, cached or not."""
     counted = [each for each in chosen if _counts_for_usage(each)]
     usages = [Usage() if each.exchange is None else each.exchange.interaction.usage for each in counted]
     tokens = [build_token_usage(each) for each in usages]
     return {
-        "callCount": StepSum(
+        "callCount": UsageSum(
             sum(1 for each in chosen if each.is_answered and not _is_unread_answer(each)),
             complete=not any(each.is_cut_off or _is_unread_answer(each) for each in chosen),
         ),
@@ -491,13 +491,13 @@ def sum_usage(chosen: Sequence[SeenCall]) -> dict[str, StepSum]:
     }
 
 
-def _is_unread_answer(seen: SeenCall) -> bool:
+def _is_unread_answer(seen: WireCall) -> bool:
     """Return whether something was answered that is no answer of a model, as far as anybody can read it."""
     exchange = seen.exchange
     return seen.is_answered and exchange is not None and exchange.answer is None and bool(seen.unread_reason)
 
 
-def _counts_for_usage(seen: SeenCall) -> bool:
+def _counts_for_usage(seen: WireCall) -> bool:
     """Return whether an exchange is a model's call that went well: an answer that counts, or embeddings etc."""
     if seen.call.operation in CHAT:
         return seen.is_answered
@@ -505,26 +505,26 @@ def _counts_for_usage(seen: SeenCall) -> bool:
     return exchange is not None and not exchange.failed and exchange.interaction.usage != Usage()
 
 
-def _measure_duration_ms(seen: SeenCall) -> int | None:
+def _measure_duration_ms(seen: WireCall) -> int | None:
     """Return an exchange's time on the wire, milliseconds, as recorded: a replay's own pace says nothing."""
     chunks = _list_chunks(seen)
     return round(chunks[-1].offset / 1000) if chunks else None
 
 
-def _measure_first_chunk_ms(seen: SeenCall) -> int | None:
+def _measure_first_chunk_ms(seen: WireCall) -> int | None:
     chunks = _list_chunks(seen)
     return round(chunks[0].offset / 1000) if chunks else None
 
 
-def _list_chunks(seen: SeenCall) -> Sequence[Chunk]:
+def _list_chunks(seen: WireCall) -> Sequence[Chunk]:
     return () if seen.exchange is None else seen.exchange.interaction.response.chunks
 
 
-def _find_maximum(values: Sequence[int | None]) -> StepSum:
+def _find_maximum(values: Sequence[int | None]) -> UsageSum:
     known = [value for value in values if value is not None]
-    return StepSum(max(known, default=None), complete=bool(values) and len(known) == len(values))
+    return UsageSum(max(known, default=None), complete=bool(values) and len(known) == len(values))
 
 
-def _sum_known_values(values: Sequence[int | None] | Sequence[Decimal | None]) -> StepSum:
+def _sum_known_values(values: Sequence[int | None] | Sequence[Decimal | None]) -> UsageSum:
     known: list[int | Decimal] = [value for value in values if value is not None]
-    return StepSum(sum(known) if known or not values else None, complete=len(known) == len(values))
+    return UsageSum(sum(known) if known or not values else None, complete=len(known) == len(values))

@@ -9,7 +9,16 @@ from uuid import UUID
 
 import pytest
 
-from llmproxy.suite.matchers.json_values import ABSENT, Unknown, get_path, name_kind, parse_time, same, show, to_json
+from llmproxy.suite.matchers.json_values import (
+    ABSENT,
+    Unknown,
+    are_equal,
+    get_path,
+    name_kind,
+    parse_time,
+    quote,
+    to_json,
+)
 
 ID = UUID("12345678-1234-5678-1234-567812345678")
 EAST = timezone(timedelta(hours=2))
@@ -59,8 +68,8 @@ class Colour(Enum):
 )
 def test_equality_has_types(left: object, right: object, equal: bool) -> None:
     """1 is 1.0 and no boolean and no text; dates, ids and decimals are what they are written as. Both ways round."""
-    assert same(left, right) is equal
-    assert same(right, left) is equal
+    assert are_equal(left, right) is equal
+    assert are_equal(right, left) is equal
 
 
 @pytest.mark.parametrize(
@@ -123,7 +132,7 @@ def test_kinds_are_told_in_words() -> None:
     values: tuple[object, ...] = (None, ABSENT, True, 1, Decimal(1), "x", ID, [1], {}, date(2026, 1, 1))
     words = ["null", "nothing", "a boolean", "a number", "a number", "text", "text", "a list", "an object", "a date"]
     assert [name_kind(value) for value in values] == words
-    assert show(ABSENT) == "nothing"
-    assert show("x" * 500).endswith('…"')
+    assert quote(ABSENT) == "nothing"
+    assert quote("x" * 500).endswith('…"')
     assert Unknown("why").reason == "why"
     assert not ABSENT

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llmproxy.report.events import Status
-from llmproxy.suite.matchers.apply import check
+from llmproxy.suite.matchers.apply import check_value
 from llmproxy.suite.matchers.match import REGISTRY
 from llmproxy.suite.matchers.schemas import match_json_schema
 from llmproxy.suite.matchers.variables import VariableScope
@@ -30,7 +30,9 @@ FORMATS = [
 def test_formats_are_checked(name: str, good: str, bad: str) -> None:
     """A validator passes over them unless it is told not to."""
     for text, status in ((good, Status.PASSED), (bad, Status.FAILED)):
-        (found,) = check("x", {"at": text}, {"jsonSchema": {"properties": {"at": {"format": name}}}}, VariableScope())
+        (found,) = check_value(
+            "x", {"at": text}, {"jsonSchema": {"properties": {"at": {"format": name}}}}, VariableScope()
+        )
         assert found.status is status, text
 
 
@@ -74,7 +76,7 @@ _SEARCHED: list[dict[str, object]] = [
     "schema", [_SEARCHED[0], *(pytest.param(each, marks=pytest.mark.slow) for each in _SEARCHED[1:])]
 )
 def test_no_pattern_of_names_runs_for_ever(schema: dict[str, object]) -> None:
-    (found,) = check("x", _KEYS, {"jsonSchema": schema}, VariableScope())
+    (found,) = check_value("x", _KEYS, {"jsonSchema": schema}, VariableScope())
     assert found.status is Status.ENVIRONMENT_ERROR
     assert "did not come to an end within 1 s" in found.message
 
@@ -89,8 +91,8 @@ def test_no_pattern_of_names_runs_for_ever(schema: dict[str, object]) -> None:
 ])  # fmt: skip
 def test_patterns_of_names_find_what_they_say(schema: dict[str, object], good: object, bad: object, told: str) -> None:
     """Also where one has flags of its own, and where the word is a name of the user's."""
-    (held,) = check("x", good, {"jsonSchema": schema}, VariableScope())
-    (failed,) = check("x", bad, {"jsonSchema": schema}, VariableScope())
+    (held,) = check_value("x", good, {"jsonSchema": schema}, VariableScope())
+    (failed,) = check_value("x", bad, {"jsonSchema": schema}, VariableScope())
     assert (held.status, failed.status) == (Status.PASSED, Status.FAILED)
     assert told in failed.message
 
@@ -100,7 +102,7 @@ def test_definitions_that_double_end() -> None:
     """Forty levels, each of which names the next one twice, are a million million steps."""
     doubling = {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(40)}
     schema = {"$ref": "#/$defs/d0", "$defs": {**doubling, "d40": {"type": "object"}}}
-    (found,) = check("x", {}, {"jsonSchema": schema}, VariableScope())
+    (found,) = check_value("x", {}, {"jsonSchema": schema}, VariableScope())
     assert found.status is Status.ENVIRONMENT_ERROR
     assert "did not come to an end within 500,000 steps" in found.message
 

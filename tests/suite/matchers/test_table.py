@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from llmproxy.report.events import Status
-from llmproxy.suite.matchers.apply import check, check_fields, check_input
+from llmproxy.suite.matchers.apply import check_fields, check_input, check_value
 from llmproxy.suite.matchers.json_values import ABSENT, Unknown
 from llmproxy.suite.matchers.match import REGISTRY
 from llmproxy.suite.matchers.variables import VariableScope
@@ -168,7 +168,7 @@ TABLE: list[tuple[object, object, Status]] = [
 @pytest.mark.parametrize(("actual", "matcher", "status"), TABLE, ids=str)
 def test_the_table_of_matchers(actual: object, matcher: object, status: Status) -> None:
     """Each matcher on values that it takes, that it refuses, and that it cannot judge; a message says why it did not pass."""
-    found = check("x", actual, matcher, scope())
+    found = check_value("x", actual, matcher, scope())
     assert max((each.status for each in found), key=[PASSED, FAILED, ERROR].index) is status
     assert all(bool(each.message) is (each.status is not PASSED) for each in found)
 
@@ -203,24 +203,24 @@ MESSAGES = [
 @pytest.mark.parametrize(("actual", "matcher", "words"), MESSAGES, ids=str)
 def test_a_stranger_understands_why(actual: object, matcher: object, words: str) -> None:
     """What was expected, what was found, and what it almost was."""
-    assert words in check("x", actual, matcher, scope())[0].message
+    assert words in check_value("x", actual, matcher, scope())[0].message
 
 
 def test_each_key_is_an_assertion_of_its_own() -> None:
     """All are told, not the first; expected and actual are plain data, names as the user wrote them."""
-    found = check("count", 12, {"gte": 1, "lt": 10}, scope(), where="row 3")
+    found = check_value("count", 12, {"gte": 1, "lt": 10}, scope(), where="row 3")
     assert [(each.name, each.status, each.expected, each.actual, each.where) for each in found] == [
         ("count.gte", PASSED, 1, 12, "row 3"),
         ("count.lt", FAILED, 10, 12, "row 3"),
     ]
-    (one,) = check("title", ID, "x", scope())
+    (one,) = check_value("title", ID, "x", scope())
     assert (one.name, one.actual) == ("title", str(ID))
 
 
 def test_an_equality_of_texts_only_is_flagged() -> None:
     """A model writes ids as text; that they are equal so is told."""
-    (loose,) = check("x", "7", {"ref": "$task.id"}, scope())
-    (strict,) = check("x", 7, {"ref": "$task.id"}, scope())
+    (loose,) = check_value("x", "7", {"ref": "$task.id"}, scope())
+    (strict,) = check_value("x", 7, {"ref": "$task.id"}, scope())
     assert "equal as text only" in loose.evidence
     assert not strict.evidence
 
@@ -243,5 +243,5 @@ def test_a_broken_value_is_an_error_and_no_crash() -> None:
 
         __repr__ = __str__
 
-    (found,) = check("x", Odd(), {"eq": {"a": 1}}, scope())
+    (found,) = check_value("x", Odd(), {"eq": {"a": 1}}, scope())
     assert found.status is ERROR

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from llmproxy.report.events import Status
-from llmproxy.suite.matchers.apply import check
+from llmproxy.suite.matchers.apply import check_value
 from llmproxy.suite.matchers.text import compile_pattern, search_pattern
 from llmproxy.suite.matchers.variables import StepError, VariableScope
 
@@ -19,7 +19,7 @@ def test_a_pattern_that_never_ends_is_an_error() -> None:
     """After a second; neither a pass nor a failure, denied or not."""
     began = time.monotonic()
     for matcher in ({"regex": ENDLESS}, {"not": {"regex": ENDLESS}}):
-        (found,) = check("x", "a" * 60 + "!", matcher, VariableScope())
+        (found,) = check_value("x", "a" * 60 + "!", matcher, VariableScope())
         assert found.status is Status.ENVIRONMENT_ERROR
         assert "did not come to an end within 1 s on a text of 61 characters" in found.message
     assert time.monotonic() - began < 120  # one second is meant; machines are busy
@@ -28,7 +28,7 @@ def test_a_pattern_that_never_ends_is_an_error() -> None:
 @pytest.mark.slow
 def test_a_schema_with_such_a_pattern_is_an_error_too() -> None:
     """JSON Schema has patterns of its own."""
-    (found,) = check("x", '"' + "a" * 60 + '!"', {"jsonSchema": {"pattern": ENDLESS}}, VariableScope())
+    (found,) = check_value("x", '"' + "a" * 60 + '!"', {"jsonSchema": {"pattern": ENDLESS}}, VariableScope())
     assert found.status is Status.ENVIRONMENT_ERROR
 
 
@@ -60,7 +60,7 @@ def test_patterns_are_those_of_python(pattern: str, text: str, flags: str) -> No
 
 def test_case_is_folded_for_every_language() -> None:
     """Not only ASCII."""
-    (found,) = check("x", "STRASSE", {"contains": "straße", "ignoreCase": True}, VariableScope())
+    (found,) = check_value("x", "STRASSE", {"contains": "straße", "ignoreCase": True}, VariableScope())
     assert found.status is Status.PASSED
 
 
@@ -69,9 +69,9 @@ def test_letters_are_the_same_however_they_are_composed(matcher: dict[str, objec
     """So what must not be there is found, too, in a text, a list and an object."""
     for actual in ("die Gr\u00f6\u00dfe", "die Gro\u0308\u00dfe", ["Gro\u0308\u00dfe"], {"Gr\u00f6\u00dfe": 1}):
         for ignored in ({}, {"ignoreCase": True}):
-            (found,) = check("x", actual, {**matcher, **ignored}, VariableScope())
+            (found,) = check_value("x", actual, {**matcher, **ignored}, VariableScope())
             assert found.status is Status.PASSED, (actual, matcher)
-    (found,) = check("x", "die Gro\u0308\u00dfe", {"notContains": "Gr\u00f6\u00dfe"}, VariableScope())
+    (found,) = check_value("x", "die Gro\u0308\u00dfe", {"notContains": "Gr\u00f6\u00dfe"}, VariableScope())
     assert found.status is Status.FAILED
 
 
@@ -80,8 +80,8 @@ def test_letters_are_the_same_however_they_are_composed(matcher: dict[str, objec
 )
 @pytest.mark.parametrize("actual", ["caf\u00e9", "cafe\u0301"])
 def test_patterns_and_values_are_found_however_they_are_composed(matcher: dict[str, object], actual: str) -> None:
-    assert [each.status for each in check("x", actual, matcher, VariableScope())] == [Status.PASSED]
-    assert [each.status for each in check("x", actual, {"not": matcher}, VariableScope())] == [Status.FAILED]
+    assert [each.status for each in check_value("x", actual, matcher, VariableScope())] == [Status.PASSED]
+    assert [each.status for each in check_value("x", actual, {"not": matcher}, VariableScope())] == [Status.FAILED]
 
 
 def test_a_pattern_may_look_for_a_mark_by_itself() -> None:

@@ -29,7 +29,7 @@ from llmproxy.suite.checks.entities.row_selection import (
     select_rows,
     show_row,
 )
-from llmproxy.suite.matchers.apply import all_hold, assertion, build_unclear, check, check_number
+from llmproxy.suite.matchers.apply import all_hold, assertion, build_unclear, check_number, check_value
 from llmproxy.suite.matchers.variables import StepError
 from llmproxy.suite.schema.response_assertions import Created
 from llmproxy.suite.stores.protocol import EntityInfo, Id, Row, Rows, Snapshot
@@ -247,7 +247,7 @@ def _mention_doubtful_rows(
     said = "; ".join(each.said for each in doubts[:_SHOWN])
     unknown = sum(each.wanted and each.changed for each in doubts)
     wanted = {"gte": 1} if item.count is None else item.count
-    if len({all_hold(check(name, sure + more, wanted, run.scope)) for more in range(unknown + 1)}) > 1:
+    if len({all_hold(check_value(name, sure + more, wanted, run.scope)) for more in range(unknown + 1)}) > 1:
         hint = f"`store.entities.{item.entity}.reuses: false` says that no number is given out twice"
         return [_build_unknown_count(name, item, said, hint)]
     if not all_hold(found):
