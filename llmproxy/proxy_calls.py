@@ -277,9 +277,8 @@ class Totals:
     def merge(self, other: Totals) -> None:
         for name in _COUNTS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.bound_names = _union(self.bound_names, other.bound_names)
-        self.carried_names = _union(self.carried_names, other.carried_names)
-        self.stub_names = _union(self.stub_names, other.stub_names)
+        for name in _NAMES:
+            setattr(self, name, _union(getattr(self, name), getattr(other, name)))
         self.saved.merge(other.saved)
         self.spent.merge(other.spent)
         for party, use in other.parties.items():

@@ -25,7 +25,7 @@ from llmproxy.scenario.agent_adapter import AdapterAttributes
 from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.running.run_lifecycle import EventEmitter, RunLifecycle, SessionRequest
 from llmproxy.scenario.types import AgentRole
-from llmproxy.scenario.values.run_ids_and_options import classify_run_error as fault_of, describe_error, make_run_id
+from llmproxy.scenario.values.run_ids_and_options import classify_run_error, describe_error, make_run_id
 from llmproxy.suite.checks.tools import build_unseen
 from llmproxy.suite.checks.traffic import check_usage, explain_unseen_traffic
 from llmproxy.suite.matchers.apply import all_hold
@@ -217,7 +217,7 @@ class _CaseRun:
         try:
             done = await perform_step(context, step)
         except LLMProxyError as error:
-            failed = StepResult(message=describe_error(error), status=fault_of(error, None))
+            failed = StepResult(message=describe_error(error), status=classify_run_error(error, None))
             self.progress.pending.append((replace(told_as, ms=self._elapsed_ms(since)), failed))
             if self.run_context.options.keep_going and isinstance(error, StepError):
                 return False
@@ -311,7 +311,7 @@ class _CaseRun:
         if self._concluded is not None:
             return replace(self._concluded, status=Status.ENVIRONMENT_ERROR, error=error)
         ours = isinstance(error, (LLMProxyError, asyncio.CancelledError, KeyboardInterrupt))
-        return self._build_result(fault_of(error, None if ours else AgentRole.JUDGE), error)
+        return self._build_result(classify_run_error(error, None if ours else AgentRole.JUDGE), error)
 
     def emit_end(self, result: CaseResult, error: BaseException | None) -> CaseResult:
         context, lifecycle = self.context, self.lifecycle

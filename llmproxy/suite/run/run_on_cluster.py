@@ -29,7 +29,7 @@ from llmproxy.scenario.cluster.ray_pacer import Take
 from llmproxy.scenario.cluster.remote_runner import RemoteRunner, open_cluster
 from llmproxy.scenario.cluster.transfer_files import (
     cassette_folder,
-    collect_variables as named,
+    collect_variables,
     glob_files,
     load_cassettes,
     pack_files,
@@ -94,7 +94,7 @@ def pack_suites(
     )
     packed = pack_files([*suites, *agents, *_find_snapshots(cases), *glob_files(files, root)], root)
     live = settings.settings.mode.policy.reaches_network
-    said = named(variables, env, live=live, flag="--send-env")
+    said = collect_variables(variables, env, live=live, flag="--send-env")
     server = find_store_server(settings.settings.store)
     wanted = {cassette_name(case.suite.name, case.id) for case in cases}
     return SuiteParcel(

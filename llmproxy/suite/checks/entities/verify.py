@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from llmproxy.amounts import format_count as amount
+from llmproxy.amounts import format_count
 from llmproxy.errors import LLMProxyError, SuiteError
 from llmproxy.report.events import Assertion
 from llmproxy.suite.checks.entities.new_rows import StoreBaseline, check_created, take_baseline
@@ -131,7 +131,8 @@ def _describe_other_users(run: RunRows, name: str, info: EntityInfo, wanted: Ver
         if not others or _count_would_pass(run, wanted, mine + len(others)):
             return
         names = ", ".join(f"{name_row(info, row)} ({info.user}={row.get(info.user)!r})" for row in others[:_SHOWN])
-        said = f"{name} held without {amount(len(others), 'row')} of other users, which it does not look at: {names}"
+        many = format_count(len(others), "row")
+        said = f"{name} held without {many} of other users, which it does not look at: {names}"
         if said not in run.remarks:
             run.remarks.append(said)
 
