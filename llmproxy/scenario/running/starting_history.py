@@ -1,5 +1,6 @@
 """Where a conversation begins that has begun already: a transcript, or what a recorded session said.
 
+    [{"role": ..., "content": ...}, ...]      messages, as they are
     "talk.json", "talk.jsonl"                 a file of messages; an object with `messages` is one too
     "store.db::cassette", "...::cassette~2"   a recorded session of a store: what the user and the agent said to each
                                               other
@@ -18,7 +19,8 @@ from typing import Any
 from llmproxy.advice import quote_word, suggest_command
 from llmproxy.errors import SettingsError
 from llmproxy.files import read_text, unique_members
-from llmproxy.scenario.types import Message
+from llmproxy.scenario.running.conversation import Conversation
+from llmproxy.scenario.types import AgentRole, Message
 from llmproxy.scenario.values.messages import copy_messages
 from llmproxy.trace import Cassette
 from llmproxy.trace.spans import Span, SpanKind
@@ -27,6 +29,14 @@ SEPARATOR = "::"
 _ONE_EXCHANGE = 2
 """Messages: a user's and the answer."""
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
+
+
+def begin_with_history(conversation: Conversation, history: Sequence[Message] | str) -> None:
+    """Put what was said before into a conversation; where the user had the last word, it is the agent's turn."""
+    found = read_history(history) if isinstance(history, str) else history
+    conversation.add_messages(copy_messages(found))
+    if conversation.messages and conversation.messages[-1]["role"] == "user":
+        conversation.turns.skip_to(AgentRole.AGENT)
 
 
 def read_history(source: str) -> list[Message]:
@@ -97,7 +107,7 @@ def _check_messages(messages: list[Any], where: str) -> list[Message]:
             raise SettingsError(
                 f"{where}: message {place + 1} is {message!r}; a message has a role of {', '.join(sorted(_ROLES))}."
             )
-    return copy_messages([dict(message) for message in messages])
+    return [dict(message) for message in messages]
 
 
 def _content_to_text(value: object) -> str:
