@@ -31,8 +31,6 @@ FindGaps = Callable[[str, LeafPlace], list[TextGap]]
 
 @dataclass(slots=True)
 class ExpectedMessage:
-    source: object
-    """The recorded one."""
     tree: object
     written: bytes = b""
     """Its canonical writing where it holds numbers: in Python 1 equals True."""
@@ -60,7 +58,7 @@ class ExpectedMessage:
         return False
 
 
-_UNSEEN = ExpectedMessage(None, None)
+_UNSEEN = ExpectedMessage(None)
 
 
 class ExpectedMessages:
@@ -121,7 +119,7 @@ class _ExpectedMessageBuilder:
     def build_message(self, message: object, place: LeafPlace) -> ExpectedMessage:
         tree = self._build_node(message, place)
         written = dump(tree) if self._numbers else b""
-        return ExpectedMessage(message, tree, written, "\0".join(self._texts), chosen=self._chosen)
+        return ExpectedMessage(tree, written, "\0".join(self._texts), chosen=self._chosen)
 
     def _build_node(self, node: object, place: LeafPlace) -> object:
         if isinstance(node, dict):

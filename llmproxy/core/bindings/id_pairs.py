@@ -51,9 +51,6 @@ def is_distinct_value(kind: str, value: str) -> bool:
 class IdPairConflict(NamedTuple):
     """Why a pair cannot be added."""
 
-    name: str
-    recorded: str
-    present: str
     other: str
     """What the recorded value was before, or what the present one stood for."""
     merges: bool = False
@@ -79,10 +76,10 @@ class IdPairs:
         """Return why a pair does not go with the others; None if it does."""
         before = self._by_recorded.get((each.name, each.recorded))
         if before is not None and before.present != each.present:
-            return IdPairConflict(each.name, each.recorded, each.present, before.present)
+            return IdPairConflict(before.present)
         meant = self._by_present.get((each.name, each.present))
         if meant is not None and meant.recorded != each.recorded:
-            return IdPairConflict(each.name, each.recorded, each.present, meant.recorded, merges=True)
+            return IdPairConflict(meant.recorded, merges=True)
         return None
 
     def find_present(self, name: str, recorded: str) -> str | None:

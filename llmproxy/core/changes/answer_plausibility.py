@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from llmproxy.core.changes.request_parsing import ParsedRequest
 from llmproxy.core.dialects.conversation import Kind
@@ -44,22 +44,19 @@ _GROUPS = frozenset({"generationConfig", "generation_config", "inferenceConfig",
 """Parameters whose members are parameters."""
 
 
-class GivenAnswer(NamedTuple):
-    message: Message
-    output: int | None = None
-    """Tokens that were generated; None if unknown."""
+def explain_impossible(said: Message, output: int | None, was: ParsedRequest, now: ParsedRequest) -> str:
+    """Return why a recorded answer is none that today's request could get; empty where it is possible.
 
-
-def explain_impossible(given: GivenAnswer, was: ParsedRequest, now: ParsedRequest) -> str:
-    """Return why a recorded answer is none that today's request could get; empty where it is possible."""
+    `output`: tokens that were generated; None if unknown.
+    """
     if was.canonical.stream != now.canonical.stream:
         return f"stream is {str(now.canonical.stream).lower()} now"
     before, after = dict(_list_parameters(was)), dict(_list_parameters(now))
     for name in sorted(before.keys() | after.keys()):
         old, new = before.get(name), after.get(name)
-        if old != new and (why := _check_parameter(name.rpartition(".")[2], old, new, given)):
+        if old != new and (why := _check_parameter(name.rpartition(".")[2], old, new, said, output)):
             return f"parameter {name}: {why}"
-    return _check_calls(given.message, was, now)
+    return _check_calls(said, was, now)
 
 
 def is_prompt(name: str, value: object) -> bool:
@@ -80,10 +77,9 @@ def _list_parameters(request: ParsedRequest) -> Iterator[tuple[str, Any]]:
             yield name, segment.value
 
 
-def _check_parameter(name: str, old: Any, new: Any, given: GivenAnswer) -> str:  # noqa: ANN401 - what JSON holds
-    said = given.message
+def _check_parameter(name: str, old: Any, new: Any, said: Message, output: int | None) -> str:  # noqa: ANN401 - JSON
     if name in _LIMITS:
-        return _check_limit(old, new, given.output)
+        return _check_limit(old, new, output)
     if name in _COUNTS:
         return "" if {old or 1, new or 1} == {1} else f"{new!r} answers are asked for now"
     if name in _STOPS:

@@ -16,7 +16,7 @@ from difflib import SequenceMatcher
 from itertools import zip_longest
 from typing import Any, NamedTuple, Self
 
-from llmproxy.core.changes.answer_plausibility import GivenAnswer, explain_impossible, is_prompt
+from llmproxy.core.changes.answer_plausibility import explain_impossible, is_prompt
 from llmproxy.core.changes.change import Author, Change, ChangeOrigin, Hunk, Reason, Refusal, diff_hunks, digest_of
 from llmproxy.core.changes.client_boilerplate import FRAME, ClientFrames, get_client_frames
 from llmproxy.core.changes.recordings_by_position import PlacedRecording, asks_same_question
@@ -79,7 +79,7 @@ def diff_requests(
     answer = standing.recorded.answer or Message("assistant", "")
     if answer.unknown:
         return Refusal(Reason.IMPOSSIBLE, f"the recorded answer holds {answer.unknown[0]}, which nobody here knows")
-    if impossible := explain_impossible(GivenAnswer(answer, output), standing.request, now):
+    if impossible := explain_impossible(answer, output, standing.request, now):
         return Refusal(Reason.IMPOSSIBLE, impossible)
     return found or [compared.build_order_change()]
 

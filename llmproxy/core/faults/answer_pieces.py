@@ -15,14 +15,14 @@ _BLANK = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 MICROSECONDS = 1_000_000
 
 
+def get_framing(response: Response) -> str:
+    """Return how an answer is divided; see `detect_framing`."""
+    return detect_framing(response.mime_type, response.body)
+
+
 def is_streamed(response: Response) -> bool:
     """Return whether an answer comes event by event."""
-    return detect_framing(response.mime_type, response.body) in ("sse", "ndjson", "aws")
-
-
-def is_binary_stream(response: Response) -> bool:
-    """Return whether its framing is no text."""
-    return detect_framing(response.mime_type, response.body) == "aws"
+    return get_framing(response) in ("sse", "ndjson", "aws")
 
 
 def split_events(content_type: str, body: bytes) -> list[bytes]:

@@ -166,7 +166,7 @@ def choose_faults(faults: Faults, call: FaultTarget, *, injected: int, numbers: 
         if calls and numbers.get(index) not in calls:
             continue
         if injected < rule.times and draw_number(faults.seed, call, index, injected) < rule.probability:
-            yield Fault(rule, index + 1, injected)
+            yield Fault(rule, index + 1)
 
 
 def can_meet(rule: FaultRule, call: FaultTarget) -> bool:

@@ -183,8 +183,6 @@ class Fault(NamedTuple):
     rule: FaultRule
     number: int
     """Of the rule, from 1."""
-    attempt: int
-    """How many faults the request met before."""
 
     @property
     def kind(self) -> FaultKind:

@@ -149,8 +149,7 @@ def _insert_fork(conn: sqlite3.Connection, fork: Fork) -> None:
 
 def find_fork(store: Readable, cassette: str, sample: int) -> Fork | None:
     """Return where a cassette comes from; None for one that is nobody's child."""
-    found = list(_query_forks(store, "WHERE cassette = ? AND sample = ?", (to_sql(cassette), sample)))
-    return found[0] if found else None
+    return next(_query_forks(store, "WHERE cassette = ? AND sample = ?", (to_sql(cassette), sample)), None)
 
 
 def list_forks(store: Readable) -> list[Fork]:

@@ -99,8 +99,12 @@ def _compare_queries(old: Request, new: Request, where: Route) -> Iterator[KeyDi
 
 
 def _group_query(target: str) -> dict[str, list[str]]:
+    return _group_pairs(parse_qsl(target.partition("?")[2], keep_blank_values=True, errors="surrogateescape"))
+
+
+def _group_pairs(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
-    for name, value in parse_qsl(target.partition("?")[2], keep_blank_values=True, errors="surrogateescape"):
+    for name, value in pairs:
         found.setdefault(name, []).append(value)
     return found
 
@@ -120,12 +124,11 @@ def list_uncounted_fields(request: Request, where: Route) -> dict[str, str]:
         verdict = judge_header(lower := name.lower(), known=where.known)
         if not verdict.counts and not lower.startswith("x-llmproxy-"):
             found[lower] = verdict.why
-    for name, value in (
-        pair for name, values in _group_query(request.target).items() for pair in ((name, v) for v in values)
-    ):
-        signed = frozenset() if where.known else find_url_signature_members(request.target.partition("?")[2])
-        if why := explain_ignored_member(where.provider, name, value, known=where.known, signed=signed):
-            found[f"query {name}"] = why
+    signed = frozenset() if where.known else find_url_signature_members(request.target.partition("?")[2])
+    for name, values in _group_query(request.target).items():
+        for value in values:
+            if why := explain_ignored_member(where.provider, name, value, known=where.known, signed=signed):
+                found[f"query {name}"] = why
     return found
 
 
@@ -136,10 +139,8 @@ def _explain_header_difference(name: str, where: Route) -> str:
 
 
 def _join_fields(headers: Headers) -> dict[str, str]:
-    found: dict[str, list[str]] = {}
-    for name, value in headers:
-        found.setdefault(name.lower(), []).append(value)
-    return {name: ", ".join(values) for name, values in found.items()}
+    grouped = _group_pairs((name.lower(), value) for name, value in headers)
+    return {name: ", ".join(values) for name, values in grouped.items()}
 
 
 # -- the body ----------------------------------------------------------------------------------------------------------

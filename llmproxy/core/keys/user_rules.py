@@ -200,12 +200,12 @@ def apply_rules(tree: object, rules: Compiled) -> object:
     if rules.system and isinstance(tree, dict):
         for name in SYSTEM_TEXT:
             if name in tree:
-                tree[name] = _scrub_text(tree[name], rules.system)
+                tree[name] = _scrub_strings(tree[name], rules.system, _OF_SYSTEM_TEXT)
         for name in TURNS:
             turns = tree.get(name)
             for turn in turns if isinstance(turns, list) else ():
                 if isinstance(turn, dict) and turn.get("role") in SYSTEM_ROLES and "content" in turn:
-                    turn["content"] = _scrub_text(turn["content"], rules.system)
+                    turn["content"] = _scrub_strings(turn["content"], rules.system, _OF_SYSTEM_TEXT)
     if rules.everywhere:
         return _scrub_strings(tree, rules.everywhere)
     return tree
@@ -218,24 +218,23 @@ def substitute_patterns(text: str, subs: tuple[tuple[re.Pattern[str], str], ...]
     return text
 
 
-def _scrub_text(node: object, subs: tuple[tuple[re.Pattern[str], str], ...]) -> object:
-    """Scrub system text: a string, ``{"parts": [...]}``, or blocks with a ``text``."""
+_OF_SYSTEM_TEXT = ("text", "parts")
+"""Members that hold the words where system text is no string: ``{"parts": [...]}``, blocks with a ``text``."""
+
+
+def _scrub_strings(
+    node: object, subs: tuple[tuple[re.Pattern[str], str], ...], members: Sequence[str] | None = None
+) -> object:
+    """Scrub a string, or all strings of a tree; of its objects only these `members`, None for all."""
     if isinstance(node, str):
         return substitute_patterns(node, subs)
     if isinstance(node, list):
-        return [_scrub_text(part, subs) for part in node]
+        return [_scrub_strings(part, subs, members) for part in node]
     if isinstance(node, dict):
-        return {name: _scrub_text(value, subs) if name in ("text", "parts") else value for name, value in node.items()}
-    return node
-
-
-def _scrub_strings(node: object, subs: tuple[tuple[re.Pattern[str], str], ...]) -> object:
-    if isinstance(node, str):
-        return substitute_patterns(node, subs)
-    if isinstance(node, list):
-        return [_scrub_strings(part, subs) for part in node]
-    if isinstance(node, dict):
-        return {name: _scrub_strings(value, subs) for name, value in node.items()}
+        return {
+            name: value if members is not None and name not in members else _scrub_strings(value, subs, members)
+            for name, value in node.items()
+        }
     return node
 
 

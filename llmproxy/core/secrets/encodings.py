@@ -494,9 +494,7 @@ def _find_joined_secrets(text: str, values: list[tuple[int, int]], find: Find) -
     joined = "".join(text[start:end] for start, end in values)
     if not (found := find(joined)):
         return
-    starts = [0]
-    for start, end in values:
-        starts.append(starts[-1] + end - start)
+    starts = [0, *accumulate(end - start for start, end in values)]
     for start, end, kind in found:
         parts = [
             Span(values[index][0] + max(start, first) - first, values[index][0] + min(end, last) - first, kind)

@@ -27,9 +27,9 @@ _LOOKED_AT = 256
 _LONGEST_WORD = 18
 _WORDS = late(
     rf"(?:[A-Z]?[a-z]{{1,{_LONGEST_WORD}}}|[A-Z]{{1,{_LONGEST_WORD}}}|v?\d{{1,4}})"
-    r"(?:(?=[^A-Za-z0-9])|(?<=[a-z])(?=[A-Z0-9])|$)"
+    r"(?:(?=[^A-Za-z0-9])|(?<=[a-z])(?=[A-Z0-9])|$)[-_.:/ @]*"
 )
-_BETWEEN = late(r"[-_.:/ @]*")
+"""A word, and what stands between it and the next one."""
 _EXAMPLES = late(
     r"SflKxwRJSMeKKF2QT4fwpMeJf36POk6yJV_adQssw5c"
     r"|(?i:example|your[-_]|placeholder|redacted|changeme|change[-_]me|insert[-_]|1234567890|mustbe"
@@ -45,13 +45,8 @@ def looks_like_words(text: str) -> bool:
     while at < len(text):
         if (word := _WORDS.match(text, at)) is None:
             return False
-        at = _get_match_end_or_start(_BETWEEN, text, word.end())
+        at = word.end()
     return True
-
-
-def _get_match_end_or_start(expression: re.Pattern[str], text: str, at: int) -> int:
-    match = expression.match(text, at)
-    return match.end() if match else at
 
 
 def measure_entropy(text: str) -> float:

@@ -246,7 +246,7 @@ def _find_labelled(text: str, data: bytes, runs: list[tuple[int, int]]) -> Itera
     for start, end in runs:
         if not _HOLDS_LABEL.holds(data[max(0, start - _LABEL) : end]):
             continue
-        label, equals = data[start:end], data.find(b"=", start, end)
+        equals = data.find(b"=", start, end)
         if equals < 0:
             label = data[max(0, start - _LABEL) : start].rstrip(b"\"'`\\ \t\r\n")
             if label[-1:] not in _SIGNS:
@@ -254,9 +254,7 @@ def _find_labelled(text: str, data: bytes, runs: list[tuple[int, int]]) -> Itera
             label = label.rstrip(b"\"'`\\ \t:=,>")
         else:
             label = data[start:equals]
-        if data[start:end].isalpha() or not _MIXED.search(data, start, end):
-            continue
-        if not _names_service(label[-_LABEL:]):
+        if data[start:end].isalpha() or not _MIXED.search(data, start, end) or not _names_service(label[-_LABEL:]):
             continue
         for match in LABEL.whole.finditer(text, max(0, start - _LABEL), end):
             value = match["value"]
@@ -496,12 +494,10 @@ class KnownSecrets:
             self._rebuild_index()
         if self.hear_text is not None:
             self.hear_text(text)
-        found = [span for form in self._few if form in text for span in _find_form_spans(form, text)]
-        found += [span for form in self._short if form in text for span in _find_form_spans(form, text)]
+        forms = [form for form in (*self._few, *self._short) if form in text]
         if self._anchors:
-            for form in self._find_anchored(text):
-                found += _find_form_spans(form, text)
-        return found
+            forms += self._find_anchored(text)
+        return [span for form in forms for span in _find_form_spans(form, text)]
 
     def _find_anchored(self, text: str) -> set[str]:
         anchors, found = self._anchors, set[str]()

@@ -196,18 +196,15 @@ class Redactor:
     def learn_request(self, request_headers: Headers, target: str, names: frozenset[str] = NO_NAMES) -> None:
         """Note a request's credentials, to find them wherever they turn up later; `names` as of `request`."""
         for secret in find_request_credentials(request_headers, target, names):
-            self._learn_secret(secret)
+            self.learn_value(secret)
 
     def learn_bearer(self, token: str) -> None:
         """Note the credential of a request that stood behind `Bearer`, as `learn_request` does."""
         if not looks_like_words(token):
-            self._learn_secret(token)
+            self.learn_value(token)
 
-    def learn_value(self, value: str) -> None:
+    def learn_value(self, secret: str) -> None:
         """Note a value of which somebody says that it is secret, whatever it looks like: words too."""
-        self._learn_secret(value)
-
-    def _learn_secret(self, secret: str) -> None:
         if len(secret) < SHORTEST or secret in self._known or secret.lower() in DUMMIES or "REDACT" in secret:
             return
         self._known.add_secret(secret)
@@ -292,13 +289,13 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """Return a text that may be printed or logged; it may quote a path."""
-        spans = merge_spans(
-            [
-                *self._and_ours(text),
-                *(Span(*span) for span in (find_bare_url_passwords(text, quoted=True) if "@" in text else ())),
-            ]
-        )
+        spans = self._find_with_passwords(text, quoted=True)
         return recode_text(replace_spans(text, spans, lambda _secret, _kind: PLACEHOLDER), self._and_ours)
+
+    def _find_with_passwords(self, text: str, *, quoted: bool = False) -> list[Span]:
+        """Return the spans of secrets in a path or a query; `quoted` as of `find_bare_url_passwords`."""
+        found = find_bare_url_passwords(text, quoted=quoted) if "@" in text else ()
+        return merge_spans([*self._and_ours(text), *(Span(*span) for span in found)])
 
     def redact_target(self, target: str) -> str:
         """Return path and query as they may be printed or logged."""
@@ -371,13 +368,7 @@ class Redactor:
     def _redact_quoted(self, text: str, decode: Callable[[str], str], put: Callable[[str, str], str]) -> str:
         """Redact percent-encoded text; it is written anew only if it holds a secret, with what `put` makes of each."""
         plain = decode(text)
-        spans = merge_spans(
-            [
-                *self._and_ours(plain),
-                *(Span(*span) for span in (find_bare_url_passwords(plain) if "@" in plain else ())),
-            ]
-        )
-        changed = recode_text(replace_spans(plain, spans, put), self._and_ours)
+        changed = recode_text(replace_spans(plain, self._find_with_passwords(plain), put), self._and_ours)
         return text if changed == plain else quote(changed, safe="/:@,~")
 
     def _redact_body(self, body: bytes, content_type: str, numbers: SecretMarks) -> bytes:
@@ -404,9 +395,7 @@ class Redactor:
         except UnicodeDecodeError:
             text, charset = data.decode("latin-1"), "latin-1"
         start = text.lstrip()[:1] if charset == "utf-8" else ""
-        if not start:
-            changed = self._redact_plain(text, numbers)
-        elif start in '{["' or '{"' in text:
+        if start and (start in '{["' or '{"' in text):
             changed = self._redact_json(text, numbers, _NESTED)
         else:
             changed = self._redact_plain(text, numbers)
@@ -441,10 +430,8 @@ class Redactor:
         """Return what to write between the quotes instead, or None if there is no secret in this string."""
         plain = inner
         if "\\" in inner:
-            try:
+            with suppress(ValueError):
                 plain = json.loads(f'"{inner}"', strict=False)
-            except ValueError:
-                plain = inner
         if member and is_secret_member(member, plain, said=depth == _NESTED):
             return numbers.build_placeholder(plain, self._find_member_kind(member, plain, said=depth == _NESTED))
         if depth and plain[:1] in ("{", "[") and '"' in plain:
@@ -611,10 +598,6 @@ class SecretMarks:
 
 # -- scanning ----------------------------------------------------------------------------------------------------------
 
-OTHER = "credential"
-"""What is one by its name, its place or a disguise."""
-
-
 SHAPED = frozenset(kind.label for kind in KINDS)
 """Kinds that tell by themselves what they are."""
 
@@ -623,7 +606,7 @@ def list_secret_lines(text: str, redactor: Redactor) -> dict[str, list[int]]:
     """Return the kinds of secrets in a text, each with the lines on which they begin."""
     found: dict[str, list[int]] = defaultdict(list)
     for start, _, kind in redactor.find_places(text):
-        found[kind or OTHER].append(text.count("\n", 0, start) + 1)
+        found[kind or CREDENTIAL].append(text.count("\n", 0, start) + 1)
     return dict(found)
 
 
@@ -641,11 +624,11 @@ def count_secrets_by_part(interaction: Interaction, redactor: Redactor) -> dict[
         part: {name: len(at) for name, at in list_secret_lines(text, redactor).items()} for part, text in parts.items()
     }
     if redactor.request(request).body != request.body and not found["request body"]:
-        found["request body"] = {OTHER: 1}
+        found["request body"] = {CREDENTIAL: 1}
     answer = redactor.redact_response(response)[0]
     if answer.body != response.body and not found["answer body"]:
-        found["answer body"] = {OTHER: 1}
+        found["answer body"] = {CREDENTIAL: 1}
     if answer.headers != response.headers and not found["answer"]:
         changed = [old for old, new in zip(response.headers, answer.headers, strict=False) if old != new]
-        found["answer"] = {OTHER: 1} if any("REDACTE" not in value for _, value in changed) else {}
+        found["answer"] = {CREDENTIAL: 1} if any("REDACTE" not in value for _, value in changed) else {}
     return {part: names for part, names in found.items() if names}

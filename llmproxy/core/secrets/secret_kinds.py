@@ -119,16 +119,13 @@ def compile_template(template: str, *, loose: bool = False) -> re.Pattern[str]:
 
 
 def _build_kinds() -> tuple[SecretKind, ...]:
-    rows = [SecretKind(name, template) for name, templates in _TABLE.items() for template in templates.split()]
-    rows += [
-        SecretKind(name, template, wordy=True) for name, templates in _WORDY.items() for template in templates.split()
-    ]
-    rows += [
-        SecretKind(name, template, entropy=_PLAIN)
-        for name, templates in _COARSE.items()
+    tables = ((_TABLE, False, 3.0), (_WORDY, True, 3.0), (_COARSE, False, _PLAIN))
+    return tuple(
+        SecretKind(name, template, wordy, entropy)
+        for table, wordy, entropy in tables
+        for name, templates in table.items()
         for template in templates.split()
-    ]
-    return tuple(rows)
+    )
 
 
 _PLAIN = 2.3

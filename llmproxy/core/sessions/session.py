@@ -420,9 +420,9 @@ class Sessions:
     """Unix seconds, of what is noted about a session."""
     walks: dict[str, Session] = field(default_factory=dict)
     bindings: dict[str, str] = field(default_factory=dict)
-    speakers: dict[str, str] = field(default_factory=dict)
-    """Names that are bound for another party than the agent."""
     """name in the request -> session that it belongs to."""
+    speakers: dict[str, str] = field(default_factory=dict)
+    """Names that are bound for another party than the agent, with that party."""
     features: InterceptorFactory = field(default_factory=InterceptorFactory)
     """Gives sessions their interceptors."""
     _served: dict[tuple[str, int], array[int]] = field(default_factory=dict)

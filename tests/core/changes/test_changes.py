@@ -13,7 +13,7 @@ from llmproxy.core.changes.accepted_changes import (
     build_accepted_changes,
     merge_accepted,
 )
-from llmproxy.core.changes.answer_plausibility import GivenAnswer, check_schema, explain_impossible, is_prompt
+from llmproxy.core.changes.answer_plausibility import check_schema, explain_impossible, is_prompt
 from llmproxy.core.changes.change import Change, Reason, Refusal, TrialCall, diff_hunks, digest_of
 from llmproxy.core.changes.client_boilerplate import ClientFrames, digest_frame_line, get_client_frames
 from llmproxy.core.changes.request_parsing import KnownAnswers, parse_request
@@ -110,7 +110,7 @@ def test_an_answer_is_possible_or_the_parameter_is_named(
 ) -> None:
     """Limits, formats, choices and schemas of today are held against the recorded answer, which had three tokens."""
     sides = [parse_request(_request(**each), [], KnownAnswers()) for each in (was, now)]
-    assert (explain_impossible(GivenAnswer(answer, 3), *sides) == "") is possible
+    assert (explain_impossible(answer, 3, *sides) == "") is possible
 
 
 def test_parameters_may_hold_a_question() -> None:

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from llmproxy.core.dialects.streams import detect_framing, write_frame
+from llmproxy.core.dialects.streams import write_frame
 from llmproxy.core.dialects.table import find_operation_codec, get_dialect
 from llmproxy.core.dialects.writing import sse, write_json
 from llmproxy.core.faults.answer_pieces import (
     MICROSECONDS,
-    is_binary_stream,
+    get_framing,
     is_streamed,
     scale_offset,
     split_after_piece,
@@ -28,7 +28,7 @@ from llmproxy.protocol import Channel
 
 def write_error_event(call: FaultTarget, answer: Response, number: int) -> bytes:
     """Return the event, in the framing of `answer`; `number` events came before it."""
-    kind = detect_framing(answer.mime_type, answer.body)
+    kind = get_framing(answer)
     if kind == "aws":
         about = {":exception-type": "modelStreamErrorException", ":content-type": "application/json"}
         body = {"message": "The model stream was interrupted.", "originalStatusCode": 500}
@@ -64,7 +64,7 @@ def _cut_character(call: FaultTarget, values: Values) -> Symptom | None:
         return None
     pieces = time_pieces(answer, call.speed)
     sent, left = split_after_piece(pieces, values["chunk"])
-    wide = None if is_binary_stream(answer) else _find_wide_character(left)
+    wide = None if get_framing(answer) == "aws" else _find_wide_character(left)
     if wide is None:  # all of it is ASCII: the character that is cut was not there
         half = left[0].data[: max(1, len(left[0].data) // 2)]
         return Symptom(with_pieces(answer, [*sent, replace(left[0], data=half + FIRST_BYTE)], call.speed, cut=True))

@@ -11,11 +11,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from llmproxy.core.dialects.streams import detect_framing, iter_frames, write_frame
+from llmproxy.core.dialects.streams import iter_frames, write_frame
 from llmproxy.core.dialects.table import REASONS, FailureInfo, get_operation_codec, write_failure
 from llmproxy.core.dialects.usage import COUNT_MEMBERS
 from llmproxy.core.dialects.writing import write_json
-from llmproxy.core.faults.answer_pieces import split_after_piece, time_pieces, with_pieces
+from llmproxy.core.faults.answer_pieces import get_framing, split_after_piece, time_pieces, with_pieces
 from llmproxy.core.faults.rules import CHUNK, Break, FaultKind, FaultNeeds, FaultTarget, Parameter, Symptom, Values
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.grpc import build_failure_head
@@ -98,7 +98,7 @@ def _malform_json(call: FaultTarget, values: Values) -> Symptom | None:
     answer = call.answer()
     if answer is None or not answer.body:
         return None
-    kind, pieces = detect_framing(answer.mime_type, answer.body), time_pieces(answer, call.speed)
+    kind, pieces = get_framing(answer), time_pieces(answer, call.speed)
     if len(pieces) == 1:
         return Symptom(with_pieces(answer, [replace(pieces[0], data=_halve_text(pieces[0].data))], call.speed))
     sent, left = split_after_piece(pieces, values["chunk"])
@@ -150,7 +150,7 @@ def _change_json(call: FaultTarget, change: Callable[[Any], Any]) -> Symptom | N
         found.append(1)
         return write_json(changed)
 
-    kind = detect_framing(answer.mime_type, answer.body)
+    kind = get_framing(answer)
     pieces = [replace(each, data=edit_piece(kind, each.data, edit)) for each in time_pieces(answer, call.speed)]
     headers = without(answer.headers, *get_operation_codec(call.operation).count_headers)
     if not found and len(headers) == len(answer.headers):
