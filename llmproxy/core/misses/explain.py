@@ -14,6 +14,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 from llmproxy.advice import suggest_command
@@ -30,22 +31,35 @@ LIMIT, LINES = 2000, 12
 """Characters and lines of the whole text: an error message, not a page."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ExplainedMiss:
     """A refused request, explained."""
 
     context: MissContext
     nearest: Nearest | None
-    text: str
-    """What the client reads; at most 2,000 characters, starts with ``llmproxy:``."""
+
+    @cached_property
+    def text(self) -> str:
+        """What the client reads: at most 2,000 characters, mostly 12 lines, and ``llmproxy:`` at its beginning.
+
+        Differences go before cause and commands.
+        """
+        text = ""
+        for shown, width in ((5, 90), (5, 60), (4, 50), (3, 40), (2, 30), (1, 30), (0, 30)):
+            text = "\n".join(_format_lines(self, shown, width))
+            if len(text) <= LIMIT and text.count("\n") < LINES:
+                return text
+        return text[: LIMIT - 1] + "…"
+
+    @property
+    def reason(self) -> str:
+        """Name of what is the matter; see `_REASONS`."""
+        return _match_reason(self).name
 
     @property
     def steps(self) -> tuple[dict[str, object], ...]:
         """What to do, ``{"about": why, "commands": [to type]}``; the likeliest first."""
-        return tuple(
-            {"about": each.about + each.more, "commands": list(each.commands)}
-            for each in _list_steps(_MissCase(self.context, self.nearest))
-        )
+        return tuple({"about": each.about + each.more, "commands": list(each.commands)} for each in _list_steps(self))
 
     def to_dict(self) -> dict[str, object]:
         """Return plain JSON values, for the journal."""
@@ -55,7 +69,7 @@ class ExplainedMiss:
         context |= {name: str(getattr(self.context, name) or "") for name in ("client", "recorded_by")}
         return {
             **context,
-            "reason": find_reason(self.context, self.nearest),
+            "reason": self.reason,
             "nearest": self.nearest.to_dict() if self.nearest else None,
             "text": self.text,
             "record": self.record_command,
@@ -66,16 +80,14 @@ class ExplainedMiss:
     @property
     def record_command(self) -> str:
         """The command that records it, where nothing is recorded at all; else nothing."""
-        case = _MissCase(self.context, self.nearest)
-        return _build_command(case, "auto") if _match_reason(case).steps is _advise_record else ""
+        return _build_command(self, "auto") if _match_reason(self).steps is _advise_record else ""
 
     @property
     def start_commands(self) -> dict[str, str]:
         """The commands of `text` that start a proxy by hand, by mode, for who has a shorter way."""
-        case = _MissCase(self.context, self.nearest)
         there = self.context.elsewhere[0].cassette if self.context.elsewhere else ""
         modes = {} if self.context.again.is_run else {"record": "", "auto": "", "replay": there}
-        return {mode: _build_command(case, mode, cassette) for mode, cassette in modes.items()}
+        return {mode: _build_command(self, mode, cassette) for mode, cassette in modes.items()}
 
     @property
     def differs_in_numbers(self) -> bool:
@@ -93,22 +105,7 @@ def explain_refused(
 ) -> ExplainedMiss:
     """Explain a miss; `candidates`: (row, canonical request), 50 are plenty; `recorded_by` returns a row's client."""
     near = find_nearest(wanted, candidates, wording)
-    context = context if near is None else replace(context, recorded_by=recorded_by(near.id))
-    return ExplainedMiss(context, near, format_miss(context, near))
-
-
-def find_reason(context: MissContext, near: Nearest | None) -> str:
-    return _match_reason(_MissCase(context, near)).name
-
-
-def format_miss(context: MissContext, nearest: Nearest | None) -> str:
-    """Return a miss's text: at most 2,000 characters, mostly 12 lines; differences go before cause and commands."""
-    case, text = _MissCase(context, nearest), ""
-    for shown, width in ((5, 90), (5, 60), (4, 50), (3, 40), (2, 30), (1, 30), (0, 30)):
-        text = "\n".join(_format_lines(case, shown, width))
-        if len(text) <= LIMIT and text.count("\n") < LINES:
-            return text
-    return text[: LIMIT - 1] + "…"
+    return ExplainedMiss(context if near is None else replace(context, recorded_by=recorded_by(near.id)), near)
 
 
 class _Step(NamedTuple):
@@ -124,16 +121,8 @@ class _Step(NamedTuple):
         return f"{self.about}{typed}{self.more}"
 
 
-@dataclass(frozen=True, slots=True)
-class _MissCase:
-    """Everything that the text is made from."""
-
-    context: MissContext
-    near: Nearest | None
-
-
-def _format_lines(case: _MissCase, shown: int, width: int) -> list[str]:
-    context, why = case.context, _match_reason(case)
+def _format_lines(miss: ExplainedMiss, shown: int, width: int) -> list[str]:
+    context, why = miss.context, _match_reason(miss)
     what = " ".join(clip(part, 60) for part in (context.provider, context.operation, context.model or "") if part)
     which = [f"mode {context.mode}", f"session {_quote(context.session)}"]
     which += [f"sample {context.sample}"] if context.sample != 1 else []
@@ -142,35 +131,35 @@ def _format_lines(case: _MissCase, shown: int, width: int) -> list[str]:
     asked = f"request: {clip(context.method, 10)} {what}{', streaming' if context.stream else ''}"
     if context.last_user:
         asked += f', last user text "{clip(context.last_user, width)}"'
-    cause = why.cause(case) if callable(why.cause) else why.cause
+    cause = why.cause(miss) if callable(why.cause) else why.cause
     first = f"llmproxy: no recorded response for this request ({what}) in cassette {_quote(context.cassette)}: {cause}."
     return [
         first,
         f"{', '.join(which)}; nothing was sent to the {_SENT_TO[channel_of(context.provider, context.operation)]}.",
         asked,
-        *(_describe_nearest(case.near, shown, width) if case.near else ()),
+        *(_describe_nearest(miss.nearest, shown, width) if miss.nearest else ()),
         *_describe_clients(context),
-        *([clip(context.unbound, 6 * width)] if context.unbound and not _shows_unbound_place(case, shown) else []),
+        *([clip(context.unbound, 6 * width)] if context.unbound and not _shows_unbound_place(miss, shown) else []),
         *([clip(context.not_carried, 6 * width)] if context.not_carried else []),
         "What to do:",
-        *(f"  {n}. {step}" for n, step in enumerate(_list_steps(case), 1)),
+        *(f"  {n}. {step}" for n, step in enumerate(_list_steps(miss), 1)),
     ]
 
 
-def _shows_unbound_place(case: _MissCase, shown: int) -> bool:
+def _shows_unbound_place(miss: ExplainedMiss, shown: int) -> bool:
     """Return whether the nearest recording's differences say already what does not fit."""
-    found = case.near.differences[:shown] if case.near else ()
-    return any(item.path == case.context.unbound_at for item in found)
+    found = miss.nearest.differences[:shown] if miss.nearest else ()
+    return any(item.path == miss.context.unbound_at for item in found)
 
 
-def _list_steps(case: _MissCase) -> list[_Step]:
-    if (why := _match_reason(case)).steps is _advise_record:
-        return why.steps(case)  # there is nothing to look at
-    near = [_build_store_command(case, f"show {case.near.id}")] if case.near else []
-    live = [_Step("or let the real tool answer: --unknown-tool live")] if case.context.beside_live else []
-    page = case.context.again.page
-    seen = f"   {page}#/live/{case.context.key[3:15]}" if page else ""
-    return [*why.steps(case), *live, _Step("look closer", [_build_store_command(case, "why"), *near], seen)]
+def _list_steps(miss: ExplainedMiss) -> list[_Step]:
+    if (why := _match_reason(miss)).steps is _advise_record:
+        return why.steps(miss)  # there is nothing to look at
+    near = [_build_store_command(miss, f"show {miss.nearest.id}")] if miss.nearest else []
+    live = [_Step("or let the real tool answer: --unknown-tool live")] if miss.context.beside_live else []
+    page = miss.context.again.page
+    seen = f"   {page}#/live/{miss.context.key[3:15]}" if page else ""
+    return [*why.steps(miss), *live, _Step("look closer", [_build_store_command(miss, "why"), *near], seen)]
 
 
 def _describe_nearest(near: Nearest, shown: int, width: int) -> list[str]:
@@ -205,107 +194,107 @@ def _quote(text: str) -> str:
     return f'"{clip(text, 60)}"'
 
 
-def _build_command(case: _MissCase, mode: str, cassette: str = "") -> str:
-    name = cassette or case.context.cassette
-    return case.context.again.command(mode, name, store=case.context.store, upstreams=case.context.upstreams)
+def _build_command(miss: ExplainedMiss, mode: str, cassette: str = "") -> str:
+    name = cassette or miss.context.cassette
+    return miss.context.again.command(mode, name, store=miss.context.store, upstreams=miss.context.upstreams)
 
 
-def _build_store_command(case: _MissCase, command: str) -> str:
-    return suggest_command(command, case.context.store)
+def _build_store_command(miss: ExplainedMiss, command: str) -> str:
+    return suggest_command(command, miss.context.store)
 
 
-def _advise_record(case: _MissCase) -> list[_Step]:
-    then = "" if case.context.again.is_run or case.context.again.is_test_runner else ", and then run the agent once"
-    return [_Step(f"record what is missing{then}", [_build_command(case, "auto")])]
+def _advise_record(miss: ExplainedMiss) -> list[_Step]:
+    then = "" if miss.context.again.is_run or miss.context.again.is_test_runner else ", and then run the agent once"
+    return [_Step(f"record what is missing{then}", [_build_command(miss, "auto")])]
 
 
-def _advise_more(case: _MissCase) -> list[_Step]:
-    closed = "mode once adds nothing to a complete cassette; " if case.context.complete else ""
-    return [_Step(f"{closed}record what is missing", [_build_command(case, "auto")])]
+def _advise_more(miss: ExplainedMiss) -> list[_Step]:
+    closed = "mode once adds nothing to a complete cassette; " if miss.context.complete else ""
+    return [_Step(f"{closed}record what is missing", [_build_command(miss, "auto")])]
 
 
-def _advise_record_anew(case: _MissCase) -> list[_Step]:
+def _advise_record_anew(miss: ExplainedMiss) -> list[_Step]:
     """Record one run, and no other order of it: there are more of those than anybody records."""
-    anew = _Step("record all of it again", [_build_command(case, "record")])
+    anew = _Step("record all of it again", [_build_command(miss, "record")])
     sets = _Step("if a set gives the order, Python has another in each process: set PYTHONHASHSEED=0")
-    return [sets, anew] if case.context.is_python else [anew]
+    return [sets, anew] if miss.context.is_python else [anew]
 
 
-def _describe_order(case: _MissCase) -> str:
-    near = case.near
+def _describe_order(miss: ExplainedMiss) -> str:
+    near = miss.nearest
     if near is None:
         return "the same as a recording, in another order"
     what = "messages" if near.reordered in ("$.messages", "$.input", "$.contents") else "members"
     if any(each.path == near.reordered and each.old.startswith('"') for each in near.differences):
         what = "words"
-    at_once = [group for group in case.context.concurrent if max(group) < near.id]
+    at_once = [group for group in miss.context.concurrent if max(group) < near.id]
     why = f": #{min(at_once[-1])} to #{max(at_once[-1])} ran at the same time" if at_once else ""
     return f"it is the same {what} as #{near.id} in another order, at {clip(near.reordered, 80)}{why}"
 
 
-def _advise_servers(case: _MissCase) -> list[_Step]:
-    context, again = case.context, case.context.again.without_tools()
+def _advise_servers(miss: ExplainedMiss) -> list[_Step]:
+    context, again = miss.context, miss.context.again.without_tools()
     typed = again and again.command("", context.cassette, store=context.store, upstreams=context.upstreams)
     step = _Step("leave its MCP servers unchanged, as in the recording", [typed] if typed else [])
-    return [step, *_advise_more(case)]
+    return [step, *_advise_more(miss)]
 
 
-def _advise_other_recording(case: _MissCase) -> list[_Step]:
-    context, there = case.context, case.context.elsewhere[0]
+def _advise_other_recording(miss: ExplainedMiss) -> list[_Step]:
+    context, there = miss.context, miss.context.elsewhere[0]
     if there.cassette != context.cassette:
-        step = _Step("use that cassette", [_build_use_command(case, there.cassette)])
+        step = _Step("use that cassette", [_build_use_command(miss, there.cassette)])
     elif there.sample != context.sample:
         step = _Step(f"use session {_quote(f'{there.cassette}~{there.sample}')}, or record sample {context.sample}")
     else:
         who = f"{_quote(there.party)} recorded it, {_quote(context.party)} asked"
         step = _Step(f"x-llmproxy-party says who calls: {who}")
-    return [step, *_advise_more(case)]
+    return [step, *_advise_more(miss)]
 
 
-def _build_use_command(case: _MissCase, cassette: str) -> str:
+def _build_use_command(miss: ExplainedMiss, cassette: str) -> str:
     """Return how a run uses another cassette: in a test its name is no option."""
-    if case.context.again.is_test_runner:
-        named, pytest = json.dumps(cassette), case.context.again.start.startswith("pytest")
+    if miss.context.again.is_test_runner:
+        named, pytest = json.dumps(cassette), miss.context.again.start.startswith("pytest")
         return f"@pytest.mark.llmproxy(cassette={named})" if pytest else f"session({{ cassette: {named} }})"
-    return _build_command(case, "replay", cassette)
+    return _build_command(miss, "replay", cassette)
 
 
-def _advise_declaring_day(case: _MissCase) -> _Step:
+def _advise_declaring_day(miss: ExplainedMiss) -> _Step:
     """Explain for a day in system text that `run`, the pytest plugin and suites declare it, and bind it."""
-    context = case.context
+    context = miss.context
     by_run = context.again if context.again.is_run else context.again.for_command("llmproxy run", " -- YOUR COMMAND")
     typed = by_run.command("record", context.cassette, store=context.store, upstreams=context.upstreams)
     return _Step("or record again with the day declared; it then replays on any other day", [typed])
 
 
-def _advise_rules(case: _MissCase) -> list[_Step]:
-    suggestion = case.near.suggestion if case.near else None
+def _advise_rules(miss: ExplainedMiss) -> list[_Step]:
+    suggestion = miss.nearest.suggestion if miss.nearest else None
     if suggestion is None:
-        return [*_advise_more(case), *_advise_change_trial(case)]
+        return [*_advise_more(miss), *_advise_change_trial(miss)]
     rule = suggestion.toml.replace("\n", "   ")
     rest = (
         f"; {suggestion.left} other difference{'s' if suggestion.left > 1 else ''} would stay"
         if suggestion.left
         else ""
     )
-    again = "" if case.context.again.is_run else ", and start the proxy again"
+    again = "" if miss.context.again.is_run else ", and start the proxy again"
     step = _Step(
         f"if that changes by itself, put into pyproject.toml, [tool.llmproxy.normalize]: {rule}   then",
-        [_build_store_command(case, "verify --rekey")],
+        [_build_store_command(miss, "verify --rekey")],
         f"{again}{rest}",
     )
     # A rule that does not do it alone is not the first thing to try. Where something is unbound, the recording knows
     # its day already, and this is another difference of days.
-    steps = [step, *([_advise_declaring_day(case)] if suggestion.of_days and not case.context.unbound else [])]
-    return [*_advise_more(case), *steps] if suggestion.left else [*steps, *_advise_more(case)]
+    steps = [step, *([_advise_declaring_day(miss)] if suggestion.of_days and not miss.context.unbound else [])]
+    return [*_advise_more(miss), *steps] if suggestion.left else [*steps, *_advise_more(miss)]
 
 
 _PYTEST_MODE, _PYTEST_CHANGES = "--llmproxy-mode {mode}", "--llmproxy-changes"
 
 
-def _advise_change_trial(case: _MissCase) -> list[_Step]:
+def _advise_change_trial(miss: ExplainedMiss) -> list[_Step]:
     """Offer the trial that says what has changed in all calls, where the command is known that was run."""
-    context, again = case.context, case.context.again
+    context, again = miss.context, miss.context.again
     if _PYTEST_MODE in again.start:
         typed = again.start.replace(_PYTEST_MODE, _PYTEST_CHANGES)
     elif again.is_run:
@@ -315,71 +304,71 @@ def _advise_change_trial(case: _MissCase) -> list[_Step]:
     return [_Step("or list, offline, what changed, what it affects and what new recordings cost", [typed])]
 
 
-def _describe_elsewhere(case: _MissCase) -> str:
-    context, there = case.context, case.context.elsewhere[0]
+def _describe_elsewhere(miss: ExplainedMiss) -> str:
+    context, there = miss.context, miss.context.elsewhere[0]
     parts = [f"cassette {_quote(there.cassette)}"] if there.cassette != context.cassette else []
     parts += [f"sample {there.sample}"] if there.sample != context.sample else []
     parts += [f"party {_quote(there.party)}"] if there.party != context.party else []
     return f"it is recorded under {', '.join(parts) or 'another place'}"
 
 
-def _explain_played(case: _MissCase) -> str:
-    played = case.context.played
+def _explain_played(miss: ExplainedMiss) -> str:
+    played = miss.context.played
     return (
         "its only recording was already played" if played == 1 else f"all its {played} recordings were already played"
     )
 
 
-def _advise_state(case: _MissCase) -> list[_Step]:
-    name = clip(case.context.beside_live, 60)
+def _advise_state(miss: ExplainedMiss) -> list[_Step]:
+    name = clip(miss.context.beside_live, 60)
     step = "tools have a state, so a result recorded in another state may be wrong here; if it changes nothing: "
     return [_Step(f"{step}--read-only '{name}'")]
 
 
-def _describe_empty(case: _MissCase) -> str:
-    return "nothing is recorded in it" + (f" for sample {case.context.sample}" if case.context.sample != 1 else "")
+def _describe_empty(miss: ExplainedMiss) -> str:
+    return "nothing is recorded in it" + (f" for sample {miss.context.sample}" if miss.context.sample != 1 else "")
 
 
-def _describe_missing_operation(case: _MissCase) -> str:
-    context = case.context
+def _describe_missing_operation(miss: ExplainedMiss) -> str:
+    context = miss.context
     recordings = (
         "its only recording is not" if context.recordings == 1 else f"none of its {context.recordings} recordings is"
     )
     return f"{recordings} of {clip(context.provider, 40)} {clip(context.operation, 60)}"
 
 
-def _describe_difference(case: _MissCase) -> str:
-    first = case.near.differences[0] if case.near and case.near.differences else None
-    if case.near is None or first is None:
+def _describe_difference(miss: ExplainedMiss) -> str:
+    first = miss.nearest.differences[0] if miss.nearest and miss.nearest.differences else None
+    if miss.nearest is None or first is None:
         return "no recording has this key"
     looks = f", which looks like {first.looks}" if first.looks else ""
-    return f"the nearest recording (#{case.near.id}) differs at {clip(first.place, 80)}{looks}"
+    return f"the nearest recording (#{miss.nearest.id}) differs at {clip(first.place, 80)}{looks}"
 
 
 @dataclass(frozen=True, slots=True)
 class _Reason:
     name: str
-    holds: Callable[[_MissCase], bool]
-    cause: Callable[[_MissCase], str] | str
+    holds: Callable[[ExplainedMiss], bool]
+    cause: Callable[[ExplainedMiss], str] | str
     """Ends the first sentence, after "no recorded response for this request: "."""
-    steps: Callable[[_MissCase], list[_Step]]
+    steps: Callable[[ExplainedMiss], list[_Step]]
 
 
 _REASONS = (
-    _Reason("no_store", lambda case: not case.context.store_exists,
-            lambda case: f"there is no store {clip(case.context.store, 120)}", _advise_record),
-    _Reason("exhausted", lambda case: case.context.played > 0, _explain_played,
-            lambda case: [_Step("repeat the last answer instead: --exhausted last (or cycle)"), *_advise_more(case)]),
-    _Reason("state", lambda case: bool(case.context.state), lambda case: clip(case.context.state, 300), _advise_state),
-    _Reason("elsewhere", lambda case: bool(case.context.elsewhere), _describe_elsewhere, _advise_other_recording),
-    _Reason("empty", lambda case: case.context.recordings == 0, _describe_empty, _advise_record),
-    _Reason("no_tools", lambda case: case.context.toolless, "it was recorded without MCP servers", _advise_servers),
-    _Reason("operation", lambda case: case.context.same_operation == 0, _describe_missing_operation, _advise_more),
-    _Reason("order", lambda case: bool(case.near and case.near.reordered), _describe_order, _advise_record_anew),
+    _Reason("no_store", lambda miss: not miss.context.store_exists,
+            lambda miss: f"there is no store {clip(miss.context.store, 120)}", _advise_record),
+    _Reason("exhausted", lambda miss: miss.context.played > 0, _explain_played,
+            lambda miss: [_Step("repeat the last answer instead: --exhausted last (or cycle)"), *_advise_more(miss)]),
+    _Reason("state", lambda miss: bool(miss.context.state), lambda miss: clip(miss.context.state, 300), _advise_state),
+    _Reason("elsewhere", lambda miss: bool(miss.context.elsewhere), _describe_elsewhere, _advise_other_recording),
+    _Reason("empty", lambda miss: miss.context.recordings == 0, _describe_empty, _advise_record),
+    _Reason("no_tools", lambda miss: miss.context.toolless, "it was recorded without MCP servers", _advise_servers),
+    _Reason("operation", lambda miss: miss.context.same_operation == 0, _describe_missing_operation, _advise_more),
+    _Reason("order", lambda miss: bool(miss.nearest and miss.nearest.reordered), _describe_order, _advise_record_anew),
     _Reason("different", bool, _describe_difference, _advise_rules),
 )  # fmt: skip
 """The first row that holds is the reason; the last always does."""
 
 
-def _match_reason(case: _MissCase) -> _Reason:
-    return next(row for row in _REASONS if row.holds(case))
+def _match_reason(miss: ExplainedMiss) -> _Reason:
+    return next(row for row in _REASONS if row.holds(miss))

@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 from llmproxy.advice import StartCommand
 from llmproxy.core.keys.normalize import canonicalize
 from llmproxy.core.keys.user_rules import Rules
-from llmproxy.core.misses.explain import LIMIT, LINES, ExplainedMiss, explain_refused, find_reason, format_miss
+from llmproxy.core.misses.explain import LIMIT, LINES, ExplainedMiss, explain_refused
 from llmproxy.core.misses.miss_context import MissContext, RecordedElsewhere
 from llmproxy.core.misses.nearest_recording import Nearest, Suggestion
 from llmproxy.core.providers.provider_table import Client
@@ -50,8 +50,8 @@ TOOLLESS = replace(CONTEXT, provider="tools", operation="mcp:tools/list", same_o
 ])  # fmt: skip
 def test_states(context: MissContext, name: str, cause: str, step: str) -> None:
     """The first line says why, the steps say what to type for it."""
-    first, _, rest = format_miss(context, None).partition("\n")
-    assert find_reason(context, None) == name
+    first, _, rest = ExplainedMiss(context, None).text.partition("\n")
+    assert ExplainedMiss(context, None).reason == name
     assert cause in first
     assert step in rest
 
@@ -61,7 +61,7 @@ NOTHING = "llmproxy: no recorded response for this request (openai chat.completi
 
 def test_text() -> None:
     """The whole text: a first line that stands alone, as SDKs show it; where, what, nearest, what to do."""
-    assert format_miss(CONTEXT, NEAR).splitlines() == [
+    assert ExplainedMiss(CONTEXT, NEAR).text.splitlines() == [
         f'{NOTHING} in cassette "trip": the nearest recording (#12) differs at $.messages[1].content.',
         'mode replay, session "trip", store llmproxy.db, key v1:ab12ab12ab12; nothing was sent to the provider.',
         'request: POST openai chat.completions gpt-4o, streaming, last user text "Book a flight"',
@@ -76,25 +76,25 @@ def test_text() -> None:
 def test_what_went_nowhere_is_named() -> None:
     """No provider was to hear the call of a tool."""
     for provider, operation, where in (("stdio:a", "mcp:tools/call x", "server"), ("http:a.example", "/x", "service")):
-        text = format_miss(replace(CONTEXT, provider=provider, operation=operation), None)
+        text = ExplainedMiss(replace(CONTEXT, provider=provider, operation=operation), None).text
         assert f"nothing was sent to the {where}." in text
 
 
 def test_where_nothing_is_recorded_there_is_nothing_to_look_at() -> None:
     """One step: the command that records it, which the end of a run says in its place; other misses have none."""
     empty = replace(CONTEXT, store_exists=False, again=StartCommand("llmproxy run", " -- ..."))
-    miss = ExplainedMiss(empty, None, format_miss(empty, None))
+    miss = ExplainedMiss(empty, None)
     assert miss.text.endswith(f"What to do:\n  1. record what is missing: {miss.record_command}")
     assert miss.record_command.startswith("llmproxy run --mode auto")
-    assert ExplainedMiss(CONTEXT, NEAR, "").record_command == ""
+    assert ExplainedMiss(CONTEXT, NEAR).record_command == ""
 
 
 def test_rule_comes_first_if_it_suffices() -> None:
     """A rule that makes the request a hit is the first step; one that does not is the second."""
     near = replace(NEAR, suggestion=Suggestion('packs = ["dates"]', 0, of_days=True))
-    assert "1. if that changes by itself" in format_miss(CONTEXT, near)
-    assert 'packs = ["dates"]' in format_miss(CONTEXT, near)
-    text = format_miss(CONTEXT, replace(NEAR, suggestion=Suggestion('packs = ["dates"]', 2)))
+    assert "1. if that changes by itself" in ExplainedMiss(CONTEXT, near).text
+    assert 'packs = ["dates"]' in ExplainedMiss(CONTEXT, near).text
+    text = ExplainedMiss(CONTEXT, replace(NEAR, suggestion=Suggestion('packs = ["dates"]', 2))).text
     assert "2. if that changes by itself" in text
     assert "2 other differences would stay" in text
     assert "and start the proxy again" in text
@@ -104,10 +104,12 @@ def test_a_day_in_system_text_can_be_bound_instead() -> None:
     """Both ways that work are named: a rule, and a recording that knows its day."""
     days = replace(NEAR, suggestion=Suggestion('packs = ["days"]', 0, of_days=True))
     step = "2. or record again with the day declared; it then replays on any other day: llmproxy run --mode record"
-    assert step in format_miss(CONTEXT, days)
-    assert "know its day" not in format_miss(CONTEXT, replace(NEAR, suggestion=Suggestion('ignore = ["$.x"]', 0)))
+    assert step in ExplainedMiss(CONTEXT, days).text
+    assert (
+        "know its day" not in ExplainedMiss(CONTEXT, replace(NEAR, suggestion=Suggestion('ignore = ["$.x"]', 0))).text
+    )
     aware = replace(CONTEXT, unbound="recording #7, bound: $.system: recorded '2026-11-25', now '2026-11-26'")
-    assert "know its day" not in format_miss(aware, days)
+    assert "know its day" not in ExplainedMiss(aware, days).text
 
 
 @pytest.mark.parametrize(
@@ -117,31 +119,33 @@ def test_a_day_in_system_text_can_be_bound_instead() -> None:
 def test_who_has_a_shorter_way_is_told_what_to_replace(old: str, new: str, numbers: bool) -> None:
     """The commands that start a proxy by hand stand in the text to the letter; numbers alone may be a counter's."""
     near = replace(NEAR, differences=(Difference("$.a", old, new), Difference("$.b", "1", "2")))
-    miss = ExplainedMiss(CONTEXT, near, format_miss(CONTEXT, near))
+    miss = ExplainedMiss(CONTEXT, near)
     assert miss.start_commands["auto"] in miss.text
     assert miss.start_commands["auto"] == "llmproxy start --mode auto --cassette trip"
     assert miss.differs_in_numbers is numbers
     by_run = replace(CONTEXT, again=StartCommand("llmproxy run", " -- x"))
-    assert ExplainedMiss(by_run, None, "").start_commands == {}
-    assert not ExplainedMiss(by_run, None, "").differs_in_numbers
+    assert ExplainedMiss(by_run, None).start_commands == {}
+    assert not ExplainedMiss(by_run, None).differs_in_numbers
 
 
 def test_what_started_the_proxy_is_what_to_type() -> None:
     """Who typed `llmproxy run` has no use for `llmproxy start`; names with blanks are quoted for the shell."""
-    text = format_miss(replace(CONTEXT, cassette="my trip", store="/data/x y.db"), None)
+    text = ExplainedMiss(replace(CONTEXT, cassette="my trip", store="/data/x y.db"), None).text
     assert "llmproxy start --mode auto --cassette 'my trip' --store '/data/x y.db'" in text
     started = replace(CONTEXT, again=StartCommand("llmproxy run --intercept", " -- ..."), store="a b.db")
     command = "llmproxy run --intercept --mode auto --cassette trip --store 'a b.db' -- ..."
-    assert f"record what is missing: {command}\n" in format_miss(started, NEAR)
-    assert "1. record what is missing: llmproxy run" in format_miss(replace(started, store_exists=False), None)
-    assert "llmproxy start" not in format_miss(started, NEAR)
-    once = format_miss(replace(CONTEXT, mode="once", complete=True), NEAR)
+    assert f"record what is missing: {command}\n" in ExplainedMiss(started, NEAR).text
+    assert "1. record what is missing: llmproxy run" in ExplainedMiss(replace(started, store_exists=False), None).text
+    assert "llmproxy start" not in ExplainedMiss(started, NEAR).text
+    once = ExplainedMiss(replace(CONTEXT, mode="once", complete=True), NEAR).text
     assert "1. mode once adds nothing to a complete cassette; record what is missing" in once
 
 
 def test_four_differences_are_shown() -> None:
     """The first four differences are shown, the rest is counted: a miss has at most twelve lines."""
-    text = format_miss(CONTEXT, replace(NEAR, differences=tuple(Difference(f"$.a{n}", "1", "2") for n in range(9))))
+    text = ExplainedMiss(
+        CONTEXT, replace(NEAR, differences=tuple(Difference(f"$.a{n}", "1", "2") for n in range(9)))
+    ).text
     assert "$.a3: 1 -> 2" in text
     assert "$.a4" not in text
     assert "and 5 more" in text
@@ -156,7 +160,7 @@ def test_is_short_and_plain_whatever_comes(name: str, model: str, user: str, val
     """At most 2,000 characters, and nothing but printable characters and line ends."""
     context = replace(CONTEXT, cassette=name, session=name, model=model, last_user=user, store=name, operation=model)
     differences = tuple(Difference("$." + model, value, value, "date/time") for _ in range(9))
-    text = format_miss(context, replace(NEAR, differences=differences))
+    text = ExplainedMiss(context, replace(NEAR, differences=differences)).text
     assert len(text) <= LIMIT
     assert text.startswith("llmproxy: ")
     assert all(line.isprintable() for line in text.split("\n"))
@@ -182,12 +186,12 @@ def test_explain_joins_all() -> None:
 def test_another_order_of_what_ran_at_once_says_so() -> None:
     """It names the concurrent recordings; a Python program may take the order from a set; no rule, no other order is advised."""
     near = replace(NEAR, reordered="$.messages")
-    text = format_miss(replace(CONTEXT, concurrent=((4, 7, 5), (20, 21)), is_python=True), near)
+    text = ExplainedMiss(replace(CONTEXT, concurrent=((4, 7, 5), (20, 21)), is_python=True), near).text
     assert "it is the same messages as #12 in another order, at $.messages: #4 to #7 ran at the same time." in text
     assert "PYTHONHASHSEED=0" in text
     assert "--mode auto" not in text
-    assert "the same words as #12" in format_miss(CONTEXT, replace(NEAR, reordered="$.messages[1].content"))
-    alone = format_miss(CONTEXT, replace(NEAR, reordered="$.tools"))
+    assert "the same words as #12" in ExplainedMiss(CONTEXT, replace(NEAR, reordered="$.messages[1].content")).text
+    alone = ExplainedMiss(CONTEXT, replace(NEAR, reordered="$.tools")).text
     assert "it is the same members as #12 in another order, at $.tools." in alone
     assert "PYTHONHASHSEED" not in alone
 
@@ -198,15 +202,15 @@ def test_a_miss_of_a_provider_that_was_chosen_by_a_placeholder_says_so(
 ) -> None:
     """Where nothing of that provider is recorded: a program that goes by which key is set chose another one."""
     context = replace(CONTEXT, is_placeholder=placeholder, recordings=5, same_operation=recorded)
-    assert ("its key is the placeholder that replay sets" in format_miss(context, None)) is told
+    assert ("its key is the placeholder that replay sets" in ExplainedMiss(context, None).text) is told
 
 
 def test_a_miss_names_both_clients_where_they_differ() -> None:
     """An upgraded agent is said with both versions; an equal one, or one that says nothing, is not mentioned."""
     then, now = Client("Claude Code", "2.1.197"), Client("Claude Code", "2.1.332")
-    text = format_miss(replace(CONTEXT, client=now, recorded_by=then), NEAR)
+    text = ExplainedMiss(replace(CONTEXT, client=now, recorded_by=then), NEAR).text
     assert "recorded by Claude Code 2.1.197, asked by 2.1.332\n" in text
     other = replace(CONTEXT, client=Client("Codex", "0.63.0"), recorded_by=then)
-    assert "recorded by Claude Code 2.1.197, asked by Codex 0.63.0\n" in format_miss(other, NEAR)
+    assert "recorded by Claude Code 2.1.197, asked by Codex 0.63.0\n" in ExplainedMiss(other, NEAR).text
     for same in (replace(CONTEXT, client=then, recorded_by=then), replace(CONTEXT, client=now)):
-        assert "recorded by" not in format_miss(same, NEAR)
+        assert "recorded by" not in ExplainedMiss(same, NEAR).text
