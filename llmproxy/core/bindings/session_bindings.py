@@ -70,21 +70,17 @@ class SessionBindings:
     """What was typed last in recorded requests, as `read_last_user_text` keeps it."""
     _tables: dict[str, Bindings] = field(default_factory=dict)
     _expected: dict[Bindings, ExpectedMessages] = field(default_factory=dict)
-    _said: str | None = None
 
     def declare_variables(self, run_variables: Iterable[RunVariable]) -> None:
         """Take run variables in; one of a name that is there takes its place."""
         self.declared |= {each.name: each for each in run_variables}
         self._forget_bindings()
         self.untouched.clear()
-        self._said = None
 
     @property
     def dump_variables(self) -> str:
         """The run variables as a recording keeps them."""
-        if self._said is None:
-            self._said = dump_run_variables(self.declared.values())
-        return self._said
+        return dump_run_variables(self.declared.values())
 
     def build_bindings(self, recorded: str) -> Bindings:
         """Return what binds a recording made under these run variables, as `dump_run_variables` wrote them."""

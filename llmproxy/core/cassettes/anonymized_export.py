@@ -37,7 +37,7 @@ from llmproxy.core.cassettes.formats.entries import ReadingProblem, Recorded
 from llmproxy.core.cassettes.formats.jsonl import build_line, parse_exchange
 from llmproxy.core.changes.accepted_changes import AcceptedChange
 from llmproxy.core.dialects.answer_json_edits import write_json_like
-from llmproxy.core.keys.head_rules import COUNTING
+from llmproxy.core.keys.head_rules import counts_header
 from llmproxy.core.providers.provider_table import PROVIDERS
 from llmproxy.core.store.queries import MaxAge, Note
 from llmproxy.core.traffic.interaction import Chunk, Ending, Headers, Interaction, Key, Request, Response, Usage, header
@@ -210,12 +210,12 @@ def anonymize(interaction: Interaction) -> Recorded:
 
 def drop_headers(each: Recorded) -> Recorded:
     """Return an exchange without the request's fields that cannot choose an answer; who asked stays."""
-    kept = tuple(pair for pair in each.headers if pair[0].lower() == "user-agent" or _is_keyed_header(pair[0]))
-    return replace(each, headers=kept)
+    kept = [(name, value) for name, value in each.headers if name.lower() == "user-agent" or _is_keyed_header(name)]
+    return replace(each, headers=tuple(kept))
 
 
 def _is_keyed_header(name: str) -> bool:
-    return COUNTING[True][name] or COUNTING[False][name]
+    return any(counts_header(name, known=known) for known in (True, False))
 
 
 def _may_occur(variable: Mapping[str, str], text: str) -> bool:

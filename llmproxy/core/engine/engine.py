@@ -31,7 +31,7 @@ from llmproxy.core.providers.stubs import OPTIONAL
 from llmproxy.core.secrets.redact import Redactor, find_placeholder
 from llmproxy.core.sessions.exchange import Config, Exchange
 from llmproxy.core.sessions.journal import Journal
-from llmproxy.core.sessions.session import Session, SessionDefaults, Sessions, split_name
+from llmproxy.core.sessions.session import Session, Sessions, SessionSettings, split_name
 from llmproxy.core.sessions.trial_results import TrialStore
 from llmproxy.core.store.queries import count_unused, list_accepted_unused
 from llmproxy.core.store.rows import RowSummary
@@ -73,8 +73,8 @@ class Engine:
         stores = EngineStore(config, now, self._clear_caches)
         self.redactor, self.journal, self.now, self.clock = redactor, journal, now, clock
         self.sessions = Sessions(
-            SessionDefaults(config.mode, config.speed, config.exhausted, allow_live=config.allow_live),
-            stores.open_for_mode, holder, stores.write_cassette_file, stores.refresh_cassette, now,
+            SessionSettings(config.mode, config.speed, config.exhausted), stores.open_for_mode, holder,
+            stores.write_cassette_file, stores.refresh_cassette, now, allow_live=config.allow_live,
         )  # fmt: skip
         state = EngineState(config, redactor, journal, now, clock, stores, self.sessions)
         parts = self.parts

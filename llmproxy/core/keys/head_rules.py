@@ -278,23 +278,10 @@ def _judge_unknown_header(name: str) -> FieldVerdict:
     )
 
 
-class HeaderCountCache(dict[str, bool]):
-    """Whether header fields count, by their names as they come: a client sends the same ones with each request."""
-
-    def __init__(self, *, known: bool) -> None:
-        super().__init__()
-        self._known = known
-
-    def __missing__(self, name: str) -> bool:
-        """Judge a name that was not seen before."""
-        if len(self) >= _REMEMBERED:
-            self.clear()
-        self[name] = counts = judge_header(name.lower(), known=self._known).counts
-        return counts
-
-
-COUNTING = {known: HeaderCountCache(known=known) for known in (False, True)}
-"""By whether the operation is known."""
+@lru_cache(maxsize=_REMEMBERED)
+def counts_header(name: str, *, known: bool) -> bool:
+    """Return whether a header field counts, by its name as it comes: a client sends the same ones with each request."""
+    return judge_header(name.lower(), known=known).counts
 
 
 def _find_prefix_reason(name: str, table: dict[str, str]) -> str:
@@ -314,9 +301,8 @@ _STREAMS = frozenset(
 def list_counted_headers(headers: Headers, *, known: bool, kind: str, stream: bool) -> tuple[tuple[str, str], ...]:
     """Return the fields that count, (lower-case name, canonical value), sorted; `kind`: the body's."""
     found: dict[str, list[str]] = {}
-    counting = COUNTING[known]
     for name, value in headers:
-        if counting[name]:
+        if counts_header(name, known=known):
             found.setdefault(name.lower(), []).append(value.strip())
     kept = []
     for name, values in sorted(found.items()):

@@ -41,7 +41,7 @@ from llmproxy.core.keys.body_rules import (
     Rule,
     Shape,
 )
-from llmproxy.core.keys.head_rules import COUNTING, counted_query, list_counted_headers, spell_ambiguous_path
+from llmproxy.core.keys.head_rules import counted_query, counts_header, list_counted_headers, spell_ambiguous_path
 from llmproxy.core.keys.user_rules import Compiled, Rules, apply_rules, compile_rules, substitute_patterns
 from llmproxy.core.providers.routing import Route, asks_for_stream
 from llmproxy.core.secrets.find_secrets import CredentialEpoch
@@ -95,7 +95,7 @@ def canonicalize(request: Request, route: Route, rules: Rules, made_by: MadeBy) 
     stream = asks_for_stream(route, tree if kind == "json" else None)
     walker = ShapeWalk(made_by, stream=stream)
     if kind == "json":
-        tree = tree if ready.is_empty else apply_rules(tree, ready)
+        tree = apply_rules(tree, ready)
         if route.known and isinstance(tree, dict):
             walker.apply_shape(tree, choose_body_shape(route, tree))
     elif tree is not None:
@@ -117,10 +117,10 @@ REFERRING = late(rb'"(?:\w*[iI]ds?|conversation|container|file_?[uU]ri|cached_?[
 
 def list_refs(body: bytes, route: Route, rules: Rules) -> list[str]:
     """Return the ids of server state that a redacted body of JSON names; of most bodies its members tell at once."""
-    walker, ready = ShapeWalk(lambda _: None), compile_rules(rules)
+    walker = ShapeWalk(lambda _: None)
     if REFERRING.search(body) is not None:
         with suppress(LossyJson):
-            tree = parse(body) if ready.is_empty else apply_rules(parse(body), ready)
+            tree = apply_rules(parse(body), compile_rules(rules))
             if isinstance(tree, dict):
                 walker.apply_shape(tree, choose_body_shape(route, tree))
     return walker.refs
@@ -128,7 +128,7 @@ def list_refs(body: bytes, route: Route, rules: Rules) -> list[str]:
 
 def _canonicalize_mcp(request: Request, route: Route, said: mcp.CountedMcpRequest, rules: Compiled) -> Canonical:
     """Derive the canonical form of a message of MCP: what it says, to which server; nothing of its transport."""
-    tree = None if said.tree is None else said.tree if rules.is_empty else apply_rules(said.tree, rules)
+    tree = None if said.tree is None else apply_rules(said.tree, rules)
     path = request.target.partition("?")[0]
     return Canonical(
         provider=route.provider.name, method=request.method, operation=said.operation, model=None, stream=False,
@@ -325,8 +325,7 @@ class KeyCache:
     @staticmethod
     def encode_head(provider: str, method: str, target: str, headers: Headers, *, known: bool) -> bytes:
         """Return what of a request's head counts, as one text: none of its parts can hold a NUL, framing refuses it."""
-        counting = COUNTING[known]
-        kept = [f"{name}:{value}" for name, value in headers if counting[name]]
+        kept = [f"{name}:{value}" for name, value in headers if counts_header(name, known=known)]
         return ("\0".join((provider, method, target, *kept)) + "\0\0").encode("utf-8", "surrogatepass")
 
     @staticmethod

@@ -1,6 +1,6 @@
 """Why a request was refused, and what to type next: the miss is the manual.
 
-    (MissContext, wanted request, recorded candidates) -> Miss: text for the error, plain values for the journal
+    (MissContext, wanted request, candidates) -> ExplainedMiss: text for the error, plain values for the journal
 
 The engine counts (how many recordings, where else the key is known) and fills a `MissContext`; everything said about it
 is decided here, in the order of `_REASONS`: the first reason that holds names the cause, its steps say what to do. The

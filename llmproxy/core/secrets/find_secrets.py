@@ -31,15 +31,18 @@ from llmproxy.core.secrets.secret_kinds import (
     BARE_VALUE,
     ENV_VALUE,
     KINDS,
-    LABEL,
+    LABELLED,
+    LABELLED_ID,
     MEMBERS,
     NAME_CHARS,
     NAME_WORDS,
     NAMED,
     NAMED_MEMBER,
     NAMED_VALUE,
+    NEAR_LABEL,
     PATTERNS,
     QUOTED_VALUE,
+    SECRET_LABEL,
     SERVICE,
     Pattern,
     SecretKind,
@@ -93,14 +96,14 @@ def _build_needle_expression(pattern: Pattern) -> str:
 
 _PLACED = tuple((pattern, RustPattern(_build_needle_expression(pattern))) for pattern in PATTERNS)
 _HOLDS_NAMED = RustPattern(NAMED_VALUE)
-_HOLDS_LABEL = RustPattern(LABEL.near)
+_HOLDS_LABEL = RustPattern(NEAR_LABEL)
 _HOLDS_MEMBER = RustPattern(NAMED_MEMBER)
 _LONGEST_BEGINNING = 256
 """More than these expressions ask for."""
 _WORTH_A_TEST = 1 << 12
 """Characters of a part that is searched for names only where there may be one."""
 _IS_NEAR = RustPattern(lambda: "|".join((*map(_build_needle_expression, PATTERNS), f"(?:{NAMED_VALUE})", NAMED_MEMBER)))
-"""In one, which is as quick as each; with `LABEL` in it they have more states than Rust keeps."""
+"""In one, which is as quick as each; with `NEAR_LABEL` in it they have more states than Rust keeps."""
 _MIXED = late(rb"[0-9][A-Za-z]|[A-Za-z][0-9]")
 _SERVICE = late(SERVICE.encode)
 """In lower case."""
@@ -256,10 +259,10 @@ def _find_labelled(text: str, data: bytes, runs: list[tuple[int, int]]) -> Itera
             label = data[start:equals]
         if data[start:end].isalpha() or not _MIXED.search(data, start, end) or not _names_service(label[-_LABEL:]):
             continue
-        for match in LABEL.whole.finditer(text, max(0, start - _LABEL), end):
+        for match in LABELLED.finditer(text, max(0, start - _LABEL), end):
             value = match["value"]
-            named = LABEL.named.search(match["label"]) is not None
-            if has_border(text, match.start()) and (named or not LABEL.an_id.fullmatch(value)) and is_drawn(value):
+            named = SECRET_LABEL.search(match["label"]) is not None
+            if has_border(text, match.start()) and (named or not LABELLED_ID.fullmatch(value)) and is_drawn(value):
                 yield Span(*match.span("value"))
 
 

@@ -568,20 +568,6 @@ PATTERNS: tuple[Pattern, ...] = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Label:
-    """What is a secret because a service's name stands before it: ``datadog_api_key = "..."``."""
-
-    near: str
-    """As of a `Pattern`."""
-    whole: re.Pattern[str]
-    """With the groups ``label`` and ``value``."""
-    named: re.Pattern[str]
-    """A label that says what the value is."""
-    an_id: re.Pattern[str]
-    """Values that are the names of commits, files and rows far more often than keys; they need such a label."""
-
-
 SERVICES = split_words(
     "adafruit adobe agentops ai21 airtable aiven alchemy algolia alibaba amplitude anyscale appwrite arize "
     "artifactory asana assemblyai atlassian auth0 azure azureml backblaze baseten beamer binance bintray bitbucket "
@@ -608,17 +594,20 @@ SERVICES = split_words(
 
 SERVICE = build_alternation([name.replace("_", mark) for name in SERVICES for mark in ("", "_", "-")])
 """An expression; in lower case."""
-LABEL = Label(
-    near=rf"{loosely(SERVICE)}[A-Za-z0-9_?.\t -]*\\*[\"'`]?{_SPACE}*(?:=>|[:=,]){_SPACE}*"
-    r"\\*[\"'`]?[A-Za-z0-9_\-+/.%|:]{8}",
-    whole=late(
-        rf"(?P<label>(?i:{SERVICE})(?![a-z])[\w.\t -]{{0,24}})"
-        rf"(?:\\{{0,15}}[\"'`])?\s{{0,3}}(?:=>|:=|=|:|,)\s{{0,3}}(?:\\{{0,15}}[\"'`])?"
-        r"(?P<value>[A-Za-z0-9_\-+/.%|:]{14,500}={0,2})(?![A-Za-z0-9])"
-    ),
-    named=late(r"(?i)key|token|secret|passw|auth|cred|api|pat\b|webhook"),
-    an_id=late(r"(?i)[0-9a-f]{40}|[0-9a-f]{64}|[0-9a-f]{32}|[0-9a-f]{24}|[0-9a-f-]{36}|[\d.]+|.*[/.].*"),
+NEAR_LABEL = (
+    rf"{loosely(SERVICE)}[A-Za-z0-9_?.\t -]*\\*[\"'`]?{_SPACE}*(?:=>|[:=,]){_SPACE}*"
+    r"\\*[\"'`]?[A-Za-z0-9_\-+/.%|:]{8}"
 )
+"""What is a secret because a service's name stands before it, ``datadog_api_key = "..."``: as `Pattern.near`."""
+LABELLED = late(
+    rf"(?P<label>(?i:{SERVICE})(?![a-z])[\w.\t -]{{0,24}})"
+    rf"(?:\\{{0,15}}[\"'`])?\s{{0,3}}(?:=>|:=|=|:|,)\s{{0,3}}(?:\\{{0,15}}[\"'`])?"
+    r"(?P<value>[A-Za-z0-9_\-+/.%|:]{14,500}={0,2})(?![A-Za-z0-9])"
+)
+SECRET_LABEL = late(r"(?i)key|token|secret|passw|auth|cred|api|pat\b|webhook")
+"""A label that says what the value is."""
+LABELLED_ID = late(r"(?i)[0-9a-f]{40}|[0-9a-f]{64}|[0-9a-f]{32}|[0-9a-f]{24}|[0-9a-f-]{36}|[\d.]+|.*[/.].*")
+"""Values that are the names of commits, files and rows far more often than keys; they need such a label."""
 
 # -- by its name -------------------------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from array import array
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -458,23 +458,15 @@ class Recording:
 
     def _decode_chunks(self) -> tuple[Cut, bool]:
         """Return what came, and whether its content-encoding is undone; what does not decode stays."""
+        came = Cut(self._body.getvalue(), zip(self._offsets, self._lengths, strict=True))
         if self._content_encoding:
             with suppress(ValueError):
-                return _inflate_pieces(self._iter_pieces(), self._content_encoding), True
-        return Cut(self._body.getvalue(), zip(self._offsets, self._lengths, strict=True)), not self._content_encoding
-
-    def _iter_pieces(self) -> Iterator[tuple[int, bytes]]:
-        body, at = self._body.getvalue(), 0
-        for offset, length in zip(self._offsets, self._lengths, strict=True):
-            yield offset, body[at : at + length]
-            at += length
+                return _inflate_pieces(came, self._content_encoding), True
+        return came, not self._content_encoding
 
 
-def _inflate_pieces(pieces: Iterator[tuple[int, bytes]], coding: str) -> Cut:
+def _inflate_pieces(pieces: Cut, coding: str) -> Cut:
     """Undo a content-encoding, keeping borders and times. Raises ValueError for what does not decode."""
     inflater, out = BodyDecoder(coding), io.BytesIO()
-    borders: list[tuple[int, int]] = []
-    for offset, piece in pieces:
-        if data := inflater.decode_piece(piece):
-            borders.append((offset, out.write(data)))
+    borders = [(piece.offset, out.write(data)) for piece in pieces if (data := inflater.decode_piece(piece.data))]
     return Cut(out.getvalue(), borders)

@@ -67,21 +67,11 @@ class JournaledMiss:
     """Unix time."""
     text: str
     data: Mapping[str, Any]
-    """`explain.Miss.to_dict()`."""
+    """`ExplainedMiss.to_dict()`."""
     places: Sequence[Mapping[str, Any]] = ()
     """Of the nearest recording, with their values (`misses.nearest_recording`); in memory only."""
     steps: Sequence[Mapping[str, Any]] = ()
     """What to do (`ExplainedMiss.steps`); in memory only."""
-
-
-class MissRow(NamedTuple):
-    """A row of misses, ready for SQLite."""
-
-    run: int
-    at: float
-    """Unix time."""
-    text: str | bytes
-    data: str
 
 
 class AnsweredQuestion(NamedTuple):
@@ -95,7 +85,7 @@ class AnsweredQuestion(NamedTuple):
     """Its body is the recorded one's, byte for byte, and not kept again."""
 
 
-_Entry = Call | AnsweredQuestion | MissRow
+_Entry = Call | AnsweredQuestion | JournaledMiss
 _COLUMNS = 23
 _AT_ONCE = 64
 """Rows that one statement inserts: a quarter of the time, with the interpreter's lock, of single ones."""
@@ -125,6 +115,10 @@ def _build_decision_row(run: int, call: Call) -> tuple[object, ...]:
         run, c.at, c.decision.value, *texts[:4], model, *texts[5:], c.status, c.ms, c.first_ms, c.input, c.output,
         c.key, c.interaction, c.occurrence, c.nearest, c.miss, c.lost, to_sql(c.note), c.fault,
     )  # fmt: skip
+
+
+def _build_miss_row(run: int, miss: JournaledMiss) -> tuple[object, ...]:
+    return (run, miss.at, to_sql(miss.text), json.dumps(miss.data, default=str))
 
 
 def _build_question_row(run: int, asked: AnsweredQuestion) -> tuple[object, ...]:
@@ -186,11 +180,11 @@ class Journal:
         places: Sequence[Mapping[str, Any]] = (),
         steps: Sequence[Mapping[str, Any]] = (),
     ) -> None:
-        """Note a refused request: `explain.Miss.to_dict()`, its Unix time, and what is told of it until we end."""
-        text = str(data.get("text", ""))
-        self._last.append(JournaledMiss(at, text, data, places, steps))
+        """Note a refused request: `ExplainedMiss.to_dict()`, its Unix time, and what is told of it until we end."""
+        miss = JournaledMiss(at, str(data.get("text", "")), data, places, steps)
+        self._last.append(miss)
         if self._conn is not None:
-            self._queue.put(MissRow(self._run, at, to_sql(text), json.dumps(data, default=str)))
+            self._queue.put(miss)
 
     def list_misses(self, limit: int = IN_MEMORY) -> list[JournaledMiss]:
         """Return the last misses of this run, oldest first; known at once, whether they were written or not."""
@@ -240,7 +234,8 @@ class Journal:
                 for at in range(0, len(rows), _AT_ONCE):
                     some = rows[at : at + _AT_ONCE]
                     self._conn.execute(_build_insert(len(some)), list(chain.from_iterable(some)))
-                self._conn.executemany(_MISS, [each for each in batch if isinstance(each, MissRow)])
+                missed = [each for each in batch if isinstance(each, JournaledMiss)]
+                self._conn.executemany(_MISS, [_build_miss_row(self._run, each) for each in missed])
                 asked = [each for each in batch if isinstance(each, AnsweredQuestion)]
                 self._conn.executemany(_ASKED, [_build_question_row(self._run, each) for each in asked])
         except (sqlite3.Error, OverflowError) as error:

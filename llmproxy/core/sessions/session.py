@@ -365,14 +365,6 @@ class LiveForbidden(RefusedError):
     status = 403
 
 
-@dataclass(frozen=True, slots=True)
-class SessionDefaults(SessionSettings):
-    """What a session is like unless it says otherwise."""
-
-    allow_live: bool = False
-    """A replay proxy may open sessions in modes that reach the network."""
-
-
 class EndedSession(NamedTuple):
     """What is left of all sessions of one cassette and sample that have ended."""
 
@@ -408,7 +400,8 @@ def canonical_name(name: str) -> str:
 
 @dataclass(slots=True)
 class Sessions:
-    defaults: SessionDefaults
+    defaults: SessionSettings
+    """What a session is like unless it says otherwise."""
     store: Callable[[Mode], Store | None]
     """Returns the store, ready for what the mode does with it; None where there is none yet."""
     holder: str
@@ -418,6 +411,8 @@ class Sessions:
     """Makes a cassette (and sample) of the store ready, before a session looks into it."""
     now: Callable[[], float] = lambda: 0.0
     """Unix seconds, of what is noted about a session."""
+    allow_live: bool = False
+    """A replay proxy may open sessions in modes that reach the network."""
     walks: dict[str, Session] = field(default_factory=dict)
     bindings: dict[str, str] = field(default_factory=dict)
     """name in the request -> session that it belongs to."""
@@ -441,8 +436,7 @@ class Sessions:
 
     def find_open(self, name: str) -> Session | None:
         """Return the session that a request under `name` would belong to, if it is open. Raises RefusedError."""
-        if not name or "~" in name:
-            name = canonical_name(name)
+        name = canonical_name(name)
         return self.walks.get(self.bindings.get(name, name))
 
     def open_session(
@@ -486,7 +480,7 @@ class Sessions:
 
     def require_network_allowed(self, which: str) -> None:
         """Refuse a session with a network that this proxy was not allowed. Raises LiveForbidden."""
-        if self.defaults.mode in OFFLINE and not self.defaults.allow_live:
+        if self.defaults.mode in OFFLINE and not self.allow_live:
             msg = f"llmproxy: this proxy was started in replay; a session {which} may reach the network."
             raise LiveForbidden(msg, hint="Start the proxy with --allow-live to permit it.")
 

@@ -23,7 +23,7 @@ from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config
 from llmproxy.core.sessions.interceptor import Decided, MissReason
-from llmproxy.core.sessions.session import Session, SessionDefaults, Sessions, SessionSettings
+from llmproxy.core.sessions.session import Session, Sessions, SessionSettings
 from llmproxy.core.store.reader import KeyedRecording
 from llmproxy.core.traffic.interaction import Ending, Interaction
 from llmproxy.errors import MachineError, RefusedError
@@ -180,7 +180,7 @@ CHAT, TELEMETRY = "/v1/chat/completions", "/v1/traces/ingest"
 
 
 def placing(mode: Mode, tmp_path: Path) -> tuple[RequestDispatcher, Sessions]:
-    sessions = Sessions(SessionDefaults(mode, 0.0, Exhausted.LAST), lambda _mode: None, "test")
+    sessions = Sessions(SessionSettings(mode, 0.0, Exhausted.LAST), lambda _mode: None, "test")
     return RequestDispatcher(Config(mode=mode, store=tmp_path / "x.db"), Redactor(), sessions), sessions
 
 

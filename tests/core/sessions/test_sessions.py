@@ -14,8 +14,8 @@ from llmproxy.core.sessions.session import (
     LiveForbidden,
     Session,
     SessionBusy,
-    SessionDefaults,
     Sessions,
+    SessionSettings,
     SessionUnknown,
     canonical_name,
 )
@@ -34,7 +34,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def sessions(store: Store | None, mode: Mode = Mode.AUTO) -> Sessions:
-    return Sessions(SessionDefaults(mode, 0.0, Exhausted.LAST), lambda _: store, "me")
+    return Sessions(SessionSettings(mode, 0.0, Exhausted.LAST), lambda _: store, "me")
 
 
 NAMES = [("x", "x"), ("x~1", "x"), ("x~01", "x"), ("x~2", "x~2"), ("x~002", "x~2"), ("x~0", "x~0"), ("~2", "~2"),
