@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -35,6 +34,7 @@ from llmproxy.core.traffic.websocket_frames import format_transcript, is_websock
 from llmproxy.errors import CassetteNotFound, SettingsError, printable
 from llmproxy.trace.observing.agent_activity import find_tool_mismatches
 from llmproxy.ui.recordings.call_list import CallFilter, sum_calls
+from llmproxy.ui.recordings.calls import body_to_json
 from llmproxy.ui.recordings.step_summaries import read_steps
 
 _HEAD = 12
@@ -210,10 +210,8 @@ def _print_wrapped(text: str) -> None:
 
 
 def _body_to_json(body: bytes) -> object:
-    try:
-        return body.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(body).decode()}
+    made = body_to_json(body)
+    return made.get("text", made)
 
 
 def _to_json(found: Interaction, asked: list[Message], answer: Message | None) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from llmproxy.core.store.reader import CassetteInfo, Readable
 from llmproxy.core.store.rows import describe_interaction
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.protocol import AGENT
-from llmproxy.ui.queries import NO_CHILD, STORY_BYTES, STORY_CALLS, limit_bytes, list_fork_origins
+from llmproxy.ui.queries import NO_CHILD, STORY_BYTES, STORY_CALLS, count_bytes, limit_bytes, list_fork_origins
 from llmproxy.ui.recordings import call_list
 from llmproxy.ui.recordings.call_list import CallFilter
 from llmproxy.ui.recordings.calls import attach_results, body_to_json, call_to_json, compute_text_delta, decode_text
@@ -114,16 +114,12 @@ class PageDataBuilder:
         """Take one cassette and sample's calls, giving those there was room for, each party's conversations apart."""
         readers: dict[str, RecordingReader] = {}
         for each in store.iter_interactions(info.name, info.sample):
-            if self.most is not None and self.is_full(self.most):
+            if self.most is not None and self.size + self.messages.size + self.tools.size >= self.most:
                 return
-            if self.most is None or _count_bytes(each) <= self.most // _ONE:
+            if self.most is None or count_bytes(each) <= self.most // _ONE:
                 taken = replace_names(each)
                 self._add_call(readers.setdefault(taken.party, RecordingReader()).read(taken))
                 yield taken
-
-    def is_full(self, most: int) -> bool:
-        """Return whether nothing more shall be taken."""
-        return self.size + self.messages.size + self.tools.size >= most
 
     def _add_call(self, told: LinkedExchange) -> None:
         made = call_to_json(told)
@@ -156,10 +152,6 @@ class PageDataBuilder:
             "messages": self.messages.values,
             "tools": self.tools.values,
         }
-
-
-def _count_bytes(interaction: Interaction) -> int:
-    return len(interaction.request.body) + sum(len(chunk.data) for chunk in interaction.response.chunks)
 
 
 def choose_cassettes(store: Readable, cassette: str | None, sample: int | None) -> Iterator[CassetteInfo]:

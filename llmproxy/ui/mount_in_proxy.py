@@ -25,7 +25,14 @@ from llmproxy.protocol import UI_PREFIX
 from llmproxy.proxy_calls import CallLog
 from llmproxy.server_store_path import show_store
 from llmproxy.ui import live_state, queries
-from llmproxy.ui.responses import PageAnswer, answer_as_json, error_answer, json_answer, page_answer, redirect_to_page
+from llmproxy.ui.responses import (
+    PageAnswer,
+    answer_as_json,
+    error_answer,
+    page_answer,
+    redirect_to_page,
+    refusal_answer,
+)
 
 _DATA = UI_PREFIX + "data/"
 
@@ -52,13 +59,13 @@ class Viewer:
             return _to_future(redirect_to_page())
         refusing = find_refusal(asked, self.token, self.page_token)
         if asked.method not in ("GET", "HEAD"):
-            return _to_future(json_answer(405, _error_json("llmproxy_method", "llmproxy: the viewer is for reading.")))
+            return _to_future(refusal_answer(405, "llmproxy_method", "llmproxy: the viewer is for reading.", UI_PREFIX))
         if path in (UI_PREFIX, UI_PREFIX.rstrip("/")):
             return _to_future(self._answer_page(asked, refusing))
         if refusing is not None:
             return _to_future(error_answer(refusing))
         if not path.startswith(_DATA):
-            return _to_future(json_answer(404, _error_json("llmproxy_not_found", "llmproxy: there is nothing here.")))
+            return _to_future(refusal_answer(404, "llmproxy_not_found", "llmproxy: there is nothing here.", UI_PREFIX))
         question, query = (
             path.removeprefix(_DATA),
             dict(parse_qsl(urlsplit(asked.target).query, keep_blank_values=True)),
@@ -126,10 +133,6 @@ def _drop_same_origin_headers(asked: ControlRequest) -> ControlRequest:
     names = ("sec-fetch-site", "origin") if header(asked.headers, "sec-fetch-site") == "same-origin" else ()
     headers = tuple((name, value) for name, value in asked.headers if name.lower() not in names)
     return ControlRequest(asked.method, asked.target, headers, b"", asked.loopback, asked.guard, asked.scheme)
-
-
-def _error_json(code: str, message: str) -> dict[str, Any]:
-    return {"error": {"code": code, "message": message, "hint": UI_PREFIX}}
 
 
 def _to_future(answer: PageAnswer) -> Future[PageAnswer]:

@@ -145,12 +145,8 @@ def answer_steps(store: Readable, query: Query) -> Json:
 
 
 def answer_call(store: Readable, query: Query) -> Json:
-    """Return one call, opened: what is new in it, and what its tools answered."""
-    return read_call_in_context(store, read_int(query, "id", None, 1 << 62))
-
-
-def read_call_in_context(store: Readable, id_: int) -> dict[str, Json]:
-    """Return a call in its place among those around it. Raises CassetteNotFound."""
+    """Return one call, opened: what is new in it among those around it, and what its tools answered."""
+    id_ = read_int(query, "id", None, 1 << 62)
     row = _read_call_row(store, id_)
     reader = RecordingReader()
     for earlier in reversed(list(_load_neighbours(store, row, BEFORE, later=False))):
@@ -190,9 +186,13 @@ def limit_bytes(found: Iterable[Interaction], most: int) -> Iterator[Interaction
     left = most
     for each in found:
         yield each
-        left -= len(each.request.body) + sum(len(chunk.data) for chunk in each.response.chunks)
+        left -= count_bytes(each)
         if left <= 0:
             return
+
+
+def count_bytes(interaction: Interaction) -> int:
+    return len(interaction.request.body) + sum(len(chunk.data) for chunk in interaction.response.chunks)
 
 
 def _read_call_row(store: Readable, id_: int) -> RowSummary:

@@ -59,12 +59,16 @@ def answer_as_json(ask: Ask, question: str, query: dict[str, str]) -> PageAnswer
     except Exception as error:
         logger.debug("the viewer could not answer %s", question, exc_info=True)
         told = f"llmproxy: this cannot be shown: {type(error).__name__}: {str(error)[:300]}"
-        return json_answer(500, {"error": {"code": "llmproxy_viewer", "message": told, "hint": _FAULT}})
+        return refusal_answer(500, "llmproxy_viewer", told, _FAULT)
 
 
 def error_answer(error: LLMProxyError) -> PageAnswer:
-    told = {"code": error.code, "message": error.message, "hint": error.hint}
-    return json_answer(404 if isinstance(error, CassetteNotFound) else error.status, {"error": told})
+    status = 404 if isinstance(error, CassetteNotFound) else error.status
+    return refusal_answer(status, error.code, error.message, error.hint)
+
+
+def refusal_answer(status: int, code: str, message: str, hint: str = "") -> PageAnswer:
+    return json_answer(status, {"error": {"code": code, "message": message, "hint": hint}})
 
 
 def redirect_to_page() -> PageAnswer:

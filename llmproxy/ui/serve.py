@@ -29,6 +29,7 @@ from llmproxy.ui.responses import (
     json_answer,
     page_answer,
     redirect_to_page,
+    refusal_answer,
 )
 
 _DATA = "data/"
@@ -61,21 +62,16 @@ def respond_to_request(
         return error_answer(error)
     writes = put is not None and path == UI_PREFIX + _LABEL and method == "POST"
     if method not in ("GET", "HEAD") and not writes:
-        return json_answer(
-            405, {"error": {"code": "llmproxy_method", "message": "llmproxy: this is for reading.", "hint": ""}}
-        )
+        return refusal_answer(405, "llmproxy_method", "llmproxy: this is for reading.")
     if path == UI_PREFIX:
         return page_answer(start)
     if not path.startswith(UI_PREFIX + _DATA) and not writes:
-        return json_answer(
-            404,
-            {"error": {"code": "llmproxy_not_found", "message": "llmproxy: there is nothing here.", "hint": UI_PREFIX}},
-        )
+        return refusal_answer(404, "llmproxy_not_found", "llmproxy: there is nothing here.", UI_PREFIX)
     given = next((value for name, value in headers if name.lower() == TOKEN_HEADER), "")
     if not hmac.compare_digest(given.encode("utf-8", "surrogateescape"), token.encode()):
         told = "llmproxy: this page has no token."
         hint = "Open the address that `llmproxy ui` printed, whole."
-        return json_answer(403, {"error": {"code": "llmproxy_forbidden", "message": told, "hint": hint}})
+        return refusal_answer(403, "llmproxy_forbidden", told, hint)
     if put is not None and writes:
         return _answer_write_request(put, body)
     query = dict(parse_qsl(asked, keep_blank_values=True))
@@ -86,7 +82,7 @@ def _answer_write_request(put: Put, body: bytes) -> PageAnswer:
     said = parse_json(body)
     if not isinstance(said, dict) or not all(isinstance(each, str) for each in said.values()):
         told = "llmproxy: what the page sent is no JSON object of texts."
-        return json_answer(400, {"error": {"code": "llmproxy_question", "message": told, "hint": ""}})
+        return refusal_answer(400, "llmproxy_question", told)
     try:
         return json_answer(200, put(said))
     except LLMProxyError as error:

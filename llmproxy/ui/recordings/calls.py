@@ -251,10 +251,8 @@ _WORTH = 512
 
 def body_to_json(data: bytes) -> dict[str, Any]:
     """Return a body as plain values: ``text`` or ``base64``."""
-    try:
-        return {"text": data.decode()}
-    except UnicodeDecodeError:
-        return {"base64": b64encode(data).decode()}
+    text = decode_text(data)
+    return {"base64": b64encode(data).decode()} if text is None else {"text": text}
 
 
 def decode_text(data: bytes) -> str | None:
