@@ -126,17 +126,14 @@ class RequestReader:
             del buffer[:2]
             self._scanned = 0
         end = buffer.find(b"\r\n\r\n", max(0, self._scanned - 3))
+        if (len(buffer) if end < 0 else end) > MAX_HEAD:
+            msg = f"llmproxy: the request's head is over {MAX_HEAD} bytes."
+            raise HeadTooLarge(msg)
         if end < 0:
             self._scanned = len(buffer)
-            if len(buffer) > MAX_HEAD:
-                msg = f"llmproxy: the request's head is over {MAX_HEAD} bytes."
-                raise HeadTooLarge(msg)
             if _BARE_LINE_FEED.search(buffer):
                 raise FramingError("llmproxy: a line of the request's head ends without a carriage return.")
             return None
-        if end > MAX_HEAD:
-            msg = f"llmproxy: the request's head is over {MAX_HEAD} bytes."
-            raise HeadTooLarge(msg)
         raw = bytes(buffer[: end + 4])
         del buffer[: end + 4]
         self._scanned = 0

@@ -269,8 +269,6 @@ class ProxyContext:
     """Path of the certificate authority for https, where that is served."""
     ca_bundle: str = ""
     """Path of that authority together with everything else that is trusted."""
-    spans_of: Callable[[Sequence[Interaction]], list[dict[str, object]]] = spans_to_json
-    """Makes the spans that the control API tells."""
     page_token: str = field(default_factory=partial(secrets.token_urlsafe, 18))
     """Comes with our own page in a browser, and lets it ask the control API."""
     watch: CallLog = field(default_factory=CallLog)

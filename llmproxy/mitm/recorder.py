@@ -38,7 +38,7 @@ from llmproxy.mitm.http1.incoming_request import LOOK
 from llmproxy.mitm.http2_layer import ALPN, GoawayTolerantClient, find_reset_code
 from llmproxy.mitm.intercept import is_permitted_tunnel
 from llmproxy.mitm.proxy_context import ProxyContext
-from llmproxy.mitm.websocket_recorder import WebSocketHooks, is_unasked_switch, is_upgrade, prepare_upgrade
+from llmproxy.mitm.websocket_recorder import CARRIED, WebSocketHooks, is_unasked_switch, is_upgrade, prepare_upgrade
 from llmproxy.protocol import CACHE_HEADER, OUR_HEADERS_PREFIX, Decision
 
 MOST = 64 << 10
@@ -135,9 +135,6 @@ DENIED = "llmproxy: this connection was not released"
 CLIENT_LEFT = "Client disconnected"
 """How mitmproxy begins to say that it was not the upstream that broke off."""
 
-CARRIED = "llmproxy"
-"""Key of the exchange in a flow's metadata."""
-
 NOT_FORWARDED = frozenset(
     {b"proxy-authorization", b"proxy-connection", b"http2-settings", b"upgrade", b"expect", b"te"}
 )
@@ -164,12 +161,7 @@ class Recorder(WebSocketHooks):
 
     def __init__(self, shell: ProxyContext) -> None:
         patch_http_layers()
-        self._shell = shell
-
-    def _find_exchange(self, flow: http.HTTPFlow) -> Exchange | None:
-        """Return what this flow carries: the release may be taken back (the client left) before its last hook."""
-        exchange: Exchange | None = flow.metadata.get(CARRIED)
-        return exchange
+        super().__init__(shell)
 
     def _kill_flow_on_error(self, flow: http.HTTPFlow, why: Exception) -> None:
         """Allow no connection for this flow any more; the layer says why, or `client_disconnected` notes the end."""
@@ -299,10 +291,6 @@ class Recorder(WebSocketHooks):
 
         return tap
 
-    def _get_offset(self, exchange: Exchange) -> int:
-        since = exchange.progress.released or exchange.progress.arrived
-        return round((self._shell.engine.clock() - since) * 1_000_000)
-
     async def response(self, flow: http.HTTPFlow) -> None:
         """Store the answer; its end reaches the client when this returns."""
         exchange = self._find_exchange(flow)
@@ -378,13 +366,6 @@ class Recorder(WebSocketHooks):
     async def tool_answer_stored(self, stored: asyncio.Future[str]) -> None:
         """Wait for what is being stored: the layer answers whoever told it."""
         await asyncio.wait([stored])
-
-    async def _store_answer(self, exchange: Exchange, *, proper: bool) -> None:
-        try:
-            await self._shell.store_answer_and_wait(exchange, proper=proper)
-        except Exception as why:  # it would only be logged, and the answer go unrecorded and unmentioned
-            log.exception("llmproxy failed in a hook; an answer is lost")
-            self._shell.report_lost(exchange, f"{type(why).__name__}: {why}")
 
     def _build_unreachable(self, exchange: Exchange, cause: str, *, connected: bool = True) -> UpstreamError:
         what = "did not answer" if connected else "could not be reached"

@@ -101,19 +101,31 @@ def prepare_upgrade(request: http.Request) -> None:
         request.headers["sec-websocket-extensions"] = ", ".join(kept)
 
 
-class WebSocketHooks:
-    """The part of `Recorder` for WebSockets."""
+CARRIED = "llmproxy"
+"""Key of the exchange in a flow's metadata."""
 
-    _shell: ProxyContext
+
+class WebSocketHooks:
+    """The part of `Recorder` for WebSockets, and what its other part shares with it."""
+
+    def __init__(self, shell: ProxyContext) -> None:
+        self._shell = shell
 
     def _find_exchange(self, flow: http.HTTPFlow) -> Exchange | None:
-        raise NotImplementedError
+        """Return what this flow carries: the release may be taken back (the client left) before its last hook."""
+        exchange: Exchange | None = flow.metadata.get(CARRIED)
+        return exchange
 
     def _get_offset(self, exchange: Exchange) -> int:
-        raise NotImplementedError
+        since = exchange.progress.released or exchange.progress.arrived
+        return round((self._shell.engine.clock() - since) * 1_000_000)
 
     async def _store_answer(self, exchange: Exchange, *, proper: bool) -> None:
-        raise NotImplementedError
+        try:
+            await self._shell.store_answer_and_wait(exchange, proper=proper)
+        except Exception as why:  # it would only be logged, and the answer go unrecorded and unmentioned
+            log.exception("llmproxy failed in a hook; an answer is lost")
+            self._shell.report_lost(exchange, f"{type(why).__name__}: {why}")
 
     def _on_switch(self, flow: http.HTTPFlow, exchange: Exchange) -> None:
         """The upstream has switched protocols: write down messages from here on."""

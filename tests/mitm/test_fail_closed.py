@@ -76,7 +76,7 @@ BEFORE = [
     *(("keying", name) for name in ("derive_key", "redact")),
     *(("layer", name) for name in ("_dispatch_event", "_receive_data", "serve_received", "_on_head")),
     *(("incoming", name) for name in ("check_and_place_request", "_check_origin", "count_arrival", "decide_request")),
-    ("forwarding", "_begin_forwarding"),
+    ("forwarding", "forward"),
     *(("recorder", name) for name in ("requestheaders", "_address_upstream")),
     *(("shell", name) for name in ("record_begin",)),
 ]

@@ -73,17 +73,14 @@ class RequestForwarder:
 
     # --- the request -----------------------------------------------------------------------------------------------
 
-    def forward(self, raw: bytes | bytearray) -> Commands:
-        """Release the exchange and hand on a whole request."""
-        yield from self._begin_forwarding(raw, uploading=False)
-
     def forward_stream(self, raw: bytes | bytearray, *, overflow: bool = False) -> Commands:
         """Release the exchange and hand on its request as it comes. `overflow`: it cannot be matched."""
         self._overflow = overflow
-        yield from self._begin_forwarding(raw, uploading=True)
+        yield from self.forward(raw, uploading=True)
         yield from self.forward_body()
 
-    def _begin_forwarding(self, raw: bytes | bytearray, *, uploading: bool) -> Commands:
+    def forward(self, raw: bytes | bytearray, *, uploading: bool = False) -> Commands:
+        """Release the exchange and hand on a whole request; `uploading`: its beginning, and the rest as it comes."""
         here, exchange = self._here, self._here.incoming.exchange
         if exchange is None:
             raise AssertionError("nothing to release")

@@ -310,16 +310,10 @@ class ClientConnectionState:
 
 
 class AnsweringLayer(Protocol):
-    """The layer, as its parts see it."""
-
-    def send_whole_answer(self, data: bytes, *, close: bool, lingering: bool = False) -> Commands:
-        """Send a whole answer and stand before the next request, or close; `lingering`: the client may still send."""
+    """The layer, as what goes upstream sees it."""
 
     def refuse(self, error: LLMProxyError, *, close: bool) -> Commands:
         """Answer the request with an error in its provider's envelope."""
-
-    def serve_received(self) -> Commands:
-        """Serve what has arrived, request after request, until something has to be waited for."""
 
     def send_made_answer(self) -> Commands:
         """Let the client see what an interceptor made in place of its answer."""

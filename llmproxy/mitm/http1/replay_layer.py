@@ -39,7 +39,6 @@ from llmproxy.mitm.framing import BodyTooSlow, Head, HeadTooSlow, replace_body
 from llmproxy.mitm.http1.forwarding import RequestForwarder
 from llmproxy.mitm.http1.incoming_request import (
     LOOK,
-    AnsweringLayer,
     ClientConnectionState,
     Commands,
     Ending,
@@ -51,7 +50,7 @@ from llmproxy.mitm.http1.incoming_request import (
 )
 from llmproxy.mitm.http1.stream_sender import StreamSender
 from llmproxy.mitm.intercept import is_loopback
-from llmproxy.mitm.proxy_context import FrontConnection, ProxyContext, build_response
+from llmproxy.mitm.proxy_context import FrontConnection, ProxyContext, build_response, spans_to_json
 from llmproxy.mitm.websocket_recorder import UpgradeMissed, UpgradeRefused
 from llmproxy.mitm.websocket_replay import ReplayedWebSocket
 from llmproxy.protocol import CONTROL_PREFIX, UI_PREFIX, Channel, Decision
@@ -87,7 +86,7 @@ def is_shim_call(head: Head) -> bool:
 class OwnRequestAnswerer:
     """What one connection asks us, one question at a time."""
 
-    def __init__(self, here: ClientConnectionState, layer: AnsweringLayer) -> None:
+    def __init__(self, here: ClientConnectionState, layer: ReplayLayer) -> None:
         self._here, self._layer = here, layer
         self.prepare_for_next()
 
@@ -141,7 +140,7 @@ class OwnRequestAnswerer:
         shell = self._here.shell
         proxy = ControlledProxy(
             token=shell.token, page_token=shell.page_token, ca=shell.ca, ca_bundle=shell.ca_bundle,
-            spans_of=shell.spans_of, stop=shell.stop, lines=shell.lines,
+            spans_of=spans_to_json, stop=shell.stop, lines=shell.lines,
         )  # fmt: skip
         return control.answer_control_request(shell.engine, asked, proxy)
 
