@@ -172,6 +172,13 @@ AGENT = "agent"
 """The party of every call that does not say otherwise."""
 
 DEFAULT_SESSION = "default"
+
+
+def join_name(cassette: str, sample: int) -> str:
+    """Return how a sample of a cassette is named: ``weather``, ``weather~2``."""
+    return cassette if sample == 1 else f"{cassette}~{sample}"
+
+
 DEFAULT_ORDER_WAIT = 3.0
 """Seconds that an answer waits for a concurrent call that was recorded before it and has not come."""
 

@@ -29,7 +29,7 @@ from llmproxy.amounts import dollars
 from llmproxy.cli.parts.options import advise_record, load_settings
 from llmproxy.cli.parts.printing import print_json, print_line, to_line
 from llmproxy.cli.parts.store_arguments import STORE, open_given
-from llmproxy.cli.rerecord import build_live_headers, estimate_max_cost, find_live_upstream
+from llmproxy.cli.rerecord import LiveRequest, build_live_headers, estimate_max_cost, find_live_upstream
 from llmproxy.client.proxy_process import ensure_proxy
 from llmproxy.core.dialects.table import CHAT
 from llmproxy.core.dialects.usage import compute_cost, read_usage
@@ -37,7 +37,7 @@ from llmproxy.core.providers.routing import family_of
 from llmproxy.core.secrets.redact import has_redaction_placeholder
 from llmproxy.core.store.rows import RowSummary, read_answer_time
 from llmproxy.core.traffic.canonical_json import parse_json
-from llmproxy.core.traffic.interaction import Ending, Headers, Interaction, Usage
+from llmproxy.core.traffic.interaction import Ending, Interaction
 from llmproxy.errors import Exit, SettingsError
 from llmproxy.server_store_path import store_exists
 from llmproxy.trace.comparing.drift import (
@@ -166,25 +166,11 @@ def _accept_last_answers(kept: Path, first: str) -> None:
 # -- what is asked -----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _SampledCall:
-    recorded: Interaction
-    headers: Headers
-    upstream: str
-    """``NAME=URL``; empty for the provider's own host."""
-    most: Decimal | None
-    """USD that one answer costs at the most; None where nothing limits it."""
-
-    @property
-    def label(self) -> str:
-        return f"#{self.recorded.id} {self.recorded.cassette}"
-
-
 @dataclass(slots=True)
 class _DriftPlan:
     runs: int
     recorded: int
-    chosen: list[_SampledCall] = field(default_factory=list)
+    chosen: list[LiveRequest] = field(default_factory=list)
     left_out: Counter[str] = field(default_factory=Counter)
 
     def describe(self, sizes: Sequence[tuple[int, int]], limit: Decimal | None) -> Iterator[str]:
@@ -195,7 +181,7 @@ class _DriftPlan:
             why = "there is no call that can be asked again" if self.recorded else "nothing is recorded there"
             yield f"Could not tell: {why}. Nothing was sent."
             return
-        usual = [_cost_of_usage(each.recorded, each.recorded.usage) for each in self.chosen]
+        usual = [compute_cost(row.provider, row.model, row.usage) for row in (each.recorded for each in self.chosen)]
         known = [each for each in usual if each is not None]
         cost = sum(known, Decimal(0)) * self.runs
         price = dollars(cost) if len(known) == len(usual) else "of unknown price"
@@ -267,7 +253,7 @@ def _interleave_groups(groups: Mapping[tuple[Any, ...], list[RowSummary]]) -> It
                 yield row
 
 
-def _prepare_call(recorded: Interaction, loaded: Loaded, limit: Decimal | None) -> _SampledCall:
+def _prepare_call(recorded: Interaction, loaded: Loaded, limit: Decimal | None) -> LiveRequest:
     """Return a call as it will be sent. Raises SettingsError, whose message is why it is not."""
     if has_redaction_placeholder(recorded.request):
         raise SettingsError("a secret was taken out of the request, and nobody knows it any more")
@@ -284,7 +270,7 @@ def _prepare_call(recorded: Interaction, loaded: Loaded, limit: Decimal | None) 
         raise SettingsError("nothing says what an answer costs at the most, which --max-cost needs")
     if limit is not None and most is not None and most > limit:
         raise SettingsError(f"one answer may cost {dollars(most)}, more than --max-cost")
-    return _SampledCall(recorded, headers, find_live_upstream(recorded, dict(loaded.settings.upstream)), most)
+    return LiveRequest(recorded, headers, find_live_upstream(recorded, dict(loaded.settings.upstream)), most)
 
 
 def _is_provider_tool(tool: object) -> bool:
@@ -292,10 +278,6 @@ def _is_provider_tool(tool: object) -> bool:
         return True
     ours = {"functionDeclarations", "function_declarations", "toolSpec", "input_schema", "function", "parameters"}
     return not (ours & tool.keys()) and tool.get("type") not in _OWN_KINDS
-
-
-def _cost_of_usage(recorded: Interaction, usage: Usage) -> Decimal | None:
-    return compute_cost(recorded.provider, recorded.model, usage)
 
 
 # -- asking ------------------------------------------------------------------------------------------------------------
@@ -368,7 +350,7 @@ def _send_all_calls(plan: _DriftPlan, spending: _CostLimit, kept: Path, night: s
             spending.ended = True
 
 
-def _send_call(client: httpx.Client, sampled: _SampledCall, spending: _CostLimit) -> None:
+def _send_call(client: httpx.Client, sampled: LiveRequest, spending: _CostLimit) -> None:
     from urllib.parse import quote
 
     import httpx
@@ -385,7 +367,7 @@ def _send_call(client: httpx.Client, sampled: _SampledCall, spending: _CostLimit
         if "x-llmproxy-error" in answer.headers:
             lost = _read_miss_reason(answer.content) or answer.reason_phrase
         usage = read_usage(family, recorded.operation, kind, answer.content, tuple(answer.headers.items()))
-        cost = Decimal(0) if refused else _cost_of_usage(recorded, usage)
+        cost = Decimal(0) if refused else compute_cost(recorded.provider, recorded.model, usage)
     except httpx.HTTPError as error:
         lost = f"{type(error).__name__}: {error}"  # what came of it is in the store, or nothing is
     finally:
@@ -431,7 +413,7 @@ def _read_earlier_answers(kept: Path, plan: _DriftPlan) -> dict[tuple[str, str, 
 
 @dataclass(frozen=True, slots=True)
 class _Comparison:
-    sampled: _SampledCall
+    sampled: LiveRequest
     recorded: AnswerContract
     earlier: Sequence[AnswerContract]
     """Of nights before; none in the first one."""
@@ -441,7 +423,7 @@ class _Comparison:
 
     @classmethod
     def build(
-        cls, sampled: _SampledCall, earlier: Sequence[AnswerContract], new: Sequence[AnswerContract]
+        cls, sampled: LiveRequest, earlier: Sequence[AnswerContract], new: Sequence[AnswerContract]
     ) -> _Comparison:
         recorded = read_contract(sampled.recorded)
         return cls(

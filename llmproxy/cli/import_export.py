@@ -15,7 +15,7 @@ from llmproxy.cli.parts.completion import complete_cassettes
 from llmproxy.cli.parts.import_files import Importer, group_files, show_progress
 from llmproxy.cli.parts.options import load_settings
 from llmproxy.cli.parts.printing import ProgressLine, format_size
-from llmproxy.cli.parts.store_arguments import STORE, build_no_cassette_error, name_session, refuse_url
+from llmproxy.cli.parts.store_arguments import STORE, build_no_cassette_error, refuse_url
 from llmproxy.core.bindings import load_run_variables
 from llmproxy.core.cassettes.anonymized_export import anonymize_all, describe_names, find_names
 from llmproxy.core.cassettes.folder import CassetteDir, build_slug
@@ -25,6 +25,7 @@ from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.queries import Note, list_run_variables, read_notes, read_volatile_fields
 from llmproxy.errors import CassetteCorrupt, Exit, SettingsError
+from llmproxy.protocol import join_name
 from llmproxy.settings import Loaded, portable_path
 from llmproxy.trace.export import write_otlp, write_trace
 from llmproxy.ui.html_file import choose_cassettes, page_data
@@ -149,7 +150,7 @@ def export(
     with open_store(settings.store, writable=False, now=time.time) as database, ProgressLine(f"exporting to {file}"):
         found = list(database.iter_interactions(settings.cassette, sample))
         if not found:
-            raise build_no_cassette_error(database, name_session(settings.cassette, sample or 1))
+            raise build_no_cassette_error(database, join_name(settings.cassette, sample or 1))
         fork, fields = _find_fork_or_warn(database, settings.cassette, written), read_notes(database, settings.cassette)
     if file == "-":
         sys.stdout.write(_format_export((found, fields), settings.cassette, written, fork))
@@ -197,7 +198,7 @@ def export_page(file: str, store: Path, cassette: str | None, sample: int | None
     with open_store(store, writable=False, now=time.time) as database, ProgressLine(f"exporting to {file}"):
         wanted = list(choose_cassettes(database, cassette, sample))
         if not wanted:
-            raise build_no_cassette_error(database, name_session(cassette or "any name", sample or 1))
+            raise build_no_cassette_error(database, join_name(cassette or "any name", sample or 1))
         made = page_data(database, wanted, cassette or store.name) | {
             "store_words": format_store_option(portable_path(store))
         }

@@ -13,7 +13,7 @@ from llmproxy.amounts import number, when
 from llmproxy.cli.parts.bindings import bindings_to_json, format_volatile_fields
 from llmproxy.cli.parts.completion import complete_cassettes
 from llmproxy.cli.parts.printing import print_json, print_line, print_table, to_line, to_paragraphs
-from llmproxy.cli.parts.store_arguments import STORE, describe_cassettes, name_session, open_given, resolve_store_path
+from llmproxy.cli.parts.store_arguments import STORE, describe_cassettes, open_given, resolve_store_path
 from llmproxy.core.forks.fork_rows import Fork, list_forks
 from llmproxy.core.sessions.journal import read_faulted_calls, read_misses
 from llmproxy.core.store.file.connect import advise_missing_store
@@ -22,7 +22,7 @@ from llmproxy.core.store.reader import CassetteInfo
 from llmproxy.core.store.rows import RowSummary
 from llmproxy.core.traffic.interaction import Ending
 from llmproxy.errors import SettingsError
-from llmproxy.protocol import Channel
+from llmproxy.protocol import Channel, join_name
 
 _FAILED = 400
 """The lowest status of an answer that is an error."""
@@ -146,7 +146,7 @@ def _print_cassettes(
 
 
 CASSETTE_COLUMNS: Sequence[Column[CassetteInfo]] = (
-    Column("cassette", lambda info: name_session(info.name, info.sample)),
+    Column("cassette", lambda info: join_name(info.name, info.sample)),
     Column("live", lambda info: number(info.live)),
     Column("replaced", lambda info: number(info.stored - info.live), measure=True),
     Column("tokens in", lambda info: number(info.tokens_in), measure=True),
@@ -179,7 +179,7 @@ def _format_optional(value: int | None) -> str:
 INTERACTION_COLUMNS: Sequence[Column[RowSummary]] = (
     Column("id", lambda row: str(row.id)),
     Column("recorded", lambda row: when(row.recorded_at), narrowest=len("2027-01-15 ")),
-    Column("cassette", lambda row: name_session(row.cassette, row.sample)),
+    Column("cassette", lambda row: join_name(row.cassette, row.sample)),
     Column("party", lambda row: row.party, alike=True),
     Column("channel", lambda row: row.channel.value, alike=True, if_any=lambda row: row.channel is not Channel.LLM),
     Column("model", lambda row: row.model or "", alike=True),

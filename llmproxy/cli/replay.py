@@ -15,7 +15,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from llmproxy.cli.parts.completion import complete_cassettes
 from llmproxy.cli.parts.options import NoLiveCommand, advise_record, get_flags, get_options, load_settings, refuse_live
 from llmproxy.cli.parts.printing import print_line, to_line, write_stderr_lines
 from llmproxy.cli.parts.run_ending import explain_no_use
-from llmproxy.cli.parts.run_options import RunArguments, RunOptions
+from llmproxy.cli.parts.run_options import RunArguments
 from llmproxy.cli.parts.session_setup import find_agent_tools, plan_environment, redirect_tools, start_options
 from llmproxy.cli.parts.store_arguments import STORE, build_not_recorded_error, check_new_name, open_given
 from llmproxy.client.control import CONFLICT, ControlError
@@ -88,44 +88,36 @@ def replay(
             f"--mode {mode}: `llmproxy replay` replays.",
             hint=f"Record with {advise_record(load_settings({**flags, 'mode': None}))}",
         )
-    asked = ReplayOptions(
-        flags, tuple(command), parse_overrides(override_tool, override_llm), live, from_, as_, get_options(ctx)
-    )
+    run = RunArguments({**flags, "mode": str(Mode.REPLAY)}, tuple(command), get_options(ctx))
+    asked = ReplayOptions(run, parse_overrides(override_tool, override_llm), live, from_, as_)
     raise typer.Exit(run_replay(asked, os.environ))
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayOptions:
-    flags: Mapping[str, object]
-    command: tuple[str, ...]
+    run: RunArguments
     overrides: Overrides
     live: bool
     at: int | None
     child: str | None
-    options: RunOptions
-
-    @property
-    def fork_options(self) -> dict[str, Any]:
-        return {"live": self.live, "from": self.at, "as": self.child}
 
 
 def run_replay(asked: ReplayOptions, env: Mapping[str, str]) -> int:
     """Do everything and return the exit code. Raises LLMProxyError: nothing was run."""
-    flags: dict[str, object] = {**asked.flags, "mode": str(Mode.REPLAY)}
+    run = asked.run
     if asked.live and not find_running_url(env):
-        flags["allow_live"] = True
-    loaded = load_settings(flags)
+        run = replace(run, flags={**run.flags, "allow_live": True})
+    loaded = load_settings(run.flags)
     refuse_live(loaded, "llmproxy replay")
-    find_program(asked.command, env)
+    find_program(run.command, env)
     if asked.live and not find_running_url(env):
         refuse_server("--live", loaded.settings.store)
     if not find_running_url(env) and not store_exists(loaded.settings.store) and loaded.settings.cassette_dir is None:
         raise build_not_recorded_error(loaded)  # before anything is made
-    run = RunArguments(flags, asked.command, asked.options)
     tools = find_agent_tools(run, env)
     with tempfile.TemporaryDirectory(prefix="llmproxy-replay-") as folder:
         log = Path(folder) / "proxy.log"
-        options = start_options(flags, forward=asked.options.intercept, tools=tools)
+        options = start_options(run.flags, forward=run.options.intercept, tools=tools)
         with ensure_proxy(options, env, log=log, started_by=run.run_line) as proxy:  # `replay` itself records nothing
             session = _open_session(
                 proxy, loaded, asked, tools.config.upstreams if tools and proxy.process is None else {}
@@ -138,7 +130,7 @@ def run_replay(asked: ReplayOptions, env: Mapping[str, str]) -> int:
             began = time.time()
             code = run_child(run.command, plan.apply_to(env))
             start = run.format_with_flags("llmproxy replay")
-            end = ReplayEnding(proxy, session.name, loaded, asked.command, live=asked.live, start=start)
+            end = ReplayEnding(proxy, session.name, loaded, asked.run.command, live=asked.live, start=start)
             end.close_session()
         if loaded.settings.verbose and proxy.process is not None:
             write_stderr_lines(proxy.process.log_text.rstrip())
@@ -157,7 +149,7 @@ def _open_session(proxy: ProxyHandle, loaded: Loaded, asked: ReplayOptions, upst
             speed=settings.speed,
             exhausted=str(settings.exhausted),
             overrides=asked.overrides.to_json(),
-            fork=asked.fork_options,
+            fork={"live": asked.live, "from": asked.at, "as": asked.child},
             upstreams=upstreams or None,
             run_variables=gather_run_variables(os.environ, Path.cwd(), git=True),
         )

@@ -96,12 +96,19 @@ def _rerecord_changed(
     return run_in_replay(RunArguments(flags, command, options), load_settings(flags), more)
 
 
-class _RerecordRequest(NamedTuple):
+class LiveRequest(NamedTuple):
+    """A recorded request as it is sent again."""
+
     recorded: Interaction
     headers: Headers
     upstream: str
+    """``NAME=URL``; empty for the provider's own host."""
     most: Decimal | None
     """US dollars that an answer costs at the most; None where nothing limits it."""
+
+    @property
+    def label(self) -> str:
+        return f"#{self.recorded.id} {self.recorded.cassette}"
 
 
 def _load_live_recording(id_: int, store: Path | None) -> Interaction:
@@ -119,11 +126,11 @@ def _load_live_recording(id_: int, store: Path | None) -> Interaction:
     return found
 
 
-def _prepare_request(found: Interaction, loaded: Loaded) -> _RerecordRequest:
+def _prepare_request(found: Interaction, loaded: Loaded) -> LiveRequest:
     """Return a question as it will be sent. Raises SettingsError."""
     headers = build_live_headers(found, os.environ, advise_record(loaded, found.cassette))
     target = find_live_upstream(found, dict(loaded.settings.upstream))
-    return _RerecordRequest(found, headers, target, estimate_max_cost(found))
+    return LiveRequest(found, headers, target, estimate_max_cost(found))
 
 
 def estimate_max_cost(recorded: Interaction) -> Decimal | None:
@@ -134,7 +141,7 @@ def estimate_max_cost(recorded: Interaction) -> Decimal | None:
     return compute_maximum_cost(recorded.provider, recorded.model, int(tokens * MARGIN) + 1, body)
 
 
-def _rerecord_all(questions: Sequence[_RerecordRequest], store: Path | None, limit: Decimal | None) -> bool:
+def _rerecord_all(questions: Sequence[LiveRequest], store: Path | None, limit: Decimal | None) -> bool:
     """Ask one after the other by a proxy of our own; return whether all were asked, and answered well."""
     env = {name: value for name, value in os.environ.items() if name != "LLMPROXY_URL"}
     upstreams = sorted({f"--upstream={each.upstream}" for each in questions if each.upstream})
@@ -156,7 +163,7 @@ def _rerecord_all(questions: Sequence[_RerecordRequest], store: Path | None, lim
     return good
 
 
-def _store_good_answer(question: _RerecordRequest, made: Interaction, store: Path | None) -> Decimal | None:
+def _store_good_answer(question: LiveRequest, made: Interaction, store: Path | None) -> Decimal | None:
     """Put a good answer in the recording's place; returns what was spent, None if the recording stays."""
     found, answer = question.recorded, made.response
     if answer.status >= 400 or answer.ending.value != "complete":
@@ -222,7 +229,7 @@ def find_live_upstream(found: Interaction, configured: Mapping[str, str]) -> str
     )
 
 
-def _send_request(question: _RerecordRequest, proxy: str, path: Path) -> Interaction:
+def _send_request(question: LiveRequest, proxy: str, path: Path) -> Interaction:
     """Return the question with the answer of now, which a proxy stored at `path`. Raises MachineError."""
     found = question.recorded
     url = f"{proxy}/{quote(found.provider)}{found.request.target}"

@@ -17,7 +17,7 @@ from llmproxy.cli.parts.bindings import describe_runs, format_run_variables, rea
 from llmproxy.cli.parts.completion import complete_cassettes
 from llmproxy.cli.parts.options import load_settings
 from llmproxy.cli.parts.printing import body_text, get_width, print_json, print_line, to_line, to_paragraphs, wrap_text
-from llmproxy.cli.parts.store_arguments import STORE, find_cassette, is_id, name_session, open_given, suggest_numbered
+from llmproxy.cli.parts.store_arguments import STORE, find_cassette, is_id, open_given, suggest_numbered
 from llmproxy.core.dialects.conversation import read_conversation, read_interaction_answer
 from llmproxy.core.dialects.messages import Message
 from llmproxy.core.dialects.usage import compute_cost, read_answer_model
@@ -32,6 +32,7 @@ from llmproxy.core.traffic.grpc import Descriptors, format_messages
 from llmproxy.core.traffic.interaction import TRAILER, Interaction, is_grpc
 from llmproxy.core.traffic.websocket_frames import format_transcript, is_websocket_body
 from llmproxy.errors import CassetteNotFound, SettingsError, printable
+from llmproxy.protocol import join_name
 from llmproxy.trace.observing.agent_activity import find_tool_mismatches
 from llmproxy.ui.recordings.call_list import CallFilter, sum_calls
 from llmproxy.ui.recordings.calls import body_to_json
@@ -161,7 +162,7 @@ def _format_head(found: Interaction) -> list[str]:
     size = sum(len(chunk.data) for chunk in answer.chunks)
     return [
         (
-            f"interaction {found.id}  cassette {name_session(found.cassette, found.sample)}  party {found.party}"
+            f"interaction {found.id}  cassette {join_name(found.cassette, found.sample)}  party {found.party}"
             f"  occurrence {found.occurrence}"
         ),
         f"key         {found.key}" + (f"  rules {found.rules}" if found.rules else ""),
@@ -257,7 +258,7 @@ def show_cassette(typed: str, store: Path | None, *, single: str, as_json: bool)
             if (fork := find_fork(database, named.cassette, sample)) is not None:
                 print_line(to_line(fork.describe_origin()))
             for text in describe_runs(
-                name_session(to_line(named.cassette), sample), list_run_variables(database, named.cassette, sample)
+                join_name(to_line(named.cassette), sample), list_run_variables(database, named.cassette, sample)
             ):
                 print_line("\n".join(wrap_text(text, cells)))
             for text in format_conversation(told["steps"], cells):
@@ -284,7 +285,7 @@ def _cassette_to_json(store: Readable, cassette: str, sample: int) -> dict[str, 
 
 
 def _format_totals(told: Mapping[str, Any]) -> str:
-    name = told["cassette"] if told["sample"] == 1 else f"{told['cassette']}~{told['sample']}"
+    name = join_name(told["cassette"], told["sample"])
     unpriced = f" ({format_count(told['unpriced'], 'call')} without price or tokens)" if told["unpriced"] else ""
     cost = f"{dollars(told['cost'])}{unpriced}" if told["cost"] is not None else "cost unknown"
     parts = [

@@ -24,7 +24,7 @@ from llmproxy.errors import Exit, MachineError, SettingsError
 from llmproxy.scenario.agents.config import build_agent
 from llmproxy.suite.project_settings import parse_agent_or_store
 from llmproxy.suite.reading.json_schema import schema_text, write_schema_beside
-from llmproxy.suite.reading.load import LoadedSuites, load_suites
+from llmproxy.suite.reading.load import load_suites
 from llmproxy.suite.run.run_context import add_error_place
 from llmproxy.suite.scaffold import rebase_agent_paths, scaffold_suite, starter_suite
 from llmproxy.suite.selection import SelectionOptions, cassette_name, select_cases
@@ -41,13 +41,9 @@ def register(app: typer.Typer) -> None:
     app.add_typer(group, name="suite")
 
 
-def _load_suites(paths: Sequence[str] | None) -> LoadedSuites:
-    return load_suites(paths or ["."])
-
-
 def validate(paths: list[str] = _PATHS) -> None:
     """Check suites: every mistake with file, line and column. Warnings show what is allowed but probably a mistake."""
-    loaded = _load_suites(paths)
+    loaded = load_suites(paths or ["."])
 
     for case in {id(case.suite): case for case in loaded.scenarios}.values():
         agent = case.suite.agent
@@ -75,7 +71,7 @@ def list_cases(
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
     """List scenarios: id, name, tags, runs, and their recordings."""
-    cases = select_cases(_load_suites(paths).scenarios, SelectionOptions(tags=tags, tag=tuple(tag), grep=grep))
+    cases = select_cases(load_suites(paths or ["."]).scenarios, SelectionOptions(tags=tags, tag=tuple(tag), grep=grep))
     if not cases:
         typer.echo("llmproxy: nothing selected", err=True)
         raise typer.Exit(Exit.NOTHING)

@@ -354,6 +354,10 @@ class TestOptions:
         env: Mapping[str, str],
         part: ShardCases | None = None,
     ) -> SuiteResult:
+        from llmproxy.scenario.cluster.transfer_files import cassette_folder
+        from llmproxy.suite.run.runner import run_cases
+        from llmproxy.suite.selection import check_costs
+
         mode = str(settings.settings.mode) if not settings.is_default("mode") else None
         options = [] if find_running_url(env) else build_proxy_options(self.flags, settings)
         if options and self.flags.get("port") is None and any("url" in (each.suite.agent or ()) for each in cases):
@@ -363,7 +367,27 @@ class TestOptions:
             ensure_proxy(options, env, log=Path(folder) / "proxy.log") as proxy,
         ):
             mode = mode or proxy.control.health().mode
-            return self.run_at_proxy(proxy, cases, handlers, mode, settings, part)
+            run_context = self._make_run_context(proxy, handlers, mode, part)
+            said = settings.settings
+            run_context.options = replace(
+                run_context.options,
+                fail_on_carried=said.fail_on_carried,
+                fail_on_stale=said.fail_on_stale,
+                live="llm" in said.live,
+            )
+            if proxy.process is not None and find_store_server(tests_store(settings)) is None:
+                run_context.files = (tests_store(settings), cassette_folder(settings))
+            if self.rejudge is not None:
+                from llmproxy.suite.run.rejudge import read_runs
+
+                run_context.recorded = read_runs(self.rejudge, [case.id for case in cases], tests_store(settings))
+            notes = [] if run_context.recorded else check_costs(tests_store(settings), cases, run_context.options)
+            try:
+                return asyncio.run(run_until_signal(run_cases(run_context, cases, notes)))
+            finally:
+                for path in run_context.save_snapshots():
+                    typer.echo(f"llmproxy: wrote {path}", err=True)
+                run_context.close()
 
     def _check_cluster_options(self, settings: LoadedSettings) -> None:
         if not self.on:
@@ -405,10 +429,8 @@ class TestOptions:
         order = [(case.id, n) for case in cases for n in range(1, (self.runs or case.scenario.runs) + 1)]
         mode = str(settings.settings.mode)
         run_context = replace(self, parallel=self.side_by_side or max(len(order), 1))._make_run_context(  # noqa: SLF001 - our own
-            None, [shown, OrderedEvents(handlers, order)], mode
+            None, [shown, OrderedEvents(handlers, order)], mode, part
         )
-        if part is not None:
-            run_context.options = replace(run_context.options, title=part.title, shard=part.told)
         flags = {**self.flags, "store": None, "cassette_dir": None, "mode": mode}
         parcel = pack_suites(
             run_context,
@@ -465,42 +487,9 @@ class TestOptions:
             write_findings(self.as_json, every)
         return code
 
-    def run_at_proxy(
-        self,
-        proxy: ProxyHandle,
-        cases: Sequence[SuiteCase],
-        handlers: Sequence[Handler],
-        mode: str,
-        settings: LoadedSettings,
-        part: ShardCases | None = None,
-    ) -> SuiteResult:
-        from llmproxy.scenario.cluster.transfer_files import cassette_folder
-        from llmproxy.suite.run.runner import run_cases
-        from llmproxy.suite.selection import check_costs
-
-        run_context = self._make_run_context(proxy, handlers, mode)
-        said = settings.settings
-        run_context.options = replace(
-            run_context.options, fail_on_carried=said.fail_on_carried, fail_on_stale=said.fail_on_stale
-        )
-        run_context.options = replace(run_context.options, live="llm" in settings.settings.live)
-        if part is not None:
-            run_context.options = replace(run_context.options, title=part.title, shard=part.told)
-        if proxy.process is not None and find_store_server(tests_store(settings)) is None:
-            run_context.files = (tests_store(settings), cassette_folder(settings))
-        if self.rejudge is not None:
-            from llmproxy.suite.run.rejudge import read_runs
-
-            run_context.recorded = read_runs(self.rejudge, [case.id for case in cases], tests_store(settings))
-        notes = [] if run_context.recorded else check_costs(tests_store(settings), cases, run_context.options)
-        try:
-            return asyncio.run(run_until_signal(run_cases(run_context, cases, notes)))
-        finally:
-            for path in run_context.save_snapshots():
-                typer.echo(f"llmproxy: wrote {path}", err=True)
-            run_context.close()
-
-    def _make_run_context(self, proxy: ProxyHandle | None, handlers: Sequence[Handler], mode: str) -> RunContext:
+    def _make_run_context(
+        self, proxy: ProxyHandle | None, handlers: Sequence[Handler], mode: str, part: ShardCases | None = None
+    ) -> RunContext:
         """Return what all runs share; whoever gets it closes it."""
         from llmproxy.suite.project_settings import SuiteOptions, parse_agent_or_store, read_project_table
         from llmproxy.suite.run.run_context import RunContext
@@ -511,6 +500,8 @@ class TestOptions:
             fast_waits=self.fast_waits, update=self.update, max_cost=self.max_cost, command=self.base_command,
             partly=self.is_partial,
         )  # fmt: skip
+        if part is not None:
+            options = replace(options, title=part.title, shard=part.told)
         return RunContext(
             options=options,
             proxy=None if proxy is None else proxy.url,

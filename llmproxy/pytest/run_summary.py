@@ -19,6 +19,7 @@ from llmproxy.advice import quote_word, suggest_command
 from llmproxy.client.control import ControlError
 from llmproxy.client.session_reports import Report, format_counts, shorten_miss, sum_reports
 from llmproxy.errors import Exit, SettingsError
+from llmproxy.protocol import join_name
 from llmproxy.proxy_calls import find_violated_option
 from llmproxy.pytest.options import BASELINE, MODE, build_rerun_command
 from llmproxy.pytest.scenario_runs import SCENARIOS
@@ -241,7 +242,7 @@ class RunSummaryPlugin:
         for test, report in [each for each in self.done if each[0] not in self.passed][:_LISTED]:
             store = self.store_of(test in self._suites) if report.hits or report.recorded or report.unused else None
             if store is not None:
-                name = f"{report.cassette}~{report.sample}" if report.sample > 1 else report.cassette
+                name = join_name(report.cassette, report.sample)
                 yield f"{test}: look at its recording: {suggest_command(f'ui {quote_word(name)}', store)}"
 
     def _list_remarks(self) -> Iterator[str]:

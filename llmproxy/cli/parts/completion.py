@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from llmproxy.errors import LLMProxyError
+from llmproxy.protocol import join_name
 
 if TYPE_CHECKING:
     from llmproxy.core.store.store import Store
@@ -80,7 +81,7 @@ def _complete_from_store(ctx: typer.Context, incomplete: str, read: Callable[[St
 
 def _list_cassette_names(store: Store) -> Iterator[str]:
     for info in store.cassettes():
-        yield info.name if info.sample == 1 else f"{info.name}~{info.sample}"
+        yield join_name(info.name, info.sample)
 
 
 def _list_model_names(store: Store) -> Iterator[str]:

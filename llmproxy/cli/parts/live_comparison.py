@@ -49,12 +49,8 @@ class LiveRuns:
         if report is not None and report.live is not None:
             self.runs.append(LiveRun(report.live, f"exit {code}", report.calls > 0))
 
-    def compare_with_recorded(self) -> ModelComparison | None:
-        """Return how the runs differ from the recorded one; None if no model was asked, or our store lacks it."""
-        return compare_live_runs(self.loaded, self.runs)
-
     def to_json(self) -> dict[str, object]:
-        found = self.compare_with_recorded()
+        found = compare_live_runs(self.loaded, self.runs)
         told = [{**each.live, "verdict": each.verdict} for each in self.runs]
         return {} if not told else {"live_runs": told, "comparison": None if found is None else found.to_json()}
 
@@ -74,7 +70,7 @@ class LiveRuns:
             f"llmproxy: live {', '.join(last['channels'])}; kept in {to_line(kept)}"
             + (f", {served} served from {to_line(str(last['parent']))}" if served else "")
         ]
-        found = self.compare_with_recorded()
+        found = compare_live_runs(self.loaded, self.runs)
         if found is not None:
             first, *rest = found.summary_lines()
             lines += [f"  {to_line(first)}", *(f"    {to_line(text.strip())}" for text in rest)]
@@ -137,8 +133,8 @@ class LiveTestDiff:
 def compare_live_runs(
     loaded: Loaded, runs: Sequence[LiveRun], verdict: str = "", path: Path | None = None
 ) -> ModelComparison | None:
-    """Return how runs with a live model differ from the recorded one, which was judged `verdict`; None where there is
-    nothing to compare.
+    """Return how runs with a live model differ from the recorded one, which was judged `verdict`; None where no model
+    was asked, or our store lacks it.
 
     `path` is the store, the settings' unless it is given.
     """

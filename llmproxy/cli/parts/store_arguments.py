@@ -18,6 +18,7 @@ from llmproxy.cli.parts.printing import ProgressLine, to_line
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import CassetteNotFound, RefusedError, SettingsError, remove_prefix
 from llmproxy.parsers import read_name, read_path
+from llmproxy.protocol import join_name
 from llmproxy.server_store_path import find_store_server, is_server, register_server, show_store, store_exists
 
 if TYPE_CHECKING:
@@ -123,18 +124,10 @@ LONGEST_NUMBER = 19
 """Digits that an id can have."""
 
 
-def name_session(name: str, sample: int) -> str:
-    """Return how a sample of a cassette is typed: ``weather``, ``weather~2``."""
-    return name if sample == 1 else f"{name}~{sample}"
-
-
 class CassetteSelection(NamedTuple):
     cassette: str
     sample: int | None
     """None: all of them."""
-
-    def __str__(self) -> str:
-        return self.cassette if self.sample is None else f"{self.cassette}~{self.sample}"
 
 
 def is_id(typed: str) -> bool:
@@ -158,7 +151,7 @@ def find_cassette(store: Readable, typed: str) -> CassetteSelection:
 def build_no_cassette_error(store: Readable, typed: str) -> CassetteNotFound:
     known = {(info.name, info.sample) for info in store.cassettes()}
     names = sorted({name for name, _ in known})
-    near = did_you_mean(typed, [*names, *(name_session(name, sample) for name, sample in known if sample > 1)])
+    near = did_you_mean(typed, [*names, *(join_name(name, sample) for name, sample in known if sample > 1)])
     hint = _describe_names(names, store) + (" A number is an interaction's." if names else "")
     return CassetteNotFound(f"there is no cassette {to_line(typed)} in {show_store(store.path)}{near}", hint=hint)
 

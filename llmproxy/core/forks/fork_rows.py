@@ -22,6 +22,7 @@ from llmproxy.core.store.reader import Readable
 from llmproxy.core.store.rows import from_sql, to_sql
 from llmproxy.core.store.store import Store
 from llmproxy.errors import CassetteBusy, CassetteNotFound, SettingsError, remove_prefix
+from llmproxy.protocol import join_name
 
 _FIELDS = "cassette, sample, parent, parent_sample, step, shared, why, path, overrides, created_at"
 _COPIED = ", ".join(name for name in rows.COLUMNS if name not in ("cassette", "sample", "started_at"))
@@ -65,9 +66,8 @@ class Fork:
     created_at: float = 0.0
 
     def describe_origin(self) -> str:
-        parent = self.parent if self.parent_sample == 1 else f"{self.parent}~{self.parent_sample}"
         where = f" (first at {self.path})" if self.path else ""
-        return f"fork of {parent} at request {self.step}: {self.why}{where}"
+        return f"fork of {join_name(self.parent, self.parent_sample)} at request {self.step}: {self.why}{where}"
 
     def was_channel_replayed(self, channel: str) -> bool:
         """Return whether a channel of a live run was not live: its tools were served by the parent, or refused."""

@@ -13,6 +13,7 @@ from llmproxy.advice import quote_word, suggest_command
 from llmproxy.core.store.bodies import DeltaBase, encode_body, read_body
 from llmproxy.core.store.rows import to_sql
 from llmproxy.errors import CassetteBusy, SettingsError
+from llmproxy.protocol import join_name
 
 LEASE_SECONDS = 15.0
 
@@ -49,9 +50,8 @@ def check_lease(holder: str, row: Sequence[Any], age: float | None, name: str | 
     fresh = age is not None and age < LEASE_SECONDS
     if other is not None and not ours and fresh and (host != platform.node() or is_process_alive(pid)):
         shown = name if isinstance(name, str) else repr(name)
-        session = shown if sample == 1 else f"{shown}~{sample}"
         raise CassetteBusy(
-            f"Cassette {session!r} is being recorded by {other} (process {pid} on {host}, last seen "
+            f"Cassette {join_name(shown, sample)!r} is being recorded by {other} (process {pid} on {host}, last seen "
             f"{max(age or 0, 0):.0f} s ago).",
             hint="End that session first, or record under another --cassette.",
         )
