@@ -14,7 +14,7 @@ from pathlib import Path
 import typer
 
 from llmproxy.amounts import format_count
-from llmproxy.cli.parts.store_arguments import is_database, refuse_url
+from llmproxy.cli.parts.store_arguments import JOURNAL, is_database, refuse_url
 from llmproxy.cli.parts.suite_runs import advise_recording
 from llmproxy.core.cassettes.formats import open_source, review
 from llmproxy.core.cassettes.merging import merge_folders, merge_stores
@@ -23,7 +23,6 @@ from llmproxy.report.events import Event
 from llmproxy.report.merge_reports import detect_report_kind, merge_shard_reports, read_shard_report
 from llmproxy.report.report_kinds import CHOICES, make_report_handler
 
-JOURNAL = ".state.db"
 _YAML = (".yaml", ".yml")
 _OF_SERVERS = (
     "Merged are files. Of a server: llmproxy pull NAME --file part.db before, llmproxy push NAME --file merged.db "

@@ -8,6 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from llmproxy.amounts import name_some
 from llmproxy.client.bypass_monitor import Address, MonitoredProcess
 from llmproxy.client.child_env import BASE_URLS, LOOPBACK, NO_PROXIES, describe_certificate_problem, is_proxy_url
 from llmproxy.client.known_clients import OTHER, find_runtime
@@ -43,7 +44,7 @@ def check_variables(env: Mapping[str, str], url: str, *, intercepted: bool = Fal
     proxied = [name for name in PROXIES if env.get(name) and is_proxy_url(env[name], url)]
     found = []
     if ours:
-        found.append(Diagnosis(OK, f"{len(ours)} base-URL variables point to {url}: {_join_first(ours)}"))
+        found.append(Diagnosis(OK, f"{len(ours)} base-URL variables point to {url}: {name_some(ours, ' ')}"))
     for name, value in others.items():
         text = f"{name}={value[:_LONG]} points elsewhere: what reads it goes past the proxy"
         found.append(Diagnosis(NOTE if proxied else BAD, text, ('eval "$(llmproxy env)" sets it',)))
@@ -100,7 +101,7 @@ def check_certificates(env: Mapping[str, str], ca: str | None, now: float) -> li
     if not trusting:
         found.append(Diagnosis(NOTE, f"no variable names the proxy's certificate {ca}: only base URLs will work"))
     elif not found:
-        found.append(Diagnosis(OK, f"the certificate {ca} is trusted by {_join_first(trusting)}"))
+        found.append(Diagnosis(OK, f"the certificate {ca} is trusted by {name_some(trusting, ' ')}"))
     return found
 
 
@@ -188,7 +189,3 @@ def parse_url_addresses(urls: Iterable[str]) -> frozenset[Address]:
         host = "127.0.0.1" if parts.hostname == "localhost" else parts.hostname or ""
         found.add((host, parts.port or (443 if parts.scheme == "https" else 80)))
     return frozenset(found)
-
-
-def _join_first(names: Sequence[str]) -> str:
-    return " ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")

@@ -80,7 +80,7 @@ def advise_recording(unrecorded: Sequence[str], shard: Mapping[str, Any]) -> str
     )
 
 
-_ENDS = ("SIGINT", "SIGTERM", "SIGHUP")
+_ENDS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 """Signals that end a test: Ctrl-C, a CI that gives up, a terminal that is closed."""
 
 
@@ -93,17 +93,13 @@ def signals_as_interrupt() -> Iterator[None]:
 
     before: dict[signal.Signals, Any] = {}
     try:
-        for number in _list_ending_signals():
+        for number in _ENDS:
             with suppress(ValueError):  # not the main thread
                 before[number] = signal.signal(number, interrupt)
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _list_ending_signals() -> list[signal.Signals]:
-    return [getattr(signal, name) for name in _ENDS if hasattr(signal, name)]
 
 
 async def run_until_signal[T](pending: Coroutine[Any, Any, T]) -> T:
@@ -117,7 +113,7 @@ async def run_until_signal[T](pending: Coroutine[Any, Any, T]) -> T:
         typer.echo("llmproxy: interrupted; " + ("cleaning up" if heard == 1 else "still cleaning up"), err=True)
         task.cancel()
 
-    before = {number: signal.getsignal(number) for number in _list_ending_signals()}
+    before = {number: signal.getsignal(number) for number in _ENDS}
     try:
         for number in before:
             loop.add_signal_handler(number, interrupt)
