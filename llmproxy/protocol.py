@@ -16,7 +16,7 @@ class Decision(StrEnum):
     """An injected fault stands in for the answer: nobody was asked, and nothing is counted as played."""
 
 
-class Plays(Enum):
+class PlayScope(Enum):
     """Which recordings a mode answers with."""
 
     NOTHING = auto()
@@ -47,7 +47,7 @@ class ModePolicy:
 
     does: str
     """What `--help` says of it, after its name."""
-    plays: Plays = Plays.NOTHING
+    plays: PlayScope = PlayScope.NOTHING
     on_miss: Decision
     """What becomes of a request without a recording that may be played."""
     writes: bool = False
@@ -66,7 +66,7 @@ class ModePolicy:
     @property
     def uses_store(self) -> bool:
         """Whether it looks recordings up, or makes some."""
-        return self.plays is not Plays.NOTHING or self.writes
+        return self.plays is not PlayScope.NOTHING or self.writes
 
 
 class Mode(StrEnum):
@@ -83,13 +83,21 @@ class Mode(StrEnum):
     REPLAY = (
         "replay",
         ModePolicy(
-            does="serves recordings only", plays=Plays.ALL, on_miss=Decision.REFUSE, reaches_network=False, vcr="none"
+            does="serves recordings only",
+            plays=PlayScope.ALL,
+            on_miss=Decision.REFUSE,
+            reaches_network=False,
+            vcr="none",
         ),
     )
     AUTO = (
         "auto",
         ModePolicy(
-            does="records what is missing", plays=Plays.GOOD, on_miss=Decision.RECORD, writes=True, vcr="new_episodes"
+            does="records what is missing",
+            plays=PlayScope.GOOD,
+            on_miss=Decision.RECORD,
+            writes=True,
+            vcr="new_episodes",
         ),
     )
     RECORD = (
@@ -102,12 +110,12 @@ class Mode(StrEnum):
         "once",
         ModePolicy(
             does="records a new cassette and replays it afterwards",
-            plays=Plays.GOOD,
+            plays=PlayScope.GOOD,
             on_miss=Decision.RECORD,
             writes=True,
             alone=True,
             vcr="once",
-            complete=ModePolicy(does="replays", plays=Plays.ALL, on_miss=Decision.REFUSE),
+            complete=ModePolicy(does="replays", plays=PlayScope.ALL, on_miss=Decision.REFUSE),
         ),
     )
     PASSTHROUGH = "passthrough", ModePolicy(does="forwards without recording", on_miss=Decision.PASS)

@@ -103,7 +103,7 @@ def is_shout(operand: object, seen: SeenValue) -> Match:
     return Match.of(str(seen.actual).isupper() is operand, "it does not shout")
 '''
 MODE = """\
-    PEEK = "peek", ModePolicy(does="plays what is good and forwards the rest unrecorded", plays=Plays.GOOD, on_miss=Decision.PASS)
+    PEEK = "peek", ModePolicy(does="plays what is good and forwards the rest unrecorded", plays=PlayScope.GOOD, on_miss=Decision.PASS)
 """
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import typer
 
-from llmproxy.cli.parts.bindings import list_merges, merges_to_json, print_merges
+from llmproxy.cli.parts.binding_texts import list_merges, merges_to_json, print_merges
 from llmproxy.cli.parts.options import load_settings
 from llmproxy.cli.parts.printing import print_json, print_line, to_line
 from llmproxy.cli.parts.store_arguments import STORE, open_given

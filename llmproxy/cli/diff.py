@@ -18,7 +18,7 @@ from typing import Any, cast
 import typer
 
 from llmproxy.cli.import_export import read_key_rules
-from llmproxy.cli.parts.bindings import (
+from llmproxy.cli.parts.binding_texts import (
     bindings_to_json,
     describe_runs,
     format_run_variables,

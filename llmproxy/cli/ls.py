@@ -10,7 +10,7 @@ from pathlib import Path
 import typer
 
 from llmproxy.amounts import number, when
-from llmproxy.cli.parts.bindings import bindings_to_json, format_volatile_fields
+from llmproxy.cli.parts.binding_texts import bindings_to_json, format_volatile_fields
 from llmproxy.cli.parts.completion import complete_cassettes
 from llmproxy.cli.parts.printing import print_json, print_line, print_table, to_line, to_paragraphs
 from llmproxy.cli.parts.store_arguments import STORE, describe_cassettes, open_given, resolve_store_path

@@ -13,7 +13,12 @@ import typer
 
 from llmproxy.advice import quote_word, suggest_command
 from llmproxy.amounts import dollars, duration, format_count, number, when
-from llmproxy.cli.parts.bindings import describe_runs, format_run_variables, read_volatile_values, run_variables_to_json
+from llmproxy.cli.parts.binding_texts import (
+    describe_runs,
+    format_run_variables,
+    read_volatile_values,
+    run_variables_to_json,
+)
 from llmproxy.cli.parts.completion import complete_cassettes
 from llmproxy.cli.parts.options import load_settings
 from llmproxy.cli.parts.printing import body_text, get_width, print_json, print_line, to_line, to_paragraphs, wrap_text

@@ -19,7 +19,7 @@ import pytest
 
 from llmproxy.client.scenario_run_hooks import HOST
 from llmproxy.client.session_reports import Report
-from llmproxy.protocol import Mode, Plays
+from llmproxy.protocol import Mode, PlayScope
 from llmproxy.pytest.options import MODE, TAKEN, build_rerun_command
 from llmproxy.pytest.shared_proxy import make_cassette_name
 from llmproxy.report.events import Event, ImmediateHandler, Started
@@ -153,7 +153,7 @@ class ScenarioRunPlugin(ImmediateHandler):
 
         Its attempts are of one test, and what the passing one records counts; else the failed one would be replayed.
         """
-        again = any(each == mode and each.policy.plays is Plays.GOOD for each in Mode)
+        again = any(each == mode and each.policy.plays is PlayScope.GOOD for each in Mode)
         return Mode.RECORD.value if again and test in self._retried else mode
 
     def record_attempt(self, test: str, reports: Iterable[Report | None], *, passed: bool) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from llmproxy.advice import suggest_command
 from llmproxy.amounts import format_count, name_some
-from llmproxy.cli.parts.bindings import list_merges, print_merges
+from llmproxy.cli.parts.binding_texts import list_merges, print_merges
 from llmproxy.cli.parts.import_files import ImportFile, read_exchanges
 from llmproxy.cli.parts.printing import ProgressLine, print_line, to_line
 from llmproxy.cli.parts.store_arguments import find_cassette, open_given

@@ -17,7 +17,7 @@ from llmproxy.core.store.rows import Described, describe_interaction
 from llmproxy.core.store.store import Addition
 from llmproxy.core.traffic.interaction import Interaction, Key, Request, Response, Usage, header
 from llmproxy.errors import CassetteNotFound, RecordingError
-from llmproxy.protocol import AFTER_HEADER, Channel, Decision, Plays
+from llmproxy.protocol import AFTER_HEADER, Channel, Decision, PlayScope
 from llmproxy.proxy_calls import Call
 
 STALE = (
@@ -106,7 +106,7 @@ class AnswerWriter:
 
     def _names_id_of_recording(self, exchange: Exchange) -> bool:
         """Return whether a request names an id served from a recording, which the provider may have forgotten."""
-        if exchange.session.policy.plays is Plays.NOTHING or not exchange.identity.refs:
+        if exchange.session.policy.plays is PlayScope.NOTHING or not exchange.identity.refs:
             return False
         origins = map(self._keying.build_origin_finder(exchange.session), exchange.identity.refs)
         return any(origin is not None and not exchange.session.is_recording(origin.key) for origin in origins)

@@ -58,7 +58,7 @@ from llmproxy.core.traffic.interaction import Interaction, Key, Response
 from llmproxy.core.traffic.json_diff import Difference, show_json
 from llmproxy.core.traffic.websocket_frames import SWITCHING
 from llmproxy.errors import CassetteError, RefusedError
-from llmproxy.protocol import BOUND_HEADER, OFFLINE, Binds, Channel, Decision, Plays
+from llmproxy.protocol import BOUND_HEADER, OFFLINE, Binds, Channel, Decision, PlayScope
 from llmproxy.proxy_calls import Call
 
 REMEMBERED_KEYS = 100_000
@@ -360,7 +360,7 @@ class BindingInterceptor(Interceptor[Exchange]):
     ) -> BoundRecording | None:
         """Return the recording that fits a request without its own. Else `_MisfitReason` says why none does."""
         session, bound, compared = call.session, self.bound, _MisfitReason()
-        if session.policy.plays is Plays.NOTHING or call.route.not_llm:
+        if session.policy.plays is PlayScope.NOTHING or call.route.not_llm:
             return None
         call.state.put(compared)
         wanted = canonical()

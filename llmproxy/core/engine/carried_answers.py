@@ -57,7 +57,7 @@ from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.canonical_json import dump, parse_json
 from llmproxy.core.traffic.interaction import Ending, Interaction, Key, Response, header
 from llmproxy.errors import CassetteError, RefusedError
-from llmproxy.protocol import CARRIED_HEADER, OFFLINE, THREAD_FIELD, Channel, Decision, Mode, Plays
+from llmproxy.protocol import CARRIED_HEADER, OFFLINE, THREAD_FIELD, Channel, Decision, Mode, PlayScope
 from llmproxy.proxy_calls import Call
 
 _KEPT = 10_000
@@ -379,7 +379,7 @@ class CarryFeature(Feature):
         trial = (
             config.trial and session.settings.mode in OFFLINE if asked.get("trial") is None else bool(asked["trial"])
         )
-        if session.policy.plays is Plays.NOTHING:
+        if session.policy.plays is PlayScope.NOTHING:
             return None
         forking: ForkState | None = asked.get("forking")
         barred = "a session with live channels carries nothing" if session.find_interceptor(LiveInterceptor) else ""

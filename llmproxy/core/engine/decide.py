@@ -18,7 +18,7 @@ from llmproxy.core.sessions.interceptor import Decided, Lookup, MissReason
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.reader import KeyedRecording, is_good_status, was_left_twice
 from llmproxy.core.traffic.interaction import Ending, header
-from llmproxy.protocol import THREAD_FIELD, Channel, Decision, Exhausted, ModePolicy, Plays
+from llmproxy.protocol import THREAD_FIELD, Channel, Decision, Exhausted, ModePolicy, PlayScope
 
 
 def decide_from_head(place: RequestPlace, session: Session) -> Decision | None:
@@ -32,7 +32,7 @@ def decide_from_head(place: RequestPlace, session: Session) -> Decision | None:
         return Decision.PASS
     if session.needs_whole_calls:
         return None
-    return policy.on_miss if policy.plays is Plays.NOTHING else None
+    return policy.on_miss if policy.plays is PlayScope.NOTHING else None
 
 
 def count_arrival(call: Exchange, found: Lookup) -> None:
@@ -69,7 +69,7 @@ class DecisionInput(NamedTuple):
 def decide(situation: DecisionInput) -> Decided:
     """Decide what becomes of a request."""
     policy = situation.policy
-    if policy.plays is Plays.NOTHING:
+    if policy.plays is PlayScope.NOTHING:
         return Decided(policy.on_miss)
     tape = list_playable(policy, situation.recordings)
     if policy.on_miss is Decision.REFUSE:
@@ -81,7 +81,7 @@ def decide(situation: DecisionInput) -> Decided:
 
 def list_playable(policy: ModePolicy, recordings: Sequence[KeyedRecording]) -> Sequence[KeyedRecording]:
     """Return the recordings that count for this policy: those that it plays in turn, and all where it plays none."""
-    if policy.plays is Plays.GOOD:
+    if policy.plays is PlayScope.GOOD:
         return [each for turn, each in enumerate(recordings, 1) if each.is_good_answer or was_left_twice(each, turn)]
     return recordings
 

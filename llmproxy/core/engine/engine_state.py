@@ -16,7 +16,7 @@ from llmproxy.core.store.reader import KeyedRecording
 from llmproxy.core.store.rekeying import derive_current_keys
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.response_bytes import PlanCache
-from llmproxy.protocol import Decision, Mode, Plays
+from llmproxy.protocol import Decision, Mode, PlayScope
 from llmproxy.server_store_path import store_exists
 
 TEXT = 240
@@ -88,7 +88,7 @@ class EngineStore:
         policy = self._config.mode.policy
         if (
             self.opened is None
-            and policy.plays is not Plays.NOTHING
+            and policy.plays is not PlayScope.NOTHING
             and not policy.writes
             and store_exists(self._config.store)
         ):

@@ -32,7 +32,7 @@ from llmproxy.core.store.reader import KeyedRecording
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.response_bytes import REDIRECTS, ClientHttp
 from llmproxy.core.traffic.websocket_frames import SWITCHING
-from llmproxy.protocol import KEY_HEADER, Decision, Exhausted, ModePolicy, Plays
+from llmproxy.protocol import KEY_HEADER, Decision, Exhausted, ModePolicy, PlayScope
 from llmproxy.proxy_calls import Call, Totals
 
 REMEMBERED = 8_192
@@ -105,7 +105,7 @@ class FastPath:
         if (
             store is None
             or session is None
-            or session.policy.plays is Plays.NOTHING
+            or session.policy.plays is PlayScope.NOTHING
             or not session.is_plain_replay(place.channel)
             or place.upstreams != session.settings.upstreams
             or place.speaker != sessions.find_bound_party(place.name)

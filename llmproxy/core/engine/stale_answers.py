@@ -20,7 +20,7 @@ from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.queries import read_max_age, read_summary
 from llmproxy.core.store.reader import KeyedRecording
 from llmproxy.core.traffic.interaction import Ending, Interaction
-from llmproxy.protocol import Channel, Decision, Plays
+from llmproxy.protocol import Channel, Decision, PlayScope
 from llmproxy.proxy_calls import Call
 
 _DAY = 86_400
@@ -79,6 +79,6 @@ class StaleFeature(Feature):
     @override
     def create_interceptor(self, session: Session, asked: Mapping[str, Any]) -> StaleInterceptor | None:
         store, most = self.parts.state.sessions.store(session.settings.mode), self.parts.state.config.max_age
-        if store is not None and session.policy.plays is not Plays.NOTHING:
+        if store is not None and session.policy.plays is not PlayScope.NOTHING:
             most = read_max_age(store, session.cassette, most)
         return None if most is None else StaleInterceptor(self.parts, most)

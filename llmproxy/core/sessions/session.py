@@ -27,7 +27,7 @@ from llmproxy.core.sessions.interceptor import Interceptor
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.errors import LLMProxyError, RefusedError
-from llmproxy.protocol import AGENT, CONTROL_PREFIX, OFFLINE, Channel, Exhausted, Mode, ModePolicy, Plays
+from llmproxy.protocol import AGENT, CONTROL_PREFIX, OFFLINE, Channel, Exhausted, Mode, ModePolicy, PlayScope
 from llmproxy.proxy_calls import Call, Totals
 
 KEPT_CALLS = 20_000
@@ -279,7 +279,7 @@ class Session:
             and self.position.last is not None
             and self.position.last != walker
             and not self.settings.opened
-            and self.policy.plays is not Plays.NOTHING
+            and self.policy.plays is not PlayScope.NOTHING
             and 0 < recordings <= self.position.counts[walker]
         )
 
@@ -494,7 +494,7 @@ class Sessions:
     def read_first_key(self, session: Session, store: Store) -> None:
         """Read with which request the cassette begins."""
         session.first = store.find_first_key(session.cassette, session.sample)
-        if session.policy.plays is not Plays.NOTHING:
+        if session.policy.plays is not PlayScope.NOTHING:
             self.features.on_replay_begin(session, store)
 
     def _begin_session(
