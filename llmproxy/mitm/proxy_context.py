@@ -25,6 +25,7 @@ from mitmproxy.exceptions import AddonHalt
 from mitmproxy.hooks import Hook
 from mitmproxy.master import Master
 
+from llmproxy.core.control.endpoints import ControlledProxy, SpansOf
 from llmproxy.core.control.stdio_tool_host import StdioClients
 from llmproxy.core.dialects.streams import decide_ending
 from llmproxy.core.dialects.table import ERROR_HEADER, get_miss_status, write_error
@@ -224,7 +225,7 @@ class AnswerTurns:
 
 
 @dataclass(slots=True)
-class ProxyContext:
+class ProxyContext(ControlledProxy):
     """The state of one running proxy."""
 
     head_patience: ClassVar[float] = 60.0
@@ -257,24 +258,16 @@ class ProxyContext:
     """By id of an upstream's connection: the id of the client of the HTTP/2 stream for which it is opened."""
     tunnels: dict[str, tuple[str, int]] = field(default_factory=dict)
     """By id of the client's connection: the host outside our scope to which a raw tunnel was permitted."""
-    token: str = ""
-    """Opens the control API to peers that are not on this machine; empty: closed to them."""
     exposed: bool = False
     """Bound beyond loopback: the control API then wants the token from everybody."""
     guard: OriginGuard = field(default_factory=OriginGuard)
     """Tells web pages from clients."""
     forward: bool = False
     """Whether clients may use us as their proxy for hosts out of scope."""
-    ca: str = ""
-    """Path of the certificate authority for https, where that is served."""
-    ca_bundle: str = ""
-    """Path of that authority together with everything else that is trusted."""
-    page_token: str = field(default_factory=partial(secrets.token_urlsafe, 18))
-    """Comes with our own page in a browser, and lets it ask the control API."""
+    page_token: str = field(default_factory=partial(secrets.token_urlsafe, 18), kw_only=True)
+    spans_of: SpansOf | None = field(default=spans_to_json, kw_only=True)
     watch: CallLog = field(default_factory=CallLog)
     """Remembers the last calls, for that page."""
-    stop: Callable[[], int] | None = None
-    """Ends the program soon, and returns the exit code that it would have now; None where we are part of another."""
     pace: Callable[[Exchange], Awaitable[float]] | None = None
     """Counts a call that is to go to its provider, and says in how many seconds it may; None where no rate was said."""
     sockets: ClientSockets | None = None
@@ -290,8 +283,6 @@ class ProxyContext:
     _viewer: Viewer | None = None
     """Answers that page; made when it is first opened."""
     turns: AnswerTurns = field(init=False)
-    lines: StdioClients | None = None
-    """Clients of servers of tools that speak over stdio."""
     _called: bool = False
     """The writer has been told that answers have ended, and has not looked yet."""
 

@@ -110,21 +110,22 @@ def build_spans(engine: Engine, session: Session, party: str, make: SpansOf | No
 MOST_LISTED = 10_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class ControlledProxy:
     """What a proxy says of itself over this API, and what it is able to."""
 
     token: str = ""
+    """Opens the API to peers that are not on this machine; empty: closed to them."""
     page_token: str = ""
-    """Came with our own page, which may ask with it."""
+    """Comes with our own page in a browser, and lets it ask this API."""
     ca: str = ""
-    """Path of the certificate authority."""
+    """Path of the certificate authority for https, where that is served."""
     ca_bundle: str = ""
     """Likewise, with everything else that is trusted."""
     spans_of: SpansOf | None = None
     """Makes the spans of a session."""
     stop: Callable[[], int] | None = None
-    """Asks the proxy to end, soon, and returns with which exit code."""
+    """Ends the program soon, and returns the exit code that it would have now; None where we are part of another."""
     lines: StdioClients | None = None
     """The clients of servers of tools over stdio."""
 

@@ -28,7 +28,6 @@ from mitmproxy.proxy.layers.http import HTTPMode
 
 from llmproxy.core.control import answering as control
 from llmproxy.core.control.answering import ControlRequest, format_error
-from llmproxy.core.control.endpoints import ControlledProxy
 from llmproxy.core.secrets.redact import may_hold_placeholder
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.traffic.interaction import is_grpc
@@ -50,7 +49,7 @@ from llmproxy.mitm.http1.incoming_request import (
 )
 from llmproxy.mitm.http1.stream_sender import StreamSender
 from llmproxy.mitm.intercept import is_loopback
-from llmproxy.mitm.proxy_context import FrontConnection, ProxyContext, build_response, spans_to_json
+from llmproxy.mitm.proxy_context import FrontConnection, ProxyContext, build_response
 from llmproxy.mitm.websocket_recorder import UpgradeMissed, UpgradeRefused
 from llmproxy.mitm.websocket_replay import ReplayedWebSocket
 from llmproxy.protocol import CONTROL_PREFIX, UI_PREFIX, Channel, Decision
@@ -115,7 +114,7 @@ class OwnRequestAnswerer:
                 yield from self._wait_for_answer()
                 return
         waited = here.state is LayerState.ASKED
-        status, data, kind = self._call_control_api(asked)
+        status, data, kind = control.answer_control_request(shell.engine, asked, shell)
         if (stored := shell.take_latest_store()) is not None:
             yield ToolAnswerStoredHook(stored)
             if why := stored.result():
@@ -134,15 +133,6 @@ class OwnRequestAnswerer:
         here = self._here
         if here.client.state is ConnectionState.CAN_WRITE and here.shell.lines is not None:
             here.shell.lines.on_connection_end(here.client.id)
-
-    def _call_control_api(self, asked: ControlRequest) -> tuple[int, bytes, str]:
-        """Serve a call of the control API."""
-        shell = self._here.shell
-        proxy = ControlledProxy(
-            token=shell.token, page_token=shell.page_token, ca=shell.ca, ca_bundle=shell.ca_bundle,
-            spans_of=spans_to_json, stop=shell.stop, lines=shell.lines,
-        )  # fmt: skip
-        return control.answer_control_request(shell.engine, asked, proxy)
 
     def _answer_viewer(self, head: Head, asked: ControlRequest) -> Commands:
         """Answer our page in a browser, when its thread has the answer."""
