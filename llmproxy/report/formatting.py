@@ -97,6 +97,16 @@ def describe_replay(finished: Finished) -> str:
     return ", ".join(filter(None, ("replayed" if finished.replayed else "", bound, carried, stale, dealt)))
 
 
+def list_run_facts(finished: Finished) -> list[str]:
+    agent = finished.usage.get("agent")
+    tokens = (
+        []
+        if agent is None or agent.input_tokens is None
+        else [f"{agent.input_tokens + (agent.output_tokens or 0):,} tokens"]
+    )
+    return [*tokens, *filter(None, [describe_replay(finished)]), *finished.labels]
+
+
 def describe_usage(finished: Finished) -> list[str]:
     rows = []
     for party, use in finished.usage.items():

@@ -18,7 +18,7 @@ from typing import TextIO
 from llmproxy.amounts import format_count, format_seconds
 from llmproxy.lazy_regex import late
 from llmproxy.report.events import Completed, Event, Finished, Message, Selected, Started, Status, Step
-from llmproxy.report.formatting import describe_replay, format_content, show_value
+from llmproxy.report.formatting import format_content, list_run_facts, show_value
 from llmproxy.report.run_tree import Run
 from llmproxy.report.scenario_rows import format_case_table
 
@@ -156,7 +156,7 @@ class SuiteConsole:
         if event.unrecorded:
             return  # said once, at the end
         number = f" [{start.sample}/{start.runs}]" if start.runs > 1 else ""
-        about = ", ".join(filter(None, [format_seconds(event.total_seconds), *_list_run_facts(event)]))
+        about = ", ".join(filter(None, [format_seconds(event.total_seconds), *list_run_facts(event)]))
         named = start.name.replace(" [", "[") not in (
             "",
             start.scenario,
@@ -265,16 +265,6 @@ def _escape_unprintable(text: str) -> str:
     return "".join(
         piece if at % 2 else _UNSEEN.sub("\N{REPLACEMENT CHARACTER}", piece) for at, piece in enumerate(pieces)
     )
-
-
-def _list_run_facts(event: Finished) -> list[str]:
-    agent = event.usage.get("agent")
-    tokens = (
-        []
-        if agent is None or agent.input_tokens is None
-        else [f"{agent.input_tokens + (agent.output_tokens or 0):,} tokens"]
-    )
-    return [*tokens, *filter(None, [describe_replay(event)]), *event.labels]
 
 
 def _format_status_count(number: int, status: str) -> str:
