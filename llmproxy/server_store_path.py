@@ -3,7 +3,7 @@ lies.
 
     path = register_server("postgresql://me:secret@db.example/team", env)    the copy's path; from now on known here
     find_store_server(path)                                                -> Server, None for a file
-    shown(path)                                                    what is printed: the URL without a password, or the
+    show_store(path)                                               what is printed: the URL without a password, or the
                                                                    path
 
 Whoever opens that path with `core.store.file.store` has the server's store; who opens it as a file has what was read of

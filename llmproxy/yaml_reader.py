@@ -8,7 +8,7 @@ false are booleans, numbers look like numbers, all else is text; equal keys are 
 aliases and ``<<`` merges work, but what they expand to is counted, so that a small file cannot become a large one.
 Size, depth and count are limited: no file may stop the program.
 
-A file is read to its end before anything is said: `Problems` gathers, and :meth:`Problems.stop` raises one
+A file is read to its end before anything is said: `Problems` gathers, and :meth:`Problems.raise_if_any` raises one
 `SuiteProblems` that tells them all, in the order of the files. Mappings and lists (`Map`, `List`) are ordinary dicts
 and lists that know where each of their members was written; whoever holds one can say so at run time as well.
 """

@@ -321,7 +321,7 @@ async def sweep_case(
     said: Callable[[str], object],
     found: list[SweepFinding],
 ) -> None:
-    """Sweep one scenario into `found`; `said` hears how far it is. Raises SweepImpossible."""
+    """Sweep one scenario into `found`; `said` hears how far it is. Raises SweepNotPossible."""
     run_context.faults, run_context.keeps_calls = None, True
     baseline, ran = await _run_case_once(run_context, case)
     if ran.status is not Status.PASSED:

@@ -101,7 +101,7 @@ async def simulate_user(
 async def replay_simulation(
     context: StepContext, conversation: SuiteConversation, step: SimulateStep
 ) -> tuple[str, list[Assertion]]:
-    """Let the user say what was said in the recorded run; return as `simulate`, whose criteria are judged anew."""
+    """Let the user say what was said in the recorded run; return as `simulate_user`, whose criteria are judged anew."""
     assert context.recorded is not None  # noqa: S101 - for who reads types
     answer = ""
     for text in context.recorded.begin_step(context.index, step.kind):
@@ -159,14 +159,12 @@ async def run_judge(
     """Let a judge look at a conversation; each criterion is an assertion."""
     if conversation is None or not conversation.has_begun:
         return [build_unclear(name, "there is no conversation to judge: nothing was said in it")]
-    criteria = tuple(context.scope.interpolate_text(each) for each in said.criteria)
-    return await _ask_judge(context, conversation, criteria, said.model, said.judges, f"{name}.criteria")
+    return await _ask_judge(context, conversation, said.criteria, said.model, said.judges, f"{name}.criteria")
 
 
 async def _judge_criteria(context: StepContext, conversation: SuiteConversation, said: Simulation) -> list[Assertion]:
-    criteria = tuple(context.scope.interpolate_text(each) for each in said.criteria)
     model = context.case.suite.defaults.judge_model if context.case.suite.defaults else None
-    return await _ask_judge(context, conversation, criteria, model, 1, "simulate.criteria")
+    return await _ask_judge(context, conversation, said.criteria, model, 1, "simulate.criteria")
 
 
 async def _ask_judge(
@@ -178,15 +176,18 @@ async def _ask_judge(
     name: str,
 ) -> list[Assertion]:
     try:
-        agent = JudgeAgent(criteria=list(criteria), model=model, judges=judges)
+        agent = JudgeAgent(
+            criteria=[context.scope.interpolate_text(each) for each in criteria], model=model, judges=judges
+        )
     except ModelNotSet as error:
         raise _build_no_model_error(f"{name}: the judge", "judge", "judgeModel") from error
     about = context.case.description or context.case.title or context.case.id
+    steps = {place: context.wire.observe(*window) for place, window in conversation.windows.items()}
     running = _RunningStep(
         context.session,
         unscripted=False,
-        wire_by_message={place: context.wire.observe(*window).tools for place, window in conversation.windows.items()},
-        wire_unknown=_list_unknown_reasons(context, conversation),
+        wire_by_message={place: step.tools for place, step in steps.items()},
+        wire_unknown=tuple(dict.fromkeys(each.unread_reason for step in steps.values() for each in step.unreadable)),
     )
     conversation.states[AgentRole.JUDGE] = _StepState(about, running)
     with conversation.playback.let_agent_join(agent):
@@ -220,9 +221,3 @@ def _build_criterion(name: str, found: CriterionResult) -> Assertion:
     message = "" if status is Status.PASSED else f"{found.text!r} is {found.status}: {why}"
     quoted = f"quoted: {found.evidence}" if found.evidence else ""
     return Assertion(name=name, status=status, expected=found.text, actual=found.status, message=message, where=quoted)
-
-
-def _list_unknown_reasons(context: StepContext, conversation: SuiteConversation) -> Sequence[str]:
-    """Return why answers to the agent in it may have called what nobody knows of, each reason once."""
-    steps = [context.wire.observe(*window) for window in conversation.windows.values()]
-    return tuple(dict.fromkeys(each.unread_reason for step in steps for each in step.unreadable))

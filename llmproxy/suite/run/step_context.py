@@ -108,7 +108,7 @@ class SuiteConversation:
         return {"scenario_state": self.states[conversation.agents[index].role]}
 
     async def on_answer(self, conversation: Conversation, answer: AdapterAnswer) -> None:  # noqa: ARG002 - it is ours
-        assert isinstance(answer.returned, list)  # noqa: S101 - `Asking.read` gives nothing else
+        assert isinstance(answer.returned, list)  # noqa: S101 - `SuiteAgentCaller.read_answer` gives nothing else
         self.answer, self._answering = _last_message_text(answer.returned), True
         await self._listener.on_answer(self, answer)
 

@@ -18,10 +18,10 @@ from llmproxy.protocol import AGENT
 from llmproxy.report.events import Status
 from llmproxy.report.scenario_rows import wilson
 from llmproxy.scenario.repeats.statistics import pass_hat_k
+from llmproxy.scenario.repeats.verdicts import COUNTED
 from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.run.case_runner import CaseResult
 
-_COUNTED = (Status.PASSED, Status.FAILED, Status.AGENT_ERROR)
 _ORDER = (Exit.USAGE, Exit.ENVIRONMENT, Exit.MISS, Exit.FAILED, Exit.NOTHING)
 
 
@@ -34,7 +34,7 @@ def list_axes(case: SuiteCase) -> dict[str, Any]:
 def build_row(scenario: str, ran: Sequence[CaseResult], least: float = 1.0) -> dict[str, Any]:
     """Return what a scenario comes to; `least` is the share of runs that must pass."""
     counts = Counter(each.status for each in ran)
-    passed, counted = counts[Status.PASSED], sum(counts[status] for status in _COUNTED)
+    passed, counted = counts[Status.PASSED], sum(counts[status] for status in COUNTED)
     interval = wilson(passed, counted) if counted else None
     rate = passed / counted if counted else None
     status = _decide_row_status(counts, rate, least)
@@ -42,13 +42,13 @@ def build_row(scenario: str, ran: Sequence[CaseResult], least: float = 1.0) -> d
         "scenario": scenario,
         "status": status.value,
         "runs": len(ran),
-        **{each.value: counts[each] for each in (*_COUNTED, Status.ENVIRONMENT_ERROR, Status.SKIPPED)},
+        **{each.value: counts[each] for each in (*COUNTED, Status.ENVIRONMENT_ERROR, Status.SKIPPED)},
         "rate": rate,
         "interval": None if interval is None else (interval.low, interval.high),
         "pass_all": None if rate is None else passed == counted,
         "min_pass_rate": least,
     }
-    judged = [each for each in ran if each.status in _COUNTED]
+    judged = [each for each in ran if each.status in COUNTED]
     parties = [{} if each.wire is None else each.wire.parties for each in judged]
     cost = _known_mean([each[AGENT].cost if AGENT in each else None for each in parties])
     made["cost_usd"] = None if cost is None else format(cost, "f")  # of a run's calls of the agent, as recorded

@@ -1,6 +1,6 @@
 """How another model, or another prompt, went about the same task: what it called otherwise, and what it used.
 
-    (recorded interactions, interactions of a run) -> PolicyChanges
+    (recorded interactions, interactions of a run) -> (BehaviorChange, ...)
 
 Calls are those that the models asked for, in order. Equal ones (tool and arguments) stand for each other, in order as
 far as that goes; of what is left, calls of one tool at the same place between those are the same call with other

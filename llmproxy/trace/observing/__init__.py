@@ -5,7 +5,7 @@
 
 Scenarios, suites and reports ask here, so that for one question there is one answer. A tool call is an entry in an
 *answer* of a model (`tool_calls`), never in the history that a request carries; it is executed if a later request of
-its conversation brings its result. What the wire does not show is never taken for nothing: `AgentStep.unread` says
+its conversation brings its result. What the wire does not show is never taken for nothing: `AgentStep.unreadable` says
 which answers are not known, and why.
 
     agent_activity  all of a run, in order of arrival: retries, results of calls, what belongs to a stretch of time

@@ -3,7 +3,7 @@ elsewhere.
 
     a call (as the proxy tells it) + Interaction (as recorded) -> WireCall, of all of a run -> AgentStep, of a part
 
-What a provider did not report is None, never 0, and a sum with an unknown part is a lower bound (`Tokens.complete`).
+What a provider did not report is None, never 0, and a sum with an unknown part is a lower bound (`UsageSum.complete`).
 Nothing is opened before somebody asks what was seen: most agents have no tools.
 
 Only a request whose first answer was an error, or did not arrive whole, is sent again as a retry. Equal requests with
