@@ -146,15 +146,12 @@ def _drop_duplicates(calls: Sequence[ToolCall]) -> list[ToolCall]:
     for call in calls:
         if call.source == "wire":
             continue
-        twin = next((each for each in left if _are_same(each, call)), None)
+        said = (call.name, call.turn, call.input)
+        twin = next((each for each in left if (each.name, each.turn, each.input) == said), None)
         if twin is not None:
             left.remove(twin)
         found.append(replace(call, output=twin.output) if twin is not None and call.output is None else call)
     return sorted([*found, *left], key=lambda call: -1 if call.turn is None else call.turn)
-
-
-def _are_same(one: ToolCall, other: ToolCall) -> bool:
-    return (one.name, one.turn) == (other.name, other.turn) and one.input == other.input
 
 
 def _parse_arguments(arguments: object) -> object:

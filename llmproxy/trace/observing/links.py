@@ -217,7 +217,8 @@ def _contains_message(writer: WireCall, item: HistoryItem) -> bool:
 
 def _is_insertion_summary(change: HistoryChange, writers: Sequence[WireCall]) -> bool:
     """Return whether what was inserted is the output of an earlier call that was told of what is missing."""
-    inserted = "".join(strip_spaces(text) for text in _list_inserted_texts(change))
+    inserted = "".join(strip_spaces(item.text) for gap in change.gaps for item in gap.inserted)
+    inserted += strip_spaces(change.grown)
     for seen in writers:
         exchange = seen.exchange
         if exchange is None or exchange.answer is None or strip_spaces(exchange.answer.text) not in inserted:
@@ -225,11 +226,6 @@ def _is_insertion_summary(change: HistoryChange, writers: Sequence[WireCall]) ->
         if any(_contains_message(seen, item) for item in change.missing if item.alike):
             return True
     return False
-
-
-def _list_inserted_texts(change: HistoryChange) -> list[str]:
-    """Return the texts that stand in the place of what is missing."""
-    return [item.text for gap in change.gaps for item in gap.inserted] + ([change.grown] if change.grown else [])
 
 
 def has_only_tools(item: HistoryItem) -> bool:

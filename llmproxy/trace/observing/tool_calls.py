@@ -195,8 +195,8 @@ def read_served_tools(
         seen = True
         if made is not None and call.operation == _LIST:
             listed.update(_list_tool_names(made))
-        if not is_tool_call(call.operation) or not _has_reached_server(call):
-            continue
+        if not is_tool_call(call.operation) or call.fault or call.decision in (Decision.REFUSE, Decision.FAULT):
+            continue  # it never reached its server
         use = None if made is None else _build_served_use(call, made)
         if use is not None:
             called.add(use.name)
@@ -207,10 +207,6 @@ def read_served_tools(
         else:
             tools.append(use)
     return ServedTools(tools, frozenset(called | listed), frozenset(listed), seen, unread)
-
-
-def _has_reached_server(call: Call) -> bool:
-    return str(call.decision) not in (Decision.REFUSE, Decision.FAULT) and not getattr(call, "fault", None)
 
 
 def _build_served_use(call: Call, made: Interaction) -> ToolUse | None:
