@@ -1,5 +1,5 @@
 """Read YAML the way version 1.2 means it, and remember where everything was written: the reader of suites, of their
-data, of cassettes.
+data, of cassettes, faults and personas.
 
 PyYAML parses (libyaml where it is built in); we make the values ourselves from its events, because its constructors
 follow YAML 1.1: there ``no`` is false, ``12:30`` a number, ``1_000`` a thousand, ``2026-01-02`` a date, and of two
@@ -277,6 +277,23 @@ def read_documents(
         said = "the file is empty" if not text.strip() else "the file holds nothing but comments"
         problems.add(YamlPlace(name, 1, 1), said, empty_hint)
     return documents
+
+
+def read_document(
+    content: bytes | str,
+    name: str,
+    *,
+    empty_hint: str = "",
+    limits: Limits = SUITE,
+    plain: Callable[[str], object] | None = None,
+) -> Any:  # noqa: ANN401 - JSON
+    """Return the only document of a YAML text as plain values. Raises SuiteProblems."""
+    problems = Problems()
+    documents = read_documents(content, name, problems, empty_hint=empty_hint, limits=limits, plain=plain)
+    if not problems and len(documents) > 1:
+        problems.add(documents[1][1], "a second document begins here")
+    problems.raise_if_any()
+    return to_plain(documents[0][0])
 
 
 def to_plain(value: object, known: dict[int, Any] | None = None) -> Any:  # noqa: ANN401 - JSON

@@ -20,8 +20,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
-import yaml
-
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.did_you_mean import nearest_word
 from llmproxy.errors import SettingsError
@@ -40,6 +38,7 @@ from llmproxy.scenario.prompts import drop_tools, fence_text, prompt, read_file
 from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, AgentRole, Message
 from llmproxy.scenario.values.messages import Farewell
+from llmproxy.yaml_reader import SuiteProblems, read_document
 
 # -- who the user is
 
@@ -90,7 +89,8 @@ def personas() -> dict[str, Persona]:
     return {
         each.name: each
         for each in (
-            _build_persona(entry, "data/prompts/personas.yaml") for entry in yaml.safe_load(read_file("personas.yaml"))
+            _build_persona(entry, "data/prompts/personas.yaml")
+            for entry in read_document(read_file("personas.yaml"), "personas.yaml")
         )
     }
 
@@ -102,11 +102,10 @@ def _read_persona_file(path: Path) -> Persona:
         raise SettingsError(f"the persona {str(path)!r} cannot be read: {error}") from error
     if path.suffix in {".md", ".txt"}:
         return Persona(name=path.stem, about=text.strip())
-
     try:
-        value = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:
-        raise SettingsError(f"the persona {str(path)!r} is no YAML: {error}") from error
+        value = read_document(text, str(path))
+    except SuiteProblems as error:
+        raise SettingsError(f"the persona cannot be read: {error.message}") from error
     return _build_persona(value, str(path))
 
 

@@ -233,7 +233,7 @@ def test_what_cannot_be_meant_is_refused_at_the_start(tape: Path, tmp_path: Path
         Rig("replay", tape, faults="flaky-netwrok").start()
     broken = tmp_path / "f.yaml"
     broken.write_text("faults: [")
-    with pytest.raises(LLMProxyError, match="is no YAML at line 1"):
+    with pytest.raises(LLMProxyError, match=":2:1: this is no YAML"):
         Rig("replay", tape, faults=str(broken)).start()
 
 

@@ -296,6 +296,7 @@ def test_files_are_personas(tmp_path: Path) -> None:
         ("a.yaml", "about: 3", "is no persona"),
         ("a.yaml", "name: x", "says nothing"),
         ("a.yaml", "about: [", "no YAML"),
+        ("a.yaml", "about: x\nabout: y", "a.yaml:2:1: `about` stands here twice, first at line 1, column 1"),
         ("a.md", "  \n", "says nothing"),
         ("none.md", None, "cannot be read"),
     ],

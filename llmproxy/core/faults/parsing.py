@@ -137,19 +137,12 @@ def _load_file(asked: str, folder: Path) -> Faults:
 
 def parse_yaml(text: str, name: str) -> Json:
     """Return what a text of YAML (or JSON, which is YAML) says. Raises BadFaults with line and column."""
-    import yaml
+    from llmproxy.yaml_reader import SuiteProblems, read_document
 
     try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        what = getattr(error, "problem", None) or str(error).partition("\n")[0]
-        raise BadFaults(f"{name} is no YAML{where}: {what}", hint=_ALL, where=FAULTS) from error
-    except (ValueError, RecursionError) as error:  # a date that is none, lists in lists in lists
-        raise BadFaults(
-            f"{name} cannot be read as YAML: {str(error)[:200] or 'nested too deep'}", where=FAULTS
-        ) from error
+        return read_document(text, name, empty_hint="it holds a list of `faults`")
+    except SuiteProblems as error:
+        raise BadFaults(error.message, hint=_ALL, where=FAULTS) from error
 
 
 def read_faults(value: Json, *, name: str = "") -> Faults:

@@ -237,10 +237,10 @@ def test_what_is_no_fault_is_refused_with_what_is_near(asked: str, said: str, tm
 
 
 @pytest.mark.parametrize(("text", "said"), [
-    ("faults: [", "is no YAML at line 1, column 10"),
-    ("faults:\n\t- a", "is no YAML at line 2"),
+    ("faults: [", "f.yaml:2:1: this is no YAML"),
+    ("faults:\n\t- a", "f.yaml:2:1: this line is indented with a tab"),
     ("just words", "there is no kind 'just words'"),
-    ("", "no list of `faults`, but nothing"),
+    ("", "f.yaml:1:1: the file is empty"),
     ("42", "no list of `faults`, but 42"),
     ("rules: []", "no list of `faults`"),
     ("faults: reset", "`faults` is 'reset'; it is a list"),
@@ -271,9 +271,10 @@ def test_what_is_no_fault_is_refused_with_what_is_near(asked: str, said: str, tm
     ("faults: [reset]\nsed: 1", "unknown member 'sed'; did you mean 'seed'"),
     ("faults: [reset]\nseed: x", "seed is 'x'; it is a whole number"),
     ("faults: [{kind: reset-after, chunk: 1.5}]", "chunk is 1.5; it is a whole number"),
-    ("a: !!python/object:os.system x", "is no YAML"),
-    ("[" * 5000, "YAML"),
-    ("faults: [2024-99-99]", "YAML"),
+    ("a: !!python/object:os.system x", "f.yaml:1:4: the tag !!python/object:os.system is not known"),
+    ("[" * 5000, "nested more than 64 deep"),
+    ("faults: [2024-99-99]", "no kind '2024-99-99'"),
+    ("faults: [{kind: reset, call: 1, call: 2}]", "f.yaml:1:33: `call` stands here twice, first at line 1, column 24"),
 ])  # fmt: skip
 def test_a_file_that_cannot_be_meant_says_where_and_why(text: str, said: str, tmp_path: Path) -> None:
     """With the file's name, the rule's number and what would be right."""
