@@ -31,7 +31,7 @@ from llmproxy.core.mcp_messages import LAST_CHUNK
 from llmproxy.core.providers.hosts import provider_of_host
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.traffic import response_bytes
-from llmproxy.core.traffic.interaction import Headers, header, is_grpc
+from llmproxy.core.traffic.interaction import Headers, header, is_grpc, set_field
 from llmproxy.core.traffic.websocket_frames import SWITCHING
 from llmproxy.errors import LLMProxyError, UpstreamError, remove_prefix
 from llmproxy.mitm.http1.incoming_request import LOOK
@@ -420,7 +420,7 @@ def redirect_to_proxy(headers: Headers, exchange: Exchange) -> tuple[Headers, Fi
         location, sent_to=where.upstream, target=where.upstream_target, at_provider=where.target,
         is_public=lambda host: provider_of_host(host, None) is where.provider,
     )  # fmt: skip
-    fields = tuple((name, kept if name.lower() == "location" else value) for name, value in headers)
+    fields = set_field(headers, "location", kept)
     back = response_bytes.serve_location(kept, exchange.place.prefix)
     if back is None:
         exchange.note = f"leads to {response_bytes.leads_to(fields)}, past this proxy: what follows is not recorded"

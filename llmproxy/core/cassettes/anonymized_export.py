@@ -40,7 +40,8 @@ from llmproxy.core.dialects.answer_json_edits import write_json_like
 from llmproxy.core.keys.head_rules import counts_header
 from llmproxy.core.providers.provider_table import PROVIDERS
 from llmproxy.core.store.queries import MaxAge, Note
-from llmproxy.core.traffic.interaction import Chunk, Ending, Headers, Interaction, Key, Request, Response, Usage, header
+from llmproxy.core.traffic.canonical_json import parse_json
+from llmproxy.core.traffic.interaction import Cut, Ending, Interaction, Key, Request, Response, Usage, header, set_field
 from llmproxy.errors import CassetteCorrupt, remove_prefix
 from llmproxy.protocol import AGENT
 
@@ -144,10 +145,7 @@ def describe_names(path: object, found: dict[str, list[int]]) -> Iterator[str]:
 
 def _insert_stand_ins(body: bytes, bindings: Bindings) -> bytes:
     """Return a request's body with stand-ins in it; what is no JSON stays."""
-    try:
-        tree = json.loads(body)
-    except (ValueError, RecursionError):
-        return body
+    tree = parse_json(body)
     renamed = rewrite_recorded(bindings, tree)
     return body if renamed == tree else write_json_like(renamed, like=body)
 
@@ -239,7 +237,7 @@ def export_interaction(interaction: Interaction) -> Recorded:
     provider = PROVIDERS.get(interaction.provider)
     upstream = urlsplit(interaction.upstream or (provider.upstream if provider else "") or "http://unknown.invalid")
     body = response.body
-    headers = set_content_length(response.headers, len(body)) if body else response.headers
+    headers = set_field(response.headers, "content-length", str(len(body))) if body else response.headers
     extra: dict[str, object] = {
         "provider": interaction.provider,
         "operation": interaction.operation,
@@ -265,13 +263,6 @@ def export_interaction(interaction: Interaction) -> Recorded:
         body=request.body, status=response.status, reason=response.reason, response_headers=headers,
         response_body=body, extra=extra,
     )  # fmt: skip
-
-
-def set_content_length(headers: Headers, size: int) -> Headers:
-    """Return `headers` with the content-length, if there is one, set to `size` bytes."""
-    if header(headers, "content-length") in (None, str(size)):
-        return headers
-    return tuple((name, str(size) if name.lower() == "content-length" else value) for name, value in headers)
 
 
 Json = Any
@@ -318,12 +309,6 @@ def _parse_told_interaction(each: Recorded, cassette: str) -> Interaction:
     )  # fmt: skip
 
 
-def _cut_chunks(borders: str, body: bytes) -> tuple[Chunk, ...]:
-    chunks, at = [], 0
-    for part in borders.split():
-        offset, _, length = part.partition(":")
-        chunks.append(Chunk(int(offset), body[at : at + int(length)]))
-        at += int(length)
-    if at != len(body):
-        raise ValueError(f"its chunks say {at} bytes, its body has {len(body)}")
-    return tuple(chunks)
+def _cut_chunks(borders: str, body: bytes) -> Cut:
+    pairs = (part.partition(":") for part in borders.split())
+    return Cut(body, ((int(offset), int(length)) for offset, _, length in pairs))

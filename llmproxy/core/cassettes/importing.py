@@ -15,7 +15,6 @@ edited by hand) is left out. Key, usage, model and ids are always derived anew.
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -39,6 +38,7 @@ from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.body_decoding import decode_body
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import (
+    DEFAULT_PORTS,
     Chunk,
     Ending,
     Headers,
@@ -46,13 +46,13 @@ from llmproxy.core.traffic.interaction import (
     Key,
     Request,
     Response,
+    format_host,
     header,
     without,
 )
 from llmproxy.errors import CassetteCorrupt, remove_prefix
 from llmproxy.protocol import AGENT
 
-_DEFAULT_PORTS = {"http": 80, "https": 443}
 _TIMES = {"head_offset", "body_offset"}
 """What HAR and flow files say besides, too: by these alone a file is not ours."""
 
@@ -85,8 +85,7 @@ class _RequestUrl:
 
     @property
     def netloc(self) -> str:
-        bare = f"[{self.host}]" if ":" in self.host else self.host
-        return bare if self.port in (None, _DEFAULT_PORTS[self.scheme]) else f"{bare}:{self.port}"
+        return format_host(self.scheme, self.host, self.port)
 
 
 def import_exchanges(
@@ -114,7 +113,7 @@ def _split_uri(uri: str) -> _RequestUrl | None:
         port = parts.port
     except ValueError:
         return None
-    if parts.scheme not in _DEFAULT_PORTS or not parts.hostname:
+    if parts.scheme not in DEFAULT_PORTS or not parts.hostname:
         return None
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     # Some clients' stubs write URIs for people to read; on the wire there are neither blanks nor letters beyond ASCII.
@@ -186,7 +185,7 @@ class _ExchangeImporter:
         canonical = self.canonical(request, route, sample)
         key = build_key(canonical)
         response, replaced = self.redactor.redact_response(
-            _build_response(each, route, extra, stream=_is_stream_request(route, body))
+            _build_response(each, route, extra, stream=asks_for_stream(route, parse_json(body)))
         )
         self.occurrences[sample, party, key] += 1
         if response.ending is Ending.LEFT and extra.get_number("occurrence", 1) > self.occurrences[sample, party, key]:
@@ -208,13 +207,6 @@ class _ExchangeImporter:
         for nth, name in enumerate(interaction.made_ids):
             self.made.setdefault((sample, name), IdOrigin(key, interaction.occurrence, nth))
         return interaction
-
-
-def _is_stream_request(route: Route, body: bytes) -> bool:
-    try:
-        return asks_for_stream(route, json.loads(body))
-    except (ValueError, RecursionError):
-        return asks_for_stream(route, None)
 
 
 def _undo_coding(headers: Headers, body: bytes, *, ours: bool) -> tuple[Headers, bytes]:

@@ -15,7 +15,7 @@ from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.reader import KeyedRecording
 from llmproxy.core.store.rows import Described, describe_interaction
 from llmproxy.core.store.store import Addition
-from llmproxy.core.traffic.interaction import Interaction, Key, Request, Response, Usage, header
+from llmproxy.core.traffic.interaction import Interaction, Key, Request, Response, Usage, header, set_field
 from llmproxy.errors import CassetteNotFound, RecordingError
 from llmproxy.protocol import AFTER_HEADER, Channel, Decision, PlayScope
 from llmproxy.proxy_calls import Call
@@ -180,5 +180,4 @@ def _restore_upstream_host(upstream: str, request: Request) -> Request:
     host = upstream.partition("://")[2].partition("/")[0].rpartition("@")[2]
     if not host or header(request.headers, "host") in (None, host):
         return request
-    headers = tuple((name, host if name.lower() == "host" else value) for name, value in request.headers)
-    return replace(request, headers=headers)
+    return replace(request, headers=set_field(request.headers, "host", host))

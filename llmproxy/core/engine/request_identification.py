@@ -50,7 +50,7 @@ from llmproxy.core.sessions.session import Session, Sessions, parse_party
 from llmproxy.core.store.rows import from_sql, parse_headers
 from llmproxy.core.traffic.body_decoding import decode_body
 from llmproxy.core.traffic.canonical_json import parse_json
-from llmproxy.core.traffic.interaction import Headers, Request, header, read_retry_count, without
+from llmproxy.core.traffic.interaction import Headers, Request, header, read_retry_count, set_field, without
 from llmproxy.core.traffic.response_bytes import find_prefix
 from llmproxy.errors import LLMProxyError, MachineError, RefusedError, SettingsError
 from llmproxy.parsers import host_matches
@@ -357,7 +357,7 @@ class KeyDeriver:
         if state.journal.asks > 0:
             request = Request(place.method, where.target, place.headers, body)
             request = state.redactor.request(request, where.provider.credentials, clean=True)
-            headers = set_content_length(request.headers, len(body))
+            headers = _set_content_length(request.headers, len(body))
             received.redacted = state.redactor.epoch.count, replace(request, headers=headers)
         named = from_sql(model) if model is not None and b'"model"' in body else None
         return KnownRequest(key, where.model or named, bool(stream))
@@ -394,7 +394,7 @@ class KeyDeriver:
 
     def redact_in_advance(self, exchange: Exchange, body: bytes) -> None:
         """Redact a body before `identify_and_decide` asks for it; on any thread: a megabyte takes its time."""
-        learned, headers = self._state.redactor.epoch.count, set_content_length(exchange.request.headers, len(body))
+        learned, headers = self._state.redactor.epoch.count, _set_content_length(exchange.request.headers, len(body))
         exchange.request.redacted = (learned, self._redact_body(exchange, body, headers))
 
     def redact(self, exchange: Exchange, body: bytes) -> Request:
@@ -402,7 +402,7 @@ class KeyDeriver:
         learned, received = self._state.redactor.epoch.count, exchange.request
         if received.redacted is not None and received.redacted[0] == learned and body is received.body:
             return received.redacted[1]
-        request = self._redact_body(exchange, body, set_content_length(received.headers, len(received.data)))
+        request = self._redact_body(exchange, body, _set_content_length(received.headers, len(received.data)))
         received.redacted = (learned, request)
         return request
 
@@ -447,6 +447,6 @@ def _encode_recorded_head(provider: str, method: str, target: str, headers: str)
     return b""
 
 
-def set_content_length(headers: Headers, length: int) -> Headers:
+def _set_content_length(headers: Headers, length: int) -> Headers:
     """Return headers with a request's own content-length: a known head is shared by all that differ in it alone."""
-    return tuple((name, str(length) if name.lower() == "content-length" else value) for name, value in headers)
+    return set_field(headers, "content-length", str(length))

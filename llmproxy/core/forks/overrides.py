@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from llmproxy.core.dialects.messages import Message, ToolCall
-from llmproxy.core.traffic.canonical_json import equals_json
+from llmproxy.core.traffic.canonical_json import equals_json, parse_json
 from llmproxy.errors import RefusedError, SettingsError, remove_prefix
 from llmproxy.lazy_regex import late
 
@@ -62,10 +62,7 @@ class ToolOverride:
                 f"whether {self.typed_name} is for it.",
                 hint="Override it by the number of the call, or for every call.",
             )
-        try:
-            given = json.loads(arguments)
-        except (ValueError, RecursionError):
-            return False
+        given = parse_json(arguments)
         return isinstance(given, dict) and all(
             name in given and equals_json(given[name], value) for name, value in self.when.items()
         )
@@ -73,12 +70,8 @@ class ToolOverride:
     @property
     def parsed_value(self) -> Json:
         """The result as a value where it is an object or a list, else the text; for dialects without texts."""
-        if self.text.lstrip()[:1] in ("{", "["):
-            try:
-                return json.loads(self.text)
-            except (ValueError, RecursionError):
-                pass
-        return self.text
+        value = parse_json(self.text) if self.text.lstrip()[:1] in ("{", "[") else None
+        return self.text if value is None else value
 
     @property
     def typed_name(self) -> str:

@@ -18,6 +18,7 @@ from typing import Any
 
 from llmproxy.core.dialects.messages import as_dict, as_list, entry_messages
 from llmproxy.core.forks.overrides import Overrides, ToolOverride
+from llmproxy.core.traffic.canonical_json import parse_json
 
 Node = dict[str, Any]
 Known = Callable[[str], "NumberedCall | None"]
@@ -55,10 +56,7 @@ class Swapped:
 
 def swap_results(body: bytes, overrides: Overrides, known: Known = lambda _id: None) -> Swapped:
     """Swap the results of a request. A body that is no JSON object comes back as it is."""
-    try:
-        tree = json.loads(body)
-    except (ValueError, RecursionError):
-        return Swapped(body)
+    tree = parse_json(body)
     if not isinstance(tree, dict):
         return Swapped(body)
     reader = _ResultSwapper(overrides, known)

@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
-from llmproxy.core.traffic.interaction import Headers, header
+from llmproxy.core.traffic.interaction import Headers, format_host, header
 from llmproxy.lazy_regex import late
 from llmproxy.parsers import host_matches
 from llmproxy.protocol import STDIO_PREFIX, Channel
@@ -451,7 +451,6 @@ MCP_PREFIX = "mcp:"
 """How operations of MCP begin, ``mcp:tools/call``."""
 SAFE = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 """Methods that change nothing (RFC 9110, 9.2.1)."""
-_DEFAULT_PORTS = {"https": 443, "http": 80}
 
 
 class HostInPath(NamedTuple):
@@ -477,9 +476,8 @@ def parse_port(text: str) -> int | None:
 
 def service(scheme: str, host: str, port: int | None) -> tuple[str, str]:
     """Return the name of the provider that a host becomes, and its URL; a port that goes without saying is left out."""
-    bare = (f"[{host}]" if ":" in host and not host.startswith("[") else host).lower()
-    said = "" if port in (None, _DEFAULT_PORTS.get(scheme)) else f":{port}"
-    return f"{HTTP_PREFIX}{bare}{said}", f"{scheme}://{bare}{said}"
+    there = format_host(scheme, host.lower(), port)
+    return f"{HTTP_PREFIX}{there}", f"{scheme}://{there}"
 
 
 def host_in_path(target: str, patterns: Sequence[str]) -> HostInPath | None:

@@ -36,7 +36,7 @@ from llmproxy.core.providers.provider_table import (
     Provider,
     build_compatible_provider,
 )
-from llmproxy.core.traffic.interaction import Headers, header
+from llmproxy.core.traffic.interaction import Headers, format_host, header
 from llmproxy.errors import RefusedError
 from llmproxy.lazy_regex import late
 from llmproxy.protocol import SESSION_PREFIX, STDIO_PREFIX, STDIO_URL
@@ -246,9 +246,7 @@ def route_host(
     upstreams: Mapping[str, str] = _NONE,
 ) -> Route | None:
     """Route a request to a host of its own, or None; only `target` is what the provider's public host would see."""
-    bare = f"[{host}]" if ":" in host and not host.startswith("[") else host
-    default = 443 if scheme == "https" else 80
-    origin = f"{scheme}://{bare}" if port in (None, default) else f"{scheme}://{bare}:{port}"
+    origin = f"{scheme}://{format_host(scheme, host, port)}"
     path, mark, query = target.partition("?")
     for name, url in upstreams.items():
         parts = urlsplit(url)

@@ -79,14 +79,15 @@ def parse(text: bytes | str) -> object:
         ArithmeticError,
     ) as error:  # JSONDecodeError and UnicodeDecodeError are ValueErrors
         raise LossyJson(str(error)) from error
-    if text.count("[") + text.count("{") > DEPTH and _is_too_deep(tree):
+    if text.count("[") + text.count("{") > DEPTH and is_too_deep(tree, DEPTH):
         raise LossyJson(f"nested deeper than {DEPTH}")
     return tree
 
 
-def _is_too_deep(tree: object) -> bool:
+def is_too_deep(tree: object, depth: int) -> bool:
+    """Return whether a parsed tree holds lists or objects below more than `depth` others."""
     level: list[Any] = [tree]
-    for _ in range(DEPTH + 1):  # the parser makes nothing but plain dicts and lists
+    for _ in range(depth + 1):  # the parser makes nothing but plain dicts and lists
         level = [
             child
             for node in level

@@ -36,6 +36,20 @@ def without(headers: Headers, *names: str) -> Headers:
     return tuple((key, value) for key, value in headers if key.lower() not in names)
 
 
+def set_field(headers: Headers, name: str, value: str) -> Headers:
+    """Return `headers` with this value in each field of a lower-case name; nothing is added where there is none."""
+    return tuple((key, value if key.lower() == name else said) for key, said in headers)
+
+
+DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+def format_host(scheme: str, host: str, port: int | None) -> str:
+    """Return host and port as a URL says them: IPv6 in brackets, a port that goes without saying left out."""
+    bare = f"[{host}]" if ":" in host and not host.startswith("[") else host
+    return bare if port in (None, DEFAULT_PORTS.get(scheme)) else f"{bare}:{port}"
+
+
 TRAILER = "trailer:"
 """How the names of trailers begin among the header fields of an answer, behind these: no field's own name has a colon,
 so every store and file of cassettes can carry them.

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from llmproxy.core.traffic.interaction import Headers, header
+from llmproxy.core.traffic.interaction import DEFAULT_PORTS, Headers, header
 from llmproxy.errors import RefusedError
 from llmproxy.lazy_regex import late
 
@@ -35,7 +35,6 @@ DOCUMENTS = frozenset({"document", "iframe", "frame", "embed", "object"})
 """Values of Sec-Fetch-Dest that say: the answer is to be shown as a page."""
 SANDBOX: Headers = (("content-security-policy", "sandbox"),)
 """Of an answer that a browser shows: a recorded page is nobody's, and has no part in what pages of ours may do."""
-DEFAULT_PORTS = {"http": 80, "https": 443}
 
 _HOST = late(r"(?P<name>\[[0-9a-f:.]{2,45}\]|[^\s\[\]:/?#@\\]{0,255})(?::(?P<port>[0-9]{0,5}))?", re.IGNORECASE)
 _ORIGIN = late(r"[a-zA-Z][a-zA-Z0-9+.-]{0,40}://[a-zA-Z0-9.:_\[\]-]{1,260}")

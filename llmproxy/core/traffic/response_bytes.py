@@ -27,7 +27,7 @@ from itertools import chain
 from typing import NamedTuple
 from urllib.parse import SplitResult, urljoin, urlsplit
 
-from llmproxy.core.traffic.interaction import TRAILER, Cut, Ending, Headers, Response, header
+from llmproxy.core.traffic.interaction import DEFAULT_PORTS, TRAILER, Cut, Ending, Headers, Response, header
 from llmproxy.protocol import CACHE_HEADER, RECORDED_RETRY_AFTER_HEADER, TRANSIENT
 
 NOT_REPLAYED = frozenset({
@@ -291,7 +291,6 @@ def _scale_retry_after(name: str, value: str, speed: float) -> str:
 
 REDIRECTS = frozenset({201, 202, 300, 301, 302, 303, 307, 308})
 """Statuses whose `location` clients follow, or ask next."""
-DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 def find_prefix(target: str, at_provider: str) -> str:

@@ -16,11 +16,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from ipaddress import ip_address
 
 from llmproxy.core.cassettes.formats import Source, read_items
 from llmproxy.core.cassettes.formats.entries import ReadingProblem, Recorded, Tree, kind, mapping, microseconds, status
-from llmproxy.core.traffic.interaction import Headers, header
+from llmproxy.core.traffic.interaction import Headers, format_host, header
+from llmproxy.core.traffic.origin_guard import is_ip_address
 from llmproxy.errors import CassetteCorrupt
 
 _START = re.compile(rb"[0-9]{1,12}:[0-9]{1,9}:[a-z_]{2,30}[;,]")
@@ -29,7 +29,6 @@ _LENGTH = 12
 _DEPTH = 32
 _OLDEST = 4
 """Version of the format (2018) before which it was counted as mitmproxy was, and fields had other types."""
-_PORTS = {"http": 80, "https": 443}
 
 
 def recognises(source: Source) -> bool:
@@ -151,19 +150,10 @@ def _build_uri(request: dict[str, Tree], headers: Headers) -> str:
     """Return the address. A transparent proxy saw an IP address only: there the Host field says who was meant."""
     scheme, host, port = _read_text(request, "scheme"), _read_text(request, "host"), request.get("port")
     asked = _read_text(request, "authority") or header(headers, "host") or ""
-    if _is_address(host) and asked and not _is_address(asked.rpartition(":")[0] or asked):
+    named = asked.rpartition(":")[0] or asked
+    if is_ip_address(host.strip("[]")) and asked and not is_ip_address(named.strip("[]")):
         return f"{scheme}://{asked}{_read_text(request, 'path')}"
-    bare = f"[{host}]" if ":" in host else host
-    place = bare if port == _PORTS.get(scheme) else f"{bare}:{port}"
-    return f"{scheme}://{place}{_read_text(request, 'path')}"
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ip_address(host.strip("[]"))
-    except ValueError:
-        return False
-    return True
+    return f"{scheme}://{format_host(scheme, host, port)}{_read_text(request, 'path')}"
 
 
 def _read_headers(side: dict[str, Tree]) -> Headers:

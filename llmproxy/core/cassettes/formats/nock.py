@@ -14,10 +14,8 @@ from urllib.parse import urlsplit
 
 from llmproxy.core.cassettes.formats import Source, read_items
 from llmproxy.core.cassettes.formats.entries import ReadingProblem, Recorded, Tree, header_map, mapping, status, text
-from llmproxy.core.traffic.interaction import Headers
+from llmproxy.core.traffic.interaction import DEFAULT_PORTS, Headers
 from llmproxy.errors import CassetteCorrupt
-
-_DEFAULT = {"https": 443, "http": 80}
 
 
 def recognises(source: Source) -> bool:
@@ -58,7 +56,7 @@ def _read_origin(scope: str) -> str:
     """Return an origin without the port that its scheme has anyway."""
     try:
         parts = urlsplit(scope)
-        plain = parts.port is None or _DEFAULT.get(parts.scheme) == parts.port
+        plain = parts.port in (None, DEFAULT_PORTS.get(parts.scheme))
     except ValueError as error:
         raise ReadingProblem(f"its `scope` is no origin: {error}") from error
     return f"{parts.scheme}://{parts.hostname}" if plain else scope

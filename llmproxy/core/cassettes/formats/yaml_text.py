@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from llmproxy.core.traffic.canonical_json import is_too_deep
 from llmproxy.errors import CassetteCorrupt
 from llmproxy.lazy_regex import late
 
@@ -259,7 +260,7 @@ def map_interaction_lines(text: str) -> dict[int, int]:
 
 MAX_BYTES = 1 << 20
 """Largest body that is looked at: nobody reads a longer one as a tree."""
-_DEPTH = 40
+_DEPTH = 39
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,7 +302,7 @@ def detect_json_style(body: bytes) -> tuple[object, str] | None:
         tree = json.loads(body, parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
         return None
-    if _is_too_deep(tree):
+    if is_too_deep(tree, _DEPTH):
         return None
     for name in _candidate_styles(body):
         try:
@@ -329,20 +330,6 @@ def _candidate_styles(body: bytes) -> Iterator[str]:
         shapes = ["compact", "spaced"]
     escapes = ("", "-ascii") if text.isascii() else ("",)
     yield from (shape + escape + end for escape in escapes for shape in shapes)
-
-
-def _is_too_deep(tree: object) -> bool:
-    level = [tree]
-    for _ in range(_DEPTH):
-        level = [child for node in level for child in _list_children(node)]
-        if not level:
-            return False
-    return True
-
-
-def _list_children(node: object) -> list[object]:
-    values = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
-    return [value for value in values if isinstance(value, dict | list)]
 
 
 def write_json_of_length(tree: object, length: str | None) -> bytes:
