@@ -244,7 +244,7 @@ def _set_faults(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
         raise BadControl('llmproxy: say which faults: {"faults": [{"kind": "http-429", "call": 2}], "seed": 0}.')
     seed = {"seed": call.body["seed"]} if "seed" in call.body else {}
     session, given = engine.sessions.get_session(call.name), parse_control_faults(call.body["faults"], **seed)
-    again = parse_flag(call.body.get("again"), "again", default=False)
+    again = parse_flag(call.body.get("again"), "again")
     engine.features.get_feature(FaultFeature).change_faults(session, given, again=again)
     return _list_faults(engine, call)
 
@@ -326,7 +326,7 @@ def _close_session(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
         last["calls"] = list_session_calls(engine, session, parse_call_number(str(after)))["calls"]
     if idle := engine.features.get_feature(FaultFeature).explain_idle_rules(session):
         last["faults"] = _add_idle_reasons(last["faults"], idle)
-    interrupted = parse_flag(call.body.get("interrupted"), "interrupted", default=False)
+    interrupted = parse_flag(call.body.get("interrupted"), "interrupted")
     engine.sessions.close_session(call.name, complete=complete, interrupted=interrupted)
     engine.trials.store_trial(session)
     return 200, last

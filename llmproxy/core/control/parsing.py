@@ -68,16 +68,16 @@ def parse_enum[E: (Mode, Exhausted, Binds)](kind: type[E], value: Json, what: st
     raise BadControl(f"llmproxy: {what} is {show_given(value)}; it can be {', '.join(kind)}.")
 
 
-def parse_flag(value: Json, what: str, *, default: bool) -> bool:
-    """Read a member that is true, false or left out. Raises BadControl."""
+def parse_flag(value: Json, what: str) -> bool:
+    """Read a member that is true, false or, which is the same, left out. Raises BadControl."""
     if not isinstance(value, bool | None):
         raise BadControl(f"llmproxy: {what} is {show_given(value)}; it can be true or false.")
-    return default if value is None else value
+    return bool(value)
 
 
 def parse_optional_flag(value: Json, what: str) -> bool | None:
     """Read a member that is true, false or left out, which is a third thing. Raises BadControl."""
-    return None if value is None else parse_flag(value, what, default=False)
+    return None if value is None else parse_flag(value, what)
 
 
 def parse_name(value: Json, otherwise: str) -> str:
@@ -150,7 +150,7 @@ def parse_overrides(overrides: Json, fork: Json, mocks: Json = None) -> tuple[Fo
     if not isinstance(fork, dict) or set(fork) - set(FORK_MEMBERS):
         raise BadControl(f"llmproxy: fork is {show_given(fork)}.", hint=f"It has: {', '.join(FORK_MEMBERS)}")
     live, at, child = (fork.get(name) for name in FORK_MEMBERS)
-    live = parse_flag(live, "fork.live", default=False)
+    live = parse_flag(live, "fork.live")
     if at is not None and (not isinstance(at, int) or isinstance(at, bool) or at < 1):
         raise BadControl(f"llmproxy: fork.from is {show_given(at)}; the agent's requests count from 1.")
     if not live and (at is not None or child is not None):

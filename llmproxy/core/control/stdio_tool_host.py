@@ -86,10 +86,6 @@ class StdioClient:
     def _target(self) -> str:
         return f"/s/{quote(self.session, safe='')}/{STDIO_PREFIX}{quote(self.server, safe='')}/"
 
-    def learn_secrets(self, secrets: Sequence[str]) -> None:
-        for value in secrets:
-            self.engine.redactor.learn_value(value)
-
     def on_line(self, line: bytes) -> ToolLineOutcome:
         """Return what becomes of a client's line; an empty one asks for what may go out now. Raises LLMProxyError."""
         if not line:
@@ -236,7 +232,9 @@ class StdioClients:
                 line = self._lines[which] = StdioClient(engine, self._shell, session, read_text(body, "server"))
             if body.get("held") is True:
                 line.held = connection
-            line.learn_secrets([each for each in body.get("secrets") or () if isinstance(each, str) and each])
+            for each in body.get("secrets") or ():
+                if isinstance(each, str) and each:
+                    engine.redactor.learn_value(each)
             said = read_text(body, "line") if body["line"] != "" else ""
             heard = line.on_line(said.encode("utf-8", "surrogatepass"))
             told = {"out": heard.out.decode("utf-8", "surrogatepass"), "forward": heard.forward}

@@ -10,7 +10,6 @@ never is one of two guessed.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -44,6 +43,7 @@ from llmproxy.core.misses.nearest_recording import RestatedCandidate, Restater, 
 from llmproxy.core.sessions.exchange import Config, Exchange
 from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup, MissReason
 from llmproxy.core.sessions.session import Session
+from llmproxy.core.store.bodies import RowCache
 from llmproxy.core.store.queries import (
     canonical_of,
     list_party_keys,
@@ -113,16 +113,17 @@ class RecordedRequestCache:
         self.declared_of = lru_cache(REMEMBERED_KEYS)(self._read_run_variables)
         """Returns what was declared of the run that made a recording: the same text for the same run variables."""
         self._bound_key = lru_cache(REMEMBERED_KEYS)(self._read_bound_key)
+        self._requests = RowCache[Canonical](REMEMBERED_BYTES)
         self.clear()
 
     def clear(self) -> None:
         """Forget everything; ids are another store's from now on."""
         self.declared_of.cache_clear()
         self._bound_key.cache_clear()
-        self._requests: OrderedDict[int, Canonical] = OrderedDict()
+        self._requests.clear()
         self._shared: dict[tuple[str, bytes], object] = {}
         """Messages by their list and their canonical writing."""
-        self._bytes = self._shared_bytes = 0
+        self._shared_bytes = 0
         self._indexes: dict[_Kind, tuple[tuple[int, int], _Index]] = {}
 
     def index_by_bound_key(self, store: Store, kind: _Kind) -> _Index:
@@ -132,8 +133,9 @@ class RecordedRequestCache:
             return known[1]
         made: _Index = {}
         cassette, sample, party, provider, operation, stream = kind
-        for each in list_request_candidates(store, (cassette, sample), party, provider, operation, stream=stream):
-            made.setdefault(self._bound_key(store, each.id), {}).setdefault(each.key, []).append(each.id)
+        found = list_request_candidates(store, (cassette, sample), party, provider, operation, stream=stream)
+        for id_, key in found:
+            made.setdefault(self._bound_key(store, id_), {}).setdefault(key, []).append(id_)
         if len(self._indexes) >= _MOST_KINDS:
             self._indexes.clear()
         self._indexes[kind] = (generation, made)
@@ -150,18 +152,13 @@ class RecordedRequestCache:
     def load_canonical(self, store: Store, id_: int) -> Canonical | None:
         """Return the canonical request of a recording; None for one that is damaged, or that no route knows today."""
         if (known := self._requests.get(id_)) is not None:
-            self._requests.move_to_end(id_)
             return known
         try:
             made = canonical_of(store, store.load(id_), self._config.rules, self._config.upstreams)
         except (CassetteError, RefusedError):
             return None
         self._share_equal_messages(made.tree)
-        self._requests[id_] = made
-        self._bytes += len(made.body) + 1000
-        while self._bytes > REMEMBERED_BYTES and len(self._requests) > 1:
-            _, gone = self._requests.popitem(last=False)
-            self._bytes -= len(gone.body) + 1000
+        self._requests.put(id_, made, len(made.body) + 1000)
         return made
 
     def find_cached(self, id_: int) -> Canonical | None:

@@ -121,7 +121,7 @@ class Engine:
 
     def _clear_caches(self) -> None:
         """Forget what was remembered by id: the store's name may now be another file, with other ids."""
-        self._state.clear_caches()
+        self._state.plans.clear()
         self.fast_path.clear_cache()
         self._recorder.prices.forget()
         self.features.clear_caches()

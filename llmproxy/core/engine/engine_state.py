@@ -45,10 +45,6 @@ class PendingRecordings:
         exchange.kept.occurrence = exchange.nth if exchange.nth not in taken else max(taken) + 1
         beside[id(exchange)] = exchange
 
-    @property
-    def is_empty(self) -> bool:
-        return not any(self._places.values())
-
     def on_call_end(self, exchange: Exchange) -> None:
         """Handle the end of an exchange, whatever became of it."""
         self._places.get(exchange.save_target, {}).pop(id(exchange), None)
@@ -160,7 +156,3 @@ class EngineState:
     memory: KeyCache = field(default_factory=KeyCache)
     plans: PlanCache = field(default_factory=PlanCache)
     pending: PendingRecordings = field(default_factory=PendingRecordings)
-
-    def clear_caches(self) -> None:
-        """Forget what was remembered by id: under the store's name there may be another file, with other ids."""
-        self.plans.clear()

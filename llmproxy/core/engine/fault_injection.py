@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
+from functools import cache
 from itertools import takewhile
 from typing import Any, override
 
@@ -118,14 +119,11 @@ class FaultInterceptor(Interceptor[Exchange]):
         """Return what a rule looks at; `made` is what another interceptor answers in place of a recording."""
         provider = call.route.provider.name
         upgrade = (header(call.request.headers, "upgrade") or "").lower() == "websocket"
-        known: list[Response | None] = [] if made is None else [made]
 
+        @cache
         def answer() -> Response | None:
-            if not known:
-                known.append(
-                    None if slot is None or slot.status == SWITCHING else self._read_hit_answer(call, found, slot)
-                )
-            return known[0]
+            replayed = made is None and slot is not None and slot.status != SWITCHING
+            return self._read_hit_answer(call, found, slot) if replayed and slot is not None else made
 
         return FaultTarget(
             session=call.session.name,

@@ -33,7 +33,7 @@ from llmproxy.core.sessions.session import MissedCall, Question
 from llmproxy.core.store.queries import canonical_of, count as count_recordings, count_calls, find_other_places
 from llmproxy.core.store.reader import KeyedRecording
 from llmproxy.core.store.store import Store
-from llmproxy.core.traffic.interaction import Headers, Key, Request, Response, header
+from llmproxy.core.traffic.interaction import Headers, Key, Response, header
 from llmproxy.core.traffic.response_bytes import REDIRECTS, ClientHttp, HeadPlan, SendingPlan, leads_to, plan, plan_head
 from llmproxy.errors import MissError, RefusedError
 from llmproxy.protocol import PLACEHOLDER_KEY, Channel, Decision
@@ -53,42 +53,6 @@ def build_miss_context(exchange: Exchange, config: Config) -> MissContext:
         operation=exchange.operation, model=exchange.identity.model, store=config.shown or str(config.store),
         again=config.again, upstreams=session.settings.upstreams,
     )  # fmt: skip
-
-
-def explain_miss(
-    exchange: Exchange,
-    why: MissReason,
-    recordings: int,
-    *,
-    request: Request,
-    wanted: Canonical,
-    config: Config,
-    store: Store | None,
-) -> ExplainedMiss:
-    """Explain why an exchange is refused. `recordings` of its key exist, `request` is redacted."""
-    session, where = exchange.session, exchange.route
-    key = exchange.key or Key("")
-    place, kind = (session.cassette, session.sample), (where.provider.name, exchange.operation)
-    context = replace(
-        build_miss_context(exchange, config),
-        stream=exchange.identity.stream, last_user=read_last_user_text(request.body) or "",
-        store_exists=store is not None, recordings=count_recordings(store, *place) if store else 0,
-        same_operation=count_recordings(store, *place, *kind) if store else 0,
-        played=recordings if why is MissReason.EXHAUSTED else 0,
-        elsewhere=_find_other_places(store, key, exchange.channel) if store else (), complete=session.complete,
-        toolless=store is not None and exchange.channel is Channel.MCP and not count_calls(store, *place, Channel.MCP),
-        client=client_of(exchange.request.headers),
-        is_placeholder=any(PLACEHOLDER_KEY in value for _, value in exchange.request.headers),
-        is_python="python" in (header(exchange.request.headers, "user-agent") or "").lower(),
-    )  # fmt: skip
-    for each in exchange.interceptors:
-        context = each.on_explain(exchange, context)
-    if store is None:
-        return explain_refused(context, wanted, ())
-    told = (each.build_restater(store, wanted) for each in exchange.interceptors)
-    wording = next((each for each in told if each is not None), AS_RECORDED)
-    found = _list_candidates(exchange, config, store, wording)
-    return explain_refused(context, wanted, found, wording, lambda id_: client_of(store.load(id_).request.headers))
 
 
 def _find_other_places(store: Store, key: Key, channel: Channel) -> tuple[RecordedElsewhere, ...]:
@@ -160,11 +124,31 @@ class MissExplainer:
 
     def explain_refusal(self, exchange: Exchange, why: MissReason, recordings: int, wanted: Canonical) -> ExplainedMiss:
         """Explain why an exchange is refused; `recordings` of its key exist."""
+        config, store = self._state.config, self._state.stores.current
         request = self._keying.redact(exchange, exchange.request.data)
-        return explain_miss(
-            exchange, why, recordings, request=request, wanted=wanted, config=self._state.config,
-            store=self._state.stores.current,
+        session, where = exchange.session, exchange.route
+        key = exchange.key or Key("")
+        place, kind = (session.cassette, session.sample), (where.provider.name, exchange.operation)
+        context = replace(
+            build_miss_context(exchange, config),
+            stream=exchange.identity.stream, last_user=read_last_user_text(request.body) or "",
+            store_exists=store is not None, recordings=count_recordings(store, *place) if store else 0,
+            same_operation=count_recordings(store, *place, *kind) if store else 0,
+            played=recordings if why is MissReason.EXHAUSTED else 0,
+            elsewhere=_find_other_places(store, key, exchange.channel) if store else (), complete=session.complete,
+            toolless=bool(store) and exchange.channel is Channel.MCP and not count_calls(store, *place, Channel.MCP),
+            client=client_of(exchange.request.headers),
+            is_placeholder=any(PLACEHOLDER_KEY in value for _, value in exchange.request.headers),
+            is_python="python" in (header(exchange.request.headers, "user-agent") or "").lower(),
         )  # fmt: skip
+        for each in exchange.interceptors:
+            context = each.on_explain(exchange, context)
+        if store is None:
+            return explain_refused(context, wanted, ())
+        told = (each.build_restater(store, wanted) for each in exchange.interceptors)
+        wording = next((each for each in told if each is not None), AS_RECORDED)
+        found = _list_candidates(exchange, config, store, wording)
+        return explain_refused(context, wanted, found, wording, lambda id_: client_of(store.load(id_).request.headers))
 
 
 class RequestStages:

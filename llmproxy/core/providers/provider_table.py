@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 from llmproxy.core.traffic.interaction import Headers, format_host, header
@@ -440,7 +441,8 @@ def format_example_urls(address: str) -> str:
     return f"OPENAI_BASE_URL={address}/v1 ANTHROPIC_BASE_URL={address}"
 
 
-def build_compatible_provider(name: str, upstream: str) -> Provider:
+@lru_cache(maxsize=64)
+def build_custom_provider(name: str, upstream: str) -> Provider:
     """Return a new name's provider: OpenAI-compatible (``--upstream NAME=URL``), or a service (``--record-host``)."""
     if name.startswith((HTTP_PREFIX, STDIO_PREFIX)):
         return Provider(name, upstream, "http", (), {}, ("",))

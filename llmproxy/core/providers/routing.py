@@ -34,7 +34,7 @@ from llmproxy.core.providers.provider_table import (
     Family,
     Operation,
     Provider,
-    build_compatible_provider,
+    build_custom_provider,
 )
 from llmproxy.core.traffic.interaction import Headers, format_host, header
 from llmproxy.errors import RefusedError
@@ -66,8 +66,6 @@ class Route:
     """Where to send it, ``https://host[:port]``; empty if nobody said where (Azure without an endpoint)."""
     upstream_target: str
     """Path and query to send there."""
-    session: str | None
-    """From ``/s/<name>/...``, percent-decoded; None if the URL names none."""
     model: str | None
     """From the path; None where the body names it."""
     stream: bool | None
@@ -155,11 +153,6 @@ _HINT = (
 )
 
 
-@lru_cache(maxsize=64)
-def build_custom_provider(name: str, url: str) -> Provider:
-    return build_compatible_provider(name, url)
-
-
 def _find_provider(path: str, query: str, headers: Headers, upstreams: Mapping[str, str]) -> tuple[Provider, str]:
     """Return the provider of a request to a base URL, and the path without prefix."""
     first, slash, rest = path[1:].partition("/")
@@ -191,24 +184,20 @@ def _find_provider(path: str, query: str, headers: Headers, upstreams: Mapping[s
     raise RefusedError(f"llmproxy: no provider is known for the path {path}", hint=_HINT.format(prefixes=prefixes))
 
 
-def _build_route(
-    provider: Provider, path: str, query: str, session: str | None, sent: Callable[[str], tuple[str, str]]
-) -> Route:
+def _build_route(provider: Provider, path: str, query: str, sent: Callable[[str], tuple[str, str]]) -> Route:
     found = find_path(provider, path)
     if found is None:
         plain = unquote(path) if "%" in path else path
         target = path + query
         origin, upstream_target = sent(target)
-        return Route(
-            provider, plain, target, origin, upstream_target, session, None, None, known=False, family=provider.family
-        )
+        return Route(provider, plain, target, origin, upstream_target, None, None, known=False, family=provider.family)
     operation, name, drop, insert, model, stream, ids, variant = found
     target = f"{insert}{path[drop:]}{query}" if insert or drop else path + query
     if stream is None and ids and "stream=true" in query:
         stream = True
     origin, upstream_target = sent(target)
     return Route(
-        provider, name, target, origin, upstream_target, session, model, stream, known=True, not_llm=operation.not_llm,
+        provider, name, target, origin, upstream_target, model, stream, known=True, not_llm=operation.not_llm,
         family=operation.family or provider.family, ids=ids, stream_default=operation.stream_default,
         multipart=operation.multipart,
         variant=variant, keeps=operation.keeps or (operation.tree and bool(ids)), unordered=operation.unordered,
@@ -224,13 +213,10 @@ def route(method: str, target: str, headers: Headers, upstreams: Mapping[str, st
 
     Raises RefusedError, listing the prefixes, for a path that says nothing.
     """
-    session, rest = split_session(target)
-    path, mark, query = rest.partition("?")
+    path, mark, query = split_session(target)[1].partition("?")
     provider, path = _find_provider(path, query, headers, upstreams)
     url = upstreams.get(provider.name, "") or (STDIO_URL if provider.name.startswith(STDIO_PREFIX) else "")
-    return _build_route(
-        provider, path, mark + query, session, lambda sent: resolve_upstream(provider, url, sent, headers)
-    )
+    return _build_route(provider, path, mark + query, lambda sent: resolve_upstream(provider, url, sent, headers))
 
 
 # -- a request to a host -----------------------------------------------------------------------------------------------
@@ -254,9 +240,9 @@ def route_host(
         below = parts.path.rstrip("/")
         if same and (path.startswith(below + "/") or path == below):
             provider = PROVIDERS.get(name) or build_custom_provider(name, url)
-            return _build_route(provider, path[len(below) :] or "/", mark + query, None, lambda _: (origin, target))
+            return _build_route(provider, path[len(below) :] or "/", mark + query, lambda _: (origin, target))
     known = provider_of_host(host, port_of(scheme, port))
-    return _build_route(known, path, mark + query, None, lambda _: (origin, target)) if known else None
+    return _build_route(known, path, mark + query, lambda _: (origin, target)) if known else None
 
 
 # -- questions about a route -------------------------------------------------------------------------------------------

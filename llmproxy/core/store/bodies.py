@@ -174,29 +174,37 @@ def decode_whole(conn: sqlite3.Connection, sha256: bytes, stored: Blob) -> bytes
     return content
 
 
-class ContentCache:
-    """A bounded memory of contents by row, which never change, for the turns of one conversation."""
+class RowCache[T]:
+    """A bounded memory of what was read of rows, which never change."""
 
-    def __init__(self, limit: int = 4 << 20) -> None:
+    def __init__(self, limit: int) -> None:
         """Hold at most `limit` bytes."""
-        self._limit, self._bytes = limit, 0
-        self._kept: OrderedDict[int, bytes] = OrderedDict()
+        self._limit = limit
+        self.clear()
 
-    def get(self, row: int) -> bytes | None:
-        """Return what was read from `row` lately."""
-        return self._kept.get(row)
+    def clear(self) -> None:
+        """Forget everything; ids are another store's from now on."""
+        self._kept: OrderedDict[int, tuple[T, int]] = OrderedDict()
+        self._bytes = 0
 
-    def put(self, row: int, content: bytes) -> None:
-        """Remember it, the oldest making room."""
-        if row in self._kept or len(content) > self._limit // 2:
+    def get(self, row: int) -> T | None:
+        """Return what was read of `row` lately."""
+        if (known := self._kept.get(row)) is None:
+            return None
+        self._kept.move_to_end(row)
+        return known[0]
+
+    def put(self, row: int, value: T, size: int) -> None:
+        """Remember a value of `size` bytes, those that nobody asked for longest making room."""
+        if row in self._kept or size > self._limit // 2:
             return
-        self._kept[row] = content
-        self._bytes += len(content)
+        self._kept[row] = value, size
+        self._bytes += size
         while self._bytes > self._limit:
-            self._bytes -= len(self._kept.popitem(last=False)[1])
+            self._bytes -= self._kept.popitem(last=False)[1][1]
 
 
-def read_body(conn: sqlite3.Connection, body_id: int, known: ContentCache | None = None) -> bytes:
+def read_body(conn: sqlite3.Connection, body_id: int, known: RowCache[bytes] | None = None) -> bytes:
     """Return the content of a body. Raises CassetteCorrupt naming the row that is damaged or missing."""
     chain: list[tuple[int, int, int, Blob]] = []
     at, digest = body_id, b""
@@ -222,7 +230,7 @@ def read_body(conn: sqlite3.Connection, body_id: int, known: ContentCache | None
     if digest and hashlib.sha256(content).digest() != digest:
         raise _damage_error(body_id, "its content does not have the sha256 it was stored with")
     if known is not None:
-        known.put(body_id, content)
+        known.put(body_id, content, len(content))
     return content
 
 

@@ -103,11 +103,6 @@ _LEFT = (
 )
 
 
-class RequestCandidate(NamedTuple):
-    id: int
-    key: Key
-
-
 class MaxAge(NamedTuple):
     """How old the recordings of a cassette may be."""
 
@@ -193,13 +188,11 @@ def read_max_age(store: Readable, cassette: str, given: float | None) -> float |
 
 def list_request_candidates(
     store: Readable, place: tuple[str, int], party: str, provider: str, operation: str, *, stream: bool
-) -> list[RequestCandidate]:
-    """Return the live recordings of one kind of request, in the order in which they were requested."""
+) -> list[tuple[int, Key]]:
+    """Return id and key of the live recordings of one kind of request, in the order in which they were requested."""
     values = (to_sql(place[0]), place[1], to_sql(party), to_sql(provider), to_sql(operation), stream)
-    return [
-        RequestCandidate(id_, store.find_current_key(*place, id_, key, 0)[0])
-        for id_, key in store.query(_CANDIDATES, values)
-    ]
+    found = store.query(_CANDIDATES, values)
+    return [(id_, store.find_current_key(*place, id_, key, 0)[0]) for id_, key in found]
 
 
 def list_party_keys(store: Readable, place: tuple[str, int], party: str) -> list[tuple[int, Key, int]]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import sqlite3
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from llmproxy.advice import suggest_command
 from llmproxy.core.store import rows
-from llmproxy.core.store.bodies import Blob, ContentCache, decode_whole, read_body
+from llmproxy.core.store.bodies import Blob, RowCache, decode_whole, read_body
 from llmproxy.core.store.file.connect import Signature, StoreReader, is_settled, open_reader, read_signature, translate
 from llmproxy.core.store.rows import Row, RowSummary, from_sql, to_sql
 from llmproxy.core.traffic.interaction import Ending, Interaction, Key, Request, Response
@@ -36,6 +35,8 @@ REMEMBERED_SLOTS = 20_000
 """Keys whose recordings are remembered, about 400 bytes each."""
 REMEMBERED_BYTES = 8 << 20
 """Bound of the memory of answers."""
+REMEMBERED_CONTENT = 4 << 20
+"""Bound of the memory of contents, for the turns of one conversation."""
 
 _KEYED_COLUMNS = "id, occurrence, status, ending, (SELECT sha256 FROM bodies WHERE bodies.id = request_body)"
 SLOTS = f"""
@@ -251,9 +252,8 @@ class Readable:
         self._reader = reader
         self._now = now
         self._watch = watch
-        self._answers: OrderedDict[int, tuple[Response, int]] = OrderedDict()
-        self._answer_bytes = 0
-        self._contents = ContentCache()
+        self._answers = RowCache[Response](REMEMBERED_BYTES)
+        self._contents = RowCache[bytes](REMEMBERED_CONTENT)
         self._price: tuple[int, Row] = (0, ())
         """What `read_price` returns of the answer that was read last: it is asked next."""
         self._slots: dict[tuple[str, int, str, Key], tuple[KeyedRecording, ...]] = {}
@@ -325,8 +325,8 @@ class Readable:
         self._opened += 1
         self._slots.clear()
         self._answers.clear()
-        self._answer_bytes, self._price = 0, (0, ())
-        self._contents = ContentCache()
+        self._price = (0, ())
+        self._contents.clear()
         self._binds = False
         self.reopened()
 
@@ -392,10 +392,8 @@ class Readable:
 
     def response(self, interaction_id: int) -> Response:
         """Return the recorded answer. Raises CassetteNotFound (no such row), CassetteCorrupt (damaged)."""
-        remembered = self._answers.get(interaction_id)
-        if remembered is not None:
-            self._answers.move_to_end(interaction_id)
-            return remembered[0]
+        if (remembered := self._answers.get(interaction_id)) is not None:
+            return remembered
         row = self._first(rows.SELECT_RESPONSE, (interaction_id,))
         if row is None:
             raise self._build_missing_error(interaction_id)
@@ -409,7 +407,7 @@ class Readable:
             response = rows.to_response(row, body)
         except _ILLEGIBLE as error:
             raise self._damage_error(f"Interaction {interaction_id}", error) from error
-        self._cache_answer(interaction_id, response, len(body))
+        self._answers.put(interaction_id, response, len(body) + 1000)
         return response
 
     def read_price(self, interaction_id: int) -> Row | None:
@@ -617,15 +615,6 @@ class Readable:
             f"There is no interaction {interaction_id} in {show_store(self.path)}.",
             hint=suggest_command("ls", self.path),
         )
-
-    def _cache_answer(self, interaction_id: int, response: Response, size: int) -> None:
-        if size > REMEMBERED_BYTES // 4:
-            return
-        self._answers[interaction_id] = (response, size + 1000)
-        self._answer_bytes += size + 1000
-        while self._answer_bytes > REMEMBERED_BYTES:
-            _, (_, dropped) = self._answers.popitem(last=False)
-            self._answer_bytes -= dropped
 
     @staticmethod
     def _build_where(cassette: str | None, sample: int | None, *, superseded: bool) -> tuple[str, tuple[object, ...]]:

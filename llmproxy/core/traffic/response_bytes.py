@@ -123,15 +123,13 @@ class HeadPlan(NamedTuple):
     """Close the connection at the end."""
 
 
-def plan_head(
-    response: Response, client: ClientHttp, *, now: float, extra: Headers = (), said: str = "hit"
-) -> HeadPlan:
+def plan_head(response: Response, client: ClientHttp, *, now: float, extra: Headers) -> HeadPlan:
     """Lay out the head of a response whose body is sent in parts; parameters as of `plan`."""
     chunked = not client.http10
     close = client.http10 or not client.keep_alive
     response = replace(response, chunked=True)
     head = _build_head(
-        response, client, speed=0, now=now, said=said, extra=extra, chunked=chunked, length=None, close=close
+        response, client, speed=0, now=now, said="hit", extra=extra, chunked=chunked, length=None, close=close
     )
     return HeadPlan(head, chunked, close)
 

@@ -93,7 +93,7 @@ def test_prefix_names_provider(prefix: str) -> None:
     """Every provider's name is its prefix, and a path it does not know is generic HTTP with its query kept."""
     found = route("GET", f"/s/x/{prefix}/who/kn%C3%B6ws~?a=1&key=2", BEARER)
     assert (found.provider.name, found.known, found.operation) == (prefix, False, "/who/knöws~")
-    assert (found.target, found.session) == ("/who/kn%C3%B6ws~?a=1&key=2", "x")
+    assert found.target == "/who/kn%C3%B6ws~?a=1&key=2"
 
 
 def test_unknown_path_is_refused_with_prefixes() -> None:
@@ -222,7 +222,7 @@ def test_streams(target: str, body: object, expected: bool) -> None:
 def test_hosts(scheme: str, host: str, port: int | None, target: str, provider: str) -> None:
     """A host of the table is its provider's, and the request goes where the client wanted it."""
     found = known(route_host(scheme, host, port, "POST", target, ()))
-    assert (found.provider.name, found.known, found.upstream_target, found.session) == (provider, True, target, None)
+    assert (found.provider.name, found.known, found.upstream_target) == (provider, True, target)
 
 
 def test_host_and_base_url_agree() -> None:

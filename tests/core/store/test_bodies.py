@@ -18,7 +18,6 @@ from llmproxy.core.store import bodies
 from llmproxy.core.store.bodies import (
     LARGE,
     BodyWriter,
-    ContentCache,
     DeltaBase,
     deflate_content,
     encode_body,
@@ -92,7 +91,7 @@ def test_any_edit_of_a_body_reads_back(edits: list[tuple[int, bytes]]) -> None:
         for at, piece in edits:
             content = content[:at] + piece + content[at + len(piece) // 2 :]
             stored[put(conn, writer, content)] = content
-        known = ContentCache()
+        known = bodies.RowCache[bytes](4 << 20)
         for row, wanted in stored.items():
             assert bodies.read_body(conn, row) == bodies.read_body(conn, row, known) == wanted
 

@@ -162,7 +162,8 @@ class EngineShimBackend:
         found = [check_run_variable(**each) for each in gather_run_variables(env, Path.cwd(), git=False)]
         session = self._engine.sessions.open_session(settings.cassette, mode=settings.mode, run_variables=found)
         self._line: StdioClient = StdioClient(self._engine, _InProcessContext(self._engine), session.name, server)
-        self._line.learn_secrets(secrets)
+        for value in secrets:
+            self._engine.redactor.learn_value(value)
 
     def on_line(self, line: bytes) -> ToolLineOutcome:
         return self._line.on_line(line)

@@ -172,8 +172,8 @@ def _check_replaceable(path: Path) -> None:
     hint = "Write to another file, or replace it with --force."
     try:
         text = decode_text(read_bytes(path), str(path))
-        parse_text(text, str(path))
         data = _load_yaml(text, str(path))
+        parse_tree(data, str(path), text)
     except CassetteCorrupt as error:
         raise CassetteCorrupt(f"Not overwritten: {error.message}", hint=hint) from error
     if not data.get("llmproxy"):
@@ -288,7 +288,5 @@ def _order_headers(headers: Headers, order: Tree) -> Headers:
     names = order.split(" ") if isinstance(order, str) else []
     if sorted(names) != sorted(name for name, _ in headers):
         return headers
-    left: dict[str, list[str]] = {}
-    for name, value in headers:
-        left.setdefault(name, []).append(value)
+    left = _group_headers(headers)
     return tuple((name, left[name].pop(0)) for name in names)

@@ -67,10 +67,10 @@ _WIDTH = 112
 _BARE = re.compile(r"[A-Za-z](?:[\w./ -]*[\w./-])?")
 
 
-def write_lines(value: object, indent: int = 0) -> list[str]:
-    """Return the lines of a mapping or list that is not empty, indented by so many steps."""
+def write_lines(value: object) -> list[str]:
+    """Return the lines of a mapping or list that is not empty."""
     out: list[str] = []
-    _write_block(out, value, _STEP * indent)
+    _write_block(out, value, "")
     return out
 
 

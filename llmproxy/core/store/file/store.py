@@ -290,7 +290,6 @@ class FileStore(Store):
             yield conn
         self._bodies.forget_bases()
         self._answers.clear()
-        self._answer_bytes = 0
 
     def vacuum(self, *, anew: bool = True) -> None:
         """Free deleted rows' space by rewriting the file; left for later if another process uses the store."""

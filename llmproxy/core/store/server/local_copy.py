@@ -12,6 +12,8 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import batched
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,7 +25,7 @@ from llmproxy.errors import CassetteCorrupt
 from llmproxy.sqlite_file import write_transaction
 
 if TYPE_CHECKING:
-    from llmproxy.core.store.server.connection import Conn
+    from llmproxy.core.store.server.connection import Answer, Conn
 
 AT_ONCE = 500
 """Rows that are asked for together."""
@@ -192,16 +194,21 @@ def _update_sample(
     return True
 
 
-class StoredRow(NamedTuple):
-    """One interaction that we wrote to the server, as its rows there are."""
+@dataclass
+class StoredRow:
+    """One interaction that we wrote to the server, as its row there is."""
 
-    place: tuple[str, int]
-    """As its columns on the server have it."""
+    answer: Answer
+    """Has its id: the server's next one."""
     row: tuple[Any, ...]
-    """The columns that are read for a copy."""
+    """The columns that are read for a copy, but for the id."""
     gone: frozenset[int]
     """What it superseded."""
     gone_at: float
+
+    @cached_property
+    def id(self) -> int:
+        return int(self.answer.fetchall()[0][0])
 
 
 def copy_stored_rows(
@@ -224,9 +231,9 @@ def copy_stored_rows(
         for each in stored:
             local.executemany(
                 "UPDATE interactions SET superseded_at = ?, superseded_by = ? WHERE id = ?",
-                [(each.gone_at, each.row[0], id_) for id_ in each.gone],
+                [(each.gone_at, each.id, id_) for id_ in each.gone],
             )
-            _write_rows(local, conn, [each.row], known)
+            _write_rows(local, conn, [(each.id, *each.row)], known)
         for (name, sample), (recorded, version, epoch) in counts.items():
             place = (from_pg(name), sample)
             local.execute(

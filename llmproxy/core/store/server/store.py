@@ -17,8 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from llmproxy.core.store import rows
 from llmproxy.core.store.bodies import BodyWriter, PreparedBody, encode_body
@@ -27,7 +26,7 @@ from llmproxy.core.store.reader import KeyChange, KeyedRecording, Place, SyncedF
 from llmproxy.core.store.rows import Sql, to_sql
 from llmproxy.core.store.server import local_copy, schema, statements
 from llmproxy.core.store.server.connection import Conflict, ServerLink, ServerLost, pipeline, retries, to_pg, to_pg_text
-from llmproxy.core.store.server.local_copy import Body
+from llmproxy.core.store.server.local_copy import Body, StoredRow
 from llmproxy.core.store.store import UNFINISHED, Addition, Deleted, Store, choose_occurrence
 from llmproxy.core.traffic.interaction import Ending, Key
 from llmproxy.errors import CassetteBusy, RecordingError, StoreReadOnly
@@ -102,25 +101,9 @@ class _AlreadyStored(Exception):
         self.ids = ids
 
 
-@dataclass
-class _InsertedRow:
-    """A row that was sent: its id comes with the server's next answer."""
-
-    answer: Answer
-    place: tuple[str, int]
-    row: tuple[Any, ...]
-    """What is read for a copy, but for the id."""
-    gone: frozenset[int]
-    at: float
-
-    @cached_property
-    def id(self) -> int:
-        return int(self.answer.fetchall()[0][0])
-
-
 @dataclass(slots=True)
 class _CommitProgress:
-    rows: list[local_copy.StoredRow] = field(default_factory=list)
+    rows: list[StoredRow] = field(default_factory=list)
     counts: dict[tuple[str, int], tuple[int, int, int]] = field(default_factory=dict)
     """By place: how many were ever recorded, version and epoch; empty where the copy must be read anew."""
 
@@ -362,7 +345,7 @@ class ServerStore(Store):
                 found: dict[uuid.UUID, int] = dict(tokens.fetchall())
                 if found:
                     raise _AlreadyStored([found[each.token] for each in sent])
-            inserted: list[_InsertedRow] = []
+            inserted = made.rows
             for each in sent:
                 if inserted:
                     live = conn.execute(_SLOTS, each.request_key)
@@ -372,7 +355,6 @@ class ServerStore(Store):
                 inserted.append(
                     self._insert_on_server(conn, each, live, recorded - places[each.place], version, before)
                 )
-        made.rows = [local_copy.StoredRow(each.place, (each.id, *each.row), each.gone, each.at) for each in inserted]
         if instead_of is None:
             made.counts = counts
         return [each.id for each in inserted]
@@ -392,7 +374,7 @@ class ServerStore(Store):
 
     def _insert_on_server(
         self, conn: Conn, each: _PreparedInteraction, live: Answer, position: int, version: int, before: int | None
-    ) -> _InsertedRow:
+    ) -> StoredRow:
         one, now = each.given.interaction, self._now()
         slots = [KeyedRecording(id_, nth, status, Ending(how)) for id_, nth, status, how in live.fetchall()]
         gone, nth = choose_occurrence(each.given, slots, before)
@@ -404,7 +386,7 @@ class ServerStore(Store):
         if gone:
             conn.execute(_NAME_SUCCESSOR, (each.token, list(gone)))
         row = (position, nth, None, None, *said, *each.bodies, version, *each.row)
-        return _InsertedRow(answer, each.place, row, gone, now)
+        return StoredRow(answer, row, gone, now)
 
     def _update_copy_after(
         self, conn: Conn, sent: Sequence[_PreparedInteraction], bodies: dict[bytes, Body], made: _CommitProgress
