@@ -1,7 +1,7 @@
 """What a store is: read by `Readable`, from a file on this machine, and written as `Writable` says, in a file or on
 a server.
 
-There are two kinds: `file.store.FileStore`, and `server.store.ServerStore`, whose file is a copy of what was read of
+There are two kinds: `file.store.FileStore`, and `postgres.store.ServerStore`, whose file is a copy of what was read of
 the server. One table of tests asks both: tests/core/store/test_conformance.py. Each change is one transaction: an
 interaction becomes visible whole or not at all, and its occurrence is given under a lock, so that no two writers take
 the same slot. A row's content never changes once it is there (only the superseded mark does), and ids are never given

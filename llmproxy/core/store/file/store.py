@@ -349,6 +349,6 @@ def open_store(path: Path | str, *, writable: bool, now: Callable[[], float], wh
     server = find_store_server(path)
     if server is None:
         return FileStore.open(path, writable=writable, now=now)
-    from llmproxy.core.store.server.store import ServerStore
+    from llmproxy.core.store.postgres.store import ServerStore
 
     return ServerStore.connect(server, writable=writable, now=now, whole=whole)

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, strategies
 
 from llmproxy.core.store.file.store import open_store
+from llmproxy.core.store.postgres.connection import ServerLink, ServerLost, _build_lost_error, from_pg, to_pg_text
 from llmproxy.core.store.rows import from_sql, to_sql
-from llmproxy.core.store.server.connection import ServerLink, ServerLost, _build_lost_error, from_pg, to_pg_text
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Chunk, Request, Response
 from llmproxy.errors import CassetteBusy, CassetteError, CassetteNewer, CassetteNotFound, LLMProxyError, StoreReadOnly

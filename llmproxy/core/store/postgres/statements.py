@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 from llmproxy.core.store.bodies import DeltaBase, encode_body
 from llmproxy.core.store.file.statements import check_lease, check_new_name
+from llmproxy.core.store.postgres.connection import to_pg_text
 from llmproxy.core.store.reader import KeyChange
-from llmproxy.core.store.server.connection import to_pg_text
 from llmproxy.errors import CassetteCorrupt
 
 if TYPE_CHECKING:
-    from llmproxy.core.store.server.connection import Conn
+    from llmproxy.core.store.postgres.connection import Conn
 
 Place = tuple[str, int]
 """Cassette, as its column has it, and sample."""

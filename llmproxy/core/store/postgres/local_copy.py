@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from llmproxy.core.store import rows
 from llmproxy.core.store.file.statements import collect_bodies
+from llmproxy.core.store.postgres.connection import from_pg, to_pg, to_pg_text
 from llmproxy.core.store.rows import to_sql
-from llmproxy.core.store.server.connection import from_pg, to_pg, to_pg_text
 from llmproxy.errors import CassetteCorrupt
 from llmproxy.sqlite_file import write_transaction
 
 if TYPE_CHECKING:
-    from llmproxy.core.store.server.connection import Answer, Conn
+    from llmproxy.core.store.postgres.connection import Answer, Conn
 
 AT_ONCE = 500
 """Rows that are asked for together."""

@@ -14,7 +14,7 @@ from llmproxy.errors import CassetteNewer, CassetteNotFound, StoreReadOnly
 from llmproxy.server_store_path import StoreServer
 
 if TYPE_CHECKING:
-    from llmproxy.core.store.server.connection import Conn
+    from llmproxy.core.store.postgres.connection import Conn
 
 LOCK = 0x6C6C6D70
 """Of the migrations; ``llmp``."""

@@ -22,11 +22,19 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 from llmproxy.core.store import rows
 from llmproxy.core.store.bodies import BodyWriter, PreparedBody, encode_body
 from llmproxy.core.store.file.connect import close_writer, open_beside_writer, open_writer, translate as translate_local
+from llmproxy.core.store.postgres import local_copy, schema, statements
+from llmproxy.core.store.postgres.connection import (
+    Conflict,
+    ServerLink,
+    ServerLost,
+    pipeline,
+    retries,
+    to_pg,
+    to_pg_text,
+)
+from llmproxy.core.store.postgres.local_copy import Body, StoredRow
 from llmproxy.core.store.reader import KeyChange, KeyedRecording, Place, SyncedFile
 from llmproxy.core.store.rows import Sql, to_sql
-from llmproxy.core.store.server import local_copy, schema, statements
-from llmproxy.core.store.server.connection import Conflict, ServerLink, ServerLost, pipeline, retries, to_pg, to_pg_text
-from llmproxy.core.store.server.local_copy import Body, StoredRow
 from llmproxy.core.store.store import UNFINISHED, Addition, Deleted, Store, choose_occurrence
 from llmproxy.core.traffic.interaction import Ending, Key
 from llmproxy.errors import CassetteBusy, RecordingError, StoreReadOnly
@@ -34,7 +42,7 @@ from llmproxy.server_store_path import StoreServer, make_room
 from llmproxy.sqlite_file import Connection
 
 if TYPE_CHECKING:
-    from llmproxy.core.store.server.connection import Answer, Conn
+    from llmproxy.core.store.postgres.connection import Answer, Conn
 
 log = logging.getLogger(__name__)
 
