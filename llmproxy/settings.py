@@ -508,7 +508,7 @@ class Settings:
             raise ValueError("quiet and verbose exclude each other")
 
     @property
-    def forwards(self) -> bool:
+    def intercepts(self) -> bool:
         """Whether clients may use the proxy as their HTTPS_PROXY: as asked, or as other hosts are recorded."""
         return self.forward or bool(self.record_host)
 

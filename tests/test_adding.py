@@ -36,7 +36,7 @@ DIALECT = '''
 from dataclasses import replace
 
 from llmproxy.core.dialects import openai_chat
-from llmproxy.core.dialects.table import Codec
+from llmproxy.core.dialects.codecs import Codec
 
 _MURMUR = Codec(lambda draft, value: draft.add_text(value.get("heard")), lambda value: value.get("over") is True)
 DIALECT = replace(openai_chat.DIALECT, codecs={"murmur": _MURMUR})
@@ -189,7 +189,7 @@ CHANGES: dict[str, list[Change]] = {
     "a provider": [Change("core/providers/provider_table.py", PROVIDER, '_compatible("mistral"')],
     "a dialect of bodies": [
         Change("core/providers/provider_table.py", DIALECT_OPERATION, '"/fine_tuning": Operation'),
-        Change("core/dialects/table.py", DIALECT_ROW, 'LazyDialect("ollama"'),
+        Change("core/dialects/codecs.py", DIALECT_ROW, 'LazyDialect("ollama"'),
         Change("core/dialects/murmur.py", DIALECT),
     ],
     "a format of recordings": [

@@ -31,7 +31,7 @@ from llmproxy.cli.parts.printing import print_json, print_line, to_line
 from llmproxy.cli.parts.store_arguments import STORE, open_given
 from llmproxy.cli.rerecord import LiveRequest, build_live_headers, estimate_max_cost, find_live_upstream
 from llmproxy.client.proxy_process import ensure_proxy
-from llmproxy.core.dialects.table import CHAT
+from llmproxy.core.dialects.codecs import CHAT
 from llmproxy.core.dialects.usage import compute_cost, read_usage
 from llmproxy.core.providers.routing import family_of
 from llmproxy.core.secrets.redact import has_redaction_placeholder

@@ -19,7 +19,7 @@ from llmproxy.cli.parts.store_arguments import STORE, build_no_cassette_error, r
 from llmproxy.core.bindings import load_run_variables
 from llmproxy.core.cassettes.anonymized_export import anonymize_all, describe_names, find_names
 from llmproxy.core.cassettes.folder import CassetteDir, build_slug
-from llmproxy.core.cassettes.formats import FORMATS, Format, get_format, open_source, review, vcr, write_text
+from llmproxy.core.cassettes.formats import FORMATS, Format, get_format, open_source, review_yaml, vcr, write_text
 from llmproxy.core.forks.fork_rows import Fork, find_fork
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.store.file.store import open_store
@@ -222,7 +222,7 @@ def textconv(
     with open_store(file, writable=False, now=time.time) as database:
         for name in dict.fromkeys(info.name for info in database.cassettes() if info.live):
             recorded = anonymize_all(database.iter_interactions(name), read_notes(database, name))
-            sys.stdout.write(review.dumps(recorded, name, find_fork(database, name, 1)) + "\n")
+            sys.stdout.write(review_yaml.dumps(recorded, name, find_fork(database, name, 1)) + "\n")
 
 
 def _choose_format(file: str, form: str | None, *, everything: bool) -> Format:
@@ -269,7 +269,7 @@ def _find_fork_or_warn(database: Store, cassette: str, written: Format) -> Fork 
 
 def _format_export(found: Found, cassette: str, written: Format, fork: Fork | None) -> str:
     recorded = anonymize_all(*found, whole=written.name != "review")
-    return review.dumps(recorded, cassette, fork) if fork else written.dumps(recorded, cassette)
+    return review_yaml.dumps(recorded, cassette, fork) if fork else written.dumps(recorded, cassette)
 
 
 def _write_atomically(

@@ -16,7 +16,7 @@ import typer
 from llmproxy.amounts import format_count
 from llmproxy.cli.parts.store_arguments import JOURNAL, is_database, refuse_url
 from llmproxy.cli.parts.suite_runs import advise_recording
-from llmproxy.core.cassettes.formats import open_source, review
+from llmproxy.core.cassettes.formats import open_source, review_yaml
 from llmproxy.core.cassettes.merging import merge_folders, merge_stores
 from llmproxy.errors import Exit, MachineError, SettingsError
 from llmproxy.report.events import Event
@@ -93,7 +93,7 @@ def _classify_paths(given: Sequence[Path], found: MergeInputs) -> None:
             for each in (each for each in sorted(path.rglob("*")) if each.is_file() and ".git" not in each.parts):
                 _classify_file(each, found)
             kept = (each for each in path.rglob("*") if each.suffix in _YAML and each.is_file())
-            if path not in found.folders and any(review.recognises(open_source(each)) for each in kept):
+            if path not in found.folders and any(review_yaml.recognises(open_source(each)) for each in kept):
                 found.folders.append(path)
         elif not _classify_file(path, found):
             raise SettingsError(

@@ -29,7 +29,7 @@ from llmproxy.core.dialects.usage import compute_cost, read_answer_model
 from llmproxy.core.forks.fork_rows import find_fork
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.mcp_messages import read_call
-from llmproxy.core.providers.provider_table import MCP_PREFIX, channel_of, client_of
+from llmproxy.core.providers.provider_table import MCP_PREFIX, channel_of, read_client
 from llmproxy.core.store.queries import list_run_variables
 from llmproxy.core.store.reader import Readable
 from llmproxy.core.store.rows import read_answer_time
@@ -162,7 +162,7 @@ def _format_head(found: Interaction) -> list[str]:
         (usage.output, "out"), (usage.reasoning, "of them reasoning")) if value is not None]  # fmt: skip
     last = answer.chunks[-1].offset if answer.chunks else answer.head_offset
     first = answer.chunks[0].offset if answer.chunks else answer.head_offset
-    client, model = client_of(found.request.headers), read_answer_model(answer)
+    client, model = read_client(found.request.headers), read_answer_model(answer)
     again = read_answer_time(found.started_at, answer.headers)
     size = sum(len(chunk.data) for chunk in answer.chunks)
     return [
@@ -229,7 +229,7 @@ def _to_json(found: Interaction, asked: list[Message], answer: Message | None) -
     plain["response"]["chunks"] = [[chunk.offset, len(chunk.data)] for chunk in found.response.chunks]
     plain["conversation"] = [asdict(message) for message in asked]
     plain["answer"] = None if answer is None else asdict(answer)
-    plain |= {"client": str(client_of(found.request.headers) or ""), "answered_by": read_answer_model(found.response)}
+    plain |= {"client": str(read_client(found.request.headers) or ""), "answered_by": read_answer_model(found.response)}
     plain["recorded_at"] = read_answer_time(found.started_at, found.response.headers)
     return plain
 

@@ -16,7 +16,7 @@ from llmproxy.amounts import align_rows, format_count
 from llmproxy.cli.parts.options import CASSETTES, STORE, OwnOptions, get_flags, load_settings
 from llmproxy.core.cassettes.anonymized_export import anonymize_all
 from llmproxy.core.cassettes.folder import build_slug
-from llmproxy.core.cassettes.formats import review, write_text
+from llmproxy.core.cassettes.formats import review_yaml, write_text
 from llmproxy.core.forks.fork_rows import find_fork
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.queries import read_notes
@@ -137,7 +137,7 @@ def _copy_recording(store: Path, name: str, sample: int, cassette: str, folder: 
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise MachineError(f"cannot write {target}: {error.strerror or error}") from error
-    write_text(target, review.dumps(recorded, cassette, fork and replace(fork, sample=1)))
+    write_text(target, review_yaml.dumps(recorded, cassette, fork and replace(fork, sample=1)))
     return target
 
 

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import NamedTuple, Protocol
 
-from llmproxy.core.dialects.table import CHAT
+from llmproxy.core.dialects.codecs import CHAT
 from llmproxy.core.keys.mcp import ANSWER, DISCOVER, END, NOTIFICATION, STREAM, is_rpc_message, is_tool_call
 from llmproxy.core.providers.provider_table import HTTP_PREFIX, MCP_PREFIX, PROVIDERS, SAFE
 from llmproxy.core.traffic.canonical_json import LossyJson, parse

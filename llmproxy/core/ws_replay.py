@@ -25,7 +25,7 @@ from llmproxy.core.secrets.secret_kinds import SHORTEST
 from llmproxy.core.sessions.exchange import Recording
 from llmproxy.core.traffic.canonical_json import LossyJson, dump, parse, parse_json
 from llmproxy.core.traffic.interaction import Ending, Headers, Response, without
-from llmproxy.core.traffic.json_diff import Difference, clip, count, list_differences
+from llmproxy.core.traffic.json_diff import Difference, clip, count_differences, list_differences
 from llmproxy.core.traffic.websocket_frames import CONTENT_TYPE, CUT, SWITCHING, Frame, build_frame_chunks
 from llmproxy.errors import printable
 
@@ -166,7 +166,9 @@ def _measure_distance(old: CanonicalFrame, new: CanonicalFrame) -> int:
         return _ENOUGH + 1
     return min(
         _ENOUGH,
-        1 + count(old.tree, new.tree, _ENOUGH) + (_ENOUGH if old.tree.get("type") != new.tree.get("type") else 0),
+        1
+        + count_differences(old.tree, new.tree, _ENOUGH)
+        + (_ENOUGH if old.tree.get("type") != new.tree.get("type") else 0),
     )
 
 

@@ -174,7 +174,7 @@ def build_proxy(loaded: Loaded, on_call: Callable[[Call], None], start: str = "l
 
     shell = ProxyContext(
         engine, record, token=settings.token, exposed=is_exposed(settings.host),
-        guard=build_origin_guard(settings, settings.host), forward=settings.forwards,
+        guard=build_origin_guard(settings, settings.host), forward=settings.intercepts,
         pace=build_rate_limiter(settings.rate, os.environ.get(PACER_VARIABLE, ""), time.monotonic), watch=watch,
     )  # fmt: skip
     return BuiltProxy(shell, journal, tuple(notes))

@@ -284,7 +284,7 @@ class Http2Layer(layer.Layer):
         )
         status = UnsupportedGrpc.status
         self._shell.on_call(self._shell.engine.sum_up_refusal(request.method, request.path, status, error))
-        fields = [(name.encode(), value.encode()) for name, value in grpc.refusal(status, error.code, str(error))]
+        fields = [(name.encode(), value.encode()) for name, value in grpc.build_refusal(status, error.code, str(error))]
         yield from self._send_event(ResponseHeaders(stream.number, build_answer_head(200, fields), end_stream=True))
         yield from self._reset_stream(stream.number, ErrorCodes.NO_ERROR)
 

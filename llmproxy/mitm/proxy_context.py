@@ -27,8 +27,8 @@ from mitmproxy.master import Master
 
 from llmproxy.core.control.endpoints import ControlledProxy, SpansOf
 from llmproxy.core.control.stdio_tool_host import StdioClients
+from llmproxy.core.dialects.codecs import ERROR_HEADER, get_miss_status, write_error
 from llmproxy.core.dialects.streams import decide_ending
-from llmproxy.core.dialects.table import ERROR_HEADER, get_miss_status, write_error
 from llmproxy.core.engine.completion_order import ALL_PAUSES, LONGEST_PAUSE, LOOK
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.engine.fast_path import Hit
@@ -320,7 +320,7 @@ class ProxyContext(ControlledProxy):
     def build_grpc_refusal(self, error: LLMProxyError) -> tuple[int, bytes]:
         """Write an error as gRPC says it: (status, whole response)."""
         text = self.engine.redactor.text(str(error))
-        fields = grpc.refusal(error.status, error.code, text, miss=isinstance(error, MissError))
+        fields = grpc.build_refusal(error.status, error.code, text, miss=isinstance(error, MissError))
         return error.status, build_response(200, fields, b"", close=False)
 
     def answer_viewer(self, asked: ControlRequest) -> Future[PageAnswer]:

@@ -416,7 +416,7 @@ def redirect_to_proxy(headers: Headers, exchange: Exchange) -> tuple[Headers, Fi
     if location is None:
         return headers, ()
     where = exchange.route
-    kept = response_bytes.to_stored(
+    kept = response_bytes.normalize_location(
         location, sent_to=where.upstream, target=where.upstream_target, at_provider=where.target,
         is_public=lambda host: provider_of_host(host, None) is where.provider,
     )  # fmt: skip

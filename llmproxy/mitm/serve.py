@@ -246,16 +246,16 @@ class ServedProxy:
         Raises MachineError: HTTPS is to be intercepted, and the certificate authority cannot be used.
         """
         self._shell = shell
-        self.authority = prepare_authority(confdir()) if settings.forwards else prepare_or_use_temporary(confdir())
+        self.authority = prepare_authority(confdir()) if settings.intercepts else prepare_or_use_temporary(confdir())
         http.MessageData.__post_init__ = object.__init__  # type: ignore[method-assign]  # checks nothing
         opts = options.Options()
         self._master = master.Master(opts)
         self._master.addons = HandledEvents(self._master)
-        self._server, self._tls, self._forward = FrontedProxyserver(shell, front), LazyTlsConfig(), settings.forwards
+        self._server, self._tls, self._forward = FrontedProxyserver(shell, front), LazyTlsConfig(), settings.intercepts
         # The wall (Recorder.server_connect) comes after Proxyserver, which may forbid a connection too but never allows
         # one.
         shell.sockets = ClientSockets(lambda: self._server)
-        ours = ours or (NextLayerChoice(shell), ConnectInterceptor(shell, forward=settings.forwards), Recorder(shell))
+        ours = ours or (NextLayerChoice(shell), ConnectInterceptor(shell, forward=settings.intercepts), Recorder(shell))
         addons = (core.Core(), self._server, *ours, next_layer.NextLayer(), self._tls)
         self._master.addons.add(*addons)  # type: ignore[no-untyped-call]
         given = OPTIONS | {
@@ -269,7 +269,7 @@ class ServedProxy:
         if bundle := os.environ.get("SSL_CERT_FILE"):
             given["ssl_verify_upstream_trusted_ca"] = bundle
         opts.update(**given)  # type: ignore[no-untyped-call]
-        if settings.forwards:
+        if settings.intercepts:
             shell.ca, shell.ca_bundle = str(self.authority.ca_certificate), str(self.authority.ca_bundle)
 
     async def start_listening(self) -> int:

@@ -19,7 +19,7 @@ from llmproxy.advice import quote_word, suggest_command
 from llmproxy.amounts import dollars, duration, format_count, name_some
 from llmproxy.core.changes.accepted_changes import build_call_removal, digest_key
 from llmproxy.core.changes.change import Author, Change, ChangeOrigin, Reason, TrialCall, shorten
-from llmproxy.core.dialects.table import CHAT
+from llmproxy.core.dialects.codecs import CHAT
 from llmproxy.core.providers.stubs import OPTIONAL
 from llmproxy.core.sessions.trial_results import TrialResult, read_trials
 from llmproxy.core.store.file.store import open_store

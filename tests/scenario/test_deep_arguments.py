@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.dialects.writing import parse_arguments
+from llmproxy.core.dialects.answers import parse_arguments
 from llmproxy.errors import SettingsError
 from llmproxy.report.formatting import _format_args as in_a_report
 from llmproxy.report.merge_reports import read_shard_report

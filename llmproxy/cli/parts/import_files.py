@@ -13,7 +13,15 @@ from llmproxy.cli.parts.printing import ProgressLine
 from llmproxy.cli.parts.store_arguments import find_cassette
 from llmproxy.core.cassettes.anonymized_export import read_head_notes, replace_names
 from llmproxy.core.cassettes.folder import build_slug, remove_row_numbers
-from llmproxy.core.cassettes.formats import FORMATS, SUFFIXES, Format, Source, open_source, recognise_format, review
+from llmproxy.core.cassettes.formats import (
+    FORMATS,
+    SUFFIXES,
+    Format,
+    Source,
+    open_source,
+    recognise_format,
+    review_yaml,
+)
 from llmproxy.core.cassettes.formats.entries import Recorded
 from llmproxy.core.cassettes.importing import ImportedExchange, import_exchanges
 from llmproxy.core.forks.fork_rows import Fork, store_fork
@@ -90,7 +98,7 @@ def _read_cassette_name(path: Path) -> str:
         return ""
     with path.open("rb") as file:
         head = Source(file.read(4096), str(path))
-    return review.read_name(head) if review.recognises(head) else ""
+    return review_yaml.read_name(head) if review_yaml.recognises(head) else ""
 
 
 def read_exchanges(pieces: Sequence[ImportFile], models: Sequence[str] = ()) -> list[Recorded]:
@@ -108,7 +116,7 @@ def read_exchanges(pieces: Sequence[ImportFile], models: Sequence[str] = ()) -> 
 def _read_fork(pieces: Sequence[ImportFile]) -> Fork | None:
     """Return whose child the cassette of a file is; several files put together are nobody's. Raises CassetteError."""
     source = open_source(pieces[0].path)
-    return review.read_fork(source) if len(pieces) == 1 and review.recognises(source) else None
+    return review_yaml.read_fork(source) if len(pieces) == 1 and review_yaml.recognises(source) else None
 
 
 def _recognise_format(source: Source) -> Format:

@@ -37,7 +37,7 @@ from llmproxy.core.cassettes.anonymized_export import (
     read_head_notes,
     replace_names,
 )
-from llmproxy.core.cassettes.formats import Source, open_source, recognise_format, review, write_text
+from llmproxy.core.cassettes.formats import Source, open_source, recognise_format, review_yaml, write_text
 from llmproxy.core.cassettes.formats.entries import Recorded
 from llmproxy.core.cassettes.importing import import_exchanges
 from llmproxy.core.forks.fork_rows import Fork, delete_fork, find_fork, store_fork
@@ -118,7 +118,7 @@ class CassetteDir:
         """Return the cassette that a file holds: the name inside, in its head, else the file's own."""
         with path.open("rb") as file:
             head = Source(file.read(_HEAD), str(path))
-        inside = review.read_name(head) if review.recognises(head) else ""
+        inside = review_yaml.read_name(head) if review_yaml.recognises(head) else ""
         return inside or ".".join(path.relative_to(self.path).with_suffix("").parts)
 
     def _list_files(self) -> dict[str, _Stamp]:
@@ -165,8 +165,8 @@ class CassetteDir:
         for name, path in files.items():
             source = open_source(path)
             try:
-                if review.is_conflicted(source):
-                    merged[path] = review.merge_both_sides(source)
+                if review_yaml.is_conflicted(source):
+                    merged[path] = review_yaml.merge_both_sides(source)
                     source = Source(merged[path].encode(), source.name)
             except CassetteError as error:
                 failed.append(error)
@@ -179,15 +179,15 @@ class CassetteDir:
                 continue  # the store holds it, and maybe more that was recorded since
             try:
                 taken, left_out, fields = _import_file(source, name, rules, upstreams)
-                ours = review.recognises(source)
-                fork = review.read_fork(source) if ours else None
+                ours = review_yaml.recognises(source)
+                fork = review_yaml.read_fork(source) if ours else None
             except CassetteError as error:
                 failed.append(error)
                 continue
             skipped += [f"{path}, {why}" for why in left_out]
-            unfinished = _was_cut(store, name) if not ours else review.is_incomplete(source)
-            said = [drop_headers(each) for each in review.read(source)] if ours else []
-            if ours and review.dumps(drop_unused(said, said), name, fork, unfinished=unfinished).encode() == kept:
+            unfinished = _was_cut(store, name) if not ours else review_yaml.is_incomplete(source)
+            said = [drop_headers(each) for each in review_yaml.read(source)] if ours else []
+            if ours and review_yaml.dumps(drop_unused(said, said), name, fork, unfinished=unfinished).encode() == kept:
                 continue  # as written by a version that left out less
             if (taken, fork, unfinished, fields) != (
                 remove_row_numbers(replace_names(each) for each in store.iter_interactions(name)),
@@ -300,7 +300,9 @@ def _format_cassette(store: Readable, cassette: str) -> bytes | None:
     """Return what the file of a cassette would hold; None if nothing of it is recorded."""
     recorded = anonymize_all(store.iter_interactions(cassette), read_notes(store, cassette))
     fork = find_fork(store, cassette, 1)
-    return review.dumps(recorded, cassette, fork, unfinished=_was_cut(store, cassette)).encode() if recorded else None
+    return (
+        review_yaml.dumps(recorded, cassette, fork, unfinished=_was_cut(store, cassette)).encode() if recorded else None
+    )
 
 
 def _list_run_variables(store: Readable, cassette: str) -> list[str]:
@@ -412,13 +414,13 @@ def _check_file_is_in_store(path: Path, store: Readable, cassette: str) -> None:
     kept = suggest_command(f"export FILE --cassette {quote_word(cassette)} --format review", store.path)
     hint = f"It is in the store: {kept}; or start again and the file wins."
     source = open_source(path)
-    if not review.recognises(source):
+    if not review_yaml.recognises(source):
         raise CassetteCorrupt(f"Not overwritten: {path} was not written by llmproxy.", hint=hint)
     try:
-        recorded = review.read(source)
+        recorded = review_yaml.read(source)
     except CassetteError as error:
         raise CassetteCorrupt(f"Not overwritten: {error.message}", hint=hint) from error
-    if review.read_fork(source) not in (None, find_fork(store, cassette, 1)):
+    if review_yaml.read_fork(source) not in (None, find_fork(store, cassette, 1)):
         raise CassetteBusy(f"Not overwritten: {path} was edited while this cassette was in use (`fork`).", hint=hint)
     by_time: dict[float, list[int]] = {}
     for row in store.list_summaries(cassette, superseded=True):

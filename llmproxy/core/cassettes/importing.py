@@ -24,7 +24,7 @@ from urllib.parse import quote, urlsplit
 
 from llmproxy.core.bindings import BadRunVariable, check_run_variable, dump_run_variables
 from llmproxy.core.cassettes.formats.entries import Recorded
-from llmproxy.core.dialects.conversation import made_ids
+from llmproxy.core.dialects.conversation import list_made_ids
 from llmproxy.core.dialects.streams import decide_ending
 from llmproxy.core.dialects.usage import read_model, read_usage
 from llmproxy.core.keys.head_rules import SAID_HEADER, fingerprint_unstored_fields
@@ -202,7 +202,7 @@ class _ExchangeImporter:
             usage=read_usage(route.family, route.operation, kind, answer, response.headers),
             redacted=replaced or extra.values.get("redacted") is True, rules=self.rules.rules_digest,
             run_variables=extra.read_run_variables(),
-            made_ids=keep_new_ids(made_ids(route.family, route.operation, kind, answer), canonical.refs),
+            made_ids=keep_new_ids(list_made_ids(route.family, route.operation, kind, answer), canonical.refs),
         )  # fmt: skip
         for nth, name in enumerate(interaction.made_ids):
             self.made.setdefault((sample, name), IdOrigin(key, interaction.occurrence, nth))

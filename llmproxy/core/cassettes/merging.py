@@ -21,9 +21,9 @@ from typing import NamedTuple
 from llmproxy.advice import quote_word, suggest_command
 from llmproxy.core.cassettes.anonymized_export import add_notes, read_head_notes
 from llmproxy.core.cassettes.folder import CassetteDir
-from llmproxy.core.cassettes.formats import Source, open_source, review, write_text
+from llmproxy.core.cassettes.formats import Source, open_source, review_yaml, write_text
 from llmproxy.core.cassettes.formats.entries import Recorded
-from llmproxy.core.cassettes.formats.review import list_identities
+from llmproxy.core.cassettes.formats.review_yaml import list_identities
 from llmproxy.core.changes.accepted_changes import AcceptedChange, merge_accepted
 from llmproxy.core.forks.fork_rows import CassetteNameTaken, find_fork, store_fork
 from llmproxy.core.keys.normalize import TAG
@@ -265,7 +265,7 @@ def merge_folders(folders: Sequence[Path], target: Path, now: Callable[[], float
         first = Path(changed[0].name)
         at = old or target / first.name
         if len(changed) == 1:
-            review.read(changed[0]) if review.recognises(changed[0]) else open_source(first)
+            review_yaml.read(changed[0]) if review_yaml.recognises(changed[0]) else open_source(first)
             ready[at] = changed[0].text
         elif text := _merge_three_way(name, None if base is None else Source(base, str(old)), changed, conflicts):
             ready[at] = text
@@ -278,22 +278,22 @@ def merge_folders(folders: Sequence[Path], target: Path, now: Callable[[], float
 def _merge_three_way(name: str, base: Source | None, sides: Sequence[Source], conflicts: list[str]) -> str:
     """Return the text of a file that several changed; says in `conflicts` what nobody but a person can decide."""
     files = ", ".join(each.name for each in sides)
-    if not all(review.recognises(each) for each in (*sides, *([base] if base else []))):
+    if not all(review_yaml.recognises(each) for each in (*sides, *([base] if base else []))):
         conflicts.append(f"cassette {name}: {files} differ, and are not llmproxy's, whose parts can be told apart")
         return ""
-    old = {} if base is None else dict(list_identities(review.read(base)))
+    old = {} if base is None else dict(list_identities(review_yaml.read(base)))
     new: dict[object, tuple[Recorded, str]] = {}
     gone: set[object] = set()
     heads, accepted, fields = set[str](), list[list[AcceptedChange]](), list[Note]()
-    before = _filter_accepted_changes(() if base is None else read_head_notes(review.read(base), base.name))
+    before = _filter_accepted_changes(() if base is None else read_head_notes(review_yaml.read(base), base.name))
     dropped: set[Note] = set()
     for side in sides:
-        there = dict(list_identities(review.read(side)))
+        there = dict(list_identities(review_yaml.read(side)))
         gone |= {place for place in old if place not in there}
         notes = read_head_notes(list(there.values()), side.name)
         accepted.append(_filter_accepted_changes(notes))
         fields = [note for note in notes if note not in accepted[-1]]
-        heads.add(repr((review.read_fork(side), fields)))
+        heads.add(repr((review_yaml.read_fork(side), fields)))
         dropped |= {note for note in before if note not in accepted[-1]}
         for place, each in there.items():
             if place in old and _get_answer(old[place]) == _get_answer(each):
@@ -319,11 +319,11 @@ def _merge_three_way(name: str, base: Source | None, sides: Sequence[Source], co
     kept.sort(key=_build_exchange_sort_key)
     united = [*fields, *merge_accepted(*([each for each in side if each not in dropped] for side in accepted))]
     bare = [
-        replace(each, extra={name: value for name, value in each.extra.items() if name not in review.NOTES})
+        replace(each, extra={name: value for name, value in each.extra.items() if name not in review_yaml.NOTES})
         for each in kept
     ]
-    unfinished = any(review.is_incomplete(each) for each in sides)
-    return review.dumps(add_notes(bare, united), name, review.read_fork(sides[0]), unfinished=unfinished)
+    unfinished = any(review_yaml.is_incomplete(each) for each in sides)
+    return review_yaml.dumps(add_notes(bare, united), name, review_yaml.read_fork(sides[0]), unfinished=unfinished)
 
 
 def _list_notes_without_changes(store: Store, name: str) -> tuple[Note, ...]:

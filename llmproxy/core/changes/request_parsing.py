@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 
 from llmproxy.core.changes.change import digest_of
 from llmproxy.core.changes.client_boilerplate import FRAME, ClientFrames
+from llmproxy.core.dialects.answers import parse_arguments
 from llmproxy.core.dialects.conversation import Kind, Segment, list_segments
 from llmproxy.core.dialects.messages import Message, as_dict, as_list, as_str, block_call, block_result
-from llmproxy.core.dialects.writing import parse_arguments
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.traffic.canonical_json import dump
 

@@ -1,4 +1,4 @@
-"""Answer one control request: may the peer ask it, which row of `table.TABLE` is it, its value or error as JSON."""
+"""Answer one control request: may the peer ask it, which row of `endpoints.TABLE` is it, its value or error as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the control API takes and gives: a model for each body, query and answer, named in the rows of `table.TABLE`.
+"""What the control API takes and gives: a model for each body, query and answer, named in rows of `endpoints.TABLE`.
 
 `scripts/api-document` makes `data/openapi.json` of them, for readers and for generators of clients; a test holds real
 answers against it. Nothing else imports this. What a model does not name is refused; constraints stand in `Annotated`.

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from llmproxy.core.dialects.answers import SSE, WHOLE, has_type, name_by_status, parse_arguments, sse, write_json
+from llmproxy.core.dialects.codecs import AnswerForm, BodyLayout, Codec, Dialect, FailureInfo, Json, Speaker, SpokenTurn
 from llmproxy.core.dialects.messages import (
     BLOCKS,
     Draft,
@@ -18,8 +20,6 @@ from llmproxy.core.dialects.messages import (
     block_call,
     block_result,
 )
-from llmproxy.core.dialects.table import AnswerForm, BodyLayout, Codec, Dialect, FailureInfo, Json, Speaker, SpokenTurn
-from llmproxy.core.dialects.writing import SSE, WHOLE, has_type, name_by_status, parse_arguments, sse, write_json
 from llmproxy.core.traffic.interaction import Headers
 
 # -- reading an answer

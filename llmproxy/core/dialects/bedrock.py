@@ -7,6 +7,18 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from llmproxy.core.dialects.answers import AWS, WHOLE, name_by_status, parse_arguments, write_json
+from llmproxy.core.dialects.codecs import (
+    AnswerForm,
+    BodyLayout,
+    Codec,
+    Dialect,
+    FailureInfo,
+    Json,
+    SpokenTurn,
+    get_model_speaker,
+    get_operation_codec,
+)
 from llmproxy.core.dialects.messages import (
     WORDS,
     Asks,
@@ -20,18 +32,6 @@ from llmproxy.core.dialects.messages import (
 )
 from llmproxy.core.dialects.openai_chat import add_chat, build_error_event
 from llmproxy.core.dialects.streams import write_frame
-from llmproxy.core.dialects.table import (
-    AnswerForm,
-    BodyLayout,
-    Codec,
-    Dialect,
-    FailureInfo,
-    Json,
-    SpokenTurn,
-    get_model_speaker,
-    get_operation_codec,
-)
-from llmproxy.core.dialects.writing import AWS, WHOLE, name_by_status, parse_arguments, write_json
 from llmproxy.core.traffic.interaction import Headers
 
 CONTENT: Mapping[str, Asks] = {

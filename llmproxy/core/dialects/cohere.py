@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from llmproxy.core.dialects.answers import SSE, WHOLE, has_type, parse_arguments, sse, write_json
+from llmproxy.core.dialects.codecs import AnswerForm, BodyLayout, Codec, Dialect, FailureInfo, Json, SpokenTurn
 from llmproxy.core.dialects.messages import Draft, add_blocks, add_tool_calls, as_dict, as_list, as_str
 from llmproxy.core.dialects.openai_chat import build_error_event, build_tool_call
-from llmproxy.core.dialects.table import AnswerForm, BodyLayout, Codec, Dialect, FailureInfo, Json, SpokenTurn
-from llmproxy.core.dialects.writing import SSE, WHOLE, has_type, parse_arguments, sse, write_json
 from llmproxy.core.traffic.interaction import Headers
 
 

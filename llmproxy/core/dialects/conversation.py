@@ -24,6 +24,7 @@ from itertools import islice, zip_longest
 from math import inf
 from typing import Any, NamedTuple
 
+from llmproxy.core.dialects.codecs import BodyLayout, find_operation_codec, get_dialect, get_operation_codec
 from llmproxy.core.dialects.messages import (
     NAMESPACE,
     Draft,
@@ -40,7 +41,6 @@ from llmproxy.core.dialects.messages import (
     to_text,
 )
 from llmproxy.core.dialects.streams import parse_events_cached
-from llmproxy.core.dialects.table import BodyLayout, find_operation_codec, get_dialect, get_operation_codec
 from llmproxy.core.providers.provider_table import Family
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Interaction, Response
@@ -145,7 +145,7 @@ _MAKERS = ("responses", "files", "containers", "conversations", "vector_stores",
            "predictions")  # fmt: skip
 
 
-def made_ids(family: Family, operation: str, content_type: str, body: bytes) -> tuple[str, ...]:
+def list_made_ids(family: Family, operation: str, content_type: str, body: bytes) -> tuple[str, ...]:
     """Return the ids in a response that later requests may refer to, each once, in order. Never raises."""
     makes, names = operation.startswith(_MAKERS), get_dialect(family).made_names
     if not (makes or names or ((codec := find_operation_codec(operation)) and codec.makes_ids)):

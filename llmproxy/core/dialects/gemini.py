@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from llmproxy.core.dialects.answers import SSE, WHOLE, drop_none, name_by_status, parse_arguments, sse, write_json
+from llmproxy.core.dialects.codecs import AnswerForm, BodyLayout, Codec, Dialect, FailureInfo, Json, Speaker, SpokenTurn
 from llmproxy.core.dialects.messages import (
     WORDS,
     Asks,
@@ -18,8 +20,6 @@ from llmproxy.core.dialects.messages import (
     as_str,
     find_item_kind,
 )
-from llmproxy.core.dialects.table import AnswerForm, BodyLayout, Codec, Dialect, FailureInfo, Json, Speaker, SpokenTurn
-from llmproxy.core.dialects.writing import SSE, WHOLE, drop_none, name_by_status, parse_arguments, sse, write_json
 from llmproxy.core.traffic.interaction import Headers
 
 PARTS: Mapping[str, Asks] = {

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from llmproxy.core.dialects.answers import LINES, WHOLE, parse_arguments, write_json
+from llmproxy.core.dialects.codecs import AnswerForm, BodyLayout, Codec, Dialect, FailureInfo, Json, SpokenTurn
 from llmproxy.core.dialects.messages import Draft, add_tool_calls, as_dict
-from llmproxy.core.dialects.table import AnswerForm, BodyLayout, Codec, Dialect, FailureInfo, Json, SpokenTurn
-from llmproxy.core.dialects.writing import LINES, WHOLE, parse_arguments, write_json
 from llmproxy.core.traffic.interaction import Headers
 
 

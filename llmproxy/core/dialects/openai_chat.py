@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from llmproxy.core.dialects.answers import SSE, WHOLE, drop_none, has_type, sse, write_json
+from llmproxy.core.dialects.codecs import AnswerForm, BodyLayout, Codec, Dialect, FailureInfo, Json, Speaker, SpokenTurn
 from llmproxy.core.dialects.messages import (
     Draft,
     Message,
@@ -16,8 +18,6 @@ from llmproxy.core.dialects.messages import (
     as_list,
     as_str,
 )
-from llmproxy.core.dialects.table import AnswerForm, BodyLayout, Codec, Dialect, FailureInfo, Json, Speaker, SpokenTurn
-from llmproxy.core.dialects.writing import SSE, WHOLE, drop_none, has_type, sse, write_json
 from llmproxy.core.traffic.interaction import Headers
 
 # -- reading an answer

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from llmproxy.core.dialects.answers import SSE, WHOLE, has_type, sse, write_json
+from llmproxy.core.dialects.codecs import AnswerForm, BodyLayout, Codec, Dialect, Json, SpokenTurn
 from llmproxy.core.dialects.messages import (
     ITEMS,
     NAMESPACE,
@@ -22,8 +24,6 @@ from llmproxy.core.dialects.messages import (
     is_thought_block,
 )
 from llmproxy.core.dialects.openai_chat import FAILED, build_error_event, write_error, write_failure
-from llmproxy.core.dialects.table import AnswerForm, BodyLayout, Codec, Dialect, Json, SpokenTurn
-from llmproxy.core.dialects.writing import SSE, WHOLE, has_type, sse, write_json
 from llmproxy.core.traffic.interaction import Headers
 
 # -- reading an answer

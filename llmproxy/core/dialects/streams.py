@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from llmproxy.core.dialects.table import find_stream_end_codec
+from llmproxy.core.dialects.codecs import find_stream_end_codec
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Ending
 from llmproxy.core.traffic.websocket_frames import CONTENT_TYPE, list_server_events

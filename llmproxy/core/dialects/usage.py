@@ -18,8 +18,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from llmproxy.core.dialects.codecs import get_dialect, get_operation_codec
 from llmproxy.core.dialects.streams import parse_events_cached
-from llmproxy.core.dialects.table import get_dialect, get_operation_codec
 from llmproxy.core.providers.provider_table import PROVIDERS, Family
 from llmproxy.core.traffic.interaction import Headers, Response, Usage
 from llmproxy.core.traffic.websocket_frames import CONTENT_TYPE, list_server_events

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from llmproxy.core.dialects.conversation import made_ids
+from llmproxy.core.dialects.conversation import list_made_ids
 from llmproxy.core.dialects.usage import read_model, read_usage
 from llmproxy.core.engine.engine_state import TEXT, EngineState
 from llmproxy.core.engine.request_identification import KeyDeriver
@@ -143,7 +143,9 @@ class InteractionBuilder:
             occurrence=exchange.kept.occurrence or exchange.nth, model=self._find_model(exchange, kind, body),
             stream=exchange.identity.stream, upstream=exchange.route.upstream, usage=usage, redacted=redacted,
             rules=self._state.config.rules.rules_digest,
-            made_ids=keep_new_ids(made_ids(exchange.family, exchange.operation, kind, body), exchange.identity.refs),
+            made_ids=keep_new_ids(
+                list_made_ids(exchange.family, exchange.operation, kind, body), exchange.identity.refs
+            ),
         )  # fmt: skip
         for each in exchange.interceptors:
             made = each.on_interaction(exchange, made)

@@ -37,9 +37,9 @@ from llmproxy.core.changes.change import Change, Reason, Refusal, TrialCall
 from llmproxy.core.changes.recordings_by_position import CallPositions, PlacedRecording, RecordedCall
 from llmproxy.core.changes.request_diff import ReadVolatile, diff_requests
 from llmproxy.core.changes.request_parsing import ParsedRequest, list_call_ids
+from llmproxy.core.dialects.codecs import CHAT
 from llmproxy.core.dialects.conversation import read_response
 from llmproxy.core.dialects.messages import Message
-from llmproxy.core.dialects.table import CHAT
 from llmproxy.core.engine.bound_hits import BindingInterceptor
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.engine.forking import ForkState
@@ -48,7 +48,7 @@ from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.keys.server_state import is_success
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.misses.miss_context import MissContext
-from llmproxy.core.providers.provider_table import Client, client_of
+from llmproxy.core.providers.provider_table import Client, read_client
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup, MissReason
 from llmproxy.core.sessions.session import Session
@@ -193,7 +193,7 @@ class CarryInterceptor(Interceptor[Exchange]):
         request = places.parse_recorded_request(
             wanted,
             _read_call_ids(wanted, self._parts.keying.redact(call, call.request.body or b"").body),
-            client_of(call.request.headers),
+            read_client(call.request.headers),
         )
         for tool, text in request.tool_results:
             self._run.results.setdefault(tool, set()).add(text)
@@ -231,7 +231,7 @@ class CarryInterceptor(Interceptor[Exchange]):
         standing = places.find_recordings(request)
         if isinstance(standing, Refusal):
             return CarryOutcome(None, refusal=standing)
-        session, client, looked = call.session, client_of(call.request.headers), None
+        session, client, looked = call.session, read_client(call.request.headers), None
         for each in standing:
             key = each.recorded.key
             if session.position.counts[(call.party, key)] and self._run.given.get(key) != call.key:
@@ -295,7 +295,7 @@ def list_calls(
         except (CassetteError, RefusedError):  # damaged, or of a provider that has no route today
             continue
         if each.operation in CHAT:
-            ids, client = _read_call_ids(canonical, each.request.body), client_of(each.request.headers)
+            ids, client = _read_call_ids(canonical, each.request.body), read_client(each.request.headers)
             yield RecordedCall(id_, key, canonical, ids, _read_answer(each, canonical), client)
 
 

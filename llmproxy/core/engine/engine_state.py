@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from llmproxy.core.dialects.conversation import made_ids
+from llmproxy.core.dialects.conversation import list_made_ids
 from llmproxy.core.keys.normalize import IdOrigin, KeyCache, keep_new_ids
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config, Exchange
@@ -56,7 +56,7 @@ class PendingRecordings:
             if name.encode("utf-8", "surrogatepass") not in so_far:
                 continue
             made = keep_new_ids(
-                made_ids(each.family, each.operation, each.recording.mime_type, so_far), each.identity.refs
+                list_made_ids(each.family, each.operation, each.recording.mime_type, so_far), each.identity.refs
             )
             if each.key is not None and name in made:
                 return IdOrigin(each.key, each.kept.occurrence, made.index(name))

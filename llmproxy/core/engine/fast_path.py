@@ -129,7 +129,7 @@ class FastPath:
         if call is None or call.interaction is None or walker in session.position.recorded_here:
             return None
         at, extra = state.now(), ((KEY_HEADER, asked.known.key),)
-        laid = state.plans.at_once(call.interaction, client, now=at, extra=extra, read=store.response)
+        laid = state.plans.get(call.interaction, client, now=at, extra=extra, read=store.response)
         # From here on nothing can fail.
         session.served.add(call.interaction)
         return Hit(laid.data, laid.close, call, session, session.calls.begin(), session.next_turn(walker), arrived, at)

@@ -18,9 +18,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+from llmproxy.core.dialects.answers import can_write_answer, write_answer
 from llmproxy.core.dialects.conversation import read_interaction_answer
 from llmproxy.core.dialects.messages import Message
-from llmproxy.core.dialects.writing import can_write_answer, write_answer
 from llmproxy.core.engine.decide import count_arrival
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.forks.fork_rows import CopiedRecording, Fork, find_fork, make_fork

@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import Any, NamedTuple, override
 
 from llmproxy.core.dialects.answer_json_edits import list_json_parts
+from llmproxy.core.dialects.codecs import get_miss_status, write_error
 from llmproxy.core.dialects.conversation import read_response
-from llmproxy.core.dialects.table import get_miss_status, write_error
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.engine.request_identification import check_upstream_allowed
 from llmproxy.core.forks.fork_rows import LIVE, Fork, delete_fork, store_fork

@@ -40,7 +40,7 @@ from llmproxy.core.keys.normalize import (
 )
 from llmproxy.core.keys.server_state import STATE_HEADER, find_change, iter_texts_at_path
 from llmproxy.core.providers.hosts import check_signature, port_of, provider_of_host
-from llmproxy.core.providers.provider_table import HTTP_PREFIX, Family, channel_of, host_in_path, service
+from llmproxy.core.providers.provider_table import HTTP_PREFIX, Family, channel_of, find_host_in_path, name_service
 from llmproxy.core.providers.routing import DEFAULT, REST, Route, changes_something, route, route_host, split_session
 from llmproxy.core.providers.stubs import OPERATIONS, WELL_KNOWN, Stub, find_stub_host, find_stubs, has_stubs, load_rows
 from llmproxy.core.secrets.encodings import Fingerprints
@@ -164,7 +164,7 @@ class RequestDispatcher:
         recorded = self._config.record_host
         if host is None:
             rest = split_session(target)[1]
-            if recorded and (there := host_in_path(rest, recorded)) is not None:
+            if recorded and (there := find_host_in_path(rest, recorded)) is not None:
                 return route(method, f"/{there.provider}{there.rest}", headers, {there.provider: there.url}), True
             named = DEFAULT in upstreams or REST in upstreams  # what says nothing goes there
             if (there := find_stub_host(self._stubs, method, rest, headers, named=named)) is not None:
@@ -179,7 +179,7 @@ class RequestDispatcher:
                 found = route(method, f"/{found.provider.name}{found.target}", headers, upstreams)
             return found, True
         if host_matches(recorded, name) or self.may_be_stubbed(name, offline=True):
-            provider, url = service(scheme, name, port)
+            provider, url = name_service(scheme, name, port)
             found, ours = route_host(*host, method, target, headers, {provider: url}), host_matches(recorded, name)
             if found is not None and (ours or self._find_stubs(found, method, headers)):
                 return found, ours

@@ -13,8 +13,8 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import replace
 
+from llmproxy.core.dialects.codecs import find_option_dropping_client
 from llmproxy.core.dialects.conversation import read_last_user_text
-from llmproxy.core.dialects.table import find_option_dropping_client
 from llmproxy.core.engine.decide import count_arrival, decide_by_mode, decide_from_head, describe_failure, list_playable
 from llmproxy.core.engine.engine_state import TEXT, EngineState
 from llmproxy.core.engine.request_identification import KeyDeriver, check_upstream_allowed
@@ -25,16 +25,24 @@ from llmproxy.core.mcp_messages import MICROSECONDS
 from llmproxy.core.misses.explain import ExplainedMiss, explain_refused
 from llmproxy.core.misses.miss_context import MissContext, RecordedElsewhere
 from llmproxy.core.misses.nearest_recording import AS_RECORDED, Restater
-from llmproxy.core.providers.provider_table import client_of
+from llmproxy.core.providers.provider_table import read_client
 from llmproxy.core.sessions.exchange import CallProgress, Config, Exchange, ReceivedRequest, RequestPlace
 from llmproxy.core.sessions.interceptor import ClientEnds, Lookup, MissReason, Playback
 from llmproxy.core.sessions.journal import AnsweredQuestion
 from llmproxy.core.sessions.session import MissedCall, Question
-from llmproxy.core.store.queries import canonical_of, count as count_recordings, count_calls, find_other_places
+from llmproxy.core.store.queries import canonical_of, count_calls, count_recordings, find_other_places
 from llmproxy.core.store.reader import KeyedRecording
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Headers, Key, Response, header
-from llmproxy.core.traffic.response_bytes import REDIRECTS, ClientHttp, HeadPlan, SendingPlan, leads_to, plan, plan_head
+from llmproxy.core.traffic.response_bytes import (
+    REDIRECTS,
+    ClientHttp,
+    HeadPlan,
+    SendingPlan,
+    leads_to,
+    plan_head,
+    plan_response,
+)
 from llmproxy.errors import MissError, RefusedError
 from llmproxy.protocol import PLACEHOLDER_KEY, Channel, Decision
 
@@ -137,7 +145,7 @@ class MissExplainer:
             played=recordings if why is MissReason.EXHAUSTED else 0,
             elsewhere=_find_other_places(store, key, exchange.channel) if store else (), complete=session.complete,
             toolless=bool(store) and exchange.channel is Channel.MCP and not count_calls(store, *place, Channel.MCP),
-            client=client_of(exchange.request.headers),
+            client=read_client(exchange.request.headers),
             is_placeholder=any(PLACEHOLDER_KEY in value for _, value in exchange.request.headers),
             is_python="python" in (header(exchange.request.headers, "user-agent") or "").lower(),
         )  # fmt: skip
@@ -148,7 +156,8 @@ class MissExplainer:
         told = (each.build_restater(store, wanted) for each in exchange.interceptors)
         wording = next((each for each in told if each is not None), AS_RECORDED)
         found = _list_candidates(exchange, config, store, wording)
-        return explain_refused(context, wanted, found, wording, lambda id_: client_of(store.load(id_).request.headers))
+        load = store.load
+        return explain_refused(context, wanted, found, wording, lambda id_: read_client(load(id_).request.headers))
 
 
 class RequestStages:
@@ -286,7 +295,7 @@ class AnswerPlanner:
             if exchange.answer.made is None:
                 raise ValueError("plan() is for exchanges decided REPLAY")
             extra = (*extra, *exchange.answer.told)
-            return plan(exchange.answer.made, client, speed=0, now=self._state.now(), extra=extra)
+            return plan_response(exchange.answer.made, client, speed=0, now=self._state.now(), extra=extra)
         speed, now = exchange.session.settings.speed, self._state.now()
         extra = (*extra, *exchange.answer.told)
         looked_at = exchange.answer.made is not None or any(each.reads_answers for each in exchange.interceptors)
@@ -295,11 +304,13 @@ class AnswerPlanner:
             if (host := leads_to(answer.headers)) is not None:
                 exchange.note = f"location left out: it leads to {host}, and in replay nothing leaves the machine"
             timed = exchange.answer.held and answer.chunked
-            laid = plan(answer, client, speed=speed, now=now, extra=extra, prefix=exchange.place.prefix, timed=timed)
+            laid = plan_response(
+                answer, client, speed=speed, now=now, extra=extra, prefix=exchange.place.prefix, timed=timed
+            )
             return self._apply_plan_hooks(exchange, laid)
         if self._state.stores.opened is None:
             raise ValueError("a recording without a store")
-        sent = self._state.plans.at_once(slot.id, client, now=now, extra=extra, read=self._state.stores.opened.response)
+        sent = self._state.plans.get(slot.id, client, now=now, extra=extra, read=self._state.stores.opened.response)
         self._record_served(exchange, slot)
         return self._apply_plan_hooks(exchange, SendingPlan(((0, sent.data),), sent.close))
 
@@ -350,7 +361,7 @@ class AnswerPlanner:
         if made is not None:
             said = "fault" if exchange.decision is Decision.FAULT else "passed"
             more, now, prefix = (*exchange.answer.told, *extra), self._state.now(), exchange.place.prefix
-            laid = plan(made, client, speed=1, now=now, extra=more, prefix=prefix, said=said)
+            laid = plan_response(made, client, speed=1, now=now, extra=more, prefix=prefix, said=said)
         return self._apply_plan_hooks(exchange, laid)
 
     @staticmethod

@@ -31,9 +31,9 @@ from llmproxy.core.traffic.json_diff import (
     build_difference,
     classify_difference,
     classify_volatile,
-    count,
     count_common_prefix,
     count_common_suffix,
+    count_differences,
     is_volatile_value,
     list_raw_differences,
 )
@@ -338,7 +338,7 @@ def _count_differences(old: Canonical, new: Canonical) -> int:
     outside: int = sum(getattr(old, name) != getattr(new, name) for name in (*_OUTSIDE, "headers", "query"))
     if old.tree is None or new.tree is None:
         return outside + int(old.body != new.body)
-    return outside + count(old.tree, new.tree, COUNTED)
+    return outside + count_differences(old.tree, new.tree, COUNTED)
 
 
 def _list_differences(old: Canonical, new: Canonical) -> list[ChangedPlace]:
@@ -544,7 +544,7 @@ def _count_remaining(old: Canonical, new: Canonical, rules: Rules) -> int:
     except SettingsError:  # a path that our rules cannot say
         return _MOST
     left, right = (apply_rules(copy.deepcopy(canonical.tree), ready) for canonical in (old, new))
-    return count(left, right, _MOST)
+    return count_differences(left, right, _MOST)
 
 
 def _write_toml(rules: Rules) -> str:

@@ -476,13 +476,13 @@ def parse_port(text: str) -> int | None:
     return int(text) if plain and 0 < int(text) < 1 << 16 else None
 
 
-def service(scheme: str, host: str, port: int | None) -> tuple[str, str]:
+def name_service(scheme: str, host: str, port: int | None) -> tuple[str, str]:
     """Return the name of the provider that a host becomes, and its URL; a port that goes without saying is left out."""
     there = format_host(scheme, host.lower(), port)
     return f"{HTTP_PREFIX}{there}", f"{scheme}://{there}"
 
 
-def host_in_path(target: str, patterns: Sequence[str]) -> HostInPath | None:
+def find_host_in_path(target: str, patterns: Sequence[str]) -> HostInPath | None:
     """Return the recorded host that a target names first, ``/api.github.com/repos``; by http at ports but 443."""
     path, mark, query = target.partition("?")
     first, slash, rest = path[1:].partition("/")
@@ -493,7 +493,7 @@ def host_in_path(target: str, patterns: Sequence[str]) -> HostInPath | None:
         return None
     number = parse_port(port)
     scheme = "https" if number in (None, 443) else "http"
-    name, url = service(scheme, host, number)
+    name, url = name_service(scheme, host, number)
     return HostInPath(name, url, f"{slash + rest or '/'}{mark}{query}")
 
 
@@ -520,7 +520,7 @@ CLIENTS = {
 """Names of agents, by what their user-agent begins with; every other client keeps the name that it says."""
 
 
-def client_of(headers: Headers) -> Client | None:
+def read_client(headers: Headers) -> Client | None:
     """Return the program of a request's user-agent; None where it says no name and version."""
     match = _PRODUCT.match(header(headers, "user-agent") or "")
     return None if match is None else Client(CLIENTS.get(match[1], match[1]), match[2])

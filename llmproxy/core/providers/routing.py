@@ -86,7 +86,7 @@ class Route:
     """What else of the path chooses the answer: an API version that is not the provider's own, a location, a
     project."""
     keeps: bool = False
-    """The server keeps what it is told there; see `table.Operation`."""
+    """The server keeps what it is told there; see `provider_table.Operation`."""
     unordered: bool = False
     changes: tuple[str, ...] = ()
     """Members of the body that name what a request changes."""

@@ -28,7 +28,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from llmproxy.core.providers.provider_table import HostInPath, host_in_path, service
+from llmproxy.core.providers.provider_table import HostInPath, find_host_in_path, name_service
 from llmproxy.core.providers.routing import Route
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Chunk, Headers, Response, header
@@ -352,10 +352,10 @@ def find_stub_host(
     """Return an auxiliary call's host: first in its path, or told by it. `named`: paths without one have upstreams."""
     path = target.partition("?")[0]
     if path.startswith("/computeMetadata/") or (path == "/" and header(headers, "metadata-flavor")):
-        return HostInPath(*service("http", METADATA[1], None), target)
+        return HostInPath(*name_service("http", METADATA[1], None), target)
     if not named and (path.startswith(WELL_KNOWN) or (path == "/" and method == "HEAD")):
-        return HostInPath(*service("http", NOWHERE, None), target)
-    there = host_in_path(target, ("*",))
+        return HostInPath(*name_service("http", NOWHERE, None), target)
+    there = find_host_in_path(target, ("*",))
     return there if there is not None and has_stubs(rows, urlsplit(there.url).hostname or "", offline=True) else None
 
 

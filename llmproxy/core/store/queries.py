@@ -27,7 +27,9 @@ from llmproxy.parsers import parse_age_seconds
 from llmproxy.protocol import API_KEYS, Channel
 
 
-def count(store: Store, cassette: str, sample: int, provider: str | None = None, operation: str | None = None) -> int:
+def count_recordings(
+    store: Store, cassette: str, sample: int, provider: str | None = None, operation: str | None = None
+) -> int:
     """Count the live recordings of a cassette and sample, of one operation where that is named."""
     where, values = "cassette = ? AND sample = ? AND superseded_at IS NULL", [to_sql(cassette), sample]
     if provider is not None and operation is not None:

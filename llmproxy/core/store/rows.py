@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from llmproxy.core.providers.provider_table import MCP_PREFIX, channel_of, client_of
+from llmproxy.core.providers.provider_table import MCP_PREFIX, channel_of, read_client
 from llmproxy.core.store.bodies import DATA
 from llmproxy.core.traffic.interaction import Cut, Ending, Headers, Interaction, Key, Request, Response, Usage
 from llmproxy.errors import CassetteCorrupt
@@ -258,7 +258,7 @@ def _read_answer_time(started_at: float, headers: str) -> float:
 
 @lru_cache(256)
 def _read_client(headers: str) -> str:
-    return str(client_of(parse_headers(headers)) or "")
+    return str(read_client(parse_headers(headers)) or "")
 
 
 def to_summary(row: Row) -> RowSummary:

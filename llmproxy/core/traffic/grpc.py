@@ -53,7 +53,7 @@ def count_messages(body: bytes | bytearray) -> int:
     return (len(body) >= end) + (len(body) > end)
 
 
-def refusal(status: int, code: str, text: str, *, miss: bool = False) -> Headers:
+def build_refusal(status: int, code: str, text: str, *, miss: bool = False) -> Headers:
     """Return the head of an answer that is nothing but an error of ours."""
     while len(quote(text, safe=_PLAIN)) > LONGEST:
         text = f"{text[: len(text) * 3 // 4]} ..."

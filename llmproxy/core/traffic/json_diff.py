@@ -168,7 +168,7 @@ def list_raw_differences(old: object, new: object, limit: int) -> list[Raw]:
     return list(islice(_TreeComparison().compare("$", old, new, 0), limit))
 
 
-def count(old: object, new: object, limit: int) -> int:
+def count_differences(old: object, new: object, limit: int) -> int:
     """Return the number of differences, at most `limit`; quicker than making them."""
     return sum(1 for _ in islice(_TreeComparison().compare("$", old, new, 0), limit))
 

@@ -70,7 +70,7 @@ class SendingPlan(NamedTuple):
     """Seconds for which the port refuses new connections."""
 
 
-def plan(
+def plan_response(
     response: Response, client: ClientHttp, *, speed: float, now: float, extra: Headers = (), prefix: str = "",
     said: str = "hit", timed: bool = False,
 ) -> SendingPlan:  # fmt: skip
@@ -166,14 +166,14 @@ class PlanCache:
         self._laid.clear()
         self._bytes = 0
 
-    def at_once(
+    def get(
         self, interaction: int, client: ClientHttp, *, now: float, extra: Headers, read: Callable[[int], Response]
     ) -> PlannedAnswer:
         """Return the answer of a recording, whose row never changes; `read` gives it where it is not known."""
         which, second = (interaction, client, extra), int(now)
         laid = self._laid.get(which)
         if laid is None:
-            (((_, data),), close, *_) = plan(read(interaction), client, speed=0, now=second, extra=extra)
+            (((_, data),), close, *_) = plan_response(read(interaction), client, speed=0, now=second, extra=extra)
             laid = PlannedAnswer(data, close=close, second=second)
             if len(data) > REMEMBERED_BYTES // 4:
                 return laid
@@ -297,7 +297,9 @@ def find_prefix(target: str, at_provider: str) -> str:
     return path.removesuffix(own) if path.endswith(own) else ""
 
 
-def to_stored(location: str, *, sent_to: str, target: str, at_provider: str, is_public: Callable[[str], bool]) -> str:
+def normalize_location(
+    location: str, *, sent_to: str, target: str, at_provider: str, is_public: Callable[[str], bool]
+) -> str:
     """Return a `location` as it is kept: a path at the provider, or the absolute address of somebody else, without its
     query.
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from llmproxy.core.dialects.table import ERROR_HEADER
+from llmproxy.core.dialects.codecs import ERROR_HEADER
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.scenario.models.errors import CallFailed, ModelError
 from llmproxy.scenario.values.messages import html_title

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterator
 from enum import Enum
 
-from llmproxy.core.dialects.table import ERROR_HEADER
+from llmproxy.core.dialects.codecs import ERROR_HEADER
 from llmproxy.errors import OURS, Exit, LLMProxyError, MissError, SettingsError, UpstreamError, remove_prefix
 
 _CLIENT_ERRORS = frozenset({400, 404, 405, 415, 422, 501})

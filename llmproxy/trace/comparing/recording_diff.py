@@ -21,9 +21,9 @@ from decimal import Decimal
 from difflib import SequenceMatcher
 from typing import Any, Literal
 
+from llmproxy.core.dialects.codecs import CHAT
 from llmproxy.core.dialects.conversation import read_conversation, read_interaction_answer
 from llmproxy.core.dialects.messages import ToolCall
-from llmproxy.core.dialects.table import CHAT
 from llmproxy.core.dialects.usage import compute_cost
 from llmproxy.core.keys.mcp import is_tool_call
 from llmproxy.core.mcp_messages import ToolText, read_call

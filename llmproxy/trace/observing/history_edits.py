@@ -18,9 +18,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from llmproxy.core.dialects.codecs import CHAT
 from llmproxy.core.dialects.messages import as_dict, as_list, as_str, to_text
 from llmproxy.core.dialects.streams import list_events
-from llmproxy.core.dialects.table import CHAT
 from llmproxy.trace.observing.agent_activity import AgentStep
 from llmproxy.trace.observing.links import HistoryLink, has_only_tools, is_quoted_later, link_to_parent, system_summary
 from llmproxy.trace.observing.thread_diff import HistoryGap

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from os.path import commonpath
 
-from llmproxy.core.dialects.table import CHAT
+from llmproxy.core.dialects.codecs import CHAT
 from llmproxy.trace.observing.thread_diff import (
     HistoryChange,
     HistoryItem,

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Self
 
-from llmproxy.core.dialects.table import CHAT
+from llmproxy.core.dialects.codecs import CHAT
 from llmproxy.core.keys.mcp import is_tool_call
 from llmproxy.core.mcp_messages import list_messages, read_call
 from llmproxy.core.traffic.canonical_json import equals_json, parse_json_or_text

@@ -19,10 +19,10 @@ from decimal import Decimal
 from hashlib import sha256
 from typing import Any
 
+from llmproxy.core.dialects.codecs import get_operation_codec
 from llmproxy.core.dialects.conversation import read_conversation
 from llmproxy.core.dialects.messages import SCHEMAS, Draft, Message, ToolCall, as_dict, as_list, entry_messages, to_text
 from llmproxy.core.dialects.streams import SSEParser, list_events
-from llmproxy.core.dialects.table import get_operation_codec
 from llmproxy.core.dialects.usage import LIMITS, compute_cost
 from llmproxy.core.providers.provider_table import PROVIDERS
 from llmproxy.core.traffic.canonical_json import parse_json

@@ -37,8 +37,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from llmproxy.core.dialects.codecs import CHAT
 from llmproxy.core.dialects.messages import Message, ToolCall
-from llmproxy.core.dialects.table import CHAT
 from llmproxy.core.keys.mcp import ANSWER, END, NOTIFICATION, STREAM
 from llmproxy.core.mcp_messages import list_messages, parse_message, read_call
 from llmproxy.core.providers.provider_table import MCP_PREFIX

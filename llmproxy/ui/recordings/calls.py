@@ -17,7 +17,7 @@ from llmproxy.core.dialects.conversation import compare_requests
 from llmproxy.core.dialects.messages import Message, ToolCall, as_dict, as_list, as_str, entry_messages, keep_user_text
 from llmproxy.core.dialects.streams import list_events
 from llmproxy.core.dialects.usage import compute_cost, read_answer_model
-from llmproxy.core.providers.provider_table import client_of
+from llmproxy.core.providers.provider_table import read_client
 from llmproxy.core.store.rows import read_answer_time
 from llmproxy.core.traffic.interaction import Interaction, Response
 from llmproxy.core.traffic.json_diff import ABSENT, count_common_prefix, count_common_suffix
@@ -67,7 +67,7 @@ def build_call_facts(interaction: Interaction) -> dict[str, Any]:
         "upstream": i.upstream, "method": i.request.method, "target": i.request.target, "at": i.started_at,
         "status": i.response.status, "reason": i.response.reason, "ending": i.response.ending.value,
         "redacted": i.redacted, "recorded_at": read_answer_time(i.started_at, i.response.headers),
-        "client": str(client_of(i.request.headers) or ""), "answered_by": read_answer_model(i.response),
+        "client": str(read_client(i.request.headers) or ""), "answered_by": read_answer_model(i.response),
         "usage": {name: getattr(usage, name) for name in ("input", "cached", "cache_written", "output", "reasoning")},
         "cost": None if cost is None else float(cost),
         "request": {"headers": list(map(list, i.request.headers)), "bytes": len(i.request.body)},

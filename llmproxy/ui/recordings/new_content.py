@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import NamedTuple
 
-from llmproxy.core.dialects.table import CHAT
+from llmproxy.core.dialects.codecs import CHAT
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.trace.reading.conversations import PendingCall, RecordedConversation, RecordedConversations, RequestPlace
 from llmproxy.trace.reading.decoded_exchange import DecodedExchange, RequestHistory, decode_exchange

@@ -15,7 +15,7 @@ import pytest
 from llmproxy.core.bindings import RunVariable, dump_run_variables
 from llmproxy.core.cassettes.anonymized_export import export_interaction
 from llmproxy.core.cassettes.folder import CassetteDir, FolderLoadSummary, build_slug
-from llmproxy.core.cassettes.formats import review
+from llmproxy.core.cassettes.formats import review_yaml
 from llmproxy.core.cassettes.formats.entries import Recorded
 from llmproxy.core.cassettes.formats.vcr import dumps
 from llmproxy.core.cassettes.importing import import_exchanges
@@ -169,7 +169,7 @@ def test_a_file_that_says_more_is_in_step_and_written_anew(kept: CassetteDir, st
     store.add_interaction(asked_by_an_sdk(), supersede=False)
     kept.path.mkdir()
     recorded = export_interaction(replace(asked_by_an_sdk(), run_variables=""))
-    (kept.path / "trip.yaml").write_text(review.dumps([recorded], "trip", unfinished=True))
+    (kept.path / "trip.yaml").write_text(review_yaml.dumps([recorded], "trip", unfinished=True))
     assert load(kept, store) == FolderLoadSummary(unchanged=1)
     record(store, "more", at=NOW + 9)
     assert "stainless" not in known(kept.save_cassette(store, "trip")).read_text()

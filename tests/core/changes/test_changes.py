@@ -20,7 +20,7 @@ from llmproxy.core.changes.request_parsing import KnownAnswers, parse_request
 from llmproxy.core.changes.result_rewording import FAILS_NOW, find_rewording
 from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.core.keys.normalize import Canonical
-from llmproxy.core.providers.provider_table import Client, client_of
+from llmproxy.core.providers.provider_table import Client, read_client
 from llmproxy.core.traffic.canonical_json import dump
 from tests.core.changes.cases import LIES, case
 from tests.core.changes.judging import Judge
@@ -164,7 +164,7 @@ def test_it_may_hold_for_one_client_and_until_a_day() -> None:
     assert covered == [True, True, True, False, False]
     assert not made.covers_change(BRIEF, Client("codex", "3.0"))
     assert [made.has_expired(date(2026, 12, day)) for day in (1, 2)] == [False, True]
-    assert made.covers_change(BRIEF, client_of((("User-Agent", "claude-cli/2.1.332 (external, cli)"),)))
+    assert made.covers_change(BRIEF, read_client((("User-Agent", "claude-cli/2.1.332 (external, cli)"),)))
     assert not made.covers_change(BRIEF, None)
 
 

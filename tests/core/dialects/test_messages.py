@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from llmproxy.core.dialects.bedrock import CONTENT
+from llmproxy.core.dialects.codecs import get_operation_codec
 from llmproxy.core.dialects.conversation import read_conversation
 from llmproxy.core.dialects.gemini import PARTS
 from llmproxy.core.dialects.messages import BLOCKS, ITEMS, Draft, Message, RunBy
-from llmproxy.core.dialects.table import get_operation_codec
 
 Json = dict[str, Any]
 

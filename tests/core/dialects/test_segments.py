@@ -13,10 +13,8 @@ from urllib.parse import urlsplit
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from llmproxy.core.dialects.conversation import Kind, compare_requests, list_segments, read_answer, read_conversation
-from llmproxy.core.dialects.messages import Message, ToolCall
-from llmproxy.core.dialects.streams import decide_ending
-from llmproxy.core.dialects.table import (
+from llmproxy.core.dialects.answers import can_write_answer, sse, write_answer, write_json
+from llmproxy.core.dialects.codecs import (
     CHAT,
     ERROR_HEADER,
     SpokenTurn,
@@ -24,8 +22,10 @@ from llmproxy.core.dialects.table import (
     get_model_speaker,
     write_error,
 )
+from llmproxy.core.dialects.conversation import Kind, compare_requests, list_segments, read_answer, read_conversation
+from llmproxy.core.dialects.messages import Message, ToolCall
+from llmproxy.core.dialects.streams import decide_ending
 from llmproxy.core.dialects.usage import read_usage
-from llmproxy.core.dialects.writing import can_write_answer, sse, write_answer, write_json
 from llmproxy.core.providers.provider_table import Family
 from llmproxy.core.providers.routing import Route, asks_for_stream, family_of, route_host
 from llmproxy.core.traffic.canonical_json import parse_json

@@ -28,7 +28,7 @@ from mcp.client.auth.extensions.client_credentials import ClientCredentialsOAuth
 from mcp.shared.auth import OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
 from pydantic import AnyUrl
 
-from llmproxy.core.providers.provider_table import service
+from llmproxy.core.providers.provider_table import name_service
 from llmproxy.core.providers.routing import route_host
 from llmproxy.core.providers.stubs import LIFETIME, STUBS, StubRequest, find_stubs, has_stubs, load_rows, parse_members
 from llmproxy.protocol import DUMMY
@@ -414,7 +414,9 @@ def answer_stubbed(request: httpx.Request, own: dict[str, str]) -> httpx.Respons
     rows, url, headers = load_rows(own), request.url, tuple(request.headers.items())
     assert url.host == "mcp.example.com" or has_stubs(rows, url.host, offline=False)
     target = url.raw_path.decode()
-    where = route_host("https", url.host, 443, request.method, target, headers, dict([service("https", url.host, 443)]))
+    where = route_host(
+        "https", url.host, 443, request.method, target, headers, dict([name_service("https", url.host, 443)])
+    )
     assert where
     asked = StubRequest(url.path, parse_members(target, headers, request.content), f"https://{url.host}", time.time())
     row = next(row for row in find_stubs(rows, where, request.method, headers) if row.matches_request(asked))

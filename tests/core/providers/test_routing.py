@@ -16,7 +16,7 @@ from llmproxy.core.providers.hosts import (
     check_signature,
     read_env_upstreams,
 )
-from llmproxy.core.providers.provider_table import PROVIDERS, HostInPath, channel_of, host_in_path, service
+from llmproxy.core.providers.provider_table import PROVIDERS, HostInPath, channel_of, find_host_in_path, name_service
 from llmproxy.core.providers.routing import asks_for_stream, family_of, route, route_host, split_session
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.errors import RefusedError
@@ -383,7 +383,7 @@ def test_a_path_may_name_a_host_to_be_recorded(
     target: str, patterns: tuple[str, ...], found: HostInPath | None
 ) -> None:
     """Only a host that was named to be recorded is taken for one; providers' prefixes are none."""
-    assert host_in_path(target, patterns) == found
+    assert find_host_in_path(target, patterns) == found
 
 
 @pytest.mark.parametrize(("where", "named"), [
@@ -394,7 +394,7 @@ def test_a_path_may_name_a_host_to_be_recorded(
 ])  # fmt: skip
 def test_a_host_becomes_a_provider_of_its_own(where: tuple[str, str, int], named: tuple[str, str]) -> None:
     """Two services never share a name; a port that goes without saying is left out."""
-    assert service(*where) == named
+    assert name_service(*where) == named
     assert family_of(named[0], "/x") == "http"
 
 

@@ -13,7 +13,7 @@ import pytest
 from llmproxy.core.bindings import VolatileField
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.queries import (
-    count as count_live,
+    count_recordings as count_live,
     count_unused,
     find_other_places,
     read_volatile_fields,

@@ -11,8 +11,8 @@ import pytest
 
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.queries import (
-    count,
     count_live_before,
+    count_recordings,
     count_unused,
     list_api_key_variables,
     read_summary,
@@ -50,10 +50,10 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def test_counts_are_of_live_recordings(store: Store) -> None:
-    assert count(store, "default", 1) == 2
-    assert count(store, "default", 1, "openai", "embeddings") == 1
-    assert count(store, "other", 1) == count(store, "other", 2) == 1
-    assert count(store, "nobody", 1) == 0
+    assert count_recordings(store, "default", 1) == 2
+    assert count_recordings(store, "default", 1, "openai", "embeddings") == 1
+    assert count_recordings(store, "other", 1) == count_recordings(store, "other", 2) == 1
+    assert count_recordings(store, "nobody", 1) == 0
     assert [count_live_before(store, "default", 1, since) for since in (NOW, NOW + 1)] == [0, 2]
     assert [count_unused(store, "default", 1, used) for used in ((), {2}, {1, 2, 5})] == [2, 1, 0]
 
@@ -73,7 +73,7 @@ def test_errors_of_sqlite_come_out_as_ours(tmp_path: Path) -> None:
             other.execute("ALTER TABLE interactions RENAME TO gone")
         other.close()
         with pytest.raises(CassetteCorrupt):
-            count(made, "default", 1)
+            count_recordings(made, "default", 1)
         with sqlite3.connect(tmp_path / "y.db") as other:
             other.execute("ALTER TABLE gone RENAME TO interactions")
         other.close()

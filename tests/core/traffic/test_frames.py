@@ -13,7 +13,14 @@ from hypothesis import given, strategies as st
 from llmproxy.core.dialects.conversation import read_answer
 from llmproxy.core.dialects.streams import list_events
 from llmproxy.core.dialects.usage import read_model, read_usage
-from llmproxy.core.traffic.grpc import Descriptors, count_messages, find_texts, format_messages, refusal, split_messages
+from llmproxy.core.traffic.grpc import (
+    Descriptors,
+    build_refusal,
+    count_messages,
+    find_texts,
+    format_messages,
+    split_messages,
+)
 from llmproxy.core.traffic.interaction import is_grpc
 from llmproxy.core.traffic.websocket_frames import (
     CONTENT_TYPE,
@@ -167,12 +174,12 @@ def test_messages_are_cut_where_they_say(body: bytes, messages: list[tuple[bool,
 
 def test_a_refusal_is_a_head_that_any_client_can_read() -> None:
     """Percent-encoded, ASCII, without a line break, and not longer than clients take."""
-    fields = dict(refusal(404, "llmproxy_cache_miss", "100 % größer\nwhat to do", miss=True))
+    fields = dict(build_refusal(404, "llmproxy_cache_miss", "100 % größer\nwhat to do", miss=True))
     assert (fields["grpc-status"], fields["x-llmproxy-cache"]) == ("9", "miss")
     said = fields["grpc-message"]
     assert (said.isascii(), said.isprintable()) == (True, True)
     assert unquote(said) == "100 % größer\nwhat to do"
-    assert len(dict(refusal(404, "x", "ä" * 10_000))["grpc-message"]) < 7000
+    assert len(dict(build_refusal(404, "x", "ä" * 10_000))["grpc-message"]) < 7000
 
 
 def test_grpc_is_told_by_its_type() -> None:

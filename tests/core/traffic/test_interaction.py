@@ -9,7 +9,7 @@ import random
 import pytest
 from hypothesis import given, strategies as st
 
-from llmproxy.core.providers.provider_table import Client, client_of
+from llmproxy.core.providers.provider_table import Client, read_client
 from llmproxy.core.traffic.canonical_json import DEPTH, LossyJson, dump, parse
 from llmproxy.core.traffic.interaction import Chunk, Cut, Headers, Response, header, without
 from llmproxy.core.traffic.json_diff import (
@@ -17,8 +17,8 @@ from llmproxy.core.traffic.json_diff import (
     Difference,
     classify_volatile,
     clip,
-    count,
     count_common_prefix,
+    count_differences,
     is_volatile_value,
     list_differences,
 )
@@ -78,8 +78,8 @@ def test_what_is_put_in_place_of_a_body_is_as_long() -> None:
 ])  # fmt: skip
 def test_a_client_is_read_from_its_user_agent(said: str, client: Client | None) -> None:
     """Agents by the name that people call them; others by what they say; what has no version is nobody."""
-    assert client_of((("User-Agent", said),)) == client
-    assert client_of(()) is None
+    assert read_client((("User-Agent", said),)) == client
+    assert read_client(()) is None
 
 
 JSON = st.recursive(
@@ -173,7 +173,7 @@ def test_unequal_trees_have_some(old: object, new: object) -> None:
     """Whatever is unequal is reported, and the count agrees with the list."""
     found = list_differences(old, new, 100)
     assert bool(found) or old == new
-    assert count(old, new, 100) == len(found)
+    assert count_differences(old, new, 100) == len(found)
 
 
 @pytest.mark.parametrize(("old", "new", "found"), [

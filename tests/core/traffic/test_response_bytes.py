@@ -13,7 +13,7 @@ from hypothesis import given, strategies as st
 
 from llmproxy.core.traffic.body_decoding import BodyDecoder, decode_body, parse_multipart
 from llmproxy.core.traffic.interaction import Chunk, Ending, Headers, Response
-from llmproxy.core.traffic.response_bytes import ClientHttp, SendingPlan, plan, write_head
+from llmproxy.core.traffic.response_bytes import ClientHttp, SendingPlan, plan_response, write_head
 from tests.support.narrowing import known
 
 SSE: Headers = (("content-type", "text/event-stream"),)
@@ -27,7 +27,7 @@ def response(**changes: object) -> Response:
 
 
 def laid(made: Response, client: ClientHttp | None = None, *, speed: float = 0) -> SendingPlan:
-    return plan(made, client or ClientHttp(), speed=speed, now=0.0, extra=(("x-extra", "1"),))
+    return plan_response(made, client or ClientHttp(), speed=speed, now=0.0, extra=(("x-extra", "1"),))
 
 
 def split(made: SendingPlan) -> tuple[dict[str, str], bytes]:

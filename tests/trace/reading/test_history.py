@@ -8,8 +8,8 @@ from pathlib import Path
 
 from hypothesis import given, settings, strategies as st
 
+from llmproxy.core.dialects.codecs import CHAT
 from llmproxy.core.dialects.conversation import read_conversation
-from llmproxy.core.dialects.table import CHAT
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.trace.reading.decoded_exchange import PlainMessageCache, RequestHistory

@@ -128,7 +128,7 @@ class Format:
 
 
 _ROWS = (
-    Format("review", "review", "llmproxy's own, for review", (".yaml", ".yml"), writes=True),
+    Format("review", "review_yaml", "llmproxy's own, for review", (".yaml", ".yml"), writes=True),
     Format("jsonl", "jsonl", "one JSON object a line", (".jsonl", ".ndjson"), writes=True),
     Format("har", "har", "HTTP archive 1.2 of browsers and proxies", (".har",), writes=True),
     Format("mitmproxy", "mitmflows", "mitmproxy's flow files", (".flow", ".flows", ".mitm", ".dump")),

@@ -31,9 +31,9 @@ from llmproxy.core.cassettes.formats.entries import (
     status,
     text,
 )
+from llmproxy.core.dialects.answers import WHOLE, sse, write_json
+from llmproxy.core.dialects.codecs import Speaker, SpokenTurn, get_model_speaker
 from llmproxy.core.dialects.messages import Message, ToolCall
-from llmproxy.core.dialects.table import Speaker, SpokenTurn, get_model_speaker
-from llmproxy.core.dialects.writing import WHOLE, sse, write_json
 from llmproxy.errors import CassetteCorrupt
 
 _MS = 1000

@@ -1,7 +1,7 @@
 """Answers that are whole and no good: what a model, or the provider around it, may say on a bad day.
 
 What is said is read out of the recorded answer, changed, and written anew in the provider's words
-(`dialects.writing`).
+(`dialects.answers`).
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from llmproxy.core.dialects.answers import can_write_answer, write_answer, write_json, writes_text_arguments
 from llmproxy.core.dialects.conversation import read_response
 from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.core.dialects.usage import read_usage
-from llmproxy.core.dialects.writing import can_write_answer, write_answer, write_json, writes_text_arguments
 from llmproxy.core.faults.answer_pieces import time_pieces, with_pieces
 from llmproxy.core.faults.rules import Break, FaultKind, FaultNeeds, FaultTarget, Symptom, Values
 from llmproxy.core.traffic.canonical_json import parse_json

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from llmproxy.core.dialects.answers import sse, write_json
+from llmproxy.core.dialects.codecs import find_operation_codec, get_dialect
 from llmproxy.core.dialects.streams import write_frame
-from llmproxy.core.dialects.table import find_operation_codec, get_dialect
-from llmproxy.core.dialects.writing import sse, write_json
 from llmproxy.core.faults.answer_pieces import (
     MICROSECONDS,
     get_framing,

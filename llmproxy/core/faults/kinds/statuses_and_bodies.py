@@ -11,10 +11,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from llmproxy.core.dialects.answers import write_json
+from llmproxy.core.dialects.codecs import REASONS, FailureInfo, get_operation_codec, write_failure
 from llmproxy.core.dialects.streams import iter_frames, write_frame
-from llmproxy.core.dialects.table import REASONS, FailureInfo, get_operation_codec, write_failure
 from llmproxy.core.dialects.usage import COUNT_MEMBERS
-from llmproxy.core.dialects.writing import write_json
 from llmproxy.core.faults.answer_pieces import get_framing, split_after_piece, time_pieces, with_pieces
 from llmproxy.core.faults.rules import CHUNK, Break, FaultKind, FaultNeeds, FaultTarget, Parameter, Symptom, Values
 from llmproxy.core.traffic.canonical_json import parse_json

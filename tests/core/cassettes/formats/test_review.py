@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from llmproxy.core.cassettes.anonymized_export import export_interaction
-from llmproxy.core.cassettes.formats import Source, open_source, review
+from llmproxy.core.cassettes.formats import Source, open_source, review_yaml
 from llmproxy.core.cassettes.formats.entries import Recorded
 from llmproxy.core.cassettes.formats.vcr import read as read_vcr
 from llmproxy.core.cassettes.formats.yaml_text import write_json_style
@@ -35,9 +35,9 @@ def source(text: str) -> Source:
 
 
 def back(*recorded: Recorded, name: str = "x") -> list[Recorded]:
-    text = review.dumps(recorded, name)
-    found = review.read(source(text))
-    assert review.dumps(found, name) == text
+    text = review_yaml.dumps(recorded, name)
+    found = review_yaml.read(source(text))
+    assert review_yaml.dumps(found, name) == text
     return [replace(each, number=0) for each in found]
 
 
@@ -61,7 +61,7 @@ def test_any_body_comes_back(body: bytes) -> None:
 ])  # fmt: skip
 def test_forms(body: bytes, form: str) -> None:
     """Each body stands in the first form that gives its bytes back."""
-    assert form in review.dumps([one(b"", body)], "x")
+    assert form in review_yaml.dumps([one(b"", body)], "x")
     assert back(one(b"", body))[0].response_body == body
 
 
@@ -71,11 +71,11 @@ def test_the_real_traffic(traffic: Path) -> None:
     for path in sorted(traffic.rglob("*.yaml"))[::4]:
         adopted = import_exchanges(read_vcr(open_source(path)), "c", rules=Rules(), redactor=Redactor())
         recorded = [export_interaction(each.interaction) for each in adopted if each.interaction]
-        found = review.read(Source(review.dumps(recorded, "c").encode(), "c"))
+        found = review_yaml.read(Source(review_yaml.dumps(recorded, "c").encode(), "c"))
         assert [replace(each, number=0) for each in found] == recorded, path
         bodies = [each.response_body for each in recorded if each.response_body[:1] in (b"{", b"[")]
         answers += len(bodies)
-        trees += sum(not {"json", "json_parts"}.isdisjoint(review._build_body(body, None)) for body in bodies)
+        trees += sum(not {"json", "json_parts"}.isdisjoint(review_yaml._build_body(body, None)) for body in bodies)
     assert answers > 50
     assert trees / answers > 0.85
 
@@ -88,53 +88,53 @@ def test_a_conversation_is_written_once() -> None:
         one(write_json_style({"model": "m", "system": system, "tools": tools, "messages": turns[: n + 1]}, "compact"))
         for n in range(6)
     ]
-    text = review.dumps(recorded, "x")
+    text = review_yaml.dumps(recorded, "x")
     assert [text.count(f"Question {n}") for n in range(5)] == [2] + [2] * 4  # once in the comment of its turn
     assert text.count("The weather.") == 10
     assert text.count("You are helpful.") == 10
     assert back(*recorded) == recorded
-    edited = review.read(Source(text.replace("You are helpful.", "You are rude.").encode(), "x"))
+    edited = review_yaml.read(Source(text.replace("You are helpful.", "You are rude.").encode(), "x"))
     assert all(b"You are rude." in each.body and b"helpful" not in each.body for each in edited)
 
 
 def test_adding_a_turn_changes_nothing_before_it(dialogue: list[Interaction]) -> None:
     """A diff shows the added interaction only: nothing is numbered through."""
     recorded = [export_interaction(each) for each in dialogue]
-    before = review.dumps(recorded[:2], "x").splitlines()
-    assert review.dumps(recorded[:3], "x").splitlines()[: len(before) - 1] == before[:-1]
+    before = review_yaml.dumps(recorded[:2], "x").splitlines()
+    assert review_yaml.dumps(recorded[:3], "x").splitlines()[: len(before) - 1] == before[:-1]
 
 
 def test_the_reader_is_told_what_happens(dialogue: list[Interaction]) -> None:
     """A comment above each interaction says who was asked what, and what came back, on one line."""
-    text = review.dumps([export_interaction(each) for each in dialogue], "x")
+    text = review_yaml.dumps([export_interaction(each) for each in dialogue], "x")
     assert (
         '# openai chat.completions 200: What is the weather in Oslo? -> get_weather({"city":"Oslo","unit":"C"})' in text
     )
     nasty = one(b'{"messages":[{"role":"user","content":"a\\nb\\u0000"}]}', extra={"provider": "p", "operation": "o"})
-    assert "\n# p o 200: a\\nb\\u0000\n" in review.dumps([nasty], "x")
+    assert "\n# p o 200: a\\nb\\u0000\n" in review_yaml.dumps([nasty], "x")
 
 
 def test_names() -> None:
     """Any name of a cassette is found in the head alone."""
     for name in ("trip", "a: b", "no", "ü/2 #x", "1", "x\ny"):
-        assert review.read_name(source(review.dumps([], name))) == name
-    assert review.read_name(source("llmproxy-cassette: 1\n")) == ""
+        assert review_yaml.read_name(source(review_yaml.dumps([], name))) == name
+    assert review_yaml.read_name(source("llmproxy-cassette: 1\n")) == ""
 
 
 def test_whose_child_it_is() -> None:
     """Before the interactions, where a reader sees it; nothing is said of a cassette that is nobody's."""
     overrides = parse_overrides(["t#2=yes", 'u={"a": 1}'], [])
     fork = Fork("x", "trip", 2, "a tool's result was overridden", overrides=overrides)
-    text = review.dumps([one()], "x", fork)
+    text = review_yaml.dumps([one()], "x", fork)
     assert text.index("fork:\n  parent: trip\n  step: 2\n") < text.index("interactions:")
-    assert review.read_fork(source(text)) == fork
-    assert review.read_fork(source(review.dumps([one(b"fork: no")], "x"))) is None
+    assert review_yaml.read_fork(source(text)) == fork
+    assert review_yaml.read_fork(source(review_yaml.dumps([one(b"fork: no")], "x"))) is None
     head, member = text.split("fork:\n")
     member, rest = member.split("interactions:\n")
     moved = f'{head}interactions:\n{rest.removesuffix("...\n")}{" " * 70_000}\n"fork":\n{member}...\n'
-    assert review.read_fork(source(moved)) == fork
+    assert review_yaml.read_fork(source(moved)) == fork
     with pytest.raises(CassetteCorrupt, match="`fork` says no `parent`"):
-        review.read_fork(source(text.replace("  parent: trip\n", "")))
+        review_yaml.read_fork(source(text.replace("  parent: trip\n", "")))
 
 
 def test_a_question_of_one_line_is_at_most_twenty_lines() -> None:
@@ -153,7 +153,7 @@ def test_a_question_of_one_line_is_at_most_twenty_lines() -> None:
     asked = one(b'{"messages":[{"role":"user","content":"Hi"}]}', write_json_style(tree, "indent2-newline"))
     told = replace(asked, response_headers=(*JSON, *limits), extra={"chunks": "0:943", "ending": "complete"})
     assert back(told) == [told]
-    assert len(review.dumps([told], "x").splitlines()) <= 20
+    assert len(review_yaml.dumps([told], "x").splitlines()) <= 20
 
 
 def test_what_was_written_before_is_read() -> None:
@@ -165,7 +165,7 @@ def test_what_was_written_before_is_read() -> None:
         "    style: indent2\n    json:\n      id: chatcmpl-1\n      choices:\n        - index: 0\n...\n"
     )
     answer = b'{\n  "id": "chatcmpl-1",\n  "choices": [\n    {\n      "index": 0\n    }\n  ]\n}'
-    (found,) = review.read(source(text))
+    (found,) = review_yaml.read(source(text))
     assert replace(found, number=0) == one(b"", answer)
 
 
@@ -175,7 +175,7 @@ def test_hand_written() -> None:
         "llmproxy-cassette: 1\ninteractions:\n- request: {method: post, url: http://h/}\n"
         "  response:\n    status: 200\n    headers:\n    - retry-after: 1\n    - x:\n    json: {country: no}\n...\n"
     )
-    (found,) = review.read(source(text))
+    (found,) = review_yaml.read(source(text))
     assert (found.method, found.response_headers) == ("POST", (("retry-after", "1"), ("x", "")))
     assert found.response_body == b'{"country":"no"}'
 
@@ -209,12 +209,12 @@ SOUND = "- request: {method: GET, url: 'http://h/'}\n  response: {status: 200}\n
 def test_what_is_wrong_is_said(text: str, said: str) -> None:
     """A damaged file names file, line and interaction."""
     with pytest.raises((CassetteCorrupt, CassetteNewer), match=re.escape(said)):
-        review.read(source(text))
+        review_yaml.read(source(text))
 
 
 def test_a_cut_file_is_found_at_every_place(dialogue: list[Interaction]) -> None:
     """Wherever the file ends too early, it is an error."""
-    data = review.dumps([export_interaction(each) for each in dialogue[:2]], "x").encode()
+    data = review_yaml.dumps([export_interaction(each) for each in dialogue[:2]], "x").encode()
     for end in range(0, len(data) - 1, 97):
         with pytest.raises(CassetteCorrupt):
-            review.read(Source(data[:end], "x"))
+            review_yaml.read(Source(data[:end], "x"))

@@ -14,8 +14,8 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from llmproxy.core.dialects.codecs import AnswerForm, Json, SpokenTurn, find_operation_codec, get_operation_codec
 from llmproxy.core.dialects.messages import Message, as_dict
-from llmproxy.core.dialects.table import AnswerForm, Json, SpokenTurn, find_operation_codec, get_operation_codec
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Chunk, Headers, Response
 
