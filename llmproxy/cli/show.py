@@ -139,7 +139,7 @@ def _print_conversation(found: Interaction, asked: Sequence[Message], answer: Me
         for text in format_transcript(found.response.body):
             print_line(to_line(text))
         return
-    if (call := read_call(found.request.body, found.response.mime_type, found.response.body)) is not None:
+    if (call := read_call(found)) is not None:
         print_line(f"\n--- call of {to_line(call.tool)}\n{body_text(call.arguments.encode())}")
         print_line("\n=== result" + (" (an error)" if call.failed else "") + "\n" + to_paragraphs(call.result))
         return

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 from llmproxy.core.dialects.answer_json_edits import BodyEdit, BodyPart, apply_edits, list_json_parts
 from llmproxy.core.keys.mcp import ANSWER, DISCOVER, END, NOTIFICATION, STREAM
 from llmproxy.core.traffic.canonical_json import parse_json
-from llmproxy.core.traffic.interaction import Headers, Response, without
+from llmproxy.core.traffic.interaction import Headers, Interaction, Response, without
 
 _SPACE = re.compile(r"[ \t\r\n]*")
 _decoder = json.JSONDecoder()
@@ -232,13 +232,13 @@ class ToolText(NamedTuple):
     failed: bool
 
 
-def read_call(request: bytes, content_type: str, answer: bytes) -> ToolText | None:
+def read_call(one: Interaction) -> ToolText | None:
     try:
-        asked = json.loads(request)
+        asked = json.loads(one.request.body)
         if not isinstance(asked, dict) or asked.get("method") != "tools/call":
             return None
         params = asked["params"]
-        messages = [part.value for part in list_json_parts(content_type, answer)]
+        messages = [part.value for part in list_json_parts(one.response.mime_type, one.response.body)]
         last: dict[str, Any] = next(
             (m for m in reversed(messages) if "method" not in m and m.get("id") == asked.get("id")), {}
         )

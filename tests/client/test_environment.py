@@ -25,7 +25,7 @@ from llmproxy.client.child_env import (
     plan_env,
 )
 from llmproxy.core.providers.provider_table import PROVIDERS
-from llmproxy.core.providers.routing import route
+from llmproxy.core.providers.routing import route, split_session
 from llmproxy.errors import MachineError
 from llmproxy.protocol import BUNDLES, PLACEHOLDER_KEY, PROXIES
 from tests.provider.tls import server_context
@@ -312,8 +312,10 @@ def test_what_a_sdk_asks_below_its_variable_reaches_its_provider(each: object) -
     """The session, the provider, the operation and the target at the public host come out right."""
     name, path = getattr(each, "name", ""), getattr(each, "path", "")
     appended, provider, operation, target = ANSWERS[name]
-    found = route("POST", f"/s/my%20test{path}{appended}", (), {"azure": "https://x.openai.azure.com"})
-    assert (found.session, found.provider.name, found.operation, found.known) == ("my test", provider, operation, True)
+    asked = f"/s/my%20test{path}{appended}"
+    found = route("POST", asked, (), {"azure": "https://x.openai.azure.com"})
+    assert (found.provider.name, found.operation, found.known) == (provider, operation, True)
+    assert split_session(asked)[0] == "my test"
     if target is not None:
         assert found.target == target
 

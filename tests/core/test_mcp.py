@@ -22,7 +22,7 @@ from llmproxy.core.mcp_messages import (
     split_at_server_requests,
     split_standalone_stream,
 )
-from llmproxy.core.traffic.interaction import Chunk, Response
+from llmproxy.core.traffic.interaction import Chunk, Interaction, Key, Request, Response
 
 ASKED = b'{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"x","_meta":{"progressToken":3}}}'
 TODAY = b'{"jsonrpc":"2.0","id":"seven","method":"tools/call","params":{"name":"x","_meta":{"progressToken":"p"}}}'
@@ -113,6 +113,10 @@ def asked(**arguments: object) -> bytes:
     return json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).encode()
 
 
+def recorded(request: bytes, answer: Response) -> Interaction:
+    return Interaction("http:x", "mcp:tools/call", Key("k"), Request("POST", "/", (), request), answer, 0.0)
+
+
 def line(**said: Any) -> bytes:  # noqa: ANN401 - JSON
     return json.dumps({"jsonrpc": "2.0", "id": 1, **said}).encode() + b"\n"
 
@@ -126,13 +130,13 @@ def line(**said: Any) -> bytes:  # noqa: ANN401 - JSON
 ])  # fmt: skip
 def test_a_call_is_told_with_its_result(answer: bytes, result: str, *, failed: bool) -> None:
     """Texts as they are, other content by its kind; an error is one."""
-    found = read_call(asked(text="é"), "application/x-ndjson", answer)
+    found = read_call(recorded(asked(text="é"), response("application/x-ndjson", answer)))
     assert found == ToolText("echo", '{"text": "é"}', result, failed)
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"method":"tools/list"}', b'{"method":"tools/call"}'])
 def test_what_is_no_call_is_none(body: bytes) -> None:
-    assert read_call(body, "application/json", b"") is None
+    assert read_call(recorded(body, response("application/json", b""))) is None
 
 
 PROGRESS = b'event: message\ndata: {"jsonrpc":"2.0","method":"notifications/progress","params":{}}\n\n'

@@ -172,7 +172,7 @@ class CassetteDir:
                 failed.append(error)
                 continue
             before = store.read_synced_file(name)
-            digest = _digest_bytes(source.data)
+            digest = hashlib.sha256(source.data).digest()
             if (before is not None and before.sha256 == digest) or (
                 kept := _format_cassette(store, name)
             ) == source.data:
@@ -250,7 +250,7 @@ class CassetteDir:
                 for said in describe_names(path, find_names(data.decode(), _list_run_variables(store, cassette))):
                     log.warning("%s", said)
             if store.generation == generation:
-                remember(cassette, SyncedFile(_digest_bytes(data), last))
+                remember(cassette, SyncedFile(hashlib.sha256(data).digest(), last))
                 return path  # else another process recorded meanwhile, and may have written before us
 
     def _get_path(self, cassette: str) -> Path:
@@ -312,10 +312,6 @@ def _list_run_variables(store: Readable, cassette: str) -> list[str]:
 
 def _was_cut(store: Readable, cassette: str) -> bool:
     return not all(info.closed_cleanly for info in store.cassettes(cassette) if info.live)
-
-
-def _digest_bytes(data: bytes) -> bytes:
-    return hashlib.sha256(data).digest()
 
 
 def remove_row_numbers(interactions: Iterable[Interaction]) -> list[Interaction]:

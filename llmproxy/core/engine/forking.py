@@ -32,19 +32,13 @@ from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup, Mis
 from llmproxy.core.sessions.session import Session, SessionBusy
 from llmproxy.core.traffic.body_decoding import decode_body
 from llmproxy.core.traffic.interaction import Interaction, Response, Usage, header, without
-from llmproxy.errors import LLMProxyError, RefusedError
+from llmproxy.errors import RefusedError
 from llmproxy.protocol import AGENT, OFFLINE, Channel, Decision, Mode
 from llmproxy.proxy_calls import Call
 
 _FAILED = 400
 _NAMED = 20
 """Tools that are named in a report."""
-
-
-class CannotOverride(RefusedError):
-    """An answer was to be made by hand for an operation whose answers nobody can write."""
-
-    code = "llmproxy_override"
 
 
 class _AgentRequestNumber(NamedTuple):
@@ -148,12 +142,10 @@ class ForkState:
             self._last = (call.key, status >= _FAILED or not status)
 
     def build_overridden_answer(self, call: Exchange, number: int | None) -> Response | None:
-        """Return a call's overridden answer; None: it has none. Raises CannotOverride: nobody knows how to write it."""
+        """Return a call's overridden answer, None if it has none; `number` as `count_request` returns it."""
         said = None if number is None else self.overrides.answers.get(number)
         if said is None or number is None:
             return None
-        if not can_write_answer(call.operation):
-            raise CannotOverride(f"llmproxy: an answer of {call.operation} cannot be overridden.")
         self._answered.add(number)
         self._causes[f"the answer of LLM call {number} was overridden"] = None
         call.note = "; ".join(note for note in (call.note, f"answer {number} overridden") if note)
@@ -307,11 +299,7 @@ class ForkInterceptor(Interceptor[Exchange]):
             return found
         count_arrival(call, found)
         forking, opened = self.forking, self._parts.state.stores.opened
-        try:
-            call.answer.made = forking.build_overridden_answer(call, forking.count_request(call))
-        except LLMProxyError as error:
-            call.refuse(error)
-            return found
+        call.answer.made = forking.build_overridden_answer(call, forking.count_request(call))
         if call.answer.made is None:
             return found
         call.decision = Decision.REPLAY
@@ -323,12 +311,7 @@ class ForkInterceptor(Interceptor[Exchange]):
         return found
 
     def preview_answer(self, call: Exchange) -> Response | None:
-        if not _is_agent_request(call) or call.channel is not Channel.LLM:
-            return None
-        try:
-            return self.forking.preview_answer(call)
-        except LLMProxyError:
-            return None
+        return self.forking.preview_answer(call) if _is_agent_request(call) and call.channel is Channel.LLM else None
 
     def goes_live(self, call: Exchange, *, hit: bool) -> bool:
         """Return whether the run will fork with a call that is not counted yet; with a tool's it never does."""

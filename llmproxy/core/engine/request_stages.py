@@ -135,7 +135,7 @@ class MissExplainer:
         config, store = self._state.config, self._state.stores.current
         request = self._keying.redact(exchange, exchange.request.data)
         session, where = exchange.session, exchange.route
-        key = exchange.key or Key("")
+        key, channel = exchange.key or Key(""), exchange.channel
         place, kind = (session.cassette, session.sample), (where.provider.name, exchange.operation)
         context = replace(
             build_miss_context(exchange, config),
@@ -143,8 +143,8 @@ class MissExplainer:
             store_exists=store is not None, recordings=count_recordings(store, *place) if store else 0,
             same_operation=count_recordings(store, *place, *kind) if store else 0,
             played=recordings if why is MissReason.EXHAUSTED else 0,
-            elsewhere=_find_other_places(store, key, exchange.channel) if store else (), complete=session.complete,
-            toolless=bool(store) and exchange.channel is Channel.MCP and not count_calls(store, *place, Channel.MCP),
+            elsewhere=_find_other_places(store, key, channel) if store else (), complete=session.complete,
+            toolless=store is not None and channel is Channel.MCP and not count_calls(store, *place, channel),
             client=read_client(exchange.request.headers),
             is_placeholder=any(PLACEHOLDER_KEY in value for _, value in exchange.request.headers),
             is_python="python" in (header(exchange.request.headers, "user-agent") or "").lower(),
@@ -291,13 +291,12 @@ class AnswerPlanner:
 
     def plan_recorded(self, exchange: Exchange, client: ClientHttp, *, extra: Headers = ()) -> SendingPlan:
         """Lay out the recorded response that was chosen for its client, in the session's time."""
+        extra = (*extra, *exchange.answer.told)
         if (slot := exchange.slot) is None:
             if exchange.answer.made is None:
                 raise ValueError("plan() is for exchanges decided REPLAY")
-            extra = (*extra, *exchange.answer.told)
             return plan_response(exchange.answer.made, client, speed=0, now=self._state.now(), extra=extra)
         speed, now = exchange.session.settings.speed, self._state.now()
-        extra = (*extra, *exchange.answer.told)
         looked_at = exchange.answer.made is not None or any(each.reads_answers for each in exchange.interceptors)
         if speed or looked_at or exchange.answer.held or slot.status in REDIRECTS:
             answer = self.serve_recorded(exchange)

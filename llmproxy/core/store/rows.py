@@ -178,9 +178,7 @@ def _describe_mcp(interaction: Interaction) -> tuple[str | None, str | None, Non
     """Return a tool's arguments and result, each None where it is another message."""
     from llmproxy.core.mcp_messages import read_call
 
-    answer = interaction.response
-    call = read_call(interaction.request.body, answer.mime_type, answer.body)
-    if call is None:
+    if (call := read_call(interaction)) is None:
         return None, None, None
     return clip_text(call.arguments, LAST_USER_CHARACTERS), clip_text(call.result, ANSWER_CHARACTERS), None
 

@@ -133,9 +133,7 @@ def compare_cassettes(old: Sequence[Interaction], new: Sequence[Interaction]) ->
 
 
 def read_compared_turn(one: Interaction) -> ComparedTurn:
-    call = (
-        read_call(one.request.body, one.response.mime_type, one.response.body) if is_tool_call(one.operation) else None
-    )
+    call = read_call(one) if is_tool_call(one.operation) else None
     answer = read_interaction_answer(one)
     said = [each.text for each in read_conversation(one.request.body) if each.role in ("user", "tool")]
     return ComparedTurn(

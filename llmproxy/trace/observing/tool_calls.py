@@ -210,9 +210,7 @@ def read_served_tools(
 
 
 def _build_served_use(call: Call, made: Interaction) -> ToolUse | None:
-    kind = made.response.mime_type
-    told = read_call(made.request.body, kind, made.response.body)
-    if told is None:
+    if (told := read_call(made)) is None:
         return None
     whole = any("method" not in each.value for each in list_messages(made.response) if isinstance(each.value, dict))
     return ToolUse(

@@ -460,7 +460,7 @@ def build_mcp_span(interaction: Interaction) -> Span | None:
         duration_ms=duration,
     )
     span.metadata = _build_mcp_attributes(interaction)
-    call = read_call(interaction.request.body, response.mime_type, response.body)
+    call = read_call(interaction)
     code = _find_error_code(interaction)
     if code is not None:
         span.metadata |= {"rpc.response.status_code": str(code), "error.type": str(code)}

@@ -18,7 +18,16 @@ import re
 from collections.abc import Iterator
 
 from llmproxy.core.cassettes.formats import Source, read_items
-from llmproxy.core.cassettes.formats.entries import ReadingProblem, Recorded, Tree, kind, mapping, microseconds, status
+from llmproxy.core.cassettes.formats.entries import (
+    ReadingProblem,
+    Recorded,
+    Tree,
+    kind,
+    mapping,
+    microseconds,
+    parse_unix_time,
+    status,
+)
 from llmproxy.core.traffic.interaction import Headers, format_host, header
 from llmproxy.core.traffic.origin_guard import is_ip_address
 from llmproxy.errors import CassetteCorrupt
@@ -126,7 +135,7 @@ def _read_flow(flow: Tree, number: int) -> Recorded:
         )
     request = mapping(flow, "request")
     headers = _read_headers(request)
-    started = _read_seconds(request.get("timestamp_start"))
+    started = parse_unix_time(request.get("timestamp_start"))
     answered = flow.get("response") is not None
     response = mapping(flow, "response") if answered else {"status_code": 200, "content": b""}
     why = "" if answered else "there was no answer"
@@ -134,8 +143,8 @@ def _read_flow(flow: Tree, number: int) -> Recorded:
         why = "it is a WebSocket"
     if request.get("content") is None or response.get("content") is None:
         why = why or "its body was streamed and not saved"
-    released = _read_seconds(request.get("timestamp_end")) or started
-    head, last = (_read_seconds(response.get(name)) for name in ("timestamp_start", "timestamp_end"))
+    released = parse_unix_time(request.get("timestamp_end")) or started
+    head, last = (parse_unix_time(response.get(name)) for name in ("timestamp_start", "timestamp_end"))
     return Recorded(
         method=_read_text(request, "method"), uri=_build_uri(request, headers), headers=headers,
         body=_read_body(request.get("content")), status=status(response.get("status_code")),
@@ -178,7 +187,3 @@ def _read_body(value: Tree) -> bytes:
     if value is None or isinstance(value, bytes):
         return value or b""
     raise ReadingProblem(f"a body is {kind(value)}, not bytes")
-
-
-def _read_seconds(value: Tree) -> float:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0.0

@@ -75,8 +75,8 @@ def test_no_reviewer_reads_another_text_than_the_agent(mark: str, text: str) -> 
 def test_it_looks_as_it_should() -> None:
     """Members in their order, what is short on one line, texts of several lines as blocks."""
     tree = {"role": "user", "parts": [{"text": "a: b\nc\n", "num": [1, 2.5, None, True]}, [], {}, [["x"]]]}
-    assert "\n".join(write_lines(tree, 1)) == (
-        "  role: user\n  parts:\n    - text: |\n        a: b\n        c\n      num: [1, 2.5, null, true]\n"
+    assert "\n".join(write_lines({"said": tree})) == (
+        "said:\n  role: user\n  parts:\n    - text: |\n        a: b\n        c\n      num: [1, 2.5, null, true]\n"
         "    - []\n    - {}\n    - [[x]]"
     )
 
