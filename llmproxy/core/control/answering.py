@@ -124,7 +124,7 @@ def _serve_request(engine: Engine, asked: ControlRequest, proxy: ControlledProxy
     name = words[1] if len(words) > 1 else ""
     body, query = parse_body(asked.body), _parse_query(asked.target)
     call = RoutedRequest(name, body, query, proxy, trusted=refusing is None, connection=asked.connection)
-    return endpoint.handler(engine, call)
+    return endpoint.status, endpoint.handler(engine, call)
 
 
 def find_refusal(asked: ControlRequest, token: str, page_token: str = "") -> ControlForbidden | None:

@@ -160,19 +160,19 @@ class RoutedRequest:
         return engine.sessions.get_session(name)
 
 
-def _report_health(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
+def _report_health(engine: Engine, call: RoutedRequest) -> Json:
     """Is it there?
 
     Open to everybody.
     """
     ca, bundle = (call.proxy.ca, call.proxy.ca_bundle) if call.trusted else ("", "")
     about = {"status": "ok", "version": __version__, "mode": str(engine.config.mode)}
-    return 200, {**about, "ca": ca or None, "ca_bundle": bundle or None}
+    return {**about, "ca": ca or None, "ca_bundle": bundle or None}
 
 
-def _list_sessions(engine: Engine, _call: RoutedRequest) -> tuple[int, Json]:
+def _list_sessions(engine: Engine, _call: RoutedRequest) -> Json:
     """All open sessions."""
-    return 200, {"sessions": [build_session_report(engine, each) for each in engine.sessions.walks.values()]}
+    return {"sessions": [build_session_report(engine, each) for each in engine.sessions.walks.values()]}
 
 
 OPEN_MEMBERS = (
@@ -181,7 +181,7 @@ OPEN_MEMBERS = (
 )  # fmt: skip
 
 
-def _open_session(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
+def _open_session(engine: Engine, call: RoutedRequest) -> Json:
     """Open a session.
 
     Its requests then come under `/s/{name}/...`, or with the header x-llmproxy-session. It walks its cassette from
@@ -218,10 +218,10 @@ def _open_session(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
             engine.sessions.close_session(session.name)
             raise
     keys = None if engine.store is None else list_api_key_variables(engine.store, session.cassette)
-    return 201, build_session_report(engine, session) | ({} if keys is None else {"key_names": [*keys]})
+    return build_session_report(engine, session) | ({} if keys is None else {"key_names": [*keys]})
 
 
-def _declare_variables(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
+def _declare_variables(engine: Engine, call: RoutedRequest) -> Json:
     """Declare what is true of this run only.
 
     At any time while the session is open; it counts from the next request on. One of a name that was declared takes
@@ -231,10 +231,10 @@ def _declare_variables(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
         raise BadControl('llmproxy: say what is declared: {"run_variables": {"name": "value"}}.')
     session, declared = engine.sessions.get_session(call.name), parse_run_variables(call.body["run_variables"])
     engine.features.get_feature(BindingFeature).declare_variables(session, declared)
-    return 200, build_session_report(engine, session)
+    return build_session_report(engine, session)
 
 
-def _set_faults(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
+def _set_faults(engine: Engine, call: RoutedRequest) -> Json:
     """Let a session meet injected faults.
 
     From its next call on, counted anew; they take the place of those that it had. An empty list takes them away. A
@@ -249,7 +249,7 @@ def _set_faults(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
     return _list_faults(engine, call)
 
 
-def _list_faults(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
+def _list_faults(engine: Engine, call: RoutedRequest) -> Json:
     """List which injected faults a session meets, and how often each was injected.
 
     `idle` says of each rule that met no call why.
@@ -258,7 +258,7 @@ def _list_faults(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
     known = session.find_interceptor(FaultInterceptor)
     none: dict[str, Json] = {"name": "", "seed": 0, "faults": [], "injected": 0}
     told = none if known is None else known.build_report().get("faults", none)
-    return 200, _add_idle_reasons(told, engine.features.get_feature(FaultFeature).explain_idle_rules(session))
+    return _add_idle_reasons(told, engine.features.get_feature(FaultFeature).explain_idle_rules(session))
 
 
 def _add_idle_reasons(told: dict[str, Json], idle: Mapping[int, str]) -> dict[str, Json]:
@@ -267,7 +267,7 @@ def _add_idle_reasons(told: dict[str, Json], idle: Mapping[int, str]) -> dict[st
     return told | {"faults": rows, "idle": list(idle.values())}
 
 
-def _enable_learning(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
+def _enable_learning(engine: Engine, call: RoutedRequest) -> Json:
     """Make a session a trial.
 
     `replay` only. From now on a request that misses is held against the recordings that were not used yet; if
@@ -277,7 +277,7 @@ def _enable_learning(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
     return _list_learned_fields(engine, call)
 
 
-def _list_learned_fields(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
+def _list_learned_fields(engine: Engine, call: RoutedRequest) -> Json:
     """What a trial taught.
 
     Of a session that is a trial: the values in results of tools that vary from run to run, each as a volatile field.
@@ -297,23 +297,23 @@ def _list_learned_fields(engine: Engine, call: RoutedRequest) -> tuple[int, Json
         }
         for each in trial.lessons
     ]
-    return 200, {"served": trial.served, "lessons": rows}
+    return {"served": trial.served, "lessons": rows}
 
 
-def _report_session(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
+def _report_session(engine: Engine, call: RoutedRequest) -> Json:
     """What a session comes to so far."""
-    return 200, build_session_report(engine, engine.sessions.get_session(call.name))
+    return build_session_report(engine, engine.sessions.get_session(call.name))
 
 
-def _reset_session(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
+def _reset_session(engine: Engine, call: RoutedRequest) -> Json:
     """Walk from the start again.
 
     What it counted stays. In `record`, what it recorded so far is replaced by what comes now.
     """
-    return 200, build_session_report(engine, engine.sessions.reset_session(call.name))
+    return build_session_report(engine, engine.sessions.reset_session(call.name))
 
 
-def _close_session(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
+def _close_session(engine: Engine, call: RoutedRequest) -> Json:
     """End a session.
 
     Calls that are still open are waited for, a few seconds at most. Its recording is then complete (`once` replays
@@ -329,10 +329,10 @@ def _close_session(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
     interrupted = parse_flag(call.body.get("interrupted"), "interrupted")
     engine.sessions.close_session(call.name, complete=complete, interrupted=interrupted)
     engine.trials.store_trial(session)
-    return 200, last
+    return last
 
 
-def _bind_name(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
+def _bind_name(engine: Engine, call: RoutedRequest) -> Json:
     """Send what arrives under a name to a session.
 
     For a process whose base URL is fixed when it starts: it always calls `/s/worker-1/v1`, and each test binds that
@@ -341,26 +341,26 @@ def _bind_name(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
     session = parse_name(call.body.get("session"), 'say which session: {"session": "name"}')
     party = call.body.get("party")
     engine.sessions.bind_name(call.name, session, parse_party(None if party is None else str(party)))
-    return 200, {"name": call.name, "session": session}
+    return {"name": call.name, "session": session}
 
 
-def _unbind_name(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
+def _unbind_name(engine: Engine, call: RoutedRequest) -> Json:
     """Let what arrives under a name be its own again."""
     engine.sessions.unbind_name(call.name)
-    return 200, {"name": call.name, "session": None}
+    return {"name": call.name, "session": None}
 
 
-def _list_interactions(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
+def _list_interactions(engine: Engine, call: RoutedRequest) -> Json:
     """What is recorded."""
     rows = engine.questions.list_rows(call.get_session_name(), call.get_limit())
     names = (
         "id", "cassette", "sample", "party", "occurrence", "key", "provider", "operation", "model", "method", "target",
         "status",
     )  # fmt: skip
-    return 200, {"interactions": [{name: getattr(row, name) for name in names} for row in rows]}
+    return {"interactions": [{name: getattr(row, name) for name in names} for row in rows]}
 
 
-def _list_misses(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
+def _list_misses(engine: Engine, call: RoutedRequest) -> Json:
     """What was asked and never recorded."""
     wanted = call.get_session_name()
     found = [each for each in engine.journal.list_misses() if wanted is None or each.data.get("session") == wanted]
@@ -374,40 +374,38 @@ def _list_misses(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
         }
         for each in found
     ]
-    return 200, {"misses": rows[-call.get_limit() :]}
+    return {"misses": rows[-call.get_limit() :]}
 
 
-def _list_refused(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
+def _list_refused(engine: Engine, call: RoutedRequest) -> Json:
     """What was refused before it belonged to a session: hosts, web pages, requests that are none."""
-    return 200, {"refused": [each._asdict() for each in engine.strays][-call.get_limit() :]}
+    return {"refused": [each._asdict() for each in engine.strays][-call.get_limit() :]}
 
 
-def _list_calls(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
+def _list_calls(engine: Engine, call: RoutedRequest) -> Json:
     """Every call of a session, with its recording.
 
     In order of arrival. Calls that are still open are waited for, a few seconds at most; `open` says how many there
     are then. The last 20,000 calls of a session are kept.
     """
-    return 200, list_session_calls(
-        engine, call.find_open_session(engine), parse_call_number(call.query.get("after", "0"))
-    )
+    return list_session_calls(engine, call.find_open_session(engine), parse_call_number(call.query.get("after", "0")))
 
 
-def _list_spans(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
+def _list_spans(engine: Engine, call: RoutedRequest) -> Json:
     """What a session's calls said, as spans.
 
     As `llmproxy export --format spans` writes them: requests, answers, tool calls and their results. Calls that are
     still open are waited for, a few seconds at most.
     """
-    return 200, build_spans(engine, call.find_open_session(engine), call.query.get("party", ""), call.proxy.spans_of)
+    return build_spans(engine, call.find_open_session(engine), call.query.get("party", ""), call.proxy.spans_of)
 
 
-def _serve_document(_engine: Engine, _call: RoutedRequest) -> tuple[int, Json]:
+def _serve_document(_engine: Engine, _call: RoutedRequest) -> Json:
     """This document."""
-    return 200, (DATA / "openapi.json").read_bytes()
+    return (DATA / "openapi.json").read_bytes()
 
 
-def _stop_proxy(_engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
+def _stop_proxy(_engine: Engine, call: RoutedRequest) -> Json:
     """End the proxy.
 
     As SIGTERM would: open answers may finish, recordings are kept, the summary is printed. 400 where the proxy is
@@ -415,10 +413,10 @@ def _stop_proxy(_engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
     """
     if call.proxy.stop is None:
         raise BadControl("llmproxy: this proxy belongs to another program.", hint="End that one.")
-    return 200, {"stopping": True, "exit_code": call.proxy.stop()}
+    return {"stopping": True, "exit_code": call.proxy.stop()}
 
 
-def _handle_tool_lines(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
+def _handle_tool_lines(engine: Engine, call: RoutedRequest) -> Json:
     """Carry a server of tools that speaks over stdio.
 
     What `llmproxy mcp -- server` asks, for a client of an MCP server over stdio. `line`: what the client said; the
@@ -429,10 +427,10 @@ def _handle_tool_lines(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
     """
     if call.proxy.lines is None:
         raise BadControl("llmproxy: this proxy belongs to another program, which carries no servers of tools.")
-    return 200, call.proxy.lines.serve(engine, canonical_name(call.name), call.body, call.connection)
+    return call.proxy.lines.serve(engine, canonical_name(call.name), call.body, call.connection)
 
 
-Handler = Callable[[Engine, RoutedRequest], tuple[int, Json]]
+Handler = Callable[[Engine, RoutedRequest], Json]
 
 
 @dataclass(frozen=True, slots=True)
@@ -451,6 +449,7 @@ class Endpoint:
     errors: tuple[str, ...] = ("Bad", "Forbidden", "Unknown")
     """Names of `models.ERRORS`."""
     status: int = 200
+    """Of its answer."""
 
 
 _LISTED = ("Bad", "Forbidden")

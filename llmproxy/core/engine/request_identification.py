@@ -385,12 +385,9 @@ class KeyDeriver:
         let_through = exchange.decision is Decision.PASS and exchange.route.not_llm
         if len(exchange.place.counted) + len(body) < WORTH_A_THREAD or exchange.error is not None or let_through:
             return False
-        return (
-            self._state.memory.get_known(
-                self._state.memory.digest_request(exchange.place.counted, body), self._state.redactor.epoch
-            )
-            is None
-        )
+        memory = self._state.memory
+        digest = memory.digest_request(exchange.place.counted, body)
+        return memory.get_known(digest, self._state.redactor.epoch) is None
 
     def redact_in_advance(self, exchange: Exchange, body: bytes) -> None:
         """Redact a body before `identify_and_decide` asks for it; on any thread: a megabyte takes its time."""

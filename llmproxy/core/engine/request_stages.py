@@ -30,7 +30,7 @@ from llmproxy.core.sessions.exchange import CallProgress, Config, Exchange, Rece
 from llmproxy.core.sessions.interceptor import ClientEnds, Lookup, MissReason, Playback
 from llmproxy.core.sessions.journal import AnsweredQuestion
 from llmproxy.core.sessions.session import MissedCall, Question
-from llmproxy.core.store.queries import canonical_of, count_calls, count_recordings, find_other_places
+from llmproxy.core.store.queries import canonical_of, find_other_places
 from llmproxy.core.store.reader import KeyedRecording
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Headers, Key, Response, header
@@ -140,11 +140,11 @@ class MissExplainer:
         context = replace(
             build_miss_context(exchange, config),
             stream=exchange.identity.stream, last_user=read_last_user_text(request.body) or "",
-            store_exists=store is not None, recordings=count_recordings(store, *place) if store else 0,
-            same_operation=count_recordings(store, *place, *kind) if store else 0,
+            store_exists=store is not None, recordings=store.count_interactions(*place) if store else 0,
+            same_operation=store.count_interactions(*place, kind=kind) if store else 0,
             played=recordings if why is MissReason.EXHAUSTED else 0,
             elsewhere=_find_other_places(store, key, channel) if store else (), complete=session.complete,
-            toolless=store is not None and channel is Channel.MCP and not count_calls(store, *place, channel),
+            toolless=bool(store and channel is Channel.MCP and not store.count_interactions(*place, channel=channel)),
             client=read_client(exchange.request.headers),
             is_placeholder=any(PLACEHOLDER_KEY in value for _, value in exchange.request.headers),
             is_python="python" in (header(exchange.request.headers, "user-agent") or "").lower(),

@@ -258,13 +258,13 @@ def _insert_body(conn: sqlite3.Connection, prepared: PreparedBody, how: EncodedB
     """Make a row and return its id; None if its content has one."""
     size = len(prepared.content)
     values = (prepared.sha256, size, how.encoding, how.base_id, how.prefix, how.suffix, how.depth)
-    if len(how.data) <= LARGE:
-        cursor = conn.execute(_INSERT.format("?"), (*values, how.data))
-        return cursor.lastrowid if cursor.rowcount > 0 else None
-    cursor = conn.execute(_INSERT.format("zeroblob(?)"), (*values, len(how.data)))
+    large = len(how.data) > LARGE
+    sql = _INSERT.format("zeroblob(?)" if large else "?")
+    cursor = conn.execute(sql, (*values, len(how.data) if large else how.data))
     if cursor.rowcount <= 0 or cursor.lastrowid is None:
         return None
-    write_blob(conn, cursor.lastrowid, how.data)
+    if large:
+        write_blob(conn, cursor.lastrowid, how.data)
     return cursor.lastrowid
 
 

@@ -27,26 +27,11 @@ from llmproxy.parsers import parse_age_seconds
 from llmproxy.protocol import API_KEYS, Channel
 
 
-def count_recordings(
-    store: Store, cassette: str, sample: int, provider: str | None = None, operation: str | None = None
-) -> int:
-    """Count the live recordings of a cassette and sample, of one operation where that is named."""
-    where, values = "cassette = ? AND sample = ? AND superseded_at IS NULL", [to_sql(cassette), sample]
-    if provider is not None and operation is not None:
-        where, values = f"{where} AND provider = ? AND operation = ?", [*values, to_sql(provider), to_sql(operation)]
-    return int(store.query(f"SELECT count(*) FROM interactions WHERE {where}", values)[0][0])
-
-
 def count_live_before(store: Store, cassette: str, sample: int, since: float) -> int:
     """Count the recordings that were live at a second, Unix time."""
     sql = """SELECT count(*) FROM interactions WHERE cassette = ? AND sample = ? AND started_at < ?
         AND (superseded_at IS NULL OR superseded_at >= ?)"""
     return int(store.query(sql, (to_sql(cassette), sample, since, since))[0][0])
-
-
-def count_calls(store: Store, cassette: str, sample: int, channel: Channel) -> int:
-    where = f"cassette = ? AND sample = ? AND superseded_at IS NULL AND {OF_CHANNEL[channel]}"
-    return int(store.query(f"SELECT count(*) FROM interactions WHERE {where}", [to_sql(cassette), sample])[0][0])
 
 
 def find_other_places(store: Store, key: Key, limit: int) -> list[tuple[str, int, str]]:

@@ -536,8 +536,7 @@ class Readable:
             ids = [row[0] for place in self.query(_LATEST, (limit,)) for row in self.query(_OF_PLACE, (*place, limit))]
             where, values = f"id IN ({', '.join(map(str, ids))})", tuple[object, ...]()
         else:
-            where, values = self._build_where(cassette, sample, superseded=superseded)
-        where = where if channel is None else f"({where}) AND {rows.OF_CHANNEL[channel]}"
+            where, values = self._build_where(cassette, sample, superseded=superseded, channel=channel)
         found = self.query(
             f"{rows.SELECT_SUMMARY} WHERE {where} ORDER BY started_at DESC, id DESC LIMIT ?",
             (*values, -1 if limit is None else limit),
@@ -575,9 +574,15 @@ class Readable:
             for name, sample, stored, live, first, last, tokens_in, tokens_out, clean, holder in found
         ]
 
-    def count_interactions(self, cassette: str | None = None, *, superseded: bool = False) -> int:
-        """Count the live interactions of a cassette, or of all; with those that newer recordings replaced."""
-        where, values = self._build_where(cassette, None, superseded=superseded)
+    def count_interactions(
+        self, cassette: str | None, sample: int | None = None, *, superseded: bool = False,
+        channel: Channel | None = None, kind: tuple[str, str] | None = None,
+    ) -> int:  # fmt: skip
+        """Count the live interactions of a cassette, or of all; with those that newer recordings replaced.
+
+        `kind`: of this provider and operation only.
+        """
+        where, values = self._build_where(cassette, sample, superseded=superseded, channel=channel, kind=kind)
         return int(self.query(f"SELECT count(*) FROM interactions WHERE {where}", values)[0][0])
 
     def list_cassette_names(self, limit: int = -1) -> list[str]:
@@ -617,7 +622,10 @@ class Readable:
         )
 
     @staticmethod
-    def _build_where(cassette: str | None, sample: int | None, *, superseded: bool) -> tuple[str, tuple[object, ...]]:
+    def _build_where(
+        cassette: str | None, sample: int | None, *, superseded: bool, channel: Channel | None = None,
+        kind: tuple[str, str] | None = None,
+    ) -> tuple[str, tuple[object, ...]]:  # fmt: skip
         parts: list[tuple[str, tuple[object, ...]]] = [("1", ())]
         if not superseded:
             parts.append(("superseded_at IS NULL", ()))
@@ -625,4 +633,8 @@ class Readable:
             parts.append(("cassette = ?", (to_sql(cassette),)))
         if sample is not None:
             parts.append(("sample = ?", (sample,)))
+        if channel is not None:
+            parts.append((rows.OF_CHANNEL[channel], ()))
+        if kind is not None:
+            parts.append(("provider = ? AND operation = ?", tuple(map(to_sql, kind))))
         return " AND ".join(sql for sql, _ in parts), tuple(value for _, values in parts for value in values)

@@ -92,9 +92,7 @@ class _Brotli:
                 data = b""
                 if len(out) > limit:
                     raise _build_too_large_error(limit)
-                if self._decoder.is_finished() or (self._decoder.can_accept_more_data() and not piece):
-                    break
-                if self._decoder.can_accept_more_data():
+                if self._decoder.is_finished() or self._decoder.can_accept_more_data():
                     break
         except self._error as error:
             raise ValueError("corrupt brotli data") from error

@@ -13,7 +13,6 @@ import pytest
 from llmproxy.core.bindings import VolatileField
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.queries import (
-    count_recordings as count_live,
     count_unused,
     find_other_places,
     read_volatile_fields,
@@ -245,7 +244,7 @@ def test_questions_count_what_is_there(open_: Opener) -> None:
     with open_() as store:
         ids = [store.add_interaction(interaction(n, cassette="ü"), supersede=False) for n in (1, 2, 3)]
         write_volatile_fields(store, "ü", [VolatileField("chunk", "hex", "run", before="Chunk ID: ")])
-        assert (count_live(store, "ü", 1), count_unused(store, "ü", 1, ids[:1])) == (3, 2)
+        assert (store.count_interactions("ü", 1), count_unused(store, "ü", 1, ids[:1])) == (3, 2)
         assert store.has_recordings("ü", 1)
         assert not store.has_recordings("ü", 2)
     with open_(writable=False) as store:

@@ -12,7 +12,6 @@ import pytest
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.queries import (
     count_live_before,
-    count_recordings,
     count_unused,
     list_api_key_variables,
     read_summary,
@@ -50,10 +49,10 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def test_counts_are_of_live_recordings(store: Store) -> None:
-    assert count_recordings(store, "default", 1) == 2
-    assert count_recordings(store, "default", 1, "openai", "embeddings") == 1
-    assert count_recordings(store, "other", 1) == count_recordings(store, "other", 2) == 1
-    assert count_recordings(store, "nobody", 1) == 0
+    assert store.count_interactions("default", 1) == 2
+    assert store.count_interactions("default", 1, kind=("openai", "embeddings")) == 1
+    assert store.count_interactions("other", 1) == store.count_interactions("other", 2) == 1
+    assert store.count_interactions("nobody", 1) == 0
     assert [count_live_before(store, "default", 1, since) for since in (NOW, NOW + 1)] == [0, 2]
     assert [count_unused(store, "default", 1, used) for used in ((), {2}, {1, 2, 5})] == [2, 1, 0]
 
@@ -73,7 +72,7 @@ def test_errors_of_sqlite_come_out_as_ours(tmp_path: Path) -> None:
             other.execute("ALTER TABLE interactions RENAME TO gone")
         other.close()
         with pytest.raises(CassetteCorrupt):
-            count_recordings(made, "default", 1)
+            made.count_interactions("default", 1)
         with sqlite3.connect(tmp_path / "y.db") as other:
             other.execute("ALTER TABLE gone RENAME TO interactions")
         other.close()

@@ -165,18 +165,18 @@ def open_source(path: Path, models: Sequence[str] = ()) -> Source:
 _LISTED = 10
 
 
-def read_items(
+def read_items[T](
     items: Sequence[Any],
-    one: Callable[[Any, int], Recorded],
+    one: Callable[[Any, int], T],
     source: Source,
     what: str,
     lines: Callable[[], Mapping[int, int]] = dict,
-) -> list[Recorded]:
+) -> list[T]:
     """Read numbered items, from 1, by a function that raises ReadingProblem.
 
     Raises CassetteCorrupt naming the first ten, where `lines` knows them with their lines.
     """
-    found: list[Recorded] = []
+    found: list[T] = []
     problems: list[tuple[int, str]] = []
     for number, item in enumerate(items, 1):
         try:

@@ -59,7 +59,8 @@ def read_all(sources: Sequence[Source]) -> list[Recorded]:
             items = get_list(mapping(source.json), "fixtures")
         except ReadingProblem as problem:
             raise CassetteCorrupt(f"{source.name}: {problem}.") from problem
-        read_items(items, partial(_collect_fixture, fixtures, source.models), source, "fixture")
+        for some in read_items(items, partial(_read_fixtures, source.models), source, "fixture"):
+            fixtures += some
     turns = {each.turn_key: each for each in reversed(fixtures) if each.said is not None}
     ordered = sorted(fixtures, key=lambda each: each.turn_key)
     return [recorded for each in ordered for recorded in each.build_exchanges(turns)]
@@ -139,12 +140,11 @@ class _Fixture:
         }
 
 
-def _collect_fixture(fixtures: list[_Fixture], models: Sequence[str], tree: Tree, number: int) -> Recorded:
-    """Read one fixture; `read_items` wants an exchange, and drops it."""
+def _read_fixtures(models: Sequence[str], tree: Tree, number: int) -> list[_Fixture]:
+    """Read one fixture, once for each model that it answers."""
     model = mapping(tree, "match").get("model")
     named = [model] if isinstance(model, str) and model else models or [""]
-    fixtures += [_build_fixture(tree, number, each) for each in named]
-    return Recorded("POST", "", (), b"", 200, "", (), b"")
+    return [_build_fixture(tree, number, each) for each in named]
 
 
 def _build_fixture(tree: Tree, number: int, model: str) -> _Fixture:

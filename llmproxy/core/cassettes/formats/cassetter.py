@@ -19,6 +19,7 @@ from llmproxy.core.cassettes.formats.entries import (
     ReadingProblem,
     Recorded,
     Tree,
+    build_skipped_exchange,
     encode_utf8,
     header_map,
     kind,
@@ -57,7 +58,7 @@ def read(source: Source) -> list[Recorded]:
     found = read_items(items, partial(_read_interaction, is_toml=is_toml), source, "interaction")
     found.sort(key=lambda each: each.recorded_at)  # it writes an exchange when its answer was read
     for name, what in _OTHERS.items():
-        found += [_build_skipped_exchange(what, n) for n, _ in enumerate(tree.get(name) or (), len(found) + 1)]
+        found += [build_skipped_exchange(what, n) for n, _ in enumerate(tree.get(name) or (), len(found) + 1)]
     return found
 
 
@@ -68,10 +69,6 @@ def _parse_toml(source: Source) -> Tree:
         return tomllib.loads(source.text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise CassetteCorrupt(f"{source.name}: {error}.") from error
-
-
-def _build_skipped_exchange(what: str, number: int) -> Recorded:
-    return Recorded("GET", "", (), b"", 200, "", (), b"", number=number, problem=f"it is {what}, not HTTP")
 
 
 def _read_interaction(tree: Tree, number: int, *, is_toml: bool) -> Recorded:

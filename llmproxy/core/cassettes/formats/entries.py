@@ -43,6 +43,11 @@ class Recorded:
     """Why this exchange cannot be replayed, although its file is sound (its body was never saved); else empty."""
 
 
+def build_skipped_exchange(what: object, number: int) -> Recorded:
+    """Return what stands for an entry that is no exchange of HTTP."""
+    return Recorded("GET", "", (), b"", 200, "", (), b"", number=number, problem=f"it is {what}, not HTTP")
+
+
 class ReadingProblem(Exception):
     """Something is wrong with one interaction."""
 

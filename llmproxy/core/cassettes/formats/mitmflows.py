@@ -22,6 +22,7 @@ from llmproxy.core.cassettes.formats.entries import (
     ReadingProblem,
     Recorded,
     Tree,
+    build_skipped_exchange,
     kind,
     mapping,
     microseconds,
@@ -130,9 +131,7 @@ def _read_flow(flow: Tree, number: int) -> Recorded:
     if isinstance(version, list) or not isinstance(version, int) or version < _OLDEST:
         raise ReadingProblem(f"it is of version {version}; bring it up to date: mitmdump -nr OLD -w NEW")
     if flow.get("type") != "http":
-        return Recorded(
-            "GET", "", (), b"", 200, "", (), b"", number=number, problem=f"it is {flow.get('type')}, not HTTP"
-        )
+        return build_skipped_exchange(flow.get("type"), number)
     request = mapping(flow, "request")
     headers = _read_headers(request)
     started = parse_unix_time(request.get("timestamp_start"))

@@ -494,19 +494,16 @@ class ServerStore(Store):
         with self._changing_connection() as conn:
             statements.rekey_recordings(conn, made)
 
-    def _raise_file_store_needed(self) -> NoReturn:
+    def record_synced_file(self, cassette: str, seen: SyncedFile) -> None:  # noqa: ARG002 - as the store of a file takes them
+        """Raise StoreReadOnly: files of cassettes are kept in step with a store in a file."""
+        self.file_transaction()
+
+    def file_transaction(self) -> NoReturn:
+        """Raise StoreReadOnly: forks, and what keeps files in step, are a file's."""
         raise StoreReadOnly(
             f"The store {self.server.shown} is a server's, and this needs a store in a file.",
             hint="llmproxy pull NAME brings a cassette into llmproxy.db, llmproxy push NAME --replace brings it back.",
         )
-
-    def record_synced_file(self, cassette: str, seen: SyncedFile) -> None:  # noqa: ARG002 - as the store of a file takes them
-        """Raise StoreReadOnly: files of cassettes are kept in step with a store in a file."""
-        self._raise_file_store_needed()
-
-    def file_transaction(self) -> NoReturn:
-        """Raise StoreReadOnly: forks, and what keeps files in step, are a file's."""
-        self._raise_file_store_needed()
 
 
 _UNFINISHED = UNFINISHED.replace("FROM interactions", "FROM llmproxy.interactions").replace("?", "%s")
