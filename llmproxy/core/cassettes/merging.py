@@ -165,7 +165,6 @@ def _merge_cassette(stores: Mapping[Path, Store], name: str) -> tuple[list[_Kept
     }
     kept: dict[_Occurrence, _KeptRecording] = {}
     stale, conflicts = 0, list[str]()
-    heads: dict[str, list[tuple[Path, object]]] = {}
     for path, store in stores.items():
         for each in store.iter_interactions(name):
             if _identify_recording(each) in gone:
@@ -179,13 +178,10 @@ def _merge_cassette(stores: Mapping[Path, Store], name: str) -> tuple[list[_Kept
                 )
             elif each.started_at < before.interaction.started_at:
                 before.interaction, before.path = each, path
-    for path, store in stores.items():
-        if store.find_last_id(name):
-            heads.setdefault("whose child it is", []).append((path, find_fork(store, name, 1)))
-            heads.setdefault("what varies in it, or how old it may be", []).append(
-                (path, _list_notes_without_changes(store, name))
-            )
-    for what, said in heads.items():
+    holding = [(path, store) for path, store in stores.items() if store.find_last_id(name)]
+    forks = [(path, find_fork(store, name, 1)) for path, store in holding]
+    notes = [(path, _list_notes_without_changes(store, name)) for path, store in holding]
+    for what, said in (("whose child it is", forks), ("what varies in it, or how old it may be", notes)):
         filled = [each for each in said if each[1]]
         conflicts += [
             f"cassette {name}: {filled[0][0]} and {path} say different things about {what}"

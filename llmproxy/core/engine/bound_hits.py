@@ -379,7 +379,7 @@ class BindingInterceptor(Interceptor[Exchange]):
             if list_playable(session.policy, slots):
                 fitting.append(BoundRecording(key, slots, result, table))
         if not fitting and bound.trial is not None:
-            return self._learn_from_miss(call, store, wanted)
+            return self._learn_from_miss(call, store, wanted, bound.trial)
         if not fitting and session.policy.on_miss is Decision.REFUSE:
             advice = self._describe_missing_fields(call, store, wanted)
             compared.why = "; ".join(filter(None, (compared.why, advice)))
@@ -408,11 +408,11 @@ class BindingInterceptor(Interceptor[Exchange]):
                 )
         return ""
 
-    def _learn_from_miss(self, call: Exchange, store: Store, wanted: Canonical) -> BoundRecording | None:
+    def _learn_from_miss(
+        self, call: Exchange, store: Store, wanted: Canonical, trial: LearningTrial
+    ) -> BoundRecording | None:
         """Learn which values vary, where exactly one recording that was not used yet would fit if they did."""
         session, bound = call.session, self.bound
-        if bound.trial is None:
-            return None
         teaching = []
         typed = None if len(bound.known) else read_last_user_text(wanted, bound.typed)
         outside: list[tuple[int, Mismatch]] = []
@@ -437,7 +437,7 @@ class BindingInterceptor(Interceptor[Exchange]):
         slots = store.find_keyed(session.cassette, session.sample, call.party, key)
         if isinstance(result, Mismatch) or not list_playable(session.policy, slots):
             return None
-        bound.trial.served += 1
+        trial.served += 1
         call.state.drop(_MisfitReason)
         return BoundRecording(key, slots, result, table)
 

@@ -149,11 +149,6 @@ class EndOrder:
             group = _ConcurrentGroup(members, max(LEAST_PAUSE, min(LONGEST_PAUSE, ALL_PAUSES / len(members))))
             self._by_id.update((each.call.id, (group, each)) for each in members)
 
-    @property
-    def groups(self) -> tuple[tuple[int, ...], ...]:
-        """Ids of recordings that went on at the same time."""
-        return tuple(tuple(each.id for each in group) for group in self.calls if len(group) > 1)
-
     def on_call_begin(self, recording: int, now: float) -> bool:
         """Note a recording's begin; return whether it has a place in the order: not without overlap, nor again."""
         group, progress = self._by_id.get(recording, (None, None))
@@ -281,7 +276,8 @@ class OrderInterceptor(Interceptor[Exchange]):
 
     @override
     def on_explain(self, call: Exchange, context: MissContext) -> MissContext:
-        return replace(context, concurrent=self.order.groups)
+        overlapped = (group for group in self.order.calls if len(group) > 1)
+        return replace(context, concurrent=tuple(tuple(each.id for each in group) for group in overlapped))
 
     def get_send_delay(
         self, call: Exchange, offset: float | None, ends: ClientEnds, has_read: Callable[[ClientEnds], bool]

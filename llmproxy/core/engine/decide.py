@@ -9,7 +9,6 @@ again when it was asked live once more, is good as far as it goes; who reads on 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from llmproxy.core.keys.mcp import is_tool_call
 from llmproxy.core.providers.provider_table import SAFE
@@ -49,34 +48,26 @@ def decide_by_mode(call: Exchange, found: Lookup, nth: int) -> Decided:
     chosen = session.settings.exhausted
     exhausted = choose_exhausted(chosen, call.channel, call.method, call.operation, changes=place.changes)
     here = (call.party, found.key) in session.position.recorded_here
-    return decide(DecisionInput(session.policy, found.recordings, nth, exhausted, here))
+    return decide(session.policy, found.recordings, nth, exhausted, recorded_here=here)
 
 
-class DecisionInput(NamedTuple):
-    """Everything that the decision depends on. One a request: a tuple costs a quarter of a frozen dataclass."""
+def decide(
+    policy: ModePolicy, recordings: Sequence[KeyedRecording], nth: int, exhausted: Exhausted, *, recorded_here: bool
+) -> Decided:
+    """Decide what becomes of a request, the `nth` arrival of its key in the session, counted from 1.
 
-    policy: ModePolicy
-    """Of the session's mode."""
-    recordings: Sequence[KeyedRecording]
-    """Live recordings of the key in the session's cassette, in order of occurrence."""
-    nth: int
-    """This is the n-th arrival of the key in the session, counted from 1."""
-    exhausted: Exhausted = Exhausted.LAST
-    recorded_here: bool = False
-    """The key was first recorded in this session: it is recorded again, so a first run in `auto` equals `record`."""
-
-
-def decide(situation: DecisionInput) -> Decided:
-    """Decide what becomes of a request."""
-    policy = situation.policy
+    `policy` is the session's, `recordings` are the key's live ones in its cassette, in order of occurrence.
+    `recorded_here`: the key was first recorded in this session: it is recorded again, so a first run in `auto` equals
+    `record`.
+    """
     if policy.plays is PlayScope.NOTHING:
         return Decided(policy.on_miss)
-    tape = list_playable(policy, situation.recordings)
+    tape = list_playable(policy, recordings)
     if policy.on_miss is Decision.REFUSE:
-        return _decide_replay(situation, tape)
-    if situation.recorded_here or situation.nth > len(tape):
+        return _decide_replay(tape, nth, exhausted)
+    if recorded_here or nth > len(tape):
         return Decided(policy.on_miss)
-    return Decided(Decision.REPLAY, tape[situation.nth - 1])
+    return Decided(Decision.REPLAY, tape[nth - 1])
 
 
 def list_playable(policy: ModePolicy, recordings: Sequence[KeyedRecording]) -> Sequence[KeyedRecording]:
@@ -117,15 +108,15 @@ def describe_failure(recording: KeyedRecording) -> str:
     return "" if is_good_status(recording.status) else f"a recorded failure: {recording.status}"
 
 
-def _decide_replay(situation: DecisionInput, tape: Sequence[KeyedRecording]) -> Decided:
+def _decide_replay(tape: Sequence[KeyedRecording], nth: int, exhausted: Exhausted) -> Decided:
     if not tape:
         return Decided(Decision.REFUSE, reason=MissReason.NEVER)
-    if situation.nth <= len(tape):
-        return Decided(Decision.REPLAY, tape[situation.nth - 1])
-    match situation.exhausted:
+    if nth <= len(tape):
+        return Decided(Decision.REPLAY, tape[nth - 1])
+    match exhausted:
         case Exhausted.MISS:
             return Decided(Decision.REFUSE, reason=MissReason.EXHAUSTED)
         case Exhausted.CYCLE:
-            return Decided(Decision.REPLAY, tape[(situation.nth - 1) % len(tape)])
+            return Decided(Decision.REPLAY, tape[(nth - 1) % len(tape)])
         case Exhausted.LAST:
             return Decided(Decision.REPLAY, next((each for each in reversed(tape) if each.is_good_answer), tape[-1]))

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from llmproxy.core.engine.decide import (
-    DecisionInput,
     choose_exhausted,
     decide,
     decide_from_head,
@@ -161,7 +160,7 @@ class FastPath:
 
     def _decide_turn(self, asked: CachedRequest, turn: int, session: Session, store: Store) -> Call | None:
         """Return what becomes of a request at its turn; None if it is no hit."""
-        slot = decide(DecisionInput(asked.policy, asked.slots, turn, asked.repeats)).recording
+        slot = decide(asked.policy, asked.slots, turn, asked.repeats, recorded_here=False).recording
         if slot is None or slot.status == SWITCHING or slot.status in REDIRECTS or slot.was_left:
             return None
         self._clear_if_full()

@@ -10,7 +10,6 @@ import pytest
 
 from llmproxy.core.bindings import RunVariable, dump_run_variables
 from llmproxy.core.engine.decide import (
-    DecisionInput,
     choose_exhausted,
     decide,
     decide_from_head,
@@ -113,7 +112,9 @@ def told(verdict: Decided) -> str:
     *(pytest.param(policy_of(ONCE, complete=True), *rest, id=f"complete-{rest[1]}") for rest in COMPLETE),
 ])  # fmt: skip
 def test_modes(policy: ModePolicy, takes: list[KeyedRecording], expected: list[str]) -> None:
-    assert [told(decide(DecisionInput(policy, takes, nth))) for nth in range(1, len(expected) + 1)] == expected
+    assert [
+        told(decide(policy, takes, nth, Exhausted.LAST, recorded_here=False)) for nth in range(1, len(expected) + 1)
+    ] == expected
 
 
 @pytest.mark.parametrize(("exhausted", "expected"), [
@@ -125,14 +126,16 @@ def test_modes(policy: ModePolicy, takes: list[KeyedRecording], expected: list[s
 def test_after_the_last_recording(mode: Mode, exhausted: Exhausted, expected: list[str]) -> None:
     """The rule for exhausted tapes counts in the modes that play them."""
     takes = [A, LIMIT, B]
-    got = [told(decide(DecisionInput(policy_of(mode, complete=True), takes, nth, exhausted))) for nth in range(1, 6)]
+    got = [
+        told(decide(policy_of(mode, complete=True), takes, nth, exhausted, recorded_here=False)) for nth in range(1, 6)
+    ]
     assert got == expected
 
 
 def test_a_key_first_met_in_this_session_is_asked_again() -> None:
     """So that a first run in auto equals one in record."""
-    assert told(decide(DecisionInput(AUTO.policy, [A, B], 1, recorded_here=True))) == "live"
-    assert told(decide(DecisionInput(REPLAY.policy, [A], 1, recorded_here=True))) == "A"
+    assert told(decide(AUTO.policy, [A, B], 1, Exhausted.LAST, recorded_here=True)) == "live"
+    assert told(decide(REPLAY.policy, [A], 1, Exhausted.LAST, recorded_here=True)) == "A"
 
 
 @pytest.mark.parametrize(("recorded", "stays"), [
