@@ -269,7 +269,7 @@ def _find_fork_or_warn(database: Store, cassette: str, written: Format) -> Fork 
 
 def _format_export(found: Found, cassette: str, written: Format, fork: Fork | None) -> str:
     recorded = anonymize_all(*found, whole=written.name != "review")
-    return review_yaml.dumps(recorded, cassette, fork) if fork else written.dumps(recorded, cassette)
+    return review_yaml.dumps(recorded, cassette, fork) if fork else written.loaded.dumps(recorded, cassette)
 
 
 def _write_atomically(
@@ -281,7 +281,7 @@ def _write_atomically(
         return
     if path.exists() and not force:
         source = open_source(path)
-        ours = written.recognises(source) and (written.name != "har" or '"name": "llmproxy"' in source.head)
+        ours = written.loaded.recognises(source) and (written.name != "har" or '"name": "llmproxy"' in source.head)
         if not ours:
             raise CassetteCorrupt(
                 f"Not overwritten: {path} was not written by llmproxy.",

@@ -332,7 +332,7 @@ def _import_file(
     """Return a file's interactions in the store's order, what was skipped, and what it says of the cassette."""
     if (form := recognise_format(source)) is None:
         raise CassetteCorrupt(f"{source.name}: this is not a cassette of any format that we know.")
-    recorded = form.read(source)
+    recorded = form.loaded.read(source)
     adopted = import_exchanges(recorded, name, rules=rules, redactor=Redactor(), upstreams=upstreams)
     found = [each.interaction for each in adopted if each.interaction is not None]
     found.sort(key=lambda each: (each.sample, each.started_at))

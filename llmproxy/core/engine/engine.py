@@ -210,7 +210,7 @@ class EngineQueries:
         store = self._state.stores.current
         if store is None:
             return None
-        unused = store.list_unused(session.cassette, session.sample, session.served)
+        unused = [row for row in store.list_summaries(session.cassette, session.sample) if row.id not in session.served]
         gone = list_accepted_unused(store, session.cassette) if unused else ()
         played = (row for row in unused if all(each.replays_channel(row.channel) for each in session.interceptors))
         return [row for row in played if row.operation not in OPTIONAL and digest_key(row.key) not in gone]

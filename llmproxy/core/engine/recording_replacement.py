@@ -253,8 +253,8 @@ class ReaskInterceptor(ReplacementInterceptor):
         told = super().build_report()["replacement"]
         if told["why_not"]:
             return {"replacement": told}
-        gone = {*self._gone, *self._find_dependents(store)}
-        left = [row for row in store.list_unused(*self.target_place, self._session.served) or () if row.id not in gone]
+        gone = {*self._gone, *self._find_dependents(store), *self._session.served}
+        left = [row for row in store.list_summaries(*self.target_place) if row.id not in gone]
         rows = [
             {"id": row.id, "operation": row.operation, "model": row.model, "text": row.last_user_text} for row in left
         ]

@@ -523,10 +523,6 @@ class Readable:
         )
         return [id_ for (id_,) in reversed(found)]
 
-    def list_unused(self, cassette: str, sample: int, served: Collection[int]) -> list[RowSummary]:
-        """Return the live recordings whose ids are not among `served`, in order."""
-        return [row for row in self.list_summaries(cassette, sample) if row.id not in served]
-
     def list_summaries(
         self, cassette: str | None = None, sample: int | None = None, *, superseded: bool = False,
         limit: int | None = None, channel: Channel | None = None,

@@ -86,9 +86,13 @@ def parse_json(text: str, name: str) -> Any:  # noqa: ANN401 (what a JSON parser
         raise CassetteCorrupt(f"{name}: {error}.") from error
 
 
-class _FormatModule(Protocol):
-    def recognises(self, source: Source) -> bool: ...
-    def read(self, source: Source) -> list[Recorded]: ...
+class FormatModule(Protocol):
+    def recognises(self, source: Source) -> bool:
+        """Return whether the content is of this format. Raises nothing."""
+
+    def read(self, source: Source) -> list[Recorded]:
+        """Return the exchanges of a file, in its order. Raises CassetteCorrupt, CassetteNewer."""
+
     def dumps(self, recorded: Sequence[Recorded], cassette: str) -> str: ...
 
 
@@ -104,27 +108,16 @@ class Format:
     apart: bool = False
     """Every exchange has a file of its own: a folder of them is one cassette."""
 
-    def recognises(self, source: Source) -> bool:
-        """Return whether the content is of this format. Raises nothing."""
-        return self._module.recognises(source)
-
-    def read(self, source: Source) -> list[Recorded]:
-        """Return the exchanges of a file, in its order. Raises CassetteCorrupt, CassetteNewer."""
-        return self._module.read(source)
-
-    def dumps(self, recorded: Sequence[Recorded], cassette: str) -> str:
-        return self._module.dumps(recorded, cassette)
-
     def read_all(self, sources: Sequence[Source]) -> list[Recorded]:
         """Return the exchanges of the files of one cassette. Raises as `read`."""
-        together: Callable[[Sequence[Source]], list[Recorded]] | None = getattr(self._module, "read_all", None)
+        together: Callable[[Sequence[Source]], list[Recorded]] | None = getattr(self.loaded, "read_all", None)
         if together is not None:
             return together(sources)
-        return [each for source in sources for each in self.read(source)]
+        return [each for source in sources for each in self.loaded.read(source)]
 
     @property
-    def _module(self) -> _FormatModule:
-        return cast("_FormatModule", importlib.import_module(f"llmproxy.core.cassettes.formats.{self.module}"))
+    def loaded(self) -> FormatModule:
+        return cast("FormatModule", importlib.import_module(f"llmproxy.core.cassettes.formats.{self.module}"))
 
 
 _ROWS = (
@@ -154,7 +147,7 @@ def get_format(name: str) -> Format:
 
 def recognise_format(source: Source) -> Format | None:
     """Return what a file is by its content; None if nobody knows it."""
-    return next((row for row in _ROWS if row.recognises(source)), None)
+    return next((row for row in _ROWS if row.loaded.recognises(source)), None)
 
 
 def open_source(path: Path, models: Sequence[str] = ()) -> Source:

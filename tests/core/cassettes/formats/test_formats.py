@@ -60,9 +60,9 @@ def test_what_we_write_we_recognise(name: str, dialogue: list[Interaction]) -> N
     recorded = [
         replace(export_interaction(each), method=("POST", "post", "Patch")[n % 3]) for n, each in enumerate(dialogue)
     ]
-    source = Source(FORMATS[name].dumps(recorded, "trip").encode(), "x")
+    source = Source(FORMATS[name].loaded.dumps(recorded, "trip").encode(), "x")
     assert recognise_format(source) is FORMATS[name]
-    back = FORMATS[name].read(source)
+    back = FORMATS[name].loaded.read(source)
     assert [(each.method, each.body, each.response_body, each.headers, each.response_headers) for each in back] == [
         (each.method, each.body, each.response_body, each.headers, each.response_headers) for each in recorded
     ]
@@ -110,7 +110,7 @@ def test_a_cut_file_is_an_error(file: str, part: float) -> None:
     if file.endswith(".toml"):  # ends of tables are nowhere marked: cut in a text, not between lines
         cut = data[: data.rindex(b"data: [DONE]", 0, -len(data) // 10)]
     with pytest.raises(CassetteError, match=r"file\.x"):
-        FORMATS[FILES[file]].read(Source(cut, "file.x"))
+        FORMATS[FILES[file]].loaded.read(Source(cut, "file.x"))
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -120,7 +120,7 @@ def test_a_cut_file_is_an_error(file: str, part: float) -> None:
 def test_a_forced_format_never_crashes(name: str, content: str) -> None:
     """Whatever is forced on whatever file ends in exchanges or in our error."""
     try:
-        found = FORMATS[name].read(Source(content.encode("latin-1"), "x"))
+        found = FORMATS[name].loaded.read(Source(content.encode("latin-1"), "x"))
     except CassetteError:
         return
     assert found == []
@@ -169,7 +169,7 @@ def test_a_file_is_read_once(tmp_path: Path) -> None:
     source = open_source(path)
     path.unlink()
     assert recognise_format(source) is FORMATS["aimock"]
-    assert FORMATS["aimock"].read(source) == []
+    assert FORMATS["aimock"].loaded.read(source) == []
 
 
 ODD: tuple[object, ...] = (

@@ -271,4 +271,4 @@ def test_what_is_wrong_is_said(form: str, content: object, said: str) -> None:
     """A damaged file is named, with the exchange and what is wrong in it."""
     source = Source((content if isinstance(content, str) else json.dumps(content)).encode(), "x")
     with pytest.raises(CassetteError if form == "cassetter" else CassetteCorrupt, match=said):
-        FORMATS[form].read(source)
+        FORMATS[form].loaded.read(source)
