@@ -94,31 +94,31 @@ def map_entity(
     inspector: Inspector, name: str, declared: TableMap | None, user: str | None, names: list[str]
 ) -> MappedEntity:
     """Look an entity up in the database; `names` are declared ones. Raises UnknownEntity, UnknownColumn."""
-    plan = declared or TableMap(name, user=user)
-    tables = [*inspector.get_table_names(plan.schema), *inspector.get_view_names(plan.schema)]
-    if plan.table not in tables:
-        what = f"is mapped to the table {plan.table!r}" if declared and plan.table != name else "has no table"
+    mapping = declared or TableMap(name, user=user)
+    tables = [*inspector.get_table_names(mapping.schema), *inspector.get_view_names(mapping.schema)]
+    if mapping.table not in tables:
+        what = f"is mapped to the table {mapping.table!r}" if declared and mapping.table != name else "has no table"
         raise unknown_entity(
             name, {*names, *tables} - {name}, f"{name!r} {what}, map it: store.entities.{name}: {{table: NAME}}"
         )
-    reflected = {str(each["name"]): each for each in inspector.get_columns(plan.table, plan.schema)}
-    back = _rename_columns(name, plan, reflected)
+    reflected = {str(each["name"]): each for each in inspector.get_columns(mapping.table, mapping.schema)}
+    back = _rename_columns(name, mapping, reflected)
     columns = {back[each]: _build_column(back[each], each, spec) for each, spec in reflected.items()}
-    key = _find_key(inspector, name, plan, back, columns)
-    owner = _find_user_column(name, plan, back, columns)
+    key = _find_key(inspector, name, mapping, back, columns)
+    owner = _find_user_column(name, mapping, back, columns)
     serial = _find_sequence(columns[key], reflected)
     info = EntityInfo(
-        name, key, owner, columns, closed=True, source=plan.table, counted=serial is not None,
-        reuses=_has_reused_keys(inspector, plan, columns[key]) if plan.reuses is None else plan.reuses,
+        name, key, owner, columns, closed=True, source=mapping.table, counted=serial is not None,
+        reuses=_has_reused_keys(inspector, mapping, columns[key]) if mapping.reuses is None else mapping.reuses,
     )  # fmt: skip
     zones = frozenset(each for each, spec in reflected.items() if getattr(spec["type"], "timezone", False))
-    return MappedEntity(info, _build_clause(plan, list(reflected)), zones, serial)
+    return MappedEntity(info, _build_clause(mapping, list(reflected)), zones, serial)
 
 
-def _rename_columns(name: str, plan: TableMap, reflected: Mapping[str, Any]) -> dict[str, str]:
+def _rename_columns(name: str, mapping: TableMap, reflected: Mapping[str, Any]) -> dict[str, str]:
     back = {each: each for each in reflected}
-    known = EntityInfo(name, columns={each: Column(each) for each in reflected}, source=plan.table)
-    for suite, source in (plan.columns or {}).items():
+    known = EntityInfo(name, columns={each: Column(each) for each in reflected}, source=mapping.table)
+    for suite, source in (mapping.columns or {}).items():
         if source not in reflected:
             near = did_you_mean(suite, RESERVED)
             raise unknown_column(known, source, f"store.entities.{name}.{suite}" + (f" ({near[2:]})" if near else ""))
@@ -148,36 +148,38 @@ def get_column_kind(type_: Any) -> Kind:  # noqa: ANN401 - SQLAlchemy's types, i
 
 
 def _find_key(
-    inspector: Inspector, name: str, plan: TableMap, back: Mapping[str, str], columns: Mapping[str, Column]
+    inspector: Inspector, name: str, mapping: TableMap, back: Mapping[str, str], columns: Mapping[str, Column]
 ) -> str:
-    if plan.key is not None:
-        if plan.key in columns:
-            return plan.key
-        if plan.key in back:
-            return back[plan.key]
-        raise unknown_column(EntityInfo(name, columns=columns), plan.key, f"store.entities.{name}.id")
-    primary = inspector.get_pk_constraint(plan.table, plan.schema)["constrained_columns"]
+    if mapping.key is not None:
+        if mapping.key in columns:
+            return mapping.key
+        if mapping.key in back:
+            return back[mapping.key]
+        raise unknown_column(EntityInfo(name, columns=columns), mapping.key, f"store.entities.{name}.id")
+    primary = inspector.get_pk_constraint(mapping.table, mapping.schema)["constrained_columns"]
     if len(primary) == 1:
         return back[primary[0]]
     if not primary and "id" in columns:
         return "id"  # a view
     what = f"a primary key of several columns ({', '.join(primary)})" if primary else "no primary key"
     raise SuiteError(
-        f"{name}: the table {plan.table} has {what}",
+        f"{name}: the table {mapping.table} has {what}",
         hint=f"Name a column that tells rows apart: store.entities.{name}.id",
     )
 
 
-def _find_user_column(name: str, plan: TableMap, back: Mapping[str, str], columns: Mapping[str, Column]) -> str | None:
-    if plan.user is None:
+def _find_user_column(
+    name: str, mapping: TableMap, back: Mapping[str, str], columns: Mapping[str, Column]
+) -> str | None:
+    if mapping.user is None:
         return next((back[each] for each in USER_COLUMNS if each in back), None)
-    if not plan.user:
+    if not mapping.user:
         return None
-    if plan.user in columns:
-        return plan.user
-    if plan.user in back:
-        return back[plan.user]
-    raise unknown_column(EntityInfo(name, columns=columns), plan.user, f"store.entities.{name}.user")
+    if mapping.user in columns:
+        return mapping.user
+    if mapping.user in back:
+        return back[mapping.user]
+    raise unknown_column(EntityInfo(name, columns=columns), mapping.user, f"store.entities.{name}.user")
 
 
 def _find_sequence(key: Column, reflected: Mapping[str, Any]) -> str | None:
@@ -186,7 +188,7 @@ def _find_sequence(key: Column, reflected: Mapping[str, Any]) -> str | None:
     return key.source if counted or key.kind is Kind.INTEGER else None
 
 
-def _has_reused_keys(inspector: Inspector, plan: TableMap, key: Column) -> bool:
+def _has_reused_keys(inspector: Inspector, mapping: TableMap, key: Column) -> bool:
     """Return whether a number may be given out again: SQLite does, unless the table says AUTOINCREMENT."""
     if inspector.dialect.name != "sqlite" or key.kind is not Kind.INTEGER:
         return False
@@ -194,15 +196,15 @@ def _has_reused_keys(inspector: Inspector, plan: TableMap, key: Column) -> bool:
 
     query = text("SELECT sql FROM sqlite_master WHERE type = 'table' AND name = :name")
     bind: Any = inspector.bind
-    found = bind.execute(query, {"name": plan.table}).scalar()
+    found = bind.execute(query, {"name": mapping.table}).scalar()
     return found is not None and "AUTOINCREMENT" not in str(found).upper()
 
 
-def _build_clause(plan: TableMap, names: list[str]) -> TableClause:
+def _build_clause(mapping: TableMap, names: list[str]) -> TableClause:
     """Make a table without types: values come as the driver gives them, `value_conversion` decides what they mean."""
     from sqlalchemy import column, table
 
-    return table(plan.table, *(column(name) for name in names), schema=plan.schema)
+    return table(mapping.table, *(column(name) for name in names), schema=mapping.schema)
 
 
 def strip_type(value: Any) -> ColumnElement[Any]:  # noqa: ANN401 - what a driver takes
