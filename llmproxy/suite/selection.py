@@ -185,7 +185,7 @@ def _keep_labelled(cases: Sequence[SuiteCase], label: str) -> list[SuiteCase]:
 def _refuse_unknown_tags(wanted: SelectionOptions, cases: Iterable[SuiteCase]) -> None:
     """Refuse tags that no scenario has: a misspelt one would select nothing, or with `not` everything."""
     known = {tag for case in cases for tag in case.scenario.tags}
-    for name in (*wanted.tag, *(_list_tags(wanted.tags) if wanted.tags else ())):
+    for name in (*wanted.tag, *_list_tags(wanted.tags)):
         if name not in known:
             there = f"There are {', '.join(sorted(known))}." if known else "No scenario has any tag."
             raise SuiteError(f"no scenario has the tag {name!r}{did_you_mean(name, known)}", hint=there)

@@ -150,9 +150,7 @@ def name_kind(value: object) -> str:
 
 
 def quote(value: object, width: int = 120) -> str:
-    if value is ABSENT:
-        return "nothing"
-    return show_json(to_json(value), width)
+    return "nothing" if value is ABSENT else show_json(to_json(value), width)
 
 
 def get_path(value: object, path: str) -> Any:  # noqa: ANN401 - whatever a file or an answer holds
