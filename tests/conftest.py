@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+import itertools
 import os
 import re
 import shlex
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
-from tests.support.forked import is_forking, program
+from tests.support.forked import is_forking, program, shared
 from tests.support.process import required
 
 if TYPE_CHECKING:
@@ -30,18 +31,22 @@ _NO_TRAFFIC = "NOT RUN: real traffic is not part of this repository (../shared/t
 _PERSONAL = re.compile(
     r"^LLMPROXY_(?!TEST_)|_(API_KEY|BASE_URL|API_BASE)$|^(OLLAMA_HOST|NO_COLOR|FORCE_COLOR|COLUMNS)$"
 )
+_NUMBERS = itertools.count()
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Leave no setting, key or base URL of the developer's in the environment; loopback never takes a proxy."""
+    gc.disable()  # until everything is collected
     for name in [name for name in os.environ if _PERSONAL.search(name)]:
         del os.environ[name]
-    if is_forking():  # hundreds of proxies are started, each for a second of processor time
-        os.environ["LLMPROXY_COMMAND"] = shlex.join(program("llmproxy"))
     os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1,localhost,::1"
     # A shell ignores interrupts for what it runs in the background, and children would inherit it: ending one would take for ever.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which nohup ignores
+    if config.getoption("numprocesses", None):  # for its workers
+        os.environ["LLMPROXY_TEST_FORK"] = str(shared())
+    if is_forking():  # hundreds of proxies are started, each for a second of processor time
+        os.environ["LLMPROXY_COMMAND"] = shlex.join(program("llmproxy"))
     # A busy machine is no fault of an example; in CI hypothesis says the same.
     settings.register_profile("patient", settings(), deadline=None)
     settings.load_profile("patient")
@@ -57,6 +62,7 @@ def pytest_collection_finish() -> None:
     """Put thousands of collected tests aside: the garbage collector would go through them again and again."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -82,6 +88,12 @@ def traffic() -> Path:
     if not TRAFFIC.is_dir():
         pytest.skip(_NO_TRAFFIC)
     return TRAFFIC.resolve()
+
+
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a folder, as pytest's own; that one reads for each the names of all, and makes a link to it."""
+    return tmp_path_factory.mktemp(f"{re.sub(r'\W', '_', request.node.name)[:30]}_{next(_NUMBERS)}", numbered=False)
 
 
 @pytest.fixture

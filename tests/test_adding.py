@@ -18,7 +18,7 @@ from .provider import Provider, Step, step, stream_answer
 from .support.chats import chat, fill
 from .support.grown import Grown
 from .support.process import ROOT
-from .support.proxy import DIRECT, Proxy, alone as proxy
+from .support.proxy import DIRECT, Proxy, proxy
 
 PROVIDER = """\
     _compatible("acme", "https://api.acme.example/v1", "api.acme.example", env={"ACME_BASE_URL": "/v1"}, keys="ACME_API_KEY",
@@ -229,7 +229,7 @@ MOST_FILES_WITH_A_NAME = 8
 
 
 @pytest.fixture(scope="module")
-def grown(tmp_path_factory: pytest.TempPathFactory) -> Grown:
+def grown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Grown]:
     made = Grown(tmp_path_factory.mktemp("grown"))
     for changes in CHANGES.values():
         for change in changes:
@@ -237,7 +237,8 @@ def grown(tmp_path_factory: pytest.TempPathFactory) -> Grown:
                 made.add(change.file, change.text, before=change.before)
             else:
                 made.write(change.file, change.text)
-    return made
+    with made.forking():
+        yield made
 
 
 @pytest.mark.parametrize("name", CHANGES)

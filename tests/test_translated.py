@@ -7,8 +7,10 @@ answers of the control API, reports that are read back. What is counted, decided
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,6 +19,7 @@ import pytest
 from .provider import Provider, load
 from .support.asking import ASK
 from .support.chats import chat, fill
+from .support.forked import program
 from .support.grown import Grown
 from .support.process import clean_env
 
@@ -122,27 +125,23 @@ SUITE = "name: t\nagent: {python: 'agent.py:answer'}\nscenarios:\n" + "".join(
 EXPECTED = SUITE.replace("id: bad,", "id: bad, xfail: the agent is rude,")
 NONSENSE = SUITE.replace("{contains: there}", "{contains: [], gt: x, jsonSchema: 1}")
 RUNS = {
-    "hit": ["run", "--json", "r.json", "--", sys.executable, "ask.py", "hi"],
-    "miss": ["run", "--json", "r.json", "--fail-on-miss", "--mode", "replay", "--", sys.executable, "ask.py", "what?"],
-    "nothing recorded": ["run", "--json", "r.json", "--cassette", "new", "--mode", "replay", "--", sys.executable, "ask.py", "hi"],
-    "strict": ["run", "--json", "r.json", "--strict", "--mode", "replay", "--", sys.executable, "ask.py", "hi"],
-    "never used": ["run", "--json", "r.json", "--fail-on-miss", "--mode", "replay", "--", sys.executable, "-c", "pass"],
-    "why": ["why"],
-    "faulty": ["run", "--json", "r.json", "--faults", "http-429", "--mode", "replay", "--", sys.executable, "ask.py", "hi"],
-    "replay": ["replay", "--override-llm", "0=bye", "--", sys.executable, "ask.py", "hi"],
-    "replay that leaves": ["replay", "--", sys.executable, "ask.py", "what?"],
-    "why a fault": ["why"],
-    "learn": ["learn", "default", "--accept", "--", sys.executable, "ask.py", "hi"],
-    "learn in vain": ["learn", "default", "--accept", "--", sys.executable, "ask.py", "what?"],
+    "hit": (0, ["run", "--json", "r.json", "--", sys.executable, "ask.py", "hi"]),
+    "miss": (4, ["run", "--json", "r.json", "--fail-on-miss", "--mode", "replay", "--", sys.executable, "ask.py", "what?"]),
+    "nothing recorded": (0, ["run", "--json", "r.json", "--cassette", "new", "--mode", "replay", "--", sys.executable, "ask.py", "hi"]),
+    "strict": (0, ["run", "--json", "r.json", "--strict", "--mode", "replay", "--", sys.executable, "ask.py", "hi"]),
+    "never used": (4, ["run", "--json", "r.json", "--fail-on-miss", "--mode", "replay", "--", sys.executable, "-c", "pass"]),
+    "why": (0, ["why"]),
+    "faulty": (0, ["run", "--json", "r.json", "--faults", "http-429", "--mode", "replay", "--", sys.executable, "ask.py", "hi"]),
+    "replay": (0, ["replay", "--override-llm", "0=bye", "--", sys.executable, "ask.py", "hi"]),
+    "replay that leaves": (4, ["replay", "--", sys.executable, "ask.py", "what?"]),
+    "why a fault": (0, ["why"]),
+    "learn": (0, ["learn", "default", "--accept", "--", sys.executable, "ask.py", "hi"]),
+    "learn in vain": (4, ["learn", "default", "--accept", "--", sys.executable, "ask.py", "what?"]),
 }  # fmt: skip
-"""Commands over a store that has one question."""
-
-CODES = {
-    "hit": 0, "miss": 4, "nothing recorded": 0, "strict": 0, "never used": 4, "why": 0, "faulty": 0, "replay": 0,
-    "replay that leaves": 4, "why a fault": 0, "learn": 0, "learn in vain": 4,
-}  # fmt: skip
-COUNTS = ("hits", "misses", "recorded", "passed", "refused", "failed")
-NUMBERS = (*COUNTS, "command_exit_code", "exit_code", "mode", "cassette")
+"""Commands over a store that has one question, each with its exit code."""
+NUMBERS = (
+    "hits", "misses", "recorded", "passed", "refused", "failed", "command_exit_code", "exit_code", "mode", "cassette",
+)  # fmt: skip
 
 
 class Ended(NamedTuple):
@@ -156,7 +155,7 @@ class Ended(NamedTuple):
 def run(folder: Path, env: dict[str, str], *words: str) -> Ended:
     (folder / "r.json").unlink(missing_ok=True)
     done = subprocess.run(
-        [sys.executable, "-m", "llmproxy", *words],
+        [*(shlex.split(env.get("LLMPROXY_COMMAND", "")) or program("llmproxy")), *words],
         cwd=folder, env=clean_env(env), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     told = json.loads((folder / "r.json").read_text()) if (folder / "r.json").is_file() else {}
@@ -175,7 +174,7 @@ def outcomes(folder: Path, env: dict[str, str]) -> dict[str, Ended]:
     folder.mkdir()
     (folder / "ask.py").write_text(TYPED)
     fill(folder / "llmproxy.db", chat("hi", "Hello there."))
-    return {name: run(folder, env, *words) for name, words in RUNS.items()}
+    return {name: run(folder, env, *words) for name, (_, words) in RUNS.items()}
 
 
 def suites(folder: Path, env: dict[str, str]) -> dict[str, object]:
@@ -204,37 +203,35 @@ def suites(folder: Path, env: dict[str, str]) -> dict[str, object]:
 
 
 @pytest.fixture(scope="module")
-def translated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Return the variables of processes in which every sentence that is handed over is in other words."""
+def translated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Grown]:
+    """Yield a copy in whose processes every sentence that is handed over is in other words."""
     made = Grown(tmp_path_factory.mktemp("translated"))
     made.write("translated.py", TRANSLATED)
     for file, hook in HOOKS.items():
         made.write(file, hook)
-    return made.env
+    with made.forking():
+        yield made
 
 
-def test_sentences_are_exchanged(translated: dict[str, str]) -> None:
+def test_sentences_are_exchanged(translated: Grown) -> None:
     """Else the rest of this proves nothing: an error says the same in other words."""
     code = "from llmproxy.errors import MissError; print(MissError('llmproxy: nothing is recorded', hint='Run `llmproxy run`'))"
-    said = subprocess.run(
-        [sys.executable, "-c", code], env=clean_env(translated), capture_output=True, text=True, check=True
-    ).stdout
-    assert said == "llmproxy: opuijoh jt sfdpsefe\nsvo `llmproxy run`\n"
+    assert translated.python(code) == "llmproxy: opuijoh jt sfdpsefe\nsvo `llmproxy run`\n"
 
 
 @pytest.mark.slow
-def test_commands_end_as_they_do(translated: dict[str, str], tmp_path: Path) -> None:
+def test_commands_end_as_they_do(translated: Grown, tmp_path: Path) -> None:
     """`run`, `replay` and `learn`: hits, misses, faults, nothing recorded, a proof asked for, a proxy never used."""
     plain = outcomes(tmp_path / "plain", {})
-    assert outcomes(tmp_path / "translated", translated) == plain
-    assert {name: each.code for name, each in plain.items()} == CODES
+    assert outcomes(tmp_path / "translated", translated.env) == plain
+    assert [each.code for each in plain.values()] == [code for code, _ in RUNS.values()]
 
 
 @pytest.mark.slow
-def test_suites_and_their_parts_end_as_they_do(translated: dict[str, str], tmp_path: Path) -> None:
+def test_suites_and_their_parts_end_as_they_do(translated: Grown, tmp_path: Path) -> None:
     """A scenario that passes, one that fails, one that was never recorded; whole and in parts."""
     plain = suites(tmp_path / "plain", {})
-    assert suites(tmp_path / "translated", translated) == plain
+    assert suites(tmp_path / "translated", translated.env) == plain
     assert plain["statuses"] == plain["statuses merged"]
     assert plain["statuses"] == {
         "good": ["passed"], "bad": ["failed"], "missed": ["environment_error"], "fine": ["passed"],

@@ -44,7 +44,7 @@ def _node(name: str) -> tuple[str, ...]:
 
 
 CLIENTS: Mapping[str, tuple[str, ...]] = {
-    "python": (sys.executable, str(SUPPORT / "mcp_client.py")),
+    "python": (*program("python"), str(SUPPORT / "mcp_client.py")),
     "node": ("node", str(FOLDER / "client.mjs")),
 }
 

@@ -23,7 +23,7 @@ import pytest
 
 from tests.docs.test_commands import PAGES, commands
 from tests.provider import Provider, step
-from tests.support.forked import forked
+from tests.support.forked import shared
 from tests.support.process import ROOT
 
 AGENT = """
@@ -201,16 +201,18 @@ def prepare(shell: Shell) -> Path:
 @pytest.mark.slow
 def test_what_is_shown_does_what_it_says(tmp_path: Path) -> None:
     """Each line ends as the page says, and none with a traceback; what replays asks nobody."""
-    with forked(tmp_path) as programs, Provider(STEPS, ordered=False) as provider:
-        for name in ("python", "codex"):
-            (programs / name).write_text(f"#!/bin/sh\nexec {shlex.quote(sys.executable)} -IS agent.py\n")
-            (programs / name).chmod(0o755)
+    with Provider(STEPS, ordered=False) as provider:
         (tmp_path / "home").mkdir()
+        for name in ("python", "codex"):
+            (program := tmp_path / "home" / name).write_text(
+                f"#!/bin/sh\nexec {shlex.quote(sys.executable)} -IS agent.py\n"
+            )
+            program.chmod(0o755)
         shell = Shell(
             tmp_path,
             {
-                "PATH": f"{programs}:/usr/bin:/bin", "HOME": str(tmp_path / "home"),
-                "LLMPROXY_COMMAND": str(programs / "llmproxy"), "LLMPROXY_PORT": "0",
+                "PATH": f"{tmp_path}/home:{shared()}:/usr/bin:/bin", "HOME": str(tmp_path / "home"),
+                "LLMPROXY_COMMAND": str(shared() / "llmproxy"), "LLMPROXY_PORT": "0",
                 "OPENAI_BASE_URL": f"{provider.url}/v1", "OPENAI_API_KEY": "k",
             },
         )  # fmt: skip

@@ -8,7 +8,7 @@ What is started is real to the user: words, environment (of Python's own variabl
 folder, pipes, signals and exit codes go through. Only the second of processor time is saved that imports take; the proxies that commands
 start are forked, too (LLMPROXY_COMMAND names the same program). What asks about the process itself (its pid, its limits, what it has
 imported, the network that it has, how it dies by SIGKILL) starts one of its own. Where tests run in one process `program` is Python itself,
-unless LLMPROXY_TEST_FORK is set.
+unless LLMPROXY_TEST_FORK is set; several test processes share what forks, and find it there.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ import tempfile
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
 IMPORTED = (
     "_pytest", "llmproxy.cli", "llmproxy.client", "llmproxy.core", "llmproxy.mitm", "llmproxy.pytest",
-    "llmproxy.report", "llmproxy.suite", "llmproxy.scenario", "stringprep", "yaml",
+    "llmproxy.report", "llmproxy.suite", "llmproxy.scenario", "mcp.client.stdio", "mcp.client.streamable_http", "stringprep", "yaml",
 )  # fmt: skip
-"""What commands load, some of them late."""
+"""What commands and clients of tools load, some of it late."""
 PYTHON = "python"
 STARTED = ("llmproxy", "pytest", PYTHON)
 """What is started as by Python: ``-m llmproxy``, ``-m pytest``, or a file."""
@@ -69,12 +69,12 @@ posix._exit(line(137))
 
 def program(name: str) -> list[str]:
     """Return the words that start one of STARTED."""
-    return [str(_shared() / "started" / name)] if is_forking() else python_itself(name)
+    return [str(shared() / "started" / name)] if is_forking() else python_itself(name)
 
 
 def is_forking() -> bool:
     """Return whether this process starts so many others that one which forks them is worth its second."""
-    return "PYTEST_XDIST_WORKER" in os.environ or bool(os.environ.get("LLMPROXY_TEST_FORK"))
+    return bool(os.environ.get("LLMPROXY_TEST_FORK"))
 
 
 def python_itself(name: str) -> list[str]:
@@ -83,16 +83,18 @@ def python_itself(name: str) -> list[str]:
 
 
 @functools.cache
-def _shared() -> Path:
-    """Return the folder of the programs that all tests of this process share, until it ends."""
+def shared() -> Path:
+    """Return the folder of the programs that all tests of this process share, or of several that one process started."""
+    if (started := Path(os.environ.get("LLMPROXY_TEST_FORK", ""))).is_absolute():
+        return started
     kept = contextlib.ExitStack()
     atexit.register(kept.close)
     return kept.enter_context(forked(Path(kept.enter_context(tempfile.TemporaryDirectory(prefix="forked-")))))
 
 
 @contextmanager
-def forked(folder: Path) -> Iterator[Path]:
-    """Start what forks, for the block; returns the folder of the program."""
+def forked(folder: Path, env: Mapping[str, str] | None = None) -> Iterator[Path]:
+    """Start what forks, for the block, with these variables besides; returns the folder of the program."""
     address = str(folder / "s")
     programs = folder / "programs"
     (programs / "started").mkdir(parents=True)
@@ -101,8 +103,9 @@ def forked(folder: Path) -> Iterator[Path]:
         shim.write_text(SHIM.format(python=sys.executable, address=address, name=name))
         shim.chmod(0o755)
     with subprocess.Popen(
-        [sys.executable, __file__, address], stdout=subprocess.PIPE, start_new_session=True, cwd=folder
-    ) as parent:
+        [sys.executable, __file__, address],
+        env={**os.environ, **(env or {})}, stdout=subprocess.PIPE, start_new_session=True, cwd=folder,
+    ) as parent:  # fmt: skip
         assert parent.stdout is not None
         assert parent.stdout.readline() == b"ready\n"
         try:
@@ -114,6 +117,7 @@ def forked(folder: Path) -> Iterator[Path]:
 
 def main(address: str) -> None:
     """Import everything, then make a process of each call, for ever."""
+    gc.disable()
     sys.path.pop(0)  # this file's folder
     for name in ("llmproxy.__main__", *IMPORTED):
         package = importlib.import_module(name)
@@ -121,6 +125,7 @@ def main(address: str) -> None:
             with contextlib.suppress(ImportError):
                 importlib.import_module(each.name)
     gc.freeze()
+    gc.enable()
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(address)
     listening.listen(64)
@@ -179,10 +184,8 @@ def _begin(name: str) -> Callable[[], int | None]:
     if name == "pytest":
         import pytest
 
-        for each in (
-            "llmproxy",
-            "llmproxy.pytest.plugin",
-        ):  # else pytest warns that it was not the first to import them
+        # Else pytest warns that it was not the first to import them.
+        for each in ("llmproxy", "llmproxy.pytest.plugin", "anyio"):
             sys.modules[each].__doc__ = "PYTEST_DONT_REWRITE"
         return pytest.console_main
     from llmproxy.__main__ import run

@@ -4,24 +4,36 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Self
 
+from .forked import forked
 from .process import ROOT, clean_env
 
 
 class Grown:
-    """A copy of the package in a folder, and processes that import it instead of ours."""
+    """A copy of the package in a folder, and within `forking` processes that import it instead of ours."""
+
+    programs: Path
 
     def __init__(self, folder: Path) -> None:
         """Copy it, with its byte code: the copy starts as quickly."""
         self.folder = folder
         shutil.copytree(ROOT / "llmproxy", folder / "llmproxy")
 
+    @contextmanager
+    def forking(self) -> Iterator[Self]:
+        with forked(self.folder, {"PYTHONPATH": str(self.folder)}) as programs:
+            self.programs = programs / "started"
+            yield self
+
     @property
     def env(self) -> dict[str, str]:
         """What makes a Python import the copy, wherever it is started."""
-        return {"PYTHONPATH": str(self.folder), "PYTHONSAFEPATH": "1", "LLMPROXY_COMMAND": ""}
+        command = str(self.programs / "llmproxy")
+        return {"PYTHONPATH": str(self.folder), "PYTHONSAFEPATH": "1", "LLMPROXY_COMMAND": command}
 
     def add(self, file: str, row: str, *, before: str) -> None:
         """Write a row into a table: before the only line that starts so. `file` is relative to the package."""
@@ -39,15 +51,16 @@ class Grown:
 
     def python(self, code: str, *words: str) -> str:
         """Run code with the copy, and return what it printed."""
-        command = [sys.executable, "-c", code, *words]
+        (file := self.folder / "asked.py").write_text(code)
+        command = [str(self.programs / "python"), str(file), *words]
         return subprocess.run(
             command, env=clean_env(self.env), capture_output=True, text=True, timeout=60, check=True
         ).stdout
 
-    def run(self, *words: str, cwd: Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
-        """Run a module of Python, such as ``llmproxy``, with words, in the folder of the copy unless another is named."""
-        env = clean_env(self.env | {"COLUMNS": "1000", "NO_COLOR": "1"} | variables)
-        command = [sys.executable, "-m", *words]
+    def run(self, name: str, *words: str, cwd: Path | None = None, **env: str) -> subprocess.CompletedProcess[str]:
+        """Run ``llmproxy`` or ``pytest`` with words, in the folder of the copy unless another is named."""
+        env = clean_env(self.env | {"COLUMNS": "1000", "NO_COLOR": "1"} | env)
         return subprocess.run(
-            command, cwd=cwd or self.folder, env=env, capture_output=True, text=True, timeout=60, check=False
-        )
+            [self.programs / name, *words], cwd=cwd or self.folder, env=env, stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip

@@ -15,7 +15,6 @@ a forked one in 0.2, one alone in 0.8.
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import signal
@@ -102,12 +101,12 @@ def start(
     """Start a proxy and wait until it serves, at most `patience` seconds; the caller ends it. Its output goes beside the store, as `name`.out and .err."""
     # Without a port it takes a free one itself: one that was free a moment ago may be another test's by now.
     port = port or (free_port() if "--quiet" in options else 0)  # a quiet one does not say which
-    program = [] if alone else shlex.split(os.environ.get("LLMPROXY_COMMAND", ""))
+    environment = clean_env({"PYTHONUNBUFFERED": "1"} | dict(env or {}))
+    program = [] if alone else shlex.split(environment.get("LLMPROXY_COMMAND", ""))
     program = program or [sys.executable, "-m", "llmproxy"]
     command = [*program, "start", "--mode", mode, "--port", str(port), "--store", str(store)]
     for provider, url in (upstreams or {}).items():
         command += ["--upstream", f"{provider}={url}"]
-    environment = clean_env({"PYTHONUNBUFFERED": "1"} | dict(env or {}))
     px = Proxy([*command, *options], store.parent, name or f"proxy-{mode}", environment)
     px.port, px.mode, px.store = port, mode, store
     px.wait_until(px.is_healthy, patience)

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.support.forked import PYTHON, program
 from tests.support.process import clean_env, free_port, listening
 
 HERE = Path(__file__).resolve().parent
@@ -34,7 +35,7 @@ def http_server(log: Path, cwd: Path) -> Iterator[str]:
 def use(where: Sequence[str], *, cwd: Path, env: Mapping[str, str] | None = None, **plan: Any) -> Any:  # noqa: ANN401 - JSON
     """Let the client do a plan at a URL, or with a command that speaks stdio; the results of each run."""
     place = list(where) if len(where) == 1 else ["--", *where]
-    command = [sys.executable, str(HERE / "mcp_client.py"), json.dumps(plan), *place]
+    command = [*program(PYTHON), str(HERE / "mcp_client.py"), json.dumps(plan), *place]
     done = subprocess.run(
         command, cwd=cwd, env=clean_env(env), capture_output=True, text=True, timeout=120, check=False
     )
