@@ -24,7 +24,7 @@ from tests.mitm.rig import Rig, recorded
 from tests.mitm.wire import Wire, body_of, chat
 from tests.provider import Provider, Reply, Script, Step, step
 from tests.support.concurrent_runs import echo
-from tests.support.proxy import alone as proxy, start
+from tests.support.proxy import proxy, start
 
 CLIENTS = 64
 
@@ -64,7 +64,7 @@ def test_a_proxy_that_is_ended_under_load_ends_in_order(tmp_path: Path, mode: st
         with proxy("record", store, upstreams=up, name="first") as px, Wire(px.port) as c:
             assert c.ask(chat("known")).status == 200
         for n in range(2 if mode == "replay" else 1):  # connections that are accepted while the listener closes
-            px = start(mode, store, upstreams=up, name=f"{mode}-{n}", alone=True)
+            px = start(mode, store, upstreams=up, name=f"{mode}-{n}")
             crowd = Crowd(px.port)
             threads = [
                 threading.Thread(target=crowd.run, args=(each,), kwargs={"new": mode == "record"})

@@ -35,17 +35,13 @@ from llmproxy.settings import find_reachable_host
 from tests.mitm.rig import Rig, connected, recorded
 from tests.mitm.wire import Wire, chat
 from tests.provider import Answer, Piece, Provider, Reply, Script, Step, event, throttled
+from tests.support.forked import program
 from tests.support.process import clean_env, free_port, until
-from tests.support.proxy import Proxy, alone as proxy, start
+from tests.support.proxy import Proxy, alone, proxy, start
 
 EVENT = event({"choices": [{"delta": {"content": "x"}}]})
 SSE = (("content-type", "text/event-stream"),)
 CANARY = "sk-canary-9f8e7d6c5b4a39281706f5e4d3c2b1a0"
-
-
-def ended(px: Proxy, seconds: float = 15) -> int:
-    """Wait for its end; fails if it does not come."""
-    return px.popen.wait(seconds)
 
 
 def at_rest(store: Path) -> bool:
@@ -60,13 +56,13 @@ def test_what_was_never_answered_is_no_loss_when_the_proxy_ends(tmp_path: Path) 
     """An upstream takes requests and says nothing; a signal ends the proxy with 0, and nothing is said to be lost."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
-        px = start("record", tmp_path / "x.db", upstreams={"openai": f"http://127.0.0.1:{port}"}, alone=True)
+        px = start("record", tmp_path / "x.db", upstreams={"openai": f"http://127.0.0.1:{port}"})
         with Wire(px.port, 20) as one, Wire(px.port, 20) as two, ExitStack() as upstream:
             for each in (one, two):
                 each.send(chat("hello"))
                 upstream.enter_context(silent.accept()[0])  # it went upstream
             px.popen.send_signal(signal.SIGTERM)
-            assert ended(px) == 0, px.stdout + px.stderr
+            assert px.wait(15) == 0, px.stdout + px.stderr
     assert "NOT RECORDED" not in px.stdout + px.stderr
     assert "Traceback" not in px.stderr
 
@@ -85,7 +81,7 @@ def test_a_signal_in_mid_stream_keeps_what_came(store: Path, how: signal.Signals
     """Open answers get five seconds, then are marked as cut; exit 0, and the store is one file."""
     endless = Answer(200, SSE, tuple(Piece(EVENT, 0.1) for _ in range(2_000)), "chunked")
     with Provider(Script((Step(Reply("ok"), user="first"), Step(endless))), check=False) as p:
-        px = start("record", store, upstreams={"openai": p.url}, alone=True)
+        px = start("record", store, upstreams={"openai": p.url})
         with Wire(px.port, 20) as c:
             assert c.ask(chat("first")).status == 200
             c.send(chat("endless", stream=True)).until(EVENT)
@@ -93,7 +89,7 @@ def test_a_signal_in_mid_stream_keeps_what_came(store: Path, how: signal.Signals
             px.popen.send_signal(how)
             wait_refused(px.port)
             assert 0 < c.rest().count(EVENT) < 2_000, "it goes on while the proxy is patient, and no longer"
-            assert ended(px) == 0, px.stdout + px.stderr
+            assert px.wait(15) == 0, px.stdout + px.stderr
         assert time.monotonic() - began > 4
     whole, cut = recorded(store)
     assert (whole.response.ending, cut.response.ending) == (Ending.COMPLETE, Ending.CUT)
@@ -107,7 +103,7 @@ def test_an_answer_that_ends_in_time_is_whole(store: Path) -> None:
     gate = threading.Event()
     answer = Answer(200, SSE, (Piece(EVENT), Piece(b"data: [DONE]\n\n", after=gate)), "chunked")
     with Provider(Script((Step(answer),)), check=False) as p:
-        px = start("record", store, upstreams={"openai": p.url}, alone=True)
+        px = start("record", store, upstreams={"openai": p.url})
         with Wire(px.port, 20) as idle, Wire(px.port, 20) as c:
             c.send(chat("hi", stream=True)).until(EVENT)
             px.popen.send_signal(signal.SIGTERM)
@@ -115,7 +111,7 @@ def test_an_answer_that_ends_in_time_is_whole(store: Path) -> None:
             assert idle.ask(chat("more")).status == 500
             gate.set()
             assert c.until(b"0\r\n\r\n").endswith(b"0\r\n\r\n")
-            assert ended(px) == 0
+            assert px.wait(15) == 0
     assert [made.response.ending for made in recorded(store)] == [Ending.COMPLETE]
 
 
@@ -150,8 +146,8 @@ def test_a_second_recorder_is_refused_by_name(store: Path) -> None:
     with Provider(Script((Step(Reply("a"), times=None),))) as p:
         up = {"openai": p.url}
         with (  # noqa: SIM117 - upstream outside, proxy inside
-            proxy("record", store, upstreams=up) as first,
-            proxy("record", store, upstreams=up, name="second") as second,
+            alone("record", store, upstreams=up) as first,
+            alone("record", store, upstreams=up, name="second") as second,
         ):
             with Wire(first.port) as one, Wire(second.port) as two:
                 assert one.ask(chat("1")).status == 200
@@ -222,7 +218,7 @@ def test_a_full_disk_costs_the_recording_never_the_answer(store: Path) -> None:
                 got = c.ask(chat(f"big {n}", stream=bool(n % 2)))
                 assert (got.status, got.whole) == (200, True)
         px.popen.send_signal(signal.SIGTERM)
-        assert ended(px) == 3, px.stdout + px.stderr
+        assert px.wait(15) == 3, px.stdout + px.stderr
     assert "NOT RECORDED" in px.stdout
     assert "could not be recorded" in px.stdout
     assert "Traceback" not in px.stderr
@@ -237,15 +233,13 @@ def test_idle_connections_go_first_where_descriptors_are_few(store: Path) -> Non
             for n in range(60):
                 assert stay.enter_context(Wire(px.port)).ask(chat(f"the same {n % 20}")).status == 200
         px.popen.send_signal(signal.SIGTERM)
-        assert ended(px) == 0, px.stdout + px.stderr
+        assert px.wait(15) == 0, px.stdout + px.stderr
     assert "idle connections are closed, the longest idle first" in px.stdout + px.stderr
     assert "Traceback" not in px.stdout + px.stderr
 
 
 def refused(store: Path, *options: str, mode: str = "record") -> subprocess.CompletedProcess[str]:
-    command = [
-        sys.executable, "-m", "llmproxy", "start", "--mode", mode, "--store", str(store), *(options or ("--port", "0")),
-    ]  # fmt: skip
+    command = [*program("llmproxy"), "start", "--mode", mode, "--store", str(store), *(options or ("--port", "0"))]
     return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=clean_env())
 
 
@@ -262,9 +256,7 @@ def newer(path: Path) -> None:
         conn.commit()
 
 
-@pytest.mark.parametrize(
-    "mode", ["replay", "record", *(pytest.param(each, marks=pytest.mark.slow) for each in ("auto", "once"))]
-)
+@pytest.mark.parametrize("mode", ["replay", "record", "auto", "once"])
 def test_a_store_that_is_none_is_refused_and_left_alone(store: Path, mode: str) -> None:
     store.write_bytes(b"- request: this is a YAML file\n" * 100)
     done = refused(store, mode=mode)
@@ -293,7 +285,7 @@ def test_a_store_in_a_folder_that_cannot_be_is_refused(tmp_path: Path) -> None:
 def test_a_store_that_is_emptied_under_a_recorder_is_no_success(store: Path, more: bool) -> None:
     """`: > x.db` beside it: the client gets its answers, and the exit code is 3 whether or not another one comes."""
     with Provider(Script((Step(Reply("yes"), times=None),))) as p:
-        px = start("record", store, upstreams={"openai": p.url}, alone=True)
+        px = start("record", store, upstreams={"openai": p.url})
         with Wire(px.port) as c:
             for n in range(5):
                 assert c.ask(chat(f"question {n}")).status == 200
@@ -301,7 +293,7 @@ def test_a_store_that_is_emptied_under_a_recorder_is_no_success(store: Path, mor
             if more:
                 assert c.ask(chat("one more")).status == 200
         px.popen.send_signal(signal.SIGINT)
-        assert ended(px) == 3, px.stdout + px.stderr
+        assert px.wait(15) == 3, px.stdout + px.stderr
     said = px.stdout + px.stderr
     assert "was cut, emptied or replaced" in said or "is damaged" in said
     assert "Traceback" not in px.stdout + px.stderr
@@ -319,7 +311,7 @@ def test_a_read_only_store_replays_and_does_not_record(store: Path) -> None:
 def test_a_locked_store_costs_the_recording_never_the_answer(store: Path) -> None:
     """Another program holds the file: the client is served, the loss is said, exit 3."""
     with Provider(Script((Step(Reply("a"), times=None),))) as p:
-        px = start("auto", store, upstreams={"openai": p.url}, alone=True)
+        px = start("auto", store, upstreams={"openai": p.url})
         with Wire(px.port, 30) as c, closing(sqlite3.connect(store, isolation_level=None)) as other:
             assert c.ask(chat("1")).status == 200
             other.execute("BEGIN IMMEDIATE")
@@ -329,7 +321,7 @@ def test_a_locked_store_costs_the_recording_never_the_answer(store: Path) -> Non
             other.execute("ROLLBACK")
             assert c.ask(chat("3")).status == 200
         px.popen.send_signal(signal.SIGTERM)
-        assert ended(px) == 3
+        assert px.wait(15) == 3
     assert len(recorded(store)) == 2
 
 
