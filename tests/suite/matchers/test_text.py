@@ -25,13 +25,6 @@ def test_a_pattern_that_never_ends_is_an_error() -> None:
     assert time.monotonic() - began < 120  # one second is meant; machines are busy
 
 
-@pytest.mark.slow
-def test_a_schema_with_such_a_pattern_is_an_error_too() -> None:
-    """JSON Schema has patterns of its own."""
-    (found,) = check_value("x", '"' + "a" * 60 + '!"', {"jsonSchema": {"pattern": ENDLESS}}, VariableScope())
-    assert found.status is Status.ENVIRONMENT_ERROR
-
-
 @pytest.mark.parametrize("pattern", ["([", "(?P<a", "*", "a" * 30_000, r"\1"])
 def test_what_is_no_pattern_is_refused(pattern: str) -> None:
     with pytest.raises(StepError, match="pattern"):
