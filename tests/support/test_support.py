@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 import sys
 from pathlib import Path
-from urllib.request import Request
 
 import pytest
 
-from tests.provider import Provider, step
-from tests.support import Process, proxy
+from tests.support import Process
 from tests.support.forked import program, python_itself
 from tests.support.process import clean_env
-from tests.support.proxy import DIRECT
 
 
 def python(code: str, folder: Path) -> Process:
@@ -37,26 +33,6 @@ def test_a_process_that_dies_early_says_why(tmp_path: Path) -> None:
     child = python("raise SystemExit('no such luck')", tmp_path)
     with pytest.raises(RuntimeError, match="no such luck"):
         child.wait_until(lambda: False)
-
-
-@pytest.mark.slow
-def test_a_proxy_records_and_replays(tmp_path: Path) -> None:
-    """One call recorded from the provider is answered after it is gone; both proxies end with 0."""
-    body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "hi"}]}).encode()
-
-    def ask(url: str) -> bytes:
-        request = Request(f"{url}/v1/chat/completions", body, {"content-type": "application/json"})
-        with DIRECT.open(request, timeout=60) as answer:
-            return bytes(answer.read())
-
-    with Provider([step(user="hi", say="hello")]) as p:
-        with proxy("record", tmp_path / "x.db", upstreams={"openai": p.url}) as recording:
-            first = ask(recording.url)
-        p.finish()
-    with proxy("replay", tmp_path / "x.db") as replaying:
-        assert ask(replaying.url) == first
-    assert (recording.exit_code, replaying.exit_code) == (0, 0)
-    assert b"hello" in first
 
 
 SAYS = """
