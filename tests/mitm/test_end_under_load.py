@@ -84,7 +84,7 @@ def test_a_proxy_that_is_ended_under_load_ends_in_order(tmp_path: Path, mode: st
                 assert {body_of(text) for text in crowd.answered} <= asked
 
 
-QUESTIONS = [f"q{n} wait={0.05 * (4 - n)}" for n in range(4)]
+QUESTIONS = [f"q{n} wait={0.3 * (4 - n)}" for n in range(4)]
 """The last one ends first."""
 
 

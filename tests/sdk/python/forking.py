@@ -45,8 +45,10 @@ def be(script: str, out: str, err: str, env: dict[str, str]) -> None:
 
 def main(script: str) -> None:
     """Fork until nobody asks."""
+    gc.disable()
     imports_of(script)
     gc.freeze()
+    gc.enable()
     for line in sys.stdin:
         if (pid := os.fork()) == 0:
             be(script, **json.loads(line))
