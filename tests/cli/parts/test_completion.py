@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.support.chats import chat, fill
-from tests.support.process import clean_env, needed
+from tests.support.process import llmproxy, needed
 
 
 @pytest.mark.parametrize(
@@ -86,9 +85,6 @@ def complete(typed: str, folder: Path) -> list[str]:
 
 
 def answered(asked: dict[str, str], folder: Path) -> list[str]:
-    command = [sys.executable, "-c", "import sys; from llmproxy.cli import main; sys.exit(main(sys.argv[1:]))"]
-    done = subprocess.run(
-        command, env=clean_env(asked), capture_output=True, text=True, timeout=60, check=False, cwd=folder
-    )
+    done = llmproxy(cwd=folder, env=asked)
     assert done.stderr == ""
     return list(filter(None, done.stdout.splitlines()))
