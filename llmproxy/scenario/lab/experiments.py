@@ -184,7 +184,7 @@ def _list_notes(rows: Sequence[JudgedTranscript], repeats: int, ended: Sequence[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OpenLoopReplay:
+class OpenLoopResult:
     """What became of a recorded user's lines with the agent as it is now."""
 
     result: ScenarioResult
@@ -209,7 +209,7 @@ async def open_loop(
     sample: int = 1,
     options: RunOptions | None = None,
     **plan: Any,  # noqa: ANN401 - an adapter, or a plan, of the user's
-) -> OpenLoopReplay:
+) -> OpenLoopResult:
     """Play the recorded user's lines to the agent and let the judge decide, both live.
 
     From the first turn in which the agent says something else, the user's lines answer what was never said: the run is
@@ -234,7 +234,7 @@ async def open_loop(
         options=replace(options, cassette=options.cassette or name_cassette(name)),
         **{"verbose": False, "cache_key": None, **plan},
     ).once(sample)
-    return OpenLoopReplay(result=ended.result_or_raise(), turn=found.turn, recorded=found.recorded, said=found.said)
+    return OpenLoopResult(result=ended.result_or_raise(), turn=found.turn, recorded=found.recorded, said=found.said)
 
 
 def _check_participants(agents: Sequence[Any]) -> None:

@@ -17,7 +17,7 @@ from llmproxy.errors import MachineError, SettingsError
 from llmproxy.scenario.lab.experiments import (
     ExperimentKind,
     JudgeVariance,
-    OpenLoopReplay,
+    OpenLoopResult,
     choose_experiment_kind,
     open_loop,
     rejudge,
@@ -154,7 +154,7 @@ SAID = [
 ]
 
 
-def loop(*agents: Any, messages: list[dict[str, Any]] = SAID, ear: Ear | None = None) -> OpenLoopReplay:
+def loop(*agents: Any, messages: list[dict[str, Any]] = SAID, ear: Ear | None = None) -> OpenLoopResult:
     options = RunOptions(proxy=False, handlers=(ear,) if ear else ())
     return asyncio.run(open_loop(Transcript(id="t", messages=messages, description="d"), agents, options=options))
 
