@@ -122,9 +122,8 @@ def run_replay(asked: ReplayOptions, env: Mapping[str, str]) -> int:
             session = _open_session(
                 proxy, loaded, asked, tools.config.upstreams if tools and proxy.process is None else {}
             )
-            if tools is not None:
-                run, told = redirect_tools(run, tools, proxy.url, session.name, Path(folder))
-                write_stderr_lines(*(f"llmproxy: mcp: {each}" for each in told))
+            run, told = redirect_tools(run, tools, proxy.url, session.name, Path(folder))
+            write_stderr_lines(*told)
             plan = plan_environment(proxy, session, env, run, Path(folder))
             write_stderr_lines(*(f"llmproxy: {note}" for note in plan.notes))
             began = time.time()

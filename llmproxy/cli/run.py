@@ -85,9 +85,8 @@ def run_command(asked: RunArguments, env: Mapping[str, str]) -> int:
         options = start_options(asked.flags, forward=how.intercept, tools=tools)
         with ensure_proxy(options, env, log=log, started_by=asked.run_line) as proxy:
             opened = open_session(proxy, loaded, env, declared, tools)
-            if tools is not None:
-                asked, told = redirect_tools(asked, tools, proxy.url, opened.name, Path(folder))
-                write_stderr_lines(*(f"llmproxy: mcp: {each}" for each in told))
+            asked, told = redirect_tools(asked, tools, proxy.url, opened.name, Path(folder))
+            write_stderr_lines(*told)
             plan = plan_environment(proxy, opened, env, asked, Path(folder))
             write_stderr_lines(
                 *(f"llmproxy: {note}" for note in plan.notes), *(() if how.intercept else warn_of_bypass(asked.command))

@@ -330,7 +330,6 @@ class TestOptions:
         """Return who compares with the baseline, if there is one. Raises SettingsError."""
         if self.baseline is None:
             return []
-
         return [BaselineReport(read_baseline(self.baseline, cases), sys.stdout.write, cases)]
 
     def select_cases(self, loaded: LoadedSuites) -> list[SuiteCase]:

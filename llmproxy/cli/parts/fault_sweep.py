@@ -57,9 +57,8 @@ def run_sweep(asked: RunArguments, loaded: Loaded, env: Mapping[str, str]) -> in
                 faults=faults,
                 patience=10.0,
             )
-            mine, own = asked, Path(tempfile.mkdtemp(dir=folder))
-            if tools is not None:
-                mine, _ = redirect_tools(asked, tools, proxy.url, report.name, own)
+            own = Path(tempfile.mkdtemp(dir=folder))
+            mine, _ = redirect_tools(asked, tools, proxy.url, report.name, own)
             return SweepSession(
                 report.name, mine.command, plan_environment(proxy, report, env, mine, Path(folder)).apply_to(env)
             )

@@ -174,8 +174,8 @@ _OFTEN = 0.25
 class ProgressLine:
     """Shows what is being done, how far it is and since when; nothing in a pipe.
 
-    with Working("verifying llmproxy.db", "interaction") as working:
-        for row in working.through(rows): ...
+    with ProgressLine("verifying llmproxy.db", "interaction") as working:
+        for row in working.iterate(rows): ...
     """
 
     def __init__(

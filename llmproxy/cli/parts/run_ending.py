@@ -222,10 +222,7 @@ class RunEnding:
             from llmproxy.report.console import format_totals
 
             return format_totals(self.totals, self.unused)[0]
-        if self.report is None:
-            return ""
-
-        return format_counts(self.report)
+        return "" if self.report is None else format_counts(self.report)
 
     def _count_misses(self) -> int:
         """Return the misses, those of other sessions of our proxy among them."""

@@ -98,14 +98,16 @@ def find_agent_tools(asked: RunArguments, env: Mapping[str, str]) -> FoundTools 
 
 
 def redirect_tools(
-    asked: RunArguments, tools: FoundTools, url: str, session: str, folder: Path
+    asked: RunArguments, tools: FoundTools | None, url: str, session: str, folder: Path
 ) -> tuple[RunArguments, list[str]]:
-    """Let the command have its servers behind us for this run, by a copy; and what was done, in words."""
+    """Let the command have its servers, if any, behind us for this run, by a copy; and what was done, in words."""
+    if tools is None:
+        return asked, []
     from llmproxy.client.tools.rewrite_mcp_config import rewrite
 
     made, told = rewrite(tools.config, url, session, [sys.executable, "-m", "llmproxy"])
     said = [*told, *tools.notes] or ["the configuration names no server"]
-    return replace(asked, command=tools.place(made, folder)), [to_line(each) for each in said]
+    return replace(asked, command=tools.place(made, folder)), [f"llmproxy: mcp: {to_line(each)}" for each in said]
 
 
 def read_faults(settings: Settings) -> Mapping[str, Any] | None:
