@@ -22,6 +22,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -143,7 +144,6 @@ EXTRAS = {
 def install_command(extra: str) -> str:
     """Return what brings an extra into this environment, beside those that it has."""
     from importlib import metadata
-    from importlib.util import find_spec
 
     there = {EXTRAS[each] for each in ("mitmproxy", "litellm", "psycopg", "mcp", "ray") if find_spec(each)}
     with suppress(metadata.PackageNotFoundError):

@@ -25,6 +25,8 @@ from __future__ import annotations
 
 import json
 import re
+import sys
+import traceback
 from enum import IntEnum
 
 _PASSWORD = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*:/{1,2}[^\s/:@'\"]*:)[^\s/@'\"]+@")
@@ -206,11 +208,7 @@ _LONGEST_NAME = 200
 
 def print_final_error(error: Exception, *, debug: bool) -> Exit:
     """Print an error for people, after its traceback if asked for, and return the exit code. Nothing else does."""
-    import sys
-
     if debug:
-        import traceback
-
         traceback.print_exception(error, file=sys.stderr)
     if isinstance(error, LLMProxyError):
         text, code = str(error), error.exit_code

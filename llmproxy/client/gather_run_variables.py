@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llmproxy.core.providers.provider_table import PROVIDERS
+from llmproxy.errors import SettingsError, remove_prefix
 from llmproxy.protocol import API_KEYS, PLACEHOLDER_KEY
 
 if TYPE_CHECKING:
@@ -128,7 +129,6 @@ def _run_git(cwd: Path, *words: str) -> str | None:
 def parse_run_variables(given: list[str]) -> Declared:
     """Read what was typed as ``NAME=VALUE``. Raises SettingsError: it is something else."""
     from llmproxy.core.bindings.run_variables import BadRunVariable, check_run_variable
-    from llmproxy.errors import SettingsError, remove_prefix
 
     found = []
     for each in given:

@@ -32,6 +32,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 
@@ -71,8 +72,6 @@ class ProxyCommand:
 
 
 def _is_module_installed(module: str) -> bool:
-    from importlib.util import find_spec
-
     return find_spec(module) is not None
 
 

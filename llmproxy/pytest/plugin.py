@@ -44,6 +44,7 @@ from llmproxy.pytest.options import (
     build_rerun_command,
     is_distributed,
     make_report_handlers,
+    make_sharding,
     read_baseline_option,
     read_update_option,
 )
@@ -238,8 +239,6 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(scenarios, "llmproxy-scenarios")
     sharding = None
     if config.getoption(SHARD, default=None) or config.getoption(SHARD_TIMES, default=None):
-        from llmproxy.pytest.options import make_sharding
-
         sharding = make_sharding(config)
         config.pluginmanager.register(sharding, "llmproxy-sharding")
     collector = RunSummaryPlugin(

@@ -10,7 +10,9 @@ from typing import NamedTuple
 
 from llmproxy.errors import SettingsError
 from llmproxy.files import replace_file
+from llmproxy.report.event_handlers import SecretHider
 from llmproxy.report.events import Event, Handler
+from llmproxy.report.json_report import JsonLines, to_json_text
 from llmproxy.report.run_tree import RunTree
 
 
@@ -61,14 +63,10 @@ def _make_html_report(path: Path, store: Callable[[], Path | None]) -> Handler:
 
 
 def _make_json_report(path: Path) -> Handler:
-    from llmproxy.report.json_report import to_json_text
-
     return BufferedReport(path, to_json_text)
 
 
 def _make_jsonl_report(path: Path) -> Handler:
-    from llmproxy.report.json_report import JsonLines
-
     return JsonLines(path)
 
 
@@ -113,8 +111,6 @@ def make_report_handler(text: str, store: Callable[[], Path | None] = lambda: No
 
     Raises SettingsError: there is no such kind, or it lacks its file.
     """
-    from llmproxy.report.event_handlers import SecretHider
-
     kind, _, name = text.partition("=")
     row = KINDS.get(kind)
     if row is None:

@@ -13,6 +13,7 @@ from typing import Any
 from llmproxy.advice import suggest_command
 from llmproxy.errors import SuiteError
 from llmproxy.scenario.values.run_ids_and_options import name_cassette
+from llmproxy.suite.reading.json_schema import SCHEMA_COMMENT
 from llmproxy.trace.reading.recording_spans import spans_of
 from llmproxy.trace.spans import Span, SpanKind
 
@@ -113,8 +114,6 @@ def _add_span(span: Span, name: str, turns: list[SuiteTurn]) -> None:
 
 
 def _write_suite(name: str, slug: str, turns: Sequence[SuiteTurn], agent: Mapping[str, Any] | None) -> str:
-    from llmproxy.suite.reading.json_schema import SCHEMA_COMMENT
-
     several = len({turn.conversation for turn in turns}) > 1
     numbers = {each: f"c{n}" for n, each in enumerate(dict.fromkeys(turn.conversation for turn in turns), 1)}
     lines = [
@@ -247,6 +246,4 @@ def rebase_agent_paths(agent: Mapping[str, Any], here: Path, folder: Path) -> Ma
 
 
 def starter_suite(agent: Mapping[str, Any]) -> str:
-    from llmproxy.suite.reading.json_schema import SCHEMA_COMMENT
-
     return f"{SCHEMA_COMMENT}\nname: My agent\nagent: {write_flow_value(agent)}\n{_STEPS}"

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import IO, Any
 
+import llmproxy
 from llmproxy.advice import install_command
 from llmproxy.client.tools.mcp_tools import (
     McpTool,
@@ -60,8 +61,6 @@ def _make_server(serving: ServerOptions) -> Any:  # noqa: ANN401 (two generation
     """Make the SDK's server. Its first generation takes functions as decorators, the second as arguments."""
     from mcp.server.lowlevel import Server
     from mcp.types import CallToolResult, ListToolsResult
-
-    import llmproxy
 
     tools = {each.name: each for each in list_offered_tools(serving)}
     listed = ListToolsResult.model_validate({"tools": [_describe_tool(each) for each in tools.values()]})

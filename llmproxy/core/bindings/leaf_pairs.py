@@ -19,6 +19,7 @@ from llmproxy.core.bindings.leaf_places import (
     are_plain_names,
     is_of_call,
     iterate_members,
+    list_fields_at,
 )
 from llmproxy.core.bindings.run_bindings import Bindings, mask_arguments
 from llmproxy.core.bindings.volatile_fields import VolatileField, matches_path
@@ -182,9 +183,9 @@ class LeafPairVisitor:
         """Return which member of the one object is which of the other, where their names may hold values of a run."""
         raise NotImplementedError
 
-    def skips_parsing(self, recorded: str, present: str, place: LeafPlace) -> bool:
+    def skips_parsing(self, recorded: str, present: str, place: LeafPlace) -> bool:  # noqa: ARG002 - the same for all of its kind
         """Return whether JSON text of arguments need not be parsed; never says more than parsing would."""
-        raise NotImplementedError
+        return not list_fields_at(self.bindings, place)
 
     def visit_value(self, recorded: object, present: object, place: LeafPlace) -> Mismatch | None:
         """Compare two leaves that are no texts."""

@@ -41,10 +41,6 @@ class VolatileFieldReader(LeafPairVisitor):
         """Fill `found`; a mismatch where the values of a volatile field do not map one to one."""
         return self.visit(leaves) if self.bindings.fields else None
 
-    def skips_parsing(self, recorded: str, present: str, place: LeafPlace) -> bool:  # noqa: ARG002 - the same for all of its kind
-        """Return whether no volatile field stands in arguments."""
-        return not list_fields_at(self.bindings, place)
-
     def pair_member_names(
         self,
         recorded: Mapping[str, object],
@@ -127,9 +123,6 @@ class _VolatileValueLister(LeafPairVisitor):
         place: LeafPlace,  # noqa: ARG002 - the same for all of its kind
     ) -> dict[str, str]:
         return {name: name for name in sorted(recorded)}
-
-    def skips_parsing(self, recorded: str, present: str, place: LeafPlace) -> bool:  # noqa: ARG002 - the same for all of its kind
-        return not list_fields_at(self.bindings, place)
 
     def visit_value(self, recorded: object, present: object, place: LeafPlace) -> None:  # noqa: ARG002 - the same for all of its kind
         field = self.find_json_field(place)

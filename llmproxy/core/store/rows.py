@@ -17,6 +17,7 @@ from typing import Any
 from llmproxy.core.providers.provider_table import MCP_PREFIX, channel_of, read_client
 from llmproxy.core.store.bodies import DATA
 from llmproxy.core.traffic.interaction import Cut, Ending, Headers, Interaction, Key, Request, Response, Usage
+from llmproxy.core.traffic.websocket_frames import is_websocket_body, list_questions
 from llmproxy.errors import CassetteCorrupt
 from llmproxy.protocol import Channel
 
@@ -157,7 +158,6 @@ def describe_interaction(interaction: Interaction) -> Described:
         from llmproxy.core.dialects.conversation import read_answer, read_last_user_text
         from llmproxy.core.dialects.streams import keep_first_megabyte
         from llmproxy.core.dialects.usage import compute_cost
-        from llmproxy.core.traffic.websocket_frames import is_websocket_body, list_questions
 
         bodies = list_questions(answer.body) if is_websocket_body(answer.headers) else [interaction.request.body]
         last = next(filter(None, map(read_last_user_text, reversed(bodies))), None)

@@ -32,7 +32,7 @@ from llmproxy.suite.checks.entities.row_selection import RunRows, append_sample,
 from llmproxy.suite.checks.entities.verify import RunEntities
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.reading.load import USER, SuiteCase
-from llmproxy.suite.run.rejudge import RecordedRuns
+from llmproxy.suite.run.rejudge import RecordedAgent, RecordedRuns, RejudgeSession
 from llmproxy.suite.run.run_context import RunContext, list_entities
 from llmproxy.suite.run.step_context import StepContext, StepConversations, resolve_faults
 from llmproxy.suite.schema.suite import Hook, Teardown
@@ -166,8 +166,6 @@ class CaseResources:
 
     def _rejudge_session(self, recorded: RecordedRuns) -> SessionRequest:
         """Return the session of a recorded run that is judged again: for judges."""
-        from llmproxy.suite.run.rejudge import RejudgeSession
-
         recorded.find_run(self.case.id, self.sample)
         if not self.run_context.proxy:
             raise SuiteError(f"{self.case.id}: what was recorded is looked at through a proxy, and there is none.")
@@ -214,8 +212,6 @@ class CaseResources:
 
     async def _open_recorded(self, recorded: RecordedRuns, session: RunSession | None, caller: Caller) -> None:
         """Open a recorded run to be judged again: no store, no hook and no agent."""
-        from llmproxy.suite.run.rejudge import RecordedAgent, RejudgeSession
-
         assert isinstance(session, RejudgeSession)  # noqa: S101 - it was asked for
         run = recorded.find_run(self.case.id, self.sample)
         agent = RecordedAgent(run, session, await to_thread(recorded.list_run_calls, run, session.control))

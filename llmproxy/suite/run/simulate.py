@@ -29,14 +29,12 @@ from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.run.rejudge import unjudged_error
 from llmproxy.suite.run.step_context import StepContext, SuiteConversation
 from llmproxy.suite.schema.response_assertions import Judging
-from llmproxy.suite.schema.steps import SimulateStep, Simulation
+from llmproxy.suite.schema.steps import JudgeStep, SimulateStep, Simulation, Talk
 from llmproxy.trace.observing.tool_calls import ToolUse
 
 
 def model_upstreams(case: SuiteCase) -> dict[str, str]:
     """Return upstreams of a run's simulated users and judges with an `api_base`. Raises SettingsError: two clash."""
-    from llmproxy.suite.schema.steps import JudgeStep, SimulateStep, Talk
-
     asked: list[tuple[str, str | None]] = []
     judge_model = case.suite.defaults.judge_model if case.suite.defaults else None
     for step in case.scenario.steps:

@@ -25,8 +25,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+from llmproxy.advice import install_command
 from llmproxy.did_you_mean import did_you_mean
-from llmproxy.errors import SuiteError
+from llmproxy.errors import MachineError, SuiteError
 from llmproxy.suite.stores.memory import MemoryShape, MemoryStore, read_memory_shape
 from llmproxy.suite.stores.protocol import StoreAdapter
 
@@ -142,7 +143,11 @@ def build_store(mapping: Mapping[str, Any], folder: Path, environment: Mapping[s
     policy = build_policy(mapping, environment)
     entities = _require_mapping(given, "entities")
     if kind == "sqlalchemy":
-        from llmproxy.suite.stores.sql import SqlStore
+        try:
+            from llmproxy.suite.stores.sql import SqlStore
+        except ImportError:
+            said = "the store is a database, and SQLAlchemy is not installed"
+            raise MachineError(said, hint=install_command("runner")) from None
         from llmproxy.suite.stores.sql_mapping import read_table_maps, read_user
 
         user = read_user(given, "store", None)

@@ -12,8 +12,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urljoin, urlsplit
+
+import httpx
 
 from llmproxy.errors import SuiteError
 from llmproxy.scenario.values.messages import ValuePath, pick_value
@@ -33,9 +35,6 @@ from llmproxy.suite.stores.protocol import (
     unknown_entity,
 )
 from llmproxy.suite.stores.value_conversion import equal
-
-if TYPE_CHECKING:
-    import httpx
 
 _PARTIAL = 206
 _NEXT = ("next", "nextpage", "nextpageurl", "nexturl", "nextlink", "@odata.nextlink", "nextcursor", "nextpagetoken",
@@ -164,8 +163,6 @@ class HttpStore(StoreBase):
         client: httpx.Client | None = None,
     ) -> None:
         """Prepare, unconnected. `timeout`: seconds; `reset`: the request that resets; `client` asks instead of ours."""
-        import httpx
-
         self._base = base.rstrip("/")
         self._entities = dict(entities)
         self._reset = reset
@@ -322,8 +319,6 @@ class HttpStore(StoreBase):
     # -- the wire
 
     def _send_request(self, method: str, url: str, body: object = None) -> httpx.Response:
-        import httpx
-
         for left in (1, 0) if method == "GET" else (0,):
             try:
                 return self._client.request(method, url, json=body)

@@ -18,6 +18,8 @@ from itertools import batched
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sqlalchemy import URL, ColumnElement, Connection, Engine, Select, delete, func, insert, inspect, select, text
+
 from llmproxy.errors import SuiteError
 from llmproxy.sqlite_file import open_connection
 from llmproxy.suite.stores.protocol import (
@@ -42,8 +44,6 @@ from llmproxy.suite.stores.value_conversion import from_plain, to_plain
 
 
 def _read_counter(connection: Connection, mapped: MappedEntity) -> tuple[int, bool] | None:
-    from sqlalchemy import text
-
     if connection.dialect.name == "sqlite":
         if not _has_sequences(connection):
             return None  # without AUTOINCREMENT the next key follows from the rows
@@ -56,8 +56,6 @@ def _read_counter(connection: Connection, mapped: MappedEntity) -> tuple[int, bo
 
 
 def _rewind_counter(mapped: MappedEntity, value: int, called: bool, connection: Connection) -> None:  # noqa: FBT001 - as it was read
-    from sqlalchemy import func, select, text
-
     key = mapped.table.c[mapped.source_column(mapped.info.key)]
     largest = int(connection.execute(select(func.max(key))).scalar() or 0)
     last, given = (value, called) if value > largest or (value == largest and called) else (largest, largest > 0)
@@ -71,14 +69,10 @@ def _rewind_counter(mapped: MappedEntity, value: int, called: bool, connection: 
 
 
 def _has_sequences(connection: Connection) -> bool:
-    from sqlalchemy import text
-
     return connection.execute(text("SELECT 1 FROM sqlite_master WHERE name = 'sqlite_sequence'")).first() is not None
 
 
 def _sequence_name(connection: Connection, mapped: MappedEntity) -> str | None:
-    from sqlalchemy import text
-
     table = connection.dialect.identifier_preparer.format_table(mapped.table)
     found = connection.execute(
         text("SELECT pg_get_serial_sequence(:table, :column)"), {"table": table, "column": mapped.serial}
@@ -133,8 +127,6 @@ class SqliteBackup:
 
 
 if TYPE_CHECKING:
-    from sqlalchemy import URL, ColumnElement, Connection, Engine, Select
-
     # `list` is a method here, so types that name lists have names of their own.
     type Conditions = list[ColumnElement[bool]]
 
@@ -172,7 +164,6 @@ class SqlStore(StoreBase):
         """Look an entity up, once."""
         with self._lock:
             if entity not in self._known:
-                from sqlalchemy import inspect
 
                 def look(connection: Connection) -> MappedEntity:
                     return map_entity(inspect(connection), entity, self._maps.get(entity), self._user, list(self._maps))
@@ -197,15 +188,12 @@ class SqlStore(StoreBase):
         where = self._build_conditions(mapped, filters or {})
         if where is None:
             return []
-        from sqlalchemy import select
 
         key = mapped.table.c[mapped.source_column(mapped.info.key)]
         return self._read_rows(mapped, select(*mapped.table.c).where(*where).order_by(key).limit(limit))
 
     def ids(self, entity: str, user: str | None) -> Ids:
         """Return the keys of all rows, of this user where the table knows users."""
-        from sqlalchemy import select
-
         mapped = self.find_table(entity)
         where = self._build_conditions(mapped, self.scope(mapped.info, user))
         key = mapped.info.columns[mapped.info.key]
@@ -215,8 +203,6 @@ class SqlStore(StoreBase):
 
     def changes(self, snapshot: Snapshot) -> dict[str, Rows]:
         """Return the rows that were not there then; only new rows are fetched, however large the table."""
-        from sqlalchemy import select
-
         new: dict[str, Rows] = {}
         for name, before in snapshot.ids.items():
             mapped = self.find_table(name)
@@ -265,8 +251,6 @@ class SqlStore(StoreBase):
     # -- writing
 
     def insert(self, entity: str, data: Mapping[str, Any]) -> Row:
-        from sqlalchemy import insert
-
         mapped = self.find_table(entity)
         info = mapped.info
         info.check(data, "insert")
@@ -292,7 +276,6 @@ class SqlStore(StoreBase):
         return row
 
     def delete(self, entity: str, id: Id) -> bool:  # noqa: A002 - the word that suites use
-        from sqlalchemy import delete
 
         mapped = self.find_table(entity)
         where = self._build_conditions(mapped, {mapped.info.key: id})
@@ -347,8 +330,6 @@ class SqlStore(StoreBase):
 
     def _truncate_entities(self) -> None:
         """Remove every row of the entities that the suite declares, and start their counters anew."""
-        from sqlalchemy import text
-
         if not self._maps:
             raise SuiteError(
                 "store.reset: truncate empties tables, and none is named", hint="Name them: store.entities: {tasks: {}}"

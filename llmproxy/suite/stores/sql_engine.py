@@ -11,14 +11,14 @@ import importlib.util
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from llmproxy.advice import install_command
+from sqlalchemy import URL, Engine, create_engine
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
+
 from llmproxy.errors import MachineError, SuiteError
 from llmproxy.suite.stores.protocol import StoreError, StoreLost, StoreRefused
-
-if TYPE_CHECKING:
-    from sqlalchemy import URL, Engine
 
 DRIVERS = {
     "postgresql": ("psycopg", "psycopg2", "pg8000"),
@@ -33,14 +33,7 @@ CONNECT_SECONDS = 10
 
 
 def url_for(text: str, folder: Path) -> URL:
-    """Parse a database URL and choose its driver. Raises SuiteError: none, or private; MachineError: no library."""
-    try:
-        from sqlalchemy.engine import make_url
-        from sqlalchemy.exc import ArgumentError
-    except ImportError:
-        raise MachineError(
-            "the store is a database, and SQLAlchemy is not installed", hint=install_command("runner")
-        ) from None
+    """Parse a database URL and choose its driver. Raises SuiteError: none, or private; MachineError: no driver."""
     try:
         url = make_url(text)
     except ArgumentError:
@@ -86,9 +79,6 @@ def sqlite_file(url: URL) -> Path | None:
 
 
 def open_engine(url: URL) -> Engine:
-    from sqlalchemy import create_engine
-    from sqlalchemy.exc import NoSuchModuleError
-
     arguments: dict[str, Any] = {}
     if url.get_backend_name() == "sqlite":
         arguments = {"timeout": BUSY_SECONDS}
@@ -108,8 +98,6 @@ def mask_url(url: URL) -> str:
 @contextmanager
 def translate_errors(url: URL, doing: str) -> Iterator[None]:
     """Turn SQLAlchemy's errors into ours: what was being done, where, and what the database said."""
-    from sqlalchemy.exc import DBAPIError, SQLAlchemyError
-
     try:
         yield
     except DBAPIError as error:

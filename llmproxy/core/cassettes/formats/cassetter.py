@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import binascii
 import re
+import tomllib
 from functools import partial
 
 from llmproxy.core.cassettes.formats import Source, parse_json, read_items
@@ -63,8 +64,6 @@ def read(source: Source) -> list[Recorded]:
 
 
 def _parse_toml(source: Source) -> Tree:
-    import tomllib
-
     try:
         return tomllib.loads(source.text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
