@@ -23,6 +23,7 @@ import typer
 
 from llmproxy.amounts import dollars, format_seconds
 from llmproxy.cli.parts.demo_talk import Create, DemoClient, run_conversation
+from llmproxy.cli.parts.demo_tools import run_tools_demo
 from llmproxy.cli.ui import open_browser
 from llmproxy.client.proxy_process import ProxyCommand, find_proxy_command, spawn_proxy
 from llmproxy.core.cassettes.formats.vcr import parse_text
@@ -51,8 +52,6 @@ def demo(
 ) -> None:
     """Replay a recording to a real SDK client: no key, no network. Its files are in a temporary folder."""
     if tools:
-        from llmproxy.cli.parts.demo_tools import run_tools_demo
-
         if ui:
             raise SettingsError("--tools and --ui are two demos: one at a time.")
         run_tools_demo(_make_demo_folder(), typer.echo)

@@ -21,6 +21,7 @@ from decimal import Decimal
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import typer
 
@@ -351,8 +352,6 @@ def _send_all_calls(plan: _DriftPlan, spending: _CostLimit, kept: Path, night: s
 
 
 def _send_call(client: httpx.Client, sampled: LiveRequest, spending: _CostLimit) -> None:
-    from urllib.parse import quote
-
     import httpx
 
     recorded = sampled.recorded

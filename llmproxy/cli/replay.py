@@ -10,6 +10,7 @@ cassette of its own. What was overridden, where it forked and what changed is sa
 from __future__ import annotations
 
 import os
+import platform
 import shlex
 import shutil
 import tempfile
@@ -181,8 +182,6 @@ def fork(
     store: Path | None = STORE,
 ) -> None:
     """Make a new cassette that begins like another one."""
-    import platform
-
     if as_ is not None:
         check_new_name(as_)
     with open_given(store, writable=True) as database:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import subprocess
@@ -21,7 +22,6 @@ def register(app: typer.Typer) -> None:
 def start(ctx: typer.Context, *, announce: bool = typer.Option(False, "--announce", hidden=True)) -> None:
     """Start the proxy; then point your agent's base URL at it."""
     import asyncio
-    import gc
 
     from llmproxy.report.console import Console, get_terminal_width, wants_colour
 

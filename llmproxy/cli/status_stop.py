@@ -7,6 +7,7 @@ import time
 
 import typer
 
+from llmproxy.cli.env import find_proxy_url
 from llmproxy.client.control import Control, ControlError, ProxyUnreachable
 from llmproxy.client.session_reports import format_counts
 from llmproxy.errors import MachineError
@@ -45,8 +46,6 @@ def stop(url: str = _URL) -> None:
 
 
 def _open_control(url: str) -> Control:
-    from llmproxy.cli.env import find_proxy_url
-
     return Control(url.rstrip("/") or find_proxy_url(os.environ), token=os.environ.get("LLMPROXY_TOKEN", ""))
 
 

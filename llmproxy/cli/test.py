@@ -46,6 +46,7 @@ from llmproxy.protocol import UPDATE_VARIABLE, Mode, Update
 from llmproxy.report.baseline import BaselineReport, read_baseline
 from llmproxy.report.events import Completed, Handler
 from llmproxy.report.report_kinds import CHOICES, make_report_handler
+from llmproxy.report.trend import format_trend, read_recent_tests
 from llmproxy.server_store_path import find_store_server, is_server, without_secrets
 
 if TYPE_CHECKING:
@@ -305,8 +306,6 @@ class TestOptions:
 
     def print_trend(self) -> int:
         """Show the last tests; of some suites, or of the scenarios that --id names. Raises LLMProxyError."""
-        from llmproxy.report.trend import format_trend, read_recent_tests
-
         path = find_state_path(load_settings(self.flags))
         tests = read_recent_tests(path)
         known = set(self.ids)

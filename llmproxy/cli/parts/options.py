@@ -18,6 +18,7 @@ from typer.core import TyperCommand
 from typer.main import get_command
 
 from llmproxy import protocol
+from llmproxy.advice import StartCommand
 from llmproxy.cli.parts.completion import complete_cassettes, complete_words
 from llmproxy.cli.parts.run_options import RUN_DEFAULTS, RunOptions, list_run_options
 from llmproxy.errors import SettingsError
@@ -217,8 +218,6 @@ def load_settings(flags: Mapping[str, object]) -> Loaded:
 
 def advise_record(loaded: Loaded, cassette: str = "") -> str:
     """Return the command line for a cassette, by default the settings'; COMMAND stands for the user's own."""
-    from llmproxy.advice import StartCommand
-
     again = StartCommand("llmproxy run", " -- COMMAND", loaded.list_typed(environment=False))
     return again.command("record", cassette or loaded.settings.cassette, store=shown_path(loaded.settings.store))
 

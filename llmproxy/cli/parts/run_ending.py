@@ -24,6 +24,7 @@ from llmproxy.client.session_reports import Report, format_counts, list_miss_lin
 from llmproxy.errors import ENDED_BY_USER, Exit, LLMProxyError, MachineError
 from llmproxy.protocol import OFFLINE, PROXIES, Decision, UnknownTool
 from llmproxy.proxy_calls import Totals, describe_hits, find_doubts, find_violated_option
+from llmproxy.report.console import format_totals
 from llmproxy.settings import Loaded, shown_path
 
 
@@ -219,8 +220,6 @@ class RunEnding:
     def summary_line(self) -> str:
         """What it came to, in a line: our proxy's own sum, else the session's."""
         if self.totals is not None:
-            from llmproxy.report.console import format_totals
-
             return format_totals(self.totals, self.unused)[0]
         return "" if self.report is None else format_counts(self.report)
 

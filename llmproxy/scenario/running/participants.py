@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
 
+from llmproxy.client.gather_run_variables import gather_run_variables
 from llmproxy.scenario.agent_adapter import AdapterAttributes, AgentAdapter
 from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, Message
@@ -104,8 +105,6 @@ _log = logging.getLogger(__name__)
 
 def gather_agent_variables(agent: AgentAdapter) -> list[dict[str, str]]:
     """Return what is true of an agent's run, started by us or here: where a service runs, nobody knows."""
-    from llmproxy.client.gather_run_variables import gather_run_variables
-
     where = (os.environ, Path.cwd()) if agent.in_process else AdapterAttributes.of_adapter(agent).process_env_and_folder
     return gather_run_variables(*where) if where else []
 
