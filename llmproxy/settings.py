@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
 from dataclasses import asdict, dataclass, field, fields, replace
 from decimal import Decimal
@@ -735,11 +735,17 @@ def _read_env(env: Mapping[str, str], cwd: Path) -> dict[str, _GivenValue]:
 
 def _read_file(cwd: Path) -> dict[str, _GivenValue]:
     """Read the nearest pyproject.toml at or above a folder that has a table of ours."""
+    for table, folder in find_project_tables(cwd):
+        return _read_table(table, folder)
+    return {}
+
+
+def find_project_tables(cwd: Path) -> Iterator[tuple[Mapping[str, object], Path]]:
+    """Yield each ``[tool.llmproxy]`` of a pyproject.toml at or above a folder, with its folder, the nearest first."""
     for folder in (cwd, *cwd.parents):
         table = _tool_table(folder / "pyproject.toml")
         if table is not None:
-            return _read_table(table, folder)
-    return {}
+            yield table, folder
 
 
 def _read_table(table: Mapping[str, object], folder: Path) -> dict[str, _GivenValue]:

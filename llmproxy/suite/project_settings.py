@@ -10,7 +10,6 @@ import os
 import re
 import shlex
 import time
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -18,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from llmproxy.did_you_mean import did_you_mean
-from llmproxy.errors import LLMProxyError, SuiteError, add_prefix
+from llmproxy.errors import LLMProxyError, SettingsError, SuiteError, add_prefix
+from llmproxy.settings import find_project_tables
 from llmproxy.yaml_reader import Problems, read_documents
 
 
@@ -66,17 +66,12 @@ TABLE = "[tool.llmproxy.suite]"
 
 def read_project_table(cwd: Path) -> tuple[dict[str, Any], Path]:
     """Return our table of the nearest pyproject.toml, empty if none, and its folder. Raises SuiteError."""
-    for folder in (cwd, *cwd.parents):
-        path = folder / "pyproject.toml"
-        if not path.is_file():
-            continue
-        try:
-            tool = tomllib.loads(path.read_text("utf-8")).get("tool", {})
-        except (OSError, ValueError, RecursionError) as error:
-            raise SuiteError(f"cannot read {path}: {error}") from error
-        ours = tool.get("llmproxy") if isinstance(tool, dict) else None
-        if isinstance(ours, dict) and "suite" in ours:
-            return _check_toml_table(ours["suite"], path), folder
+    try:
+        for table, folder in find_project_tables(cwd):
+            if "suite" in table:
+                return _check_toml_table(table["suite"], folder / "pyproject.toml"), folder
+    except SettingsError as error:
+        raise SuiteError(error.message) from error
     return {}, cwd
 
 
