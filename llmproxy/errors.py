@@ -89,6 +89,8 @@ class LLMProxyError(Exception):
     code = "llmproxy_error"
     status = 500
     exit_code = Exit.FAILED
+    stderr = ""
+    """The end of what an agent's command wrote there; its message holds it, too."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)

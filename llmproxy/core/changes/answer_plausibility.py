@@ -70,7 +70,7 @@ def _list_parameters(request: ParsedRequest) -> Iterator[tuple[str, Any]]:
     for slot, segment in request.slots.items():
         if slot[0] != Kind.PARAMETER:
             continue
-        name = segment.name.removeprefix("parameter ")
+        name = segment.own
         if name in _GROUPS and isinstance(segment.value, dict):
             yield from ((f"{name}.{inner}", value) for inner, value in segment.value.items())
         else:
@@ -167,7 +167,7 @@ def _check_calls(said: Message, was: ParsedRequest, now: ParsedRequest) -> str:
 def _list_tools(request: ParsedRequest) -> Iterator[tuple[str, dict[str, Any]]]:
     for slot, segment in request.slots.items():
         if slot[0] == Kind.TOOL:
-            yield segment.name.removeprefix("tool "), as_dict(segment.value)
+            yield segment.own, as_dict(segment.value)
 
 
 def get_parameter_schema(tool: Mapping[str, Any]) -> object:

@@ -34,10 +34,9 @@ from llmproxy.core.traffic.canonical_json import dump
 from llmproxy.core.traffic.interaction import Key
 
 _STATE = frozenset({
-    "parameter previous_response_id", "parameter conversation", "parameter container", "parameter cachedContent",
-    "parameter cached_content", "parameter previous_interaction_id",
+    "previous_response_id", "conversation", "container", "cachedContent", "cached_content", "previous_interaction_id",
 })  # fmt: skip
-"""Segments that name what a server keeps: a part of the history that is not in the request."""
+"""Parameters that name what a server keeps: a part of the history that is not in the request."""
 _MOST_ALIKE = 64
 """Recordings whose words are held against a request's, where none has its very words."""
 _LONGEST_TEMPLATE = 400
@@ -237,7 +236,7 @@ def _digest_history(request: ParsedRequest) -> str | None:
     said = [canonical.provider, canonical.method, canonical.operation, str(request.has_tools), str(len(request.chain))]
     said += request.chain
     for slot, segment in request.slots.items():
-        if slot[0] == Kind.PARAMETER and segment.name in _STATE:
+        if slot[0] == Kind.PARAMETER and segment.own in _STATE:
             said += [segment.name, dump(segment.value).decode("utf-8", "surrogatepass")]
     return digest_of(said)
 

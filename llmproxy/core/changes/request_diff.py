@@ -24,7 +24,6 @@ from llmproxy.core.changes.request_parsing import (
     ParsedRequest,
     Slot,
     drop_ids,
-    get_result_tool,
     is_superset,
     read_call,
     read_text,
@@ -137,8 +136,8 @@ class _RequestDiff:
         match slot[0]:
             case Kind.TOOL | Kind.PARAMETER:
                 change = self._build_change(segment.kind, old, new, name, self._find_author(segment))
-                asked = name.removeprefix("parameter ") if slot[0] == Kind.PARAMETER else None
-                if asked is not None and any(is_prompt(asked, each.value) for each in (old, new) if each is not None):
+                sides = [each.value for each in (old, new) if each is not None and slot[0] == Kind.PARAMETER]
+                if any(is_prompt(segment.own, each) for each in sides):
                     raise Refused(Reason.QUESTION, f"{name}: {_format_change(change)}")
                 yield change
             case kind if kind == FRAME:
@@ -189,7 +188,7 @@ class _RequestDiff:
             raise Refused(Reason.RESULT, f"{name} is {'new' if old is None else 'gone'}")
         if dump(drop_ids(old.value)) == dump(drop_ids(new.value)):
             return
-        was, now, tool = read_text(old.value), read_text(new.value), get_result_tool(old)
+        was, now, tool = read_text(old.value), read_text(new.value), old.own
         if was is None or now is None:
             raise Refused(Reason.RESULT, f"{name}: it is more than text, and another one now")
         before, after = was[0], now[0]
@@ -267,14 +266,14 @@ class _RequestDiff:
         """Return whose a tool or a parameter is that another version of a client sends; None where no one knows."""
         names = {Kind.TOOL: "tools", Kind.PARAMETER: "parameters"}
         known = getattr(self.frames, names[segment.kind], ())
-        return Author.CLIENT if segment.name.removeprefix(f"{segment.kind} ") in known else None
+        return Author.CLIENT if segment.own in known else None
 
     def _build_change(
         self, kind: str, old: Segment | None, new: Segment | None, name: str, source: Author | None = None
     ) -> Change:
         before, after = (None if each is None else to_text(each.value) for each in (old, new))
         digests = ["" if each is None else digest_of([dump(each.value).hex()]) for each in (old, new)]
-        tool = name.removeprefix("tool ")
+        tool = next((each.own for each in (old, new) if each is not None), "")
         if source is None:
             source = Author.TOOL_SERVER if kind == Kind.TOOL and tool.startswith(_PROJECTS) else Author.PROMPT
         origin = self._build_origin(source, tool.split("__")[1] if source is Author.TOOL_SERVER else "")

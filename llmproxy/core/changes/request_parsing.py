@@ -31,7 +31,6 @@ _ENTRY = re.compile(r"\$\.(?:request\.)?\w+\[\d+\]")
 _CONVERSATION = frozenset({Kind.USER, Kind.ASSISTANT, Kind.THOUGHT, Kind.CALL, Kind.RESULT, Kind.MEMBER, Kind.UNKNOWN})
 _OF_MODEL = frozenset({Kind.ASSISTANT, Kind.THOUGHT, Kind.CALL})
 _IDS = frozenset({"id", "call_id", "tool_call_id", "tool_use_id", "toolUseId"})
-_RESULT = re.compile(r"result of (.+?)(?:, part \d+)?$")
 _ARGUMENTS = ("arguments", "args", "input", "parameters")
 
 
@@ -137,12 +136,7 @@ class ParsedRequest:
     def tool_results(self) -> Iterator[tuple[str, str]]:
         for slot, segment in self.slots.items():
             if slot[0] == Kind.RESULT:
-                yield get_result_tool(segment), to_text(segment.value)
-
-
-def get_result_tool(segment: Segment) -> str:
-    found = _RESULT.search(segment.name)
-    return found[1] if found else ""
+                yield segment.own, to_text(segment.value)
 
 
 _NESTED = ("toolUse", "toolResult", "functionCall", "function_call", "functionResponse", "function_response")
@@ -252,9 +246,8 @@ class _ConversationReader:
         for segment in entry:
             match segment.kind:
                 case Kind.MEMBER:
-                    name = segment.name.rpartition(": ")[2]
-                    if name not in _IDS:
-                        self._made.members.setdefault((self._turn, name), set()).add(_to_json(segment.value))
+                    if segment.own not in _IDS:
+                        self._made.members.setdefault((self._turn, segment.own), set()).add(_to_json(segment.value))
                 case Kind.CALL:
                     call = next(calls, HistoryCall("", "", None))
                     slot: Slot = (Kind.CALL, call.id) if self._known.find_by_id(call) else (Kind.CALL, self._turn, "")
@@ -278,7 +271,7 @@ class _ConversationReader:
         """Return the alias of the call that a result answers."""
         if (block := block_result(as_dict(segment.value))) is not None:
             return block.tool_call_id or ""
-        beside = (each for each in entry if each.kind is Kind.MEMBER and each.name.endswith(": tool_call_id"))
+        beside = (each for each in entry if each.kind is Kind.MEMBER and each.own == "tool_call_id")
         return next((as_str(each.value) for each in beside), "")
 
 

@@ -220,6 +220,8 @@ class Segment(NamedTuple):
     """For people."""
     path: str
     value: object
+    own: str = ""
+    """How a tool, a parameter or a member is called; of a result, how its tool is."""
 
 
 class ChangedPlace(NamedTuple):
@@ -261,8 +263,8 @@ class _SegmentReader:
         self._tools: dict[str, str] = {}
         """Names by the ids of calls."""
 
-    def _add(self, kind: Kind, name: str, path: str, value: object) -> None:
-        self.found.append(Segment(kind, name, path, value))
+    def _add(self, kind: Kind, name: str, path: str, value: object, own: str = "") -> None:
+        self.found.append(Segment(kind, name or f"{kind} {own}", path, value, own))
         if len(self.found) > self._most:
             raise _TooManySegments
 
@@ -285,10 +287,11 @@ class _SegmentReader:
             elif name in layout.results and as_list(value):
                 for n, each in enumerate(value):
                     tool = as_str(as_dict(as_dict(each).get("call")).get("name"))
-                    self._add(Kind.RESULT, f"result of {tool}", f"{here}[{n}]", each)
+                    self._add(Kind.RESULT, f"result of {tool}", f"{here}[{n}]", each, tool)
+            elif name == "model":
+                self._add(Kind.MODEL, name, here, value)
             else:
-                kind = Kind.MODEL if name == "model" else Kind.PARAMETER
-                self._add(kind, "model" if kind is Kind.MODEL else f"parameter {name}", here, value)
+                self._add(Kind.PARAMETER, "", here, value, name)
 
     def _read_system(self, path: str, value: object) -> None:
         if as_list(as_dict(value).get("parts")):
@@ -296,7 +299,7 @@ class _SegmentReader:
                 if name == "parts":
                     self._read_system(build_member_path(path, name), each)
                 else:
-                    self._add(Kind.MEMBER, f"system prompt: {name}", build_member_path(path, name), each)
+                    self._add(Kind.MEMBER, f"system prompt: {name}", build_member_path(path, name), each, name)
             return
         blocks = as_list(value)
         for n, block in enumerate(blocks):
@@ -313,9 +316,9 @@ class _SegmentReader:
             if inner == _LIST and not isinstance(each, dict):
                 self._read_tools(inner, build_member_path(path, inner), each)
             else:
-                self._add(Kind.PARAMETER, f"parameter {inner}", build_member_path(path, inner), each)
+                self._add(Kind.PARAMETER, "", build_member_path(path, inner), each, inner)
         if not as_list(value) and not as_dict(value):
-            self._add(Kind.PARAMETER, f"parameter {name}", path, value)
+            self._add(Kind.PARAMETER, "", path, value, name)
 
     def _read_tool(self, path: str, entry: object, space: str | None = None) -> None:
         """Add a tool, or those of a group; `space` is what stands before names of a group's tools."""
@@ -324,13 +327,13 @@ class _SegmentReader:
         if group is None:
             inner = next((tree[name] for name in ("function", "toolSpec", "custom") if as_dict(tree.get(name))), tree)
             name = as_str(inner.get("name")) or as_str(inner.get("type")) or next(iter(inner), "")
-            self._add(Kind.TOOL, f"tool {space or ''}{name}", path, entry)
+            self._add(Kind.TOOL, "", path, entry, f"{space or ''}{name}")
             return
         own = as_str(tree.get("name"))
         for name, value in tree.items():
             here = build_member_path(path, name)
             if name != group:
-                self._add(Kind.TOOL, f"tool {own or name}", here, value)
+                self._add(Kind.TOOL, "", here, value, own or name)
                 continue
             for n, each in enumerate(value):
                 self._read_tool(f"{here}[{n}]", each, f"{own}{NAMESPACE}" if own else "")
@@ -356,20 +359,20 @@ class _SegmentReader:
         if holder is None and not tree.keys() & {"tool_calls", "function_call"}:
             self._add(Kind.UNKNOWN, f"{said}, {as_str(tree.get('type')) or 'which nobody knows'}", path, entry)
             return
-        whose = "system prompt" if role == "system" and not number else f"{said} ({role})"
+        whose, tool = "system prompt" if role == "system" and not number else f"{said} ({role})", ""
         if role == "tool":
             known = self._tools.get(as_str(tree.get("tool_call_id"))) or tree.get("tool_name") or tree.get("name")
-            whose = f"{said}, result of {known or 'a tool'}"
+            tool = str(known or "a tool")
+            whose = f"{said}, result of {tool}"
         for name, value in tree.items():
             here = build_member_path(path, name)
             parts = as_list(value)
             if name == holder and parts:
                 for n, part in enumerate(parts):
-                    self._read_message_part(
-                        f"{here}[{n}]", said, whose + (f", part {n + 1}" if len(parts) > 1 else ""), role, part
-                    )
+                    named = whose + (f", part {n + 1}" if len(parts) > 1 else "")
+                    self._read_message_part(f"{here}[{n}]", said, named, role, part, tool)
             elif name == holder:
-                self._add(_BY_ROLE.get(role, Kind.UNKNOWN), whose, here, value)
+                self._add(_BY_ROLE.get(role, Kind.UNKNOWN), whose, here, value, tool)
             elif name == "tool_calls" and parts:
                 for n, call in enumerate(parts):
                     self._read_call(f"{here}[{n}]", said, as_dict(call).get("id"), call)
@@ -377,7 +380,7 @@ class _SegmentReader:
                 self._read_call(here, said, None, value)
             else:
                 kind = Kind.THOUGHT if name in _THOUGHTS else Kind.MEMBER
-                self._add(kind, f"{said}, thinking" if kind is Kind.THOUGHT else f"{said}: {name}", here, value)
+                self._add(kind, f"{said}, thinking" if kind is Kind.THOUGHT else f"{said}: {name}", here, value, name)
 
     def _read_call(self, path: str, said: str, call_id: object, call: object) -> None:
         tree = as_dict(call)
@@ -385,13 +388,13 @@ class _SegmentReader:
         self._tools |= {call_id: name} if isinstance(call_id, str) else {}  # else its result says the name
         self._add(Kind.CALL, f"{said}, call of {name or 'a tool'}", path, call)
 
-    def _read_message_part(self, path: str, said: str, whose: str, role: str, part: object) -> None:
+    def _read_message_part(self, path: str, said: str, whose: str, role: str, part: object, tool: str) -> None:
         tree = as_dict(part)
         if self._read_call_result_or_thought(path, said, tree):
             return
         named = as_str(tree.get("type"))
         if isinstance(part, str) or named in _KNOWN or (not named and tree.keys() & _KNOWN):
-            self._add(_BY_ROLE.get(role, Kind.UNKNOWN), whose, path, part)
+            self._add(_BY_ROLE.get(role, Kind.UNKNOWN), whose, path, part, tool)
         else:
             self._add(Kind.UNKNOWN, f"{said}, {named or next(iter(tree), '') or 'which nobody knows'}", path, part)
 
@@ -402,7 +405,8 @@ class _SegmentReader:
             self._add(Kind.CALL, f"{said}, call of {as_str(call[1]) or 'a tool'}", path, block)
         elif (result := block_result(block)) is not None:
             of = result.tool_call_id or ""
-            self._add(Kind.RESULT, f"{said}, result of {self._tools.get(of) or of or 'a tool'}", path, block)
+            tool = self._tools.get(of) or of or "a tool"
+            self._add(Kind.RESULT, f"{said}, result of {tool}", path, block, tool)
         elif is_thought_block(block):
             self._add(Kind.THOUGHT, f"{said}, thinking", path, block)
         else:

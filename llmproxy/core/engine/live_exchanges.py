@@ -15,7 +15,7 @@ from llmproxy.core.dialects.codecs import get_miss_status, write_error
 from llmproxy.core.dialects.conversation import read_response
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.engine.request_identification import check_upstream_allowed
-from llmproxy.core.forks.fork_rows import LIVE, Fork, delete_fork, store_fork
+from llmproxy.core.forks.fork_rows import Fork, delete_fork, store_fork
 from llmproxy.core.live_or_recorded import (
     LISTS,
     TOOLS,
@@ -87,7 +87,8 @@ class LiveInterceptor(Interceptor[Exchange]):
     def _begin_child_cassette(self) -> None:
         living, sessions = self.living, self._parts.state.sessions
         store, living.child = sessions.lease_child_cassette(living.parent[0], None, kind="live")
-        fork = Fork(living.child, living.parent[0], 1, why=f"{LIVE}{', '.join(sorted(living.asked.channels))}")
+        live = ", ".join(sorted(living.asked.channels))
+        fork = Fork(living.child, living.parent[0], 1, why=f"live: {live}", live=live)
         store_fork(store, replace(fork, parent_sample=living.parent[1], created_at=sessions.now()))
         living.again = living.begun = False
 

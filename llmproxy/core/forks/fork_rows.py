@@ -24,7 +24,7 @@ from llmproxy.core.store.store import Store
 from llmproxy.errors import CassetteBusy, CassetteNotFound, SettingsError, remove_prefix
 from llmproxy.protocol import join_name
 
-_FIELDS = "cassette, sample, parent, parent_sample, step, shared, why, path, overrides, created_at"
+_FIELDS = "cassette, sample, parent, parent_sample, step, shared, why, path, overrides, created_at, live"
 _COPIED = ", ".join(name for name in rows.COLUMNS if name not in ("cassette", "sample", "started_at"))
 _COPY = f"""
 INSERT INTO interactions (cassette, sample, started_at, position, occurrence, request_body, response_body, {_COPIED})
@@ -36,8 +36,6 @@ INSERT INTO made_ids SELECT ?, ordinal, ?, ?, made_id FROM made_ids WHERE intera
 _COPY_DECLARED = "INSERT INTO declared SELECT ?, run_variables FROM declared WHERE interaction_id = ?"
 _COPY_FIELDS = "INSERT OR IGNORE INTO volatile_fields SELECT ?, position, field FROM volatile_fields WHERE cassette = ?"
 _COUNT = "UPDATE cassettes SET recorded = recorded + 1 WHERE name = ? AND sample = ? RETURNING recorded"
-LIVE = "live: "
-"""How the reason of a live run's cassette begins; channels follow."""
 _NUMBERS = 10_000
 """Children of one cassette for which a name is looked."""
 
@@ -64,6 +62,8 @@ class Fork:
     """The first place of that request that differs, None where nothing does or it is not known."""
     overrides: Overrides = field(default_factory=Overrides)
     created_at: float = 0.0
+    live: str = ""
+    """Of a live run: its live channels, with commas between."""
 
     def describe_origin(self) -> str:
         where = f" (first at {self.path})" if self.path else ""
@@ -71,10 +71,11 @@ class Fork:
 
     def was_channel_replayed(self, channel: str) -> bool:
         """Return whether a channel of a live run was not live: its tools were served by the parent, or refused."""
-        return self.why.startswith(LIVE) and channel not in self.why.removeprefix(LIVE).split(", ")
+        return bool(self.live) and channel not in self.live.split(", ")
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self) | {"overrides": self.overrides.to_json()}
+        told = asdict(self) | {"overrides": self.overrides.to_json()}
+        return {name: value for name, value in told.items() if name != "live"}
 
     def to_member(self) -> dict[str, Any]:
         """Return it as in a cassette's file, for :func:`parse_fork_member`; what goes without saying is left out."""
@@ -97,11 +98,11 @@ class CopiedRecording:
 
 _MEMBERS: Mapping[str, type | tuple[type, ...]] = {
     "parent": str, "parent_sample": int, "step": int, "shared": int, "why": str, "path": str, "overrides": dict,
-    "created_at": (int, float),
+    "created_at": (int, float), "live": str,
 }  # fmt: skip
 """Of the member `fork` of a file."""
 _NEEDED = ("parent", "step", "why")
-_USUAL: Mapping[str, object] = {"parent_sample": 1, "shared": 0, "created_at": 0.0}
+_USUAL: Mapping[str, object] = {"parent_sample": 1, "shared": 0, "created_at": 0.0, "live": ""}
 _LEAST = {"parent_sample": 1, "step": 1, "shared": 0, "created_at": 0}
 _MOST = 1 << 53
 """Of each number: within it, all of them are the same in YAML, JSON and SQLite."""
@@ -142,7 +143,7 @@ def _insert_fork(conn: sqlite3.Connection, fork: Fork) -> None:
     row = (
         to_sql(fork.cassette), fork.sample, to_sql(fork.parent), fork.parent_sample, fork.step, fork.shared,
         to_sql(fork.why), None if fork.path is None else to_sql(fork.path), json.dumps(fork.overrides.to_json()),
-        fork.created_at,
+        fork.created_at, to_sql(fork.live),
     )  # fmt: skip
     conn.execute(f"INSERT OR REPLACE INTO forks ({_FIELDS}) VALUES ({', '.join('?' * len(row))})", row)  # noqa: S608 - only names of ours stand in the text
 
@@ -160,11 +161,11 @@ def _query_forks(store: Readable, rest: str, values: tuple[object, ...]) -> Iter
     if not store.query("SELECT 1 FROM sqlite_master WHERE name = 'forks'"):
         return  # an older llmproxy wrote it, and nobody has written to it since
     found = store.query(f"SELECT {_FIELDS} FROM forks {rest}", values)  # noqa: S608 - constants
-    for name, sample, parent, parent_sample, step, shared, why, path, overrides, created_at in found:
+    for name, sample, parent, parent_sample, step, shared, why, path, overrides, created_at, live in found:
         yield Fork(
             cassette=from_sql(name), sample=sample, parent=from_sql(parent), parent_sample=parent_sample, step=step,
             shared=shared, why=from_sql(why), path=None if path is None else from_sql(path),
-            overrides=parse_json_overrides(json.loads(overrides)), created_at=created_at,
+            overrides=parse_json_overrides(json.loads(overrides)), created_at=created_at, live=from_sql(live),
         )  # fmt: skip
 
 

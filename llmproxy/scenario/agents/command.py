@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 from llmproxy.did_you_mean import did_you_mean
-from llmproxy.errors import AgentError, AgentUnreachable, SuiteError, printable
+from llmproxy.errors import AgentError, AgentUnreachable, LLMProxyError, SuiteError, printable
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.agents.agent_process import AgentProcess, LineTooLong, ProcessEnded
 from llmproxy.scenario.run_session import RunSession
@@ -35,8 +35,6 @@ from llmproxy.scenario.types import LLM, AgentInput, AgentReturnTypes
 from llmproxy.scenario.values.messages import format_value, join_user_texts, read_answer, tail
 
 LIVES = ("run", "conversation")
-ON_STDERR = "On standard error, at the end:"
-"""What stands in an error before the last lines that an agent wrote there."""
 _SHELL_NOT_FOUND = (126, 127)
 """What a shell, or `env`, ends with if there is no such program."""
 _LAST_WORDS = 0.5
@@ -218,27 +216,28 @@ class CommandAgent(AgentAdapter):
 
     def _kill_timed_out_agent(self, child: AgentProcess) -> AgentError:
         child.kill_group()
-        return AgentError(f"{self.who} did not answer within {self.timeout:g} s, and was killed.{_quote_stderr(child)}")
+        said = f"{self.who} did not answer within {self.timeout:g} s, and was killed."
+        return _build_error(AgentError, child, said)
 
     def _explain_end(self, child: AgentProcess) -> AgentError | AgentUnreachable:
         code = child.wait_for_exit(_LAST_WORDS)
         if code is None:
             child.kill_group()
-            return AgentError(f"{self.who} closed its standard output in the middle.{_quote_stderr(child)}")
+            return _build_error(AgentError, child, f"{self.who} closed its standard output in the middle.")
         child.end_process()
         if code in _SHELL_NOT_FOUND:
-            return AgentUnreachable(f"{self.who} could not be started (exit code {code}).{_quote_stderr(child)}")
+            return _build_error(AgentUnreachable, child, f"{self.who} could not be started (exit code {code}).")
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        return AgentError(f"{self.who} {how} without an answer.{_quote_stderr(child)}")
+        return _build_error(AgentError, child, f"{self.who} {how} without an answer.")
 
     def _refuse_output(self, child: AgentProcess, line: bytes, what: str) -> AgentError:
-        text = tail(line.decode("utf-8", "replace"), 500)
-        return AgentError(
-            f"{self.who} {what}: {text}{_quote_stderr(child)}",
-            hint="Standard output is for one JSON object a message; print everything else on standard error.",
-        )
+        said = f"{self.who} {what}: {tail(line.decode('utf-8', 'replace'), 500)}"
+        hint = "Standard output is for one JSON object a message; print everything else on standard error."
+        return _build_error(AgentError, child, said, hint)
 
 
-def _quote_stderr(child: AgentProcess) -> str:
+def _build_error[E: LLMProxyError](kind: type[E], child: AgentProcess, said: str, hint: str = "") -> E:
     text = tail(child.stderr_tail)
-    return f"\n{ON_STDERR}\n{text}" if text else ""
+    error = kind(f"{said}\nOn standard error, at the end:\n{text}" if text else said, hint=hint)
+    error.stderr = text
+    return error

@@ -28,7 +28,6 @@ from llmproxy.errors import Exit, LLMProxyError, MissError, SuiteError
 from llmproxy.protocol import OFFLINE
 from llmproxy.proxy_calls import describe_hits, find_violated_option
 from llmproxy.report.events import Completed, Selected, Status
-from llmproxy.scenario.agents.command import ON_STDERR
 from llmproxy.scenario.run_session import wait_despite_cancel
 from llmproxy.scenario.values.run_ids_and_options import describe_error
 from llmproxy.suite.checks.entities.row_selection import append_sample
@@ -365,9 +364,7 @@ def to_sweep_run(ran: CaseResult, seconds: float) -> SweepRun:
 def _error_text(ran: CaseResult) -> tuple[str, bool]:
     """Return the message of a run that neither passed nor failed, and whether its command left an uncaught error."""
     error = ran.error
-    said = (
-        error.message if isinstance(error, LLMProxyError) else ran.reasoning if error is None else describe_error(error)
-    )
-    how, _, complaints = said.partition(ON_STDERR)
-    first = how.partition("\n")[0] or ran.status.value
-    return find_failure_message("", complaints, 1) if complaints.strip() else (first, False)
+    if isinstance(error, LLMProxyError) and error.stderr:
+        return find_failure_message("", error.stderr, 1)
+    said = ran.reasoning if error is None else describe_error(error)
+    return said.partition("\n")[0] or ran.status.value, False

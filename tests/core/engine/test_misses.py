@@ -12,7 +12,7 @@ import pytest
 
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.engine.outcome_recorder import CallPrice, PriceCache, build_call
-from llmproxy.core.forks.fork_rows import LIVE, Fork, store_fork
+from llmproxy.core.forks.fork_rows import Fork, store_fork
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.session import Session, SessionSettings
 from llmproxy.core.store.file.store import FileStore
@@ -66,7 +66,7 @@ def test_a_live_run_s_cassette_is_named_for_what_was_live_in_it(store: Path, cha
     with engine(store, Mode.AUTO, upstreams=servers) as made:
         answered(made, called(made, "default@live-1"), b'{"jsonrpc":"2.0","id":1,"result":{"content":[]}}')
     with FileStore.open(store, writable=True, now=lambda: 0.0) as opened:
-        store_fork(opened, Fork("default@live-1", "default", 1, f"{LIVE}{channel}"))
+        store_fork(opened, Fork("default@live-1", "default", 1, "because", live=channel))
     with engine(store, Mode.REPLAY, upstreams=servers) as made:
         assert ('under cassette "default@live-1"' in str(called(made, "default").error)) is named
 

@@ -20,7 +20,7 @@ APPLICATION_ID = 0x6C6C6D70
 
 MIGRATION_SET = "llmproxy"
 
-NAMES = ("m001_store", "m002_forks", "m003_bindings", "m004_files", "m005_words")
+NAMES = ("m001_store", "m002_forks", "m003_bindings", "m004_files", "m005_words", "m006_live")
 """Every migration this version knows, in order."""
 
 _M001 = """
@@ -189,6 +189,12 @@ def m005_words(db: Database) -> None:
         db.conn.execute("ALTER TABLE declared RENAME COLUMN circumstances TO run_variables")
         db.conn.execute("ALTER TABLE slots RENAME TO volatile_fields")
     db.conn.execute("ALTER TABLE volatile_fields RENAME COLUMN slot TO field")
+
+
+def m006_live(db: Database) -> None:
+    """Give `forks` the live channels, which stood in the reason alone."""
+    db.conn.execute("ALTER TABLE forks ADD COLUMN live TEXT NOT NULL DEFAULT ''")
+    db.conn.execute("UPDATE forks SET live = substr(why, 7) WHERE why LIKE 'live: %'")
 
 
 def list_applied_migrations(conn: sqlite3.Connection) -> tuple[str, ...]:
