@@ -208,6 +208,8 @@ BOUND_HEADER = "x-llmproxy-bound"
 CARRIED_HEADER = "x-llmproxy-carried"
 """Of a carried answer: the names of the changes under which it was given."""
 KEY_HEADER = "x-llmproxy-key"
+SHOWN_KEY = 15
+"""Characters of a key that a miss names."""
 FAULT_HEADER = "x-llmproxy-fault"
 """Of an answer that an injected fault broke: its kind."""
 RECORDED_RETRY_AFTER_HEADER = "x-llmproxy-recorded-retry-after"

@@ -7,7 +7,6 @@ answers of the control API, reports that are read back. What is counted, decided
 from __future__ import annotations
 
 import json
-import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -96,6 +95,11 @@ from llmproxy.translated import translate
 _expected = _CaseRun._apply_xfail
 _CaseRun._apply_xfail = lambda self, status: tuple(map(translate, _expected(self, status)))
 """,
+    "core/forks/fork_rows.py": """
+from llmproxy.translated import translate
+_rows = _query_forks
+_query_forks = lambda *asked: (replace(fork, why=translate(fork.why)) for fork in _rows(*asked))
+""",
     "report/json_report.py": """
 
 from llmproxy.translated import translate_json
@@ -124,6 +128,20 @@ SUITE = "name: t\nagent: {python: 'agent.py:answer'}\nscenarios:\n" + "".join(
 )
 EXPECTED = SUITE.replace("id: bad,", "id: bad, xfail: the agent is rude,")
 NONSENSE = SUITE.replace("{contains: there}", "{contains: [], gt: x, jsonSchema: 1}")
+CRASHES = f"{ASK}\nprint({{'hi there': 'hi there'}}[ask(sys.stdin.read())['content']])"
+COMMAND = f"command: {{run: [{json.dumps(sys.executable)}, crashes.py], lines: false}}"
+MISSED = f"""{ASK}
+import pytest
+
+def test_quoted(llmproxy):
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        ask("one")
+    raise RuntimeError(f"Error code: 404 - {{json.load(caught.value)}}")
+
+def test_refused(llmproxy):
+    with pytest.raises(urllib.error.HTTPError):
+        ask("two")
+"""
 RUNS = {
     "hit": (0, ["run", "--json", "r.json", "--", sys.executable, "ask.py", "hi"]),
     "miss": (4, ["run", "--json", "r.json", "--fail-on-miss", "--mode", "replay", "--", sys.executable, "ask.py", "what?"]),
@@ -135,6 +153,9 @@ RUNS = {
     "replay": (0, ["replay", "--override-llm", "0=bye", "--", sys.executable, "ask.py", "hi"]),
     "replay that leaves": (4, ["replay", "--", sys.executable, "ask.py", "what?"]),
     "why a fault": (0, ["why"]),
+    "live": (0, ["run", "--json", "r.json", "--live", "http", "--", sys.executable, "ask.py", "hi"]),
+    "recorded elsewhere": (0, ["run", "--cassette", "new", "--mode", "replay", "--", sys.executable, "ask.py", "hi"]),
+    "why elsewhere": (0, ["why", "--json"]),
     "learn": (0, ["learn", "default", "--accept", "--", sys.executable, "ask.py", "hi"]),
     "learn in vain": (4, ["learn", "default", "--accept", "--", sys.executable, "ask.py", "what?"]),
 }  # fmt: skip
@@ -152,10 +173,10 @@ class Ended(NamedTuple):
     """What stands in its file, without its sentences."""
 
 
-def run(folder: Path, env: dict[str, str], *words: str) -> Ended:
+def run(folder: Path, env: dict[str, str], *words: str, name: str = "llmproxy") -> Ended:
     (folder / "r.json").unlink(missing_ok=True)
     done = subprocess.run(
-        [*(shlex.split(env.get("LLMPROXY_COMMAND", "")) or program("llmproxy")), *words],
+        [*([str(Path(env["LLMPROXY_COMMAND"]).with_name(name))] if env else program(name)), *words],
         cwd=folder, env=clean_env(env), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     told = json.loads((folder / "r.json").read_text()) if (folder / "r.json").is_file() else {}
@@ -195,9 +216,12 @@ def suites(folder: Path, env: dict[str, str]) -> dict[str, object]:
     expected = run(folder, env, "test")
     (folder / "t.suite.yaml").write_text(NONSENSE)
     refused = run(folder, env, "test")
+    (folder / "crashes.py").write_text(CRASHES)
+    (folder / "t.suite.yaml").write_text(SUITE.replace("python: 'agent.py:answer'", COMMAND))
+    swept = run(folder, env, "test", "--id", "good", "--faults", "sweep:content-filter").code
     return {
         "recorded": recorded, "whole": whole, "parts": parts, "merged": merged,
-        "expected": expected, "refused": refused,
+        "expected": expected, "refused": refused, "swept": swept,
         "statuses": statuses(folder / "whole.json"), "statuses merged": statuses(folder / "merged.json"),
     }  # fmt: skip
 
@@ -229,10 +253,18 @@ def test_commands_end_as_they_do(translated: Grown, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_suites_and_their_parts_end_as_they_do(translated: Grown, tmp_path: Path) -> None:
-    """A scenario that passes, one that fails, one that was never recorded; whole and in parts."""
+    """One that passes, one that fails, one that was never recorded; whole and in parts. A command breaks in a sweep."""
     plain = suites(tmp_path / "plain", {})
     assert suites(tmp_path / "translated", translated.env) == plain
-    assert plain["statuses"] == plain["statuses merged"]
+    assert (plain["swept"], plain["statuses"]) == (1, plain["statuses merged"])
     assert plain["statuses"] == {
         "good": ["passed"], "bad": ["failed"], "missed": ["environment_error"], "fine": ["passed"],
     }  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_test_that_failed_tells_a_miss_once(translated: Grown, tmp_path: Path) -> None:
+    """Where an SDK quotes it, in as many lines; what a passed test was refused stands in the summary."""
+    (tmp_path / "test_it.py").write_text(MISSED)
+    plain, other = (run(tmp_path, env, "-p", "no:cacheprovider", name="pytest") for env in ({}, translated.env))
+    assert (plain, plain.code) == (other, 1)

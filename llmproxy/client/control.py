@@ -170,7 +170,7 @@ class Control:
     def misses(self, session: str | None = None, limit: int = 100) -> tuple[Miss, ...]:
         query = f"misses?limit={limit}" + (f"&session={quote(session, safe='')}" if session is not None else "")
         rows = self._request("GET", query)["misses"]
-        words = ("session", "text", "record", "unbound")
+        words = ("session", "text", "record", "unbound", "key")
         return tuple(
             Miss(
                 at=float(row.get("at") or 0),

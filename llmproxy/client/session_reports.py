@@ -135,6 +135,8 @@ class Miss:
     """The command that records it, where nothing is recorded at all."""
     unbound: str = ""
     """Why no recording fits with what is bound; on trial, why it taught nothing."""
+    key: str = ""
+    """Of the request."""
     starts: Mapping[str, str] = field(default_factory=dict)
     """The commands in `text` that start a proxy by hand, by mode."""
     numbers_only: bool = False

@@ -28,6 +28,7 @@ from llmproxy.core.traffic.interaction import Ending, Headers, Response, without
 from llmproxy.core.traffic.json_diff import Difference, clip, count_differences, list_differences
 from llmproxy.core.traffic.websocket_frames import CONTENT_TYPE, CUT, SWITCHING, Frame, build_frame_chunks
 from llmproxy.errors import printable
+from llmproxy.protocol import SHOWN_KEY
 
 Due = tuple[int, Frame]
 """Microseconds after what it follows, and the message."""
@@ -247,7 +248,7 @@ def _format_lines(context: MissContext, recording: int, mismatch: FrameMismatch,
         ),
         (
             f'mode {context.mode}, session "{clip(context.session, 60)}", store {clip(context.store, 120)},'
-            f" key {context.key[:15]}; nothing was sent to the provider."
+            f" key {context.key[:SHOWN_KEY]}; nothing was sent to the provider."
         ),
     ]
     for each in mismatch.differences[:_SHOWN]:

@@ -54,7 +54,7 @@ from llmproxy.pytest.run_summary import (
     RunSummaryPlugin,
     hide_library_frames,
     miss_sections,
-    read_session_misses,
+    read_missed_calls,
     unquote_misses,
 )
 from llmproxy.pytest.scenario_runs import LISTENER, MARKER as AGENT_TEST, ScenarioRunPlugin
@@ -559,9 +559,10 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Show a failed test's misses, and send what its session came to along with the last report."""
     walk = item.stash.get(_SESSION, None)
-    if walk is not None and call.excinfo is not None and call.when == "call":
+    missed = read_missed_calls(walk) if walk is not None and call.excinfo is not None else ()
+    if missed and call.excinfo is not None and call.when == "call":
         whole = any(item.config.getoption(name, default=False) for name in ("fulltrace", "usepdb"))
-        if not whole and read_session_misses(walk):
+        if not whole:
             hide_library_frames(call.excinfo.value)
     report = yield
     if walk is None:
@@ -578,8 +579,8 @@ def pytest_runtest_makereport(
         item.stash[_PASSED] = report.passed
     if report.failed:
         anew = build_rerun_command(item.config, item.nodeid, f" {UPDATE}=all")
-        unquote_misses(report, read_session_misses(walk))
-        report.sections += miss_sections(walk, report.longreprtext, anew)
+        unquote_misses(report, missed)
+        report.sections += miss_sections(walk, missed, report.longreprtext, anew)
     return report
 
 

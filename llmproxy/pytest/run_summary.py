@@ -7,7 +7,6 @@ test's session came to, the scenarios that ran in it, and their events where a r
 
 from __future__ import annotations
 
-import re
 import sysconfig
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,8 +18,8 @@ from llmproxy.advice import quote_word, suggest_command
 from llmproxy.client.control import ControlError
 from llmproxy.client.session_reports import Report, format_counts, shorten_miss, sum_reports
 from llmproxy.errors import Exit, SettingsError
-from llmproxy.protocol import join_name
-from llmproxy.proxy_calls import find_violated_option
+from llmproxy.protocol import SHOWN_KEY, Decision, join_name
+from llmproxy.proxy_calls import KEPT_MISSES, Call, find_violated_option
 from llmproxy.pytest.options import BASELINE, MODE, build_rerun_command
 from llmproxy.pytest.scenario_runs import SCENARIOS
 from llmproxy.report.events import Completed, Handler, Selected
@@ -292,26 +291,18 @@ def hide_library_frames(error: BaseException | None) -> None:
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
 
-def is_miss_in_text(miss: str, text: str) -> bool:
-    """Return whether the text of a failed test has a miss already, line by line (pytest puts an ``E`` before each)."""
-    return all(line.strip() in text for line in miss.splitlines())
+def is_miss_in_text(call: Call, text: str) -> bool:
+    """Return whether a text has what was said of a missed call: nothing else names its key."""
+    return call.key is not None and call.key[:SHOWN_KEY] in text
 
 
-def _strip_quoting(text: str) -> str:
-    """Return a text without what quoting changes."""
-    return re.sub(r"""\\[nrt]|[\\\s"']""", "", text)
-
-
-def unquote_misses(report: pytest.TestReport, misses: Sequence[str]) -> None:
+def unquote_misses(report: pytest.TestReport, missed: Sequence[Call]) -> None:
     """Put a miss, line by line, where an SDK has it quoted in the one line of its error."""
     for traceback, crash, _ in getattr(report.longrepr, "chain", ()):
         for lines in (entry.lines for entry in traceback.reprentries if hasattr(entry, "lines")):
             for at, line in enumerate(lines):
-                miss = next(
-                    (each for each in misses if line.startswith("E") and _strip_quoting(each) in _strip_quoting(line)),
-                    "",
-                )
-                if miss and line.strip() != miss:
+                found = (each.note for each in missed if is_miss_in_text(each, line) and len(line) > len(each.note))
+                if line.startswith("E") and (miss := next(found, "")):
                     name, first, *more = line[1:].partition(":")[0].strip(), *_shorten_miss(miss.splitlines())
                     lines[at : at + 1] = [f"E   {name}: {first}", *(f"E     {each}" for each in more)]
                     if crash is not None:
@@ -324,24 +315,26 @@ def _shorten_miss(lines: Sequence[str]) -> Sequence[str]:
     return lines if len(lines) <= _SHOWN else [*lines[: _SHOWN - 4], "  ...", *lines[-3:]]
 
 
-def read_session_misses(session: SharedSession) -> tuple[str, ...]:
+def read_missed_calls(session: SharedSession) -> Sequence[Call]:
     """Return what was refused so far because it was never recorded; nothing where the proxy does not answer."""
     with suppress(ControlError):
-        return session.misses
+        calls = session.calls() if session.misses else ()
+        return [call for call in calls if call.miss and call.decision is Decision.REFUSE][:KEPT_MISSES]
     return ()
 
 
-def miss_sections(session: SharedSession, shown: str = "", renew: str = "") -> list[tuple[str, str]]:
+def miss_sections(
+    session: SharedSession, missed: Sequence[Call], shown: str = "", renew: str = ""
+) -> list[tuple[str, str]]:
     """Return what a failed test says of its session's misses, but for those `shown`. `renew` records the test anew."""
     try:
         report = session.report()
-        misses = tuple(report.miss_texts)
     except ControlError as error:
         return [("llmproxy", str(error))]
     injected = _build_faults_section(session)
-    title = f'llmproxy: {len(misses)} of its requests not in cassette "{session.cassette}" (mode {session.mode})'
-    untold = [miss for miss in misses if not is_miss_in_text("\n".join(_shorten_miss(miss.splitlines())), shown)]
-    known = bool(misses and renew and (report.hits or report.unused))
+    title = f'llmproxy: {len(missed)} of its requests not in cassette "{session.cassette}" (mode {session.mode})'
+    untold = [call.note for call in missed if not is_miss_in_text(call, shown)]
+    known = bool(missed and renew and (report.hits or report.unused))
     anew = [("llmproxy: this test changed? Record it anew", renew)] if known else []
     return [*injected, *([(title, "\n\n".join(untold))] if untold else []), *anew]
 

@@ -15,7 +15,6 @@ from decimal import Decimal
 from typing import Any
 
 from llmproxy.protocol import AGENT
-from llmproxy.pytest.run_summary import is_miss_in_text
 from llmproxy.report.events import Criterion, PartyUse, Started, Status
 from llmproxy.report.formatting import describe_assertion, format_conversation
 from llmproxy.report.run_tree import Run, RunTree, to_plain
@@ -217,8 +216,8 @@ def _build_run_section(run: Run, result: ScenarioResult | None, shown: str) -> t
     title = f'scenario "{start.name}"{number}: {run.status.value.replace("_", " ")}'
     parts = [format_conversation(run) or "(nobody said anything)"]
     misses = run.finished.misses if run.finished else ()
-    untold = [miss for miss in misses if not is_miss_in_text(miss, shown)]
-    if run.reason and not (misses and is_miss_in_text(run.reason, shown)):
+    untold = [miss for miss in misses if not _is_shown(miss, shown)]
+    if run.reason and not (misses and _is_shown(run.reason, shown)):
         parts.append(f"why: {run.reason.splitlines()[0] if any(miss in run.reason for miss in misses) else run.reason}")
     wrong = [
         describe_assertion(each) for step in run.steps for each in step.assertions if each.status is not Status.PASSED
@@ -231,6 +230,11 @@ def _build_run_section(run: Run, result: ScenarioResult | None, shown: str) -> t
         parts += ["\n\n".join(["never recorded:", *untold])] if untold else []
     parts.append(f"run it again: {start.rerun}")
     return title, "\n\n".join(parts)
+
+
+def _is_shown(text: str, shown: str) -> bool:
+    """Return whether a failed test has shown a text already, line by line (pytest puts an ``E`` before each)."""
+    return all(line.strip() in shown for line in text.splitlines())
 
 
 def _list_criteria(start: Started, result: ScenarioResult | None) -> list[Criterion]:

@@ -193,9 +193,8 @@ def _format_case_group(name: str, cases: Sequence[tuple[str, Mapping[str, Any]]]
     lines = align_rows(cells)
     left = len(cases) - len(shown)
     more = [f"  ... and {format_count(left, 'more case')}"] if left else []
-    marked = (
-        f"; * not as most are ({str(usual).replace('_', ' ')})" if any(line.startswith("*") for line in lines) else ""
-    )
+    others = usual and any(row.get("status") != usual for _, row in shown)
+    marked = f"; * not as most are ({str(usual).replace('_', ' ')})" if others else ""
     return [f"{name}: {format_count(len(cases), 'case')}, {bad:,} not passed{marked}", *lines, *more]
 
 

@@ -36,7 +36,7 @@ from llmproxy.client.proxy_process import (
 from llmproxy.client.scenario_run_hooks import HOST
 from llmproxy.client.session_reports import Miss, Report
 from llmproxy.errors import SettingsError
-from llmproxy.protocol import AGENT, PARTY_HEADER, SESSION_HEADER
+from llmproxy.protocol import AGENT, PARTY_HEADER, SESSION_HEADER, SHOWN_KEY
 from llmproxy.proxy_calls import Call
 from llmproxy.report.events import PartyUse
 from llmproxy.scenario.turn_taking import bind_source, env_sessions, outside_env, pid_session, process_turn
@@ -230,7 +230,7 @@ class RunSession:
     async def find_miss(self, text: str) -> Miss | None:
         """Return what the proxy knows of the miss that was told in this text; None where it keeps it no more."""
         found = await asyncio.to_thread(self.control.misses, self.name)
-        return next((miss for miss in reversed(found) if text.startswith(miss.text)), None)
+        return next((miss for miss in reversed(found) if miss.key and miss.key[:SHOWN_KEY] in text), None)
 
     async def usage(self) -> dict[str, PartyUse]:
         """Return calls, tokens and cost by party, the agent's first; what is not known is None."""

@@ -22,9 +22,11 @@ import pytest
 
 from tests.provider import Provider, load
 from tests.support.forked import program
+from tests.support.grown import Grown
 from tests.support.postgres import postgres
 from tests.support.process import ROOT, clean_env
 from tests.support.reports import bare, differences
+from tests.test_translated import statuses, translated  # noqa: F401 - the fixture
 
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0", "RAY_raylet_start_wait_time_s": "300"}
 os.environ |= QUIET  # read when it is imported
@@ -307,3 +309,16 @@ def test_scenarios_in_python_run_there(cluster: Any, tmp_path: Path) -> None:  #
     assert here == there
     assert (here[:4], made[:4]) == ([True, 1.0, "6 of 6", True], [True, 1.0, "6 of 6", False])
     assert again in said
+
+
+def test_with_sentences_in_other_words_a_cluster_tells_the_same(
+    cluster: Any,  # noqa: ANN401 - Ray has no types
+    project: Path,
+    translated: Grown,  # noqa: F811 - the fixture
+) -> None:
+    told = ("--report", "json=told.json")
+    plain, here = run(project, *told).returncode, statuses(project / "told.json")
+    nodes = json.dumps({"runtime_env": {"env_vars": {"PYTHONPATH": str(translated.folder)}}})
+    env = {**QUIET, "RAY_JOB_CONFIG_JSON_ENV_VAR": nodes, "RAY_ADDRESS": cluster.address}
+    other = translated.run("llmproxy", "test", "--on", "ray", *told, cwd=project, **env)
+    assert (other.returncode, statuses(project / "told.json")) == (plain, here), other.stderr

@@ -83,13 +83,13 @@ class RunEnding:
                 self.session, complete=False if failed else None, interrupted=interrupted
             )
             alone = self.proxy.process is not None and self.report.live is None
-            misses = self.proxy.control.misses() if alone or self.report.misses else ()
+            misses = self.proxy.control.misses(None if alone else self.session) if alone or self.report.misses else ()
             found = [miss for miss in misses if miss.at >= self.since]
             if alone:
                 self.misses = tuple(miss.text for miss in found)
             else:
                 self.misses += tuple(self.report.miss_texts)  # the journal has those that the model is told of, too
-            self.records |= {miss.record for miss in found if miss.text in self.misses}
+            self.records |= {miss.record for miss in found}
         except ControlError as error:
             self.trouble = str(error)
         if last or self.trouble:

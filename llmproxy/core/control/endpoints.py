@@ -367,7 +367,7 @@ def _list_misses(engine: Engine, call: RoutedRequest) -> Json:
     text = engine.redactor.text
     rows = [
         {"at": each.at, "session": each.data.get("session"), "text": text(each.text)}
-        | {name: text(str(each.data.get(name, ""))) for name in ("record", "unbound")}
+        | {name: text(str(each.data.get(name, ""))) for name in ("key", "record", "unbound")}
         | {
             "starts": {mode: text(command) for mode, command in each.data.get("starts", {}).items()},
             "numbers_only": each.data.get("numbers_only", False),

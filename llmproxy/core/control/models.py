@@ -251,6 +251,7 @@ class Miss(TypedDict):
     at: float
     """Unix time, seconds."""
     session: str | None
+    key: str
     text: str
     record: str
     unbound: str

@@ -23,7 +23,7 @@ from llmproxy.core.misses.miss_context import MissContext
 from llmproxy.core.misses.nearest_recording import AS_RECORDED, COUNTED, Nearest, Restater, find_nearest
 from llmproxy.core.providers.provider_table import Client, channel_of
 from llmproxy.core.traffic.json_diff import clip
-from llmproxy.protocol import AGENT, Channel
+from llmproxy.protocol import AGENT, SHOWN_KEY, Channel
 
 _SENT_TO: Mapping[Channel, str] = {Channel.LLM: "provider", Channel.MCP: "server", Channel.HTTP: "service"}
 _NUMBER = re.compile(r"\d+")
@@ -127,7 +127,7 @@ def _format_lines(miss: ExplainedMiss, shown: int, width: int) -> list[str]:
     which = [f"mode {context.mode}", f"session {_quote(context.session)}"]
     which += [f"sample {context.sample}"] if context.sample != 1 else []
     which += [f"party {_quote(context.party)}"] if context.party != AGENT else []
-    which += [f"store {clip(context.store, 120)}", f"key {context.key[:15]}"]
+    which += [f"store {clip(context.store, 120)}", f"key {context.key[:SHOWN_KEY]}"]
     asked = f"request: {clip(context.method, 10)} {what}{', streaming' if context.stream else ''}"
     if context.last_user:
         asked += f', last user text "{clip(context.last_user, width)}"'

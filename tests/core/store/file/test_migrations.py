@@ -58,11 +58,14 @@ def test_tables_of_other_names_get_todays(tmp_path: Path) -> None:
             "ALTER TABLE volatile_fields RENAME COLUMN field TO slot", "ALTER TABLE volatile_fields RENAME TO slots",
             "ALTER TABLE declared RENAME COLUMN run_variables TO circumstances",
             "ALTER TABLE run_variables RENAME TO circumstances", "INSERT INTO slots VALUES ('c', 0, '{}')",
-            "DELETE FROM _sqlite_migrations WHERE name = 'm005_words'",
+            "ALTER TABLE forks DROP COLUMN live",
+            "INSERT INTO forks VALUES ('c@live-1', 1, 'c', 1, 1, 0, 'live: llm, mcp', NULL, '{}', 0)",
+            "DELETE FROM _sqlite_migrations WHERE name IN ('m005_words', 'm006_live')",
         ):  # fmt: skip
             conn.execute(statement)
         upgrade_schema(conn)
         assert conn.execute("SELECT field FROM volatile_fields").fetchall() == [("{}",)]
+        assert conn.execute("SELECT live FROM forks").fetchall() == [("llm, mcp",)]
     assert schema(old).replace('"', "") == schema(new).replace('"', "")
 
 
