@@ -280,11 +280,12 @@ def test_what_comes_before_the_next_message_belongs_to_the_step(
 
 
 def test_a_call_after_the_end_of_the_scenario_is_an_error_that_names_it(tmp_path: Path, recording: str) -> None:
-    """Nothing that was asserted knows of it; where nothing was asserted, the report says it."""
+    """Nothing that was asserted knows of it; where nothing was asserted, the report says it. The call comes while it is torn down."""
     (tmp_path / "late.py").write_text(LATE)
-    wait = "import pathlib, time\nwhile not pathlib.Path('asked').exists(): time.sleep(0.02)\n"
-    (tmp_path / "slow.py").write_text(wait)
-    asked = LATE.partition("for line")[0].replace('ask("do it")', 'ask("do it"); open("asked", "w").close()')
+    wait = "while not os.path.exists('{}'): time.sleep(0.02)"
+    (tmp_path / "slow.py").write_text(f"import os, time\nopen('ended', 'w').close()\n{wait.format('asked')}\n")
+    asked = LATE.partition("for line")[0].replace("time.sleep(0.1)", wait.format("ended"))
+    asked = asked.replace('ask("do it")', 'ask("do it"); open("asked", "w").close()')
     (server := tmp_path / "server.py").write_text(SERVE.replace("LATE", asked))
     port = free_port()
     head = f"name: end\nagent: {{http: {{url: 'http://127.0.0.1:{port}/', body: {{llm: $llm}}}}}}\n"
@@ -293,11 +294,12 @@ def test_a_call_after_the_end_of_the_scenario_is_an_error_that_names_it(tmp_path
             listening(port)
             told = (("{chat: x, tools: {createTask: 0}}", ["environment_error"]), ("{chat: x}", ["passed"]))
             for step, statuses in told:
+                for each in ("asked", "ended"):
+                    (tmp_path / each).unlink(missing_ok=True)
                 text = (
                     f"{head}scenarios:\n  - id: one\n    steps:\n      - {step}\n"
                     f"    teardown: [{{command: [{sys.executable}, slow.py]}}]\n"
                 )
-                (tmp_path / "asked").unlink(missing_ok=True)
                 found = rig.run(rig.cases_of(tmp_path, text), proxy=recording)
                 assert found.statuses == statuses, found.why
                 said = found.told.finished[0].error + " ".join(found.told.finished[0].labels)
