@@ -1,6 +1,6 @@
 """Commands that a text advises: typed as they stand they do what the text says.
 
-    suggest_command("show 12", store)       a command that looks into the store that the advice is about
+    format_command("show 12", store)       a command that looks into the store that the advice is about
     StartCommand(...).command("record", cassette)  what was typed to start this proxy, with another mode or cassette
     requirement("proxy")                    this package, as pip, uv and pipx take it
     install_command("postgres")             what brings an extra into the environment that runs this
@@ -78,7 +78,7 @@ class StartCommand:
         words = [before, self.start, *(self._spell_option(*each) for each in named), kept]
         return " ".join(filter(None, words)) + self.rest
 
-    def for_command(self, start: str, rest: str = " -- COMMAND") -> StartCommand:
+    def for_other(self, start: str, rest: str = " -- COMMAND") -> StartCommand:
         """Return how another command, which has a proxy of its own, is started with the same options."""
         if self.is_test_runner:
             return StartCommand(start, rest)
@@ -103,7 +103,7 @@ def _without_password(url: str) -> str:
     return url.replace(urlsplit(url).netloc, f"USER:PASSWORD@{host}", 1) if at else url
 
 
-def suggest_command(command: str, store: str | Path) -> str:
+def format_command(command: str, store: str | Path) -> str:
     """Return the line that runs `command` (``show 12``) on a store."""
     return f"llmproxy {command}{format_store_option(store)}"
 
@@ -124,7 +124,7 @@ def quote_word(text: str) -> str:
 
 def requirement(*extras: str) -> str:
     """Return what an installer takes for this package with these extras, `llmproxy-replay[proxy]`; to be quoted."""
-    return build_requirement(_read_direct_url_json(), *extras)
+    return build_url_requirement(_read_direct_url_json(), *extras)
 
 
 EXTRAS = {
@@ -177,20 +177,22 @@ def explain_missing(error: BaseException) -> MachineError | None:
 
 def describe_upgrade() -> str:
     """Describe how a newer one is had."""
-    return describe_upgrade_from(_read_direct_url_json())
+    return describe_upgrade_by_direct_url(_read_direct_url_json())
 
 
-def build_requirement(noted: str, *extras: str) -> str:
+def build_url_requirement(noted: str, *extras: str) -> str:
     """Return the same for what an installer noted in `direct_url.json`; empty where it came from an index."""
     named = f"{NAME}[{','.join(extras)}]" if extras else NAME
     return f"{named} @ {where}" if (where := parse_install_url(noted)) else named
 
 
-def describe_upgrade_from(noted: str) -> str:
+def describe_upgrade_by_direct_url(noted: str) -> str:
     """Describe how one that is newer than what was noted is had."""
     if not parse_install_url(noted):
         return f"uv tool upgrade {NAME}   (or pip install --upgrade {NAME})"
-    typed = f"uv tool install --force '{build_requirement(noted)}'   (or the same with pip install --force-reinstall)"
+    typed = (
+        f"uv tool install --force '{build_url_requirement(noted)}'   (or the same with pip install --force-reinstall)"
+    )
     return f"Bring what it was installed from up to date, then:  {typed}"
 
 

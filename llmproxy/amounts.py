@@ -38,7 +38,7 @@ def align_rows(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> li
     return ["  ".join(row).rstrip() for row in cells]
 
 
-def format_tokens(read: int | None, written: int | None) -> str:
+def format_tokens_in_out(read: int | None, written: int | None) -> str:
     """Return tokens as ``412>38``, with ``?`` for what is unknown; nothing if both are."""
     return "" if read is None and written is None else f"{number(read)}>{number(written)}"
 

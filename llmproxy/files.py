@@ -16,7 +16,7 @@ LARGEST = 1 << 28
 """Bytes of a file that is read whole."""
 
 
-def read_bytes(path: Path, most: int = LARGEST) -> bytes:
+def read_bounded_bytes(path: Path, most: int = LARGEST) -> bytes:
     """Return a file's bytes. Raises OSError, also for one of more than `most` bytes or without an end."""
     with path.open("rb") as file:
         found = path.stat()
@@ -27,9 +27,9 @@ def read_bytes(path: Path, most: int = LARGEST) -> bytes:
     return data
 
 
-def read_text(path: Path, most: int = LARGEST) -> str:
+def read_bounded_text(path: Path, most: int = LARGEST) -> str:
     """Return a file's text, of UTF-8 with or without a byte order mark. Raises OSError, UnicodeDecodeError."""
-    return read_bytes(path, most).decode("utf-8-sig")
+    return read_bounded_bytes(path, most).decode("utf-8-sig")
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from llmproxy.did_you_mean import did_you_mean
-from llmproxy.protocol import VCR_MODES, Binds, Channel, Exhausted, Mode, UnknownTool, Update
+from llmproxy.protocol import VCR_MODES, BindScope, Channel, Exhausted, Mode, UnknownTool, Update
 
 ANY_PROVIDER = "*"
 """Each provider of models, for itself."""
@@ -110,7 +110,7 @@ def _split_words(value: object) -> list[str]:
 
 read_mode = member_of(Mode, **VCR_MODES)
 read_exhausted = member_of(Exhausted)
-read_scope = member_of(Binds)
+read_scope = member_of(BindScope)
 read_unknown_tool = member_of(UnknownTool)
 read_update = member_of(Update)
 read_cost = optional_of(
@@ -307,7 +307,7 @@ def parse_call_rate(rate: str) -> tuple[int, float]:
 _read_stubs = table_of(_stub_place, _stub_kind, lambda word: (word.rpartition("=")[0] or word, word.rpartition("=")[2]))
 
 
-def read_stubs(value: object) -> dict[str, str]:
+def read_stub_table(value: object) -> dict[str, str]:
     """Return host and path -> kind of answer; typed as ``HOST/PATH=KIND``."""
     made = _read_stubs(value)
     if wild := [place for place, kind in made.items() if kind == "issuer" and "*" in place]:

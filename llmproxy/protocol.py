@@ -147,7 +147,7 @@ class Update(StrEnum):
     """Everything, likewise."""
 
 
-class Binds(StrEnum):
+class BindScope(StrEnum):
     """What may be bound between a recorded run and this one (``--bind``)."""
 
     ALL = "all"

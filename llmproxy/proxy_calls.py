@@ -114,7 +114,7 @@ class Call(NamedTuple):
         return self.decision == Decision.REFUSE and self.status == UpstreamError.status and not self.miss
 
     @property
-    def is_billable(self) -> bool:
+    def would_be_billed(self) -> bool:
         """Whether its answer had cost something: listing models and failures are free."""
         used = self.input is not None or self.output is not None
         return used or (self.model is not None and self.method == "POST" and self.status < 400)
@@ -167,7 +167,7 @@ class Use:
         self.output += call.output or 0
         if call.cost is not None:
             self.cost = call.cost if self.cost is None else self.cost + call.cost
-        elif call.is_billable:
+        elif call.would_be_billed:
             self.unpriced += 1
 
     def merge(self, other: Use) -> None:

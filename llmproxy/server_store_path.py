@@ -84,7 +84,7 @@ def show_store(path: Path | str) -> str:
     return str(path) if server is None else server.shown
 
 
-def make_room(path: Path) -> None:
+def make_copy_folder(path: Path) -> None:
     """Make the folder of a server's copy and its journal; a file's folder is its user's. Raises OSError."""
     if find_store_server(path) is not None:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

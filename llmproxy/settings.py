@@ -36,7 +36,7 @@ from llmproxy.protocol import (
     DEFAULT_SESSION,
     DEFAULT_STORE,
     VCR_MODES,
-    Binds,
+    BindScope,
     Channel,
     Exhausted,
     Mode,
@@ -58,7 +58,7 @@ SCRUBBED = "<scrubbed>"
 
 
 @dataclass(frozen=True, slots=True)
-class ScrubRule:
+class KeyScrubRule:
     """Replace what a pattern finds in the texts of a request, before its key is derived."""
 
     pattern: str
@@ -72,7 +72,7 @@ class Normalize:
 
     ignore: tuple[str, ...] = ()
     """JSON paths that are left out of the key."""
-    scrub: tuple[ScrubRule, ...] = ()
+    scrub: tuple[KeyScrubRule, ...] = ()
     packs: tuple[str, ...] = ()
     """Names of rule sets that llmproxy brings along; `core.keys.normalize` knows them."""
 
@@ -90,15 +90,15 @@ def read_normalize(value: object) -> Normalize:
     scrubs = enumerate(_check_list(given.get("scrub", ()), "scrub"))
     return Normalize(
         ignore=_check_texts(given.get("ignore", ()), "ignore"),
-        scrub=tuple(_read_scrub(each, f"scrub.{number}") for number, each in scrubs),
+        scrub=tuple(_read_key_scrub_rule(each, f"scrub.{number}") for number, each in scrubs),
         packs=_check_texts(given.get("packs", ()), "packs"),
     )
 
 
-def _read_scrub(value: object, where: str) -> ScrubRule:
-    if isinstance(value, ScrubRule):
+def _read_key_scrub_rule(value: object, where: str) -> KeyScrubRule:
+    if isinstance(value, KeyScrubRule):
         return value
-    given = _check_members(value, ScrubRule, f"{where}.")
+    given = _check_members(value, KeyScrubRule, f"{where}.")
     if "pattern" not in given:
         raise ValueError(f"{where}: a pattern is missing (got {value!r})")
     texts = {name: _check_text(each, f"{where}.{name}") for name, each in given.items()}
@@ -106,16 +106,16 @@ def _read_scrub(value: object, where: str) -> ScrubRule:
         re.compile(texts["pattern"])
     except re.error as error:
         raise ValueError(f"{where}: {texts['pattern']!r} is not a regular expression: {error}") from error
-    return ScrubRule(**texts)
+    return KeyScrubRule(**texts)
 
 
-def _check_members(value: object, kind: type[Normalize | ScrubRule], where: str) -> Mapping[str, object]:
+def _check_members(value: object, kind: type[Normalize | KeyScrubRule], where: str) -> Mapping[str, object]:
     """Return a table whose names are all known."""
     if not isinstance(value, Mapping):
         raise ValueError(f"{where.rstrip('.')}{': ' if where else ''}{value!r} is not a table")
     for name in value:
         if name not in {each.name for each in fields(kind)}:
-            known = [each.name for table in (Normalize, ScrubRule) for each in fields(table)]
+            known = [each.name for table in (Normalize, KeyScrubRule) for each in fields(table)]
             raise ValueError(f"unknown name {where}{name}{did_you_mean(str(name), known)}")
     return value
 
@@ -275,10 +275,10 @@ class Settings:
         description="In modes record and once, identical concurrent requests to models share one answer.",
         again=False,
     )
-    bind: Binds = _declare_option(
+    bind: BindScope = _declare_option(
         parsers.read_scope,
         "all|paths|none",
-        default=Binds.ALL,
+        default=BindScope.ALL,
         description="What may differ between the recorded run and this one: all (run variables and the cassette's "
         "volatile fields), paths (cwd, home, tmp), or none (only equal requests are hits).",
         of_session=True,
@@ -421,7 +421,7 @@ class Settings:
         of_live=True,
     )
     stub: Mapping[str, str] = _declare_option(
-        parsers.read_stubs,
+        parsers.read_stub_table,
         "HOST/PATH=KIND",
         default={},
         description="Your own sign-in endpoint, which replay answers without a recording: like a token endpoint "
@@ -571,7 +571,7 @@ def shown_path(path: Path) -> str:
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
 
 
-def portable_path(path: Path) -> str:
+def shareable_path(path: Path) -> str:
     """Return a path for a file that leaves the machine: one not below this folder without its folders."""
     said = shown_path(path)
     return path.name if Path(said).is_absolute() else said
@@ -631,7 +631,7 @@ class Loaded:
                 given += [(option.name, one if isinstance(one, bool) else _spell_value(one)) for one in each]
         return tuple(given)
 
-    def with_upstreams(self, found: Mapping[str, tuple[str, Source]]) -> Loaded:
+    def add_unset_upstreams(self, found: Mapping[str, tuple[str, Source]]) -> Loaded:
         """Add upstreams that nobody set by option: name -> (base URL, source)."""
         new = {name: pair for name, pair in found.items() if name not in self.settings.upstream}
         if not new:

@@ -85,12 +85,12 @@ class Connection(sqlite3.Connection):
     _cut = False
 
     def watch_for_overwrite(self) -> None:
-        """Look at the file's size and change counter from now on (`is_cut`)."""
+        """Look at the file's size and change counter from now on (`is_overwritten`)."""
         if self.path is not None and hasattr(os, "pread"):
             self._raw = os.open(self.path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-            self.is_cut()
+            self.is_overwritten()
 
-    def is_cut(self) -> bool:
+    def is_overwritten(self) -> bool:
         """Return whether somebody cut the file, or wrote over it, while we have it open; once it is so it stays so.
 
         Nobody may switch a database out of write-ahead mode, or count its changes down, beside us. A smaller file may
@@ -142,7 +142,7 @@ class Connection(sqlite3.Connection):
         raw, self._raw = self._raw, None
         self._forget_connection()
         if raw is not None:
-            _close_when_unused(raw)
+            _close_descriptor_when_unused(raw)
 
     def _forget_connection(self) -> None:
         with _guard:
@@ -190,11 +190,11 @@ def read_state(path: Path) -> FileState:
         # Without locks SQLite refuses write-ahead mode, before it would touch or make a file beside: that is how it
         # shows.
         try:
-            pages = _count_pages(path, "mode=ro&nolock=1", timeout=0)
+            pages = _query_page_count(path, "mode=ro&nolock=1", timeout=0)
         except sqlite3.DatabaseError as error:
             if primary_code(error) not in DAMAGED:
                 raise
-            pages = _count_pages(path, "mode=ro", timeout=_COMMIT_SECONDS)
+            pages = _query_page_count(path, "mode=ro", timeout=_COMMIT_SECONDS)
     except sqlite3.DatabaseError as error:
         code = primary_code(error)
         if code == sqlite3.SQLITE_CANTOPEN:
@@ -209,7 +209,7 @@ def read_state(path: Path) -> FileState:
     return FileState.ROLLBACK
 
 
-def _count_pages(path: Path, query: str, *, timeout: float) -> int:
+def _query_page_count(path: Path, query: str, *, timeout: float) -> int:
     """Return how many pages SQLite sees when it opens `path` with `query`. Raises sqlite3.DatabaseError."""
     with closing(open_connection(path, query, timeout=timeout)) as conn:
         return int(conn.execute("PRAGMA page_count").fetchone()[0])
@@ -232,7 +232,7 @@ def passes_quick_check(path: Path) -> bool:
         return False
 
 
-def read_first_bytes(path: Path, count: int = 16) -> bytes:
+def read_foreign_start(path: Path, count: int = 16) -> bytes:
     """Return how a file begins that is no database (`FileState.FOREIGN`), for a message; b"" if it cannot be read."""
     if not path.is_file():
         return b""
@@ -243,7 +243,7 @@ def read_first_bytes(path: Path, count: int = 16) -> bytes:
     try:
         return os.read(descriptor, count)
     finally:
-        _close_when_unused(descriptor)
+        _close_descriptor_when_unused(descriptor)
 
 
 def copy_raw(source: Path, target: Path) -> None:
@@ -254,10 +254,10 @@ def copy_raw(source: Path, target: Path) -> None:
             while piece := os.read(descriptor, 1 << 20):
                 out.write(piece)
     finally:
-        _close_when_unused(descriptor)
+        _close_descriptor_when_unused(descriptor)
 
 
-def _close_when_unused(descriptor: int) -> None:
+def _close_descriptor_when_unused(descriptor: int) -> None:
     """Close a raw descriptor, once no connection of this process has the file open."""
     found = os.fstat(descriptor)
     identity = found.st_dev, found.st_ino

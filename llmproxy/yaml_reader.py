@@ -26,7 +26,7 @@ import yaml
 from llmproxy.amounts import format_count
 from llmproxy.did_you_mean import suggest_name
 from llmproxy.errors import SuiteError
-from llmproxy.files import read_bytes
+from llmproxy.files import read_bounded_bytes
 
 MAX_BYTES = 1_000_000
 """Of one file: about 4,000 scenarios, which take a second to read."""
@@ -35,7 +35,7 @@ MAX_BYTES_SLOW = 200_000
 MAX_DEPTH = 64
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
-_TELLING = frozenset("~nNtTfF+-.0123456789")
+_TYPED_FIRST_CHARACTERS = frozenset("~nNtTfF+-.0123456789")
 """What a plain value that is no text begins with."""
 _NULL = re.compile(r"~|null|Null|NULL|")
 _TRUE, _FALSE = re.compile(r"true|True|TRUE"), re.compile(r"false|False|FALSE")
@@ -223,7 +223,7 @@ def read_file(
     shown = name or str(path)
     try:
         size = path.stat().st_size
-        content = read_bytes(path, MAX_BYTES) if size <= MAX_BYTES else b""
+        content = read_bounded_bytes(path, MAX_BYTES) if size <= MAX_BYTES else b""
     except OSError as error:
         problems.add(None, f"cannot read {shown}: {error.strerror or error}")
         return []
@@ -387,7 +387,7 @@ class _ValueBuilder:
         mark = event.start_mark
         return YamlPlace(self.name, mark.line + 1, mark.column + 1)
 
-    def halt(self, event: Any, message: str, hint: str = "") -> _HaltReading:  # noqa: ANN401 - libyaml's event
+    def build_halt(self, event: Any, message: str, hint: str = "") -> _HaltReading:  # noqa: ANN401 - libyaml's event
         self.problems.add(self.place(event), message, hint)
         return _HaltReading()
 
@@ -395,7 +395,7 @@ class _ValueBuilder:
         if isinstance(event, yaml.AliasEvent):
             return self.alias(event)
         if depth > MAX_DEPTH:
-            raise self.halt(event, f"values are nested more than {MAX_DEPTH} deep here")
+            raise self.build_halt(event, f"values are nested more than {MAX_DEPTH} deep here")
         before, name = self.nodes, event.anchor
         self.nodes += 1
         if name:
@@ -415,14 +415,16 @@ class _ValueBuilder:
 
     def alias(self, event: Any) -> object:  # noqa: ANN401 - libyaml's event
         if event.anchor in self.open:
-            raise self.halt(event, f"*{event.anchor} stands inside of what it names: it would never end")
+            raise self.build_halt(event, f"*{event.anchor} stands inside of what it names: it would never end")
         if event.anchor not in self.anchors:
-            raise self.halt(event, f"*{event.anchor} names no anchor above", suggest_name(event.anchor, self.anchors))
+            raise self.build_halt(
+                event, f"*{event.anchor} names no anchor above", suggest_name(event.anchor, self.anchors)
+            )
         made, size = self.anchors[event.anchor]
         self.nodes, self.aliased = self.nodes + size, self.aliased + size
         if self.aliased > self.most_aliased:
             said = f"the aliases of the file expand to more than {self.most_aliased:,} values"
-            raise self.halt(event, said, "split it")
+            raise self.build_halt(event, said, "split it")
         return made
 
     def sequence(self, event: Any, depth: int) -> List:  # noqa: ANN401 - libyaml's event
@@ -466,7 +468,9 @@ class _ValueBuilder:
             if event.anchor:
                 self.build_value(event, depth)
             return str(event.value)
-        raise self.halt(event, "a key must be a plain text", "a text that begins with { or [ needs quotes around it")
+        raise self.build_halt(
+            event, "a key must be a plain text", "a text that begins with { or [ needs quotes around it"
+        )
 
     def apply_merge_key(self, made: Map, value: object, place: YamlPlace) -> None:
         """Take what is missing from other mappings; the first of them that has a key wins."""
@@ -507,7 +511,7 @@ class _ValueBuilder:
     def resolve_plain(self, event: Any, text: str) -> object:  # noqa: ANN401 - libyaml's event
         if self.plain_text is not None:
             return self.plain_text(text)
-        if text and text[0] not in _TELLING:
+        if text and text[0] not in _TYPED_FIRST_CHARACTERS:
             return text
         if _NULL.fullmatch(text):
             return None

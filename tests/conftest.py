@@ -55,7 +55,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_unconfigure() -> None:
     """Leave nothing of this process in the trend of the folder that it ran in."""
     if (program := sys.modules.get("llmproxy.scenario.running.run_lifecycle")) is not None:
-        atexit.unregister(program.PROGRAM.record_program_as_test)
+        atexit.unregister(program.PROGRAM.write_trend_at_exit)
 
 
 def pytest_collection_finish() -> None:

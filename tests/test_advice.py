@@ -2,7 +2,7 @@
 
 A text that names ``llmproxy why`` without the store, or ``llmproxy start`` without the upstream, does something else than it says when it is
 typed: it looks into another store, or sends a gateway's key to the provider's public host.
-`advice.suggest_command` keeps the store, `advice.StartCommand` everything. What is written by hand stands in `BY_HAND`, with the reason why there is
+`advice.format_command` keeps the store, `advice.StartCommand` everything. What is written by hand stands in `BY_HAND`, with the reason why there is
 nothing to keep.
 """
 
@@ -25,13 +25,13 @@ from llmproxy.advice import (
     LONGEST,
     NAME,
     StartCommand,
-    build_requirement,
+    build_url_requirement,
     choose_install_command,
-    describe_upgrade_from,
+    describe_upgrade_by_direct_url,
     explain_missing,
+    format_command,
     format_store_option,
     parse_install_url,
-    suggest_command,
 )
 from llmproxy.cli.commands import COMMANDS
 from llmproxy.core.providers.hosts import add_env_upstreams
@@ -80,7 +80,7 @@ BY_HAND = {
     "scenario/cluster/remote_runner.py": "what the commands that a miss names look at: there is nothing to type",
     "scenario/run_session.py": "the proxy that LLMPROXY_URL names is somebody else's",
     "cli/merge.py": "several stores are read, and their names typed",
-    "cli/parts/demo_tools.py": "how one goes on, with an agent of one's own",
+    "cli/parts/tools_demo.py": "how one goes on, with an agent of one's own",
     "core/cassettes/merging.py": "several stores, of which the text names the one that is meant, or the user chooses",
     "core/store/postgres/schema.py": "the store stands in the text, without its password",
     "core/store/postgres/store.py": "where the server is was said with its password, which no text repeats",
@@ -121,7 +121,7 @@ def found() -> dict[str, list[str]]:
 
 
 def test_no_command_is_printed_that_forgets_what_was_typed() -> None:
-    """A new text with a command in it is made by `suggest_command` or `StartCommand`, or says here why it keeps nothing."""
+    """A new text with a command in it is made by `format_command` or `StartCommand`, or says here why it keeps nothing."""
     assert {name: lines for name, lines in found().items() if name not in BY_HAND} == {}
 
 
@@ -148,17 +148,17 @@ e = "llmproxy settings lists them"
 @pytest.mark.parametrize("store", ["x.db", "a b.db", "it's.db", "-.db", "\x1b[31m.db"])
 def test_a_store_of_any_name_is_typed_as_one_word(store: str) -> None:
     """Quoted, and without what moves a cursor; the default one needs no word."""
-    words = shlex.split(suggest_command("show 12", store))
+    words = shlex.split(format_command("show 12", store))
     assert words[:4] == ["llmproxy", "show", "12", "--store"]
     assert len(words) == 5
-    assert "\x1b" not in suggest_command("why", store)
-    assert suggest_command("why", "llmproxy.db") == suggest_command("why", Path.cwd() / "llmproxy.db") == "llmproxy why"
+    assert "\x1b" not in format_command("why", store)
+    assert format_command("why", "llmproxy.db") == format_command("why", Path.cwd() / "llmproxy.db") == "llmproxy why"
 
 
 def test_a_command_beside_the_running_proxy_does_not_take_its_port() -> None:
     """It has a proxy of its own: upstream, folder and rules are kept, the address is not."""
     again = StartCommand(options=(("port", "9"), ("host", "::"), ("upstream", "a=http://a"), ("cassette_dir", "c c")))
-    typed = again.for_command("llmproxy learn x").command("", store="s.db")
+    typed = again.for_other("llmproxy learn x").command("", store="s.db")
     assert typed == "llmproxy learn x --store s.db --upstream a=http://a --cassette-dir 'c c' -- COMMAND"
 
 
@@ -347,8 +347,8 @@ def test_a_clone_and_a_wheel_are_named_by_their_place(tmp_path: Path) -> None:
     clone.mkdir()
     (tmp_path / "x.whl").touch()
     for each in (clone, tmp_path / "x.whl"):
-        assert build_requirement(noted(each.as_uri()), "proxy", "mcp") == f"{NAME}[proxy,mcp] @ {each.as_uri()}"
-    assert describe_upgrade_from(noted(clone.as_uri())).endswith(
+        assert build_url_requirement(noted(each.as_uri()), "proxy", "mcp") == f"{NAME}[proxy,mcp] @ {each.as_uri()}"
+    assert describe_upgrade_by_direct_url(noted(clone.as_uri())).endswith(
         f"uv tool install --force '{NAME} @ {clone.as_uri()}'   (or the same with pip install --force-reinstall)"
     )
 
@@ -365,8 +365,8 @@ def test_a_repository_is_named_with_its_revision() -> None:
 )
 def test_without_such_a_place_it_is_the_index_s_name(told: str) -> None:
     """From an index, a file that is gone, a URL with a password."""
-    assert build_requirement(told, "proxy") == f"{NAME}[proxy]"
-    assert describe_upgrade_from(told) == f"uv tool upgrade {NAME}   (or pip install --upgrade {NAME})"
+    assert build_url_requirement(told, "proxy") == f"{NAME}[proxy]"
+    assert describe_upgrade_by_direct_url(told) == f"uv tool upgrade {NAME}   (or pip install --upgrade {NAME})"
 
 
 @pytest.mark.parametrize(

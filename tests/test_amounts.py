@@ -7,7 +7,16 @@ from decimal import Decimal
 
 import pytest
 
-from llmproxy.amounts import dollars, duration, format_clock, format_count, format_seconds, format_tokens, number, when
+from llmproxy.amounts import (
+    dollars,
+    duration,
+    format_clock,
+    format_count,
+    format_seconds,
+    format_tokens_in_out,
+    number,
+    when,
+)
 
 DURATIONS = (
     (0.04, "0.0 ms"),
@@ -34,7 +43,7 @@ COUNTS = (
 
 def test_unknown_is_said_and_zero_is_not_invented() -> None:
     assert (number(None), number(0), number(12345)) == ("?", "0", "12,345")
-    assert (format_tokens(None, None), format_tokens(1200, None)) == ("", "1,200>?")
+    assert (format_tokens_in_out(None, None), format_tokens_in_out(1200, None)) == ("", "1,200>?")
     assert duration(None) == ""
 
 

@@ -52,7 +52,7 @@ def test_help_imports_nothing_heavy() -> None:
 UNTIL_IT_SERVES = """
 import asyncio, os, signal
 from llmproxy.cli import main
-from llmproxy.report.console import Console
+from llmproxy.report.proxy_console import Console
 _ = Console.on_start  # said once it serves
 Console.on_start = lambda *_: asyncio.get_running_loop().call_soon(os.kill, os.getpid(), signal.SIGTERM)
 main(["start", "--mode", "replay", "--port", "0", "--quiet"])
@@ -212,7 +212,7 @@ def test_one_engine_plays_scripts_and_suites() -> None:
     assert every["RunLifecycle"] == {f"{running}/executor.py", "suite/run/case_runner.py"}
     assert every["kind.open"] == {f"{running}/run_lifecycle.py"}
     assert "RunSession.open" not in every
-    assert "RejudgeSession.open" not in every
+    assert "RecordedCallsSession.open" not in every
     assert every["name_late_calls"] == every["session.close"] == {f"{running}/run_lifecycle.py"}
     assert every["Finished"] == {f"{running}/run_lifecycle.py"}
     assert every["Started"] == {f"{running}/executor.py", "suite/run/case_runner.py"}  # what is known before

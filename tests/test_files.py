@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.files import read_bytes, read_text, replace_file, unique_members
+from llmproxy.files import read_bounded_bytes, read_bounded_text, replace_file, unique_members
 
 
 def test_a_file_is_read_whole_up_to_its_bound(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"\xef\xbb\xbf12345")
-    assert read_bytes(path, 8) == b"\xef\xbb\xbf12345"
-    assert read_text(path) == "12345"
+    assert read_bounded_bytes(path, 8) == b"\xef\xbb\xbf12345"
+    assert read_bounded_text(path) == "12345"
     with pytest.raises(OSError, match="it has over 7 bytes, and no more are read"):
-        read_bytes(path, 7)
+        read_bounded_bytes(path, 7)
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names here")
@@ -27,9 +27,9 @@ def test_what_has_no_size_is_read_up_to_the_same_bound(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     threading.Thread(target=pipe.write_bytes, args=(b"[1]",)).start()
-    assert read_bytes(pipe) == b"[1]"
+    assert read_bounded_bytes(pipe) == b"[1]"
     with pytest.raises(OSError, match="over 1,000 bytes"):
-        read_bytes(Path("/dev/zero"), 1000)
+        read_bounded_bytes(Path("/dev/zero"), 1000)
 
 
 @pytest.mark.parametrize("text", ['{"a": 1, "a": 2}', '[{"b": {"a": 1, "a": 1}}]'])

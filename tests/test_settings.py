@@ -13,7 +13,7 @@ import pytest
 
 from llmproxy.errors import Exit, SettingsError
 from llmproxy.protocol import Exhausted, Mode
-from llmproxy.settings import Normalize, Origin, ScrubRule, Settings, Source, format_value, list_options, load
+from llmproxy.settings import KeyScrubRule, Normalize, Origin, Settings, Source, format_value, list_options, load
 from tests.support.doc_tables import options_table
 
 
@@ -183,7 +183,7 @@ def test_upstreams_of_all_sources_come_together(tmp_path: Path) -> None:
     project(tmp_path, 'upstream = {a = "http://file", b = "http://file"}')
     loaded = load({"upstream": ["b=http://flag"]}, {}, tmp_path)
     assert loaded.settings.upstream == {"a": "http://file", "b": "http://flag"}
-    loaded = loaded.with_upstreams(
+    loaded = loaded.add_unset_upstreams(
         {name: (f"http://{name}", Source(Origin.ENVIRONMENT, name.upper())) for name in "ac"}
     )
     found = {(name, url) for name, url, _ in loaded.upstreams}
@@ -196,9 +196,9 @@ def test_rules_come_from_their_own_table(tmp_path: Path) -> None:
     table = '[tool.llmproxy.normalize]\nignore = ["$.user"]\nscrub = [{pattern = "\\\\d+", placeholder = "N"}]'
     rules = load({}, {}, project(tmp_path, table)).settings.normalize
     assert rules.ignore == ("$.user",)
-    assert rules.scrub == (ScrubRule(pattern=r"\d+", placeholder="N"),)
+    assert rules.scrub == (KeyScrubRule(pattern=r"\d+", placeholder="N"),)
     assert format_value(rules) == json.dumps({"ignore": ["$.user"], "scrub": [{"pattern": "\\d+", "placeholder": "N"}]})
-    assert format_value(Normalize(scrub=(ScrubRule("a"),))) == '{"scrub": [{"pattern": "a"}]}'
+    assert format_value(Normalize(scrub=(KeyScrubRule("a"),))) == '{"scrub": [{"pattern": "a"}]}'
     assert format_value(Normalize()) == ""
 
 

@@ -32,7 +32,7 @@ from llmproxy.core.store.store import Store
 from llmproxy.errors import RecordingError
 from llmproxy.protocol import Mode
 from llmproxy.scenario.cache_store import CacheStore
-from llmproxy.sqlite_file import FileState, copy_raw, open_connection, read_first_bytes, read_state, sidecar_path
+from llmproxy.sqlite_file import FileState, copy_raw, open_connection, read_foreign_start, read_state, sidecar_path
 from llmproxy.trace import Cassette
 from tests.support.chats import chat
 from tests.support.recordings import NOW, interaction, look, reopened
@@ -260,7 +260,7 @@ def cassettes(path: Path) -> None:
 
 def crashed_copy(path: Path) -> None:
     copy_raw(path, path.with_name("copied.db"))
-    read_first_bytes(path)
+    read_foreign_start(path)
 
 
 OPENERS: dict[str, Callable[[Path], object]] = {
@@ -396,4 +396,4 @@ def test_what_is_no_file_is_foreign_and_not_waited_for(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe.db"
     os.mkfifo(pipe)
     assert read_state(pipe) is FileState.FOREIGN
-    assert read_first_bytes(pipe) == b""
+    assert read_foreign_start(pipe) == b""

@@ -8,13 +8,19 @@ from pathlib import Path
 
 import typer
 
-from llmproxy.cli.parts.binding_texts import list_merges, merges_to_json, print_merges
+from llmproxy.cli.parts.binding_texts import list_volatile_merges, merges_to_json, print_merges
 from llmproxy.cli.parts.options import load_settings
 from llmproxy.cli.parts.printing import print_json, print_line, to_line
 from llmproxy.cli.parts.store_arguments import STORE, open_given
 from llmproxy.core.keys.user_rules import Rules
-from llmproxy.core.sessions.journal import read_questions
-from llmproxy.core.store.integrity_checks import AuditedPair, UncountedCall, compare_served, find_merged, find_uncounted
+from llmproxy.core.sessions.journal import read_replayed_requests
+from llmproxy.core.store.integrity_checks import (
+    FieldsIgnoredByKey,
+    SameKeyPair,
+    compare_served,
+    find_merged,
+    list_fields_ignored_by_key,
+)
 from llmproxy.errors import Exit
 from llmproxy.server_store_path import show_store
 
@@ -36,24 +42,26 @@ def audit(
     with open_given(store) as database:
         path, total = database.path, len(database.list_summaries())
         pairs = list(find_merged(database, rules, settings.upstream))
-        merges = list_merges(database, rules, settings.upstream)
-        services = find_uncounted(database, rules, settings.upstream)
-        answers = list(compare_served(database, read_questions(Path(f"{path}.state.db")), rules, settings.upstream))
+        merges = list_volatile_merges(database, rules, settings.upstream)
+        services = list_fields_ignored_by_key(database, rules, settings.upstream)
+        answers = list(
+            compare_served(database, read_replayed_requests(Path(f"{path}.state.db")), rules, settings.upstream)
+        )
     unexplained = [pair for pair in (*pairs, *answers) if pair.unexplained_differences]
     if as_json:
-        found = {"merged": [_to_json(p) for p in pairs], "served": [_to_json(p) for p in answers]}
+        found = {"merged": [_pair_to_json(p) for p in pairs], "served": [_pair_to_json(p) for p in answers]}
         others = [{"service": each.provider, "fields": dict(each.fields), "alike": each.alike} for each in services]
         print_json({"recordings": total, **found, "services": others, "volatile": merges_to_json(merges)})
     else:
         print_line(f"{show_store(path)}: {total} live recordings.")
         print_line(f"{len(pairs)} of them have the key of an earlier one and differ from it{':' if pairs else '.'}")
-        _print_difference_reasons(pairs)
+        _print_ignored_differences(pairs)
         differed = [pair for pair in answers if pair.differences]
         print_line(
             f"{len(answers)} questions that the journal kept were served; {len(differed)} differed from what was "
             f"recorded."
         )
-        _print_difference_reasons(differed)
+        _print_ignored_differences(differed)
         for pair in unexplained[:_SHOWN]:
             other = "a question that was served" if pair.other is None else f"recording {pair.other}"
             print_line(f"  unexplained: recording {pair.recording} ({to_line(pair.operation)}) and {other}:")
@@ -69,7 +77,7 @@ def audit(
         raise typer.Exit(int(Exit.FAILED))
 
 
-def _print_ignored_fields(service: UncountedCall) -> None:
+def _print_ignored_fields(service: FieldsIgnoredByKey) -> None:
     """Print what of another service's requests did not count, and which recordings differ in nothing else."""
     if service.fields:
         print_line(f"{to_line(service.provider)}: these fields of its requests did not count:")
@@ -81,7 +89,7 @@ def _print_ignored_fields(service: UncountedCall) -> None:
         )
 
 
-def _print_difference_reasons(pairs: list[AuditedPair]) -> None:
+def _print_ignored_differences(pairs: list[SameKeyPair]) -> None:
     """Print each reason once, with how often it was given and an example."""
     count: Counter[tuple[str, str]] = Counter()
     for pair in pairs:
@@ -90,7 +98,7 @@ def _print_difference_reasons(pairs: list[AuditedPair]) -> None:
         print_line(f"  {times:>5} x  {to_line(place)}: {to_line(why)}")
 
 
-def _to_json(pair: AuditedPair) -> dict[str, object]:
+def _pair_to_json(pair: SameKeyPair) -> dict[str, object]:
     return {
         "recording": pair.recording,
         "other": pair.other,

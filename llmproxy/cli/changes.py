@@ -17,25 +17,32 @@ from typing import Any
 import typer
 
 from llmproxy.amounts import name_some
-from llmproxy.cli.parts.options import LAST_REPORT, NoLiveCommand, advise_record, get_flags, get_options, load_settings
+from llmproxy.cli.parts.options import (
+    LAST_REPORT,
+    LivelessCommand,
+    advise_record,
+    get_flags,
+    get_run_options,
+    load_settings,
+)
 from llmproxy.cli.parts.printing import print_line, to_line
 from llmproxy.cli.parts.run_options import RunArguments
 from llmproxy.cli.parts.store_arguments import open_given
 from llmproxy.client.proxy_process import find_running_url
 from llmproxy.core.cassettes.folder import CassetteDir
 from llmproxy.core.changes.accepted_changes import AcceptedChange
-from llmproxy.core.sessions.trial_results import forget_served_recordings
+from llmproxy.core.sessions.change_trials import mark_trials_interrupted
 from llmproxy.core.store.file.store import open_store
-from llmproxy.core.store.queries import accepted_of, replace_accepted_changes
+from llmproxy.core.store.queries import read_accepted_changes, replace_accepted_changes
 from llmproxy.errors import CassetteNotFound, Exit, MachineError, SettingsError, printable
 from llmproxy.protocol import UPDATE_VARIABLE, Update
 from llmproxy.report.json_report import read_report_runs
-from llmproxy.report.request_changes import ChangeSummary, read_change_summary
+from llmproxy.report.request_changes import ChangeSummary, summarize_trials_since
 from llmproxy.server_store_path import find_store_server, store_exists
 from llmproxy.settings import Loaded
 
 
-class _ChangesCommand(NoLiveCommand):
+class _ChangesCommand(LivelessCommand):
     """Takes options behind `list` and `drop`, which are not of a command to run."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - typer has a click of its own
@@ -62,13 +69,13 @@ def changes(
     flags = {**get_flags(ctx), "mode": "replay"}
     loaded = load_settings(flags)
     if words[0] in ("list", "drop"):
-        _load_cassette_files(loaded)
+        _import_cassette_files(loaded)
     if words == ["list"]:
         _print_accepted_changes(loaded)
     elif words[0] == "drop" and len(words) > 1:
         _drop_accepted_changes(loaded, words[1:])
     else:
-        raise typer.Exit(_run_trial(loaded, RunArguments(flags, tuple(words), get_options(ctx)), markdown))
+        raise typer.Exit(_run_trial(loaded, RunArguments(flags, tuple(words), get_run_options(ctx)), markdown))
 
 
 def _run_trial(loaded: Loaded, asked: RunArguments, markdown: Path | None) -> int:
@@ -77,8 +84,8 @@ def _run_trial(loaded: Loaded, asked: RunArguments, markdown: Path | None) -> in
     plain = replace(asked, options=replace(asked.options, json=None))
     code = run_in_replay(plain, loaded, {UPDATE_VARIABLE: Update.TRIAL.value})
     if code not in (Exit.OK, Exit.MISS):
-        forget_served_recordings(store, since)
-    folder, found = loaded.settings.cassette_dir, read_change_summary(store, since)
+        mark_trials_interrupted(store, since)
+    folder, found = loaded.settings.cassette_dir, summarize_trials_since(store, since)
     return print_changes(store, found, code, folder=folder, json_file=file, markdown=markdown)
 
 
@@ -130,11 +137,11 @@ def list_accepted_changes(loaded: Loaded) -> dict[str, tuple[AcceptedChange, ...
         return {}
     with open_given(loaded.settings.store) as store:
         names = dict.fromkeys(info.name for info in store.cassettes())
-        found = {name: accepted_of(store, name) for name in names}
+        found = {name: read_accepted_changes(store, name) for name in names}
     return {name: each for name, each in found.items() if each}
 
 
-def check_cassette_dir(loaded: Loaded, cassettes: Iterable[str]) -> None:
+def require_cassette_dir(loaded: Loaded, cassettes: Iterable[str]) -> None:
     """Raise SettingsError if a cassette has a file in an unknown folder: a fresh clone would not know it."""
     settings = loaded.settings
     if settings.cassette_dir is None and find_store_server(settings.store) is None:
@@ -158,7 +165,7 @@ def write_accepted_changes(loaded: Loaded, made: Mapping[str, Sequence[AcceptedC
                 files.save_cassette(store, cassette, remember=store.record_synced_file)
 
 
-def _load_cassette_files(loaded: Loaded) -> None:
+def _import_cassette_files(loaded: Loaded) -> None:
     """Bring into the store what cassettes' files say: of a fresh clone it knows nothing."""
     from llmproxy.cli.import_export import read_key_rules
 
@@ -201,6 +208,6 @@ def _drop_accepted_changes(loaded: Loaded, names: Sequence[str]) -> None:
         for cassette, accepted in found.items()
         if any(each.name in names for each in accepted)
     }
-    check_cassette_dir(loaded, left)
+    require_cassette_dir(loaded, left)
     write_accepted_changes(loaded, left)
     print_line(f"dropped: {', '.join(names)}, in {to_line(name_some(left, ' '))}; what it covered is a miss again.")

@@ -52,7 +52,7 @@ GROUPS = {
         "learn": LazyCommand("learn", "Learn which values in tool results vary from run to run."),
         "rerecord": LazyCommand("rerecord", "Record one request, or all changed ones, again."),
         "rm": LazyCommand("maintenance", "Delete cassettes or single interactions, after confirmation."),
-        "rename": LazyCommand("maintenance", "Give a cassette another name."),
+        "rename": LazyCommand("maintenance", "Rename a cassette."),
         "prune": LazyCommand("maintenance", "Delete replaced, unused or old recordings, after confirmation."),
         "merge": LazyCommand("merge", "Merge reports and recordings of a test that ran in parts."),
         "import": LazyCommand("import_export", "Import recordings: vcrpy, HAR, mitmproxy, aimock and more."),

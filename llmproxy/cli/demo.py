@@ -23,12 +23,12 @@ import typer
 
 from llmproxy.amounts import dollars, format_seconds
 from llmproxy.cli.parts.demo_talk import Create, DemoClient, run_conversation
-from llmproxy.cli.parts.demo_tools import run_tools_demo
+from llmproxy.cli.parts.tools_demo import run_tools_demo
 from llmproxy.cli.ui import open_browser
 from llmproxy.client.proxy_process import ProxyCommand, find_proxy_command, spawn_proxy
-from llmproxy.core.cassettes.formats.vcr import parse_text
-from llmproxy.core.cassettes.importing import import_exchanges
-from llmproxy.core.dialects.usage import compute_cost
+from llmproxy.core.cassettes.formats.vcr import parse_exchanges
+from llmproxy.core.cassettes.importing import convert_exchanges
+from llmproxy.core.dialects.usage_and_cost import compute_cost
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.providers.provider_table import format_example_urls
 from llmproxy.core.secrets.redact import Redactor
@@ -64,7 +64,7 @@ def demo(
         f"A recording of {recorded.calls} calls to OpenAI is bundled with llmproxy. The proxy replays it now to\n"
         f"{asker.name}, in the time it was recorded in. No key, no network."
     )
-    with _run_proxies(found, store, "1", "0") as (slow, fast):
+    with _start_replay_proxies(found, store, "1", "0") as (slow, fast):
         asked_slowly, asked_quickly = asker.made_for(slow), asker.made_for(fast)
         started = time.perf_counter()
         run_conversation(asked_slowly, _print_flushed)
@@ -127,7 +127,7 @@ def _format_cost(recorded: _RecordedTotals) -> str:
 
 def _import_demo_recording(store: Path) -> _RecordedTotals:
     text = (files("llmproxy") / "data" / "demo.yaml").read_text("utf-8")
-    adopted = import_exchanges(parse_text(text, "demo.yaml"), CASSETTE, rules=Rules(), redactor=Redactor())
+    adopted = convert_exchanges(parse_exchanges(text, "demo.yaml"), CASSETTE, rules=Rules(), redactor=Redactor())
     found = [each.interaction for each in adopted if each.interaction is not None]
     with open_store(store, writable=True, now=time.time) as database:
         for interaction in found:
@@ -139,7 +139,7 @@ def _import_demo_recording(store: Path) -> _RecordedTotals:
 
 
 @contextmanager
-def _run_proxies(found: ProxyCommand, store: Path, *speeds: str) -> Iterator[list[str]]:
+def _start_replay_proxies(found: ProxyCommand, store: Path, *speeds: str) -> Iterator[list[str]]:
     """Run a real proxy in replay mode for each speed; yields their base URLs."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("LLMPROXY_")}
     options = ["--mode", "replay", "--store", store.name, "--cassette", CASSETTE]

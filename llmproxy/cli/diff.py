@@ -20,12 +20,12 @@ import typer
 from llmproxy.cli.import_export import read_key_rules
 from llmproxy.cli.parts.binding_texts import (
     bindings_to_json,
-    describe_runs,
+    describe_run_variables,
     format_run_variables,
     format_volatile_fields,
-    run_variables_to_json,
+    parse_run_variables_json,
 )
-from llmproxy.cli.parts.import_files import load_recordings
+from llmproxy.cli.parts.import_files import load_file_or_cassette
 from llmproxy.cli.parts.options import load_settings
 from llmproxy.cli.parts.printing import print_json, print_line, to_line
 from llmproxy.cli.parts.store_arguments import STORE, is_id, open_given
@@ -34,14 +34,14 @@ from llmproxy.core.bindings.volatile_fields import list_builtin
 from llmproxy.core.dialects.conversation import compare_requests, read_interaction_answer
 from llmproxy.core.engine.volatile_field_learning import fit_recorded_requests, restate_run
 from llmproxy.core.forks.fork_rows import Fork, find_fork
-from llmproxy.core.sessions.session import split_name
+from llmproxy.core.sessions.session import split_cassette_sample
 from llmproxy.core.store.queries import read_volatile_fields
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.core.traffic.json_diff import Difference, build_difference, list_differences
 from llmproxy.errors import Exit, SettingsError
 from llmproxy.trace.comparing.diff import FailOn
-from llmproxy.trace.comparing.recording_diff import RecordingDiff, list_unexplained
+from llmproxy.trace.comparing.recording_diff import RunAndRequestDiff, list_changes_beyond_run_diff
 from llmproxy.trace.comparing.render import diff_to_json, render
 
 _PLACES = 100
@@ -99,7 +99,7 @@ class ComparedCassettes:
     """Two cassettes, and what may explain their difference."""
 
     names: tuple[str, str]
-    diff: RecordingDiff
+    diff: RunAndRequestDiff
     forks: tuple[Fork, ...]
     """Of the two, those that are somebody's child."""
     exchanged: tuple[str, ...]
@@ -115,7 +115,7 @@ class ComparedCassettes:
         lines = [
             text
             for name, (said, fields) in told
-            for text in (*describe_runs(name, said), *format_volatile_fields(name, fields))
+            for text in (*describe_run_variables(name, said), *format_volatile_fields(name, fields))
         ]
         if self.exchanged:
             lines.append(f"exchanged before comparing: {', '.join(self.exchanged)}")
@@ -132,15 +132,17 @@ def compare_cassettes(database: Store | None, old: str, new: str) -> ComparedCas
     """Compare two cassettes of a store, or files, which need none. Raises CassetteError."""
     loaded = load_settings({})
     rules, upstreams = read_key_rules(loaded), loaded.settings.upstream
-    sides = [load_recordings(name, database, rules, upstreams) for name in (old, new)]
+    sides = [load_file_or_cassette(name, database, rules, upstreams) for name in (old, new)]
     kept = {name: database for name in (old, new) if database is not None and not Path(name).is_file()}
-    fields = [read_volatile_fields(kept[name], split_name(name)[0]) if name in kept else () for name in (old, new)]
+    fields = [
+        read_volatile_fields(kept[name], split_cassette_sample(name)[0]) if name in kept else () for name in (old, new)
+    ]
     said = [list(dict.fromkeys(filter(None, (each.run_variables for each in side)))) for side in sides]
     sides[0], exchanged = restate_run(sides[0], sides[1], (*fields[0], *fields[1], *list_builtin()), rules, upstreams)
-    found = (find_fork(store, *split_name(name)) for name, store in kept.items())
+    found = (find_fork(store, *split_cassette_sample(name)) for name, store in kept.items())
     return ComparedCassettes(
         (old, new),
-        RecordingDiff.compare(*sides, names=(old, new)),
+        RunAndRequestDiff.compare(*sides, names=(old, new)),
         tuple(each for each in found if each is not None),
         exchanged,
         tuple(zip(said, fields, strict=True)),
@@ -158,12 +160,12 @@ def _format_lines(found: ComparedCassettes) -> Iterator[str]:
     """Yield the lines of a terminal. What was recorded is escaped where it is put in; the colours are ours."""
     color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     yield from (to_line(text) if not text.startswith("  ") else f"  {to_line(text)}" for text in found.reasons)
-    if found.diff.trace.has_changes or not found.diff.unexplained_pairs:
+    if found.diff.trace.has_changes or not found.diff.pairs_beyond_run_diff:
         yield render(found.diff.trace, color=color, width=shutil.get_terminal_size().columns)
-    for pair in found.diff.unexplained_pairs:
+    for pair in found.diff.pairs_beyond_run_diff:
         number = " -> ".join(dict.fromkeys(str(n) for n in (pair.old, pair.new) if n is not None))
         yield f"Request {number} {pair.what}: {to_line(pair.title)}  {pair.asked}"
-        for each in list_unexplained(pair):
+        for each in list_changes_beyond_run_diff(pair):
             yield f"  {each.what}"
             yield from (f"    {mark} {value}" for mark, value in (("-", each.old), ("+", each.new)) if value)
     yield f"Requests: {found.diff.requests.summarize()}"
@@ -175,8 +177,8 @@ def _format_markdown(found: ComparedCassettes) -> Iterator[str]:
     if found.reasons:
         yield ""
     yield render(found.diff.trace, "markdown")
-    for pair in found.diff.unexplained_pairs:
-        changes = ", ".join(each.what for each in list_unexplained(pair))
+    for pair in found.diff.pairs_beyond_run_diff:
+        changes = ", ".join(each.what for each in list_changes_beyond_run_diff(pair))
         yield f"\n- request {pair.new or pair.old} {pair.what}: {to_line(pair.title)} ({to_line(changes)})"
     yield f"\nRequests: {found.diff.requests.summarize()}"
 
@@ -198,7 +200,7 @@ def _print_interaction_diff(a: Interaction, b: Interaction, fit: Fit | Mismatch 
     changed = any(found.values())
     if as_json:
         plain = {part: [each.to_dict() for each in places] for part, places in found.items()}
-        said = [run_variables_to_json(each.run_variables) for each in (a, b)]
+        said = [parse_run_variables_json(each.run_variables) for each in (a, b)]
         told = {"run_variables": said, "bound": None if fit is None else _describe_replay_check(fit)}
         print_json({"same_key": a.key == b.key, **told, **plain})
         return changed

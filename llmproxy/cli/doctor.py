@@ -14,7 +14,7 @@ import typer
 
 from llmproxy.advice import StartCommand
 from llmproxy.cli.env import find_proxy_url
-from llmproxy.cli.parts.options import FreePortCommand, get_flags, get_options, load_settings
+from llmproxy.cli.parts.options import FreePortCommand, get_flags, get_run_options, load_settings
 from llmproxy.cli.parts.printing import print_line, to_line
 from llmproxy.cli.parts.run_options import RunArguments
 from llmproxy.cli.parts.session_setup import open_session, plan_environment, start_options
@@ -60,7 +60,7 @@ def doctor(
     """Find out why an agent does not use the proxy, and what to do about it."""
     if command and pid:
         raise SettingsError("--pid watches an agent that runs already; it takes no command")
-    asked = RunArguments(get_flags(ctx), tuple(command or ()), get_options(ctx))
+    asked = RunArguments(get_flags(ctx), tuple(command or ()), get_run_options(ctx))
     findings = _run_and_watch_command(asked, os.environ) if command else _examine_environment(os.environ, pid)
     _print_findings(findings)
     raise typer.Exit(Exit.FAILED if any(each.verdict == "BAD" for each in findings) else Exit.OK)
@@ -85,12 +85,14 @@ def _examine_environment(env: Mapping[str, str], pid: int) -> list[Diagnosis]:
         found.append(heard if arrived else Diagnosis(NOTE, heard.text))
     except ControlError as error:
         found.append(
-            Diagnosis(BAD, error.message, (_suggest_start(url), "or say where it is: export LLMPROXY_URL=http://..."))
+            Diagnosis(
+                BAD, error.message, (_suggest_starting_proxy(url), "or say where it is: export LLMPROXY_URL=http://...")
+            )
         )
     found += [*check_variables(env, url), *check_no_proxy(env, url)]
     if pid:
         found += check_processes(
-            monitor.seen, monitor.find_bypasses(_parse_address(url)), url, intercepted=False, arrived=arrived
+            monitor.seen, monitor.find_bypasses(_parse_url_address(url)), url, intercepted=False, arrived=arrived
         )
     return found
 
@@ -135,9 +137,9 @@ def _run_and_watch_command(asked: RunArguments, env: Mapping[str, str]) -> list[
         monitor.stop()
         by_name = find_lookup_bypasses(read_lookups(Path(folder)), socket.gethostname())
         reports = proxy.control.sessions()
-        proxy.control.close(opened.name)
+        proxy.control.close_session(opened.name)
     upstreams = parse_url_addresses(find_upstreams(env, proxy.url).values())
-    past = monitor.find_bypasses(_parse_address(proxy.url), upstreams)
+    past = monitor.find_bypasses(_parse_url_address(proxy.url), upstreams)
     for pid, (program, hosts) in by_name.items():
         monitor.seen.setdefault(pid, MonitoredProcess(pid, program))
         past[pid] = hosts  # what a name resolved to says less than the name
@@ -149,12 +151,12 @@ def _run_and_watch_command(asked: RunArguments, env: Mapping[str, str]) -> list[
     ]
 
 
-def _suggest_start(url: str) -> str:
-    _, port = _parse_address(url)
+def _suggest_starting_proxy(url: str) -> str:
+    _, port = _parse_url_address(url)
     return StartCommand(options=() if port == DEFAULT_PORT else (("port", str(port)),)).command("replay")
 
 
-def _parse_address(url: str) -> Address:
+def _parse_url_address(url: str) -> Address:
     parts = urlsplit(url)
     return parts.hostname or "", parts.port or 80
 

@@ -25,7 +25,7 @@ from urllib.parse import quote
 
 import typer
 
-from llmproxy.advice import suggest_command
+from llmproxy.advice import format_command
 from llmproxy.amounts import dollars
 from llmproxy.cli.parts.options import advise_record, load_settings
 from llmproxy.cli.parts.printing import print_json, print_line, to_line
@@ -33,7 +33,7 @@ from llmproxy.cli.parts.store_arguments import STORE, open_given
 from llmproxy.cli.rerecord import LiveRequest, build_live_headers, estimate_max_cost, find_live_upstream
 from llmproxy.client.proxy_process import ensure_proxy
 from llmproxy.core.dialects.codecs import CHAT
-from llmproxy.core.dialects.usage import compute_cost, read_usage
+from llmproxy.core.dialects.usage_and_cost import compute_cost, read_usage
 from llmproxy.core.providers.routing import family_of
 from llmproxy.core.secrets.redact import has_redaction_placeholder
 from llmproxy.core.store.rows import RowSummary, read_answer_time
@@ -53,8 +53,8 @@ from llmproxy.trace.comparing.drift import (
     correct_p_values,
     describe_behavior,
     estimate_power,
-    find_refusals,
-    measure_behavior_distance,
+    list_provider_refusals,
+    measure_answer_distance,
     read_contract,
 )
 
@@ -103,7 +103,7 @@ def drift(
     loaded = load_settings({"store": store, "upstream": upstream or None, "max_cost": max_cost or None})
     kept = Path(f"{loaded.settings.store}{BESIDE}")
     if accept:
-        _accept_last_answers(kept, suggest_command("drift", loaded.settings.store))
+        _accept_last_answers(kept, format_command("drift", loaded.settings.store))
         return
     limit, there = loaded.settings.max_cost, kept.exists()
     plan = _DriftPlan(runs, 0)
@@ -211,9 +211,7 @@ def _sample_calls(
     rows = [row for name in names for row in database.list_summaries(name)]
     for name in cassettes:
         if not any(row.cassette == name for row in rows):
-            raise SettingsError(
-                f"cassette {name} is not in {database.path}.", hint=suggest_command("ls", database.path)
-            )
+            raise SettingsError(f"cassette {name} is not in {database.path}.", hint=format_command("ls", database.path))
     plan, groups = _DriftPlan(runs, len(rows)), defaultdict(list)
     for row in rows:
         if reason := _explain_exclusion(row):
@@ -364,7 +362,7 @@ def _send_call(client: httpx.Client, sampled: LiveRequest, spending: _CostLimit)
         family, kind = family_of(recorded.provider, recorded.operation), answer.headers.get("content-type", "")
         refused = not answer.is_success
         if "x-llmproxy-error" in answer.headers:
-            lost = _read_miss_reason(answer.content) or answer.reason_phrase
+            lost = _read_proxy_error(answer.content) or answer.reason_phrase
         usage = read_usage(family, recorded.operation, kind, answer.content, tuple(answer.headers.items()))
         cost = Decimal(0) if refused else compute_cost(recorded.provider, recorded.model, usage)
     except httpx.HTTPError as error:
@@ -373,7 +371,7 @@ def _send_call(client: httpx.Client, sampled: LiveRequest, spending: _CostLimit)
         spending.settle(sampled.most, cost, lost)
 
 
-def _read_miss_reason(body: bytes) -> str:
+def _read_proxy_error(body: bytes) -> str:
     """Return why our proxy has no answer, as it says in an error of any dialect."""
     tree = parse_json(body)
     inner = tree.get("error", tree) if isinstance(tree, dict) else {}
@@ -426,7 +424,12 @@ class _Comparison:
     ) -> _Comparison:
         recorded = read_contract(sampled.recorded)
         return cls(
-            sampled, recorded, earlier, new, find_refusals(new), compare_shapes(list(earlier) or [recorded], new)
+            sampled,
+            recorded,
+            earlier,
+            new,
+            list_provider_refusals(new),
+            compare_shapes(list(earlier) or [recorded], new),
         )
 
     @property
@@ -434,19 +437,19 @@ class _Comparison:
         return self.earlier or [self.recorded]
 
     @property
-    def answers(self) -> list[AnswerContract]:
+    def good_answers(self) -> list[AnswerContract]:
         return [each for each in self.new if each.is_success]
 
     @property
     def behaves_differently(self) -> bool:
         """Whether no new answer did what an earlier one did."""
         before = {(each.tools, each.finish) for each in self.baseline}
-        return bool(self.answers) and before.isdisjoint((each.tools, each.finish) for each in self.answers)
+        return bool(self.good_answers) and before.isdisjoint((each.tools, each.finish) for each in self.good_answers)
 
     @property
     def is_reworded(self) -> bool:
-        return bool(self.answers) and {each.text for each in self.baseline}.isdisjoint(
-            each.text for each in self.answers
+        return bool(self.good_answers) and {each.text for each in self.baseline}.isdisjoint(
+            each.text for each in self.good_answers
         )
 
 
@@ -459,7 +462,7 @@ class _ModelVerdict:
 
     @property
     def answered_calls(self) -> list[_Comparison]:
-        return [each for each in self.calls if each.answers]
+        return [each for each in self.calls if each.good_answers]
 
     @property
     def has_drifted(self) -> bool:
@@ -472,9 +475,9 @@ def _judge_models(found: Sequence[_Comparison]) -> list[_ModelVerdict]:
         models[each.sampled.recorded.model or each.sampled.recorded.operation].append(each)
     ps: list[float | None] = []
     for calls in models.values():
-        told = [each for each in calls if len(each.answers) > 1]
-        least = compute_least_p_value([(len(each.baseline), len(each.answers)) for each in told])
-        statistics = [compute_statistic(each.baseline, each.answers, measure_behavior_distance) for each in told]
+        told = [each for each in calls if len(each.good_answers) > 1]
+        least = compute_least_p_value([(len(each.baseline), len(each.good_answers)) for each in told])
+        statistics = [compute_statistic(each.baseline, each.good_answers, measure_answer_distance) for each in told]
         both = all(each.earlier for each in told)
         ps.append(compute_p_value(statistics, both=both) if told and least * len(models) <= ALPHA else None)
     corrected = iter(correct_p_values([p for p in ps if p is not None]))
@@ -493,7 +496,7 @@ def _choose_exit_code(verdicts: Sequence[_ModelVerdict]) -> Exit:
 def _format_report(verdicts: Sequence[_ModelVerdict], spending: _CostLimit, code: Exit, kept: Path) -> Iterator[str]:
     store = str(kept).removesuffix(BESIDE)
     for each in verdicts:
-        models = sorted({new.model for call in each.calls for new in call.answers if new.model})
+        models = sorted({new.model for call in each.calls for new in call.good_answers if new.model})
         was = sorted({call.recorded.model for call in each.calls if call.recorded.model})
         yield ""
         yield to_line(
@@ -502,10 +505,10 @@ def _format_report(verdicts: Sequence[_ModelVerdict], spending: _CostLimit, code
         for name in ("gone", "shape"):
             for call in each.calls:
                 yield from (f"  {name:10}{to_line(f'{call.sampled.label}: {text}')}" for text in getattr(call, name))
-        yield f"  behavior  {_format_p_value(each)}"
+        yield f"  behavior  {_describe_verdict(each)}"
         for call in each.calls:
             if call.behaves_differently:
-                did = Counter(describe_behavior(new) for new in call.answers).most_common(1)[0][0]
+                did = Counter(describe_behavior(new) for new in call.good_answers).most_common(1)[0][0]
                 yield to_line(f"  answered otherwise: {call.sampled.label}: {did}") + (
                     to_line(f" (before: {describe_behavior(call.baseline[0])})")
                 )
@@ -522,20 +525,22 @@ def _format_report(verdicts: Sequence[_ModelVerdict], spending: _CostLimit, code
     yield f"{said}; {spending.asked} answers, {spending.format()}."
     if code is Exit.DRIFTED:
         if again := _list_drifted_recordings(verdicts):
-            anew = f"{suggest_command(f'rerecord {" ".join(map(str, again))}', store)} -- COMMAND"
+            anew = f"{format_command(f'rerecord {" ".join(map(str, again))}', store)} -- COMMAND"
             yield f"To record these anew, and what follows from them: {anew}"
-        yield f"To take the new answers as usual: {suggest_command('drift --accept', store)}"
+        yield f"To take the new answers as usual: {format_command('drift --accept', store)}"
     elif code is Exit.UNTOLD:
         yield "More calls or runs tell more: --calls, --runs." + (f" What came is in {kept}." if spending.asked else "")
 
 
 def _list_drifted_recordings(verdicts: Sequence[_ModelVerdict]) -> list[int]:
     """Return the sampled recordings of models that drifted and still answer: what `rerecord` takes."""
-    calls = [call for each in verdicts if each.has_drifted for call in each.calls if call.answers and not call.gone]
+    calls = [
+        call for each in verdicts if each.has_drifted for call in each.calls if call.good_answers and not call.gone
+    ]
     return sorted(call.sampled.recorded.id or 0 for call in calls)
 
 
-def _format_p_value(verdict: _ModelVerdict) -> str:
+def _describe_verdict(verdict: _ModelVerdict) -> str:
     if verdict.p is None:
         return "could not tell: too few answers"
     test = f"p {verdict.p:.3f}, permutation test within {len(verdict.answered_calls)} calls"
@@ -554,7 +559,7 @@ def _to_json(verdicts: Sequence[_ModelVerdict], plan: _DriftPlan, spending: _Cos
                 "calls": [
                     {
                         "interaction": call.sampled.recorded.id, "cassette": call.sampled.recorded.cassette,
-                        "answers": len(call.answers), "earlier": len(call.earlier), "gone": list(call.gone),
+                        "answers": len(call.good_answers), "earlier": len(call.earlier), "gone": list(call.gone),
                         "shape": list(call.shape), "otherwise": call.behaves_differently, "reworded": call.is_reworded,
                     }
                     for call in each.calls

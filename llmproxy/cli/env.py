@@ -49,7 +49,7 @@ def env(
     if unset:
         if form == "dotenv":
             raise SettingsError("--unset: a dotenv file cannot take a variable away; remove the lines.")
-        typer.echo(render_unset_commands(list_proxy_variables(os.environ), form))
+        typer.echo(render_unset_commands(find_variables_to_unset(os.environ), form))
         return
     url = url.rstrip("/") or find_proxy_url(os.environ)
     control = Control(url, token=os.environ.get("LLMPROXY_TOKEN", ""))
@@ -83,7 +83,7 @@ def find_proxy_url(environ: Mapping[str, str]) -> str:
     return f"http://{find_reachable_host(settings.host)}:{settings.port}"
 
 
-def list_proxy_variables(environ: Mapping[str, str]) -> list[str]:
+def find_variables_to_unset(environ: Mapping[str, str]) -> list[str]:
     """Return the variables that point to a proxy of ours, and the placeholders."""
     from llmproxy.client.child_env import BASE_URLS, NODE_OPTIONS, NODE_PRELOAD, URL_VARIABLE, is_proxy_url
 

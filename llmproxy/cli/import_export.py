@@ -17,7 +17,7 @@ from llmproxy.cli.parts.options import load_settings
 from llmproxy.cli.parts.printing import ProgressLine, format_size
 from llmproxy.cli.parts.store_arguments import STORE, build_no_cassette_error, refuse_url
 from llmproxy.core.bindings import load_run_variables
-from llmproxy.core.cassettes.anonymized_export import anonymize_all, describe_names, find_names
+from llmproxy.core.cassettes.anonymized_export import anonymize_all, describe_remaining_names, find_remaining_names
 from llmproxy.core.cassettes.folder import CassetteDir, build_slug
 from llmproxy.core.cassettes.formats import FORMATS, Format, get_format, open_source, review_yaml, vcr, write_text
 from llmproxy.core.forks.fork_rows import Fork, find_fork
@@ -26,10 +26,10 @@ from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.queries import Note, list_run_variables, read_notes, read_volatile_fields
 from llmproxy.errors import CassetteCorrupt, Exit, SettingsError
 from llmproxy.protocol import join_name
-from llmproxy.settings import Loaded, portable_path
+from llmproxy.settings import Loaded, shareable_path
 from llmproxy.trace.export import write_otlp, write_trace
 from llmproxy.ui.html_file import choose_cassettes, page_data
-from llmproxy.ui.page import is_viewer_page, render_page
+from llmproxy.ui.page import is_exported_page, render_page
 
 if TYPE_CHECKING:
     from llmproxy.core.store.store import Store
@@ -151,13 +151,16 @@ def export(
         found = list(database.iter_interactions(settings.cassette, sample))
         if not found:
             raise build_no_cassette_error(database, join_name(settings.cassette, sample or 1))
-        fork, fields = _find_fork_or_warn(database, settings.cassette, written), read_notes(database, settings.cassette)
+        fork, fields = (
+            _find_fork_if_exportable(database, settings.cassette, written),
+            read_notes(database, settings.cassette),
+        )
     if file == "-":
         sys.stdout.write(_format_export((found, fields), settings.cassette, written, fork))
         return
-    _write_atomically(Path(file), (found, fields), settings.cassette, written, fork, force=force)
+    _write_export_file(Path(file), (found, fields), settings.cassette, written, fork, force=force)
     declared = (each.run_variables for each in found)
-    for said in describe_names(file, find_names(Path(file).read_text(encoding="utf-8"), declared)):
+    for said in describe_remaining_names(file, find_remaining_names(Path(file).read_text(encoding="utf-8"), declared)):
         typer.echo(said, err=True)
     typer.echo(f"Wrote {format_count(len(found), 'interaction')} of cassette {settings.cassette} to {file}.")
 
@@ -190,7 +193,7 @@ def _describe_lost_bindings(store: Path, cassette: str, sample: int) -> str:
 def export_page(file: str, store: Path, cassette: str | None, sample: int | None, *, force: bool) -> None:
     """Write recordings as one page that a browser shows without asking anybody: one cassette, or all of the store."""
     path = Path(file)
-    if file != "-" and path.exists() and not force and not is_viewer_page(path):
+    if file != "-" and path.exists() and not force and not is_exported_page(path):
         raise CassetteCorrupt(
             f"Not overwritten: {path} was not written by llmproxy.",
             hint="Write to another file, or replace it with --force.",
@@ -200,7 +203,7 @@ def export_page(file: str, store: Path, cassette: str | None, sample: int | None
         if not wanted:
             raise build_no_cassette_error(database, join_name(cassette or "any name", sample or 1))
         made = page_data(database, wanted, cassette or store.name) | {
-            "store_words": format_store_option(portable_path(store))
+            "store_words": format_store_option(shareable_path(store))
         }
         text = render_page(made, title=cassette or store.name)
     if file == "-":
@@ -251,11 +254,13 @@ def _export_all(database: Store, folder: Path, written: Format, *, force: bool) 
         for name in names:
             path = folder / f"{build_slug(name)}{written.suffixes[0]}"
             found = list(database.iter_interactions(name)), read_notes(database, name)
-            _write_atomically(path, found, name, written, _find_fork_or_warn(database, name, written), force=force)
+            _write_export_file(
+                path, found, name, written, _find_fork_if_exportable(database, name, written), force=force
+            )
     return len(names)
 
 
-def _find_fork_or_warn(database: Store, cassette: str, written: Format) -> Fork | None:
+def _find_fork_if_exportable(database: Store, cassette: str, written: Format) -> Fork | None:
     """Return whose child a cassette is; says so where the format has no place for it."""
     fork = find_fork(database, cassette, 1)
     if fork is None or written.name == "review":
@@ -272,7 +277,7 @@ def _format_export(found: Found, cassette: str, written: Format, fork: Fork | No
     return review_yaml.dumps(recorded, cassette, fork) if fork else written.loaded.dumps(recorded, cassette)
 
 
-def _write_atomically(
+def _write_export_file(
     path: Path, found: Found, cassette: str, written: Format, fork: Fork | None, *, force: bool
 ) -> None:
     """Write a file atomically. Raises CassetteCorrupt if it would overwrite what is not ours."""

@@ -15,7 +15,7 @@ from llmproxy.amounts import format_count
 from llmproxy.cli.parts.completion import complete_models
 from llmproxy.cli.parts.printing import print_json, print_line, to_line
 from llmproxy.errors import Exit, SettingsError
-from llmproxy.files import read_text
+from llmproxy.files import read_bounded_text
 from llmproxy.scenario.config import UNSET_ZERO
 from llmproxy.scenario.judge_agent import JudgeAgent
 from llmproxy.scenario.lab.human_labels import read_labels
@@ -67,7 +67,7 @@ def calibrate(
 ) -> None:
     """Compare a judge's verdicts with human labels. It prints agreement, kappa, and how often verdicts change."""
     labelled = read_labels(labels)
-    make = _make_judge(model, judges, vote, temperature, _read_prompt(system_prompt))
+    make = _make_judge_factory(model, judges, vote, temperature, _read_prompt(system_prompt))
     if not as_json:
         asked = count_judge_calls(labelled, repeats, order=order)
         count = format_count(len(labelled), "conversation")
@@ -89,7 +89,7 @@ def calibrate(
     raise typer.Exit(_choose_exit_code(found, min_kappa))
 
 
-def _make_judge(
+def _make_judge_factory(
     model: str, judges: int, vote: str, temperature: float | None, system_prompt: str | None
 ) -> Callable[[Sequence[str]], Any]:
     def make(criteria: Sequence[str]) -> JudgeAgent:
@@ -109,7 +109,7 @@ def _read_prompt(path: Path | None) -> str | None:
     if path is None:
         return None
     try:
-        return read_text(path)
+        return read_bounded_text(path)
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(
             f"--system-prompt {path} cannot be read: {getattr(error, 'strerror', None) or error}."

@@ -9,7 +9,7 @@ import typer
 
 from llmproxy.amounts import format_count
 from llmproxy.cli.parts.options import LAST_REPORT
-from llmproxy.cli.parts.printing import print_line, to_paragraphs
+from llmproxy.cli.parts.printing import escape_lines, print_line
 from llmproxy.scenario.lab.human_labels import KEYS, ConversationToLabel, list_labelled_ids, list_runs_to_label
 from llmproxy.scenario.prompts import format_transcript
 
@@ -63,13 +63,13 @@ def label(
 
 def _ask_person(labelling: ConversationToLabel, number: str) -> list[str | None] | None:
     """Show a conversation and ask about each criterion; None: no more."""
-    print_line(f"\n{number}  {to_paragraphs(labelling.id)}")
-    print_line(to_paragraphs(format_transcript(labelling.messages)))
+    print_line(f"\n{number}  {escape_lines(labelling.id)}")
+    print_line(escape_lines(format_transcript(labelling.messages)))
     found: list[str | None] = []
     for text in labelling.criteria:
         typed = ""
         while typed not in KEYS:
-            print_line(f"\n  {to_paragraphs(text)}")
+            print_line(f"\n  {escape_lines(text)}")
             typer.echo("  [p]assed, [f]ailed, [i]nconclusive, [s]kip, [q]uit: ", nl=False)
             line = sys.stdin.readline()
             typed = line.strip().lower()[:1]

@@ -18,18 +18,18 @@ import typer
 
 from llmproxy.amounts import align_rows, format_count
 from llmproxy.cli.parts.completion import complete_cassettes
-from llmproxy.cli.parts.options import NoLiveCommand, get_flags, load_settings, refuse_live
+from llmproxy.cli.parts.options import LivelessCommand, get_flags, load_settings, refuse_live
 from llmproxy.cli.parts.printing import write_stderr_lines
 from llmproxy.cli.parts.run_options import RunArguments
 from llmproxy.cli.parts.session_setup import open_session, plan_environment, start_options
 from llmproxy.cli.parts.store_arguments import TrialResult, build_not_recorded_error, learn_from_runs, open_given
-from llmproxy.client.gather_run_variables import find_time_zone_on_other_day, gather_run_variables
+from llmproxy.client.gather_run_variables import find_zone_with_other_date, gather_run_variables
 from llmproxy.client.proxy_process import ensure_proxy, find_program, find_running_url, run_child
 from llmproxy.client.session_reports import Miss, list_miss_lines
 from llmproxy.core.bindings import KINDS, VolatileField, load_run_variables
 from llmproxy.core.bindings.volatile_learning import LearnedField, generalize_fields
 from llmproxy.core.cassettes.folder import CassetteDir
-from llmproxy.core.engine.volatile_field_learning import MergedPair, find_merged_pairs
+from llmproxy.core.engine.volatile_field_learning import MergedPair, find_equated_pairs
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.queries import read_newest_variables, read_volatile_fields, write_volatile_fields
@@ -47,7 +47,7 @@ _SHOWN = 5
 
 
 def register(app: typer.Typer) -> None:
-    app.command("learn", cls=NoLiveCommand, context_settings={"allow_interspersed_args": True})(learn)
+    app.command("learn", cls=LivelessCommand, context_settings={"allow_interspersed_args": True})(learn)
 
 
 def learn(
@@ -88,7 +88,7 @@ def learn(
         write_stderr_lines(f"llmproxy: dropped: {', '.join(drop)}.")
     words = tuple(command or ())
     tried = _run_learn_trial(loaded, flags, words, keep_timezone=keep_timezone) if words else learn_from_runs(loaded)
-    raise typer.Exit(_accept_fields(loaded, tried, accept=accept, take=take))
+    raise typer.Exit(_ask_and_save_fields(loaded, tried, accept=accept, take=take))
 
 
 def _run_learn_trial(
@@ -110,12 +110,12 @@ def _run_learn_trial(
     ):
         opened = open_session(proxy, load_settings(asked.flags), env, asked.list_run_variables(env))
         if not opened.unused:
-            proxy.control.close(opened.name)
+            proxy.control.close_session(opened.name)
             raise build_not_recorded_error(loaded)
         proxy.control.start_learning_trial(opened.name)
         code = run_child(command, plan_environment(proxy, opened, env, asked, Path(folder)).apply_to(env))
         lessons = proxy.control.read_learned_fields(opened.name)
-        report = proxy.control.close(opened.name)
+        report = proxy.control.close_session(opened.name)
         misses = tuple(miss for miss in proxy.control.misses() if miss.at >= since)
     if not report.calls:
         raise MachineError(
@@ -135,7 +135,7 @@ def _choose_time_zone(loaded: Loaded) -> str:
         said = read_newest_variables(store, loaded.settings.cassette)
     recorded = next((each.value for each in load_run_variables(said) if each.name == "date"), "")
     here = next(each["value"] for each in gather_run_variables(os.environ, Path.cwd()) if each["name"] == "date")
-    zone = find_time_zone_on_other_day(recorded) if recorded == here else ""
+    zone = find_zone_with_other_date(recorded) if recorded == here else ""
     if zone:
         write_stderr_lines(
             f"llmproxy: it was recorded today: tried in the time zone {zone}, where days and hours are others "
@@ -144,7 +144,7 @@ def _choose_time_zone(loaded: Loaded) -> str:
     return zone
 
 
-def _accept_fields(loaded: Loaded, tried: TrialResult, *, accept: bool, take: Sequence[str]) -> int:
+def _ask_and_save_fields(loaded: Loaded, tried: TrialResult, *, accept: bool, take: Sequence[str]) -> int:
     """Show what varies, ask, and write what was accepted."""
     name = loaded.settings.cassette
     lessons = generalize_fields(tried.lessons)
@@ -171,13 +171,13 @@ def _accept_fields(loaded: Loaded, tried: TrialResult, *, accept: bool, take: Se
         raise SettingsError(f"--take {wrong[0]}: it would merge two answers.", hint="Nothing was written.")
     taken = _choose_fields(free, accept=accept, take=take)
     if taken:
-        _add_cassette_fields(loaded, [lesson.field for lesson in taken])
+        _add_fields_to_cassette(loaded, [lesson.field for lesson in taken])
         named = ", ".join(lesson.field.name for lesson in taken)
         write_stderr_lines(f"llmproxy: {format_count(len(taken), 'volatile field')} written: {named}.")
     left = [lesson.field.name for lesson in free if lesson not in taken]
     if left:
         words = " ".join(f"--take {each}" for each in left)
-        plain = "" if accept or not any(each.is_accepted for each in free) else "--accept "
+        plain = "" if accept or not any(each.is_bulk_acceptable for each in free) else "--accept "
         kinds = ", ".join(name for name, kind in KINDS.items() if kind.accepted)
         write_stderr_lines(
             f"llmproxy: not taken: {', '.join(left)}. If they may be anything of their kind: {plain}{words}",
@@ -205,17 +205,19 @@ def _choose_fields(lessons: Sequence[LearnedField], *, accept: bool, take: Seque
         return [
             each
             for each in lessons
-            if typer.confirm(f"May {each.field.name} ({each.field.kind}) vary?", default=each.is_accepted, err=True)
+            if typer.confirm(
+                f"May {each.field.name} ({each.field.kind}) vary?", default=each.is_bulk_acceptable, err=True
+            )
         ]
-    return [lesson for lesson in lessons if (accept and lesson.is_accepted) or lesson.field.name in take]
+    return [lesson for lesson in lessons if (accept and lesson.is_bulk_acceptable) or lesson.field.name in take]
 
 
 def _format_field_rows(lessons: Sequence[LearnedField]) -> list[str]:
     rows: list[tuple[str, ...]] = [("name", "kind", "where", "recorded", "now")]
-    for lesson in sorted(lessons, key=lambda each: (each.is_external, not each.is_accepted)):
+    for lesson in sorted(lessons, key=lambda each: (each.is_external, not each.is_bulk_acceptable)):
         field = lesson.field
         where = f"{field.tool}: {field.before}..." if field.before else f"{field.tool} {field.at}"
-        mark = "" if lesson.is_accepted else " (by name)"
+        mark = "" if lesson.is_bulk_acceptable else " (by name)"
         texts = map(_shorten_text, (where, lesson.recorded, lesson.present))
         rows.append((f"{field.name}{mark}", field.kind, *texts))
     lines = [f"  {text}" for text in align_rows(rows)]
@@ -235,12 +237,14 @@ def _find_new_merges(loaded: Loaded, lessons: Sequence[LearnedField]) -> list[Me
     settings = loaded.settings
     rules = Rules.from_config(settings.normalize.as_config())
     with open_given(settings.store) as store:
-        merges = find_merged_pairs(store, settings.cassette, [each.field for each in lessons], rules, settings.upstream)
+        merges = find_equated_pairs(
+            store, settings.cassette, [each.field for each in lessons], rules, settings.upstream
+        )
     new = {each.field.name for each in lessons}
     return [each for each in merges if not each.alike and new & set(each.volatile)]
 
 
-def _add_cassette_fields(loaded: Loaded, fields: Sequence[VolatileField]) -> None:
+def _add_fields_to_cassette(loaded: Loaded, fields: Sequence[VolatileField]) -> None:
     """Add volatile fields to the cassette, each under a name of its own."""
     kept = list(_read_cassette_fields(loaded))
     names = {field.name for field in kept}

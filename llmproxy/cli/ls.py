@@ -12,7 +12,7 @@ import typer
 from llmproxy.amounts import number, when
 from llmproxy.cli.parts.binding_texts import bindings_to_json, format_volatile_fields
 from llmproxy.cli.parts.completion import complete_cassettes
-from llmproxy.cli.parts.printing import print_json, print_line, print_table, to_line, to_paragraphs
+from llmproxy.cli.parts.printing import escape_lines, print_json, print_line, print_table, to_line
 from llmproxy.cli.parts.store_arguments import STORE, describe_cassettes, open_given, resolve_store_path
 from llmproxy.core.forks.fork_rows import Fork, list_forks
 from llmproxy.core.sessions.journal import read_faulted_calls, read_misses
@@ -226,4 +226,4 @@ def why(
             print_line(advise_missing_store(resolve_store_path(store)))
     for n, missed in enumerate(found):
         print_line(("\n" if n else "") + f"--- {when(missed.at)}")
-        print_line(to_paragraphs(missed.text))
+        print_line(escape_lines(missed.text))

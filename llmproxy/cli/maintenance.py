@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import typer
 
-from llmproxy.advice import suggest_command
+from llmproxy.advice import format_command
 from llmproxy.amounts import format_count
 from llmproxy.cli.parts.completion import complete_cassettes
 from llmproxy.cli.parts.options import load_settings
@@ -18,13 +18,13 @@ from llmproxy.cli.parts.printing import format_size, print_line, to_line
 from llmproxy.cli.parts.store_arguments import (
     STORE,
     check_new_name,
+    copy_server_store,
     find_cassette,
     is_id,
     list_recording_files,
     open_given,
-    pull_current_copy,
     resolve_store_path,
-    suggest_numbered,
+    suggest_by_name,
 )
 from llmproxy.cli.parts.verify_store import Verifier
 from llmproxy.core.cassettes.folder import CassetteDir
@@ -63,7 +63,7 @@ def verify(
     for path, is_store in list_recording_files(paths or [settings.store]):
         looked = True
         try:
-            with pull_current_copy(path) as here:
+            with copy_server_store(path) as here:
                 wrong += verifier.verify_store(here) if is_store else verifier.verify_file(here)
         except CassetteError as error:
             if len(paths or ()) <= 1:
@@ -130,7 +130,7 @@ def _require_cassette(places: Collection[Path], cassette: str) -> None:
                 lacking.append(error)
                 continue
         if named.sample is not None:
-            again = suggest_command(f"rm {shlex.quote(cassette)}", path)
+            again = format_command(f"rm {shlex.quote(cassette)}", path)
             raise SettingsError(f"{to_line(cassette)} is a sample, and prune takes cassettes. To delete it: {again}")
     if len(lacking) == len(places):
         raise lacking[0]
@@ -202,7 +202,7 @@ def _find_row(rows: Collection[RowSummary], typed: str, database: Store) -> RowS
             return row
     raise CassetteNotFound(
         f"There is no interaction {typed} in {show_store(database.path)}.",
-        hint=suggest_numbered(database, typed, "rm") or f"Their numbers: {suggest_command('ls', database.path)}",
+        hint=suggest_by_name(database, typed, "rm") or f"Their numbers: {format_command('ls', database.path)}",
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from llmproxy.cli.parts.options import STORE as SUITES, SettingsCommand, get_options, load_settings
+from llmproxy.cli.parts.options import STORE as SUITES, SettingsCommand, get_run_options, load_settings
 from llmproxy.cli.parts.store_arguments import STORE
 from llmproxy.errors import LLMProxyError, SettingsError
 from llmproxy.protocol import DEFAULT_STORE, RUN_VARIABLE, URL_VARIABLE
@@ -39,7 +39,7 @@ class McpGroup(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
-class McpServeCommand(SettingsCommand):
+class McpServeOptionsCommand(SettingsCommand):
     """Has the options of the agent that it may replay, and none of a proxy."""
 
     with_settings = False
@@ -51,7 +51,7 @@ def register(app: typer.Typer) -> None:
         cls=McpGroup, invoke_without_command=True, subcommand_metavar="-- SERVER ARGS... | serve", rich_markup_mode=None
     )
     group.callback()(mcp)
-    group.command("serve", cls=McpServeCommand)(serve)
+    group.command("serve", cls=McpServeOptionsCommand)(serve)
     app.add_typer(group, name="mcp")
 
 
@@ -94,7 +94,7 @@ def serve(
     may run.
     """
     from llmproxy.client.tools.mcp_server import serve_stdio as serve_tools
-    from llmproxy.client.tools.mcp_tools import ServerOptions
+    from llmproxy.client.tools.mcp_server_tools import ServerOptions
 
     is_store = is_server(what) or Path(what).suffix in (".db", ".sqlite", ".sqlite3") or Path(what).is_file()
     if is_store and store is not None:
@@ -104,7 +104,7 @@ def serve(
     if not named:
         named, other = find_served_store(Path.cwd())
     behind = ctx.meta[_BEHIND]
-    options = tuple(get_options(ctx).list_flags())
+    options = tuple(get_run_options(ctx).list_flags())
     if options and not behind:
         flag, value = options[0]
         raise SettingsError(f"{flag} {value}: it is the agent's, and none stands behind --.")

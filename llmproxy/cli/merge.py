@@ -15,7 +15,7 @@ import typer
 
 from llmproxy.amounts import format_count
 from llmproxy.cli.parts.store_arguments import JOURNAL, is_database, refuse_url
-from llmproxy.cli.parts.suite_runs import advise_recording
+from llmproxy.cli.parts.suite_run_helpers import advise_recording
 from llmproxy.core.cassettes.formats import open_source, review_yaml
 from llmproxy.core.cassettes.merging import merge_folders, merge_stores
 from llmproxy.errors import Exit, MachineError, SettingsError

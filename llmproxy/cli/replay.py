@@ -22,10 +22,17 @@ from typing import Any
 
 import typer
 
-from llmproxy.advice import StartCommand, suggest_command
+from llmproxy.advice import StartCommand, format_command
 from llmproxy.amounts import duration, format_count
 from llmproxy.cli.parts.completion import complete_cassettes
-from llmproxy.cli.parts.options import NoLiveCommand, advise_record, get_flags, get_options, load_settings, refuse_live
+from llmproxy.cli.parts.options import (
+    LivelessCommand,
+    advise_record,
+    get_flags,
+    get_run_options,
+    load_settings,
+    refuse_live,
+)
 from llmproxy.cli.parts.printing import print_line, to_line, write_stderr_lines
 from llmproxy.cli.parts.run_ending import explain_no_use
 from llmproxy.cli.parts.run_options import RunArguments
@@ -37,18 +44,18 @@ from llmproxy.client.proxy_process import ProxyHandle, ensure_proxy, find_progra
 from llmproxy.client.session_reports import Report, format_counts
 from llmproxy.core.forks.fork_rows import fork_cassette
 from llmproxy.core.forks.overrides import Overrides, parse_overrides
-from llmproxy.core.sessions.session import split_name
+from llmproxy.core.sessions.session import split_cassette_sample
 from llmproxy.errors import ENDED_BY_USER, Exit, LLMProxyError, SettingsError
 from llmproxy.protocol import VCR_MODES, Mode
 from llmproxy.proxy_calls import Call
 from llmproxy.server_store_path import refuse_server, store_exists
 from llmproxy.settings import Loaded, shown_path
 from llmproxy.trace import Cassette, ReplayDiff, render
-from llmproxy.trace.export import build_call_trace
+from llmproxy.trace.export import build_trace_from_calls
 
 
 def register(app: typer.Typer) -> None:
-    app.command("replay", cls=NoLiveCommand, context_settings={"allow_interspersed_args": False})(replay)
+    app.command("replay", cls=LivelessCommand, context_settings={"allow_interspersed_args": False})(replay)
     app.command("fork")(fork)
 
 
@@ -89,7 +96,7 @@ def replay(
             f"--mode {mode}: `llmproxy replay` replays.",
             hint=f"Record with {advise_record(load_settings({**flags, 'mode': None}))}",
         )
-    run = RunArguments({**flags, "mode": str(Mode.REPLAY)}, tuple(command), get_options(ctx))
+    run = RunArguments({**flags, "mode": str(Mode.REPLAY)}, tuple(command), get_run_options(ctx))
     asked = ReplayOptions(run, parse_overrides(override_tool, override_llm), live, from_, as_)
     raise typer.Exit(run_replay(asked, os.environ))
 
@@ -158,7 +165,7 @@ def _open_session(proxy: ProxyHandle, loaded: Loaded, asked: ReplayOptions, upst
             raise SettingsError(f"--as {asked.child}: {error.message}", hint=error.hint) from error
         raise
     if not session.unused:
-        proxy.control.close(session.name)
+        proxy.control.close_session(session.name)
         raise build_not_recorded_error(loaded)
     return session
 
@@ -186,7 +193,7 @@ def fork(
         check_new_name(as_)
     with open_given(store, writable=True) as database:
         holder = f"llmproxy fork {os.getpid()} on {platform.node()}"
-        made = fork_cassette(database, split_name(parent), at, as_, holder, time.time())
+        made = fork_cassette(database, split_cassette_sample(parent), at, as_, holder, time.time())
     print_line(f"{to_line(made.cassette)}: {format_count(made.shared, 'interaction')} of {to_line(parent)}")
     again = StartCommand("llmproxy run", " -- COMMAND")
     print_line(f"Go on with it: {again.command('auto', made.cassette, store=shown_path(database.path))}")
@@ -215,7 +222,7 @@ class ReplayEnding:
         """Ask for everything, close the session and end the proxy, if it is ours; what goes wrong is told later."""
         try:
             self.calls = self.proxy.control.calls(self.session)
-            self.report = self.proxy.control.close(self.session)
+            self.report = self.proxy.control.close_session(self.session)
         except ControlError as error:
             self.trouble = str(error)
         self.proxy.end_if_started()
@@ -266,10 +273,10 @@ class ReplayEnding:
         store = shown_path(self.loaded.settings.store)
         typed = tuple(each for each in self.loaded.list_typed(environment=False) if each[0] != "allow_live")
         again = StartCommand(self.start, f" -- {shlex.join(self.command)}", typed)
-        compared = suggest_command(f"diff {shlex.quote(said['parent'])} {shlex.quote(fork['cassette'])}", store)
+        compared = format_command(f"diff {shlex.quote(said['parent'])} {shlex.quote(fork['cassette'])}", store)
         begun = f"forked from {said['parent']} at request {fork['step']}: {fork['why']}{path}"
         if report.refused and not report.recorded:
-            rm = suggest_command(f"rm {shlex.quote(fork['cassette'])}", store)
+            rm = format_command(f"rm {shlex.quote(fork['cassette'])}", store)
             return [begun, f"its request got no answer (see above), so this fork cannot be replayed; remove it: {rm}"]
         return [
             begun,
@@ -298,7 +305,7 @@ class ReplayEnding:
         report = self.report
         if report is None or report.overrides is None:
             return []
-        run = build_call_trace(self.calls, report.cassette)
+        run = build_trace_from_calls(self.calls, report.cassette)
         try:
             parent = Cassette.from_store(
                 self.loaded.settings.store,

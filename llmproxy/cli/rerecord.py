@@ -25,18 +25,18 @@ from urllib.request import ProxyHandler, Request, build_opener
 
 import typer
 
-from llmproxy.advice import suggest_command
+from llmproxy.advice import format_command
 from llmproxy.amounts import dollars
 from llmproxy.cli.changes import run_in_replay
-from llmproxy.cli.parts.options import NoLiveCommand, advise_record, get_flags, get_options, load_settings
+from llmproxy.cli.parts.options import LivelessCommand, advise_record, get_flags, get_run_options, load_settings
 from llmproxy.cli.parts.printing import print_line, to_line
 from llmproxy.cli.parts.run_options import RunArguments, RunOptions
 from llmproxy.cli.parts.store_arguments import is_id, open_given, require_id
 from llmproxy.client.proxy_process import ensure_proxy
-from llmproxy.core.dialects.usage import MARGIN, compute_cost, compute_maximum_cost
+from llmproxy.core.dialects.usage_and_cost import MARGIN, compute_cost, compute_maximum_cost
 from llmproxy.core.providers.provider_table import PROVIDERS, KeyVariable
 from llmproxy.core.secrets.redact import has_redaction_placeholder
-from llmproxy.core.store.rows import describe_interaction
+from llmproxy.core.store.rows import extract_texts_and_cost
 from llmproxy.core.store.store import Addition, Store
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Headers, Interaction, header
@@ -51,7 +51,7 @@ _PATIENCE = 600.0
 
 
 def register(app: typer.Typer) -> None:
-    app.command("rerecord", cls=NoLiveCommand)(rerecord)
+    app.command("rerecord", cls=LivelessCommand)(rerecord)
 
 
 def rerecord(
@@ -74,7 +74,7 @@ def rerecord(
     if changed and numbers:
         raise SettingsError("either interactions or --changed.")
     if changed:
-        raise typer.Exit(_rerecord_changed(get_flags(ctx), get_options(ctx), tuple(words), change))
+        raise typer.Exit(_rerecord_changed(get_flags(ctx), get_run_options(ctx), tuple(words), change))
     if change:
         raise SettingsError("--change goes with --changed.")
     flags = get_flags(ctx)
@@ -82,7 +82,7 @@ def rerecord(
     found = [_load_live_recording(require_id(word, "rerecord"), store) for word in dict.fromkeys(numbers or words)]
     if command:
         names = [f"{CHOSEN_RECORDING}{each.id}" for each in found]
-        raise typer.Exit(_rerecord_changed(flags, get_options(ctx), command, names))
+        raise typer.Exit(_rerecord_changed(flags, get_run_options(ctx), command, names))
     if not _rerecord_all([_prepare_request(each, loaded) for each in found], store, loaded.settings.max_cost):
         raise typer.Exit(int(Exit.FAILED))
 
@@ -121,7 +121,7 @@ def _load_live_recording(id_: int, store: Path | None) -> Interaction:
     if holder:
         raise CassetteBusy(f"cassette {found.cassette} is being recorded by {holder}.", hint="End that session first.")
     if id_ not in live:
-        hint = f"The numbers of today: {suggest_command('ls', database.path)}"
+        hint = f"The numbers of today: {format_command('ls', database.path)}"
         raise SettingsError(f"interaction {id_} was replaced by a newer one.", hint=hint)
     return found
 
@@ -173,11 +173,11 @@ def _store_good_answer(question: LiveRequest, made: Interaction, store: Path | N
         return None
     with open_given(store, writable=True) as database:
         new = _replace_recording(database, found, made)
-    same = describe_interaction(made)[:2] == describe_interaction(found)[:2]
+    same = extract_texts_and_cost(made)[:2] == extract_texts_and_cost(found)[:2]
     print_line(f"#{found.id} is replaced by #{new}, whose answer is {'the same' if same else 'another one'}.")
     if not same:
-        follows = suggest_command(f"rerecord {new} -- COMMAND", database.path)
-        print_line(f"What is different: {suggest_command(f'diff {found.id} {new}', database.path)}")
+        follows = format_command(f"rerecord {new} -- COMMAND", database.path)
+        print_line(f"What is different: {format_command(f'diff {found.id} {new}', database.path)}")
         print_line(f"Turns after it hold the old answer, and miss if your agent says the new one. With them: {follows}")
     cost = compute_cost(made.provider, made.model, made.usage)
     return (question.most or Decimal(0)) if cost is None else cost

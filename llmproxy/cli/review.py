@@ -1,6 +1,6 @@
 """``llmproxy review`` and ``llmproxy accept``: decide on what `llmproxy changes` found.
 
-Changes are pending beside the store (`core.sessions.trial_results`). What is accepted goes into the cassettes that were
+Changes are pending beside the store (`core.sessions.change_trials`). What is accepted goes into the cassettes that were
 seen with it, and only for the segments that were seen: nothing is accepted that nobody looked at.
 """
 
@@ -14,9 +14,9 @@ from pathlib import Path
 
 import typer
 
-from llmproxy.advice import suggest_command
+from llmproxy.advice import format_command
 from llmproxy.amounts import format_count, name_some
-from llmproxy.cli.changes import check_cassette_dir, list_accepted_changes, write_accepted_changes
+from llmproxy.cli.changes import list_accepted_changes, require_cassette_dir, write_accepted_changes
 from llmproxy.cli.parts.options import load_settings
 from llmproxy.cli.parts.printing import print_line, to_line
 from llmproxy.cli.parts.store_arguments import STORE
@@ -29,7 +29,7 @@ from llmproxy.core.changes.accepted_changes import (
 )
 from llmproxy.core.changes.change import Author
 from llmproxy.errors import SettingsError, printable
-from llmproxy.report.request_changes import ChangeGroup, read_change_summary
+from llmproxy.report.request_changes import ChangeGroup, summarize_trials_since
 from llmproxy.settings import Loaded
 
 _CASSETTES = typer.Option(None, "--cassette-dir", metavar="DIR", help="Folder of the cassette files.")
@@ -51,7 +51,7 @@ def review(
     """Decide on each pending change at the terminal: keep the answers, record again, skip, or show the difference."""
     loaded, pending = _load_pending_changes(store, cassette_dir)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        typed = suggest_command(f"accept {pending[0].name}", loaded.settings.store)
+        typed = format_command(f"accept {pending[0].name}", loaded.settings.store)
         raise SettingsError("review asks at a terminal, and this is none.", hint=f"Without questions: {typed}")
     kept, anew, origin = list["ChangeGroup"](), list[str](), ""
     for group in pending:
@@ -69,7 +69,7 @@ def review(
         _write_accepted_changes(loaded, kept, _parse_date(until), _parse_client_condition(when))
     if anew:
         which = "".join(f" --change {name}" for name in anew)
-        print_line(f"next: {suggest_command(f'rerecord --changed{which} -- COMMAND', loaded.settings.store)}")
+        print_line(f"next: {format_command(f'rerecord --changed{which} -- COMMAND', loaded.settings.store)}")
 
 
 def accept(
@@ -103,13 +103,13 @@ def _load_pending_changes(store: Path | None, cassette_dir: Path | None) -> tupl
     done = {name: {each.name: each.exactly for each in some} for name, some in list_accepted_changes(loaded).items()}
     pending = [
         group
-        for group in read_change_summary(loaded.settings.store).groups
+        for group in summarize_trials_since(loaded.settings.store).groups
         if any(not seen <= done.get(name, {}).get(group.name, frozenset()) for name, seen in group.cassettes.items())
     ]
     if not pending:
-        typed = suggest_command("changes -- COMMAND", loaded.settings.store)
+        typed = format_command("changes -- COMMAND", loaded.settings.store)
         raise SettingsError("nothing is pending: no trial saw a change that is not decided.", hint=f"First: {typed}")
-    check_cassette_dir(loaded, (name for group in pending for name in group.cassettes))
+    require_cassette_dir(loaded, (name for group in pending for name in group.cassettes))
     return loaded, pending
 
 

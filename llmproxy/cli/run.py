@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import typer
 
 from llmproxy.cli.parts.live_comparison import LiveRuns, require_recordings
-from llmproxy.cli.parts.options import FreePortCommand, get_flags, get_options, load_settings
+from llmproxy.cli.parts.options import FreePortCommand, get_flags, get_run_options, load_settings
 from llmproxy.cli.parts.printing import write_stderr_lines
 from llmproxy.cli.parts.run_ending import RunEnding, write_json_result
 from llmproxy.cli.parts.run_options import RunArguments, RunOptions
@@ -45,7 +45,7 @@ def run(
     command: list[str] = typer.Argument(..., metavar="-- COMMAND", help="The command to run, with its options."),
 ) -> None:
     """Run a command with the proxy: its LLM calls are replayed, or recorded."""
-    options = get_options(ctx)
+    options = get_run_options(ctx)
     if not options.base_urls and not options.intercept:
         raise SettingsError("--no-base-urls leaves nothing to do without --intercept")
     raise typer.Exit(run_command(RunArguments(get_flags(ctx), tuple(command), options), os.environ))

@@ -19,7 +19,7 @@ from llmproxy.core.bindings.shell_listings import list_git_users
 from llmproxy.core.secrets.redact import SHAPED, Redactor, count_secrets_by_part, list_secret_lines
 from llmproxy.core.store.file.store import open_store
 from llmproxy.errors import Exit, LLMProxyError, MachineError
-from llmproxy.files import read_bytes
+from llmproxy.files import read_bounded_bytes
 
 _BESIDE = (".state.db", "-wal")
 """What lies beside a store and is looked at with it."""
@@ -112,10 +112,10 @@ def _list_files(given: list[Path]) -> Iterator[Path]:
                 yield each
 
 
-def _read_file(path: Path) -> bytes:
+def _read_file_or_store_copy(path: Path) -> bytes:
     """Return a file's bytes; a database's by way of a copy, since nobody may open one beside SQLite (`sqlite_file`)."""
     if not path.name.endswith("-wal") and not is_database(path):
-        return read_bytes(path)
+        return read_bounded_bytes(path)
     with tempfile.TemporaryDirectory() as folder:
         copied = Path(folder) / "copy"
         sqlite_file.copy_raw(path, copied)
@@ -128,7 +128,7 @@ def _find_secrets(path: Path, redactor: Redactor) -> Iterator[tuple[str, str]]:
         yield from recorded
         if recorded:
             return
-    text = _read_file(path).decode("utf-8", "surrogateescape")
+    text = _read_file_or_store_copy(path).decode("utf-8", "surrogateescape")
     found = list_secret_lines(text, redactor)
     if "\0" in text:  # in bytes of no text all but a key's own shape is chance
         yield from (("in the file's bytes", name) for name in found if name in SHAPED)
@@ -147,7 +147,7 @@ def _find_recorded_git_users(path: Path) -> Iterator[tuple[str, str]]:
                 text = b"\n".join((one.request.body, one.response.body)).decode("utf-8", "replace")
                 yield from ((f"interaction {row.id} of cassette {row.cassette}", who) for who in list_git_users(text))
         return
-    text = _read_file(path).decode("utf-8", "surrogateescape")
+    text = _read_file_or_store_copy(path).decode("utf-8", "surrogateescape")
     for who, places in list_git_users(text).items() if "\0" not in text else ():
         lines = list(dict.fromkeys(text.count("\n", 0, place) + 1 for place in places[: _LINES + 1]))
         yield f"line {', '.join(map(str, lines[:_LINES]))}{' and more' if len(lines) > _LINES else ''}", who

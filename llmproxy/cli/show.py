@@ -11,21 +11,21 @@ from urllib.parse import unquote
 
 import typer
 
-from llmproxy.advice import quote_word, suggest_command
+from llmproxy.advice import format_command, quote_word
 from llmproxy.amounts import dollars, duration, format_count, number, when
 from llmproxy.cli.parts.binding_texts import (
-    describe_runs,
+    describe_run_variables,
+    extract_volatile_values,
     format_run_variables,
-    read_volatile_values,
-    run_variables_to_json,
+    parse_run_variables_json,
 )
 from llmproxy.cli.parts.completion import complete_cassettes
 from llmproxy.cli.parts.options import load_settings
-from llmproxy.cli.parts.printing import body_text, get_width, print_json, print_line, to_line, to_paragraphs, wrap_text
-from llmproxy.cli.parts.store_arguments import STORE, find_cassette, is_id, open_given, suggest_numbered
+from llmproxy.cli.parts.printing import body_text, escape_lines, get_width, print_json, print_line, to_line, wrap_text
+from llmproxy.cli.parts.store_arguments import STORE, find_cassette, is_id, open_given, suggest_by_name
 from llmproxy.core.dialects.conversation import read_conversation, read_interaction_answer
 from llmproxy.core.dialects.messages import Message
-from llmproxy.core.dialects.usage import compute_cost, read_answer_model
+from llmproxy.core.dialects.usage_and_cost import compute_cost, read_answer_model
 from llmproxy.core.forks.fork_rows import find_fork
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.mcp_messages import read_call
@@ -80,7 +80,7 @@ def _show_interaction(
     typed: str, store: Path | None, *, raw: bool, request: bool, as_json: bool, descriptor: Path | None
 ) -> None:
     with open_given(store) as database:
-        other = suggest_numbered(database, typed, "show")
+        other = suggest_by_name(database, typed, "show")
         try:
             found = database.load(int(typed))
         except CassetteNotFound as error:
@@ -88,7 +88,7 @@ def _show_interaction(
         fork = find_fork(database, found.cassette, found.sample)
         settings = load_settings({"store": store}).settings
         rules = Rules.from_config(settings.normalize.as_config())
-        values = [] if raw else read_volatile_values(database, found, rules, settings.upstream)
+        values = [] if raw else extract_volatile_values(database, found, rules, settings.upstream)
     if raw:
         sys.stdout.flush()
         sys.stdout.buffer.write(found.request.body if request else found.response.body)
@@ -124,7 +124,7 @@ def _print_grpc(found: Interaction, descriptor: Path | None) -> None:
     ):
         print_line(f"\n{title}")
         for text in format_messages(body, found.request.target, read, answer=answer):
-            print_line(to_paragraphs(text))
+            print_line(escape_lines(text))
     print_line("\n=== end")
     for name, value in found.response.headers:
         if value and name.startswith((TRAILER, "grpc-status", "grpc-message")):
@@ -141,7 +141,7 @@ def _print_conversation(found: Interaction, asked: Sequence[Message], answer: Me
         return
     if (call := read_call(found)) is not None:
         print_line(f"\n--- call of {to_line(call.tool)}\n{body_text(call.arguments.encode())}")
-        print_line("\n=== result" + (" (an error)" if call.failed else "") + "\n" + to_paragraphs(call.result))
+        print_line("\n=== result" + (" (an error)" if call.failed else "") + "\n" + escape_lines(call.result))
         return
     for message in asked:
         _print_message(message)
@@ -211,7 +211,7 @@ def _print_message(message: Message, *, title: bool = True) -> None:
 
 
 def _print_wrapped(text: str) -> None:
-    for row in wrap_text(to_paragraphs(text), get_width()):
+    for row in wrap_text(escape_lines(text), get_width()):
         print_line(row)
 
 
@@ -223,7 +223,7 @@ def _body_to_json(body: bytes) -> object:
 def _to_json(found: Interaction, asked: list[Message], answer: Message | None) -> dict[str, Any]:
     """Return an interaction as plain values; bodies that are no text as base64."""
     plain: dict[str, Any] = asdict(found) | {"channel": channel_of(found.provider, found.operation)}
-    plain["run_variables"] = run_variables_to_json(found.run_variables)
+    plain["run_variables"] = parse_run_variables_json(found.run_variables)
     plain["request"]["body"] = _body_to_json(found.request.body)
     plain["response"]["body"] = _body_to_json(found.response.body)
     plain["response"]["chunks"] = [[chunk.offset, len(chunk.data)] for chunk in found.response.chunks]
@@ -250,7 +250,7 @@ def show_cassette(typed: str, store: Path | None, *, single: str, as_json: bool)
         if single:
             raise SettingsError(
                 f"{single} is for one interaction, by its number; {to_line(typed)} is a cassette.",
-                hint=f"Its numbers: {suggest_command(f'ls --cassette {quote_word(named.cassette)}', database.path)}",
+                hint=f"Its numbers: {format_command(f'ls --cassette {quote_word(named.cassette)}', database.path)}",
             )
         samples = [info.sample for info in database.cassettes(named.cassette) if named.sample in (None, info.sample)]
         if as_json:
@@ -262,17 +262,17 @@ def show_cassette(typed: str, store: Path | None, *, single: str, as_json: bool)
             print_line(("\n" if n else "") + "\n".join(wrap_text(_format_totals(told), cells)))
             if (fork := find_fork(database, named.cassette, sample)) is not None:
                 print_line(to_line(fork.describe_origin()))
-            for text in describe_runs(
+            for text in describe_run_variables(
                 join_name(to_line(named.cassette), sample), list_run_variables(database, named.cassette, sample)
             ):
                 print_line("\n".join(wrap_text(text, cells)))
             for text in format_conversation(told["steps"], cells):
                 print_line(text)
             if not told["steps"]:
-                listed = suggest_command(f"ls {quote_word(named.cassette)}", database.path)
+                listed = format_command(f"ls {quote_word(named.cassette)}", database.path)
                 print_line(f"It holds no conversation with a model; what was asked of tools: {listed}")
             for each in told["differences"]:
-                print_line("\n".join(["", *wrap_text(to_paragraphs(f"differs: {each}"), cells)]))
+                print_line("\n".join(["", *wrap_text(escape_lines(f"differs: {each}"), cells)]))
 
 
 def _cassette_to_json(store: Readable, cassette: str, sample: int) -> dict[str, Any]:
@@ -315,7 +315,7 @@ def format_conversation(steps: list[dict[str, Any]], room: int | None) -> Iterat
         before = call
         inside = "  " * min(step.get("depth", 0), 6)
         head = f"{mark:<7}{_HEADS.get(step['kind'], step['kind']):<9} {inside}"
-        for n, text in enumerate(wrap_text(to_paragraphs(_format_step(step).rstrip()), room, _INDENT + len(inside))):
+        for n, text in enumerate(wrap_text(escape_lines(_format_step(step).rstrip()), room, _INDENT + len(inside))):
             yield (head if n == 0 else " " * (_INDENT + len(inside))) + text
 
 

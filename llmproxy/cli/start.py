@@ -23,7 +23,7 @@ def start(ctx: typer.Context, *, announce: bool = typer.Option(False, "--announc
     """Start the proxy; then point your agent's base URL at it."""
     import asyncio
 
-    from llmproxy.report.console import Console, get_terminal_width, wants_colour
+    from llmproxy.report.proxy_console import Console, get_terminal_width, wants_colour
 
     gc.disable()  # what is imported stays; `serve` enables it when it serves
     try:

@@ -13,7 +13,7 @@ from pathlib import Path
 import typer
 
 from llmproxy.amounts import align_rows, format_count
-from llmproxy.cli.parts.options import CASSETTES, STORE, OwnOptions, get_flags, load_settings
+from llmproxy.cli.parts.options import CASSETTES, STORE, OwnOptionsFirstCommand, get_flags, load_settings
 from llmproxy.core.cassettes.anonymized_export import anonymize_all
 from llmproxy.core.cassettes.folder import build_slug
 from llmproxy.core.cassettes.formats import review_yaml, write_text
@@ -37,7 +37,7 @@ def register(app: typer.Typer) -> None:
     group.command("validate")(validate)
     group.command("schema")(schema)
     group.command("list")(list_cases)
-    group.command("from-session", cls=OwnOptions)(from_session)
+    group.command("from-session", cls=OwnOptionsFirstCommand)(from_session)
     app.add_typer(group, name="suite")
 
 
@@ -117,7 +117,7 @@ def from_session(
     typer.echo(f"wrote {target}: {made.summary_line}")
     _write_schema(target)
     folder = loaded.settings.cassette_dir or Path.cwd() / CASSETTES
-    copied = _copy_recording(store, name, sample, cassette_name(name, made.slug), folder)
+    copied = _write_test_cassette(store, name, sample, cassette_name(name, made.slug), folder)
     here = Path.cwd()
     shown = copied.relative_to(here) if copied.is_relative_to(here) else copied
     typer.echo(f"wrote {shown}: its recording")
@@ -126,7 +126,7 @@ def from_session(
         typer.echo(f"  {note}")
 
 
-def _copy_recording(store: Path, name: str, sample: int, cassette: str, folder: Path) -> Path:
+def _write_test_cassette(store: Path, name: str, sample: int, cassette: str, folder: Path) -> Path:
     """Write a recording as a test's cassette, and return its file. Raises CassetteError, MachineError."""
     with closing(open_store(store, writable=False, now=time.time)) as opened:
         found = [replace(each, sample=1) for each in opened.iter_interactions(name, sample)]

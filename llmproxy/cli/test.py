@@ -24,10 +24,18 @@ from typing import TYPE_CHECKING
 import typer
 
 from llmproxy.cli.parts.live_comparison import LiveTestDiff
-from llmproxy.cli.parts.options import CASSETTES, LAST_REPORT, STORE, OwnOptions, get_flags, load_settings, tests_store
+from llmproxy.cli.parts.options import (
+    CASSETTES,
+    LAST_REPORT,
+    STORE,
+    OwnOptionsFirstCommand,
+    get_flags,
+    load_settings,
+    tests_store,
+)
 from llmproxy.cli.parts.run_ending import write_json_result
 from llmproxy.cli.parts.session_setup import start_options
-from llmproxy.cli.parts.suite_runs import (
+from llmproxy.cli.parts.suite_run_helpers import (
     CompletionTracker,
     ShardCases,
     cut_shard,
@@ -50,7 +58,7 @@ from llmproxy.report.trend import format_trend, read_recent_tests
 from llmproxy.server_store_path import find_store_server, is_server, without_secrets
 
 if TYPE_CHECKING:
-    from llmproxy.client.fault_sweep_trials import SweepFinding
+    from llmproxy.client.fault_sweep_judging import SweepFinding
     from llmproxy.settings import Loaded as LoadedSettings
     from llmproxy.suite.reading.load import LoadedSuites, SuiteCase
     from llmproxy.suite.run.run_context import RunContext
@@ -58,7 +66,7 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    app.command("test", cls=OwnOptions)(run_tests)
+    app.command("test", cls=OwnOptionsFirstCommand)(run_tests)
 
 
 def run_tests(
@@ -160,13 +168,13 @@ def run_tests(
 
 def _run_changes_trial(asked: TestOptions) -> int:
     from llmproxy.cli.changes import count_run_ends, print_changes  # a sixth of a second, which no other test needs
-    from llmproxy.report.request_changes import read_change_summary
+    from llmproxy.report.request_changes import summarize_trials_since
 
     since, flags = time.time(), {**asked.flags, "mode": "replay"}
     code = replace(asked, flags=flags).execute({**os.environ, UPDATE_VARIABLE: Update.TRIAL.value})
     loaded = load_settings(flags)
     store, folder = tests_store(loaded), loaded.settings.cassette_dir or (CASSETTES if CASSETTES.is_dir() else None)
-    found = read_change_summary(store, since)
+    found = summarize_trials_since(store, since)
     return print_changes(store, replace(found, counts={**found.counts, **count_run_ends(since)}), code, folder=folder)
 
 
@@ -284,7 +292,7 @@ class TestOptions:
             if last is not None:
                 last.close()
         if self.rejudge is None:
-            record_failed(Path.cwd(), tested.runs, tested.failed)
+            record_failed(Path.cwd(), tested.runs, tested.failed_ids)
         return tested.exit_code
 
     def _check_live_options(self, settings: LoadedSettings, env: Mapping[str, str]) -> None:
@@ -376,9 +384,9 @@ class TestOptions:
             if proxy.process is not None and find_store_server(tests_store(settings)) is None:
                 run_context.files = (tests_store(settings), cassette_folder(settings))
             if self.rejudge is not None:
-                from llmproxy.suite.run.rejudge import read_runs
+                from llmproxy.suite.run.rejudge import read_report
 
-                run_context.recorded = read_runs(self.rejudge, [case.id for case in cases], tests_store(settings))
+                run_context.recorded = read_report(self.rejudge, [case.id for case in cases], tests_store(settings))
             notes = [] if run_context.recorded else check_costs(tests_store(settings), cases, run_context.options)
             try:
                 return asyncio.run(run_until_signal(run_cases(run_context, cases, notes)))
@@ -416,11 +424,11 @@ class TestOptions:
         from llmproxy.scenario.cluster.transfer_files import (
             cassette_folder,
             describe_parcel,
-            make_number_lookup,
+            make_local_number_lookup,
             merge_cassettes,
             renumber_events,
         )
-        from llmproxy.suite.run.run_on_cluster import OrderedEvents, open_suites, pack_suites
+        from llmproxy.suite.run.run_on_cluster import OrderedEvents, open_suite_cluster, pack_suites
         from llmproxy.suite.run.runner import run_cases
         from llmproxy.suite.selection import check_costs
 
@@ -442,9 +450,9 @@ class TestOptions:
         )
         notes = check_costs(tests_store(settings), cases, run_context.options)
         typer.echo(f"llmproxy: {describe_parcel(parcel, self.on, '--send FILE')}", err=True)
-        with closing(run_context), open_suites(self.on, parcel) as suites:
+        with closing(run_context), open_suite_cluster(self.on, parcel) as suites:
             run_context.execute = suites.run_case
-            suites.told = partial(renumber_events, known=make_number_lookup(tests_store(settings)))
+            suites.told = partial(renumber_events, known=make_local_number_lookup(tests_store(settings)))
             try:
                 return asyncio.run(run_until_signal(run_cases(run_context, cases, notes, suites.runner.list_notes)))
             finally:
@@ -454,7 +462,7 @@ class TestOptions:
     def run_sweep(self, cases: Sequence[SuiteCase], settings: LoadedSettings, env: Mapping[str, str]) -> int:
         """Run each case in replay with one injected fault each time; returns 1 if one breaks the agent."""
         from llmproxy.cli.parts.fault_sweep import make_progress_printer, print_findings, write_findings
-        from llmproxy.client.fault_sweep_trials import findings_to_json as as_plain, select_kinds
+        from llmproxy.client.fault_sweep_judging import findings_to_json as as_plain, select_kinds
         from llmproxy.suite.run.runner import has_faults, sweep_case
 
         every: dict[str, object] = {}
@@ -489,11 +497,11 @@ class TestOptions:
         self, proxy: ProxyHandle | None, handlers: Sequence[Handler], mode: str, part: ShardCases | None = None
     ) -> RunContext:
         """Return what all runs share; whoever gets it closes it."""
-        from llmproxy.suite.project_settings import SuiteOptions, parse_agent_or_store, read_project_table
+        from llmproxy.suite.project_settings import SuiteRunOptions, parse_agent_or_store, read_project_table
         from llmproxy.suite.run.run_context import RunContext
 
         defaults, folder = read_project_table(Path.cwd())
-        options = SuiteOptions(
+        options = SuiteRunOptions(
             mode=mode, runs=self.runs, parallel=self.parallel, keep_going=self.keep_going, label=self.step,
             fast_waits=self.fast_waits, update=self.update, max_cost=self.max_cost, command=self.base_command,
             partly=self.is_partial,

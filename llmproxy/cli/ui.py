@@ -16,13 +16,13 @@ from urllib.parse import quote
 
 import typer
 
-from llmproxy.advice import format_store_option, suggest_command
+from llmproxy.advice import format_command, format_store_option
 from llmproxy.cli.import_export import read_key_rules
 from llmproxy.cli.parts.completion import complete_cassettes
 from llmproxy.cli.parts.import_files import Importer, group_files
 from llmproxy.cli.parts.options import LAST_REPORT, STORE as TESTS, load_settings, tests_store
 from llmproxy.cli.parts.store_arguments import STORE, refuse_url
-from llmproxy.core.sessions.session import split_name
+from llmproxy.core.sessions.session import split_cassette_sample
 from llmproxy.core.store.file.store import open_store
 from llmproxy.errors import CassetteNotFound, Exit, MachineError, SettingsError
 from llmproxy.protocol import UI_PREFIX
@@ -204,13 +204,13 @@ def _require_store(path: Path, wanted: str = "") -> Path:
 
 def _quote_cassette_for_url(path: Path, name: str) -> str:
     """Return a cassette's name as it stands in an address. Raises CassetteNotFound, which says what there is."""
-    cassette, sample = split_name(name)
+    cassette, sample = split_cassette_sample(name)
     with open_store(path, writable=False, now=time.time) as database:
         if not database.has_recordings(cassette, sample):
             names = ", ".join(database.list_cassette_names(20)) or "none"
             raise CassetteNotFound(
                 f"there is no file and no cassette {name}; {show_store(path)} holds: {names}.",
-                hint=suggest_command("ls", path),
+                hint=format_command("ls", path),
             )
     return quote(name, safe="")
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 from llmproxy.client.control import session_url
-from llmproxy.core.providers.hosts import COPILOT_URL, find_copilot_provider, is_copilot_elsewhere, read_env_upstreams
+from llmproxy.core.providers.hosts import COPILOT_URL, has_copilot_other_url, read_copilot_provider, read_env_upstreams
 from llmproxy.core.providers.provider_table import BEARER_TOKEN, PROVIDERS
 from llmproxy.core.providers.stubs import SIGN_IN_HOSTS, SIGN_IN_URLS
 from llmproxy.errors import MachineError
@@ -154,7 +154,7 @@ def plan_env(
     if interception:
         others |= _build_proxy_env(url, session, env, interception)
     local = any(host in LOOPBACK for host in recorded)  # a service on this machine is to be intercepted too
-    others |= _extend_no_proxy(
+    others |= _rebuild_no_proxy(
         url, env, intercepted=interception is not None, loopback=base_urls and not local, recorded=recorded
     )
     dropped = () if key_names is None else tuple(name for name, value in env.items() if value == PLACEHOLDER_KEY)
@@ -195,13 +195,13 @@ def _build_base_urls(base: str, env: Mapping[str, str], notes: list[str]) -> dic
 
 def _copilot_env(url: str, base: str, env: Mapping[str, str], notes: list[str], *, replay: bool) -> dict[str, str]:
     """Return what makes Copilot's CLI ask through us: without a provider of its own it asks GitHub."""
-    if not replay and is_copilot_elsewhere(env, urlsplit(url).netloc.rpartition("@")[2]):
+    if not replay and has_copilot_other_url(env, urlsplit(url).netloc.rpartition("@")[2]):
         notes.append(
             f"{COPILOT_URL} is left as it is, so Copilot's calls go past the proxy: its host is not the one to which "
             "this provider's calls and key go; unset that key, or set its base URL to the same host"
         )
         return {}
-    provider, path = find_copilot_provider(env)
+    provider, path = read_copilot_provider(env)
     return {COPILOT_URL: base + provider.prefix + path}
 
 
@@ -247,7 +247,7 @@ def _build_proxy_env(url: str, session: str | None, env: Mapping[str, str], how:
     return found
 
 
-def _extend_no_proxy(
+def _rebuild_no_proxy(
     url: str, env: Mapping[str, str], *, intercepted: bool, loopback: bool, recorded: Sequence[str] = ()
 ) -> dict[str, str]:
     """Merge NO_PROXY: what was there in either spelling, without what would exempt a provider, and ourselves."""

@@ -144,7 +144,7 @@ class Control:
         """Let a session walk its cassette from the start again."""
         return Report.from_json(self._request("POST", _session_path(name, "reset"), {}))
 
-    def close(
+    def close_session(
         self, name: str, *, complete: bool | None = None, after: int | None = None, interrupted: bool = False
     ) -> Report:
         """End a session and return what it came to; with `after`, also the calls that arrived after that one

@@ -21,13 +21,13 @@ from typing import Any, NamedTuple
 
 from llmproxy.amounts import format_count, format_seconds
 from llmproxy.client.control import ControlError
-from llmproxy.client.fault_sweep_trials import (
+from llmproxy.client.fault_sweep_judging import (
     SweepFinding,
     SweepRun,
     Trial,
     find_failure_message,
+    give_bound_hits_recorded_keys,
     judge_trial,
-    key_bound_hits_by_recording,
     plan_trials,
 )
 from llmproxy.client.proxy_process import ProxyHandle, ensure_proxy, kill_group, to_exit_code
@@ -168,10 +168,10 @@ class Sweep:
             since = time.monotonic()
             code, out, err, hung = self._run_child(opened)
             seconds = time.monotonic() - since
-            calls = key_bound_hits_by_recording(control.calls(opened.name), self._bound)
+            calls = give_bound_hits_recorded_keys(control.calls(opened.name), self._bound)
         finally:
             with suppress(ControlError):
-                control.close(opened.name)
+                control.close_session(opened.name)
         failed, crashed = find_failure_message(out, err, code) if code else ("", False)
         return SweepRun(calls=calls, seconds=seconds, said=out, failed=failed, crashed=crashed, hung=hung)
 

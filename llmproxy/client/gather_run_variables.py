@@ -35,7 +35,7 @@ def gather_run_variables(
     env: Mapping[str, str], cwd: Path, now: datetime | None = None, *, git: bool = False
 ) -> Declared:
     """Return what is true of a child in `cwd`; `now`: aware time, default now; `git` adds branch, status, commits."""
-    here = (now or datetime.now(UTC)).astimezone(_find_time_zone(env))
+    here = (now or datetime.now(UTC)).astimezone(_read_tz_variable(env))
     day, utc = here.strftime("%Y-%m-%d"), here.astimezone(UTC).strftime("%Y-%m-%d")
     found: Declared = [build_path_variable("cwd", _find_logical_cwd(cwd, env))]
     found.append(build_path_variable("home", Path(env.get("HOME") or env.get("USERPROFILE") or Path.home())))
@@ -63,7 +63,7 @@ def list_set_api_keys(env: Mapping[str, str]) -> list[str]:
     return sorted(name for name in known if env.get(name) not in (None, "", PLACEHOLDER_KEY))
 
 
-def _find_time_zone(env: Mapping[str, str]) -> ZoneInfo | None:
+def _read_tz_variable(env: Mapping[str, str]) -> ZoneInfo | None:
     if not env.get("TZ"):
         return None
     from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -126,7 +126,7 @@ def _run_git(cwd: Path, *words: str) -> str | None:
     return done.stdout.strip("\n") if done.returncode == 0 else None
 
 
-def parse_run_variables(given: list[str]) -> Declared:
+def parse_var_options(given: list[str]) -> Declared:
     """Read what was typed as ``NAME=VALUE``. Raises SettingsError: it is something else."""
     from llmproxy.core.bindings.run_variables import BadRunVariable, check_run_variable
 
@@ -147,11 +147,11 @@ _ZONES = ("Pacific/Kiritimati", "Etc/GMT+12")
 """Twenty-six hours apart: in one of them it is always another day than any that is given."""
 
 
-def find_time_zone_on_other_day(day: str, now: datetime | None = None) -> str:
+def find_zone_with_other_date(day: str, now: datetime | None = None) -> str:
     """Return a time zone in which it is not that day (``2026-11-22``), so another hour too; empty if none is known."""
     moment = now or datetime.now(UTC)
     for name in _ZONES:
-        zone = _find_time_zone({"TZ": name})
+        zone = _read_tz_variable({"TZ": name})
         if zone is not None and moment.astimezone(zone).strftime("%Y-%m-%d") != day:
             return name
     return ""

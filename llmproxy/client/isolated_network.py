@@ -216,7 +216,7 @@ class IsolatedNetwork:
         flags = data[at + 13] if protocol == _TCP else 0
         if flags & _RST:
             refused = data[at + 4 : at + 8] == bytes(4)  # how a kernel refuses
-            if refused and self._is_own_address(here) and _is_port_open(ports[0]):
+            if refused and self._is_own_address(here) and _is_host_port_listening(ports[0]):
                 what = f"{_join_address(here, ports[0])}, a service of this machine (see --only-allow)"
                 self._count_refused(what, self._programs.get((here, ports[0]), ""))
         elif not (
@@ -367,7 +367,7 @@ def _read_own_addresses() -> set[str]:
     return {*found, *(str(ipaddress.ip_address(bytes.fromhex(line[:32]))) for line in lines)}
 
 
-def _is_port_open(port: int) -> bool:
+def _is_host_port_listening(port: int) -> bool:
     """Return whether somebody outside listens at a port of this machine."""
     tables = "".join(path.read_text("ascii") for path in Path("/proc/net").glob("tcp*"))
     return re.search(rf":{port:04X} \w+:0000 0A ", tables) is not None

@@ -75,7 +75,7 @@ def _is_module_installed(module: str) -> bool:
     return find_spec(module) is not None
 
 
-def _find_on_path(path: str) -> Iterator[str]:
+def _list_llmproxy_on_path(path: str) -> Iterator[str]:
     """Yield every ``llmproxy`` of a PATH, in its order; each place once."""
     seen: set[str] = set()
     for folder in path.split(os.pathsep):
@@ -103,7 +103,7 @@ class MachineProbe:
 
     installed: Callable[[str], bool] = _is_module_installed
     """Tells whether a module is installed in this environment."""
-    on_path: Callable[[str], Iterator[str]] = _find_on_path
+    on_path: Callable[[str], Iterator[str]] = _list_llmproxy_on_path
     which: Callable[[str, str], str | None] = lambda name, path: shutil.which(name, path=path)
     """Finds a program of a PATH."""
     ask_version: Callable[[Sequence[str], Mapping[str, str]], str] = _ask_version

@@ -63,7 +63,7 @@ class Report(Totals):
     """Calls after the one that a session was closed with; None where nobody asked."""
 
     @property
-    def is_offline(self) -> bool:
+    def asks_no_model(self) -> bool:
         """Whether no model is asked, so that no key is needed."""
         return self.mode in OFFLINE and "llm" not in (self.live or {}).get("channels", ())
 

@@ -171,7 +171,7 @@ def may_change_state(
     return changing and name not in read_only_tools.get(row.provider, frozenset()) and not declared(name)
 
 
-def split_read_only_tools(messages: Iterable[object]) -> tuple[set[str], set[str]]:
+def split_tools_by_read_only(messages: Iterable[object]) -> tuple[set[str], set[str]]:
     """Return the tools that a server's answers to `tools/list` call read-only, and all others that they name."""
     reading: set[str] = set()
     others: set[str] = set()

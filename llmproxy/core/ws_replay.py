@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 
-from llmproxy.advice import suggest_command
+from llmproxy.advice import format_command
 from llmproxy.core.keys.body_rules import NOTHING, RESPONSES, Action, Rule, Shape
 from llmproxy.core.keys.normalize import MadeBy, ShapeWalk
 from llmproxy.core.keys.user_rules import Rules, apply_rules, compile_rules
@@ -26,7 +26,7 @@ from llmproxy.core.sessions.exchange import Recording
 from llmproxy.core.traffic.canonical_json import LossyJson, dump, parse, parse_json
 from llmproxy.core.traffic.interaction import Ending, Headers, Response, without
 from llmproxy.core.traffic.json_diff import Difference, clip, count_differences, list_differences
-from llmproxy.core.traffic.websocket_frames import CONTENT_TYPE, CUT, SWITCHING, Frame, build_frame_chunks
+from llmproxy.core.traffic.websocket_frames import CONTENT_TYPE, CUT, SWITCHING, Frame, encode_frames
 from llmproxy.errors import printable
 from llmproxy.protocol import SHOWN_KEY
 
@@ -112,7 +112,7 @@ class FramePlayer:
         """Messages of the client's that matched."""
 
     @property
-    def total(self) -> int:
+    def client_message_count(self) -> int:
         """Messages of the client's that were recorded."""
         return sum(frame.client and frame.close is None for frame in self._frames)
 
@@ -193,7 +193,7 @@ class FrameMiss:
 
 def explain(context: MissContext, recording: int, mismatch: FrameMismatch, *, records: bool = False) -> FrameMiss:
     """Explain a mismatch with recording `recording`, all redacted; `records`: the next such one is recorded."""
-    text = "\n".join(_format_lines(context, recording, mismatch, records=records))
+    text = "\n".join(_format_miss_lines(context, recording, mismatch, records=records))
     nearest = {
         "id": recording,
         "message": mismatch.nearest,
@@ -237,7 +237,7 @@ def _describe_cause(recording: int, mismatch: FrameMismatch) -> str:
     return f"{which} {mismatch.nearest} of recording #{recording} differs at {clip(first.path, 80)}{looks}{more}"
 
 
-def _format_lines(context: MissContext, recording: int, mismatch: FrameMismatch, *, records: bool) -> list[str]:
+def _format_miss_lines(context: MissContext, recording: int, mismatch: FrameMismatch, *, records: bool) -> list[str]:
     what = " ".join(clip(part, 60) for part in (context.provider, context.operation, context.model or "") if part)
     anew = context.again.command("record", context.cassette, store=context.store, upstreams=context.upstreams)
     lines = [
@@ -262,7 +262,7 @@ def _format_lines(context: MissContext, recording: int, mismatch: FrameMismatch,
         *(["connect again: the conversation that follows is recorded"] if records else []),
         f"record the conversation anew: {anew}",
         "if that changes by itself, let it not count: [tool.llmproxy.normalize] in pyproject.toml, ignore or scrub",
-        f"look closer: {suggest_command('why', context.store)}   {suggest_command(f'show {recording}', context.store)}",
+        f"look closer: {format_command('why', context.store)}   {format_command(f'show {recording}', context.store)}",
     ]
     return [*lines, "What to do:", *(f"  {n}. {step}" for n, step in enumerate(todo, 1))]
 
@@ -303,7 +303,7 @@ class FrameRecording(Recording):
         return self.is_closing()
 
     @property
-    def may_hold_end(self) -> bool:
+    def next_piece_may_be_last(self) -> bool:
         return self.is_closing()
 
     @property
@@ -325,7 +325,7 @@ class FrameRecording(Recording):
             status=self.status,
             reason=self._reason,
             headers=self._headers,
-            chunks=build_frame_chunks(frames),
+            chunks=encode_frames(frames),
             ending=find_ending(frames),
             head_offset=self._head_offset,
             chunked=True,

@@ -24,7 +24,7 @@ def exit_with_hint(why: str, beside: Path) -> NoReturn:
         for each in (up / "bin/mitmdump", up / "Scripts/mitmdump.exe")
         if each.is_file()
     ]
-    ours = get_own_requirement(beside)
+    ours = get_llmproxy_requirement(beside)
     run = f"Run the mitmdump of llmproxy's own environment:  {own[0]}\nor put" if own else "Put"
     sys.stderr.write(
         f"llmproxy: {why}\n{run} llmproxy into mitmproxy's environment:  "
@@ -34,7 +34,7 @@ def exit_with_hint(why: str, beside: Path) -> NoReturn:
     os._exit(3)  # mitmproxy would only log an exception, go on without us, and pass everything
 
 
-def get_own_requirement(beside: Path) -> str:
+def get_llmproxy_requirement(beside: Path) -> str:
     """Return what an installer takes for llmproxy: the place that it came from, where it came from no index."""
     try:
         sys.path.append(str(beside))

@@ -21,14 +21,14 @@ from llmproxy.core.providers.hosts import add_env_upstreams
 from llmproxy.core.providers.provider_table import PROVIDERS
 from llmproxy.core.providers.routing import REST
 from llmproxy.errors import LLMProxyError, SettingsError, add_prefix
-from llmproxy.mitm.build_proxy import BuiltProxy, build_origin_guard, build_proxy
+from llmproxy.mitm.build_proxy import ContextAndJournal, build_origin_guard, open_proxy_context
 from llmproxy.mitm.client_sockets import ClientSockets
 from llmproxy.mitm.intercept import ConnectInterceptor
 from llmproxy.mitm.next_layer import NextLayerChoice
 from llmproxy.mitm.recorder import Recorder, deny_connection
 from llmproxy.mitm.serve import OPTIONS, PATIENCE, cut_connections
 from llmproxy.proxy_calls import Call, Totals
-from llmproxy.report.console import format_totals
+from llmproxy.report.proxy_console import format_totals
 from llmproxy.report.request_line import format_request_line
 from llmproxy.settings import Origin, Source, list_options, load
 
@@ -69,7 +69,7 @@ class RecordReplay:
         """Deny everything until the options are known."""
         self.addons: list[object] = [DenyAllConnections()]
         self._begun = False
-        self._built: BuiltProxy | None = None
+        self._built: ContextAndJournal | None = None
         self._totals = Totals()
 
     def load(self, loader: Loader) -> None:
@@ -92,11 +92,11 @@ class RecordReplay:
         self._begun = True  # what we set ourselves comes back here
         try:
             ctx.options.update(**OURS_TO_SET)  # type: ignore[no-untyped-call]
-            given = load(self._read_options(), os.environ, Path.cwd()).with_upstreams(
+            given = load(self._read_options(), os.environ, Path.cwd()).add_unset_upstreams(
                 find_mode_upstreams(ctx.options.mode)
             )
             loaded = add_env_upstreams(given, os.environ)
-            self._built = build_proxy(loaded, self._on_call, 'mitmdump -s "$(llmproxy addon)"')
+            self._built = open_proxy_context(loaded, self._on_call, 'mitmdump -s "$(llmproxy addon)"')
         except LLMProxyError as error:
             log.error("%s", add_prefix(error))  # noqa: TRY400 - its text says it all
             if ctx.master.addons.get("errorcheck") is None:  # type: ignore[no-untyped-call]

@@ -85,7 +85,7 @@ async def _ask_pacer(whom: str, provider: str, *, model: bool) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class BuiltProxy:
+class ContextAndJournal:
     """The parts of one running proxy that are not mitmproxy."""
 
     shell: ProxyContext
@@ -99,7 +99,7 @@ class BuiltProxy:
         self.journal.close()
 
 
-def build_config(
+def build_engine_config(
     settings: Settings, redirected: frozenset[str] = frozenset(), again: StartCommand | None = None
 ) -> Config:
     """Return what the engine must know of the settings; `redirected` names providers with a user's upstream."""
@@ -139,7 +139,9 @@ def build_start_command(loaded: Loaded, env: Mapping[str, str], start: str = "ll
     return StartCommand(start, "", options, variables, f"http://{DEFAULT_HOST}:{port}/" if port else "")
 
 
-def build_proxy(loaded: Loaded, on_call: Callable[[Call], None], start: str = "llmproxy start") -> BuiltProxy:
+def open_proxy_context(
+    loaded: Loaded, on_call: Callable[[Call], None], start: str = "llmproxy start"
+) -> ContextAndJournal:
     """Open the store and the journal.
 
     `on_call` takes each call that has ended, `start` is the command that a user types.
@@ -147,7 +149,7 @@ def build_proxy(loaded: Loaded, on_call: Callable[[Call], None], start: str = "l
     Raises LLMProxyError: the store or the settings cannot be used.
     """
     named = frozenset(name for name, _, source in loaded.upstreams if not source.is_sdk_variable)
-    config = build_config(loaded.settings, named, build_start_command(loaded, os.environ, start))
+    config = build_engine_config(loaded.settings, named, build_start_command(loaded, os.environ, start))
     refuse_file_store_options(config)
     filed = load_cassette_files(config)
     check_store(config)
@@ -177,7 +179,7 @@ def build_proxy(loaded: Loaded, on_call: Callable[[Call], None], start: str = "l
         guard=build_origin_guard(settings, settings.host), forward=settings.intercepts,
         pace=build_rate_limiter(settings.rate, os.environ.get(PACER_VARIABLE, ""), time.monotonic), watch=watch,
     )  # fmt: skip
-    return BuiltProxy(shell, journal, tuple(notes))
+    return ContextAndJournal(shell, journal, tuple(notes))
 
 
 def is_exposed(host: str) -> bool:

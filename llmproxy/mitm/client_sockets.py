@@ -165,7 +165,7 @@ def is_peer_gone(peer: Any, here: Any) -> bool:  # noqa: ANN401 - addresses, as 
     return found is not None and not found[1]
 
 
-def has_read(ends: Any) -> bool:  # noqa: ANN401 - as above, of both ends
+def has_read_and_is_idle(ends: Any) -> bool:  # noqa: ANN401 - as above, of both ends
     """Return whether the client has read all that its system has received, and its process has nothing left to do.
 
     True also where that cannot be known.

@@ -135,9 +135,9 @@ class Http2Stream:
         self.layer, self.rpc = make(inner), rpc
         self.gone = False
         """Nothing more is served."""
-        self.begin_request(0)
+        self.prepare_for_request(0)
 
-    def begin_request(self, number: int) -> None:
+    def prepare_for_request(self, number: int) -> None:
         """Stand before a request, the first of this number."""
         self.number = number
         self.request: http.Request | None = None
@@ -184,12 +184,12 @@ class Http2Layer(layer.Layer):
             if (stream := self._upstream.get(event.connection)) is not None:
                 yield from self._pass_event_to_layer(stream, event)
         else:
-            yield from self._handle_frames(event)
+            yield from self._let_mitmproxy_frame(event)
             if isinstance(event, events.ConnectionClosed):
                 for stream in [*self._streams.values(), *self._free[True], *self._free[False]]:
                     yield from self._drop_stream(stream)
 
-    def _handle_frames(self, event: events.Event) -> Commands:
+    def _let_mitmproxy_frame(self, event: events.Event) -> Commands:
         """Let mitmproxy read and write frames."""
         for command in self._server.handle_event(event):
             if isinstance(command, ReceiveHttp):
@@ -221,7 +221,7 @@ class Http2Layer(layer.Layer):
         request, rpc = event.request, is_grpc((("content-type", event.request.headers.get("content-type", "")),))
         free = self._free[rpc]
         stream = free.pop() if free else Http2Stream(self.context, self._make, rpc=rpc)
-        stream.begin_request(event.stream_id)
+        stream.prepare_for_request(event.stream_id)
         self._streams[event.stream_id] = stream
         if (user := self._shell.users.get(self.context.client.id)) is not None:
             self._shell.users[stream.client.id] = user
@@ -236,7 +236,7 @@ class Http2Layer(layer.Layer):
             yield from self._feed_layer(stream, stream.h1.send(h11.Data(data=data)))
             return
         stream.held += data
-        if grpc.count_messages(stream.held) > 1:
+        if grpc.count_up_to_two(stream.held) > 1:
             yield from self._refuse_streaming(stream)
         elif len(stream.held) > self._shell.engine.config.max_request:  # the layer says so, or lets it through
             yield from self._pass_held_request(stream, build_http1_head(stream.request, whole=False))
@@ -267,7 +267,7 @@ class Http2Layer(layer.Layer):
         stream = self._streams.get(number)
         if stream is None or stream.request is None:
             return
-        if grpc.count_messages(stream.held) or time.monotonic() - stream.since > self._shell.body_patience:
+        if grpc.count_up_to_two(stream.held) or time.monotonic() - stream.since > self._shell.body_patience:
             yield from self._refuse_streaming(stream)
         else:
             yield from self._schedule_grpc_check(stream)
@@ -330,14 +330,14 @@ class Http2Layer(layer.Layer):
         stream.h1.receive_data(data)
         try:
             while (event := stream.h1.next_event()) is not h11.NEED_DATA:
-                yield from self._send_to_client(stream, event)
+                yield from self._send_as_http2(stream, event)
                 if isinstance(event, h11.EndOfMessage | h11.ConnectionClosed):
                     break
         except h11.RemoteProtocolError as why:  # an answer that was cut ends so
             log.debug("an answer ends before its end: %s", why)
             stream.closed = True
 
-    def _send_to_client(self, stream: Http2Stream, event: object) -> Commands:
+    def _send_as_http2(self, stream: Http2Stream, event: object) -> Commands:
         number = stream.number
         if isinstance(event, h11.Response):
             kept = [field for field in event.headers if field[0] not in ONE_CONNECTION]

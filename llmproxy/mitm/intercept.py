@@ -127,7 +127,7 @@ class ConnectInterceptor:
             why = "internal error"
         if why:
             self._shell.tunnels.pop(flow.client_conn.id, None)
-            flow.response = build_refusal_response(flow.request.host, flow.request.port, why)
+            flow.response = build_connect_refusal(flow.request.host, flow.request.port, why)
             self._report_refusal(flow, why)
 
     def _report_refusal(self, flow: http.HTTPFlow, why: str) -> None:
@@ -174,7 +174,7 @@ class ConnectInterceptor:
             self._shell.on_call(call)
 
 
-def build_refusal_response(host: str, port: int, why: str) -> http.Response:
+def build_connect_refusal(host: str, port: int, why: str) -> http.Response:
     """Write the answer to a refused CONNECT; most clients show its reason phrase and nothing else of it."""
     text = f"llmproxy: no tunnel to {host[:LONGEST]}:{port}: {why}"
     fields = {"content-type": "text/plain; charset=utf-8", "connection": "close"}

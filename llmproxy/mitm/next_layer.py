@@ -14,11 +14,11 @@ from mitmproxy.proxy import commands, events, layer, layers
 from mitmproxy.proxy.context import Context
 from mitmproxy.proxy.layers.http import HTTPMode
 
-from llmproxy.mitm.framing import FramingError, HeadTooSlow, RequestReader
 from llmproxy.mitm.http1.replay_layer import ReplayLayer
 from llmproxy.mitm.http2_layer import ALPN, PREFACE, Http2Layer
 from llmproxy.mitm.intercept import is_own_listener
-from llmproxy.mitm.proxy_context import ProxyContext, build_response
+from llmproxy.mitm.proxy_context import ProxyContext, build_response_bytes
+from llmproxy.mitm.request_reader import FramingError, HeadTooSlow, RequestReader
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ class ConnectLayer(layer.Layer):
     def _refuse_connect(self, why: FramingError) -> layer.CommandGenerator[None]:
         fields = (("content-type", "text/plain; charset=utf-8"),)
         client = self.context.client
-        yield commands.SendData(client, build_response(why.status, fields, f"{why}\n".encode(), close=True))
+        yield commands.SendData(client, build_response_bytes(why.status, fields, f"{why}\n".encode(), close=True))
         yield commands.CloseConnection(client)
         self._behind = ClosingLayer(self.context)
 

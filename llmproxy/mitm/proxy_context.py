@@ -42,7 +42,7 @@ from llmproxy.core.traffic.interaction import Ending, Headers, Interaction, Usag
 from llmproxy.core.traffic.origin_guard import OriginGuard
 from llmproxy.core.traffic.response_bytes import write_head
 from llmproxy.errors import LLMProxyError, MissError
-from llmproxy.mitm.client_sockets import ClientSockets, ClosableConnection, has_read
+from llmproxy.mitm.client_sockets import ClientSockets, ClosableConnection, has_read_and_is_idle
 from llmproxy.protocol import CACHE_HEADER, LAST_REPORT, Channel, Decision
 from llmproxy.proxy_calls import Call, CallLog
 
@@ -92,7 +92,7 @@ class HandledEvents(AddonManager):
                 return
 
 
-def spans_to_json(made: Sequence[Interaction]) -> list[dict[str, object]]:
+def interactions_to_span_json(made: Sequence[Interaction]) -> list[dict[str, object]]:
     """Return the spans of interactions, for the control API; what makes them is imported when it is first asked for."""
     from llmproxy.trace.reading.span_builder import build_spans
 
@@ -124,7 +124,7 @@ class LayerProgress(Protocol):
     """The layer behind, as what stands before it sees it."""
 
     @property
-    def received_byte_count(self) -> int:
+    def total_bytes_received(self) -> int:
         """Bytes of the client that have reached it."""
 
     @property
@@ -132,7 +132,7 @@ class LayerProgress(Protocol):
         """Whether it has answered everything and waits for a request."""
 
 
-class FrontConnection(ClosableConnection, Protocol):
+class ConnectionFront(ClosableConnection, Protocol):
     """What stands before a connection's stream, as the layer behind it sees it."""
 
     layer: LayerProgress | None
@@ -160,7 +160,7 @@ class _SessionAnswerEnds:
 
 
 @dataclass(slots=True)
-class AnswerTurns:
+class LiveAnswerTurns:
     """Passes on what comes after an end when that was read, and after a pause: clients hear the recorded order."""
 
     clock: Callable[[], float]
@@ -189,7 +189,7 @@ class AnswerTurns:
         if ends.at <= exchange.progress.arrived or ends.seq == own:
             return 0.0
         if ends.client is not None and now < ends.until:
-            ends.client, ends.at = (None, ends.at) if has_read(ends.client) else (ends.client, now)
+            ends.client, ends.at = (None, ends.at) if has_read_and_is_idle(ends.client) else (ends.client, now)
         left = max(0.0, ends.at + min(LONGEST_PAUSE, ALL_PAUSES / max(1, self._count_open_calls(exchange))) - now)
         return left if ends.client is None else min(left, LOOK)
 
@@ -244,7 +244,7 @@ class ProxyContext(ControlledProxy):
     """Exchanges that have begun and not ended, by `id`."""
     losses: int = 0
     """Answers that should have been recorded and could not be."""
-    fronts: dict[tuple[object, object], FrontConnection] = field(default_factory=dict)
+    fronts: dict[tuple[object, object], ConnectionFront] = field(default_factory=dict)
     """By the addresses of both ends of a client's connection: what stands before its stream."""
     arrived: dict[tuple[object, object], BegunRequest] = field(default_factory=dict)
     """By the same: the request that the bytes handed over begin with, counted already."""
@@ -265,7 +265,7 @@ class ProxyContext(ControlledProxy):
     forward: bool = False
     """Whether clients may use us as their proxy for hosts out of scope."""
     page_token: str = field(default_factory=partial(secrets.token_urlsafe, 18), kw_only=True)
-    spans_of: SpansOf | None = field(default=spans_to_json, kw_only=True)
+    spans_of: SpansOf | None = field(default=interactions_to_span_json, kw_only=True)
     watch: CallLog = field(default_factory=CallLog)
     """Remembers the last calls, for that page."""
     pace: Callable[[Exchange], Awaitable[float]] | None = None
@@ -282,13 +282,13 @@ class ProxyContext(ControlledProxy):
     _ended: deque[AnswerToStore] = field(default_factory=deque)
     _viewer: Viewer | None = None
     """Answers that page; made when it is first opened."""
-    turns: AnswerTurns = field(init=False)
+    turns: LiveAnswerTurns = field(init=False)
     _called: bool = False
     """The writer has been told that answers have ended, and has not looked yet."""
 
     def __post_init__(self) -> None:
         self.lines = StdioClients(self)
-        self.turns = AnswerTurns(self.engine.clock, self.released)
+        self.turns = LiveAnswerTurns(self.engine.clock, self.released)
 
     # --- answers of our own ----------------------------------------------------------------------------------------
 
@@ -305,7 +305,7 @@ class ProxyContext(ControlledProxy):
         extra: Headers = (*grants, *(((CACHE_HEADER, "miss"),) if isinstance(error, MissError) else ()))
         if status == 426:
             extra += (("upgrade", "HTTP/1.1"),)
-        return status, build_response(status, (*headers, *extra), body, close=close, method=method)
+        return status, build_response_bytes(status, (*headers, *extra), body, close=close, method=method)
 
     def build_mcp_refusal(
         self, error: LLMProxyError, exchange: Exchange, *, close: bool, method: str
@@ -315,13 +315,13 @@ class ProxyContext(ControlledProxy):
         status, headers, body = build_refusal(exchange.operation, exchange.request.data, text)
         extra: Headers = (*exchange.answer.grants, *(((CACHE_HEADER, "miss"),) if isinstance(error, MissError) else ()))
         ours: Headers = (*headers, (ERROR_HEADER, error.code), *extra)
-        return status, build_response(status, ours, body, close=close, method=method)
+        return status, build_response_bytes(status, ours, body, close=close, method=method)
 
     def build_grpc_refusal(self, error: LLMProxyError) -> tuple[int, bytes]:
         """Write an error as gRPC says it: (status, whole response)."""
         text = self.engine.redactor.text(str(error))
         fields = grpc.build_refusal(error.status, error.code, text, miss=isinstance(error, MissError))
-        return error.status, build_response(200, fields, b"", close=False)
+        return error.status, build_response_bytes(200, fields, b"", close=False)
 
     def answer_viewer(self, asked: ControlRequest) -> Future[PageAnswer]:
         """Answer our page in a browser, soon."""
@@ -352,7 +352,9 @@ class ProxyContext(ControlledProxy):
         """Return whether a session's calls are open: an SDK closes its stream before we have stored it."""
         return any(each.session is session for each in self.open.values())
 
-    def report_ended(self, exchange: Exchange, status: int, *, usage: Usage | None = None, lost: bool = False) -> None:
+    def report_exchange_end(
+        self, exchange: Exchange, status: int, *, usage: Usage | None = None, lost: bool = False
+    ) -> None:
         """Report an exchange that is over, once; safe to call again."""
         if id(exchange) not in self.open:
             return
@@ -375,18 +377,18 @@ class ProxyContext(ControlledProxy):
         except Exception:
             log.exception("could not report a hit")
 
-    def report_lost(self, exchange: Exchange, why: str) -> None:
+    def report_unrecorded(self, exchange: Exchange, why: str) -> None:
         """Report an answer that should have been recorded and was not."""
         exchange.progress.finished = True
         exchange.note = f"NOT RECORDED: {why}"
-        self.report_ended(exchange, exchange.recording.status, lost=exchange.decision is Decision.RECORD)
+        self.report_exchange_end(exchange, exchange.recording.status, lost=exchange.decision is Decision.RECORD)
 
     def report_abandoned(self, exchange: Exchange) -> None:
         """Report an exchange whose connection ended before anything of an answer came: there is nothing to lose."""
         exchange.note = (
             "the proxy ended before an answer came" if self.draining else "client left before an answer came"
         )
-        self.report_ended(exchange, 0)
+        self.report_exchange_end(exchange, 0)
 
     async def store_answer_and_wait(self, exchange: Exchange, *, proper: bool) -> None:
         """Store the answer of a released exchange in the writer's thread, and report it.
@@ -433,11 +435,11 @@ class ProxyContext(ControlledProxy):
 
     def _store_answer(self, ended: AnswerToStore) -> Usage | Exception:
         try:
-            return self._store_or_read(ended.exchange, ended.proper)
+            return self._store_or_read_usage(ended.exchange, ended.proper)
         except Exception as error:  # noqa: BLE001 - told where it is settled
             return error
 
-    def _store_or_read(self, exchange: Exchange, proper: bool) -> Usage:  # noqa: FBT001 - two facts, nothing else
+    def _store_or_read_usage(self, exchange: Exchange, proper: bool) -> Usage:  # noqa: FBT001 - two facts, nothing else
         if exchange.decision is Decision.RECORD:
             return self.engine.store_answer(exchange, proper=proper)
         return self.engine.read_usage(exchange, proper=proper)
@@ -449,7 +451,7 @@ class ProxyContext(ControlledProxy):
             why, exchange = _describe_loss(found), ended.exchange
             exchange.note = why or exchange.note
             usage = None if isinstance(found, Exception) else found
-            self.report_ended(exchange, exchange.recording.status, usage=usage, lost=usage is None)
+            self.report_exchange_end(exchange, exchange.recording.status, usage=usage, lost=usage is None)
             if not ended.over.done():
                 ended.over.set_result(why)
         self._schedule_writer()
@@ -487,7 +489,7 @@ class ProxyContext(ControlledProxy):
                 await self.store_answer_and_wait(exchange, proper=False)
             else:
                 exchange.note = exchange.note or "the proxy ended"
-                self.report_ended(exchange, 0)
+                self.report_exchange_end(exchange, 0)
         while self._commits:
             _, late = await asyncio.wait([asyncio.wrap_future(self._commits[-1])], timeout=30)
             if late:
@@ -512,7 +514,7 @@ def _describe_loss(found: Usage | Exception) -> str:
     return ""
 
 
-def build_response(status: int, headers: Headers, body: bytes, *, close: bool, method: str = "POST") -> bytes:
+def build_response_bytes(status: int, headers: Headers, body: bytes, *, close: bool, method: str = "POST") -> bytes:
     """Write a response of ours, length and all."""
     framing: Headers = (("content-length", str(len(body))), *((("connection", "close"),) if close else ()))
     return write_head(status, REASONS.get(status, ""), (*headers, *framing)) + (b"" if method == "HEAD" else body)

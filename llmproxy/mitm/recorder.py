@@ -34,11 +34,17 @@ from llmproxy.core.traffic import response_bytes
 from llmproxy.core.traffic.interaction import Headers, header, is_grpc, set_field
 from llmproxy.core.traffic.websocket_frames import SWITCHING
 from llmproxy.errors import LLMProxyError, UpstreamError, remove_prefix
-from llmproxy.mitm.http1.incoming_request import LOOK
+from llmproxy.mitm.http1.request_handling import LOOK
 from llmproxy.mitm.http2_layer import ALPN, GoawayTolerantClient, find_reset_code
 from llmproxy.mitm.intercept import is_permitted_tunnel
 from llmproxy.mitm.proxy_context import ProxyContext
-from llmproxy.mitm.websocket_recorder import CARRIED, WebSocketHooks, is_unasked_switch, is_upgrade, prepare_upgrade
+from llmproxy.mitm.websocket_recorder import (
+    CARRIED,
+    WebSocketHooks,
+    is_unasked_switch,
+    is_upgrade,
+    limit_offered_extensions,
+)
 from llmproxy.protocol import CACHE_HEADER, OUR_HEADERS_PREFIX, Decision
 
 MOST = 64 << 10
@@ -221,7 +227,7 @@ class Recorder(WebSocketHooks):
         host = upstream.partition("://")[2].rpartition("@")[2].encode()
         socket = is_upgrade(request)
         if socket:
-            prepare_upgrade(request)
+            limit_offered_extensions(request)
         request.headers = QuickHeaders(build_forwarded_fields(request.headers.fields, host, socket=socket))
 
     def server_connect(self, data: ServerConnectionHookData) -> None:
@@ -282,7 +288,7 @@ class Recorder(WebSocketHooks):
             try:
                 if data:
                     recording.on_data(offset(exchange), data)
-                if not recording.may_hold_end:
+                if not recording.next_piece_may_be_last:
                     self._shell.turns.record_if_last_piece(exchange, data)
             except Exception:  # an exception that leaves a tap makes the client hang; the answer is its, come what may
                 log.exception("a piece of an answer could not be noted")
@@ -301,8 +307,8 @@ class Recorder(WebSocketHooks):
                 exchange.recording.trailers = _decode_fields(flow.response.trailers)
             if exchange.decision is Decision.RECORD:
                 await self._shell.turns.wait_to_send_end(exchange)
-                if exchange.recording.may_hold_end:
-                    exchange.recording.hold_last_bytes(self._get_offset(exchange))
+                if exchange.recording.next_piece_may_be_last:
+                    exchange.recording.postpone_last_offset(self._get_offset(exchange))
             await self._store_answer(exchange, proper=True)
             self._shell.turns.on_answer_end(exchange, (flow.client_conn.peername, flow.client_conn.sockname))
 
@@ -335,7 +341,7 @@ class Recorder(WebSocketHooks):
         begun = self._shell.arrived.pop((client.peername, client.sockname), None)
         if begun is not None and begun.exchange is not None:
             begun.exchange.note = begun.exchange.note or "the connection ended before it was served"
-            self._shell.report_ended(begun.exchange, 0)
+            self._shell.report_exchange_end(begun.exchange, 0)
         exchange = self._shell.released.pop(client.id, None)
         if exchange is not None:
             self._shell.turns.on_answer_end(exchange, None)
@@ -354,7 +360,7 @@ class Recorder(WebSocketHooks):
     async def store_server_awaited(self, exchange: Exchange) -> None:
         """Wait on a thread until the store's server is there; if it stays away, the request is refused."""
         try:
-            await asyncio.to_thread(self._shell.engine.wait_for_store)
+            await asyncio.to_thread(self._shell.engine.wait_for_store_server)
         except LLMProxyError as error:
             exchange.decision, exchange.error = Decision.REFUSE, error
 
@@ -363,7 +369,7 @@ class Recorder(WebSocketHooks):
         while exchange.answer.awaited:  # noqa: ASYNC110 - the writer's thread says it
             await asyncio.sleep(LOOK)
 
-    async def tool_answer_stored(self, stored: asyncio.Future[str]) -> None:
+    async def tool_storing_awaited(self, stored: asyncio.Future[str]) -> None:
         """Wait for what is being stored: the layer answers whoever told it."""
         await asyncio.wait([stored])
 
@@ -423,7 +429,9 @@ def redirect_to_proxy(headers: Headers, exchange: Exchange) -> tuple[Headers, Fi
     fields = set_field(headers, "location", kept)
     back = response_bytes.serve_location(kept, exchange.place.prefix)
     if back is None:
-        exchange.note = f"leads to {response_bytes.leads_to(fields)}, past this proxy: what follows is not recorded"
+        exchange.note = (
+            f"leads to {response_bytes.find_redirect_host(fields)}, past this proxy: what follows is not recorded"
+        )
         return fields, ()
     return fields, ((b"location", back.encode("latin-1", "replace")),)
 

@@ -24,9 +24,9 @@ from pathlib import Path
 from mitmproxy import http, master, options
 from mitmproxy.addons import core, next_layer, proxyserver
 
-from llmproxy.core.store.file.connect import build_gitignore_hint
+from llmproxy.core.store.file.connect import advise_ignoring_journal
 from llmproxy.errors import Exit, MachineError
-from llmproxy.mitm.build_proxy import BuiltProxy, build_proxy
+from llmproxy.mitm.build_proxy import ContextAndJournal, open_proxy_context
 from llmproxy.mitm.certificates import LazyTlsConfig, confdir, prepare_authority, prepare_or_use_temporary
 from llmproxy.mitm.client_sockets import ClientSockets, widen_backlog
 from llmproxy.mitm.http1.fast_path import Front, FrontedProxyserver
@@ -36,7 +36,7 @@ from llmproxy.mitm.proxy_context import HandledEvents, ProxyContext
 from llmproxy.mitm.recorder import Recorder
 from llmproxy.protocol import SUMMARY_VARIABLE, Decision
 from llmproxy.proxy_calls import Call, Totals, describe_hits, find_doubts, find_violated_option
-from llmproxy.report.console import ProxyStarted, Reporter
+from llmproxy.report.proxy_console import ProxyStarted, Reporter
 from llmproxy.settings import Loaded, Settings, find_reachable_host, shown_path
 
 log = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ async def _serve_until_signal(loaded: Loaded, report: Reporter, *, announce: boo
     settings = loaded.settings
     check_port_free(settings.host, settings.port)
     totals = Totals()
-    hints = [build_gitignore_hint]  # said with the first recording
+    hints = [advise_ignoring_journal]  # said with the first recording
 
     def on_call(call: Call) -> None:
         totals.add(call)
@@ -79,7 +79,7 @@ async def _serve_until_signal(loaded: Loaded, report: Reporter, *, announce: boo
         if recorded and hints and (text := hints.pop()(settings.store)):
             report.note(text)
 
-    built = build_proxy(loaded, on_call)
+    built = open_proxy_context(loaded, on_call)
     shell = built.shell
     try:
         proxy = ServedProxy(shell, settings)
@@ -106,7 +106,7 @@ async def _serve_until_signal(loaded: Loaded, report: Reporter, *, announce: boo
         return find_exit_code(settings, totals, shell.engine.questions.count_unused(), losses=shell.losses)[0]
 
     shell.stop = end_soon
-    beat = asyncio.create_task(_renew_leases(shell))
+    beat = asyncio.create_task(_renew_cassette_leases(shell))
     await stop.wait()
     unhear()  # a second one ends us at once
     beat.cancel()
@@ -148,7 +148,7 @@ def _list_end_signals() -> list[signal.Signals]:
 
 
 async def close_and_report(
-    end: Callable[[], Awaitable[None]], built: BuiltProxy, report: Reporter, totals: Totals
+    end: Callable[[], Awaitable[None]], built: ContextAndJournal, report: Reporter, totals: Totals
 ) -> int | None:
     """End what is open, store what is left, then say the sum; returns how many recordings were unused, or None."""
     await end()
@@ -215,10 +215,10 @@ def check_port_free(host: str, port: int) -> None:
             raise MachineError(msg, hint=hint) from error
 
 
-async def _renew_leases(shell: ProxyContext) -> None:
+async def _renew_cassette_leases(shell: ProxyContext) -> None:
     while True:
         await asyncio.sleep(HEARTBEAT)
-        await shell.run_in_writer(shell.engine.sessions.renew_leases)
+        await shell.run_in_writer(shell.engine.sessions.renew_recording_leases)
 
 
 def check_client_cert(path: Path) -> None:

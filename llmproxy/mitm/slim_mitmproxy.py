@@ -72,13 +72,15 @@ def slim_mitmproxy() -> bool:
         return False
     _defer_import(YAML)
     if _defer_import(PARSER) and _defer_import(LEXER):
-        sys.modules[LEXER].__dict__.setdefault("unquote", _unquote_by_lexer)  # imported by name where commands are kept
+        sys.modules[LEXER].__dict__.setdefault(
+            "unquote", _unquote_importing_lexer
+        )  # imported by name where commands are kept
     for name in QUIC:
         sys.modules[name] = QuicModuleStub(name)
     return True
 
 
-def _unquote_by_lexer(text: str) -> str:
+def _unquote_importing_lexer(text: str) -> str:
     """Stand for the lexer's function of this name until somebody calls it."""
     lexer: Any = sys.modules[LEXER]
     _ = lexer.expr  # the module's own code runs, and defines the real one

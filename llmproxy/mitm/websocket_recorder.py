@@ -20,8 +20,8 @@ from llmproxy.core.traffic.interaction import Request, header
 from llmproxy.core.traffic.websocket_frames import CUT, SWITCHING
 from llmproxy.core.ws_replay import FrameRecording
 from llmproxy.errors import MissError, RefusedError
-from llmproxy.mitm.framing import Head
 from llmproxy.mitm.proxy_context import ProxyContext
+from llmproxy.mitm.request_reader import Head
 
 PIECE = 1 << 20
 """Bytes of one frame that we send; longer messages are fragmented, for clients with a limit on frames."""
@@ -89,7 +89,7 @@ def is_upgrade(request: http.Request) -> bool:
     return "upgrade" in named and bool(request.headers.get("upgrade", "").lower() == "websocket")
 
 
-def prepare_upgrade(request: http.Request) -> None:
+def limit_offered_extensions(request: http.Request) -> None:
     """Offer upstream only what mitmproxy can take apart: permessage-deflate, without zlib's window of 8 bits."""
     offers = request.headers.pop("sec-websocket-extensions", "").split(",")
     kept = [
@@ -125,7 +125,7 @@ class WebSocketHooks:
             await self._shell.store_answer_and_wait(exchange, proper=proper)
         except Exception as why:  # it would only be logged, and the answer go unrecorded and unmentioned
             log.exception("llmproxy failed in a hook; an answer is lost")
-            self._shell.report_lost(exchange, f"{type(why).__name__}: {why}")
+            self._shell.report_unrecorded(exchange, f"{type(why).__name__}: {why}")
 
     def _on_switch(self, flow: http.HTTPFlow, exchange: Exchange) -> None:
         """The upstream has switched protocols: write down messages from here on."""
@@ -163,7 +163,7 @@ class WebSocketHooks:
             await self._store_answer(exchange, proper=True)
         except Exception as why:
             log.exception("the end of a WebSocket could not be noted")
-            self._shell.report_lost(exchange, f"{type(why).__name__}: {why}")
+            self._shell.report_unrecorded(exchange, f"{type(why).__name__}: {why}")
         finally:
             recording.is_stored = True
 

@@ -28,8 +28,8 @@ from llmproxy.core.traffic.response_bytes import NOT_REPLAYED
 from llmproxy.core.traffic.websocket_frames import CUT, SWITCHING, Frame, decode_frames
 from llmproxy.core.ws_replay import LONGEST_REASON, MISMATCH, Due, FrameCanon, FrameMismatch, FramePlayer, cut, explain
 from llmproxy.errors import MissError
-from llmproxy.mitm.framing import Head
 from llmproxy.mitm.proxy_context import ProxyContext
+from llmproxy.mitm.request_reader import Head
 from llmproxy.mitm.websocket_recorder import join_message_parts, redact_message, split_long_message
 from llmproxy.protocol import CACHE_HEADER, KEY_HEADER, Decision
 
@@ -318,8 +318,10 @@ class ReplayedWebSocket:
 
     def _on_connection_end(self) -> None:
         if not self._deaf and not self._exchange.note and (self._due or not self._player.is_over):
-            self._exchange.note = f"client left after {self._player.heard} of {self._player.total} messages"
+            self._exchange.note = (
+                f"client left after {self._player.heard} of {self._player.client_message_count} messages"
+            )
 
     def _finish_exchange(self) -> None:
         self._mark_recording_served()
-        self._shell.report_ended(self._exchange, SWITCHING)
+        self._shell.report_exchange_end(self._exchange, SWITCHING)

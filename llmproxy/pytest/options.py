@@ -20,7 +20,7 @@ from llmproxy.parsers import in_words
 from llmproxy.protocol import UPDATE_VARIABLE, Mode, Update
 from llmproxy.report.events import Handler
 from llmproxy.report.report_kinds import CHOICES, make_report_handler
-from llmproxy.report.sharding import describe_shard, parse_shard, read_test_times, split_items, weigh_items
+from llmproxy.report.sharding import parse_shard, read_test_times, shard_split_to_json, split_items, weigh_items
 
 MODE, CASSETTE_DIR = "--llmproxy-mode", "--llmproxy-cassette-dir"
 LIVE, UPDATE, CHANGES = "--llmproxy-live", "--llmproxy-update", "--llmproxy-changes"
@@ -192,7 +192,7 @@ class Sharding:
         parts = split_items(
             weigh_items({item.nodeid: _count_scenario_runs(item) for item in items}, self._times), self.shard.of
         )
-        self.told = describe_shard(self.shard, parts, "pytest")
+        self.told = shard_split_to_json(self.shard, parts, "pytest")
         others = [item for item in items if parts[item.nodeid] != self.shard.number]
         if others:
             config.hook.pytest_deselected(items=others)

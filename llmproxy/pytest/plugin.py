@@ -5,7 +5,7 @@ when tests that need it have been collected. Many clients read their base URL at
 before conftests and test modules are imported, in suites whose files name the fixture or the marker (or where a mode is
 set), and given back at the end.
 
-Scenarios that tests run are heard of (`llmproxy.pytest.scenario_runs`), YAML suites are collected
+Scenarios that tests run are heard of (`llmproxy.pytest.scenario_run_listener`), YAML suites are collected
 (`llmproxy.pytest.suite_items`). With xdist all workers share the proxy that their controller starts.
 """
 
@@ -26,7 +26,7 @@ import pytest
 from llmproxy.client.child_env import in_ci
 from llmproxy.client.gather_run_variables import build_path_variable
 from llmproxy.client.proxy_process import find_running_url
-from llmproxy.client.scenario_run_hooks import HOST
+from llmproxy.client.pytest_scenario_hooks import HOST
 from llmproxy.errors import LLMProxyError, add_prefix
 from llmproxy.protocol import OFFLINE, Mode, Update
 from llmproxy.pytest.late_requests import LateRequestGuard
@@ -57,7 +57,7 @@ from llmproxy.pytest.run_summary import (
     read_missed_calls,
     unquote_misses,
 )
-from llmproxy.pytest.scenario_runs import LISTENER, MARKER as AGENT_TEST, ScenarioRunPlugin
+from llmproxy.pytest.scenario_run_listener import LISTENER, MARKER as AGENT_TEST, ScenarioRunPlugin
 from llmproxy.pytest.shared_proxy import (
     CASSETTES,
     LIVE_MEMBERS,
@@ -65,9 +65,9 @@ from llmproxy.pytest.shared_proxy import (
     SharedProxy,
     SharedSession,
     SuiteResources,
+    choose_live_channels,
     choose_mode,
     make_cassette_name,
-    read_live_options,
 )
 from llmproxy.settings import load
 
@@ -253,7 +253,7 @@ def pytest_configure(config: pytest.Config) -> None:
         collector.store_of = lambda suites: _find_store(config, run, suites=suites)
         collector.last = lambda: _make_resources(config, run).last_report_path()
         collector.accepted = lambda names: _describe_accepted_changes(config, run, names)
-        collector.fails_on = lambda: _read_forbidden(config)
+        collector.fails_on = lambda: _read_fail_on_settings(config)
         if read_update_option(config) == Update.TRIAL:
             collector.stores = lambda: _list_stores(config, run)
     config.pluginmanager.register(collector, "llmproxy-summary")
@@ -267,7 +267,9 @@ def _make_resources(config: pytest.Config, run: _PluginRun) -> SuiteResources:
 
 def _find_store(config: pytest.Config, run: _PluginRun, *, suites: bool) -> Path | None:
     """Return the store of what was tested; None where a running proxy has another one."""
-    before = nullcontext(os.environ) if run.shared is None else run.shared.old_env()  # the proxy that we named is ours
+    before = (
+        nullcontext(os.environ) if run.shared is None else run.shared.restored_env()
+    )  # the proxy that we named is ours
     with before as env:
         if find_running_url(env):
             return None
@@ -291,7 +293,7 @@ def _describe_accepted_changes(config: pytest.Config, run: _PluginRun, names: Se
     return [line for store in _list_stores(config, run) for line in describe_accepted_changes(store, names, today)]
 
 
-def _read_forbidden(config: pytest.Config) -> tuple[bool, bool]:
+def _read_fail_on_settings(config: pytest.Config) -> tuple[bool, bool]:
     said = load({}, os.environ, config.rootpath).settings
     return said.fail_on_carried, said.fail_on_stale
 
@@ -385,7 +387,7 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> SuiteFile 
         run.bench = _make_resources(config, run)
         run.bench.rejudge = str(config.getoption(REJUDGE, default=None) or "")
         run.bench.asked = run.asked
-        run.bench.old_env = run.shared.old_env if run.shared is not None else nullcontext
+        run.bench.restored_env = run.shared.restored_env if run.shared is not None else nullcontext
     return SuiteFile.from_parent(parent, path=file_path, bench=run.bench)
 
 
@@ -515,7 +517,7 @@ def _read_options(item: pytest.Item) -> PluginOptions:
     typed = _choose_run_mode(item.config, str(given.pop("mode", None) or ""))
     mode = item.config.stash[LISTENER].choose_retry_mode(item.nodeid, typed)
     cassette = str(given.pop("cassette", None) or make_cassette_name(item.nodeid))
-    live = read_live_options(
+    live = choose_live_channels(
         {name: given.pop(name) for name in LIVE_MEMBERS if name in given},
         str(getattr(item.config.known_args_namespace, "llmproxy_live", None) or ""),
         ci=in_ci(os.environ),

@@ -125,7 +125,7 @@ class WorkerProxyServer:
                 session = line.strip()
         if session:
             with suppress(ControlError):
-                Control(url, token=self._env.get("LLMPROXY_TOKEN", "")).close(session, complete=False)
+                Control(url, token=self._env.get("LLMPROXY_TOKEN", "")).close_session(session, complete=False)
 
     def _start_requested(self, asked: Mapping[str, Any]) -> str:
         with self._guard:

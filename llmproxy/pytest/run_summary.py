@@ -14,14 +14,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llmproxy.advice import quote_word, suggest_command
+from llmproxy.advice import format_command, quote_word
 from llmproxy.client.control import ControlError
 from llmproxy.client.session_reports import Report, format_counts, shorten_miss, sum_reports
 from llmproxy.errors import Exit, SettingsError
 from llmproxy.protocol import SHOWN_KEY, Decision, join_name
 from llmproxy.proxy_calls import KEPT_MISSES, Call, find_violated_option
 from llmproxy.pytest.options import BASELINE, MODE, build_rerun_command
-from llmproxy.pytest.scenario_runs import SCENARIOS
+from llmproxy.pytest.scenario_run_listener import SCENARIOS
 from llmproxy.report.events import Completed, Handler, Selected
 from llmproxy.report.report_kinds import make_report_handler
 from llmproxy.report.run_tree import RunTree, deserialize_event
@@ -108,20 +108,20 @@ class RunSummaryPlugin:
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """Write the scenario reports asked for; keep what `llmproxy test --trend` and `llmproxy label` read."""
         for store, folder in self.stores().items():
-            from llmproxy.report.request_changes import read_change_summary
+            from llmproxy.report.request_changes import summarize_trials_since
 
-            found = read_change_summary(store, self._since)
+            found = summarize_trials_since(store, self._since)
             if not found.counts["cassettes"]:
                 continue
             self._changed += [*found.format_lines(), *found.list_next_steps(store, folder)]
             if found.has_changes and session.exitstatus in (Exit.OK, Exit.FAILED):
                 session.exitstatus = Exit.CHANGED
-        self._fail_on_forbidden(session)
-        rows = [*self.rows, *self._list_recorded_rows()]
+        self._fail_on_carried_or_stale(session)
+        rows = [*self.rows, *self._list_python_test_rows()]
         if rows and self.state is not None:
             self._add_to_trend(self.state(), rows, int(exitstatus))
         if rows and self.events and self.last is not None:
-            self._handlers = [*self._handlers, *self._write_last_report(self.last())]
+            self._handlers = [*self._handlers, *self._make_last_report_writer(self.last())]
         if not self._handlers and self.baseline is None:
             return
         run_tree = RunTree()
@@ -149,7 +149,7 @@ class RunSummaryPlugin:
         if self._lost and session.exitstatus == 0:
             session.exitstatus = Exit.ENVIRONMENT
 
-    def _fail_on_forbidden(self, session: pytest.Session) -> None:
+    def _fail_on_carried_or_stale(self, session: pytest.Session) -> None:
         """End with the code of what --fail-on-carried or --fail-on-stale forbids."""
         total = sum_reports(report for _, report in self.done)
         carried, stale = self.fails_on() if total.carried or total.stale else (False, False)
@@ -165,12 +165,12 @@ class RunSummaryPlugin:
         except SettingsError as error:
             self._lost.append(str(error))
 
-    def _list_recorded_rows(self) -> list[Mapping[str, Any]]:
+    def _list_python_test_rows(self) -> list[Mapping[str, Any]]:
         """Return the rows of tests in Python whose runs were recorded: nothing is kept of who has no proxy."""
         found = {test: runs for test, runs in self._tests.items() if any(run.get("cassette") for run in runs)}
         return self._texts().merge_rows_by_test(found, self.passed, whole=True) if found else []
 
-    def _write_last_report(self, path: Path) -> list[Handler]:
+    def _make_last_report_writer(self, path: Path) -> list[Handler]:
         try:
             return [make_report_handler(f"jsonl={path}")]
         except (OSError, SettingsError) as error:
@@ -242,7 +242,7 @@ class RunSummaryPlugin:
             store = self.store_of(test in self._suites) if report.hits or report.recorded or report.unused else None
             if store is not None:
                 name = join_name(report.cassette, report.sample)
-                yield f"{test}: look at its recording: {suggest_command(f'ui {quote_word(name)}', store)}"
+                yield f"{test}: look at its recording: {format_command(f'ui {quote_word(name)}', store)}"
 
     def _list_remarks(self) -> Iterator[str]:
         for test, report in self.done:

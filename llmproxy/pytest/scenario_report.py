@@ -32,7 +32,7 @@ _BAD = (Status.FAILED, Status.AGENT_ERROR, Status.ENVIRONMENT_ERROR)
 
 
 @dataclass(frozen=True, slots=True)
-class UnpackedScenario:
+class WorkerScenario:
     """A scenario that ran in another process: what can still be said of it."""
 
     name: str
@@ -125,12 +125,12 @@ def pack_run(scenario: Any, result: ScenarioResult) -> dict[str, Any]:  # noqa: 
     return {"name": str(scenario.name), "sample": sample, "runs": runs, "result": kept, "cost_usd": cost}
 
 
-def unpack_run(tree: Mapping[str, Any]) -> tuple[UnpackedScenario, ScenarioResult]:
+def unpack_run(tree: Mapping[str, Any]) -> tuple[WorkerScenario, ScenarioResult]:
     kept = {**tree["result"], "status": Status(tree["result"]["status"])}
-    return UnpackedScenario(tree["name"], tree["sample"], tree["runs"]), ScenarioResult(messages=[], **kept)
+    return WorkerScenario(tree["name"], tree["sample"], tree["runs"]), ScenarioResult(messages=[], **kept)
 
 
-def sum_costs(uses: Iterable[PartyUse]) -> str:
+def sum_party_costs(uses: Iterable[PartyUse]) -> str:
     """Return US dollars of all parties together; empty if one of them is not known, or nothing was measured."""
     used = [use.cost_usd for use in uses if use.calls]
     if not used or None in used:
@@ -150,7 +150,7 @@ def list_run_properties(scenario: Any, result: ScenarioResult, number: int) -> l
         name=str(scenario.name),
         status=to_plain(result.status),
         cassette=result.cassette,
-        cost_usd=sum_costs(result.usage.values()),
+        cost_usd=sum_party_costs(result.usage.values()),
         run_id=result.run_id,
     )
 

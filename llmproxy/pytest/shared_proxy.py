@@ -74,7 +74,7 @@ def choose_mode(*, option: str = "", marker: str = "", variable: str = "", ini: 
 LIVE_MEMBERS = ("live", "unknown_tool", "read_only")
 
 
-def read_live_options(marker: Mapping[str, Any], option: str, *, ci: bool) -> Mapping[str, Any] | None:
+def choose_live_channels(marker: Mapping[str, Any], option: str, *, ci: bool) -> Mapping[str, Any] | None:
     """Return a test's live channels, of options, else of the marker (not in CI), or None. Raises ValueError."""
     live = option or ("" if ci else marker.get("live") or "")
     if not live:
@@ -228,7 +228,7 @@ class SharedProxy:
             sample=asked.sample, run_variables=self._list_run_variables(asked), bind=asked.bind, faults=asked.faults,
             live=asked.live, patience=BUSY,
         )  # fmt: skip
-        self._set_placeholder_keys(opened.key_names if opened.is_offline else None)
+        self._set_placeholder_keys(opened.key_names if opened.asks_no_model else None)
         if isinstance(self._proxy, ControllerProxy):
             self._proxy.announce_open_session(opened.name)
         return SharedSession(opened.name, opened.cassette, opened.mode, session_url(self.url, opened.name), control)
@@ -240,7 +240,7 @@ class SharedProxy:
         return [*(each for each in found if each["name"] not in names), *asked.run_variables]
 
     @contextmanager
-    def old_env(self) -> Iterator[Mapping[str, str]]:
+    def restored_env(self) -> Iterator[Mapping[str, str]]:
         """Restore the environment of before us, for a while, for somebody with a proxy of his own."""
         mine = {name: value for name, value in self._set.items() if self.env.get(name) == value}
         self.restore_environment()
@@ -269,7 +269,7 @@ class SharedProxy:
     def finish_test(self, walk: SharedSession, *, complete: bool = True, interrupted: bool = False) -> Report:
         """Close a test's session; returns its report. Not `complete`: failed; `interrupted`: cut off."""
         if walk.closed is None:
-            walk.closed = self.wait_ready().close(walk.name, complete=complete, interrupted=interrupted)
+            walk.closed = self.wait_ready().close_session(walk.name, complete=complete, interrupted=interrupted)
             if isinstance(self._proxy, ControllerProxy):
                 self._proxy.announce_open_session("")
         return walk.closed
@@ -330,7 +330,7 @@ class SuiteResources:
     """Which recordings are to be replaced, ``all``, ``changed`` or ``trial``."""
     rejudge: str = ""
     """A JSON report whose runs are judged again; empty where agents are run."""
-    old_env: Callable[[], AbstractContextManager[object]] = nullcontext
+    restored_env: Callable[[], AbstractContextManager[object]] = nullcontext
     """Makes a context in which the environment is as it was before the plugin set it."""
     asked: ControllerProxy | None = None
     """How the controller of this worker is asked for a proxy; None where there is none."""

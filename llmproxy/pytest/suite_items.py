@@ -23,19 +23,19 @@ import pytest
 from llmproxy.client.child_env import in_ci
 from llmproxy.errors import LLMProxyError, SuiteError
 from llmproxy.pytest.options import MODE, REJUDGE, build_rerun_command
-from llmproxy.pytest.scenario_report import list_result_properties, sum_costs
-from llmproxy.pytest.scenario_runs import LISTENER
+from llmproxy.pytest.scenario_report import list_result_properties, sum_party_costs
+from llmproxy.pytest.scenario_run_listener import LISTENER
 from llmproxy.pytest.shared_proxy import SuiteResources
 from llmproxy.report.event_handlers import SecretHider
 from llmproxy.report.events import Event, Finished, Started, Status
-from llmproxy.suite.project_settings import SuiteOptions, read_project_table
+from llmproxy.suite.project_settings import SuiteRunOptions, read_project_table
 from llmproxy.suite.reading.load import SuiteCase, load_suites
 from llmproxy.suite.reading.shared_parts import show_path
 from llmproxy.suite.run.case_resources import run_hook
 from llmproxy.suite.run.case_runner import CaseResult, run_case_once
-from llmproxy.suite.run.rejudge import read_runs
+from llmproxy.suite.run.rejudge import read_report
 from llmproxy.suite.run.run_context import RunContext
-from llmproxy.suite.run.runner import describe_unfiled
+from llmproxy.suite.run.runner import unfiled_cassettes
 from llmproxy.suite.run.verdicts import build_row, list_axes
 from llmproxy.suite.schema.suite import Hook
 
@@ -72,14 +72,14 @@ class SuiteFile(pytest.File):
         """Return what the file's scenarios share; made for the first of them. Raises LLMProxyError."""
         if self._run_context is None:
             defaults, folder = read_project_table(self.bench.root)
-            options = SuiteOptions(mode=self.bench.mode, command=f"llmproxy test {show_path(self.path)}")
+            options = SuiteRunOptions(mode=self.bench.mode, command=f"llmproxy test {show_path(self.path)}")
             proxy = self.bench.ensure_proxy(os.environ)
             run_context = RunContext(
                 options=options, proxy=proxy, folder=self.bench.root, defaults=defaults, defaults_folder=folder
             )
             run_context.files = self.bench.find_store_and_folder(os.environ)
             if self.bench.rejudge:
-                run_context.recorded = read_runs(Path(self.bench.rejudge), None, self.bench.find_store(os.environ))
+                run_context.recorded = read_report(Path(self.bench.rejudge), None, self.bench.find_store(os.environ))
             self._run_context = run_context  # whole: what could not be judged again must not run for the next scenario
         return self._run_context
 
@@ -102,7 +102,7 @@ class SuiteFile(pytest.File):
         run_context, self._run_context = self._run_context, None
         begun, self._begun = self._begun, {}
         try:
-            with self.bench.old_env():
+            with self.bench.restored_env():
                 for case in begun.values():
                     _run_hooks(case, case.suite.hooks.after_all if case.suite.hooks else (), "afterAll")
         except LLMProxyError as error:
@@ -131,11 +131,11 @@ class SuiteItem(pytest.Item):
         for tag in case.scenario.tags:
             _add_tag_marker(self, tag)
         if case.scenario.skip:
-            self.add_marker(pytest.mark.skip(reason=_pick_reason(case.scenario.skip, "skip: true")))
+            self.add_marker(pytest.mark.skip(reason=_reason_or_default(case.scenario.skip, "skip: true")))
 
     def setup(self) -> None:
         try:
-            with self.parent.bench.old_env():
+            with self.parent.bench.restored_env():
                 self.parent.get_run_context()
                 self.parent.run_setup_hooks(self.case)
         except LLMProxyError as error:
@@ -151,14 +151,14 @@ class SuiteItem(pytest.Item):
         run_context.handlers = [scenarios]
         mode = scenarios.choose_retry_mode(self.nodeid, bench.mode)
         run_context.options = replace(run_context.options, mode=mode, command=again, only="", mode_flag=MODE)
-        turn: AbstractContextManager[None] = bench.lock() if run_context.entities_for(self.case) else nullcontext()
-        with bench.old_env(), turn:
+        turn: AbstractContextManager[None] = bench.lock() if run_context.entity_names_for(self.case) else nullcontext()
+        with bench.restored_env(), turn:
             ran = asyncio.run(self._run_case(run_context))
         made = build_row(self.case.id, ran, self.case.scenario.min_pass_rate) | list_axes(self.case)
-        unfiled, first = describe_unfiled(run_context.files, ran), next((each.wire for each in ran if each.wire), None)
+        unfiled, first = unfiled_cassettes(run_context.files, ran), next((each.wire for each in ran if each.wire), None)
         if first is not None:
             first.unfiled = "" if in_ci(os.environ) else unfiled
-        events = scenarios.end_suite_case(made, [each.wire for each in ran])
+        events = scenarios.collect_suite_case_result(made, [each.wire for each in ran])
         self.user_properties += _list_item_properties(made, events)
         self._raise_verdict(made, ran, events)
         if unfiled and in_ci(os.environ):
@@ -171,7 +171,7 @@ class SuiteItem(pytest.Item):
     def _raise_verdict(
         self, made: Mapping[str, Any], ran: Sequence[CaseResult], events: Sequence[Sequence[Event]]
     ) -> None:
-        told = [_format_console_output(run) or str(each.error or "") for run, each in zip(events, ran, strict=True)]
+        told = [_format_as_suite_console(run) or str(each.error or "") for run, each in zip(events, ran, strict=True)]
         passed, expected = made["status"] == Status.PASSED, self.case.scenario.xfail
         several = len(ran) > 1 and not expected
         shown_apart = False
@@ -179,7 +179,7 @@ class SuiteItem(pytest.Item):
             if several and (each.status is Status.PASSED or not passed):
                 shown_apart |= report_subtest(self, f"run {number}/{len(ran)}", each.status, text)
         if passed and expected:
-            pytest.xfail(_pick_reason(expected, "xfail: true"))
+            pytest.xfail(_reason_or_default(expected, "xfail: true"))
         if made["status"] == Status.SKIPPED:
             pytest.skip(ran[0].reasoning)
         if passed:
@@ -210,12 +210,12 @@ def _list_item_properties(made: Mapping[str, Any], runs: Sequence[Sequence[Event
         status=made["status"],
         runs=f"{made['passed']}/{made['runs']}" if made["runs"] > 1 else "",
         cassette=started[0].cassette if started else "",
-        cost_usd=sum_costs(used),
+        cost_usd=sum_party_costs(used),
         run_id=" ".join(each.run_id for each in started),
     )
 
 
-def _pick_reason(said: bool | str, default: str) -> str:  # noqa: FBT001 - as a suite says it
+def _reason_or_default(said: bool | str, default: str) -> str:  # noqa: FBT001 - as a suite says it
     return said if isinstance(said, str) else default
 
 
@@ -234,7 +234,7 @@ def _add_tag_marker(item: SuiteItem, tag: str) -> None:
 _TAGS = pytest.StashKey[set[str]]()
 
 
-def _format_console_output(events: Sequence[Event]) -> str:
+def _format_as_suite_console(events: Sequence[Event]) -> str:
     """Return what `llmproxy test` would print of a run."""
     from llmproxy.report.run_console import SuiteConsole
 

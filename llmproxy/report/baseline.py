@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from llmproxy.errors import SettingsError
-from llmproxy.files import read_text
+from llmproxy.files import read_bounded_text
 from llmproxy.report.events import Completed, Event, ImmediateHandler
 from llmproxy.report.scenario_rows import validate_row
 
@@ -27,7 +27,7 @@ def read_baseline(
 ) -> dict[str, Mapping[str, Any]]:
     """Return a JSON report's rows by scenario, of those selected, if known. Raises SettingsError: none of these."""
     try:
-        rows = {row["scenario"]: validate_row(row) for row in json.loads(read_text(path))["summary"]}
+        rows = {row["scenario"]: validate_row(row) for row in json.loads(read_bounded_text(path))["summary"]}
     except OSError as error:
         raise SettingsError(f"{flag} {path} cannot be read: {error.strerror or error}.") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -55,7 +55,7 @@ class BaselineReport(ImmediateHandler):
 
     def handle(self, event: Event) -> None:
         if isinstance(event, Completed):
-            for line in [*format_row_comparison(self._rows, event.scenarios), *_format_not_run(self._left)]:
+            for line in [*format_rows_comparison(self._rows, event.scenarios), *_format_not_run(self._left)]:
                 self._write(line + "\n")
 
 
@@ -67,14 +67,14 @@ def compare_with_baseline(
     if not ran & before.keys():
         raise SettingsError(f"{flag} {path} {_describe_suite_mismatch(before)} that ran.", hint=_OTHERS)
     known = {name: row for name, row in before.items() if name in ran}
-    return [*format_row_comparison(known, now), *_format_not_run(len(before) - len(known))]
+    return [*format_rows_comparison(known, now), *_format_not_run(len(before) - len(known))]
 
 
 def _format_not_run(number: int) -> list[str]:
     return [f"  {number:,} of the baseline did not run"] if number else []
 
 
-def format_row_comparison(before: Mapping[str, Mapping[str, Any]], now: Sequence[Mapping[str, Any]]) -> list[str]:
+def format_rows_comparison(before: Mapping[str, Mapping[str, Any]], now: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the lines: what got worse, what is gone, what is new, what got better, and how much is as it was."""
     rows = {str(row.get("scenario")): row for row in now}
     changed = [_describe_change(name, before.get(name), rows.get(name)) for name in dict.fromkeys([*before, *rows])]

@@ -84,7 +84,7 @@ class SecretHider:
         self._text: Callable[[str], str] | None = None
 
     def handle(self, event: Event) -> None:
-        self._inner.handle(cast("Event", hide_secrets(event, self._build_redaction())))
+        self._inner.handle(cast("Event", redact_plain_data(event, self._build_redaction())))
 
     def close(self) -> None:
         """Close who shows them. Raises what that raises."""
@@ -102,20 +102,20 @@ class SecretHider:
         return self._text
 
 
-def hide_secrets(value: object, text: Callable[[str], str]) -> object:
+def redact_plain_data(value: object, text: Callable[[str], str]) -> object:
     """Return plain data with the secrets out of its texts; the same objects where there are none."""
     if type(value) is str:
         shown = text(value)
         return value if shown == value else shown
     if is_dataclass(value) and not isinstance(value, type):
         old: dict[str, Any] = {each.name: getattr(value, each.name) for each in fields(value) if each.init}
-        changed = {name: new for name, one in old.items() if (new := hide_secrets(one, text)) is not one}
+        changed = {name: new for name, one in old.items() if (new := redact_plain_data(one, text)) is not one}
         return replace(value, **changed) if changed else value
     if isinstance(value, Mapping):
-        items = {hide_secrets(name, text): hide_secrets(one, text) for name, one in value.items()}
+        items = {redact_plain_data(name, text): redact_plain_data(one, text) for name, one in value.items()}
         return items if any(items.get(name, value) is not one for name, one in value.items()) else value
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
-        made = [hide_secrets(one, text) for one in value]
+        made = [redact_plain_data(one, text) for one in value]
         same = all(one is other for one, other in zip(made, value, strict=True))
         return value if same else (tuple(made) if isinstance(value, tuple) else made)
     return value

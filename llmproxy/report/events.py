@@ -86,7 +86,7 @@ class Selected:
     at: float = 0.0
     """Unix time, seconds."""
     shard: Mapping[str, Any] | None = None
-    """Which part of a test this is, and of what (`report.sharding.describe_shard`); None for a whole one."""
+    """Which part of a test this is, and of what (`report.sharding.shard_split_to_json`); None for a whole one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from llmproxy.advice import format_store_option, quote_word, suggest_command
+from llmproxy.advice import format_command, format_store_option, quote_word
 from llmproxy.amounts import format_count, format_seconds
 from llmproxy.core.sessions.session import canonical_name
 from llmproxy.errors import LLMProxyError
@@ -31,7 +31,7 @@ from llmproxy.report.formatting import (
 )
 from llmproxy.report.json_report import to_document as plain_values
 from llmproxy.report.run_tree import Run, RunTree, ScenarioRuns
-from llmproxy.report.trend import read_recent_tests, trend_columns
+from llmproxy.report.trend import read_recent_tests, tests_to_page_columns
 from llmproxy.settings import shown_path
 from llmproxy.ui.page import render_page
 
@@ -48,7 +48,7 @@ def collect_recordings_and_trend(run_tree: RunTree, store: Path | None, most: in
         return {}
     try:
         found, names = _embed_recordings(run_tree, store, most), {each.id for each in run_tree.scenarios()}
-        return found | {"trend": trend_columns(read_recent_tests(Path(f"{store}.state.db")), names)}
+        return found | {"trend": tests_to_page_columns(read_recent_tests(Path(f"{store}.state.db")), names)}
     except LLMProxyError as error:
         return {"left": [{"told": f"The recordings are not in this file: {error}"}]}
 
@@ -74,11 +74,11 @@ def _list_omitted_recordings(cassettes: Sequence[Mapping[str, Any]], store: str)
         if each["rows"] and each["left"]:
             name = canonical_name(f"{each['name']}~{each['sample']}")
             told = f"{each['left']:,} of {format_count(each['live'], 'call')} of {name}: there was no room for them."
-            yield {"told": told, "command": suggest_command(f"ui {quote_word(name)}", store)}
+            yield {"told": told, "command": format_command(f"ui {quote_word(name)}", store)}
     if whole := [each for each in cassettes if not each["rows"]]:
         names = ", ".join(each["name"] for each in whole[:_NAMED]) + (", ..." if len(whole) > _NAMED else "")
         told = f"{format_count(len(whole), 'recording')} ({names}): there was no room for them."
-        yield {"told": told, "command": suggest_command("ui", store)}
+        yield {"told": told, "command": format_command("ui", store)}
 
 
 MARK = "llmproxy report"
@@ -96,11 +96,13 @@ def render_report(run_tree: RunTree, store: Path | None = None) -> str:
     report = {**plain_values(run_tree), "trend": found.pop("trend", []), "left": found.pop("left", [])}
     data = {**found, "kind": MARK, "title": run_tree.title, "start": "#/report", "report": report}
     return render_page(
-        data | {"recordings": bool(found["cassettes"])}, title=run_tree.title, plain="\n".join(render_text(run_tree))
+        data | {"recordings": bool(found["cassettes"])},
+        title=run_tree.title,
+        plain="\n".join(render_plain_text(run_tree)),
     )
 
 
-def render_text(run_tree: RunTree) -> Iterator[str]:
+def render_plain_text(run_tree: RunTree) -> Iterator[str]:
     """Yield a run tree as lines of text: each scenario's runs with conversation, checks, criteria and cost."""
     yield run_tree.title
     scenarios = run_tree.scenarios()
@@ -112,31 +114,31 @@ def render_text(run_tree: RunTree) -> Iterator[str]:
     yield from ended.notes if ended else ()
     rates = {str(row.get("scenario")): row for row in (ended.scenarios if ended else ())}
     for each in scenarios:
-        yield from _format_scenario(each, rates.get(each.id))
+        yield from _format_scenario_text(each, rates.get(each.id))
 
 
-def _format_scenario(scenario: ScenarioRuns, row: Mapping[str, Any] | None) -> Iterator[str]:
+def _format_scenario_text(scenario: ScenarioRuns, row: Mapping[str, Any] | None) -> Iterator[str]:
     yield ""
-    yield f"== {scenario.name}: {NAMES[scenario.status]}{_format_interval(row) if len(scenario.runs) > 1 else ''}"
+    yield f"== {scenario.name}: {NAMES[scenario.status]}{_format_interval_text(row) if len(scenario.runs) > 1 else ''}"
     first = scenario.runs[0].started
     yield from filter(None, (first.description, " · ".join(filter(None, [scenario.suite, *first.tags]))))
     for run in scenario.runs:
         yield f"-- run {run.started.sample} of {run.started.runs}: {NAMES[run.status]}"
-        yield from _format_run(run)
+        yield from _format_run_text(run)
 
 
-def _format_interval(row: Mapping[str, Any] | None) -> str:
+def _format_interval_text(row: Mapping[str, Any] | None) -> str:
     found = row.get("interval") if row else None
     return f", 95 %: {found[0]:.0%} to {found[1]:.0%}" if isinstance(found, list | tuple) and len(found) == 2 else ""
 
 
-def _format_run(run: Run) -> Iterator[str]:
+def _format_run_text(run: Run) -> Iterator[str]:
     done = run.finished
     yield from filter(None, [run.reason])
     if done is not None:
         yield " · ".join(filter(None, [format_seconds(done.total_seconds), describe_replay(done), *done.labels]))
     for criterion in run.criteria:
-        yield from _format_criterion(criterion)
+        yield from _format_criterion_text(criterion)
     for part in run.parts:
         if isinstance(part, Message):
             yield from format_tool_calls(part)
@@ -144,20 +146,20 @@ def _format_run(run: Run) -> Iterator[str]:
         elif isinstance(part, Verdict):
             yield f"{part.judge or 'judge'}: {part.reasoning}"
         else:
-            yield from _format_step(part)
+            yield from _format_step_text(part)
     yield from done.misses if done else ()
     yield from describe_usage(done) if done else ()
     yield from filter(None, [run.started.rerun])
 
 
-def _format_criterion(criterion: Criterion) -> Iterator[str]:
+def _format_criterion_text(criterion: Criterion) -> Iterator[str]:
     yield f"[{criterion.status}] {criterion.text}"
     yield from filter(None, [criterion.reason, criterion.evidence and f'"{criterion.evidence}"'])
     if len(criterion.votes) > 1:
         yield f"votes: {', '.join(criterion.votes)}"
 
 
-def _format_step(step: Step) -> Iterator[str]:
+def _format_step_text(step: Step) -> Iterator[str]:
     calls = f", interactions {', '.join(map(str, step.interactions))}" if step.interactions else ""
     yield f"{step.label or f'{step.kind} {step.index + 1}'}: {NAMES[step.status]}{calls}"
     yield from filter(None, [step.message])

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from llmproxy.files import read_text
+from llmproxy.files import read_bounded_text
 from llmproxy.report.events import Event
 from llmproxy.report.run_tree import Run, RunTree, ScenarioRuns, to_plain
 
@@ -88,7 +88,7 @@ Entry = tuple[Mapping[str, Any], Sequence[Mapping[str, Any]], Mapping[str, Any] 
 
 def read_report_runs(path: Path) -> list[Entry]:
     """Return a report's runs, `json` or `jsonl`, as plain values. Raises OSError, ValueError, KeyError, TypeError."""
-    text = read_text(path)
+    text = read_bounded_text(path)
     first = text.lstrip().partition("\n")[0].rstrip()
     if not (first.startswith('{"event"') and first.endswith("}")):
         runs = [run for scenario in json.loads(text)["scenarios"] for run in scenario["runs"]]
@@ -107,7 +107,7 @@ def read_report_runs(path: Path) -> list[Entry]:
     return [(started, parts, ended[-1] if ended else None) for started, parts, ended in found.values()]
 
 
-def to_json_text(run_tree: RunTree) -> str:
+def render_json_report(run_tree: RunTree) -> str:
     return json.dumps(to_document(run_tree), ensure_ascii=False, indent=2) + "\n"
 
 

@@ -237,7 +237,7 @@ class Stream:
                 each.on_completed()
 
 
-class LangWatchRun(Protocol):
+class RunMessagesAndOutcome(Protocol):
     """What is asked of a run beside its events."""
 
     @property
@@ -252,7 +252,7 @@ class LangWatchRun(Protocol):
 class LangWatchEvents(ImmediateHandler):
     """A handler: tells a stream the events of one run in LangWatch's form."""
 
-    def __init__(self, stream: Stream, run: LangWatchRun, fields: Mapping[str, Any]) -> None:
+    def __init__(self, stream: Stream, run: RunMessagesAndOutcome, fields: Mapping[str, Any]) -> None:
         self._stream, self._run, self._fields = stream, run, fields
         self._common: dict[str, Any] = {}
 
@@ -364,7 +364,7 @@ class ScenarioEventBus:
     def subscribe_to_events(self, event_stream: Subscribable) -> None:
         """Listen to anything with `subscribe(on_next, on_error, on_completed)`, once, and only with an endpoint."""
         if self._subscription is None and getattr(self._reporter, "active", True):
-            self._subscription = event_stream.subscribe(self._queue_event, self._log_failure, self._mark_completed)
+            self._subscription = event_stream.subscribe(self._queue_event, self._log_stream_error, self._mark_completed)
 
     def drain(self, patience: float = PATIENCE) -> None:
         """Wait until everything is posted, or given up; for `patience` seconds at most."""
@@ -390,7 +390,7 @@ class ScenarioEventBus:
             self._worker = threading.Thread(target=self._post_queued, name="llmproxy-events", daemon=True)
             self._worker.start()
 
-    def _log_failure(self, error: Exception) -> None:
+    def _log_stream_error(self, error: Exception) -> None:
         _log.error("error in event stream: %s", error)
 
     def _mark_completed(self) -> None:

@@ -20,11 +20,11 @@ from zlib import crc32
 
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.errors import SettingsError
-from llmproxy.files import read_text
+from llmproxy.files import read_bounded_text
 from llmproxy.report.events import Completed, Selected
 from llmproxy.report.json_report import FORMAT, build_header, is_being_written, scenario_to_json
 from llmproxy.report.run_tree import RunTree, ScenarioRuns, deserialize_event
-from llmproxy.report.trend import read_recent_tests, trend_columns
+from llmproxy.report.trend import read_recent_tests, tests_to_page_columns
 from llmproxy.ui.queries import read_int
 
 RUNNING = "running"
@@ -124,7 +124,7 @@ def make_report_reader(report: Path, state: Path) -> Callable[[Mapping[str, str]
         if found["test"] == known:
             return found
         names = {str(each["id"]) for each in found["scenarios"]}
-        return {**found, "trend": trend_columns(read_recent_tests(state), names)}
+        return {**found, "trend": tests_to_page_columns(read_recent_tests(state), names)}
 
     return read_state
 
@@ -135,7 +135,7 @@ def read_report_document(path: Path, known: str = "") -> dict[str, Any]:
         same: dict[str, Any] = {"test": f"{path.stat().st_mtime_ns:x}", "count": 0, RUNNING: False, "scenarios": []}
         if same["test"] == known:
             return same
-        text = read_text(path)
+        text = read_bounded_text(path)
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"the report {path} cannot be read: {error}.") from error
     found = parse_json(text)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from llmproxy.errors import Exit, SettingsError
-from llmproxy.files import read_bytes, read_text
+from llmproxy.files import read_bounded_bytes, read_bounded_text
 from llmproxy.report.events import Completed, Event, Selected, Status, Step
 from llmproxy.report.json_report import FORMAT
 from llmproxy.report.run_tree import Run, RunTree, deserialize_event, to_plain
@@ -45,7 +45,7 @@ class ShardReport:
     path: Path
     run_tree: RunTree
     shard: Mapping[str, Any]
-    """As `sharding.describe_shard` made it."""
+    """As `sharding.shard_split_to_json` made it."""
 
     @property
     def number(self) -> int:
@@ -84,8 +84,10 @@ def read_shard_report(path: Path, kind: str) -> ShardReport:
     """Return what a part told. Raises SettingsError: no report, another version, or a whole test's; OSError."""
     run_tree = RunTree()
     try:
-        lines = read_text(path).splitlines() if kind == "jsonl" else ()
-        for tree in map(json.loads, lines) if kind == "jsonl" else _split_into_events(json.loads(read_bytes(path))):
+        lines = read_bounded_text(path).splitlines() if kind == "jsonl" else ()
+        for tree in (
+            map(json.loads, lines) if kind == "jsonl" else _split_into_events(json.loads(read_bounded_bytes(path)))
+        ):
             run_tree.add_event(deserialize_event(tree))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise SettingsError(
@@ -139,7 +141,7 @@ def merge_shard_reports(parts: Sequence[ShardReport], advise: Advise | None = No
     _require_equal(
         "mode", [(part, part.run_tree.selected.mode) for part in parts if part.run_tree.runs and part.run_tree.selected]
     )
-    kept = _drop_duplicates(parts)
+    kept = _drop_duplicate_parts(parts)
     gone = [*_list_missing_parts(kept), *filter(None, map(_describe_interruption, kept))]
     order = {name: n for n, name in enumerate(kept[0].shard["items"])}
     runs = sorted(
@@ -151,11 +153,13 @@ def merge_shard_reports(parts: Sequence[ShardReport], advise: Advise | None = No
         key=lambda each: each[:2],
     )
     ordered = [run for _, _, run in runs]
-    completed = _merge_completed(kept, ordered, advise, gone)
-    return MergedReport([_merge_selected(kept), *_list_run_events(ordered), completed], completed.exit_code, gone)
+    completed = _merge_completed_events(kept, ordered, advise, gone)
+    return MergedReport(
+        [_merge_selected_events(kept), *_list_run_events(ordered), completed], completed.exit_code, gone
+    )
 
 
-def _merge_selected(parts: Sequence[ShardReport]) -> Selected:
+def _merge_selected_events(parts: Sequence[ShardReport]) -> Selected:
     begun = [part.run_tree.selected for part in parts if part.run_tree.selected]
     modes = [part.run_tree.selected.mode for part in parts if part.run_tree.runs and part.run_tree.selected]
     return Selected(
@@ -177,7 +181,7 @@ def _list_run_events(runs: Sequence[Run]) -> Iterator[Event]:
             yield run.finished
 
 
-def _merge_completed(
+def _merge_completed_events(
     parts: Sequence[ShardReport], runs: Sequence[Run], advise: Advise | None, gone: Sequence[str]
 ) -> Completed:
     shard = parts[0].shard
@@ -234,7 +238,7 @@ def _require_equal(what: str, values: Sequence[tuple[ShardReport, str]]) -> None
             )
 
 
-def _drop_duplicates(parts: Sequence[ShardReport]) -> list[ShardReport]:
+def _drop_duplicate_parts(parts: Sequence[ShardReport]) -> list[ShardReport]:
     """Return each part once, by number. Raises SettingsError where one came twice, and not with the same results."""
     kept: dict[int, tuple[ShardReport, Any]] = {}
     for part in sorted(

@@ -12,7 +12,7 @@ from llmproxy.errors import SettingsError
 from llmproxy.files import replace_file
 from llmproxy.report.event_handlers import SecretHider
 from llmproxy.report.events import Event, Handler
-from llmproxy.report.json_report import JsonLines, to_json_text
+from llmproxy.report.json_report import JsonLines, render_json_report
 from llmproxy.report.run_tree import RunTree
 
 
@@ -63,7 +63,7 @@ def _make_html_report(path: Path, store: Callable[[], Path | None]) -> Handler:
 
 
 def _make_json_report(path: Path) -> Handler:
-    return BufferedReport(path, to_json_text)
+    return BufferedReport(path, render_json_report)
 
 
 def _make_jsonl_report(path: Path) -> Handler:

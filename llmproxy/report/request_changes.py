@@ -1,6 +1,6 @@
 """What has changed since a suite was recorded: over all its calls and cassettes, what it touches and what it costs.
 
-    trials of cassettes (`core.sessions.trial_results`) -> `summarize_trials` -> lines, JSON, a table for a pull request
+    trials of cassettes (`core.sessions.change_trials`) -> `summarize_trials` -> lines, JSON, a table for a pull request
 
 A price that nobody knows is said, never counted as 0. What to record anew costs at least the changed calls, and at most
 them and all that their recordings hold after them: a new answer may lead the program elsewhere.
@@ -15,15 +15,15 @@ from datetime import date
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from llmproxy.advice import quote_word, suggest_command
+from llmproxy.advice import format_command, quote_word
 from llmproxy.amounts import dollars, duration, format_count, name_some
-from llmproxy.core.changes.accepted_changes import build_call_removal, digest_key
-from llmproxy.core.changes.change import Author, Change, ChangeOrigin, Reason, TrialCall, shorten
+from llmproxy.core.changes.accepted_changes import build_call_removal, digest_lookup_key
+from llmproxy.core.changes.change import Author, Change, ChangeOrigin, NotCarried, UnrecordedTrialCall, shorten
 from llmproxy.core.dialects.codecs import CHAT
 from llmproxy.core.providers.stubs import OPTIONAL
-from llmproxy.core.sessions.trial_results import TrialResult, read_trials
+from llmproxy.core.sessions.change_trials import ChangeTrial, read_trials
 from llmproxy.core.store.file.store import open_store
-from llmproxy.core.store.queries import accepted_of, list_accepted_unused
+from llmproxy.core.store.queries import list_accepted_unused, read_accepted_changes
 from llmproxy.core.store.rows import RowSummary
 from llmproxy.server_store_path import store_exists
 from llmproxy.settings import shown_path
@@ -138,7 +138,7 @@ class ChangeSummary:
     def list_next_steps(self, store: Path, folder: Path | None = None) -> list[str]:
         """Return what to type next; `folder` holds the cassettes' files, where no settings say it."""
         where = f" --cassette-dir {quote_word(shown_path(folder))}" if folder else ""
-        return [f"next: {suggest_command(f'review{where}', store)}"] if self.groups else []
+        return [f"next: {format_command(f'review{where}', store)}"] if self.groups else []
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; a price that is not known is None."""
@@ -160,7 +160,7 @@ _BAR = "\\|"
 _ROWS = {"changes": "groups", "refused": "refused"}
 
 
-def read_change_summary(store: Path, since: float = 0.0) -> ChangeSummary:
+def summarize_trials_since(store: Path, since: float = 0.0) -> ChangeSummary:
     """Return what trials of a store saw that ended since then (Unix time)."""
     trials = read_trials(store, since)
     rows: dict[tuple[str, int], dict[int, RowSummary]] = {}
@@ -168,12 +168,14 @@ def read_change_summary(store: Path, since: float = 0.0) -> ChangeSummary:
         with open_store(store, writable=False, now=time.time) as database:
             for trial in trials:
                 gone = list_accepted_unused(database, trial.cassette)
-                found = sorted(database.list_summaries(*trial.place), key=lambda row: row.started_at)
-                rows[trial.place] = {row.id: row for row in found if digest_key(row.key) not in gone}
-    return summarize_trials(trials, lambda trial: rows.get(trial.place, {}))
+                found = sorted(database.list_summaries(*trial.cassette_and_sample), key=lambda row: row.started_at)
+                rows[trial.cassette_and_sample] = {
+                    row.id: row for row in found if digest_lookup_key(row.key) not in gone
+                }
+    return summarize_trials(trials, lambda trial: rows.get(trial.cassette_and_sample, {}))
 
 
-Recordings = Callable[[TrialResult], Mapping[int, RowSummary]]
+Recordings = Callable[[ChangeTrial], Mapping[int, RowSummary]]
 """Returns the recordings of a trial's cassette in their order, but for calls that may be gone."""
 
 
@@ -184,7 +186,7 @@ def describe_accepted_changes(store: Path, names: Sequence[str], today: date) ->
     with open_store(store, writable=False, now=time.time) as database:
         cassettes = dict.fromkeys(info.name for info in database.cassettes())
         found = dict.fromkeys(
-            each._replace(exactly=frozenset()) for name in cassettes for each in accepted_of(database, name)
+            each._replace(exactly=frozenset()) for name in cassettes for each in read_accepted_changes(database, name)
         )
     told: dict[str, list[str]] = {}
     for each in found:
@@ -195,7 +197,7 @@ def describe_accepted_changes(store: Path, names: Sequence[str], today: date) ->
     return [f"{name_some(dict.fromkeys(some))}: {when}" for when, some in told.items()]
 
 
-def summarize_trials(trials: Iterable[TrialResult], recordings: Recordings) -> ChangeSummary:
+def summarize_trials(trials: Iterable[ChangeTrial], recordings: Recordings) -> ChangeSummary:
     """Put together what trials saw."""
     groups, refused = dict[str, ChangeGroup](), dict[str, ChangeGroup]()
     counts = dict.fromkeys(_COUNTS, 0)
@@ -207,7 +209,7 @@ def summarize_trials(trials: Iterable[TrialResult], recordings: Recordings) -> C
             seen = [change for change in call.changes if change.name in call.pending and call.refusal is None]
             rows = [groups.setdefault(each.name, ChangeGroup(each.name, str(each), each)) for each in seen]
             if call.refusal is not None:
-                text = f"{call.operation} without a recorded counterpart" if call.is_new_call else call.refusal.text
+                text = f"{call.operation} without a recorded counterpart" if call.has_no_place else call.refusal.text
                 rows = [refused.setdefault(f"{call.refusal.why} {text}", ChangeGroup(call.refusal.why, text))]
             for row in rows:
                 row.calls += 1
@@ -231,12 +233,12 @@ def summarize_trials(trials: Iterable[TrialResult], recordings: Recordings) -> C
     return ChangeSummary(ordered, list(refused.values()), counts, bill)
 
 
-_MISSING = frozenset({Reason.NO_PLACE, Reason.NOT_LOOKED_AT})
+_MISSING = frozenset({NotCarried.NO_PLACE, NotCarried.NOT_LOOKED_AT})
 """Of calls that have not changed but are new, or come after one that was refused: nobody can say more."""
 _COUNTS = ("calls", "changed", "accepted", "cassettes", "changed_cassettes", "as_before", "carried", "failed")
 
 
-def _find_removed_calls(trial: TrialResult, recordings: Recordings) -> Iterator[Change]:
+def _find_removed_calls(trial: ChangeTrial, recordings: Recordings) -> Iterator[Change]:
     """Yield the recorded calls that are no longer made, where a trial went the recorded way to its end."""
     if trial.served is None or trial.passed is False or any(call.refusal for call in trial.seen):
         return
@@ -251,7 +253,7 @@ def _find_removed_calls(trial: TrialResult, recordings: Recordings) -> Iterator[
             yield build_call_removal(what, row.key, next(own, ChangeOrigin(Author.PROMPT)))
 
 
-def _estimate_rerecord_cost(changed: Sequence[TrialCall], rows: Mapping[int, RowSummary]) -> RerecordCost:
+def _estimate_rerecord_cost(changed: Sequence[UnrecordedTrialCall], rows: Mapping[int, RowSummary]) -> RerecordCost:
     seen, before = {call.recording for call in changed}, 0
     after, follows = list[float | None](), 0.0
     for id_, row in rows.items():

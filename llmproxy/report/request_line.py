@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 from unicodedata import combining, east_asian_width
 
-from llmproxy.amounts import duration, format_clock, format_tokens
+from llmproxy.amounts import duration, format_clock, format_tokens_in_out
 from llmproxy.errors import printable
 from llmproxy.protocol import AGENT, DEFAULT_SESSION, Decision
 from llmproxy.proxy_calls import Call
@@ -43,7 +43,7 @@ def cut_middle(text: str, room: int) -> str:
     return front + text[len(text) - end :]
 
 
-def fold_text(text: str, room: int, borders: str = _BORDERS) -> list[str]:
+def wrap_to_cells(text: str, room: int, borders: str = _BORDERS) -> list[str]:
     """Return the lines of a text in a column of `room` cells: all of it, broken behind a border where one is near."""
     lines = []
     while count_cells(text) > room:
@@ -159,7 +159,7 @@ def _format_line_parts(alike: tuple[Any, ...], colour: bool, room: int | None) -
         "operation": escape(call.operation or f"{call.method} {call.target}"),
         "status": str(call.status or "-"),
         "took": "",
-        "tokens": format_tokens(call.input, call.output),
+        "tokens": format_tokens_in_out(call.input, call.output),
     }
     columns = list(_lay_out_columns(cells, room))
     left = None if room is None else room - count_cells("  ".join(columns))
@@ -211,7 +211,7 @@ def _fit_prompt_and_answer(call: Call, room: int | None) -> str:
     return arrow.join([asked, cut(texts[1], room - len(arrow) - count_cells(asked))])
 
 
-def describe_request_steps(call: Call) -> list[str]:
+def describe_request_handling(call: Call) -> list[str]:
     """Return how a request came to its end, step by step; for who asked for all of it."""
     what = " ".join(filter(None, (call.provider, call.operation))) or "no provider"
     times = f", attempt {call.attempt + 1} of its client" if call.attempt else ""

@@ -46,7 +46,7 @@ class ScenarioConsole:
             which = f"{event.sample}/{event.runs}" if event.runs > 1 else ""
             named = f"Scenario: {event.name}" if self._verbose >= _NAMED else ""
             self._prefix = f"[{' '.join(filter(None, (named, which)))}] " if named or which else ""
-            self._print_text("")
+            self._print_flushed("")
         elif isinstance(event, Message):
             self._print_message(event)
         elif isinstance(event, Finished):
@@ -83,13 +83,13 @@ class ScenarioConsole:
 
     def _print(self, colour: str, title: str, text: object) -> None:
         prefix = self._paint_text("yellow", self._prefix) if self._prefix else ""
-        self._print_text(f"{prefix}{self._paint_text(colour, title)} {text}")
+        self._print_flushed(f"{prefix}{self._paint_text(colour, title)} {text}")
 
     def _paint_text(self, colour: str, text: str) -> str:
         stream = self._stream or sys.stdout
         return f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m" if stream.isatty() else text
 
-    def _print_text(self, text: str) -> None:
+    def _print_flushed(self, text: str) -> None:
         print(text, file=self._stream or sys.stdout, flush=True)
 
 

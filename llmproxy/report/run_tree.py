@@ -27,7 +27,7 @@ from llmproxy.report.events import (
     Step,
     Verdict,
 )
-from llmproxy.report.sharding import check_shard_description
+from llmproxy.report.sharding import check_shard_split_json
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -219,5 +219,5 @@ def deserialize_event(tree: Mapping[str, Any]) -> Event:
         said["usage"] = {party: _check_fields(PartyUse(**use)) for party, use in said["usage"].items()}
     event = _check_fields(_EVENTS[tree["event"]](**said))
     if isinstance(event, Selected) and event.shard is not None:
-        check_shard_description(event.shard)
+        check_shard_split_json(event.shard)
     return event

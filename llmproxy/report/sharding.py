@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from llmproxy.errors import SettingsError
-from llmproxy.files import read_text
+from llmproxy.files import read_bounded_text
 
 _SHARD = re.compile(r"(\d{1,6})/(\d{1,6})")
 MOST = 10_000
@@ -54,7 +54,7 @@ def parse_shard(text: str, flag: str = "--shard") -> Shard:
 def read_test_times(path: Path, flag: str = "--shard-times") -> dict[str, int]:
     """Return how long scenarios or tests took, milliseconds, by an earlier JSON report. Raises SettingsError."""
     try:
-        times = json.loads(read_text(path))["times"]
+        times = json.loads(read_bounded_text(path))["times"]
         return {str(name): max(int(ms), 0) for name, ms in times.items()}
     except OSError as error:
         raise SettingsError(f"{flag} {path} cannot be read: {error.strerror or error}.") from error
@@ -65,8 +65,8 @@ def read_test_times(path: Path, flag: str = "--shard-times") -> dict[str, int]:
         ) from error
 
 
-def check_shard_description(shard: Any) -> None:  # noqa: ANN401 - what a file holds
-    """See that plain values are what `describe_shard` makes. Raises TypeError."""
+def check_shard_split_json(shard: Any) -> None:  # noqa: ANN401 - what a file holds
+    """See that plain values are what `shard_split_to_json` makes. Raises TypeError."""
     shard = shard if isinstance(shard, dict) else {}
     number, of, items, parts = (shard.get(name) for name in ("number", "of", "items", "parts"))
     if shard.get("by") not in ("test", "pytest") or not _is_list_of([number, of], int) or not 1 <= number <= of <= MOST:
@@ -106,7 +106,7 @@ def split_items(weighed: Mapping[str, int], of: int) -> dict[str, int]:
     return {name: found[name] for name in weighed}
 
 
-def describe_shard(shard: Shard, parts: Mapping[str, int], by: str, **more: Any) -> dict[str, Any]:  # noqa: ANN401 - plain values
+def shard_split_to_json(shard: Shard, parts: Mapping[str, int], by: str, **more: Any) -> dict[str, Any]:  # noqa: ANN401 - plain values
     """Return what a part's report says of the cut: all items in order, each one's part; `by`: ``test``, ``pytest``."""
     return {
         "number": shard.number,

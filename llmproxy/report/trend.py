@@ -52,7 +52,7 @@ _LEGEND = ". passed, F failed, ~ flaky, A agent error, E environment error, - sk
 
 
 @dataclass(frozen=True, slots=True)
-class RecordedTest:
+class PastTestRun:
     at: float
     """When it began, Unix time."""
     title: str
@@ -74,12 +74,12 @@ class TrendRecorder(ImmediateHandler):
             self._selected = event
         elif isinstance(event, Completed) and event.scenarios and event.exit_code != Exit.INTERRUPTED:
             try:
-                record_test(self._path, self._selected, event)
+                record_test_run(self._path, self._selected, event)
             except (sqlite3.Error, OSError) as error:
                 self._lost(f"this test is not in the trend: {self._path}: {error}")
 
 
-def record_test(path: Path, selected: Selected, completed: Completed) -> None:
+def record_test_run(path: Path, selected: Selected, completed: Completed) -> None:
     """Add a test. Raises sqlite3.Error and OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with closing(open_state(path)) as conn, write_transaction(conn):
@@ -96,7 +96,7 @@ def record_test(path: Path, selected: Selected, completed: Completed) -> None:
         conn.execute("DELETE FROM test_rows WHERE test NOT IN (SELECT id FROM tests)")
 
 
-def read_recent_tests(path: Path, limit: int = SHOWN) -> list[RecordedTest]:
+def read_recent_tests(path: Path, limit: int = SHOWN) -> list[PastTestRun]:
     """Return the last tests, oldest first; none if none was kept. Raises CassetteCorrupt: a damaged database."""
     with translate_errors(path, _WORDS, writing=False):
         state = read_state(path)
@@ -121,7 +121,7 @@ def read_recent_tests(path: Path, limit: int = SHOWN) -> list[RecordedTest]:
             return found
 
 
-def _build_test(path: Path, at: Any, title: Any, code: Any, rows: Sequence[Mapping[str, Any]]) -> RecordedTest:  # noqa: ANN401 - what a file holds
+def _build_test(path: Path, at: Any, title: Any, code: Any, rows: Sequence[Mapping[str, Any]]) -> PastTestRun:  # noqa: ANN401 - what a file holds
     """Return a test that was read. Raises CassetteCorrupt: a value is none of its column's."""
     why = (
         ""
@@ -137,10 +137,10 @@ def _build_test(path: Path, at: Any, title: Any, code: Any, rows: Sequence[Mappi
         why = str(error)
     if why:
         raise CassetteCorrupt(f"The state database {path} is damaged: {why}.", hint=_REMOVE)
-    return RecordedTest(at, title, code, made)
+    return PastTestRun(at, title, code, made)
 
 
-def trend_columns(tests: Sequence[RecordedTest], names: AbstractSet[str]) -> list[dict[str, Any]]:
+def tests_to_page_columns(tests: Sequence[PastTestRun], names: AbstractSet[str]) -> list[dict[str, Any]]:
     """Return tests as the columns of a page: of these scenarios alone, and only tests that ran one of them."""
     return [
         {"at": test.at, "statuses": {name: row["status"] for name, row in test.rows.items() if name in names}}
@@ -149,7 +149,7 @@ def trend_columns(tests: Sequence[RecordedTest], names: AbstractSet[str]) -> lis
     ]
 
 
-def format_trend(tests: Sequence[RecordedTest], only: Callable[[str], bool] = lambda _name: True) -> list[str]:
+def format_trend(tests: Sequence[PastTestRun], only: Callable[[str], bool] = lambda _name: True) -> list[str]:
     """Return a table of tests, oldest first: a line for each scenario, those that got worse first."""
     names = list(dict.fromkeys(name for test in reversed(tests) for name in test.rows if only(name)))
     if not names:
@@ -164,7 +164,7 @@ def format_trend(tests: Sequence[RecordedTest], only: Callable[[str], bool] = la
     return [head, *(f"  {text}" for text in align_rows(rows)), _LEGEND]
 
 
-def _summarize_scenario(name: str, tests: Sequence[RecordedTest]) -> tuple[int, str, str]:
+def _summarize_scenario(name: str, tests: Sequence[PastTestRun]) -> tuple[int, str, str]:
     """Return how urgent a scenario is, its name, and what changed between the last two tests that ran it."""
     rows = [test.rows[name] for test in tests if name in test.rows]
     last, before = rows[-1], rows[-2] if len(rows) > 1 else None

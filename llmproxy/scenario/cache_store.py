@@ -162,20 +162,20 @@ class CacheStore:
             closing(sqlite_file.open_connection(self.path, "mode=rwc", timeout=_BUSY_SECONDS)) as conn,
         ):
             with sqlite_file.in_snapshot(conn):
-                mark = _read_file_identity(conn)
+                mark = _read_app_id_and_version(conn)
             if mark == (0, 0, 0):
                 with sqlite_file.write_transaction(conn):
-                    if _read_file_identity(conn) == (0, 0, 0):  # another process may have been quicker
+                    if _read_app_id_and_version(conn) == (0, 0, 0):  # another process may have been quicker
                         conn.execute(_TABLE)
                         conn.execute(f"PRAGMA application_id = {_MARK[0]}")
                         conn.execute(f"PRAGMA user_version = {_MARK[1]}")
-                    mark = _read_file_identity(conn)
+                    mark = _read_app_id_and_version(conn)
             if mark != (*_MARK, 1):
                 raise self.build_corrupt_error("it is not a cache of this version of llmproxy, or of another program")
             yield conn
 
 
-def _read_file_identity(conn: sqlite3.Connection) -> tuple[int, int, int]:
+def _read_app_id_and_version(conn: sqlite3.Connection) -> tuple[int, int, int]:
     """Return what tells our file from others: application, version, and the number of tables."""
     asked = ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_master WHERE type = 'table'")
     application, version, tables = (int(conn.execute(each).fetchone()[0]) for each in asked)

@@ -107,7 +107,7 @@ class ModelConfig(BaseModel):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigDefaults:
+class DefaultProxyAndHandlers:
     """What `configure` sets beside the documented fields, so that those stay as their users know them."""
 
     proxy: str | bool | None = None
@@ -139,7 +139,7 @@ class ScenarioConfig(BaseModel):
 
     default_config: ClassVar[ScenarioConfig | None] = None
     """What `configure` made so far."""
-    defaults: ClassVar[ConfigDefaults] = ConfigDefaults()
+    defaults: ClassVar[DefaultProxyAndHandlers] = DefaultProxyAndHandlers()
 
     @classmethod
     def configure(
@@ -171,7 +171,7 @@ class ScenarioConfig(BaseModel):
         )  # fmt: skip
         ScenarioConfig.default_config = (ScenarioConfig.default_config or ScenarioConfig()).merge(said)
         known = ScenarioConfig.defaults
-        ScenarioConfig.defaults = ConfigDefaults(
+        ScenarioConfig.defaults = DefaultProxyAndHandlers(
             proxy=known.proxy if proxy is None else proxy,
             handlers=known.handlers if handlers is None else to_handlers(handlers),
         )

@@ -164,13 +164,13 @@ class JudgeAgent(AgentAdapter):
 
     async def _ask_judges(self, question: Question, session: RunSession | None) -> list[Ruling]:
         """Return what each judge said; all of them are heard to the end before an error of one is raised."""
-        names = name_judge_parties(len(self.configs))
+        names = list_judge_party_names(len(self.configs))
         asked = [(config, name) for config, name in zip(self.configs, names, strict=True)]
         rulings: list[Ruling] = []
         if self.vote is VoteRule.CONFIRM_ON_FAIL:
             first = await question.ask_judge(*asked[0], session)
             rulings.append(first)
-            if not _needs_confirmation(first, question):
+            if not _needs_other_judges(first, question):
                 return rulings
         said = await asyncio.gather(
             *(question.ask_judge(config, name, session) for config, name in asked[len(rulings) :]),
@@ -203,7 +203,7 @@ class JudgeAgent(AgentAdapter):
         )
 
 
-def name_judge_parties(judges: int) -> tuple[str, ...]:
+def list_judge_party_names(judges: int) -> tuple[str, ...]:
     """Return the names under which the proxy knows so many judges."""
     return ("judge", *(f"judge.{number}" for number in range(2, judges + 1)))
 
@@ -230,7 +230,7 @@ def _build_judge_configs(
     )
 
 
-def _needs_confirmation(ruling: Ruling, question: Question) -> bool:
+def _needs_other_judges(ruling: Ruling, question: Question) -> bool:
     """Return whether the others have to be heard: the first judge would end the run as failed."""
     if ruling.goes_on:
         return False
@@ -245,7 +245,7 @@ def _join_reasonings(rulings: Sequence[Ruling], judged: Sequence[CriterionResult
     """Return why, in the words of the judges; in those of the findings where they gave none."""
     told = [
         (name, ruling.reasoning)
-        for name, ruling in zip(name_judge_parties(len(rulings)), rulings, strict=True)
+        for name, ruling in zip(list_judge_party_names(len(rulings)), rulings, strict=True)
         if ruling.reasoning
     ]
     if len(rulings) == 1 and told:

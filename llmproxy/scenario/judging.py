@@ -200,19 +200,19 @@ class Question:
         """Ask a judge. Raises JudgeError for an answer that makes no sense twice, and what `complete` raises."""
         said: list[Message] = []
         if self.look is None:
-            return await self._make_ruling(model, party, session, said, None)
+            return await self._get_ruling_with_retry(model, party, session, said, None)
         way = _AnswerForcing.REQUIRED
         for _ in range(self.steps):
             way, answer = await self._ask_model(model, party, session, said, way)
             call = answer.tool_calls[0] if answer.tool_calls else None
             if call is None or call.name not in {EXPAND, GREP}:
-                return await self._make_ruling(model, party, session, said, (way, answer))
+                return await self._get_ruling_with_retry(model, party, session, said, (way, answer))
             found = self.look.answer_tool_call(call.name, call.arguments)
             said += [{"role": "assistant", "content": _quote_answer(answer)}, {"role": "user", "content": found}]
         decides = replace(self, forced=True, steps=0)
-        return await decides._make_ruling(model, party, session, said, None)  # noqa: SLF001 (its own kind)
+        return await decides._get_ruling_with_retry(model, party, session, said, None)  # noqa: SLF001 (its own kind)
 
-    async def _make_ruling(
+    async def _get_ruling_with_retry(
         self,
         model: ModelConfig,
         party: str,
@@ -270,7 +270,7 @@ class Question:
         while True:
             try:
                 return way, await complete(
-                    model=model, party=party, session=session, messages=self._messages(said, way), **self._format(way)
+                    model=model, party=party, session=session, messages=self._messages(said, way), **self._ask_args(way)
                 )
             except ToolChoiceRefused:
                 if way is _AnswerForcing.PLAIN:
@@ -286,7 +286,7 @@ class Question:
             messages[-1] = {"role": "user", "content": f"{messages[-1]['content']}\n\n{how}"}
         return messages
 
-    def _format(self, way: _AnswerForcing) -> dict[str, Any]:
+    def _ask_args(self, way: _AnswerForcing) -> dict[str, Any]:
         if way is _AnswerForcing.PLAIN:
             return {}
         if way is _AnswerForcing.SCHEMA:
@@ -311,7 +311,7 @@ class Question:
                 raise _Unusable(problem, f"{INVALID}, {problem}: {_shorten(_quote_answer(answer))!r}")
             return self._parse_ruling(*first)
         found = _OBJECT.search(answer.text)
-        given = _load_json(found[0]) if found else None
+        given = _load_json_or_none(found[0]) if found else None
         if isinstance(given, Mapping) and ("criteria" in given or given.get("decision") == CONTINUE):
             return self._parse_ruling(str(given.get("decision") or FINISH), given)
         raise _Unusable(
@@ -363,11 +363,11 @@ def _parse_arguments(arguments: str) -> object:
     """Return arguments as a value; the text itself where it is no JSON."""
     if not arguments.strip():
         return {}
-    found = _load_json(arguments)
+    found = _load_json_or_none(arguments)
     return arguments if found is None else found
 
 
-def _load_json(text: str) -> object:
+def _load_json_or_none(text: str) -> object:
     try:
         return json.loads(text, object_pairs_hook=_build_unambiguous_object)
     except (ValueError, RecursionError):

@@ -33,13 +33,13 @@ from llmproxy.client.proxy_process import (
     find_running_url,
     spawn_proxy,
 )
-from llmproxy.client.scenario_run_hooks import HOST
+from llmproxy.client.pytest_scenario_hooks import HOST
 from llmproxy.client.session_reports import Miss, Report
 from llmproxy.errors import SettingsError
 from llmproxy.protocol import AGENT, PARTY_HEADER, SESSION_HEADER, SHOWN_KEY
 from llmproxy.proxy_calls import Call
 from llmproxy.report.events import PartyUse
-from llmproxy.scenario.turn_taking import bind_source, env_sessions, outside_env, pid_session, process_turn
+from llmproxy.scenario.turn_taking import bind_service, env_sessions, env_without_turn, pid_session, process_turn
 from llmproxy.scenario.types import LLM, AgentRole
 
 # -- work that an interruption does not leave half done
@@ -61,7 +61,7 @@ async def wait_despite_cancel[T](work: Awaitable[T]) -> T:
     return task.result()
 
 
-async def to_thread[**P, T](act: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+async def finish_in_thread[**P, T](act: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Make a blocking call that changes something; when this returns, or raises, it is over."""
     return await wait_despite_cancel(asyncio.to_thread(act, *args, **kwargs))
 
@@ -101,7 +101,7 @@ class RunSession:
         self.mode = opened.mode
         self.opened = opened
         """What it came to when it was opened: `unused` says whether anything is recorded."""
-        self.llm = LLM(self.proxy, self.name, replay=opened.is_offline, key_names=opened.key_names)
+        self.llm = LLM(self.proxy, self.name, replay=opened.asks_no_model, key_names=opened.key_names)
         self._llms = {AGENT: self.llm}
         self.interrupted = False
         """Whether the run ends before its end, so that mode `once` records it anew."""
@@ -129,7 +129,7 @@ class RunSession:
                 f"{cassette!r} cannot name a session of a run: the name travels in a header, which takes ASCII only."
             )
         control = Control(proxy, token=token or os.environ.get(TOKEN_VARIABLE, ""), pool=_CONNECTIONS)
-        towards = find_upstreams(outside_env(), control.url) | dict(upstreams or {})
+        towards = find_upstreams(env_without_turn(), control.url) | dict(upstreams or {})
         how: dict[str, Any] = {
             "sample": sample,
             "mode": mode,
@@ -140,7 +140,7 @@ class RunSession:
         }
         made = cls(control, await _open_session(control, cassette, how, patience))
         try:
-            await made.count_earlier_calls()
+            await made.set_unattributed_baseline()
         except BaseException:
             made.interrupted = True
             with suppress(ControlError):
@@ -159,9 +159,12 @@ class RunSession:
         await asyncio.to_thread(self.control.faults, self.name, {**(faults or {"faults": None}), "again": again})
         return before
 
-    async def count_earlier_calls(self) -> None:
+    async def set_unattributed_baseline(self) -> None:
         """Remember what had arrived before."""
-        self._watched = {*(env_sessions(outside_env(), self.proxy) or (pid_session(),)), HOST.session} - {self.name, ""}
+        self._watched = {*(env_sessions(env_without_turn(), self.proxy) or (pid_session(),)), HOST.session} - {
+            self.name,
+            "",
+        }
         self._before = await asyncio.to_thread(self._count_arrived, self._watched)
 
     # -- who takes part
@@ -192,7 +195,7 @@ class RunSession:
         """
         source = getattr(adapter, "session_to_bind", None)
         if source is not None and adapter.role is AgentRole.AGENT:
-            async with bind_source(self.control, source, self.name) as waited:
+            async with bind_service(self.control, source, self.name) as waited:
                 yield waited
             return
         if not adapter.in_process or adapter.uses_session:
@@ -246,7 +249,7 @@ class RunSession:
             for party, use in parties
         }
 
-    async def watch_source_session(self, source: str) -> None:
+    async def watch_service_session(self, source: str) -> None:
         """Count what arrives under another name as well, from now on: that of a running service."""
         if source not in {*self._before, self.name}:
             self._watched.add(source)
@@ -275,7 +278,9 @@ class RunSession:
         """End the session and return what it came to, with the calls after number `after`; again, the same."""
         if self._closed is None:
             complete = False if self.interrupted else None
-            self._closed = await asyncio.to_thread(self.control.close, self.name, complete=complete, after=after)
+            self._closed = await asyncio.to_thread(
+                self.control.close_session, self.name, complete=complete, after=after
+            )
         return self._closed
 
     def _count_arrived(self, names: set[str]) -> dict[str, int]:
@@ -304,7 +309,7 @@ async def _open_session(control: Control, name: str, how: Mapping[str, Any], pat
             return await wait_despite_cancel(opening)
         except asyncio.CancelledError:
             if not opening.cancelled() and opening.exception() is None:
-                await wait_despite_cancel(asyncio.to_thread(control.close, name, complete=False))
+                await wait_despite_cancel(asyncio.to_thread(control.close_session, name, complete=False))
             raise
         except ProxyUnreachable as error:
             said = (

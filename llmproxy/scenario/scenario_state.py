@@ -11,7 +11,7 @@ from llmproxy.amounts import format_count
 from llmproxy.errors import MachineError
 from llmproxy.scenario.config import ScenarioConfig
 from llmproxy.scenario.types import Message, Messages
-from llmproxy.scenario.values.calls import ToolCall, ToolCalls, Turn, list_served, merge_calls, render_message
+from llmproxy.scenario.values.calls import ToolCall, ToolCalls, Turn, list_server_calls, merge_calls, render_message
 from llmproxy.scenario.values.run_ids_and_options import RunningScenario
 from llmproxy.trace.observing.tool_calls import ServedTools, ToolUse, find_mismatches, find_misreadings
 
@@ -98,7 +98,7 @@ class ScenarioState(BaseModel):
     def server_calls(self, name: str | None = None) -> ToolCalls:
         """Return what servers (MCP) got and returned, of a tool by its server's name, or all. Raises MachineError."""
         what = f"what a server got for {name!r}" if name else "what servers of tools got"
-        return list_served(self._require_served(what).tools, name)
+        return list_server_calls(self._require_complete_served(what).tools, name)
 
     def server_differences(self) -> list[str]:
         """Return where servers got something else than models asked for. Raises MachineError: not known."""
@@ -109,14 +109,14 @@ class ScenarioState(BaseModel):
         return self._find_differences(find_misreadings, "whether models read what servers returned")
 
     def _find_differences(self, find: Callable[[Sequence[ToolUse], ServedTools], list[str]], what: str) -> list[str]:
-        found = self._require_served(what)
+        found = self._require_complete_served(what)
         executor = self.executor
         self._require_seen(executor, what)
         return find(executor.wire_calls or (), found)
 
-    def _require_served(self, what: str) -> ServedTools:
+    def _require_complete_served(self, what: str) -> ServedTools:
         found = None if self._executor is None else self._executor.wire_served
-        why = "there is no proxy, so the agent's traffic is not seen" if found is None else found.unknown
+        why = "there is no proxy, so the agent's traffic is not seen" if found is None else found.unknown_reason
         if found is None or why:
             raise MachineError(f"nobody can tell {what}: {why}.")
         if self.executor.unattributed:
@@ -165,9 +165,9 @@ class ScenarioState(BaseModel):
                 for call in message.get("tool_calls") or ():
                     if (call.get("function") or {}).get("name") == tool_name:
                         return dict(call)
-        return None if self._executor is None else self._wire_tool_uses(self._executor, tool_name)
+        return None if self._executor is None else self._find_last_wire_call(self._executor, tool_name)
 
-    def _wire_tool_uses(self, executor: RunningScenario, tool_name: str) -> dict[str, Any] | None:
+    def _find_last_wire_call(self, executor: RunningScenario, tool_name: str) -> dict[str, Any] | None:
         for seen in reversed(executor.wire_calls or ()):
             if seen.name == tool_name:
                 return seen.to_message()

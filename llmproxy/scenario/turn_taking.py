@@ -77,12 +77,12 @@ _TURN: list[_UndoableSteps] = []
 """What the turn that goes on did, while it goes on; guarded by the lock."""
 
 
-def outside_env(env: Mapping[str, str] = os.environ) -> dict[str, str]:
+def env_without_turn(env: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the environment of those without the turn: where it points while somebody has it is not theirs."""
     with _GUARD:
         found = dict(env)
         for steps in _TURN:
-            steps.hide_environment(found)
+            steps.restore_environment(found)
     return found
 
 
@@ -147,7 +147,7 @@ async def process_turn(
 
 
 @asynccontextmanager
-async def bind_source(control: Control, source: str, session: str, patience: float = PATIENCE) -> AsyncIterator[float]:
+async def bind_service(control: Control, source: str, session: str, patience: float = PATIENCE) -> AsyncIterator[float]:
     """Have what arrives under `source` land in `session`; gives the seconds waited. Raises MachineError."""
     queue = get_session_lock(control.url, source)
     waited = await queue.acquire_lock()
@@ -203,7 +203,7 @@ class _UndoableSteps:
                     self._bound.append((source, holder))
                     return
                 if time.monotonic() >= deadline:
-                    raise _build_stuck_error(source, holder, patience) from error
+                    raise _build_still_bound_error(source, holder, patience) from error
                 self.repeated = True
                 await asyncio.sleep(PAUSE)
             else:
@@ -221,7 +221,7 @@ class _UndoableSteps:
                 del env[name]
             _TURN.append(self)
 
-    def hide_environment(self, env: MutableMapping[str, str]) -> None:
+    def restore_environment(self, env: MutableMapping[str, str]) -> None:
         """Take what was set out of an environment; what somebody changed since is theirs."""
         for name, value in self._set.items():
             if env.get(name) == value:
@@ -233,7 +233,7 @@ class _UndoableSteps:
 
     def undo_all(self) -> None:
         with _GUARD:
-            self.hide_environment(self._env)
+            self.restore_environment(self._env)
             _TURN[:] = [steps for steps in _TURN if steps is not self]
         for source, holder in self._bound:
             with suppress(ControlError):  # a session that was closed has unbound itself
@@ -243,7 +243,7 @@ class _UndoableSteps:
                     self._control.bind_session_name(source, holder)
 
 
-def _build_stuck_error(source: str, holder: str, patience: float) -> MachineError:
+def _build_still_bound_error(source: str, holder: str, patience: float) -> MachineError:
     return MachineError(
         f"the session {source!r}, under which the agent's calls arrive, is still bound to {holder!r} after "
         f"{patience:.0f} s.",

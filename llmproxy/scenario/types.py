@@ -60,7 +60,7 @@ class LLM:
 
     def base_url(self, provider: str) -> str:
         """Return a provider's base URL for its SDK, ``"openai"``, ``"groq"``, or a name of ``--upstream mine=URL``."""
-        return session_url(self.proxy, self._session_name()) + _provider_paths().get(provider, f"/{provider}")
+        return session_url(self.proxy, self._resolve_session_name()) + _provider_paths().get(provider, f"/{provider}")
 
     @property
     def headers(self) -> dict[str, str]:
@@ -78,7 +78,7 @@ class LLM:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, for an agent that is told in a message."""
-        urls, env = _list_base_urls(self.proxy, self._session_name())
+        urls, env = _list_base_urls(self.proxy, self._resolve_session_name())
         return {
             "proxy": self.proxy,
             "session": self.session,
@@ -88,9 +88,9 @@ class LLM:
         }
 
     def _plan_environment(self, env: Mapping[str, str]) -> EnvironmentPlan:
-        return plan_env(self.proxy, self._session_name(), env, replay=self.replay, key_names=self.key_names)
+        return plan_env(self.proxy, self._resolve_session_name(), env, replay=self.replay, key_names=self.key_names)
 
-    def _session_name(self) -> str:
+    def _resolve_session_name(self) -> str:
         return self.session if self.named is None else self.named()
 
 
@@ -203,7 +203,7 @@ class AgentInput(BaseModel):
         """Take what older programs say: whether a verdict is demanded, as a bool."""
         return (JudgmentRequest() if asked else None) if isinstance(asked, bool) else asked
 
-    def bind(self, llm: LLM | None) -> Self:
+    def bind_llm(self, llm: LLM | None) -> Self:
         """Let calls of models go there; returns the input itself."""
         self._llm = llm
         return self

@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.did_you_mean import nearest_word
 from llmproxy.errors import SettingsError
-from llmproxy.files import read_text
+from llmproxy.files import read_bounded_text
 from llmproxy.scenario.agent_adapter import (
     AgentAdapter,
     find_session,
@@ -72,7 +72,7 @@ def find_persona(said: Persona | str | Path) -> Persona:
     text = str(said).strip()
     if isinstance(said, Path) or text.endswith(_SUFFIXES):
         return _read_persona_file(Path(said))
-    known = personas()
+    known = load_built_in_personas()
     if text in known:
         return known[text]
     if len(text.split()) > 1:
@@ -85,7 +85,7 @@ def find_persona(said: Persona | str | Path) -> Persona:
 
 
 @cache
-def personas() -> dict[str, Persona]:
+def load_built_in_personas() -> dict[str, Persona]:
     return {
         each.name: each
         for each in (
@@ -97,7 +97,7 @@ def personas() -> dict[str, Persona]:
 
 def _read_persona_file(path: Path) -> Persona:
     try:
-        text = read_text(path)
+        text = read_bounded_text(path)
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"the persona {str(path)!r} cannot be read: {error}") from error
     if path.suffix in {".md", ".txt"}:
@@ -234,7 +234,7 @@ class UserSimulatorAgent(AgentAdapter):
         messages = self.build_prompt(input, may_end=free)
         tools = [END_TOOL] if free and self._may_end_now(input.messages) else []
         for attempt in range(ATTEMPTS):
-            answer = await self._ask_model(self.config, messages, tools, input, attempt)
+            answer = await self._ask_with_optional_tools(self.config, messages, tools, input, attempt)
             ending = next((call for call in answer.tool_calls if call.name == END), None)
             if ending is not None and tools:
                 last, reached = _read_farewell(ending.arguments)
@@ -259,7 +259,7 @@ class UserSimulatorAgent(AgentAdapter):
         found = [{"role": "system", "content": system}, *reverse_roles(greeted)]
         return [*found, {"role": "user", "content": NUDGE}] if found[-1]["role"] == "assistant" else found
 
-    async def _ask_model(
+    async def _ask_with_optional_tools(
         self, config: ModelConfig, messages: list[Message], tools: list[dict[str, Any]], given: AgentInput, attempt: int
     ) -> Answer:
         how: dict[str, Any] = {"messages": messages, "party": PARTY, "session": find_session(given), "attempt": attempt}

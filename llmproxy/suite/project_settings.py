@@ -23,7 +23,7 @@ from llmproxy.yaml_reader import Problems, read_documents
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SuiteOptions:
+class SuiteRunOptions:
     mode: str | None = None
     """Of every session at the proxy; None: the proxy's."""
     runs: int | None = None

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from llmproxy.advice import suggest_command
+from llmproxy.advice import format_command
 from llmproxy.errors import SuiteError
 from llmproxy.scenario.values.run_ids_and_options import name_cassette
 from llmproxy.suite.reading.json_schema import SCHEMA_COMMENT
@@ -53,7 +53,7 @@ def scaffold_suite(store: Path, name: str, *, sample: int = 1, agent: Mapping[st
     if not turns:
         raise SuiteError(
             f"{name}: nobody speaks with an agent in this recording, so there is nothing to test.",
-            hint=suggest_command("ls", store),
+            hint=format_command("ls", store),
         )
     slug = name_cassette(name)
     if agent is None:

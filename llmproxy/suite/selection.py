@@ -25,7 +25,7 @@ from llmproxy.errors import LLMProxyError, MissError, SuiteError
 from llmproxy.files import replace_file
 from llmproxy.protocol import OFFLINE, Mode
 from llmproxy.scenario.values.run_ids_and_options import name_cassette
-from llmproxy.suite.project_settings import SuiteOptions
+from llmproxy.suite.project_settings import SuiteRunOptions
 from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.schema.steps import StepBase
 from llmproxy.trace.reading.recording_spans import spans_of
@@ -49,11 +49,11 @@ class NothingRecorded(MissError):
 def not_recorded_error(case: str, rerun: str, sample: int, runs: int, *, flag: str = "--mode") -> NothingRecorded:
     """Return the error of one run; `rerun` is the command that runs its case alone, `flag` its option for the mode."""
     number = f", run {sample}" if runs > 1 or sample > 1 else ""
-    command = add_runs(f"{rerun} {flag} record", runs if runs > 1 and flag == "--mode" else None)
+    command = add_runs_option(f"{rerun} {flag} record", runs if runs > 1 and flag == "--mode" else None)
     return NothingRecorded(f"nothing is recorded for {case}{number}; record it: {command}")
 
 
-def add_runs(command: str, runs: int | None) -> str:
+def add_runs_option(command: str, runs: int | None) -> str:
     """Return the command with how often each scenario runs, where that was asked for."""
     return command if runs is None else f"{command} --runs {runs}"
 
@@ -185,7 +185,7 @@ def _keep_labelled(cases: Sequence[SuiteCase], label: str) -> list[SuiteCase]:
 def _refuse_unknown_tags(wanted: SelectionOptions, cases: Iterable[SuiteCase]) -> None:
     """Refuse tags that no scenario has: a misspelt one would select nothing, or with `not` everything."""
     known = {tag for case in cases for tag in case.scenario.tags}
-    for name in (*wanted.tag, *_list_tags(wanted.tags)):
+    for name in (*wanted.tag, *_list_expression_tags(wanted.tags)):
         if name not in known:
             there = f"There are {', '.join(sorted(known))}." if known else "No scenario has any tag."
             raise SuiteError(f"no scenario has the tag {name!r}{did_you_mean(name, known)}", hint=there)
@@ -207,7 +207,7 @@ def list_steps_until(case: SuiteCase, label: str) -> tuple[StepBase, ...]:
 _KEYWORDS = ("and", "or", "not")
 
 
-def _list_tags(text: str) -> list[str]:
+def _list_expression_tags(text: str) -> list[str]:
     return [word for word in _split_words(text) if word not in ("(", ")", *_KEYWORDS)]
 
 
@@ -278,7 +278,7 @@ def _find_cost(store: Path, cassette: str) -> Decimal | None:
     return None
 
 
-def check_costs(store: Path, cases: Sequence[SuiteCase], options: SuiteOptions) -> list[str]:
+def check_costs(store: Path, cases: Sequence[SuiteCase], options: SuiteRunOptions) -> list[str]:
     """Return what to say about costs. Raises SuiteError: the estimate is above the limit."""
     if options.max_cost is None or options.mode is None or (options.mode in OFFLINE and not options.live):
         return []

@@ -33,7 +33,7 @@ def output_contains(run: Subject, substring: str, case_sensitive: bool = True) -
     """The output has this text in it. Raises ValueError for an empty text, which is in every output."""
     if not substring:
         raise ValueError("output_contains() of an empty text always holds")
-    cassette = get_cassette(run)
+    cassette = unwrap_cassette(run)
     text = cassette.output_text
     found = substring in text if case_sensitive else substring.casefold() in text.casefold()
     problem = "" if found else f"{substring!r} is not in the output: {_clip_text(text)!r}"
@@ -42,7 +42,7 @@ def output_contains(run: Subject, substring: str, case_sensitive: bool = True) -
 
 def output_matches(run: Subject, pattern: str | re.Pattern[str]) -> AssertionResult:
     """The output matches this regular expression somewhere. Raises `re.error` for one that is none."""
-    cassette = get_cassette(run)
+    cassette = unwrap_cassette(run)
     compiled = re.compile(pattern)
     found = compiled.search(cassette.output_text)
     problem = (
@@ -54,7 +54,7 @@ def output_matches(run: Subject, pattern: str | re.Pattern[str]) -> AssertionRes
 
 def output_json(run: Subject, embedded: bool = False) -> AssertionResult:  # noqa: FBT001, FBT002 - Evalcraft's parameters
     """The output is JSON; `embedded`: or holds it in a fenced block. `actual` is the value."""
-    cassette = get_cassette(run)
+    cassette = unwrap_cassette(run)
     value, problem = _parse_json_output(cassette, embedded=embedded)
     return build_result("output_json", cassette, "JSON", value if not problem else cassette.output_text, problem)
 
@@ -64,7 +64,7 @@ def output_json_schema(run: Subject, schema: Any, embedded: bool = False) -> Ass
 
     Raises ValueError, TypeError: the schema itself is none.
     """
-    cassette = get_cassette(run)
+    cassette = unwrap_cassette(run)
     value, problem = _parse_json_output(cassette, embedded=embedded)
     if not problem:
         problem = _validate_model(schema, value) if isinstance(schema, type) else _validate_schema(schema, value)
@@ -118,17 +118,17 @@ def cost_under(
 ) -> AssertionResult:
     """All calls together cost at most this much, in USD; an unknown price fails. `on_unknown_price`: Evalcraft's."""
     unknown = on_unknown_price or on_unknown
-    return _check_limit(run, "cost", get_cassette(run).total_cost_usd, max_usd, "${:.6f}", unknown)
+    return _check_limit(run, "cost", unwrap_cassette(run).total_cost_usd, max_usd, "${:.6f}", unknown)
 
 
 def token_count_under(run: Subject, max_tokens: int, *, on_unknown: OnUnknown = "fail") -> AssertionResult:
     """All calls together took at most this many tokens."""
-    return _check_limit(run, "tokens", get_cassette(run).total_tokens, max_tokens, "{}", on_unknown)
+    return _check_limit(run, "tokens", unwrap_cassette(run).total_tokens, max_tokens, "{}", on_unknown)
 
 
 def latency_under(run: Subject, max_ms: float, *, on_unknown: OnUnknown = "fail") -> AssertionResult:
     """All spans together took at most this many milliseconds (the sum, not the time on the wall)."""
-    return _check_limit(run, "duration", get_cassette(run).total_duration_ms, max_ms, "{:.1f} ms", on_unknown)
+    return _check_limit(run, "duration", unwrap_cassette(run).total_duration_ms, max_ms, "{:.1f} ms", on_unknown)
 
 
 def _check_limit(
@@ -136,7 +136,7 @@ def _check_limit(
 ) -> AssertionResult:
     if on_unknown not in ("fail", "ignore"):
         raise ValueError(f"what to do with the unknown is 'fail' or 'ignore', not {on_unknown!r}")
-    cassette = get_cassette(run)
+    cassette = unwrap_cassette(run)
     lacking = cassette.unknown.get(what, 0)
     problem = ""
     if not actual <= limit:
@@ -156,7 +156,7 @@ def no_loops(run: Subject, *, max_tool_repeats: int = 2, max_step_repeats: int =
     No call (tool and arguments) was made more than `max_tool_repeats` times, wherever it stands, and no answer of a
     model came more than `max_step_repeats` times in a row with the same words.
     """
-    cassette = get_cassette(run)
+    cassette = unwrap_cassette(run)
     calls = Counter(build_call_key(span) for span in cassette.get_tool_calls())
     loops = [f"{call} x {count}" for call, count in calls.items() if count > max_tool_repeats]
     for words_, group in groupby([span.output for span in cassette.spans if span.kind is SpanKind.LLM_RESPONSE]):
@@ -183,7 +183,7 @@ Subject = Cassette | AgentRun
 Mode = Literal["strict", "unordered", "subset", "superset"]
 
 
-def get_cassette(subject: Subject) -> Cassette:
+def unwrap_cassette(subject: Subject) -> Cassette:
     """Return the cassette of a run, or the cassette itself. Raises TypeError for anything else."""
     found = subject.cassette if isinstance(subject, AgentRun) else subject
     if not isinstance(found, Cassette):
@@ -222,12 +222,12 @@ def tool_called(
 
     `times` counts the calls with these arguments. (Evalcraft's counts all calls of the tool.)
     """
-    cassette = get_cassette(run)
+    cassette = unwrap_cassette(run)
     sequence = cassette.get_tool_sequence()
     calls = [span for span in cassette.get_tool_calls() if span.tool_name == tool_name]
     fitting = [span for span in calls if with_args is None or matches_partially(with_args, read_span_arguments(span))]
     said = "" if with_args is None else f" with {_format_json(with_args)}"
-    name = f"tool_called({', '.join([tool_name, *_format_options(times, with_args, before, after)])})"
+    name = f"tool_called({', '.join([tool_name, *_format_call_conditions(times, with_args, before, after)])})"
     expected: Any = {"tool": tool_name, "times": times, "with_args": with_args, "before": before, "after": after}
     expected = {key: value for key, value in expected.items() if value is not None}
     actual: Any = [read_span_arguments(span) for span in calls] if with_args is not None else sequence
@@ -249,7 +249,7 @@ def tool_called(
 
 def no_tool_called(run: Subject, tool_name: str | None = None) -> AssertionResult:
     """This tool was not called; without a name: none at all."""
-    cassette = get_cassette(run)
+    cassette = unwrap_cassette(run)
     called = [span.tool_name for span in cassette.get_tool_calls() if tool_name in (None, span.tool_name)]
     problem = f"Called {_format_call_count(len(called))}: {called}." if called else ""
     return build_result(f"no_tool_called({tool_name or ''})", cassette, [], called, problem)
@@ -257,7 +257,7 @@ def no_tool_called(run: Subject, tool_name: str | None = None) -> AssertionResul
 
 def tool_order(run: Subject, expected_order: Sequence[str], strict: bool = False) -> AssertionResult:  # noqa: FBT001, FBT002 - Evalcraft's parameters
     """These tools were called in this order, others between allowed; `strict`: exactly. Raises ValueError: none."""
-    cassette = get_cassette(run)
+    cassette = unwrap_cassette(run)
     sequence, expected = cassette.get_tool_sequence(), list(expected_order)
     if not strict and not expected:
         raise ValueError("tool_order() without tools always holds; no_tool_called(run) says that none was called")
@@ -277,7 +277,7 @@ def tool_trajectory(run: Subject, expected_tools: Sequence[str], *, mode: Mode =
     `mode`: ``strict`` the same in the same order; ``unordered`` the same, each as often; ``subset`` no others than
     these; ``superset`` all of these, and maybe others.
     """
-    cassette = get_cassette(run)
+    cassette = unwrap_cassette(run)
     sequence, expected = cassette.get_tool_sequence(), list(expected_tools)
     extra = list((Counter(sequence) - Counter(expected)).elements())
     missing = list((Counter(expected) - Counter(sequence)).elements())
@@ -303,8 +303,8 @@ def same_tool_calls(
     """The same tools had the same arguments as in a baseline; ids, moments and temporary paths may differ."""
     from llmproxy.trace.comparing.diff import ReplayDiff
 
-    old = Cassette.load(baseline) if isinstance(baseline, str | Path) else get_cassette(baseline)
-    new = get_cassette(run)
+    old = Cassette.load(baseline) if isinstance(baseline, str | Path) else unwrap_cassette(baseline)
+    new = unwrap_cassette(run)
     diff = ReplayDiff.compute(old, new, ignore_fields=ignore_fields, compare_results=compare_results)
     changed = [change for change in diff.tool_changes if change.looks is None]
     lines = [change.describe() for change in changed]
@@ -318,7 +318,7 @@ def build_call_key(span: Span) -> str:
     return f"{span.tool_name} {encode_strictly(read_span_arguments(span))}"
 
 
-def _format_options(*values: object) -> list[str]:
+def _format_call_conditions(*values: object) -> list[str]:
     names = ("times", "with_args", "before", "after")
     return [f"{name}={value}" for name, value in zip(names, values, strict=True) if value is not None]
 

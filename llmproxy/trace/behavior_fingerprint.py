@@ -94,7 +94,7 @@ def behavior_fingerprint(cassette: BehaviorTrace) -> str:
     for text in (cassette.input_text, cassette.output_text):
         digest.update(_encode_json_line(normalize_value(text)))
     for span in cassette.spans:
-        if (seen := _extract_behavior(span)) is not None:
+        if (seen := _extract_span_behavior(span)) is not None:
             digest.update(_encode_json_line(seen))
     return digest.hexdigest()[:16]
 
@@ -103,7 +103,7 @@ def _encode_json_line(value: object) -> bytes:
     return json.dumps(value, sort_keys=True, default=str).encode("utf-8", "surrogatepass") + b"\n"
 
 
-def _extract_behavior(span: Span) -> list[Any] | None:
+def _extract_span_behavior(span: Span) -> list[Any] | None:
     """Return what counts of a span; an agent's step is a bracket around others and says nothing itself."""
     if span.kind is SpanKind.AGENT_STEP:
         return None
@@ -128,13 +128,13 @@ def normalize_value(value: Any, depth: int = 0) -> Any:  # noqa: ANN401 - JSON
         return {
             str(name): normalize_value(each, depth + 1)
             for name, each in value.items()
-            if not (name in _IDS and _is_message_or_call(value))
+            if not (name in _IDS and _has_volatile_id(value))
         }
     if isinstance(value, list | tuple):
         return [normalize_value(each, depth + 1) for each in value]
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _is_message_or_call(value: dict[str, Any]) -> bool:
+def _has_volatile_id(value: dict[str, Any]) -> bool:
     """Return whether an object is a message, or a tool call within one: its id names nothing but itself."""
     return isinstance(value.get("role"), str) or ("name" in value and "arguments" in value)

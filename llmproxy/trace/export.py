@@ -24,7 +24,7 @@ import llmproxy
 from llmproxy.protocol import AGENT
 from llmproxy.proxy_calls import Call
 from llmproxy.trace.reading.recording_spans import read_interaction, spans_of
-from llmproxy.trace.spans import Fingerprint, Span, SpanKind
+from llmproxy.trace.spans import Span, SpanKind, SpanListDigest
 from llmproxy.trace.trace_file import Cassette, TraceHead, build_trace_header, from_interactions
 
 _INTERNAL, _CLIENT = 1, 3
@@ -36,8 +36,8 @@ Plain = dict[str, Any]
 
 def otlp(cassette: Cassette, *, content: bool = True) -> Plain:
     """Return a trace as one OTLP export request. `content` False leaves out what was said."""
-    converter = OtlpConverter(cassette.id, content=content)
-    spans = [plain for span in cassette.spans for plain in converter.feed(span)]
+    converter = OtlpSpanConverter(cassette.id, content=content)
+    spans = [plain for span in cassette.spans for plain in converter.feed_span(span)]
     return build_otlp_request([*spans, *converter.finish()], cassette.name)
 
 
@@ -48,7 +48,7 @@ def build_otlp_request(spans: list[Plain], name: str) -> Plain:
     return {"resourceSpans": [{"resource": resource, "scopeSpans": [{"scope": scope, "spans": spans}]}]}
 
 
-class OtlpConverter:
+class OtlpSpanConverter:
     """Converts the spans of one recording, in order; holds requests until answered, and conversations until the end."""
 
     def __init__(self, trace: str, *, content: bool = True) -> None:
@@ -58,7 +58,7 @@ class OtlpConverter:
         self._steps: list[Plain] = []
         self._ends: dict[str, int] = {}
 
-    def feed(self, span: Span) -> Iterator[Plain]:
+    def feed_span(self, span: Span) -> Iterator[Plain]:
         """Convert one span; some wait."""
         metadata = span.metadata or {}
         conversation = metadata.get("gen_ai.conversation.id")
@@ -111,7 +111,7 @@ class OtlpConverter:
         attributes = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": span.tool_name}
         attributes |= span.metadata or {}
         if self._content:
-            attributes |= _build_tool_content(span)
+            attributes |= _build_tool_content_attributes(span)
         plain = self._convert_span(span, _INTERNAL, attributes, span.timestamp, span.duration_ms)
         plain["name"] = f"execute_tool {span.tool_name or ''}".strip()
         return plain | _build_status(span)
@@ -122,7 +122,7 @@ class OtlpConverter:
         attributes = metadata | _build_price_attributes(span)
         self._strip_reasoning(attributes)
         if self._content and span.tool_name:
-            attributes |= _build_tool_content(span)
+            attributes |= _build_tool_content_attributes(span)
         plain = self._convert_span(span, _CLIENT if asks else _INTERNAL, attributes, span.timestamp, span.duration_ms)
         if metadata.get("gen_ai.operation.name") == "invoke_agent":
             plain["conversation"] = metadata.get("gen_ai.conversation.id")
@@ -193,7 +193,7 @@ def _to_json_text(value: object) -> str | None:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
-def _build_tool_content(span: Span) -> Plain:
+def _build_tool_content_attributes(span: Span) -> Plain:
     said = span.tool_args if span.tool_args is not None else span.input
     return {
         "gen_ai.tool.call.arguments": _to_json_text(said),
@@ -260,7 +260,7 @@ def write_trace(
     out: IO[str], store: Path | str, *, cassette: str, sample: int = 1, party: str | None = AGENT
 ) -> Cassette:
     """Write a recording as a trace file; returns its head (totals, fingerprint). Raises as `Cassette.from_store`."""
-    header, fingerprint, first = TraceHead(cassette, sample), Fingerprint(), True
+    header, fingerprint, first = TraceHead(cassette, sample), SpanListDigest(), True
     head = build_trace_header(header.trace)
     versions = {name: value for name, value in head.items() if name != "cassette"}
     for span in spans_of(store, cassette=cassette, sample=sample, party=party):
@@ -283,17 +283,17 @@ def write_otlp(
     """Write OTLP in JSON lines; returns how many spans. `content`: what was said. Raises as `Cassette.from_store`."""
     spans = spans_of(store, cassette=cassette, sample=sample, party=party)
     written = 0
-    for batch in _batch_spans(spans, OtlpConverter(f"{cassette}~{sample}", content=content)):
+    for batch in _batch_spans(spans, OtlpSpanConverter(f"{cassette}~{sample}", content=content)):
         line = json.dumps(build_otlp_request(batch, cassette), ensure_ascii=False, separators=(",", ":"))
         out.write(_HALF.sub("\N{REPLACEMENT CHARACTER}", line) + "\n")
         written += len(batch)
     return written
 
 
-def _batch_spans(spans: Iterator[Span], converter: OtlpConverter) -> Iterator[list[dict[str, object]]]:
+def _batch_spans(spans: Iterator[Span], converter: OtlpSpanConverter) -> Iterator[list[dict[str, object]]]:
     batch: list[dict[str, object]] = []
     for span in spans:
-        batch += converter.feed(span)
+        batch += converter.feed_span(span)
         if len(batch) >= BATCH:
             yield batch
             batch = []
@@ -306,7 +306,7 @@ _HALF = re.compile("[\ud800-\udfff]")
 """Of surrogate pairs: recorded answers may hold one, OTLP's readers take none."""
 
 
-def build_call_trace(calls: Iterable[Call], name: str) -> Cassette:
+def build_trace_from_calls(calls: Iterable[Call], name: str) -> Cassette:
     """Return calls as a trace, at the times when they arrived in this run."""
     made = [(read_interaction(call), call.at) for call in calls]
     placed = (replace(each, started_at=at) if at else each for each, at in made if each is not None)

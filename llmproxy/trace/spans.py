@@ -277,7 +277,7 @@ class EvalResult:
         return {**vars(self), "assertions": [result.to_dict() for result in self.assertions]}
 
 
-class Fingerprint:
+class SpanListDigest:
     """The original's fingerprint, over the JSON of a list of spans that go by one at a time."""
 
     def __init__(self) -> None:
@@ -296,7 +296,7 @@ class Fingerprint:
 
 
 def fingerprint_spans(spans: Iterable[dict[str, Any]]) -> str:
-    fingerprint = Fingerprint()
+    fingerprint = SpanListDigest()
     for span in spans:
         fingerprint.add(span)
     return fingerprint.hexdigest()

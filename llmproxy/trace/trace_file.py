@@ -27,7 +27,7 @@ from typing import Any
 import llmproxy
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteCorrupt, CassetteNewer, CassetteNotFound, MachineError
-from llmproxy.files import read_text, replace_file
+from llmproxy.files import read_bounded_text, replace_file
 from llmproxy.protocol import AGENT
 from llmproxy.trace.spans import Provenance, Span, SpanKind, TraceNotJSON, check_number, fingerprint_spans, require_type
 
@@ -35,7 +35,7 @@ from llmproxy.trace.spans import Provenance, Span, SpanKind, TraceNotJSON, check
 def read_json_file[T](path: Path, make: Callable[[Any], T]) -> T:
     """Read a JSON file and make something of it; errors name the file. Raises as `Cassette.load`."""
     try:
-        text = read_text(path)
+        text = read_bounded_text(path)
     except FileNotFoundError as error:
         raise CassetteNotFound(f"There is no trace file {path}.", hint="`export --format spans` writes one.") from error
     except UnicodeDecodeError as error:
@@ -223,7 +223,9 @@ class Cassette:
         """Turn a recording into a trace; `party` None takes everybody's. Raises CassetteNotFound, CassetteError."""
         from llmproxy.trace.reading.recording_spans import spans_of
 
-        return _to_cassette(TraceHead(cassette, sample), spans_of(path, cassette=cassette, sample=sample, party=party))
+        return _build_from_spans(
+            TraceHead(cassette, sample), spans_of(path, cassette=cassette, sample=sample, party=party)
+        )
 
 
 _HEAD = tuple(name for name in Cassette.__dataclass_fields__
@@ -274,10 +276,10 @@ def from_interactions(interactions: Iterable[Interaction], name: str) -> Cassett
     """Turn the agent's interactions, in the order of their requests, into a trace of this name."""
     from llmproxy.trace.reading.span_builder import build_spans
 
-    return _to_cassette(TraceHead(name, 1), build_spans(each for each in interactions if each.party == AGENT))
+    return _build_from_spans(TraceHead(name, 1), build_spans(each for each in interactions if each.party == AGENT))
 
 
-def _to_cassette(head: TraceHead, spans: Iterable[Span]) -> Cassette:
+def _build_from_spans(head: TraceHead, spans: Iterable[Span]) -> Cassette:
     for span in spans:
         head.add_span(span)
         head.trace.spans.append(span)

@@ -18,10 +18,17 @@ from llmproxy.core.cassettes.anonymized_export import replace_names
 from llmproxy.core.providers.provider_table import channel_of
 from llmproxy.core.sessions.session import canonical_name
 from llmproxy.core.store.reader import CassetteInfo, Readable
-from llmproxy.core.store.rows import describe_interaction
+from llmproxy.core.store.rows import extract_texts_and_cost
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.protocol import AGENT
-from llmproxy.ui.queries import NO_CHILD, STORY_BYTES, STORY_CALLS, count_bytes, limit_bytes, list_fork_origins
+from llmproxy.ui.queries import (
+    MAX_RUN_BYTES,
+    MAX_RUN_CALLS,
+    NO_CHILD,
+    count_bytes,
+    list_fork_origins,
+    take_until_byte_limit,
+)
 from llmproxy.ui.recordings import call_list
 from llmproxy.ui.recordings.call_list import CallFilter
 from llmproxy.ui.recordings.calls import attach_results, body_to_json, call_to_json, compute_text_delta, decode_text
@@ -46,7 +53,7 @@ def page_data(store: Readable, wanted: Sequence[CassetteInfo], title: str, most:
         which = CallFilter(info.name, info.sample)
         taken = {each.id for each in found}
         own = [each for each in found if each.party == AGENT] or found
-        told = list(limit_bytes(islice(own, STORY_CALLS), STORY_BYTES))
+        told = list(take_until_byte_limit(islice(own, MAX_RUN_CALLS), MAX_RUN_BYTES))
         listed = list(map(_build_call_row, found))
         cassettes.append(
             {
@@ -69,7 +76,7 @@ def page_data(store: Readable, wanted: Sequence[CassetteInfo], title: str, most:
 def _build_call_row(interaction: Interaction) -> dict[str, Any]:
     """Return a call's row with the file's texts: those of the store name what has a stand-in here."""
     i, chunks = interaction, interaction.response.chunks
-    asked, answered, cost = describe_interaction(i)
+    asked, answered, cost = extract_texts_and_cost(i)
     return {
         "id": i.id, "party": i.party, "provider": i.provider, "operation": i.operation,
         "channel": channel_of(i.provider, i.operation).value, "model": i.model, "stream": i.stream,

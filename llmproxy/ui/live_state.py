@@ -38,7 +38,7 @@ def take_live_snapshot(engine: Engine, watch: CallLog, opened: Iterable[Exchange
                 if name not in ("parties", "miss_texts")
             },
         }
-        for each in engine.sessions.walks.values()
+        for each in engine.sessions.open_sessions.values()
     ]
     waiting = [
         {"at": each.progress.started_at, "party": each.party, "operation": each.operation, "model": each.identity.model}

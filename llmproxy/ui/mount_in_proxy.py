@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from llmproxy.advice import format_store_option, suggest_command
+from llmproxy.advice import format_command, format_store_option
 from llmproxy.core.control.answering import ControlForbidden, ControlRequest, find_refusal
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.sessions.exchange import Exchange
@@ -56,16 +56,20 @@ class Viewer:
         """Answer a request, soon. Call it where the engine lives."""
         path = urlsplit(asked.target).path
         if path == "/":
-            return _to_future(redirect_to_page())
+            return _make_done_future(redirect_to_page())
         refusing = find_refusal(asked, self.token, self.page_token)
         if asked.method not in ("GET", "HEAD"):
-            return _to_future(refusal_answer(405, "llmproxy_method", "llmproxy: the viewer is for reading.", UI_PREFIX))
+            return _make_done_future(
+                refusal_answer(405, "llmproxy_method", "llmproxy: the viewer is for reading.", UI_PREFIX)
+            )
         if path in (UI_PREFIX, UI_PREFIX.rstrip("/")):
-            return _to_future(self._answer_page(asked, refusing))
+            return _make_done_future(self._answer_page(asked, refusing))
         if refusing is not None:
-            return _to_future(error_answer(refusing))
+            return _make_done_future(error_answer(refusing))
         if not path.startswith(_DATA):
-            return _to_future(refusal_answer(404, "llmproxy_not_found", "llmproxy: there is nothing here.", UI_PREFIX))
+            return _make_done_future(
+                refusal_answer(404, "llmproxy_not_found", "llmproxy: there is nothing here.", UI_PREFIX)
+            )
         question, query = (
             path.removeprefix(_DATA),
             dict(parse_qsl(urlsplit(asked.target).query, keep_blank_values=True)),
@@ -73,7 +77,7 @@ class Viewer:
         try:
             asker = self._choose_answerer(question, query)
         except LLMProxyError as error:
-            return _to_future(error_answer(error))
+            return _make_done_future(error_answer(error))
         return self._thread.submit(answer_as_json, asker, question, query)
 
     def close(self) -> None:
@@ -99,7 +103,7 @@ class Viewer:
             )
             return lambda *_: live_state.state_to_json(seen)
         if question == "miss":
-            misses, all_of_them = engine.journal.list_misses(), suggest_command("why", path)
+            misses, all_of_them = engine.journal.list_misses(), format_command("why", path)
             return lambda *_: _answer_miss(misses, query, all_of_them)
         if question == "report" and (tests := self.tests) is not None:
             return lambda _, given: tests(given)
@@ -135,7 +139,7 @@ def _drop_same_origin_headers(asked: ControlRequest) -> ControlRequest:
     return ControlRequest(asked.method, asked.target, headers, b"", asked.loopback, asked.guard, asked.scheme)
 
 
-def _to_future(answer: PageAnswer) -> Future[PageAnswer]:
+def _make_done_future(answer: PageAnswer) -> Future[PageAnswer]:
     made: Future[PageAnswer] = Future()
     made.set_result(answer)
     return made

@@ -36,12 +36,12 @@ def render_page(data: dict[str, Any], title: str = "llmproxy", plain: str = "", 
         'content="no-referrer"><meta name="generator" content="llmproxy">'
         f"<title>{escape(to_visible(title))}</title>\n<style>{style}</style></head>\n"
         f'<body><div id="app"></div>\n<noscript><p>{_NO_SCRIPT}</p><pre>{escape(to_visible(plain))}</pre></noscript>\n'
-        f'<script type="application/json" id="data">{escape_for_html(data)}</script>\n'
+        f'<script type="application/json" id="data">{to_script_safe_json(data)}</script>\n'
     )
     return text + "".join(f"<script>{each}</script>\n" for each in code) + "</body></html>\n"
 
 
-def is_viewer_page(path: Path) -> bool:
+def is_exported_page(path: Path) -> bool:
     with path.open("rb") as file:
         return b'<meta name="generator" content="llmproxy">' in file.read(20_000)
 
@@ -61,7 +61,7 @@ def _digest_for_csp(text: str) -> str:
     return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
 
 
-def escape_for_html(value: object) -> str:
+def to_script_safe_json(value: object) -> str:
     """Return JSON that can stand in a script element: no markup in it, and nothing that a terminal would obey."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     text = text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
@@ -94,13 +94,13 @@ START = (
 
 def list_page_scripts() -> list[str]:
     """Return the scripts of the page, in order: what defines modules, the modules, and what starts the first one."""
-    return [START, *(read_page_script(name) for name in _list_imports(MAIN)), f'use("{MAIN}");']
+    return [START, *(build_module_script(name) for name in _list_module_and_imports(MAIN)), f'use("{MAIN}");']
 
 
-def read_page_script(name: str) -> str:
+def build_module_script(name: str) -> str:
     """Return a module as a script, its first line first, without characters that a terminal obeys."""
     body = _CONTROL.sub(
-        lambda found: f"\\x{ord(found[0]):02x}", _convert_to_script(name)
+        lambda found: f"\\x{ord(found[0]):02x}", _convert_js_module(name)
     )  # one in a minified string stays what it was
     return f'modules["{name}"] = function (exports, use) {{ {body}\n}};\n//# sourceURL=llmproxy/ui/static/{name}\n'
 
@@ -111,7 +111,7 @@ def read_static(name: str) -> str:
     return files("llmproxy").joinpath("ui", "static", name).read_text("utf-8")
 
 
-def _list_imports(name: str, seen: dict[str, None] | None = None) -> Iterator[str]:
+def _list_module_and_imports(name: str, seen: dict[str, None] | None = None) -> Iterator[str]:
     """Yield a module and those that it imports, each once."""
     seen = {} if seen is None else seen
     if name in seen:
@@ -119,7 +119,7 @@ def _list_imports(name: str, seen: dict[str, None] | None = None) -> Iterator[st
     seen[name] = None
     text = read_static(name)
     for match in [*_IMPORT.finditer(text), *_DEFAULT.finditer(text), *_BARE.finditer(text)]:
-        yield from _list_imports(_resolve_import(name, match[match.lastindex or 1]), seen)
+        yield from _list_module_and_imports(_resolve_import(name, match[match.lastindex or 1]), seen)
     yield name
 
 
@@ -132,7 +132,7 @@ def _resolve_import(importer: str, named: str) -> str:
     return f"{folder}/{path}" if folder else path
 
 
-def _convert_to_script(name: str) -> str:
+def _convert_js_module(name: str) -> str:
     text = read_static(name)
     if "module" in text[:300] and "define.amd" in text[:300]:  # UMD: with `exports` and `module` it fills these
         return f"const module = {{ exports }};{text}"

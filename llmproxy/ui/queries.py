@@ -31,8 +31,8 @@ Json = Any
 """Plain JSON values."""
 Query = Mapping[str, str]
 
-STORY_CALLS = 200
-STORY_BYTES = 24 << 20
+MAX_RUN_CALLS = 200
+MAX_RUN_BYTES = 24 << 20
 """How far a story is told at once."""
 BEFORE, AFTER = 24, 12
 """Calls around one that are read for what it repeats, and for the results of its tools."""
@@ -73,7 +73,9 @@ def read_call_filter(query: Query) -> CallFilter:
     sample = read_int(query, "sample", 1, 999_999)
     find, model = (query.get(name, "")[:200] for name in ("find", "model"))
     ids = tuple(
-        read_int({"ids": each}, "ids", None, 1 << 62) for each in query.get("ids", "").split(",")[:STORY_CALLS] if each
+        read_int({"ids": each}, "ids", None, 1 << 62)
+        for each in query.get("ids", "").split(",")[:MAX_RUN_CALLS]
+        if each
     )
     return CallFilter(query["cassette"], sample, find, query.get("failed") == "1", model, ids)
 
@@ -139,8 +141,10 @@ def answer_call_place(store: Readable, query: Query) -> Json:
 def answer_steps(store: Readable, query: Query) -> Json:
     """Return what was asked, done and answered, from the recording's beginning on."""
     which = read_call_filter(query)
-    ids = [row["id"] for row in _select_agent_calls(call_list.read_row_window(store, which, 0, call_list.MOST))]
-    read: list[Interaction] = list(limit_bytes((store.load(id_) for id_ in islice(ids, STORY_CALLS)), STORY_BYTES))
+    ids = [row["id"] for row in _prefer_agent_calls(call_list.read_row_window(store, which, 0, call_list.MOST))]
+    read: list[Interaction] = list(
+        take_until_byte_limit((store.load(id_) for id_ in islice(ids, MAX_RUN_CALLS)), MAX_RUN_BYTES)
+    )
     return {"steps": steps_of(read), "calls": len(read), "of": call_list.count_calls(store, which)}
 
 
@@ -176,12 +180,12 @@ QUESTIONS: Mapping[str, Callable[[Readable, Query], Json]] = {
 # --- what they share -------------------------------------------------------------------------------------------------
 
 
-def _select_agent_calls(listed: list[dict[str, Json]]) -> list[dict[str, Json]]:
+def _prefer_agent_calls(listed: list[dict[str, Json]]) -> list[dict[str, Json]]:
     """Return the agent's own calls; all where it has none: what simulators and judges said is another story."""
     return [row for row in listed if row["party"] == AGENT] or listed
 
 
-def limit_bytes(found: Iterable[Interaction], most: int) -> Iterator[Interaction]:
+def take_until_byte_limit(found: Iterable[Interaction], most: int) -> Iterator[Interaction]:
     """Yield interactions until their bodies are too much to be read at once; the first one whatever its size."""
     left = most
     for each in found:
@@ -214,4 +218,4 @@ def _load_neighbours(store: Readable, row: RowSummary, count: int, *, later: boo
     )
     place = (to_sql(row.cassette), row.sample, to_sql(row.party), row.started_at, row.id)
     found = store.query(sql, (*place, count))
-    yield from limit_bytes((store.load(id_) for (id_,) in found), AROUND_BYTES)
+    yield from take_until_byte_limit((store.load(id_) for (id_,) in found), AROUND_BYTES)

@@ -84,7 +84,7 @@ def test_importing_again_replaces(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("import", cassette(path, "a", "b", "c")) == 0
     assert "older recordings of the same requests were replaced; nothing is doubled." in capsys.readouterr().out
     with FileStore.open("llmproxy.db", writable=False, now=lambda: 0.0) as store:
-        assert store.closed_cleanly("trip", 1)
+        assert store.last_session_ended_cleanly("trip", 1)
 
 
 def test_names(capsys: pytest.CaptureFixture[str]) -> None:

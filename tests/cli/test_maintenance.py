@@ -236,7 +236,7 @@ def test_pruning_a_conversation_keeps_what_builds_on_it(tmp_path: Path, capsys: 
     fill(path, *(dataclasses.replace(turn, cassette="x") for turn in turns))
     with FileStore.open(path, writable=True, now=lambda: NOW) as store:
         kept = {row.id: store.load(row.id) for row in store.list_summaries() if row.id % 3 == 0}
-        with store.file_transaction() as conn:
+        with store.sqlite_transaction() as conn:
             replaced = [(n,) for n in range(1, 13) if n not in kept]
             conn.executemany("UPDATE interactions SET superseded_at = 1 WHERE id = ?", replaced)
     assert run(capsys, path, "prune", "--yes")[0] == 0

@@ -10,7 +10,7 @@ from llmproxy.cli import main
 from llmproxy.cli.parts.options import load_settings
 from llmproxy.errors import SettingsError
 from llmproxy.scenario.cluster.transfer_files import cassette_folder, describe_parcel, merge_cassettes
-from llmproxy.suite.project_settings import SuiteOptions
+from llmproxy.suite.project_settings import SuiteRunOptions
 from llmproxy.suite.reading.load import load_suites
 from llmproxy.suite.run.run_context import RunContext
 from llmproxy.suite.run.run_on_cluster import SuiteParcel, pack_suites
@@ -40,7 +40,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def packed(mode: str, files: tuple[str, ...] = (), variables: tuple[str, ...] = (), **env: str) -> SuiteParcel:
     cases = [case for case in load_suites(["."]).scenarios if case.id == "a"]
-    world = RunContext(options=SuiteOptions(mode=mode), proxy=None)
+    world = RunContext(options=SuiteRunOptions(mode=mode), proxy=None)
     return pack_suites(
         world, cases, ["."], load_settings({"mode": mode}), [], files=files, variables=variables, env=env
     )

@@ -41,7 +41,7 @@ def test_a_cassette_goes_to_the_server_and_comes_back(folder: Path, capsys: pyte
     ):
         before, after = next(one.iter_interactions("default")), next(other.iter_interactions("mine"))
         assert (before.request, before.response, before.key) == (after.request, after.response, after.key)
-        assert other.closed_cleanly("mine", 1) == one.closed_cleanly("default", 1)
+        assert other.last_session_ended_cleanly("mine", 1) == one.last_session_ended_cleanly("default", 1)
 
 
 def test_what_differs_is_said_and_replaced_only_when_asked(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -146,7 +146,7 @@ def test_what_cannot_be_asked_is_refused_before_anything_is_sent(
     """What was redacted, a host that a recording names and nobody here does, a key that is not there."""
     body = json.dumps({"messages": [{"role": "user", "content": "[REDACTED-1]"}]}).encode()
     fill(store, chat("x", request=Request("POST", "/v1/chat/completions", (), body)))
-    with FileStore.open(store, writable=True, now=lambda: NOW) as database, database.file_transaction() as conn:
+    with FileStore.open(store, writable=True, now=lambda: NOW) as database, database.sqlite_transaction() as conn:
         conn.execute("UPDATE interactions SET upstream = 'https://evil.example' WHERE id = 3")
     done = rerecord(store, *typed)
     assert (done.returncode, says in done.stderr) == (2, True), done.stdout + done.stderr

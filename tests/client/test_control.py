@@ -18,7 +18,7 @@ import pytest
 from llmproxy.client.control import FRESH, ConnectionPool, Control, ControlError, ProxyUnreachable, session_url
 from llmproxy.client.session_reports import Report, UnusedRecording
 from llmproxy.proxy_calls import Use
-from llmproxy.trace.reading.decoded_exchange import RequestHistory, decode_exchange
+from llmproxy.trace.reading.decoded_exchange import RequestMessageCache, decode_exchange
 from llmproxy.trace.reading.recording_spans import read_interaction
 from tests.provider import Provider, step
 from tests.support.process import free_port
@@ -44,7 +44,7 @@ def test_a_session_of_any_name_is_opened_asked_reset_and_closed(control: Control
     assert [miss.session for miss in control.misses(ODD)] == [ODD]
     assert control.reset(ODD).name == ODD
     assert ODD in [each.name for each in control.sessions()]
-    assert control.close(ODD).misses == 1
+    assert control.close_session(ODD).misses == 1
     with pytest.raises(ControlError, match="no session"):
         control.report(ODD)
 
@@ -55,12 +55,12 @@ def test_the_end_of_a_session_tells_what_came_last(control: Control) -> None:
     for _ in range(3):
         assert ask_chat(f"{session_url(control.url, 'last')}/v1") == 404
     with pytest.raises(ControlError, match="after is '-1'"):
-        control.close("last", after=-1)
-    further = control.close("last", after=1).further
+        control.close_session("last", after=-1)
+    further = control.close_session("last", after=1).further
     assert further is not None
     assert [(call.seq, call.miss) for call in further] == [(2, True), (3, True)]
     control.open_session("last")
-    assert control.close("last").further is None
+    assert control.close_session("last").further is None
 
 
 def test_a_bound_name_counts_for_its_session_until_that_is_closed(control: Control) -> None:
@@ -69,14 +69,14 @@ def test_a_bound_name_counts_for_its_session_until_that_is_closed(control: Contr
         control.open_session(name)
         control.bind_session_name("process", name)
         assert ask_chat(f"{session_url(control.url, 'process')}/v1") == 404
-        assert control.close(name).misses == 1
+        assert control.close_session(name).misses == 1
     control.open_session("three")
     control.bind_session_name("process", "three")
     with pytest.raises(ControlError) as error:
         control.bind_session_name("process", "three")
     assert error.value.status == 409
     control.unbind_session_name("process")
-    assert control.close("three").calls == 0
+    assert control.close_session("three").calls == 0
 
 
 def test_an_open_session_is_waited_for_as_long_as_one_has_patience(control: Control) -> None:
@@ -86,11 +86,11 @@ def test_an_open_session_is_waited_for_as_long_as_one_has_patience(control: Cont
         control.open_session("shared")
     assert (error.value.status, error.value.hint != "") == (409, True)
     assert "answered 409" not in str(error.value), "the proxy's own words for the user need none around them"
-    timer = threading.Timer(0.3, control.close, ["shared"])
+    timer = threading.Timer(0.3, control.close_session, ["shared"])
     timer.start()
     assert control.open_session("shared", patience=10).name == "shared"
     timer.join()
-    control.close("shared")
+    control.close_session("shared")
 
 
 @pytest.mark.parametrize(("given", "status"), [({"mode": "record"}, 403), ({"speed": -1.0}, 400), ({"mode": "x"}, 400)])
@@ -155,11 +155,11 @@ def test_a_walk_tells_each_call_in_every_mode(tmp_path: Path, mode: str) -> None
         if mode != "passthrough":
             made = read_interaction(second)
             assert made is not None
-            answer = decode_exchange(made, RequestHistory()).answer
+            answer = decode_exchange(made, RequestMessageCache()).answer
             assert answer is not None
             assert answer.text == "hello"
             assert [span["output"] for span in control.spans("a") if span["kind"] == "agent_output"] == ["hello"] * 2
-        control.close("a")
+        control.close_session("a")
 
 
 def test_a_walk_tells_misses_and_hits_of_a_replay(control: Control, px: Listening) -> None:
@@ -169,7 +169,7 @@ def test_a_walk_tells_misses_and_hits_of_a_replay(control: Control, px: Listenin
     (call,) = control.calls("walked")
     assert (call.decision, call.miss, call.status, call.recording) == ("REFUSE", True, 404, None)
     assert "no recorded response" in call.note
-    control.close("walked")
+    control.close_session("walked")
     for told in (control.calls, control.spans):
         with pytest.raises(ControlError, match="no session"):
             told("walked")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.client.fault_sweep_trials import (
+from llmproxy.client.fault_sweep_judging import (
     SweepFinding,
     SweepOutcome,
     SweepRun,
@@ -14,8 +14,8 @@ from llmproxy.client.fault_sweep_trials import (
     find_failure_message,
     findings_to_json,
     format_findings,
+    give_bound_hits_recorded_keys,
     judge_trial,
-    key_bound_hits_by_recording,
     plan_trials,
     select_kinds,
     summarize_findings,
@@ -161,13 +161,13 @@ FINDINGS = [
 def test_a_bound_hit_is_the_same_call_in_each_run() -> None:
     """Its request has this run's words, and so another key; a fault and a retry of it have that key, too."""
     bound: set[int | None] = set()
-    first = key_bound_hits_by_recording(
+    first = give_bound_hits_recorded_keys(
         [call(1, "a", interaction=1), call(2, "b", interaction=2, bound=("at",))], bound
     )
     again = [call(1, "a", interaction=1), injected(2, "c"), call(3, "c", interaction=2, bound=("at",))]
     assert [each.key for each in first] == ["a", "#2"]
-    assert [each.key for each in key_bound_hits_by_recording(again, bound)] == ["a", "#2", "#2"]
-    assert [each.key for each in key_bound_hits_by_recording([call(1, "b", interaction=2)], bound)] == ["#2"]
+    assert [each.key for each in give_bound_hits_recorded_keys(again, bound)] == ["a", "#2", "#2"]
+    assert [each.key for each in give_bound_hits_recorded_keys([call(1, "b", interaction=2)], bound)] == ["#2"]
 
 
 def test_alike_findings_share_a_row() -> None:

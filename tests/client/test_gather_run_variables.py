@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.client.gather_run_variables import find_time_zone_on_other_day, gather_run_variables, parse_run_variables
+from llmproxy.client.gather_run_variables import find_zone_with_other_date, gather_run_variables, parse_var_options
 from llmproxy.core.bindings import check_run_variable
 from llmproxy.errors import SettingsError
 
@@ -64,7 +64,7 @@ def test_somewhere_it_is_another_day(hour: int, tmp_path: Path) -> None:
     """Whatever the hour is, and before or after the day that is given."""
     now = datetime(2026, 11, 22, hour, 30, tzinfo=UTC)
     for day in ("2026-11-21", "2026-11-22", "2026-11-23"):
-        zone = find_time_zone_on_other_day(day, now)
+        zone = find_zone_with_other_date(day, now)
         assert zone
         assert _named(gather_run_variables({"TZ": zone}, tmp_path, now))["date"]["value"] != day
 
@@ -93,7 +93,7 @@ def test_git_is_asked_where_it_is_wanted(tmp_path: Path) -> None:
 
 def test_what_was_typed_is_a_name_and_a_value() -> None:
     """A value may hold an equals sign; a name alone is an error."""
-    assert parse_run_variables(["a=b=c"]) == [{"name": "a", "value": "b=c"}]
+    assert parse_var_options(["a=b=c"]) == [{"name": "a", "value": "b=c"}]
     for wrong in ("a", "=b", "a="):
         with pytest.raises(SettingsError):
-            parse_run_variables([wrong])
+            parse_var_options([wrong])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from llmproxy import scenario
-from llmproxy.client.scenario_run_hooks import HOST, ScenarioRunHooks
+from llmproxy.client.pytest_scenario_hooks import HOST, ScenarioRunHooks
 from llmproxy.report.events import Event, Finished
 from tests.scenario.people import Agent
 

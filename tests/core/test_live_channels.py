@@ -18,7 +18,7 @@ from llmproxy.core.live_or_recorded import (
     may_change_state,
     may_depend_on_state,
     name_call,
-    split_read_only_tools,
+    split_tools_by_read_only,
 )
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.protocol import Channel
@@ -162,7 +162,7 @@ def test_only_a_hint_that_never_wavers_counts() -> None:
         {"error": {}},
         "no message",
     ]
-    assert split_read_only_tools(lists) == ({"a"}, {"b", "c"})
+    assert split_tools_by_read_only(lists) == ({"a"}, {"b", "c"})
 
 
 @pytest.mark.parametrize(("provider", "operation", "body", "live"), [

@@ -13,7 +13,7 @@ from hypothesis import given, settings, strategies as st
 
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.secrets.redact import Redactor
-from llmproxy.core.sessions.exchange import Config, RequestPlace
+from llmproxy.core.sessions.exchange import Config, RequestHeadInfo
 from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Headers, Key
@@ -35,7 +35,7 @@ class Way:
         self.journal = Journal.open(Path(f"{store}.state.db"), self.now)
         config = Config(mode=mode, store=store, exhausted=exhausted, allow_live=True)
         self.made = Engine(config, redactor=Redactor(), journal=self.journal, now=self.now, clock=self.now)
-        self.places: dict[tuple[str, Headers], RequestPlace] = {}
+        self.places: dict[tuple[str, Headers], RequestHeadInfo] = {}
 
     def now(self) -> float:
         return self.seconds
@@ -95,7 +95,7 @@ class Way:
     def counted(self) -> object:
         """Return all that is counted of every session; the texts of misses name the store."""
         found = {}
-        for name, walk in self.made.sessions.walks.items():
+        for name, walk in self.made.sessions.open_sessions.items():
             tally = {**walk.calls.totals.to_json(), "miss_texts": len(walk.calls.totals.miss_texts)}
             calls = walk.calls.list_calls_after(0)
             counts = {

@@ -28,7 +28,7 @@ from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Interaction
-from llmproxy.mitm.build_proxy import build_config, build_origin_guard
+from llmproxy.mitm.build_proxy import build_engine_config, build_origin_guard
 from llmproxy.mitm.http1.fast_path import Front
 from llmproxy.mitm.http1.replay_layer import ReplayLayer
 from llmproxy.mitm.intercept import ConnectInterceptor
@@ -144,7 +144,7 @@ class Rig:
         engine, layer, choice, recorder, shell, intercept = self._parts
         self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()
         journal = Journal.open(Path(f"{self.store}.state.db"), time.time)
-        config = build_config(self.settings, frozenset(self.settings.upstream))
+        config = build_engine_config(self.settings, frozenset(self.settings.upstream))
         made = engine(config, redactor=Redactor(), journal=journal, now=time.time, clock=time.monotonic)
         guard = build_origin_guard(self.settings, self.settings.host)
         self.shell = shell(made, self.outcomes.append, guard=guard, forward=self.settings.forward)

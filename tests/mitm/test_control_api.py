@@ -195,7 +195,7 @@ def test_the_proxy_is_no_way_round_its_own_walls(tmp_path: Path, mode: str) -> N
             with from_elsewhere(rig, address) as c:
                 answer = c.ask(request(b'{"name": "a"}', f"http://{place}/_llmproxy/sessions", host=place))
             assert answer.status >= 400
-        assert "a" not in rig.shell.engine.sessions.walks
+        assert "a" not in rig.shell.engine.sessions.open_sessions
 
 
 # --- sessions over sockets -------------------------------------------------------------------------------------------
@@ -293,7 +293,7 @@ def test_a_call_that_outlives_its_session_is_recorded(store: Path) -> None:
         assert [each.decision for each in rig.outcomes] == [Decision.RECORD]
         assert rig.outcomes[0].interaction is not None
         with FileStore.open(store, writable=False, now=time.time) as found:
-            assert found.closed_cleanly("a", 1)
+            assert found.last_session_ended_cleanly("a", 1)
             assert len(found.list_summaries("a", 1)) == 1
         assert rig.shell.losses == 0
 

@@ -19,7 +19,7 @@ import pytest
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.queries import list_call_times
-from llmproxy.mitm.proxy_context import AnswerTurns, ProxyContext
+from llmproxy.mitm.proxy_context import LiveAnswerTurns, ProxyContext
 from tests.mitm.rig import Rig, recorded
 from tests.mitm.wire import Wire, body_of, chat
 from tests.provider import Provider, Reply, Script, Step, step
@@ -168,7 +168,7 @@ def test_ends_that_come_together_are_recorded_in_the_order_in_which_a_client_hea
     assert [re.findall(r"q\d+", body)[0] for body in asked] == heard
 
 
-class WaitingTurns(AnswerTurns):
+class WaitingTurns(LiveAnswerTurns):
     waits = threading.Event()
 
     async def wait_for_turn(self, exchange: Exchange) -> None:

@@ -75,7 +75,7 @@ BEFORE = [
     *(("stages", name) for name in ("begin_exchange", "identify_and_decide")),
     *(("keying", name) for name in ("derive_key", "redact")),
     *(("layer", name) for name in ("_dispatch_event", "_receive_data", "serve_received", "_on_head")),
-    *(("incoming", name) for name in ("check_and_place_request", "_check_origin", "count_arrival", "decide_request")),
+    *(("incoming", name) for name in ("check_and_place_request", "_check_origin", "begin_exchange", "decide_request")),
     ("forwarding", "forward"),
     *(("recorder", name) for name in ("requestheaders", "_address_upstream")),
     *(("shell", name) for name in ("record_begin",)),
@@ -90,12 +90,12 @@ AFTER = [
     *(
         ("forwarding", name)
         for name in (
-            "on_event", "_pass_commands", "_end_forwarding", "_send_held_commands", "_find_early_failure",
+            "on_event", "_pass_commands", "_end_forwarding", "_send_commands_held_for_store", "_find_early_failure",
             "forward_body", "forward", "forward_stream",
         )
     ),
     *(("sender", name) for name in ("send_recorded", "continue_sending", "drop_answer")),
-    *(("incoming", name) for name in ("plan_answer", "plan_playback")),
+    *(("incoming", name) for name in ("plan_recorded_answer", "plan_interactive_answer")),
     *(
         ("layer", name)
         for name in (
@@ -111,7 +111,7 @@ AFTER = [
             "_build_unreachable",
         )
     ),
-    *(("shell", name) for name in ("store_answer_and_wait", "_store_or_read", "build_refusal")),
+    *(("shell", name) for name in ("store_answer_and_wait", "_store_or_read_usage", "build_refusal")),
     *(("choice", name) for name in ("_choose_layer",)),
 ]  # fmt: skip
 """What may raise when the request is on its way, or had been answered from the store."""
@@ -159,7 +159,7 @@ def test_no_client_hangs_whatever_raises(tape: Path, store: Path, mode: str, par
 
 
 @pytest.mark.parametrize(
-    "method", ["store_answer", "_store_or_read", "store_answer_and_wait", "_store_answer", "response"]
+    "method", ["store_answer", "_store_or_read_usage", "store_answer_and_wait", "_store_answer", "response"]
 )
 def test_an_answer_that_could_not_be_stored_is_served_and_counted(tmp_path: Path, method: str) -> None:
     """The client's answer is its own; the loss is said."""
@@ -215,7 +215,7 @@ def test_with_the_layer_bypassed_nothing_gets_out(tape: Path, store: Path, mode:
 
 
 class Behind(Front):
-    def _serve_held_requests(self, data: bytes) -> None:
+    def _serve_complete_requests(self, data: bytes) -> None:
         self._hand_over(data)
 
 

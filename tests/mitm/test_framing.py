@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from llmproxy.mitm.framing import MAX_HEAD, FramingError, Head, HeadTooLarge, RequestReader, parse_head, replace_body
+from llmproxy.mitm.request_reader import (
+    MAX_HEAD,
+    FramingError,
+    Head,
+    HeadTooLarge,
+    RequestReader,
+    parse_head,
+    replace_body,
+)
 from tests.mitm.wire import body_of, chunked, request
 
 

@@ -26,11 +26,11 @@ from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Ending
 from llmproxy.errors import MachineError
-from llmproxy.mitm.build_proxy import BuiltProxy
+from llmproxy.mitm.build_proxy import ContextAndJournal
 from llmproxy.mitm.proxy_context import HandledEvents, ProxyContext
 from llmproxy.mitm.serve import check_client_cert, check_port_free, close_and_report, on_signals
 from llmproxy.proxy_calls import Totals
-from llmproxy.report.console import Console
+from llmproxy.report.proxy_console import Console
 from llmproxy.settings import find_reachable_host
 from tests.mitm.rig import Rig, connected, recorded
 from tests.mitm.wire import Wire, chat
@@ -520,7 +520,7 @@ def test_the_last_line_counts_what_was_still_being_stored(tmp_path: Path) -> Non
         written.set()
 
     def closed() -> Future[int | None]:
-        built = BuiltProxy(rig.shell, Journal.open(tmp_path / "other.state.db", time.time), ())
+        built = ContextAndJournal(rig.shell, Journal.open(tmp_path / "other.state.db", time.time), ())
         return asyncio.run_coroutine_threadsafe(
             close_and_report(out_of_patience, built, Console(said), totals), rig._loop
         )

@@ -11,7 +11,7 @@ import pytest
 
 from llmproxy.core.sessions.exchange import Config
 from llmproxy.errors import CassetteCorrupt, CassetteNotFound
-from llmproxy.mitm.build_proxy import build_config, build_proxy, check_store, load_cassette_files
+from llmproxy.mitm.build_proxy import build_engine_config, check_store, load_cassette_files, open_proxy_context
 from llmproxy.mitm.slim_mitmproxy import QuicClassStub, QuicModuleStub
 from llmproxy.protocol import Exhausted, Mode
 from llmproxy.proxy_calls import Call
@@ -119,7 +119,7 @@ def test_every_setting_reaches_the_engine(tmp_path: Path) -> None:
         "mode": "auto", "cassette": "c", "speed": "2", "exhausted": "miss", "miss_status": "503", "max_request": "1234",
         "store": str(tmp_path / "s.db"), "upstream": ["x=http://127.0.0.1:1/v1"],
     }  # fmt: skip
-    config = build_config(load(flags, {}, tmp_path).settings)
+    config = build_engine_config(load(flags, {}, tmp_path).settings)
     assert (config.mode, config.cassette, config.speed, config.exhausted) == (Mode.AUTO, "c", 2.0, Exhausted.MISS)
     assert (config.miss_status, config.max_request, config.store) == (503, 1234, tmp_path / "s.db")
     assert config.upstreams == {"x": "http://127.0.0.1:1/v1"}
@@ -129,7 +129,7 @@ def test_what_is_built_can_be_closed(tmp_path: Path) -> None:
     """A note for the user is there before the first request."""
 
     async def run() -> tuple[str, ...]:
-        built = build_proxy(load({"store": str(tmp_path / "x.db")}, {}, tmp_path), ignore)
+        built = open_proxy_context(load({"store": str(tmp_path / "x.db")}, {}, tmp_path), ignore)
         await built.close()
         return built.notes
 
@@ -140,7 +140,7 @@ def test_a_store_that_cannot_be_used_leaves_nothing_open(tmp_path: Path) -> None
     """The error comes out, the journal is closed."""
     (tmp_path / "x.db").write_text("no store")
     with pytest.raises(CassetteCorrupt):
-        build_proxy(load({"store": str(tmp_path / "x.db")}, {}, tmp_path), ignore)
+        open_proxy_context(load({"store": str(tmp_path / "x.db")}, {}, tmp_path), ignore)
 
 
 def test_a_folder_of_cassettes_that_is_not_there_is_said(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from llmproxy.core.traffic.interaction import header
 from llmproxy.core.traffic.websocket_frames import decode_frames
 from llmproxy.mitm.certificates import CERTIFICATE, confdir
 from llmproxy.mitm.recorder import Recorder
-from llmproxy.mitm.websocket_recorder import is_upgrade, prepare_upgrade
+from llmproxy.mitm.websocket_recorder import is_upgrade, limit_offered_extensions
 from tests.mitm.rig import Rig, recorded
 from tests.mitm.wire import request
 from tests.provider.websocket import Client, Gone, Peer, Upstream
@@ -412,7 +412,7 @@ def test_only_what_can_be_taken_apart_is_offered(offered: str, kept: str | None)
         assert not is_upgrade(upgrade)
     upgrade.headers.update(UPGRADE | {"Sec-WebSocket-Extensions": offered})
     assert is_upgrade(upgrade)
-    prepare_upgrade(upgrade)
+    limit_offered_extensions(upgrade)
     assert upgrade.headers.get("sec-websocket-extensions") == kept
 
 

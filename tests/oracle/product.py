@@ -91,7 +91,7 @@ def history(wire: WireObserver, step: Chapter) -> HistoryEditFindings:
     """Return what the product knows of the history in a step."""
     before = [each for each in wire.calls if each.call.seq <= step.after]
     return find_history_edits(
-        wire.observe(step.after, step.until), before, continues=step.continues, spoken=step.spoken
+        wire.build_step(step.after, step.until), before, continues=step.continues, spoken=step.spoken
     )
 
 

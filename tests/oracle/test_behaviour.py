@@ -45,7 +45,7 @@ def wrong_of_calls(seed: int, tally: Counter[str]) -> list[str]:
     run, random = World(seed).play(), Random(seed)
     wire, found = seen(run.exchanges), list[str]()
     for number, step in enumerate(run.steps):
-        measured = wire.observe(step.after, step.until)
+        measured = wire.build_step(step.after, step.until)
         for _ in range(ASSERTIONS):
             said = think_of(random)
             status, must = judge(said, measured), in_sight(said, step)

@@ -181,14 +181,14 @@ def test_what_a_real_proxy_tells_is_judged_as_truly(px: tuple[Proxy, Upstream]) 
         calls = control.calls(name)
         assert [call.attempt for call in calls] == [each.attempt for each in run.exchanges]
         wire = WireObserver()
-        wire.add_recorded_calls(calls)
+        wire.add_calls_with_recordings(calls)
         for step in run.steps:
-            measured = wire.observe(step.after, step.until)
+            measured = wire.build_step(step.after, step.until)
             for _ in range(ASSERTIONS):
                 said = think_of(random)
                 what, must = f"seed {seed}, calls {step.after} to {step.until}: {said}", in_sight(said, step)
                 found += judged(what, holds(said, step), judge(said, measured), tally, must=must)
-        control.close(name)
+        control.close_session(name)
     upstream.answers.clear()
     print(dict(tally))
     assert not found, "\n".join(found[:20])

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from llmproxy import scenario
-from llmproxy.client.scenario_run_hooks import HOST
+from llmproxy.client.pytest_scenario_hooks import HOST
 from llmproxy.pytest import scenario_report as pytest_plugin
-from llmproxy.pytest.scenario_runs import ScenarioRunPlugin
+from llmproxy.pytest.scenario_run_listener import ScenarioRunPlugin
 from tests.scenario.people import Agent
 from tests.support.pytest_run import run, write
 

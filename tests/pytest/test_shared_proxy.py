@@ -15,9 +15,9 @@ from llmproxy.pytest.shared_proxy import (
     PluginOptions,
     SharedProxy,
     SuiteResources,
+    choose_live_channels,
     choose_mode,
     make_cassette_name,
-    read_live_options,
 )
 from tests.support import Proxy, proxy
 from tests.support.process import ROOT, clean_env
@@ -132,13 +132,17 @@ def test_the_mode_is_chosen_by_whoever_is_nearest(given: dict[str, object], mode
 def test_a_marker_says_which_channels_are_live() -> None:
     """As a session takes it; the command line is nearer, and in CI it alone may spend money."""
     marker = {"live": "llm", "unknown_tool": "fail", "read_only": ["get_*"]}
-    assert read_live_options(marker, "", ci=False) == {"live": ["llm"], "unknown_tool": "fail", "read_only": ["get_*"]}
-    assert read_live_options(marker, "mcp,http", ci=False) == {**marker, "live": ["mcp", "http"]}
-    assert read_live_options(marker, "", ci=True) is None
-    assert read_live_options({}, "llm", ci=True) == {"live": ["llm"]}
-    assert read_live_options({}, "", ci=False) is None
+    assert choose_live_channels(marker, "", ci=False) == {
+        "live": ["llm"],
+        "unknown_tool": "fail",
+        "read_only": ["get_*"],
+    }
+    assert choose_live_channels(marker, "mcp,http", ci=False) == {**marker, "live": ["mcp", "http"]}
+    assert choose_live_channels(marker, "", ci=True) is None
+    assert choose_live_channels({}, "llm", ci=True) == {"live": ["llm"]}
+    assert choose_live_channels({}, "", ci=False) is None
     with pytest.raises(ValueError, match="not one of llm, mcp, http"):
-        read_live_options({"live": ["model"]}, "", ci=False)
+        choose_live_channels({"live": ["model"]}, "", ci=False)
 
 
 def test_the_proxy_is_started_as_by_the_command(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from llmproxy.errors import SettingsError
-from llmproxy.report.baseline import BaselineReport, compare_with_baseline, format_row_comparison, read_baseline
+from llmproxy.report.baseline import BaselineReport, compare_with_baseline, format_rows_comparison, read_baseline
 from llmproxy.report.events import Completed
 
 
@@ -22,7 +22,7 @@ def row(name: str, passed: int = 1, runs: int = 1, status: str = "", interval: A
 def test_worse_comes_first() -> None:
     """Then what is gone, what is new, what got better; the rest is counted."""
     before = {each["scenario"]: each for each in (row("a"), row("b", 0), row("same"), row("gone"))}
-    assert format_row_comparison(before, [row("new"), row("b"), row("a", 0), row("same")]) == [
+    assert format_rows_comparison(before, [row("new"), row("b"), row("a", 0), row("same")]) == [
         "against the baseline: 1 worse, 1 better, 1 as before",
         "  worse    a: passed -> failed",
         "  missing  gone: was passed",
@@ -32,14 +32,14 @@ def test_worse_comes_first() -> None:
 
 
 def test_a_change_that_may_be_chance_says_so() -> None:
-    (_, line) = format_row_comparison(
+    (_, line) = format_rows_comparison(
         {"a": row("a", 9, 10, interval=(0.6, 0.98))}, [row("a", 7, 10, interval=(0.4, 0.9))]
     )
     assert (
         line
         == "  worse    a: failed, 9 of 10 (60% to 98%) -> failed, 7 of 10 (40% to 90%); the intervals overlap: this may be chance"
     )
-    (_, line) = format_row_comparison(
+    (_, line) = format_rows_comparison(
         {"a": row("a", 10, 10, interval=(0.7, 1.0))}, [row("a", 0, 10, interval=(0.0, 0.3))]
     )
     assert "chance" not in line
@@ -47,7 +47,7 @@ def test_a_change_that_may_be_chance_says_so() -> None:
 
 def test_what_could_not_be_judged_is_worse() -> None:
     """An error of the environment is no pass, whatever its rate."""
-    assert "worse" in format_row_comparison({"a": row("a")}, [row("a", status="environment_error")])[1]
+    assert "worse" in format_rows_comparison({"a": row("a")}, [row("a", status="environment_error")])[1]
 
 
 def test_what_is_no_baseline_is_said_before_anything_runs(tmp_path: Path) -> None:

@@ -12,10 +12,10 @@ from llmproxy.client.session_reports import Report, format_counts
 from llmproxy.protocol import Decision
 from llmproxy.proxy_calls import Call, Totals, find_doubts
 from llmproxy.report import html, json_report, junit
-from llmproxy.report.console import format_totals
 from llmproxy.report.events import Finished, Started, Status
 from llmproxy.report.formatting import describe_replay
-from llmproxy.report.request_line import describe_request_steps, format_request_line
+from llmproxy.report.proxy_console import format_totals
+from llmproxy.report.request_line import describe_request_handling, format_request_line
 from llmproxy.report.run_console import ScenarioConsole, SuiteConsole
 from llmproxy.ui.live_state import classify_call
 from tests.report import samples
@@ -51,7 +51,7 @@ def test_console_junit_json_and_html_say_it() -> None:
     story, words = samples.story((STARTED, BOUND)), "replayed, 3 bound: cwd, date"
     assert words in html.render_report(story)
     assert words in junit.render_junit(story).decode()
-    run = json.loads(json_report.to_json_text(story))["scenarios"][0]["runs"][0]
+    run = json.loads(json_report.render_json_report(story))["scenarios"][0]["runs"][0]
     assert (run["finished"]["bound"], run["finished"]["bound_names"]) == (3, ["cwd", "date"])
     out = io.StringIO()
     samples.feed(SuiteConsole(out.write), (STARTED, BOUND))
@@ -71,7 +71,7 @@ def test_lines_of_calls_summaries_and_the_viewer_say_what_is_carried() -> None:
     """A word of its own in the line, the names of the changes in the sum, and a doubt where a proof is asked for."""
     call = Call(Decision.REPLAY, status=200, bound=("date",), carried=("system-3f2a",), cost=Decimal("0.1"))
     assert "CARRIED" in format_request_line(call, colour=False, zone=None, room=None)
-    assert "system-3f2a" in "\n".join(describe_request_steps(call))
+    assert "system-3f2a" in "\n".join(describe_request_handling(call))
     assert classify_call(call) == "carried"
     totals = Totals()
     totals.add(call)

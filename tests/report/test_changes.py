@@ -8,13 +8,13 @@ from llmproxy.core.changes.change import (
     Author,
     Change,
     ChangeOrigin,
-    Reason,
+    NotCarried,
     Refusal,
-    TrialCall,
+    UnrecordedTrialCall,
     diff_hunks,
     digest_of,
 )
-from llmproxy.core.sessions.trial_results import TrialResult
+from llmproxy.core.sessions.change_trials import ChangeTrial
 from llmproxy.core.store.rows import RowSummary
 from llmproxy.core.traffic.interaction import Ending, Key
 from llmproxy.report.request_changes import ChangeSummary, summarize_trials
@@ -26,19 +26,21 @@ def change(before: str | None = "Be brief.", after: str | None = "Be brief and k
     return made._replace(**more)  # type: ignore[arg-type]
 
 
-def call(recording: int | None, *changes: Change, cost: float | None = 0.01, why: Reason | None = None) -> TrialCall:
+def call(
+    recording: int | None, *changes: Change, cost: float | None = 0.01, why: NotCarried | None = None
+) -> UnrecordedTrialCall:
     """Return a call that was carried under these changes, or refused."""
     refusal = None if why is None else Refusal(why, "message 1 (user)")
     pending = tuple(each.name for each in changes)
     place = (1, "refund", 1, "agent", "chat.completions")
-    return TrialCall(*place, recording, changes, refusal, pending, 10, 2, cost, 2000.0)
+    return UnrecordedTrialCall(*place, recording, changes, refusal, pending, 10, 2, cost, 2000.0)
 
 
-def trial(name: str, *seen: TrialCall, calls: int = 4, passed: bool | None = True) -> TrialResult:
-    return TrialResult(name, 1, 0.0, passed, calls, seen)
+def trial(name: str, *seen: UnrecordedTrialCall, calls: int = 4, passed: bool | None = True) -> ChangeTrial:
+    return ChangeTrial(name, 1, 0.0, passed, calls, seen)
 
 
-def total(*trials: TrialResult, after: dict[int, float | None] | None = None) -> ChangeSummary:
+def total(*trials: ChangeTrial, after: dict[int, float | None] | None = None) -> ChangeSummary:
     """Put trials together; each cassette holds these recordings, with what they cost."""
     return summarize_trials(trials, lambda _: {number: row(number, cost) for number, cost in (after or {}).items()})
 
@@ -57,7 +59,7 @@ def test_one_edit_in_several_cassettes_is_one_change() -> None:
     edit, tool = change(), change("x", "y", origin=ChangeOrigin(Author.CLIENT, "claude-code", "2.1.332"))
     found = total(
         trial("refund", call(1, edit), call(2, edit)), trial("vip", call(5, edit, tool)), trial("plain"),
-        trial("broken", call(7, why=Reason.QUESTION), passed=False),
+        trial("broken", call(7, why=NotCarried.QUESTION), passed=False),
     )  # fmt: skip
     seen = {(each.name, each.calls, tuple(each.cassettes)) for each in found.groups}
     assert seen == {(edit.name, 3, ("refund", "vip")), (tool.name, 1, ("vip",))}
@@ -81,7 +83,7 @@ def test_a_call_that_is_no_longer_made_is_a_change() -> None:
     plain = trial("plain")._replace(served=frozenset({1, 2}))
     (alone,) = total(plain, after=dict.fromkeys((1, 2, 3), 0.1)).groups
     assert (alone.origin, alone.name) == ("prompt", gone.name)
-    astray = ended._replace(seen=(call(1, why=Reason.QUESTION),))
+    astray = ended._replace(seen=(call(1, why=NotCarried.QUESTION),))
     for each in (ended._replace(served=None), ended._replace(passed=False), astray):
         assert not [one for one in total(each, after={3: 0.1}).groups if one.name.startswith("gone-")]
 
@@ -105,11 +107,11 @@ def test_nothing_changed_is_said_in_one_line() -> None:
         ([call(1, change(), cost=None)], {1: None}, "1 call: at an unknown price"),
         ([call(1, change()), call(2, change(), cost=None)], {}, "2 calls: $0.0100 and 1 call of unknown price"),
         ([call(1, change())], {1: 0.01, 2: None}, "at most 2: $0.0100 and 1 call of unknown price"),
-        ([call(1, change()), call(None, why=Reason.NO_PLACE, cost=None)], {}, "1 call: $0.0100"),
+        ([call(1, change()), call(None, why=NotCarried.NO_PLACE, cost=None)], {}, "1 call: $0.0100"),
     ],
 )
 def test_the_bill_counts_what_is_known_and_says_what_is_not(
-    seen: list[TrialCall], after: dict[int, float | None], said: str
+    seen: list[UnrecordedTrialCall], after: dict[int, float | None], said: str
 ) -> None:
     """The changed calls at least, with all that their recordings hold after them at most; unknown is never 0."""
     assert said in str(total(trial("refund", *seen), after=after).bill)
@@ -117,7 +119,7 @@ def test_the_bill_counts_what_is_known_and_says_what_is_not(
 
 def test_a_table_for_a_pull_request_holds_every_change() -> None:
     edit = change("a|b", "c")
-    rows = list(total(trial("refund", call(1, edit)), trial("new", call(None, why=Reason.NO_PLACE))).to_markdown())
+    rows = list(total(trial("refund", call(1, edit)), trial("new", call(None, why=NotCarried.NO_PLACE))).to_markdown())
     assert rows[0] == "**1 change in 1 of 8 calls, 1 of 2 cassettes**"
     assert f'| `{edit.name}` | system prompt: "a\\|b" -> "c" | 1 | refund |' in rows
     assert any(row.startswith("| `new` | chat.completions without a recorded counterpart | 1 | new |") for row in rows)

@@ -11,7 +11,7 @@ import pytest
 
 from llmproxy import scenario
 from llmproxy.core.secrets.redact import Redactor
-from llmproxy.report.event_handlers import SecretHider, hide_secrets, to_handlers
+from llmproxy.report.event_handlers import SecretHider, redact_plain_data, to_handlers
 from llmproxy.report.events import Event, Finished, Message
 from llmproxy.report.report_kinds import KINDS, make_report_handler
 from llmproxy.report.run_console import ScenarioConsole
@@ -114,9 +114,13 @@ def test_events_without_a_secret_are_the_same_objects() -> None:
     """Nothing is written anew for nothing, and states stay states."""
     redactor = Redactor()
     for event in events():
-        assert hide_secrets(event, redactor.text) is event
+        assert redact_plain_data(event, redactor.text) is event
     changed = (
-        cast("Finished", hide_secrets(telling()[-2], redactor.text)) if isinstance(telling()[-2], Finished) else None
+        cast("Finished", redact_plain_data(telling()[-2], redactor.text))
+        if isinstance(telling()[-2], Finished)
+        else None
     )
     assert changed is None or changed.error == "it said [REDACTED]"
-    assert hide_secrets({"a": [f"x {GITHUB}", 1, None, True]}, redactor.text) == {"a": ["x [REDACTED]", 1, None, True]}
+    assert redact_plain_data({"a": [f"x {GITHUB}", 1, None, True]}, redactor.text) == {
+        "a": ["x [REDACTED]", 1, None, True]
+    }

@@ -12,11 +12,11 @@ from llmproxy.report.request_line import (
     count_cells,
     cut,
     cut_middle,
-    describe_request_steps,
-    fold_text,
+    describe_request_handling,
     format_head_line,
     format_request_line,
     pad_cells,
+    wrap_to_cells,
 )
 from tests.report.test_console import HIT, MISS
 
@@ -50,7 +50,7 @@ def test_what_came_over_the_wire_cannot_move_the_cursor() -> None:
     shown = format_request_line(evil, zone=UTC)
     assert shown.isprintable()
     assert len(shown) < 300
-    assert all(text.isprintable() for text in describe_request_steps(evil))
+    assert all(text.isprintable() for text in describe_request_handling(evil))
 
 
 @pytest.mark.parametrize("room", [80, 100, 120, 160, 200])
@@ -122,12 +122,12 @@ def test_a_name_cut_in_its_middle_keeps_both_ends() -> None:
 
 def test_a_folded_text_is_whole() -> None:
     """Broken behind a border where one is near, in the middle of a word otherwise, never within a character."""
-    assert fold_text("tests/agents/test_weather.py::test_paris", 16) == [
+    assert wrap_to_cells("tests/agents/test_weather.py::test_paris", 16) == [
         "tests/agents/", "test_weather.py:", ":test_paris",
     ]  # fmt: skip
-    assert fold_text("x" * 20, 8) == ["xxxxxxxx", "xxxxxxxx", "xxxx"]
+    assert wrap_to_cells("x" * 20, 8) == ["xxxxxxxx", "xxxxxxxx", "xxxx"]
     for text in ("東京都" * 9, "e\u0301" * 30, "a b " * 9):
-        lines = fold_text(text, 7)
+        lines = wrap_to_cells(text, 7)
         assert "".join(lines) == text
         assert max(map(count_cells, lines)) <= 7
-    assert fold_text("", 8) == [""]
+    assert wrap_to_cells("", 8) == [""]

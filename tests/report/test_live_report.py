@@ -10,7 +10,7 @@ import pytest
 
 from llmproxy.errors import SettingsError
 from llmproxy.report.events import Completed, Event, Finished, Message, Selected, Started, Status
-from llmproxy.report.json_report import JsonLines, is_being_written, read_report_runs, to_json_text
+from llmproxy.report.json_report import JsonLines, is_being_written, read_report_runs, render_json_report
 from llmproxy.report.live_report_reader import LiveReportReader, make_report_reader, read_report_document
 from tests.report import samples
 
@@ -135,7 +135,7 @@ def test_what_cannot_be_read_is_said(tmp_path: Path, line: str) -> None:
 def test_a_document_is_sent_once(tmp_path: Path) -> None:
     """And again when the file is another one; of another version it is refused."""
     path = tmp_path / "report.json"
-    path.write_text(to_json_text(samples.story()), "utf-8")
+    path.write_text(render_json_report(samples.story()), "utf-8")
     told = make_report_reader(path, tmp_path / "state.db")
     first = told({})
     assert (len(first["scenarios"]), first["trend"]) == (6, [])

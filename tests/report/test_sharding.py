@@ -11,10 +11,10 @@ import pytest
 from llmproxy.errors import SettingsError
 from llmproxy.report.sharding import (
     Shard,
-    check_shard_description,
-    describe_shard,
+    check_shard_split_json,
     parse_shard,
     read_test_times,
+    shard_split_to_json,
     split_items,
     weigh_items,
 )
@@ -59,7 +59,7 @@ def test_without_times_scenarios_weigh_what_they_repeat() -> None:
 
 def test_more_parts_than_scenarios_leave_some_empty() -> None:
     assert split_items({"a": 1, "b": 1}, 5) == {"a": 1, "b": 2}
-    assert describe_shard(Shard(4, 5), {"a": 1}, "test", more=1) == {
+    assert shard_split_to_json(Shard(4, 5), {"a": 1}, "test", more=1) == {
         "number": 4, "of": 5, "by": "test", "items": ["a"], "parts": [1], "more": 1,
     }  # fmt: skip
 
@@ -91,20 +91,20 @@ def test_times_come_from_a_json_report(tmp_path: Path) -> None:
         read_test_times(tmp_path / "none.json")
 
 
-WHOLE = describe_shard(Shard(1, 2), {"a": 1, "b": 2}, "test", runs={"r": "a"})
+WHOLE = shard_split_to_json(Shard(1, 2), {"a": 1, "b": 2}, "test", runs={"r": "a"})
 ODD: list[object] = [None, True, 0, 3, 10**12, 1.5, "1", "x", [], {}, ["a", "a"], [1, 3], [1], [True, 2], {"r": 1}]
 
 
 def test_what_a_file_says_of_its_part_is_whole_or_none() -> None:
     """A part of a million million would be counted out one by one."""
-    check_shard_description(WHOLE)
-    check_shard_description({name: value for name, value in WHOLE.items() if name != "runs"})
+    check_shard_split_json(WHOLE)
+    check_shard_split_json({name: value for name, value in WHOLE.items() if name != "runs"})
     same: dict[str, list[object]] = {"number": [1], "of": [3], "runs": [{}]}
     for name in WHOLE:
         for odd in ODD:
             if not any(type(odd) is type(each) and odd == each for each in same.get(name, [])):
                 with pytest.raises(TypeError, match="it does not say"):
-                    check_shard_description({**WHOLE, name: odd})
+                    check_shard_split_json({**WHOLE, name: odd})
     for odd in ODD:
         with pytest.raises(TypeError, match="it does not say"):
-            check_shard_description(odd)
+            check_shard_split_json(odd)

@@ -320,7 +320,7 @@ def test_both_ways_of_writing_it_keep_the_function() -> None:
 
     @cache
     def f() -> int:
-        """Return what it does."""
+        """Say what it does."""
         return 1
 
     @scenario_cache()

@@ -17,7 +17,7 @@ from llmproxy.scenario.prompts import _normalize_arguments as in_a_transcript
 from llmproxy.scenario.values.calls import _parse_arguments
 from llmproxy.scenario.values.data_files import RowError, read_rows
 from llmproxy.suite.matchers.compare import parse_json
-from llmproxy.suite.reading.shared_parts import find_entry_files
+from llmproxy.suite.reading.shared_parts import find_scenarios
 from llmproxy.suite.stores.protocol import Kind
 from llmproxy.suite.stores.value_conversion import to_plain
 from llmproxy.yaml_reader import Problems
@@ -69,5 +69,5 @@ def test_a_part_s_report_nested_too_deeply_is_refused(kind: str, tmp_path: Path)
 def test_a_name_that_is_too_long_is_no_file(tmp_path: Path) -> None:
     """It is a problem in words, with its place."""
     problems = Problems()
-    assert find_entry_files(tmp_path, "9" * 5_000, None, problems) == []
+    assert find_scenarios(tmp_path, "9" * 5_000, None, problems) == []
     assert len(problems) == 1

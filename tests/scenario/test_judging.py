@@ -16,7 +16,7 @@ import pytest
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.errors import Exit, LLMProxyError, MissError, SettingsError
 from llmproxy.scenario.config import ModelConfig
-from llmproxy.scenario.judge_agent import JudgeAgent, name_judge_parties
+from llmproxy.scenario.judge_agent import JudgeAgent, list_judge_party_names
 from llmproxy.scenario.judging import (
     EXPAND,
     GREP,
@@ -414,8 +414,8 @@ def test_the_winning_side_gives_the_evidence() -> None:
 
 def test_judges_are_parties_of_their_own() -> None:
     """The proxy keeps the calls of each judge apart; a typing mistake does not become a majority."""
-    assert name_judge_parties(1) == ("judge",)
-    assert name_judge_parties(3) == ("judge", "judge.2", "judge.3")
+    assert list_judge_party_names(1) == ("judge",)
+    assert list_judge_party_names(3) == ("judge", "judge.2", "judge.3")
     assert read_vote_rule("Confirm_on_fail") is VoteRule.CONFIRM_ON_FAIL
     with pytest.raises(SettingsError, match=r"vote='most'(.|\n)*majority, unanimous, confirm-on-fail"):
         read_vote_rule("most")

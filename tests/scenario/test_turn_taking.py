@@ -16,10 +16,10 @@ from llmproxy.client.control import Control
 from llmproxy.errors import MachineError
 from llmproxy.scenario.turn_taking import (
     FairLock,
-    bind_source,
+    bind_service,
     env_sessions,
+    env_without_turn,
     get_session_lock,
-    outside_env,
     pid_session,
     process_turn,
 )
@@ -40,7 +40,7 @@ def control(px: Proxy) -> Iterator[Control]:
     made.open_session("run")
     yield made
     for report in made.sessions():
-        made.close(report.name)
+        made.close_session(report.name)
 
 
 def test_a_queue_lasts_as_long_as_somebody_has_or_wants_it() -> None:
@@ -140,8 +140,8 @@ async def test_others_see_the_environment_as_it_is_without_the_turn(control: Con
     env = {"OPENAI_BASE_URL": "https://gateway.example/v1"}
     async with process_turn(control, "run", replay=True, env=env):
         assert env["OPENAI_BASE_URL"] != "https://gateway.example/v1"
-        assert outside_env(env) == {"OPENAI_BASE_URL": "https://gateway.example/v1"}
-    assert outside_env(env) == env
+        assert env_without_turn(env) == {"OPENAI_BASE_URL": "https://gateway.example/v1"}
+    assert env_without_turn(env) == env
 
 
 async def test_a_turn_ends_with_an_exception_too(control: Control) -> None:
@@ -187,7 +187,7 @@ async def test_a_session_that_another_process_has_is_waited_for(control: Control
     control.open_session("theirs")
     control.bind_session_name("shared", "theirs")
     asyncio.get_running_loop().call_later(0.3, control.unbind_session_name, "shared")
-    async with bind_source(control, "shared", "run") as waited:
+    async with bind_service(control, "shared", "run") as waited:
         found = waited
     assert found > 0.0
 
@@ -197,7 +197,7 @@ async def test_a_session_that_stays_bound_is_an_error_of_the_environment(control
     control.open_session("theirs")
     control.bind_session_name("shared", "theirs")
     with pytest.raises(MachineError, match=r"'shared'.*'theirs'[\s\S]*unbind") as caught:
-        async with bind_source(control, "shared", "run", patience=0.1):
+        async with bind_service(control, "shared", "run", patience=0.1):
             pass
     assert caught.value.exit_code == 3
 
@@ -207,7 +207,7 @@ async def test_turns_at_a_service_are_taken_one_after_the_other(px: Proxy, contr
     names = [f"run-{n}" for n in range(4)]
 
     async def one(name: str) -> None:
-        async with bind_source(control, "service", name):
+        async with bind_service(control, "service", name):
             await asyncio.to_thread(ask_chat, f"{px.url}/s/service/v1")
 
     for name in names:

@@ -22,7 +22,7 @@ from llmproxy.scenario.user_simulator_agent import (
     Persona,
     UserSimulatorAgent,
     find_persona,
-    personas,
+    load_built_in_personas,
     reverse_roles,
 )
 from llmproxy.scenario.values.messages import Farewell
@@ -265,7 +265,7 @@ def test_several_users_of_one_run_have_one_party(tmp_path: Path) -> None:
 
 def test_those_that_come_along_say_something() -> None:
     """Each has a line about it and several ways to behave, and no two are the same."""
-    found = personas()
+    found = load_built_in_personas()
     assert {"impatient", "beginner", "expert", "undecided"} <= set(found)
     assert all(each.about and len(each.behaviour) > 1 for each in found.values())
     assert len({each.format_text() for each in found.values()}) == len(found)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import Field, TypeAdapter, ValidationError
 
 from llmproxy.suite.reading.load import SuiteLoader
-from llmproxy.suite.reading.name_checks import ScenarioNames
+from llmproxy.suite.reading.name_checks import ScenarioNameChecker
 from llmproxy.suite.schema.base_nodes import add_refusals
 from llmproxy.suite.schema.response_assertions import Created, MessageProcessing, Response, ToolExpect, Usage
 from llmproxy.suite.schema.steps import Step
@@ -58,7 +58,7 @@ def load_fragment(kind: str, yaml: str | Map | List, *, declared: Iterable[str] 
 
 
 def _follow(kind: str, value: object, problems: Problems, declared: Iterable[str]) -> None:
-    flow = ScenarioNames(problems, Problems())
+    flow = ScenarioNameChecker(problems, Problems())
     flow.names.captured = dict.fromkeys(declared)
     here = value.place if isinstance(value, (Map, List)) else YamlPlace(_NAME, 1, 1)
     if kind == "suite" and isinstance(value, Map):

@@ -13,7 +13,7 @@ from llmproxy.suite.checks.entities.verify import RunEntities
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.schema.response_assertions import Created
 from llmproxy.suite.stores import MemoryStore, Row, StoreLost
-from llmproxy.suite.stores.memory import MemoryShape
+from llmproxy.suite.stores.memory import EntityShape
 
 COLUMNS = ("title", "status", "priority", "parentId", "data", "dueDate")
 
@@ -59,7 +59,7 @@ class Flaky(MemoryStore):
 
 def run(*, columns: Sequence[str] = COLUMNS, user: str | None = "anna", names: Sequence[str] = (), **more: Any) -> Run:  # noqa: ANN401 - as of Entities
     """Begin a run for the user anna; without `columns` the store knows only what it has seen."""
-    store = Flaky({"tasks": MemoryShape(user="userId", columns=tuple(columns)), "notes": MemoryShape()})
+    store = Flaky({"tasks": EntityShape(user="userId", columns=tuple(columns)), "notes": EntityShape()})
     scope = VariableScope({"userId": user}, declared=names)
     cleaner = RowCleaner(store, user=user)
     made: Run

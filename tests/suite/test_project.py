@@ -9,7 +9,7 @@ import pytest
 from llmproxy.errors import SuiteError
 from llmproxy.settings import load
 from llmproxy.suite.project_settings import (
-    SuiteOptions,
+    SuiteRunOptions,
     find_changed_files,
     parse_agent_or_store,
     read_change_times,
@@ -59,7 +59,7 @@ def test_agents_and_stores_of_the_command_line() -> None:
 
 def test_nothing_is_spent_or_written_unasked() -> None:
     """One run at a time, the proxy's own mode, no snapshots written, stopping at a failure."""
-    default = SuiteOptions()
+    default = SuiteRunOptions()
     assert (default.mode, default.parallel, default.update, default.keep_going, default.max_cost) == (
         None, 1, False, False, None,
     )  # fmt: skip

@@ -12,12 +12,12 @@ from hypothesis import given, strategies as st
 
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.errors import Exit, SuiteError
-from llmproxy.suite.project_settings import SuiteOptions
+from llmproxy.suite.project_settings import SuiteRunOptions
 from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.selection import (
     FILE,
     SelectionOptions,
-    add_runs,
+    add_runs_option,
     advise_recording,
     cassette_name,
     check_costs,
@@ -159,12 +159,12 @@ def test_too_much_is_refused(recorded: tuple[Path, Sequence[SuiteCase]]) -> None
     """Before anything runs; in replay nothing is spent."""
     store, cases = recorded
     for mode, limit in (("replay", "0"), (None, "0"), ("record", "1000")):
-        check_costs(store, cases, SuiteOptions(mode=mode, max_cost=Decimal(limit)))
+        check_costs(store, cases, SuiteRunOptions(mode=mode, max_cost=Decimal(limit)))
     with pytest.raises(SuiteError, match="this would cost"):
-        check_costs(store, cases, SuiteOptions(mode="record", max_cost=Decimal("0.0001")))
-    (doubt, *_) = check_costs(store, cases, SuiteOptions(mode="auto", max_cost=Decimal(9)))
+        check_costs(store, cases, SuiteRunOptions(mode="record", max_cost=Decimal("0.0001")))
+    (doubt, *_) = check_costs(store, cases, SuiteRunOptions(mode="auto", max_cost=Decimal(9)))
     assert "nothing is known about the cost of two" in doubt
-    assert check_costs(store, cases, SuiteOptions(mode="auto")) == []
+    assert check_costs(store, cases, SuiteRunOptions(mode="auto")) == []
 
 
 @pytest.mark.parametrize(("cases", "selected", "partly", "said"), [
@@ -186,8 +186,8 @@ def test_one_command_for_all(cases: list[str], selected: int, partly: bool, said
 
 def test_how_often_each_runs_is_kept() -> None:
     """The command records as many runs as were asked for."""
-    assert add_runs("llmproxy test", None) == "llmproxy test"
-    assert add_runs("llmproxy test", 3) == "llmproxy test --runs 3"
+    assert add_runs_option("llmproxy test", None) == "llmproxy test"
+    assert add_runs_option("llmproxy test", 3) == "llmproxy test --runs 3"
 
 
 def test_a_long_list_is_cut() -> None:

@@ -30,15 +30,15 @@ from llmproxy.core.control.endpoints import ControlledProxy
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.mcp_messages import SendCondition
 from llmproxy.core.secrets.redact import Redactor
-from llmproxy.core.sessions.exchange import Config, Exchange, RequestPlace
+from llmproxy.core.sessions.exchange import Config, Exchange, RequestHeadInfo
 from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.traffic.interaction import Headers, Response
 from llmproxy.core.traffic.response_bytes import ClientHttp, SendingPlan
 from llmproxy.core.traffic.websocket_frames import SWITCHING
 from llmproxy.core.ws_replay import FrameRecording
 from llmproxy.errors import LLMProxyError, MissError
-from llmproxy.mitm.framing import parse_head
 from llmproxy.mitm.proxy_context import ProxyContext
+from llmproxy.mitm.request_reader import parse_head
 from llmproxy.mitm.websocket_recorder import UpgradeMissed, redact_message
 from llmproxy.mitm.websocket_replay import ReplayedWebSocket
 from llmproxy.protocol import CONTROL_PREFIX, KEY_HEADER, Channel, Decision, Mode
@@ -76,7 +76,7 @@ class InProcess:
             clock=lambda: self.time - NOW,
         )
         self.shell = ProxyContext(self.engine, lambda _: None)
-        self._places: dict[tuple[object, ...], RequestPlace] = {}
+        self._places: dict[tuple[object, ...], RequestHeadInfo] = {}
         self.labels: list[str] = []
         """Of the requests that found their session, in the order of their arrival."""
         self.sent: list[tuple[str, bytes]] = []
@@ -149,12 +149,12 @@ class InProcess:
                         continue
                 break
             answer = Answer(status, plan.head + body, body)
-        self.shell.report_ended(exchange, status)
+        self.shell.report_exchange_end(exchange, status)
         return answer
 
     def _inject(self, exchange: Exchange, client: ClientHttp) -> Answer:
         answer = _join(self.engine.plan_made(exchange, client))
-        self.shell.report_ended(exchange, exchange.replayed_status or 0)
+        self.shell.report_exchange_end(exchange, exchange.replayed_status or 0)
         return answer
 
     def _refuse(self, exchange: Exchange, error: LLMProxyError) -> Answer:
@@ -164,7 +164,7 @@ class InProcess:
         else:
             operation = exchange.operation
             status, data = self.shell.build_refusal(error, exchange.family, close=False, operation=operation)
-        self.shell.report_ended(exchange, status)
+        self.shell.report_exchange_end(exchange, status)
         return _read(data)
 
     def _forward(self, exchange: Exchange, upstream: Upstream, client: ClientHttp, label: str, reply: Reply) -> Answer:
@@ -179,7 +179,7 @@ class InProcess:
                 reply(chunk.data)
         keep = self.engine.store_answer if exchange.decision is Decision.RECORD else self.engine.read_usage
         usage = keep(exchange, proper=True)
-        self.shell.report_ended(exchange, made.status, usage=usage)
+        self.shell.report_exchange_end(exchange, made.status, usage=usage)
         if withheld:
             return self._inject(exchange, client)
         return Answer(made.status, made.body, made.body)
@@ -226,7 +226,7 @@ class InProcess:
                 heard.append(answer)
         recording.record_close(at + 10, 1000, "", client=True)
         keep = self.engine.store_answer if exchange.decision is Decision.RECORD else self.engine.read_usage
-        self.shell.report_ended(exchange, SWITCHING, usage=keep(exchange, proper=True))
+        self.shell.report_exchange_end(exchange, SWITCHING, usage=keep(exchange, proper=True))
         return Answer(SWITCHING, "\n".join(heard).encode(), b"")
 
     def _replay_socket(self, exchange: Exchange, client: WSConnection, raw: bytes, says: list[str]) -> Answer:

@@ -15,7 +15,7 @@ import pytest
 
 from llmproxy.core.cassettes.formats import open_source
 from llmproxy.core.cassettes.formats.vcr import read
-from llmproxy.core.cassettes.importing import import_exchanges
+from llmproxy.core.cassettes.importing import convert_exchanges
 from llmproxy.core.dialects.codecs import CHAT
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor
@@ -41,7 +41,7 @@ def interactions(folder: Path) -> list[list[Interaction]]:
     """Return the interactions of each file of real traffic; read once."""
     found = []
     for path in sorted(folder.rglob("*.yaml")):
-        adopted = import_exchanges(read(open_source(path)), path.stem, rules=Rules(), redactor=Redactor())
+        adopted = convert_exchanges(read(open_source(path)), path.stem, rules=Rules(), redactor=Redactor())
         found.append([each.interaction for each in adopted if each.interaction is not None])
     return found
 

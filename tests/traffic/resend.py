@@ -19,7 +19,7 @@ from urllib.parse import quote, urlsplit
 
 from llmproxy.cli.parts.import_files import group_files, read_exchanges
 from llmproxy.core.cassettes.formats.entries import Recorded
-from llmproxy.core.cassettes.importing import ImportedExchange, import_exchanges
+from llmproxy.core.cassettes.importing import ImportedExchange, convert_exchanges
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.body_decoding import decode_body
@@ -43,7 +43,7 @@ class Row:
 def exchanges(folder: Path) -> Iterator[tuple[str, list[ImportedExchange]]]:
     """Read every cassette as `llmproxy import` does: (session name, its exchanges)."""
     for name, pieces in group_files([folder], None).items():
-        yield name, import_exchanges(read_exchanges(pieces), name, rules=Rules(), redactor=Redactor())
+        yield name, convert_exchanges(read_exchanges(pieces), name, rules=Rules(), redactor=Redactor())
 
 
 def strangers(cassettes: Iterable[tuple[str, list[ImportedExchange]]]) -> dict[str, str]:

@@ -123,7 +123,7 @@ def test_a_verdict_is_labelled_by_the_keyboard_alone(browser: Browser, tmp_path:
     """From the failure that stands first to its reason, the judge's finding, what a person says of it, and the call."""
     recordings = samples.store(tmp_path / "x.db")
     file, labels = tmp_path / "report.json", tmp_path / "labels.jsonl"
-    file.write_text(json_report.to_json_text(story()), "utf-8")
+    file.write_text(json_report.render_json_report(story()), "utf-8")
     with served(file, recordings, labels) as url:
         page = browser.open(url, 400, 800)
         page.see("wrong", ".facts h2")

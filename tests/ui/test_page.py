@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import llmproxy
-from llmproxy.ui.page import escape_for_html, list_page_scripts, read_page_script, render_page
+from llmproxy.ui.page import build_module_script, list_page_scripts, render_page, to_script_safe_json
 from tests.ui.samples import EVIL
 
 STATIC = Path(llmproxy.__file__).parent / "ui" / "static"
@@ -45,7 +45,7 @@ def test_the_policy_names_every_script_and_the_style() -> None:
 
 def test_data_cannot_become_markup() -> None:
     """No tag and no invisible letter of it stands in the file, and it reads back as it was."""
-    held = escape_for_html({"x": EVIL})
+    held = to_script_safe_json({"x": EVIL})
     assert not re.search(r"[<>&\x00-\x08\x1b\u202e\ud800-\udfff]", held)
     assert json.loads(held) == {"x": EVIL}
     assert "<script>document.title" not in render_page({"x": EVIL}, EVIL, EVIL)
@@ -63,8 +63,8 @@ def test_nothing_of_ours_makes_markup_of_text() -> None:
 def test_modules_keep_their_lines() -> None:
     """What a browser's tools show as line 30 is line 30 of the file."""
     lines = (STATIC / "main.js").read_text().splitlines()
-    assert read_page_script("main.js").splitlines()[len(lines) - 1] == lines[-1]
-    assert read_page_script("main.js").endswith("//# sourceURL=llmproxy/ui/static/main.js\n")
+    assert build_module_script("main.js").splitlines()[len(lines) - 1] == lines[-1]
+    assert build_module_script("main.js").endswith("//# sourceURL=llmproxy/ui/static/main.js\n")
 
 
 def test_every_module_is_on_the_page() -> None:

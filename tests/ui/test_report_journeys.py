@@ -264,7 +264,7 @@ def test_a_served_report_leads_to_the_calls_and_takes_labels(browser: Browser, t
     """From an assertion to the interaction it stands on; a button says what a person thinks, as `judge calibrate` reads it."""
     recordings = samples.store(tmp_path / "x.db")
     file, labels = tmp_path / "report.json", tmp_path / "labels.jsonl"
-    file.write_text(json_report.to_json_text(story()), "utf-8")
+    file.write_text(json_report.render_json_report(story()), "utf-8")
     for at, status in ((60.0, "passed"), (120.0, "failed")):
         same = {"scenario": "refund[gpt-4o]", "status": "passed", "runs": 1, "passed": 1}
         kept = TrendRecorder(tmp_path / "x.db.state.db", lambda why: pytest.fail(str(why)))

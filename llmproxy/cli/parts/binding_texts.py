@@ -9,7 +9,7 @@ from typing import Any
 from llmproxy.cli.parts.printing import print_line, to_line
 from llmproxy.core.bindings import VolatileField, list_volatile_values
 from llmproxy.core.bindings.volatile_fields import list_builtin
-from llmproxy.core.engine.volatile_field_learning import MergedPair, find_merged_pairs
+from llmproxy.core.engine.volatile_field_learning import MergedPair, find_equated_pairs
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.store.queries import canonical_of, read_volatile_fields
 from llmproxy.core.store.store import Store
@@ -23,13 +23,13 @@ _RUNS = 3
 _LONGEST = 60
 
 
-def run_variables_to_json(said: str) -> list[dict[str, str]]:
+def parse_run_variables_json(said: str) -> list[dict[str, str]]:
     return list(json.loads(said)) if said else []
 
 
 def format_run_variables(said: str) -> str:
     """Return run variables as one line: ``cwd /tmp/a, home /home/kim``; of longer ones the beginning."""
-    return ", ".join(f"{each['name']} {_shorten_value(each['value'])}" for each in run_variables_to_json(said))
+    return ", ".join(f"{each['name']} {_shorten_value(each['value'])}" for each in parse_run_variables_json(said))
 
 
 def _shorten_value(text: str) -> str:
@@ -43,7 +43,7 @@ def format_volatile_field(field: VolatileField) -> str:
     return f"{field.name} ({field.kind}, {to_line(field.tool) or 'anywhere'}{where})"
 
 
-def describe_runs(name: str, said: Sequence[str]) -> Iterator[str]:
+def describe_run_variables(name: str, said: Sequence[str]) -> Iterator[str]:
     """Yield the run variables of a cassette's runs; nothing where it has none."""
     for each in said[:_RUNS]:
         yield f"{name}: recorded with {format_run_variables(each)}"
@@ -58,12 +58,12 @@ def format_volatile_fields(name: str, fields: Sequence[VolatileField]) -> Iterat
 
 def bindings_to_json(said: Sequence[str], fields: Sequence[VolatileField]) -> dict[str, Any]:
     return {
-        "run_variables": [run_variables_to_json(each) for each in said],
+        "run_variables": [parse_run_variables_json(each) for each in said],
         "volatile": [field.to_dict() for field in fields],
     }
 
 
-def read_volatile_values(
+def extract_volatile_values(
     database: Store, found: Interaction, rules: Rules, upstreams: Mapping[str, str]
 ) -> list[dict[str, str]]:
     """Return what stands in volatile fields of a recorded request: name, kind, value and path."""
@@ -77,13 +77,13 @@ def read_volatile_values(
     ]
 
 
-def list_merges(
+def list_volatile_merges(
     database: Store, rules: Rules, upstreams: Mapping[str, str], cassette: str | None = None
 ) -> dict[str, list[MergedPair]]:
     """Return by cassette which recordings its volatile fields, and shipped ones, would merge; only those with any."""
     found = {}
     for name in database.list_cassette_names() if cassette is None else [cassette]:
-        merges = find_merged_pairs(database, name, (), rules, upstreams)
+        merges = find_equated_pairs(database, name, (), rules, upstreams)
         if merges or read_volatile_fields(database, name):
             found[name] = merges
     return found

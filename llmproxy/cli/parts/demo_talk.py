@@ -131,7 +131,7 @@ class _AttributeDict(SimpleNamespace):
         return None
 
 
-def _read_answer(text: str) -> Any:  # noqa: ANN401 - JSON
+def _parse_attribute_json(text: str) -> Any:  # noqa: ANN401 - JSON
     return json.loads(text, object_hook=lambda found: _AttributeDict(**found))
 
 
@@ -144,17 +144,17 @@ def _make_httpx_client(url: str) -> Create:
     def create(**body: Any) -> Any:  # noqa: ANN401 - as the SDK
         answer = client.post("/v1/chat/completions", json=body) if not body.get("stream") else None
         if answer is None:
-            return _read_stream(client, body)
+            return _iter_stream_chunks(client, body)
         if answer.is_error:
             raise DemoRefused(answer.status_code, answer.json().get("error"))
-        return _read_answer(answer.text)
+        return _parse_attribute_json(answer.text)
 
     return create
 
 
-def _read_stream(client: Any, body: dict[str, Any]) -> Iterator[Any]:  # noqa: ANN401 - httpx is imported late
+def _iter_stream_chunks(client: Any, body: dict[str, Any]) -> Iterator[Any]:  # noqa: ANN401 - httpx is imported late
     with client.stream("POST", "/v1/chat/completions", json=body) as answer:
         for line in answer.iter_lines():
             data = line.removeprefix("data: ")
             if data not in ("", "[DONE]"):
-                yield _read_answer(data)
+                yield _parse_attribute_json(data)

@@ -19,14 +19,14 @@ from llmproxy.cli.parts.options import advise_record, refuse_live
 from llmproxy.cli.parts.run_ending import write_json_result
 from llmproxy.cli.parts.run_options import RunArguments
 from llmproxy.cli.parts.session_setup import find_agent_tools, plan_environment, redirect_tools, start_options
-from llmproxy.client.fault_sweep_runner import Sweep, SweepOptions, SweepSession
-from llmproxy.client.fault_sweep_trials import (
+from llmproxy.client.fault_sweep_judging import (
     SweepFinding,
     findings_to_json,
     format_findings,
     select_kinds,
     summarize_findings,
 )
+from llmproxy.client.fault_sweep_runner import Sweep, SweepOptions, SweepSession
 from llmproxy.client.proxy_process import ProxyHandle, find_program
 from llmproxy.errors import Exit, MachineError, SettingsError
 from llmproxy.server_store_path import show_store

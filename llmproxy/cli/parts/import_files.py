@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from llmproxy.advice import suggest_command
+from llmproxy.advice import format_command
 from llmproxy.amounts import align_rows, format_count, format_seconds, number
 from llmproxy.cli.parts.printing import ProgressLine
 from llmproxy.cli.parts.store_arguments import find_cassette
@@ -23,7 +23,7 @@ from llmproxy.core.cassettes.formats import (
     review_yaml,
 )
 from llmproxy.core.cassettes.formats.entries import Recorded
-from llmproxy.core.cassettes.importing import ImportedExchange, import_exchanges
+from llmproxy.core.cassettes.importing import ImportedExchange, convert_exchanges
 from llmproxy.core.forks.fork_rows import Fork, store_fork
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor
@@ -129,11 +129,13 @@ def _recognise_format(source: Source) -> Format:
     return found
 
 
-def load_recordings(what: str, database: Store | None, rules: Rules, upstreams: Mapping[str, str]) -> list[Interaction]:
+def load_file_or_cassette(
+    what: str, database: Store | None, rules: Rules, upstreams: Mapping[str, str]
+) -> list[Interaction]:
     """Return a cassette named like a file or one in the store. Raises CassetteNotFound: neither; CassetteError."""
     if Path(what).is_file():
         recorded = read_exchanges([ImportFile(Path(what), None)])
-        adopted = import_exchanges(recorded, "diff", rules=rules, redactor=Redactor(), upstreams=upstreams)
+        adopted = convert_exchanges(recorded, "diff", rules=rules, redactor=Redactor(), upstreams=upstreams)
         return [each.interaction for each in adopted if each.interaction is not None]
     if database is None:
         raise CassetteNotFound(f"there is no file {what}.")
@@ -187,7 +189,7 @@ class Importer:
         except CassetteError as error:
             self.failed.append(error)
             return
-        adopted = import_exchanges(recorded, name, rules=self.rules, redactor=Redactor(), upstreams=self.upstreams)
+        adopted = convert_exchanges(recorded, name, rules=self.rules, redactor=Redactor(), upstreams=self.upstreams)
         self._store_interactions(database, name, adopted)
         if fork is not None and any(each.interaction for each in adopted):
             store_fork(database, replace(fork, cassette=name))
@@ -265,7 +267,7 @@ class Importer:
             lines.append(f"{format_count(unchanged, 'interaction was', 'interactions were')} there already.")
         for name, host in hosts:
             if host.asks_unknown:
-                again = suggest_command(f"import {typed} --upstream openai=http://{name}/v1", store)
+                again = format_command(f"import {typed} --upstream openai=http://{name}/v1", store)
                 lines.append(f"Whose API is at {name} is not known. If it is OpenAI's, import again: {again}")
         lines += [f"skipped: {line}" for line in self.skipped[:_SKIPPED]]
         if len(self.skipped) > _SKIPPED:

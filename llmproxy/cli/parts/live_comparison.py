@@ -58,7 +58,7 @@ class LiveRuns:
         kept_runs = [each for each in self.runs if each.kept]
         if not kept_runs:
             return []
-        from llmproxy.advice import quote_word, suggest_command
+        from llmproxy.advice import format_command, quote_word
         from llmproxy.cli.parts.printing import to_line
         from llmproxy.settings import shown_path
 
@@ -74,7 +74,7 @@ class LiveRuns:
         if found is not None:
             first, *rest = found.summary_lines()
             lines += [f"  {to_line(first)}", *(f"    {to_line(text.strip())}" for text in rest)]
-        compared = suggest_command(f"diff {quote_word(str(last['parent']))} {quote_word(names[-1])}", store)
+        compared = format_command(f"diff {quote_word(str(last['parent']))} {quote_word(names[-1])}", store)
         return [*lines, f"  request by request: {compared}"]
 
 

@@ -28,7 +28,7 @@ _FLAGS, _OPTIONS, _ALL = "llmproxy.flags", "llmproxy.options", "llmproxy.help_al
 
 
 class SettingsCommand(TyperCommand):
-    """A command with the flags of `Settings` and `RunOptions` that have help; see `get_flags`, `get_options`."""
+    """A command with the flags of `Settings` and `RunOptions` that have help; see `get_flags`, `get_run_options`."""
 
     with_settings = True
 
@@ -106,7 +106,7 @@ def _shorten_help(text: str) -> str:
     return text[: max([end for end in ends if end <= _SHORT], default=ends[0])]
 
 
-class OwnOptions(SettingsCommand):
+class OwnOptionsFirstCommand(SettingsCommand):
     """The same for a command whose own options matter most."""
 
     free_port, own_first, shown = True, True, ("mode", "store", "cassette_dir")
@@ -118,7 +118,7 @@ class FreePortCommand(SettingsCommand):
     free_port = True
 
 
-class NoLiveCommand(FreePortCommand):
+class LivelessCommand(FreePortCommand):
     """The same for a command that works on what is recorded of all channels."""
 
     without_live = True
@@ -130,7 +130,7 @@ def get_flags(ctx: typer.Context) -> Mapping[str, object]:
     return flags
 
 
-def get_options(ctx: typer.Context) -> RunOptions:
+def get_run_options(ctx: typer.Context) -> RunOptions:
     """Return what was typed of the options that commands which run an agent share."""
     typed: Mapping[str, object] = ctx.meta[_OPTIONS]
     given: dict[str, Any] = {name: tuple(each) if isinstance(each, list) else each for name, each in typed.items()}

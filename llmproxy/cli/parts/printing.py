@@ -20,7 +20,7 @@ import typer
 
 from llmproxy.amounts import duration, format_count
 from llmproxy.errors import printable
-from llmproxy.report.request_line import count_cells, cut, fold_text, pad_cells
+from llmproxy.report.request_line import count_cells, cut, pad_cells, wrap_to_cells
 
 _LEAST = 24
 """Cells below which the last column of a table says too little."""
@@ -34,7 +34,7 @@ def to_line(text: str) -> str:
     return printable(" ".join(text.split()))
 
 
-def to_paragraphs(text: str) -> str:
+def escape_lines(text: str) -> str:
     """Return `text` with its line breaks, and everything else that does not print escaped."""
     return "\n".join(printable(row.replace("\t", "    ")) for row in text.replace("\r\n", "\n").split("\n"))
 
@@ -46,9 +46,9 @@ def body_text(content: bytes) -> str:
     except UnicodeDecodeError:
         return f"({len(content)} bytes of binary: {content[:32]!r}{'...' if len(content) > 32 else ''})"
     try:
-        return to_paragraphs(json.dumps(json.loads(text), indent=2, ensure_ascii=False))
+        return escape_lines(json.dumps(json.loads(text), indent=2, ensure_ascii=False))
     except (ValueError, RecursionError):
-        return to_paragraphs(text)
+        return escape_lines(text)
 
 
 def print_line(text: str = "") -> None:
@@ -68,7 +68,7 @@ def wrap_text(text: str, room: int | None, indent: int = 0) -> Iterator[str]:
         if room is None or room - indent < _LEAST:
             yield row
         else:
-            yield from (each.rstrip() for each in fold_text(row, room - indent, " "))
+            yield from (each.rstrip() for each in wrap_to_cells(row, room - indent, " "))
 
 
 def print_json(value: object) -> None:
@@ -122,7 +122,7 @@ def fit_columns(
     if below:
         _shrink_columns(widths, kept, room or 0, narrow)
     for row in (head, *cells):
-        first, *more = zip_longest(*(fold_text(row[n], widths[n]) for n in kept), fillvalue="")
+        first, *more = zip_longest(*(wrap_to_cells(row[n], widths[n]) for n in kept), fillvalue="")
         front = _align_cells(first, widths, kept)
         if not below:
             yield f"{front}  {row[last] if room is None else cut(row[last], room - count_cells(front) - 2)}".rstrip()

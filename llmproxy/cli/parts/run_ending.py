@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
-from llmproxy.advice import StartCommand, suggest_command
+from llmproxy.advice import StartCommand, format_command
 from llmproxy.cli.parts.printing import write_stderr_lines
 from llmproxy.cli.parts.store_arguments import learn_from_runs, open_given
 from llmproxy.client.child_env import EnvironmentPlan, in_ci
@@ -24,7 +24,7 @@ from llmproxy.client.session_reports import Report, format_counts, list_miss_lin
 from llmproxy.errors import ENDED_BY_USER, Exit, LLMProxyError, MachineError
 from llmproxy.protocol import OFFLINE, PROXIES, Decision, UnknownTool
 from llmproxy.proxy_calls import Totals, describe_hits, find_doubts, find_violated_option
-from llmproxy.report.console import format_totals
+from llmproxy.report.proxy_console import format_totals
 from llmproxy.settings import Loaded, shown_path
 
 
@@ -75,11 +75,11 @@ class RunEnding:
         A command that `failed`, or was interrupted, leaves its cassette open: mode `once` records what is missing the
         next time.
         """
-        self._wait_until_listening()
+        self._wait_until_listening_again()
         try:
             self.refused += self._read_refusals()
             self.unfiled = self.unfiled or self._describe_unfiled_answers()
-            self.report = self.proxy.control.close(
+            self.report = self.proxy.control.close_session(
                 self.session, complete=False if failed else None, interrupted=interrupted
             )
             alone = self.proxy.process is not None and self.report.live is None
@@ -108,7 +108,7 @@ class RunEnding:
             settings.store, files, {settings.cassette: lambda: [each.interaction for each in calls(self.session)]}
         )
 
-    def _wait_until_listening(self) -> None:
+    def _wait_until_listening_again(self) -> None:
         """Wait for the proxy to listen again, where an injected fault may have closed its port."""
         process, until = self.proxy.process, time.monotonic() + LONGEST_SHUT
         while self.loaded.settings.faults and process is not None and process.is_alive and time.monotonic() < until:
@@ -151,7 +151,7 @@ class RunEnding:
         write_stderr_lines(*list_miss_lines(self.refused, prefix="  refused: "))
         write_stderr_lines(*(f"  {text}" for text in (self.report.faults or {}).get("idle", ())))
         if self.misses:
-            write_stderr_lines(self._suggest_next_step(shown_path(store)))
+            write_stderr_lines(self._suggest_after_misses(shown_path(store)))
         certified = self.report.calls - self.report.refused  # what was refused alone is no use of the proxy
         came = self.totals.calls - self.totals.refused if self.totals is not None else 0
         used = certified or came or code in ENDED_BY_USER or self.report.replacement
@@ -210,11 +210,11 @@ class RunEnding:
             write_stderr_lines("llmproxy: --strict does not see traffic that bypasses the proxy; --only blocks it.")
         return code
 
-    def _suggest_next_step(self, store: str) -> str:
+    def _suggest_after_misses(self, store: str) -> str:
         """Describe what to type after misses: where nothing is recorded, `why` knows no more than that."""
         if len(self.records) == 1 and (command := next(iter(self.records))):
             return f"  Record what is missing: {command}"
-        return f"  `{suggest_command('why', store)}` shows each request and its nearest recording."
+        return f"  `{format_command('why', store)}` shows each request and its nearest recording."
 
     @property
     def summary_line(self) -> str:
@@ -243,12 +243,12 @@ class RunEnding:
 
     def _warn_of_fewer_calls(self, report: Report) -> list[str]:
         """Return what to say of a recording that has fewer calls than the one before; nothing of any other."""
-        from llmproxy.core.store.queries import count_live_before
+        from llmproxy.core.store.queries import count_live_at
 
         settings, before = self.loaded.settings, 0
         if self.proxy.process is not None and settings.mode.policy.anew:
             with suppress(LLMProxyError), open_given(settings.store) as store:
-                before = count_live_before(store, report.cassette, report.sample, self.since)
+                before = count_live_at(store, report.cassette, report.sample, self.since)
         told = f"{report.recorded} recorded, and {before} before in cassette {report.cassette}"
         return [
             f"llmproxy: FEWER CALLS THAN THE LAST TIME: {told}.",

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from llmproxy.advice import quote_word
-from llmproxy.client.gather_run_variables import gather_run_variables, parse_run_variables
+from llmproxy.client.gather_run_variables import gather_run_variables, parse_var_options
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ class RunArguments:
     def list_run_variables(self, env: Mapping[str, str]) -> list[dict[str, str]]:
         """Return what is true of this run only; what was typed goes before what was found. Raises SettingsError."""
         found = gather_run_variables(env, Path.cwd(), git=True)
-        typed = parse_run_variables(list(self.options.run_variable))
+        typed = parse_var_options(list(self.options.run_variable))
         names = {each["name"] for each in typed}
         return [*(each for each in found if each["name"] not in names), *typed]
 

@@ -122,13 +122,13 @@ def read_faults(settings: Settings) -> Mapping[str, Any] | None:
 def plan_environment(
     proxy: ProxyHandle, opened: Report, env: Mapping[str, str], asked: RunArguments, folder: Path
 ) -> EnvironmentPlan:
-    interception = write_intercept_files(proxy, env, folder) if asked.options.intercept else None
+    interception = write_child_ca_bundle(proxy, env, folder) if asked.options.intercept else None
     aws = (Path.home() / ".aws").is_dir()
     return plan_env(
         proxy.url,
         opened.name,
         env,
-        replay=opened.is_offline,
+        replay=opened.asks_no_model,
         base_urls=asked.options.base_urls,
         interception=interception,
         aws_files=aws,
@@ -137,7 +137,7 @@ def plan_environment(
     )
 
 
-def write_intercept_files(proxy: ProxyHandle, env: Mapping[str, str], folder: Path) -> CaFiles:
+def write_child_ca_bundle(proxy: ProxyHandle, env: Mapping[str, str], folder: Path) -> CaFiles:
     """Write the bundle that an intercepted child trusts. Raises MachineError: no interception, or no certificate."""
     ca = proxy.control.health().ca
     if ca is None:

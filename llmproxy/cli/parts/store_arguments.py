@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import typer
 
 from llmproxy import sqlite_file
-from llmproxy.advice import suggest_command
+from llmproxy.advice import format_command
 from llmproxy.cli.parts.options import advise_record, load_settings
 from llmproxy.cli.parts.printing import ProgressLine, to_line
 from llmproxy.did_you_mean import did_you_mean
@@ -47,7 +47,7 @@ _CASSETTES = (".yaml", ".yml", ".jsonl", ".har")
 
 def is_database(path: Path) -> bool:
     """Recognize one by its first bytes."""
-    return sqlite_file.read_first_bytes(path) == _SQLITE
+    return sqlite_file.read_foreign_start(path) == _SQLITE
 
 
 def is_store_file(path: Path) -> bool:
@@ -87,7 +87,7 @@ def _holds_recordings(path: Path) -> bool:
 
 
 @contextmanager
-def pull_current_copy(path: Path) -> Iterator[Path]:
+def copy_server_store(path: Path) -> Iterator[Path]:
     """Yield the path of a store; of a server's a copy made now, so that what is checked is what the server holds."""
     server = find_store_server(path)
     if server is None:
@@ -124,7 +124,7 @@ LONGEST_NUMBER = 19
 """Digits that an id can have."""
 
 
-class CassetteSelection(NamedTuple):
+class CassetteAndSample(NamedTuple):
     cassette: str
     sample: int | None
     """None: all of them."""
@@ -135,16 +135,16 @@ def is_id(typed: str) -> bool:
     return typed.isascii() and typed.isdecimal() and len(typed) <= LONGEST_NUMBER
 
 
-def find_cassette(store: Readable, typed: str) -> CassetteSelection:
+def find_cassette(store: Readable, typed: str) -> CassetteAndSample:
     """Return the cassette of a name, without ``~N`` all samples. Raises CassetteNotFound: what it could be."""
-    from llmproxy.core.sessions.session import split_name
+    from llmproxy.core.sessions.session import split_cassette_sample
 
     if store.cassettes(typed):
-        return CassetteSelection(typed, None)
+        return CassetteAndSample(typed, None)
     known = {(info.name, info.sample) for info in store.cassettes()}
-    name, sample = split_name(typed)
+    name, sample = split_cassette_sample(typed)
     if (name, sample) in known:
-        return CassetteSelection(name, sample)
+        return CassetteAndSample(name, sample)
     raise build_no_cassette_error(store, typed)
 
 
@@ -156,10 +156,10 @@ def build_no_cassette_error(store: Readable, typed: str) -> CassetteNotFound:
     return CassetteNotFound(f"there is no cassette {to_line(typed)} in {show_store(store.path)}{near}", hint=hint)
 
 
-def suggest_numbered(store: Readable, typed: str, command: str) -> str:
+def suggest_by_name(store: Readable, typed: str, command: str) -> str:
     """Return how to get the cassette named by a number, typed after `command`, if there is one: a number is an id."""
     return (
-        f"The cassette {typed}: {suggest_command(f'{command} --cassette {typed}', store.path)}"
+        f"The cassette {typed}: {format_command(f'{command} --cassette {typed}', store.path)}"
         if store.has_recordings(typed, 1)
         else ""
     )
@@ -177,10 +177,10 @@ def require_id(typed: str, wanted: str) -> int:
 
 def check_new_name(name: str) -> str:
     """Return a name that a cassette can have. Raises SettingsError."""
-    from llmproxy.core.sessions.session import split_name
+    from llmproxy.core.sessions.session import split_cassette_sample
 
     try:
-        cassette, _ = split_name(str(read_name(name)))
+        cassette, _ = split_cassette_sample(str(read_name(name)))
     except RefusedError as error:
         raise SettingsError(remove_prefix(error.message)) from error
     except ValueError as error:
@@ -199,7 +199,7 @@ def describe_cassettes(store: Readable) -> str:
 
 def _describe_names(names: Sequence[str], store: Readable) -> str:
     shown = ", ".join(to_line(name) for name in names[:8])
-    more = f", and {len(names) - 8} more: {suggest_command('ls', store.path)}" if len(names) > 8 else ""
+    more = f", and {len(names) - 8} more: {format_command('ls', store.path)}" if len(names) > 8 else ""
     return f"There is {shown}{more}." if names else "Nothing is recorded in it."
 
 

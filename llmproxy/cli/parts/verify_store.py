@@ -6,19 +6,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from llmproxy.advice import suggest_command
+from llmproxy.advice import format_command
 from llmproxy.amounts import format_count, name_some
-from llmproxy.cli.parts.binding_texts import list_merges, print_merges
+from llmproxy.cli.parts.binding_texts import list_volatile_merges, print_merges
 from llmproxy.cli.parts.import_files import ImportFile, read_exchanges
 from llmproxy.cli.parts.printing import ProgressLine, print_line, to_line
 from llmproxy.cli.parts.store_arguments import find_cassette, open_given
 from llmproxy.core.cassettes.anonymized_export import read_head_notes
-from llmproxy.core.cassettes.importing import import_exchanges
+from llmproxy.core.cassettes.importing import convert_exchanges
 from llmproxy.core.engine.carried_answers import find_conflicting_recordings
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.store.integrity_checks import find_damages
-from llmproxy.core.store.queries import accepted_of
+from llmproxy.core.store.queries import read_accepted_changes
 from llmproxy.core.store.rekeying import Rekeyed, find_merged_keys, find_split_keys, rederive_keys, update_keys
 from llmproxy.core.store.store import Store
 from llmproxy.errors import CassetteNotFound, SettingsError
@@ -53,22 +53,22 @@ class Verifier:
                 if readable
                 else []
             )
-            merged = {} if damaged else list_merges(database, self.rules, self.upstreams, self.cassette)
-            told = [] if damaged else list(self._list_conflicting_recordings(database))
+            merged = {} if damaged else list_volatile_merges(database, self.rules, self.upstreams, self.cassette)
+            told = [] if damaged else list(self._list_accepted_change_conflicts(database))
         for each in damaged:
             where = "" if each.interaction is None else f"interaction {each.interaction}: "
             print_line(f"damaged: {where}{to_line(each.what)}")
-        for key in (each for each in found if each.is_damaged):
+        for key in (each for each in found if each.has_unexplained_key):
             print_line(
                 f"damaged: interaction {key.id}: its key is {key.old[:15]}..., its request gives {key.new[:15]}..."
             )
-        self._print_rekeyed(path, found)
+        self._print_outdated_keys(path, found)
         if self.rekey and not damaged:
             self._rekey_store(path)
         print_merges(merged)
         for text in told:
             print_line(text)
-        wrong = len(damaged) + sum(each.is_damaged for each in found) + len(told)
+        wrong = len(damaged) + sum(each.has_unexplained_key for each in found) + len(told)
         state = "nothing is wrong." if not wrong else f"{wrong} are not as they should be."
         print_line(f"{show_store(path)}: {format_count(len(found), 'live interaction')}, {state}")
         return wrong
@@ -76,7 +76,7 @@ class Verifier:
     def verify_file(self, path: Path) -> int:
         """Check that each exchange of a file would be a recording; returns how many are not. Raises CassetteError."""
         recorded = read_exchanges([ImportFile(path, None)])
-        adopted = import_exchanges(recorded, "verify", rules=self.rules, redactor=Redactor(), upstreams=self.upstreams)
+        adopted = convert_exchanges(recorded, "verify", rules=self.rules, redactor=Redactor(), upstreams=self.upstreams)
         read_head_notes(recorded, path)
         skipped = [each for each in adopted if each.interaction is None]
         for each in skipped:
@@ -85,16 +85,16 @@ class Verifier:
         print_line(f"{path}: {len(adopted)} exchanges, {state}")
         return len(skipped)
 
-    def _list_conflicting_recordings(self, database: Store) -> Iterator[str]:
+    def _list_accepted_change_conflicts(self, database: Store) -> Iterator[str]:
         """Yield which recordings accepted changes would merge although their answers differ."""
         for name in database.list_cassette_names() if self.cassette is None else [self.cassette]:
-            accepted = accepted_of(database, name)
+            accepted = read_accepted_changes(database, name)
             for one, other in find_conflicting_recordings(database, name, accepted, self.rules, self.upstreams):
                 names = sorted({each.name for each in accepted})
                 yield (
                     f"cassette {to_line(name)}: recordings #{one} and #{other} answer differently, and would be one "
                     f"request under its accepted changes ({to_line(name_some(names))}); take one back: "
-                    f"{suggest_command(f'changes drop {to_line(names[0])}', database.path)}"
+                    f"{format_command(f'changes drop {to_line(names[0])}', database.path)}"
                 )
 
     def _is_cassette_stored(self, database: Store, path: Path) -> bool:
@@ -109,7 +109,7 @@ class Verifier:
         self.held.append(path)
         return True
 
-    def _print_rekeyed(self, path: Path, found: list[Rekeyed]) -> None:
+    def _print_outdated_keys(self, path: Path, found: list[Rekeyed]) -> None:
         """Print which recordings have another key under the rules of today than in the store."""
         changed = [each for each in found if each.old != each.new and each.other_rules]
         if changed:
@@ -120,7 +120,7 @@ class Verifier:
             _print_groups("different keys now (they were one request before)", find_split_keys(found))
             if not self.rekey:
                 print_line("Replay derives today's keys whenever it opens their cassette.")
-                print_line(f"To make them last: {suggest_command('verify --rekey', path)}")
+                print_line(f"To make them last: {format_command('verify --rekey', path)}")
 
     def _rekey_store(self, path: Path) -> None:
         with open_given(path, writable=True) as database:

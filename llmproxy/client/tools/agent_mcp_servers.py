@@ -25,7 +25,7 @@ from typing import Any
 from llmproxy.client.tools.rewrite_mcp_config import ToolsConfig, insert_config, make_config, read_config
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.errors import SettingsError
-from llmproxy.files import read_text
+from llmproxy.files import read_bounded_text
 
 NONE = "none"
 """Of --mcp-config: let the agent's servers be."""
@@ -55,7 +55,7 @@ def find_tools(asked: str | None, command: Sequence[str], env: Mapping[str, str]
     if asked is not None and asked != NONE:
         insert_config(command, asked, f"{asked}.copy")  # what cannot be meant is said now
         try:
-            text = read_text(cwd / asked)
+            text = read_bounded_text(cwd / asked)
         except (OSError, ValueError) as error:
             why = (
                 "it is no UTF-8" if isinstance(error, UnicodeDecodeError) else getattr(error, "strerror", None) or error
@@ -124,7 +124,7 @@ def _find_claude_tools(command: Sequence[str], env: Mapping[str, str], cwd: Path
         servers |= _get_table(local, "mcpServers")
     unread = []
     for word in given:
-        said = _parse_json(word) if word.lstrip().startswith("{") else _read_json(cwd / word)
+        said = _parse_json_or_empty(word) if word.lstrip().startswith("{") else _read_json(cwd / word)
         servers |= _get_table(said, "mcpServers")
         if not said:
             unread.append(word)
@@ -177,12 +177,12 @@ def _get_table(value: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 def _read_json(file: Path) -> dict[str, Any]:
     try:
-        return _parse_json(file.read_text(encoding="utf-8"))
+        return _parse_json_or_empty(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
 
 
-def _parse_json(text: str) -> dict[str, Any]:
+def _parse_json_or_empty(text: str) -> dict[str, Any]:
     value = parse_json(text)
     return value if isinstance(value, dict) else {}
 

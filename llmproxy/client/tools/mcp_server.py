@@ -16,7 +16,7 @@ from typing import IO, Any
 
 import llmproxy
 from llmproxy.advice import install_command
-from llmproxy.client.tools.mcp_tools import (
+from llmproxy.client.tools.mcp_server_tools import (
     McpTool,
     ServerOptions,
     build_command,

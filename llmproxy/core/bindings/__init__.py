@@ -53,12 +53,12 @@ from llmproxy.core.bindings.volatile_fields import (
 )
 from llmproxy.core.bindings.volatile_learning import find_captured_fields
 from llmproxy.core.traffic.canonical_json import split_text_by_json
-from llmproxy.protocol import Binds
+from llmproxy.protocol import BindScope
 
 __all__ = [
-    "BLOCK", "KINDS", "LINE", "OUTSIDE", "PERSONAL", "SYSTEM", "TEXT", "BadRunVariable", "BadVolatileField", "Bindings",
-    "Binds", "ExpectedMessages", "Fit", "IdPair", "IdPairConflict", "IdPairs", "Misfit", "Mismatch", "RunVariable",
-    "RunVariablePair", "ValueKind", "VolatileField", "VolatileKind", "VolatileValue", "build_bound_key",
+    "BLOCK", "KINDS", "LINE", "OUTSIDE", "PERSONAL", "SYSTEM", "TEXT", "BadRunVariable", "BadVolatileField",
+    "BindScope", "Bindings", "ExpectedMessages", "Fit", "IdPair", "IdPairConflict", "IdPairs", "Misfit", "Mismatch",
+    "RunVariable", "RunVariablePair", "ValueKind", "VolatileField", "VolatileKind", "VolatileValue", "build_bound_key",
     "check_run_variable", "create_expectations", "dump_run_variables", "find_captured_fields", "find_volatile_matches",
     "fit_request", "fits_kind", "list_volatile_values", "load_run_variables", "mask_arguments", "pair_run_variables",
     "parse_volatile_field", "rebind_exact_answer", "rewrite_answer", "rewrite_recorded", "split_text_by_json",

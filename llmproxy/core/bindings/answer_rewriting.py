@@ -25,6 +25,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
+from llmproxy.core.bindings.answer_texts import (
+    Path,
+    Piece,
+    TextForm,
+    list_arguments,
+    list_texts,
+    rename_keys,
+    set_at,
+    value_at_path,
+)
 from llmproxy.core.bindings.comparison_outcome import Fit, Misfit, Mismatch
 from llmproxy.core.bindings.id_pairs import (
     IdPair,
@@ -41,16 +51,6 @@ from llmproxy.core.bindings.id_pairs import (
 )
 from llmproxy.core.bindings.run_bindings import Bindings
 from llmproxy.core.bindings.text_alignment import splice
-from llmproxy.core.bindings.text_pieces import (
-    Path,
-    Piece,
-    TextForm,
-    list_arguments,
-    list_texts,
-    rename_keys,
-    set_at,
-    value_at_path,
-)
 from llmproxy.core.bindings.value_forms import FormMatch
 from llmproxy.core.dialects.answer_json_edits import BodyEdit, apply_edits, list_json_parts
 from llmproxy.core.traffic.interaction import Response
@@ -71,7 +71,7 @@ def apply_text_changes(text: str, changes: Iterable[TextEdit]) -> str:
     return splice(text, (change[:3] for change in changes))
 
 
-def get_block(channel: tuple[object, ...]) -> object:
+def get_block_key(channel: tuple[object, ...]) -> object:
     return (
         (channel[0], channel[1]) if channel[0] == "block" else (channel[:3] if channel[0] == "choice" else channel[-3:])
     )
@@ -106,7 +106,7 @@ def locate_pieces_in_json(text: str, pieces: Iterable[Piece]) -> Iterator[tuple[
 _ESCAPE = late(r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\.|[^\\]", re.DOTALL)
 
 
-def map_to_json_text(text: str, start: int, end: int, inner: Iterable[TextEdit]) -> Iterator[TextEdit]:
+def build_json_string_edits(text: str, start: int, end: int, inner: Iterable[TextEdit]) -> Iterator[TextEdit]:
     """Yield changes to a JSON string's value as changes to its text, as narrow as they can be for a stream's other
     pieces.
     """
@@ -217,14 +217,14 @@ def rebind_exact_answer(
     folder). Folders of one part and well-known ones stay: ``/tmp`` in a sentence is nobody's. The same object where
     nothing changes.
     """
-    paths = bindings.with_own_paths
+    paths = bindings.limited_to_own_paths
     if not paths.changed and not known:
         return response
-    held = set(_find_present_forms(paths, request))
+    held = set(_find_forms_in_request(paths, request))
     # A short value may be meant by any number of an equal request, so its answer stays.
     left = [each for each in known or () if each.is_distinct and each.recorded != each.present]
     tokens = IdPairSearch(left)
-    held_ids = {token.identity for text in _iterate_texts(request) for token in tokens.find_matches(text)}
+    held_ids = {token.identity for text in _iterate_tree_texts(request) for token in tokens.find_matches(text)}
     fit = Fit((), (), unchanged=held)
     others = IdPairs(each for each in left if each not in held_ids)
     try:
@@ -233,13 +233,13 @@ def rebind_exact_answer(
         return refused.mismatch
 
 
-def _find_present_forms(bindings: Bindings, tree: object) -> Iterator[str]:
-    for text in _iterate_texts(tree):
+def _find_forms_in_request(bindings: Bindings, tree: object) -> Iterator[str]:
+    for text in _iterate_tree_texts(tree):
         for spot in bindings.answer_forms.find_matches(text):
             yield text[spot.start : spot.end]
 
 
-def _iterate_texts(tree: object) -> Iterator[str]:
+def _iterate_tree_texts(tree: object) -> Iterator[str]:
     todo = [tree]
     while todo:
         node = todo.pop()
@@ -326,7 +326,9 @@ class AnswerRewriter:
                             tools.setdefault(piece.channel, piece.tool)
                 _record_tool_of_block(each, tools)
         for channel, pieces in channels.items():
-            edited |= self._rewrite_channel(values, pieces, tools.get(channel) or tools.get(get_block(channel)) or "")
+            edited |= self._rewrite_channel(
+                values, pieces, tools.get(channel) or tools.get(get_block_key(channel)) or ""
+            )
         self._rename_members(values)
         return edited
 
@@ -404,18 +406,18 @@ class AnswerRewriter:
         found = [
             short
             for short in short_values_at(self._shorts, tool, piece.inner, piece.member, value)
-            if self._has_changed(short, place)
+            if self._short_value_differs(short, place)
         ]
         if len({short.present for short in found}) > 1:
             names = " and ".join(sorted({short.name for short in found}))
             raise _Refused(Mismatch(Misfit.AMBIGUOUS, place, found[0].recorded, "", names))
         return found[0] if found else None
 
-    def _has_changed(self, short: ShortValue, place: str) -> bool:
+    def _short_value_differs(self, short: ShortValue, place: str) -> bool:
         """Return whether a short value is another one in this run: its request may leave it as it was."""
-        if short.name_and_value not in self._fit.unchanged:
+        if short.comparison_label not in self._fit.unchanged:
             return True
-        if self._fit.chosen.get(short.name_and_value):
+        if self._fit.chosen.get(short.comparison_label):
             raise _Refused(Mismatch(Misfit.BOTH_WAYS, place, short.recorded, short.present, short.name))
         return False
 
@@ -436,7 +438,7 @@ class AnswerRewriter:
                 self.names.add(short.name)
                 changes.append(TextEdit(start, end, json.dumps(cast_to_type_of(value, short.present)), short.name))
             elif isinstance(value, str):
-                changes += map_to_json_text(text, start, end, list(self._list_text_changes(value, place, piece)))
+                changes += build_json_string_edits(text, start, end, list(self._list_text_changes(value, place, piece)))
         return changes
 
     def _list_text_changes(self, text: str, place: str, piece: Piece | None) -> Iterator[TextEdit]:
@@ -466,7 +468,7 @@ class AnswerRewriter:
         for short in self._shorts if self._strict else ():
             if is_argument and text.strip() == short.recorded:
                 continue  # its member says what it is
-            if mentions_short_value(text, short, is_argument=is_argument) and self._has_changed(short, place):
+            if mentions_short_value(text, short, is_argument=is_argument) and self._short_value_differs(short, place):
                 raise _Refused(Mismatch(Misfit.SHORT, place, short.recorded, short.present, short.name))
 
     def _replace_form(self, text: str, spot: FormMatch, place: str) -> TextEdit | None:

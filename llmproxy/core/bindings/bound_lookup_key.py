@@ -19,7 +19,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from llmproxy.core.bindings.leaf_places import ROLES, Zone, iterate_members
+from llmproxy.core.bindings.leaf_places import ROLES, Zone, iterate_request_members
 from llmproxy.core.bindings.run_bindings import Bindings
 from llmproxy.core.bindings.volatile_fields import OUTSIDE
 from llmproxy.core.dialects.messages import find_agent_written_spans
@@ -49,7 +49,7 @@ def build_bound_key(canonical: Canonical) -> str:
     parts += [text for pair in canonical.headers for text in pair]
     parts += [text for pair in canonical.query for text in pair]
     parts.append(canonical.operation)
-    for name, value, place in iterate_members(canonical.tree):
+    for name, value, place in iterate_request_members(canonical.tree):
         parts.append(name)
         if place.zone is Zone.USER:
             parts += _iter_turns(value)
@@ -165,7 +165,7 @@ def _read_literal_ends(recorded: Canonical, table: Bindings) -> UserTextEnds | N
     text = _last_message_text(recorded)
     if text is None or table.text_slots.get(OUTSIDE):
         return None
-    spots = table.user_text_forms.find_matches(text)
+    spots = table.forms_in_user_text.find_matches(text)
     return UserTextEnds(text[: spots[0].start], text[spots[-1].end :]) if spots else UserTextEnds(text, None)
 
 

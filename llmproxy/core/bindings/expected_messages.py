@@ -93,7 +93,7 @@ class ExpectedMessages:
             made = _ExpectedMessageBuilder(self._bindings, self._find_gaps, reader).build_message(message, place)
             made.calls, made.asked = reader.noted[known:], reader.asked[asked:]
         except _UncertainMessage:
-            reader.forget_calls_after(known)
+            reader.keep_first_calls(known)
             made = None
         self._remember_message(message, made)
         return made
@@ -126,7 +126,10 @@ class _ExpectedMessageBuilder:
             place = self._reader.enter_object(node, place)
             if place.json and not are_plain_names(node):
                 raise _UncertainMessage
-            return {name: self._build_node(node[name], self._reader.locate(node, name, place)) for name in sorted(node)}
+            return {
+                name: self._build_node(node[name], self._reader.enter_member(node, name, place))
+                for name in sorted(node)
+            }
         if isinstance(node, list):
             return [self._build_node(each, place.enter_child(n)) for n, each in enumerate(node)]
         if isinstance(node, str):
@@ -150,11 +153,11 @@ class _ExpectedMessageBuilder:
         gaps = self._find_gaps(text, place)
         if any(gap.free is not None for gap in gaps):  # a listing's columns
             raise _UncertainMessage
-        if gaps and _is_json_text(text, place) and not all(survives_parsing(text, gap) for gap in gaps):
+        if gaps and _is_json_text(text, place) and not all(gap_survives_parsing(text, gap) for gap in gaps):
             raise _UncertainMessage
         if any(
             not any(gap.start < spot.end and spot.start < gap.end for gap in gaps)
-            for spot in self._bindings.present_value_forms.find_matches(text)
+            for spot in self._bindings.present_forms_in_recorded.find_matches(text)
         ):
             raise _UncertainMessage  # this run's value stood there already
         new = splice(text, ((gap.start, gap.end, gap.options[0].text) for gap in gaps))
@@ -183,7 +186,7 @@ def _is_json_text(text: str, place: LeafPlace) -> bool:
     return any(not isinstance(part, str) for part in split_text_by_json(text))
 
 
-def survives_parsing(text: str, gap: TextGap) -> bool:
+def gap_survives_parsing(text: str, gap: TextGap) -> bool:
     """Return whether a value in JSON text stays when parsed: no escaped letter follows, and it names no member."""
     behind = text[gap.end : gap.end + 5]
     if behind[:1] == "\\" and not behind[1:].startswith(_PLAIN_ESCAPES):

@@ -151,7 +151,7 @@ class IdPairSearch:
             if not text.startswith(head, start):
                 continue
             for each in identities:
-                length = _count_matching_id_characters(text, start, each)
+                length = _measure_id_match(text, start, each)
                 if length and is_isolated(text, start, start + length) and (best is None or start + length > best.end):
                     best = IdPairMatch(
                         start,
@@ -202,7 +202,7 @@ def _get_searchable_prefix(each: IdPair) -> str:
     return each.recorded[:SHORTEST_PREFIX] if each.kind in PREFIXED else each.recorded
 
 
-def _count_matching_id_characters(text: str, start: int, each: IdPair) -> int:
+def _measure_id_match(text: str, start: int, each: IdPair) -> int:
     """Return how much of the recorded value stands there: all of it, or a prefix up to a border."""
     if text.startswith(each.recorded, start):
         return len(each.recorded)
@@ -229,7 +229,7 @@ class ShortValue(NamedTuple):
     """Made by a tool, so that the recorded value must not come back."""
 
     @property
-    def name_and_value(self) -> str:
+    def comparison_label(self) -> str:
         """What a comparison calls it: the value alone may be another one's as well."""
         return f"{self.name}={self.recorded}"
 
@@ -258,7 +258,7 @@ def is_member_of_value(name: str, member: str, tool: str) -> bool:
     ``task.id`` (or ``task``, ``task_id``) stands in ``task_id``, ``taskId``, ``task``, ``task_ids``; in ``id`` where
     the tool's name says task.
     """
-    things, field = split_value_name(name)
+    things, field = split_entity_attribute(name)
     here = _keep_letters_and_digits(member)
     if not things:
         return False
@@ -267,7 +267,7 @@ def is_member_of_value(name: str, member: str, tool: str) -> bool:
     return here in (field, field + "s") and any(thing in _keep_letters_and_digits(tool) for thing in things)
 
 
-def split_value_name(name: str) -> tuple[tuple[str, ...], str]:
+def split_entity_attribute(name: str) -> tuple[tuple[str, ...], str]:
     """Return what a value's name says: the thing in its forms, and which of its members."""
     entity, dot, attribute = name.rpartition(".")
     if not dot:
@@ -355,7 +355,7 @@ def _ends_with_value_name(name: str, before: str) -> bool:
     numbered = before[-1:] == "#"
     while words and (words[-1] in _ID_WORDS or words[-1] in _FILLERS or words[-1].isdigit()):
         numbered |= words.pop() in _ID_WORDS
-    things = split_value_name(name)[0]
+    things = split_entity_attribute(name)[0]
     return (bool(words) and any(words[-1] in (thing, thing + "s") for thing in things)) or (
         numbered and (not words or words[-1] in _DONE)
     )

@@ -18,7 +18,7 @@ from llmproxy.core.bindings.leaf_places import (
     Zone,
     are_plain_names,
     is_of_call,
-    iterate_members,
+    iterate_request_members,
     list_fields_at,
 )
 from llmproxy.core.bindings.run_bindings import Bindings, mask_arguments
@@ -46,7 +46,10 @@ class PairedBodies(NamedTuple):
 
 def pair_bodies(recorded: object, present: object, expectations: ExpectedMessages | None = None) -> PairedBodies:
     """Return the leaves of two whole trees side by side."""
-    mine, theirs = list(iterate_members(recorded)), {name: value for name, value, _ in iterate_members(present)}
+    mine, theirs = (
+        list(iterate_request_members(recorded)),
+        {name: value for name, value, _ in iterate_request_members(present)},
+    )
     if [name for name, _, _ in mine] != list(theirs):
         names = {name for name, _, _ in mine} ^ set(theirs)
         return PairedBodies([], [], build_mismatch("$", sorted(names), sorted(theirs)))
@@ -77,7 +80,7 @@ def _pair_messages(
             paired.settled.append(expected)
             continue
         if expected is not None and expected.calls:
-            reader.forget_calls_after(known)
+            reader.keep_first_calls(known)
         if (wrong := pair_leaves(reader, one, other, at, paired.leaves)) is not None:
             return wrong
     return compare_list_lengths(mine, theirs, place)
@@ -123,7 +126,7 @@ def _pair_members(
         one, other = mine[name], theirs[name]
         if bare and one == other and (one is None or (name in _LABELS and isinstance(one, str))):
             continue
-        if (wrong := pair_leaves(reader, one, other, reader.locate(mine, name, place), into)) is not None:
+        if (wrong := pair_leaves(reader, one, other, reader.enter_member(mine, name, place), into)) is not None:
             return wrong
     return None
 

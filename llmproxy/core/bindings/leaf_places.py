@@ -131,7 +131,7 @@ _CLOSED = frozenset({Zone.ARGUMENTS, Zone.SYSTEM})
 """Inside of these no member is taken for a role or a call: a tool's arguments may look like anything."""
 
 
-def build_member_place(tree: object, member: str, parent: LeafPlace | None = None) -> LeafPlace:
+def build_request_member_place(tree: object, member: str, parent: LeafPlace | None = None) -> LeafPlace:
     place = (parent or LeafPlace()).enter_child(member)
     if member in _SYSTEM:
         return place.enter_zone(Zone.SYSTEM)
@@ -156,7 +156,7 @@ class PlaceReader:
         for id_, call in calls:
             self._add_call(id_, call)
 
-    def forget_calls_after(self, known: int) -> None:
+    def keep_first_calls(self, known: int) -> None:
         """Keep only the first so many calls."""
         kept = self.noted[:known]
         self._calls, self._last, self.noted = {}, {}, []
@@ -184,7 +184,7 @@ class PlaceReader:
             return place.enter_zone(Zone.THINKING)
         return place
 
-    def locate(self, node: Node, name: str, place: LeafPlace) -> LeafPlace:
+    def enter_member(self, node: Node, name: str, place: LeafPlace) -> LeafPlace:
         """Return the place of a member of an object whose own place is known."""
         if place.json or place.zone in _CLOSED or (name not in _SPECIAL and place.zone is not Zone.RESULT):
             return LeafPlace(place.zone, place.call, place, name)
@@ -254,7 +254,7 @@ def is_in_any_span(spans: list[tuple[int, int]], at: int) -> bool:
     return any(start <= at < end for start, end in spans)
 
 
-def iterate_members(tree: object) -> Iterator[tuple[str, object, LeafPlace]]:
+def iterate_request_members(tree: object) -> Iterator[tuple[str, object, LeafPlace]]:
     """Yield the top-level members of a request's tree with their places, sorted; of another tree that itself."""
     if not isinstance(tree, dict):
         yield "", tree, LeafPlace()
@@ -263,9 +263,9 @@ def iterate_members(tree: object) -> Iterator[tuple[str, object, LeafPlace]]:
     for name in sorted(tree):
         if name == "request" and isinstance(body, dict):  # Code Assist wraps it
             for each in sorted(body):
-                yield f"request.{each}", body[each], build_member_place(body, each, LeafPlace(step="request"))
+                yield f"request.{each}", body[each], build_request_member_place(body, each, LeafPlace(step="request"))
         else:
-            yield name, tree[name], build_member_place(tree, name)
+            yield name, tree[name], build_request_member_place(tree, name)
 
 
 def find_volatile_matches(

@@ -15,12 +15,12 @@ from llmproxy.core.bindings.leaf_pairs import Leaf, LeafPairVisitor, pair_bodies
 from llmproxy.core.bindings.leaf_places import LeafPlace, PlacedCall, Zone, find_volatile_matches, list_fields_at
 from llmproxy.core.bindings.run_bindings import Bindings
 from llmproxy.core.bindings.run_variables import RunVariablePair
-from llmproxy.core.bindings.shell_listings import remove_own_files
+from llmproxy.core.bindings.shell_listings import remove_llmproxy_files
 from llmproxy.core.bindings.volatile_fields import Names, VolatileField, fits_kind
 from llmproxy.core.traffic.canonical_json import pair_json_parts, split_text_by_json
 
 
-def _list_allowed_values(pair: RunVariablePair) -> tuple[str, ...]:
+def _list_variable_values(pair: RunVariablePair) -> tuple[str, ...]:
     """Return what may stand for a value in this run: the present one, its other form, the recorded one unchanged."""
     present = pair.present
     return tuple(dict.fromkeys((present.value, present.other or present.value, pair.recorded.value)))
@@ -34,7 +34,7 @@ class VolatileFieldReader(LeafPairVisitor):
         self.found = IdPairs()
         self._names: tuple[Names, Names] = (
             tuple((pair.name, (pair.recorded.value,)) for pair in bindings.pairs),
-            tuple((pair.name, _list_allowed_values(pair)) for pair in bindings.pairs),
+            tuple((pair.name, _list_variable_values(pair)) for pair in bindings.pairs),
         )
 
     def read_fields(self, leaves: list[Leaf]) -> Mismatch | None:
@@ -67,7 +67,7 @@ class VolatileFieldReader(LeafPairVisitor):
             return self._pair_ids(field, recorded, present, place) if field.is_id else None
         call = place.call if place.zone is Zone.RESULT else None
         if call is not None and not place.json:
-            recorded, present = remove_own_files(recorded, present)
+            recorded, present = remove_llmproxy_files(recorded, present)
         if call is not None and not place.json and _may_vary_in_json(recorded, self.bindings, call):
             for mine, theirs in pair_json_parts(recorded, present):
                 if not isinstance(mine, str) and (wrong := self.descend(mine, theirs, place.enter_json())) is not None:

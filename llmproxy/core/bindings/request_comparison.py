@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from llmproxy.core.bindings.comparison_outcome import Fit, Misfit, Mismatch, build_mismatch, excerpt_line
-from llmproxy.core.bindings.expected_messages import ExpectedMessage, ExpectedMessages, survives_parsing
+from llmproxy.core.bindings.expected_messages import ExpectedMessage, ExpectedMessages, gap_survives_parsing
 from llmproxy.core.bindings.id_pairs import (
     IdPairMatch,
     IdPairs,
@@ -34,10 +34,10 @@ from llmproxy.core.bindings.leaf_places import (
     LeafPlace,
     PlaceReader,
     Zone,
-    build_member_place,
+    build_request_member_place,
     find_volatile_matches,
     is_in_any_span,
-    iterate_members,
+    iterate_request_members,
     list_fields_at,
 )
 from llmproxy.core.bindings.pair_volatile_values import VolatileFieldReader
@@ -46,10 +46,10 @@ from llmproxy.core.bindings.shell_listings import (
     BRANCH,
     LISTING,
     USER,
-    find_git_parts,
+    find_git_user_and_branch,
     find_listing_parts,
-    remove_own_files,
-    remove_own_git_status,
+    remove_llmproxy_files,
+    remove_llmproxy_git_status,
 )
 from llmproxy.core.bindings.text_alignment import FilledGap, GapOption, TextDivergence, TextGap, align_text, splice
 from llmproxy.core.bindings.value_consistency import ValueConsistency, find_merged_ids
@@ -83,7 +83,7 @@ def fit_request(
     if known is not None and (wrong := _check_known_ids(fields.found, known, paired)) is not None:
         return wrong
     comparing = RequestComparison(bindings, fields.found, known)
-    if not comparing.record_equal_messages(paired.settled):
+    if not comparing.record_equal_message_gaps(paired.settled):
         return fit_request(bindings, recorded, present, known)
     return comparing.visit(paired.leaves) or paired.parted or comparing.find_unequal(paired.leaves) or comparing.fit()
 
@@ -116,14 +116,14 @@ class RequestComparison(LeafPairVisitor):
         self._shorts = list_short_values(bindings.pairs, whole)
         self._forbidden = [text for text in list_changed_ids(whole) if len(text) >= _WHOLE_ID]
         self.equalities = ValueConsistency(bindings, whole, self._shorts)
-        self._heads = (*self._tokens.heads, *self._forbidden, *self.equalities.id_search_texts)
+        self._heads = (*self._tokens.heads, *self._forbidden, *self.equalities.id_prefilter_texts)
         self._used: set[str] = set()
         self._chosen: dict[str, set[str]] = {}
         self._unchanged: set[str] = set()
         self._found = found
         self._names: Names = tuple((pair.name, (pair.recorded.value,)) for pair in bindings.pairs)
 
-    def record_equal_messages(self, settled: list[ExpectedMessage]) -> bool:
+    def record_equal_message_gaps(self, settled: list[ExpectedMessage]) -> bool:
         """Note what messages compared as a whole said; False where one holds what a tool made: its leaves count."""
         if self._shorts and settled:
             return False
@@ -211,13 +211,13 @@ class RequestComparison(LeafPairVisitor):
         if not short.identity:
             self.equalities.record_short_value(short, place, moved=True)
         self._record_used_name(short.name, short.recorded, short.present)
-        self._chosen.setdefault(short.name_and_value, set()).add(short.present)
+        self._chosen.setdefault(short.comparison_label, set()).add(short.present)
 
     def _record_unchanged_value(self, short: ShortValue, place: LeafPlace) -> Mismatch | None:
         """Note a short value that stands there as it was recorded; one that a tool made must not."""
         if short.identity:
             return Mismatch(Misfit.LEAKED, place.path, short.recorded, short.present, short.name)
-        self._unchanged.add(short.name_and_value)
+        self._unchanged.add(short.comparison_label)
         self.equalities.record_short_value(short, place, moved=False)
         return None
 
@@ -230,9 +230,9 @@ class RequestComparison(LeafPairVisitor):
             return None
         if place.zone in (Zone.RESULT, Zone.SYSTEM) and not place.json:
             if place.zone is Zone.RESULT:
-                mine, theirs = remove_own_files(recorded, present)
+                mine, theirs = remove_llmproxy_files(recorded, present)
             else:
-                mine, theirs = remove_own_git_status(recorded), remove_own_git_status(present)
+                mine, theirs = remove_llmproxy_git_status(recorded), remove_llmproxy_git_status(present)
             if recorded != present and mine == theirs:
                 self._used.add(LISTING)
             recorded, present = mine, theirs
@@ -271,7 +271,7 @@ class RequestComparison(LeafPairVisitor):
         if self._shorts or any(text in present for text in self._forbidden):
             return False
         gaps = self.list_gaps(recorded, place)
-        if not all(survives_parsing(recorded, gap) and not recorded[gap.start : gap.end].isdigit() for gap in gaps):
+        if not all(gap_survives_parsing(recorded, gap) and not recorded[gap.start : gap.end].isdigit() for gap in gaps):
             return False
         aligned = align_text(recorded, gaps, present) if gaps else []
         if isinstance(aligned, TextDivergence) or (not gaps and recorded != present):
@@ -288,7 +288,7 @@ class RequestComparison(LeafPairVisitor):
             return True
         if place.call is not None and place.call.tool in self.bindings.json_tools:
             return True
-        forms = self.bindings.forms if place.zone in (Zone.SYSTEM, Zone.USER) else self.bindings.non_agent_forms
+        forms = self.bindings.agent_forms if place.zone in (Zone.SYSTEM, Zone.USER) else self.bindings.non_agent_forms
         return any(stem in text for stem in forms.stems) or any(head in text for head in self._heads)
 
     def _compare_json(self, recorded: str, present: str, place: LeafPlace) -> object:
@@ -374,12 +374,12 @@ class RequestComparison(LeafPairVisitor):
     def find_forms(self, recorded: str, place: LeafPlace) -> list[FormMatch]:
         """Return where run variables stand that count in this zone."""
         if place.zone is Zone.SYSTEM:
-            return self.bindings.forms.find_matches(recorded)
+            return self.bindings.agent_forms.find_matches(recorded)
         if place.zone is not Zone.USER:
             return self.bindings.non_agent_forms.find_matches(recorded)
         if not (spans := find_agent_written_spans(recorded)):
-            return self.bindings.user_text_forms.find_matches(recorded)
-        return self.bindings.forms.find_matches(
+            return self.bindings.forms_in_user_text.find_matches(recorded)
+        return self.bindings.agent_forms.find_matches(
             recorded, lambda form, at: form.reach is FormScope.EVERYWHERE or is_in_any_span(spans, at)
         )
 
@@ -387,7 +387,7 @@ class RequestComparison(LeafPairVisitor):
         """Return what listings and git say of where and whose a run is; volatile fields are anchored behind it."""
         values = self.bindings.values
         parts = [*find_listing_parts(recorded, elsewhere="cwd" in self.bindings.changed, users=values.get("user"))]
-        parts += find_git_parts(recorded, values.get(USER, ("", self.bindings.git_user)), values.get(BRANCH))
+        parts += find_git_user_and_branch(recorded, values.get(USER, ("", self.bindings.git_user)), values.get(BRANCH))
         return [
             TextGap(part.start, part.end, free=part.pattern, name=part.name)
             for part in sorted(parts, key=lambda part: part.start)
@@ -469,7 +469,9 @@ class RequestRewriter:
         if not isinstance(tree, dict):
             return tree
         reader = PlaceReader()
-        renamed = {name: self._rewrite_node(reader, value, place) for name, value, place in iterate_members(tree)}
+        renamed = {
+            name: self._rewrite_node(reader, value, place) for name, value, place in iterate_request_members(tree)
+        }
         wrapped = {
             name.removeprefix(_WRAPPED): renamed.pop(name) for name in list(renamed) if name.startswith(_WRAPPED)
         }
@@ -478,14 +480,14 @@ class RequestRewriter:
 
     def rewrite_message(self, member: str, message: object) -> object:
         """Return one element of a body's member, as in the whole: speaker and form stand in the message itself."""
-        return self._rewrite_node(PlaceReader(), message, build_member_place({}, member).enter_child(0))
+        return self._rewrite_node(PlaceReader(), message, build_request_member_place({}, member).enter_child(0))
 
     def _rewrite_node(self, reader: PlaceReader, node: object, place: LeafPlace) -> object:
         if isinstance(node, dict):
             place = reader.enter_object(node, place)
             called = (lambda name: self._rewrite_text(name, place)) if place.json else str
             return {
-                called(name): self._rewrite_node(reader, value, reader.locate(node, name, place))
+                called(name): self._rewrite_node(reader, value, reader.enter_member(node, name, place))
                 for name, value in node.items()
             }
         if isinstance(node, list):

@@ -17,7 +17,7 @@ from llmproxy.core.bindings.text_alignment import splice
 from llmproxy.core.bindings.value_forms import FormScope, FormSearch, ValueForm, list_value_forms
 from llmproxy.core.bindings.volatile_fields import LINE, TEXT, VolatileField
 from llmproxy.core.traffic.canonical_json import dump, parse_json_container
-from llmproxy.protocol import Binds
+from llmproxy.protocol import BindScope
 
 
 class Bindings:
@@ -28,15 +28,15 @@ class Bindings:
         recorded: Iterable[RunVariable],
         present: Iterable[RunVariable],
         fields: Iterable[VolatileField] = (),
-        scope: Binds = Binds.ALL,
+        scope: BindScope = BindScope.ALL,
     ) -> None:
         """Pair the run variables; `scope` PATHS leaves cwd, home and tmp and no volatile fields, NONE nothing."""
         self.present = tuple(present)
-        pairs = pair_run_variables(recorded, self.present) if scope is not Binds.NONE else ()
-        if scope is Binds.PATHS:
+        pairs = pair_run_variables(recorded, self.present) if scope is not BindScope.NONE else ()
+        if scope is BindScope.PATHS:
             pairs = tuple(pair for pair in pairs if pair.name in PATHS)
         self.pairs: tuple[RunVariablePair, ...] = pairs
-        self.fields: tuple[VolatileField, ...] = tuple(fields) if scope is Binds.ALL else ()
+        self.fields: tuple[VolatileField, ...] = tuple(fields) if scope is BindScope.ALL else ()
         self.json_tools = frozenset(field.tool for field in self.fields if field.at.startswith("$"))
         """Tools with volatile fields in the JSON of their results."""
         self.text_slots: dict[str, tuple[VolatileField, ...]] = {}
@@ -49,7 +49,7 @@ class Bindings:
         self.changed = frozenset(pair.name for pair in pairs if pair.has_changed)
         self.values = {pair.name: (pair.recorded.value, pair.present.value) for pair in pairs}
         """Recorded and present, by name."""
-        declared = {each.name: each.value for each in self.present} if scope is Binds.ALL else {}
+        declared = {each.name: each.value for each in self.present} if scope is BindScope.ALL else {}
         self.git_user = declared.get("git_user", "")
         """This run's, also where the recorded one was not kept: a file for pull requests names nobody."""
 
@@ -58,12 +58,12 @@ class Bindings:
         return tuple(list_value_forms(self.pairs))
 
     @cached_property
-    def forms(self) -> FormSearch:
+    def agent_forms(self) -> FormSearch:
         """Every form: what the agent wrote may hold any."""
         return FormSearch(self._all_forms)
 
     @cached_property
-    def present_value_forms(self) -> FormSearch:
+    def present_forms_in_recorded(self) -> FormSearch:
         """The present values as looked for in what was recorded: what stood there already, and was no variable."""
         return FormSearch(list_value_forms([RunVariablePair(pair.present, pair.recorded) for pair in self.pairs]))
 
@@ -73,7 +73,7 @@ class Bindings:
         return FormSearch(form for form in self._all_forms if form.reach is not FormScope.AGENT)
 
     @cached_property
-    def user_text_forms(self) -> FormSearch:
+    def forms_in_user_text(self) -> FormSearch:
         return FormSearch(form for form in self._all_forms if form.reach is FormScope.EVERYWHERE)
 
     @cached_property
@@ -81,12 +81,12 @@ class Bindings:
         return FormSearch(form for form in self._all_forms if form.in_answers)
 
     @cached_property
-    def with_own_paths(self) -> Bindings:
+    def limited_to_own_paths(self) -> Bindings:
         """cwd, home and tmp, where the recorded one is that run's own: what may change an exact hit's answer."""
         pairs = [
             pair for pair in self.pairs if pair.recorded.kind is not ValueKind.PATH or is_own_path(pair.recorded.value)
         ]
-        return Bindings((pair.recorded for pair in pairs), (pair.present for pair in pairs), scope=Binds.PATHS)
+        return Bindings((pair.recorded for pair in pairs), (pair.present for pair in pairs), scope=BindScope.PATHS)
 
     def __bool__(self) -> bool:
         """Return whether anything can be bound at all; where not, only equal requests fit."""
@@ -97,5 +97,5 @@ def mask_arguments(bindings: Bindings, arguments: object) -> str:
     """Return a recorded call's arguments as canonical JSON with ``{name}`` for what is bound: anchors hold them."""
     value = parse_json_container(arguments) if isinstance(arguments, str) else arguments
     text = dump(arguments if value is None else value).decode("ascii")
-    spots = bindings.user_text_forms.find_matches(text)
+    spots = bindings.forms_in_user_text.find_matches(text)
     return splice(text, ((spot.start, spot.end, f"{{{spot.forms[0].name}}}") for spot in spots))

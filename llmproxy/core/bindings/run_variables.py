@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from llmproxy.core.bindings.shell_listings import remove_own_git_status
+from llmproxy.core.bindings.shell_listings import remove_llmproxy_git_status
 from llmproxy.errors import LLMProxyError
 from llmproxy.lazy_regex import late
 from llmproxy.protocol import API_KEYS
@@ -177,7 +177,7 @@ def pair_run_variables(recorded: Iterable[RunVariable], present: Iterable[RunVar
 
 def _remove_own_git_status(each: RunVariable) -> RunVariable:
     """Return what git says of a folder without our own files, which come there when a run begins."""
-    return replace(each, value=remove_own_git_status(each.value)) if each.name == "git_status" else each
+    return replace(each, value=remove_llmproxy_git_status(each.value)) if each.name == "git_status" else each
 
 
 def _have_same_kind(recorded: RunVariable, present: RunVariable) -> bool:

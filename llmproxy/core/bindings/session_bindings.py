@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from llmproxy.core.bindings import (
     Bindings,
-    Binds,
+    BindScope,
     ExpectedMessages,
     IdPair,
     IdPairs,
@@ -54,7 +54,7 @@ class LearningTrial:
 class SessionBindings:
     """The state of one session."""
 
-    scope: Binds = Binds.ALL
+    scope: BindScope = BindScope.ALL
     declared: dict[str, RunVariable] = field(default_factory=dict)
     fields: tuple[VolatileField, ...] = ()
     """Of the cassette, of a trial, and those that ship."""

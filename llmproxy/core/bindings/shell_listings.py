@@ -75,7 +75,7 @@ def find_listing_parts(text: str, *, elsewhere: bool, users: tuple[str, str] | N
         yield from sorted([*padded, *owned, *sized], key=lambda part: part.start)
 
 
-def remove_own_files(recorded: str, present: str) -> tuple[str, str]:
+def remove_llmproxy_files(recorded: str, present: str) -> tuple[str, str]:
     """Return two results without lines of listings that name llmproxy's files, and ``ls -l``'s sums of blocks."""
     if "llmproxy.db" not in recorded and "llmproxy.db" not in present:
         return recorded, present
@@ -84,7 +84,7 @@ def remove_own_files(recorded: str, present: str) -> tuple[str, str]:
     return mine, theirs
 
 
-def remove_own_git_status(text: str) -> str:
+def remove_llmproxy_git_status(text: str) -> str:
     """Return a text without the lines in which git names llmproxy's files; `CLEAN` where it said nothing else."""
     if "llmproxy.db" not in text:
         return text
@@ -113,7 +113,7 @@ _ON_BRANCH = (
 )
 
 
-def find_git_parts(text: str, user: tuple[str, str], branch: tuple[str, str] | None) -> Iterator[ListingPart]:
+def find_git_user_and_branch(text: str, user: tuple[str, str], branch: tuple[str, str] | None) -> Iterator[ListingPart]:
     """Yield where this run's user or branch may stand for the recorded one, in order.
 
     `user` and `branch` are (recorded, present); an empty recorded user is one that was not kept: then any author may be

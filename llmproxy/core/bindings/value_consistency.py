@@ -56,7 +56,7 @@ class ValueConsistency:
         self._stood: dict[str, tuple[LeafPlace, str]] = {}
 
     @property
-    def id_search_texts(self) -> Sequence[str]:
+    def id_prefilter_texts(self) -> Sequence[str]:
         """Texts of which one is in every text that holds a present identity."""
         return self._tokens.heads
 
@@ -109,10 +109,10 @@ class ValueConsistency:
                 return Mismatch(Misfit.MERGED, place.path, text, text, name)
         if not self.moved and not self._tokens.heads:
             return None
-        return next(self._find_conflicts(leaves, find_gaps), None)
+        return next(self._find_merged_values(leaves, find_gaps), None)
 
-    def _find_conflicts(self, leaves: Iterable[Leaf], find_gaps: FindGaps) -> Iterator[Mismatch]:
-        present = self._bindings.present_value_forms
+    def _find_merged_values(self, leaves: Iterable[Leaf], find_gaps: FindGaps) -> Iterator[Mismatch]:
+        present = self._bindings.present_forms_in_recorded
         for recorded, _, place in leaves:
             text = format_leaf_text(recorded)
             found = list(self._find_present_in_recorded(text, present)) if text else ()

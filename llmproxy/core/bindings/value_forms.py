@@ -62,7 +62,7 @@ def _follows_escape(text: str, start: int) -> bool:
     return bool(_BEFORE_ESCAPE.search(before) or _BEFORE_ANSI.search(before))
 
 
-def is_path(text: str, start: int, end: int) -> bool:
+def spans_path(text: str, start: int, end: int) -> bool:
     """Return whether the path text[start:end] begins and ends there; a path below it goes on with a separator."""
     return _is_path_start(text, start) and is_path_end(text, end)
 
@@ -101,12 +101,12 @@ def spans_slug(text: str, start: int, end: int) -> bool:
     return end >= len(text) or not (is_word_character(text[end]) or text[end] in "-_")
 
 
-def is_folder_slug(text: str, start: int, end: int) -> bool:
+def spans_folder_slug(text: str, start: int, end: int) -> bool:
     """Return whether the name of a path of one part stands as a folder: ``-app`` alone is an option."""
     return start > 0 and text[start - 1] in "/\\" and spans_slug(text, start, end)
 
 
-def is_relative_folder_name(text: str, start: int, end: int) -> bool:
+def stands_behind_parent_dir(text: str, start: int, end: int) -> bool:
     """Return whether a folder's name stands where only it is meant, ``../project``, behind no other folder."""
     return _ABOVE.search(text, max(0, start - 5), start) is not None and is_path_end(text, end)
 
@@ -240,24 +240,24 @@ def _build_escaper(levels: int, *, ascii_only: bool) -> Callable[[str], str]:
 
 
 _WAYS = (
-    _PathSpelling(lambda path: path, is_path),
-    _PathSpelling(_build_escaper(1, ascii_only=False), is_path),
-    _PathSpelling(_build_escaper(1, ascii_only=True), is_path),
-    _PathSpelling(_build_escaper(2, ascii_only=True), is_path),
-    _PathSpelling(lambda path: json.dumps(path)[1:-1].replace("/", "\\/"), is_path),
-    _PathSpelling(lambda path: re.sub(r"([^\w@%+=:,./~-])", r"\\\1", path) if path[:1] == "/" else "", is_path),
-    _PathSpelling(lambda path: path.replace("'", "'\\''") if path[:1] == "/" else "", is_path),
-    _PathSpelling(lambda path: re.sub(r'(["$`\\])', r"\\\1", path) if path[:1] == "/" else "", is_path),
-    _PathSpelling(lambda path: quote(path, safe="/"), is_path),
+    _PathSpelling(lambda path: path, spans_path),
+    _PathSpelling(_build_escaper(1, ascii_only=False), spans_path),
+    _PathSpelling(_build_escaper(1, ascii_only=True), spans_path),
+    _PathSpelling(_build_escaper(2, ascii_only=True), spans_path),
+    _PathSpelling(lambda path: json.dumps(path)[1:-1].replace("/", "\\/"), spans_path),
+    _PathSpelling(lambda path: re.sub(r"([^\w@%+=:,./~-])", r"\\\1", path) if path[:1] == "/" else "", spans_path),
+    _PathSpelling(lambda path: path.replace("'", "'\\''") if path[:1] == "/" else "", spans_path),
+    _PathSpelling(lambda path: re.sub(r'(["$`\\])', r"\\\1", path) if path[:1] == "/" else "", spans_path),
+    _PathSpelling(lambda path: quote(path, safe="/"), spans_path),
     _PathSpelling(lambda path: quote(path, safe=""), is_isolated),
     _PathSpelling(lambda path: quote(path, safe="").lower() if quote(path, safe="") != path else "", is_isolated),
-    _PathSpelling(lambda path: path.replace("/", "\\") if path[:1] != "/" else "", is_path),
-    _PathSpelling(lambda path: path.replace("\\", "/") if path[:1] != "/" else "", is_path),
+    _PathSpelling(lambda path: path.replace("/", "\\") if path[:1] != "/" else "", spans_path),
+    _PathSpelling(lambda path: path.replace("\\", "/") if path[:1] != "/" else "", spans_path),
     _PathSpelling(lambda path: re.sub(r"[^A-Za-z0-9]", "-", path) if len(path) > 2 else "", spans_slug),
     _PathSpelling(lambda path: hashlib.sha256(path.encode("utf-8", "surrogatepass")).hexdigest(), is_isolated),
     _PathSpelling(
         lambda path: posixpath.basename(path.replace("\\", "/")),
-        is_relative_folder_name,
+        stands_behind_parent_dir,
         FormScope.NOT_TYPED,
         in_answers=False,
     ),
@@ -293,7 +293,7 @@ def _list_path_forms(pair: RunVariablePair, homes: RunVariablePair | None) -> It
                         )
                     )
                     if there:
-                        border = is_folder_slug if way.border is spans_slug and _is_at_root(spelled) else way.border
+                        border = spans_folder_slug if way.border is spans_slug and _is_at_root(spelled) else way.border
                         yield ValueForm(pair.name, text, there, border, way.reach, way.in_answers)
     if homes is None:
         return
@@ -301,35 +301,37 @@ def _list_path_forms(pair: RunVariablePair, homes: RunVariablePair | None) -> It
     trimmed = [(_trim_path(each.value), _trim_path(home.value)) for each, home in sides]
     mine, theirs = (_relative_to_home(path, home) for path, home in trimmed)
     if mine:
-        yield ValueForm(pair.name, mine, tuple(text for text in (theirs, *present) if text), is_path)
+        yield ValueForm(pair.name, mine, tuple(text for text in (theirs, *present) if text), spans_path)
     elif theirs:
-        yield ValueForm(pair.name, recorded[0], (present[0], theirs), is_path)
-    yield from _list_folder_name_forms(pair, homes)
+        yield ValueForm(pair.name, recorded[0], (present[0], theirs), spans_path)
+    yield from _list_hidden_folder_forms(pair, homes)
     between = [_format_home_relative_to(path, home) for path, home in trimmed]
     if between[0] and between[1]:
-        yield ValueForm(homes.name, between[0], (between[1], *_list_paths(homes.present)), is_path, FormScope.NOT_TYPED)
+        yield ValueForm(
+            homes.name, between[0], (between[1], *_list_paths(homes.present)), spans_path, FormScope.NOT_TYPED
+        )
 
 
-def _list_folder_name_forms(pair: RunVariablePair, homes: RunVariablePair) -> Iterator[ValueForm]:
+def _list_hidden_folder_forms(pair: RunVariablePair, homes: RunVariablePair) -> Iterator[ValueForm]:
     """Yield the working folder's name in hidden folders below home; in answers for known agents only."""
     recorded, present = (posixpath.basename(_trim_path(each.value)) for each in (pair.recorded, pair.present))
     if pair.name != "cwd" or not (recorded and present):
         return
     before, now = _list_paths(homes.recorded), _list_paths(homes.present)
-    border = _build_hidden_folder_border((*before, *now, "~"))
+    border = _build_hidden_folder_check((*before, *now, "~"))
     for write in (str, _make_slug):
         yield ValueForm(pair.name, write(recorded), (write(present),), border, FormScope.NOT_TYPED, in_answers=False)
         for folder in STATE_FOLDERS:
             there = tuple(f"{home}/{folder}/{write(present)}" for home in now)
             for home in before:
-                yield ValueForm(pair.name, f"{home}/{folder}/{write(recorded)}", there, is_path)
+                yield ValueForm(pair.name, f"{home}/{folder}/{write(recorded)}", there, spans_path)
 
 
 def _make_slug(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or name
 
 
-def _build_hidden_folder_border(homes: Sequence[str]) -> Border:
+def _build_hidden_folder_check(homes: Sequence[str]) -> Border:
     """Return whether a name is a part of a path that begins with a hidden folder of one of these homes."""
 
     def is_below(text: str, start: int, end: int) -> bool:
@@ -370,7 +372,7 @@ class FormSearch:
         self.by_text: dict[str, tuple[ValueForm, ...]] = {}
         for form in forms:
             self.by_text[form.recorded] = _merge_form(self.by_text.get(form.recorded, ()), form)
-        self.stems = _find_covering_substrings(tuple(self.by_text))
+        self.stems = _list_prefilter_texts(tuple(self.by_text))
         """The fewest texts of which one is in every text that holds a recorded value."""
         below: dict[str, list[str]] = {stem: [] for stem in self.stems}
         for text in self.by_text:
@@ -424,7 +426,7 @@ def _merge_form(before: tuple[ValueForm, ...], form: ValueForm) -> tuple[ValueFo
     return (*before, form)
 
 
-def _find_covering_substrings(texts: Sequence[str]) -> tuple[str, ...]:
+def _list_prefilter_texts(texts: Sequence[str]) -> tuple[str, ...]:
     """Return the fewest texts of which one is in every text that holds any of these: a search for each is quick."""
     stems: list[str] = []
     for text in sorted(texts, key=len):

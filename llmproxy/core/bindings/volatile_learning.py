@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 from llmproxy.core.bindings.comparison_outcome import Fit, Misfit, Mismatch
 from llmproxy.core.bindings.id_pairs import IdPair, IdPairs, IdPairSearch, ShortValue, short_values_at
 from llmproxy.core.bindings.leaf_pairs import pair_bodies
-from llmproxy.core.bindings.leaf_places import LeafPlace, PlaceReader, Zone, iterate_members
+from llmproxy.core.bindings.leaf_places import LeafPlace, PlaceReader, Zone, iterate_request_members
 from llmproxy.core.bindings.pair_volatile_values import VolatileFieldReader
 from llmproxy.core.bindings.request_comparison import RequestComparison, fit_request, rewrite_recorded
 from llmproxy.core.bindings.run_bindings import Bindings
@@ -132,7 +132,7 @@ class LearnedField:
     """JSON path in the request."""
 
     @property
-    def is_accepted(self) -> bool:
+    def is_bulk_acceptable(self) -> bool:
         """Whether ``--accept`` takes it; all others are accepted one by one, by name."""
         number = self.field.kind == "hex" and (self.recorded + self.present).isdigit()
         return (
@@ -391,10 +391,10 @@ def generalize_fields(lessons: Sequence[LearnedField], often: int = _OFTEN) -> t
 
 def _merge_listing_rows(lessons: Sequence[LearnedField]) -> Iterator[LearnedField]:
     """Yield lessons with one volatile field for the times of all rows of a listing, where two of them varied."""
-    rows = Counter(_find_listing_call(lesson.field) for lesson in lessons)
+    rows = Counter(_get_call_of_listed_time(lesson.field) for lesson in lessons)
     seen = set[tuple[str, str]]()
     for lesson in lessons:
-        listing = _find_listing_call(lesson.field)
+        listing = _get_call_of_listed_time(lesson.field)
         if listing is None or rows[listing] == 1:
             yield lesson
         elif listing not in seen:
@@ -402,7 +402,7 @@ def _merge_listing_rows(lessons: Sequence[LearnedField]) -> Iterator[LearnedFiel
             yield replace(lesson, field=replace(lesson.field, before=_ANY_ROW))
 
 
-def _find_listing_call(field: VolatileField) -> tuple[str, str] | None:
+def _get_call_of_listed_time(field: VolatileField) -> tuple[str, str] | None:
     """Return tool and arguments of the listing in which a file's time stands; None for any other volatile field."""
     return (
         (field.tool, field.arguments)
@@ -434,7 +434,7 @@ def find_captured_fields(trees: Iterable[object], captured: RunVariable) -> list
 def _list_result_leaves(tree: object) -> Iterator[tuple[str, str, str, object]]:
     """Yield tool, path, member and value of each leaf of JSON in results."""
     reader = PlaceReader()
-    for _, value, place in iterate_members(tree):
+    for _, value, place in iterate_request_members(tree):
         yield from _walk_leaves(value, place, reader)
 
 
@@ -442,7 +442,7 @@ def _walk_leaves(node: object, place: LeafPlace, reader: PlaceReader) -> Iterato
     if isinstance(node, dict):
         place = reader.enter_object(node, place)
         for name in sorted(node):
-            yield from _walk_leaves(node[name], reader.locate(node, name, place), reader)
+            yield from _walk_leaves(node[name], reader.enter_member(node, name, place), reader)
     elif isinstance(node, list):
         for n, each in enumerate(node):
             yield from _walk_leaves(each, place.enter_child(n), reader)
@@ -487,15 +487,17 @@ def restate_recording(
 def _restate_once(bindings: Bindings, recorded: object, present: object, known: IdPairs | None) -> RestatedRecording:
     paired, fields = pair_bodies(recorded, present), VolatileFieldReader(bindings)
     fields.read_fields(paired.leaves)
-    restating, tree = _RestatingComparison(bindings, fields.found, known), rewrite_recorded(bindings, recorded)
+    restating, tree = _PresentValueWriter(bindings, fields.found, known), rewrite_recorded(bindings, recorded)
     for mine, theirs, place in paired.leaves:
-        new = theirs if restating.visit([(mine, theirs, place)]) is None else restating.write_leaf(mine, theirs, place)
+        new = (
+            theirs if restating.visit([(mine, theirs, place)]) is None else restating.restate_leaf(mine, theirs, place)
+        )
         _put_at_path(tree, place.list_steps(), new)
     return RestatedRecording(tree, restating.fit().names)
 
 
-class _RestatingComparison(RequestComparison):
-    def write_leaf(self, recorded: object, present: object, place: LeafPlace) -> object:
+class _PresentValueWriter(RequestComparison):
+    def restate_leaf(self, recorded: object, present: object, place: LeafPlace) -> object:
         """Return a leaf that does not fit, as it stands now as far as it fits."""
         if not isinstance(recorded, str) or not isinstance(present, str):
             return recorded

@@ -5,7 +5,8 @@ A recorded run is as good under another home: what was declared is renamed, in r
 renames it for its run. `home` becomes ``/home/user``, a cwd or tmp in which the user's name stands a folder of no
 one, `user` and `host` are called so, also as the owner of rows of ``ls -l`` and inside of other values (a branch, an
 id). Kept as it is: what nobody may rewrite (signed thinking), and names in prose, in prompts and behind a terminal's
-colours. Who writes a file looks for the declared names once more, and says on which lines they stay (`find_names`).
+colours. Who writes a file looks for declared names once more, and says on which lines they stay
+(`find_remaining_names`).
 """
 
 from __future__ import annotations
@@ -65,10 +66,10 @@ def replace_names(interaction: Interaction) -> Interaction:
     said, bindings = _build_stand_ins(interaction.run_variables)
     if not bindings.changed:
         return replace(interaction, run_variables=said)
-    return replace(replace_variable_values(interaction, bindings), run_variables=said)
+    return replace(apply_bindings(interaction, bindings), run_variables=said)
 
 
-def replace_variable_values(interaction: Interaction, bindings: Bindings) -> Interaction:
+def apply_bindings(interaction: Interaction, bindings: Bindings) -> Interaction:
     """Return a recording with the present value of each run variable for the recorded one, in request and answer."""
     request, response = interaction.request, rewrite_answer(bindings, Fit((), ()), interaction.response, strict=False)
     return replace(
@@ -118,7 +119,7 @@ def _strip_user(name: str, path: str, home: RunVariable | None, user: str) -> st
     return path
 
 
-def find_names(text: str, declared: Iterable[str]) -> dict[str, list[int]]:
+def find_remaining_names(text: str, declared: Iterable[str]) -> dict[str, list[int]]:
     """Return declared users, hosts and homes that still stand in a file (colours, prose), each with its lines."""
     runs = [load_run_variables(said) for said in set(declared) if said]
     called = {
@@ -135,7 +136,7 @@ def find_names(text: str, declared: Iterable[str]) -> dict[str, list[int]]:
     return found
 
 
-def describe_names(path: object, found: dict[str, list[int]]) -> Iterator[str]:
+def describe_remaining_names(path: object, found: dict[str, list[int]]) -> Iterator[str]:
     """Yield what to say of each name that a file still holds."""
     for name, lines in found.items():
         more = f" and {len(lines) - _NAMED_LINES} more" if len(lines) > _NAMED_LINES else ""
@@ -155,8 +156,8 @@ def anonymize_all(
 ) -> list[Recorded]:
     """Return recordings for pull requests, notes in the first (`read_head_notes`); `whole`: for other programs."""
     recorded = list(interactions)
-    found = [export_interaction(replace_names(each)) if whole else anonymize(each) for each in recorded]
-    found = found if whole else drop_unused(found, [export_interaction(each) for each in recorded])
+    found = [to_recorded(replace_names(each)) if whole else anonymize(each) for each in recorded]
+    found = found if whole else drop_unused_variables(found, [to_recorded(each) for each in recorded])
     return add_notes(found, notes)
 
 
@@ -173,7 +174,7 @@ def add_notes(found: list[Recorded], notes: Sequence[Note]) -> list[Recorded]:
     return found
 
 
-def drop_unused(said: Sequence[Recorded], recorded: Sequence[Recorded]) -> list[Recorded]:
+def drop_unused_variables(said: Sequence[Recorded], recorded: Sequence[Recorded]) -> list[Recorded]:
     """Return what is `said` of a cassette without run variables that occur in none of its recordings, as `recorded`."""
     bodies = b"".join(body for each in recorded for body in (each.body, each.response_body))
     text, found = bodies.decode("utf-8", "replace").lower(), []
@@ -203,10 +204,10 @@ def read_head_notes(recorded: Sequence[Recorded], file: object) -> tuple[Note, .
 
 def anonymize(interaction: Interaction) -> Recorded:
     """Return an interaction for a file in pull requests: with stand-ins for what names a person."""
-    return drop_headers(export_interaction(replace_names(interaction)))
+    return drop_unkeyed_headers(to_recorded(replace_names(interaction)))
 
 
-def drop_headers(each: Recorded) -> Recorded:
+def drop_unkeyed_headers(each: Recorded) -> Recorded:
     """Return an exchange without the request's fields that cannot choose an answer; who asked stays."""
     kept = [(name, value) for name, value in each.headers if name.lower() == "user-agent" or _is_keyed_header(name)]
     return replace(each, headers=tuple(kept))
@@ -231,7 +232,7 @@ def _may_occur(variable: Mapping[str, str], text: str) -> bool:
     return False
 
 
-def export_interaction(interaction: Interaction) -> Recorded:
+def to_recorded(interaction: Interaction) -> Recorded:
     """Return an interaction as a cassette file says it, with everything else in `Recorded.extra`."""
     request, response = interaction.request, interaction.response
     provider = PROVIDERS.get(interaction.provider)
@@ -271,7 +272,7 @@ Json = Any
 
 def to_json(interaction: Interaction) -> dict[str, Json]:
     i = interaction
-    released = export_interaction(i)
+    released = to_recorded(i)
     line: dict[str, Json] = build_line(released, i.cassette)
     line |= {name: [list(field) for field in line[name]] for name in ("headers", "response_headers")}
     line["recorded"] = {
@@ -286,12 +287,12 @@ def to_json(interaction: Interaction) -> dict[str, Json]:
 def from_json(line: Mapping[str, Json], number: int = 1) -> Interaction:
     """Read an object that :func:`to_json` wrote; `number` stands in errors. Raises CassetteCorrupt: it is none."""
     try:
-        return _parse_told_interaction(parse_exchange(dict(line), number), str(line.get("cassette") or "default"))
+        return _parse_exported_interaction(parse_exchange(dict(line), number), str(line.get("cassette") or "default"))
     except (ReadingProblem, KeyError, TypeError, ValueError, AttributeError) as error:
         raise CassetteCorrupt(f"recording {number} that the proxy told cannot be read: {error!r}.") from error
 
 
-def _parse_told_interaction(each: Recorded, cassette: str) -> Interaction:
+def _parse_exported_interaction(each: Recorded, cassette: str) -> Interaction:
     said: Mapping[str, Json] = each.extra
     return Interaction(
         provider=said["provider"], operation=said["operation"], key=Key(said["key"]),

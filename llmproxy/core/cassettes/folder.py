@@ -25,27 +25,27 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from llmproxy.advice import quote_word, suggest_command
+from llmproxy.advice import format_command, quote_word
 from llmproxy.amounts import format_count
 from llmproxy.core.cassettes.anonymized_export import (
     anonymize,
     anonymize_all,
-    describe_names,
-    drop_headers,
-    drop_unused,
-    find_names,
+    describe_remaining_names,
+    drop_unkeyed_headers,
+    drop_unused_variables,
+    find_remaining_names,
     read_head_notes,
     replace_names,
 )
 from llmproxy.core.cassettes.formats import Source, open_source, recognise_format, review_yaml, write_text
 from llmproxy.core.cassettes.formats.entries import Recorded
-from llmproxy.core.cassettes.importing import import_exchanges
-from llmproxy.core.forks.fork_rows import Fork, delete_fork, find_fork, store_fork
+from llmproxy.core.cassettes.importing import convert_exchanges
+from llmproxy.core.forks.fork_rows import Fork, delete_fork_row, find_fork, store_fork
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.queries import Note, list_run_variables, read_notes, write_notes
-from llmproxy.core.store.reader import KeyedRecording, Readable, SyncedFile, was_left_twice
+from llmproxy.core.store.reader import KeyedRecording, Readable, SyncedCassetteFile, was_left_twice
 from llmproxy.core.store.rows import to_sql
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Interaction, Key
@@ -178,21 +178,25 @@ class CassetteDir:
             ) == source.data:
                 continue  # the store holds it, and maybe more that was recorded since
             try:
-                taken, left_out, fields = _import_file(source, name, rules, upstreams)
+                taken, left_out, fields = _read_file_interactions(source, name, rules, upstreams)
                 ours = review_yaml.recognises(source)
                 fork = review_yaml.read_fork(source) if ours else None
             except CassetteError as error:
                 failed.append(error)
                 continue
             skipped += [f"{path}, {why}" for why in left_out]
-            unfinished = _was_cut(store, name) if not ours else review_yaml.is_incomplete(source)
-            said = [drop_headers(each) for each in review_yaml.read(source)] if ours else []
-            if ours and review_yaml.dumps(drop_unused(said, said), name, fork, unfinished=unfinished).encode() == kept:
+            unfinished = _has_unfinished_recording(store, name) if not ours else review_yaml.is_incomplete(source)
+            said = [drop_unkeyed_headers(each) for each in review_yaml.read(source)] if ours else []
+            if (
+                ours
+                and review_yaml.dumps(drop_unused_variables(said, said), name, fork, unfinished=unfinished).encode()
+                == kept
+            ):
                 continue  # as written by a version that left out less
             if (taken, fork, unfinished, fields) != (
                 remove_row_numbers(replace_names(each) for each in store.iter_interactions(name)),
                 find_fork(store, name, 1),
-                _was_cut(store, name),
+                _has_unfinished_recording(store, name),
                 read_notes(store, name),
             ):
                 differing[name] = _FileData(taken, fork, fields, unfinished, digest, before.last_id if before else None)
@@ -226,7 +230,7 @@ class CassetteDir:
         cassette: str,
         *,
         force: bool = False,
-        remember: Callable[[str, SyncedFile], None] = lambda _cassette, _seen: None,
+        remember: Callable[[str, SyncedCassetteFile], None] = lambda _cassette, _seen: None,
     ) -> Path | None:
         """Write the file of a cassette atomically, if it changed; return it, None where nothing is recorded.
 
@@ -247,10 +251,12 @@ class CassetteDir:
                 if path.exists() and not force:
                     _check_file_is_in_store(path, store, cassette)
                 write_text(path, data.decode())
-                for said in describe_names(path, find_names(data.decode(), _list_run_variables(store, cassette))):
+                for said in describe_remaining_names(
+                    path, find_remaining_names(data.decode(), _list_run_variables(store, cassette))
+                ):
                     log.warning("%s", said)
             if store.generation == generation:
-                remember(cassette, SyncedFile(hashlib.sha256(data).digest(), last))
+                remember(cassette, SyncedCassetteFile(hashlib.sha256(data).digest(), last))
                 return path  # else another process recorded meanwhile, and may have written before us
 
     def _get_path(self, cassette: str) -> Path:
@@ -275,7 +281,7 @@ def describe_unfiled(store: Path, folder: CassetteDir, served: Mapping[str, Call
     if not count:
         return ""
     where = shown_path(folder.path)
-    typed = suggest_command(f"export --all {quote_word(where)}", store)
+    typed = format_command(f"export --all {quote_word(where)}", store)
     hits = format_count(count, "hit is", "hits are")
     return f"{hits} of what stands in the store alone, in no file of {where}; a fresh clone would miss: {typed}"
 
@@ -301,7 +307,9 @@ def _format_cassette(store: Readable, cassette: str) -> bytes | None:
     recorded = anonymize_all(store.iter_interactions(cassette), read_notes(store, cassette))
     fork = find_fork(store, cassette, 1)
     return (
-        review_yaml.dumps(recorded, cassette, fork, unfinished=_was_cut(store, cassette)).encode() if recorded else None
+        review_yaml.dumps(recorded, cassette, fork, unfinished=_has_unfinished_recording(store, cassette)).encode()
+        if recorded
+        else None
     )
 
 
@@ -310,7 +318,7 @@ def _list_run_variables(store: Readable, cassette: str) -> list[str]:
     return [said for sample in samples for said in list_run_variables(store, cassette, sample)]
 
 
-def _was_cut(store: Readable, cassette: str) -> bool:
+def _has_unfinished_recording(store: Readable, cassette: str) -> bool:
     return not all(info.closed_cleanly for info in store.cassettes(cassette) if info.live)
 
 
@@ -326,14 +334,14 @@ def remove_row_numbers(interactions: Iterable[Interaction]) -> list[Interaction]
     return plain
 
 
-def _import_file(
+def _read_file_interactions(
     source: Source, name: str, rules: Rules, upstreams: Mapping[str, str] | None
 ) -> tuple[list[Interaction], list[str], tuple[Note, ...]]:
     """Return a file's interactions in the store's order, what was skipped, and what it says of the cassette."""
     if (form := recognise_format(source)) is None:
         raise CassetteCorrupt(f"{source.name}: this is not a cassette of any format that we know.")
     recorded = form.loaded.read(source)
-    adopted = import_exchanges(recorded, name, rules=rules, redactor=Redactor(), upstreams=upstreams)
+    adopted = convert_exchanges(recorded, name, rules=rules, redactor=Redactor(), upstreams=upstreams)
     found = [each.interaction for each in adopted if each.interaction is not None]
     found.sort(key=lambda each: (each.sample, each.started_at))
     skipped = [f"interaction {each.recorded.number}: {each.why}" for each in adopted if each.interaction is None]
@@ -371,19 +379,19 @@ def _replace_recordings(
         for sample in samples or [1]:
             _begin_writing_when_free(store, name, sample, wait)
             begun.append(sample)
-        store_fork(store, fork) if fork else delete_fork(store, name)
+        store_fork(store, fork) if fork else delete_fork_row(store, name)
         if read.notes != read_notes(store, name):
             write_notes(store, name, read.notes)
         clean = not read.unfinished
         live = list(store.iter_interactions(name))
         if remove_row_numbers(map(replace_names, live)) == new:  # whoever we waited for brought it in
-            store.record_synced_file(name, SyncedFile(read.digest, store.find_last_id(name)))
+            store.record_synced_file(name, SyncedCassetteFile(read.digest, store.find_last_id(name)))
             return 0
         kept = [each for each in live if read.synced is not None and (each.id or 0) > read.synced]
-        with store.file_transaction() as conn:
+        with store.sqlite_transaction() as conn:
             aside = conn.execute(_RETIRE, (now(), to_sql(name))).rowcount
         ids = [store.add_interaction(each, supersede=False) for each in new]
-        store.record_synced_file(name, SyncedFile(read.digest, max(ids, default=store.find_last_id(name))))
+        store.record_synced_file(name, SyncedCassetteFile(read.digest, max(ids, default=store.find_last_id(name))))
         for each, plain in zip(kept, remove_row_numbers(map(replace_names, kept)), strict=True):
             if plain not in new:
                 store.add_interaction(replace(each, id=None), supersede=False)
@@ -407,7 +415,7 @@ def _begin_writing_when_free(store: Store, name: str, sample: int, wait: Callabl
 
 def _check_file_is_in_store(path: Path, store: Readable, cassette: str) -> None:
     """Raise unless everything in a file is, or once was, in the store: recordings that newer ones replaced."""
-    kept = suggest_command(f"export FILE --cassette {quote_word(cassette)} --format review", store.path)
+    kept = format_command(f"export FILE --cassette {quote_word(cassette)} --format review", store.path)
     hint = f"It is in the store: {kept}; or start again and the file wins."
     source = open_source(path)
     if not review_yaml.recognises(source):
@@ -424,7 +432,7 @@ def _check_file_is_in_store(path: Path, store: Readable, cassette: str) -> None:
     for each in recorded:
         started = each.extra.get("started_at", 0.0)
         known = by_time.get(float(started) if isinstance(started, int | float) else 0.0, ())
-        if not any(_are_same_exchange(drop_headers(each), anonymize(store.load(id_))) for id_ in known):
+        if not any(_are_same_exchange(drop_unkeyed_headers(each), anonymize(store.load(id_))) for id_ in known):
             raise CassetteBusy(
                 f"Not overwritten: {path} was edited while this cassette was in use (interaction {each.number}).",
                 hint=hint,

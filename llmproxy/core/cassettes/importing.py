@@ -1,6 +1,6 @@
 """An exchange that somebody else recorded becomes an interaction of ours (`anonymized_export`: the other way round).
 
-    [Recorded, ...] -> route by host -> redact -> normalize -> key -> [ImportedExchange, ...]    `import_exchanges`
+    [Recorded, ...] -> route by host -> redact -> normalize -> key -> [ImportedExchange, ...]    `convert_exchanges`
     Interaction -> Recorded                                                              `anonymized_export`
 
 The path is the one that live traffic takes, so a request that arrives later finds what was imported. Bodies are
@@ -26,9 +26,9 @@ from llmproxy.core.bindings import BadRunVariable, check_run_variable, dump_run_
 from llmproxy.core.cassettes.formats.entries import Recorded
 from llmproxy.core.dialects.conversation import list_made_ids
 from llmproxy.core.dialects.streams import decide_ending
-from llmproxy.core.dialects.usage import read_model, read_usage
+from llmproxy.core.dialects.usage_and_cost import read_model, read_usage
 from llmproxy.core.keys.head_rules import SAID_HEADER, fingerprint_unstored_fields
-from llmproxy.core.keys.normalize import Canonical, IdOrigin, MadeBy, build_key, canonicalize, keep_new_ids
+from llmproxy.core.keys.normalize import Canonical, IdOrigin, MadeBy, build_key, canonicalize, drop_asked_ids
 from llmproxy.core.keys.server_state import STATE_HEADER, StateChanges, find_change, is_success
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.providers.provider_table import PROVIDERS
@@ -88,7 +88,7 @@ class _RequestUrl:
         return format_host(self.scheme, self.host, self.port)
 
 
-def import_exchanges(
+def convert_exchanges(
     recorded: Sequence[Recorded],
     cassette: str,
     *,
@@ -98,12 +98,12 @@ def import_exchanges(
 ) -> list[ImportedExchange]:
     """Return what becomes of each exchange of one file, in order. `redactor` is a new one, for this file alone."""
     places = [_split_uri(each.uri) for each in recorded]
-    adopter = _ExchangeImporter(cassette, rules, redactor, upstreams or {})
+    adopter = _ExchangeConverter(cassette, rules, redactor, upstreams or {})
     for each, place in zip(recorded, places, strict=True):
         if place is not None:  # first all credentials: an early answer may quote one that a later request carries
             route, _ = adopter.route_exchange(each, place, _OwnMember(each.extra))
             redactor.learn_request(each.headers, place.target, route.provider.credentials)
-    return [adopter.import_exchange(each, place) for each, place in zip(recorded, places, strict=True)]
+    return [adopter.convert_exchange(each, place) for each, place in zip(recorded, places, strict=True)]
 
 
 def _split_uri(uri: str) -> _RequestUrl | None:
@@ -121,7 +121,7 @@ def _split_uri(uri: str) -> _RequestUrl | None:
     return _RequestUrl(parts.scheme, parts.hostname, port, legal)
 
 
-class _ExchangeImporter:
+class _ExchangeConverter:
     """One file on its way in: counts occurrences, and remembers which interaction made which id."""
 
     def __init__(self, cassette: str, rules: Rules, redactor: Redactor, upstreams: Mapping[str, str]) -> None:
@@ -131,7 +131,7 @@ class _ExchangeImporter:
         self.changes: dict[int, StateChanges] = {}
         """By sample, of a file of another program: one session, from its start."""
 
-    def import_exchange(self, each: Recorded, place: _RequestUrl | None) -> ImportedExchange:
+    def convert_exchange(self, each: Recorded, place: _RequestUrl | None) -> ImportedExchange:
         if each.problem:
             return ImportedExchange(each, place.netloc if place else "", None, each.problem)
         if place is None:
@@ -156,9 +156,9 @@ class _ExchangeImporter:
         return made_up, False
 
     def canonical(self, request: Request, route: Route, sample: int) -> Canonical:
-        return canonicalize(request, route, self.rules, self.build_made_by_lookup(sample))
+        return canonicalize(request, route, self.rules, self.build_id_origin_lookup(sample))
 
-    def build_made_by_lookup(self, sample: int) -> MadeBy:
+    def build_id_origin_lookup(self, sample: int) -> MadeBy:
         return lambda name: self.made.get((sample, name))
 
     def add_server_state(self, request: Request, route: Route, each: Recorded, body: bytes, sample: int) -> Request:
@@ -167,7 +167,7 @@ class _ExchangeImporter:
         tree = parse_json(body) if route.changes else None
         change = find_change(route, each.method, build_key(canonical), canonical.refs, tree)
         if state := changes.digest_state_for_request(
-            route, each.method, canonical.refs, change, self.build_made_by_lookup(sample)
+            route, each.method, canonical.refs, change, self.build_id_origin_lookup(sample)
         ):
             request = replace(request, headers=(*request.headers, (STATE_HEADER, state)))
         if change is not None and is_success(each.status):
@@ -202,7 +202,7 @@ class _ExchangeImporter:
             usage=read_usage(route.family, route.operation, kind, answer, response.headers),
             redacted=replaced or extra.values.get("redacted") is True, rules=self.rules.rules_digest,
             run_variables=extra.read_run_variables(),
-            made_ids=keep_new_ids(list_made_ids(route.family, route.operation, kind, answer), canonical.refs),
+            made_ids=drop_asked_ids(list_made_ids(route.family, route.operation, kind, answer), canonical.refs),
         )  # fmt: skip
         for nth, name in enumerate(interaction.made_ids):
             self.made.setdefault((sample, name), IdOrigin(key, interaction.occurrence, nth))

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from llmproxy.advice import quote_word, suggest_command
+from llmproxy.advice import format_command, quote_word
 from llmproxy.core.cassettes.anonymized_export import add_notes, read_head_notes
 from llmproxy.core.cassettes.folder import CassetteDir
 from llmproxy.core.cassettes.formats import Source, open_source, review_yaml, write_text
@@ -30,7 +30,7 @@ from llmproxy.core.keys.normalize import TAG
 from llmproxy.core.store.file.connect import open_reader, translate
 from llmproxy.core.store.file.migrations import list_applied_migrations
 from llmproxy.core.store.file.store import FileStore
-from llmproxy.core.store.queries import Note, accepted_of, read_notes, write_notes
+from llmproxy.core.store.queries import Note, read_accepted_changes, read_notes, write_notes
 from llmproxy.core.store.reader import Readable
 from llmproxy.core.store.rows import to_sql
 from llmproxy.core.store.store import Addition, Store
@@ -180,7 +180,7 @@ def _merge_cassette(stores: Mapping[Path, Store], name: str) -> tuple[list[_Kept
                 before.interaction, before.path = each, path
     holding = [(path, store) for path, store in stores.items() if store.find_last_id(name)]
     forks = [(path, find_fork(store, name, 1)) for path, store in holding]
-    notes = [(path, _list_notes_without_changes(store, name)) for path, store in holding]
+    notes = [(path, _list_notes_except_changes(store, name)) for path, store in holding]
     for what, said in (("whose child it is", forks), ("what varies in it, or how old it may be", notes)):
         filled = [each for each in said if each[1]]
         conflicts += [
@@ -220,8 +220,8 @@ def _write_cassette(made: Store, stores: Mapping[Path, Store], name: str, kept: 
     forks = [find_fork(store, name, 1) for store in stores.values()]
     if fork := next(filter(None, forks), None):
         store_fork(made, fork)
-    fields = next(filter(None, [_list_notes_without_changes(store, name) for store in stores.values()]), ())
-    accepted = merge_accepted(*(accepted_of(store, name) for store in stores.values()))
+    fields = next(filter(None, [_list_notes_except_changes(store, name) for store in stores.values()]), ())
+    accepted = merge_accepted(*(read_accepted_changes(store, name) for store in stores.values()))
     if fields or accepted:
         write_notes(made, name, [*fields, *accepted])
     for sample in samples:
@@ -230,7 +230,7 @@ def _write_cassette(made: Store, stores: Mapping[Path, Store], name: str, kept: 
 
 def _is_complete(store: Store, name: str, sample: int) -> bool:
     """Return whether nothing is missing in a store's recording, as far as it has one."""
-    return not store.has_recordings(name, sample) or store.closed_cleanly(name, sample)
+    return not store.has_recordings(name, sample) or store.last_session_ended_cleanly(name, sample)
 
 
 # -- folders
@@ -281,13 +281,13 @@ def _merge_three_way(name: str, base: Source | None, sides: Sequence[Source], co
     new: dict[object, tuple[Recorded, str]] = {}
     gone: set[object] = set()
     heads, accepted, fields = set[str](), list[list[AcceptedChange]](), list[Note]()
-    before = _filter_accepted_changes(() if base is None else read_head_notes(review_yaml.read(base), base.name))
+    before = _list_changes_in_notes(() if base is None else read_head_notes(review_yaml.read(base), base.name))
     dropped: set[Note] = set()
     for side in sides:
         there = dict(list_identities(review_yaml.read(side)))
         gone |= {place for place in old if place not in there}
         notes = read_head_notes(list(there.values()), side.name)
-        accepted.append(_filter_accepted_changes(notes))
+        accepted.append(_list_changes_in_notes(notes))
         fields = [note for note in notes if note not in accepted[-1]]
         heads.add(repr((review_yaml.read_fork(side), fields)))
         dropped |= {note for note in before if note not in accepted[-1]}
@@ -322,12 +322,12 @@ def _merge_three_way(name: str, base: Source | None, sides: Sequence[Source], co
     return review_yaml.dumps(add_notes(bare, united), name, review_yaml.read_fork(sides[0]), unfinished=unfinished)
 
 
-def _list_notes_without_changes(store: Store, name: str) -> tuple[Note, ...]:
+def _list_notes_except_changes(store: Store, name: str) -> tuple[Note, ...]:
     """Return what a cassette says of itself beside accepted changes."""
     return tuple(note for note in read_notes(store, name) if not isinstance(note, AcceptedChange))
 
 
-def _filter_accepted_changes(notes: Iterable[Note]) -> list[AcceptedChange]:
+def _list_changes_in_notes(notes: Iterable[Note]) -> list[AcceptedChange]:
     return [note for note in notes if isinstance(note, AcceptedChange)]
 
 
@@ -359,11 +359,11 @@ def copy_cassette(source: Store, target: Store, name: str, new: str, *, instead:
     if not found:
         raise CassetteNotFound(
             f"The store {show_store(source.path)} holds nothing of cassette {name}.",
-            hint=suggest_command("ls", source.path),
+            hint=format_command("ls", source.path),
         )
     _refuse_lossy_copy(source, name, found)
     notes, there = read_notes(source, name), list(target.iter_interactions(new))
-    ours, theirs = Counter(map(_drop_store_id, found)), Counter(map(_drop_store_id, there))
+    ours, theirs = Counter(map(_drop_row_id, found)), Counter(map(_drop_row_id, there))
     if there and ours == theirs and notes == read_notes(target, new):
         return CopiedCassette(len(found), 0, same=True)
     if there and not instead:
@@ -381,14 +381,14 @@ def copy_cassette(source: Store, target: Store, name: str, new: str, *, instead:
         target.add_interactions([Addition(each) for each in found], instead_of=new)
         if notes or read_notes(target, new):
             write_notes(target, new, notes)
-        clean = {sample for sample in samples if source.closed_cleanly(name, sample)}
+        clean = {sample for sample in samples if source.last_session_ended_cleanly(name, sample)}
     finally:
         for sample in samples:
             target.end_writing(new, sample, holder, clean=sample in clean)
     return CopiedCassette(len(found), len(there), same=False)
 
 
-def _drop_store_id(each: Interaction) -> Interaction:
+def _drop_row_id(each: Interaction) -> Interaction:
     """Return all that two recordings must share to be one."""
     return replace(each, id=None)
 
@@ -398,12 +398,12 @@ def _refuse_lossy_copy(source: Store, name: str, found: list[Interaction]) -> No
     if any(not each.key.startswith(TAG) for each in found):
         raise SettingsError(
             f"cassette {name} was recorded by an older version, with keys of its time.",
-            hint=f"Bring them up to date first: {suggest_command('verify --rekey', source.path)}",
+            hint=f"Bring them up to date first: {format_command('verify --rekey', source.path)}",
         )
     for sample in {each.sample for each in found}:
         if (fork := find_fork(source, name, sample)) is not None and fork.overrides.tools:
             raise SettingsError(
                 f"cassette {name} is a fork whose results of tools are overridden, and that stays in files.",
                 hint="A file can be sent: "
-                + suggest_command(f"export fork.yaml --cassette {quote_word(name)}", source.path),
+                + format_command(f"export fork.yaml --cassette {quote_word(name)}", source.path),
             )

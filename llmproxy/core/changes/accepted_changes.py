@@ -58,10 +58,10 @@ GONE = "gone"
 
 def build_call_removal(what: str, key: Key, origin: ChangeOrigin) -> Change:
     """Return the change that a recorded call is no longer made; `what` says which, for people."""
-    return Change(GONE, f"call {what}", what, None, digest_key(key), "", diff_hunks(what, None), origin)
+    return Change(GONE, f"call {what}", what, None, digest_lookup_key(key), "", diff_hunks(what, None), origin)
 
 
-def digest_key(key: Key) -> str:
+def digest_lookup_key(key: Key) -> str:
     return digest_of([str(key)])
 
 

@@ -18,7 +18,7 @@ from llmproxy.core.changes.request_parsing import ParsedRequest
 from llmproxy.core.dialects.answers import parse_arguments
 from llmproxy.core.dialects.conversation import Kind
 from llmproxy.core.dialects.messages import SCHEMAS, Message, as_dict, as_list, as_str
-from llmproxy.core.dialects.usage import LIMITS
+from llmproxy.core.dialects.usage_and_cost import LIMITS
 
 _LIMITS = frozenset({*LIMITS, "max_tokens_to_sample"})
 _COUNTS = frozenset({"n", "candidateCount", "candidate_count", "num_generations"})
@@ -59,7 +59,7 @@ def explain_impossible(said: Message, output: int | None, was: ParsedRequest, no
     return _check_calls(said, was, now)
 
 
-def is_prompt(name: str, value: object) -> bool:
+def may_hold_prompt(name: str, value: object) -> bool:
     """Return whether a parameter may hold a part of the question: by its name, or since somebody wrote prose there."""
     if name in _FORMATS | _GROUPS | _STOPS:
         return False

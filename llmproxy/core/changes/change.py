@@ -158,7 +158,7 @@ def diff_hunks(before: str | None, after: str | None) -> tuple[Hunk, ...]:
     )
 
 
-class Reason(StrEnum):
+class NotCarried(StrEnum):
     """Why an answer is not carried."""
 
     NO_PLACE = "new"
@@ -187,12 +187,12 @@ class Reason(StrEnum):
 class Refusal(NamedTuple):
     """Why an answer is not carried, and where that shows."""
 
-    why: Reason
+    why: NotCarried
     text: str
     """For people: ``message 3 (user), line 1: "..." -> "..."``."""
 
 
-class TrialCall(NamedTuple):
+class UnrecordedTrialCall(NamedTuple):
     """One call of a session on trial that had no recording of its own."""
 
     seq: int
@@ -218,8 +218,8 @@ class TrialCall(NamedTuple):
     """Milliseconds that the recorded answer took."""
 
     @property
-    def is_new_call(self) -> bool:
-        return self.refusal is not None and self.refusal.why is Reason.NO_PLACE
+    def has_no_place(self) -> bool:
+        return self.refusal is not None and self.refusal.why is NotCarried.NO_PLACE
 
     def to_json(self) -> dict[str, Any]:
         refusal = None if self.refusal is None else {"why": self.refusal.why.value, "text": self.refusal.text}
@@ -229,5 +229,5 @@ class TrialCall(NamedTuple):
     def from_json(cls, value: Mapping[str, Any]) -> Self:
         """Read the JSON form."""
         said, changes = value["refusal"], tuple(map(Change.from_json, value["changes"]))
-        refusal = None if said is None else Refusal(Reason(said["why"]), said["text"])
+        refusal = None if said is None else Refusal(NotCarried(said["why"]), said["text"])
         return cls(**{**value, "changes": changes, "refusal": refusal, "pending": tuple(value["pending"])})

@@ -22,7 +22,7 @@ from difflib import SequenceMatcher
 from typing import NamedTuple
 
 from llmproxy.core.changes.accepted_changes import AcceptedChange
-from llmproxy.core.changes.change import Reason, Refusal, digest_of
+from llmproxy.core.changes.change import NotCarried, Refusal, digest_of
 from llmproxy.core.changes.client_boilerplate import get_client_frames
 from llmproxy.core.changes.request_parsing import KnownAnswers, ParsedRequest, parse_request, read_text, to_text
 from llmproxy.core.changes.result_rewording import blank_values
@@ -48,7 +48,7 @@ class RecordedCall(NamedTuple):
     key: Key
     canonical: Canonical
     call_ids: Sequence[str]
-    """`request.list_call_ids` of its body."""
+    """`request.list_history_call_ids` of its body."""
     answer: Message | None
     """None where it failed, or broke off."""
     client: Client | None = None
@@ -138,15 +138,17 @@ class CallPositions:
     def find_recordings(self, request: ParsedRequest) -> list[PlacedRecording] | Refusal:
         """Return the recordings at a request's place, all with one answer; else why there is none."""
         if (history := _digest_history(request)) is None:
-            return Refusal(Reason.NO_PLACE, "its history holds a part of a recorded answer, or it has no conversation")
+            return Refusal(
+                NotCarried.NO_PLACE, "its history holds a part of a recorded answer, or it has no conversation"
+            )
         found = self._at.get(_digest_position(history, request), [])
         if not found:
             found = self._find_by_question(history, request)
         if not found:
-            return Refusal(Reason.NO_PLACE, "no recording has its place in the run")
+            return Refusal(NotCarried.NO_PLACE, "no recording has its place in the run")
         if not (good := [each for each in found if each.recorded.answer is not None]):
             return Refusal(
-                Reason.IMPOSSIBLE, f"recording #{found[0].recorded.id} has its place, but is a failed answer"
+                NotCarried.IMPOSSIBLE, f"recording #{found[0].recorded.id} has its place, but is a failed answer"
             )
         if not _have_equal_answers(good):  # a client says the same around the words of the same call
             framed = [to_text(part.value) for part in request.frames]
@@ -154,7 +156,7 @@ class CallPositions:
         if not _have_equal_answers(good):
             good = [each for each in good if each.request.first_system_text == request.first_system_text]
         if not good or not _have_equal_answers(good):
-            return Refusal(Reason.AMBIGUOUS, "recordings with different answers stand at its place")
+            return Refusal(NotCarried.AMBIGUOUS, "recordings with different answers stand at its place")
         return good
 
     def find_conflicts(self, accepted: Iterable[AcceptedChange]) -> Iterator[tuple[int, int]]:

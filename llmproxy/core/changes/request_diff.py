@@ -16,15 +16,15 @@ from difflib import SequenceMatcher
 from itertools import zip_longest
 from typing import Any, NamedTuple, Self
 
-from llmproxy.core.changes.answer_plausibility import explain_impossible, is_prompt
-from llmproxy.core.changes.change import Author, Change, ChangeOrigin, Hunk, Reason, Refusal, diff_hunks, digest_of
+from llmproxy.core.changes.answer_plausibility import explain_impossible, may_hold_prompt
+from llmproxy.core.changes.change import Author, Change, ChangeOrigin, Hunk, NotCarried, Refusal, diff_hunks, digest_of
 from llmproxy.core.changes.client_boilerplate import FRAME, ClientFrames, get_client_frames
 from llmproxy.core.changes.recordings_by_position import PlacedRecording, asks_same_question
 from llmproxy.core.changes.request_parsing import (
     ParsedRequest,
     Slot,
     drop_ids,
-    is_superset,
+    extends_arguments,
     read_call,
     read_text,
     to_text,
@@ -46,7 +46,7 @@ ReadVolatile = Callable[[str, object, str], tuple[str, Sequence[str]]]
 
 
 class Refused(Exception):
-    def __init__(self, why: Reason, text: str) -> None:
+    def __init__(self, why: NotCarried, text: str) -> None:
         super().__init__(text)
         self.refusal = Refusal(why, text)
 
@@ -77,10 +77,10 @@ def diff_requests(
         return refused.refusal
     answer = standing.recorded.answer or Message("assistant", "")
     if answer.unknown:
-        return Refusal(Reason.IMPOSSIBLE, f"the recorded answer holds {answer.unknown[0]}, which nobody here knows")
+        return Refusal(NotCarried.IMPOSSIBLE, f"the recorded answer holds {answer.unknown[0]}, which nobody here knows")
     if impossible := explain_impossible(answer, output, standing.request, now):
-        return Refusal(Reason.IMPOSSIBLE, impossible)
-    return found or [compared.build_order_change()]
+        return Refusal(NotCarried.IMPOSSIBLE, impossible)
+    return found or [compared.build_segment_order_change()]
 
 
 @dataclass(slots=True)
@@ -101,9 +101,9 @@ class _RequestDiff:
     def iter_changes(self) -> Iterator[Change]:
         was, now = self.old_request.canonical, self.now.canonical
         if (was.variant, was.model) != (now.variant, now.model):
-            raise Refused(Reason.MODEL, f"the path: {was.model or was.variant} -> {now.model or now.variant}")
+            raise Refused(NotCarried.MODEL, f"the path: {was.model or was.variant} -> {now.model or now.variant}")
         if was.kind != now.kind or was.refs != now.refs:
-            raise Refused(Reason.REQUEST, "what the server keeps: the request names something else of it")
+            raise Refused(NotCarried.REQUEST, "what the server keeps: the request names something else of it")
         yield from self._compare_system_texts() if self.frames is None else self._compare_frames(self.frames)
         slots = {**self.old_request.slots, **self.now.slots}
         order: list[str | int] = [Kind.TOOL, Kind.MODEL, Kind.PARAMETER]
@@ -111,7 +111,7 @@ class _RequestDiff:
             old, new = self.old_request.slots.get(slot), self.now.slots.get(slot)
             if old is None or new is None or dump(old.value) != dump(new.value):
                 yield from self._compare_segments(slot, old, new)
-        yield from self._compare_members()
+        yield from self._compare_message_members()
         yield from self._compare_header_pairs("header", was.headers, now.headers)
         yield from self._compare_header_pairs("query", was.query, now.query)
 
@@ -125,7 +125,7 @@ class _RequestDiff:
                 after = self.now.systems[at + n] if at + n < to else None
                 change = self._build_change(Kind.SYSTEM, before, after, "system prompt")
                 if touches_varying_lines(change, self.standing.data):
-                    raise Refused(Reason.DATA, f"{change}: other recordings say something else there")
+                    raise Refused(NotCarried.DATA, f"{change}: other recordings say something else there")
                 yield change
 
     def _compare_segments(self, slot: Slot, old: Segment | None, new: Segment | None) -> Iterator[Change]:
@@ -137,21 +137,21 @@ class _RequestDiff:
             case Kind.TOOL | Kind.PARAMETER:
                 change = self._build_change(segment.kind, old, new, name, self._find_author(segment))
                 sides = [each.value for each in (old, new) if each is not None and slot[0] == Kind.PARAMETER]
-                if any(is_prompt(segment.own, each) for each in sides):
-                    raise Refused(Reason.QUESTION, f"{name}: {_format_change(change)}")
+                if any(may_hold_prompt(segment.own, each) for each in sides):
+                    raise Refused(NotCarried.QUESTION, f"{name}: {_format_change(change)}")
                 yield change
             case kind if kind == FRAME:
                 if self.frames is None:
                     raise Refused(
-                        Reason.RESULT, f"{name}: {_format_change(self._build_change(segment.kind, old, new, name))}"
+                        NotCarried.RESULT, f"{name}: {_format_change(self._build_change(segment.kind, old, new, name))}"
                     )
             case Kind.MODEL:
                 shown = " -> ".join("none" if each is None else to_text(each.value) for each in (old, new))
-                raise Refused(Reason.MODEL, f"model: {shown}")
+                raise Refused(NotCarried.MODEL, f"model: {shown}")
             case Kind.USER:
                 change = self._build_change(Kind.USER, old, new, "user's words")
                 if old is None or new is None or not asks_same_question(self.standing, self.now):
-                    raise Refused(Reason.QUESTION, f"{name}: {_format_change(change)}")
+                    raise Refused(NotCarried.QUESTION, f"{name}: {_format_change(change)}")
                 yield change
             case Kind.RESULT:
                 yield from self._compare_result(slot, name, old, new)
@@ -160,10 +160,10 @@ class _RequestDiff:
             case Kind.ASSISTANT if old and new and to_text(old.value).split() == to_text(new.value).split():
                 yield self._build_change(Kind.ASSISTANT, old, new, "assistant's text", Author.CLIENT)
             case _:
-                what = Reason.REQUEST if slot[0] == Kind.UNKNOWN else Reason.HISTORY
+                what = NotCarried.REQUEST if slot[0] == Kind.UNKNOWN else NotCarried.HISTORY
                 raise Refused(what, f"{name}: {_format_change(self._build_change(segment.kind, old, new, name))}")
 
-    def build_order_change(self) -> Change:
+    def build_segment_order_change(self) -> Change:
         """Return what changed where all segments are equal: their order, or how messages are divided."""
         was, now = ("\n".join(each.path for each in side.slots.values()) for side in (self.old_request, self.now))
         before, after = (digest_of([side.canonical.body.hex()]) for side in (self.old_request, self.now))
@@ -173,28 +173,30 @@ class _RequestDiff:
 
     def _compare_call(self, name: str, old: Segment | None, new: Segment | None) -> Iterator[Change]:
         if old is None or new is None:
-            raise Refused(Reason.HISTORY, f"{name} is {'new' if old is None else 'gone'}")
+            raise Refused(NotCarried.HISTORY, f"{name} is {'new' if old is None else 'gone'}")
         was, now = read_call(old.value), read_call(new.value)
         if was == now:
             if dump(drop_ids(old.value)) != dump(drop_ids(new.value)):
                 yield self._build_change(Kind.CALL, old, new, f"call of {was.name}", Author.CLIENT)
             return
-        if was.name != now.name or not is_superset(now.arguments, was.arguments):
-            raise Refused(Reason.HISTORY, f"{name}: {_format_change(self._build_change(Kind.CALL, old, new, name))}")
+        if was.name != now.name or not extends_arguments(now.arguments, was.arguments):
+            raise Refused(
+                NotCarried.HISTORY, f"{name}: {_format_change(self._build_change(Kind.CALL, old, new, name))}"
+            )
         yield self._build_change(Kind.CALL, old, new, f"call of {was.name}", Author.CLIENT)
 
     def _compare_result(self, slot: Slot, name: str, old: Segment | None, new: Segment | None) -> Iterator[Change]:
         if old is None or new is None:
-            raise Refused(Reason.RESULT, f"{name} is {'new' if old is None else 'gone'}")
+            raise Refused(NotCarried.RESULT, f"{name} is {'new' if old is None else 'gone'}")
         if dump(drop_ids(old.value)) == dump(drop_ids(new.value)):
             return
         was, now, tool = read_text(old.value), read_text(new.value), old.own
         if was is None or now is None:
-            raise Refused(Reason.RESULT, f"{name}: it is more than text, and another one now")
+            raise Refused(NotCarried.RESULT, f"{name}: it is more than text, and another one now")
         before, after = was[0], now[0]
         flags = [_pop_failure_flags(rest) for _, rest in (was, now)]
         if was[1] != now[1] or flags == [True, False]:
-            raise Refused(Reason.RESULT, f"{name}: it is of another kind now")
+            raise Refused(NotCarried.RESULT, f"{name}: it is of another kind now")
         if self.read_volatile is not None and flags[0] == flags[1]:
             call = self.old_request.slots.get((Kind.CALL, slot[2], 0))  # where its id names the answer that made it
             asked = None if call is None else read_call(call.value).arguments
@@ -206,11 +208,11 @@ class _RequestDiff:
         found = find_rewording(before, after, tool, self.recorded.get(tool, ()), self.present.get(tool, ()))
         if isinstance(found, str):
             raise Refused(
-                Reason.RESULT, f"{name}: {_format_change(self._build_change(Kind.RESULT, old, new, name))}: {found}"
+                NotCarried.RESULT, f"{name}: {_format_change(self._build_change(Kind.RESULT, old, new, name))}: {found}"
             )
         hunks, turned = found
         if flags == [False, True] and not turned:
-            raise Refused(Reason.RESULT, f"{name}: it had succeeded, and failed now")
+            raise Refused(NotCarried.RESULT, f"{name}: it had succeeded, and failed now")
         made = self._build_change(Kind.RESULT, old, new, f"result of {tool}")
         yield made._replace(hunks=hunks, turned=turned)
 
@@ -226,22 +228,22 @@ class _RequestDiff:
         gone, new = ([*(one.others - other.others).elements()] for one, other in ((was, now), (now, was)))
         if found := next((text for text in (*gone, *new) if text in was.in_words | now.in_words), ""):
             said = "new" if found in new else "gone"
-            raise Refused(Reason.RESULT, f"between the client's own lines: {found[:_SHOWN]!r} is {said}")
+            raise Refused(NotCarried.RESULT, f"between the client's own lines: {found[:_SHOWN]!r} is {said}")
         for texts in zip_longest(gone, new):
             before, after = (None if text is None else Segment(Kind.SYSTEM, "", "", text) for text in texts)
             change = self._build_change(Kind.SYSTEM, before, after, "system prompt")
             if touches_varying_lines(change, self.standing.data):
-                raise Refused(Reason.DATA, f"{change}: other recordings say something else there")
+                raise Refused(NotCarried.DATA, f"{change}: other recordings say something else there")
             yield change
 
-    def _compare_members(self) -> Iterator[Change]:
+    def _compare_message_members(self) -> Iterator[Change]:
         """Look at what stands beside the parts of messages: roles, names, types."""
         for slot in {**self.old_request.members, **self.now.members}:
             sides = [side.members.get(slot) for side in (self.old_request, self.now)]
             if sides[0] == sides[1]:
                 continue
             if self.frames is None or slot[1] not in self.frames.members:
-                raise Refused(Reason.REQUEST, f"{slot[1]} of a message, after {slot[0]} answers")
+                raise Refused(NotCarried.REQUEST, f"{slot[1]} of a message, after {slot[0]} answers")
             texts = [None if each is None else "\n".join(sorted(each)) for each in sides]
             yield self._client_change(Kind.MEMBER, f"{slot[1]} of a message", *texts)
 
@@ -253,7 +255,7 @@ class _RequestDiff:
             if sides[0] == sides[1]:
                 continue
             if name == STATE_HEADER:
-                raise Refused(Reason.REQUEST, "what was changed before of what it names")
+                raise Refused(NotCarried.REQUEST, "what was changed before of what it names")
             yield self._client_change(kind, f"{kind} {name}", *(", ".join(side) if side else None for side in sides))
 
     def _client_change(self, kind: str, name: str, before: str | None, after: str | None) -> Change:

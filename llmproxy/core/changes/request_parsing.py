@@ -80,12 +80,14 @@ class KnownAnswers:
         found = [
             answer
             for answer in known
-            if all(is_superset(now.arguments, was.arguments) for now, was in zip(calls, answer.calls, strict=True))
+            if all(
+                extends_arguments(now.arguments, was.arguments) for now, was in zip(calls, answer.calls, strict=True)
+            )
         ]
         return found[0] if len(found) == 1 else None
 
 
-def is_superset(now: object, was: object) -> bool:
+def extends_arguments(now: object, was: object) -> bool:
     """Return whether arguments are the recorded ones, or those and further members, which clients add as defaults."""
     if isinstance(now, dict) and isinstance(was, dict):
         return all(name in now and now[name] == value for name, value in was.items())
@@ -157,7 +159,7 @@ def read_call(value: object, call_id: str = "") -> HistoryCall:
     return HistoryCall(call_id, as_str(inner.get("name")), _parse_arguments(arguments))
 
 
-def list_call_ids(operation: str, body: object) -> list[str]:
+def list_history_call_ids(operation: str, body: object) -> list[str]:
     """Return the ids of the calls in a request's history as they were sent, in order: its canonical form has none."""
     calls = (segment for segment in list_segments(operation, body) if segment.kind is Kind.CALL)
     return [_read_call_id(segment.value) for segment in calls]
@@ -166,7 +168,7 @@ def list_call_ids(operation: str, body: object) -> list[str]:
 def parse_request(
     canonical: Canonical, ids: Sequence[str], known: KnownAnswers, frames: ClientFrames | None = None
 ) -> ParsedRequest:
-    """Read a request; `ids`: of its calls (`list_call_ids`), `known`: its cassette's answers, `frames`: client's."""
+    """Read a request; `ids`: of its calls (`list_history_call_ids`), `known`: the cassette's answers."""
     made = ParsedRequest(canonical)
     found = list_segments(canonical.operation, canonical.tree)
     for segment in found:

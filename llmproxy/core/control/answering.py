@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, unquote
 from llmproxy.core.control.endpoints import COUNTED, OPEN, TABLE, TOLD, ControlledProxy, RoutedRequest
 from llmproxy.core.control.parsing import BadControl, Json, parse_body
 from llmproxy.core.engine.engine import Engine
-from llmproxy.core.sessions.session import Session, SessionBusy, canonical_name
+from llmproxy.core.sessions.session import Session, SessionInUse, canonical_name
 from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.core.traffic.origin_guard import ForeignHost, OriginGuard
 from llmproxy.errors import LLMProxyError, RefusedError
@@ -72,7 +72,7 @@ def answer_control_request(engine: Engine, asked: ControlRequest, proxy: Control
 def format_error(error: LLMProxyError) -> tuple[int, bytes, str]:
     """Format an error as this API does: (status, body, content type)."""
     said: dict[str, Json] = {"code": error.code, "message": error.message, "hint": error.hint}
-    if isinstance(error, SessionBusy) and error.bound_to:
+    if isinstance(error, SessionInUse) and error.bound_to:
         said["bound_to"] = error.bound_to
     return error.status, _dump_json({"error": said}), "application/json"
 
@@ -87,7 +87,7 @@ def find_session_to_await(engine: Engine, asked: ControlRequest) -> Session | No
     try:
         words, shape = _parse_control_path(asked.target)
         name = words[1] if shape in COUNTED else _parse_query(asked.target).get("session", "") if shape in TOLD else ""
-        return engine.sessions.walks.get(canonical_name(name)) if name else None
+        return engine.sessions.open_sessions.get(canonical_name(name)) if name else None
     except RefusedError:
         return None
 

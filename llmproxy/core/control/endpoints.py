@@ -43,7 +43,7 @@ from llmproxy.core.store.queries import list_api_key_variables
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import LLMProxyError
 from llmproxy.files import DATA
-from llmproxy.protocol import AGENT, Binds, Exhausted, Mode
+from llmproxy.protocol import AGENT, BindScope, Exhausted, Mode
 from llmproxy.proxy_calls import Call
 
 LISTED = 100
@@ -89,7 +89,7 @@ def list_session_calls(engine: Engine, session: Session, after: int) -> dict[str
 
 def _build_call(engine: Engine, session: Session, call: Call) -> dict[str, Json]:
     interaction = engine.read_call(session, call)
-    note = engine.redactor.text(session.calls.get_call_text(call))
+    note = engine.redactor.text(session.calls.get_call_note(call))
     return call._replace(note=note, recording=None if interaction is None else to_json(interaction)).to_json()
 
 
@@ -149,13 +149,13 @@ class RoutedRequest:
             raise BadControl(f"llmproxy: limit is {text[:20]!r}; it can be 1 to {MOST_LISTED}.")
         return int(text)
 
-    def get_session_name(self) -> str | None:
+    def get_queried_session(self) -> str | None:
         """Return the name of the session that a listing is limited to."""
         return canonical_name(self.query["session"]) if "session" in self.query else None
 
     def find_open_session(self, engine: Engine) -> Session:
         """Return the session that the query names, which must be open. Raises BadControl, SessionUnknown."""
-        if (name := self.get_session_name()) is None:
+        if (name := self.get_queried_session()) is None:
             raise BadControl("llmproxy: say which session: ?session=NAME.")
         return engine.sessions.get_session(name)
 
@@ -172,7 +172,7 @@ def _report_health(engine: Engine, call: RoutedRequest) -> Json:
 
 def _list_sessions(engine: Engine, _call: RoutedRequest) -> Json:
     """All open sessions."""
-    return {"sessions": [build_session_report(engine, each) for each in engine.sessions.walks.values()]}
+    return {"sessions": [build_session_report(engine, each) for each in engine.sessions.open_sessions.values()]}
 
 
 OPEN_MEMBERS = (
@@ -205,7 +205,7 @@ def _open_session(engine: Engine, call: RoutedRequest) -> Json:
         forking=forking,
         child=child,
         run_variables=parse_run_variables(body.get("run_variables")),
-        bind=parse_enum(Binds, body.get("bind"), "bind"),
+        bind=parse_enum(BindScope, body.get("bind"), "bind"),
         faults=parse_control_faults(body.get("faults")),
         live=parse_live_channels(body, engine.config.live),
         trial=parse_optional_flag(body.get("trial"), "trial"),
@@ -293,7 +293,7 @@ def _list_learned_fields(engine: Engine, call: RoutedRequest) -> Json:
             "recorded": text(each.recorded),
             "present": text(each.present),
             "path": each.path,
-            "accepted": each.is_accepted,
+            "accepted": each.is_bulk_acceptable,
         }
         for each in trial.lessons
     ]
@@ -352,7 +352,7 @@ def _unbind_name(engine: Engine, call: RoutedRequest) -> Json:
 
 def _list_interactions(engine: Engine, call: RoutedRequest) -> Json:
     """What is recorded."""
-    rows = engine.questions.list_rows(call.get_session_name(), call.get_limit())
+    rows = engine.questions.list_rows(call.get_queried_session(), call.get_limit())
     names = (
         "id", "cassette", "sample", "party", "occurrence", "key", "provider", "operation", "model", "method", "target",
         "status",
@@ -362,7 +362,7 @@ def _list_interactions(engine: Engine, call: RoutedRequest) -> Json:
 
 def _list_misses(engine: Engine, call: RoutedRequest) -> Json:
     """What was asked and never recorded."""
-    wanted = call.get_session_name()
+    wanted = call.get_queried_session()
     found = [each for each in engine.journal.list_misses() if wanted is None or each.data.get("session") == wanted]
     text = engine.redactor.text
     rows = [

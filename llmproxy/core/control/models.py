@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NamedTuple, NotRequired, TypedDict
 
-from llmproxy.protocol import Binds, Channel, Decision, Exhausted, Mode, UnknownTool
+from llmproxy.protocol import BindScope, Channel, Decision, Exhausted, Mode, UnknownTool
 
 
 class Health(TypedDict):
@@ -74,7 +74,7 @@ class Open(TypedDict):
     """What is declared of the run: its folder, its day, ids that were captured. Recordings of a run that declared the
     same names fit.
     """
-    bind: NotRequired[Binds | None]
+    bind: NotRequired[BindScope | None]
     """What may be bound; none: only equal requests are hits."""
     faults: NotRequired[
         Annotated[str, {"minLength": 1}]
@@ -172,7 +172,7 @@ class Report(TypedDict):
     exhausted: Exhausted
     opened: bool
     """By this API; false: by the first request under its name."""
-    bind: Binds
+    bind: BindScope
     run_variables: list[RunVariable]
     """What was declared of this run."""
     arrived: int

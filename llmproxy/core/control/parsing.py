@@ -14,10 +14,10 @@ from llmproxy.core.faults.parsing import parse_seed, parse_session_faults
 from llmproxy.core.forks.mocked_tool_results import parse_mocks
 from llmproxy.core.forks.overrides import Overrides, parse_json_overrides
 from llmproxy.core.live_or_recorded import LiveChannels
-from llmproxy.core.sessions.session import split_name
+from llmproxy.core.sessions.session import split_cassette_sample
 from llmproxy.errors import RefusedError
 from llmproxy.parsers import read_channels, read_name_patterns, read_unknown_tool, read_upstreams
-from llmproxy.protocol import VCR_MODES, Binds, Exhausted, Mode
+from llmproxy.protocol import VCR_MODES, BindScope, Exhausted, Mode
 
 Json = Any
 """Plain JSON values."""
@@ -56,7 +56,7 @@ def show_given(value: Json) -> str:
     return f"a {type(value).__name__}" if isinstance(value, list | dict) else repr(value)[:40]
 
 
-def parse_enum[E: (Mode, Exhausted, Binds)](kind: type[E], value: Json, what: str) -> E | None:
+def parse_enum[E: (Mode, Exhausted, BindScope)](kind: type[E], value: Json, what: str) -> E | None:
     """Return a mode (VCR's names too) or an exhausted rule; None is the proxy's."""
     if value is None:
         return None
@@ -96,7 +96,7 @@ def join_name_and_sample(name: str, sample: Json) -> str:
         return name
     if not isinstance(sample, int) or isinstance(sample, bool) or not 1 <= sample <= LAST_SAMPLE:
         raise BadControl(f"llmproxy: sample is {show_given(sample)}; it can be 1 to {LAST_SAMPLE}.")
-    cassette, named = split_name(name)
+    cassette, named = split_cassette_sample(name)
     if name != cassette and named != sample:
         raise BadControl(f"llmproxy: the name {show_given(name)} says sample {named}, and `sample` says {sample}.")
     return f"{cassette}~{sample}"
@@ -157,7 +157,7 @@ def parse_overrides(overrides: Json, fork: Json, mocks: Json = None) -> tuple[Fo
         raise BadControl("llmproxy: fork.from and fork.as need fork.live.")
     if child is not None:
         child = parse_name(child, "fork.as must be the name of a cassette")
-        if split_name(child) != (child, 1):
+        if split_cassette_sample(child) != (child, 1):
             raise BadControl(f"llmproxy: fork.as is {show_given(child)}; a fork is a first sample.")
     return ForkState(given=parse_json_overrides(overrides), live=bool(live), at=at), child
 

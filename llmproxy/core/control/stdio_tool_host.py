@@ -47,7 +47,7 @@ class ToolLineExecutor(Protocol):
 
     def record_begin(self, exchange: Exchange) -> None: ...
 
-    def report_ended(self, exchange: Exchange, status: int) -> None:
+    def report_exchange_end(self, exchange: Exchange, status: int) -> None:
         """Report an exchange that is over."""
 
     def store_later(self, exchange: Exchange, *, proper: bool = True) -> None:
@@ -100,13 +100,13 @@ class StdioClient:
             self.engine.identify(exchange, line)
             if exchange.decision is Decision.FAULT:
                 made = exchange.answer.made
-                self.shell.report_ended(exchange, 0 if made is None else made.status)
+                self.shell.report_exchange_end(exchange, 0 if made is None else made.status)
                 if made is None:
                     return ToolLineOutcome(gone=True)
                 return ToolLineOutcome(made.body + b"\n", late=made.head_offset / MICROSECONDS)
             out, forward = self._execute_decision(exchange, line)
         except Exception:
-            self.shell.report_ended(exchange, 0)
+            self.shell.report_exchange_end(exchange, 0)
             raise
         told, again = self._take_ready_lines()
         return ToolLineOutcome(out + told, forward, again=again)
@@ -123,14 +123,14 @@ class StdioClient:
         exchange.decision = Decision.REFUSE
         text = self.engine.redactor.text(str(exchange.error or "llmproxy: refused"))
         status, _, body = build_refusal(exchange.operation, line, text)
-        self.shell.report_ended(exchange, status)
+        self.shell.report_exchange_end(exchange, status)
         return body + b"\n" if body else b"", None
 
     def _play_recording(self, exchange: Exchange) -> bytes:
         response = self.engine.answer(exchange)
         playback = self.engine.playback(exchange)
         if playback is None and not (response.body and exchange.answer.held):
-            self.shell.report_ended(exchange, response.status)
+            self.shell.report_exchange_end(exchange, response.status)
             return response.body
         turns = [AnswerPart(SendCondition.NOTHING, None, response.body)] if playback is None else playback.turns or ()
         self._waiting.append(_PendingPlayback(exchange, playback, deque(turns)))
@@ -163,7 +163,7 @@ class StdioClient:
                     each.playback.on_question_sent(each.turns[0])
             if not each.turns or (each.turns[0].wait is SendCondition.FOR_EVER and each.exchange.method == "GET"):
                 self._waiting.remove(each)
-                self.shell.report_ended(each.exchange, each.exchange.replayed_status or 0)
+                self.shell.report_exchange_end(each.exchange, each.exchange.replayed_status or 0)
         return out, again
 
     def on_server_answer(self, number: int, lines: Sequence[tuple[int, bytes]], *, left: bool = False) -> None:
@@ -181,14 +181,16 @@ class StdioClient:
         for offset, line in lines:
             exchange.recording.on_data(offset, line + b"\n")
         if exchange.progress.released is not None:  # the shim's clock began later, by how long its call took
-            exchange.recording.hold_last_bytes(round((self.engine.clock() - exchange.progress.released) * MICROSECONDS))
+            exchange.recording.postpone_last_offset(
+                round((self.engine.clock() - exchange.progress.released) * MICROSECONDS)
+            )
         self.shell.store_later(exchange, proper=not left)
 
     def on_server_loss(self, number: int, why: str) -> None:
         """Handle that the server did not answer: nothing of that is kept."""
         if (exchange := self._open.pop(number, None)) is not None:
             exchange.note = f"NOT RECORDED: {why}"
-            self.shell.report_ended(exchange, 0)
+            self.shell.report_exchange_end(exchange, 0)
 
     def on_client_end(self, unasked: Sequence[tuple[int, bytes]] = ()) -> None:
         """Handle a client's end; `unasked` is what the server said meanwhile: (message followed or 0, line)."""
@@ -196,7 +198,7 @@ class StdioClient:
             self.on_server_loss(number, "the client left before the server answered")
         for each in self._waiting:
             each.exchange.note = "client left"
-            self.shell.report_ended(each.exchange, each.exchange.replayed_status or 0)
+            self.shell.report_exchange_end(each.exchange, each.exchange.replayed_status or 0)
         self._waiting.clear()
         stream, self._stream = self._stream, None
         if stream is None or not unasked:
@@ -234,7 +236,7 @@ class StdioClients:
                 line.held = connection
             for each in body.get("secrets") or ():
                 if isinstance(each, str) and each:
-                    engine.redactor.learn_value(each)
+                    engine.redactor.learn_declared_secret(each)
             said = read_text(body, "line") if body["line"] != "" else ""
             heard = line.on_line(said.encode("utf-8", "surrogatepass"))
             told = {"out": heard.out.decode("utf-8", "surrogatepass"), "forward": heard.forward}

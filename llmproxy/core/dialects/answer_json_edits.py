@@ -42,12 +42,12 @@ def list_json_parts(content_type: str, body: bytes) -> list[BodyPart]:
     if kind == "sse":
         return [part for found in _DATA.finditer(body) if (part := _json_part(body, *found.span("data"))) is not None]
     if kind == "ndjson":
-        return list(_list_lines(body))
+        return list(_list_ndjson_parts(body))
     if kind == "aws":
         return list(_list_frames(body))
     whole = _json_part(body, 0, len(body))
     if whole is None:
-        return list(_list_lines(body)) if kind in ("json", "array") else []
+        return list(_list_ndjson_parts(body)) if kind in ("json", "array") else []
     return [whole]  # also a stream in one array: nothing is gained by taking it apart
 
 
@@ -72,7 +72,7 @@ def write_json_like(value: object, *, like: bytes) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-def _list_lines(body: bytes) -> Iterator[BodyPart]:
+def _list_ndjson_parts(body: bytes) -> Iterator[BodyPart]:
     at = 0
     for line in body.splitlines(keepends=True):
         stripped = line.rstrip(b"\r\n")
@@ -106,11 +106,11 @@ def _read_frame(kind: str, raw: bytes, payload: bytes, start: int, end: int) -> 
 
         return BodyPart(start, end, inner, chunk)
     return BodyPart(
-        start, end, {kind: value}, lambda new: write_frame(raw, write_json_like(_unwrap_event(new), like=payload))
+        start, end, {kind: value}, lambda new: write_frame(raw, write_json_like(_strip_event_type(new), like=payload))
     )
 
 
-def _unwrap_event(value: object) -> object:
+def _strip_event_type(value: object) -> object:
     return next(iter(value.values())) if isinstance(value, dict) else value
 
 

@@ -61,7 +61,7 @@ def write_answer(
     return Response(200, "OK", headers, tuple(Chunk(0, piece) for piece in pieces if piece), chunked=stream)
 
 
-def write_json(value: object) -> bytes:
+def dump_json(value: object) -> bytes:
     """Write JSON in one line; half a surrogate pair has no UTF-8, but JSON can escape it."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace")
 
@@ -71,7 +71,7 @@ def sse(events: Sequence[tuple[str, object]]) -> bytes:
     return b"".join(
         (f"event: {name}\n".encode() if name else b"")
         + b"data: "
-        + (value.encode() if isinstance(value, str) else write_json(value))
+        + (value.encode() if isinstance(value, str) else dump_json(value))
         + b"\n\n"
         for name, value in events
     )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from llmproxy.core.dialects.answers import SSE, WHOLE, has_type, name_by_status, parse_arguments, sse, write_json
-from llmproxy.core.dialects.codecs import AnswerForm, BodyLayout, Codec, Dialect, FailureInfo, Json, Speaker, SpokenTurn
+from llmproxy.core.dialects.answers import SSE, WHOLE, dump_json, has_type, name_by_status, parse_arguments, sse
+from llmproxy.core.dialects.codecs import AnswerForm, BodyLayout, Codec, Dialect, FailedCall, Json, Speaker, SpokenTurn
 from llmproxy.core.dialects.messages import (
     BLOCKS,
     Draft,
@@ -126,7 +126,7 @@ def build_stream_events(said: SpokenTurn) -> list[tuple[str, object]]:
         else:
             empty = {**block, "input": {}}
             given = block["input"]  # a text only where it is no JSON: as the model wrote it
-            partial = given if isinstance(given, str) else write_json(given).decode()
+            partial = given if isinstance(given, str) else dump_json(given).decode()
             delta = {"type": "input_json_delta", "partial_json": partial}
         events += [
             {"type": "content_block_start", "index": n, "content_block": empty},
@@ -143,7 +143,7 @@ def build_stream_events(said: SpokenTurn) -> list[tuple[str, object]]:
 
 def write_answer(said: SpokenTurn, wanted: AnswerForm) -> tuple[Headers, list[bytes]]:
     if not wanted.stream:
-        return WHOLE, [write_json(_build_answer(said))]
+        return WHOLE, [dump_json(_build_answer(said))]
     return SSE, [sse([event]) for event in build_stream_events(said)]
 
 
@@ -164,7 +164,7 @@ def _write_error(status: int, code: str, message: str) -> tuple[Headers, object]
     return (), {**_build_error(status, message), "request_id": code}
 
 
-def _write_failure(status: int, _asked: FailureInfo) -> tuple[Json, Headers]:
+def _write_failure(status: int, _asked: FailedCall) -> tuple[Json, Headers]:
     kind, text = {
         429: (
             "rate_limit_error",

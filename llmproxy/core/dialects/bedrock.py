@@ -7,13 +7,13 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from llmproxy.core.dialects.answers import AWS, WHOLE, name_by_status, parse_arguments, write_json
+from llmproxy.core.dialects.answers import AWS, WHOLE, dump_json, name_by_status, parse_arguments
 from llmproxy.core.dialects.codecs import (
     AnswerForm,
     BodyLayout,
     Codec,
     Dialect,
-    FailureInfo,
+    FailedCall,
     Json,
     SpokenTurn,
     get_model_speaker,
@@ -102,7 +102,7 @@ def _add_invoke(draft: Draft, value: dict[str, Any]) -> None:
 def _frame(kind: str, value: object) -> bytes:
     """Write one message of AWS's event stream."""
     fields = {":event-type": kind, ":content-type": "application/json", ":message-type": "event"}
-    return write_frame(fields, write_json(value))
+    return write_frame(fields, dump_json(value))
 
 
 _WHY = {"length": "max_tokens", "content_filter": "content_filtered"}
@@ -118,7 +118,7 @@ def _write_answer(said: SpokenTurn, wanted: AnswerForm) -> tuple[Headers, list[b
     usage = {"usage": {"inputTokens": 0, "outputTokens": 0, "totalTokens": 0}, "metrics": {"latencyMs": 0}}
     if not wanted.stream:
         message = {"role": "assistant", "content": [*blocks, *({"toolUse": use} for use in uses)]}
-        return WHOLE, [write_json({"output": {"message": message}, "stopReason": why, **usage})]
+        return WHOLE, [dump_json({"output": {"message": message}, "stopReason": why, **usage})]
     frames = [_frame("messageStart", {"role": "assistant"})]
     for index, block in enumerate(blocks):
         frames.append(_frame("contentBlockDelta", {"delta": block, "contentBlockIndex": index}))
@@ -136,10 +136,10 @@ def _write_answer(said: SpokenTurn, wanted: AnswerForm) -> tuple[Headers, list[b
 def _write_invoke_answer(said: SpokenTurn, wanted: AnswerForm) -> tuple[Headers, list[bytes]]:
     speaker = get_model_speaker("claude")
     if not wanted.stream:
-        return WHOLE, [write_json(speaker.answer(said))]
+        return WHOLE, [dump_json(speaker.answer(said))]
     events = [dict(as_dict(event)) for _, event in speaker.stream(said)]
     events[-1]["amazon-bedrock-invocationMetrics"] = {"inputTokenCount": 0, "outputTokenCount": 0}
-    return AWS, [_frame("chunk", {"bytes": base64.b64encode(write_json(event)).decode()}) for event in events]
+    return AWS, [_frame("chunk", {"bytes": base64.b64encode(dump_json(event)).decode()}) for event in events]
 
 
 # -- errors
@@ -156,7 +156,7 @@ def _write_error(status: int, _code: str, message: str) -> tuple[Headers, object
     return (("x-amzn-errortype", kind),), {"message": message}
 
 
-def _write_failure(status: int, _asked: FailureInfo) -> tuple[Json, Headers]:
+def _write_failure(status: int, _asked: FailedCall) -> tuple[Json, Headers]:
     kind, text = {
         429: ("ThrottlingException", "Too many requests, please wait before trying again."),
         503: ("ServiceUnavailableException", "Bedrock is unable to process your request."),

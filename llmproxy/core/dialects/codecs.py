@@ -68,7 +68,7 @@ class AnswerForm(NamedTuple):
     target: str
 
 
-class FailureInfo(NamedTuple):
+class FailedCall(NamedTuple):
     """Of the request, what an error's text repeats."""
 
     model: str = ""
@@ -145,7 +145,7 @@ class Dialect:
     """By operation."""
     error: Callable[[int, str, str], tuple[Headers, object]]
     """(status, code, message) of an error of ours -> further header fields, JSON value where SDKs look for it."""
-    failure: Callable[[int, FailureInfo], tuple[Json, Headers]]
+    failure: Callable[[int, FailedCall], tuple[Json, Headers]]
     """What the provider itself sends with a status: JSON body, header fields."""
     error_event: Callable[[int], tuple[str, Json]]
     """The event that says in the middle of a stream, after so many others, that it failed: name or empty, value."""
@@ -310,7 +310,7 @@ GATEWAY = (
 """What stands before a provider says 502, whoever it is: no JSON."""
 
 
-def write_failure(family: Family, status: int, asked: FailureInfo) -> tuple[Headers, bytes]:
+def write_failure(family: Family, status: int, asked: FailedCall) -> tuple[Headers, bytes]:
     """Return header fields and body in which a provider of this family says `status`: 429, 500, 502, 503 or 529."""
     if status == 502:
         return _HTML, GATEWAY

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from llmproxy.core.dialects.answers import SSE, WHOLE, has_type, parse_arguments, sse, write_json
-from llmproxy.core.dialects.codecs import AnswerForm, BodyLayout, Codec, Dialect, FailureInfo, Json, SpokenTurn
+from llmproxy.core.dialects.answers import SSE, WHOLE, dump_json, has_type, parse_arguments, sse
+from llmproxy.core.dialects.codecs import AnswerForm, BodyLayout, Codec, Dialect, FailedCall, Json, SpokenTurn
 from llmproxy.core.dialects.messages import Draft, add_blocks, add_tool_calls, as_dict, as_list, as_str
 from llmproxy.core.dialects.openai_chat import build_error_event, build_tool_call
 from llmproxy.core.traffic.interaction import Headers
@@ -48,7 +48,7 @@ def _write_answer(said: SpokenTurn, wanted: AnswerForm) -> tuple[Headers, list[b
             **({"content": [{"type": "text", "text": text}]} if text or not calls else {}),
         }
         message |= {"tool_calls": calls} if calls else {}
-        return WHOLE, [write_json({"id": said.id, "finish_reason": why, "message": message, "usage": _USAGE})]
+        return WHOLE, [dump_json({"id": said.id, "finish_reason": why, "message": message, "usage": _USAGE})]
     events: list[Json] = [{"type": "message-start", "id": said.id, "delta": {"message": {"role": "assistant"}}}]
     if text or not calls:
         start = {"message": {"content": {"type": "text", "text": ""}}}
@@ -80,7 +80,7 @@ def _write_v1_answer(said: SpokenTurn, wanted: AnswerForm) -> tuple[Headers, lis
     whole |= {"tool_calls": calls} if calls else {}
     whole |= {"meta": {"billed_units": {"input_tokens": 0, "output_tokens": 0}}}
     if not wanted.stream:
-        return WHOLE, [write_json(whole)]
+        return WHOLE, [dump_json(whole)]
     events: list[Json] = [{"event_type": "stream-start", "is_finished": False, "generation_id": said.id}]
     if said.message.text:
         events.append({"event_type": "text-generation", "is_finished": False, "text": said.message.text})
@@ -89,14 +89,14 @@ def _write_v1_answer(said: SpokenTurn, wanted: AnswerForm) -> tuple[Headers, lis
     events.append(
         {"event_type": "stream-end", "is_finished": True, "finish_reason": whole["finish_reason"], "response": whole}
     )
-    return (("content-type", "application/stream+json"),), [write_json(event) + b"\n" for event in events]
+    return (("content-type", "application/stream+json"),), [dump_json(event) + b"\n" for event in events]
 
 
 def _write_error(_status: int, _code: str, message: str) -> tuple[Headers, object]:
     return (), {"message": message}
 
 
-def _write_failure(status: int, _asked: FailureInfo) -> tuple[Json, Headers]:
+def _write_failure(status: int, _asked: FailedCall) -> tuple[Json, Headers]:
     limited = "You are using a Trial key, which is limited to 20 API calls / minute."
     return {
         "id": "4f21b6ce-9a8e-4f9d-93f5-2c1ad7b8a1f3",

@@ -44,7 +44,7 @@ from llmproxy.core.dialects.streams import parse_events_cached
 from llmproxy.core.providers.provider_table import Family
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Interaction, Response
-from llmproxy.core.traffic.json_diff import ABSENT, build_member_path, count_common_prefix, list_raw_differences
+from llmproxy.core.traffic.json_diff import ABSENT, build_member_path, count_common_prefix, list_unequal_values
 
 LOOKED_AT = 1000
 """Entries, from the end, among which the user's last words are looked for: 5 MB may hold millions of them."""
@@ -423,11 +423,11 @@ def compare_requests(operation: str, old: object, new: object, limit: int) -> li
     with suppress(_TooManySegments):
         sides = [list_segments(operation, each, _MOST) for each in (old, new)]
     if codec is None or not sides:
-        return [ChangedPlace("", *each) for each in list_raw_differences(old, new, limit)]
+        return [ChangedPlace("", *each) for each in list_unequal_values(old, new, limit)]
     before, after = sides
     rest = [_remove_tool_definitions(each, codec.layout) for each in (old, new)]
-    found = [*_compare_tools(before, after, limit), *list_raw_differences(rest[0], rest[1], limit)]
-    found = found or list_raw_differences(old, new, limit)  # tools in another order
+    found = [*_compare_tools(before, after, limit), *list_unequal_values(rest[0], rest[1], limit)]
+    found = found or list_unequal_values(old, new, limit)  # tools in another order
     indices = [{each.path: each for each in side} for side in (before, after)]
     told = ((_find_enclosing_segment(indices[now is not ABSENT], path), path, was, now) for path, was, now in found)
     placed = sorted(told, key=lambda each: _rank_by_kind(each[0]))[:limit]
@@ -458,7 +458,7 @@ def _compare_tools(old: list[Segment], new: list[Segment], limit: int) -> Iterat
         for before, after in zip_longest(*(side.get(name, ()) for side in sides)):
             path = (after or before).path
             was, now = (ABSENT if each is None else each.value for each in (before, after))
-            yield from ((path + inner[1:], left, right) for inner, left, right in list_raw_differences(was, now, limit))
+            yield from ((path + inner[1:], left, right) for inner, left, right in list_unequal_values(was, now, limit))
 
 
 def describe_tool_change(old: Segment, new: Segment) -> str:

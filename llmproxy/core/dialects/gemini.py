@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from llmproxy.core.dialects.answers import SSE, WHOLE, drop_none, name_by_status, parse_arguments, sse, write_json
-from llmproxy.core.dialects.codecs import AnswerForm, BodyLayout, Codec, Dialect, FailureInfo, Json, Speaker, SpokenTurn
+from llmproxy.core.dialects.answers import SSE, WHOLE, drop_none, dump_json, name_by_status, parse_arguments, sse
+from llmproxy.core.dialects.codecs import AnswerForm, BodyLayout, Codec, Dialect, FailedCall, Json, Speaker, SpokenTurn
 from llmproxy.core.dialects.messages import (
     WORDS,
     Asks,
@@ -68,7 +68,7 @@ def _record_hosted_or_unknown_part(draft: Draft, part: dict[str, Any], *, first:
     if asks.by is RunBy.NOBODY or (first and asks.by is RunBy.AGENT):
         return
     name = as_str(inner.get("toolType")).lower() or asks.find_name(inner)
-    arguments = as_json(asks.find_arguments(inner))
+    arguments = as_json(asks.read_call_arguments(inner))
     hosted = asks.by is RunBy.PROVIDER
     draft.add_call(len(draft.beside), inner.get("id"), name, arguments, hosted=hosted, beside=True)
 
@@ -129,10 +129,10 @@ def _build_error(error: Json, status: int) -> Json:
 def _write_answer(said: SpokenTurn, wanted: AnswerForm) -> tuple[Headers, list[bytes]]:
     answer = _build_answer(said)
     if not wanted.stream:
-        return WHOLE, [write_json(answer)]
+        return WHOLE, [dump_json(answer)]
     if "alt=sse" in wanted.target:
         return SSE, [sse([("", answer)])]
-    return WHOLE, [b"[", write_json(answer), b"]"]
+    return WHOLE, [b"[", dump_json(answer), b"]"]
 
 
 def _holds_finish_reason(value: Json) -> bool:
@@ -157,7 +157,7 @@ def _write_error(status: int, _code: str, message: str) -> tuple[Headers, object
     return (), {"error": {"code": status, "message": message, "status": name}}
 
 
-def _write_failure(status: int, asked: FailureInfo) -> tuple[Json, Headers]:
+def _write_failure(status: int, asked: FailedCall) -> tuple[Json, Headers]:
     name, text = {
         429: ("RESOURCE_EXHAUSTED", "Resource has been exhausted (e.g. check quota)."),
         503: ("UNAVAILABLE", "The model is overloaded. Please try again later."),

@@ -57,7 +57,7 @@ class Asks:
         """Return which tool is called, behind its namespace where it has one; empty if nobody says."""
         return find_qualified_name(item) or self.name
 
-    def find_arguments(self, item: Mapping[str, Any]) -> object:
+    def read_call_arguments(self, item: Mapping[str, Any]) -> object:
         """Return what it is called with, None for nothing."""
         return next((item[name] for name in self.arguments if item.get(name) is not None), None)
 
@@ -345,7 +345,7 @@ def block_call(block: dict[str, Any]) -> tuple[object, object, object] | None:
     """Return id, name and arguments of a block that is a tool call, as histories have them."""
     asks = find_call_form(block)
     if asks is not None and (asks.by is RunBy.AGENT or block["type"] in _REPEATED):
-        return block.get("call_id") or block.get("id"), asks.find_name(block), asks.find_arguments(block)
+        return block.get("call_id") or block.get("id"), asks.find_name(block), asks.read_call_arguments(block)
     if isinstance(block.get("toolUse"), dict):
         use = block["toolUse"]
         return use.get("toolUseId"), use.get("name"), use.get("input")
@@ -412,12 +412,12 @@ def add_tool_calls(draft: Draft, calls: object, *, offset: bool = False, choice:
         key: object = len(into) if offset else index if isinstance(index, int) else position
         key = key if choice is None else (choice, key)
         if not offset:
-            key = _find_call_key(into, key, call.get("id"), function.get("name"))
+            key = _find_draft_call_key(into, key, call.get("id"), function.get("name"))
         arguments = function.get("arguments", function.get("parameters", function.get("input")))
         draft.add_call(key, call.get("id"), function.get("name"), as_json(arguments), beside=choice is not None)
 
 
-def _find_call_key(calls: dict[object, DraftCall], key: object, call_id: object, name: object) -> object:
+def _find_draft_call_key(calls: dict[object, DraftCall], key: object, call_id: object, name: object) -> object:
     """Return the key that a piece belongs to: some servers give all calls one index, or none, and tell by id."""
     while (known := calls.get(key)) is not None:
         following = (key, "next")

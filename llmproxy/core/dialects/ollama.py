@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from llmproxy.core.dialects.answers import LINES, WHOLE, parse_arguments, write_json
-from llmproxy.core.dialects.codecs import AnswerForm, BodyLayout, Codec, Dialect, FailureInfo, Json, SpokenTurn
+from llmproxy.core.dialects.answers import LINES, WHOLE, dump_json, parse_arguments
+from llmproxy.core.dialects.codecs import AnswerForm, BodyLayout, Codec, Dialect, FailedCall, Json, SpokenTurn
 from llmproxy.core.dialects.messages import Draft, add_tool_calls, as_dict
 from llmproxy.core.traffic.interaction import Headers
 
@@ -34,10 +34,10 @@ def _write_answer(said: SpokenTurn, wanted: AnswerForm) -> tuple[Headers, list[b
     }
     end |= {"prompt_eval_duration": 0, "eval_count": 0, "eval_duration": 0}
     if not wanted.stream:
-        return WHOLE, [write_json({**head, "message": message, **end})]
+        return WHOLE, [dump_json({**head, "message": message, **end})]
     lines = [{**head, "message": message, "done": False}]
     lines.append({**head, "message": {"role": "assistant", "content": ""}, **end})
-    return LINES, [write_json(line) + b"\n" for line in lines]
+    return LINES, [dump_json(line) + b"\n" for line in lines]
 
 
 def _write_error(_status: int, _code: str, message: str) -> tuple[Headers, object]:
@@ -45,7 +45,7 @@ def _write_error(_status: int, _code: str, message: str) -> tuple[Headers, objec
     return (), {"error": message}
 
 
-def _write_failure(status: int, _asked: FailureInfo) -> tuple[Json, Headers]:
+def _write_failure(status: int, _asked: FailedCall) -> tuple[Json, Headers]:
     busy = "server busy, please try again.  maximum pending requests exceeded"
     return {"error": busy if status in (429, 503, 529) else "llama runner process has terminated: exit status 2"}, ()
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from llmproxy.core.dialects.answers import SSE, WHOLE, drop_none, has_type, sse, write_json
-from llmproxy.core.dialects.codecs import AnswerForm, BodyLayout, Codec, Dialect, FailureInfo, Json, Speaker, SpokenTurn
+from llmproxy.core.dialects.answers import SSE, WHOLE, drop_none, dump_json, has_type, sse
+from llmproxy.core.dialects.codecs import AnswerForm, BodyLayout, Codec, Dialect, FailedCall, Json, Speaker, SpokenTurn
 from llmproxy.core.dialects.messages import (
     Draft,
     Message,
@@ -117,7 +117,7 @@ def _build_stream_events(said: SpokenTurn) -> list[tuple[str, object]]:
 
 def _write_answer(said: SpokenTurn, wanted: AnswerForm) -> tuple[Headers, list[bytes]]:
     if not wanted.stream:
-        return WHOLE, [write_json(_build_answer(said))]
+        return WHOLE, [dump_json(_build_answer(said))]
     events = _build_stream_events(said)
     if as_dict(wanted.request.get("stream_options")).get("include_usage"):
         head = {name: value for name, value in as_dict(events[0][1]).items() if name != "choices"}
@@ -140,7 +140,7 @@ _RPM = (
 FAILED = "The server had an error while processing your request. Sorry about that!"
 
 
-def write_failure(status: int, asked: FailureInfo) -> tuple[Json, Headers]:
+def write_failure(status: int, asked: FailedCall) -> tuple[Json, Headers]:
     """Write the provider's own error."""
     busy = "The engine is currently overloaded, please try again later."
     text, kind, code = {

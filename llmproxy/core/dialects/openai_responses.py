@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from llmproxy.core.dialects.answers import SSE, WHOLE, has_type, sse, write_json
+from llmproxy.core.dialects.answers import SSE, WHOLE, dump_json, has_type, sse
 from llmproxy.core.dialects.codecs import AnswerForm, BodyLayout, Codec, Dialect, Json, SpokenTurn
 from llmproxy.core.dialects.messages import (
     ITEMS,
@@ -72,7 +72,7 @@ def _record_hosted_or_unknown_item(draft: Draft, item: dict[str, Any], index: ob
     call_id = item.get("call_id") or item.get("id")
     if block_call(item) is None:
         entry = draft.add_call(index, call_id, name, hosted=True, beside=True)
-        entry.pieces, entry.pending = [as_json(asks.find_arguments(item))], kind == "mcp_approval_request"
+        entry.pieces, entry.pending = [as_json(asks.read_call_arguments(item))], kind == "mcp_approval_request"
     elif is_hosted(item, asks):
         for entry in draft.calls.values():
             entry.hosted = entry.hosted or entry.id == call_id
@@ -112,7 +112,7 @@ def _write_answer(said: SpokenTurn, wanted: AnswerForm) -> tuple[Headers, list[b
     if said.finish in _INCOMPLETE:
         final |= {"status": "incomplete", "incomplete_details": {"reason": _INCOMPLETE[said.finish]}}
     if not wanted.stream:
-        return WHOLE, [write_json(final)]
+        return WHOLE, [dump_json(final)]
     events = [("response.created", {"response": {**final, "status": "in_progress", "output": [], "usage": None}})]
     for index, item in enumerate(final["output"]):
         events += _build_item_events(index, item)

@@ -16,7 +16,7 @@ from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup
 from llmproxy.core.sessions.session import Session
-from llmproxy.core.store.queries import has_left_answer
+from llmproxy.core.store.queries import has_answers_left_by_client
 from llmproxy.core.store.reader import KeyChange
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.response_bytes import SendingPlan
@@ -31,7 +31,7 @@ _HOLDER = "llmproxy, late"
 """Names whoever marks a recording, in the lease of its cassette."""
 
 
-class AbandonedInterceptor(Interceptor[Exchange]):
+class RecordedLeaveInterceptor(Interceptor[Exchange]):
     def __init__(self, parts: EngineParts) -> None:
         self._sessions = parts.state.sessions
 
@@ -52,9 +52,9 @@ class AbandonedInterceptor(Interceptor[Exchange]):
         if call.slot is None or not _is_abandoned(call):
             return None
         call.note = "its client reads on where the recorded one left: the next time it is asked live"
-        return self._build_mark_abandoned_job(call.session, call.slot.id)
+        return self._build_ask_live_again_job(call.session, call.slot.id)
 
-    def _build_mark_abandoned_job(self, session: Session, recording: int) -> Callable[[], None]:
+    def _build_ask_live_again_job(self, session: Session, recording: int) -> Callable[[], None]:
         """Return what makes a recording count as left once; it blocks."""
         store, place = self._sessions.store(session.settings.mode), (session.cassette, session.sample)
         rows = store.list_keys(*place) if store is not None else []
@@ -85,9 +85,9 @@ def _is_abandoned(call: Exchange) -> bool:
 class AbandonedFeature(Feature):
     """Cassettes that hold such answers, in modes that can ask for them live."""
 
-    kind = AbandonedInterceptor
+    kind = RecordedLeaveInterceptor
 
     @override
     def on_replay_begin(self, session: Session, store: Store) -> None:
-        if session.settings.mode.policy.writes and has_left_answer(store, session.cassette, session.sample):
-            self.parts.state.sessions.features.add_interceptor(session, AbandonedInterceptor(self.parts))
+        if session.settings.mode.policy.writes and has_answers_left_by_client(store, session.cassette, session.sample):
+            self.parts.state.sessions.features.add_interceptor(session, RecordedLeaveInterceptor(self.parts))

@@ -86,24 +86,24 @@ def _infer_receipt_times(calls: Sequence[RecordedCall], cites: Cites) -> list[Re
         at = {m: cites(asked.id, made[m].id) for m in near}
         heard = [m for m in near if at[m] >= 0]
         _order_ends(made, heard, at, begins)
-        _mark_simultaneous_ends(made, n, heard, cites)
+        _mark_joint_ends(made, n, heard, cites)
         for m in near:
             late = made[m]
             before = [made[each].ended for each in heard if late.began < made[each].ended < late.ended + CLOSE]
-            if at[m] < 0 and before and not late.grace and _is_cited_later(made, n, m, heard, cites):
+            if at[m] < 0 and before and not late.grace and _is_first_cited_later(made, n, m, heard, cites):
                 grace = 0.25 + 3 * (asked.began - min(before))
                 made[m] = late._replace(ended=asked.began + 1e-6, grace=grace, late=True)
     return made
 
 
-def _is_cited_later(made: Sequence[RecordedCall], n: int, m: int, heard: Sequence[int], cites: Cites) -> bool:
+def _is_first_cited_later(made: Sequence[RecordedCall], n: int, m: int, heard: Sequence[int], cites: Cites) -> bool:
     """Return whether who first cites an answer comes after the n-th request, and goes on from what that had heard."""
     behind = (k for k in range(len(made)) if made[m].ended < made[k].began < made[n].began + 30 * REACTION)
     first = next((k for k in behind if cites(made[k].id, made[m].id) >= 0), -1)
     return first > n and any(cites(made[first].id, made[each].id) >= 0 for each in heard)
 
 
-def _mark_simultaneous_ends(made: list[RecordedCall], n: int, heard: Sequence[int], cites: Cites) -> None:
+def _mark_joint_ends(made: list[RecordedCall], n: int, heard: Sequence[int], cites: Cites) -> None:
     """Mark ends that a client took together because it was slow: it asks when some of them are there, not all.
 
     Its next request cites both; another one that says what this says cites an end of the same crowd that was later.

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from llmproxy.core.dialects.conversation import list_made_ids
-from llmproxy.core.dialects.usage import read_model, read_usage
+from llmproxy.core.dialects.usage_and_cost import read_model, read_usage
 from llmproxy.core.engine.engine_state import TEXT, EngineState
 from llmproxy.core.engine.request_identification import KeyDeriver
-from llmproxy.core.keys.normalize import keep_new_ids
+from llmproxy.core.keys.normalize import drop_asked_ids
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.reader import KeyedRecording
-from llmproxy.core.store.rows import Described, describe_interaction
+from llmproxy.core.store.rows import Described, extract_texts_and_cost
 from llmproxy.core.store.store import Addition
 from llmproxy.core.traffic.interaction import Interaction, Key, Request, Response, Usage, header, set_field
 from llmproxy.errors import CassetteNotFound, RecordingError
@@ -39,7 +39,7 @@ class AnswerWriter:
         """Store several answers in one transaction: all or, if this raises, none. Else as `store_answer`."""
         made = [self._build_interaction(exchange, proper=proper) for exchange, proper in ended]
         kept = [(exchange, one) for (exchange, _), one in zip(ended, made, strict=True) if one is not None]
-        said = [describe_interaction(one) for _, one in kept]
+        said = [extract_texts_and_cost(one) for _, one in kept]
         first = [exchange.session.claim_superseding(exchange.party_and_key) for exchange, _ in kept]
         if (store := self._state.stores.opened) is not None and kept:
             asked = dict.fromkeys(each for exchange, _ in kept for each in exchange.session.interceptors)
@@ -79,7 +79,7 @@ class AnswerWriter:
         if exchange.recording.damaged:
             raise RecordingError("a piece of the answer was lost")
         response = exchange.end_recording(proper=proper)
-        if 400 <= response.status < 500 and self._names_id_of_recording(exchange):
+        if 400 <= response.status < 500 and self._names_replayed_id(exchange):
             exchange.decision = Decision.PASS
             exchange.note = STALE
             return None
@@ -104,12 +104,12 @@ class AnswerWriter:
         how = made.response.ending
         exchange.note = exchange.note or ("" if how == "complete" else f"incomplete ({how})")
 
-    def _names_id_of_recording(self, exchange: Exchange) -> bool:
+    def _names_replayed_id(self, exchange: Exchange) -> bool:
         """Return whether a request names an id served from a recording, which the provider may have forgotten."""
         if exchange.session.policy.plays is PlayScope.NOTHING or not exchange.identity.refs:
             return False
         origins = map(self._keying.build_origin_finder(exchange.session), exchange.identity.refs)
-        return any(origin is not None and not exchange.session.is_recording(origin.key) for origin in origins)
+        return any(origin is not None and not exchange.session.records_key(origin.key) for origin in origins)
 
     def read_usage(self, exchange: Exchange, *, proper: bool) -> Usage:
         """Read what an answer used that is not stored."""
@@ -143,7 +143,7 @@ class InteractionBuilder:
             occurrence=exchange.kept.occurrence or exchange.nth, model=self._find_model(exchange, kind, body),
             stream=exchange.identity.stream, upstream=exchange.route.upstream, usage=usage, redacted=redacted,
             rules=self._state.config.rules.rules_digest,
-            made_ids=keep_new_ids(
+            made_ids=drop_asked_ids(
                 list_made_ids(exchange.family, exchange.operation, kind, body), exchange.identity.refs
             ),
         )  # fmt: skip

@@ -40,8 +40,8 @@ class StubInterceptor(Interceptor[Exchange]):
     @override
     def before_key(self, call: Exchange, body: bytes) -> bytes:
         rows = [row for row in call.place.stubs if row.always]
-        asked = self._build_stub_input(call, body) if rows else None
-        stub = next((row for row in rows if asked is not None and row.matches_request(asked)), None)
+        asked = self._build_stub_request(call, body) if rows else None
+        stub = next((row for row in rows if asked is not None and row.matches_members(asked)), None)
         if stub is None and call.place.in_scope:
             return body
         where = call.route.upstream
@@ -49,10 +49,10 @@ class StubInterceptor(Interceptor[Exchange]):
         if stub is not None and asked is not None and (preconnects or self._may_stub(stub)):
             self._answer_with_stub(call, stub, asked)
         elif where.endswith(NOWHERE) or self._may_stub(stub):
-            call.refuse(build_host_refusal(where))
+            call.decide_refusal(build_host_refusal(where))
         elif where.endswith(METADATA) and header(call.request.headers, "host") not in METADATA:
             msg = "llmproxy: this machine's metadata is not for who asks by base URL; nothing was sent."
-            call.refuse(RefusedError(msg, hint="In replay it is answered by a dummy; to record: --intercept."))
+            call.decide_refusal(RefusedError(msg, hint="In replay it is answered by a dummy; to record: --intercept."))
         else:
             call.decision = Decision.PASS
             call.note = "" if stub is None else f"{stub.name}: not recorded"
@@ -62,8 +62,8 @@ class StubInterceptor(Interceptor[Exchange]):
     @override
     def on_miss(self, call: Exchange, why: MissReason, recordings: int) -> bool:
         rows = [row for row in call.place.stubs if not row.always]
-        asked = self._build_stub_input(call, call.request.data) if rows and why is MissReason.NEVER else None
-        stub = next((row for row in rows if asked is not None and row.matches_request(asked)), None)
+        asked = self._build_stub_request(call, call.request.data) if rows and why is MissReason.NEVER else None
+        stub = next((row for row in rows if asked is not None and row.matches_members(asked)), None)
         if stub is None or asked is None or not self._may_stub(stub):
             return False
         return self._answer_from_other_cassette(call, stub) or self._answer_with_stub(call, stub, asked)
@@ -91,7 +91,7 @@ class StubInterceptor(Interceptor[Exchange]):
         call.state.put(stub)
         return True
 
-    def _build_stub_input(self, call: Exchange, body: bytes) -> StubRequest:
+    def _build_stub_request(self, call: Exchange, body: bytes) -> StubRequest:
         where, place, headers = call.route, call.place, call.request.headers
         host = header(headers, "host") or ""
         by_base_url = bool(place.prefix) or not where.upstream.endswith(f"//{host}")

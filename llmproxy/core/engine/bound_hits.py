@@ -39,7 +39,7 @@ from llmproxy.core.engine.decide import list_playable
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.misses.miss_context import MissContext
-from llmproxy.core.misses.nearest_recording import RestatedCandidate, Restater, get_messages
+from llmproxy.core.misses.nearest_recording import CandidateInRunValues, RecordingRewriter, get_messages
 from llmproxy.core.sessions.exchange import Config, Exchange
 from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup, MissReason
 from llmproxy.core.sessions.session import Session
@@ -58,7 +58,7 @@ from llmproxy.core.traffic.interaction import Interaction, Key, Response
 from llmproxy.core.traffic.json_diff import Difference, show_json
 from llmproxy.core.traffic.websocket_frames import SWITCHING
 from llmproxy.errors import CassetteError, RefusedError
-from llmproxy.protocol import BOUND_HEADER, OFFLINE, Binds, Channel, Decision, PlayScope
+from llmproxy.protocol import BOUND_HEADER, OFFLINE, BindScope, Channel, Decision, PlayScope
 from llmproxy.proxy_calls import Call
 
 REMEMBERED_KEYS = 100_000
@@ -176,7 +176,7 @@ class RecordedRequestCache:
             self._shared.clear()
             self._shared_bytes = 0
 
-    def save_captured_fields(self, session: Session, store: Store, run_variables: Sequence[RunVariable]) -> None:
+    def save_volatile_fields(self, session: Session, store: Store, run_variables: Sequence[RunVariable]) -> None:
         """Keep volatile fields where captured values stood in what this session recorded before they were declared."""
         known = read_volatile_fields(store, session.cassette)
         ids = sorted(session.served)[-_LOOKED_AT:]
@@ -188,7 +188,7 @@ class RecordedRequestCache:
             write_volatile_fields(store, session.cassette, [*known, *new])
 
 
-class _RecordingRestater(Restater):
+class _RecordingRestater(RecordingRewriter):
     """Recordings with this run's run variables for their own, which are no difference."""
 
     def __init__(self, bound: SessionBindings, requests: RecordedRequestCache, store: Store, wanted: Canonical) -> None:
@@ -200,7 +200,7 @@ class _RecordingRestater(Restater):
         told.
         """
 
-    def find_cached(self, id_: int) -> Canonical | None:
+    def find_cached_request(self, id_: int) -> Canonical | None:
         return self._requests.find_cached(id_)
 
     def restate_message(self, id_: int, recorded: Canonical, n: int) -> object:
@@ -213,7 +213,7 @@ class _RecordingRestater(Restater):
             self._messages[which] = said[n], self._get_rewriter(table).rewrite_message(member, said[n])
         return self._messages[which][1]
 
-    def restate_whole(self, id_: int, recorded: Canonical) -> Canonical:
+    def restate_whole_recording(self, id_: int, recorded: Canonical) -> Canonical:
         """As it is where nothing else would differ."""
         table = self._find_bindings(id_)
         if not table.changed or recorded.tree is None:
@@ -230,18 +230,18 @@ class _RecordingRestater(Restater):
         messages = [self.restate_message(id_, recorded, n) for n in range(len(said))]
         return {**rest, member: messages} if isinstance(rest, dict) else rest
 
-    def restate_nearest(self, id_: int, recorded: Canonical, whole: Canonical) -> RestatedCandidate:
+    def restate_nearest_recording(self, id_: int, recorded: Canonical, whole: Canonical) -> CandidateInRunValues:
         """What fits is no difference, and what varies is not the first that is told."""
         table, bound, wanted = self._find_bindings(id_), self._bound, self._wanted
-        if not table or bound.scope is not Binds.ALL or len(wanted.body) > RESTATED:
-            return RestatedCandidate(whole)
+        if not table or bound.scope is not BindScope.ALL or len(wanted.body) > RESTATED:
+            return CandidateInRunValues(whole)
         said = restate_recording(table, recorded.tree, wanted.tree, bound.known)
         if said.tree is None or said.tree == wanted.tree:
-            return RestatedCandidate(whole)
+            return CandidateInRunValues(whole)
         varying = tuple(
             Difference(x.path, show_json(x.recorded), show_json(x.present), x.field.kind) for x in said.varying
         )
-        return RestatedCandidate(replace(whole, tree=said.tree), said.bound, varying)
+        return CandidateInRunValues(replace(whole, tree=said.tree), said.bound, varying)
 
     def _find_bindings(self, id_: int) -> Bindings:
         """Return what binds a recording in this session."""
@@ -347,7 +347,7 @@ class BindingInterceptor(Interceptor[Exchange]):
             return context
         return replace(context, unbound=compared.why, unbound_at=compared.at)
 
-    def build_restater(self, store: Store, wanted: Canonical) -> Restater:
+    def build_restater(self, store: Store, wanted: Canonical) -> RecordingRewriter:
         return _RecordingRestater(self.bound, self._requests, store, wanted)
 
     # -- which recording?
@@ -381,15 +381,15 @@ class BindingInterceptor(Interceptor[Exchange]):
         if not fitting and bound.trial is not None:
             return self._learn_from_miss(call, store, wanted, bound.trial)
         if not fitting and session.policy.on_miss is Decision.REFUSE:
-            advice = self._describe_missing_fields(call, store, wanted)
+            advice = self._suggest_volatile_fields(call, store, wanted)
             compared.why = "; ".join(filter(None, (compared.why, advice)))
             compared.at = "" if advice else compared.at
         return self._choose_fitting(call, store, fitting) if fitting else None
 
-    def _describe_missing_fields(self, call: Exchange, store: Store, wanted: Canonical) -> str:
+    def _suggest_volatile_fields(self, call: Exchange, store: Store, wanted: Canonical) -> str:
         """Describe which recording would be a hit if some tools' values were volatile fields; empty for none."""
         session, bound = call.session, self.bound
-        if bound.scope is not Binds.ALL:
+        if bound.scope is not BindScope.ALL:
             return ""
         fresh = [ids[0] for _, ids in self._list_candidates(call, store, wanted) if ids[0] not in session.served]
         for id_ in fresh[:_MOST_ADVISED]:
@@ -494,7 +494,7 @@ class BindingInterceptor(Interceptor[Exchange]):
         if slot.id in bound.untouched or slot.status == SWITCHING:
             return None  # a WebSocket's frames are held against what its client sends
         table = bound.build_bindings(self._requests.declared_of(store, slot.id))
-        if not table.with_own_paths.changed and not len(bound.known):
+        if not table.limited_to_own_paths.changed and not len(bound.known):
             bound.untouched.add(slot.id)
             return None
         recorded = store.response(slot.id)
@@ -505,7 +505,10 @@ class BindingInterceptor(Interceptor[Exchange]):
         if result is recorded:
             bound.untouched.add(slot.id)
             return None
-        names = {*table.with_own_paths.changed, *(each.name for each in bound.known if each.recorded != each.present)}
+        names = {
+            *table.limited_to_own_paths.changed,
+            *(each.name for each in bound.known if each.recorded != each.present),
+        }
         return BoundAnswer(result, tuple(sorted(names)))
 
 
@@ -524,9 +527,9 @@ class BindingFeature(Feature):
     def create_interceptor(self, session: Session, asked: Mapping[str, Any]) -> BindingInterceptor | None:
         """Return one where the cassette has volatile fields, something is declared, or the scope is not the proxy's."""
         ours, variables = self.parts.state.config.bind, tuple(asked.get("run_variables") or ())
-        scope: Binds = asked.get("bind") or ours
-        fields = self._list_fields(session) if scope in {Binds.ALL, ours} else ()
-        if not variables and scope is ours and not (fields and scope is Binds.ALL):
+        scope: BindScope = asked.get("bind") or ours
+        fields = self._list_fields(session) if scope in {BindScope.ALL, ours} else ()
+        if not variables and scope is ours and not (fields and scope is BindScope.ALL):
             return None
         made = self._build_interceptor(scope, fields)
         made.bound.declare_variables(variables)
@@ -536,7 +539,7 @@ class BindingFeature(Feature):
         store = self.parts.state.sessions.store(session.settings.mode)
         return read_volatile_fields(store, session.cassette) if store is not None else ()
 
-    def _build_interceptor(self, scope: Binds, fields: Sequence[VolatileField]) -> BindingInterceptor:
+    def _build_interceptor(self, scope: BindScope, fields: Sequence[VolatileField]) -> BindingInterceptor:
         return BindingInterceptor(self.parts, self._requests, SessionBindings(scope, fields=(*fields, *list_builtin())))
 
     def _get_or_create_bindings(self, session: Session) -> SessionBindings:
@@ -551,12 +554,12 @@ class BindingFeature(Feature):
             self._get_or_create_bindings(session).declare_variables(run_variables)
         store = self.parts.state.stores.opened
         if session.policy.writes and session.served and store is not None:
-            self._requests.save_captured_fields(session, store, run_variables)
+            self._requests.save_volatile_fields(session, store, run_variables)
 
     def enable_learning(self, session: Session) -> None:
         """Let a session's misses teach what varies. Raises RefusedError where it does not replay, or binds no slots."""
         if session.settings.mode not in OFFLINE:
             raise RefusedError("llmproxy: only a replay can be tried: nothing is learned from answers that are new.")
-        if (bound := self._get_or_create_bindings(session)).scope is not Binds.ALL:
+        if (bound := self._get_or_create_bindings(session)).scope is not BindScope.ALL:
             raise RefusedError("llmproxy: what varies can be learned only with --bind all.")
         bound.trial = LearningTrial()

@@ -33,10 +33,10 @@ from llmproxy.core.bindings.leaf_places import PlacedCall
 from llmproxy.core.bindings.run_variables import PATHS
 from llmproxy.core.bindings.session_bindings import BoundAnswer
 from llmproxy.core.changes.accepted_changes import AcceptedChange
-from llmproxy.core.changes.change import Change, Reason, Refusal, TrialCall
+from llmproxy.core.changes.change import Change, NotCarried, Refusal, UnrecordedTrialCall
 from llmproxy.core.changes.recordings_by_position import CallPositions, PlacedRecording, RecordedCall
 from llmproxy.core.changes.request_diff import ReadVolatile, diff_requests
-from llmproxy.core.changes.request_parsing import ParsedRequest, list_call_ids
+from llmproxy.core.changes.request_parsing import ParsedRequest, list_history_call_ids
 from llmproxy.core.dialects.codecs import CHAT
 from llmproxy.core.dialects.conversation import read_response
 from llmproxy.core.dialects.messages import Message
@@ -52,7 +52,13 @@ from llmproxy.core.providers.provider_table import Client, read_client
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup, MissReason
 from llmproxy.core.sessions.session import Session
-from llmproxy.core.store.queries import accepted_of, canonical_of, list_party_keys, read_newest_variables, read_summary
+from llmproxy.core.store.queries import (
+    canonical_of,
+    list_party_keys,
+    read_accepted_changes,
+    read_newest_variables,
+    read_summary,
+)
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.canonical_json import dump, parse_json
 from llmproxy.core.traffic.interaction import Ending, Interaction, Key, Response, header
@@ -97,7 +103,7 @@ class CarryInterceptor(Interceptor[Exchange]):
         self._places: dict[str, tuple[object, CallPositions]] = {}
         """By party: the store's generation, and the recordings."""
         self._run = CarryRunState()
-        self._told: list[TrialCall] = []
+        self._told: list[UnrecordedTrialCall] = []
 
     def on_restart(self) -> None:
         self._run = CarryRunState()
@@ -138,7 +144,7 @@ class CarryInterceptor(Interceptor[Exchange]):
         if looked.bindings is not None and store is not None and decided.recording is not None:
             answer = _bind_carried(call, looked, looked.bindings, store.response(decided.recording.id))
             if isinstance(answer, Mismatch):
-                call.state.put(looked._replace(refusal=Refusal(Reason.IMPOSSIBLE, f"its answer: {answer}")))
+                call.state.put(looked._replace(refusal=Refusal(NotCarried.IMPOSSIBLE, f"its answer: {answer}")))
                 policy = call.session.policy
                 return (
                     Decided(Decision.RECORD) if policy.writes else Decided(Decision.REFUSE, reason=MissReason.UNBOUND)
@@ -164,30 +170,32 @@ class CarryInterceptor(Interceptor[Exchange]):
         said = f"carried{' on trial' if self._trial else ''}: {name_some(names)}"
         return record._replace(carried=names, note=", ".join(filter(None, (said, record.note))))
 
-    def _summarize_trial_call(self, call: Exchange, looked: CarryOutcome) -> TrialCall:
+    def _summarize_trial_call(self, call: Exchange, looked: CarryOutcome) -> UnrecordedTrialCall:
         store, id_ = self._parts.state.stores.current, None
         if looked.standing is not None:
             id_ = call.slot.id if call.slot is not None else looked.standing.recorded.id
         place = (call.progress.seq, call.session.cassette, call.session.sample, call.party, call.operation)
         if id_ is None or store is None:
-            return TrialCall(*place, changes=looked.changes, refusal=looked.refusal)
+            return UnrecordedTrialCall(*place, changes=looked.changes, refusal=looked.refusal)
         row = read_summary(store, id_)
         used = (row.tokens_in, row.tokens_out, row.cost_usd, row.duration_ms)
-        return TrialCall(*place, id_, looked.changes, looked.refusal, _list_distinct_names(looked.pending), *used)
+        return UnrecordedTrialCall(
+            *place, id_, looked.changes, looked.refusal, _list_distinct_names(looked.pending), *used
+        )
 
     # -- which answer?
 
     def _find_carried_answer(self, call: Exchange, store: Store, found: Lookup) -> CarryOutcome:
         if call.channel is not Channel.LLM or call.operation not in CHAT:
             return _refuse_to_carry(
-                Reason.NO_PLACE, f"a call of {call.operation or call.channel} is not part of a conversation"
+                NotCarried.NO_PLACE, f"a call of {call.operation or call.channel} is not part of a conversation"
             )
         if self._barred:
-            return _refuse_to_carry(Reason.REQUEST, self._barred)
+            return _refuse_to_carry(NotCarried.REQUEST, self._barred)
         if call.request.rewritten or call.kept.into is not None:
-            return _refuse_to_carry(Reason.REQUEST, "another feature of the session has changed the request")
+            return _refuse_to_carry(NotCarried.REQUEST, "another feature of the session has changed the request")
         if (restated := self._restate_request(call, store, found.canonical())) is None:
-            return _refuse_to_carry(Reason.REQUEST, "it names a folder or a day of the recorded run")
+            return _refuse_to_carry(NotCarried.REQUEST, "it names a folder or a day of the recorded run")
         wanted, bindings = restated
         places = self._load_positions(call, store)
         request = places.parse_recorded_request(
@@ -204,7 +212,7 @@ class CarryInterceptor(Interceptor[Exchange]):
             request.first_system_text,
         )
         if self._trial and call.key is not None and self._run.refused.get(thread, call.key) != call.key:
-            return _refuse_to_carry(Reason.NOT_LOOKED_AT, "it follows a call of its thread that was refused")
+            return _refuse_to_carry(NotCarried.NOT_LOOKED_AT, "it follows a call of its thread that was refused")
         looked = self._choose_by_place(call, store, places, request, bindings)
         if looked.refusal is not None and call.key is not None:
             self._run.refused.setdefault(thread, call.key)
@@ -235,11 +243,13 @@ class CarryInterceptor(Interceptor[Exchange]):
         for each in standing:
             key = each.recorded.key
             if session.position.counts[(call.party, key)] and self._run.given.get(key) != call.key:
-                looked = looked or _refuse_to_carry(Reason.NO_PLACE, "another request had the recording at its place")
+                looked = looked or _refuse_to_carry(
+                    NotCarried.NO_PLACE, "another request had the recording at its place"
+                )
                 continue
             if bindings is not None and (named := _find_variable_in_answer(bindings, each.recorded.answer)):
                 looked = looked or _refuse_to_carry(
-                    Reason.IMPOSSIBLE, f"the recorded answer names {named}, which is another one now"
+                    NotCarried.IMPOSSIBLE, f"the recorded answer names {named}, which is another one now"
                 )
                 continue
             changes = diff_requests(
@@ -254,7 +264,7 @@ class CarryInterceptor(Interceptor[Exchange]):
             else:
                 pending = tuple(change for change in changes if self._check_accepted([change], client) is not None)
                 return CarryOutcome(each, tuple(changes), pending, bindings=bindings)
-        return looked or _refuse_to_carry(Reason.NO_PLACE, "no recording has its place in the run")
+        return looked or _refuse_to_carry(NotCarried.NO_PLACE, "no recording has its place in the run")
 
     def _check_accepted(self, changes: Sequence[Change], client: Client | None) -> Refusal | None:
         """Return which change nobody accepted, or not for today."""
@@ -262,10 +272,10 @@ class CarryInterceptor(Interceptor[Exchange]):
         for change in changes:
             covering = [each for each in self._accepted if each.covers_change(change, client)]
             if not covering:
-                return Refusal(Reason.NOT_ACCEPTED, f"{change.name} is not accepted: {change}")
+                return Refusal(NotCarried.NOT_ACCEPTED, f"{change.name} is not accepted: {change}")
             if all(each.has_expired(today) for each in covering):
                 last = max(each.until for each in covering if each.until is not None)
-                return Refusal(Reason.ENDED, f"{change.name} was accepted until {last}: {change}")
+                return Refusal(NotCarried.ENDED, f"{change.name} was accepted until {last}: {change}")
         return None
 
     def _load_positions(self, call: Exchange, store: Store) -> CallPositions:
@@ -310,7 +320,7 @@ def find_conflicting_recordings(
 
 
 def _read_call_ids(canonical: Canonical, body: bytes) -> list[str]:
-    return list_call_ids(canonical.operation, parse_json(body)) if canonical.kind == "json" else []
+    return list_history_call_ids(canonical.operation, parse_json(body)) if canonical.kind == "json" else []
 
 
 def _read_answer(each: Interaction, canonical: Canonical) -> Message | None:
@@ -350,11 +360,11 @@ def _build_volatile_reader(session: Session, bindings: Bindings | None) -> ReadV
 def _find_variable_in_answer(bindings: Bindings, answer: Message | None) -> str:
     """Return which value of the recorded run an answer names; folders are exchanged where answers are bound."""
     said = [] if answer is None else [answer.text, *(call.arguments for call in answer.tool_calls)]
-    found = (form.name for text in said for spot in bindings.forms.find_matches(text) for form in spot.forms)
+    found = (form.name for text in said for spot in bindings.agent_forms.find_matches(text) for form in spot.forms)
     return next((name for name in found if name in bindings.changed and name not in PATHS), "")
 
 
-def _refuse_to_carry(why: Reason, text: str) -> CarryOutcome:
+def _refuse_to_carry(why: NotCarried, text: str) -> CarryOutcome:
     return CarryOutcome(None, refusal=Refusal(why, text))
 
 
@@ -385,6 +395,10 @@ class CarryFeature(Feature):
         barred = "a session with live channels carries nothing" if session.find_interceptor(LiveInterceptor) else ""
         barred = "a session that may fork carries nothing" if forking is not None and forking.live else barred
         store = self.parts.state.sessions.store(session.settings.mode)
-        accepted = accepted_of(store, session.cassette) if store is not None and asked.get("carry") is not False else ()
+        accepted = (
+            read_accepted_changes(store, session.cassette)
+            if store is not None and asked.get("carry") is not False
+            else ()
+        )
         trial = trial and not barred
         return CarryInterceptor(self.parts, accepted, trial=trial, barred=barred) if accepted or trial else None

@@ -20,7 +20,7 @@ from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.providers.routing import changes_something
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup
-from llmproxy.core.sessions.session import Session, Walker
+from llmproxy.core.sessions.session import PartyKey, Session
 from llmproxy.core.store.reader import KeyedRecording
 from llmproxy.core.store.store import Addition
 from llmproxy.core.traffic.interaction import Interaction
@@ -34,7 +34,7 @@ class CoalesceInterceptor(Interceptor[Exchange]):
 
     def __init__(self, parts: EngineParts) -> None:
         self._state = parts.state
-        self._open: dict[Walker, list[Exchange]] = {}
+        self._open: dict[PartyKey, list[Exchange]] = {}
         """What asks, and what waits for its answer; the writer's thread ends it, too."""
         self._lock = Lock()
 

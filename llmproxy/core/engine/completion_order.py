@@ -128,7 +128,7 @@ class EndOrder:
     """Who got it."""
     _moved: float = -math.inf
     """When something happened last."""
-    _under_way: list[_ConcurrentCall] = field(default_factory=list)
+    _unfinished: list[_ConcurrentCall] = field(default_factory=list)
     _by_id: dict[int, tuple[_ConcurrentGroup, _ConcurrentCall]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -137,7 +137,7 @@ class EndOrder:
 
     def restart(self) -> None:
         """Stand before the first call."""
-        self._under_way.clear()
+        self._unfinished.clear()
         self._by_id.clear()
         self.expired, self.guessed, self._last_end = 0, 0, -math.inf
         for calls in self.calls:
@@ -153,11 +153,11 @@ class EndOrder:
         """Note a recording's begin; return whether it has a place in the order: not without overlap, nor again."""
         group, progress = self._by_id.get(recording, (None, None))
         if group is None or progress is None or progress.asked_at is not None:
-            return progress in self._under_way
-        if len(group.members) == 1 and not self._under_way:
+            return progress in self._unfinished
+        if len(group.members) == 1 and not self._unfinished:
             return False
         progress.asked_at, progress.is_over, self._moved = now, False, now
-        self._under_way.append(progress)
+        self._unfinished.append(progress)
         group.first = min(group.first, group.members.index(progress))
         return True
 
@@ -165,8 +165,8 @@ class EndOrder:
         """Note that the end of an answer went out, or that its client left."""
         group, progress = self._by_id[recording]
         progress.is_over, self._last_end, self._last_client, self._moved = True, now, client, now
-        if progress in self._under_way:
-            self._under_way.remove(progress)
+        if progress in self._unfinished:
+            self._unfinished.remove(progress)
         self._skip_ended(group)
 
     def stop_waiting_for(self, recording: int) -> None:
@@ -190,7 +190,7 @@ class EndOrder:
         """
         group, own = self._by_id[recording]
         at = own.call.ended if offset is None or own.call.late else min(own.call.began + offset, own.call.ended)
-        awaited = sum((each.call.ended, each.call.id) < (at, recording) for each in self._under_way if each is not own)
+        awaited = sum((each.call.ended, each.call.id) < (at, recording) for each in self._unfinished if each is not own)
         absent = []
         for each in group.members[group.first :]:
             if each.call.began >= at:
@@ -265,12 +265,12 @@ class OrderInterceptor(Interceptor[Exchange]):
         else the next one; and whether only the order of arrival chose it.
         """
         left = [each for each in recordings if each.id in self.order.dealt and each.id not in self._given] or [chosen]
-        fits = [each for each in left if call.kept.after and self._read_after_header(each.id) == call.kept.after]
+        fits = [each for each in left if call.kept.after and self._read_predecessor(each.id) == call.kept.after]
         chosen, *others = fits or left
         self._given.add(chosen.id)
         return chosen, bool(others or not fits)
 
-    def _read_after_header(self, recording: int) -> str | None:
+    def _read_predecessor(self, recording: int) -> str | None:
         store = self._stores.current
         return None if store is None else header(store.load(recording).request.headers, AFTER_HEADER)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, override
 
-from llmproxy.core.dialects.usage import MARGIN, compute_maximum_cost
+from llmproxy.core.dialects.usage_and_cost import MARGIN, compute_maximum_cost
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.engine.stale_answers import StaleHit
 from llmproxy.core.sessions.exchange import Exchange
@@ -80,7 +80,9 @@ class BudgetInterceptor(Interceptor[Exchange]):
             return decided
         if stale is not None:
             return Decided(Decision.REPLAY, stale.recording)
-        call.refuse(RefusedError(f"llmproxy: not asked: {why}.", hint="What is recorded is replayed all the same."))
+        call.decide_refusal(
+            RefusedError(f"llmproxy: not asked: {why}.", hint="What is recorded is replayed all the same.")
+        )
         return Decided(Decision.REFUSE)
 
     @override

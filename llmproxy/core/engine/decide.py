@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from llmproxy.core.keys.mcp import is_tool_call
 from llmproxy.core.providers.provider_table import SAFE
-from llmproxy.core.sessions.exchange import Exchange, RequestPlace
+from llmproxy.core.sessions.exchange import Exchange, RequestHeadInfo
 from llmproxy.core.sessions.interceptor import Decided, Lookup, MissReason
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.reader import KeyedRecording, is_good_status, was_left_twice
@@ -20,7 +20,7 @@ from llmproxy.core.traffic.interaction import Ending, header
 from llmproxy.protocol import THREAD_FIELD, Channel, Decision, Exhausted, ModePolicy, PlayScope
 
 
-def decide_from_head(place: RequestPlace, session: Session) -> Decision | None:
+def decide_from_head(place: RequestHeadInfo, session: Session) -> Decision | None:
     """Return what becomes of a request whose body need not be looked at first; None for one that must be looked up."""
     policy = session.policy
     if any(each.always for each in place.stubs) and not (place.route.not_llm and policy.on_miss is not Decision.REFUSE):

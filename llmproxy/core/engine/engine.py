@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from llmproxy.core.changes.accepted_changes import digest_key
+from llmproxy.core.changes.accepted_changes import digest_lookup_key
 from llmproxy.core.engine.answer_storage import AnswerWriter, InteractionBuilder
 from llmproxy.core.engine.engine_state import EngineState, EngineStore
 from llmproxy.core.engine.fast_path import FastPath
@@ -29,10 +29,10 @@ from llmproxy.core.engine.request_identification import KeyDeriver, RequestDispa
 from llmproxy.core.engine.request_stages import AnswerPlanner, MissExplainer, RequestStages
 from llmproxy.core.providers.stubs import OPTIONAL
 from llmproxy.core.secrets.redact import Redactor, find_placeholder
+from llmproxy.core.sessions.change_trials import TrialStore
 from llmproxy.core.sessions.exchange import Config, Exchange
 from llmproxy.core.sessions.journal import Journal
-from llmproxy.core.sessions.session import Session, Sessions, SessionSettings, split_name
-from llmproxy.core.sessions.trial_results import TrialStore
+from llmproxy.core.sessions.session import Session, Sessions, SessionSettings, split_cassette_sample
 from llmproxy.core.store.queries import count_unused, list_accepted_unused
 from llmproxy.core.store.rows import RowSummary
 from llmproxy.core.store.store import Store
@@ -100,7 +100,7 @@ class Engine:
         self.begin, self.identify = stages.begin_exchange, stages.identify_and_decide
         self.answer, self.plan = answering.serve_recorded, answering.plan_recorded
         self.plan_made = answering.plan_made_answer
-        self.playback, self.plan_playback = answering.get_playback, answering.plan_playback
+        self.playback, self.plan_playback = answering.get_playback, answering.plan_playback_head
         self.wait_before, self.on_sent = answering.get_send_delay, answering.on_answer_sent
         self.meet_handshake = self.features.on_handshake
         self.store_answer, self.stored_together = writer.store_answer, writer.store_answers
@@ -152,7 +152,7 @@ class Engine:
             options = tuple((name, str(port) if name == "port" else value) for name, value in again.options)
             self.config = self._state.config = replace(self.config, again=replace(again, options=options))
 
-    def wait_for_store(self) -> None:
+    def wait_for_store_server(self) -> None:
         """Wait until the store's server is there again; not on the event loop. Raises Lost."""
         if self.opened_store is not None:
             self.opened_store.wait_for_server()
@@ -161,7 +161,7 @@ class Engine:
         """End all sessions cleanly and close the store."""
         if self.opened_store is None:
             return
-        for session in list(self.sessions.walks.values()):
+        for session in list(self.sessions.open_sessions.values()):
             self.trials.store_trial(session)
         self.trials.close()
         try:
@@ -198,7 +198,7 @@ class EngineQueries:
         if self._state.stores.opened is None:
             return None
         served: dict[tuple[str, int], set[int]] = {}
-        for walk in self._state.sessions.walks.values():
+        for walk in self._state.sessions.open_sessions.values():
             served.setdefault((walk.cassette, walk.sample), set()).update(walk.served)
         for cassette, sample, ids in self._state.sessions.ended_sessions:
             served.setdefault((cassette, sample), set()).update(ids)
@@ -213,12 +213,12 @@ class EngineQueries:
         unused = [row for row in store.list_summaries(session.cassette, session.sample) if row.id not in session.served]
         gone = list_accepted_unused(store, session.cassette) if unused else ()
         played = (row for row in unused if all(each.replays_channel(row.channel) for each in session.interceptors))
-        return [row for row in played if row.operation not in OPTIONAL and digest_key(row.key) not in gone]
+        return [row for row in played if row.operation not in OPTIONAL and digest_lookup_key(row.key) not in gone]
 
     def list_rows(self, name: str | None, limit: int) -> list[RowSummary]:
         """Return the last live interactions, of one session's cassette where that is named."""
         store = self._state.stores.current
         if store is None:
             return []
-        cassette, sample = split_name(name) if name is not None else (None, None)
+        cassette, sample = split_cassette_sample(name) if name is not None else (None, None)
         return store.list_summaries(cassette, sample, limit=limit)

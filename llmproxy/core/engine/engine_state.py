@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from llmproxy.core.dialects.conversation import list_made_ids
-from llmproxy.core.keys.normalize import IdOrigin, KeyCache, keep_new_ids
+from llmproxy.core.keys.normalize import IdOrigin, KeyCache, drop_asked_ids
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config, Exchange
 from llmproxy.core.sessions.journal import Journal
@@ -55,7 +55,7 @@ class PendingRecordings:
             so_far = each.recording.body_so_far if each.key is not None else b""
             if name.encode("utf-8", "surrogatepass") not in so_far:
                 continue
-            made = keep_new_ids(
+            made = drop_asked_ids(
                 list_made_ids(each.family, each.operation, each.recording.mime_type, so_far), each.identity.refs
             )
             if each.key is not None and name in made:

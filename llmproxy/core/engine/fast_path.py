@@ -25,8 +25,8 @@ from llmproxy.core.engine.engine_state import EngineState
 from llmproxy.core.engine.outcome_recorder import OutcomeRecorder
 from llmproxy.core.keys.normalize import KnownRequest
 from llmproxy.core.providers.provider_table import channel_of
-from llmproxy.core.sessions.exchange import RequestPlace
-from llmproxy.core.sessions.session import Session, SessionSettings, Walker
+from llmproxy.core.sessions.exchange import RequestHeadInfo
+from llmproxy.core.sessions.session import PartyKey, Session, SessionSettings
 from llmproxy.core.store.reader import KeyedRecording
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.response_bytes import REDIRECTS, ClientHttp
@@ -61,7 +61,7 @@ class Hit:
 class CachedRequest:
     """A request asked by one head in one session, and what holds of it; `find_answer` compares the first rows."""
 
-    place: RequestPlace
+    place: RequestHeadInfo
     """Kept, so that no other one gets its id."""
     totals: Totals
     """Stands for the session: that itself, and all its calls, end with its close."""
@@ -72,7 +72,7 @@ class CachedRequest:
     learned: int
     """How many credentials were known when it was last true."""
     known: KnownRequest
-    walker: Walker
+    walker: PartyKey
     slots: Sequence[KeyedRecording]
     policy: ModePolicy
     repeats: Exhausted
@@ -96,7 +96,7 @@ class FastPath:
         self._asked.clear()
         self._kept = 0
 
-    def find_answer(self, place: RequestPlace, client: ClientHttp, body: bytes) -> Hit | None:
+    def find_answer(self, place: RequestHeadInfo, client: ClientHttp, body: bytes) -> Hit | None:
         """Return the recorded answer, counted; None, uncounted, if the long way must answer. Raises LLMProxyError."""
         state = self._state
         store, sessions = state.stores.opened, state.sessions
@@ -133,7 +133,7 @@ class FastPath:
         session.served.add(call.interaction)
         return Hit(laid.data, laid.close, call, session, session.calls.begin(), session.next_turn(walker), arrived, at)
 
-    def _classify(self, place: RequestPlace, session: Session, store: Store, digest: bytes) -> CachedRequest | None:
+    def _classify(self, place: RequestHeadInfo, session: Session, store: Store, digest: bytes) -> CachedRequest | None:
         """Find out what a request is; None if it is not for the fast path."""
         state, learned = self._state, self._state.redactor.epoch
         if session.first is None or decide_from_head(place, session) is not None:

@@ -25,7 +25,7 @@ from llmproxy.core.faults.fault_choice import (
     InjectedFault,
     build_fault_target,
     can_meet,
-    find_transport,
+    find_http_or_stdio,
     list_called_tools,
     matches_field,
     matches_rule_filters,
@@ -132,7 +132,7 @@ class FaultInterceptor(Interceptor[Exchange]):
             model=call.identity.model or "",
             operation=call.operation,
             channel=call.channel,
-            transport="websocket" if upgrade else find_transport(provider),
+            transport="websocket" if upgrade else find_http_or_stdio(provider),
             key=found.key,
             nth=nth,
             family=call.family,
@@ -257,7 +257,7 @@ class FaultFeature(Feature):
             return None
         provider = provider_of_host(host, port)
         named = "" if provider is None else provider.name
-        if (injected := known.faulting.inject_handshake(session.name, named, f"{host}:{port}")) is None:
+        if (injected := known.faulting.inject_tls_fault(session.name, named, f"{host}:{port}")) is None:
             return None
         call = Call(
             decision=Decision.FAULT, method="CONNECT", target=state.redactor.redact_target(f"{host}:{port}"), status=0,
@@ -273,7 +273,7 @@ class FaultFeature(Feature):
     def explain_idle_rules(self, session: Session | None = None) -> dict[int, str]:
         """Explain why each rule that met no call did not, by its number: of a session's faults, or of the proxy's."""
         state = self.parts.state
-        faults, strikes, walks = state.config.faults, self._strikes, list(state.sessions.walks.values())
+        faults, strikes, walks = state.config.faults, self._strikes, list(state.sessions.open_sessions.values())
         if session is not None:
             known = session.find_interceptor(FaultInterceptor)
             faulting = None if known is None else known.faulting

@@ -24,12 +24,12 @@ from llmproxy.core.dialects.messages import Message
 from llmproxy.core.engine.decide import count_arrival
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.forks.fork_rows import CopiedRecording, Fork, find_fork, make_fork
-from llmproxy.core.forks.overrides import Overrides, UnseenCallArguments
+from llmproxy.core.forks.overrides import CallArgumentsUnknown, Overrides
 from llmproxy.core.forks.swap_results import Known, NumberedCall, swap_results
 from llmproxy.core.misses.explain import ExplainedMiss
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup, MissReason
-from llmproxy.core.sessions.session import Session, SessionBusy
+from llmproxy.core.sessions.session import Session, SessionInUse
 from llmproxy.core.traffic.body_decoding import decode_body
 from llmproxy.core.traffic.interaction import Interaction, Response, Usage, header, without
 from llmproxy.errors import RefusedError
@@ -41,7 +41,7 @@ _NAMED = 20
 """Tools that are named in a report."""
 
 
-class _AgentRequestNumber(NamedTuple):
+class _NumberedRequest(NamedTuple):
     """Which request of the agent's a call is."""
 
     number: int = 0
@@ -50,8 +50,8 @@ class _AgentRequestNumber(NamedTuple):
     """Number of this call of a model, from 0."""
 
 
-def _get_number(call: Exchange) -> _AgentRequestNumber:
-    return call.state.get(_AgentRequestNumber) or _AgentRequestNumber()
+def _get_number(call: Exchange) -> _NumberedRequest:
+    return call.state.get(_NumberedRequest) or _NumberedRequest()
 
 
 @dataclass(slots=True)
@@ -130,12 +130,12 @@ class ForkState:
             self.llm_calls, self._last = numbered.llm_call + 1, (call.key, False)
         return numbered.llm_call
 
-    def peek_number(self, call: Exchange) -> _AgentRequestNumber:
+    def peek_number(self, call: Exchange) -> _NumberedRequest:
         """Return which request a call is, the next, or the one that it asks again; it is not counted."""
         again = self._last[0] == call.key and bool(call.place.attempt)
         is_next = not again and self._last != (call.key, True)
         llm_call = self.llm_calls - 1 + is_next if can_write_answer(call.operation) else None
-        return _AgentRequestNumber(self.requests + (not again), llm_call)
+        return _NumberedRequest(self.requests + (not again), llm_call)
 
     def on_call_end(self, call: Exchange, status: int) -> None:
         if _get_number(call).llm_call is not None and self._last[0] == call.key:
@@ -186,7 +186,7 @@ class ForkState:
             f" --override-llm {number}='...'"
         )
 
-    def forks_at(self, numbered: _AgentRequestNumber, *, hit: bool) -> bool:
+    def forks_at(self, numbered: _NumberedRequest, *, hit: bool) -> bool:
         """Return whether the run forks with this request."""
         return self.live and not self.is_forked and (not hit or numbered.number == self.at)
 
@@ -244,7 +244,7 @@ class ForkInterceptor(Interceptor[Exchange]):
     def before_reset(self) -> None:
         if self.forking.is_forked:
             name = self._session.name
-            raise SessionBusy(f"llmproxy: session {name!r} has forked, so it cannot start again.", hint="Close it.")
+            raise SessionInUse(f"llmproxy: session {name!r} has forked, so it cannot start again.", hint="Close it.")
 
     def find_unstored_call(self, seq: int) -> Interaction | None:
         return self.forking.made.get(seq)
@@ -260,8 +260,8 @@ class ForkInterceptor(Interceptor[Exchange]):
             return body
         try:
             return self._override_results(call, body)
-        except (RefusedError, UnseenCallArguments) as error:
-            call.refuse(error)
+        except (RefusedError, CallArgumentsUnknown) as error:
+            call.decide_refusal(error)
             return body
 
     def _override_results(self, call: Exchange, body: bytes) -> bytes:
@@ -387,7 +387,11 @@ class ForkFeature(Feature):
             return (
                 ForkInterceptor(self.parts, session, ForkState(inherited, parent=parent)) if inherited.tools else None
             )
-        forking.overrides, forking.asked_for, forking.parent = forking.given.merge(inherited), not forking.mocks, parent
+        forking.overrides, forking.asked_for, forking.parent = (
+            forking.given.with_fallback(inherited),
+            not forking.mocks,
+            parent,
+        )
         if forking.live:
             forking.child = sessions.lease_child_cassette(session.cassette, asked.get("child"))[1]
         return ForkInterceptor(self.parts, session, forking)

@@ -15,7 +15,7 @@ from llmproxy.core.dialects.codecs import get_miss_status, write_error
 from llmproxy.core.dialects.conversation import read_response
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.engine.request_identification import check_upstream_allowed
-from llmproxy.core.forks.fork_rows import Fork, delete_fork, store_fork
+from llmproxy.core.forks.fork_rows import Fork, delete_fork_row, store_fork
 from llmproxy.core.live_or_recorded import (
     LISTS,
     TOOLS,
@@ -30,14 +30,14 @@ from llmproxy.core.live_or_recorded import (
     may_change_state,
     may_depend_on_state,
     name_call,
-    split_read_only_tools,
+    split_tools_by_read_only,
 )
 from llmproxy.core.mcp_messages import build_refusal
 from llmproxy.core.misses.miss_context import MissContext
 from llmproxy.core.providers.provider_table import SAFE
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup, MissReason
-from llmproxy.core.sessions.session import LiveForbidden, Session, split_name
+from llmproxy.core.sessions.session import LiveForbidden, Session, split_cassette_sample
 from llmproxy.core.store.rows import RowSummary
 from llmproxy.core.store.store import Addition, Store
 from llmproxy.core.traffic.interaction import Chunk, Interaction, Response, Usage
@@ -46,7 +46,7 @@ from llmproxy.protocol import AGENT, OFFLINE, Channel, Decision, Mode, UnknownTo
 from llmproxy.proxy_calls import Call
 
 
-class NothingRecordedForLive(RefusedError):
+class NothingToServe(RefusedError):
     """Some channels are to be live, and nothing is recorded of the others."""
 
     code = "llmproxy_nothing_to_serve"
@@ -68,9 +68,9 @@ class LiveInterceptor(Interceptor[Exchange]):
     reads_answers = True
 
     def __init__(self, parts: EngineParts, session: Session, live: LiveChannels) -> None:
-        """Begin that cassette. Raises NothingRecordedForLive."""
+        """Begin that cassette. Raises NothingToServe."""
         self._parts, self._session = parts, session
-        cassette, sample = split_name(session.name)
+        cassette, sample = split_cassette_sample(session.name)
         store = parts.state.sessions.store(Mode.REPLAY)
         places = [(cassette, each) for each in dict.fromkeys((sample, 1))]
         parent = next((place for place in places if store is not None and store.has_recordings(*place)), None)
@@ -79,7 +79,7 @@ class LiveInterceptor(Interceptor[Exchange]):
                 f"llmproxy: nothing is recorded in cassette {cassette!r},"
                 " so there is nothing to serve beside live channels."
             )
-            raise NothingRecordedForLive(msg, hint="Record it first, with its tools.")
+            raise NothingToServe(msg, hint="Record it first, with its tools.")
         self.living = LiveSession(live, parent, "")
         self._begin_child_cassette()
         session.cassette, session.sample = parent
@@ -116,7 +116,7 @@ class LiveInterceptor(Interceptor[Exchange]):
             if waiting := self.take_unstored_interactions():
                 store.add_interactions([Addition(each) for each in waiting])
             if not store.has_recordings(*self.leased_cassette):
-                delete_fork(store, *self.leased_cassette)
+                delete_fork_row(store, *self.leased_cassette)
 
     def find_unstored_call(self, seq: int) -> Interaction | None:
         return self.living.made.get(seq)
@@ -154,7 +154,7 @@ class LiveInterceptor(Interceptor[Exchange]):
         living, slots = self.living, found.recordings
         path = living.path
         if path is None:
-            path = living.path = _build_tool_call_history(living, store)
+            path = living.path = _build_recorded_tool_path(living, store)
         chosen = living.choose_recording(
             path, found.key, slots, alike=lambda some: len({_normalize_answer(store, slot.id) for slot in some}) <= 1,
             announced=lambda id_: _is_requested_by_model(living, store, id_), loose=lists,
@@ -291,7 +291,7 @@ def _name_call(exchange: Exchange) -> str:
     return name_call(exchange.operation, exchange.route.provider.name, exchange.method, exchange.route.target)
 
 
-def _build_tool_call_history(living: LiveSession, store: Store) -> ToolPath:
+def _build_recorded_tool_path(living: LiveSession, store: Store) -> ToolPath:
     rows = [row for row in store.list_summaries(*living.parent) if row.channel is not Channel.LLM]
     reading = _list_read_only_tools(store, rows)
 
@@ -307,19 +307,19 @@ def _list_read_only_tools(store: Store, rows: Sequence[RowSummary]) -> dict[str,
     for provider in {row.provider for row in rows if row.operation == TOOLS}:
         listed = (row.id for row in rows if row.provider == provider and row.operation == TOOLS)
         found[provider] = frozenset(
-            split_read_only_tools(each for id_ in listed for each in _read_recorded_messages(store, id_))[0]
+            split_tools_by_read_only(each for id_ in listed for each in _read_answer_messages(store, id_))[0]
         )
     return found
 
 
-def _read_recorded_messages(store: Store, id_: int) -> Iterator[object]:
+def _read_answer_messages(store: Store, id_: int) -> Iterator[object]:
     response = store.response(id_)
     return (part.value for part in list_json_parts(response.mime_type, response.body))
 
 
 def _normalize_answer(store: Store, id_: int) -> str:
     response = store.response(id_)
-    messages = list(_read_recorded_messages(store, id_))
+    messages = list(_read_answer_messages(store, id_))
     if not messages or not all(isinstance(each, dict) and "jsonrpc" in each for each in messages):
         return f"{response.status} {response.body!r}"
     bare = [

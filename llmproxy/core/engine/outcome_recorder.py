@@ -8,7 +8,7 @@ from decimal import Decimal
 from functools import lru_cache, partial
 from typing import NamedTuple
 
-from llmproxy.core.dialects.usage import compute_cost
+from llmproxy.core.dialects.usage_and_cost import compute_cost
 from llmproxy.core.engine.engine_state import TEXT, EngineState
 from llmproxy.core.engine.request_stages import RepeatedMiss
 from llmproxy.core.keys.server_state import is_success

@@ -18,10 +18,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, override
 
-from llmproxy.core.changes.change import Change, Reason
+from llmproxy.core.changes.change import Change, NotCarried
 from llmproxy.core.dialects.conversation import read_conversation, read_interaction_answer
 from llmproxy.core.dialects.messages import Message
-from llmproxy.core.dialects.usage import MARGIN
+from llmproxy.core.dialects.usage_and_cost import MARGIN
 from llmproxy.core.engine.carried_answers import CarryOutcome
 from llmproxy.core.engine.cost_limit import CostMeter
 from llmproxy.core.engine.feature import EngineParts, Feature
@@ -59,7 +59,7 @@ class ReplacementInterceptor(Interceptor[Exchange]):
             store.begin_writing(*self.staged, exclusive=True, holder=self._state.sessions.holder)
 
     @property
-    def target_place(self) -> Place:
+    def old_cassette(self) -> Place:
         return self._session.cassette, self._session.sample
 
     @property
@@ -77,14 +77,14 @@ class ReplacementInterceptor(Interceptor[Exchange]):
             return
         made = store.list_keys(*self.staged)
         asked = {(row.party, row.key) for row in made}
-        ours = self._ours.setdefault(self.target_place, set())
+        ours = self._ours.setdefault(self.old_cassette, set())
         gone = [
             row.id
-            for row in store.list_keys(*self.target_place)
+            for row in store.list_keys(*self.old_cassette)
             if self.replaces_recording(row.id) and (row.id not in ours or (row.party, row.key) in asked)
         ]
         holder, clean = self._state.sessions.holder, self.will_be_complete(store)
-        store.promote_staged(self.staged, self.target_place, gone, holder=holder, clean=clean)
+        store.promote_staged(self.staged, self.old_cassette, gone, holder=holder, clean=clean)
         self.replaced = True
         if self._session.sealed is not False:  # an attempt that failed makes room for the next one
             ours.update(row.id for row in made)
@@ -151,7 +151,7 @@ class ReaskInterceptor(ReplacementInterceptor):
 
     @property
     def id_source(self) -> Place:
-        return self.target_place
+        return self.old_cassette
 
     @override
     def on_lookup(self, call: Exchange, found: Lookup) -> Lookup:
@@ -165,10 +165,10 @@ class ReaskInterceptor(ReplacementInterceptor):
         body = self._keying.redact(call, call.request.body or b"").body
         if why := self._spending.reserve_cost(call, body, _estimate_prompt_tokens(body, recorded, looked)):
             self._stopped = True
-            call.refuse(RefusedError(f"llmproxy: nothing more is asked: {why}.", hint=_HINT))
+            call.decide_refusal(RefusedError(f"llmproxy: nothing more is asked: {why}.", hint=_HINT))
             return found
         if recorded is not None and store is not None:
-            slots = store.find_keyed(*self.target_place, call.party, found.key if again is not None else recorded.key)
+            slots = store.find_keyed(*self.old_cassette, call.party, found.key if again is not None else recorded.key)
             self._gone.update(slot.id for slot in slots)
         self._asked.add(call.key)
         call.state.put(_AnswerBeforeReask(None if recorded is None else read_interaction_answer(recorded)))
@@ -185,8 +185,10 @@ class ReaskInterceptor(ReplacementInterceptor):
             return True
         if looked.refusal is None:
             return any(map(self._is_chosen_change, looked.pending))
-        if looked.refusal.why in {Reason.NO_PLACE, Reason.NOT_LOOKED_AT, Reason.AMBIGUOUS}:
-            return self._follows_new_answer(call) or (looked.refusal.why is Reason.NOT_LOOKED_AT and bool(self._asked))
+        if looked.refusal.why in {NotCarried.NO_PLACE, NotCarried.NOT_LOOKED_AT, NotCarried.AMBIGUOUS}:
+            return self._follows_new_answer(call) or (
+                looked.refusal.why is NotCarried.NOT_LOOKED_AT and bool(self._asked)
+            )
         return not self._state.config.change or any(self._is_chosen_change(each) for each in looked.changes)
 
     def _is_chosen_change(self, change: Change) -> bool:
@@ -195,7 +197,7 @@ class ReaskInterceptor(ReplacementInterceptor):
     def _follows_new_answer(self, call: Exchange) -> bool:
         """Return whether a request's history holds an answer that came in this session."""
         said = read_conversation(call.request.body or b"")
-        return any(_is_same_answer(answer, message) for answer in self._new for message in said)
+        return any(_is_message_this_answer(answer, message) for answer in self._new for message in said)
 
     def on_stored(self, call: Exchange, made: Interaction) -> None:
         asked, answer = call.state.get(_AnswerBeforeReask), read_interaction_answer(made)
@@ -220,12 +222,12 @@ class ReaskInterceptor(ReplacementInterceptor):
 
     def _find_dependents(self, store: Store) -> Iterator[int]:
         """Yield the recordings that nobody asked for and whose history holds an answer that is another one now."""
-        for row in store.list_summaries(*self.target_place) if self._lost else ():
+        for row in store.list_summaries(*self.old_cassette) if self._lost else ():
             if row.id in self._session.served or row.id in self._gone:
                 continue
             one = store.load(row.id)
             said = read_conversation(one.request.body)
-            if any(_is_same_answer(answer, message) for answer in self._lost for message in said):
+            if any(_is_message_this_answer(answer, message) for answer in self._lost for message in said):
                 yield row.id
 
     @override
@@ -234,7 +236,7 @@ class ReaskInterceptor(ReplacementInterceptor):
 
     @override
     def will_be_complete(self, store: Store) -> bool:
-        return super().will_be_complete(store) and store.closed_cleanly(*self.target_place)
+        return super().will_be_complete(store) and store.last_session_ended_cleanly(*self.old_cassette)
 
     @override
     def _explain_no_replacement(self, store: Store) -> str:
@@ -254,7 +256,7 @@ class ReaskInterceptor(ReplacementInterceptor):
         if told["why_not"]:
             return {"replacement": told}
         gone = {*self._gone, *self._find_dependents(store), *self._session.served}
-        left = [row for row in store.list_summaries(*self.target_place) if row.id not in gone]
+        left = [row for row in store.list_summaries(*self.old_cassette) if row.id not in gone]
         rows = [
             {"id": row.id, "operation": row.operation, "model": row.model, "text": row.last_user_text} for row in left
         ]
@@ -264,7 +266,7 @@ class ReaskInterceptor(ReplacementInterceptor):
 _HINT = "What was recorded before stays as it was."
 
 
-def _is_same_answer(answer: Message, message: Message) -> bool:
+def _is_message_this_answer(answer: Message, message: Message) -> bool:
     """Return whether a message of a history is this answer: by the ids of its calls, else by its text."""
     ids = {call.id for call in answer.tool_calls if call.id}
     if ids:

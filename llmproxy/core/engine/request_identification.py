@@ -42,10 +42,10 @@ from llmproxy.core.keys.server_state import STATE_HEADER, find_change, iter_text
 from llmproxy.core.providers.hosts import check_signature, port_of, provider_of_host
 from llmproxy.core.providers.provider_table import HTTP_PREFIX, Family, channel_of, find_host_in_path, name_service
 from llmproxy.core.providers.routing import DEFAULT, REST, Route, changes_something, route, route_host, split_session
-from llmproxy.core.providers.stubs import OPERATIONS, WELL_KNOWN, Stub, find_stub_host, find_stubs, has_stubs, load_rows
+from llmproxy.core.providers.stubs import OPERATIONS, WELL_KNOWN, Stub, find_stub_host, find_stubs, has_stubs, join_rows
 from llmproxy.core.secrets.encodings import Fingerprints
 from llmproxy.core.secrets.redact import Redactor, find_placeholder
-from llmproxy.core.sessions.exchange import Config, Exchange, RequestPlace
+from llmproxy.core.sessions.exchange import Config, Exchange, RequestHeadInfo
 from llmproxy.core.sessions.session import Session, Sessions, parse_party
 from llmproxy.core.store.rows import from_sql, parse_headers
 from llmproxy.core.traffic.body_decoding import decode_body
@@ -72,11 +72,11 @@ class RequestDispatcher:
     def __init__(self, config: Config, redactor: Redactor, sessions: Sessions) -> None:
         self._config, self._redactor, self._sessions = config, redactor, sessions
         self._secret: bytes | None = None
-        self._stubs = load_rows(config.stubs)
+        self._stubs = join_rows(config.stubs)
 
     def place_request(
         self, method: str, target: str, host: tuple[str, str, int] | None, headers: Headers, user: str | None = None
-    ) -> RequestPlace:
+    ) -> RequestHeadInfo:
         """Read from a head where its request belongs; `is_still_valid` says how long. Raises as the engine's."""
         said = header(headers, PARTY_HEADER)
         named = split_session(target)[0] if host is None else None
@@ -87,7 +87,7 @@ class RequestDispatcher:
         where, in_scope = self._route_request(method, target, headers, host, {**self._config.upstreams, **own}, mode)
         self._redactor.learn_request(headers, where.target, where.provider.credentials)
         kept, stubs = self._strip_and_fingerprint_headers(headers, where), self._find_stubs(where, method, headers)
-        return RequestPlace(
+        return RequestHeadInfo(
             party=speaker if said is None else parse_party(said), name=name, speaker=speaker, route=where,
             in_scope=in_scope, method=method, headers=kept,
             operation=where.operation if where.known else self._redactor.text(where.operation),
@@ -98,7 +98,7 @@ class RequestDispatcher:
             stubs=stubs,
         )  # fmt: skip
 
-    def is_still_valid(self, place: RequestPlace) -> bool:
+    def is_still_valid(self, place: RequestHeadInfo) -> bool:
         """Return whether the same head would be placed there again: nothing learned, equal upstreams and speaker."""
         same = place.learned == self._redactor.epoch.count and place.upstreams == self._get_own_upstreams(place.name)
         return same and place.speaker == self._sessions.find_bound_party(place.name)
@@ -350,7 +350,7 @@ class KeyDeriver:
         if row is None or row[:2] != (state.config.rules.rules_digest, where.operation):
             return None
         key, model, stream, *head = row[2:]
-        if _encode_recorded_head(*head) != place.counted or state.redactor.may_need_redaction_again(body):
+        if _encode_head_of_recording(*head) != place.counted or state.redactor.may_need_redaction_again(body):
             return None
         if list_refs(body, where, state.config.rules):
             return None
@@ -437,7 +437,7 @@ class KeyDeriver:
 
 
 @lru_cache(256)
-def _encode_recorded_head(provider: str, method: str, target: str, headers: str) -> bytes:
+def _encode_head_of_recording(provider: str, method: str, target: str, headers: str) -> bytes:
     """Return what counts of the head of a recorded request, as it is stored; nothing of a damaged one."""
     with suppress(ValueError, TypeError, AttributeError, RecursionError):
         return KeyCache.encode_head(provider, method, target, parse_headers(headers), known=True)

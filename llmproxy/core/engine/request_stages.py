@@ -24,11 +24,11 @@ from llmproxy.core.keys.server_state import is_success
 from llmproxy.core.mcp_messages import MICROSECONDS
 from llmproxy.core.misses.explain import ExplainedMiss, explain_refused
 from llmproxy.core.misses.miss_context import MissContext, RecordedElsewhere
-from llmproxy.core.misses.nearest_recording import AS_RECORDED, Restater
+from llmproxy.core.misses.nearest_recording import AS_RECORDED, RecordingRewriter
 from llmproxy.core.providers.provider_table import read_client
-from llmproxy.core.sessions.exchange import CallProgress, Config, Exchange, ReceivedRequest, RequestPlace
+from llmproxy.core.sessions.exchange import CallProgress, Config, Exchange, ReceivedRequest, RequestHeadInfo
 from llmproxy.core.sessions.interceptor import ClientEnds, Lookup, MissReason, Playback
-from llmproxy.core.sessions.journal import AnsweredQuestion
+from llmproxy.core.sessions.journal import ReplayedRequest
 from llmproxy.core.sessions.session import MissedCall, Question
 from llmproxy.core.store.queries import canonical_of, find_other_places
 from llmproxy.core.store.reader import KeyedRecording
@@ -39,7 +39,7 @@ from llmproxy.core.traffic.response_bytes import (
     ClientHttp,
     HeadPlan,
     SendingPlan,
-    leads_to,
+    find_redirect_host,
     plan_head,
     plan_response,
 )
@@ -71,12 +71,12 @@ def _find_other_places(store: Store, key: Key, channel: Channel) -> tuple[Record
 
 
 def _list_candidates(
-    exchange: Exchange, config: Config, store: Store, wording: Restater
+    exchange: Exchange, config: Config, store: Store, wording: RecordingRewriter
 ) -> list[tuple[int, Canonical]]:
     """Return recordings that the request could have meant, as they are seen under today's rules."""
     where, found = exchange.route, list[tuple[int, Canonical]]()
     for id_ in store.list_candidate_ids(exchange.session.cassette, where.provider.name, exchange.operation, CANDIDATES):
-        if (recorded := wording.find_cached(id_)) is None:
+        if (recorded := wording.find_cached_request(id_)) is None:
             try:
                 recorded = canonical_of(store, store.load(id_), config.rules, config.upstreams)
             except RefusedError:  # recorded under a provider that has no route today
@@ -164,7 +164,7 @@ class RequestStages:
     def __init__(self, state: EngineState, keying: KeyDeriver, misses: MissExplainer) -> None:
         self._state, self._keying, self._misses = state, keying, misses
 
-    def begin_exchange(self, place: RequestPlace) -> Exchange:
+    def begin_exchange(self, place: RequestHeadInfo) -> Exchange:
         """Count a request's arrival; `place` was read from its head, now or before. Raises as the engine's."""
         state = self._state
         session = state.sessions.get_or_open(place.name)
@@ -176,7 +176,7 @@ class RequestStages:
 
     def identify_and_decide(self, exchange: Exchange, body: bytes) -> None:
         """Derive the key, count the arrival and, where the head did not settle it, decide."""
-        self._identify_call(exchange, body)
+        self._run_stages(exchange, body)
         if exchange.change is not None:
             slot = exchange.slot
             fails = exchange.error is not None or (slot is not None and not is_success(slot.status))
@@ -185,7 +185,7 @@ class RequestStages:
             else:
                 exchange.session.position.changes.begin_change(exchange.change)
 
-    def _identify_call(self, exchange: Exchange, body: bytes) -> None:
+    def _run_stages(self, exchange: Exchange, body: bytes) -> None:
         exchange.request.body = body
         if exchange.error is not None or (exchange.decision is Decision.PASS and exchange.route.not_llm):
             return
@@ -244,7 +244,7 @@ class RequestStages:
             exchange.slot = verdict.recording
             exchange.note = exchange.note or describe_failure(verdict.recording)
             if found.key == exchange.key:
-                self._record_question(exchange, verdict.recording)
+                self._keep_question_for_audit(exchange, verdict.recording)
         elif (why := verdict.reason) is not None:
             if not any(each.on_miss(exchange, why, len(slots)) for each in exchange.interceptors):
                 exchange.error = self._misses.record_miss(exchange, why, len(slots))
@@ -263,14 +263,16 @@ class RequestStages:
         slots = store.find_keyed(session.cassette, session.sample, *walker)
         return session.is_new_run(walker, len(list_playable(session.policy, slots)))
 
-    def _record_question(self, exchange: Exchange, slot: KeyedRecording) -> None:
+    def _keep_question_for_audit(self, exchange: Exchange, slot: KeyedRecording) -> None:
         """Keep a question with a derived key beside its recording, for `llmproxy audit`."""
         redacted = exchange.request.redacted
         if self._state.journal.asks <= 0 or redacted is None or exchange.answer.made is not None:
             return
         request = redacted[1]
         same = slot.asked == hashlib.sha256(request.body).digest()
-        self._state.journal.record_question(AnsweredQuestion(exchange.progress.started_at, slot.id, request, same))
+        self._state.journal.record_replayed_request(
+            ReplayedRequest(exchange.progress.started_at, slot.id, request, same)
+        )
 
 
 class AnswerPlanner:
@@ -300,7 +302,7 @@ class AnswerPlanner:
         looked_at = exchange.answer.made is not None or any(each.reads_answers for each in exchange.interceptors)
         if speed or looked_at or exchange.answer.held or slot.status in REDIRECTS:
             answer = self.serve_recorded(exchange)
-            if (host := leads_to(answer.headers)) is not None:
+            if (host := find_redirect_host(answer.headers)) is not None:
                 exchange.note = f"location left out: it leads to {host}, and in replay nothing leaves the machine"
             timed = exchange.answer.held and answer.chunked
             laid = plan_response(
@@ -339,7 +341,7 @@ class AnswerPlanner:
         made = (each.get_playback(exchange) for each in exchange.interceptors)
         return next((each for each in made if each is not None and each.turns is not None), None)
 
-    def plan_playback(
+    def plan_playback_head(
         self, exchange: Exchange, client: ClientHttp, *, extra: Headers = ()
     ) -> tuple[Playback, HeadPlan] | None:
         """Lay out how an answer begins that must wait for its client; None for every other. After `plan_recorded`."""

@@ -32,7 +32,7 @@ from llmproxy.core.bindings import (
 )
 from llmproxy.core.bindings.volatile_fields import list_builtin
 from llmproxy.core.bindings.volatile_learning import LearnedField, learn_volatile_fields
-from llmproxy.core.cassettes.anonymized_export import replace_variable_values
+from llmproxy.core.cassettes.anonymized_export import apply_bindings
 from llmproxy.core.dialects.conversation import read_response
 from llmproxy.core.keys.normalize import Canonical, canonicalize
 from llmproxy.core.keys.user_rules import Rules
@@ -60,7 +60,7 @@ class MergedPair(NamedTuple):
     """Whether they were answered alike, in this run's words."""
 
 
-class _CanonicalRecording(NamedTuple):
+class _RecordingWithCanonical(NamedTuple):
     row: Interaction
     canonical: Canonical
 
@@ -88,7 +88,7 @@ def learn_fields(store: Store, cassette: str, rules: Rules, upstreams: Mapping[s
     return tuple(lessons)
 
 
-def find_merged_pairs(
+def find_equated_pairs(
     store: Store, cassette: str, slots: Sequence[VolatileField], rules: Rules, upstreams: Mapping[str, str]
 ) -> list[MergedPair]:
     """Return the recordings that volatile fields would merge: these, the cassette's own, and the shipped ones."""
@@ -123,9 +123,9 @@ def _may_hold_fields(slots: Sequence[VolatileField], body: bytes) -> bool:
 
 def _group_comparable_recordings(
     store: Store, cassette: str, rules: Rules, upstreams: Mapping[str, str]
-) -> dict[tuple[object, ...], list[_CanonicalRecording]]:
+) -> dict[tuple[object, ...], list[_RecordingWithCanonical]]:
     """Return the live recordings of a cassette that may answer each other, in the order in which they were made."""
-    groups: dict[tuple[object, ...], list[_CanonicalRecording]] = defaultdict(list)
+    groups: dict[tuple[object, ...], list[_RecordingWithCanonical]] = defaultdict(list)
     for row in sorted(store.list_summaries(cassette), key=lambda row: row.id)[-MOST_LOOKED_AT:]:
         try:
             one = store.load(row.id)
@@ -134,7 +134,7 @@ def _group_comparable_recordings(
             continue
         if canonical.kind == "json":
             key = (one.sample, one.party, one.provider, one.operation, one.stream, build_bound_key(canonical))
-            groups[key].append(_CanonicalRecording(one, canonical))
+            groups[key].append(_RecordingWithCanonical(one, canonical))
     return groups
 
 
@@ -168,7 +168,7 @@ def restate_run(
     """Return the older recordings in the words of the newer; of what nothing was declared stays as it is."""
     waiting = defaultdict(list)
     for n, each in enumerate(new):
-        if (canonical := _canonicalize_recording(each, rules, upstreams)) is not None:
+        if (canonical := _canonicalize_request(each, rules, upstreams)) is not None:
             waiting[build_bound_key(canonical)].append((n, each, canonical))
     same = {each.key for each in old} & {each.key for each in new}
     known, names = IdPairs(), set[str]()
@@ -176,7 +176,7 @@ def restate_run(
     told = []
     for one in old:
         made = one
-        canonical = _canonicalize_recording(one, rules, upstreams) if one.key not in same else None
+        canonical = _canonicalize_request(one, rules, upstreams) if one.key not in same else None
         for n, other, theirs in waiting[build_bound_key(canonical)] if canonical is not None else ():
             if n in used or canonical is None:
                 continue
@@ -187,7 +187,7 @@ def restate_run(
                 made = found
                 break
         else:
-            made = one if one.key in same else _rename_unmatched_variables(one, new, names)
+            made = one if one.key in same else _restate_unmatched(one, new, names)
         told.append(made)
     return RestatedRun(told, tuple(sorted(names)))
 
@@ -196,7 +196,7 @@ def fit_recorded_requests(
     one: Interaction, other: Interaction, slots: Sequence[VolatileField], rules: Rules, upstreams: Mapping[str, str]
 ) -> Fit | Mismatch | None:
     """Return whether the first would answer the second under its run variables; None for what is no JSON."""
-    mine, theirs = _canonicalize_recording(one, rules, upstreams), _canonicalize_recording(other, rules, upstreams)
+    mine, theirs = _canonicalize_request(one, rules, upstreams), _canonicalize_request(other, rules, upstreams)
     if mine is None or theirs is None:
         return None
     return fit_request(_build_bindings(one, other, slots), mine.tree, theirs.tree, None)
@@ -213,18 +213,18 @@ def _rewrite_as_newer(
     return replace(one, key=other.key, request=other.request, response=response)
 
 
-def _rename_unmatched_variables(one: Interaction, new: Sequence[Interaction], names: set[str]) -> Interaction:
+def _restate_unmatched(one: Interaction, new: Sequence[Interaction], names: set[str]) -> Interaction:
     """Return a recording that fits none of the others, with the folders of their run."""
     other = next((each for each in new if each.run_variables), None)
     if other is None or not one.run_variables:
         return one
-    renamed = replace_variable_values(one, bindings := _build_bindings(one, other))
+    renamed = apply_bindings(one, bindings := _build_bindings(one, other))
     if renamed.request != one.request or renamed.response != one.response:
         names |= bindings.changed
     return renamed
 
 
-def _canonicalize_recording(one: Interaction, rules: Rules, upstreams: Mapping[str, str]) -> Canonical | None:
+def _canonicalize_request(one: Interaction, rules: Rules, upstreams: Mapping[str, str]) -> Canonical | None:
     try:
         canonical = canonicalize(one.request, find_recorded_route(one, upstreams), rules, lambda _: None)
     except RefusedError:

@@ -89,7 +89,7 @@ def split_after_piece(pieces: Sequence[Chunk], number: float) -> tuple[list[Chun
     return [*pieces[:-1], replace(last, data=last.data[:half])], [replace(last, data=last.data[half:])]
 
 
-def split_before_last_piece(pieces: Sequence[Chunk], number: float) -> tuple[list[Chunk], list[Chunk]]:
+def split_between_pieces(pieces: Sequence[Chunk], number: float) -> tuple[list[Chunk], list[Chunk]]:
     """Cut between two pieces, behind the `number`-th (0: in the middle), but never behind the last."""
     many = min(int(number) or len(pieces) // 2, max(0, len(pieces) - 1))
     return list(pieces[:many]), list(pieces[many:])

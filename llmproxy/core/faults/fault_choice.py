@@ -73,7 +73,7 @@ class Faulting:
         """Count a call that came while other faults were met: the third call of the session is the third."""
         self._number_call(call, (call.party, call.key, call.nth))
 
-    def inject_handshake(self, session: str, provider: str, host: str) -> InjectedFault | None:
+    def inject_tls_fault(self, session: str, provider: str, host: str) -> InjectedFault | None:
         """Return the fault of an intercepted connection's TLS handshake; each connection counts."""
         key = f"tls {host}"
         channel = Channel.LLM if provider else Channel.HTTP
@@ -131,14 +131,14 @@ def build_fault_target(one: Interaction) -> FaultTarget:
     return FaultTarget(
         session=one.cassette, party=one.party, provider=one.provider, model=one.model or "", operation=one.operation,
         channel=channel_of(one.provider, one.operation),
-        transport="websocket" if socket else find_transport(one.provider), key=one.key, nth=one.occurrence,
+        transport="websocket" if socket else find_http_or_stdio(one.provider), key=one.key, nth=one.occurrence,
         family=family, recording=one.id, stream=one.stream, target=one.request.target, body=one.request.body,
         answer=lambda: answer, tools=lambda: list_called_tools(one.operation, one.request.body, answer),
         in_session=header(one.request.headers, "mcp-session-id") is not None,
     )  # fmt: skip
 
 
-def find_transport(provider: str) -> str:
+def find_http_or_stdio(provider: str) -> str:
     """Return how a call of a provider comes that is no WebSocket."""
     return "stdio" if provider.startswith(STDIO_PREFIX) else "http"
 

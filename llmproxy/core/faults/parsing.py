@@ -26,7 +26,7 @@ from llmproxy.core.faults.rules import ALWAYS, NUMBERS, TEXTS, FaultKind, FaultR
 from llmproxy.core.providers.provider_table import PROVIDERS
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import SettingsError
-from llmproxy.files import DATA, read_bytes
+from llmproxy.files import DATA, read_bounded_bytes
 from llmproxy.lazy_regex import late
 from llmproxy.protocol import Channel
 
@@ -122,7 +122,7 @@ def _load_file(asked: str, folder: Path) -> Faults:
         near = did_you_mean(asked, [*PRESETS, *KINDS, SWEEP])
         raise BadFaults(f"{asked[:80]!r} is no preset, no kind and no file{near}", hint=_ALL, where=FAULTS)
     try:
-        data = read_bytes(path, LARGEST)
+        data = read_bounded_bytes(path, LARGEST)
     except OSError as error:
         raise BadFaults(f"cannot read {asked}: {error.strerror or error}", hint=_ALL, where=FAULTS) from error
     try:

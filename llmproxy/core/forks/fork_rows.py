@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from llmproxy.advice import quote_word, suggest_command
+from llmproxy.advice import format_command, quote_word
 from llmproxy.core.forks.overrides import Overrides, parse_json_overrides
 from llmproxy.core.store import rows
 from llmproxy.core.store.file import statements
@@ -129,13 +129,13 @@ def parse_fork_member(cassette: str, tree: Any) -> Fork:  # noqa: ANN401 - what 
 
 def store_fork(store: Store, fork: Fork) -> None:
     """Write where a cassette comes from, which is recorded already."""
-    with store.file_transaction() as conn:
+    with store.sqlite_transaction() as conn:
         _insert_fork(conn, fork)
 
 
-def delete_fork(store: Store, cassette: str, sample: int = 1) -> None:
+def delete_fork_row(store: Store, cassette: str, sample: int = 1) -> None:
     """Let a cassette be nobody's child."""
-    with store.file_transaction() as conn:
+    with store.sqlite_transaction() as conn:
         conn.execute("DELETE FROM forks WHERE cassette = ? AND sample = ?", (to_sql(cassette), sample))
 
 
@@ -175,7 +175,7 @@ def lease_cassette_name(
     """Lease a child: `wanted`, or the first ``PARENT@KIND-N`` not `taken`. Raises CassetteNameTaken, CassetteBusy."""
     if wanted is not None:
         if wanted in taken or store.has_recordings(wanted, 1):
-            gone = suggest_command(f"prune --cassette {quote_word(wanted)}", store.path)
+            gone = format_command(f"prune --cassette {quote_word(wanted)}", store.path)
             hint = f"Take another name with --as, or throw it away: {gone}"
             raise CassetteNameTaken(f"llmproxy: there is a cassette {wanted!r} already.", hint=hint)
         store.begin_writing(wanted, 1, exclusive=True, holder=holder)
@@ -195,7 +195,7 @@ def lease_cassette_name(
 def make_fork(store: Store, fork: Fork, shared: Sequence[CopiedRecording], now: float) -> list[int]:
     """Write a child's beginning: its row, and copies of what it shares with its parent, whose ids are returned."""
     name, made = to_sql(fork.cassette), []
-    with store.file_transaction() as conn:
+    with store.sqlite_transaction() as conn:
         statements.ensure_cassette(conn, name, fork.sample, now)
         for copy in shared:
             position = conn.execute(_COUNT, (name, fork.sample)).fetchall()[0][0]
@@ -216,7 +216,7 @@ def fork_cassette(
     if not found or (at is not None and not 0 < at <= len(found)):
         there = f"{len(found)} interactions are recorded: none is number {at}" if found else "nothing is recorded"
         raise CassetteNotFound(
-            f"llmproxy: in cassette {parent[0]!r}, sample {parent[1]}, {there}.", hint=suggest_command("ls", store.path)
+            f"llmproxy: in cassette {parent[0]!r}, sample {parent[1]}, {there}.", hint=format_command("ls", store.path)
         )
     taken = found if at is None else found[:at]
     name = lease_cassette_name(store, parent[0], wanted, holder)

@@ -32,7 +32,7 @@ class OverrideError(SettingsError):
     code = "llmproxy_override"
 
 
-class UnseenCallArguments(RefusedError):
+class CallArgumentsUnknown(RefusedError):
     """Which override a result has depends on the arguments of its call, which nobody has seen."""
 
     code = "llmproxy_override"
@@ -51,13 +51,13 @@ class ToolOverride:
     """Arguments that the call has, each equal; None: whatever it has."""
 
     def applies_to(self, nth: int, arguments: str | None) -> bool:
-        """Return whether it is for this call. Raises UnseenCallArguments where that depends on what nobody has seen."""
+        """Return whether it is for this call. Raises CallArgumentsUnknown where that depends on unseen ones."""
         if self.nth not in (None, nth):
             return False
         if self.when is None:
             return True
         if arguments is None:
-            raise UnseenCallArguments(
+            raise CallArgumentsUnknown(
                 f"llmproxy: a result of {self.tool} came without the call that it belongs to, so nobody can tell "
                 f"whether {self.typed_name} is for it.",
                 hint="Override it by the number of the call, or for every call.",
@@ -94,11 +94,11 @@ class Overrides:
         return bool(self.tools or self.answers)
 
     def find_override(self, tool: str, nth: int, arguments: str | None = None) -> ToolOverride | None:
-        """Return the override of a tool's n-th call, else of its arguments, else of all. Raises UnseenCallArguments."""
+        """Return the override of a tool's n-th call, else of its arguments, else all. Raises CallArgumentsUnknown."""
         mine = [each for each in reversed(self.tools) if each.tool == tool and each.applies_to(nth, arguments)]
         return min(mine, key=lambda each: (each.nth is None, each.when is None), default=None)
 
-    def merge(self, other: Overrides) -> Overrides:
+    def with_fallback(self, other: Overrides) -> Overrides:
         """Return these with those of `other` below: where both say something, these count."""
         mine = {each.typed_name for each in self.tools}
         below = tuple(each for each in other.tools if each.typed_name not in mine)

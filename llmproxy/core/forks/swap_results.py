@@ -95,7 +95,7 @@ class _ResultSwapper:
                 self._open.append(place)
                 if call.id:
                     self.calls[call.id] = place
-        if entry.get("role") in ("tool", "function") and not _has_blocks(entry):
+        if entry.get("role") in ("tool", "function") and not _has_result_blocks(entry):
             self._swap_tool_message(entry)
         else:
             for block in _iter_blocks(entry):
@@ -168,7 +168,7 @@ class _ResultSwapper:
                 result["outputs"] = value if isinstance(value, list) else [_build_object(None, found)]
 
 
-def _has_blocks(entry: Node) -> bool:
+def _has_result_blocks(entry: Node) -> bool:
     """Return whether the content of a tool's message holds results of its own (parts under the role ``tool``)."""
     return any(block.keys() & {"functionResponse", "function_response", "toolResult"} or
                block.get("type") == "tool_result" for block in _iter_blocks(entry))  # fmt: skip

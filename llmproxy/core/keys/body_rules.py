@@ -76,7 +76,7 @@ def _build_ignore_rules(*rows: tuple[str, str]) -> dict[str, Rule]:
     return {name: Rule(Action.IGNORE, why) for name, why in rows}
 
 
-def _walk_rule(into: Shape, why: str = "holds ids or markers", do: Action = Action.WALK) -> Rule:
+def _make_rule(into: Shape, why: str = "holds ids or markers", do: Action = Action.WALK) -> Rule:
     return Rule(do, why, into)
 
 
@@ -91,7 +91,7 @@ EMPTY = Rule(Action.SPARE, "libraries send an empty value instead of none")
 ARGUMENTS = Rule(Action.JSON, "frameworks re-serialise this JSON (LangChain adds spaces)")
 
 TOOL = Shape(CACHE_MARKS)
-TOOLS = _walk_rule(TOOL, EMPTY.why, Action.SPARE)
+TOOLS = _make_rule(TOOL, EMPTY.why, Action.SPARE)
 
 # -- OpenAI: chat completions, and everybody who speaks it -------------------------------------------------------------
 
@@ -104,28 +104,28 @@ OPENAI_ACCOUNTING = _build_ignore_rules(
     ("store", "whether the provider stores a copy; later GETs have recordings of their own"),
 )  # fmt: skip
 FILE = Shape({"file_id": REFER})
-CHAT_PART = Shape({**CACHE_MARKS, "file": _walk_rule(FILE)}, nulls=True)
-CHAT_CALL = Shape({"id": DECLARE, "function": _walk_rule(Shape({"arguments": ARGUMENTS}))})
+CHAT_PART = Shape({**CACHE_MARKS, "file": _make_rule(FILE)}, nulls=True)
+CHAT_CALL = Shape({"id": DECLARE, "function": _make_rule(Shape({"arguments": ARGUMENTS}))})
 CHAT_MESSAGE = Shape(
     {
-        **CACHE_MARKS, "content": _walk_rule(CHAT_PART),
-        "tool_calls": _walk_rule(CHAT_CALL, EMPTY.why, Action.SPARE), "tool_call_id": REFER,
-        "function_call": _walk_rule(Shape({"arguments": ARGUMENTS})),
-        "audio": _walk_rule(Shape({"id": REFER}), "audio of an earlier answer"), "images": EMPTY,
+        **CACHE_MARKS, "content": _make_rule(CHAT_PART),
+        "tool_calls": _make_rule(CHAT_CALL, EMPTY.why, Action.SPARE), "tool_call_id": REFER,
+        "function_call": _make_rule(Shape({"arguments": ARGUMENTS})),
+        "audio": _make_rule(Shape({"id": REFER}), "audio of an earlier answer"), "images": EMPTY,
     },
     nulls=True,
 )  # fmt: skip
 OPENAI_TOP = {**STREAM, **OPENAI_ACCOUNTING}
 OPENAI_PLAIN = Shape(OPENAI_TOP, nulls=True)
 CHAT = Shape(
-    {**OPENAI_TOP, **CACHE_MARKS, "messages": _walk_rule(CHAT_MESSAGE), "tools": TOOLS, "include": EMPTY}, nulls=True
+    {**OPENAI_TOP, **CACHE_MARKS, "messages": _make_rule(CHAT_MESSAGE), "tools": TOOLS, "include": EMPTY}, nulls=True
 )
 
 # -- OpenAI: responses -------------------------------------------------------------------------------------------------
 
 ANNOTATION = Shape({"file_id": REFER, "container_id": REFER})
-RESPONSES_PART = Shape({**CACHE_MARKS, "file_id": REFER, "annotations": _walk_rule(ANNOTATION)}, nulls=True)
-PARTS = _walk_rule(RESPONSES_PART)
+RESPONSES_PART = Shape({**CACHE_MARKS, "file_id": REFER, "annotations": _make_rule(ANNOTATION)}, nulls=True)
+PARTS = _make_rule(RESPONSES_PART)
 ITEM = Shape({"id": DECLARE, "call_id": REFER, "content": PARTS, "output": PARTS, **CACHE_MARKS}, nulls=True)
 
 
@@ -164,8 +164,8 @@ _CREDENTIAL = "a credential: replay works with any"
 RESPONSES_TOOL = Shape(_TOOL, kinds={"mcp": Shape({**_TOOL, **_build_ignore_rules(("authorization", _CREDENTIAL))})})
 RESPONSES = Shape(
     {
-        **OPENAI_TOP, "input": _walk_rule(INPUT_ITEM),
-        "tools": _walk_rule(RESPONSES_TOOL, EMPTY.why, Action.SPARE), "include": EMPTY,
+        **OPENAI_TOP, "input": _make_rule(INPUT_ITEM),
+        "tools": _make_rule(RESPONSES_TOOL, EMPTY.why, Action.SPARE), "include": EMPTY,
         "previous_response_id": REFER, "conversation": Rule(Action.REFER, REFER.why, Shape({"id": REFER})),
     },
     nulls=True,
@@ -173,12 +173,12 @@ RESPONSES = Shape(
 STATEFUL = Shape(
     {
         "assistant_id": REFER, "thread_id": REFER, "file_id": REFER, "file_ids": REFER, "input_file_id": REFER,
-        "vector_store_id": REFER, "part_ids": REFER, "items": _walk_rule(INPUT_ITEM),
-        "tool_outputs": _walk_rule(Shape({"tool_call_id": REFER})),
-        "content": _walk_rule(Shape({"image_file": _walk_rule(FILE)})), "attachments": _walk_rule(FILE),
-        "tool_resources": _walk_rule(Shape({
-            "file_search": _walk_rule(Shape({"vector_store_ids": REFER})),
-            "code_interpreter": _walk_rule(Shape({"file_ids": REFER})),
+        "vector_store_id": REFER, "part_ids": REFER, "items": _make_rule(INPUT_ITEM),
+        "tool_outputs": _make_rule(Shape({"tool_call_id": REFER})),
+        "content": _make_rule(Shape({"image_file": _make_rule(FILE)})), "attachments": _make_rule(FILE),
+        "tool_resources": _make_rule(Shape({
+            "file_search": _make_rule(Shape({"vector_store_ids": REFER})),
+            "code_interpreter": _make_rule(Shape({"file_ids": REFER})),
         })),
     }
 )  # fmt: skip
@@ -188,18 +188,18 @@ STATEFUL = Shape(
 
 _SOURCE = Shape({"file_id": REFER})
 _INNER_BLOCK = Shape(
-    {**CACHE_MARKS, "file_id": REFER, "source": _walk_rule(_SOURCE), "content": _walk_rule(FILE)}, nulls=True
+    {**CACHE_MARKS, "file_id": REFER, "source": _make_rule(_SOURCE), "content": _make_rule(FILE)}, nulls=True
 )
 _CALLER = Shape({"tool_id": REFER})
 BLOCK = Shape(
     {
-        **CACHE_MARKS, "tool_use_id": REFER, "file_id": REFER, "source": _walk_rule(_SOURCE),
-        "caller": _walk_rule(_CALLER), "content": _walk_rule(_INNER_BLOCK),
+        **CACHE_MARKS, "tool_use_id": REFER, "file_id": REFER, "source": _make_rule(_SOURCE),
+        "caller": _make_rule(_CALLER), "content": _make_rule(_INNER_BLOCK),
     },
     nulls=True,
     kinds={
         **{
-            kind: Shape({**CACHE_MARKS, "id": DECLARE, "caller": _walk_rule(_CALLER)}, nulls=True)
+            kind: Shape({**CACHE_MARKS, "id": DECLARE, "caller": _make_rule(_CALLER)}, nulls=True)
             for kind in ("tool_use", "server_tool_use", "mcp_tool_use")
         },
         "thinking": Shape(
@@ -221,9 +221,9 @@ MESSAGES = Shape(
             ("inference_geo", "price, speed or region"),
         ),
         "system": SYSTEM_BLOCKS,
-        "messages": _walk_rule(Shape({**CACHE_MARKS, "content": _walk_rule(BLOCK)}, nulls=True)),
+        "messages": _make_rule(Shape({**CACHE_MARKS, "content": _make_rule(BLOCK)}, nulls=True)),
         "tools": TOOLS,
-        "mcp_servers": _walk_rule(Shape(_build_ignore_rules(("authorization_token", _CREDENTIAL)))),
+        "mcp_servers": _make_rule(Shape(_build_ignore_rules(("authorization_token", _CREDENTIAL)))),
         "container": Rule(Action.REFER, REFER.why, Shape({"id": REFER})),
     },
     nulls=True,
@@ -231,18 +231,18 @@ MESSAGES = Shape(
 
 # -- Gemini and Vertex -------------------------------------------------------------------------------------------------
 
-_FILE_DATA = _walk_rule(
+_FILE_DATA = _make_rule(
     Shape(dict.fromkeys(("fileUri", "file_uri"), Rule(Action.FILE_URI, "names an uploaded file by a random id")))
 )
 GEMINI_PART = Shape(
     {
-        **dict.fromkeys(("functionCall", "function_call"), _walk_rule(Shape({"id": DECLARE}))),
-        **dict.fromkeys(("functionResponse", "function_response"), _walk_rule(Shape({"id": REFER}))),
+        **dict.fromkeys(("functionCall", "function_call"), _make_rule(Shape({"id": DECLARE}))),
+        **dict.fromkeys(("functionResponse", "function_response"), _make_rule(Shape({"id": REFER}))),
         "fileData": _FILE_DATA, "file_data": _FILE_DATA,
     },
     nulls=True,
 )  # fmt: skip
-CONTENT = _walk_rule(Shape({"parts": _walk_rule(GEMINI_PART)}, nulls=True))
+CONTENT = _make_rule(Shape({"parts": _make_rule(GEMINI_PART)}, nulls=True))
 GENERATE = Shape(
     {
         **_build_ignore_rules(("labels", "labels for the provider's dashboard")),
@@ -257,19 +257,19 @@ INTERACTIONS = Shape({**STREAM, "previous_interaction_id": REFER}, nulls=True)
 # -- Bedrock, Ollama, Cohere -------------------------------------------------------------------------------------------
 
 _RECORD = Shape(
-    {"toolUse": _walk_rule(Shape({"toolUseId": DECLARE})), "toolResult": _walk_rule(Shape({"toolUseId": REFER}))},
+    {"toolUse": _make_rule(Shape({"toolUseId": DECLARE})), "toolResult": _make_rule(Shape({"toolUseId": REFER}))},
     nulls=True,
 )
 CONVERSE = Shape(
     {
         **_build_ignore_rules(("requestMetadata", "labels for the provider's dashboard")), "inferenceConfig": EMPTY,
-        "messages": _walk_rule(Shape({"content": _walk_rule(_RECORD)}, nulls=True)),
+        "messages": _make_rule(Shape({"content": _make_rule(_RECORD)}, nulls=True)),
     },
     nulls=True,
 )  # fmt: skip
-OLLAMA_CHAT = Shape({**STREAM, "messages": _walk_rule(CHAT_MESSAGE), "tools": TOOLS, "options": EMPTY}, nulls=True)
+OLLAMA_CHAT = Shape({**STREAM, "messages": _make_rule(CHAT_MESSAGE), "tools": TOOLS, "options": EMPTY}, nulls=True)
 OLLAMA_GENERATE = Shape({**STREAM, "options": EMPTY, "images": EMPTY}, nulls=True)
-COHERE_CHAT = Shape({**STREAM, "messages": _walk_rule(CHAT_MESSAGE), "tools": EMPTY}, nulls=True)
+COHERE_CHAT = Shape({**STREAM, "messages": _make_rule(CHAT_MESSAGE), "tools": EMPTY}, nulls=True)
 
 SHAPES: dict[tuple[str, str], Shape] = {
     ("openai", "chat.completions"): CHAT,

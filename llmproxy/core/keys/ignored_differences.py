@@ -117,7 +117,7 @@ def _compare_headers(old: Request, new: Request, where: Route) -> Iterator[KeyDi
             yield KeyDifference(f"header {name}", left, right, _explain_header_difference(name, where))
 
 
-def list_uncounted_fields(request: Request, where: Route) -> dict[str, str]:
+def list_uncounted_head_fields(request: Request, where: Route) -> dict[str, str]:
     """Return the header fields and members of the query that do not count in a request, each with the reason."""
     found = {}
     for name, _ in request.headers:
@@ -186,15 +186,15 @@ class _RuleTracer(ShapeWalk):
         self.places: dict[int, Path] = {}
 
     def apply_shape(self, tree: dict[str, object], shape: Shape) -> None:
-        self._record_paths(tree, ())
+        self._index_node_paths(tree, ())
         super().apply_shape(tree, shape)
 
-    def _record_paths(self, node: object, path: Path) -> None:
+    def _index_node_paths(self, node: object, path: Path) -> None:
         if isinstance(node, dict):
             self.places[id(node)] = path
         children = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
         for name, child in children:
-            self._record_paths(child, (*path, name))
+            self._index_node_paths(child, (*path, name))
 
     def _walk_object(self, node: dict[str, object], shape: Shape) -> None:
         path = self.places.get(id(node), ())

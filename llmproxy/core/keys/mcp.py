@@ -76,13 +76,15 @@ def parse_mcp_request(method: str, headers: Headers, tree: object) -> CountedMcp
         counted = (
             _canonicalize_request(said, tree.get("params")) if isinstance(said, str) else _canonicalize_answer(tree)
         )
-        return CountedMcpRequest(operation, {**counted, **_find_unknown_members(tree)}, _select_headers(headers))
+        return CountedMcpRequest(
+            operation, {**counted, **_find_unknown_members(tree)}, _drop_transport_headers(headers)
+        )
     streams = "text/event-stream" in (header(headers, "accept") or "")
     if method == "GET" and streams and _has_mcp_headers(headers):
         last = header(headers, "last-event-id")
-        return CountedMcpRequest(STREAM, {"lastEventId": last} if last else None, _select_headers(headers))
+        return CountedMcpRequest(STREAM, {"lastEventId": last} if last else None, _drop_transport_headers(headers))
     return (
-        CountedMcpRequest(END, None, _select_headers(headers))
+        CountedMcpRequest(END, None, _drop_transport_headers(headers))
         if method == "DELETE" and _has_mcp_headers(headers)
         else None
     )
@@ -131,5 +133,5 @@ def _has_mcp_headers(headers: Headers) -> bool:
     return any(name.lower() in ("mcp-session-id", "mcp-protocol-version") for name, _ in headers)
 
 
-def _select_headers(headers: Headers) -> Headers:
+def _drop_transport_headers(headers: Headers) -> Headers:
     return tuple(each for each in without(headers, *_OF_TRANSPORT) if not each[0].lower().startswith("mcp-"))

@@ -78,7 +78,7 @@ class Canonical:
     """What else of the path chooses the answer: an API version, a location, a spelling that decoding would lose."""
 
 
-def keep_new_ids(made: tuple[str, ...], refs: tuple[str, ...]) -> tuple[str, ...]:
+def drop_asked_ids(made: tuple[str, ...], refs: tuple[str, ...]) -> tuple[str, ...]:
     """Return which ids a response made itself: what its request named already (a GET of a run) was made before."""
     return tuple(name for name in made if name not in refs)
 
@@ -95,11 +95,11 @@ def canonicalize(request: Request, route: Route, rules: Rules, made_by: MadeBy) 
     stream = asks_for_stream(route, tree if kind == "json" else None)
     walker = ShapeWalk(made_by, stream=stream)
     if kind == "json":
-        tree = apply_rules(tree, ready)
+        tree = tree if ready.is_empty else apply_rules(tree, ready)
         if route.known and isinstance(tree, dict):
             walker.apply_shape(tree, choose_body_shape(route, tree))
     elif tree is not None:
-        tree = scrub_form_fields(tree, ready)
+        tree = apply_rules_to_form(tree, ready)
     body = request.body if tree is None and kind != "json" else dump(tree)
     path = spell_ambiguous_path(request.target, slashes=route.model is None)
     return Canonical(
@@ -128,7 +128,7 @@ def list_refs(body: bytes, route: Route, rules: Rules) -> list[str]:
 
 def _canonicalize_mcp(request: Request, route: Route, said: mcp.CountedMcpRequest, rules: Compiled) -> Canonical:
     """Derive the canonical form of a message of MCP: what it says, to which server; nothing of its transport."""
-    tree = None if said.tree is None else apply_rules(said.tree, rules)
+    tree = said.tree if said.tree is None or rules.is_empty else apply_rules(said.tree, rules)
     path = request.target.partition("?")[0]
     return Canonical(
         provider=route.provider.name, method=request.method, operation=said.operation, model=None, stream=False,
@@ -247,7 +247,7 @@ def _file_extension(filename: str | None) -> str | None:
     return match[0].lower() if match else ""
 
 
-def scrub_form_fields(fields: object, rules: Compiled) -> object:
+def apply_rules_to_form(fields: object, rules: Compiled) -> object:
     """Scrub the text fields of a form; where=system names nothing in one."""
     if not rules.everywhere or not isinstance(fields, list):
         return fields

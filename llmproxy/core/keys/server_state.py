@@ -47,7 +47,7 @@ class StateChange(NamedTuple):
     """It takes one thing out of another: whether it can depends on what was done with these two."""
 
     @property
-    def removal_names(self) -> frozenset[str]:
+    def names_if_removal(self) -> frozenset[str]:
         return frozenset(self.names if self.takes_out and not self.ordered else ())
 
 
@@ -80,8 +80,8 @@ class StateChanges:
         self, route: Route, method: str, refs: Iterable[str], change: StateChange | None, made_by: MadeBy
     ) -> str:
         """Return the state of all that a request's answer may depend on; empty where nothing of it was changed."""
-        both = change.removal_names if change is not None else frozenset[str]()
-        names = list_named_things(route, method, refs, change)
+        both = change.names_if_removal if change is not None else frozenset[str]()
+        names = list_state_dependencies(route, method, refs, change)
         lists = (
             method in SAFE and route.operation.rpartition("/")[2] not in route.ids
         )  # not one of a collection's things
@@ -91,7 +91,7 @@ class StateChanges:
         self, names: Iterable[str], made_by: MadeBy, both: frozenset[str] = frozenset(), *, lists: bool = False
     ) -> str:
         """Return 16 hex digits for what was made of these things, and of all that they refer to; empty where nothing
-        was. `made_by` finds what an object referred to at its birth; only changes with `removal_names` count.
+        was. `made_by` finds what an object referred to at its birth; only changes with `names_if_removal` count.
 
         `lists`: the answer tells what was added, in its order.
         """
@@ -116,14 +116,14 @@ def find_change(route: Route, method: str, key: Key, refs: tuple[str, ...], tree
     """Return what a request changes if it succeeds; None for nearly all."""
     things: list[str] = []
     if changes_something(route, method):
-        things += [*map(_strip_collection, _list_ids_without_method(route)), _get_collection(route)]
+        things += [*map(_strip_collection, _list_ids_without_colon_verb(route)), _get_collection(route)]
     if method not in SAFE:
         things += (_strip_collection(each) for at in route.changes for each in iter_texts_at_path(tree, at.split(".")))
     takes_out = method == "DELETE" and len(route.ids) > 1
     return StateChange(tuple(dict.fromkeys(things)), key, not route.unordered, refs, takes_out) if things else None
 
 
-def list_named_things(route: Route, method: str, refs: Iterable[str], change: StateChange | None) -> list[str]:
+def list_state_dependencies(route: Route, method: str, refs: Iterable[str], change: StateChange | None) -> list[str]:
     """Return the things whose state an answer may depend on, in order; adding to an unordered one needs none."""
     named = list(dict.fromkeys(refs))
     if change is not None:
@@ -140,7 +140,7 @@ def _strip_collection(name: str) -> str:
     return name.rstrip("/").rpartition("/")[2]
 
 
-def _list_ids_without_method(route: Route) -> tuple[str, ...]:
+def _list_ids_without_colon_verb(route: Route) -> tuple[str, ...]:
     """Return the ids of a path without the method that Google writes behind one, ``fileSearchStores/s:importFile``."""
     if route.family not in METHOD_BEHIND_ID:
         return route.ids

@@ -148,6 +148,8 @@ class Compiled:
     paths: tuple[tuple[Step, ...], ...]
     system: tuple[tuple[re.Pattern[str], str], ...]
     everywhere: tuple[tuple[re.Pattern[str], str], ...]
+    is_empty: bool
+    """There are none, which nobody need apply."""
 
 
 def parse_path(path: str) -> tuple[Step, ...]:
@@ -185,7 +187,7 @@ def compile_rules(rules: Rules) -> Compiled:
             raise SettingsError(f"{WHERE}: scrub {scrub.pattern!r} -> {scrub.placeholder!r}: {error}") from error
         (system if scrub.where == "system" else everywhere).append((pattern, scrub.placeholder))
     paths = tuple(parse_path(path) for path in rules.ignore)
-    return Compiled(paths, tuple(system), tuple(everywhere))
+    return Compiled(paths, tuple(system), tuple(everywhere), is_empty=not (paths or system or everywhere))
 
 
 # -- applied -----------------------------------------------------------------------------------------------------------

@@ -17,10 +17,10 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
-from llmproxy.advice import suggest_command
+from llmproxy.advice import format_command
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.misses.miss_context import MissContext
-from llmproxy.core.misses.nearest_recording import AS_RECORDED, COUNTED, Nearest, Restater, find_nearest
+from llmproxy.core.misses.nearest_recording import AS_RECORDED, COUNTED, Nearest, RecordingRewriter, find_nearest
 from llmproxy.core.providers.provider_table import Client, channel_of
 from llmproxy.core.traffic.json_diff import clip
 from llmproxy.protocol import AGENT, SHOWN_KEY, Channel
@@ -46,7 +46,7 @@ class ExplainedMiss:
         """
         text = ""
         for shown, width in ((5, 90), (5, 60), (4, 50), (3, 40), (2, 30), (1, 30), (0, 30)):
-            text = "\n".join(_format_lines(self, shown, width))
+            text = "\n".join(_format_miss_lines(self, shown, width))
             if len(text) <= LIMIT and text.count("\n") < LINES:
                 return text
         return text[: LIMIT - 1] + "…"
@@ -100,7 +100,7 @@ def explain_refused(
     context: MissContext,
     wanted: Canonical,
     candidates: Sequence[tuple[int, Canonical]],
-    wording: Restater = AS_RECORDED,
+    wording: RecordingRewriter = AS_RECORDED,
     recorded_by: Callable[[int], Client | None] = lambda _: None,
 ) -> ExplainedMiss:
     """Explain a miss; `candidates`: (row, canonical request), 50 are plenty; `recorded_by` returns a row's client."""
@@ -121,7 +121,7 @@ class _Step(NamedTuple):
         return f"{self.about}{typed}{self.more}"
 
 
-def _format_lines(miss: ExplainedMiss, shown: int, width: int) -> list[str]:
+def _format_miss_lines(miss: ExplainedMiss, shown: int, width: int) -> list[str]:
     context, why = miss.context, _match_reason(miss)
     what = " ".join(clip(part, 60) for part in (context.provider, context.operation, context.model or "") if part)
     which = [f"mode {context.mode}", f"session {_quote(context.session)}"]
@@ -155,11 +155,11 @@ def _shows_unbound_place(miss: ExplainedMiss, shown: int) -> bool:
 def _list_steps(miss: ExplainedMiss) -> list[_Step]:
     if (why := _match_reason(miss)).steps is _advise_record:
         return why.steps(miss)  # there is nothing to look at
-    near = [_build_store_command(miss, f"show {miss.nearest.id}")] if miss.nearest else []
+    near = [_add_store_option(miss, f"show {miss.nearest.id}")] if miss.nearest else []
     live = [_Step("or let the real tool answer: --unknown-tool live")] if miss.context.beside_live else []
     page = miss.context.again.page
     seen = f"   {page}#/live/{miss.context.key[3:15]}" if page else ""
-    return [*why.steps(miss), *live, _Step("look closer", [_build_store_command(miss, "why"), *near], seen)]
+    return [*why.steps(miss), *live, _Step("look closer", [_add_store_option(miss, "why"), *near], seen)]
 
 
 def _describe_nearest(near: Nearest, shown: int, width: int) -> list[str]:
@@ -199,8 +199,8 @@ def _build_command(miss: ExplainedMiss, mode: str, cassette: str = "") -> str:
     return miss.context.again.command(mode, name, store=miss.context.store, upstreams=miss.context.upstreams)
 
 
-def _build_store_command(miss: ExplainedMiss, command: str) -> str:
-    return suggest_command(command, miss.context.store)
+def _add_store_option(miss: ExplainedMiss, command: str) -> str:
+    return format_command(command, miss.context.store)
 
 
 def _advise_record(miss: ExplainedMiss) -> list[_Step]:
@@ -262,7 +262,7 @@ def _build_use_command(miss: ExplainedMiss, cassette: str) -> str:
 def _advise_declaring_day(miss: ExplainedMiss) -> _Step:
     """Explain for a day in system text that `run`, the pytest plugin and suites declare it, and bind it."""
     context = miss.context
-    by_run = context.again if context.again.is_run else context.again.for_command("llmproxy run", " -- YOUR COMMAND")
+    by_run = context.again if context.again.is_run else context.again.for_other("llmproxy run", " -- YOUR COMMAND")
     typed = by_run.command("record", context.cassette, store=context.store, upstreams=context.upstreams)
     return _Step("or record again with the day declared; it then replays on any other day", [typed])
 
@@ -270,7 +270,7 @@ def _advise_declaring_day(miss: ExplainedMiss) -> _Step:
 def _advise_rules(miss: ExplainedMiss) -> list[_Step]:
     suggestion = miss.nearest.suggestion if miss.nearest else None
     if suggestion is None:
-        return [*_advise_more(miss), *_advise_change_trial(miss)]
+        return [*_advise_more(miss), *_advise_changes_command(miss)]
     rule = suggestion.toml.replace("\n", "   ")
     rest = (
         f"; {suggestion.left} other difference{'s' if suggestion.left > 1 else ''} would stay"
@@ -280,7 +280,7 @@ def _advise_rules(miss: ExplainedMiss) -> list[_Step]:
     again = "" if miss.context.again.is_run else ", and start the proxy again"
     step = _Step(
         f"if that changes by itself, put into pyproject.toml, [tool.llmproxy.normalize]: {rule}   then",
-        [_build_store_command(miss, "verify --rekey")],
+        [_add_store_option(miss, "verify --rekey")],
         f"{again}{rest}",
     )
     # A rule that does not do it alone is not the first thing to try. Where something is unbound, the recording knows
@@ -292,13 +292,13 @@ def _advise_rules(miss: ExplainedMiss) -> list[_Step]:
 _PYTEST_MODE, _PYTEST_CHANGES = "--llmproxy-mode {mode}", "--llmproxy-changes"
 
 
-def _advise_change_trial(miss: ExplainedMiss) -> list[_Step]:
+def _advise_changes_command(miss: ExplainedMiss) -> list[_Step]:
     """Offer the trial that says what has changed in all calls, where the command is known that was run."""
     context, again = miss.context, miss.context.again
     if _PYTEST_MODE in again.start:
         typed = again.start.replace(_PYTEST_MODE, _PYTEST_CHANGES)
     elif again.is_run:
-        typed = again.for_command("llmproxy changes", " -- COMMAND").command("", context.cassette, store=context.store)
+        typed = again.for_other("llmproxy changes", " -- COMMAND").command("", context.cassette, store=context.store)
     else:
         return []
     return [_Step("or list, offline, what changed, what it affects and what new recordings cost", [typed])]

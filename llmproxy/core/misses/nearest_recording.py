@@ -35,7 +35,7 @@ from llmproxy.core.traffic.json_diff import (
     count_common_suffix,
     count_differences,
     is_volatile_value,
-    list_raw_differences,
+    list_unequal_values,
 )
 from llmproxy.errors import SettingsError
 
@@ -96,7 +96,7 @@ class Nearest:
         }
 
 
-class RestatedCandidate(NamedTuple):
+class CandidateInRunValues(NamedTuple):
     """A recording as this run would have sent it."""
 
     canonical: Canonical
@@ -105,10 +105,10 @@ class RestatedCandidate(NamedTuple):
     """What varies from run to run beside what is left different in `canonical`."""
 
 
-class Restater:
+class RecordingRewriter:
     """Rewrites recordings in this run's words, as far as somebody asks; this one as they are."""
 
-    def find_cached(self, id_: int) -> Canonical | None:  # noqa: ARG002 - as all
+    def find_cached_request(self, id_: int) -> Canonical | None:  # noqa: ARG002 - as all
         """Return the canonical request of a recording that was read not long ago."""
         return None
 
@@ -116,20 +116,20 @@ class Restater:
         """Return one message of a recording's conversation; the same object for the same one."""
         return get_messages(recorded.tree)[1][n]
 
-    def restate_whole(self, id_: int, recorded: Canonical) -> Canonical:  # noqa: ARG002 - as all
+    def restate_whole_recording(self, id_: int, recorded: Canonical) -> Canonical:  # noqa: ARG002 - as all
         """Return a recording with whatever it names as this run names it."""
         return recorded
 
-    def restate_nearest(self, id_: int, recorded: Canonical, whole: Canonical) -> RestatedCandidate:  # noqa: ARG002 - as all
+    def restate_nearest_recording(self, id_: int, recorded: Canonical, whole: Canonical) -> CandidateInRunValues:  # noqa: ARG002 - as all
         """Return the nearest recording as this run would have sent it."""
-        return RestatedCandidate(whole)
+        return CandidateInRunValues(whole)
 
 
-AS_RECORDED = Restater()
+AS_RECORDED = RecordingRewriter()
 
 
 def find_nearest(
-    wanted: Canonical, candidates: Sequence[tuple[int, Canonical]], wording: Restater = AS_RECORDED
+    wanted: Canonical, candidates: Sequence[tuple[int, Canonical]], wording: RecordingRewriter = AS_RECORDED
 ) -> Nearest | None:
     """Return the candidate most like `wanted`, or None without candidates; `wording` tells them in this run's words.
 
@@ -138,7 +138,7 @@ def find_nearest(
     candidates from the first 32 MiB of bodies are looked at, all of these are ranked by comparisons in C, 8 by either
     end are compared in full, each within the bounds of `core.traffic.json_diff`.
     """
-    taken = _limit_candidates(candidates)
+    taken = _limit_candidates_by_size(candidates)
     if not taken:
         return None
     common = _count_common(wanted, taken, wording)
@@ -150,7 +150,7 @@ def find_nearest(
     endings = [(_count_equal_last(wanted, item[1]), item) for rank, item in ranked if rank[0] == operation]
     endings = sorted(endings, key=lambda pair: -pair[0])[:_CLOSE]
     alike += [item for count_, item in endings if count_ > begun and item not in alike]
-    told = [(id_, recorded, wording.restate_whole(id_, recorded)) for id_, recorded in alike]
+    told = [(id_, recorded, wording.restate_whole_recording(id_, recorded)) for id_, recorded in alike]
     id_, recorded, best = told[0]
     if len(told) > 1:
         id_, recorded, best = max(
@@ -161,14 +161,14 @@ def find_nearest(
                 _compare_last_texts(each[2], wanted),
             ),
         )
-    best, bound, varying = wording.restate_nearest(id_, recorded, best)
+    best, bound, varying = wording.restate_nearest_recording(id_, recorded, best)
     pairs = [
-        (_unmark_model_written(build_difference(each.path, each.old, each.new, each.where), wanted.tree), each)
+        (_unmark_volatile_if_by_model(build_difference(each.path, each.old, each.new, each.where), wanted.tree), each)
         for each in _list_differences(best, wanted)
     ]
     pairs.sort(key=lambda pair: pair[0].looks is not None)
     found = [difference for difference, _ in pairs]
-    reordered = find_reordered(best.tree, wanted.tree) if len(wanted.body) < _MOST_SORTED else ""
+    reordered = find_reordered_place(best.tree, wanted.tree) if len(wanted.body) < _MOST_SORTED else ""
     written = reordered or any(_is_model_written(each.path, wanted.tree) for each in found)
     return Nearest(
         id_,
@@ -188,7 +188,7 @@ def _count_equal_last(wanted: Canonical, candidate: Canonical) -> int:
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
-def _unmark_model_written(item: Difference, tree: object) -> Difference:
+def _unmark_volatile_if_by_model(item: Difference, tree: object) -> Difference:
     """Return a difference that looks like nothing where a model wrote the value: no rule would make that a hit."""
     return replace(item, looks=None) if item.looks and _is_model_written(item.path, tree) else item
 
@@ -200,7 +200,7 @@ def _is_model_written(path: str, tree: object) -> bool:
     return isinstance(message, dict) and message.get("role", message.get("type")) in _OF_MODEL
 
 
-def find_reordered(old: object, new: object, path: str = "$") -> str:
+def find_reordered_place(old: object, new: object, path: str = "$") -> str:
     """Return where two trees differ in order alone, the innermost list or text of words; empty if otherwise."""
     if old == new or _sort_tree(old) != _sort_tree(new):
         return ""
@@ -210,7 +210,7 @@ def find_reordered(old: object, new: object, path: str = "$") -> str:
         inner = [(f"{path}[{n}]", *pair) for n, pair in enumerate(zip(old, new, strict=True)) if pair[0] != pair[1]]
     else:
         return path
-    return (find_reordered(inner[0][1], inner[0][2], inner[0][0]) if len(inner) == 1 else "") or path
+    return (find_reordered_place(inner[0][1], inner[0][2], inner[0][0]) if len(inner) == 1 else "") or path
 
 
 def _sort_tree(tree: object) -> object:
@@ -226,7 +226,7 @@ _Rank = tuple[bool, int, bool, float]
 """Same operation, messages from the start that say the same, same model, rough likeness of the last texts."""
 
 
-def _limit_candidates(candidates: Sequence[tuple[int, Canonical]]) -> list[tuple[int, Canonical]]:
+def _limit_candidates_by_size(candidates: Sequence[tuple[int, Canonical]]) -> list[tuple[int, Canonical]]:
     taken: list[tuple[int, Canonical]] = []
     left = _BUDGET
     for item in candidates:
@@ -241,7 +241,9 @@ def _same_operation(wanted: Canonical, candidate: Canonical) -> bool:
     return wanted.provider == candidate.provider and wanted.operation == candidate.operation
 
 
-def _count_common(wanted: Canonical, candidates: Sequence[tuple[int, Canonical]], wording: Restater) -> dict[int, int]:
+def _count_common(
+    wanted: Canonical, candidates: Sequence[tuple[int, Canonical]], wording: RecordingRewriter
+) -> dict[int, int]:
     """Return by candidate how many first messages say the same: message by message, each looked at once."""
     common = dict.fromkeys((id_ for id_, _ in candidates), 0)
     varying = Counter[int]()
@@ -269,7 +271,9 @@ def _count_common(wanted: Canonical, candidates: Sequence[tuple[int, Canonical]]
     return common
 
 
-def _rank_candidate(wanted: Canonical, id_: int, candidate: Canonical, common: int, wording: Restater) -> _Rank:
+def _rank_candidate(
+    wanted: Canonical, id_: int, candidate: Canonical, common: int, wording: RecordingRewriter
+) -> _Rank:
     """Judge a candidate by what costs next to nothing."""
     said = get_messages(candidate.tree)[1]
     last = wording.restate_message(id_, candidate, len(said) - 1) if said else candidate.tree
@@ -288,7 +292,7 @@ def _differs_only_in_volatile(old: object, new: object) -> bool:
     """Return whether two messages differ in nothing but what looks volatile."""
     if type(old) is not type(new):
         return False
-    found = list_raw_differences(old, new, _VARYING + 1)
+    found = list_unequal_values(old, new, _VARYING + 1)
     return len(found) <= _VARYING and all(classify_difference(*each) for each in found)
 
 
@@ -384,7 +388,7 @@ def _compare_pairs(where: str, old: Sequence[tuple[str, str]], new: Sequence[tup
     """Return the differences of two lists of (name, value), for example of headers."""
     if tuple(old) == tuple(new):
         return []
-    found = list_raw_differences(dict(old), dict(new), COUNTED)
+    found = list_unequal_values(dict(old), dict(new), COUNTED)
     named = ((path[2:].removeprefix('"').removesuffix('"]'), path, left, right) for path, left, right in found)
     return [ChangedPlace(f"{where} {name}", where + path[1:], left, right) for name, path, left, right in named]
 
@@ -477,7 +481,7 @@ def suggest_rules(old: Canonical, new: Canonical) -> Suggestion | None:
     if old.tree is None or new.tree is None or max(len(old.body), len(new.body)) > _LARGEST:
         return None
     rules, left, tried = Rules(), _count_remaining(old, new, Rules()), 0
-    for path, before, after in list_raw_differences(old.tree, new.tree, _LOOKED_AT):
+    for path, before, after in list_unequal_values(old.tree, new.tree, _LOOKED_AT):
         if tried == _TRIED or not classify_volatile(before, after):
             continue
         tried += 1

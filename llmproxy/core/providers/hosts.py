@@ -63,7 +63,7 @@ COPILOT_URL = "COPILOT_PROVIDER_BASE_URL"
 COPILOT_TYPE = "COPILOT_PROVIDER_TYPE"
 
 
-def find_copilot_provider(env: Mapping[str, str]) -> tuple[Provider, str]:
+def read_copilot_provider(env: Mapping[str, str]) -> tuple[Provider, str]:
     """Return which provider GitHub Copilot's CLI asks with a key of the user's, and what follows that one's prefix in
     its base URL: whose host the variable names, else its type's, which is OpenAI if none is set.
     """
@@ -75,13 +75,13 @@ def find_copilot_provider(env: Mapping[str, str]) -> tuple[Provider, str]:
     return provider, next(iter(provider.env.values()), "")
 
 
-def is_copilot_elsewhere(env: Mapping[str, str], ours: str) -> bool:
+def has_copilot_other_url(env: Mapping[str, str], ours: str) -> bool:
     """Return whether Copilot's base URL names another place than the one to which we send its provider's requests."""
     url = _parse_base_url("", env.get(COPILOT_URL, ""))
     parts, us = urlsplit(url), urlsplit(f"//{ours}")
     if not url or _is_same_place(url, us.hostname or "", us.port):
         return False
-    provider, _ = find_copilot_provider(env)
+    provider, _ = read_copilot_provider(env)
     place = read_env_upstreams(env, ours).get(provider.name) or provider.upstream
     same = _is_same_place(place, parts.hostname or "", port_of(parts.scheme, parts.port)) if place else False
     return not (same or (place == provider.upstream and provider_of_host(parts.hostname or "", None) is provider))
@@ -102,7 +102,7 @@ def read_env_upstreams(env: Mapping[str, str], ours: str) -> dict[str, str]:
 def _list_base_url_variables(provider: Provider, env: Mapping[str, str]) -> tuple[str, ...]:
     """Return the variables that say where a provider is: Copilot's only where no other client has a key for it."""
     has_key = any(env.get(name) for key in provider.keys for name in (key.name, *key.instead))
-    copilots = bool(env.get(COPILOT_URL)) and not has_key and find_copilot_provider(env)[0] is provider
+    copilots = bool(env.get(COPILOT_URL)) and not has_key and read_copilot_provider(env)[0] is provider
     return (*provider.env, COPILOT_URL) if copilots else tuple(provider.env)
 
 
@@ -169,7 +169,7 @@ def add_env_upstreams(loaded: Loaded, env: Mapping[str, str]) -> Loaded:
         variables = (variable for variable in _list_base_url_variables(PROVIDERS[name], env) if variable in env)
         setter = next(one for one in variables if url == _parse_base_url(name, env[one].strip()))
         found[name] = (url, Source(Origin.ENVIRONMENT, setter))
-    return loaded.with_upstreams(found)
+    return loaded.add_unset_upstreams(found)
 
 
 class CallRateLimiter:

@@ -378,7 +378,7 @@ def _find_deployment(provider: Provider, path: str) -> FoundPath | None:
     return FoundPath(operation, operation.name, 0, insert, match["model"], variant=match["more"] or "")
 
 
-def _find_action_in_path(provider: Provider, path: str) -> FoundPath | None:
+def _find_model_action(provider: Provider, path: str) -> FoundPath | None:
     match = _ACTION.match(path)
     if match is None or (operation := provider.methods.get(match["action"])) is None:
         return _find_below_resource(provider, path)
@@ -418,10 +418,10 @@ def _find_google(provider: Provider, path: str) -> FoundPath | None:
         operation = provider.methods[method]
     else:
         return None
-    return FoundPath(operation, operation.name, 0, insert, model, stream, variant=_build_variant(provider, match))
+    return FoundPath(operation, operation.name, 0, insert, model, stream, variant=_join_google_place(provider, match))
 
 
-def _build_variant(provider: Provider, match: re.Match[str]) -> str:
+def _join_google_place(provider: Provider, match: re.Match[str]) -> str:
     """Return what else of ``/v1/projects/P/locations/L/publishers/O/models/M:method`` chooses: P only where a model is
     the project's own.
     """
@@ -438,7 +438,7 @@ def _build_variant(provider: Provider, match: re.Match[str]) -> str:
 _PATTERNS: dict[str, Callable[[Provider, str], FoundPath | None]] = {
     "": _find_below_resource,
     "deployments": _find_deployment,
-    "actions": _find_action_in_path,
+    "actions": _find_model_action,
     "google": _find_google,
 }
 """By `Provider.pattern`."""
@@ -486,7 +486,7 @@ def _find_base_path_prefixes(provider: Provider, url: str) -> tuple[str, tuple[s
 def resolve_upstream(provider: Provider, url: str, target: str, headers: Headers) -> tuple[str, str]:
     """Return origin and target for a base URL given by the user; the provider's own if `url` is empty."""
     if not url:
-        return _find_provider_origin(provider, target, headers), target
+        return _build_default_origin(provider, target, headers), target
     path, strip = _find_base_path_prefixes(provider, url)
     if not path and _has_unversioned_api(url) and target.startswith("/v1/"):
         return _parse_base_url(url).origin, target[3:]
@@ -504,7 +504,7 @@ def _has_unversioned_api(url: str) -> bool:
     return provider is not None and provider.family == "openai" and provider.versions[0] == "" and not parts.port
 
 
-def _find_provider_origin(provider: Provider, target: str, headers: Headers) -> str:
+def _build_default_origin(provider: Provider, target: str, headers: Headers) -> str:
     if not provider.upstream:
         return ""
     if provider.name == "vertex":

@@ -95,7 +95,7 @@ class Stub(NamedTuple):
     def matches_host(self, host: str) -> bool:
         return any(fnmatchcase(host, each) for each in self.hosts.split())
 
-    def matches_request(self, asked: StubRequest) -> bool:
+    def matches_members(self, asked: StubRequest) -> bool:
         """Return whether the body, too, is that of such a call."""
         return all(re.fullmatch(pattern, asked.said.get(name, "")) for name, pattern in self.says.items())
 
@@ -224,7 +224,7 @@ def _answer_quota_probe(asked: StubRequest) -> Response:
     return answer_json({**made, "stop_reason": "max_tokens", "usage": {"input_tokens": 0, "output_tokens": 0}})
 
 
-def _answer_models(asked: StubRequest) -> Response | None:
+def _list_recorded_models(asked: StubRequest) -> Response | None:
     """List the models of which answers are recorded, in the words of every dialect: any other one would miss."""
     when = {"created": 0, "created_at": "1970-01-01T00:00:00Z", "owned_by": NAME}
     when |= {"object": "model", "type": "model"}
@@ -285,7 +285,7 @@ STUBS: tuple[Stub, ...] = (
         "registry.npmjs.org pypi.org files.pythonhosted.org",
     ),
     Stub(
-        "models", _answer_models, "it lists the models of which answers are recorded; any other one would miss",
+        "models", _list_recorded_models, "it lists the models of which answers are recorded; any other one would miss",
         "GET", operation="models", always=False,
     ),
     Stub(
@@ -314,8 +314,8 @@ SIGN_IN_HOSTS = ("GCE_METADATA_HOST", "GCE_METADATA_IP")
 """Variables that hold host and port of Google's metadata server."""
 
 
-def load_rows(own: Mapping[str, str]) -> tuple[Stub, ...]:
-    """Return the user's own rows (`parsers.read_stubs`), and ours."""
+def join_rows(own: Mapping[str, str]) -> tuple[Stub, ...]:
+    """Return the user's own rows (`parsers.read_stub_table`), and ours."""
     answers = {"token": _answer_token, "empty": _answer_nothing, "issuer": _answer_nothing}
     places = ((*place.partition("/"), answers[kind]) for place, kind in own.items())
     made = (Stub(host, kind, _KEY, "GET POST PUT", translate(f"/{path}"), host) for host, _, path, kind in places)

@@ -114,7 +114,9 @@ def overwrite_spans(text: str, spans: list[Span], numbers: dict[str, int] | None
     recorded of the link has it as well.
     """
     known = {} if numbers is None else numbers
-    links = {start for start, end, _ in spans if "=" in text[start - 1 : start] and _is_in_link(text, start, end)}
+    links = {
+        start for start, end, _ in spans if "=" in text[start - 1 : start] and _is_link_query_value(text, start, end)
+    }
     out: list[str] = []
     at, told = 0, len(spans) <= _MOST_LINKS
     for start, end, kind in spans:
@@ -128,7 +130,7 @@ def overwrite_spans(text: str, spans: list[Span], numbers: dict[str, int] | None
     return "".join((*out, text[at:]))
 
 
-def _is_in_link(text: str, start: int, end: int) -> bool:
+def _is_link_query_value(text: str, start: int, end: int) -> bool:
     """Return whether a span is the whole value of a member of a link's query, and long enough for a fingerprint."""
     return (
         end - start > len(FOLLOWED) + DIGITS
@@ -234,7 +236,7 @@ def iter_windows(size: int) -> Iterator[tuple[int, int, int, int]]:
         yield max(0, first - _MARGIN), first, last, min(last + _MARGIN, size)
 
 
-def renew_checksums(body: bytes) -> bytes:
+def renew_aws_frame_checksums(body: bytes) -> bytes:
     """Write the checksum of each frame of an AWS event stream anew; a stream that was cut keeps its rest as it is."""
     out, at = bytearray(body), 0
     while at + 16 <= len(out):
@@ -279,7 +281,7 @@ def find_line_broken(text: str, find: Find) -> list[Span]:
         if mark[0] in text:
             for at in _find_breaks(text, expression, mark):
                 if at >= done:
-                    pieces = _list_line_pieces(text, at)
+                    pieces = _list_key_parts_around_break(text, at)
                     done = max(done, pieces[-1][1] if pieces else 0)
                     block = _JoinedLines(text, pieces)
                     if len(pieces) > 1 and _DIGIT.search(block.joined, _CONTEXT):
@@ -345,7 +347,7 @@ def _find_breaks(text: str, expression: re.Pattern[str], mark: str) -> Iterator[
         at = text.find(mark, at + len(mark))
 
 
-def _list_line_pieces(text: str, at: int) -> list[tuple[int, int]]:
+def _list_key_parts_around_break(text: str, at: int) -> list[tuple[int, int]]:
     """Return the key characters around a line break, line by line; inner lines have nothing else."""
     before = text[max(0, at - _LONGEST_LINE) : at]
     first = at - len(before) + len(before.rstrip(_KEY_CHARS))

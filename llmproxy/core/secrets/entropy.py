@@ -17,7 +17,7 @@ from math import log2
 from llmproxy.lazy_regex import late
 
 
-def split_words(text: str) -> list[str]:
+def parse_word_table(text: str) -> list[str]:
     """Return the rows of a table that are single words."""
     return text.split()
 
@@ -66,7 +66,7 @@ def is_random(text: str, least: float = 3.0, *, words: bool = True) -> bool:
     return measure_entropy(text) >= least and not is_example(text) and not (words and looks_like_words(text))
 
 
-def has_dozen(text: str) -> bool:
+def has_alphanumeric_run(text: str) -> bool:
     """Return whether a dozen letters and digits stand in a row, a digit among them: kebab-case words have none."""
     return any(any(char.isdigit() for char in run) for run in _DOZEN.findall(text[:_LOOKED_AT]))
 
@@ -101,7 +101,7 @@ _NO_VALUE = late(
 _NO_CALL = late(r"(?<!\w)(?!\w*[A-Za-z]{3})\w+[(\[]")
 
 
-def drop_brackets(quoted: str) -> str:
+def drop_brackets_outside_calls(quoted: str) -> str:
     """Return a quoted value without brackets that open no call: behind no word, or among three symbols."""
     symbols = len(set(quoted[:_LOOKED_AT]).intersection("!@#%^&*")) > 2
     return quoted.replace("(", "").replace("[", "") if symbols else _NO_CALL.sub("", quoted)
@@ -144,7 +144,7 @@ def looks_like_token(text: str) -> bool:
 
 
 PASSWORDS = frozenset(
-    split_words(
+    parse_word_table(
     "password passwd passwort pass pwd secret user username admin root guest test testing example "
      "changeme postgres postgresql mysql mongo mongodb redis rabbitmq rabbit minio neo4j elastic db dbpass "
      "dbpassword mypassword mysecretpassword yourpassword your_password your-password token apikey api_key "
@@ -168,7 +168,7 @@ def is_real_password(text: str, user: str = "") -> bool:
     )
 
 
-def is_set(text: str) -> bool:
+def is_chosen_password(text: str) -> bool:
     """Return whether the value of a variable named like a password is one that somebody chose: no word, no example."""
     bare = text.strip("_,;:)(")
     return (

@@ -25,7 +25,13 @@ from itertools import batched
 from typing import NamedTuple
 from urllib.parse import quote
 
-from llmproxy.core.secrets.entropy import drop_brackets, has_dozen, is_drawn, is_random, is_set
+from llmproxy.core.secrets.entropy import (
+    drop_brackets_outside_calls,
+    has_alphanumeric_run,
+    is_chosen_password,
+    is_drawn,
+    is_random,
+)
 from llmproxy.core.secrets.secret_kinds import (
     AN_ID,
     BARE_VALUE,
@@ -47,7 +53,7 @@ from llmproxy.core.secrets.secret_kinds import (
     Pattern,
     SecretKind,
     compile_template,
-    find_least_length,
+    get_least_length_for_name,
     is_sure_name,
 )
 from llmproxy.lazy_regex import RustPattern, late
@@ -160,9 +166,11 @@ def find_by_shape(text: str, *, named: bool = True) -> list[Span]:
     if near and named:
         found += _find_named(text, data)
     if runs and (kinds := _list_possible_kinds(text)):
-        found += {span[:2]: span for kind in kinds for span in _find_kind(kind, text)}.values()  # the last one names it
+        found += {
+            span[:2]: span for kind in kinds for span in _find_keys_of_kind(kind, text)
+        }.values()  # the last one names it
     if runs and named and _HOLDS_LABEL.holds(b"\n".join([data[max(0, start - _LABEL) : end] for start, end in runs])):
-        found += _find_labelled(text, data, runs)
+        found += _find_behind_service_names(text, data, runs)
     return [span for span in found if not is_inside_base64(text, span.start, span.end)] if found else found
 
 
@@ -178,7 +186,7 @@ _ENV = late(rb"[A-Z][A-Z0-9_]*=")
 """A variable of the environment and its sign; nothing between them."""
 
 
-def _find_kind(kind: SecretKind, text: str) -> Iterator[Span]:
+def _find_keys_of_kind(kind: SecretKind, text: str) -> Iterator[Span]:
     needle, lead, shape = _prepare_kind(kind)
     at = text.find(needle)
     while at >= 0:
@@ -231,7 +239,7 @@ def find_key_starts(text: str) -> Iterator[int]:
 
 
 def _is_key(kind: SecretKind, found: str) -> bool:
-    if kind.wordy and not has_dozen(found):
+    if kind.wordy and not has_alphanumeric_run(found):
         return False
     needle, lead, _ = _prepare_kind(kind)
     return is_random(found if lead else found[len(needle) :], kind.entropy, words=kind.alphabet_allows_words)
@@ -244,7 +252,7 @@ def has_border(text: str, start: int) -> bool:
     return _BORDER.search(text[max(0, start - 16) : start]) is not None
 
 
-def _find_labelled(text: str, data: bytes, runs: list[tuple[int, int]]) -> Iterator[Span]:
+def _find_behind_service_names(text: str, data: bytes, runs: list[tuple[int, int]]) -> Iterator[Span]:
     """Yield the spans of values that mix letters and digits and stand behind the name of a service."""
     for start, end in runs:
         if not _HOLDS_LABEL.holds(data[max(0, start - _LABEL) : end]):
@@ -296,18 +304,18 @@ def _find_announced_value(text: str, data: bytes, lowered: bytes, match: re.Matc
     word = _NAME_END.match(lowered, match.start())
     name, at, sign = lowered[start : word.end() if word else end], match.end(), match["sign"]
     variable = sign == b"=" and _ENV.fullmatch(data, start, at) is not None
-    if not (least := find_least_length(name, variable=variable)):
+    if not (least := get_least_length_for_name(name, variable=variable)):
         return None
     if (match["gap"] and not name.startswith(b"--")) or (sign == b">" and lead != b"<") or (sign == lead == b":"):
         return None
     if variable and (not lead or lead in b" \t\n\r\"'`"):
         found = ENV_VALUE.match(text, at)
-        said = find_least_length(name, variable=False) > 0
-        if found and (is_drawn(found["value"], least) or (said and is_set(found["value"]))):
+        said = get_least_length_for_name(name, variable=False) > 0
+        if found and (is_drawn(found["value"], least) or (said and is_chosen_password(found["value"]))):
             return Span(*found.span("value"))
     quoted = QUOTED_VALUE.match(text, at)
     found = quoted or BARE_VALUE.match(text, at)
-    if found is None or not is_drawn(drop_brackets(found["value"]) if quoted else found["value"], least):
+    if found is None or not is_drawn(drop_brackets_outside_calls(found["value"]) if quoted else found["value"], least):
         return None
     return None if AN_ID.fullmatch(found["value"]) and not is_sure_name(name) else Span(*found.span("value"))
 
@@ -399,7 +407,7 @@ def list_written_forms(secret: str) -> Iterator[str]:
 def list_form_anchors(secret: str) -> Sequence[str | None]:
     """Return characters that each form of a credential in a text needs; None for a form that has no such."""
     if not _PLAIN.fullmatch(secret):
-        return [_find_anchor(form) if len(form) >= FREE else None for form in list_written_forms(secret)]
+        return [_choose_anchor(form) if len(form) >= FREE else None for form in list_written_forms(secret)]
     data = secret[-_ENOUGH:].encode()  # the same for the usual ones, in a tenth of the time
     if len(data) < _ENOUGH:
         coded = "".join([_encode_base64_core(data, lead)[-_ANCHOR:] for lead in range(3)])
@@ -476,7 +484,7 @@ class KnownSecrets:
         for form in new:
             if len(self._few) < _FEW:
                 self._few = (*self._few, form)
-            elif len(form) < FREE or (anchor := _find_anchor(form)) is None:
+            elif len(form) < FREE or (anchor := _choose_anchor(form)) is None:
                 self._short = (*self._short[-4 * 256 :], form)
             else:
                 self._anchors[anchor] = (*self._anchors.get(anchor, ()), form)
@@ -484,7 +492,7 @@ class KnownSecrets:
             self._forget_form(self._all.popitem(last=False)[0])
 
     def _forget_form(self, form: str) -> None:
-        if (anchor := _find_anchor(form)) is not None and form in self._anchors.get(anchor, ()):
+        if (anchor := _choose_anchor(form)) is not None and form in self._anchors.get(anchor, ()):
             left = tuple(other for other in self._anchors[anchor] if other != form)
             if left:
                 self._anchors[anchor] = left
@@ -512,7 +520,7 @@ class KnownSecrets:
         return found
 
 
-def _find_anchor(form: str) -> str | None:
+def _choose_anchor(form: str) -> str | None:
     """Return the last characters of the first long run in a form: how keys begin is what they have in common."""
     runs = find_key_runs(form).spans
     return form[runs[0][1] - _ANCHOR : runs[0][1]] if runs else None

@@ -43,11 +43,11 @@ from llmproxy.core.secrets.encodings import (
     overwrite_parts,
     overwrite_spans,
     recode_text,
-    renew_checksums,
+    renew_aws_frame_checksums,
     replace_spans,
     unescape_text,
 )
-from llmproxy.core.secrets.entropy import is_real_password, looks_like_words, split_words
+from llmproxy.core.secrets.entropy import is_real_password, looks_like_words, parse_word_table
 from llmproxy.core.secrets.find_secrets import (
     CREDENTIAL,
     FREE,
@@ -73,9 +73,9 @@ from llmproxy.core.secrets.secret_kinds import (
     SECRET_HEADER,
     SHORTEST,
     find_bare_url_passwords,
-    is_api_key_member,
-    is_credential_member,
+    is_api_key_parameter,
     is_credential_name,
+    is_credential_parameter,
     is_secret_member,
 )
 from llmproxy.core.traffic.body_decoding import find_boundary
@@ -116,7 +116,7 @@ def has_redaction_placeholder(request: Request) -> bool:
     return _MARKS.search(request.body) is not None or PLACEHOLDER.strip("[]") in request.target
 
 
-def may_hold_placeholder(data: bytes | bytearray) -> bool:
+def may_hold_redaction(data: bytes | bytearray) -> bool:
     """Return whether a part of a request seems to hold one: then the whole is looked at before more is sent."""
     return DUMMY.encode() in data or _MARKS.search(data) is not None
 
@@ -125,7 +125,7 @@ _STANDS_IN = late(
     r"\[REDACTED[\w:-]*\]|REDACTED(?:-\d+)?(?:[:x][\w-]*)?\*+|REDACTEDx[0-9a-f]{12}|REDx[0-9A-Za-z]{3,9}\*+|REDACTE\*"
 )
 _SAID = frozenset(
-    split_words("messages input contents system systemInstruction system_instruction instructions prompt")
+    parse_word_table("messages input contents system systemInstruction system_instruction instructions prompt")
 )
 """Members of a request in which a conversation stands: what it quotes is no credential of the request."""
 _ONLY = late(r"(?i)(?:bearer |basic |token )?REDACTED(?:-\d+)?")
@@ -146,7 +146,7 @@ def find_placeholder(headers: Headers, target: str, body: bytes = b"") -> str | 
     form = body.decode("latin-1") if b"{" not in body[:1] and short else ""
     for pair in (*target.partition("?")[2].split("&"), *(form.strip().split("&") if "=" in form else ())):
         name, _, value = pair.partition("=")
-        credential = DUMMY in value or is_credential_member(unquote_plus(name), "REDACTED")
+        credential = DUMMY in value or is_credential_parameter(unquote_plus(name), "REDACTED")
         if credential and _is_placeholder(unquote_plus(value)):
             return unquote_plus(name)
     return None
@@ -196,14 +196,14 @@ class Redactor:
     def learn_request(self, request_headers: Headers, target: str, names: frozenset[str] = NO_NAMES) -> None:
         """Note a request's credentials, to find them wherever they turn up later; `names` as of `request`."""
         for secret in find_request_credentials(request_headers, target, names):
-            self.learn_value(secret)
+            self.learn_declared_secret(secret)
 
     def learn_bearer(self, token: str) -> None:
         """Note the credential of a request that stood behind `Bearer`, as `learn_request` does."""
         if not looks_like_words(token):
-            self.learn_value(token)
+            self.learn_declared_secret(token)
 
-    def learn_value(self, secret: str) -> None:
+    def learn_declared_secret(self, secret: str) -> None:
         """Note a value of which somebody says that it is secret, whatever it looks like: words too."""
         if len(secret) < SHORTEST or secret in self._known or secret.lower() in DUMMIES or "REDACT" in secret:
             return
@@ -258,7 +258,7 @@ class Redactor:
         ]
         return merge_spans([*spans, *(Span(at, at + 1) for at in changed[:1])])
 
-    def _and_ours(self, text: str) -> list[Span]:
+    def _find_with_placeholders(self, text: str) -> list[Span]:
         return self._find_all(text, ours=True)
 
     # -- requests ----------------------------------------------------------------------------------------------------
@@ -290,12 +290,12 @@ class Redactor:
     def text(self, text: str) -> str:
         """Return a text that may be printed or logged; it may quote a path."""
         spans = self._find_with_passwords(text, quoted=True)
-        return recode_text(replace_spans(text, spans, lambda _secret, _kind: PLACEHOLDER), self._and_ours)
+        return recode_text(replace_spans(text, spans, lambda _secret, _kind: PLACEHOLDER), self._find_with_placeholders)
 
     def _find_with_passwords(self, text: str, *, quoted: bool = False) -> list[Span]:
         """Return the spans of secrets in a path or a query; `quoted` as of `find_bare_url_passwords`."""
         found = find_bare_url_passwords(text, quoted=quoted) if "@" in text else ()
-        return merge_spans([*self._and_ours(text), *(Span(*span) for span in found)])
+        return merge_spans([*self._find_with_placeholders(text), *(Span(*span) for span in found)])
 
     def redact_target(self, target: str) -> str:
         """Return path and query as they may be printed or logged."""
@@ -315,37 +315,41 @@ class Redactor:
             if lower not in FINGERPRINTED or value.startswith("[REDACTED"):
                 return value if lower in FINGERPRINTED else PLACEHOLDER
             return f"[REDACTEDx{marks.fingerprint(value)}]"
-        return self._redact_value(value, marks.mark_header)
+        return self._redact_value(value, marks.mark_in_header)
 
     def _redact_value(self, value: str, put: Callable[[str, str], str]) -> str:
         """Redact the value of a field, or a path; those without a secret are remembered."""
         plain = self._plain_headers
         if len(value) < SHORTEST or value in plain:
             return value
-        text = recode_text(replace_spans(value, self._and_ours(value), put), self._and_ours)
+        text = recode_text(replace_spans(value, self._find_with_placeholders(value), put), self._find_with_placeholders)
         if text == value and len(value) < _LONGEST_HEADER and len(plain) < _PLAIN_HEADERS:
             plain.add(value)
         return text
 
     def _redact_target(self, target: str, numbers: SecretMarks, names: frozenset[str]) -> str:
         path, mark, query = target.partition("?")
-        if "%" in path or "@" in path or self._redact_value(path, numbers.mark_secret) != path:
-            path = self._redact_quoted(path, unquote, numbers.mark_secret)
-        return path + mark + "&".join(self._member(each, numbers, names) for each in query.split("&")) if mark else path
+        if "%" in path or "@" in path or self._redact_value(path, numbers.mark_in_url) != path:
+            path = self._redact_percent_encoded(path, unquote, numbers.mark_in_url)
+        return (
+            path + mark + "&".join(self._redact_query_parameter(each, numbers, names) for each in query.split("&"))
+            if mark
+            else path
+        )
 
-    def _member(self, pair: str, numbers: SecretMarks, names: frozenset[str]) -> str:
+    def _redact_query_parameter(self, pair: str, numbers: SecretMarks, names: frozenset[str]) -> str:
         """Redact one ``name=value`` of a query."""
         name, mark, value = pair.partition("=")
         plain, known = unquote_plus(value), unquote_plus(name)
-        if (followed := _LINK.fullmatch(plain)) and is_credential_member(known, "REDACTED"):
+        if (followed := _LINK.fullmatch(plain)) and is_credential_parameter(known, "REDACTED"):
             return f"{name}=REDACTEDx{followed[1]}"
         if not plain or (plain.startswith("REDACTED") and not followed):
             return pair
         if known.lower() in names:
-            return f"{name}=REDACTED" if is_credential_member(known, plain) else pair
-        if is_credential_member(known, plain):
+            return f"{name}=REDACTED" if is_credential_parameter(known, plain) else pair
+        if is_credential_parameter(known, plain):
             return f"{name}=REDACTEDx{numbers.fingerprint(plain)}"
-        return name + mark + self._redact_quoted(value, unquote_plus, numbers.mark_secret)
+        return name + mark + self._redact_percent_encoded(value, unquote_plus, numbers.mark_in_url)
 
     def _find_member_kind(self, name: str, value: str, *, said: bool = True) -> str:
         """Return the kind of a member's value: its own, or that of what it carries for somebody else."""
@@ -359,16 +363,16 @@ class Redactor:
         """Redact one ``name=value`` of a form."""
         name, mark, value = pair.partition("=")
         plain, known = unquote_plus(value), unquote_plus(name)
-        if mark and plain and is_credential_member(known, plain):
+        if mark and plain and is_credential_parameter(known, plain):
             ours = plain.startswith("REDACTED") and not OURS.fullmatch(plain)
             kind = CREDENTIAL if known.lower() in _WHO_ASKS else self._find_member_kind(known, plain)
-            return pair if ours else f"{name}={numbers.mark_field(plain, kind)}"
-        return name + mark + self._redact_quoted(value, unquote_plus, numbers.mark_field)
+            return pair if ours else f"{name}={numbers.mark_in_form(plain, kind)}"
+        return name + mark + self._redact_percent_encoded(value, unquote_plus, numbers.mark_in_form)
 
-    def _redact_quoted(self, text: str, decode: Callable[[str], str], put: Callable[[str, str], str]) -> str:
+    def _redact_percent_encoded(self, text: str, decode: Callable[[str], str], put: Callable[[str, str], str]) -> str:
         """Redact percent-encoded text; it is written anew only if it holds a secret, with what `put` makes of each."""
         plain = decode(text)
-        changed = recode_text(replace_spans(plain, self._find_with_passwords(plain), put), self._and_ours)
+        changed = recode_text(replace_spans(plain, self._find_with_passwords(plain), put), self._find_with_placeholders)
         return text if changed == plain else quote(changed, safe="/:@,~")
 
     def _redact_body(self, body: bytes, content_type: str, numbers: SecretMarks) -> bytes:
@@ -389,7 +393,7 @@ class Redactor:
     def _redact_json_or_text(self, data: bytes, numbers: SecretMarks) -> bytes:
         """Redact JSON, lines of it, text, or bytes of no charset; only strings that hold a secret change."""
         if b"\0" in data:
-            data = overwrite_in_utf16(data.decode("latin-1"), self._and_ours).encode("latin-1")
+            data = overwrite_in_utf16(data.decode("latin-1"), self._find_with_placeholders).encode("latin-1")
         try:
             text, charset = data.decode("utf-8"), "utf-8"
         except UnicodeDecodeError:
@@ -402,15 +406,19 @@ class Redactor:
         return data if changed is text else changed.encode(charset)
 
     def _redact_plain(self, text: str, numbers: SecretMarks) -> str:
-        spans = self._and_ours(text)
-        return recode_text(replace_spans(text, spans, numbers.build_placeholder) if spans else text, self._and_ours)
+        spans = self._find_with_placeholders(text)
+        return recode_text(
+            replace_spans(text, spans, numbers.mark_in_body) if spans else text, self._find_with_placeholders
+        )
 
     def _redact_json(self, text: str, numbers: SecretMarks, depth: int) -> str:
         """Redact text with JSON strings, decoded only if an escape or a member's name may hide something."""
         if may_hold_escaped_secret(text) or has_secret_member(text):
             text = self._redact_json_strings(text, numbers, depth)
-        spans = [span for span in self._and_ours(text) if '"' not in text[span.start : span.end]]
-        return recode_text(replace_spans(text, spans, numbers.build_placeholder) if spans else text, self._and_ours)
+        spans = [span for span in self._find_with_placeholders(text) if '"' not in text[span.start : span.end]]
+        return recode_text(
+            replace_spans(text, spans, numbers.mark_in_body) if spans else text, self._find_with_placeholders
+        )
 
     def _redact_json_strings(self, text: str, numbers: SecretMarks, depth: int) -> str:
         """Redact each JSON string in a text as what it stands for."""
@@ -433,7 +441,7 @@ class Redactor:
             with suppress(ValueError):
                 plain = json.loads(f'"{inner}"', strict=False)
         if member and is_secret_member(member, plain, said=depth == _NESTED):
-            return numbers.build_placeholder(plain, self._find_member_kind(member, plain, said=depth == _NESTED))
+            return numbers.mark_in_body(plain, self._find_member_kind(member, plain, said=depth == _NESTED))
         if depth and plain[:1] in ("{", "[") and '"' in plain:
             changed = self._redact_json(plain, numbers, depth - 1)
         else:
@@ -483,16 +491,22 @@ class Redactor:
         made: bytearray | None = None
         for start, first, last, end in iter_windows(len(body)):
             text = body[start:end].decode("latin-1")  # one character a byte: spans are offsets
-            changed = self._media(text, numbers) if media else self._redact_answer(text, numbers, dealt_out=dealt_out)
+            changed = (
+                self._overwrite_in_media(text, numbers)
+                if media
+                else self._redact_answer(text, numbers, dealt_out=dealt_out)
+            )
             if changed != text:
                 made = bytearray(body) if made is None else made
                 made[first:last] = changed[first - start : last - start].encode("latin-1")
         if made is None or made == body:
             return body
         whole = bytes(made)
-        return renew_checksums(whole) if content_type.startswith("application/vnd.amazon.eventstream") else whole
+        return (
+            renew_aws_frame_checksums(whole) if content_type.startswith("application/vnd.amazon.eventstream") else whole
+        )
 
-    def _media(self, text: str, numbers: dict[str, int]) -> str:
+    def _overwrite_in_media(self, text: str, numbers: dict[str, int]) -> str:
         """Overwrite the credentials that were seen in pictures, sound and films."""
         return overwrite_spans(text, merge_spans(self._known.find_spans(text)), numbers)
 
@@ -523,14 +537,14 @@ def find_request_credentials(headers: Headers, target: str, names: frozenset[str
     """Yield what a request is sent with, in its header fields and its query; `names` as of `Redactor.request`."""
     for name, value in headers:
         if CREDENTIAL_HEADER.search(name.lower()):
-            yield from split_credential(name.lower(), value.strip())
+            yield from list_credential_parts(name.lower(), value.strip())
     if "=" in target:
         for name, value in parse_qsl(target.partition("?")[2]):
-            if (name.lower() in names or is_api_key_member(name, value)) and not looks_like_words(value):
+            if (name.lower() in names or is_api_key_parameter(name, value)) and not looks_like_words(value):
                 yield value
 
 
-def split_credential(name: str, value: str) -> Iterator[str]:
+def list_credential_parts(name: str, value: str) -> Iterator[str]:
     """Return the parts of a credential's header that may turn up alone; names and words are none."""
     if name == "cookie":
         pairs = (pair.partition("=")[2].strip() for pair in value.split(";"))
@@ -580,18 +594,18 @@ class SecretMarks:
     def _build_label(self, secret: str, kind: str) -> str:
         return build_label(secret, CREDENTIAL if secret in self._request_credentials else kind, self.fingerprint)
 
-    def mark_secret(self, secret: str, _kind: str) -> str:
+    def mark_in_url(self, secret: str, _kind: str) -> str:
         """Return what stands for a secret in a URL, where it may say what is asked."""
         followed = _LINK.fullmatch(secret)
         return f"REDACTED-{self._get_number(secret)}x{followed[1] if followed else self.fingerprint(secret)}"
 
-    def mark_field(self, secret: str, kind: str) -> str:
+    def mark_in_form(self, secret: str, kind: str) -> str:
         return f"REDACTED-{self._get_number(secret)}{self._build_label(secret, kind)}"
 
-    def build_placeholder(self, secret: str, kind: str) -> str:
-        return f"[{self.mark_field(secret, kind)}]"
+    def mark_in_body(self, secret: str, kind: str) -> str:
+        return f"[{self.mark_in_form(secret, kind)}]"
 
-    def mark_header(self, secret: str, kind: str) -> str:
+    def mark_in_header(self, secret: str, kind: str) -> str:
         """Return what stands for a secret in a header field."""
         return f"[REDACTED{self._build_label(secret, kind)}]"
 

@@ -24,15 +24,15 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 
 from llmproxy.core.secrets.entropy import (
+    is_chosen_password,
     is_drawn,
     is_example,
     is_literal,
     is_random,
     is_real_password,
-    is_set,
     looks_like_token,
     looks_like_words,
-    split_words,
+    parse_word_table,
 )
 from llmproxy.lazy_regex import late
 
@@ -323,7 +323,7 @@ def _build_random_check(least: float = 2.5) -> Callable[[re.Match[str]], bool]:
     return lambda match: is_random(match["secret"], least)
 
 
-def _url_password(match: re.Match[str]) -> bool:
+def _is_password(match: re.Match[str]) -> bool:
     return is_real_password(match["secret"], match["user"]) and not ("," in match["secret"] and ":" in match["secret"])
 
 
@@ -346,7 +346,7 @@ def find_bare_url_passwords(text: str, *, quoted: bool = False) -> list[tuple[in
     return [
         match.span("secret")
         for match in _BARE_URL.finditer(text)
-        if _url_password(match)
+        if _is_password(match)
         and (not quoted or text[_find_word_start(text, match.start())] == "/")
         and match["user"].lower() not in _NO_USERS
         and (_BEGINNING.search(text, 0, match.start()) or match["host"] == "localhost" or not match["host"].isalnum())
@@ -366,8 +366,8 @@ _COMMAND = 400
 """Characters of a command before an option of it."""
 _CONTEXT = 300
 """Characters around a member of a connection string, of a JWK, in which the others stand."""
-_OAUTH = split_words("access_token refresh_token id_token client_secret client_assertion")
-_QUERY = split_words(
+_OAUTH = parse_word_table("access_token refresh_token id_token client_secret client_assertion")
+_QUERY = parse_word_table(
     "x-amz-signature x-amz-credential x-amz-security-token x-goog-signature x-goog-credential x-goog-security-token "
     "signature sig hmac api_key api-key apikey key token code auth_token subscription-key pwd pass passwd password jwt "
     "bearer credentials secret"
@@ -382,7 +382,7 @@ _CONNECTION = late(
 )
 _JWK = late(r'"kty\\*"')
 _PAIRS_OF_COOKIE = late(r"(?P<name>[\w.\-]{1,60})=(?P<secret>[^;\s\"'\\,]{8,4000})")
-_OF_COOKIE = frozenset(split_words("path domain expires max-age samesite version comment priority"))
+_OF_COOKIE = frozenset(parse_word_table("path domain expires max-age samesite version comment priority"))
 
 
 def _is_oauth_token(match: re.Match[str]) -> bool:
@@ -398,7 +398,7 @@ def _is_connection_password(match: re.Match[str]) -> bool:
     if not _CONNECTION.search(text[max(0, start - _CONTEXT) : end + _CONTEXT]):
         return False
     secret, bordered = match["secret"], ";" in text[end : end + 1] or text[start - 1 : start] in (";", "&", "?")
-    return is_set(secret) or (bordered and is_real_password(secret) and is_literal(secret))
+    return is_chosen_password(secret) or (bordered and is_real_password(secret) and is_literal(secret))
 
 
 def _is_base64_login(match: re.Match[str]) -> bool:
@@ -430,7 +430,7 @@ class Cookies(Pattern):
 _SPACE = r"[\s?\x1c-\x1f]"
 
 
-def loosely(text: str) -> str:
+def match_any_case(text: str) -> str:
     """Return an expression for letters in either case, also those outside ASCII that Python takes for them."""
     return f"(?i:{re.sub('[ks]', r'[\g<0>?]', text)})"
 
@@ -467,7 +467,7 @@ PATTERNS: tuple[Pattern, ...] = (
     Pattern(
         "url password", (b"://", b":\\/\\/"),
         late(r":(?:\\?/){2}(?P<user>[^\s/:@\"'<>\\]{0,100}):(?P<secret>[^\s/@\"'<>\\]{3,200})@(?=[\w.\-\[])"),
-        _url_password, r":(?:\\?/){2}[^\s/:@\"'<>\\]*:[^\s/@\"'<>\\]{3,}@",
+        _is_password, r":(?:\\?/){2}[^\s/:@\"'<>\\]*:[^\s/@\"'<>\\]{3,}@",
     ),
     Pattern(
         "aws secret",
@@ -487,7 +487,7 @@ PATTERNS: tuple[Pattern, ...] = (
         ),
         late(rf"(?:=|%3D)(?:{_AFTER_QUERY})(?P<secret>{_IN_QUERY}{{12,4000}}+)(?![(\[{{])"),
         lambda match: looks_like_token(match["secret"]),
-        rf"[?&;6]{loosely('|'.join((*_QUERY, *_OAUTH)))}(?:=|%3D){_IN_QUERY}{{6}}", certain=False,
+        rf"[?&;6]{match_any_case('|'.join((*_QUERY, *_OAUTH)))}(?:=|%3D){_IN_QUERY}{{6}}", certain=False,
     ),
     Pattern(
         "oauth", (b"ccess_token=", b"efresh_token=", b"d_token=", b"lient_secret=", b"lient_assertion="),
@@ -508,23 +508,23 @@ PATTERNS: tuple[Pattern, ...] = (
             r"(?:(?i:bearer|basic|token|apikey)\s{1,3})?(?P<secret>[\w=~@.+/\-]{8,4000})"
         ),
         _build_random_check(2.5),
-        rf"(?:-H|--header)[ =]*\\*[\"']?[A-Za-z\-?]*{loosely('authorization|key|token|secret')}"
+        rf"(?:-H|--header)[ =]*\\*[\"']?[A-Za-z\-?]*{match_any_case('authorization|key|token|secret')}"
         rf"{_SPACE}*:",
     ),
     Pattern(
         "curl user", (b" -u", b" --user", b"\t-u"),
         late(r"[ \t](?:-u|--user)[ =]{0,3}\\{0,15}[\"']?(?P<user>[^\s:\"'\\]{1,100}):(?P<secret>[^\s\"'\\]{3,200})"),
-        lambda match: "curl" in match.string[max(0, match.start() - _COMMAND) : match.start()] and _url_password(match),
+        lambda match: "curl" in match.string[max(0, match.start() - _COMMAND) : match.start()] and _is_password(match),
         r"[ \t](?:-u|--user)[ =]*\\*[\"']?[^\s:\"'\\]+:[^\s\"'\\]{3}",
     ),
     Pattern(
         "connection string", (b"assword=", b"ASSWORD=", b"wd=", b"WD="),
         late(r"(?i)\b(?:password|pwd)=(?P<secret>[^;\s&\"'\\<>(){}\[\],]{4,200})"), _is_connection_password,
-        rf"{loosely('password|pwd')}=[^;\s&\"'\\<>(){{}}\[\],]{{4}}", certain=False,
+        rf"{match_any_case('password|pwd')}=[^;\s&\"'\\<>(){{}}\[\],]{{4}}", certain=False,
     ),
     Pattern(
         "dsn", (b"@tcp(", b"@unix("),
-        late(r"(?P<user>[\w.\-]{1,100}):(?P<secret>[^\s@/:\"'\\]{3,200})@(?:tcp|unix)\("), _url_password,
+        late(r"(?P<user>[\w.\-]{1,100}):(?P<secret>[^\s@/:\"'\\]{3,200})@(?:tcp|unix)\("), _is_password,
         certain=False,
     ),
     Pattern(
@@ -533,13 +533,13 @@ PATTERNS: tuple[Pattern, ...] = (
             r"login(?:\s|\\n){1,8}(?P<user>[^\s\\\"']{1,200})(?:\s|\\n){1,8}password(?:\s|\\n){1,8}"
             r"(?P<secret>[^\s\\\"'<>,;]{6,500})"
         ),
-        lambda match: _url_password(match) and is_literal(match["secret"]) and not looks_like_words(match["secret"]),
+        lambda match: _is_password(match) and is_literal(match["secret"]) and not looks_like_words(match["secret"]),
         certain=False,
     ),
     Pattern(
         "pgpass", (b":5432:",),
         late(r"[\w.*\-]{1,100}:5432:[\w.*\-]{1,100}:(?P<user>[\w.*\-]{1,100}):(?P<secret>[^\s:\"'\\]{4,200})"),
-        _url_password, certain=False,
+        _is_password, certain=False,
     ),
     Pattern(
         "docker login", (b"auth",),
@@ -562,13 +562,13 @@ PATTERNS: tuple[Pattern, ...] = (
     Cookies(
         "cookie", (b"ookie", b"OOKIE"),
         late(r"(?i:cookie)2?\\{0,3}[\"'\])]{0,2}\s{0,3}[:=]\s{0,3}\\{0,3}[\"']?(?P<secret>[^\r\n\"'\\<>]{8,4000})"),
-        near=rf"{loosely('cookie')}2?\\*[\"'\])]*{_SPACE}*[:=]{_SPACE}*\\*[\"']?"
+        near=rf"{match_any_case('cookie')}2?\\*[\"'\])]*{_SPACE}*[:=]{_SPACE}*\\*[\"']?"
         r"[^\r\n\"'\\<>]{6}", certain=False,
     ),
 )  # fmt: skip
 
 
-SERVICES = split_words(
+SERVICES = parse_word_table(
     "adafruit adobe agentops ai21 airtable aiven alchemy algolia alibaba amplitude anyscale appwrite arize "
     "artifactory asana assemblyai atlassian auth0 azure azureml backblaze baseten beamer binance bintray bitbucket "
     "bittrex bitwarden bluesky braintree braze brevo browserbase bugsnag buildkite bunny calendly cerebras checkly "
@@ -595,7 +595,7 @@ SERVICES = split_words(
 SERVICE = build_alternation([name.replace("_", mark) for name in SERVICES for mark in ("", "_", "-")])
 """An expression; in lower case."""
 NEAR_LABEL = (
-    rf"{loosely(SERVICE)}[A-Za-z0-9_?.\t -]*\\*[\"'`]?{_SPACE}*(?:=>|[:=,]){_SPACE}*"
+    rf"{match_any_case(SERVICE)}[A-Za-z0-9_?.\t -]*\\*[\"'`]?{_SPACE}*(?:=>|[:=,]){_SPACE}*"
     r"\\*[\"'`]?[A-Za-z0-9_\-+/.%|:]{8}"
 )
 """What is a secret because a service's name stands before it, ``datadog_api_key = "..."``: as `Pattern.near`."""
@@ -627,7 +627,7 @@ CREDENTIAL_HEADER = late(r"^(?:proxy-)?authorization$|api-?key|token|secret|cred
 """Those whose value is a credential worth knowing again elsewhere."""
 
 _SURE_MEMBERS = frozenset(
-    split_words(
+    parse_word_table(
         "api_key apikey api-key access_token accesstoken refresh_token client_secret client_assertion id_token "
         "subscription-key x-api-key x-goog-api-key authorization sig signature password passwd passphrase pwd jwt "
         "bearer "
@@ -643,7 +643,7 @@ _LONG_VALUE = late(r"(?=\D*\d)[A-Za-z0-9_.~+=-]{16,}")
 """Other things travel under these names (a page's number, a file's path): only what looks like a key is one."""
 
 
-def is_credential_member(name: str, value: str) -> bool:
+def is_credential_parameter(name: str, value: str) -> bool:
     lower = name.lower()
     if lower in _LONG_MEMBERS:
         return value == "REDACTED" or bool(_LONG_VALUE.fullmatch(value))
@@ -651,27 +651,27 @@ def is_credential_member(name: str, value: str) -> bool:
 
 
 _API_KEYS = frozenset(
-    split_words("api_key apikey api-key access_token subscription-key x-api-key x-goog-api-key client_secret")
+    parse_word_table("api_key apikey api-key access_token subscription-key x-api-key x-goog-api-key client_secret")
 )
 
 
-def is_api_key_member(name: str, value: str) -> bool:
+def is_api_key_parameter(name: str, value: str) -> bool:
     """Return whether a member of a query is nothing but somebody's key, so that it is looked for elsewhere as well."""
     return name.lower() in _API_KEYS and bool(_LONG_VALUE.fullmatch(value))
 
 
 _OAUTH_MEMBERS = frozenset(
-    split_words("accesstoken refreshtoken idtoken clientsecret clientassertion sessiontoken authtoken")
+    parse_word_table("accesstoken refreshtoken idtoken clientsecret clientassertion sessiontoken authtoken")
 )
 """RFC 6749, and what STS calls them: whatever stands there is a credential."""
 CARRIED = frozenset(
-    split_words("authorization proxyauthorization authorizationtoken xapikey xgoogapikey bearertoken cookie")
+    parse_word_table("authorization proxyauthorization authorizationtoken xapikey xgoogapikey bearertoken cookie")
 )
 """What a document carries for somebody else, an MCP server's ``authorization``: says who asks, not what."""
 _SECRET_MEMBERS = (
     _OAUTH_MEMBERS
     | CARRIED
-    | frozenset(split_words("apikey secretaccesskey awssecretaccesskey awssessiontoken secretkey privatekey"))
+    | frozenset(parse_word_table("apikey secretaccesskey awssecretaccesskey awssessiontoken secretkey privatekey"))
 )
 MEMBERS = tuple(
     (word, late(word + rf'\\*"\s*:\s*\\*"[^"\\]{{{least}}}'))
@@ -679,7 +679,7 @@ MEMBERS = tuple(
     for word in words
 )
 """A name's end, and for lower case an expression from it on: one matches wherever a JSON member is worth a look."""
-NAMED_MEMBER = "|".join(rf'{loosely(word)}\\*"{_SPACE}*:{_SPACE}*\\*"[^"\\]{{4}}' for word, _ in MEMBERS)
+NAMED_MEMBER = "|".join(rf'{match_any_case(word)}\\*"{_SPACE}*:{_SPACE}*\\*"[^"\\]{{4}}' for word, _ in MEMBERS)
 """What stands in a text in which one of them matches."""
 MEMBER = late(
     r'(?<!\\)(?P<escape>\\*)"(?P<name>[A-Za-z_\-]{4,40})(?P=escape)"\s{0,8}:\s{0,8}'
@@ -728,7 +728,7 @@ def is_credential_name(name: str) -> bool:
     lower = name.lower()
     return (
         lower.replace("-", "").replace("_", "") in _SECRET_MEMBERS
-        or is_credential_member(name, "REDACTED")
+        or is_credential_parameter(name, "REDACTED")
         or SECRET_HEADER.search(lower) is not None
         or CREDENTIAL_HEADER.search(lower) is not None
     )
@@ -760,7 +760,7 @@ _WHOSE_KEY = (
 _SIGNED_NAME = rf"(?:{_BUT_KEY}|(?:_|{_WHOSE_KEY}[_.\-]?)key)\\*[\"'`]?\]?"
 NAMED_VALUE = (
     rf"(?i)(?:{_SIGNED_NAME}[ \t]*(?:[=:>]|%3d)|--[a-z0-9_\-.$@]*{_SIGNED_NAME}[ \t])"
-    rf"[ \t=>]*[rbuf]*\\*[\"'`]?(?:{loosely(_SCHEMES)}[ +]{{1,3}})?[^\s\"'`\\]{{6}}"
+    rf"[ \t=>]*[rbuf]*\\*[\"'`]?(?:{match_any_case(_SCHEMES)}[ +]{{1,3}})?[^\s\"'`\\]{{6}}"
 )
 """What stands wherever a name and its value are worth a look."""
 QUOTED_VALUE = late(rf"[rbuf]{{0,2}}\\{{0,15}}[\"'`]{_SCHEME}(?P<value>[^\"'`\\\s]{{8,2000}})(?=\\{{0,15}}[\"'`])")
@@ -797,7 +797,7 @@ def is_sure_name(name: bytes) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def find_least_length(name: bytes, *, variable: bool) -> int:
+def get_least_length_for_name(name: bytes, *, variable: bool) -> int:
     """Return how long a value under a lower-case name must be to be a secret, or 0; a `variable`'s any key is one."""
     text = name.decode("ascii", "replace").lstrip("-$@.")
     found = _SECRET_NAME.search(text)
@@ -819,7 +819,7 @@ ANSWER_HEADER = late(
 """Fields of an answer that are credentials by name, in lower case. Not those that count tokens or turn pages."""
 
 DUMMIES = frozenset(
-    split_words("not-needed no-key-required lm-studio placeholder anything undefined sk-no-key-required redacted")
+    parse_word_table("not-needed no-key-required lm-studio placeholder anything undefined sk-no-key-required redacted")
 )
 """Keys that people write where none is needed; hiding the word everywhere would help nobody."""
 

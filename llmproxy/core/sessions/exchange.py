@@ -43,7 +43,7 @@ from llmproxy.protocol import (
     AGENT,
     DEFAULT_ORDER_WAIT,
     DEFAULT_SESSION,
-    Binds,
+    BindScope,
     Channel,
     Decision,
     Exhausted,
@@ -81,7 +81,7 @@ class Config:
     """A replay proxy may open sessions in modes that reach the network."""
     match_credential: bool = False
     """The caller's key counts, as a fingerprint."""
-    bind: Binds = Binds.ALL
+    bind: BindScope = BindScope.ALL
     """What may be bound."""
     order_wait: float = DEFAULT_ORDER_WAIT
     """Seconds that concurrent answers wait for a call that was recorded before them; 0: they are not ordered."""
@@ -119,10 +119,10 @@ class Config:
         return self.shown or str(self.store)
 
     def build_learn_command(self, cassette: str) -> str:
-        return self.again.for_command(f"llmproxy learn {quote_word(cassette)}").command("", store=self.shown_store_path)
+        return self.again.for_other(f"llmproxy learn {quote_word(cassette)}").command("", store=self.shown_store_path)
 
 
-class RequestPlace(NamedTuple):
+class RequestHeadInfo(NamedTuple):
     """What a request's head says about where it belongs; the same for the same head while `Engine.holds`."""
 
     party: str
@@ -198,7 +198,7 @@ class ReceivedRequest:
 
 
 @dataclass(slots=True)
-class ClientAnswer:
+class ClientAnswerOverrides:
     """What its client gets, where that is not the recorded or the provider's answer as it is."""
 
     grants: Headers = ()
@@ -244,7 +244,7 @@ UNIDENTIFIED = KnownRequest(Key(""), None, stream=False)
 class Exchange:
     """One request on its way through, from head to end; each stage adds its value."""
 
-    place: RequestPlace
+    place: RequestHeadInfo
     session: Session
     progress: CallProgress
     request: ReceivedRequest
@@ -260,7 +260,7 @@ class Exchange:
     error: LLMProxyError | None = None
     """Why it was refused."""
     note: str = ""
-    answer: ClientAnswer = field(default_factory=ClientAnswer)
+    answer: ClientAnswerOverrides = field(default_factory=ClientAnswerOverrides)
     kept: CallStorage = field(default_factory=CallStorage)
     state: CallState = field(default_factory=CallState)
     """What its interceptors keep of it."""
@@ -313,7 +313,7 @@ class Exchange:
         """Those of its session that are asked of its channel, in the declared order."""
         return self.session.list_interceptors(self.channel, auxiliary=bool(self.place.stubs))
 
-    def refuse(self, error: LLMProxyError) -> None:
+    def decide_refusal(self, error: LLMProxyError) -> None:
         """Decide that it is refused, and why."""
         self.decision, self.error, self.note = Decision.REFUSE, error, error.message
 
@@ -405,7 +405,7 @@ class Recording:
         return self._expected is not None and self._received >= self._expected
 
     @property
-    def may_hold_end(self) -> bool:
+    def next_piece_may_be_last(self) -> bool:
         """Whether what comes next may hold the end: its length was announced."""
         return self._expected is not None
 
@@ -435,7 +435,7 @@ class Recording:
         """Note the code of HTTP/2 with which the upstream breaks the answer off."""
         self._headers = (*self._headers, (RESET, str(code)))
 
-    def hold_last_bytes(self, offset: int) -> None:
+    def postpone_last_offset(self, offset: int) -> None:
         """Note that the last bytes of the body go to the client not before now."""
         if self._offsets:
             self._offsets[-1] = max(self._offsets[-1], offset)

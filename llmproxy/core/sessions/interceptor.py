@@ -57,7 +57,7 @@ from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.mcp_messages import AnswerPart
 from llmproxy.core.misses.explain import ExplainedMiss
 from llmproxy.core.misses.miss_context import MissContext
-from llmproxy.core.misses.nearest_recording import Restater
+from llmproxy.core.misses.nearest_recording import RecordingRewriter
 from llmproxy.core.store.reader import KeyedRecording
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Interaction, Key, Response
@@ -179,7 +179,7 @@ class Interceptor[C]:
         """Return what a miss is explained from."""
         return context
 
-    def build_restater(self, store: Store, wanted: Canonical) -> Restater | None:
+    def build_restater(self, store: Store, wanted: Canonical) -> RecordingRewriter | None:
         """Return how recordings are told in this run's words, where a miss is explained."""
         return None
 
@@ -251,7 +251,7 @@ class Interceptor[C]:
         """Called before the session gets another one. Raises RefusedError: they exclude each other."""
 
     def before_reset(self) -> None:
-        """Called when somebody asks for a restart. Raises SessionBusy: it cannot be."""
+        """Called when somebody asks for a restart. Raises SessionInUse: it cannot be."""
 
     def on_restart(self) -> None: ...
 

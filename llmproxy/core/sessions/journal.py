@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 from llmproxy.core.store.rows import from_sql, to_sql
 from llmproxy.core.traffic.interaction import Request
 from llmproxy.proxy_calls import Call
-from llmproxy.server_store_path import make_room
+from llmproxy.server_store_path import make_copy_folder
 from llmproxy.sqlite_file import FileState, open_connection, read_state, write_transaction
 
 log = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ class JournaledMiss:
     """What to do (`ExplainedMiss.steps`); in memory only."""
 
 
-class AnsweredQuestion(NamedTuple):
+class ReplayedRequest(NamedTuple):
     """A question that a recording answered, redacted; for `llmproxy audit`."""
 
     at: float
@@ -85,7 +85,7 @@ class AnsweredQuestion(NamedTuple):
     """Its body is the recorded one's, byte for byte, and not kept again."""
 
 
-_Entry = Call | AnsweredQuestion | JournaledMiss
+_Entry = Call | ReplayedRequest | JournaledMiss
 _COLUMNS = 23
 _AT_ONCE = 64
 """Rows that one statement inserts: a quarter of the time, with the interpreter's lock, of single ones."""
@@ -121,7 +121,7 @@ def _build_miss_row(run: int, miss: JournaledMiss) -> tuple[object, ...]:
     return (run, miss.at, to_sql(miss.text), json.dumps(miss.data, default=str))
 
 
-def _build_question_row(run: int, asked: AnsweredQuestion) -> tuple[object, ...]:
+def _build_replayed_row(run: int, asked: ReplayedRequest) -> tuple[object, ...]:
     request = asked.request
     body = None if asked.same_body else zlib.compress(request.body, 1)
     head = (to_sql(request.method), to_sql(request.target), json.dumps(request.headers))
@@ -167,7 +167,7 @@ class Journal:
         if self._conn is not None:
             self._queue.put(call)
 
-    def record_question(self, asked: AnsweredQuestion) -> None:
+    def record_replayed_request(self, asked: ReplayedRequest) -> None:
         if self._conn is not None:
             self.asks -= 1
             self._queue.put(asked)
@@ -236,8 +236,8 @@ class Journal:
                     self._conn.execute(_build_insert(len(some)), list(chain.from_iterable(some)))
                 missed = [each for each in batch if isinstance(each, JournaledMiss)]
                 self._conn.executemany(_MISS, [_build_miss_row(self._run, each) for each in missed])
-                asked = [each for each in batch if isinstance(each, AnsweredQuestion)]
-                self._conn.executemany(_ASKED, [_build_question_row(self._run, each) for each in asked])
+                asked = [each for each in batch if isinstance(each, ReplayedRequest)]
+                self._conn.executemany(_ASKED, [_build_replayed_row(self._run, each) for each in asked])
         except (sqlite3.Error, OverflowError) as error:
             self.note = f"{len(batch)} entries of the journal were lost: {error}."
             log.warning(self.note)
@@ -245,7 +245,7 @@ class Journal:
 
 def open_state(path: Path) -> sqlite3.Connection:
     """Open the state database at `path`: make or check its tables, drop what is old. Raises sqlite3.Error, OSError."""
-    make_room(path.with_name(path.name.removesuffix(SUFFIX)))
+    make_copy_folder(path.with_name(path.name.removesuffix(SUFFIX)))
     _check_writable(path)
     conn = open_connection(path, "mode=rwc", timeout=BUSY_SECONDS)
     try:
@@ -373,14 +373,14 @@ def read_served_ids(path: Path) -> frozenset[int] | None:
     return frozenset(row[0] for row in query_journal(path, sql, found[0]))
 
 
-def read_questions(path: Path) -> list[tuple[int, Request, bool]]:
+def read_replayed_requests(path: Path) -> list[tuple[int, Request, bool]]:
     """Return the last run's questions with hits: interaction, request, whether its body is the recorded one's."""
     last = "(SELECT max(id) FROM runs)"
     what = "SELECT interaction, method, target, headers, body FROM asked"
-    return list(_parse_rows(query_journal(path, f"{what} WHERE run = {last} ORDER BY id", ()), _parse_question))
+    return list(_parse_rows(query_journal(path, f"{what} WHERE run = {last} ORDER BY id", ()), _parse_replayed_request))
 
 
-def _parse_question(*row: Any) -> tuple[int, Request, bool]:  # noqa: ANN401 - what a file holds
+def _parse_replayed_request(*row: Any) -> tuple[int, Request, bool]:  # noqa: ANN401 - what a file holds
     id_, method, target, headers, body = row
     fields = tuple((name + "", value + "") for name, value in json.loads(headers))
     content = b"" if body is None else zlib.decompress(body)

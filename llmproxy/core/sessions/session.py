@@ -79,7 +79,7 @@ class CallLog:
             raise CallsNotKept(msg, hint=f"Ask for those after {dropped}, ask more often, or close the session.")
         return sorted((each for each in self._ended if each.seq > number), key=lambda each: each.seq)
 
-    def get_call_text(self, call: Call) -> str:
+    def get_call_note(self, call: Call) -> str:
         """Return the note of a call; of a refused one what the client was told."""
         if (text := self._texts.get(call.seq)) is not None:
             return text
@@ -92,14 +92,14 @@ class CallLog:
 
 
 LONGEST_NAME = 300
-Walker = tuple[str, Key]
+PartyKey = tuple[str, Key]
 """Who asked (party) and what (key): occurrences are counted for each."""
 
 _SAMPLE = re.compile(r"(?P<cassette>.+)~(?P<sample>[0-9]{1,6})", re.DOTALL)
 _PARTY = re.compile(r"agent|(user|judge)(\.[0-9]{1,4})?")
 
 
-def split_name(name: str) -> tuple[str, int]:
+def split_cassette_sample(name: str) -> tuple[str, int]:
     """Return cassette and sample of a session's name: ``weather~3`` is the third trial of ``weather``."""
     if not name or len(name) > LONGEST_NAME or any(ord(letter) < 32 for letter in name):
         msg = f"llmproxy: a session's name has 1 to {LONGEST_NAME} printable characters; this one has {len(name)}."
@@ -167,16 +167,16 @@ class MissedCall:
 class ReplayPosition:
     """Where a session stands in its cassette."""
 
-    counts: Counter[Walker] = field(default_factory=Counter)
-    recorded_here: set[Walker] = field(default_factory=set)
+    counts: Counter[PartyKey] = field(default_factory=Counter)
+    recorded_here: set[PartyKey] = field(default_factory=set)
     """Which it records, each for its party and for nobody's."""
     failed: set[int] = field(default_factory=set)
     """Failures that were recorded: one that a good answer follows is a retry."""
     changes: StateChanges = field(default_factory=StateChanges)
     """What it made of what servers keep."""
-    last: Walker | None = None
+    last: PartyKey | None = None
     """The last request."""
-    stateless: Walker | None = None
+    stateless: PartyKey | None = None
     """The last request, by the key that it has without any state (`keys.server_state`)."""
     missed: dict[Question | None, MissedCall] = field(default_factory=dict)
     """The last miss of each question of a client that asks on with less; of all others the last one."""
@@ -214,10 +214,10 @@ class Session:
     """What its close said of its cassette: complete, or open; None: complete if nothing in it failed or is cut."""
     is_over: bool = False
     """Who opened it has closed it, and what ran in it came to its end; False: its proxy ends it."""
-    first: Walker | None = None
+    first: PartyKey | None = None
     """The cassette's first recording; None while nothing is recorded."""
     position: ReplayPosition = field(default_factory=ReplayPosition)
-    superseded: set[Walker] = field(default_factory=set)
+    superseded: set[PartyKey] = field(default_factory=set)
     """`record`: keys whose older recordings were already replaced by this session."""
     served: set[int] = field(default_factory=set)
     """Interactions that were replayed or recorded, over all restarts; any thread adds."""
@@ -266,13 +266,13 @@ class Session:
         first.at = missed.at
         return first
 
-    def count_arrival(self, walker: Walker, recordings: int) -> int:
+    def count_arrival(self, walker: PartyKey, recordings: int) -> int:
         """Count one arrival and return its number, from 1; `recordings` is how many the key has."""
         if self.is_new_run(walker, recordings):
             self.restart()
         return self.next_turn(walker)
 
-    def is_new_run(self, walker: Walker, recordings: int) -> bool:
+    def is_new_run(self, walker: PartyKey, recordings: int) -> bool:
         """Return whether this arrival begins another run of the agent; `recordings` is how many the key has."""
         return (
             walker == self.first
@@ -283,7 +283,7 @@ class Session:
             and 0 < recordings <= self.position.counts[walker]
         )
 
-    def next_turn(self, walker: Walker) -> int:
+    def next_turn(self, walker: PartyKey) -> int:
         """Count one arrival that does not start the walk again, and return its number, from 1."""
         position = self.position
         position.last = walker
@@ -301,16 +301,16 @@ class Session:
         for each in self.interceptors:
             each.on_restart()
 
-    def mark_recorded(self, walker: Walker) -> None:
+    def mark_recorded(self, walker: PartyKey) -> None:
         """Note that what is asked here is recorded by this session, not served."""
         self.position.recorded_here.add(walker)
         self.position.recorded_here.add(("", walker[1]))
 
-    def is_recording(self, key: Key) -> bool:
+    def records_key(self, key: Key) -> bool:
         """Return whether a key is recorded here, whoever asks. From any thread."""
         return ("", key) in self.position.recorded_here
 
-    def claim_superseding(self, walker: Walker) -> bool:
+    def claim_superseding(self, walker: PartyKey) -> bool:
         """Return (once per key) that the recording about to be stored replaces the older ones."""
         if not self.policy.anew or walker in self.superseded:
             return False
@@ -342,7 +342,7 @@ _LATE = "llmproxy, late"
 """A holder that never holds a lease: what comes after the end only marks the cassette as complete."""
 
 
-class SessionBusy(LLMProxyError):
+class SessionInUse(LLMProxyError):
     """The session is open or bound already."""
 
     code = "llmproxy_session_busy"
@@ -394,8 +394,8 @@ def canonical_name(name: str) -> str:
     """Return a session's one name: its cassette, ``~sample`` from the second on. Raises RefusedError."""
     if name and "~" not in name:  # nearly always; what else may be wrong with it is said when the session begins
         return name
-    cassette, sample = split_name(name)
-    return cassette if sample == 1 and split_name(cassette) == (cassette, 1) else f"{cassette}~{sample}"
+    cassette, sample = split_cassette_sample(name)
+    return cassette if sample == 1 and split_cassette_sample(cassette) == (cassette, 1) else f"{cassette}~{sample}"
 
 
 @dataclass(slots=True)
@@ -407,13 +407,13 @@ class Sessions:
     holder: str
     on_run_end: Callable[[Session], None] = lambda _session: None
     """Hears of a session that recorded and has ended, its store at rest. May raise LLMProxyError."""
-    hear_begin: Callable[[Store, str, int], None] = lambda _store, _cassette, _sample: None
+    prepare_cassette: Callable[[Store, str, int], None] = lambda _store, _cassette, _sample: None
     """Makes a cassette (and sample) of the store ready, before a session looks into it."""
     now: Callable[[], float] = lambda: 0.0
     """Unix seconds, of what is noted about a session."""
     allow_live: bool = False
     """A replay proxy may open sessions in modes that reach the network."""
-    walks: dict[str, Session] = field(default_factory=dict)
+    open_sessions: dict[str, Session] = field(default_factory=dict)
     bindings: dict[str, str] = field(default_factory=dict)
     """name in the request -> session that it belongs to."""
     speakers: dict[str, str] = field(default_factory=dict)
@@ -432,12 +432,12 @@ class Sessions:
         """Return the session that a request under `name` belongs to, opened now if need be."""
         name = canonical_name(name)
         name = self.bindings.get(name, name)
-        return self.walks.get(name) or self._begin_session(name, self.defaults, {})
+        return self.open_sessions.get(name) or self._begin_session(name, self.defaults, {})
 
     def find_open(self, name: str) -> Session | None:
         """Return the session that a request under `name` would belong to, if it is open. Raises RefusedError."""
         name = canonical_name(name)
-        return self.walks.get(self.bindings.get(name, name))
+        return self.open_sessions.get(self.bindings.get(name, name))
 
     def open_session(
         self,
@@ -456,15 +456,15 @@ class Sessions:
         name unless it is given, which is for replay: several sessions may replay one cassette. `asked` is what is asked
         of the other features, by their names.
 
-        Raises SessionBusy: it is open already; RefusedError: the name cannot be; LiveForbidden: a replay proxy was
+        Raises SessionInUse: it is open already; RefusedError: the name cannot be; LiveForbidden: a replay proxy was
         asked for a session with a network; CassetteBusy: another session records this cassette; CassetteNameTaken:
         there is a `child` already.
         """
         name = canonical_name(name)
-        known = self.walks.get(name)
+        known = self.open_sessions.get(name)
         if known is not None and known.settings.opened:
             hint = f"Close it first: POST {CONTROL_PREFIX}sessions/{quote(name, safe='')}/close"
-            raise SessionBusy(f"llmproxy: session {name!r} is open already.", hint=hint)
+            raise SessionInUse(f"llmproxy: session {name!r} is open already.", hint=hint)
         mode = mode or self.defaults.mode
         if mode not in OFFLINE:
             self.require_network_allowed(f"in mode {mode}")
@@ -488,7 +488,7 @@ class Sessions:
         """Lease a child's cassette; returns the store and its name. Raises CassetteNameTaken: there is a `child`."""
         if (store := self.store(Mode.RECORD)) is None:
             raise AssertionError("a child without a store")
-        taken = [place[0] for each in self.walks.values() if (place := each.leased_cassette) is not None]
+        taken = [place[0] for each in self.open_sessions.values() if (place := each.leased_cassette) is not None]
         return store, lease_cassette_name(store, parent, child, self.holder, taken, kind=kind)
 
     def read_first_key(self, session: Session, store: Store) -> None:
@@ -500,16 +500,16 @@ class Sessions:
     def _begin_session(
         self, name: str, settings: SessionSettings, asked: Mapping[str, Any], cassette: str | None = None
     ) -> Session:
-        place = split_name(name) if cassette is None else split_name(cassette)
+        place = split_cassette_sample(name) if cassette is None else split_cassette_sample(cassette)
         session, mode = Session(name, *place, settings), settings.mode
         if (store := self.store(mode)) is not None:
-            self.hear_begin(store, session.cassette, session.sample)
+            self.prepare_cassette(store, session.cassette, session.sample)
         self.features.add_interceptors(session, asked)
         cassette, sample = session.cassette, session.sample
         if (store := self.store(mode)) is not None:  # maybe another one: a feature may have it opened for writing
             self.read_first_key(session, store)
             if mode.policy.complete is not None and store.has_recordings(cassette, sample):
-                session.complete = store.closed_cleanly(cassette, sample)
+                session.complete = store.last_session_ended_cleanly(cassette, sample)
                 if not session.complete:
                     log.warning(
                         "cassette %s is open (its recording did not come to a good end):"
@@ -519,15 +519,15 @@ class Sessions:
             if session.policy.writes:
                 place, alone = session.save_target, session.policy.alone
                 store.begin_writing(*place, exclusive=alone, holder=self.holder, anew=session.policy.anew)
-        self.walks[name] = session
+        self.open_sessions[name] = session
         return session
 
     def get_session(self, name: str) -> Session:
         """Return an open session. Raises SessionUnknown."""
-        if name and (session := self.walks.get(canonical_name(name))) is not None:
+        if name and (session := self.open_sessions.get(canonical_name(name))) is not None:
             return session
-        names = [f"{each[:40]!r}" for each in sorted(self.walks)[:_SHOWN_NAMES]]
-        more = ", ..." if len(self.walks) > _SHOWN_NAMES else ""
+        names = [f"{each[:40]!r}" for each in sorted(self.open_sessions)[:_SHOWN_NAMES]]
+        more = ", ..." if len(self.open_sessions) > _SHOWN_NAMES else ""
         raise SessionUnknown(
             f"llmproxy: no session {name[:100]!r} is open.", hint=f"Open now: {', '.join(names) or 'none'}{more}"
         )
@@ -559,7 +559,7 @@ class Sessions:
 
     def _remove_session(self, session: Session) -> None:
         self.release_recording_lease(session)
-        del self.walks[session.name]
+        del self.open_sessions[session.name]
         self._remember_served_ids(session)
 
     def _remember_served_ids(self, session: Session) -> None:
@@ -581,7 +581,7 @@ class Sessions:
 
     def on_recording_stored(self, session: Session) -> None:
         """Handle a stored recording of `session`, maybe after its end, which settles completeness. Blocks."""
-        if self.walks.get(session.name) is session:
+        if self.open_sessions.get(session.name) is session:
             return
         self._remember_served_ids(session)
         try:
@@ -595,15 +595,15 @@ class Sessions:
             log.warning("cassette %s could not be marked as complete: %s", session.name, why)
 
     def bind_name(self, name: str, session: str, party: str = AGENT) -> None:
-        """Send what arrives under `name` to `session`, by default as `party`'s. Raises SessionUnknown, SessionBusy."""
+        """Send what arrives under `name` to `session`, by default as `party`'s. Raises SessionUnknown, SessionInUse."""
         target = self.get_session(session).name
-        split_name(name)
+        split_cassette_sample(name)
         name = canonical_name(name)
         if name == target:
             raise RefusedError(f"llmproxy: what arrives under {name!r} belongs to that session anyway.")
         if name in self.bindings:
             msg = f"llmproxy: {name!r} is bound to session {self.bindings[name]!r} already."
-            busy = SessionBusy(msg, hint="Unbind or close that first.")
+            busy = SessionInUse(msg, hint="Unbind or close that first.")
             busy.bound_to = self.bindings[name]
             raise busy
         self.bindings[name] = target
@@ -620,16 +620,16 @@ class Sessions:
         """Return the party that what arrives under `name` belongs to, unless the request says so itself."""
         return self.speakers.get(canonical_name(name), AGENT) if self.speakers and name else AGENT
 
-    def renew_leases(self) -> None:
+    def renew_recording_leases(self) -> None:
         """Keep the leases of recording sessions."""
-        for session in list(self.walks.values()):
+        for session in list(self.open_sessions.values()):
             if (place := session.leased_cassette) is not None and (store := self.store(Mode.RECORD)) is not None:
                 store.renew_lease(*place, self.holder)
 
     def close_sessions(self) -> None:
         """End every session before the store is closed; one that cannot be ended does not keep the others."""
         failure: LLMProxyError | None = None
-        for session in list(self.walks.values()):
+        for session in list(self.open_sessions.values()):
             try:
                 self.release_recording_lease(session)
             except LLMProxyError as error:

@@ -39,7 +39,7 @@ def deflate_content(content: bytes, level: int) -> bytes | None:
     return out.getvalue() if out.tell() < most else None
 
 
-def write_blob(conn: sqlite3.Connection, row: int, data: bytes) -> None:
+def fill_zeroed_blob(conn: sqlite3.Connection, row: int, data: bytes) -> None:
     """Write `data` into a row's zeros in `bodies`, inside the caller's transaction. Raises sqlite3.Error."""
     view = memoryview(data)
     with conn.blobopen("bodies", "data", row) as blob:
@@ -264,7 +264,7 @@ def _insert_body(conn: sqlite3.Connection, prepared: PreparedBody, how: EncodedB
     if cursor.rowcount <= 0 or cursor.lastrowid is None:
         return None
     if large:
-        write_blob(conn, cursor.lastrowid, how.data)
+        fill_zeroed_blob(conn, cursor.lastrowid, how.data)
     return cursor.lastrowid
 
 

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from llmproxy.core.keys.ignored_differences import KeyDifference, explain_differences, list_uncounted_fields
+from llmproxy.core.keys.ignored_differences import KeyDifference, explain_differences, list_uncounted_head_fields
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.store.file.connect import translate
 from llmproxy.core.store.queries import find_recorded_route
@@ -26,7 +26,7 @@ from llmproxy.protocol import Channel
 
 
 @dataclass(frozen=True, slots=True)
-class AuditedPair:
+class SameKeyPair:
     """A recording, and another request that has its key."""
 
     recording: int
@@ -41,7 +41,7 @@ class AuditedPair:
         return tuple(each for each in self.differences if not each.why)
 
 
-def find_merged(store: Store, rules: Rules, upstreams: Mapping[str, str]) -> Iterator[AuditedPair]:
+def find_merged(store: Store, rules: Rules, upstreams: Mapping[str, str]) -> Iterator[SameKeyPair]:
     """Yield each recording with the key of an earlier one of its cassette, sample and party, but another request."""
     groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for row in store.list_summaries():
@@ -55,7 +55,7 @@ def find_merged(store: Store, rules: Rules, upstreams: Mapping[str, str]) -> Ite
 
 
 @dataclass(frozen=True, slots=True)
-class UncountedCall:
+class FieldsIgnoredByKey:
     """What was sent to another service and does not count."""
 
     provider: str
@@ -65,7 +65,7 @@ class UncountedCall:
     """Recordings of one key whose answers differ: their requests differ in nothing that counts."""
 
 
-def find_uncounted(store: Store, rules: Rules, upstreams: Mapping[str, str]) -> list[UncountedCall]:
+def list_fields_ignored_by_key(store: Store, rules: Rules, upstreams: Mapping[str, str]) -> list[FieldsIgnoredByKey]:
     """Return for each service that is no model's which fields of its requests did not count."""
     fields: dict[str, dict[str, str]] = {}
     answers: dict[str, dict[tuple[object, ...], tuple[int, bytes]]] = defaultdict(dict)
@@ -78,30 +78,31 @@ def find_uncounted(store: Store, rules: Rules, upstreams: Mapping[str, str]) -> 
             where = find_recorded_route(one, upstreams)
         except (CassetteError, RefusedError):
             continue
-        fields.setdefault(row.provider, {}).update(list_uncounted_fields(one.request, where))
+        fields.setdefault(row.provider, {}).update(list_uncounted_head_fields(one.request, where))
         slot = (row.cassette, row.sample, row.party, key)
         first, body = answers[row.provider].setdefault(slot, (row.id, one.response.body))
         if body != one.response.body:
             alike[row.provider].append((first, row.id))
     return [
-        UncountedCall(name, dict(sorted(found.items())), tuple(alike[name])) for name, found in sorted(fields.items())
+        FieldsIgnoredByKey(name, dict(sorted(found.items())), tuple(alike[name]))
+        for name, found in sorted(fields.items())
     ]
 
 
 def _compare_pair(
     store: Store, first: int, other: int, rules: Rules, upstreams: Mapping[str, str]
-) -> AuditedPair | None:
+) -> SameKeyPair | None:
     try:
         old, new = store.load(first), store.load(other)
         routes = find_recorded_route(old, upstreams), find_recorded_route(new, upstreams)
     except (CassetteError, RefusedError):
         return None  # `verify` says what is damaged
-    return AuditedPair(first, other, old.operation, tuple(explain_differences(old.request, new.request, routes, rules)))
+    return SameKeyPair(first, other, old.operation, tuple(explain_differences(old.request, new.request, routes, rules)))
 
 
 def compare_served(
     store: Store, asked: Iterable[tuple[int, Request, bool]], rules: Rules, upstreams: Mapping[str, str]
-) -> Iterator[AuditedPair]:
+) -> Iterator[SameKeyPair]:
     """Yield from the journal how questions differed from recordings: interaction, request, whether bodies are equal."""
     for id_, said, same_body in asked:
         try:
@@ -110,7 +111,7 @@ def compare_served(
             routes = find_recorded_route(old, upstreams), find_recorded_route(replace(old, request=request), upstreams)
         except (CassetteError, RefusedError):
             continue  # pruned since, or damaged
-        yield AuditedPair(id_, None, old.operation, tuple(explain_differences(old.request, request, routes, rules)))
+        yield SameKeyPair(id_, None, old.operation, tuple(explain_differences(old.request, request, routes, rules)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Self
 from urllib.parse import quote
 
 from llmproxy.core.bindings import BadVolatileField, VolatileField, load_run_variables, parse_volatile_field
-from llmproxy.core.changes.accepted_changes import GONE, AcceptedChange, digest_key
+from llmproxy.core.changes.accepted_changes import GONE, AcceptedChange, digest_lookup_key
 from llmproxy.core.keys.normalize import Canonical, canonicalize
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.providers.provider_table import PROVIDERS
@@ -27,7 +27,7 @@ from llmproxy.parsers import parse_age_seconds
 from llmproxy.protocol import API_KEYS, Channel
 
 
-def count_live_before(store: Store, cassette: str, sample: int, since: float) -> int:
+def count_live_at(store: Store, cassette: str, sample: int, since: float) -> int:
     """Count the recordings that were live at a second, Unix time."""
     sql = """SELECT count(*) FROM interactions WHERE cassette = ? AND sample = ? AND started_at < ?
         AND (superseded_at IS NULL OR superseded_at >= ?)"""
@@ -58,7 +58,7 @@ def count_unused(
     found = store.query(sql, [to_sql(cassette), sample, *OPTIONAL])
     left = [key for id_, key in found if id_ not in served]
     gone = list_accepted_unused(store, cassette) if left else ()
-    return sum(digest_key(key) not in gone for key in left)
+    return sum(digest_lookup_key(key) not in gone for key in left)
 
 
 _CANDIDATES = """
@@ -115,7 +115,9 @@ def read_notes(store: Readable, cassette: str) -> tuple[Note, ...]:
     """Return what a cassette says of itself, in the order of its file. Raises CassetteCorrupt."""
     sql = "SELECT field FROM volatile_fields WHERE cassette = ? ORDER BY position"
     try:
-        said = [json.loads(text) for (text,) in (store.query(sql, (to_sql(cassette),)) if store.can_bind else ())]
+        said = [
+            json.loads(text) for (text,) in (store.query(sql, (to_sql(cassette),)) if store.knows_run_variables else ())
+        ]
         return tuple(map(_parse_note, said))
     except (ValueError, TypeError, BadVolatileField) as error:
         raise CassetteCorrupt(
@@ -150,14 +152,14 @@ def write_volatile_fields(store: Store, cassette: str, fields: Sequence[Volatile
     write_notes(store, cassette, [*fields, *others])
 
 
-def accepted_of(store: Readable, cassette: str) -> tuple[AcceptedChange, ...]:
+def read_accepted_changes(store: Readable, cassette: str) -> tuple[AcceptedChange, ...]:
     """Return the accepted changes of a cassette, in their order. Raises CassetteCorrupt."""
     return tuple(note for note in read_notes(store, cassette) if isinstance(note, AcceptedChange))
 
 
 def list_accepted_unused(store: Readable, cassette: str) -> frozenset[str]:
-    """Return `accepted_changes.digest_key` of the recordings that may be left unused: somebody accepted that."""
-    found = (each for each in accepted_of(store, cassette) if each.name.startswith(f"{GONE}-"))
+    """Return `accepted_changes.digest_lookup_key` of the recordings that may be left unused: somebody accepted that."""
+    found = (each for each in read_accepted_changes(store, cassette) if each.name.startswith(f"{GONE}-"))
     return frozenset(before for each in found for before, after in each.exactly if not after)
 
 
@@ -193,13 +195,17 @@ def list_call_times(store: Readable, cassette: str, sample: int) -> list[Row]:
     return store.query(_TIMES, (to_sql(cassette), sample))
 
 
-def has_left_answer(store: Readable, cassette: str, sample: int) -> bool:
+def has_answers_left_by_client(store: Readable, cassette: str, sample: int) -> bool:
     return bool(store.query(_LEFT, (to_sql(cassette), sample)))
 
 
 def list_run_variables(store: Readable, cassette: str, sample: int) -> list[str]:
     """Return what was declared of the runs whose recordings are live in a sample of a cassette, the newest first."""
-    return [from_sql(said) for (said,) in store.query(_RUNS, (to_sql(cassette), sample))] if store.can_bind else []
+    return (
+        [from_sql(said) for (said,) in store.query(_RUNS, (to_sql(cassette), sample))]
+        if store.knows_run_variables
+        else []
+    )
 
 
 def read_newest_variables(store: Readable, cassette: str) -> str:

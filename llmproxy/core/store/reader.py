@@ -16,10 +16,17 @@ from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from llmproxy.advice import suggest_command
+from llmproxy.advice import format_command
 from llmproxy.core.store import rows
 from llmproxy.core.store.bodies import Blob, RowCache, decode_whole, read_body
-from llmproxy.core.store.file.connect import Signature, StoreReader, is_settled, open_reader, read_signature, translate
+from llmproxy.core.store.file.connect import (
+    Signature,
+    StoreReader,
+    is_signature_reliable,
+    open_reader,
+    read_signature,
+    translate,
+)
 from llmproxy.core.store.rows import Row, RowSummary, from_sql, to_sql
 from llmproxy.core.traffic.interaction import Ending, Interaction, Key, Request, Response
 from llmproxy.errors import CassetteBusy, CassetteCorrupt, CassetteNotFound, LLMProxyError
@@ -227,7 +234,7 @@ class CassetteInfo:
     holder: str | None
 
 
-class SyncedFile(NamedTuple):
+class SyncedCassetteFile(NamedTuple):
     """What the file of a cassette held when the store was last in step with it."""
 
     sha256: bytes
@@ -285,7 +292,7 @@ class Readable:
                 self._reopen(seen)
             if self._settled:
                 return self._opened, -1
-            if self._reader.in_place and self._seen is not None and is_settled(self._seen, self._now()):
+            if self._reader.in_place and self._seen is not None and is_signature_reliable(self._seen, self._now()):
                 self._settled = True
         else:
             self._follow_writer_file()
@@ -306,9 +313,9 @@ class Readable:
             raise
         self._seen, self._refused, self._settled = seen, None, False
         before = self._last_row
-        self._use_reader(reader)
+        self._switch_reader(reader)
         self._last_row = self._read_newest_row()
-        if not self._has_row(before):
+        if not self._still_has_row(before):
             log.warning("the store %s was replaced by another one; from now on that one is replayed", self.path)
             self._reset_derived_keys()
 
@@ -318,7 +325,7 @@ class Readable:
         self.derived.clear()
         self.hear_replaced(places)
 
-    def _use_reader(self, reader: StoreReader) -> None:
+    def _switch_reader(self, reader: StoreReader) -> None:
         """Read from another connection, maybe of another file: nothing that was remembered holds."""
         self._reader.close()
         self._reader, self.conn = reader, reader.conn
@@ -337,14 +344,14 @@ class Readable:
         except LLMProxyError:
             return ()
 
-    def _has_row(self, row: Row) -> bool:
+    def _still_has_row(self, row: Row) -> bool:
         sql = "SELECT id, started_at, response_body FROM interactions WHERE id = ?"  # the key may be derived anew
         return not row or self.query(sql, row[:1]) == [row]
 
     def _check_same_file(self) -> None:
         """Raise CassetteBusy if the file was replaced since its slots were read: an id means another recording."""
         before, opened = self._last_row, self._opened
-        if self.generation[0] != opened and not self._has_row(before):
+        if self.generation[0] != opened and not self._still_has_row(before):
             raise CassetteBusy(f"The store {self.path} was replaced while it was read.", hint="Ask again.")
 
     def find_keyed(self, cassette: str, sample: int, party: str, key: Key) -> tuple[KeyedRecording, ...]:
@@ -401,7 +408,7 @@ class Readable:
             self._check_same_file()
         self._price = interaction_id, row[8:14]
         base_id, sha256, *stored = row[14:]
-        with self._locate_damage():
+        with self._name_store_in_errors():
             body = decode_whole(self.conn, sha256, Blob(*stored)) if base_id is None else self.read_body(stored[0])
         try:
             response = rows.to_response(row, body)
@@ -427,7 +434,7 @@ class Readable:
             loaded = rows.to_interaction(
                 named, self.read_body(named["request_body"]), response, tuple(from_sql(made_id) for (made_id,) in made)
             )
-        said = self.read_run_variables([interaction_id]) if self.can_bind else {}
+        said = self.read_run_variables([interaction_id]) if self.knows_run_variables else {}
         return replace(loaded, run_variables=said[interaction_id]) if said else loaded
 
     @contextmanager
@@ -442,11 +449,11 @@ class Readable:
 
     def _damage_error(self, what: str, error: Exception) -> CassetteCorrupt:
         return CassetteCorrupt(
-            f"{what} of {self.path} is damaged: {error!r:.200}.", hint=suggest_command("verify", self.path)
+            f"{what} of {self.path} is damaged: {error!r:.200}.", hint=format_command("verify", self.path)
         )
 
     @property
-    def can_bind(self) -> bool:
+    def knows_run_variables(self) -> bool:
         """Whether the store knows run variables and volatile fields; one of an older schema does not."""
         if not self._binds:
             self._binds = self._first("SELECT 1 FROM sqlite_master WHERE name = 'declared'") is not None
@@ -458,7 +465,11 @@ class Readable:
             "SELECT interaction_id, said FROM declared JOIN run_variables ON id = run_variables WHERE interaction_id "
             "= ?"
         )
-        return {row[0]: from_sql(row[1]) for id_ in ids for row in (self.query(sql, (id_,)) if self.can_bind else ())}
+        return {
+            row[0]: from_sql(row[1])
+            for id_ in ids
+            for row in (self.query(sql, (id_,)) if self.knows_run_variables else ())
+        }
 
     def find_id_origin(self, cassette: str, sample: int, made_id: str) -> IdOrigin | None:
         """Return which live interaction made this id, the first one; None if none in the cassette did."""
@@ -496,7 +507,7 @@ class Readable:
         """Return whether anything live is recorded there."""
         return self._first(_HAS, (to_sql(cassette), sample)) is not None
 
-    def closed_cleanly(self, cassette: str, sample: int) -> bool:
+    def last_session_ended_cleanly(self, cassette: str, sample: int) -> bool:
         """Return whether the session that wrote there last came to its proper end."""
         row = self._first(
             "SELECT closed_cleanly FROM cassettes WHERE name = ? AND sample = ?", (to_sql(cassette), sample)
@@ -551,10 +562,10 @@ class Readable:
             self.query("SELECT coalesce(max(id), 0) FROM interactions WHERE cassette = ?", (to_sql(cassette),))[0][0]
         )
 
-    def read_synced_file(self, cassette: str) -> SyncedFile | None:
+    def read_synced_file(self, cassette: str) -> SyncedCassetteFile | None:
         """Return what the cassette's file held when it was last read or written; None if it never was."""
         row = self._first("SELECT sha256, last_id FROM files WHERE cassette = ?", (to_sql(cassette),))
-        return None if row is None else SyncedFile(*row)
+        return None if row is None else SyncedCassetteFile(*row)
 
     def cassettes(self, name: str | None = None, *, latest: int | None = None) -> list[CassetteInfo]:
         """Return every cassette and sample that holds something; those of one name, or the `latest` recorded."""
@@ -598,23 +609,23 @@ class Readable:
 
     def read_body(self, body_id: int) -> bytes:
         """Return the content of a row of `bodies`. Raises CassetteCorrupt."""
-        with self._locate_damage():
+        with self._name_store_in_errors():
             return read_body(self.conn, body_id, self._contents)
 
     @contextmanager
-    def _locate_damage(self) -> Iterator[None]:
+    def _name_store_in_errors(self) -> Iterator[None]:
         """Let errors say in which store a body is damaged; who reads a row does not know its file."""
         try:
             yield
         except sqlite3.Error as error:
             raise translate(error, self.path, writing=False) from error
         except CassetteCorrupt as error:
-            raise CassetteCorrupt(error.message, hint=suggest_command("verify", self.path)) from error
+            raise CassetteCorrupt(error.message, hint=format_command("verify", self.path)) from error
 
     def _build_missing_error(self, interaction_id: int) -> CassetteNotFound:
         return CassetteNotFound(
             f"There is no interaction {interaction_id} in {show_store(self.path)}.",
-            hint=suggest_command("ls", self.path),
+            hint=format_command("ls", self.path),
         )
 
     @staticmethod

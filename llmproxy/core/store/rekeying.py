@@ -37,7 +37,7 @@ class Rekeyed:
     """It was stored under other rules than today's."""
 
     @property
-    def is_damaged(self) -> bool:
+    def has_unexplained_key(self) -> bool:
         """Whether no change of rules explains the difference."""
         return self.old != self.new and not self.other_rules
 

@@ -17,7 +17,7 @@ from typing import Any
 from llmproxy.core.providers.provider_table import MCP_PREFIX, channel_of, read_client
 from llmproxy.core.store.bodies import DATA
 from llmproxy.core.traffic.interaction import Cut, Ending, Headers, Interaction, Key, Request, Response, Usage
-from llmproxy.core.traffic.websocket_frames import is_websocket_body, list_questions
+from llmproxy.core.traffic.websocket_frames import is_websocket_body, read_as_http_requests
 from llmproxy.errors import CassetteCorrupt
 from llmproxy.protocol import Channel
 
@@ -129,7 +129,7 @@ def from_sql(value: str | bytes) -> str:
         raise CassetteCorrupt(f"What was recorded is damaged: {value!r:.60} stands where a text was.") from error
 
 
-def _fit_int(value: int | None) -> int | None:
+def _drop_huge_int(value: int | None) -> int | None:
     """A count that a provider made up and SQLite cannot hold is unknown."""
     return value if value is None or -(1 << 63) <= value < 1 << 63 else None
 
@@ -148,18 +148,18 @@ type Described = tuple[str | None, str | None, float | None]
 """Last user text, the answer's text, the cost."""
 
 
-def describe_interaction(interaction: Interaction) -> Described:
+def extract_texts_and_cost(interaction: Interaction) -> Described:
     """Return the last user text, the answer's text and the cost; None for what cannot be told. Never raises."""
     said = replied = cost = None
     try:
         operation, answer = interaction.operation, interaction.response
         if operation.startswith(MCP_PREFIX):
-            return _describe_mcp(interaction)
+            return _extract_mcp_texts(interaction)
         from llmproxy.core.dialects.conversation import read_answer, read_last_user_text
         from llmproxy.core.dialects.streams import keep_first_megabyte
-        from llmproxy.core.dialects.usage import compute_cost
+        from llmproxy.core.dialects.usage_and_cost import compute_cost
 
-        bodies = list_questions(answer.body) if is_websocket_body(answer.headers) else [interaction.request.body]
+        bodies = read_as_http_requests(answer.body) if is_websocket_body(answer.headers) else [interaction.request.body]
         last = next(filter(None, map(read_last_user_text, reversed(bodies))), None)
         said = None if last is None else clip_text(last, LAST_USER_CHARACTERS)
         kind = answer.mime_type
@@ -174,7 +174,7 @@ def describe_interaction(interaction: Interaction) -> Described:
     return said, replied, cost
 
 
-def _describe_mcp(interaction: Interaction) -> tuple[str | None, str | None, None]:
+def _extract_mcp_texts(interaction: Interaction) -> tuple[str | None, str | None, None]:
     """Return a tool's arguments and result, each None where it is another message."""
     from llmproxy.core.mcp_messages import read_call
 
@@ -189,9 +189,9 @@ def clip_text(text: str, limit: int) -> str:
 
 
 def to_row(interaction: Interaction, described: Described | None = None) -> tuple[Sql, ...]:
-    """Return the values of COLUMNS; `described`: what `describe_interaction` says of it, where known already."""
+    """Return the values of COLUMNS; `described`: what `extract_texts_and_cost` says of it, where known already."""
     i, request, response, usage = interaction, interaction.request, interaction.response, interaction.usage
-    said, replied, cost = described or describe_interaction(interaction)
+    said, replied, cost = described or extract_texts_and_cost(interaction)
     chunks = response.chunks
     first, last = (chunks[0].offset, chunks[-1].offset) if chunks else (response.head_offset, response.head_offset)
     return (
@@ -199,7 +199,7 @@ def to_row(interaction: Interaction, described: Described | None = None) -> tupl
         response.status, response.ending.value, None if i.model is None else to_sql(i.model), i.stream,
         to_sql(request.method), to_sql(request.target), to_sql(i.upstream), to_sql(response.reason), i.started_at,
         response.head_offset, first / 1000, last / 1000, response.chunked,
-        *map(_fit_int, (usage.input, usage.output, usage.cached, usage.cache_written, usage.reasoning)),
+        *map(_drop_huge_int, (usage.input, usage.output, usage.cached, usage.cache_written, usage.reasoning)),
         cost, i.redacted, to_sql(i.rules),
         None if said is None else to_sql(said), None if replied is None else to_sql(replied),
         _dump_headers(request.headers), _dump_headers(response.headers),

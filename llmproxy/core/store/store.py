@@ -21,7 +21,7 @@ from llmproxy.core.store.reader import (
     KeyedRecording,
     Place,
     Readable,
-    SyncedFile,
+    SyncedCassetteFile,
     find_left_once,
     find_trailing_failures,
 )
@@ -56,7 +56,7 @@ class Addition(NamedTuple):
     instead: int | None = None
     """The one live recording of its key whose place it takes."""
     described: Described | None = None
-    """What `describe_interaction` says of it, where that is known already."""
+    """What `extract_texts_and_cost` says of it, where that is known already."""
 
 
 class Deleted(NamedTuple):
@@ -119,7 +119,7 @@ class Writable(Protocol):
         """Write the volatile fields of a cassette (JSON), in place of those that it had."""
 
     @abstractmethod
-    def record_synced_file(self, cassette: str, seen: SyncedFile) -> None:
+    def record_synced_file(self, cassette: str, seen: SyncedCassetteFile) -> None:
         """Note that the store is in step with the file of a cassette."""
 
     @abstractmethod
@@ -135,7 +135,7 @@ class Writable(Protocol):
         """Rekey live recordings, but for those that have another one than `KeyChange.old` meanwhile."""
 
     @abstractmethod
-    def file_transaction(self) -> AbstractContextManager[sqlite3.Connection]:
+    def sqlite_transaction(self) -> AbstractContextManager[sqlite3.Connection]:
         """Hold the write lock of a store in a file; the block happens whole or not. Raises StoreReadOnly: no file."""
 
     @abstractmethod

@@ -201,7 +201,7 @@ class EncodedPart(NamedTuple):
 def find_boundary(content_type: str) -> bytes | None:
     if not content_type.strip().lower().startswith("multipart/"):
         return None
-    message = _build_field_parser()
+    message = _build_email_message()
     message["content-type"] = content_type
     boundary = message.get_boundary()
     return boundary.encode("latin-1", "replace") if boundary else None
@@ -233,7 +233,7 @@ def _parse_part(head: bytes, data: bytes) -> EncodedPart | None:
         lines = head.decode("utf-8").split("\r\n") if head else []
     except UnicodeDecodeError:
         return None
-    fields = _build_field_parser()
+    fields = _build_email_message()
     for line in lines:
         name, colon, value = line.partition(":")
         if not colon or name.lower() in fields:
@@ -246,7 +246,7 @@ def _parse_part(head: bytes, data: bytes) -> EncodedPart | None:
     )
 
 
-def _build_field_parser() -> Message:
+def _build_email_message() -> Message:
     from email.message import Message  # 6 ms of a start, for uploads
 
     return Message()

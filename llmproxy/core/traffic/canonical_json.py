@@ -156,7 +156,7 @@ def split_text_by_json(text: str) -> list[object]:
         line = lines[n]
         label = line[: found.end()] if (found := _LABEL.match(line)) else ""
         lines[n] = line[len(label) :]
-        taken = _parse_json_lines(lines, n) if lines[n][:1] in ("{", "[") and len(parts) < _MOST_PIECES else None
+        taken = _parse_json_at_line(lines, n) if lines[n][:1] in ("{", "[") and len(parts) < _MOST_PIECES else None
         if taken is None:
             prose.append(line)
             n += 1
@@ -170,7 +170,7 @@ def split_text_by_json(text: str) -> list[object]:
     return [*parts, "".join(prose)] if prose else parts
 
 
-def _parse_json_lines(lines: Sequence[str], start: int) -> tuple[object, int] | None:
+def _parse_json_at_line(lines: Sequence[str], start: int) -> tuple[object, int] | None:
     """Return the value that begins with a line, over the line or up to a line that closes it, and the line behind."""
     if (value := parse_json_container(lines[start])) is not None:
         return value, start + 1

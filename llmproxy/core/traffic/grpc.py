@@ -47,7 +47,7 @@ def split_messages(body: bytes | bytearray) -> Iterator[tuple[bool, bytes]]:
         at = end
 
 
-def count_messages(body: bytes | bytearray) -> int:
+def count_up_to_two(body: bytes | bytearray) -> int:
     """Return 0 until the first message is whole, 1 where it is the only one, 2 where another has begun."""
     end = PREFIX + int.from_bytes(body[1:PREFIX])
     return (len(body) >= end) + (len(body) > end)

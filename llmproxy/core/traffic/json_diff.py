@@ -72,14 +72,14 @@ def classify_volatile(old: object, new: object) -> str | None:
     start = max(0, place - 200)
     left, right, at = old[start : place + 300], new[start : place + 300], place - start
     for kind, pattern in _PATTERNS:
-        sides = _locate_in_match(pattern, left, at), _locate_in_match(pattern, right, at)
+        sides = _compare_position_to_match(pattern, left, at), _compare_position_to_match(pattern, right, at)
         # Of "step 1" and "step 12" only one side goes on at the differing place: one inside, the other at its end.
         if all(sides) and "inside" in sides:
             return kind if kind != "counter" or _differ_only_in(pattern, old, new) else None
     return None
 
 
-def _locate_in_match(pattern: re.Pattern[str], text: str, at: int) -> str:
+def _compare_position_to_match(pattern: re.Pattern[str], text: str, at: int) -> str:
     for match in pattern.finditer(text):
         if match.start() <= at <= match.end():
             return "inside" if at < match.end() else "end"
@@ -160,10 +160,10 @@ Raw = tuple[str, object, object]
 
 def list_differences(old: object, new: object, limit: int = 20) -> list[Difference]:
     """Return at most `limit` differences between two JSON trees, in the order of the new document."""
-    return [build_difference(*each) for each in list_raw_differences(old, new, limit)]
+    return [build_difference(*each) for each in list_unequal_values(old, new, limit)]
 
 
-def list_raw_differences(old: object, new: object, limit: int) -> list[Raw]:
+def list_unequal_values(old: object, new: object, limit: int) -> list[Raw]:
     """Return the differences with their values as they are."""
     return list(islice(_TreeComparison().compare("$", old, new, 0), limit))
 

@@ -324,7 +324,7 @@ def serve_location(kept: str, prefix: str) -> str | None:
     return prefix + kept if kept.startswith("/") else None
 
 
-def leads_to(headers: Headers) -> str | None:
+def find_redirect_host(headers: Headers) -> str | None:
     """Return the host to which a stored answer leads past us; None if it does not."""
     kept = header(headers, "location")
     return None if kept is None or kept.startswith("/") else urlsplit(kept).hostname or "an address that cannot be read"

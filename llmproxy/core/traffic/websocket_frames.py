@@ -63,19 +63,19 @@ def encode_frame(frame: Frame) -> bytes:
         line |= {"close": frame.close, "reason": frame.data}
     elif isinstance(frame.data, str):
         line["text"] = frame.data
-    elif (text := _decode_json_text(frame.data)) is not None:
+    elif (text := _decode_if_json(frame.data)) is not None:
         line |= {"text": text, "binary": True}
     else:
         line["data"] = base64.b64encode(frame.data).decode("ascii")
     return json.dumps(line, ensure_ascii=False, separators=(", ", ": ")).encode() + b"\n"
 
 
-def build_frame_chunks(frames: Iterable[Frame]) -> tuple[Chunk, ...]:
+def encode_frames(frames: Iterable[Frame]) -> tuple[Chunk, ...]:
     """Write a conversation, one chunk a line."""
     return tuple(Chunk(frame.at, encode_frame(frame)) for frame in frames)
 
 
-def _decode_json_text(data: bytes) -> str | None:
+def _decode_if_json(data: bytes) -> str | None:
     """Return binary data as text where that is JSON: readable, and it can be compared and redacted like any JSON."""
     if data[:1] not in (b"{", b"["):
         return None
@@ -128,7 +128,7 @@ def _list_events(body: bytes, side: str) -> Iterator[object]:
             continue
 
 
-def list_questions(body: bytes) -> list[bytes]:
+def read_as_http_requests(body: bytes) -> list[bytes]:
     """Return what the client asked, each as the body of a request that says the same over HTTP. Never raises."""
     asked = []
     for event in _list_events(body, "client"):
@@ -153,7 +153,7 @@ def _format_frame(frame: Frame) -> str:
         return "(cut, without a closing handshake)"
     if frame.close is not None:
         return f"(close {frame.close}{f': {frame.data!s}' if frame.data else ''})"
-    text = frame.data if isinstance(frame.data, str) else _decode_json_text(frame.data)
+    text = frame.data if isinstance(frame.data, str) else _decode_if_json(frame.data)
     if text is None:
         return f"({len(frame.data)} bytes)"
     with suppress(ValueError, RecursionError):

@@ -33,15 +33,15 @@ from mitmproxy.proxy import commands, events, layer, layers, mode_servers, mode_
 from mitmproxy.proxy.context import Context
 
 from llmproxy.core.engine.request_identification import WORTH_A_THREAD
-from llmproxy.core.sessions.exchange import RequestPlace
+from llmproxy.core.sessions.exchange import RequestHeadInfo
 from llmproxy.core.traffic.interaction import header
 from llmproxy.core.traffic.origin_guard import OriginGuard, SeenHead
 from llmproxy.core.traffic.response_bytes import REDIRECTS, ClientHttp
 from llmproxy.core.traffic.websocket_frames import SWITCHING
 from llmproxy.errors import LLMProxyError
-from llmproxy.mitm.framing import FramingError, Head, parse_head
-from llmproxy.mitm.http1.incoming_request import IncomingRequest, get_immediate_answer
+from llmproxy.mitm.http1.request_handling import IncomingRequest, get_undelayed_answer
 from llmproxy.mitm.proxy_context import HandledEvents, LayerProgress, ProxyContext
+from llmproxy.mitm.request_reader import FramingError, Head, parse_head
 from llmproxy.protocol import CONTROL_PREFIX, Decision
 
 log = logging.getLogger(__name__)
@@ -153,7 +153,7 @@ class Front(asyncio.StreamReaderProtocol):
             data = b"".join(self._held)
         self._held = [data]
         try:
-            self._serve_held_requests(data)
+            self._serve_complete_requests(data)
         except LLMProxyError:  # the layer meets it too, and says it in its way
             self._hand_over(b"".join(self._held))
         except Exception:
@@ -163,9 +163,11 @@ class Front(asyncio.StreamReaderProtocol):
             self._schedule_hand_over()
 
     def _schedule_hand_over(self) -> None:
-        self._look = asyncio.get_running_loop().call_later(self._shell.held_for, self._hand_over_waiting, self._held[0])
+        self._look = asyncio.get_running_loop().call_later(
+            self._shell.held_for, self._hand_over_incomplete, self._held[0]
+        )
 
-    def _hand_over_waiting(self, first: bytes) -> None:
+    def _hand_over_incomplete(self, first: bytes) -> None:
         """Hand over a part of a request whose rest has not come; what is held now may be another's."""
         self._look = None
         if not self._held:
@@ -178,7 +180,7 @@ class Front(asyncio.StreamReaderProtocol):
     def _take_back_if_idle(self) -> bool:
         """Take the connection back if the layer has nothing to do with it any more."""
         behind = self.layer
-        if behind is not None and behind.received_byte_count == self._handed and behind.is_between_requests:
+        if behind is not None and behind.total_bytes_received == self._handed and behind.is_between_requests:
             self._here = True
         return self._here
 
@@ -194,7 +196,7 @@ class Front(asyncio.StreamReaderProtocol):
 
     # --- requests --------------------------------------------------------------------------------------------------
 
-    def _serve_held_requests(self, data: bytes) -> None:
+    def _serve_complete_requests(self, data: bytes) -> None:
         """Answer request after request of what is held; what has begun and is not complete stays held."""
         while data:
             self._wanted = 0
@@ -258,7 +260,7 @@ class Front(asyncio.StreamReaderProtocol):
         try:
             if plain.place is None or not engine.holds(plain.place):
                 plain.place = engine.place(head.method, head.target, None, head.headers)
-            exchange = incoming.count_arrival(plain.place)
+            exchange = incoming.begin_exchange(plain.place)
             exchange.progress.connection = self._place
         except LLMProxyError:
             return False  # the layer says it, in its way
@@ -279,12 +281,12 @@ class Front(asyncio.StreamReaderProtocol):
             return False
         if slot.status == SWITCHING or slot.status in REDIRECTS or exchange.answer.held:
             return False  # what waits, or leads on, is the layer's
-        laid = incoming.plan_answer()
-        if incoming.plan_playback() is not None or (data := get_immediate_answer(laid)) is None:
+        laid = incoming.plan_recorded_answer()
+        if incoming.plan_interactive_answer() is not None or (data := get_undelayed_answer(laid)) is None:
             return False  # so is what waits
         self._incoming = None
         self._out.write(data)
-        self._shell.report_ended(exchange, slot.status)
+        self._shell.report_exchange_end(exchange, slot.status)
         if laid.close:
             self._out.close()
         return True
@@ -299,7 +301,7 @@ class FastHead:
     """What its client can take."""
     credential: bytes = b""
     """The one that it came with; the hits of other ones may be served as well."""
-    place: RequestPlace | None = None
+    place: RequestHeadInfo | None = None
     """Where its last request belonged."""
 
 

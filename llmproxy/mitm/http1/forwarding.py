@@ -17,12 +17,12 @@ from mitmproxy.proxy import commands, events, layers
 from mitmproxy.proxy.layers.http import HTTPMode
 from mitmproxy.proxy.layers.http._events import ResponseEndOfMessage
 
-from llmproxy.core.secrets.redact import may_hold_placeholder
+from llmproxy.core.secrets.redact import may_hold_redaction
 from llmproxy.core.traffic.json_diff import clip
 from llmproxy.core.traffic.websocket_frames import SWITCHING
 from llmproxy.core.ws_replay import FrameRecording
 from llmproxy.errors import LLMProxyError, RefusedError
-from llmproxy.mitm.http1.incoming_request import AnsweringLayer, ClientConnectionState, Commands, LayerState
+from llmproxy.mitm.http1.request_handling import AnsweringLayer, ClientConnectionState, Commands, LayerState
 from llmproxy.protocol import Decision
 
 LONGEST_MARK = 64
@@ -65,7 +65,7 @@ class RequestForwarder:
         return self._here.is_forwarding and self._here.incoming.answering and status == SWITCHING
 
     @property
-    def _is_websocket_broken_off(self) -> bool:
+    def _is_open_websocket_cut(self) -> bool:
         """Whether a WebSocket goes through of which one side has gone without a word."""
         exchange = self._here.incoming.exchange
         recording = exchange.recording if exchange else None
@@ -98,7 +98,7 @@ class RequestForwarder:
         here, incoming = self._here, self._here.incoming
         most = here.shell.engine.config.max_request
         raw, decoded, over = here.reader.take_body()
-        if raw and not self._overflow and (self._kept or may_hold_placeholder(incoming.body[-LONGEST_MARK:] + decoded)):
+        if raw and not self._overflow and (self._kept or may_hold_redaction(incoming.body[-LONGEST_MARK:] + decoded)):
             self._kept += raw
             raw = b""
         if (exchange := incoming.exchange) is not None:
@@ -135,13 +135,13 @@ class RequestForwarder:
         try:
             yield from self._pass_commands(self._forwarder.handle_event(event))
         except NotImplementedError:  # its answer to trailers of the upstream's, when the whole body has passed
-            yield from self._pass_commands(self._end_without_trailers(self._forwarder))
+            yield from self._pass_commands(self._end_dropping_trailers(self._forwarder))
         exchange = self._here.incoming.exchange
         if self._held and exchange is not None and not exchange.recording.is_whole:
-            yield from self._send_held_commands()
+            yield from self._send_commands_held_for_store()
         yield from self._end_forwarding()
 
-    def _end_without_trailers(self, forwarder: layers.HttpLayer) -> Commands:
+    def _end_dropping_trailers(self, forwarder: layers.HttpLayer) -> Commands:
         """End the answer where its body ended; that upstream connection cannot be used again."""
         for number, stream in list(forwarder.streams.items()):
             self._spent = stream.flow.server_conn
@@ -152,7 +152,7 @@ class RequestForwarder:
         here = self._here
         for command in made:
             ours = isinstance(command, commands.ConnectionCommand) and command.connection is here.client
-            if isinstance(command, commands.SendData) and self._is_websocket_broken_off:
+            if isinstance(command, commands.SendData) and self._is_open_websocket_cut:
                 continue  # mitmproxy would tell the other side that all is well: 1000
             if ours and self._here.is_forwarding:
                 failed = self._find_early_failure(command)
@@ -165,20 +165,20 @@ class RequestForwarder:
                 exchange = here.incoming.exchange
                 if isinstance(command, commands.SendData):
                     here.incoming.answering = True
-                    if exchange is not None and exchange.recording.may_hold_end:
+                    if exchange is not None and exchange.recording.next_piece_may_be_last:
                         self._held.append(command)  # with a length its last bytes are its end: not before it is stored
                         continue
                 elif isinstance(command, commands.CloseConnection):
                     if self.has_switched and exchange is not None and exchange.recording.is_whole:
                         self._held.append(command)  # the end of a WebSocket: not before it is stored
                         continue
-                    yield from self._send_held_commands()
+                    yield from self._send_commands_held_for_store()
                     here.state = LayerState.CLOSED
             elif ours and here.state in (LayerState.CLOSED, LayerState.LINGERING):
                 continue
             yield command
 
-    def _send_held_commands(self) -> Commands:
+    def _send_commands_held_for_store(self) -> Commands:
         """Send what was held back."""
         while self._held:
             yield self._held.popleft()
@@ -204,14 +204,14 @@ class RequestForwarder:
             return
         if not (self._here.is_forwarding and not self.uploading and self._forwarder and not self._forwarder.streams):
             return
-        yield from self._send_held_commands()
+        yield from self._send_commands_held_for_store()
         if self._spent is not None:
             yield commands.CloseConnection(self._spent)
             self._spent = None
         exchange = here.shell.released.pop(here.client.id, None)
         if exchange is not None and not exchange.progress.finished:
             if exchange.recording.has_head:
-                here.shell.report_lost(exchange, "its end was not noticed; see the log")
+                here.shell.report_unrecorded(exchange, "its end was not noticed; see the log")
             else:
                 here.shell.report_abandoned(exchange)
         if self.withheld and exchange is not None and here.incoming.head is not None:
@@ -225,6 +225,6 @@ class RequestForwarder:
         recording = here.incoming.exchange.recording if here.incoming.exchange else None
         if isinstance(recording, FrameRecording) and recording.is_stored:
             here.state, here.incoming.exchange = LayerState.CLOSED, None
-            yield from self._send_held_commands()
+            yield from self._send_commands_held_for_store()
         elif here.reader.count_waiting:
             yield from self.on_event(events.DataReceived(here.client, here.reader.take_rest()))

@@ -28,15 +28,14 @@ from mitmproxy.proxy.layers.http import HTTPMode
 
 from llmproxy.core.control import answering as control
 from llmproxy.core.control.answering import ControlRequest, format_error
-from llmproxy.core.secrets.redact import may_hold_placeholder
+from llmproxy.core.secrets.redact import may_hold_redaction
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.traffic.interaction import is_grpc
 from llmproxy.core.traffic.websocket_frames import SWITCHING
 from llmproxy.errors import LLMProxyError, MissError, RecordingError, RefusedError
 from llmproxy.mitm.client_sockets import is_peer_gone
-from llmproxy.mitm.framing import BodyTooSlow, Head, HeadTooSlow, replace_body
 from llmproxy.mitm.http1.forwarding import RequestForwarder
-from llmproxy.mitm.http1.incoming_request import (
+from llmproxy.mitm.http1.request_handling import (
     LOOK,
     ClientConnectionState,
     Commands,
@@ -44,12 +43,13 @@ from llmproxy.mitm.http1.incoming_request import (
     IncomingRequest,
     LayerState,
     Origin,
-    get_immediate_answer,
+    get_undelayed_answer,
     is_page_request,
 )
 from llmproxy.mitm.http1.stream_sender import StreamSender
 from llmproxy.mitm.intercept import is_loopback
-from llmproxy.mitm.proxy_context import FrontConnection, ProxyContext, build_response
+from llmproxy.mitm.proxy_context import ConnectionFront, ProxyContext, build_response_bytes
+from llmproxy.mitm.request_reader import BodyTooSlow, Head, HeadTooSlow, replace_body
 from llmproxy.mitm.websocket_recorder import UpgradeMissed, UpgradeRefused
 from llmproxy.mitm.websocket_replay import ReplayedWebSocket
 from llmproxy.protocol import CONTROL_PREFIX, UI_PREFIX, Channel, Decision
@@ -71,8 +71,8 @@ _TOOL_CALL = re.compile(re.escape(CONTROL_PREFIX) + r"sessions/[^/?]+/tools")
 
 
 @dataclass
-class ToolAnswerStoredHook(commands.StartHook):  # type: ignore[no-untyped-call]
-    """An answer is being stored, and whoever told it waits for that (`Recorder.tool_answer_stored`)."""
+class ToolStoringAwaitedHook(commands.StartHook):  # type: ignore[no-untyped-call]
+    """An answer is being stored, and whoever told it waits for that (`Recorder.tool_storing_awaited`)."""
 
     stored: asyncio.Future[str]
 
@@ -116,10 +116,12 @@ class OwnRequestAnswerer:
         waited = here.state is LayerState.ASKED
         status, data, kind = control.answer_control_request(shell.engine, asked, shell)
         if (stored := shell.take_latest_store()) is not None:
-            yield ToolAnswerStoredHook(stored)
+            yield ToolStoringAwaitedHook(stored)
             if why := stored.result():
                 status, data, kind = format_error(RecordingError(why))
-        whole = build_response(status, (("content-type", kind),), data, close=not head.keep_alive, method=head.method)
+        whole = build_response_bytes(
+            status, (("content-type", kind),), data, close=not head.keep_alive, method=head.method
+        )
         yield from self._layer.send_whole_answer(whole, close=not head.keep_alive)
         if waited:
             yield from self._layer.serve_received()
@@ -143,7 +145,7 @@ class OwnRequestAnswerer:
             return
         answer = self._viewed.result()
         close = not head.keep_alive
-        whole = build_response(answer.status, build_headers(answer), answer.body, close=close, method=head.method)
+        whole = build_response_bytes(answer.status, build_headers(answer), answer.body, close=close, method=head.method)
         yield from self._layer.send_whole_answer(whole, close=close)
         if waited:
             yield from self._layer.serve_received()
@@ -177,7 +179,7 @@ class ReplayLayer(layer.Layer):
         self._mode = mode
         self._own = self.parts.own_answers(here, self)
         self._socket: ReplayedWebSocket | None = None
-        self._front: FrontConnection | None = None
+        self._front: ConnectionFront | None = None
         self._ended = False
         """The client sends no more, and waits for its answer."""
 
@@ -196,14 +198,14 @@ class ReplayLayer(layer.Layer):
         if self._here.forwarded:
             self._forwarding.prepare_for_next()
 
-    def attach_to_front(self, front: FrontConnection | None) -> None:
+    def attach_to_front(self, front: ConnectionFront | None) -> None:
         """Serve what the front hands over."""
         self._front = front
         if front is not None:
             front.layer = self
 
     @property
-    def received_byte_count(self) -> int:
+    def total_bytes_received(self) -> int:
         """Bytes of the client that have reached this layer."""
         return self._here.seen
 
@@ -275,7 +277,7 @@ class ReplayLayer(layer.Layer):
     def _is_client_waiting(self) -> bool:
         """Whether a client that sends no more still waits for the answer to what it has sent."""
         client, here = self.context.client, self._here
-        if here.state is LayerState.REPLAYING and self._sender.is_in_playback:
+        if here.state is LayerState.REPLAYING and self._sender.is_interactive:
             return False  # a stream without an end of its own: who closes it has gone
         asked = here.state in (LayerState.REPLAYING, LayerState.ASKED) or (
             here.is_forwarding and not self._forwarding.uploading and not self._forwarding.has_switched
@@ -289,7 +291,7 @@ class ReplayLayer(layer.Layer):
         if exchange is not None:
             answered = self._here.state is LayerState.REPLAYING
             exchange.note = "client left" if answered else "client left before its request was complete"
-            self._shell.report_ended(exchange, (exchange.replayed_status or 0) if answered else 0)
+            self._shell.report_exchange_end(exchange, (exchange.replayed_status or 0) if answered else 0)
         yield from self._close_client()
 
     def _close_client(self) -> Commands:
@@ -386,7 +388,7 @@ class ReplayLayer(layer.Layer):
             yield from self.refuse(incoming.refusal, close=not head.keep_alive)
             return
         if incoming.preflight is not None:
-            whole = build_response(200, incoming.preflight, b"", close=not head.keep_alive, method=head.method)
+            whole = build_response_bytes(200, incoming.preflight, b"", close=not head.keep_alive, method=head.method)
             yield from self.send_whole_answer(whole, close=not head.keep_alive)
             return
         if incoming.exchange is None:
@@ -415,7 +417,7 @@ class ReplayLayer(layer.Layer):
         """More than can be matched: `auto` lets it through unrecorded and says so, everything else refuses."""
         incoming, limit = self._here.incoming, self._shell.engine.config.max_request
         head, exchange = incoming.head, incoming.exchange
-        doubtful = may_hold_placeholder(incoming.body)
+        doubtful = may_hold_redaction(incoming.body)
         if head is None or exchange is None or doubtful or not self._shell.engine.may_pass_unrecorded(exchange):
             msg = f"llmproxy: the request's body is over {limit} bytes, so it cannot be matched against recordings."
             yield from self.refuse(BodyTooLarge(msg, hint="Raise the limit with --max-request."), close=True)
@@ -429,11 +431,11 @@ class ReplayLayer(layer.Layer):
     def _replay_answer(self, exchange: Exchange) -> Commands:
         """Send the recorded answer."""
         incoming = self._here.incoming
-        laid = incoming.plan_answer()
+        laid = incoming.plan_recorded_answer()
         incoming.answering = True
-        if (opened := incoming.plan_playback()) is not None:
-            yield from self._send_due(self._sender.begin_playback(*opened))
-        elif not exchange.answer.held and (data := get_immediate_answer(laid)) is not None:
+        if (opened := incoming.plan_interactive_answer()) is not None:
+            yield from self._send_due(self._sender.begin_interactive_answer(*opened))
+        elif not exchange.answer.held and (data := get_undelayed_answer(laid)) is not None:
             self._here.close_after = laid.close
             yield self._here.build_send_command(data)
             yield from self._end_replay()
@@ -467,7 +469,7 @@ class ReplayLayer(layer.Layer):
         here, exchange = self._here, self._here.incoming.exchange
         if exchange is not None:
             self._shell.on_sent(exchange)
-            self._shell.report_ended(exchange, exchange.replayed_status or 0)
+            self._shell.report_exchange_end(exchange, exchange.replayed_status or 0)
         self._await_request()
         paced, here.state = here.state is LayerState.REPLAYING, LayerState.READING
         if self._sender.crash_after and self._shell.sockets is not None:
@@ -495,7 +497,7 @@ class ReplayLayer(layer.Layer):
         shell.released.pop(self.context.client.id, None)
         if exchange is not None:
             exchange.decision = Decision.REFUSE
-            shell.report_ended(exchange, status)
+            shell.report_exchange_end(exchange, status)
         elif told:
             shell.on_call(
                 shell.engine.sum_up_refusal(method, incoming.head.target if incoming.head else "", status, error)

@@ -13,8 +13,8 @@ from llmproxy.core.mcp_messages import LAST_CHUNK, AnswerPart, SendCondition, fr
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Playback
 from llmproxy.core.traffic.response_bytes import HeadPlan, SendingPlan
-from llmproxy.mitm.client_sockets import has_read
-from llmproxy.mitm.http1.incoming_request import LOOK, ClientConnectionState, Ending, LayerState
+from llmproxy.mitm.client_sockets import has_read_and_is_idle
+from llmproxy.mitm.http1.request_handling import LOOK, ClientConnectionState, Ending, LayerState
 
 MICROSECONDS = 1_000_000
 
@@ -32,7 +32,7 @@ class StreamSender:
         """End the connection with a reset when the answer is sent."""
 
     @property
-    def is_in_playback(self) -> bool:
+    def is_interactive(self) -> bool:
         """Whether this is an answer without an end of its own: whoever closes it has gone."""
         return self._opened is not None
 
@@ -58,7 +58,7 @@ class StreamSender:
             shell.sockets.refuse_connections(laid.shut)
         return (yield from self._begin_answer(laid))
 
-    def begin_playback(self, talk: Playback, opened: HeadPlan) -> Ending:
+    def begin_interactive_answer(self, talk: Playback, opened: HeadPlan) -> Ending:
         """Begin an answer that goes on when its client has done what the recorded one did."""
         if talk.turns is None:
             raise AssertionError("nothing to wait for")
@@ -66,12 +66,12 @@ class StreamSender:
         here.state, self._opened, here.close_after = LayerState.REPLAYING, (talk, opened), opened.close
         self._turns.extend(talk.turns)
         yield here.build_send_command(opened.head)
-        return (yield from self._continue_playback(talk, opened))
+        return (yield from self._continue_interactive_answer(talk, opened))
 
     def continue_sending(self) -> Ending:
         """Its time has come: send what may be sent by now."""
         if self._opened is not None:
-            return (yield from self._continue_playback(*self._opened))
+            return (yield from self._continue_interactive_answer(*self._opened))
         if self._here.state is LayerState.REPLAYING:
             return (yield from self._send_due())
         return False
@@ -88,7 +88,7 @@ class StreamSender:
         due, wait = b"", 0.0
         while self._pieces:
             offset, data = self._pieces[0]
-            wait = self._wait_in_order(None if len(self._pieces) == 1 else offset)
+            wait = self._get_wait_for_turn(None if len(self._pieces) == 1 else offset)
             if (self._is_timed or not data) and offset > passed:
                 wait = max(wait, (offset - passed) / MICROSECONDS)
             if wait:
@@ -107,19 +107,19 @@ class StreamSender:
         exchange = self._here.incoming.exchange
         return exchange is None or not exchange.answer.held or exchange.session.settings.speed > 0
 
-    def _wait_in_order(self, offset: int | None) -> float:
+    def _get_wait_for_turn(self, offset: int | None) -> float:
         here, exchange = self._here, self._here.incoming.exchange
         if exchange is None or not exchange.answer.held:
             return 0.0
         ends = here.client.peername, here.client.sockname
-        return here.shell.engine.wait_before(exchange, offset, ends, has_read)
+        return here.shell.engine.wait_before(exchange, offset, ends, has_read_and_is_idle)
 
-    def _continue_playback(self, talk: Playback, opened: HeadPlan) -> Ending:
+    def _continue_interactive_answer(self, talk: Playback, opened: HeadPlan) -> Ending:
         """Send what may be sent by now, and look again soon."""
         due = b""
         wait = 0.0
         while self._turns and (ready := talk.check_ready(self._turns[0])):
-            if len(self._turns) == 1 and (wait := self._wait_in_order(None)):
+            if len(self._turns) == 1 and (wait := self._get_wait_for_turn(None)):
                 break
             if isinstance(ready, str):
                 self._turns.clear()

@@ -30,7 +30,7 @@ from llmproxy.errors import AgentError, AgentUnreachable, LLMProxyError, SuiteEr
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.agents.agent_process import AgentProcess, LineTooLong, ProcessEnded
 from llmproxy.scenario.run_session import RunSession
-from llmproxy.scenario.turn_taking import outside_env
+from llmproxy.scenario.turn_taking import env_without_turn
 from llmproxy.scenario.types import LLM, AgentInput, AgentReturnTypes
 from llmproxy.scenario.values.messages import format_value, join_user_texts, read_answer, tail
 
@@ -151,7 +151,7 @@ class CommandAgent(AgentAdapter):
 
     def _start_process(self, name: str, llm: LLM | None, closed: int) -> AgentProcess:
         """Start a process that `close` ends; at once if closed since `closed` was counted. Raises AgentError."""
-        env = {**outside_env(), **self.env}
+        env = {**env_without_turn(), **self.env}
         child = self._children[name] = self.child(self.words, self.cwd, llm.environment(env) if llm else env)
         if self._closed != closed:
             child.kill_group()

@@ -29,7 +29,7 @@ from llmproxy.scenario.agent_adapter import AdapterAttributes, AgentAdapter
 from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes
 from llmproxy.scenario.values.messages import join_user_texts
-from llmproxy.scenario.values.run_ids_and_options import describe_exit
+from llmproxy.scenario.values.run_ids_and_options import describe_sys_exit
 
 ARGUMENTS = ("message", "messages", "thread_id", "user_id", "llm", "input")
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -122,7 +122,7 @@ class FunctionAgent(AgentAdapter):
         called = getattr(found, "__call__", None)  # noqa: B004 (what is called, not whether it can be)
         if inspect.iscoroutinefunction(found) or inspect.iscoroutinefunction(called):
             return await found(*args, **named)
-        returned = await _in_thread(found, args, named)
+        returned = await _call_in_daemon_thread(found, args, named)
         return await returned if inspect.isawaitable(returned) else returned
 
     def _load_target(self) -> Callable[..., Any] | AgentAdapter:
@@ -152,7 +152,7 @@ def _instantiate_adapter(found: Any) -> Callable[..., Any] | AgentAdapter:  # no
     return found  # type: ignore[no-any-return]
 
 
-async def _in_thread(found: Callable[..., Any], args: list[Any], named: Mapping[str, Any]) -> Any:  # noqa: ANN401 (any)
+async def _call_in_daemon_thread(found: Callable[..., Any], args: list[Any], named: Mapping[str, Any]) -> Any:  # noqa: ANN401 (any)
     """Call it in a thread that nobody waits for at the end: one that hangs must not hang the rest."""
     done: Future[Any] = Future()
     context = copy_context()
@@ -224,7 +224,7 @@ def _import_target(target: str, folder: Path | None, who: str) -> Any:  # noqa: 
         raise AgentUnreachable(f"{who}: there is no file {name}.", hint=_explain_search_paths(folder)) from error
     except SystemExit as error:
         hint = 'What it does as a program belongs below `if __name__ == "__main__":`.'
-        raise AgentError(f"{describe_exit(who, error)} while it was imported.", hint=hint) from error
+        raise AgentError(f"{describe_sys_exit(who, error)} while it was imported.", hint=hint) from error
     except Exception as error:
         raise AgentError(f"{who} crashed while it was imported: {type(error).__name__}: {error}") from error
     found: Any = module

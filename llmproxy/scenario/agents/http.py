@@ -124,10 +124,10 @@ class HttpAdapter(AgentAdapter):
 
     def clone(self) -> Self:
         made = super().clone()
-        made.forget_connections()
+        made.forget_run_state()
         return made
 
-    def forget_connections(self) -> None:
+    def forget_run_state(self) -> None:
         """Forget connections and conversations; those that are open are somebody else's."""
         self._client, self._reached, self.more_headers = None, set(), dict(self.more_headers)
 
@@ -267,8 +267,8 @@ class HttpAgent(HttpAdapter):
         await super().open(session)
         self._ids = {}
 
-    def forget_connections(self) -> None:
-        super().forget_connections()
+    def forget_run_state(self) -> None:
+        super().forget_run_state()
         self._ids = {}
 
     async def call(self, input: AgentInput) -> AgentReturnTypes:  # noqa: A002 (the documented name)

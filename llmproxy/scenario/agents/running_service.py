@@ -20,7 +20,7 @@ from llmproxy.protocol import DEFAULT_SESSION, Mode
 from llmproxy.scenario.agent_adapter import AdapterAttributes, AgentAdapter
 from llmproxy.scenario.agents.http import HttpAdapter
 from llmproxy.scenario.run_session import RunSession
-from llmproxy.scenario.turn_taking import bind_source
+from llmproxy.scenario.turn_taking import bind_service
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes
 
 PROBE = "llmproxy-probe"
@@ -78,7 +78,7 @@ class ServiceAgent(AgentAdapter):
         if self.session_to_bind is None:
             self.agent.more_headers = {str(self.propagates): session.name}
             return
-        await session.watch_source_session(self.session)
+        await session.watch_service_session(self.session)
         if self.propagates is not None:
             did_not = f"{self.agent.who} did not send {self.propagates!r} on with its LLM calls"
             self.notes = (f"{did_not}, so it was tested one message at a time.",)
@@ -109,7 +109,7 @@ class ServiceAgent(AgentAdapter):
         trial.more_headers = {str(self.propagates): told}
         trial.timeout = min(trial.timeout, PROBING)
         try:
-            async with bind_source(control, self.session, otherwise):
+            async with bind_service(control, self.session, otherwise):
                 if control.url in self._proven:
                     return  # another run tried it while this one waited
                 with suppress(AgentError):  # the model's answer is a miss, which the service may take as it likes
@@ -120,7 +120,7 @@ class ServiceAgent(AgentAdapter):
             await trial.close()
             for name in (told, otherwise):
                 with suppress(ControlError):
-                    await asyncio.to_thread(control.close, name)
+                    await asyncio.to_thread(control.close_session, name)
 
 
 def _probe_message(thread: str) -> AgentInput:

@@ -28,7 +28,7 @@ from llmproxy.advice import install_command
 from llmproxy.errors import LLMProxyError, MachineError, SettingsError
 from llmproxy.report.events import Finished
 from llmproxy.scenario.cluster.ray_pacer import make_remote_take, start_counting
-from llmproxy.scenario.cluster.worker_node import NodeReply, RunParcel, open_worker_node
+from llmproxy.scenario.cluster.worker_node import NodeReply, NodeSetup, open_worker_node
 
 _QUIET = {
     "RAY_raylet_start_wait_time_s": "120", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0", "RAY_USAGE_STATS_ENABLED": "0",
@@ -158,16 +158,16 @@ class RemoteRunner:
         self._again: list[str] = []
         """Names of runs that were made again because their worker or node died."""
         self._missed = False
-        self._most = self._find_largest_node_resources()
+        self._most = self._find_max_of_each_resource()
         self.recorded: list[Mapping[str, bytes]] = []
         """Files of cassettes that runs changed, as they came home."""
 
-    def put_parcel(self, parcel: RunParcel) -> list[Any]:
+    def put_parcel(self, parcel: NodeSetup) -> list[Any]:
         """Send a parcel once to Ray's object store; returns its reference, in a list, so that Ray leaves it there."""
         return [self._ray.put(parcel), self._counting]
 
     async def run(
-        self, name: str, resources: Mapping[str, float] | None, parcel: RunParcel, sent: list[Any], *arguments: object
+        self, name: str, resources: Mapping[str, float] | None, parcel: NodeSetup, sent: list[Any], *arguments: object
     ) -> NodeReply[Any]:
         """Make a run; `WorkerNode.run` gets `arguments`. Raises CancelledError; LLMProxyError: no node could."""
         try:
@@ -203,7 +203,7 @@ class RemoteRunner:
                 self._running.discard(ref)
                 died = str(error).strip().partition("\n")[0] or type(error).__name__
                 self._again.append(name)
-                self._most = self._find_largest_node_resources()
+                self._most = self._find_max_of_each_resource()
             except BaseException:
                 self._running.discard(ref)
                 raise
@@ -223,7 +223,7 @@ class RemoteRunner:
             )
         return said
 
-    def _find_largest_node_resources(self) -> dict[str, float]:
+    def _find_max_of_each_resource(self) -> dict[str, float]:
         """Return the most of each resource that one node has."""
         found: dict[str, float] = {}
         for node in self._ray.nodes():
@@ -245,7 +245,7 @@ class RemoteRunner:
                     f"{name} wants {what.lower()}: {much:g}, and no node has more than {self._most.get(what, 0):g}."
                 )
 
-    def close(self) -> None:
+    def finish_cancelled_runs(self) -> None:
         """Let what was cancelled clean up."""
         left = list(self._running)
         if left:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, ClassVar, cast
 
 import llmproxy
-from llmproxy.client.scenario_run_hooks import HOST
+from llmproxy.client.pytest_scenario_hooks import HOST
 from llmproxy.errors import LLMProxyError, SettingsError
 from llmproxy.report.event_handlers import notify_handlers
 from llmproxy.report.events import Handler, Status
@@ -32,12 +32,12 @@ from llmproxy.scenario.cluster.transfer_files import (
     describe_parcel,
     glob_files,
     load_cassettes,
-    make_number_lookup,
+    make_local_number_lookup,
     merge_cassettes,
     pack_files,
     renumber_events,
 )
-from llmproxy.scenario.cluster.worker_node import EventList, NodeReply, RunParcel, WorkerNode, make_picklable
+from llmproxy.scenario.cluster.worker_node import EventList, NodeReply, NodeSetup, WorkerNode, make_picklable
 from llmproxy.scenario.config import ScenarioConfig
 from llmproxy.scenario.running import run as running
 from llmproxy.scenario.running.run import RunEnded, RunPlan
@@ -103,7 +103,7 @@ class _ClusterRunner:
         self._sent: dict[int, tuple[RunPlan, _PlanParcel, list[Any]]] = {}
         self._guard = threading.Lock()
         self._folder = cassette_folder(settings)
-        self._known = make_number_lookup(settings.settings.store)
+        self._known = make_local_number_lookup(settings.settings.store)
 
     async def once(self, plan: RunPlan, sample: int, runs: int) -> RunEnded:
         """Run one sample of a plan elsewhere and tell its events here. Raises what cancels it or cannot be sent."""
@@ -158,7 +158,7 @@ class _ClusterRunner:
 
     def finish_and_merge_cassettes(self) -> None:
         """Let what was cancelled clean up, say what died, and bring home what was recorded. Raises MergeConflict."""
-        self._runner.close()
+        self._runner.finish_cancelled_runs()
         for note in self._runner.list_notes():
             sys.stderr.write(f"llmproxy: {note}\n")
         if home := merge_cassettes(self._runner.recorded, self._folder):
@@ -172,7 +172,7 @@ _STAYS = frozenset(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _PlanParcel(RunParcel):
+class _PlanParcel(NodeSetup):
     """Everything that a run of a plan needs."""
 
     pickled: bytes

@@ -20,10 +20,10 @@ from pathlib import Path
 from llmproxy.core.providers.provider_table import PROVIDERS
 from llmproxy.errors import LLMProxyError, SettingsError, SuiteError
 from llmproxy.report.events import Event, Started, Step
-from llmproxy.scenario.cluster.worker_node import CASSETTES, RunParcel, write_files
+from llmproxy.scenario.cluster.worker_node import CASSETTES, NodeSetup, write_files
 from llmproxy.server_store_path import find_store_server, without_secrets
 from llmproxy.settings import Loaded
-from llmproxy.trace.observing.agent_activity import make_recording_reference
+from llmproxy.trace.observing.agent_activity import make_recording_fingerprint
 from llmproxy.trace.observing.tool_calls import InteractionLabel
 from llmproxy.trace.reading.recording_spans import read_recordings_as_json
 
@@ -88,7 +88,7 @@ def load_cassettes(folder: Path, wanted: Iterable[str]) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for name, path in files.items() if name in names}
 
 
-def describe_parcel(parcel: RunParcel, where: str, how: str) -> str:
+def describe_parcel(parcel: NodeSetup, where: str, how: str) -> str:
     """Describe what travels, by name; `how` adds files."""
     names = list(parcel.files)
     more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
@@ -116,13 +116,13 @@ def merge_cassettes(recorded: Sequence[Mapping[str, bytes]], target: Path) -> st
     return f"{len(done.written)} cassette files came home to {where}"
 
 
-def make_number_lookup(store: Path) -> Known:
+def make_local_number_lookup(store: Path) -> Known:
     def look_up_numbers(cassette: str, sample: int) -> Mapping[str, int]:
         if find_store_server(store) is None and not store.is_file():
             return {}
         try:
             found = read_recordings_as_json(store, cassette=cassette, sample=sample)
-            return {make_recording_reference(line): int(line["recorded"]["id"]) for line in found}
+            return {make_recording_fingerprint(line): int(line["recorded"]["id"]) for line in found}
         except LLMProxyError:
             return {}
 

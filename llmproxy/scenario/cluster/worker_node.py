@@ -29,7 +29,7 @@ STORE = Path(".llmproxy") / "llmproxy.db"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunParcel(ABC):
+class NodeSetup(ABC):
     """What any run on a node needs."""
 
     batch: str
@@ -97,7 +97,7 @@ class WorkerNode(ABC):
         """Make one run. Raises only what cancels it, and LLMProxyError where it is not known here."""
 
     def __init__(
-        self, parcel: RunParcel, folder: Path, take: Take | None = None, *, sessions_record: bool = False
+        self, parcel: NodeSetup, folder: Path, take: Take | None = None, *, sessions_record: bool = False
     ) -> None:
         """Unpack into `folder`, which becomes the working directory, and start the proxy. Raises LLMProxyError.
 

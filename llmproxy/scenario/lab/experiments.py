@@ -51,7 +51,7 @@ class ExperimentKind(StrEnum):
     OPEN_LOOP = "open loop"
 
 
-def choose_experiment_kind(live: Collection[str]) -> ExperimentKind:
+def choose_kind_by_live_parties(live: Collection[str]) -> ExperimentKind:
     """Return the experiment with these parties live, others recorded. Raises SettingsError: it would not stay true."""
     if unknown := sorted(set(live) - set(PARTIES)):
         raise SettingsError(f"{', '.join(unknown)}: there is no such party.", hint=f"There are: {', '.join(PARTIES)}.")
@@ -240,10 +240,10 @@ async def open_loop(
 def _check_participants(agents: Sequence[Any]) -> None:
     roles = [each.role for each in build_adapters(agents)]
     if AgentRole.USER in roles:
-        choose_experiment_kind(PARTIES if AgentRole.JUDGE in roles else PARTIES[:2])  # raises, with the reason
+        choose_kind_by_live_parties(PARTIES if AgentRole.JUDGE in roles else PARTIES[:2])  # raises, with the reason
     missing = [role.value.lower() for role in (AgentRole.AGENT, AgentRole.JUDGE) if role not in roles]
     if missing:
-        choose_experiment_kind({"agent", "judge"} - set(missing))
+        choose_kind_by_live_parties({"agent", "judge"} - set(missing))
         raise SettingsError(
             f"an open loop needs agent and judge live, and there is no {' and no '.join(missing)} among the agents."
         )

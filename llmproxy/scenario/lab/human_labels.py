@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from llmproxy.errors import SettingsError
-from llmproxy.files import read_text, replace_file, unique_members
+from llmproxy.files import read_bounded_text, replace_file, unique_members
 from llmproxy.report.json_report import read_report_runs
 from llmproxy.scenario.lab.judgements import Transcript
 from llmproxy.scenario.types import Message
@@ -54,7 +54,7 @@ class _WrongLabelLine(ValueError):
 def read_labels(path: Path) -> list[LabelledTranscript]:
     """Read a file of labels. Raises SettingsError: it cannot be read, is empty, or a line of it is wrong."""
     try:
-        text = read_text(path)
+        text = read_bounded_text(path)
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(
             f"the labels {path} cannot be read: {getattr(error, 'strerror', None) or error}."
@@ -97,7 +97,7 @@ def _parse_line(line: str, default_id: str) -> LabelledTranscript:
         messages=_parse_text_transcript(given) if isinstance(given, str) else _check_messages(given),
         description=str(said.get("description") or ""),
     )
-    return LabelledTranscript(transcript, _read_label_pairs(said.get("criteria")))
+    return LabelledTranscript(transcript, _read_criterion_labels(said.get("criteria")))
 
 
 def _check_messages(given: object) -> list[Message]:
@@ -123,7 +123,7 @@ def _parse_text_transcript(text: str) -> list[Message]:
     return messages
 
 
-def _read_label_pairs(given: object) -> dict[str, str | None]:
+def _read_criterion_labels(given: object) -> dict[str, str | None]:
     pairs: list[tuple[Any, Any]]
     if isinstance(given, dict):
         pairs = list(given.items())
@@ -206,7 +206,7 @@ def list_labelled_ids(path: Path) -> frozenset[str]:
     try:
         trees = [
             json.loads(line)
-            for line in read_text(path).splitlines()
+            for line in read_bounded_text(path).splitlines()
             if line.strip() and not line.lstrip().startswith("#")
         ]
         return frozenset(str(tree["id"]) for tree in trees)
@@ -222,7 +222,7 @@ def write_label(path: Path, report: Path, run: str, criterion: str, label: str) 
     if labelling is None or criterion not in labelling.criteria:
         raise SettingsError("this criterion is in no run of the report.")
     list_labelled_ids(path)
-    lines = read_text(path).splitlines() if path.is_file() else []
+    lines = read_bounded_text(path).splitlines() if path.is_file() else []
     said: dict[str, str | None] = dict.fromkeys(labelling.criteria)
     others = []
     for line in lines:

@@ -10,7 +10,7 @@ from typing import Any
 
 from llmproxy.core.dialects.codecs import ERROR_HEADER
 from llmproxy.core.traffic.canonical_json import parse_json
-from llmproxy.scenario.models.errors import CallFailed, ModelError
+from llmproxy.scenario.models.errors import DirectCallFailed, ModelError
 from llmproxy.scenario.values.messages import html_title
 
 _THOUGHT = re.compile(r"<(think|thinking|reasoning|thought)>.*?(?:</\1>|\Z)", re.DOTALL | re.IGNORECASE)
@@ -78,7 +78,7 @@ def read_litellm(found: Any) -> Answer:  # noqa: ANN401 (litellm has no types)
 
 
 def read_openai(status: int, headers: Mapping[str, str], body: bytes) -> Answer:
-    """Return what an answer in OpenAI's chat completions says. Raises CallFailed; ModelError: there is no choice."""
+    """Read an answer in OpenAI's chat completions. Raises DirectCallFailed; ModelError: there is no choice."""
     value = parse_json(body)
     found = value.get("error") if isinstance(value, dict) else value[0] if isinstance(value, list) and value else None
     error = found.get("error", found) if isinstance(found, dict) else found
@@ -88,19 +88,19 @@ def read_openai(status: int, headers: Mapping[str, str], body: bytes) -> Answer:
     if status in _REDIRECTS:
         place = str(headers.get("location", ""))[:_QUOTED]
         what = f"HTTP {status}, a redirection to {place!r}, which is not followed: give the address that answers"
-        raise CallFailed(what, status)
+        raise DirectCallFailed(what, status)
     if status not in _GOOD:
         ours = headers.get(ERROR_HEADER, "")
-        raise CallFailed(said if ours else f"HTTP {status}: {said or _format_body(body)}", status, ours)
+        raise DirectCallFailed(said if ours else f"HTTP {status}: {said or _format_body(body)}", status, ours)
     if said:
-        raise CallFailed(f"HTTP {status}: {said}", _derive_status_from_code(code))
+        raise DirectCallFailed(f"HTTP {status}: {said}", _derive_status_from_code(code))
     choices = value.get("choices") if isinstance(value, dict) else None
     if choices == []:
         raise ModelError(f"No response from LLM: {_format_body(body)}")
     first = choices[0] if isinstance(choices, list) else None
     message = first.get("message") if isinstance(first, dict) else None
     if not isinstance(first, dict) or not isinstance(message, dict):
-        raise CallFailed(
+        raise DirectCallFailed(
             f"the answer is no chat completion, there is no message in it: {_format_body(body)}", _UNUSABLE
         )
     calls = message.get("tool_calls")

@@ -1,8 +1,8 @@
 """What a failed call of a model means: a miss, a refused parameter, a provider that has a bad moment, or just an error.
 
-A call fails with our own `CallFailed`, or with an exception of litellm, which wraps an answer's body into its own text,
-each provider in another way; the answer's headers it hands on. What the proxy says has its code in a header, and its
-text begins with our name.
+A call fails with our own `DirectCallFailed`, or with an exception of litellm, which wraps an answer's body into its own
+text, each provider in another way; the answer's headers it hands on. What the proxy says has its code in a header, and
+its text begins with our name.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ModelNotSet(SettingsError):
     code = "llmproxy_model_unset"
 
 
-class CallFailed(Exception):
+class DirectCallFailed(Exception):
     """A call that litellm did not make came to nothing."""
 
     def __init__(self, message: str, status: int | None = None, code: str = "") -> None:
@@ -102,7 +102,7 @@ def build_call_error(error: BaseException, model: str, party: str, *, temperatur
             f"{model} refuses temperature={temperature:g}: {text}",
             hint="Leave temperature out, and the model's own is used.",
         )
-    said = text if isinstance(error, CallFailed) else f"{type(error).__name__}: {text}"
+    said = text if isinstance(error, DirectCallFailed) else f"{type(error).__name__}: {text}"
     if is_vertex_model(model):
         return ModelError(f"{model} ({party}) could not be called at Vertex AI: {said}", hint=suggest_google_key(model))
     if _read_status(error) == _NO_KEY or "api_key" in text.lower():

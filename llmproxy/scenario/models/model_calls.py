@@ -34,7 +34,7 @@ from llmproxy.scenario.models.errors import (
 from llmproxy.scenario.models.route_via_proxy import redirect_client, route_model
 from llmproxy.scenario.models.transport import call_model
 from llmproxy.scenario.run_session import RunSession
-from llmproxy.scenario.turn_taking import outside_env
+from llmproxy.scenario.turn_taking import env_without_turn
 from llmproxy.scenario.types import Message
 from llmproxy.scenario.values.run_ids_and_options import context_scenario
 
@@ -176,11 +176,11 @@ async def _call_model(
 ) -> Answer:
     chosen = model.temperature if model.temperature_given else None
     sent = {"timeout": timeout} | asked | _route_keywords(model, party, session)
-    replays = session is not None and session.opened.is_offline
+    replays = session is not None and session.opened.asks_no_model
     pauses = iter(PAUSES)
     while True:
         try:
-            env = outside_env() if session is None else os.environ
+            env = env_without_turn() if session is None else os.environ
             return await call_model(sent, env, served=bool(model.api_base), proxied=session is not None)
         except LLMProxyError:
             raise
@@ -206,6 +206,6 @@ def _route_keywords(model: ModelConfig, party: str, session: RunSession | None) 
     found["extra_headers"] = {**(model.extra_parameters.get("extra_headers") or {}), **found["extra_headers"]}
     if client := model.extra_parameters.get("client"):
         found["client"] = redirect_client(client, found["api_base"], model.model)
-    if session.opened.is_offline:
+    if session.opened.asks_no_model:
         said.setdefault("api_key", PLACEHOLDER_KEY)
     return said | found

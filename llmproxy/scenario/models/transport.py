@@ -28,7 +28,7 @@ from llmproxy.advice import install_command
 from llmproxy.core.providers.provider_table import LITELLM_OFFLINE
 from llmproxy.errors import MachineError
 from llmproxy.scenario.models.answer import Answer, read_litellm, read_openai
-from llmproxy.scenario.models.errors import CallFailed
+from llmproxy.scenario.models.errors import DirectCallFailed
 from llmproxy.scenario.types import Message
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class ChatRequest:
 
 
 async def call_model(keywords: Mapping[str, Any], env: Mapping[str, str], *, served: bool, proxied: bool) -> Answer:
-    """Make one call; `served`: the user told where. Raises CallFailed; ModelError: no choice; litellm's own."""
+    """Make one call; `served`: the user told where. Raises DirectCallFailed; ModelError: no choice; litellm's own."""
     request = build_request(keywords, env, sys.modules.get("litellm"), served=served, proxied=proxied)
     return await in_model_loop(_call_litellm(keywords) if request is None else post_chat(request))
 
@@ -107,7 +107,7 @@ def build_request(
     """Return the request that litellm would send, None if it has something to do; `litellm` if imported."""
     told = {name: value for name, value in keywords.items() if value is not None}
     name = _find_name(told.get("model"), served=served)
-    messages = [_read_plain_message(each) for each in told.get("messages", ())]
+    messages = [_simplify_request_message(each) for each in told.get("messages", ())]
     headers, timeout = told.get("extra_headers", {}), told.get("timeout", TIMEOUT)
     if (
         name is None
@@ -146,7 +146,7 @@ def _find_name(model: object, *, served: bool) -> str | None:
     return name if served and name != model and not _REWRITTEN.search(name) else None
 
 
-def _read_plain_message(message: Message) -> Message | None:
+def _simplify_request_message(message: Message) -> Message | None:
     """Return a message as litellm sends it, without members that are None; None if there is more to it."""
     found = {name: value for name, value in message.items() if value is not None}
     plain = found.keys() <= _MESSAGE and found.get("role") in _ROLES and isinstance(found.get("content", ""), str)
@@ -160,13 +160,13 @@ async def post_chat(request: ChatRequest) -> Answer:
     key = request.key
     if not key:
         said = "The api_key must be passed as api_key, or set as the environment variable OPENAI_API_KEY"
-        raise CallFailed(said, _NO_KEY)
+        raise DirectCallFailed(said, _NO_KEY)
     if not (key.isascii() and key.isprintable()) or key.endswith(" "):
         said = (
             "the api_key has characters that no key has: a line break, a blank at its end, or a letter that is not "
             "ASCII"
         )
-        raise CallFailed(said, _NO_KEY)
+        raise DirectCallFailed(said, _NO_KEY)
     headers = {"authorization": f"Bearer {key}", "content-type": "application/json", **request.headers}
     try:
         async with asyncio.timeout(request.timeout):
@@ -174,13 +174,13 @@ async def post_chat(request: ChatRequest) -> Answer:
             found = await client.post(request.url, content=request.content, headers=headers)
     except TimeoutError as error:
         said = f"Request timed out: no answer within {request.timeout:g} s"
-        raise CallFailed(said, _TIMEOUT_STATUS) from error
+        raise DirectCallFailed(said, _TIMEOUT_STATUS) from error
     except (httpx.InvalidURL, httpx.UnsupportedProtocol, httpx.LocalProtocolError, ValueError) as error:
-        raise CallFailed(f"the request cannot be written: {error}") from error
+        raise DirectCallFailed(f"the request cannot be written: {error}") from error
     except httpx.HTTPError as error:
         place = httpx.URL(request.url).netloc.decode()  # without a user and a password
         said = f"Connection error: {place}: {str(error) or type(error).__name__}"
-        raise CallFailed(said, _UNREACHABLE) from error
+        raise DirectCallFailed(said, _UNREACHABLE) from error
     return read_openai(found.status_code, found.headers, found.content)
 
 

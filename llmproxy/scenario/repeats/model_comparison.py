@@ -126,14 +126,14 @@ class ModelComparison:
         if many and not changes:
             yield "  the same calls in the same order, the same last words"
         for change, times in changes:
-            yield f"  {_format_share(times, many)}  {change.describe()}"
+            yield f"  {_format_x_of_n(times, many)}  {change.describe()}"
         for name, recorded, found in self._list_resource_usage() if many else ():
             shown = dollars if name == "cost_usd" else _format_count
             told = "unknown" if not found else shown(mean(found) or 0) + _format_interval(_interval(found), shown)
             before = "unknown" if recorded is None else shown(recorded)
             yield f"  {name.replace('_usd', '').replace('_', ' ')}: {before} -> {told}"
         for verdict, times in sorted(self.verdicts.items()):
-            yield f"  {_format_share(times, many)}  {verdict}" + (
+            yield f"  {_format_x_of_n(times, many)}  {verdict}" + (
                 f" (recorded: {self.verdict})" if self.verdict else ""
             )
         if self.unanswered_tools:
@@ -162,7 +162,7 @@ _USED: tuple[tuple[str, Callable[[BehaviorRun], int | Decimal | None]], ...] = (
 )
 
 
-def _format_share(times: int, many: int) -> str:
+def _format_x_of_n(times: int, many: int) -> str:
     interval = wilson(times, many)
     if many == 1 or interval is None:
         return f"{times} of {many}"

@@ -141,7 +141,7 @@ class _RepeatSeries:
         self._next = 1
 
     async def run_series(self, workers: int) -> None:
-        tasks = [asyncio.ensure_future(self._run_samples()) for _ in range(workers)]
+        tasks = [asyncio.ensure_future(self._run_samples_in_turn()) for _ in range(workers)]
         try:
             await asyncio.gather(*tasks)
         except BaseException:
@@ -150,14 +150,14 @@ class _RepeatSeries:
             await asyncio.gather(*tasks, return_exceptions=True)
             raise
 
-    async def _run_samples(self) -> None:
-        while self._next <= self._runs and not self._is_stopped():
+    async def _run_samples_in_turn(self) -> None:
+        while self._next <= self._runs and not self._is_rate_decided():
             sample, self._next = self._next, self._next + 1
             ended: RepeatEnded = await self._plan.once(sample, self._runs)
             error = ended.result.error or ("" if ended.error is None else describe_error(ended.error))
             self.done.append(SampleResult(sample=sample, status=ended.status, result=ended.result, error=error))
 
-    def _is_stopped(self) -> bool:
+    def _is_rate_decided(self) -> bool:
         if self._stop_at is None or any(each.result.cassette and not each.result.replayed for each in self.done):
             return False  # a recording with samples missing would replay differently
         return VerdictCounts.from_statuses([each.status for each in self.done], self._runs).is_decided(self._stop_at)
@@ -187,7 +187,7 @@ def _sum_runs(
     ]
     return RepeatResult(
         success=enough and status in {Status.PASSED, Status.FLAKY}, status=status, messages=shown.messages,
-        reasoning="\n".join(lines), **_sum_criteria(counted), total_time=seconds,
+        reasoning="\n".join(lines), **_merge_criteria_verdicts(counted), total_time=seconds,
         agent_time=_sum_known_floats(each.result.agent_time for each in samples), usage=_sum_usage_by_party(samples),
         misses=tuple(miss for each in samples for miss in each.result.misses), thread_id=shown.thread_id,
         run_id=shown.run_id, cassette=shown.cassette, sample=shown.sample, replayed=replayed,
@@ -203,7 +203,7 @@ def _sum_runs(
     )  # fmt: skip
 
 
-def _sum_criteria(counted: Sequence[SampleResult]) -> dict[str, Any]:
+def _merge_criteria_verdicts(counted: Sequence[SampleResult]) -> dict[str, Any]:
     """Return the criteria over all runs: failed where one failed, passed where each passed, else inconclusive."""
     texts = list(dict.fromkeys(text for each in counted for text in _list_judged_criteria(each.result)))
     failed = [text for text in texts if any(text in each.result.failed_criteria for each in counted)]

@@ -49,32 +49,32 @@ class VerdictCounts:
         return self.passed + self.failed + self.agent_errors
 
     @property
-    def unmade_runs(self) -> int:
+    def runs_not_made(self) -> int:
         """Runs that were asked for and never made."""
         return self.runs - self.counted_runs - self.environment_errors - self.skipped
 
     @property
     def pass_rate(self) -> float | None:
         """Passed of counted; None without any, and of a series that was stopped: it ended because of how it went."""
-        return None if self.unmade_runs or not self.counted_runs else self.passed / self.counted_runs
+        return None if self.runs_not_made or not self.counted_runs else self.passed / self.counted_runs
 
     @property
     def pass_interval(self) -> Interval | None:
-        return None if self.unmade_runs else wilson(self.passed, self.counted_runs)
+        return None if self.runs_not_made else wilson(self.passed, self.counted_runs)
 
     @property
     def pass_rate_bounds(self) -> Interval | None:
         """What the rate can be at least and at most, whatever the runs come to that were not made."""
-        whole = self.counted_runs + self.unmade_runs
-        return Interval(self.passed / whole, (self.passed + self.unmade_runs) / whole) if whole else None
+        whole = self.counted_runs + self.runs_not_made
+        return Interval(self.passed / whole, (self.passed + self.runs_not_made) / whole) if whole else None
 
     def pass_at_k(self, k: int) -> float | None:
         """Return the estimate that at least one of k runs passes; None where it cannot be estimated."""
-        return None if self.unmade_runs else pass_at_k(self.passed, self.counted_runs, k)
+        return None if self.runs_not_made else pass_at_k(self.passed, self.counted_runs, k)
 
     def pass_hat_k(self, k: int) -> float | None:
         """Return the estimate that all of k runs pass (pass^k); None where it cannot be estimated."""
-        return None if self.unmade_runs else pass_hat_k(self.passed, self.counted_runs, k)
+        return None if self.runs_not_made else pass_hat_k(self.passed, self.counted_runs, k)
 
     @property
     def all_passed(self) -> bool | None:
@@ -95,7 +95,7 @@ class VerdictCounts:
                 f"{self.environment_errors} of {self.runs} runs say nothing about the agent: the environment failed "
                 f"({self.counted_runs} of {self.runs} count)"
             )
-        if self.counted_runs > 1 and not self.unmade_runs:
+        if self.counted_runs > 1 and not self.runs_not_made:
             told.append(self._format_pass_k())
         return told
 
@@ -103,8 +103,8 @@ class VerdictCounts:
         kinds = ((self.failed, "failed"), (self.agent_errors, "agent errors"))
         parts = "".join(f", {number} {what}" for number, what in kinds if number)
         bounds = self.pass_rate_bounds
-        if self.unmade_runs and bounds is not None:
-            made = self.runs - self.unmade_runs
+        if self.runs_not_made and bounds is not None:
+            made = self.runs - self.runs_not_made
             return (
                 f"stopped after {made} of {self.runs} runs, {self.passed} of {self.counted_runs} passed{parts}: "
                 f"the rate would have been between {bounds.low:.1%} and {bounds.high:.1%}"

@@ -28,8 +28,8 @@ from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.types import AgentInput, AgentRole, Message, ScenarioResult
 from llmproxy.scenario.values.criteria import refuse_contradiction
-from llmproxy.scenario.values.messages import Farewell, explain_awaitable, list_messages
-from llmproxy.scenario.values.run_ids_and_options import describe_exit
+from llmproxy.scenario.values.messages import Farewell, explain_missing_async, list_messages
+from llmproxy.scenario.values.run_ids_and_options import describe_sys_exit
 from llmproxy.trace.observing.agent_activity import WireObserver
 from llmproxy.trace.observing.tool_calls import ServedTools, ToolUse
 
@@ -75,7 +75,7 @@ class AgentTraffic:
             raise MachineError("the proxy is of an earlier version: it does not tell which calls came last.")
         if named:
             late = [call for call in further if call.party == AGENT]
-            self.read_wire.add_recorded_calls(late)
+            self.read_wire.add_calls_with_recordings(late)
             return late
         await self._add_calls(session, further, None)
         return [call for call in self.calls if call.party == AGENT and call.seq > self.answered]
@@ -98,7 +98,7 @@ class AgentTraffic:
         """All that the agent said to models and servers, as far as looked at; results may come with later calls."""
         if self._wire is None:
             self._wire = WireObserver()
-        self._wire.add_recorded_calls(self.calls[self._read :])
+        self._wire.add_calls_with_recordings(self.calls[self._read :])
         self._read = len(self.calls)
         return self._wire
 
@@ -111,22 +111,22 @@ class AgentTraffic:
         return self.read_wire.list_tool_uses()
 
     @property
-    def served_tools(self) -> ServedTools | None:
+    def server_calls(self) -> ServedTools | None:
         """What servers of tools (MCP) got from the agent, None without a proxy; whoever asks relies on it."""
         if self.session is None:
             return None
         self.relied = True
-        return self.read_wire.read_served_tools()
+        return self.read_wire.read_served_calls()
 
     @property
     def unread_reason(self) -> str:
         """Which answer to the agent is not known, and why; empty if all are."""
-        return next((f"{each.label} {each.unread_reason}" for each in self.read_wire.observe(0).unreadable), "")
+        return next((f"{each.label} {each.unread_reason}" for each in self.read_wire.build_step(0).unreadable), "")
 
     @property
     def unknown_call_reasons(self) -> Sequence[str]:
         """Why it is not known what answers to the agent asked for, each reason once; the same in every replay."""
-        return tuple(dict.fromkeys(each.unread_reason for each in self.read_wire.observe(0).unreadable))
+        return tuple(dict.fromkeys(each.unread_reason for each in self.read_wire.build_step(0).unreadable))
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +259,7 @@ async def call_adapter_in_time(
         async with scope:
             pending = agent.call(given)
             if not inspect.isawaitable(pending):
-                raise TypeError(explain_awaitable(type(agent).__name__))
+                raise TypeError(explain_missing_async(type(agent).__name__))
             return await pending
     except TimeoutError as error:
         if scope.expired() and limit is not None:
@@ -267,7 +267,7 @@ async def call_adapter_in_time(
         raise
     except SystemExit as error:
         kind = AgentError if agent.role is AgentRole.AGENT else MachineError
-        raise kind(f"{describe_exit(name, error)} instead of answering.", hint=hint) from error
+        raise kind(f"{describe_sys_exit(name, error)} instead of answering.", hint=hint) from error
     except asyncio.CancelledError as error:
         if task is None or task.cancelling():
             raise

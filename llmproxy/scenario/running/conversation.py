@@ -157,7 +157,7 @@ class ConversationHost(Protocol):
         """What functions that are called meanwhile find as the scenario that runs; None: they find none."""
 
     @property
-    def adds_farewell_messages(self) -> bool:
+    def adds_user_farewell(self) -> bool:
         """Whether what a user says who takes his leave joins the conversation."""
 
     async def prepare_call(self, conversation: Conversation, index: int) -> Mapping[str, Any]:
@@ -323,7 +323,7 @@ class Conversation:
             new_messages=copy_messages(self._unheard[index]),
             judgment_request=judgment,
             **beside,
-        ).bind(None if session is None else session.llm_for_role(self.agents[index].role))
+        ).bind_llm(None if session is None else session.llm_for_role(self.agents[index].role))
         token = context_scenario.set(self.setting.running_scenario)
         try:
             return await self.caller.call_agent(self.agents[index], given)
@@ -335,9 +335,9 @@ class Conversation:
         name, kind, ms = type(agent).__name__, KINDS[agent.role], answer.seconds * 1000
         if isinstance(said, ScenarioResult):
             said = self.fill_result(said.model_copy(update={"messages": []}))
-        elif answer.farewell is None or self.setting.adds_farewell_messages:
+        elif answer.farewell is None or self.setting.adds_user_farewell:
             self._spoken += [(self.traffic.seen, len(self.messages))] if agent.role is AgentRole.AGENT else []
-            calls = [_build_tool_call_entry(call) for call in answer.tool_calls]
+            calls = [_build_event_tool_call(call) for call in answer.tool_calls]
             for number, message in enumerate(said):
                 first = number == 0
                 self.add_message(message, index, ms=ms if first else None, tool_calls=calls if first else ())
@@ -410,7 +410,7 @@ def _can_decide(agent: AgentAdapter) -> bool:
     return agent.role is AgentRole.JUDGE and (criteria is None or len(criteria) > 0)
 
 
-def _build_tool_call_entry(call: ToolUse) -> dict[str, Any]:
+def _build_event_tool_call(call: ToolUse) -> dict[str, Any]:
     where = "" if call.interaction is None else f"interaction {call.interaction}"
     return {
         "name": call.name,

@@ -22,7 +22,7 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Any, ClassVar, cast
 
-from llmproxy.client.scenario_run_hooks import HOST, ScenarioRunHooks
+from llmproxy.client.pytest_scenario_hooks import HOST, ScenarioRunHooks
 from llmproxy.errors import AgentError, LLMProxyError, MachineError, SettingsError
 from llmproxy.report.event_handlers import SecretHider
 from llmproxy.report.events import Handler, Started
@@ -33,7 +33,7 @@ from llmproxy.scenario.models.route_via_proxy import upstreams_of_models
 from llmproxy.scenario.run_session import RunSession, choose_proxy
 from llmproxy.scenario.running.agent_caller import AdapterAnswer
 from llmproxy.scenario.running.conversation import Conversation, ScriptActions, await_value
-from llmproxy.scenario.running.participants import Participants, build_adapters, gather_agent_variables
+from llmproxy.scenario.running.participants import Participants, build_adapters, gather_agent_run_variables
 from llmproxy.scenario.running.run_lifecycle import PROGRAM, EventEmitter, RunLifecycle, SessionRequest
 from llmproxy.scenario.running.starting_history import begin_with_history
 from llmproxy.scenario.scenario_state import ScenarioState
@@ -142,7 +142,7 @@ class ScenarioExecutor:
         "`close` wait, until everything is over that it began; calls that it makes outside of `call` should go by "
         "input.llm (uses_session = True)."
     )
-    adds_farewell_messages: ClassVar[bool] = True
+    adds_user_farewell: ClassVar[bool] = True
     clock: Callable[[], float] = staticmethod(time.monotonic)
 
     def __init__(
@@ -214,7 +214,7 @@ class ScenarioExecutor:
     wire_calls = _alias(
         "lifecycle.traffic.agent_tool_calls", "The agent's tool calls on the wire; None without a proxy."
     )
-    wire_served = _alias("lifecycle.traffic.served_tools", "What MCP servers got from the agent; None without a proxy.")
+    wire_served = _alias("lifecycle.traffic.server_calls", "What MCP servers got from the agent; None without a proxy.")
     wire_unread = _alias("lifecycle.traffic.unread_reason", "Why it is not known what the agent called; else empty.")
     wire_unknown = _alias("lifecycle.traffic.unknown_call_reasons", "Why answers may have called what nobody knows of.")
     wire_by_message = _alias(
@@ -279,7 +279,7 @@ class ScenarioExecutor:
         return "a step of the script" if self._opening is None else type(self._opening).__name__
 
     @property
-    def relies_on_traffic(self) -> bool:
+    def forbids_late_calls(self) -> bool:
         """Whether somebody relies on what the agent called."""
         return self.lifecycle.traffic.relied
 
@@ -304,7 +304,7 @@ class ScenarioExecutor:
         speaking = (each for each in self.agents if each.role is AgentRole.AGENT)
         how = {
             "mode": self.options.mode or HOST.mode or None,
-            "run_variables": next(filter(None, map(gather_agent_variables, speaking)), ()),
+            "run_variables": next(filter(None, map(gather_agent_run_variables, speaking)), ()),
             "upstreams": upstreams_of_models(models, proxy),
             "faults": HOST.faults,
             "mocks": self.options.mock,
@@ -407,7 +407,7 @@ class ScenarioExecutor:
     def has_passed(self, result: ScenarioResult) -> bool:
         return result.success
 
-    def build_failure(self, error: BaseException) -> ScenarioResult:
+    def build_error_result(self, error: BaseException) -> ScenarioResult:
         broke = self.lifecycle.caller.broke
         check = isinstance(error, AssertionError) and broke is None
         stated = str(error) or "an assertion in a step of the script"

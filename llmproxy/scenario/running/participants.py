@@ -103,7 +103,7 @@ _PLAYING: dict[int, AgentAdapter] = {}
 _log = logging.getLogger(__name__)
 
 
-def gather_agent_variables(agent: AgentAdapter) -> list[dict[str, str]]:
+def gather_agent_run_variables(agent: AgentAdapter) -> list[dict[str, str]]:
     """Return what is true of an agent's run, started by us or here: where a service runs, nobody knows."""
     where = (os.environ, Path.cwd()) if agent.in_process else AdapterAttributes.of_adapter(agent).process_env_and_folder
     return gather_run_variables(*where) if where else []

@@ -90,7 +90,7 @@ class RunPlan:
         if REMOTE:
             return await REMOTE[-1].once(self, sample, runs)
         executor = self.build_executor(sample, runs)
-        limit = _concurrency_limit(self.options.max_concurrency)
+        limit = _get_concurrency_semaphore(self.options.max_concurrency)
         if limit is None:
             return await self._run_executor(executor)
         async with limit:
@@ -100,7 +100,7 @@ class RunPlan:
         try:
             result = await (run_in_new_thread(executor) if self.threaded else _run_on_callers_loop(executor))
         except Exception as error:  # noqa: BLE001 (handed to the caller, who decides)
-            broken = executor.outcome or executor.build_failure(error)
+            broken = executor.outcome or executor.build_error_result(error)
             return RunEnded(broken.status or classify_run_error(error, None), broken, error)
         return RunEnded(result.status or Status.FAILED, result)
 
@@ -122,7 +122,7 @@ def _clone_adapter(agent: Any) -> Any:  # noqa: ANN401 (an adapter, or what make
     return clone() if callable(clone) else agent
 
 
-def _concurrency_limit(number: int | None) -> asyncio.Semaphore | None:
+def _get_concurrency_semaphore(number: int | None) -> asyncio.Semaphore | None:
     if number is None:
         return None
     return _LIMITS.setdefault(asyncio.get_running_loop(), {}).setdefault(number, asyncio.Semaphore(number))

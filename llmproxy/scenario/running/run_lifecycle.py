@@ -53,7 +53,7 @@ from llmproxy.scenario.running.agent_caller import AgentTraffic, Caller
 from llmproxy.scenario.turn_taking import FairLock, get_session_lock
 from llmproxy.scenario.types import Message, ScenarioResult
 from llmproxy.scenario.values.messages import copy_value
-from llmproxy.scenario.values.run_ids_and_options import describe_error, describe_exit
+from llmproxy.scenario.values.run_ids_and_options import describe_error, describe_sys_exit
 from llmproxy.settings import load
 from llmproxy.trace.observing.agent_activity import WireObserver
 
@@ -148,10 +148,10 @@ class ProgramRuns:
             if self._process != os.getpid():  # the first run; or a fork, which has none of its parent's
                 self._runs, self._process, self._folder = {}, os.getpid(), Path.cwd()
                 self._since = time.time() - (result.total_time or 0.0)
-                atexit.register(self.record_program_as_test)
+                atexit.register(self.write_trend_at_exit)
             self._runs.setdefault(result.cassette, []).append(run)
 
-    def record_program_as_test(self) -> None:
+    def write_trend_at_exit(self) -> None:
         """Keep the test that this program was."""
         interrupted = isinstance(getattr(sys, "last_exc", None), KeyboardInterrupt)
         if self._process != os.getpid() or not self._runs or interrupted:
@@ -206,19 +206,21 @@ def name_late_calls(calls: Sequence[Call], wire: WireObserver, strays: int, name
     """
     said = []
     if calls:
-        said.append(f"after the end of the scenario the agent made further calls: {_name_calls(calls, wire)}")
+        said.append(
+            f"after the end of the scenario the agent made further calls: {_name_tools_or_requests(calls, wire)}"
+        )
     if strays:
         apart = WireObserver(None)
-        apart.add_recorded_calls(named)
+        apart.add_calls_with_recordings(named)
         many = "1 call arrived that belongs" if strays == 1 else f"{strays} calls arrived that belong"
-        what = f": {_name_calls(named, apart)}" if named else ""
+        what = f": {_name_tools_or_requests(named, apart)}" if named else ""
         said.append(f"{many} to no run, since nobody had its turn then{what}")
     return said
 
 
-def _name_calls(calls: Sequence[Call], wire: WireObserver) -> str:
+def _name_tools_or_requests(calls: Sequence[Call], wire: WireObserver) -> str:
     try:
-        tools = wire.observe(calls[0].seq - 1).tools
+        tools = wire.build_step(calls[0].seq - 1).tools
     except LLMProxyError:  # a damaged recording: the calls are named all the same
         tools = ()
     asked = {tool.seq for tool in tools}
@@ -268,7 +270,7 @@ class Playable[S, R](Protocol):
         """Who is at work where nobody is called, for an error: ``a step of the script``."""
 
     @property
-    def relies_on_traffic(self) -> bool:
+    def forbids_late_calls(self) -> bool:
         """Whether somebody relies on what the agent called, so that it must not call anything later."""
 
     @property
@@ -302,7 +304,7 @@ class Playable[S, R](Protocol):
     def has_passed(self, result: R) -> bool:
         """Return whether it passed, as far as it was played."""
 
-    def build_failure(self, error: BaseException) -> R:
+    def build_error_result(self, error: BaseException) -> R:
         """Return what a run comes to that an error ended; nothing is given back yet."""
 
     def emit_end(self, result: R, error: BaseException | None) -> R:
@@ -372,7 +374,7 @@ class RunLifecycle[S, R]:
     def never_ran(self, error: BaseException) -> R:
         """Emit that the run could not be made, and return what is known of it."""
         self.played.emit_start()
-        return self._set_outcome(self.played.build_failure(error), error)
+        return self._set_outcome(self.played.build_error_result(error), error)
 
     async def _end_played(self, result: R) -> R:
         self._played = True
@@ -385,7 +387,7 @@ class RunLifecycle[S, R]:
 
     async def _end_broken(self, error: BaseException) -> R:
         self.played.emit_start()
-        result = self.played.build_failure(error)
+        result = self.played.build_error_result(error)
         self.problems += await self._close_all(raising=False)  # the first error is the one to tell
         return self._set_outcome(result, error)
 
@@ -397,7 +399,7 @@ class RunLifecycle[S, R]:
                 await wait_despite_cancel(self._end_broken(error))
             return
         self.played.emit_start()
-        self._set_outcome(self.played.build_failure(error), error)  # whoever waits must not wait for a proxy
+        self._set_outcome(self.played.build_error_result(error), error)  # whoever waits must not wait for a proxy
         await self._close_all(raising=False)
 
     def _set_outcome(self, result: R, error: BaseException | None) -> R:
@@ -424,7 +426,7 @@ class RunLifecycle[S, R]:
                 raise
             raise self.played.build_time_limit_error() from error
         except SystemExit as error:  # an adapter's is the adapter's (`Caller`)
-            raise MachineError(f"{describe_exit(self.played.current_actor, error)}.") from error
+            raise MachineError(f"{describe_sys_exit(self.played.current_actor, error)}.") from error
 
     async def _play_steps(self) -> R:
         await self.played.begin()
@@ -504,7 +506,7 @@ class RunLifecycle[S, R]:
         """Raise why a run that passed has not, if so."""
         if not self.played.has_passed(result):
             return
-        if self.late and self.played.relies_on_traffic:
+        if self.late and self.played.forbids_late_calls:
             said, self.late = self.late, ()
             raise LateCallsError(f"{'; '.join(said)}.", hint=self.played.late_hint)
         if self._asked is not None and self.report is not None:
@@ -556,7 +558,7 @@ class RunLifecycle[S, R]:
         self.caller.broke = self.caller.current_party
         self.played.emit_start()
         self.problems = ["blocked thread"]
-        self._set_outcome(self.played.build_failure(error), error)
+        self._set_outcome(self.played.build_error_result(error), error)
         self._release_recording_lock()  # whoever is next learns from the proxy that the session is still open
 
 

@@ -16,9 +16,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from llmproxy.advice import quote_word, suggest_command
+from llmproxy.advice import format_command, quote_word
 from llmproxy.errors import SettingsError
-from llmproxy.files import read_text, unique_members
+from llmproxy.files import read_bounded_text, unique_members
 from llmproxy.scenario.running.conversation import Conversation
 from llmproxy.scenario.types import AgentRole, Message
 from llmproxy.scenario.values.messages import copy_messages
@@ -50,7 +50,7 @@ def read_history(source: str) -> list[Message]:
             raise SettingsError(
                 f"nobody says anything in cassette {cassette!r}, sample {sample}, of {path}: there is nothing to go on "
                 f"from.",
-                hint=suggest_command(f"show {quote_word(cassette)}", path),
+                hint=format_command(f"show {quote_word(cassette)}", path),
             )
         return found
     return _check_messages(_read_messages_file(Path(source)), source)
@@ -69,9 +69,9 @@ def _longest_conversation(spans: Sequence[Span]) -> list[Message]:
         if found is None:
             continue
         if span.kind is SpanKind.USER_INPUT:
-            found.append({"role": "user", "content": _content_to_text(span.input)})
+            found.append({"role": "user", "content": _to_text_or_json(span.input)})
         elif span.kind is SpanKind.AGENT_OUTPUT:
-            found.append({"role": "assistant", "content": _content_to_text(span.output)})
+            found.append({"role": "assistant", "content": _to_text_or_json(span.output)})
     longest = max(said.values(), key=len, default=[])
     return longest if len(longest) > _ONE_EXCHANGE else [message for messages in said.values() for message in messages]
 
@@ -83,7 +83,7 @@ def _split_sample_suffix(name: str) -> tuple[str, int]:
 
 def _read_messages_file(path: Path) -> list[Any]:
     try:
-        text = read_text(path)
+        text = read_bounded_text(path)
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(
             f"the history {str(path)!r} cannot be read: {error}",
@@ -110,5 +110,5 @@ def _check_messages(messages: list[Any], where: str) -> list[Message]:
     return [dict(message) for message in messages]
 
 
-def _content_to_text(value: object) -> str:
+def _to_text_or_json(value: object) -> str:
     return value if isinstance(value, str) else "" if value is None else json.dumps(value, ensure_ascii=False)

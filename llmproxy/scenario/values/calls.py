@@ -97,10 +97,10 @@ def merge_calls(messages: Sequence[Message], turns: Sequence[int], wire: _Wire |
         found += [_read_wire_call(each, turn) for each in (wire or {}).get(place, ())]
         found += _read_message_calls(message, turn, outputs)
     found += [_read_wire_call(each, turns[-1] if turns else 0) for each in (wire or {}).get(len(messages), ())]
-    return _drop_duplicates(found)
+    return _drop_reported_wire_calls(found)
 
 
-def list_served(calls: Sequence[ToolUse], name: str | None) -> ToolCalls:
+def list_server_calls(calls: Sequence[ToolUse], name: str | None) -> ToolCalls:
     """Return what servers got, of one tool or of all; of no turn, since a server knows none."""
     chosen = [each for each in calls if name in {None, each.name}]
     return ToolCalls([ToolCall(each.name, each.arguments, each.result, None, "server") for each in chosen], name)
@@ -137,7 +137,7 @@ def _read_wire_call(call: ToolUse, turn: int) -> ToolCall:
     return ToolCall(call.name, _parse_arguments(call.arguments), call.result, turn, "wire")
 
 
-def _drop_duplicates(calls: Sequence[ToolCall]) -> list[ToolCall]:
+def _drop_reported_wire_calls(calls: Sequence[ToolCall]) -> list[ToolCall]:
     """Return calls without those of the wire that a message of the same turn reports; each stands for one at most."""
     left = [call for call in calls if call.source == "wire"]
     if not any(call.source == "message" for call in calls) or not left:

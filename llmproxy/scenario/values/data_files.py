@@ -30,7 +30,7 @@ from typing import Any
 
 from llmproxy.amounts import format_count
 from llmproxy.errors import SettingsError
-from llmproxy.files import read_bytes, unique_members
+from llmproxy.files import read_bounded_bytes, unique_members
 from llmproxy.yaml_reader import SUITE, List, Map, Problems, read_documents, to_plain
 
 ID = "id"
@@ -63,7 +63,7 @@ def read_rows(path: str | Path) -> list[DataRow]:
             str(path), 0, f"data is read from {', '.join(KINDS)}, not from {path.suffix or 'a file without ending'}"
         )
     try:
-        content = read_bytes(path, MAX_BYTES)
+        content = read_bounded_bytes(path, MAX_BYTES)
     except OSError as error:
         raise RowError(str(path), 0, f"cannot be read: {error.strerror or error}") from error
     try:
@@ -121,12 +121,12 @@ def _read_jsonl(text: str, file: str) -> list[DataRow]:
             try:
                 value = json.loads(line, object_pairs_hook=unique_members)
             except (ValueError, RecursionError) as error:
-                raise RowError(file, number, _build_json_error(error)) from error
+                raise RowError(file, number, _describe_json_error(error)) from error
             found.append(_build_row(value, file, number))
     return found
 
 
-def _build_json_error(error: ValueError | RecursionError) -> str:
+def _describe_json_error(error: ValueError | RecursionError) -> str:
     """Describe why, without the line, which stands before it: a line of JSONL is the first to its reader."""
     if isinstance(error, json.JSONDecodeError):
         return f"is no JSON: {error.msg} (column {error.colno})"
@@ -138,7 +138,7 @@ def _read_json(text: str, file: str) -> list[DataRow]:
     try:
         whole = json.loads(text) if text.strip() else []
     except (ValueError, RecursionError) as error:
-        raise RowError(file, getattr(error, "lineno", 0), _build_json_error(error)) from error
+        raise RowError(file, getattr(error, "lineno", 0), _describe_json_error(error)) from error
     if not isinstance(whole, list):
         raise RowError(file, 0, f"is to be a list of mappings, and is a {type(whole).__name__}")
     found, read = [], json.JSONDecoder(object_pairs_hook=unique_members).raw_decode
@@ -150,7 +150,7 @@ def _read_json(text: str, file: str) -> list[DataRow]:
         try:
             value, at = read(text, begin)
         except ValueError as error:  # a member stands twice: all else is told of the whole
-            raise RowError(file, line, _build_json_error(error)) from error
+            raise RowError(file, line, _describe_json_error(error)) from error
         found.append(_build_row(value, file, line))
         line += text.count("\n", begin, at)
     return found

@@ -73,7 +73,7 @@ def to_message(content: object, role: AgentRole) -> Message:
     return list_messages(content, role, "script")[0]
 
 
-def explain_awaitable(author: str) -> str:
+def explain_missing_async(author: str) -> str:
     """Return the text for an adapter whose `call` is not async."""
     return (
         f"The call method of the {author} agent adapter returned a non-awaitable response, "

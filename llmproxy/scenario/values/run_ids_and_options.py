@@ -132,7 +132,7 @@ def classify_run_error(error: BaseException, role: AgentRole | None) -> Status:
     return Status.FAILED if role is None and isinstance(error, AssertionError) else Status.ENVIRONMENT_ERROR
 
 
-def describe_exit(who: str, error: SystemExit) -> str:
+def describe_sys_exit(who: str, error: SystemExit) -> str:
     """Return what to say of somebody who ended the whole program, which must not end as if all were well."""
     return f"{who} called sys.exit({'' if error.code is None else repr(error.code)})"
 

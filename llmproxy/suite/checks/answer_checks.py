@@ -10,14 +10,14 @@ from typing import Any, Protocol
 
 from llmproxy.client.child_env import in_ci
 from llmproxy.errors import MachineError, SuiteError
-from llmproxy.files import read_text, replace_file
+from llmproxy.files import read_bounded_text, replace_file
 from llmproxy.report.events import Assertion, Status
 from llmproxy.scenario.run_session import RunSession
-from llmproxy.suite.matchers.apply import assertion, build_unclear, check_input, check_value
+from llmproxy.suite.matchers.apply import assertion, build_unclear, check_paths, check_value
 from llmproxy.suite.matchers.compare import strip_fence
 from llmproxy.suite.matchers.json_values import quote
 from llmproxy.suite.matchers.variables import VariableScope
-from llmproxy.suite.project_settings import SuiteOptions
+from llmproxy.suite.project_settings import SuiteRunOptions
 from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.schema.response_assertions import Response
 from llmproxy.suite.schema.steps import StepBase, Talk
@@ -47,7 +47,7 @@ class ResponseSnapshots:
         """Read those of a suite file. Raises SuiteError: the file is damaged, or of a newer format."""
         path = suite.with_name(f"{suite.name.removesuffix('.yaml').removesuffix('.yml')}.snapshots.json")
         try:
-            tree = json.loads(read_text(path))
+            tree = json.loads(read_bounded_text(path))
         except FileNotFoundError:
             return cls(path, update)
         except (OSError, ValueError, RecursionError) as error:
@@ -84,7 +84,7 @@ class ResponseSnapshots:
 
 class CheckedStep(Protocol):
     case: SuiteCase
-    options: SuiteOptions
+    options: SuiteRunOptions
     scope: VariableScope
     session: RunSession | None
     snapshots: ResponseSnapshots
@@ -154,7 +154,7 @@ def _check_json(wanted: dict[str, object], answer: str, scope: VariableScope) ->
         value = json.loads(strip_fence(answer))
     except (ValueError, RecursionError) as error:
         return [assertion("response.json", f"the answer is no JSON ({error})", expected=dict(wanted), actual=answer)]
-    return check_input("response.json", value, wanted, scope)
+    return check_paths("response.json", value, wanted, scope)
 
 
 def _append_answer_text(assertion: Assertion, answer: str) -> Assertion:

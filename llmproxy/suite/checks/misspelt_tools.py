@@ -34,8 +34,8 @@ _DEEPEST = 8
 
 def check_tool_names(tools: Mapping[str, ToolExpect], step: AgentStep, run: Sequence[WireCall]) -> list[Assertion]:
     """Return the errors of names probably meant otherwise, and what `offered` asserts; `run` is all so far."""
-    before = _find_listed_tools(run)
-    now, called = _find_listed_tools(step.seen), {use.name for use in step.tools}
+    before = _collect_offered_tools(run)
+    now, called = _collect_offered_tools(step.seen), {use.name for use in step.tools}
     arguments: dict[str, _Names] = {}
     for each in run:
         arguments |= {} if each.exchange is None else list_tool_arguments(each.exchange.tree)
@@ -52,14 +52,14 @@ def check_tool_names(tools: Mapping[str, ToolExpect], step: AgentStep, run: Sequ
             )
             continue
         if wanted.offered is not None:
-            made.append(_check_tool_listed(name, now, called, offered=wanted.offered))
+            made.append(_check_tool_offered(name, now, called, offered=wanted.offered))
         made += _check_arguments(name, wanted, arguments.get(name, {}), step)
     return made
 
 
-def describe_unlisted_tools(tools: Mapping[str, ToolExpect], step: AgentStep, run: Sequence[WireCall]) -> list[str]:
+def find_never_offered_tools(tools: Mapping[str, ToolExpect], step: AgentStep, run: Sequence[WireCall]) -> list[str]:
     """Return the tools of a step that nobody offered or called: that they were not called proves little."""
-    known = _find_listed_tools(run) | {use.name for use in step.tools}
+    known = _collect_offered_tools(run) | {use.name for use in step.tools}
     return [name for name, wanted in tools.items() if name != "*" and name not in known and wanted.offered is None]
 
 
@@ -72,15 +72,15 @@ def find_near_name(name: str, known: Iterable[str], *, spelling_only: bool = Fal
 
 def is_near_name(one: str, other: str) -> bool:
     """Return whether two names are probably meant to be the same."""
-    return _is_same_spelling(one, other) or _is_one_word_off(one, other)
+    return _is_same_spelling(one, other) or _is_one_typo_apart(one, other)
 
 
 def _is_same_spelling(one: str, other: str) -> bool:
     """Return whether they are the same but for the way of writing and a prefix that one of them has."""
-    return _fold_name(one) in _strip_prefixes(other) or _fold_name(other) in _strip_prefixes(one)
+    return _fold_name(one) in _list_unprefixed_names(other) or _fold_name(other) in _list_unprefixed_names(one)
 
 
-def _is_one_word_off(one: str, other: str) -> bool:
+def _is_one_typo_apart(one: str, other: str) -> bool:
     """Return whether they are one edit apart; with servers' names, only where those are long enough to be the same."""
     (server, tool), (other_server, other_tool) = _split_prefix(one), _split_prefix(other)
     if not (server and other_server) or server == other_server:
@@ -99,7 +99,7 @@ def _fold_name(name: str) -> str:
     return _IGNORED.sub("", unicodedata.normalize("NFKC", name)).casefold()
 
 
-def _strip_prefixes(name: str) -> set[str]:
+def _list_unprefixed_names(name: str) -> set[str]:
     """Return a name without each of the prefixes that it may have."""
     return {_fold_name(name), *(_fold_name(name[found.end() :]) for found in _PREFIX.finditer(name))} - {""}
 
@@ -119,7 +119,7 @@ def _is_one_edit(one: str, other: str) -> bool:
 # -- what was offered --------------------------------------------------------------------------------------------------
 
 
-def _find_listed_tools(seen: Iterable[WireCall]) -> set[str]:
+def _collect_offered_tools(seen: Iterable[WireCall]) -> set[str]:
     return {name for each in seen if each.exchange is not None for name in each.exchange.tools}
 
 
@@ -128,7 +128,7 @@ def _describe_tools(known: Iterable[str]) -> str:
     return f"there are {', '.join(names[:10])}{' ...' if len(names) > 10 else ''}"
 
 
-def _check_tool_listed(name: str, now: set[str], called: set[str], *, offered: bool) -> Assertion:
+def _check_tool_offered(name: str, now: set[str], called: set[str], *, offered: bool) -> Assertion:
     right = (name in now) is offered and (offered or name not in called)
     what = "was offered" if name in now else "was not offered" + (", and called all the same" if name in called else "")
     message = f"{name} {what} to a model in this step; {_describe_tools(now) if now else 'no tool was'}"

@@ -16,8 +16,8 @@ from llmproxy.suite.matchers.apply import (
     all_hold,
     assertion,
     build_unclear,
-    check_input,
     check_number,
+    check_paths,
     check_value,
     evaluate,
 )
@@ -35,7 +35,7 @@ _LISTED = 12
 def check_tool_order(names: Sequence[str], step: AgentStep) -> Assertion:
     """Check that tools were called one after the other; others may be called in between."""
     if step.unreadable:
-        return _build_unread_error("toolOrder", step)
+        return _build_unread_answer_error("toolOrder", step)
     calls = step.tools
     made = Assertion(name="toolOrder", status=Status.PASSED, expected=list(names), actual=[call.name for call in calls])
     before: list[ToolUse] = []
@@ -113,14 +113,14 @@ def check_tools(
     made: list[Assertion] = []
     for name, wanted in tools.items():
         if step.unreadable:
-            made.append(_build_unread_error(f"tools.{name}", step))
+            made.append(_build_unread_answer_error(f"tools.{name}", step))
         else:
             made += _CallCheck(name, wanted, _select_uses(name, tools, step, hosted=hosted), step, scope).check_all()
     if only:
         others = [] if "*" in tools else _select_uses("*", tools, step, hosted=hosted)
         message = f"only {', '.join(tools) or 'no tools'} should be called; called as well: {_format_uses(others)}"
-        told = assertion("onlyTools", message, holds=not others, expected=sorted(tools), where=_find_place(others))
-        made.append(_build_unread_error("onlyTools", step) if step.unreadable else told)
+        told = assertion("onlyTools", message, holds=not others, expected=sorted(tools), where=_get_label(others))
+        made.append(_build_unread_answer_error("onlyTools", step) if step.unreadable else told)
     return made
 
 
@@ -134,8 +134,8 @@ def check_server_tools(
 ) -> list[Assertion]:
     """Check what servers of tools got and returned in a step; `as_asked`: it is what models asked for, call by call."""
     keys = [f"{_SERVED}.{name}" for name in tools]
-    if served.unknown:
-        return build_unseen([*keys, *([_AS_ASKED] if as_asked else [])], served.unknown)
+    if served.unknown_reason:
+        return build_unseen([*keys, *([_AS_ASKED] if as_asked else [])], served.unknown_reason)
     step, made = AgentStep(tools=served.tools), list[Assertion]()
     for name, wanted in tools.items():
         if name != "*" and name not in served.names:
@@ -149,14 +149,14 @@ def check_server_tools(
                 made.append(build_unclear(f"{_SERVED}.{name}", why))
                 continue
         if wanted.offered is not None:
-            made.append(_check_offered(name, served, offered=wanted.offered))
+            made.append(_check_listed_by_server(name, served, offered=wanted.offered))
         calls = _select_uses(name, tools, step, hosted=True)
         found = _CallCheck(name, wanted, calls, step, scope, "its server's answer did not come whole").check_all()
         made += [replace(each, name=_SERVED + each.name.removeprefix("tools")) for each in found]
     return [*made, _compare_asked_with_served(asked, served)] if as_asked else made
 
 
-def _check_offered(name: str, served: ServedTools, *, offered: bool) -> Assertion:
+def _check_listed_by_server(name: str, served: ServedTools, *, offered: bool) -> Assertion:
     key, there = f"{_SERVED}.{name}.offered", name in served.listed
     if not served.listed:
         return build_unclear(key, "no server listed its tools in this run")
@@ -166,9 +166,9 @@ def _check_offered(name: str, served: ServedTools, *, offered: bool) -> Assertio
 
 def _compare_asked_with_served(asked: AgentStep, served: ServedTools) -> Assertion:
     if asked.unreadable:
-        return _build_unread_error(_AS_ASKED, asked)
+        return _build_unread_answer_error(_AS_ASKED, asked)
     differences = find_mismatches(asked.tools, served)
-    return assertion(_AS_ASKED, "; ".join(differences[:_SHOWN]), holds=not differences, where=_find_place(served.tools))
+    return assertion(_AS_ASKED, "; ".join(differences[:_SHOWN]), holds=not differences, where=_get_label(served.tools))
 
 
 _SERVED, _AS_ASKED = "serverTools", "serversAsAsked"
@@ -180,7 +180,7 @@ def _select_uses(name: str, tools: Mapping[str, ToolExpect], step: AgentStep, *,
     return [use for use in step.tools if use.name not in tools and (hosted or use.is_run_by_agent)]
 
 
-def _build_unread_error(name: str, step: AgentStep) -> Assertion:
+def _build_unread_answer_error(name: str, step: AgentStep) -> Assertion:
     first, more = step.unreadable[0], len(step.unreadable) - 1
     others = f" (and {more} more)" if more else ""
     told = f"the answer of {first.label} {first.unread_reason}{others}, so what was called is not known"
@@ -211,14 +211,14 @@ class _CallCheck:
 
     def check_all(self) -> list[Assertion]:
         """Check everything; where it is not known which calls are meant, whichever they are must do."""
-        made = self._check_chosen_calls()
+        made = self._check_every_key()
         if not (self.unknown and (self.one_is_enough or self.none)):
             return made
         known, self.calls = self.calls, [*self.calls, *self.unknown]
-        otherwise, self.calls = self._check_chosen_calls(), known
-        return made if _worst_status(made) is _worst_status(otherwise) else [self._build_unseen("", self.unknown)]
+        otherwise, self.calls = self._check_every_key(), known
+        return made if _worst_status(made) is _worst_status(otherwise) else [self._build_no_result("", self.unknown)]
 
-    def _check_chosen_calls(self) -> list[Assertion]:
+    def _check_every_key(self) -> list[Assertion]:
         wanted, made = self.wanted, list[Assertion]()
         none = wanted.input is not None and self.none
         if wanted.count is not None and not none:
@@ -254,13 +254,13 @@ class _CallCheck:
         name = f"tools.{self.name}{suffix}"
         chosen = self.with_status if self.one_is_enough or self.none else self.all
         unknown = len(self.unknown) if self.one_is_enough or self.none else 0
-        found = check_number(name, len(chosen), self.wanted.count, self.scope, where=_find_place(chosen))
+        found = check_number(name, len(chosen), self.wanted.count, self.scope, where=_get_label(chosen))
         others = [
             all_hold(check_value(name, len(chosen) + more, self.wanted.count, self.scope))
             for more in range(1, unknown + 1)
         ]
         if any(other is not all_hold(found) for other in others):
-            return [replace(self._build_unseen("", self.unknown), name=name, actual=len(chosen))]
+            return [replace(self._build_no_result("", self.unknown), name=name, actual=len(chosen))]
         return [
             each if each.status is Status.PASSED else replace(each, message=self._describe_count(each.message))
             for each in found
@@ -270,7 +270,7 @@ class _CallCheck:
         """Check how far the calls came."""
         name, wanted = f"tools.{self.name}.status", self.wanted.status
         wrong = [use for use in self.all if _reached_status(use, wanted) is False]
-        made = Assertion(name=name, status=Status.PASSED, expected=wanted, where=_find_place(self.with_status))
+        made = Assertion(name=name, status=Status.PASSED, expected=wanted, where=_get_label(self.with_status))
         if self.with_status and (self.one_is_enough or not (wrong or self.unknown)):
             return made
         if wrong and not (self.one_is_enough and self.unknown):
@@ -280,18 +280,18 @@ class _CallCheck:
             return replace(
                 made,
                 status=Status.FAILED,
-                where=_find_place(wrong),
+                where=_get_label(wrong),
                 message=f"{self.name} {what}; the calls: {_format_uses(wrong)}",
             )
-        return self._build_unseen(".status", self.unknown)
+        return self._build_no_result(".status", self.unknown)
 
-    def _build_unseen(self, suffix: str, uses: Sequence[ToolUse]) -> Assertion:
+    def _build_no_result(self, suffix: str, uses: Sequence[ToolUse]) -> Assertion:
         """Return the error of what depends on results that nobody has seen."""
         message = (
             f"{self.name}: {self.no_result}, so it is not known whether it was executed, and what it "
             f"returned: {_format_uses(uses)}"
         )
-        return build_unclear(f"tools.{self.name}{suffix}", message, where=_find_place(uses))
+        return build_unclear(f"tools.{self.name}{suffix}", message, where=_get_label(uses))
 
     def _describe_count(self, message: str) -> str:
         """Describe how often, and what was called instead."""
@@ -324,13 +324,13 @@ class _CallCheck:
                 replace(each, status=Status.ENVIRONMENT_ERROR)
                 for use, found in judged
                 for each in found
-                if not _is_readable(use, wanted) or self._has_other_type(use, wanted)
+                if not _has_readable_arguments(use, wanted) or self._has_other_type(use, wanted)
             ]
         if fitting or (none and not unclear):
             message = (
                 f"no call of {self.name} should have this input, and {len(fitting)} has it: {_format_uses(fitting)}"
             )
-            return assertion(name, message, holds=not (fitting and none), expected=expected, where=_find_place(fitting))
+            return assertion(name, message, holds=not (fitting and none), expected=expected, where=_get_label(fitting))
         if unclear:
             return replace(unclear[0], name=name)
         if not judged:
@@ -352,10 +352,10 @@ class _CallCheck:
 
     def _check_argument(self, use: ToolUse, key: str, wanted: Mapping[str, object]) -> list[Assertion]:
         name = f"tools.{self.name}.{key}"
-        if not _is_readable(use, wanted):
+        if not _has_readable_arguments(use, wanted):
             message = f"the arguments of the call are not JSON: {quote(use.raw, 300)}"
             return [assertion(name, message, expected=to_json(dict(wanted)), actual=use.raw, where=use.label)]
-        return check_input(name, use.arguments, wanted, self.scope, where=use.label)
+        return check_paths(name, use.arguments, wanted, self.scope, where=use.label)
 
     def _check_output(self, use: ToolUse, wanted: object) -> list[Assertion]:
         """Check what one call returned."""
@@ -382,7 +382,7 @@ class _CallCheck:
         right = [use for use, found in judged if all_hold(found)]
         wrong = [found for _, found in judged if not all_hold(found)]
         if right and (self.one_is_enough or not (wrong or unseen)):
-            return Assertion(name=name, status=Status.PASSED, expected=expected, where=_find_place(right))
+            return Assertion(name=name, status=Status.PASSED, expected=expected, where=_get_label(right))
         failed = [each for found in wrong for each in found if each.status is Status.FAILED]
         if failed and not (self.one_is_enough and unseen):
             are = "is" if len(wrong) == 1 else "are"
@@ -391,7 +391,7 @@ class _CallCheck:
         unclear = [each for found in wrong for each in found if each.status is not Status.PASSED]
         if unclear and not unseen:
             return replace(unclear[0], name=name, message=f"{self.name}: {unclear[0].message}")
-        return self._build_unseen(f".{key}", unseen)
+        return self._build_no_result(f".{key}", unseen)
 
 
 def _worst_status(found: Iterable[Assertion]) -> Status:
@@ -404,11 +404,11 @@ def _reached_status(use: ToolUse, status: str) -> bool | None:
     if status == "requested":
         return True
     if status == "executed":
-        return use.executed if use.is_settled else None
+        return use.executed if use.is_execution_known else None
     return False if use.denied else use.errored if use.output is not None else None
 
 
-def _is_readable(use: ToolUse, paths: Iterable[str]) -> bool:
+def _has_readable_arguments(use: ToolUse, paths: Iterable[str]) -> bool:
     """Return whether the arguments of a call can be looked into: they are JSON, or a text that is meant as a whole."""
     return use.has_json_arguments or all(path == "$" for path in paths)
 
@@ -439,16 +439,16 @@ def _format_results(uses: Sequence[ToolUse]) -> str:
     return ", ".join("no result" if use.output is None else quote(use.output, 120) for use in uses[:_SHOWN]) or "none"
 
 
-def _find_place(uses: Sequence[ToolUse]) -> str:
+def _get_label(uses: Sequence[ToolUse]) -> str:
     return uses[0].label if uses else ""
 
 
 def check_total(wanted: object, step: AgentStep, scope: VariableScope, *, hosted: bool = False) -> list[Assertion]:
     """Check how many tools were called in all."""
     if step.unreadable:
-        return [_build_unread_error("totalToolCalls", step)]
+        return [_build_unread_answer_error("totalToolCalls", step)]
     uses = [use for use in step.tools if hosted or use.is_run_by_agent]
-    found = check_number("totalToolCalls", len(uses), wanted, scope, where=_find_place(uses))
+    found = check_number("totalToolCalls", len(uses), wanted, scope, where=_get_label(uses))
     seen = f"the calls: {_format_uses(uses)}" if uses else "no tool was called in this step"
     return [
         each if each.status is Status.PASSED else replace(each, message=f"{each.message}; {seen}") for each in found

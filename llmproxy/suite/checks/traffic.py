@@ -283,8 +283,8 @@ def evaluate_traffic(
     context: CheckedStep, step: Talk, window: TrafficWindow, strays: int = 0
 ) -> tuple[list[Assertion], AgentStep]:
     """Evaluate what the step says about traffic; `strays` are this process's calls that arrived in nobody's turn."""
-    measured = context.wire.observe(window.after)
-    if not step.about_wire:
+    measured = context.wire.build_step(window.after)
+    if not step.wire_keys:
         return [], measured
     if reason := explain_unseen_traffic(context, step.usage, measured):
         if strays:
@@ -293,19 +293,19 @@ def evaluate_traffic(
             )
         return build_unseen(_list_traffic_assertions(step), reason), measured
     made: list[Assertion] = []
-    toolless = explain_no_tools(step, measured)
+    toolless = explain_text_only_answers(step, measured)
     if toolless:
-        made += build_unseen(_list_tool_names(step), toolless)
+        made += build_unseen(_list_tool_assertions(step), toolless)
     elif step.tools or step.only_tools:
         tools = check_tools(step.tools or {}, measured, context.scope, only=step.only_tools, hosted=step.include_hosted)
         names = check_tool_names(step.tools or {}, measured, context.wire.calls) if not measured.unreadable else []
         # What is said of a name that was meant otherwise says nothing.
         wrong = tuple(each.name for each in names if each.status is Status.ENVIRONMENT_ERROR)
-        made += [each for each in tools if not _is_below_any(each.name, wrong)] + names
+        made += [each for each in tools if not _is_name_under_any(each.name, wrong)] + names
     if step.tool_order is not None and not toolless:
         made.append(check_tool_order(step.tool_order, measured))
     if step.server_tools or step.servers_as_asked:
-        served = context.wire.read_served_tools(window.after)
+        served = context.wire.read_served_calls(window.after)
         wanted = step.server_tools or {}
         made += check_server_tools(wanted, measured, served, context.scope, as_asked=step.servers_as_asked is True)
     if step.total_tool_calls is not None and not toolless:
@@ -322,7 +322,7 @@ def evaluate_traffic(
     return made, measured
 
 
-def find_uncounted_calls(step: Talk, measured: AgentStep) -> list[str]:
+def find_uncounted_hosted_tools(step: Talk, measured: AgentStep) -> list[str]:
     """Return the tools that the provider ran, where something is said about all tools, and those are left out of it."""
     about_all = step.total_tool_calls is not None or step.only_tools or "*" in (step.tools or {})
     if not about_all or step.include_hosted:
@@ -331,14 +331,14 @@ def find_uncounted_calls(step: Talk, measured: AgentStep) -> list[str]:
     return sorted({use.name for use in measured.tools if not use.is_run_by_agent and use.name not in named})
 
 
-def _is_below_any(name: str, wrong: Sequence[str]) -> bool:
+def _is_name_under_any(name: str, wrong: Sequence[str]) -> bool:
     return any(name == each or name.startswith(f"{each}.") for each in wrong)
 
 
 def _list_traffic_assertions(step: Talk) -> list[str]:
     names = [f"tools.{name}" for name in step.tools or ()]
     names += [f"serverTools.{name}" for name in step.server_tools or ()]
-    return names + [key for key in step.about_wire if key not in ("tools", "serverTools")]
+    return names + [key for key in step.wire_keys if key not in ("tools", "serverTools")]
 
 
 _ABOUT_TOOLS = ("onlyTools", "toolOrder", "totalToolCalls", "toolsSnapshot")
@@ -348,14 +348,14 @@ _TEXT_ONLY = frozenset(
 """Operations in which a model goes on with a text: they have no tools, and what the text asks for nobody can see."""
 
 
-def _list_tool_names(step: Talk) -> list[str]:
-    return [f"tools.{name}" for name in step.tools or ()] + [key for key in _ABOUT_TOOLS if key in step.about_wire]
+def _list_tool_assertions(step: Talk) -> list[str]:
+    return [f"tools.{name}" for name in step.tools or ()] + [key for key in _ABOUT_TOOLS if key in step.wire_keys]
 
 
-def explain_no_tools(step: Talk, measured: AgentStep) -> str:
+def explain_text_only_answers(step: Talk, measured: AgentStep) -> str:
     """Return why a step can say nothing about tools although models answered in it; else empty."""
     answers = [each for each in measured.seen if each.is_readable]
-    if not answers or not _list_tool_names(step) or any(each.call.operation not in _TEXT_ONLY for each in answers):
+    if not answers or not _list_tool_assertions(step) or any(each.call.operation not in _TEXT_ONLY for each in answers):
         return ""
     seen = ", ".join(f"{each.label} ({each.call.operation})" for each in answers[:_SHOWN])
     return (
@@ -372,7 +372,7 @@ def explain_unseen_traffic(context: CheckedStep, usage: Usage | None, measured: 
     """
     if context.session is None:
         return NO_PROXY
-    if measured.has_readable_answer or (_expects_no_calls(usage, context) and not measured.unreadable):
+    if measured.has_readable_answer or (_expects_no_model_calls(usage, context) and not measured.unreadable):
         return ""
     if not measured.request_count:
         return NO_TRAFFIC
@@ -391,7 +391,7 @@ def _describe_call(seen: WireCall) -> str:
     return f"{seen.label} ({seen.call.operation}, {status}{f', {why}' if why else ''})"
 
 
-def _expects_no_calls(usage: Usage | None, context: CheckedStep) -> bool:
+def _expects_no_model_calls(usage: Usage | None, context: CheckedStep) -> bool:
     """Return whether a step says that the agent asks no model: ``callCount`` holds for 0 and for nothing else."""
     if usage is None or usage.call_count is None:
         return False

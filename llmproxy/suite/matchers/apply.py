@@ -31,9 +31,9 @@ from llmproxy.suite.matchers.match import (
     Match,
     MatchOutcome,
     SeenValue,
+    choose_implied_matcher,
     match,
     match_by_name,
-    parse_matcher,
 )
 from llmproxy.suite.matchers.variables import StepError, VariableScope
 from llmproxy.yaml_reader import Problems, YamlPlace, place_of
@@ -86,7 +86,7 @@ def check_value(
                 name,
                 matcher,
                 actual,
-                match_by_name(parse_matcher(matcher, scope), matcher, SeenValue(actual, scope)),
+                match_by_name(choose_implied_matcher(matcher, scope), matcher, SeenValue(actual, scope)),
                 scope,
                 where,
             )
@@ -146,7 +146,7 @@ def check_fields(
     ]
 
 
-def check_input(
+def check_paths(
     name: str, value: object, wanted: Mapping[str, object], scope: VariableScope, *, where: str = ""
 ) -> list[Assertion]:
     """Check parsed JSON by dotted paths: the arguments of a tool call, the JSON of an answer."""
@@ -219,12 +219,12 @@ def validate_number(wanted: object, problems: Problems, at: YamlPlace | None) ->
             if key not in COMPARISONS:
                 place = place_of(wanted, key, key=True) or at
                 problems.add(place, f"unknown key `{key}`", suggest_name(str(key), COMPARISONS))
-            elif not _is_countable(value, whole_number=False):
+            elif not _is_possible_count(value, whole_number=False):
                 problems.add(
                     place_of(wanted, key) or at,
                     f"`{key}` takes a number that is not negative, not {name_kind(value)} {quote(value)}",
                 )
-    elif not _is_countable(wanted, whole_number=True):
+    elif not _is_possible_count(wanted, whole_number=True):
         hint = "mind the quotes" if isinstance(wanted, str) and wanted.isdecimal() else "write 1, or {gte: 1, lte: 3}"
         said = f"takes a whole number or {{gt, gte, lt, lte, eq}}, not {name_kind(wanted)} {quote(wanted)}"
         problems.add(at, said, hint, WRONG_KIND)
@@ -250,7 +250,7 @@ def allows_zero(wanted: object) -> bool:
     return wanted == 0 and not isinstance(wanted, bool)
 
 
-def _is_countable(value: object, *, whole_number: bool) -> bool:
+def _is_possible_count(value: object, *, whole_number: bool) -> bool:
     if is_reference(value):
         return True
     if isinstance(value, bool) or not isinstance(value, (int, float)):

@@ -45,7 +45,7 @@ def match_equal(operand: object, seen: SeenValue) -> Match:
     actual = seen.actual
     if are_equal(actual, operand):
         return Match(MatchOutcome.HOLDS)
-    if seen.fold_case and isinstance(actual, str) and isinstance(operand, str):
+    if seen.ignores_case and isinstance(actual, str) and isinstance(operand, str):
         folded = [to_nfc(each).casefold() for each in (actual, operand)]
         if folded[0] == folded[1]:
             return Match(MatchOutcome.HOLDS)
@@ -200,7 +200,7 @@ def parse_json(actual: object) -> object:
         raise ValueError("it is nested too deeply") from error
 
 
-def _explain_inner_matcher(operand: object) -> str:
+def _refuse_nested_matcher(operand: object) -> str:
     """Object to a matcher inside: it would be compared as it stands, and so differ from everything."""
     inside = [*operand.values()] if isinstance(operand, Mapping) else operand if isinstance(operand, list) else []
     for each in inside:
@@ -209,7 +209,7 @@ def _explain_inner_matcher(operand: object) -> str:
                 f" takes a value as it stands, so {quote(each)} in it is no matcher: write a JSON Schema (`jsonSchema`;"
                 f" that very value is {{const: ...}})"
             )
-        if deeper := _explain_inner_matcher(each):
+        if deeper := _refuse_nested_matcher(each):
             return deeper
     return ""
 
@@ -218,9 +218,9 @@ def _explain_inner_matcher(operand: object) -> str:
     "json",
     schema=_JSON,
     help="JSON that is equal to this value; a text is parsed first",
-    objection=_explain_inner_matcher,
+    objection=_refuse_nested_matcher,
 )
-def match_json(operand: object, seen: SeenValue) -> Match:
+def match_equal_json(operand: object, seen: SeenValue) -> Match:
     try:
         return match_equal(operand, SeenValue(parse_json(seen.actual), seen.scope))
     except (ValueError, RecursionError) as error:

@@ -53,7 +53,7 @@ class SeenValue:
     """Keys that stand beside the matcher and change how it works."""
 
     @property
-    def fold_case(self) -> bool:
+    def ignores_case(self) -> bool:
         """Whether upper and lower case are the same."""
         return self.modifiers.get("ignoreCase") is True
 
@@ -108,7 +108,7 @@ def matcher(
 def match(expected: object, seen: SeenValue) -> Match:
     """Return what a matcher as written in YAML finds: a plain value means equality, the keys of a mapping hold all."""
     if not isinstance(expected, Mapping):
-        return match_by_name(parse_matcher(expected, seen.scope), expected, seen)
+        return match_by_name(choose_implied_matcher(expected, seen.scope), expected, seen)
     names = [name for name in expected if name not in MODIFIERS]
     if not names:
         return Match(MatchOutcome.UNCLEAR, "nothing is asserted: the matcher has no key")
@@ -116,7 +116,7 @@ def match(expected: object, seen: SeenValue) -> Match:
     return match_all(match_by_name(name, expected[name], SeenValue(seen.actual, seen.scope, beside)) for name in names)
 
 
-def parse_matcher(expected: object, scope: VariableScope) -> str:
+def choose_implied_matcher(expected: object, scope: VariableScope) -> str:
     """Return the matcher that a plain value means: a text that is a reference compares like `ref`."""
     reference = parse_ref(expected)
     return "ref" if reference is not None and not reference.env and scope.is_reference(reference) else "eq"

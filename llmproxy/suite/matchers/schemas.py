@@ -127,7 +127,7 @@ def _find_unchecked_keywords(schema: object, says: frozenset[str], path: str) ->
                 )
 
 
-class _PatternNames:
+class _PatternPropertyExpander:
     """The patterns of `patternProperties` and the names of a value that they find.
 
     jsonschema searches them by itself in several places, without a limit of time. So each is searched for here, in
@@ -135,7 +135,7 @@ class _PatternNames:
     """
 
     def __init__(self, value: object) -> None:
-        self.names = dict.fromkeys(_walk_names(value))
+        self.names = dict.fromkeys(_walk_member_names(value))
         self.written: dict[str, str] = {}
         """What stands in the place of a pattern -> the pattern."""
 
@@ -145,17 +145,17 @@ class _PatternNames:
             return [self.expand(each) for each in schema]
         if not isinstance(schema, Mapping):
             return schema
-        return {key: self._convert_keyword(key, value) for key, value in schema.items()}
+        return {key: self._expand_keyword(key, value) for key, value in schema.items()}
 
-    def _convert_keyword(self, key: str, value: object) -> object:
+    def _expand_keyword(self, key: str, value: object) -> object:
         if key in _NAMED and isinstance(value, Mapping):
             within = key == "patternProperties"
             return {
-                self._build_name_pattern(name) if within else name: self.expand(each) for name, each in value.items()
+                self._build_names_regex(name) if within else name: self.expand(each) for name, each in value.items()
             }
         return value if key in _DATA else self.expand(value)
 
-    def _build_name_pattern(self, pattern: str) -> str:
+    def _build_names_regex(self, pattern: str) -> str:
         found = "|".join(re.escape(name) for name in self.names if search_pattern(pattern, name))
         made = rf"(?#{len(self.written)})\A(?:{found})\Z" if found else f"(?#{len(self.written)})(?!)"
         self.written[made] = pattern
@@ -168,7 +168,7 @@ class _PatternNames:
         return message
 
 
-def _walk_names(value: object) -> Iterator[str]:
+def _walk_member_names(value: object) -> Iterator[str]:
     left = [value]
     while left:
         each = left.pop()
@@ -179,7 +179,7 @@ def _walk_names(value: object) -> Iterator[str]:
             left.extend(each)
 
 
-def _limit_rule_time(rules: Mapping[str, Any], most: int) -> dict[str, Any]:
+def _limit_rule_steps(rules: Mapping[str, Any], most: int) -> dict[str, Any]:
     """Return a validator's rules, which together are held against something `most` times at most."""
     steps = count(1)
 
@@ -237,8 +237,8 @@ def match_json_schema(operand: dict[str, Any], seen: SeenValue) -> Match:
             yield jsonschema.ValidationError(f"{quote(instance)} does not match {wanted!r}")
 
     extend: Any = jsonschema.validators.extend
-    base, names = _choose_validator(operand), _PatternNames(value)
-    made = extend(base, _limit_rule_time({**base.VALIDATORS, "pattern": pattern}, _STEPS))
+    base, names = _choose_validator(operand), _PatternPropertyExpander(value)
+    made = extend(base, _limit_rule_steps({**base.VALIDATORS, "pattern": pattern}, _STEPS))
     checker = made(names.expand(operand), registry=Registry(), format_checker=_build_format_checker())
     errors = sorted(checker.iter_errors(value), key=lambda error: error.json_path)
     told = [f"at {error.json_path}: {names.rewrite_error(error.message):.200}" for error in errors[:5]]

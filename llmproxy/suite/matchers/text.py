@@ -80,7 +80,7 @@ def _has_no_value(seen: SeenValue) -> bool:
     return seen.actual is None or seen.actual is ABSENT
 
 
-def _name_absence(seen: SeenValue) -> str:
+def _describe_missing_value(seen: SeenValue) -> str:
     return "null" if seen.actual is None else "no value"
 
 
@@ -88,7 +88,7 @@ def _find_words(name: str, operand: object, seen: SeenValue) -> Match:
     """Look for words in a value; where there is no value there are none."""
     if _has_no_value(seen):
         which = "one of " if name == "containsAny" else ""
-        message = f"expected {which}{quote(operand)} in it, and there is {_name_absence(seen)}"
+        message = f"expected {which}{quote(operand)} in it, and there is {_describe_missing_value(seen)}"
         return Match.of(name == "notContains", message)
     actual = to_json(seen.actual)
     if not isinstance(actual, (str, list, Mapping)):
@@ -97,12 +97,12 @@ def _find_words(name: str, operand: object, seen: SeenValue) -> Match:
     present: list[Any] = []
     missing: list[Any] = []
     for word in map(to_json, _to_list(operand)):
-        has = None if word == "" else _contains_part(actual, word, ignore_case=seen.fold_case)
+        has = None if word == "" else _contains_part(actual, word, ignore_case=seen.ignores_case)
         if has is None:
             why = "an empty text is in every text" if word == "" else f"cannot look for {name_kind(word)} in a text"
             return Match(MatchOutcome.UNCLEAR, f"`{name}`: {why}")
         (present if has else missing).append(word)
-    hints = [_describe_near_text(actual, word, ignore_case=seen.fold_case) for word in missing]
+    hints = [_describe_near_text(actual, word, ignore_case=seen.ignores_case) for word in missing]
     told = ", ".join(f"{quote(word)} is not in it{hint}" for word, hint in zip(missing, hints, strict=True))
     holds, message = {
         "contains": (not missing, told),
@@ -197,13 +197,14 @@ def match_regex(operand: object, seen: SeenValue) -> Match:
     actual = to_json(seen.actual)
     if _has_no_value(seen):
         return Match(
-            MatchOutcome.FAILS, f"expected a text that matches {quote(operand)}, and there is {_name_absence(seen)}"
+            MatchOutcome.FAILS,
+            f"expected a text that matches {quote(operand)}, and there is {_describe_missing_value(seen)}",
         )
     if isinstance(actual, (bool, list, Mapping)):
         return Match(
             MatchOutcome.UNFIT, f"`regex` looks into a text, and the value is {name_kind(actual)}: {quote(actual)}"
         )
-    flags = str(seen.modifiers.get("flags", "")) + ("i" if seen.fold_case else "")
+    flags = str(seen.modifiers.get("flags", "")) + ("i" if seen.ignores_case else "")
     text = str(actual)
     missing = [pattern for pattern in _to_list(operand) if not search_pattern(pattern, text, flags)]
     other = [pattern for pattern in missing if "i" not in flags and search_pattern(pattern, text, flags + "i")]

@@ -19,9 +19,9 @@ from pydantic import ValidationError
 from llmproxy.did_you_mean import suggest_name
 from llmproxy.suite.matchers.apply import COMPARISONS
 from llmproxy.suite.matchers.variables import StepError, VariableScope, strip_dollar
-from llmproxy.suite.reading.name_checks import ScenarioNames, list_capture_names, only_mappings
-from llmproxy.suite.reading.params import distinct_sets, drop_id, expand_matrix, expand_rows, name_sets, warn_of_axes
-from llmproxy.suite.reading.shared_parts import apply_defaults, find_entry_files, find_files, include_parts, show_path
+from llmproxy.suite.reading.name_checks import ScenarioNameChecker, list_capture_names, only_mappings
+from llmproxy.suite.reading.params import drop_id, expand_file, expand_matrix, name_sets, pick_by_shape, warn_of_axes
+from llmproxy.suite.reading.shared_parts import apply_defaults, find_files, find_scenarios, include_parts, show_path
 from llmproxy.suite.schema.base_nodes import add_refusals
 from llmproxy.suite.schema.response_assertions import ToolExpect
 from llmproxy.suite.schema.steps import ABOUT_WIRE
@@ -39,7 +39,7 @@ def find_suite_doubts(scenario: Map, doubts: Problems) -> None:
             place_of(scenario, "steps", key=True), "nothing is asserted: the scenario passes whatever the agent answers"
         )
     text = repr(scenario)
-    for item, at in _find_captured_names(scenario):
+    for item, at in _find_step_captures(scenario):
         bare = strip_dollar(item)
         if f"${bare}" not in text.replace(f"'as': '${bare}'", "") and f"${{{bare}" not in text:
             doubts.add(at, f"${bare} is captured and never used")
@@ -68,7 +68,7 @@ def _has_assertions(step: Mapping[str, Any]) -> bool:
     return "simulate" in step or any(step.get(key, False) is not False for key in _ASSERTING)
 
 
-def _find_captured_names(scenario: Map) -> Iterator[tuple[str, YamlPlace | None]]:
+def _find_step_captures(scenario: Map) -> Iterator[tuple[str, YamlPlace | None]]:
     """Yield the names that items after `setup` capture; names of a setup are often there for readers."""
     for step in only_mappings(scenario.get("steps")):
         for item in [*only_mappings(step.get("created")), *only_mappings([step.get("verify")])]:
@@ -205,7 +205,7 @@ class SuiteLoader:
         for i, entry in enumerate(entries if isinstance(entries, list) else []):
             if isinstance(entry, str):
                 taken.append(entry)
-                found = self.load_entry(folder, entry, place_of(entries, i) or document.place, read)
+                found = self.load_scenarios(folder, entry, place_of(entries, i) or document.place, read)
             else:
                 found = [(entry, path)] if isinstance(entry, Map) else []
                 if not found:
@@ -213,7 +213,7 @@ class SuiteLoader:
                         place_of(entries, i), "a scenario is a mapping with `id` and `steps`, or the name of a file"
                     )
             for given, where in found:
-                raw, data = expand_rows(given, where, variables, self.problems, self.doubts)
+                raw, data = expand_file(given, where, variables, self.problems, self.doubts)
                 if data is not None:
                     self.record_file(data)
                 warn_of_axes(raw, variables, self.doubts)
@@ -239,10 +239,10 @@ class SuiteLoader:
             self.problems.add(at, first, "ids are unique in a run")
         self.ids.setdefault(name, at)
 
-    def load_entry(self, folder: Path, entry: str, at: YamlPlace | None, read: set[Path]) -> list[tuple[Map, Path]]:
+    def load_scenarios(self, folder: Path, entry: str, at: YamlPlace | None, read: set[Path]) -> list[tuple[Map, Path]]:
         """Read the scenarios of the files that an entry names, but for those read already, the suite's own too."""
         made: list[tuple[Map, Path]] = []
-        for path in find_entry_files(folder, entry, at, self.problems):
+        for path in find_scenarios(folder, entry, at, self.problems):
             if path.resolve() in read:
                 continue
             read.add(path.resolve())
@@ -270,8 +270,8 @@ class SuiteLoader:
         sets = raw.get("parametrize")
         usable = [each for each in sets if isinstance(each, Map)] if isinstance(sets, list) else []
         named = {name for each in usable for name in each}
-        for parameters in distinct_sets(usable) or [Map(raw.place)]:
-            flow = ScenarioNames(self.problems, self.doubts)
+        for parameters in pick_by_shape(usable) or [Map(raw.place)]:
+            flow = ScenarioNameChecker(self.problems, self.doubts)
             for part in (variables, raw.get("vars")):
                 if isinstance(part, Map):
                     flow.names.add_variables(part, sure=True)

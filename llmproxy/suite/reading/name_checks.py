@@ -110,7 +110,7 @@ class KnownNames:
         else:
             self.check_text(value, at, sure=True)
 
-    def refuse_tool_references(self, given: object, at: YamlPlace | None) -> None:
+    def require_literal_tool_names(self, given: object, at: YamlPlace | None) -> None:
         """See that no reference stands where a tool is named: it would be taken for a tool that is never called."""
         for i, name in enumerate([*given] if isinstance(given, Mapping) else given if isinstance(given, list) else []):
             if isinstance(name, str) and parse_ref(name) is not None:
@@ -123,7 +123,7 @@ class KnownNames:
         for wanted in given.values() if isinstance(given, Mapping) else ():
             if isinstance(wanted, Mapping):
                 others = {key: wanted[key] for key in ("before", "after") if key in wanted}
-                self.refuse_tool_references([*others.values()], next((place_of(wanted, key) for key in others), at))
+                self.require_literal_tool_names([*others.values()], next((place_of(wanted, key) for key in others), at))
 
     def check_text(self, value: object, at: YamlPlace | None, *, sure: bool = False) -> None:
         """Look at all references in a value of YAML; `sure`: a text that is one is meant as one."""
@@ -167,7 +167,7 @@ class KnownNames:
         if found.is_malformed:
             return f"{found.text} is no reference", "write ${name.field} or ${env:NAME}; $$ is a dollar sign"
         if name in self.values:
-            return self._explain_missing_field(found)
+            return self._explain_bad_variable_path(found)
         if name in BUILT_IN:
             return self._explain_unset_built_in(found)
         if name in self.unread:
@@ -183,7 +183,7 @@ class KnownNames:
         known = [*self.captured, *self.later, *self.values, *BUILT_IN]
         return f"{found.text}: nothing is called ${name}", suggest_name(name, known) + more
 
-    def _explain_missing_field(self, found: Reference) -> tuple[str, str] | None:
+    def _explain_bad_variable_path(self, found: Reference) -> tuple[str, str] | None:
         """See that a variable's value has the field, where the value is written in the file."""
         value = self.values[found.name]
         if found.path and isinstance(value, (Mapping, list)):
@@ -237,7 +237,7 @@ def only_mappings(value: object) -> list[Mapping[str, Any]]:
     return [each for each in value if isinstance(each, Mapping)] if isinstance(value, list) else []
 
 
-class ScenarioNames:
+class ScenarioNameChecker:
     def __init__(self, problems: Problems, doubts: Problems) -> None:
         """Begin with no name; what is found goes to `problems` and `doubts`."""
         self.problems = problems
@@ -305,7 +305,7 @@ class ScenarioNames:
         for key, value in said.items() if isinstance(said, Mapping) else (("", said),):
             at = place_of(said, key) if key else None
             self.names.check_text(value, at or place_of(step, kind), sure=key == "criteria")
-        self.check_conversation(step)
+        self.check_conversation_keys(step)
         self.names.talked = True
         if step.get("observe", observe) == "none":
             for key in ABOUT_WIRE:
@@ -316,7 +316,7 @@ class ScenarioNames:
                         at, f"`{key}` cannot be evaluated: with `observe: none` the agent's traffic is not seen", hint
                     )
         for key in ("tools", "serverTools", "toolOrder"):
-            self.names.refuse_tool_references(step.get(key), place_of(step, key))
+            self.names.require_literal_tool_names(step.get(key), place_of(step, key))
         for key in ("tools", "serverTools", "totalToolCalls", "usage", "messageProcessing"):
             self.names.check_expected(step.get(key), place_of(step, key))
         self.check_response(step.get("response"))
@@ -327,7 +327,7 @@ class ScenarioNames:
         for created in rows:  # a step binds its names when all of it has been judged
             self.names.add_capture(created)
 
-    def check_conversation(self, step: Mapping[str, Any]) -> None:
+    def check_conversation_keys(self, step: Mapping[str, Any]) -> None:
         name, goes_on = step.get("conversation"), step.get("continueConversation") is True
         at = place_of(step, "continueConversation", key=True)
         if goes_on and not self.names.talked:

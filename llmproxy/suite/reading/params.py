@@ -159,7 +159,7 @@ def _read_axes(matrix: object, problems: Problems) -> list[tuple[str, List]]:
 _NAMED = re.compile(r"\$\{?([A-Za-z_]\w*)")
 
 
-def expand_rows(
+def expand_file(
     raw: Map, path: Path, variables: object, problems: Problems, doubts: Problems
 ) -> tuple[Map, Path | None]:
     """Return a scenario with the rows of the file that its `parametrize` names, and that file; else as it is."""
@@ -179,11 +179,11 @@ def expand_rows(
     del made["parametrize"]
     made.put("parametrize", rows, place_of(raw, "parametrize", key=True) or at, at)
     if found:
-        _report_row_doubts(made, found[0], variables, YamlPlace(show_path(file), 1, 1), doubts)
+        _doubt_unused_columns(made, found[0], variables, YamlPlace(show_path(file), 1, 1), doubts)
     return made, file
 
 
-def distinct_sets(sets: list[Map]) -> list[Map]:
+def pick_by_shape(sets: list[Map]) -> list[Map]:
     """Return one set of each kind: equal columns with values of equal shapes read alike for the steps."""
     found: dict[object, Map] = {}
     for number, each in enumerate(sets):
@@ -228,7 +228,7 @@ def _find_used_names(scenario: Mapping[str, Any], variables: object) -> set[str]
     return {*_NAMED.findall(text + repr(variables))}
 
 
-def _report_row_doubts(
+def _doubt_unused_columns(
     scenario: Mapping[str, Any], row: DataRow, variables: object, at: YamlPlace, doubts: Problems
 ) -> None:
     used = _find_used_names(scenario, variables)

@@ -56,7 +56,7 @@ def find_files(paths: Iterable[str | Path], problems: Problems) -> list[Path]:
     return list(once.values())
 
 
-def find_entry_files(folder: Path, entry: str, at: YamlPlace | None, problems: Problems) -> list[Path]:
+def find_scenarios(folder: Path, entry: str, at: YamlPlace | None, problems: Problems) -> list[Path]:
     """Return the files that an entry of `scenarios` means, relative to a folder."""
     path = folder / entry
     if os.path.isfile(path):  # noqa: PTH113 - of a name that is too long, Path raises
@@ -200,12 +200,12 @@ def _fill_step_defaults(step: Map, defaults: Map | None) -> Map:
         for key, name in (("response", "ignoreCase"), ("messageProcessing", "minEvidence")):
             inner = made.get(key)
             if isinstance(inner, Map) and (key != "response" or inner.keys() & _TEXTS):
-                made[key] = _fill_defaults(inner, name, defaults, name)
+                made[key] = _copy_with_default(inner, name, defaults, name)
     elif isinstance(made.get("wait"), Map) and not made["wait"].keys() & {"seconds", "ms"}:
-        waiting = _fill_defaults(made["wait"], "timeout", defaults, "waitTimeout")
-        made["wait"] = _fill_defaults(waiting, "pollInterval", defaults, "pollInterval")
+        waiting = _copy_with_default(made["wait"], "timeout", defaults, "waitTimeout")
+        made["wait"] = _copy_with_default(waiting, "pollInterval", defaults, "pollInterval")
     if isinstance(made.get("simulate"), Map):
-        made["simulate"] = _fill_defaults(made["simulate"], "model", defaults, "simulatorModel")
+        made["simulate"] = _copy_with_default(made["simulate"], "model", defaults, "simulatorModel")
     if "judge" in made:
         made["judge"] = _fill_judge_defaults(made, defaults)
     elif isinstance(made.get("response"), Map) and "judge" in made["response"]:
@@ -224,10 +224,10 @@ def _fill_judge_defaults(node: Map, defaults: Map | None) -> object:
             criteria = List(at)
             criteria.put(node["judge"], at)
         said.put("criteria", criteria, at, at)
-    return _fill_defaults(said, "model", defaults, "judgeModel") if isinstance(said, Map) else said
+    return _copy_with_default(said, "model", defaults, "judgeModel") if isinstance(said, Map) else said
 
 
-def _fill_defaults(node: Map, key: str, defaults: Map | None, name: str) -> Map:
+def _copy_with_default(node: Map, key: str, defaults: Map | None, name: str) -> Map:
     made = node.copy_with_places()
     _fill_default_key(made, key, defaults, name)
     return made

@@ -22,19 +22,19 @@ from typing import Any
 from llmproxy.core.forks.mocked_tool_results import parse_mocks
 from llmproxy.errors import LLMProxyError, MachineError, SuiteError
 from llmproxy.scenario.agent_adapter import AgentAdapter
-from llmproxy.scenario.run_session import RunSession, to_thread
+from llmproxy.scenario.run_session import RunSession, finish_in_thread
 from llmproxy.scenario.running.agent_caller import Caller
-from llmproxy.scenario.running.participants import gather_agent_variables
+from llmproxy.scenario.running.participants import gather_agent_run_variables
 from llmproxy.scenario.running.run_lifecycle import EventEmitter, SessionRequest
-from llmproxy.scenario.values.run_ids_and_options import describe_error, describe_exit
+from llmproxy.scenario.values.run_ids_and_options import describe_error, describe_sys_exit
 from llmproxy.suite.checks.entities.cleanup import RowCleaner, load_reset_hook
 from llmproxy.suite.checks.entities.row_selection import RunRows, append_sample, build_clock_env, select_rows
 from llmproxy.suite.checks.entities.verify import RunEntities
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.reading.load import USER, SuiteCase
-from llmproxy.suite.run.rejudge import RecordedAgent, RecordedRuns, RejudgeSession
-from llmproxy.suite.run.run_context import RunContext, list_entities
-from llmproxy.suite.run.step_context import StepContext, StepConversations, resolve_faults
+from llmproxy.suite.run.rejudge import RecordedAgent, RecordedCallsSession, ReportedRuns
+from llmproxy.suite.run.run_context import RunContext, named_entities
+from llmproxy.suite.run.step_context import StepContext, StepConversations, parse_faults
 from llmproxy.suite.schema.suite import Hook, Teardown
 from llmproxy.suite.stores import StoreAdapter
 from llmproxy.suite.stores.config import load_attribute
@@ -70,7 +70,7 @@ async def _run_hook_function(target: str, folder: Path, env: Mapping[str, str], 
     except LLMProxyError:
         raise
     except SystemExit as error:
-        raise MachineError(f"{name}: {describe_exit(target, error)}.") from error
+        raise MachineError(f"{name}: {describe_sys_exit(target, error)}.") from error
     except Exception as error:
         raise MachineError(f"{name}: {target} failed: {type(error).__name__}: {error}") from error
 
@@ -141,52 +141,56 @@ class CaseResources:
         assert self.context is not None  # noqa: S101 - for who reads types
         return self.context
 
-    async def request_session(self) -> SessionRequest | None:
+    async def build_session_request(self) -> SessionRequest | None:
         """Return the session that the run wants. Raises SuiteError for what takes a proxy where there is none."""
         run_context, case = self.run_context, self.case
         self.scope = scope = case.scope(run=self.sample, user=self.user)
         if run_context.recorded is not None:
-            return self._rejudge_session(run_context.recorded)
+            return self._build_rejudge_request(run_context.recorded)
         mocks = resolve_mocks(case, scope, proxy=bool(run_context.proxy))
-        faults = resolve_faults(case.scenario.faults, case.folder)
+        faults = parse_faults(case.scenario.faults, case.folder)
         if not run_context.proxy and faults is not None:
             raise SuiteError("faults: this scenario has no proxy, so nothing can be broken on purpose.")
         if not run_context.proxy:
             return None
-        how = self._build_options() | {"faults": run_context.faults or faults, "mocks": mocks}
+        how = self._proxy_options() | {"faults": run_context.faults or faults, "mocks": mocks}
         return SessionRequest(
             run_context.proxy, self.cassette, self.sample, how, must_inject=case.scenario.faults is not None
         )
 
-    def _build_options(self) -> dict[str, Any]:
-        from llmproxy.suite.run.simulate import model_upstreams
+    def _proxy_options(self) -> dict[str, Any]:
+        from llmproxy.suite.run.simulate_and_judge import model_upstreams
 
         run_context = self.run_context
         return {"mode": run_context.options.mode, "token": run_context.token, "upstreams": model_upstreams(self.case)}
 
-    def _rejudge_session(self, recorded: RecordedRuns) -> SessionRequest:
+    def _build_rejudge_request(self, recorded: ReportedRuns) -> SessionRequest:
         """Return the session of a recorded run that is judged again: for judges."""
         recorded.find_run(self.case.id, self.sample)
         if not self.run_context.proxy:
             raise SuiteError(f"{self.case.id}: what was recorded is looked at through a proxy, and there is none.")
         cassette = f"{self.cassette}.rejudge"
-        return SessionRequest(self.run_context.proxy, cassette, self.sample, self._build_options(), kind=RejudgeSession)
+        return SessionRequest(
+            self.run_context.proxy, cassette, self.sample, self._proxy_options(), kind=RecordedCallsSession
+        )
 
     async def open_case(self, session: RunSession | None, caller: Caller) -> None:
         """Open all but the session. Raises what stands in the way; what was opened by then is to be given back."""
         if self.run_context.recorded is not None:
-            await self._open_recorded(self.run_context.recorded, session, caller)
+            await self._open_for_rejudging(self.run_context.recorded, session, caller)
             return
-        run_context, case, scope = self.run_context, self.case, self._require_scope()
-        made = await to_thread(run_context.store_for, case)
+        run_context, case, scope = self.run_context, self.case, self._variable_scope()
+        made = await finish_in_thread(run_context.store_for, case)
         cleaner: RowCleaner | None = None
         if made is not None:
             store, policy = made
             cleaner = RowCleaner(
                 store, policy, user=self.user, alone=self.alone, hook=load_reset_hook(policy, case.folder)
             )
-            names = run_context.entities_for(case)
-            await to_thread(lambda: cleaner.begin_run(_keep_known_entities(store, names, list_entities(case.scenario))))
+            names = run_context.entity_names_for(case)
+            await finish_in_thread(
+                lambda: cleaner.begin_run(_drop_unknown_names(store, names, named_entities(case.scenario)))
+            )
             finish = cleaner.clean_up
             self._back.append(("the store", lambda: asyncio.to_thread(finish)))
         looking = RunRows(
@@ -194,10 +198,10 @@ class CaseResources:
             sleep=run_context.sleep, cleaner=cleaner, alone=self.alone, beside=run_context.users - {self.user},
         )  # fmt: skip
         deterministic = made is not None and made[1].ids == "deterministic"
-        agent = _bind_agent_variables(run_context.agent_for(case), case, self.sample)
-        if session is not None and (declared := gather_agent_variables(agent)):
+        agent = _fix_agent_clock_and_seed(run_context.agent_for(case), case, self.sample)
+        if session is not None and (declared := gather_agent_run_variables(agent)):
             await session.declare_run_variables(declared)
-        names = run_context.entities_for(case)
+        names = run_context.entity_names_for(case)
         context = self._make_context(session, caller, agent, looking, deterministic=deterministic, names=names)
         context.remarks = (looking.remarks, cleaner.remarks if cleaner else [])
         hooks = case.suite.hooks
@@ -206,18 +210,18 @@ class CaseResources:
             for hook in hooks.before_each:
                 await run_hook(hook, case.folder, context.hook_environment(), "beforeEach")
         self._back.append(("teardown", lambda: _run_teardown(context, looking)))
-        self._back.append(("the agent", lambda: _await_without_notes(agent.close())))
+        self._back.append(("the agent", lambda: _await_and_note_nothing(agent.close())))
         await agent.open(session)
         self.context = context
 
-    async def _open_recorded(self, recorded: RecordedRuns, session: RunSession | None, caller: Caller) -> None:
+    async def _open_for_rejudging(self, recorded: ReportedRuns, session: RunSession | None, caller: Caller) -> None:
         """Open a recorded run to be judged again: no store, no hook and no agent."""
-        assert isinstance(session, RejudgeSession)  # noqa: S101 - it was asked for
+        assert isinstance(session, RecordedCallsSession)  # noqa: S101 - it was asked for
         run = recorded.find_run(self.case.id, self.sample)
-        agent = RecordedAgent(run, session, await to_thread(recorded.list_run_calls, run, session.control))
+        agent = RecordedAgent(run, session, await finish_in_thread(recorded.list_run_calls, run, session.control))
         run_context = self.run_context
         looking = RunRows(
-            adapter=None, scope=self._require_scope(), user=self.user, clock=run_context.clock, sleep=run_context.sleep
+            adapter=None, scope=self._variable_scope(), user=self.user, clock=run_context.clock, sleep=run_context.sleep
         )
         context = self._make_context(session, caller, agent, looking)
         context.recorded = agent
@@ -235,7 +239,7 @@ class CaseResources:
         run_context, case = self.run_context, self.case
         context = StepContext(
             case=case, run_id=self.emitter.about.run_id, sample=self.sample, options=run_context.options,
-            scope=self._require_scope(), entities=RunEntities(looking, scenario=case.id, sample=self.sample, **rows),
+            scope=self._variable_scope(), entities=RunEntities(looking, scenario=case.id, sample=self.sample, **rows),
             agent=agent, session=session, caller=caller, snapshots=run_context.snapshots_for(case), user=self.user,
             emit=self.emitter.emit, clock=run_context.clock, now=run_context.now, rerun=self.emitter.about.rerun,
         )  # fmt: skip
@@ -243,7 +247,7 @@ class CaseResources:
         context.conversations = StepConversations(self.cassette, self.sample, context.begin_conversation, fresh=fresh)
         return context
 
-    def _require_scope(self) -> VariableScope:
+    def _variable_scope(self) -> VariableScope:
         assert self.scope is not None  # noqa: S101 - a session is asked for first
         return self.scope
 
@@ -259,7 +263,7 @@ class CaseResources:
         return notes
 
 
-def _keep_known_entities(store: StoreAdapter, names: list[str], own: list[str]) -> list[str]:
+def _drop_unknown_names(store: StoreAdapter, names: list[str], own: list[str]) -> list[str]:
     """Leave out what only other scenarios name and the store does not have: that is their error, not this one's."""
     found = []
     for name in names:
@@ -272,7 +276,7 @@ def _keep_known_entities(store: StoreAdapter, names: list[str], own: list[str]) 
     return found
 
 
-def _bind_agent_variables(agent: AgentAdapter, case: SuiteCase, sample: int) -> AgentAdapter:
+def _fix_agent_clock_and_seed(agent: AgentAdapter, case: SuiteCase, sample: int) -> AgentAdapter:
     """Bind for a spawned agent one time and seed for all executions, unless its description says others."""
     from llmproxy.scenario.agents.command import CommandAgent
 
@@ -288,7 +292,7 @@ def _outlives_run(agent: AgentAdapter) -> bool:
     return not agent.in_process and not isinstance(agent, CommandAgent)
 
 
-async def _await_without_notes(pending: Awaitable[object]) -> list[str]:
+async def _await_and_note_nothing(pending: Awaitable[object]) -> list[str]:
     await pending
     return []
 
@@ -308,7 +312,7 @@ async def _run_teardown(context: StepContext, looking: RunRows) -> list[str]:
     for item in context.case.scenario.teardown:
         try:
             if item.delete:
-                await to_thread(_delete_rows, item, context, looking)
+                await finish_in_thread(_delete_teardown_rows, item, context, looking)
             else:
                 await run_hook(item, context.case.folder, context.hook_environment(), "teardown")
         except LLMProxyError as error:
@@ -316,7 +320,7 @@ async def _run_teardown(context: StepContext, looking: RunRows) -> list[str]:
     return notes
 
 
-def _delete_rows(item: Teardown, context: StepContext, looking: RunRows) -> None:
+def _delete_teardown_rows(item: Teardown, context: StepContext, looking: RunRows) -> None:
     store: StoreAdapter = looking.store
     info = store.describe(item.delete or "")
     if item.id is not None:

@@ -49,7 +49,7 @@ def needs_traffic(context: StepContext) -> bool:
     for step in scenario.steps:
         response = getattr(step, "response", None)
         judged = response is not None and response.judge is not None
-        if step.kind == "judge" or judged or getattr(step, "about_wire", None):
+        if step.kind == "judge" or judged or getattr(step, "wire_keys", None):
             return True
         if step.kind == "simulate" and getattr(getattr(step, "simulate", None), "criteria", None):
             return True
@@ -147,7 +147,7 @@ class _CaseRun:
     # -- begin and end
 
     async def choose_session(self) -> SessionRequest | None:
-        return await self.opening.request_session()
+        return await self.opening.build_session_request()
 
     async def open(self, session: RunSession | None) -> None:
         """Open what else it needs, if there is anything to replay."""
@@ -164,7 +164,7 @@ class _CaseRun:
         return notes if opened else []
 
     @property
-    def relies_on_traffic(self) -> bool:
+    def forbids_late_calls(self) -> bool:
         """Return whether anything is asserted about the agent's traffic."""
         return self.context is not None and needs_traffic(self.context)
 
@@ -273,7 +273,7 @@ class _CaseRun:
         wanted = self.case.scenario.usage
         if wanted is None:
             return
-        measured = context.wire.observe(0)
+        measured = context.wire.build_step(0)
         reason = explain_unseen_traffic(context, wanted, measured)
         made = build_unseen(["usage"], reason) if reason else check_usage(wanted, measured, context.scope)
         index = len(self.steps)
@@ -305,7 +305,7 @@ class _CaseRun:
     def has_passed(self, result: CaseResult) -> bool:
         return result.status is Status.PASSED
 
-    def build_failure(self, error: BaseException) -> CaseResult:
+    def build_error_result(self, error: BaseException) -> CaseResult:
         self._emit_pending()  # the run ended before it could be looked at again
         self._skip_rest("the run ended before it")
         if self._concluded is not None:

@@ -28,7 +28,7 @@ from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, Message
 from llmproxy.scenario.values.messages import get_text
 from llmproxy.suite.matchers.apply import build_unclear
-from llmproxy.trace.observing.agent_activity import make_recording_reference
+from llmproxy.trace.observing.agent_activity import make_recording_fingerprint
 from llmproxy.trace.reading.recording_spans import read_recordings_as_json
 
 _TALKS = ("chat", "simulate")
@@ -42,7 +42,7 @@ class Unjudgeable(MachineError):
     code = "llmproxy_unjudgeable"
 
 
-def unjudged_error(name: str, why: str = "rows were looked at when the agent ran, and are others now") -> Assertion:
+def unjudged_result(name: str, why: str = "rows were looked at when the agent ran, and are others now") -> Assertion:
     """Return the assertion that cannot be evaluated without running the agent."""
     return build_unclear(name, f"cannot be judged again: {why}")
 
@@ -82,7 +82,7 @@ class RecordedRun:
 
 
 @dataclass(frozen=True, slots=True)
-class RecordedRuns:
+class ReportedRuns:
     """The runs of a report, and where their recordings are."""
 
     path: Path
@@ -115,11 +115,11 @@ class RecordedRuns:
         }
         if not wanted - {""}:
             return {}
-        control.close(
+        control.close_session(
             control.open_session(run.cassette, sample=run.sample, mode="replay").name
         )  # so that it is in the store
         found = {
-            make_recording_reference(line): _parse_call(line)
+            make_recording_fingerprint(line): _parse_call(line)
             for line in read_recordings_as_json(self.store, cassette=run.cassette, sample=run.sample)
         }
         if gone := wanted - {""} - found.keys():
@@ -131,10 +131,10 @@ class RecordedRuns:
         return found
 
 
-def read_runs(path: Path, cases: Iterable[str] | None, store: Path) -> RecordedRuns:
+def read_report(path: Path, cases: Iterable[str] | None, store: Path) -> ReportedRuns:
     """Read a JSON report of `cases` (None: any). Raises SettingsError: it is none, or it has none of these cases."""
     try:
-        found = {(run.case, run.sample): run for run in (_build_run(*entry) for entry in read_report_runs(path))}
+        found = {(run.case, run.sample): run for run in (_events_to_run(*entry) for entry in read_report_runs(path))}
     except OSError as error:
         raise SettingsError(f"--rejudge {path} cannot be read: {error.strerror or error}.") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -143,10 +143,10 @@ def read_runs(path: Path, cases: Iterable[str] | None, store: Path) -> RecordedR
     if cases is not None and not {case for case, _ in found} & set(cases):
         there = ", ".join(dict.fromkeys(case for case, _ in found)) or "nothing"
         raise SettingsError(f"--rejudge {path} is of other suites: it has {there}, and none of what is selected.")
-    return RecordedRuns(path, found, store)
+    return ReportedRuns(path, found, store)
 
 
-def _build_run(
+def _events_to_run(
     started: Mapping[str, Any], parts: Sequence[Mapping[str, Any]], finished: Mapping[str, Any] | None
 ) -> RecordedRun:
     end = finished or {"status": Status.ENVIRONMENT_ERROR.value, "error": "it did not end"}
@@ -199,7 +199,7 @@ def _parse_call(line: Mapping[str, Any]) -> Call:
     )
 
 
-class RejudgeSession(RunSession):
+class RecordedCallsSession(RunSession):
     """The session of judges, in which the recorded traffic of the agent is heard as if it came now."""
 
     def __init__(self, control: Control, opened: Report) -> None:
@@ -237,7 +237,7 @@ class RecordedAgent(AgentAdapter):
     in_process: ClassVar[bool] = False
     who = "the recorded agent"
 
-    def __init__(self, run: RecordedRun, session: RejudgeSession, calls: Mapping[str, Call]) -> None:
+    def __init__(self, run: RecordedRun, session: RecordedCallsSession, calls: Mapping[str, Call]) -> None:
         self.run = run
         self._session, self._calls = session, calls
         self._turns: list[_RejudgedTurn] = []

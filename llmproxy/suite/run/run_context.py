@@ -15,9 +15,9 @@ from llmproxy.report.event_handlers import notify_handlers
 from llmproxy.report.events import Event, Handler
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.suite.checks.answer_checks import ResponseSnapshots
-from llmproxy.suite.project_settings import SuiteOptions
+from llmproxy.suite.project_settings import SuiteRunOptions
 from llmproxy.suite.reading.load import SuiteCase
-from llmproxy.suite.run.rejudge import RecordedRuns
+from llmproxy.suite.run.rejudge import ReportedRuns
 from llmproxy.suite.schema.steps import SetupStep, Talk, VerifyStep, WaitStep
 from llmproxy.suite.schema.suite import Scenario, Suite
 from llmproxy.suite.schema.values import WaitFor
@@ -36,7 +36,7 @@ def add_error_place(place: YamlPlace | None) -> Iterator[None]:
         raise SuiteError(f"{place}: {error.message}", hint=error.hint) from error
 
 
-def list_entities(scenario: Scenario) -> list[str]:
+def named_entities(scenario: Scenario) -> list[str]:
     found: dict[str, None] = {item.insert: None for item in scenario.setup}
     for step in scenario.steps:
         if isinstance(step, Talk):
@@ -55,7 +55,7 @@ def list_entities(scenario: Scenario) -> list[str]:
 class RunContext:
     """Shared by all runs; `close` it at the end."""
 
-    options: SuiteOptions
+    options: SuiteRunOptions
     proxy: str | None
     """Its URL; None: without a proxy nothing about traffic can be asserted."""
     token: str = ""
@@ -77,7 +77,7 @@ class RunContext:
     """Whether what passed the proxy is kept when a run has ended: a sweep looks at it."""
     files: tuple[Path, Path] | None = None
     """The store, and the folder in which cassettes have their files; None where that is not known."""
-    recorded: RecordedRuns | None = None
+    recorded: ReportedRuns | None = None
     """Runs to judge again; None where agents are run."""
     clock: Callable[[], float] = time.monotonic
     now: Callable[[], float] = time.time
@@ -112,7 +112,7 @@ class RunContext:
         """Return an agent for one run. Raises SuiteError: none is described, or it cannot be meant."""
         known = self._agents.get(id(case.suite))
         if known is None:
-            mapping, folder = self._find_description("agent", self.agent, case.suite, case.folder)
+            mapping, folder = self._choose_agent_or_store("agent", self.agent, case.suite, case.folder)
             if mapping is None:
                 raise SuiteError(
                     f"{case.path}: no agent is described, so there is nothing to test.",
@@ -127,29 +127,29 @@ class RunContext:
     def store_for(self, case: SuiteCase) -> tuple[StoreAdapter, ResetPolicy] | None:
         """Return a suite's store, shared by all runs, and how it is left; or None. Raises SuiteError, StoreError."""
         if id(case.suite) not in self._stores:
-            mapping, folder = self._find_description("store", self.store, case.suite, case.folder)
+            mapping, folder = self._choose_agent_or_store("store", self.store, case.suite, case.folder)
             with add_error_place(None if self.store is not None else case.suite.at("store")):
                 made = None if mapping is None else (build_store(mapping, folder), build_policy(mapping))
             self._stores[id(case.suite)] = made
         return self._stores[id(case.suite)]
 
-    def entities_for(self, case: SuiteCase) -> list[str]:
+    def entity_names_for(self, case: SuiteCase) -> list[str]:
         """Return every entity of the store and the suite, once: an agent may write rows that no scenario names."""
         if self.recorded is not None:
             return []
-        mapping, _ = self._find_description("store", self.store, case.suite, case.folder)
+        mapping, _ = self._choose_agent_or_store("store", self.store, case.suite, case.folder)
         if mapping is None:
-            return list_entities(case.scenario)
+            return named_entities(case.scenario)
         described = mapping.get("entities")
         found = dict.fromkeys(map(str, described)) if isinstance(described, Mapping) else {}
-        found |= dict.fromkeys(list_entities(case.scenario))
+        found |= dict.fromkeys(named_entities(case.scenario))
         return list(found | dict.fromkeys(self._list_suite_entities(case.suite)))
 
     def _list_suite_entities(self, suite: Suite) -> list[str]:
         """Return the entities that a suite names; every run asks for them."""
         if id(suite) not in self._entities:
             scenarios = [each for each in suite.scenarios if not isinstance(each, str)]
-            self._entities[id(suite)] = list(dict.fromkeys(name for each in scenarios for name in list_entities(each)))
+            self._entities[id(suite)] = list(dict.fromkeys(name for each in scenarios for name in named_entities(each)))
         return self._entities[id(suite)]
 
     def snapshots_for(self, case: SuiteCase) -> ResponseSnapshots:
@@ -157,7 +157,7 @@ class RunContext:
             self._snapshots[case.path] = ResponseSnapshots.load_for_suite(case.path, update=self.options.update)
         return self._snapshots[case.path]
 
-    def _find_description(
+    def _choose_agent_or_store(
         self, key: str, given: Mapping[str, Any] | None, suite: Suite, folder: Path
     ) -> tuple[Mapping[str, Any] | None, Path]:
         if given is not None:

@@ -3,7 +3,7 @@
     pack_suites     what travels: suites and what they include · the files that their agents name · cassettes of the
     selected scenarios ·
                     what `--send` names
-    open_suites     a cluster for a test; `RemoteSuites.run_case` is `RunContext.execute` on it
+    open_suite_cluster     a cluster for a test; `RemoteSuites.run_case` is `RunContext.execute` on it
     OrderedEvents         reports in the order of the suites, whatever ends first
 
 `runner.run_cases` knows none of it: selection, hooks, the scheduler, verdicts and exit codes are those of one machine.
@@ -34,11 +34,11 @@ from llmproxy.scenario.cluster.transfer_files import (
     load_cassettes,
     pack_files,
 )
-from llmproxy.scenario.cluster.worker_node import EventList, NodeReply, RunParcel, WorkerNode, make_picklable
+from llmproxy.scenario.cluster.worker_node import EventList, NodeReply, NodeSetup, WorkerNode, make_picklable
 from llmproxy.scenario.values.run_ids_and_options import describe_error
 from llmproxy.server_store_path import find_store_server
 from llmproxy.settings import Loaded
-from llmproxy.suite.project_settings import SuiteOptions
+from llmproxy.suite.project_settings import SuiteRunOptions
 from llmproxy.suite.reading.load import SuiteCase, load_suites
 from llmproxy.suite.run.case_runner import CaseResult, build_emitter, run_case_once
 from llmproxy.suite.run.run_context import RunContext
@@ -48,12 +48,12 @@ _VARIABLE = re.compile(rb"\$\{env:(\w+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SuiteParcel(RunParcel):
+class SuiteParcel(NodeSetup):
     """Everything that a run of a suite needs on a node."""
 
     paths: Sequence[str]
     """Suites to load, relative as well."""
-    options: SuiteOptions
+    options: SuiteRunOptions
     agent: Mapping[str, Any] | None = None
     store: Mapping[str, Any] | None = None
     defaults: Mapping[str, Any] = field(default_factory=dict)
@@ -122,14 +122,14 @@ def _find_snapshots(cases: Sequence[SuiteCase]) -> Iterator[Path]:
 
 
 @contextmanager
-def open_suites(where: str, parcel: SuiteParcel) -> Iterator[RemoteSuites]:
+def open_suite_cluster(where: str, parcel: SuiteParcel) -> Iterator[RemoteSuites]:
     """Open a cluster for a test; what was started for it ends with the block. Raises MachineError."""
     with open_cluster(where, parcel.batch) as (ray, tries):
         suites = RemoteSuites(RemoteRunner(ray, parcel.rates, tries), parcel)
         try:
             yield suites
         finally:
-            suites.runner.close()
+            suites.runner.finish_cancelled_runs()
 
 
 class RemoteSuites:

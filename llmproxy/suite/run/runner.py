@@ -21,7 +21,7 @@ from pathlib import Path
 
 from llmproxy.amounts import format_count, format_seconds
 from llmproxy.client.child_env import in_ci
-from llmproxy.client.fault_sweep_trials import SweepFinding, SweepRun, find_failure_message, judge_trial, plan_trials
+from llmproxy.client.fault_sweep_judging import SweepFinding, SweepRun, find_failure_message, judge_trial, plan_trials
 from llmproxy.client.session_reports import sum_reports
 from llmproxy.core.faults import FaultKind
 from llmproxy.errors import Exit, LLMProxyError, MissError, SuiteError
@@ -35,10 +35,10 @@ from llmproxy.suite.reading.load import USER, SuiteCase
 from llmproxy.suite.run.case_resources import run_hook
 from llmproxy.suite.run.case_runner import CaseResult, build_emitter, run_case_once
 from llmproxy.suite.run.run_context import RunContext
-from llmproxy.suite.run.scheduler import CaseSchedule, HeldEvents, plan_schedule
+from llmproxy.suite.run.scheduler import CaseSchedule, TentativeEvents, plan_parallel_cases
 from llmproxy.suite.run.verdicts import build_row, choose_exit_code, list_axes
 from llmproxy.suite.schema.suite import Suite
-from llmproxy.suite.selection import NothingRecorded, add_runs, advise_recording
+from llmproxy.suite.selection import NothingRecorded, add_runs_option, advise_recording
 
 _NAMED = 5
 """Scenarios that a note names."""
@@ -52,7 +52,7 @@ class SuiteResult:
     spent: Decimal | None = None
 
     @property
-    def failed(self) -> tuple[str, ...]:
+    def failed_ids(self) -> tuple[str, ...]:
         """Ids of the cases of which a run neither passed nor was skipped."""
         good = (Status.PASSED, Status.SKIPPED)
         return tuple(case for case, ran in self.runs.items() if any(each.status not in good for each in ran))
@@ -99,7 +99,7 @@ async def run_cases(
         batch.notes.append(f"interrupted: {over} of {len(jobs)} runs were over; the others say nothing")
         raise
     finally:
-        batch.warn_of_unrecorded([case.id for case in cases])
+        batch.advise_on_missing_recordings([case.id for case in cases])
         rows = [
             build_row(case.id, batch.ran[case.id], case.scenario.min_pass_rate) | list_axes(case)
             for case in cases
@@ -107,7 +107,7 @@ async def run_cases(
         ]
         every = [each for ran in batch.ran.values() for each in ran]
         code = Exit.INTERRUPTED if interrupted else choose_exit_code(rows, every, trouble=batch.trouble)
-        if unfiled := describe_unfiled(run_context.files, every):
+        if unfiled := unfiled_cassettes(run_context.files, every):
             batch.notes.append(unfiled)
             code = Exit.MISS if code is Exit.OK and in_ci(os.environ) else code
         totals, asked = sum_reports(each.wire for each in every if each.wire), run_context.options
@@ -127,7 +127,7 @@ async def run_cases(
     return SuiteResult(code, batch.ran, batch.spent)
 
 
-def describe_unfiled(files: tuple[Path, Path] | None, ran: Iterable[CaseResult]) -> str:
+def unfiled_cassettes(files: tuple[Path, Path] | None, ran: Iterable[CaseResult]) -> str:
     """Describe what was replayed from a store though it stands in no file of a folder; mostly nothing."""
     served: dict[str, set[int | None]] = {}
     for each in ran:
@@ -159,14 +159,14 @@ class _CaseBatch:
         self._lanes: dict[str, asyncio.Lock] = {}
         self._again: list[_CaseJob] = []
 
-    def warn_of_unrecorded(self, cases: Sequence[str]) -> None:
+    def advise_on_missing_recordings(self, cases: Sequence[str]) -> None:
         """Print once what records the cases for which nothing is recorded."""
         found = [
             case for case in cases if any(isinstance(each.error, NothingRecorded) for each in self.ran.get(case, ()))
         ]
         if found:
             options = self.run_context.options
-            command = add_runs(options.command, options.runs)
+            command = add_runs_option(options.command, options.runs)
             self.part_notes.append(advise_recording(found, len(cases), command, partly=options.partly))
 
     async def run_jobs(self) -> None:
@@ -178,7 +178,7 @@ class _CaseBatch:
             ready = [each for each in suites if await self._run_suite_hooks(each, "beforeAll")]
             good = {id(each.suite) for each in ready}
             jobs = [job for job in self.jobs if id(job.case.suite) in good]
-            lanes = await plan_schedule(self.run_context, (job.case for job in jobs))
+            lanes = await plan_parallel_cases(self.run_context, (job.case for job in jobs))
             if lanes.why_not:
                 self.notes.append(f"scenarios that look at entities ran one at a time: {lanes.why_not}")
             await self._finish_tasks([asyncio.ensure_future(self._run_job(job, lanes)) for job in jobs])
@@ -216,7 +216,7 @@ class _CaseBatch:
     # -- one at a time, or not
 
     def _choose_lock(self, job: _CaseJob, lanes: CaseSchedule) -> asyncio.Lock | None:
-        if not self.run_context.entities_for(job.case):
+        if not self.run_context.entity_names_for(job.case):
             return None
         name = append_sample(job.case.scenario.user_id or USER, job.sample) if lanes.users else ""
         return self._lanes.setdefault(name, asyncio.Lock())
@@ -228,15 +228,15 @@ class _CaseBatch:
                 await stack.enter_async_context(lane)
             await stack.enter_async_context(self._together)
             if job.case.id in lanes.bound:
-                await self._run_with_held_events(job)
+                await self._run_or_repeat_later(job)
             else:
                 self._record_result(
                     job, await self._run_case(job, self.run_context, alone=lane is not None and not lanes.users)
                 )
 
-    async def _run_with_held_events(self, job: _CaseJob) -> None:
+    async def _run_or_repeat_later(self, job: _CaseJob) -> None:
         """Run beside others that move its keys' counter; a miss is then not told, but repeated."""
-        held = HeldEvents(self.run_context)
+        held = TentativeEvents(self.run_context)
         try:
             ran = await self._run_case(job, replace(self.run_context, handlers=[held]), alone=False)
         except BaseException:
@@ -357,11 +357,11 @@ def to_sweep_run(ran: CaseResult, seconds: float) -> SweepRun:
     """Return a run as a sweep sees it: a crashed agent gave up, a failed scenario is wrong though it ended."""
     if ran.status is Status.FAILED:
         return SweepRun(calls=ran.calls, seconds=seconds, wrong=ran.reasoning.partition("\n")[0])
-    failed, crashed = ("", False) if ran.status is Status.PASSED else _error_text(ran)
+    failed, crashed = ("", False) if ran.status is Status.PASSED else _describe_run_error(ran)
     return SweepRun(calls=ran.calls, seconds=seconds, failed=failed, crashed=crashed)
 
 
-def _error_text(ran: CaseResult) -> tuple[str, bool]:
+def _describe_run_error(ran: CaseResult) -> tuple[str, bool]:
     """Return the message of a run that neither passed nor failed, and whether its command left an uncaught error."""
     error = ran.error
     if isinstance(error, LLMProxyError) and error.stderr:

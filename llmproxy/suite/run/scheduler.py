@@ -47,13 +47,13 @@ class CaseSchedule:
             await asyncio.to_thread(store.rewind, known)
 
 
-async def plan_schedule(run_context: RunContext, cases: Iterable[SuiteCase]) -> CaseSchedule:
+async def plan_parallel_cases(run_context: RunContext, cases: Iterable[SuiteCase]) -> CaseSchedule:
     """Decide; looks into the stores."""
     if run_context.options.parallel < 2:
         return CaseSchedule()
     bound, stores = set[str](), dict[int, tuple[Restorable, list[str]]]()
     for case in {each.id: each for each in cases}.values():
-        names = run_context.entities_for(case)
+        names = run_context.entity_names_for(case)
         if not names:
             continue
         why, counted = await asyncio.to_thread(_explain_conflict, run_context, case, names)
@@ -86,7 +86,7 @@ def _explain_conflict(run_context: RunContext, case: SuiteCase, names: Sequence[
         return f"{without} has no user column, so their rows are not told apart", False
     if made is not None and made[1].reset in _WHOLE:
         return f"`store.reset: {made[1].reset}` takes the rows of all of them away", False
-    if other := _find_owner_selection(case, {info.name: info.user for info in known}):
+    if other := _find_entity_of_other_owner(case, {info.name: info.user for info in known}):
         return f"{case.id} says whose rows of {other} it means, which another run may make as well", False
     counted = next((info.name for info in known if info.counted), "")
     if not counted or made is None or made[1].counters == "unused":
@@ -101,7 +101,7 @@ def _explain_conflict(run_context: RunContext, case: SuiteCase, names: Sequence[
     ), False
 
 
-def _find_owner_selection(case: SuiteCase, owners: Mapping[str, str | None]) -> str:
+def _find_entity_of_other_owner(case: SuiteCase, owners: Mapping[str, str | None]) -> str:
     """Return an entity of which a scenario selects rows by their owner, whoever that is; empty if there is none."""
     for step in case.scenario.steps:
         looks: list[tuple[str, Mapping[str, object] | None]] = []
@@ -123,7 +123,7 @@ _OWN = ("$userId", "${userId}")
 
 
 @dataclass(slots=True)
-class HeldEvents:
+class TentativeEvents:
     """Keeps back what a run tells until it is known whether it counts."""
 
     run_context: RunContext

@@ -40,7 +40,7 @@ from llmproxy.suite.checks.answer_checks import ResponseSnapshots
 from llmproxy.suite.checks.entities.verify import RunEntities
 from llmproxy.suite.matchers.apply import build_unclear
 from llmproxy.suite.matchers.variables import VariableScope
-from llmproxy.suite.project_settings import SuiteOptions
+from llmproxy.suite.project_settings import SuiteRunOptions
 from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.run.rejudge import RecordedAgent
 from llmproxy.suite.selection import explain_miss
@@ -51,7 +51,7 @@ _ENDLESS = ScenarioConfig(max_turns=sys.maxsize, verbose=False)
 
 
 @dataclass(frozen=True, slots=True)
-class RunFacts:
+class RunUser:
     """What an agent's adapter is told about the run besides the conversation."""
 
     user_id: str
@@ -62,10 +62,10 @@ class SuiteConversation:
     """One conversation with the agent. It is the emitter and the setting of the engine's."""
 
     running_scenario = None
-    adds_farewell_messages = False
+    adds_user_farewell = False
 
     def __init__(
-        self, name: str, thread: str, agent: AgentAdapter, caller: Caller, *, player: RunFacts, listener: StepContext
+        self, name: str, thread: str, agent: AgentAdapter, caller: Caller, *, player: RunUser, listener: StepContext
     ) -> None:
         """Begin; `name` is what the suite calls it, empty without one, `thread` how the agent knows it."""
         self.name, self.thread_id = name, thread
@@ -116,7 +116,7 @@ class SuiteConversation:
         if self._answering is None:
             self._listener.on_user_message(self, message)
         else:
-            self._listener.on_agent(self, message, first=self._answering)
+            self._listener.on_agent_message(self, message, first=self._answering)
             self._answering = False
 
     def emit_step(self, kind: str, **about: Any) -> None:  # noqa: ANN401, ARG002 - fields of an event that a suite does not tell
@@ -146,9 +146,9 @@ class StepConversations:
             return self.last
         if name is None:
             self._unnamed += 1
-            chosen = self._add_conversation("", f"#{self._unnamed}")
+            chosen = self._make_conversation("", f"#{self._unnamed}")
         else:
-            chosen = self._named.get(name) or self._named.setdefault(name, self._add_conversation(name, name))
+            chosen = self._named.get(name) or self._named.setdefault(name, self._make_conversation(name, name))
         self.last = chosen
         return chosen
 
@@ -156,7 +156,7 @@ class StepConversations:
         """Return a conversation that has begun: of this name, or the last one."""
         return self.last if name is None else self._named.get(name)
 
-    def _add_conversation(self, name: str, key: str) -> SuiteConversation:
+    def _make_conversation(self, name: str, key: str) -> SuiteConversation:
         return self._make(
             name, derive_thread_id() if self._fresh else derive_thread_id(self._cassette or "suite", self._sample, key)
         )
@@ -279,7 +279,7 @@ class StepContext:
     case: SuiteCase
     run_id: str
     sample: int
-    options: SuiteOptions
+    options: SuiteRunOptions
     scope: VariableScope
     entities: RunEntities
     agent: AgentAdapter
@@ -368,7 +368,7 @@ class StepContext:
         if not self.rerun:
             return text
         miss = await self.session.find_miss(text) if self.session is not None else None
-        counted = self.entities.list_counting_entities() if miss and miss.numbers_only and who == "the agent" else []
+        counted = self.entities.list_auto_key_entities() if miss and miss.numbers_only and who == "the agent" else []
         starts = miss.starts if miss else {}
         return explain_miss(text, self.rerun, flag=self.options.mode_flag, starts=starts, counted=counted, who=who)
 
@@ -388,7 +388,7 @@ class StepContext:
     # -- the agent
 
     def begin_conversation(self, name: str, thread: str) -> SuiteConversation:
-        return SuiteConversation(name, thread, self.agent, self.caller, player=RunFacts(self.user), listener=self)
+        return SuiteConversation(name, thread, self.agent, self.caller, player=RunUser(self.user), listener=self)
 
     def limit_answer_time(self, within: float | None) -> None:
         """Allow the agent so many milliseconds for each answer."""
@@ -409,9 +409,9 @@ class StepContext:
         self.agent_seconds += answer.seconds
         self._ms = answer.seconds * 1000
 
-    def on_agent(self, conversation: SuiteConversation, message: Mapping[str, Any], *, first: bool) -> None:
+    def on_agent_message(self, conversation: SuiteConversation, message: Mapping[str, Any], *, first: bool) -> None:
         """Emit to the reports what the agent says, and before its first words what it called."""
-        measured = self.wire.observe(self._start)
+        measured = self.wire.build_step(self._start)
         calls = [
             {"name": use.name, "arguments": use.arguments, "result": use.result, "where": use.label}
             for use in measured.tools
@@ -442,7 +442,7 @@ class StepContext:
         return {"LLMPROXY_SCENARIO": self.case.id, "LLMPROXY_RUN": str(self.sample), "LLMPROXY_USER": self.user}
 
 
-def resolve_faults(value: object, folder: Path) -> Mapping[str, Any] | None:
+def parse_faults(value: object, folder: Path) -> Mapping[str, Any] | None:
     """Return what `faults:` asks for as a session takes it; a file lies beside the suite. Raises SuiteError."""
     if value is None:
         return None
@@ -462,11 +462,11 @@ async def inject_step_faults(context: StepContext, value: object, done: StepResu
         return
     if context.session is None:
         raise SuiteError("faults: this scenario has no proxy, so nothing can be broken on purpose.")
-    await context.session.set_faults(resolve_faults(value, context.case.folder))
+    await context.session.set_faults(parse_faults(value, context.case.folder))
     try:
         yield
     finally:
         met = await context.session.set_faults(
-            resolve_faults(context.case.scenario.faults, context.case.folder), again=True
+            parse_faults(context.case.scenario.faults, context.case.folder), again=True
         )
         done.rest += [build_unclear("faults", text) for text in find_unused_faults(met)]

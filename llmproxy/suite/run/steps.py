@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from typing import cast
 
 from llmproxy.report.events import Assertion
-from llmproxy.scenario.run_session import to_thread
+from llmproxy.scenario.run_session import finish_in_thread
 from llmproxy.suite.checks.answer_checks import check_response
 from llmproxy.suite.checks.entities.verify import check_verify, check_wait
-from llmproxy.suite.checks.misspelt_tools import describe_unlisted_tools
-from llmproxy.suite.checks.traffic import TrafficWindow, evaluate_traffic, find_uncounted_calls
-from llmproxy.suite.run.rejudge import unjudged_error
+from llmproxy.suite.checks.misspelt_tools import find_never_offered_tools
+from llmproxy.suite.checks.traffic import TrafficWindow, evaluate_traffic, find_uncounted_hosted_tools
+from llmproxy.suite.run.rejudge import unjudged_result
 from llmproxy.suite.run.step_context import StepContext, StepResult, SuiteConversation, inject_step_faults
 from llmproxy.suite.schema.steps import (
     ChatStep,
@@ -70,7 +70,7 @@ async def _run_chat(context: StepContext, step: StepBase) -> StepResult:
 
 
 async def _run_simulation(context: StepContext, step: StepBase) -> StepResult:
-    from llmproxy.suite.run.simulate import replay_simulation, simulate_user
+    from llmproxy.suite.run.simulate_and_judge import replay_simulation, simulate_user
 
     simulated = cast("SimulateStep", step)
 
@@ -98,7 +98,9 @@ async def _run_conversation(
     if conversation.name:
         context.scope.record_conversation(conversation.name, conversation.thread_id)
     strays = (
-        await context.count_strays() if step.about_wire and not context.wire.observe(window.after).request_count else 0
+        await context.count_strays()
+        if step.wire_keys and not context.wire.build_step(window.after).request_count
+        else 0
     )
     done.again, done.rest = lambda: evaluate_traffic(context, step, window, strays), [*answer.judged, *done.rest]
     done.recheck_traffic()
@@ -108,34 +110,34 @@ async def _run_conversation(
         said = "the answer says that something was done, and an expected tool was not called"
         context.labels.append(f"step {context.index + 1}: {said}")
     if step.tools:
-        for name in describe_unlisted_tools(step.tools, context.wire.observe(window.after), context.wire.calls):
+        for name in find_never_offered_tools(step.tools, context.wire.build_step(window.after), context.wire.calls):
             context.labels.append(
                 f"step {context.index + 1}: no model is offered {name}, so that it was not called proves little"
             )
-    if uncounted := find_uncounted_calls(step, context.wire.observe(window.after)):
+    if uncounted := find_uncounted_hosted_tools(step, context.wire.build_step(window.after)):
         context.labels.append(
             f"step {context.index + 1}: not counted, since the provider runs it: {', '.join(uncounted)}"
             " (`includeHosted: true` counts it)"
         )
-    if step.observe != "none" and (differing := _describe_differences(context, window)):
+    if step.observe != "none" and (differing := _describe_wire_mismatches(context, window)):
         context.labels.append(f"step {context.index + 1}: {'; '.join(differing)}")
     if step.response is not None:
         done.rest += check_response(context, step, step.response, answer.text)
         if step.response.judge is not None:
-            from llmproxy.suite.run.simulate import run_judge
+            from llmproxy.suite.run.simulate_and_judge import run_judge
 
             done.rest += await run_judge(context, conversation, step.response.judge, "response.judge")
     if context.recorded is not None:
-        done.rest += [unjudged_error(f"created[{number}]") for number, _ in enumerate(step.created or ())]
+        done.rest += [unjudged_result(f"created[{number}]") for number, _ in enumerate(step.created or ())]
     if before is not None:
         done.rest += await asyncio.to_thread(context.entities.check_created, before, step.created or ())
     return done
 
 
-def _describe_differences(context: StepContext, window: TrafficWindow) -> list[str]:
+def _describe_wire_mismatches(context: StepContext, window: TrafficWindow) -> list[str]:
     """Describe where tools got something else than models asked for, or models read something else than came."""
-    served = context.wire.read_served_tools(window.after)
-    if served.unknown or (measured := context.wire.observe(window.after)).unreadable:
+    served = context.wire.read_served_calls(window.after)
+    if served.unknown_reason or (measured := context.wire.build_step(window.after)).unreadable:
         return []
     asked = measured.tools
     return [*find_mismatches(asked, served)[:_TOLD], *find_misreadings(asked, served)[:_TOLD]]
@@ -150,7 +152,7 @@ _TOLD = 3
 
 async def _run_verify(context: StepContext, step: StepBase) -> StepResult:
     if context.recorded is not None:
-        return StepResult(rest=[unjudged_error("verify")])
+        return StepResult(rest=[unjudged_result("verify")])
     said = cast("VerifyStep", step).verify
     return StepResult(rest=await asyncio.to_thread(check_verify, context.entities.run, "verify", said))
 
@@ -158,7 +160,7 @@ async def _run_verify(context: StepContext, step: StepBase) -> StepResult:
 async def _run_wait(context: StepContext, step: StepBase) -> StepResult:
     said = cast("WaitStep", step).wait
     if context.recorded is not None:
-        return StepResult(rest=[] if isinstance(said, PauseFor) else [unjudged_error("wait")])
+        return StepResult(rest=[] if isinstance(said, PauseFor) else [unjudged_result("wait")])
     if isinstance(said, PauseFor):
         await asyncio.sleep(said.milliseconds / 1000)
         return StepResult()
@@ -175,14 +177,16 @@ async def _run_setup(context: StepContext, step: StepBase) -> StepResult:
 async def insert_setup_rows(context: StepContext, items: Iterable[SetupItem]) -> None:
     """Insert rows in their order. Raises StoreError, SuiteError, StepError: one could not be inserted."""
     for item in items:
-        await to_thread(context.entities.insert_row, item.insert, item.data, item.as_ or "", overwrite=item.overwrite)
+        await finish_in_thread(
+            context.entities.insert_row, item.insert, item.data, item.as_ or "", overwrite=item.overwrite
+        )
 
 
 # -- judges ------------------------------------------------------------------------------------------------------------
 
 
 async def _run_judge(context: StepContext, step: StepBase) -> StepResult:
-    from llmproxy.suite.run.simulate import run_judge
+    from llmproxy.suite.run.simulate_and_judge import run_judge
 
     said = cast("JudgeStep", step)
     return StepResult(

@@ -27,12 +27,12 @@ from llmproxy.suite.matchers.json_values import name_kind, quote
 from llmproxy.yaml_reader import Map, Problems, YamlPlace, locate_path, place_of
 
 
-def refuse(message: str, hint: str = "") -> PydanticCustomError:
+def bad_value(message: str, hint: str = "") -> PydanticCustomError:
     """Return what a validator raises: our own words, and where pydantic says."""
     return PydanticCustomError("suite", "{message}", {"message": message, "hint": hint})
 
 
-def refuse_kind(message: str, hint: str = "") -> PydanticCustomError:
+def bad_kind(message: str, hint: str = "") -> PydanticCustomError:
     """Return what a validator raises of a value of another kind; `message` goes on after the key's name: ``takes a
     text``.
     """
@@ -42,7 +42,7 @@ def refuse_kind(message: str, hint: str = "") -> PydanticCustomError:
 def add_problem(info: ValidationInfo, place: YamlPlace | None, message: str, hint: str = "") -> None:
     """Note a problem and go on; without somebody to note it, raise."""
     if not isinstance(info.context, Problems):
-        raise refuse(message, hint)
+        raise bad_value(message, hint)
     info.context.add(place, message, hint)
 
 
@@ -74,7 +74,7 @@ class Node(BaseModel):
             return data
         taken = cls.prepare_value(data, info)
         if not isinstance(taken, Mapping):
-            raise refuse_kind(f"takes a mapping of {', '.join(cls.known_keys())}; not {describe_value(data)}")
+            raise bad_kind(f"takes a mapping of {', '.join(cls.known_keys())}; not {describe_value(data)}")
         known = cls.known_keys()
         unknown = [key for key in taken if key not in known]
         for key in unknown:
@@ -123,7 +123,7 @@ def add_refusals(error: ValidationError, root: object, problems: Problems, at: Y
 
 
 def _describe_refusal(error: ErrorDetails) -> tuple[str, str]:
-    where = _name_member(error["loc"])
+    where = _quote_last_key(error["loc"])
     context = error.get("ctx") or {}
     if error["type"] in ("suite", "suite_kind"):
         named = where and error["type"] == "suite_kind"
@@ -144,6 +144,6 @@ def _describe_refusal(error: ErrorDetails) -> tuple[str, str]:
     return f"{where}: {error['msg']}", ""
 
 
-def _name_member(path: tuple[int | str, ...]) -> str:
+def _quote_last_key(path: tuple[int | str, ...]) -> str:
     names = [str(step) for step in path if isinstance(step, str) and not step.startswith("(")]
     return f"`{names[-1]}`" if names else ""

@@ -17,7 +17,7 @@ from llmproxy.suite.matchers.apply import COMPARISONS, NOTHING_ASSERTED, validat
 from llmproxy.suite.matchers.compare import is_reference
 from llmproxy.suite.matchers.json_values import quote
 from llmproxy.suite.matchers.match import MODIFIERS
-from llmproxy.suite.schema.base_nodes import Node, add_problem, refuse_kind
+from llmproxy.suite.schema.base_nodes import Node, add_problem, bad_kind
 from llmproxy.suite.schema.values import (
     Capture,
     Count,
@@ -133,7 +133,7 @@ class ToolExpect(Asserting):
         if is_reference(data) or (isinstance(data, Mapping) and data and data.keys() <= set(COMPARISONS)):
             return {"count": data}
         if plain:
-            raise refuse_kind(
+            raise bad_kind(
                 f"takes how often the tool is called, or {{count, input, ...}}; not {quote(data, 60)}",
                 "mind the quotes"
                 if isinstance(data, str) and data.isdecimal()

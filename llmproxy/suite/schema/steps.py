@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationInfo,
 
 from llmproxy.did_you_mean import suggest_name
 from llmproxy.suite.matchers.json_values import name_kind, quote
-from llmproxy.suite.schema.base_nodes import Node, add_problem, refuse, refuse_kind
+from llmproxy.suite.schema.base_nodes import Node, add_problem, bad_kind, bad_value
 from llmproxy.suite.schema.response_assertions import Created, Judging, MessageProcessing, Response, ToolExpect, Usage
 from llmproxy.suite.schema.values import (
     Count,
@@ -32,7 +32,7 @@ Observe = Literal["wire", "none"]
 def _read_snapshot(value: object) -> object:
     if isinstance(value, bool) or value in {"names", "arguments"}:
         return value
-    raise refuse_kind(f"takes true, `names` or `arguments`, not {name_kind(value)} {quote(value, 60)}")
+    raise bad_kind(f"takes true, `names` or `arguments`, not {name_kind(value)} {quote(value, 60)}")
 
 
 ABOUT_WIRE = (
@@ -95,7 +95,7 @@ class Talk(StepBase):
     """Injected faults that the agent's calls meet in this step, in place of the scenario's."""
 
     @model_validator(mode="after")
-    def _check_names(self, info: ValidationInfo) -> Talk:
+    def _check_tool_rules(self, info: ValidationInfo) -> Talk:
         if self.only_tools and not self.tools:
             add_problem(info, self.at("onlyTools"), "`onlyTools` needs `tools`", "no tool at all: `totalToolCalls: 0`")
         if circle := _find_order_cycle(self.tools or {}):
@@ -106,7 +106,7 @@ class Talk(StepBase):
         return self
 
     @property
-    def about_wire(self) -> tuple[str, ...]:
+    def wire_keys(self) -> tuple[str, ...]:
         """The assertions that need the agent's traffic, as the file names them."""
         return tuple(key for key in ABOUT_WIRE if key in self.given)
 
@@ -240,17 +240,19 @@ class NoStep(StepBase):
     def prepare_value(cls, data: object, info: ValidationInfo) -> object:  # noqa: ARG003 - as pydantic calls it
         """Raise an error that names what is missing or too much."""
         if not isinstance(data, Mapping):
-            raise refuse(f"a step is a mapping with one of {', '.join(STEPS)}; not {name_kind(data)} {quote(data, 60)}")
+            raise bad_value(
+                f"a step is a mapping with one of {', '.join(STEPS)}; not {name_kind(data)} {quote(data, 60)}"
+            )
         found = [key for key in data if key in STEPS]
         if found:
-            raise refuse(
+            raise bad_value(
                 f"a step is one thing, and this is {' and '.join(f'`{key}`' for key in found)}", "make it several steps"
             )
         for key in data:
             if key in REFUSED:
-                raise refuse(REFUSED[key])
+                raise bad_value(REFUSED[key])
         hint = next(filter(None, (suggest_name(str(key), STEPS, listing=False) for key in data)), "")
-        raise refuse(
+        raise bad_value(
             f"a step has one of {', '.join(STEPS)}, and this has {', '.join(map(str, data)) or 'nothing'}", hint
         )
 

@@ -118,7 +118,7 @@ class Defaults(Node):
     """Of simulated users."""
 
 
-def _allow_file_name(schema: dict[str, Any]) -> None:
+def _add_file_name_to_schema(schema: dict[str, Any]) -> None:
     """Let editors take the name of a file; it is read before a model sees it."""
     schema["anyOf"] = [*schema["anyOf"], {"type": "string", "minLength": 1}]
 
@@ -163,7 +163,7 @@ class Scenario(Node):
     xfail: Reason = False
     """True or a reason: it is expected to fail, and an unexpected pass is a failure."""
     parametrize: Annotated[tuple[dict[str, Any], ...], Field(min_length=1)] | None = Field(
-        default=None, json_schema_extra=_allow_file_name
+        default=None, json_schema_extra=_add_file_name_to_schema
     )
     """Sets of names with values, or a file of them (csv, jsonl, yaml); the scenario runs with each.
 

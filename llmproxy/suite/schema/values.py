@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema, mod
 from llmproxy.suite.matchers.apply import WRONG_KIND, allows_zero, validate_matcher, validate_number
 from llmproxy.suite.matchers.json_values import explain_bad_path, quote
 from llmproxy.suite.matchers.variables import BUILT_IN, strip_dollar
-from llmproxy.suite.schema.base_nodes import Node, add_problem, describe_value, refuse, refuse_kind
+from llmproxy.suite.schema.base_nodes import Node, add_problem, bad_kind, bad_value, describe_value
 from llmproxy.yaml_reader import Problems, place_of
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)")
@@ -22,10 +22,10 @@ _LONGEST = 24 * 3_600_000
 def _read_text(value: object) -> object:
     if isinstance(value, str):
         if not value.strip():
-            raise refuse_kind("takes a text that is not empty")
+            raise bad_kind("takes a text that is not empty")
         return value
     hint = "put it in quotes" if isinstance(value, (bool, int, float)) else ""
-    raise refuse_kind(f"takes a text, not {describe_value(value)}", hint)
+    raise bad_kind(f"takes a text, not {describe_value(value)}", hint)
 
 
 def _wrap_in_list(value: object) -> object:
@@ -36,14 +36,14 @@ def _read_flag(value: object) -> object:
     if isinstance(value, bool):
         return value
     hint = "only true and false are booleans in YAML 1.2" if isinstance(value, str) else ""
-    raise refuse_kind(f"takes true or false, not {describe_value(value)}", hint)
+    raise bad_kind(f"takes true or false, not {describe_value(value)}", hint)
 
 
 def _read_reason(value: object) -> object:
     if isinstance(value, bool):
         return value
     if isinstance(value, str) and value.casefold() in {"no", "yes", "on", "off", "y", "n", "true", "false", ""}:
-        raise refuse_kind(
+        raise bad_kind(
             f"takes true, false or a reason, not {quote(value)}", "only true and false are booleans in YAML 1.2"
         )
     return _read_text(value)
@@ -53,14 +53,14 @@ def _parse_repeat_count(value: object) -> object:
     if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
         return value
     hint = "mind the quotes" if isinstance(value, str) and value.isdecimal() else ""
-    raise refuse_kind(f"takes a whole number from 1, not {describe_value(value)}", hint)
+    raise bad_kind(f"takes a whole number from 1, not {describe_value(value)}", hint)
 
 
 def _parse_share(value: object) -> object:
     if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= 1:
         return float(value)
     hint = "0 is reached whatever the agent does" if value == 0 and not isinstance(value, bool) else ""
-    raise refuse_kind(f"takes a number above 0, up to 1, not {describe_value(value)}", hint)
+    raise bad_kind(f"takes a number above 0, up to 1, not {describe_value(value)}", hint)
 
 
 def _build_time_reader(least: float) -> Callable[[object], object]:
@@ -72,7 +72,7 @@ def _build_time_reader(least: float) -> Callable[[object], object]:
             made = float(value)
         if made is None or not least <= made <= _LONGEST:
             more = "more than 0" if least else "0 or more"
-            raise refuse_kind(
+            raise bad_kind(
                 f'takes milliseconds ({more}) or a text such as "30s", "500ms", "2m"; not {describe_value(value)}'
             )
         return made
@@ -80,11 +80,11 @@ def _build_time_reader(least: float) -> Callable[[object], object]:
     return read
 
 
-def _read_capture(value: object) -> object:
+def _read_capture_name(value: object) -> object:
     if not isinstance(value, str) or not re.fullmatch(r"\$?[A-Za-z_]\w*", value, re.ASCII):
-        raise refuse_kind(f"takes a name such as $task, not {quote(value, 60)}")
+        raise bad_kind(f"takes a name such as $task, not {quote(value, 60)}")
     if strip_dollar(value) in BUILT_IN:
-        raise refuse_kind(f"takes a name of your own; {value} is built in: {BUILT_IN[strip_dollar(value)]}")
+        raise bad_kind(f"takes a name of your own; {value} is built in: {BUILT_IN[strip_dollar(value)]}")
     return strip_dollar(value)
 
 
@@ -102,14 +102,14 @@ def _collect_problems(value: object, info: ValidationInfo, look: Callable[[objec
     look(value, found, None)
     for problem in found:
         if problem.place is None:
-            raise (refuse_kind if problem.code == WRONG_KIND else refuse)(problem.message, problem.hint)
+            raise (bad_kind if problem.code == WRONG_KIND else bad_value)(problem.message, problem.hint)
         add_problem(info, problem.place, problem.message, problem.hint)
     return value
 
 
 def _require_fields(value: object) -> object:
     if isinstance(value, Mapping) and not value:
-        raise refuse("asserts nothing: it is empty")
+        raise bad_value("asserts nothing: it is empty")
     return value
 
 
@@ -127,7 +127,7 @@ def _check_json_paths(value: object, info: ValidationInfo) -> object:
     if isinstance(value, bool):
         return value
     if not isinstance(value, Mapping):
-        raise refuse_kind(f"takes a mapping of paths to matchers, true or false; not {describe_value(value)}")
+        raise bad_kind(f"takes a mapping of paths to matchers, true or false; not {describe_value(value)}")
     for each in cast("Mapping[str, object]", _check_paths(value, info)).values():
         _read_matcher(each, info)
     return value
@@ -142,7 +142,7 @@ def _read_faults(value: object) -> object:
         try:
             parse_session_faults(value)
         except BadFaults as error:
-            raise refuse(error.message, error.hint) from error
+            raise bad_value(error.message, error.hint) from error
     return value
 
 
@@ -153,13 +153,13 @@ def _read_mock(value: object) -> object:
     try:
         parse_mocks(value)
     except InvalidMock as error:
-        raise refuse(error.inner, error.hint) from error
+        raise bad_value(error.inner, error.hint) from error
     return value
 
 
 def _require_value(value: object) -> object:
     if value is None:
-        raise refuse_kind("takes a value, not null")
+        raise bad_kind("takes a value, not null")
     return value
 
 
@@ -186,7 +186,7 @@ Milliseconds = Annotated[float, BeforeValidator(_build_time_reader(0.001)), With
 Pause = Annotated[float, BeforeValidator(_build_time_reader(0)), WithJsonSchema(_TIME)]
 """Milliseconds; 0 too."""
 Capture = Annotated[
-    str, BeforeValidator(_read_capture), WithJsonSchema({"type": "string", "pattern": r"^\$?[A-Za-z_]\w*$"})
+    str, BeforeValidator(_read_capture_name), WithJsonSchema({"type": "string", "pattern": r"^\$?[A-Za-z_]\w*$"})
 ]
 """A name, stored without its dollar sign."""
 Value = Annotated[Any, BeforeValidator(_require_value), WithJsonSchema({"$comment": "Json"})]

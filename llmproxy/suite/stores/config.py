@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from llmproxy.advice import install_command
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import MachineError, SuiteError
-from llmproxy.suite.stores.memory import MemoryShape, MemoryStore, read_memory_shape
+from llmproxy.suite.stores.memory import EntityShape, MemoryStore, read_entity_shape
 from llmproxy.suite.stores.protocol import StoreAdapter
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class ResetPolicy:
 
 def build_store(mapping: Mapping[str, Any], folder: Path, environment: Mapping[str, str] | None = None) -> StoreAdapter:
     """Make the store that `store:` describes, below `folder`. Raises SuiteError; MachineError: a library is missing."""
-    given, kind = _check_members(mapping, environment)
+    given, kind = _read_store_kind(mapping, environment)
     policy = build_policy(mapping, environment)
     entities = _require_mapping(given, "entities")
     if kind == "sqlalchemy":
@@ -170,7 +170,7 @@ def build_store(mapping: Mapping[str, Any], folder: Path, environment: Mapping[s
 
 def build_policy(mapping: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> ResetPolicy:
     """Read how the store is to be left after a run; SuiteError if this kind of store cannot do it."""
-    given, kind = _check_members(mapping, environment)
+    given, kind = _read_store_kind(mapping, environment)
     reset, target = given.get("reset", "delete"), ""
     if isinstance(reset, Mapping):
         if len(reset) != 1 or not (set(reset) <= {"hook", "http"}):
@@ -190,7 +190,7 @@ def build_policy(mapping: Mapping[str, Any], environment: Mapping[str, str] | No
     return ResetPolicy(cast("Reset", reset), target, *chosen)
 
 
-def _check_members(mapping: Mapping[str, Any], environment: Mapping[str, str] | None) -> tuple[dict[str, Any], str]:
+def _read_store_kind(mapping: Mapping[str, Any], environment: Mapping[str, str] | None) -> tuple[dict[str, Any], str]:
     """Find the kind, and refuse what does not belong to it."""
     if not isinstance(mapping, Mapping):
         raise SuiteError(f"store: expected a mapping with one of {', '.join(KINDS)}, got {mapping!r}")
@@ -269,7 +269,7 @@ def _read_request(text: str) -> HttpTemplate:
     return HttpTemplate(method.upper(), address)
 
 
-def _read_memory_shape(name: str, given: object) -> MemoryShape:
+def _read_memory_shape(name: str, given: object) -> EntityShape:
     """Read an entity of a store without a schema."""
     members = ("id", "user", "columns")
     if not isinstance(given or {}, Mapping):
@@ -278,4 +278,4 @@ def _read_memory_shape(name: str, given: object) -> MemoryShape:
     for key in told:
         if key not in members:
             raise SuiteError(f"store.entities.{name}: unknown key {key!r}{did_you_mean(str(key), members)}")
-    return read_memory_shape(told, f"store.entities.{name}")
+    return read_entity_shape(told, f"store.entities.{name}")

@@ -34,7 +34,7 @@ from llmproxy.suite.stores.protocol import (
     sort_rows,
     unknown_entity,
 )
-from llmproxy.suite.stores.value_conversion import equal
+from llmproxy.suite.stores.value_conversion import equal_plain
 
 _PARTIAL = 206
 _NEXT = ("next", "nextpage", "nextpageurl", "nexturl", "nextlink", "@odata.nextlink", "nextcursor", "nextpagetoken",
@@ -236,7 +236,7 @@ class HttpStore(StoreBase):
                     f" them all: store.entities.{entity}.list: {spoken.list.method}"
                     f" {spoken.list.address.partition('?')[0]}?limit=1000",
                 )
-        found = [row for row in rows if all(equal(row.get(n), v) for n, v in (filters or {}).items())]
+        found = [row for row in rows if all(equal_plain(row.get(n), v) for n, v in (filters or {}).items())]
         return sort_rows(found, info.key)[:limit]
 
     def _pick_rows(self, entity: str, spoken: HttpEntity, value: Any, answer: httpx.Response) -> Rows:  # noqa: ANN401 - JSON

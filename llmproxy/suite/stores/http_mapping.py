@@ -30,7 +30,7 @@ from urllib.parse import quote
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import SuiteError
 from llmproxy.scenario.values.messages import ValuePath, read_path
-from llmproxy.suite.stores.memory import MemoryShape, read_memory_shape
+from llmproxy.suite.stores.memory import EntityShape, read_entity_shape
 
 MEMBERS = ("list", "get", "create", "delete", "body", "rows", "row", "next", "id", "user", "columns", "reuses")
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
@@ -57,7 +57,7 @@ class HttpTemplate:
 class HttpEntity:
     """How one entity is spoken about."""
 
-    shape: MemoryShape
+    shape: EntityShape
     list: HttpTemplate
     get: HttpTemplate | None
     create: HttpTemplate | None
@@ -82,7 +82,7 @@ def read_http_entity(name: str, given: object) -> HttpEntity:
     if listing is None:
         raise SuiteError(f"{at}.list: rows must be listed somehow")
     return HttpEntity(
-        _read_http_shape(given, at),
+        _read_http_entity_shape(given, at),
         listing,
         _read_template(given, at, "get", f"GET {base}/$id", ("id",)),
         _read_template(given, at, "create", f"POST {base}", ()),
@@ -116,8 +116,8 @@ def _read_path(given: Mapping[str, Any], at: str, member: str) -> ValuePath | No
     return None if given.get(member) is None else read_path(str(given[member]), f"{at}.{member}")
 
 
-def _read_http_shape(given: Mapping[str, Any], at: str) -> MemoryShape:
+def _read_http_entity_shape(given: Mapping[str, Any], at: str) -> EntityShape:
     reuses = given.get("reuses", True)
     if not isinstance(reuses, bool):
         raise SuiteError(f"{at}.reuses: expected true or false, got {reuses!r}")
-    return replace(read_memory_shape(given, at), reuses=reuses)
+    return replace(read_entity_shape(given, at), reuses=reuses)

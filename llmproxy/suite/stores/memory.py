@@ -26,11 +26,11 @@ from llmproxy.suite.stores.protocol import (
     sort_rows,
     unknown_entity,
 )
-from llmproxy.suite.stores.value_conversion import equal, to_plain
+from llmproxy.suite.stores.value_conversion import equal_plain, to_plain
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryShape:
+class EntityShape:
     """What an entity without a schema is said to look like."""
 
     key: str = "id"
@@ -41,14 +41,14 @@ class MemoryShape:
     """Whether the number of a row that was deleted may be given to a new one."""
 
 
-def read_memory_shape(given: Mapping[str, Any], at: str) -> MemoryShape:
+def read_entity_shape(given: Mapping[str, Any], at: str) -> EntityShape:
     """Read what `store.entities` says of an entity without a schema. Raises SuiteError."""
     key, user, columns = given.get("id", "id"), given.get("user"), given.get("columns") or []
     if not isinstance(key, str) or not (user is None or isinstance(user, str)):
         raise SuiteError(f"{at}: id and user are names of members, got {key!r} and {user!r}")
     if not isinstance(columns, list) or not all(isinstance(each, str) for each in columns):
         raise SuiteError(f"{at}.columns: expected a list of names, got {columns!r}")
-    return MemoryShape(key, user, tuple(columns))
+    return EntityShape(key, user, tuple(columns))
 
 
 @dataclass(slots=True)
@@ -59,7 +59,7 @@ class _MemoryTable:
 
 
 class MemoryStore(StoreBase):
-    def __init__(self, entities: Mapping[str, MemoryShape] | None = None) -> None:
+    def __init__(self, entities: Mapping[str, EntityShape] | None = None) -> None:
         """Start empty. Without `entities` any name is one, with the key `id` and no user."""
         self._shapes = dict(entities or {})
         self._open = not self._shapes
@@ -70,7 +70,7 @@ class MemoryStore(StoreBase):
         """Describe what was declared, or seen."""
         if not self._open and entity not in self._shapes:
             raise unknown_entity(entity, self._shapes, f"Declare it: store.entities.{entity}")
-        shape = self._shapes.get(entity, MemoryShape())
+        shape = self._shapes.get(entity, EntityShape())
         table = self._tables.get(entity)
         names = dict.fromkeys((shape.key, *([shape.user] if shape.user else []), *shape.columns))
         if not shape.columns and table:
@@ -125,7 +125,9 @@ class MemoryStore(StoreBase):
         with self._lock:
             table = self._tables.get(entity)
             rows = list(table.rows.values()) if table else []
-            found = [row for row in rows if all(equal(row.get(name), value) for name, value in (filters or {}).items())]
+            found = [
+                row for row in rows if all(equal_plain(row.get(name), value) for name, value in (filters or {}).items())
+            ]
             return copy.deepcopy(sort_rows(found, info.key)[:limit])
 
     def delete(self, entity: str, id: Id) -> bool:  # noqa: A002 - the word that suites use

@@ -39,7 +39,7 @@ from llmproxy.suite.stores.protocol import (
     sort_rows,
 )
 from llmproxy.suite.stores.sql_engine import BUSY_SECONDS, mask_url, open_engine, sqlite_file, translate_errors, url_for
-from llmproxy.suite.stores.sql_mapping import MappedEntity, TableMap, map_entity, parse_key, strip_type
+from llmproxy.suite.stores.sql_mapping import MappedEntity, TableMap, build_untyped_parameter, map_entity, parse_key
 from llmproxy.suite.stores.value_conversion import from_plain, to_plain
 
 
@@ -210,7 +210,7 @@ class SqlStore(StoreBase):
             keys = sorted((each for each in self.ids(name, snapshot.user) if each not in before), key=key_order)
             new[name] = []
             for part in batched(keys, _BATCH):
-                values = [strip_type(self._to_native(mapped, key, value)) for value in part]
+                values = [build_untyped_parameter(self._to_native(mapped, key, value)) for value in part]
                 query = select(*mapped.table.c).where(mapped.table.c[key.source].in_(values))
                 new[name] += sort_rows(self._read_rows(mapped, query), key.name)
         return new
@@ -236,7 +236,7 @@ class SqlStore(StoreBase):
             if name == mapped.info.key:
                 value = parse_key(value, column.kind)  # noqa: PLW2901 - the same value in the key's type
             try:
-                where.append(clause == strip_type(self._to_native(mapped, column, value)))
+                where.append(clause == build_untyped_parameter(self._to_native(mapped, column, value)))
             except ValueError:
                 return None
         return where

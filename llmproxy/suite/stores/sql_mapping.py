@@ -112,7 +112,7 @@ def map_entity(
         reuses=_has_reused_keys(inspector, mapping, columns[key]) if mapping.reuses is None else mapping.reuses,
     )  # fmt: skip
     zones = frozenset(each for each, spec in reflected.items() if getattr(spec["type"], "timezone", False))
-    return MappedEntity(info, _build_clause(mapping, list(reflected)), zones, serial)
+    return MappedEntity(info, _build_untyped_table(mapping, list(reflected)), zones, serial)
 
 
 def _rename_columns(name: str, mapping: TableMap, reflected: Mapping[str, Any]) -> dict[str, str]:
@@ -200,14 +200,14 @@ def _has_reused_keys(inspector: Inspector, mapping: TableMap, key: Column) -> bo
     return found is not None and "AUTOINCREMENT" not in str(found).upper()
 
 
-def _build_clause(mapping: TableMap, names: list[str]) -> TableClause:
+def _build_untyped_table(mapping: TableMap, names: list[str]) -> TableClause:
     """Make a table without types: values come as the driver gives them, `value_conversion` decides what they mean."""
     from sqlalchemy import column, table
 
     return table(mapping.table, *(column(name) for name in names), schema=mapping.schema)
 
 
-def strip_type(value: Any) -> ColumnElement[Any]:  # noqa: ANN401 - what a driver takes
+def build_untyped_parameter(value: Any) -> ColumnElement[Any]:  # noqa: ANN401 - what a driver takes
     """Make a parameter without a type: PostgreSQL then reads a text as whatever its column is."""
     from sqlalchemy import literal
     from sqlalchemy.types import NullType

@@ -36,10 +36,10 @@ def to_plain(value: Any, kind: Kind = Kind.UNKNOWN, *, parse_json: bool = False)
             return json.loads(value)
         except (ValueError, RecursionError):
             return value if isinstance(value, str) else to_plain(value)
-    return _convert_by_type(value, kind)
+    return _convert_by_python_type(value, kind)
 
 
-def _convert_by_type(value: Any, kind: Kind) -> Any:  # noqa: ANN401 - whatever a driver gives
+def _convert_by_python_type(value: Any, kind: Kind) -> Any:  # noqa: ANN401 - whatever a driver gives
     match value:
         case bool() | int() | str():
             return value.value if isinstance(value, Enum) else value
@@ -89,7 +89,7 @@ def from_plain(value: Any, kind: Kind, *, zone: bool = True) -> Any:  # noqa: AN
     return value
 
 
-def equal(one: object, other: object) -> bool:
+def equal_plain(one: object, other: object) -> bool:
     """Compare plain values: 1 is 1.0, but not true, and not a text."""
     return isinstance(one, bool) is isinstance(other, bool) and one == other
 

@@ -20,7 +20,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from llmproxy.core.dialects.conversation import read_interaction_answer
-from llmproxy.core.dialects.usage import compute_cost
+from llmproxy.core.dialects.usage_and_cost import compute_cost
 from llmproxy.core.providers.provider_table import channel_of
 from llmproxy.core.traffic.canonical_json import parse_json_or_text
 from llmproxy.core.traffic.interaction import Ending, Interaction
@@ -33,7 +33,7 @@ _PLACES = 20
 _SHOWN = 80
 
 
-class BehaviorCall(NamedTuple):
+class ComparedToolCall(NamedTuple):
     tool: str
     arguments: Any
     """The value; the text where it is no JSON."""
@@ -80,7 +80,7 @@ class BehaviorChange:
 class BehaviorRun:
     """What a model did in a run, and what that used."""
 
-    calls: tuple[BehaviorCall, ...] = ()
+    calls: tuple[ComparedToolCall, ...] = ()
     answer: str = ""
     """Its last words."""
     requests: int = 0
@@ -107,7 +107,7 @@ class BehaviorRun:
 
 def read_behavior(interactions: Iterable[Interaction]) -> BehaviorRun:
     """Return what the agent's model did in a recording, in order; failed answers asked and used nothing."""
-    calls: list[BehaviorCall] = []
+    calls: list[ComparedToolCall] = []
     answer, requests, models, ended = "", 0, dict[str, None](), False
     tokens_in: int | None = 0
     tokens_out: int | None = 0
@@ -123,7 +123,7 @@ def read_behavior(interactions: Iterable[Interaction]) -> BehaviorRun:
             continue
         requests += 1
         ended = not said.tool_calls and one.response.ending is Ending.COMPLETE
-        calls += [BehaviorCall(call.name, parse_json_or_text(call.arguments or "{}")) for call in said.tool_calls]
+        calls += [ComparedToolCall(call.name, parse_json_or_text(call.arguments or "{}")) for call in said.tool_calls]
         answer = said.text or answer
         models |= dict.fromkeys([one.model] if one.model else [])
         tokens_in = None if tokens_in is None or one.usage.input is None else tokens_in + one.usage.input
@@ -151,7 +151,7 @@ def compare_behaviors(old: BehaviorRun, new: BehaviorRun) -> tuple[BehaviorChang
 
 
 def _pair_calls(
-    old: Sequence[BehaviorCall], new: Sequence[BehaviorCall]
+    old: Sequence[ComparedToolCall], new: Sequence[ComparedToolCall]
 ) -> tuple[list[tuple[int, int]], list[int], list[int]]:
     """Return which call of one run stands for which of the other, and what is left of each."""
     pairs = _find_common_calls([_make_call_key(call) for call in old], [_make_call_key(call) for call in new])
@@ -179,8 +179,8 @@ def _find_common_calls(old: Sequence[object], new: Sequence[object]) -> list[tup
 
 
 def _pair_remaining_calls(
-    old: Sequence[BehaviorCall],
-    new: Sequence[BehaviorCall],
+    old: Sequence[ComparedToolCall],
+    new: Sequence[ComparedToolCall],
     left: Sequence[int],
     right: Sequence[int],
     pairs: Sequence[tuple[int, int]],
@@ -192,11 +192,11 @@ def _pair_remaining_calls(
     return [(i, queue.popleft()) for i in left if (queue := waiting.get((old[i].tool, sum(n < i for n, _ in pairs))))]
 
 
-def count_tools(calls: Iterable[BehaviorCall]) -> Counter[str]:
+def count_tools(calls: Iterable[ComparedToolCall]) -> Counter[str]:
     return Counter(call.tool for call in calls)
 
 
-def _make_call_key(call: BehaviorCall) -> tuple[str, Any]:
+def _make_call_key(call: ComparedToolCall) -> tuple[str, Any]:
     return call.tool, encode_strictly(call.arguments)
 
 

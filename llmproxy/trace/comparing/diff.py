@@ -88,7 +88,7 @@ def _format_value(value: object) -> str:
     return "(missing)" if value is MISSING else clip_json(value, _SHOWN)
 
 
-def pair_calls(old: Iterable[Span], new: Iterable[Span]) -> Iterator[tuple[str, int, Span, Span]]:
+def pair_calls_by_number(old: Iterable[Span], new: Iterable[Span]) -> Iterator[tuple[str, int, Span, Span]]:
     """Yield tool, number of the call from 1, and the two spans, for every call that both sides have."""
     later: dict[str, list[Span]] = {}
     for span in new:
@@ -107,7 +107,7 @@ def find_tool_changes(
     """Return where paired calls differ; `ignore` are globs on ``<tool>.<field>`` or ``<field>``."""
     globs = tuple(ignore)
     found: list[ToolFieldChange] = []
-    for tool, n, before, after in pair_calls(old, new):
+    for tool, n, before, after in pair_calls_by_number(old, new):
         places = list(_find_differences("arguments", read_span_arguments(before), read_span_arguments(after), 0))
         if results:
             places += _find_differences("result", _read_result(before.tool_result), _read_result(after.tool_result), 0)

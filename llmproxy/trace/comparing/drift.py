@@ -30,7 +30,7 @@ from statistics import fmean
 
 from llmproxy.core.dialects.streams import detect_framing, list_events
 from llmproxy.core.traffic.interaction import Ending, Interaction
-from llmproxy.trace.reading.decoded_exchange import RequestHistory, decode_exchange
+from llmproxy.trace.reading.decoded_exchange import RequestMessageCache, decode_exchange
 
 _OPAQUE = frozenset({"input", "args", "arguments", "metadata", "parsed", "logprobs"})
 """Members whose content is the model's or the user's, not the provider's shape."""
@@ -89,14 +89,14 @@ class AnswerContract:
         return self.status in range(200, 300)
 
     @property
-    def behavior_group(self) -> tuple[object, ...]:
+    def shape_group(self) -> tuple[object, ...]:
         """What must be equal for shapes to be comparable."""
         return self.kinds, self.finish
 
 
 def read_contract(interaction: Interaction) -> AnswerContract:
     """Read an answer. Never raises."""
-    response, opened = interaction.response, decode_exchange(interaction, RequestHistory())
+    response, opened = interaction.response, decode_exchange(interaction, RequestMessageCache())
     kind = response.mime_type
     said = opened.answer
     refused = response.status in _REFUSED and response.status not in _NOT_OURS
@@ -141,7 +141,7 @@ def detect_language(text: str) -> str:
     return first if most >= _FEWEST_WORDS and most > second else ""
 
 
-def find_refusals(new: Sequence[AnswerContract]) -> list[str]:
+def list_provider_refusals(new: Sequence[AnswerContract]) -> list[str]:
     """Return why a request that was answered once is refused now, each reason once."""
     return list(dict.fromkeys(each.refusal for each in new if each.refusal))
 
@@ -161,8 +161,8 @@ def compare_shapes(old: Sequence[AnswerContract], new: Sequence[AnswerContract])
             {path for each in new for path, _ in each.members} - before, key=lambda path: (len(path), path)
         )
         return [f"nothing in the answer is understood; new in it: {', '.join(unknown[:3]) or 'nothing'}"]
-    return [text for group in {each.behavior_group for each in old} for text in _describe_lost_members(
-        [each for each in old if each.behavior_group == group], [each for each in new if each.behavior_group == group]
+    return [text for group in {each.shape_group for each in old} for text in _describe_lost_members(
+        [each for each in old if each.shape_group == group], [each for each in new if each.shape_group == group]
     )]  # fmt: skip
 
 
@@ -184,7 +184,7 @@ def _get_parent_path(path: str) -> str:
     return path.removesuffix("[]").rpartition(".")[0] if not path.endswith(">") else path[: path.rindex("<")]
 
 
-def measure_behavior_distance(one: AnswerContract, other: AnswerContract) -> float:
+def measure_answer_distance(one: AnswerContract, other: AnswerContract) -> float:
     """Return how far two answers are apart in behaviour: tools, finish and language count one, length up to one."""
     language = bool(one.language and other.language and one.language != other.language)
     doublings = abs(log2(len(one.text) + 1) - log2(len(other.text) + 1))

@@ -9,7 +9,7 @@ costs.
 
 The difference of two recordings: of their runs (tools, texts, tokens), and request by request what that does not tell.
 
-(interactions of A, interactions of B) -> RecordingDiff
+(interactions of A, interactions of B) -> RunAndRequestDiff
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any, Literal
 from llmproxy.core.dialects.codecs import CHAT
 from llmproxy.core.dialects.conversation import read_conversation, read_interaction_answer
 from llmproxy.core.dialects.messages import ToolCall
-from llmproxy.core.dialects.usage import compute_cost
+from llmproxy.core.dialects.usage_and_cost import compute_cost
 from llmproxy.core.keys.mcp import is_tool_call
 from llmproxy.core.mcp_messages import ToolText, read_call
 from llmproxy.core.traffic.canonical_json import parse_json_or_text
@@ -122,13 +122,13 @@ class CassetteDiff:
         """Return how many requests of each kind there are, and what became of tokens and cost."""
         kinds: tuple[What, ...] = ("same", "changed", "added", "removed")
         counts = ", ".join(f"{self.count_pairs(kind)} {kind}" for kind in kinds)
-        return f"{counts}; {_describe_totals(self.old, self.new)}"
+        return f"{counts}; {_describe_totals_change(self.old, self.new)}"
 
 
 def compare_cassettes(old: Sequence[Interaction], new: Sequence[Interaction]) -> CassetteDiff:
     """Compare two cassettes, each in the order of its requests. Never raises on odd bodies."""
     a, b = [*map(read_compared_turn, old)], [*map(read_compared_turn, new)]
-    pairs = tuple(_align_turns([each.key for each in old], [each.key for each in new], a, b))
+    pairs = tuple(_align_turns_by_key([each.key for each in old], [each.key for each in new], a, b))
     return CassetteDiff(_sum_turns(a), _sum_turns(b), pairs)
 
 
@@ -157,7 +157,7 @@ def _decode_body(body: bytes) -> str:
     return text if isinstance(tree, str) else json.dumps(tree, ensure_ascii=False, sort_keys=True)
 
 
-def _align_turns(
+def _align_turns_by_key(
     keys: list[Any], new_keys: list[Any], a: list[ComparedTurn], b: list[ComparedTurn]
 ) -> Iterator[TurnPair]:
     for tag, i1, i2, j1, j2 in SequenceMatcher(None, keys, new_keys, autojunk=False).get_opcodes():
@@ -168,9 +168,11 @@ def _align_turns(
             yield _compare_pair(i, j, a[i], b[j])
             i, j = i + 1, j + 1
         for n in range(i, i2):
-            yield TurnPair("removed", n + 1, None, a[n].title, show_json(a[n].asked), tuple(_list_content(a[n])))
+            yield TurnPair(
+                "removed", n + 1, None, a[n].title, show_json(a[n].asked), tuple(_list_lone_turn_changes(a[n]))
+            )
         for n in range(j, j2):
-            changes = tuple(TurnChange(each.what, "", each.old) for each in _list_content(b[n]))
+            changes = tuple(TurnChange(each.what, "", each.old) for each in _list_lone_turn_changes(b[n]))
             yield TurnPair("added", None, n + 1, b[n].title, show_json(b[n].asked), changes)
 
 
@@ -179,7 +181,7 @@ def _compare_pair(i: int, j: int, old: ComparedTurn, new: ComparedTurn) -> TurnP
     return TurnPair("changed" if changes else "same", i + 1, j + 1, new.title, show_json(new.asked), changes)
 
 
-def _list_content(turn: ComparedTurn) -> Iterator[TurnChange]:
+def _list_lone_turn_changes(turn: ComparedTurn) -> Iterator[TurnChange]:
     """Yield what a turn of one side alone answers, as the old side of changes."""
     if turn.text:
         yield TurnChange("text", show_json(turn.text), "")
@@ -197,7 +199,7 @@ def _compare_turns(old: ComparedTurn, new: ComparedTurn) -> Iterator[TurnChange]
     for name in ("tokens_in", "tokens_out", "cost"):
         before, after = getattr(old, name), getattr(new, name)
         if before != after:
-            yield TurnChange(name.replace("_", " "), _format_number(before), _format_number(after))
+            yield TurnChange(name.replace("_", " "), _format_tokens_or_cost(before), _format_tokens_or_cost(after))
 
 
 def _compare_calls(old: Sequence[ToolCall], new: Sequence[ToolCall]) -> Iterator[TurnChange]:
@@ -232,15 +234,15 @@ def _sum_turns(turns: Sequence[ComparedTurn]) -> CassetteTotals:
     )
 
 
-def _format_number(value: object) -> str:
+def _format_tokens_or_cost(value: object) -> str:
     return "unknown" if value is None else f"${value.normalize():f}" if isinstance(value, Decimal) else str(value)
 
 
-def _describe_totals(old: CassetteTotals, new: CassetteTotals) -> str:
+def _describe_totals_change(old: CassetteTotals, new: CassetteTotals) -> str:
     cost = new.cost - old.cost
     return (
         f"tokens in {new.tokens_in - old.tokens_in:+d}, out {new.tokens_out - old.tokens_out:+d},"
-        f" cost {'-' if cost < 0 else '+'}{_format_number(abs(cost))}"
+        f" cost {'-' if cost < 0 else '+'}{_format_tokens_or_cost(abs(cost))}"
     )
 
 
@@ -249,7 +251,7 @@ _TOLD = ("text", "tokens in", "tokens out", "cost", "call ")
 
 
 @dataclass(frozen=True, slots=True)
-class RecordingDiff:
+class RunAndRequestDiff:
     """Two recordings, compared as runs and as requests."""
 
     trace: ReplayDiff
@@ -258,15 +260,19 @@ class RecordingDiff:
     @classmethod
     def compare(
         cls, old: Sequence[Interaction], new: Sequence[Interaction], *, names: tuple[str, str]
-    ) -> RecordingDiff:
+    ) -> RunAndRequestDiff:
         """Compare two recordings, each in the order of its requests. Never raises on odd bodies."""
         before, after = (from_interactions(side, name) for side, name in zip((old, new), names, strict=True))
         return cls(ReplayDiff.compute(before, after), compare_cassettes(old, new))
 
     @property
-    def unexplained_pairs(self) -> list[TurnPair]:
+    def pairs_beyond_run_diff(self) -> list[TurnPair]:
         """Requests of which something is to be told that the comparison of the runs does not tell."""
-        return [each for each in self.requests.pairs if each.what in ("added", "removed") or list_unexplained(each)]
+        return [
+            each
+            for each in self.requests.pairs
+            if each.what in ("added", "removed") or list_changes_beyond_run_diff(each)
+        ]
 
     def fails(self, on: FailOn | None) -> bool:
         """Return whether this is a failure: of the ``contract``, or for ``any`` change; None: it never is."""
@@ -275,7 +281,7 @@ class RecordingDiff:
         return self.trace.fails(on) or (on == "any" and not self.requests.is_same)
 
 
-def list_unexplained(pair: TurnPair) -> list[TurnChange]:
+def list_changes_beyond_run_diff(pair: TurnPair) -> list[TurnChange]:
     """Return a request's changes that the runs do not tell: all, unless both have the conversation."""
     chat = any(word in CHAT for word in pair.title.split()[1:2])
     return [each for each in pair.changes if pair.what != "changed" or not chat or not each.what.startswith(_TOLD)]

@@ -41,7 +41,7 @@ def diff_to_json(diff: ReplayDiff) -> dict[str, Any]:
     return data | {name: getattr(diff, name) for name in sides} | {"contract_changed": diff.fails("contract")}
 
 
-def _classify_change(change: ToolFieldChange) -> str:
+def _name_severity(change: ToolFieldChange) -> str:
     if change.looks:
         return f"incidental: {change.looks}"
     return "contract" if change.severity == "contract" else "result"
@@ -56,7 +56,7 @@ def _list_totals(diff: ReplayDiff) -> Iterator[tuple[str, str, str, bool]]:
         yield "latency", duration(diff.old_latency_ms), duration(diff.new_latency_ms), False
 
 
-def align_lines(old: list[str], new: list[str]) -> Iterator[tuple[str, str, bool]]:
+def align_side_by_side(old: list[str], new: list[str]) -> Iterator[tuple[str, str, bool]]:
     """Yield lines side by side: left, right, whether they are the same; a lone one is beside nothing."""
     for tag, i1, i2, j1, j2 in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
         for n in range(max(i2 - i1, j2 - j1)):
@@ -85,7 +85,7 @@ def _render_text(diff: ReplayDiff, *, color: bool, width: int) -> str:
 def _render_sections(diff: ReplayDiff, row: Callable[..., str], paint: Callable[[str, str], str]) -> Iterator[str]:
     if diff.tool_sequence_changed:
         yield "Tool sequence"
-        for left, right, same in align_lines(diff.old_tool_sequence, diff.new_tool_sequence):
+        for left, right, same in align_side_by_side(diff.old_tool_sequence, diff.new_tool_sequence):
             yield row(left, right, same=same)
     place = None
     for change in diff.tool_changes:
@@ -93,15 +93,15 @@ def _render_sections(diff: ReplayDiff, row: Callable[..., str], paint: Callable[
             place = (change.tool, change.call)
             yield f"{change.tool} (call {change.call})"
         colour = _YELLOW if change.severity == "contract" else _DIM
-        yield f"  {change.field}  [{paint(_classify_change(change), colour)}]"
+        yield f"  {change.field}  [{paint(_name_severity(change), colour)}]"
         yield row(_show_value(change.old), _show_value(change.new), same=False)
     if diff.texts_changed:
         yield "Texts before the output"
-        for left, right, same in align_lines(_split_lines(diff.old_texts), _split_lines(diff.new_texts)):
+        for left, right, same in align_side_by_side(_split_lines(diff.old_texts), _split_lines(diff.new_texts)):
             yield row(left, right, same=same)
     if diff.output_changed:
         yield "Output"
-        for left, right, same in align_lines(diff.old_output.splitlines(), diff.new_output.splitlines()):
+        for left, right, same in align_side_by_side(diff.old_output.splitlines(), diff.new_output.splitlines()):
             yield row(left, right, same=same)
     totals = [total for total in _list_totals(diff) if total[3] or total[0] == "latency"]
     if totals:
@@ -143,24 +143,24 @@ def _render_markdown(diff: ReplayDiff) -> str:
     for change in diff.tool_changes:
         what = _format_cell(f"{change.tool} (call {change.call}) {change.field}")
         old, new = (_format_cell(_show_value(value)) for value in (change.old, change.new))
-        rows.append(f"| {what} | {old} | {new} | {_classify_change(change)} |")
+        rows.append(f"| {what} | {old} | {new} | {_name_severity(change)} |")
     for name, old, new, counts in _list_totals(diff):
         if counts or name == "latency":
             rows.append(f"| {name} | {old} | {new} | {'' if counts else 'not counted'} |")
     if rows:
         lines += ["", "| what | old | new | |", "| --- | --- | --- | --- |", *rows]
     if diff.texts_changed:
-        both = _fence_lines(_split_lines(diff.old_texts), _split_lines(diff.new_texts))
+        both = _fence_diff(_split_lines(diff.old_texts), _split_lines(diff.new_texts))
         lines += ["", "<details><summary>texts before the output</summary>", "", *both, "", "</details>"]
     if diff.output_changed:
-        both = _fence_lines(diff.old_output.splitlines(), diff.new_output.splitlines())
+        both = _fence_diff(diff.old_output.splitlines(), diff.new_output.splitlines())
         lines += ["", "<details><summary>output</summary>", "", *both, "", "</details>"]
     return "\n".join(lines)
 
 
-def _fence_lines(old: list[str], new: list[str]) -> list[str]:
+def _fence_diff(old: list[str], new: list[str]) -> list[str]:
     lines = []
-    for left, right, same in align_lines(old, new):
+    for left, right, same in align_side_by_side(old, new):
         if same:
             lines.append(f"  {printable(left)}")
         else:

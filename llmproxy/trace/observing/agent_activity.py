@@ -47,7 +47,7 @@ from llmproxy.trace.observing.tool_calls import (
     sum_usage,
 )
 from llmproxy.trace.reading.conversations import PendingCall, RecordedConversation, RecordedConversations, RequestPlace
-from llmproxy.trace.reading.decoded_exchange import DecodedExchange, RequestHistory, decode_exchange
+from llmproxy.trace.reading.decoded_exchange import DecodedExchange, RequestMessageCache, decode_exchange
 from llmproxy.trace.reading.recording_spans import read_interaction
 
 
@@ -233,9 +233,9 @@ class AgentStep:
 
     @property
     def recordings(self) -> tuple[str, ...]:
-        """What was recorded of each exchange, by `make_recording_reference`; empty for one of which nothing is kept."""
+        """What was recorded of each exchange, by `make_recording_fingerprint`; empty where nothing is kept."""
         return tuple(
-            "" if each.call.recording is None else make_recording_reference(each.call.recording) for each in self.seen
+            "" if each.call.recording is None else make_recording_fingerprint(each.call.recording) for each in self.seen
         )
 
     @property
@@ -254,7 +254,7 @@ class WireObserver:
         self._of_tools: list[tuple[Call, Interaction | None]] = []
         """Messages to servers of tools."""
         self._opened: list[WireCall] = []
-        self._history, self._conversations = RequestHistory(), RecordedConversations()
+        self._history, self._conversations = RequestMessageCache(), RecordedConversations()
         self._waiting = UnansweredToolCalls()
         self._heard: set[tuple[RecordedConversation, str | None]] = set()
         """In which conversation which request was sent."""
@@ -264,7 +264,7 @@ class WireObserver:
         """Of each call, by its number."""
         self._approvals: dict[str, ToolUse] = {}
 
-    def add_recorded_calls(self, calls: Iterable[Call]) -> None:
+    def add_calls_with_recordings(self, calls: Iterable[Call]) -> None:
         """Take calls that are new, with the recordings that they bring."""
         self.add_calls((call, None) for call in calls)
 
@@ -288,7 +288,7 @@ class WireObserver:
             )
         return self._opened
 
-    def observe(self, after: int, until: int | None = None) -> AgentStep:
+    def build_step(self, after: int, until: int | None = None) -> AgentStep:
         """Return what happened in calls after number `after`, up to `until`. Raises as `calls`."""
         self._mark_retried()
         chosen = [each for each in self.calls if each.call.seq > after and (until is None or each.call.seq <= until)]
@@ -299,7 +299,7 @@ class WireObserver:
             replayed=bool(chosen) and all(str(each.call.decision) == Decision.REPLAY for each in chosen),
         )
 
-    def read_served_tools(self, after: int = 0, until: int | None = None) -> ServedTools:
+    def read_served_calls(self, after: int = 0, until: int | None = None) -> ServedTools:
         """Return what servers of tools got in calls after number `after`, up to `until`. Raises as `calls`."""
         for number, (call, made) in enumerate(self._of_tools):
             if made is None and call.recording is not None:
@@ -357,7 +357,7 @@ class WireObserver:
         origins = self._origins.get(seen.call.key) if seen.call.key else None
         found = self._origins[seen.call.key] = set(origins or ())
         said = read_tool_results(exchange)
-        for told in find_new_results(exchange.messages):
+        for told in find_unanswered_results(exchange.messages):
             result, call_id = said[told.place], exchange.messages[told.place].tool_call_id
             self._conversations.take_pending_call(conversation, call_id)
             if result is None or not told.sure or told.place < place.known:
@@ -414,7 +414,7 @@ def _list_counted_tools(seen: WireCall) -> Iterable[ToolUse]:
     return seen.tools if seen.is_complete else [tool for tool in seen.tools if tool.executed]
 
 
-def make_recording_reference(recording: Mapping[str, Any]) -> str:
+def make_recording_fingerprint(recording: Mapping[str, Any]) -> str:
     """Return what names a recording in all stores of its cassettes: key, occurrence, a digest of the answer."""
     known = recording["recorded"]
     answer = [recording.get(name) for name in ("status", "response_body")]
@@ -434,8 +434,8 @@ def find_tool_mismatches(made: Iterable[Interaction]) -> list[str]:
     """
     wire = WireObserver()
     wire.add_calls((_build_recorded_call(number, each), each) for number, each in enumerate(made, 1))
-    served = wire.read_served_tools()
-    if served.unknown or not any(each.is_chat for each in wire.calls) or wire.observe(0).unreadable:
+    served = wire.read_served_calls()
+    if served.unknown_reason or not any(each.is_chat for each in wire.calls) or wire.build_step(0).unreadable:
         return []
     return [*find_mismatches(wire.list_tool_uses(), served), *find_misreadings(wire.list_tool_uses(), served)]
 
@@ -505,7 +505,7 @@ class UnansweredToolCalls:
         self,
         conversation: RecordedConversation,
         call_id: str | None,
-        told: NewResult,
+        told: UnansweredResult,
         *,
         of: Container[str | None] | None = None,
     ) -> ToolUse | None:
@@ -514,16 +514,20 @@ class UnansweredToolCalls:
         if found is None:
             return None
         self._calls.remove(found)
-        self._run[found.match_key] = max(found.answer, self._run.get(found.match_key, 0))
+        self._run[found.repeat_key] = max(found.answer, self._run.get(found.repeat_key, 0))
         return found.tool
 
     def _find_candidates(
-        self, conversation: RecordedConversation, call_id: str | None, told: NewResult, of: Container[str | None] | None
+        self,
+        conversation: RecordedConversation,
+        call_id: str | None,
+        told: UnansweredResult,
+        of: Container[str | None] | None,
     ) -> Iterator[_WaitingCall]:
         asked = told.call
         # Of whole answers before those that were cut off, of the latest answer first, there in their order.
         # What an answer that was cut off asked for is over once the same call of a later one was run.
-        waiting = [each for each in self._calls if not (each.cut and self._run.get(each.match_key, 0) > each.answer)]
+        waiting = [each for each in self._calls if not (each.cut and self._run.get(each.repeat_key, 0) > each.answer)]
         waiting = [each for each in waiting if of is None or each.asked in of]
         latest = sorted(waiting, key=lambda each: (each.cut, -each.answer))
         own = [each for each in latest if each.conversation is conversation]
@@ -553,7 +557,7 @@ class _WaitingCall(NamedTuple):
     """Key of the request."""
 
     @property
-    def match_key(self) -> _Mark:
+    def repeat_key(self) -> _Mark:
         """What is the same in the same call of another answer to the same request."""
         return self.asked, self.tool.id, self.tool.name, sort_json_members(self.tool.raw)
 
@@ -568,7 +572,7 @@ def _are_same_calls(tools: Sequence[ToolUse], asked: Sequence[ToolCall]) -> bool
     return len(tools) == len(asked) and all(_is_same_call(*pair) for pair in zip(tools, asked, strict=True))
 
 
-class NewResult(NamedTuple):
+class UnansweredResult(NamedTuple):
     """A result in a request that nobody has answered to yet."""
 
     place: int
@@ -581,13 +585,13 @@ class NewResult(NamedTuple):
     """All calls of its answer that were for the agent, as the history has them."""
 
 
-def find_new_results(messages: Sequence[Message]) -> Iterator[NewResult]:
+def find_unanswered_results(messages: Sequence[Message]) -> Iterator[UnansweredResult]:
     """Yield the results that nobody has answered to yet."""
     start = next((n for n in range(len(messages), 0, -1) if messages[n - 1].tool_calls), 0)
     answered = [n for n in range(start, len(messages) - 1) if messages[n].role == "assistant"]
     if answered:
         start = answered[-1] + 1
-    asked = _list_calls_before(messages, start)
+    asked = _list_calls_of_last_answer(messages, start)
     together = tuple(asked)
     by_name = Counter(message.tool_call_id for message in messages[start:] if message.role == "tool")
     left = {name: sum(name in (None, each.name) for each in asked) - by_name[name] for name in by_name}
@@ -600,10 +604,10 @@ def find_new_results(messages: Sequence[Message]) -> Iterator[NewResult]:
         call = call or next((each for each in asked if message.tool_call_id in (None, each.name)), None)
         if call is not None:
             asked.remove(call)
-        yield NewResult(place, call, sure, together)
+        yield UnansweredResult(place, call, sure, together)
 
 
-def _list_calls_before(messages: Sequence[Message], end: int) -> list[ToolCall]:
+def _list_calls_of_last_answer(messages: Sequence[Message], end: int) -> list[ToolCall]:
     """Return what the answer that ends before `end` asked for; in some dialects each call is its own message."""
     first = end
     while first and messages[first - 1].role == "assistant":

@@ -29,7 +29,7 @@ from llmproxy.trace.reading.decoded_exchange import DecodedExchange, list_earlie
 
 
 @dataclass(frozen=True, slots=True)
-class DeclaredEdit:
+class ProviderEdit:
     """A processor that the provider says it ran."""
 
     processor: str
@@ -39,7 +39,7 @@ class DeclaredEdit:
     """None: there is one, and nobody can read it."""
 
 
-def read_declared_edits(exchange: DecodedExchange) -> Iterator[DeclaredEdit]:
+def read_provider_edits(exchange: DecodedExchange) -> Iterator[ProviderEdit]:
     response = exchange.interaction.response
     kind = response.mime_type
     compactions: dict[int, str] = {}
@@ -48,7 +48,7 @@ def read_declared_edits(exchange: DecodedExchange) -> Iterator[DeclaredEdit]:
         for place in (value, as_dict(value.get("message")), as_dict(value.get("delta"))):
             for edit in as_list(as_dict(place.get("context_management")).get("applied_edits")):
                 yield from _read_applied_edit(as_dict(edit))
-        for number, block in _walk_answer_blocks(value):
+        for number, block in _list_numbered_blocks(value):
             if block.get("type") == "compaction":
                 compactions[number] = to_text(block.get("content"))
         delta = as_dict(value.get("delta"))
@@ -58,19 +58,19 @@ def read_declared_edits(exchange: DecodedExchange) -> Iterator[DeclaredEdit]:
             compactions[at] = compactions.get(at, "") + as_str(delta.get("content"))
     for text in compactions.values():
         unknown: dict[str, int | None] = {"condensedMessages": None, "recentMessages": None, "totalMessages": None}
-        yield DeclaredEdit("condenser", "the provider compacted the conversation", unknown, [text] if text else None)
+        yield ProviderEdit("condenser", "the provider compacted the conversation", unknown, [text] if text else None)
 
 
-def _read_applied_edit(edit: dict[str, Any]) -> Iterator[DeclaredEdit]:
+def _read_applied_edit(edit: dict[str, Any]) -> Iterator[ProviderEdit]:
     kind = as_str(edit.get("type"))
     for prefix, member in (("clear_tool_uses", "cleared_tool_uses"), ("clear_thinking", "cleared_thinking_turns")):
         if kind.startswith(prefix):
             count = edit.get(member)
             parts = count if isinstance(count, int) and not isinstance(count, bool) else None
-            yield DeclaredEdit("pruner", f"the provider applied {kind}", {"partsRemoved": parts})
+            yield ProviderEdit("pruner", f"the provider applied {kind}", {"partsRemoved": parts})
 
 
-def _walk_answer_blocks(value: dict[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
+def _list_numbered_blocks(value: dict[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the parts of an answer with their number: of `content` or `output`, whole or in events."""
     response = as_dict(value.get("response")) or value
     for number, part in enumerate((*as_list(response.get("content")), *as_list(response.get("output")))):
@@ -134,18 +134,18 @@ def find_history_edits(
     all_seen = [*before, *step.seen]
     found: dict[str, list[tuple[HistoryEditFinding, int]]] = {"condenser": [], "pruner": [], "tokenLimiter": []}
     doubts: list[str] = []
-    for seen in (each for each in step.seen if each.call.operation in CHAT and not _is_failed_call(each)):
+    for seen in (each for each in step.seen if each.call.operation in CHAT and not _is_failed_exchange(each)):
         if seen.exchange is None:
             doubts.append(f"{seen.label} was not recorded, so what it carried is not known")
             continue
-        for each in read_declared_edits(seen.exchange):
+        for each in read_provider_edits(seen.exchange):
             finding = _build_active_finding("declared", each.reason, seen, dict(each.values), each.summaries)
             found[each.processor].append((finding, EVIDENCE.index("declared")))
         if reason := explain_hidden_history(seen.exchange):
             doubts.append(f"{seen.label}: {reason}")
             continue
         link = link_to_parent(seen, all_seen, continues=continues, spoken=spoken)
-        if (isinstance(link, str) or (link is not None and link.is_truncated)) and is_quoted_later(seen, all_seen):
+        if (isinstance(link, str) or (link is not None and link.lacks_only_latest)) and is_quoted_later(seen, all_seen):
             continue  # it wrote a summary: what it was told is no history of the conversation
         if isinstance(link, str):
             doubts.append(f"{seen.label}: {link}")
@@ -157,7 +157,7 @@ def find_history_edits(
     return HistoryEditFindings(**{name: _join_findings(name, each, doubts) for name, each in found.items()})
 
 
-def _is_failed_call(seen: WireCall) -> bool:
+def _is_failed_exchange(seen: WireCall) -> bool:
     return seen.exchange.failed if seen.exchange is not None else not seen.is_answered
 
 
@@ -172,7 +172,7 @@ def _find_shown_edits(link: HistoryLink) -> list[tuple[str, HistoryEditFinding]]
         texts = [item.text for item in gap.inserted] or system_summary(link.change, proof=link.proof)
         if texts:
             told.append(("condenser", _build_condenser_finding(link, gap, texts)))
-            told += [] if link.proof else [("tokenLimiter", _build_limiter_finding(link, gap))]
+            told += [] if link.proof else [("tokenLimiter", _build_unclear_limiter_finding(link, gap))]
         elif all(has_only_tools(item) for item in gap.missing):
             pruned += sum(max(len(item.calls), 1) for item in gap.missing)
         else:
@@ -199,7 +199,7 @@ def _build_condenser_finding(link: HistoryLink, gap: HistoryGap, texts: list[str
     return _build_active_finding(evidence, reason, link.seen, values, texts)
 
 
-def _build_limiter_finding(link: HistoryLink, gap: HistoryGap) -> HistoryEditFinding:
+def _build_unclear_limiter_finding(link: HistoryLink, gap: HistoryGap) -> HistoryEditFinding:
     reason = (
         f"tokenLimiter cannot be observed: {len(gap.missing)} messages are missing, and it is not proven that the new "
         "text is a summary of them"

@@ -11,7 +11,7 @@ from llmproxy.trace.observing.thread_diff import (
     HistoryChange,
     HistoryItem,
     compare_histories,
-    count_common_messages,
+    count_common_ends,
     join_system_text,
     list_history_items,
 )
@@ -35,7 +35,7 @@ class HistoryLink:
     """Whether a text that was inserted is the output of an earlier call."""
 
     @property
-    def is_truncated(self) -> bool:
+    def lacks_only_latest(self) -> bool:
         """Whether nothing is missing but the latest messages."""
         return bool(self.change.gaps) and not any(gap.kept or gap.inserted for gap in self.change.gaps)
 
@@ -54,7 +54,7 @@ def link_to_parent(
         and each.call.operation in CHAT
     ]  # fmt: skip
     system = join_system_text(exchange.messages)
-    writers = [each for each in earlier if _is_quoted(each, sent, system)]
+    writers = [each for each in earlier if _is_answer_quoted(each, sent, system)]
     alike = [
         each for each in earlier
         if each.exchange is not None and _is_same_agent(each.exchange, exchange, goes_on=continues or bool(writers))
@@ -92,7 +92,7 @@ def _choose_parent(
     """
     known = [
         (
-            count_common_messages(_expect_history(each), sent[:-1] or sent),
+            count_common_ends(_expect_history(each), sent[:-1] or sent),
             _has_all_summaries(each, writers),
             each.exchange is not None and join_system_text(each.exchange.messages) == system,
         )
@@ -101,7 +101,9 @@ def _choose_parent(
     best = [each for each, one in zip(family, known, strict=True) if one == max(known)]
     if len(best) > 1:
         best = [each for each in best if not is_quoted_later(each, family)] or best
-    return max(best, key=lambda each: (_count_summarized(writers, _expect_history(each)), each.call.seq), default=None)
+    return max(
+        best, key=lambda each: (_count_told_to_summarizer(writers, _expect_history(each)), each.call.seq), default=None
+    )
 
 
 def _is_prefix(sent: Sequence[HistoryItem], known: Sequence[HistoryItem]) -> bool:
@@ -165,7 +167,7 @@ def _sends_whole_history(family: Sequence[WireCall]) -> bool:
     return False
 
 
-def _is_quoted(seen: WireCall, sent: Sequence[HistoryItem], system: str) -> bool:
+def _is_answer_quoted(seen: WireCall, sent: Sequence[HistoryItem], system: str) -> bool:
     """Return whether an earlier answer stands in a request as the words of somebody else: it wrote a summary for it."""
     exchange = seen.exchange
     if exchange is None or exchange.answer is None:
@@ -179,7 +181,9 @@ def _is_quoted(seen: WireCall, sent: Sequence[HistoryItem], system: str) -> bool
 def is_quoted_later(seen: WireCall, all_seen: Sequence[WireCall]) -> bool:
     """Return whether an answer stands in a later request as the words of somebody else."""
     later = (each.exchange for each in all_seen if each.call.seq > seen.call.seq and each.exchange is not None)
-    return any(_is_quoted(seen, list_history_items(each.messages), join_system_text(each.messages)) for each in later)
+    return any(
+        _is_answer_quoted(seen, list_history_items(each.messages), join_system_text(each.messages)) for each in later
+    )
 
 
 def _has_all_summaries(seen: WireCall, writers: Sequence[WireCall]) -> bool:
@@ -188,7 +192,7 @@ def _has_all_summaries(seen: WireCall, writers: Sequence[WireCall]) -> bool:
     if exchange is None:
         return False
     sent, system = list_history_items(exchange.messages), join_system_text(exchange.messages)
-    return all(_is_quoted(each, sent, system) for each in writers)
+    return all(_is_answer_quoted(each, sent, system) for each in writers)
 
 
 def _may_end_with_user_text(writer: WireCall, spoken: Sequence[str]) -> bool:
@@ -198,7 +202,7 @@ def _may_end_with_user_text(writer: WireCall, spoken: Sequence[str]) -> bool:
     return not (known and users) or any(each in users[-1] or users[-1] in each for each in known)
 
 
-def _count_summarized(writers: Sequence[WireCall], items: Sequence[HistoryItem]) -> int:
+def _count_told_to_summarizer(writers: Sequence[WireCall], items: Sequence[HistoryItem]) -> int:
     """Return how many of these messages the one who wrote the summary was told; the same words count once."""
     different = {item.alike or item.calls: item for item in items}.values()
     return max((sum(_contains_message(each, item) for item in different) for each in writers), default=0)

@@ -116,7 +116,7 @@ def list_history_items(messages: Sequence[Message]) -> list[HistoryItem]:
     return items
 
 
-def count_common_messages(one: Sequence[HistoryItem], other: Sequence[HistoryItem]) -> int:
+def count_common_ends(one: Sequence[HistoryItem], other: Sequence[HistoryItem]) -> int:
     """Return how many messages two histories share at the beginning and at the end."""
     most = min(len(one), len(other))
     head = 0

@@ -109,7 +109,7 @@ class ToolUse:
         return self.approval or not self.hosted
 
     @property
-    def is_settled(self) -> bool:
+    def is_execution_known(self) -> bool:
         """Whether it is known if it was executed: a call whose result nobody saw may have been, unless denied."""
         return self.executed or self.denied
 
@@ -179,7 +179,7 @@ class ServedTools:
     """Where calls are that may have reached a server, and of which nothing was recorded."""
 
     @property
-    def unknown(self) -> str:
+    def unknown_reason(self) -> str:
         """Why nothing can be said about these calls; empty where something can."""
         if not self.seen:
             return NO_SERVER
@@ -287,20 +287,20 @@ def _find_candidates(use: ToolUse, servers: Sequence[ToolUse], names: frozenset[
 
 def _contains_result(read: str, returned: str) -> bool:
     """Return whether what a model read holds what a server returned: line for line, or as the same JSON."""
-    there = _strip_white_space(_ESCAPED.sub(lambda match: json.loads(f'"{match[0]}"'), read))
-    if all(_strip_white_space(line) in there for line in returned.splitlines() if not _NO_TEXT.fullmatch(line)):
+    there = _remove_white_space(_ESCAPED.sub(lambda match: json.loads(f'"{match[0]}"'), read))
+    if all(_remove_white_space(line) in there for line in returned.splitlines() if not _NO_TEXT.fullmatch(line)):
         return True
     return any(
-        equals_json(value, wanted) for wanted in _walk_json_values(returned) for value in _walk_json_values(read)
+        equals_json(value, wanted) for wanted in _find_json_in_text(returned) for value in _find_json_in_text(read)
     )
 
 
-def _strip_white_space(text: str) -> str:
+def _remove_white_space(text: str) -> str:
     """Return a text without white space, and without the marks of escapes."""
     return re.sub(r"[\s\\]", "", text)
 
 
-def _walk_json_values(text: str) -> Iterator[Any]:
+def _find_json_in_text(text: str) -> Iterator[Any]:
     """Yield the JSON objects and lists that lines of a text begin with."""
     decoder = json.JSONDecoder()
     for match in re.finditer(r"(?m)^\s*(?=[{\[])", text):

@@ -102,7 +102,9 @@ class RecordedConversations:
         waiting = self._find_awaiting_conversation(messages)
         for mark, count in reversed(marks):
             if conversations := self._answered.get(mark):
-                return RequestPlace(_choose_conversation(conversations, exchange.tools, mark), count, digest, system)
+                return RequestPlace(
+                    _choose_equal_conversation(conversations, exchange.tools, mark), count, digest, system
+                )
         if waiting is not None:
             return RequestPlace(waiting, _count_up_to_last_answer(messages), digest, system)
         for mark, count in reversed(marks[:-1]):
@@ -156,7 +158,7 @@ class RecordedConversations:
         return found
 
 
-def _choose_conversation(
+def _choose_equal_conversation(
     conversations: list[RecordedConversation], tools: frozenset[str], mark: Digest
 ) -> RecordedConversation:
     """Of equal conversations prefer those that nobody went on with, then the same tools, then the first."""

@@ -23,7 +23,7 @@ from llmproxy.core.dialects.codecs import get_operation_codec
 from llmproxy.core.dialects.conversation import read_conversation
 from llmproxy.core.dialects.messages import SCHEMAS, Draft, Message, ToolCall, as_dict, as_list, entry_messages, to_text
 from llmproxy.core.dialects.streams import SSEParser, list_events
-from llmproxy.core.dialects.usage import LIMITS, compute_cost
+from llmproxy.core.dialects.usage_and_cost import LIMITS, compute_cost
 from llmproxy.core.providers.provider_table import PROVIDERS
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Ending, Interaction, Response, Usage
@@ -105,7 +105,7 @@ _ELSEWHERE = frozenset({"instructions", "systemInstruction", "system_instruction
                         "request"})  # fmt: skip
 
 
-class RequestHistory:
+class RequestMessageCache:
     """What the last requests said."""
 
     def __init__(self) -> None:
@@ -117,7 +117,7 @@ class RequestHistory:
         entries = tree.get("messages")
         if not isinstance(entries, list) or tree.keys() & _ELSEWHERE:
             return read_conversation(interaction.request.body)
-        read = self._read_entries(entries)
+        read = self._reuse_read_entries(entries)
         if len(interaction.request.body) <= _LARGEST:
             self._count += 1
             self._recent[self._count] = entries, read
@@ -128,7 +128,7 @@ class RequestHistory:
         messages += [message for found in read for message in found if has_content(message)]
         return messages
 
-    def _read_entries(self, entries: list[Any]) -> list[list[Message]]:
+    def _reuse_read_entries(self, entries: list[Any]) -> list[list[Message]]:
         best: list[list[Message]] = []
         source = None
         for number in reversed(self._recent):
@@ -222,7 +222,7 @@ class DecodedExchange:
         return next((cost for cost in costs if cost is not None), None)
 
 
-def decode_exchange(interaction: Interaction, history: RequestHistory) -> DecodedExchange:
+def decode_exchange(interaction: Interaction, history: RequestMessageCache) -> DecodedExchange:
     """Open an interaction; `history` knows those before it."""
     response = interaction.response
     kind = response.mime_type
@@ -377,15 +377,15 @@ def _read_model_id_and_reasons(events: Sequence[dict[str, Any]]) -> tuple[str | 
     for value in events if len(events) <= _ENDS * 2 else (*events[:_ENDS], *events[-_ENDS:]):
         inner = as_dict(value.get("response")) or as_dict(value.get("message"))
         for place in (value, inner):
-            model = model or _find_text(place, "model", "modelVersion")
+            model = model or _first_text_member(place, "model", "modelVersion")
             if answer_id is None and place.get("type") not in _PIECES:
-                answer_id = _find_text(place, "id", "responseId", "response_id", "generation_id")
+                answer_id = _first_text_member(place, "id", "responseId", "response_id", "generation_id")
         reasons.update(dict.fromkeys(_walk_finish_reasons(value)))
         if "stop_reason" in inner or "candidates" in inner:
             reasons.update(dict.fromkeys(_walk_finish_reasons(inner)))
         state = inner if inner.get("object") == "response" else value
         if state.get("object") == "response" and state.get("status") in ("completed", "incomplete", "failed"):
-            reasons[_find_text(as_dict(state.get("incomplete_details")), "reason") or state["status"]] = None
+            reasons[_first_text_member(as_dict(state.get("incomplete_details")), "reason") or state["status"]] = None
     return model and model.removeprefix("models/"), answer_id, tuple(reasons)
 
 
@@ -394,7 +394,7 @@ _ENDS = 6
 _PIECES = ("content_block_start", "content_block_delta", "response.output_item.added")
 
 
-def _find_text(value: dict[str, Any], *names: str) -> str | None:
+def _first_text_member(value: dict[str, Any], *names: str) -> str | None:
     return next((value[name] for name in names if isinstance(value.get(name), str) and value[name]), None)
 
 
@@ -402,7 +402,7 @@ def _describe_error(response: Response, events: Sequence[dict[str, Any]]) -> str
     """Return what an answer says went wrong: HTTP's status, an error event of a stream, a cut."""
     told = next((said for value in events[-4:] if (said := _find_error_text(value))), None)
     if response.status >= _CLIENT_ERROR:
-        said = told or (_find_text(events[0], "message", "detail") if events else None) or response.reason
+        said = told or (_first_text_member(events[0], "message", "detail") if events else None) or response.reason
         return f"HTTP {response.status}: {said}".rstrip(": ")
     if told is not None:
         return told
@@ -415,10 +415,14 @@ def _find_error_text(value: dict[str, Any]) -> str | None:
         if isinstance(error, str) and error:
             return error
         if isinstance(error, dict) and error:
-            return _find_text(error, "message", "type", "code") or "error"
+            return _first_text_member(error, "message", "type", "code") or "error"
     exception = as_dict(value.get("exception"))
     if exception:
-        return _find_text(as_dict(exception.get("body")), "message") or _find_text(exception, "type") or "exception"
+        return (
+            _first_text_member(as_dict(exception.get("body")), "message")
+            or _first_text_member(exception, "type")
+            or "exception"
+        )
     return None
 
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from llmproxy.advice import suggest_command
+from llmproxy.advice import format_command
 from llmproxy.core.cassettes.anonymized_export import from_json, to_json
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.store import Store
@@ -35,7 +35,7 @@ def spans_of(path: Path | str, *, cassette: str, sample: int = 1, party: str | N
             names = ", ".join(store.list_cassette_names(20)) or "none"
             raise CassetteNotFound(
                 f"Nothing is recorded in {path} for cassette {cassette!r}, sample {sample}; there are: {names}.",
-                hint=suggest_command("ls", path),
+                hint=format_command("ls", path),
             )
         yield from build_spans(_iterate_interactions(store, cassette, sample, party))
 

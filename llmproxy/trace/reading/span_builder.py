@@ -48,7 +48,7 @@ from llmproxy.trace.reading.conversations import PendingCall, RecordedConversati
 from llmproxy.trace.reading.decoded_exchange import (
     DecodedExchange,
     PlainMessageCache,
-    RequestHistory,
+    RequestMessageCache,
     build_token_usage,
     decode_exchange,
     find_tool_name,
@@ -117,14 +117,14 @@ def get_otel_operation(operation: str) -> str:
     return _OPERATIONS.get(operation, operation)
 
 
-def _drop_none(**attributes: Any) -> dict[str, Any]:  # noqa: ANN401 - attribute values
+def _build_otel_attributes(**attributes: Any) -> dict[str, Any]:  # noqa: ANN401 - attribute values
     return {name.replace("__", "."): value for name, value in attributes.items() if value is not None}
 
 
 def build_request_attributes(exchange: DecodedExchange) -> dict[str, Any]:
     interaction = exchange.interaction
     server = urlsplit(interaction.upstream) if interaction.upstream else None
-    found = _drop_none(
+    found = _build_otel_attributes(
         gen_ai__operation__name=get_otel_operation(interaction.operation),
         gen_ai__provider__name=get_otel_provider(interaction.provider), gen_ai__request__model=interaction.model,
         server__address=server.hostname if server else None, server__port=server.port if server else None,
@@ -138,7 +138,7 @@ def build_request_attributes(exchange: DecodedExchange) -> dict[str, Any]:
 def build_response_attributes(exchange: DecodedExchange) -> dict[str, Any]:
     """Return the attributes of an answer; its tokens are :func:`build_usage_attributes`."""
     response, first = exchange.interaction.response, exchange.first_token_ms
-    found = _drop_none(
+    found = _build_otel_attributes(
         gen_ai__response__model=exchange.answer_model,
         gen_ai__response__id=exchange.answer_id,
         gen_ai__response__finish_reasons=list(exchange.finish_reasons) or None,
@@ -195,7 +195,7 @@ class SpanBuilder:
 
     def __init__(self) -> None:
         self._line = SpanQueue()
-        self._history, self._plain = RequestHistory(), PlainMessageCache()
+        self._history, self._plain = RequestMessageCache(), PlainMessageCache()
         self._conversations = RecordedConversations()
         self._all: list[RecordedConversation] = []
         self._carried: set[str] = set()
@@ -225,9 +225,9 @@ class SpanBuilder:
             self._release_failed_answer(conversation)
             self._add_messages(exchange, place, conversation)
             request = self._line.add_span(
-                self._build_request(exchange, conversation), size=len(exchange.interaction.request.body)
+                self._build_request_span(exchange, conversation), size=len(exchange.interaction.request.body)
             )
-        response = self._line.add_span(self._build_response(exchange, conversation, request.span))
+        response = self._line.add_span(self._build_response_span(exchange, conversation, request.span))
         if exchange.failed:
             attempts = conversation.failed.attempts + 1 if place.retry and conversation.failed else 1
             conversation.failed = FailedAnswer(request, response, attempts)
@@ -311,7 +311,7 @@ class SpanBuilder:
             pending.line.ready = True
         self._line.add_span(span)
 
-    def _build_request(self, exchange: DecodedExchange, conversation: RecordedConversation) -> Span:
+    def _build_request_span(self, exchange: DecodedExchange, conversation: RecordedConversation) -> Span:
         interaction = exchange.interaction
         span = self._build_span(
             exchange, SpanKind.LLM_REQUEST, f"chat {interaction.model or interaction.operation}", "request"
@@ -321,7 +321,9 @@ class SpanBuilder:
         span.metadata = build_request_attributes(exchange) | {"gen_ai.conversation.id": conversation.id}
         return span
 
-    def _build_response(self, exchange: DecodedExchange, conversation: RecordedConversation, request: Span) -> Span:
+    def _build_response_span(
+        self, exchange: DecodedExchange, conversation: RecordedConversation, request: Span
+    ) -> Span:
         span = self._build_span(
             exchange, SpanKind.LLM_RESPONSE, request.name, "response", duration_ms=exchange.duration_ms
         )

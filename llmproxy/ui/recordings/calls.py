@@ -16,14 +16,14 @@ from typing import Any
 from llmproxy.core.dialects.conversation import compare_requests
 from llmproxy.core.dialects.messages import Message, ToolCall, as_dict, as_list, as_str, entry_messages, keep_user_text
 from llmproxy.core.dialects.streams import list_events
-from llmproxy.core.dialects.usage import compute_cost, read_answer_model
+from llmproxy.core.dialects.usage_and_cost import compute_cost, read_answer_model
 from llmproxy.core.providers.provider_table import read_client
 from llmproxy.core.store.rows import read_answer_time
 from llmproxy.core.traffic.interaction import Interaction, Response
 from llmproxy.core.traffic.json_diff import ABSENT, count_common_prefix, count_common_suffix
 from llmproxy.core.traffic.websocket_frames import format_transcript, is_websocket_body
 from llmproxy.trace.reading.decoded_exchange import DecodedExchange, has_content, read_model_parameters
-from llmproxy.ui.recordings.new_content import LinkedExchange, SeenToolResult
+from llmproxy.ui.recordings.new_content import LinkedExchange, ReportedToolResult
 
 CHUNKS = 2000
 """Chunks that are told one by one; of more, neighbours are told together."""
@@ -39,7 +39,7 @@ def call_to_json(told: LinkedExchange) -> dict[str, Any]:
     return {
         **build_call_facts(exchange.interaction), "messages": _messages_to_json(exchange), "known": told.known,
         "previous": told.previous.interaction.id if told.previous else None, "retry": told.retry,
-        "changes": _list_request_changes(told.previous, exchange, told.known) if told.previous else [],
+        "changes": _list_changes_since_previous(told.previous, exchange, told.known) if told.previous else [],
         "tools": _list_declared_tools(exchange.tree),
         "parameters": {
             name.removeprefix("gen_ai.request."): value for name, value in read_model_parameters(exchange.tree).items()
@@ -50,7 +50,7 @@ def call_to_json(told: LinkedExchange) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def attach_results(calls: Mapping[int, dict[str, Any]], results: Sequence[SeenToolResult]) -> None:
+def attach_results(calls: Mapping[int, dict[str, Any]], results: Sequence[ReportedToolResult]) -> None:
     """Put the results of tools beside the calls that asked for them, as far as these are among `calls`."""
     for each in results:
         if (caller := calls.get(each.caller)) is not None:
@@ -144,7 +144,9 @@ def _list_declared_tools(tree: dict[str, Any]) -> list[dict[str, str]]:
     return found
 
 
-def _list_request_changes(previous: DecodedExchange, exchange: DecodedExchange, known: int) -> list[dict[str, Any]]:
+def _list_changes_since_previous(
+    previous: DecodedExchange, exchange: DecodedExchange, known: int
+) -> list[dict[str, Any]]:
     """Return where a request differs from the one that it goes on with, beside what was added to the conversation."""
     old, new = (
         as_dict(previous.tree.get("request")) or previous.tree,

@@ -15,10 +15,10 @@ from typing import NamedTuple
 from llmproxy.core.dialects.codecs import CHAT
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.trace.reading.conversations import PendingCall, RecordedConversation, RecordedConversations, RequestPlace
-from llmproxy.trace.reading.decoded_exchange import DecodedExchange, RequestHistory, decode_exchange
+from llmproxy.trace.reading.decoded_exchange import DecodedExchange, RequestMessageCache, decode_exchange
 
 
-class SeenToolResult(NamedTuple):
+class ReportedToolResult(NamedTuple):
     """What a request says a tool answered."""
 
     caller: int
@@ -38,7 +38,7 @@ class LinkedExchange:
     previous: DecodedExchange | None = None
     """The call that this one goes on with."""
     retry: bool = False
-    results: tuple[SeenToolResult, ...] = ()
+    results: tuple[ReportedToolResult, ...] = ()
     """Of tools that earlier calls asked for."""
 
 
@@ -46,7 +46,7 @@ class LinkedExchange:
 class RecordingReader:
     """Reads the calls of one recording; feed them in the order of their requests."""
 
-    _history: RequestHistory = field(default_factory=RequestHistory)
+    _history: RequestMessageCache = field(default_factory=RequestMessageCache)
     _conversations: RecordedConversations = field(default_factory=RecordedConversations)
     _last: dict[str, DecodedExchange] = field(default_factory=dict)
     """By conversation."""
@@ -71,14 +71,14 @@ class RecordingReader:
 
     def _match_tool_results(
         self, exchange: DecodedExchange, place: RequestPlace, conversation: RecordedConversation
-    ) -> Iterator[SeenToolResult]:
+    ) -> Iterator[ReportedToolResult]:
         for message in exchange.messages[place.known :]:
             if message.role != "tool":
                 continue
             pending = self._conversations.take_pending_call(conversation, message.tool_call_id)
             if pending is not None:
                 name = pending.call_id or pending.name
-                yield SeenToolResult(pending.span.id, name, message.text, exchange.interaction.id or 0)
+                yield ReportedToolResult(pending.span.id, name, message.text, exchange.interaction.id or 0)
 
     def _add_pending_calls(self, exchange: DecodedExchange, conversation: RecordedConversation) -> None:
         if exchange.answer is None or exchange.failed:

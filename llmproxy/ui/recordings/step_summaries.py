@@ -31,7 +31,7 @@ def read_steps(interactions: Iterable[Interaction]) -> list[Step]:
     reader = _StepReader()
     return [
         step for span in build_spans(reader.remember_interactions(interactions)) for step in reader.read(span)
-    ] + reader.list_unanswered()
+    ] + reader.list_inputs_without_request()
 
 
 @dataclass(slots=True)
@@ -55,7 +55,7 @@ class _StepReader:
 
     def read(self, span: Span) -> Iterator[Step]:
         if span.kind is SpanKind.AGENT_STEP:
-            yield from self._make_agent_steps(span)
+            yield from self._make_attempt_and_call_steps(span)
         elif span.kind is SpanKind.USER_INPUT:
             said = span.input
             if not isinstance(said, str) or (said := keep_user_text(said)):  # else the client wrote all of it
@@ -78,11 +78,11 @@ class _StepReader:
             call, depth = self.of.get(span.parent_id or "", (None, 0))
             yield {"kind": "answer", "call": call, "depth": depth, "text": _shorten_text(span.output)}
 
-    def list_unanswered(self) -> list[Step]:
+    def list_inputs_without_request(self) -> list[Step]:
         """Return what no request followed."""
         return [{**step, "call": None} for step in self.waiting]
 
-    def _make_agent_steps(self, span: Span) -> Iterator[Step]:
+    def _make_attempt_and_call_steps(self, span: Span) -> Iterator[Step]:
         inside = self.of.get(span.parent_id or "")
         depth = inside[1] + 1 if inside else 0
         self.depth[span.id] = depth

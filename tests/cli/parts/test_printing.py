@@ -6,11 +6,11 @@ import pytest
 
 from llmproxy.cli.parts.printing import (
     body_text,
+    escape_lines,
     fit_columns,
     format_size,
     print_table,
     to_line,
-    to_paragraphs,
     wrap_text,
 )
 from llmproxy.report.request_line import count_cells
@@ -20,14 +20,14 @@ from llmproxy.report.request_line import count_cells
 def test_nothing_recorded_drives_the_terminal(text: str) -> None:
     """Escape sequences, direction marks and lone surrogates come out as escapes."""
     assert to_line(text).isprintable()
-    assert to_paragraphs(f"{text}\n{text}").replace("\n", "").isprintable()
+    assert escape_lines(f"{text}\n{text}").replace("\n", "").isprintable()
     assert body_text(text.encode("utf-8", "surrogatepass")).replace("\n", "").isprintable()
 
 
 def test_a_line_stays_one_line() -> None:
     """Line breaks and runs of space become one space; paragraphs keep their breaks."""
     assert to_line(" a\n\t b ") == "a b"
-    assert to_paragraphs("a\r\n\tb") == "a\n    b"
+    assert escape_lines("a\r\n\tb") == "a\n    b"
 
 
 def test_bodies_read_as_what_they_are() -> None:

@@ -25,7 +25,7 @@ def test_refusals_that_cannot_be_told_any_more_are_no_trouble(tmp_path: Path) ->
             asked.append(after)
             raise ControlError("calls that are not kept any more", status=410)
 
-        def close(
+        def close_session(
             self, name: str, *, complete: bool | None = None, after: int | None = None, interrupted: bool = False
         ) -> Report:
             return Report(name, name, hits=29_999, refused=1)

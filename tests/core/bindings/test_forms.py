@@ -11,7 +11,7 @@ import pytest
 from llmproxy.core.bindings import (
     BadRunVariable,
     Bindings,
-    Binds,
+    BindScope,
     Fit,
     IdPair,
     IdPairs,
@@ -222,9 +222,9 @@ def test_the_scope_leaves_less() -> None:
     before, now = [*A, RunVariable("date", "2026-11-22")], [*B, RunVariable("date", "2026-11-23")]
     bodies = [{"system": f"{cwd} {day}"} for cwd, day in (("/tmp/a", "2026-11-22"), ("/srv/ci/b c", "2026-11-23"))]
     assert isinstance(fit_request(Bindings(before, now), bodies[0], bodies[1]), Fit)
-    assert isinstance(fit_request(Bindings(before, now, scope=Binds.PATHS), bodies[0], bodies[1]), Mismatch)
-    assert isinstance(fit_request(Bindings(before, now, scope=Binds.NONE), bodies[0], bodies[0]), Fit)
-    assert not Bindings(before, now, scope=Binds.NONE)
+    assert isinstance(fit_request(Bindings(before, now, scope=BindScope.PATHS), bodies[0], bodies[1]), Mismatch)
+    assert isinstance(fit_request(Bindings(before, now, scope=BindScope.NONE), bodies[0], bodies[0]), Fit)
+    assert not Bindings(before, now, scope=BindScope.NONE)
 
 
 def _asked(question: str, *more: object) -> dict[str, object]:
@@ -262,7 +262,7 @@ def test_whatever_fits_is_a_candidate(recorded: str) -> None:
         before, now = ([RunVariable("x", value), RunVariable("home", home)]
                        for value, home in ((recorded, "/home/kim"), (present, "/home/lee")))  # fmt: skip
         bindings = Bindings(before, now)
-        for form in (form for forms in bindings.user_text_forms.by_text.values() for form in forms):
+        for form in (form for forms in bindings.forms_in_user_text.by_text.values() for form in forms):
             for text in form.present:
                 for around in AROUND:
                     one, other = around.format(form.recorded), around.format(text)

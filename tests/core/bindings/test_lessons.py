@@ -95,7 +95,9 @@ def test_a_value_that_a_tool_made_is_learned_where_it_stands(
     """One volatile field, of the kind that it looks like, behind the text before it; with it the recording fits."""
     old, new = asked(recorded), asked(present, cwd="/srv/of-today")
     found = taught(old, new)
-    assert [(each.field.kind, each.field.before, each.is_accepted) for each in found] == [(kind, before, accepted)]
+    assert [(each.field.kind, each.field.before, each.is_bulk_acceptable) for each in found] == [
+        (kind, before, accepted)
+    ]
     assert found[0].field.tool == "sh"
     assert found[0].field.arguments == '{"cmd":"ls {cwd}"}'
     assert isinstance(fit_request(Bindings(A, B, [found[0].field]), old, new), Fit)
@@ -162,7 +164,7 @@ def test_system_text_is_learned_only_where_that_is_asked_for() -> None:
     found = learn_volatile_fields(Bindings(A, B), old, new, outside=True)
     assert isinstance(found, tuple)
     (one,) = found
-    assert (one.field.tool, one.field.before, one.is_accepted) == ("<system>", "Git user: ", False)
+    assert (one.field.tool, one.field.before, one.is_bulk_acceptable) == ("<system>", "Git user: ", False)
 
 
 def test_a_slot_of_system_text_is_never_in_what_a_user_typed() -> None:
@@ -183,7 +185,7 @@ def test_a_commit_without_a_letter_is_a_commit() -> None:
     """It is exchanged in the prose that names it, as any other; taken by name, since it may be a number."""
     old, new = ([f"[main {commit}] Add", f"as {commit} says"] for commit in ("9266194", "8480380"))
     found = taught(asked(*old), asked(*new, cwd="/srv/of-today"))
-    assert [(each.field.name, each.field.kind, each.is_accepted) for each in found] == [("commit", "hex", False)]
+    assert [(each.field.name, each.field.kind, each.is_bulk_acceptable) for each in found] == [("commit", "hex", False)]
     counted = taught(asked("[total 9266194 bytes]"), asked("[total 8480380 bytes]", cwd="/srv/of-today"))
     assert [each.field.kind for each in counted] != ["hex"]
 
@@ -192,7 +194,7 @@ def test_a_number_that_does_not_map_one_to_one_is_a_count() -> None:
     """Links of a folder: 3 stays 3 on one line and 5 becomes 3 on the next; taken for ids they would fit nothing."""
     old = asked("drwxr-xr-x 3 x .\ndrwxr-xr-x 5 x ..\n")
     found = taught(old, asked("drwxr-xr-x 3 x .\ndrwxr-xr-x 3 x ..\n", cwd="/srv/of-today"))
-    assert [(each.field.kind, each.is_accepted) for each in found] == [("count", False)]
+    assert [(each.field.kind, each.is_bulk_acceptable) for each in found] == [("count", False)]
 
 
 @pytest.mark.parametrize(("recorded", "present", "kind"), [
@@ -232,7 +234,7 @@ def test_times_of_a_listing_are_one_slot() -> None:
     before, now = asked(old), asked(new, cwd="/srv/of-today")
     found = taught(before, now)
     merged = generalize_fields(found)
-    assert [(each.field.name, each.field.before, each.is_accepted) for each in merged] == [
+    assert [(each.field.name, each.field.before, each.is_bulk_acceptable) for each in merged] == [
         ("file_time", "{:row} ", True)
     ]
     assert isinstance(fit_request(Bindings(A, B, [merged[0].field]), before, now), Fit)
@@ -343,7 +345,7 @@ def test_a_foreign_value_is_accepted_by_name_only() -> None:
     here, elsewhere = (
         LearnedField(VolatileField("id", "uuid", tool), "a", "b", "$") for tool in ("make_task", "web_search")
     )
-    assert (here.is_accepted, elsewhere.is_accepted) == (True, False)
+    assert (here.is_bulk_acceptable, elsewhere.is_bulk_acceptable) == (True, False)
 
 
 ONE, TWO = "19f646e8-3665-45bf-a023-f9a014bbc34a", "7617ef61-e131-4c27-aa35-7b0ab89eaae9"

@@ -14,8 +14,8 @@ import pytest
 from llmproxy.core.bindings import RunVariable, VolatileField, dump_run_variables, load_run_variables
 from llmproxy.core.cassettes.anonymized_export import (
     HOME,
-    describe_names,
-    find_names,
+    describe_remaining_names,
+    find_remaining_names,
     from_json,
     replace_names,
     to_json,
@@ -241,12 +241,12 @@ def test_a_file_says_where_a_declared_name_stays() -> None:
         "drwxr-xr-x 2 user staff 64 notes", "-rw-r--r-- 1 \\e[33mkim.ono\\e[0m staff 64 a",
         "10%\r-rw-r--r-- 1 kim.ono staff 12 b", "kim.ono@kims-laptop:~$ ls", "akim.onos", "cd /home/kim.ono/code",
     )  # fmt: skip
-    found = find_names("\n".join(rows), [dump_run_variables(KIM)])
+    found = find_remaining_names("\n".join(rows), [dump_run_variables(KIM)])
     assert found == {"/home/kim.ono": [6], "kim.ono": [2, 3, 4, 6], "kims-laptop": [4]}
-    assert list(describe_names("a.yaml", {"kim.ono": [*range(1, 9)]})) == [
+    assert list(describe_remaining_names("a.yaml", {"kim.ono": [*range(1, 9)]})) == [
         "a.yaml: kim.ono still stands on line 1, 2, 3, 4, 5 and 3 more: look at it before you commit the file."
     ]
-    assert find_names("\n".join(rows), [dump_run_variables(CI)]) == {}
+    assert find_remaining_names("\n".join(rows), [dump_run_variables(CI)]) == {}
 
 
 def test_a_kept_file_names_the_lines_where_somebody_stays(

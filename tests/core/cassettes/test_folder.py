@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from llmproxy.core.bindings import RunVariable, dump_run_variables
-from llmproxy.core.cassettes.anonymized_export import export_interaction
+from llmproxy.core.cassettes.anonymized_export import to_recorded
 from llmproxy.core.cassettes.folder import CassetteDir, FolderLoadSummary, build_slug
 from llmproxy.core.cassettes.formats import review_yaml
 from llmproxy.core.cassettes.formats.entries import Recorded
 from llmproxy.core.cassettes.formats.vcr import dumps
-from llmproxy.core.cassettes.importing import import_exchanges
+from llmproxy.core.cassettes.importing import convert_exchanges
 from llmproxy.core.forks.fork_rows import Fork, find_fork, store_fork
 from llmproxy.core.forks.overrides import parse_overrides
 from llmproxy.core.keys.user_rules import Rules
@@ -43,7 +43,7 @@ def recordings(*texts: str, cassette: str = "trip", at: float = NOW, sample: int
                  extra={"started_at": at + n, "sample": sample, "head_offset": 5})
         for n, text in enumerate(texts)
     ]  # fmt: skip
-    adopted = import_exchanges(exchanges, cassette, rules=Rules(), redactor=Redactor())
+    adopted = convert_exchanges(exchanges, cassette, rules=Rules(), redactor=Redactor())
     return [each.interaction for each in adopted if each.interaction]
 
 
@@ -98,8 +98,8 @@ def test_a_clone_replays_at_once(kept: CassetteDir, store: Store, fresh: Store) 
     assert kept.save_cassette(store, "trip") == kept.path / "trip.yaml"
     assert load(kept, fresh) == FolderLoadSummary(imported=("trip",), interactions=4)
     assert plain(fresh) == plain(store)
-    assert fresh.closed_cleanly("trip", 1)
-    assert fresh.closed_cleanly("trip", 2)
+    assert fresh.last_session_ended_cleanly("trip", 1)
+    assert fresh.last_session_ended_cleanly("trip", 2)
 
 
 @pytest.mark.parametrize("again", [False, True])
@@ -168,7 +168,7 @@ def test_a_file_that_says_more_is_in_step_and_written_anew(kept: CassetteDir, st
     """As earlier versions wrote it, with all fields; it is read as it is, and no edit."""
     store.add_interaction(asked_by_an_sdk(), supersede=False)
     kept.path.mkdir()
-    recorded = export_interaction(replace(asked_by_an_sdk(), run_variables=""))
+    recorded = to_recorded(replace(asked_by_an_sdk(), run_variables=""))
     (kept.path / "trip.yaml").write_text(review_yaml.dumps([recorded], "trip", unfinished=True))
     assert load(kept, store) == FolderLoadSummary(unchanged=1)
     record(store, "more", at=NOW + 9)
@@ -444,9 +444,9 @@ def test_an_open_cassette_stays_open_in_its_file(kept: CassetteDir, store: Store
     record(store, "a")
     assert "\nopen: true\n" in step(kept, store).read_text()
     load(kept, fresh)
-    assert not fresh.closed_cleanly("trip", 1)
+    assert not fresh.last_session_ended_cleanly("trip", 1)
     fresh.begin_writing("trip", 1, exclusive=True, holder="a")
     fresh.end_writing("trip", 1, "a", clean=None)
     assert "open: true" not in step(kept, fresh).read_text()
     load(kept, store)
-    assert store.closed_cleanly("trip", 1)
+    assert store.last_session_ended_cleanly("trip", 1)

@@ -16,12 +16,12 @@ import pytest
 import zstandard
 
 from llmproxy.core.bindings import parse_volatile_field
-from llmproxy.core.cassettes.anonymized_export import export_interaction
+from llmproxy.core.cassettes.anonymized_export import to_recorded
 from llmproxy.core.cassettes.folder import CassetteDir
 from llmproxy.core.cassettes.formats import open_source
 from llmproxy.core.cassettes.formats.entries import Recorded
-from llmproxy.core.cassettes.formats.vcr import dumps, parse_text, read
-from llmproxy.core.cassettes.importing import ImportedExchange, import_exchanges
+from llmproxy.core.cassettes.formats.vcr import dumps, parse_exchanges, read
+from llmproxy.core.cassettes.importing import ImportedExchange, convert_exchanges
 from llmproxy.core.cassettes.merging import MergeConflict, merge_folders, merge_stores
 from llmproxy.core.changes.accepted_changes import build_accepted_changes
 from llmproxy.core.changes.change import Change, digest_of
@@ -30,7 +30,7 @@ from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.queries import (
-    accepted_of,
+    read_accepted_changes,
     read_volatile_fields,
     replace_accepted_changes,
     write_volatile_fields,
@@ -66,7 +66,7 @@ def recorded(**changes: object) -> Recorded:
 
 
 def taken(*each: Recorded, upstreams: dict[str, str] | None = None) -> list[ImportedExchange]:
-    return import_exchanges(each, "c", rules=Rules(), redactor=Redactor(), upstreams=upstreams)
+    return convert_exchanges(each, "c", rules=Rules(), redactor=Redactor(), upstreams=upstreams)
 
 
 def one(*, upstreams: dict[str, str] | None = None, **changes: object) -> Interaction:
@@ -195,16 +195,16 @@ FULL = replace(
 ])  # fmt: skip
 def test_round_trip(before: Interaction) -> None:
     """Interaction -> YAML -> interaction loses nothing: chunks, times, party, sample, ending, order of fields."""
-    (after,) = import_exchanges(
-        parse_text(dumps([export_interaction(before)], "c")), "c", rules=Rules(), redactor=Redactor()
+    (after,) = convert_exchanges(
+        parse_exchanges(dumps([to_recorded(before)], "c")), "c", rules=Rules(), redactor=Redactor()
     )
     assert after.interaction == before
 
 
 def test_edited_body_wins_over_our_notes() -> None:
     """A body that was edited by hand is taken, and the chunk borders that do not fit it are left out."""
-    text = dumps([export_interaction(one())], "c").replace("chatcmpl-1", "chatcmpl-edited")
-    (after,) = import_exchanges(parse_text(text), "c", rules=Rules(), redactor=Redactor())
+    text = dumps([to_recorded(one())], "c").replace("chatcmpl-1", "chatcmpl-edited")
+    (after,) = convert_exchanges(parse_exchanges(text), "c", rules=Rules(), redactor=Redactor())
     assert after.interaction is not None
     assert after.interaction.response.chunks == (Chunk(0, ANSWER.replace(b"chatcmpl-1", b"chatcmpl-edited")),)
 
@@ -225,11 +225,11 @@ def test_real_traffic(traffic: Path) -> None:
     files = sorted(traffic.rglob("*.yaml"))
     skipped: Counter[str] = Counter()
     for path in files:
-        adopted = import_exchanges(read(open_source(path)), path.stem, rules=Rules(), redactor=Redactor())
+        adopted = convert_exchanges(read(open_source(path)), path.stem, rules=Rules(), redactor=Redactor())
         skipped.update(each.why for each in adopted if each.interaction is None)
         before = [each.interaction for each in adopted if each.interaction]
-        text = dumps([export_interaction(each) for each in before], path.stem)
-        again = import_exchanges(parse_text(text), path.stem, rules=Rules(), redactor=Redactor())
+        text = dumps([to_recorded(each) for each in before], path.stem)
+        again = convert_exchanges(parse_exchanges(text), path.stem, rules=Rules(), redactor=Redactor())
         assert [each.interaction for each in again] == before, path
     assert len(files) > 380
     assert not skipped
@@ -348,7 +348,7 @@ def test_repeats_parties_samples_and_heads_come_along(tmp_path: Path) -> None:
         assert found[3].made_ids == ("resp_1",)
         assert (find_fork(store, "c", 1) or one) == Fork("c", "parent", 1, "why")
         assert read_volatile_fields(store, "c") == (parse_volatile_field(SLOT),)
-        assert not store.closed_cleanly("c", 1)
+        assert not store.last_session_ended_cleanly("c", 1)
     with reopened(b, writable=True) as store:
         store_fork(store, Fork("c", "parent", 2, "why not"))
     with pytest.raises(MergeConflict, match="say different things about whose child it is"):
@@ -356,7 +356,7 @@ def test_repeats_parties_samples_and_heads_come_along(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("statement", "error", "said"), [
-    ("ALTER TABLE volatile_fields RENAME COLUMN field TO slot;DELETE FROM _sqlite_migrations WHERE name = 'm005_words'", CassetteError, "written by different versions: m004_files and m005_words"),
+    ("ALTER TABLE volatile_fields RENAME COLUMN field TO slot;ALTER TABLE forks DROP COLUMN live;DELETE FROM _sqlite_migrations WHERE name IN ('m005_words', 'm006_live')", CassetteError, "written by different versions: m004_files and m006_live"),
     ("UPDATE _sqlite_migrations SET name = 'm999_new' WHERE name = 'm005_words'", CassetteNewer, "written by a newer llmproxy"),
     ("UPDATE interactions SET rules = 'others'", CassetteError, "made by different rules"),
     ("UPDATE interactions SET key = replace(key, 'v1:', 'v0:')", CassetteError, "made by different rules"),
@@ -433,7 +433,7 @@ def test_what_two_branches_accept_is_accepted_by_both(folder: Callable[..., Path
     assert "changes:" in texts(target)["c.yaml"]
     with FileStore.open(target.with_suffix(".read"), writable=True, now=lambda: NOW) as opened:
         CassetteDir(target, now=lambda: NOW).load_into(opened, rules=Rules())
-        assert {each.exactly for each in accepted_of(opened, "c")} == {
+        assert {each.exactly for each in read_accepted_changes(opened, "c")} == {
             frozenset([("0" * 16, digest_of([text]))]) for text in ("x", "y")
         }
 

@@ -13,8 +13,8 @@ from llmproxy.core.changes.accepted_changes import (
     build_accepted_changes,
     merge_accepted,
 )
-from llmproxy.core.changes.answer_plausibility import check_schema, explain_impossible, is_prompt
-from llmproxy.core.changes.change import Change, Reason, Refusal, TrialCall, diff_hunks, digest_of
+from llmproxy.core.changes.answer_plausibility import check_schema, explain_impossible, may_hold_prompt
+from llmproxy.core.changes.change import Change, NotCarried, Refusal, UnrecordedTrialCall, diff_hunks, digest_of
 from llmproxy.core.changes.client_boilerplate import ClientFrames, digest_frame_line, get_client_frames
 from llmproxy.core.changes.request_parsing import KnownAnswers, parse_request
 from llmproxy.core.changes.result_rewording import FAILS_NOW, find_rewording
@@ -115,10 +115,10 @@ def test_an_answer_is_possible_or_the_parameter_is_named(
 
 def test_parameters_may_hold_a_question() -> None:
     """By their names, or by prose in them; schemas are full of prose, and are none."""
-    assert is_prompt("prompt", "x")
-    assert is_prompt("vendor_note", "please pay 5 euros")
-    assert not is_prompt("temperature", 1)
-    assert not is_prompt("response_format", {"description": "please pay"})
+    assert may_hold_prompt("prompt", "x")
+    assert may_hold_prompt("vendor_note", "please pay 5 euros")
+    assert not may_hold_prompt("temperature", 1)
+    assert not may_hold_prompt("response_format", {"description": "please pay"})
     assert check_schema("x", {"type": "STRING"}) == ""
     assert check_schema(None, {"type": "STRING"}) != ""
 
@@ -198,11 +198,11 @@ def test_two_lists_become_one() -> None:
 
 def test_a_call_of_a_trial_is_plain_json_and_back() -> None:
     """Who counts a trial's calls over the control API reads what was written."""
-    refusal = Refusal(Reason.QUESTION, "message 1")
-    call = TrialCall(3, "a", 1, "agent", "messages", 7, (BRIEF,), refusal, ("x",), 10, 2, 0.5)
-    assert TrialCall.from_json(call.to_json())._replace(changes=(BRIEF,)) == call
-    assert not call.is_new_call
-    assert call._replace(refusal=Refusal(Reason.NO_PLACE, "")).is_new_call
+    refusal = Refusal(NotCarried.QUESTION, "message 1")
+    call = UnrecordedTrialCall(3, "a", 1, "agent", "messages", 7, (BRIEF,), refusal, ("x",), 10, 2, 0.5)
+    assert UnrecordedTrialCall.from_json(call.to_json())._replace(changes=(BRIEF,)) == call
+    assert not call.has_no_place
+    assert call._replace(refusal=Refusal(NotCarried.NO_PLACE, "")).has_no_place
 
 
 OPENING, NEXT = "<system-reminder>", "As you answer, you can use the following context:"

@@ -203,7 +203,7 @@ def test_foreign_hosts_and_web_pages_are_not(api: Api, sent: dict[str, str]) -> 
     status, value = api.ask("POST", "sessions", {"name": "x"}, headers=headers)
     assert (status, value["error"]["code"]) == (403, "llmproxy_forbidden")
     assert api.ask("GET", "sessions", headers=headers)[0] == 403
-    assert api.engine.sessions.walks == {}
+    assert api.engine.sessions.open_sessions == {}
 
 
 def test_other_machines_need_the_token(make: Make) -> None:
@@ -258,7 +258,7 @@ def test_what_makes_no_sense_is_refused(api: Api, method: str, path: str, body: 
         assert "sessions/*/close" in value["error"]["hint"]
     if method == "PUT":
         assert value["error"]["message"] == "llmproxy: /_llmproxy/sessions takes GET or POST, not PUT."
-    assert api.engine.sessions.walks == {}
+    assert api.engine.sessions.open_sessions == {}
     assert api.ask("HEAD", "health")[0] == 200
 
 

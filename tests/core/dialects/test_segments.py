@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from llmproxy.core.dialects.answers import can_write_answer, sse, write_answer, write_json
+from llmproxy.core.dialects.answers import can_write_answer, dump_json, sse, write_answer
 from llmproxy.core.dialects.codecs import (
     CHAT,
     ERROR_HEADER,
@@ -25,7 +25,7 @@ from llmproxy.core.dialects.codecs import (
 from llmproxy.core.dialects.conversation import Kind, compare_requests, list_segments, read_answer, read_conversation
 from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.core.dialects.streams import decide_ending
-from llmproxy.core.dialects.usage import read_usage
+from llmproxy.core.dialects.usage_and_cost import read_usage
 from llmproxy.core.providers.provider_table import Family
 from llmproxy.core.providers.routing import Route, asks_for_stream, family_of, route_host
 from llmproxy.core.traffic.canonical_json import parse_json
@@ -210,7 +210,7 @@ def test_requests_are_understood(model: str, stream: bool) -> None:
     assert route.known
     assert asks_for_stream(route, body) is stream
     assert model in (body.get("model"), route.model)
-    found = read_conversation(write_json(body))
+    found = read_conversation(dump_json(body))
     assert [each.role for each in found] == ["system", "user", "assistant", "tool"]
     assert [each.text for each in found[:3]] == ["Be brief.", "Weather?", ""]
     assert "12" in found[3].text
@@ -226,7 +226,7 @@ def test_answers_are_understood(model: str, message: Message, stream: bool) -> N
     dialect, said = get_model_speaker(model), SpokenTurn(model, message, COUNTS)
     route = route_of(dialect.ask(model, TALK, stream)[0])
     kind = "text/event-stream" if stream else "application/json"
-    body = sse(dialect.stream(said)) if stream else write_json(dialect.answer(said))
+    body = sse(dialect.stream(said)) if stream else dump_json(dialect.answer(said))
     found = known(read_answer(route.operation, kind, body))
     assert found.text == message.text
     said_calls, calls = (

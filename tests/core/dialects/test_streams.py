@@ -34,7 +34,7 @@ from llmproxy.core.dialects.streams import (
     shorten_json,
     split_array,
 )
-from llmproxy.core.dialects.usage import read_model, read_usage
+from llmproxy.core.dialects.usage_and_cost import read_model, read_usage
 from llmproxy.core.providers.provider_table import Family
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Ending

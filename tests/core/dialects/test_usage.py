@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from llmproxy.core.dialects.streams import detect_framing
-from llmproxy.core.dialects.usage import compute_cost, compute_maximum_cost, read_model, read_usage
+from llmproxy.core.dialects.usage_and_cost import compute_cost, compute_maximum_cost, read_model, read_usage
 from llmproxy.core.providers.provider_table import Family
 from llmproxy.core.traffic.interaction import Usage
 from tests.support.narrowing import known
@@ -158,7 +158,7 @@ def test_price_file() -> None:
 
 def test_import_reads_no_prices() -> None:
     """Importing the module is cheap: the price file is read when the first cost is asked for."""
-    code = "from llmproxy.core.dialects import usage; usage._load_prices.cache_info().currsize and exit(1)"
+    code = "from llmproxy.core.dialects import usage_and_cost; usage_and_cost._load_prices.cache_info().currsize and exit(1)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -12,11 +12,11 @@ import pytest
 
 from llmproxy.core.bindings.volatile_fields import VolatileField
 from llmproxy.core.changes.accepted_changes import AcceptedChange, Condition, build_accepted_changes, build_call_removal
-from llmproxy.core.changes.change import Author, ChangeOrigin, Reason, TrialCall
+from llmproxy.core.changes.change import Author, ChangeOrigin, NotCarried, UnrecordedTrialCall
 from llmproxy.core.engine.carried_answers import find_conflicting_recordings
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.store.file.store import open_store
-from llmproxy.core.store.queries import accepted_of, replace_accepted_changes, write_volatile_fields
+from llmproxy.core.store.queries import read_accepted_changes, replace_accepted_changes, write_volatile_fields
 from llmproxy.core.traffic.interaction import Chunk, Response
 from llmproxy.protocol import CARRIED_HEADER
 from tests.oracle.speak import JSON_TYPE
@@ -50,12 +50,12 @@ def _send(proxy: InProcess, body: bytes, agent: str = "") -> Answer:
     return proxy.ask("p", "/s/c/v1/chat/completions", body, _say("live"), head)
 
 
-def _try(store: Path, *bodies: bytes, **more: Json) -> list[TrialCall]:
+def _try(store: Path, *bodies: bytes, **more: Json) -> list[UnrecordedTrialCall]:
     with InProcess(store, "replay") as proxy:
         assert proxy.control("POST", "sessions", name="c", trial=True, **more)[0] == 201
         for body in bodies:
             _send(proxy, body)
-        return [TrialCall.from_json(each) for each in proxy.control("GET", "sessions/c")[1]["trial"]]
+        return [UnrecordedTrialCall.from_json(each) for each in proxy.control("GET", "sessions/c")[1]["trial"]]
 
 
 def _accept(store: Path, body: bytes, **more: date | Condition) -> list[AcceptedChange]:
@@ -173,7 +173,7 @@ def test_an_upgrade_of_a_client_is_one_change(tmp_path: Path, more: Json, status
     with InProcess(store, "replay") as proxy:
         proxy.control("POST", "sessions", name="c", trial=True)
         _send(proxy, *_ask_as("2.1.332"))
-        (call,) = [TrialCall.from_json(each) for each in proxy.control("GET", "sessions/c")[1]["trial"]]
+        (call,) = [UnrecordedTrialCall.from_json(each) for each in proxy.control("GET", "sessions/c")[1]["trial"]]
     assert {each.origin for each in call.changes} == {ChangeOrigin(Author.CLIENT, "Claude Code", "2.1.332")}, call
     with open_store(store, writable=True, now=lambda: NOW) as opened:
         replace_accepted_changes(opened, "c", build_accepted_changes(call.changes, TODAY))
@@ -226,8 +226,8 @@ def test_a_trial_says_what_it_would_cost(store: Path) -> None:
     assert (carried.recording, carried.input, carried.output, carried.refusal) == (1, 7, 3, None)
     assert [str(each) for each in carried.changes] == ['system prompt, line 2: "Be brief." -> "Be brief and kind."']
     assert carried.pending == tuple(each.name for each in carried.changes)
-    assert new.is_new_call
-    assert after.is_new_call
+    assert new.has_no_place
+    assert after.has_no_place
     _accept(store, _ask(EDITED))
     assert _try(store, _ask(EDITED))[0].pending == ()
 
@@ -244,7 +244,7 @@ def test_a_failure_and_two_answers_are_never_carried(tmp_path: Path) -> None:
     store = tmp_path / "s.db"
     _record(store, (_ask(SYSTEM), "overloaded", 400), (_ask("A", "Who?"), "Ann", 200), (_ask("B", "Who?"), "Bob", 200))
     whys = [call.refusal.why for call in _try(store, _ask(EDITED), _ask("C", "Who?")) if call.refusal]
-    assert whys == [Reason.IMPOSSIBLE, Reason.AMBIGUOUS]
+    assert whys == [NotCarried.IMPOSSIBLE, NotCarried.AMBIGUOUS]
     (call,) = _try(store, _ask("B", "Who?", temperature=1))
     assert (call.recording, call.refusal) == (3, None)
 
@@ -263,7 +263,7 @@ def test_what_says_something_else_in_each_call_is_data(tmp_path: Path) -> None:
     _record(store, *((body, f"of {n}", 200) for n, body in enumerate(asked)))
     edited = prompt.replace("Be brief.", "Be kind.")
     carried, data = _try(store, _ask(edited.format("one"), "What of one?"), _ask(prompt.format("2"), "What of two?"))
-    assert (carried.refusal, data.refusal and data.refusal.why) == (None, Reason.DATA)
+    assert (carried.refusal, data.refusal and data.refusal.why) == (None, NotCarried.DATA)
 
 
 def test_lines_around_questions_may_change(tmp_path: Path) -> None:
@@ -282,7 +282,7 @@ def test_accepted_changes_stand_beside_volatile_fields(store: Path) -> None:
     """What a cassette says of itself is read apart, and a damaged change is an error, not a miss."""
     made = _accept(store, _ask(EDITED))
     with open_store(store, writable=True, now=lambda: NOW) as opened:
-        assert accepted_of(opened, "c") == tuple(made)
+        assert read_accepted_changes(opened, "c") == tuple(made)
 
 
 def test_a_value_learned_behind_one_command_is_no_change(tmp_path: Path) -> None:
@@ -301,7 +301,7 @@ def test_a_value_learned_behind_one_command_is_no_change(tmp_path: Path) -> None
     with InProcess(store, "record") as proxy:
         proxy.ask("r", "/s/c/v1/chat/completions", ask(SYSTEM), lambda _: asking)
         proxy.ask("r", "/s/c/v1/chat/completions", ask(SYSTEM, old), _say("made"))
-    for command, refused in (("date", Reason.RESULT), ("uuidgen", None)):
+    for command, refused in (("date", NotCarried.RESULT), ("uuidgen", None)):
         with open_store(store, writable=True, now=lambda: NOW) as opened:
             field = VolatileField("uuid", "uuid", "sh", "line", "", f'{{"cmd":"{command}"}}')
             write_volatile_fields(opened, "c", [field])
@@ -347,7 +347,7 @@ def test_another_folder_and_day_are_no_changes(tmp_path: Path) -> None:
     with InProcess(store, "replay") as proxy:
         opened(proxy, *there, trial=True)
         _send(proxy, ask("Be kind.", *there))
-        made = [TrialCall.from_json(each).changes for each in proxy.control("GET", "sessions/c")[1]["trial"]]
+        made = [UnrecordedTrialCall.from_json(each).changes for each in proxy.control("GET", "sessions/c")[1]["trial"]]
     with open_store(store, writable=True, now=lambda: NOW) as kept:
         replace_accepted_changes(
             kept, "c", build_accepted_changes((change for changes in made for change in changes), TODAY)

@@ -211,7 +211,7 @@ def test_a_head_opens_no_session(tmp_path: Path) -> None:
     """Reading where a request belongs leaves no trace."""
     made, sessions = placing(Mode.REPLAY, tmp_path)
     made.place_request("POST", f"/s/a{CHAT}", None, ())
-    assert sessions.walks == {}
+    assert sessions.open_sessions == {}
 
 
 @pytest.mark.parametrize(("headers", "target"), [

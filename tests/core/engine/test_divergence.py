@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.engine.forking import ForkFeature, ForkInterceptor, ForkState, _AgentRequestNumber
+from llmproxy.core.engine.forking import ForkFeature, ForkInterceptor, ForkState, _NumberedRequest
 from llmproxy.core.forks.fork_rows import CopiedRecording, find_fork
 from llmproxy.core.forks.overrides import parse_overrides
 from llmproxy.core.keys.normalize import Canonical
@@ -49,7 +49,7 @@ def canonical() -> Canonical:
 
 def exchange(forks: ForkInterceptor, *headers: tuple[str, str]) -> Exchange:
     made = chat_exchange(forks._session, headers)
-    made.state.put(_AgentRequestNumber(3))
+    made.state.put(_NumberedRequest(3))
     return made
 
 

@@ -14,9 +14,9 @@ import pytest
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.providers.hosts import SignedForProxy
 from llmproxy.core.secrets.redact import Redactor
-from llmproxy.core.sessions.exchange import Config, Exchange, RequestPlace
+from llmproxy.core.sessions.exchange import Config, Exchange, RequestHeadInfo
 from llmproxy.core.sessions.journal import Journal
-from llmproxy.core.sessions.session import Walker
+from llmproxy.core.sessions.session import PartyKey
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.errors import CassetteBusy, CassetteCorrupt, MissError, RecordingError, RefusedError, SettingsError
@@ -320,7 +320,7 @@ def test_replay_says_what_is_missing_at_the_start(store: Path) -> None:
 def test_what_arrives_while_an_answer_is_stored_does_not_lose_it(tmp_path: Path, mode: Mode, status: int) -> None:
     """The writer's thread walks over nothing that the event loop adds to: of a set that grows meanwhile no loop is left."""
 
-    class Growing(set[Walker]):
+    class Growing(set[PartyKey]):
         def __iter__(self) -> NoReturn:
             raise RuntimeError("changed size during iteration")
 
@@ -358,7 +358,7 @@ def test_a_place_holds_while_nothing_that_it_rests_on_changes(tmp_path: Path) ->
     """A new credential, or a session that is opened with upstreams of its own or closed, and the same head is placed anew."""
     with engine(tmp_path / "x.db", Mode.AUTO) as made:
 
-        def place(path: str) -> RequestPlace:
+        def place(path: str) -> RequestHeadInfo:
             return made.place("POST", f"/s/a{path}", None, ())
 
         before = place(CHAT)

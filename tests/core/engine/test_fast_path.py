@@ -14,7 +14,7 @@ import pytest
 
 from llmproxy.core.engine import fast_path
 from llmproxy.core.engine.engine import Engine
-from llmproxy.core.sessions.exchange import RequestPlace
+from llmproxy.core.sessions.exchange import RequestHeadInfo
 from llmproxy.core.sessions.session import CallLog, Session
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.core.traffic.response_bytes import ClientHttp
@@ -43,7 +43,7 @@ def long_way(made: Engine, text: str = "hi", **more: Any) -> tuple[bytes, Call]:
     return data, made.outcome(exchange, 200)
 
 
-def short_way(made: Engine, text: str = "hi", place: RequestPlace | None = None) -> tuple[bytes, Call] | None:
+def short_way(made: Engine, text: str = "hi", place: RequestHeadInfo | None = None) -> tuple[bytes, Call] | None:
     hit = made.fast_path.find_answer(place or made.place("POST", CHAT, None, ()), CLIENT, body(text))
     return None if hit is None else (hit.data, made.fast_path.record_hit(hit))
 
@@ -69,7 +69,7 @@ def test_both_ways_answer_and_count_alike(mode: Mode, store: Path) -> None:
         Path(f"{store}.state.db").unlink(missing_ok=True)
         with engine(store, mode) as made:
             told = [(short_way(made, text) if short else None) or long_way(made, text) for text in asked]
-            counted = trace(made.sessions.walks["default"]), made.questions.count_unused()
+            counted = trace(made.sessions.open_sessions["default"]), made.questions.count_unused()
         found.append((told, counted, decisions(store)))
     assert found[0] == found[1]
     data, call = found[1][0][1]
@@ -81,10 +81,12 @@ def test_what_was_asked_before_goes_the_short_way(store: Path) -> None:
     """The first time a body comes its key must be derived; after that, whatever the head and the session, it is known."""
     with engine(store, Mode.REPLAY) as made:
         assert short_way(made) is None
-        assert all(walk.calls.arrived == 0 and not walk.position.counts for walk in made.sessions.walks.values())
+        assert all(
+            walk.calls.arrived == 0 and not walk.position.counts for walk in made.sessions.open_sessions.values()
+        )
         long_way(made)
         assert [short_way(made) is not None for _ in range(3)] == [True] * 3
-        assert made.sessions.walks["default"].calls.arrived == 4
+        assert made.sessions.open_sessions["default"].calls.arrived == 4
 
 
 Change = Callable[[Engine], None]
@@ -92,7 +94,7 @@ Change = Callable[[Engine], None]
 
 def set_session(**settings: object) -> Change:
     def change(made: Engine) -> None:
-        session = made.sessions.walks["default"]
+        session = made.sessions.open_sessions["default"]
         session.settings = replace(session.settings, **settings)  # type: ignore[arg-type]
 
     return change
@@ -115,7 +117,7 @@ def test_whatever_is_no_plain_hit_is_left_alone(change: str, store: Path) -> Non
         long_way(made)
         long_way(made)
         place = made.place("POST", CHAT, None, ())
-        session = made.sessions.walks["default"]
+        session = made.sessions.open_sessions["default"]
         before = trace(session)
         if change == "elsewhere":
             place = place._replace(in_scope=False)
@@ -132,7 +134,7 @@ def test_what_changes_after_a_hit_counts_from_the_next_request_on(change: Change
         long_way(made)
         place = made.place("POST", CHAT, None, ())
         assert short_way(made, place=place) is not None
-        session = made.sessions.walks["default"]
+        session = made.sessions.open_sessions["default"]
         before = trace(session)
         change(made)
         assert short_way(made, place=place) is None
@@ -150,7 +152,7 @@ def test_each_arrival_gets_what_the_long_way_gives_it(exhausted: Exhausted, stor
                 (text, *((short_way(made, text, place) if short else None) or long_way(made, text)))
                 for text in ["hi", "hi", *["hi"] * more, "other", "hi", "hi"]
             ]
-            found.append((told, trace(made.sessions.walks["default"]), made.questions.count_unused()))
+            found.append((told, trace(made.sessions.open_sessions["default"]), made.questions.count_unused()))
     assert found[0] == found[1]
     assert [data[-8:] for text, data, _ in found[1][0] if text == "hi"][-2:] == [b'{"n": 1}', b'{"n": 2}']
 
@@ -166,14 +168,14 @@ def test_of_very_many_requests_the_short_way_remembers_some(store: Path, monkeyp
         kept = [each for each in gc.get_objects() if type(each) is fast_path.CachedRequest]
         assert 0 < sum(any(each.place is place for place in places) for each in kept) <= 4
         assert [each and each[1].occurrence for each in found] == list(range(2, 22))
-        assert made.sessions.walks["default"].calls.totals.to_json()["hits"] == 21
+        assert made.sessions.open_sessions["default"].calls.totals.to_json()["hits"] == 21
 
 
 def test_an_unknown_session_and_an_empty_place_are_for_the_long_way(store: Path) -> None:
     with engine(store, Mode.REPLAY) as made:
         long_way(made)
         assert short_way(made, place=made.place("POST", f"/s/a{CHAT}", None, ())) is None
-        assert list(made.sessions.walks) == ["default"]
+        assert list(made.sessions.open_sessions) == ["default"]
     with engine(store.with_name("none.db"), Mode.REPLAY) as made:
         assert short_way(made) is None
 
@@ -211,9 +213,9 @@ def test_a_session_of_the_same_name_is_another_session(store: Path) -> None:
         made.sessions.open_session("default")
         found = known(short_way(made, place=place))
         assert (found[1].seq, found[1].occurrence) == (1, 1)
-        assert made.sessions.walks["default"].calls.totals.to_json()["hits"] == 1
+        assert made.sessions.open_sessions["default"].calls.totals.to_json()["hits"] == 1
         short_way(made, place=place)
-        assert sorted(made.sessions.walks["default"].served) == [1, 3]
+        assert sorted(made.sessions.open_sessions["default"].served) == [1, 3]
 
 
 def test_another_file_under_the_name_of_the_store_is_another_store(tmp_path: Path) -> None:
@@ -251,7 +253,7 @@ def test_a_session_that_was_closed_is_let_go(store: Path) -> None:
     with engine(store, Mode.REPLAY) as made:
         long_way(made)
         assert short_way(made) is not None
-        calls = id(made.sessions.walks["default"].calls)
+        calls = id(made.sessions.open_sessions["default"].calls)
         made.sessions.close_session("default")
         gc.collect()
         assert calls not in [id(each) for each in gc.get_objects() if type(each) is CallLog]

@@ -18,7 +18,7 @@ from llmproxy.core.engine.forking import ForkInterceptor, ForkState
 from llmproxy.core.forks.fork_rows import Fork, find_fork, make_fork
 from llmproxy.core.forks.overrides import Overrides, parse_overrides
 from llmproxy.core.sessions.exchange import Exchange
-from llmproxy.core.sessions.session import LiveForbidden, Session, SessionBusy
+from llmproxy.core.sessions.session import LiveForbidden, Session, SessionInUse
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Chunk, Key, Response
 from llmproxy.errors import MissError, RefusedError
@@ -131,7 +131,7 @@ def test_a_live_fork_records_its_child(engine: Make) -> None:
     assert forking.fork is not None
     assert forking.fork.cassette == "a@fork-1"
     assert forking.fork.why == "the result of get_weather (call 1) was overridden"
-    with pytest.raises(SessionBusy, match="has forked"):
+    with pytest.raises(SessionInUse, match="has forked"):
         one.sessions.reset_session("a")
     closed = one.sessions.close_session("a")
     assert (closed.cassette, one.questions.list_unused(closed)) == ("a@fork-1", [])
@@ -198,7 +198,7 @@ def test_overrides_are_for_replay(engine: Make, mode: Mode) -> None:
     one = engine(Mode.AUTO)
     with pytest.raises(RefusedError, match="overrides and forks are for"):
         one.sessions.open_session("a", mode=mode, forking=ForkState(given=COLD))
-    assert one.sessions.walks == {}
+    assert one.sessions.open_sessions == {}
 
 
 def test_a_replay_proxy_forks_only_with_leave(engine: Make) -> None:
@@ -206,7 +206,7 @@ def test_a_replay_proxy_forks_only_with_leave(engine: Make) -> None:
     one = engine()
     with pytest.raises(LiveForbidden, match="that forks"):
         opened(one, COLD, live=True)
-    assert one.sessions.walks == {}
+    assert one.sessions.open_sessions == {}
 
 
 def test_a_live_session_that_never_forks_leaves_nothing(engine: Make) -> None:
@@ -215,7 +215,7 @@ def test_a_live_session_that_never_forks_leaves_nothing(engine: Make) -> None:
     for _ in range(2):
         assert opened(one, COLD, live=True).child == "a@fork-1"
         ask(one, FIRST)
-        one.sessions.renew_leases()
+        one.sessions.renew_recording_leases()
         one.sessions.close_session("a")
     assert one.store is not None
     assert not one.store.has_recordings("a@fork-1", 1)

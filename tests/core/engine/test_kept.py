@@ -324,7 +324,7 @@ def test_a_change_that_failed_changed_nothing(tmp_path: Path) -> None:
     steps = _plays(random.Random(1))["items"]
     with engine(tmp_path / "a.db", Mode.RECORD) as made:
         play(made, steps)
-        session = made.sessions.walks["default"]
+        session = made.sessions.open_sessions["default"]
         before = session.position.changes.digest_state(["conv_r"], lambda _: None)
         exchange = made.begin_exchange("POST", "/v1/conversations/conv_r/items", None, JSON)
         made.identify(exchange, b'{"items": []}')

@@ -20,7 +20,7 @@ from llmproxy.core.engine.request_identification import ROTATING, KeyDeriver
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.sessions.exchange import Exchange
-from llmproxy.core.sessions.journal import read_questions
+from llmproxy.core.sessions.journal import read_replayed_requests
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.protocol import Decision, Mode
 from tests.core.engine.test_engine import CHAT, answered, body, engine, send
@@ -208,7 +208,7 @@ def test_with_many_credentials_it_is_noted_what_was_searched(tmp_path: Path) -> 
     recorded(tmp_path / "x.db", body())
     with replaying(tmp_path / "x.db") as made:
         for n in range(ROTATING + 1):
-            made.redactor.learn_value(f"{OURS}{n}")
+            made.redactor.learn_declared_secret(f"{OURS}{n}")
         assert asked(made, body())[1]
 
 
@@ -217,7 +217,7 @@ def test_the_journal_keeps_the_question_without_its_credentials(tmp_path: Path) 
     recorded(tmp_path / "x.db", body())
     with replaying(tmp_path / "x.db") as made:
         assert not asked(made, body(), fields(OURS, ("X-Custom", OURS)))[1]
-    (_, request, same) = read_questions(tmp_path / "x.db.state.db")[-1]
+    (_, request, same) = read_replayed_requests(tmp_path / "x.db.state.db")[-1]
     assert same
     assert OURS not in str(request.headers)
 
@@ -225,7 +225,7 @@ def test_the_journal_keeps_the_question_without_its_credentials(tmp_path: Path) 
 def test_a_damaged_head_leads_to_the_long_way(tmp_path: Path) -> None:
     """What is no JSON any more tells nothing; the key is derived, and the answer is there."""
     key = recorded(tmp_path / "x.db", body())
-    with engine(tmp_path / "x.db") as made, made.store.file_transaction() as conn:  # type: ignore[union-attr]
+    with engine(tmp_path / "x.db") as made, made.store.sqlite_transaction() as conn:  # type: ignore[union-attr]
         conn.execute("UPDATE interactions SET request_headers = '[[1'")
     with replaying(tmp_path / "x.db") as made:
         exchange, derived = asked(made, body())

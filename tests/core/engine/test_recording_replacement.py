@@ -49,7 +49,7 @@ def test_old_recordings_go_when_the_session_ends_well(store: Path) -> None:
         assert made.questions.count_unused() == 0
     assert (live(store), live(store, "t@new")) == (["both", "new"], [])
     with FileStore.open(store, writable=False, now=lambda: NOW) as reading:
-        assert reading.closed_cleanly("t", 1)
+        assert reading.last_session_ended_cleanly("t", 1)
         assert [info.name for info in reading.cassettes()] == ["t"]
     with engine(store, Mode.REPLAY) as made:
         assert ask(made, "new", "/s/t/v1/chat/completions").slot is not None
@@ -69,7 +69,7 @@ def test_old_recordings_stay_where_the_new_ones_are_not_whole(store: Path, how: 
             record(made)
     assert live(store) == ["old", "both"]
     with FileStore.open(store, writable=False, now=lambda: NOW) as reading:
-        assert reading.closed_cleanly("t", 1)
+        assert reading.last_session_ended_cleanly("t", 1)
     with engine(store, update=Update.ALL) as made:
         record(made, "newer")
     assert (live(store), live(store, "t@new")) == (["newer"], [])
@@ -82,7 +82,7 @@ def test_a_failed_test_leaves_its_new_recording_open(store: Path) -> None:
         record(made, "new", complete=False)
     assert live(store) == ["new"]
     with FileStore.open(store, writable=False, now=lambda: NOW) as reading:
-        assert not reading.closed_cleanly("t", 1)
+        assert not reading.last_session_ended_cleanly("t", 1)
 
 
 def test_tests_that_share_a_cassette_add_up(store: Path) -> None:

@@ -30,7 +30,7 @@ from pydantic import AnyUrl
 
 from llmproxy.core.providers.provider_table import name_service
 from llmproxy.core.providers.routing import route_host
-from llmproxy.core.providers.stubs import LIFETIME, STUBS, StubRequest, find_stubs, has_stubs, load_rows, parse_members
+from llmproxy.core.providers.stubs import LIFETIME, STUBS, StubRequest, find_stubs, has_stubs, join_rows, parse_members
 from llmproxy.protocol import DUMMY
 from tests.support import mcp_oauth
 from tests.support.chats import chat, fill
@@ -411,7 +411,7 @@ def test_a_server_of_tools_behind_oauth_is_recorded_and_replayed_whole(tmp_path:
 
 def answer_stubbed(request: httpx.Request, own: dict[str, str]) -> httpx.Response:
     """Answer as an intercepted host does in replay, with these rows of the user's."""
-    rows, url, headers = load_rows(own), request.url, tuple(request.headers.items())
+    rows, url, headers = join_rows(own), request.url, tuple(request.headers.items())
     assert url.host == "mcp.example.com" or has_stubs(rows, url.host, offline=False)
     target = url.raw_path.decode()
     where = route_host(
@@ -419,7 +419,7 @@ def answer_stubbed(request: httpx.Request, own: dict[str, str]) -> httpx.Respons
     )
     assert where
     asked = StubRequest(url.path, parse_members(target, headers, request.content), f"https://{url.host}", time.time())
-    row = next(row for row in find_stubs(rows, where, request.method, headers) if row.matches_request(asked))
+    row = next(row for row in find_stubs(rows, where, request.method, headers) if row.matches_members(asked))
     made = row.answer(asked)
     assert made
     return httpx.Response(made.status, headers=made.headers, content=made.body, request=request)

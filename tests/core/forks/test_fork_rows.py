@@ -13,7 +13,7 @@ from llmproxy.core.forks.fork_rows import (
     CassetteNameTaken,
     CopiedRecording,
     Fork,
-    delete_fork,
+    delete_fork_row,
     find_fork,
     fork_cassette,
     lease_cassette_name,
@@ -102,7 +102,7 @@ def test_a_cassette_becomes_a_child_and_ceases_to_be_one(path: Path) -> None:
     with opened(path) as store:
         store_fork(store, fork)
         assert find_fork(store, "a", 1) == fork
-        delete_fork(store, "a")
+        delete_fork_row(store, "a")
         assert find_fork(store, "a", 1) is None
 
 
@@ -123,7 +123,7 @@ def test_names_are_found_and_never_given_twice(path: Path) -> None:
 def test_somebody_elses_lease_is_stepped_over(path: Path) -> None:
     """Two runs at once: the other one's name is passed by; a name that was typed is refused."""
     with opened(path) as store:
-        with store.file_transaction() as conn:
+        with store.sqlite_transaction() as conn:
             conn.execute("INSERT INTO cassettes (name, sample, created_at, holder, pid, host, heartbeat)"
                          " VALUES ('a@fork-1', 1, 0, 'other', 1, 'elsewhere', ?)", (NOW + 9,))  # fmt: skip
         assert lease_cassette_name(store, "a", None, ME) == "a@fork-2"
@@ -141,7 +141,7 @@ def test_a_child_is_made_by_hand(path: Path) -> None:
         make_fork(store, Fork("b", "a", 1, "x", overrides=parse_overrides(["t=1"], [])), [CopiedRecording(1, 1)], NOW)
         again = fork_cassette(store, ("b", 1), None, "c", ME, NOW)
         assert (again.shared, again.overrides.tools[0].tool) == (1, "t")
-        assert store.closed_cleanly("c", 1)
+        assert store.last_session_ended_cleanly("c", 1)
 
 
 @pytest.mark.parametrize(("parent", "at"), [(("a", 1), 0), (("a", 1), 4), (("a", 2), None), (("nobody", 1), None)])

@@ -92,7 +92,7 @@ def test_bad_json_is_a_bad_request(value: object) -> None:
 def test_the_nearest_override_counts() -> None:
     """One for just this call before one for all; of two the last; those above before those below."""
     below = parse_overrides(["a#1=below", "b=only"], ["0=x"])
-    overrides = parse_overrides(["a=all", "a#2=second", "a=later"], []).merge(below)
+    overrides = parse_overrides(["a=all", "a#2=second", "a=later"], []).with_fallback(below)
     found = {nth: overrides.find_override("a", nth) for nth in (1, 2, 3)}
     assert {nth: each and each.text for nth, each in found.items()} == {1: "below", 2: "second", 3: "later"}
     assert overrides.find_override("b", 1) == ToolOverride("b", "only")

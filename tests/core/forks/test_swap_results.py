@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from llmproxy.core.forks.mocked_tool_results import find_unused_mocks, parse_mocks
-from llmproxy.core.forks.overrides import OverrideError, Overrides, UnseenCallArguments, parse_overrides
+from llmproxy.core.forks.overrides import CallArgumentsUnknown, OverrideError, Overrides, parse_overrides
 from llmproxy.core.forks.swap_results import NumberedCall, Swapped, swap_results
 from tests.support.messages import asks, call, result, user
 from tests.support.narrowing import known
@@ -196,7 +196,7 @@ def test_a_result_whose_call_nobody_has_seen_is_refused_where_arguments_decide()
     """Which mock it would have is not guessed."""
     alone = json.dumps({"messages": [{"role": "tool", "name": "search", "content": "21"}]}).encode()
     assert read(alone, {"search": "x"}) == ["x"]
-    with pytest.raises(UnseenCallArguments, match="came without the call"):
+    with pytest.raises(CallArgumentsUnknown, match="came without the call"):
         read(alone, RULES)
 
 

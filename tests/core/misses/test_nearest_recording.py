@@ -16,7 +16,7 @@ from llmproxy.core.misses.nearest_recording import (
     AROUND,
     COUNTED,
     LONGEST,
-    Restater,
+    RecordingRewriter,
     describe_changed_values,
     find_nearest,
     suggest_rules,
@@ -103,7 +103,7 @@ def test_suggests_a_rule_that_helps() -> None:
     assert (suggestion.toml, suggestion.left) == ('packs = ["days"]', 1)
 
 
-class Counting(Restater):
+class Counting(RecordingRewriter):
     """Counts the messages that somebody wanted in this run's words."""
 
     def __init__(self) -> None:
@@ -114,9 +114,9 @@ class Counting(Restater):
         self.messages.append((id_, n))
         return super().restate_message(id_, recorded, n)
 
-    def restate_whole(self, id_: int, recorded: Canonical) -> Canonical:
+    def restate_whole_recording(self, id_: int, recorded: Canonical) -> Canonical:
         self.wholes.append(id_)
-        return super().restate_whole(id_, recorded)
+        return super().restate_whole_recording(id_, recorded)
 
 
 def test_only_what_decides_is_told_in_this_runs_words() -> None:

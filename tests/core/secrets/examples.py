@@ -6,7 +6,7 @@ import base64
 import random
 import re
 
-from llmproxy.core.secrets.entropy import has_dozen
+from llmproxy.core.secrets.entropy import has_alphanumeric_run
 from llmproxy.core.secrets.secret_kinds import ALPHABETS, KINDS, SERVICES, SecretKind
 
 LENGTHS = {
@@ -35,7 +35,9 @@ def drawn_key(kind: SecretKind) -> str:
 
     With a digit in a dozen characters, as such keys have nearly always, where that is asked for.
     """
-    return next(key for key in (drawn(kind.template, seed) for seed in range(99)) if not kind.wordy or has_dozen(key))
+    return next(
+        key for key in (drawn(kind.template, seed) for seed in range(99)) if not kind.wordy or has_alphanumeric_run(key)
+    )
 
 
 def of_service(name: str) -> tuple[str, str]:

@@ -22,7 +22,7 @@ from llmproxy.core.secrets.encodings import (
     Fingerprints,
     iter_windows,
     overwrite_spans,
-    renew_checksums,
+    renew_aws_frame_checksums,
     replace_spans,
     unescape_text,
 )
@@ -32,7 +32,7 @@ from llmproxy.core.secrets.find_secrets import (
     CredentialEpoch,
     KnownSecrets,
     Span,
-    _find_labelled,
+    _find_behind_service_names,
     find_by_shape,
     find_key_runs,
     is_inside_base64,
@@ -201,7 +201,7 @@ def test_a_value_behind_a_service_is_found_wherever_it_stands() -> None:
             for name, value in zip(names, values, strict=True)
         )
         data, _, runs, _ = find_key_runs(text)
-        labelled = {span[:2] for span in _find_labelled(text, data, runs)}
+        labelled = {span[:2] for span in _find_behind_service_names(text, data, runs)}
         found += len(labelled)
         assert labelled <= {span[:2] for span in find_by_shape(text)}
     assert found > 100
@@ -235,7 +235,7 @@ def test_an_escaped_backslash_is_no_escape() -> None:
 def test_frames_of_an_event_stream_get_their_checksum() -> None:
     """A frame that was cut stays as it is."""
     frame = (20).to_bytes(4) + bytes(8) + b"body" + bytes(4)
-    assert renew_checksums(frame + frame[:7]) == frame[:16] + zlib.crc32(frame[:16]).to_bytes(4) + frame[:7]
+    assert renew_aws_frame_checksums(frame + frame[:7]) == frame[:16] + zlib.crc32(frame[:16]).to_bytes(4) + frame[:7]
 
 
 KEY = "sk-proj-" + "".join(random.Random(1).choices("abcdefghijkmnpqrstuvwxyzABCDEFGHJKLMNPQRSTUVWXYZ23456789", k=48))

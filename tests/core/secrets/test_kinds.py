@@ -10,7 +10,13 @@ import re
 import pytest
 
 from llmproxy.core.secrets.encodings import replace_spans
-from llmproxy.core.secrets.entropy import has_dozen, is_random, is_real_password, looks_like_words, measure_entropy
+from llmproxy.core.secrets.entropy import (
+    has_alphanumeric_run,
+    is_random,
+    is_real_password,
+    looks_like_words,
+    measure_entropy,
+)
 from llmproxy.core.secrets.find_secrets import CREDENTIAL, find_by_shape, merge_spans
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.secrets.secret_kinds import (
@@ -20,7 +26,7 @@ from llmproxy.core.secrets.secret_kinds import (
     PATTERNS,
     SECRET_HEADER,
     compile_template,
-    is_credential_member,
+    is_credential_parameter,
     is_secret_member,
 )
 from llmproxy.core.traffic.interaction import Headers, Request
@@ -69,8 +75,8 @@ def test_words_and_lots_are_told_apart() -> None:
     assert measure_entropy("abcd") == 2
     assert is_random("aB3dE5fG7hJ9")
     assert not is_random("your-own-key-123")
-    assert has_dozen("x-0123456789abc-y")
-    assert not has_dozen("classification-report-for-2023")
+    assert has_alphanumeric_run("x-0123456789abc-y")
+    assert not has_alphanumeric_run("classification-report-for-2023")
     assert is_real_password("s3cr3t")
     assert not is_real_password("postgres", "postgres")
     dummies = ("password", "${DB_PASS}", "<pass>", "$PASS", "****", "xxx", "{{ password }}")
@@ -108,12 +114,12 @@ def test_header_fields_by_name(name: str, secret: object, learned: object) -> No
 
 def test_members_by_name() -> None:
     """A page token is content, a key is not; in JSON the value must look like a key as well."""
-    assert is_credential_member("api_key", "short")
-    assert is_credential_member("X-Amz-Signature", "a")
-    assert is_credential_member("key", "x1" * 20)
-    assert not is_credential_member("key", "name")
-    assert not is_credential_member("key", "path/to/an/object-1.txt")
-    assert not is_credential_member("page", "x" * 39)
+    assert is_credential_parameter("api_key", "short")
+    assert is_credential_parameter("X-Amz-Signature", "a")
+    assert is_credential_parameter("key", "x1" * 20)
+    assert not is_credential_parameter("key", "name")
+    assert not is_credential_parameter("key", "path/to/an/object-1.txt")
+    assert not is_credential_parameter("page", "x" * 39)
     assert is_secret_member("Authorization", "Bearer abcdef0123456789")
     assert is_secret_member("x-api-key", "abcdef0123456789")
     assert not is_secret_member("authorization", "required for all users")

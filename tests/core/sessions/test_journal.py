@@ -17,7 +17,7 @@ from llmproxy.core.sessions.journal import (
     Journal,
     read_faulted_calls,
     read_misses,
-    read_questions,
+    read_replayed_requests,
     read_served_ids,
 )
 from llmproxy.core.traffic.interaction import Key
@@ -203,7 +203,7 @@ def test_a_row_with_a_value_that_is_none_of_its_columns_is_left_out(tmp_path: Pa
     with closing(sqlite3.connect(path)) as conn, conn:
         conn.execute(asked)
         conn.execute(missed)
-    assert (len(read_questions(path)), len(read_misses(path, 5)), len(read_faulted_calls(path, 5))) == (1, 1, 1)
+    assert (len(read_replayed_requests(path)), len(read_misses(path, 5)), len(read_faulted_calls(path, 5))) == (1, 1, 1)
     for table, columns in tables.items():
         for column in columns:
             with closing(sqlite3.connect(path)) as conn, conn:
@@ -212,6 +212,9 @@ def test_a_row_with_a_value_that_is_none_of_its_columns_is_left_out(tmp_path: Pa
                     conn.execute(f"UPDATE {table} SET {column} = ?", (odd,))
                 except sqlite3.IntegrityError:
                     continue
-            assert len(read_questions(path)) + len(read_misses(path, 5)) + len(read_faulted_calls(path, 5)) in (2, 3)
+            assert len(read_replayed_requests(path)) + len(read_misses(path, 5)) + len(read_faulted_calls(path, 5)) in (
+                2,
+                3,
+            )
             with closing(sqlite3.connect(path)) as conn, conn:
                 conn.execute(f"UPDATE {table} SET {column} = ?", (before,))

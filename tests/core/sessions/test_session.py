@@ -20,7 +20,7 @@ from llmproxy.core.sessions.session import (
     Session,
     SessionSettings,
     parse_party,
-    split_name,
+    split_cassette_sample,
 )
 from llmproxy.core.traffic.interaction import Ending, Headers, Key
 from llmproxy.errors import RefusedError
@@ -44,13 +44,13 @@ def session(mode: Mode = Mode.REPLAY, *, complete: bool = False) -> Session:
 ])  # fmt: skip
 def test_a_name_is_cassette_and_sample(name: str, expected: tuple[str, int]) -> None:
     """A tilde and a number from 1 at the end is the sample."""
-    assert split_name(name) == expected
+    assert split_cassette_sample(name) == expected
 
 
 @pytest.mark.parametrize("name", ["", "x" * (LONGEST_NAME + 1), "a\nb", "a\0b"])
 def test_a_name_that_cannot_be_is_refused(name: str) -> None:
     with pytest.raises(RefusedError):
-        split_name(name)
+        split_cassette_sample(name)
 
 
 @pytest.mark.parametrize(
@@ -251,7 +251,7 @@ def test_a_refused_call_says_what_its_client_was_told() -> None:
     calls.add_ended_call(ended(calls.begin(), miss=True, note="-"), "the nearest is ...")
     calls.add_ended_call(ended(calls.begin(), note="client left"))
     first, second = calls.list_calls_after(0)
-    assert (calls.get_call_text(first), calls.get_call_text(second)) == ("the nearest is ...", "client left")
+    assert (calls.get_call_note(first), calls.get_call_note(second)) == ("the nearest is ...", "client left")
     for _ in range(KEPT_TEXTS):
         calls.add_ended_call(ended(calls.begin(), miss=True), "text")
-    assert calls.get_call_text(calls.list_calls_after(0)[-1]) == NOT_KEPT.format(KEPT_TEXTS)
+    assert calls.get_call_note(calls.list_calls_after(0)[-1]) == NOT_KEPT.format(KEPT_TEXTS)

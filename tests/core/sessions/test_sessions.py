@@ -13,7 +13,7 @@ import pytest
 from llmproxy.core.sessions.session import (
     LiveForbidden,
     Session,
-    SessionBusy,
+    SessionInUse,
     Sessions,
     SessionSettings,
     SessionUnknown,
@@ -61,7 +61,7 @@ def test_open_twice_is_busy_and_says_what_to_do(store: Store) -> None:
     """The hint names the very URL that closes it, the name percent-encoded."""
     found = sessions(store)
     found.open_session("a/b ü")
-    with pytest.raises(SessionBusy) as error:
+    with pytest.raises(SessionInUse) as error:
         found.open_session("a/b ü")
     assert "POST /_llmproxy/sessions/a%2Fb%20%C3%BC/close" in error.value.hint
 
@@ -108,7 +108,7 @@ def test_odd_names_are_names(store: Store, name: str) -> None:
     session = found.open_session(name, mode=Mode.RECORD)
     store.add_interaction(interaction(1, cassette=session.cassette), supersede=False)
     assert found.close_session(name) is session
-    assert store.closed_cleanly(session.cassette, 1)
+    assert store.last_session_ended_cleanly(session.cassette, 1)
 
 
 def test_what_is_not_open_is_unknown(store: Store) -> None:
@@ -147,7 +147,7 @@ def test_a_binding_sends_a_name_to_a_session(store: Store) -> None:
     assert found.get_or_open("worker").name == "worker"
 
 
-@pytest.mark.parametrize(("name", "error"), [("worker~1", SessionBusy), ("one~1", RefusedError)])
+@pytest.mark.parametrize(("name", "error"), [("worker~1", SessionInUse), ("one~1", RefusedError)])
 def test_binding_twice_or_to_itself_is_refused(store: Store, name: str, error: type[Exception]) -> None:
     """Twice also to the same session: two tests that share a process by mistake must not mix."""
     found = sessions(store)
@@ -157,7 +157,7 @@ def test_binding_twice_or_to_itself_is_refused(store: Store, name: str, error: t
         found.bind_name(name, "one")
     assert found.bindings == {"worker": "one"}
     assert (found.find_open("worker"), found.find_open("one~1"), found.find_open("nobody")) == (one, one, None)
-    assert list(found.walks) == ["one"], "looked up without opening"
+    assert list(found.open_sessions) == ["one"], "looked up without opening"
 
 
 def test_bindings_do_not_chain(store: Store) -> None:
@@ -204,7 +204,7 @@ def test_what_is_stored_after_the_close_leaves_the_cassette_complete(store: Stor
     late = store.add_interaction(interaction(1, cassette="a"), supersede=False)
     session.served.add(late)
     found.on_recording_stored(session)
-    assert store.closed_cleanly("a", 1)
+    assert store.last_session_ended_cleanly("a", 1)
     assert [(each.cassette, list(each.served)) for each in found.ended_sessions] == [("a", [late])]
 
 
@@ -214,15 +214,15 @@ def test_what_is_stored_late_does_not_end_another_recording(store: Store) -> Non
     session = found.open_session("a", mode=Mode.RECORD)
     store.add_interaction(interaction(1, cassette="a"), supersede=False)
     found.on_recording_stored(session)
-    assert (store.closed_cleanly("a", 1), found.ended_sessions) == (False, [])
+    assert (store.last_session_ended_cleanly("a", 1), found.ended_sessions) == (False, [])
     found.close_session("a")
     found.open_session("a", mode=Mode.RECORD)
     store.add_interaction(interaction(1, cassette="a"), supersede=False)
     found.on_recording_stored(session)
-    assert not store.closed_cleanly("a", 1)
+    assert not store.last_session_ended_cleanly("a", 1)
     assert store.renew_lease("a", 1, "me")
     found.close_session("a")
-    assert store.closed_cleanly("a", 1)
+    assert store.last_session_ended_cleanly("a", 1)
 
 
 HOLD = """
@@ -244,7 +244,7 @@ def test_two_recorders_of_one_cassette(store: Store) -> None:
         found = sessions(store)
         with pytest.raises(CassetteBusy, match="the other"):
             found.open_session("a", mode=Mode.RECORD)
-        assert found.walks == {}
+        assert found.open_sessions == {}
         known(other.stdin).close()
         other.wait(20)
     assert found.open_session("a", mode=Mode.RECORD).policy.alone
@@ -274,7 +274,7 @@ def test_a_close_that_fails_leaves_the_session_open_and_does_not_keep_the_others
     stuck.bind_name("w", "stuck")
     with pytest.raises(CassetteBusy):
         stuck.close_session("stuck")
-    assert ("stuck" in stuck.walks, stuck.bindings) == (True, {"w": "stuck"})
+    assert ("stuck" in stuck.open_sessions, stuck.bindings) == (True, {"w": "stuck"})
     with pytest.raises(LLMProxyError):
         stuck.close_sessions()
     store = known(stuck.store(Mode.RECORD))
@@ -284,7 +284,7 @@ def test_a_close_that_fails_leaves_the_session_open_and_does_not_keep_the_others
 def test_a_mark_that_cannot_be_set_loses_no_recording(stuck: Sessions, caplog: pytest.LogCaptureFixture) -> None:
     """The late answer itself is stored; that its cassette is not marked complete is said in the log."""
     session = stuck.get_session("stuck")
-    del stuck.walks["stuck"]
+    del stuck.open_sessions["stuck"]
     stuck.on_recording_stored(session)
     assert "stuck could not be marked as complete" in caplog.text
 
@@ -307,7 +307,7 @@ def test_without_a_store_there_is_nothing_to_write() -> None:
     """A replay proxy whose store was not recorded yet opens and closes all the same."""
     found = sessions(None, Mode.REPLAY)
     found.open_session("a")
-    found.renew_leases()
+    found.renew_recording_leases()
     found.close_session("a")
     found.close_sessions()
     assert [(each.cassette, each.sample) for each in found.ended_sessions] == [("a", 1)]

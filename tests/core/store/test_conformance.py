@@ -113,7 +113,7 @@ def test_staged_recordings_take_their_place_at_once(open_: Opener) -> None:
         made = [store.add_interaction(interaction(n, cassette=staged[0]), supersede=False) for n in (1, 3)]
         store.promote_staged(staged, place_, [old], holder="us", clean=True)
         assert {row.id for row in store.list_summaries(*place_)} == {kept, *made}
-        assert store.closed_cleanly(*place_)
+        assert store.last_session_ended_cleanly(*place_)
         assert [info.name for info in store.cassettes()] == ["default"]
     with open_() as other:
         assert [slot.id for slot in other.find_keyed(*place_, "agent", key(1))] == [made[0]]
@@ -210,10 +210,10 @@ def test_a_cassette_is_complete_if_its_last_session_says_so(open_: Opener, *, cl
         store.add_interaction(interaction(1) if good else status(1, 500), supersede=True)
         store.end_writing("default", 1, "h", clean=clean)
     with open_() as store:
-        assert store.closed_cleanly("default", 1) is (good if clean is None else clean)
+        assert store.last_session_ended_cleanly("default", 1) is (good if clean is None else clean)
         store.add_interaction(interaction(2), supersede=False)
     with open_(writable=False) as store:
-        assert not store.closed_cleanly("default", 1)
+        assert not store.last_session_ended_cleanly("default", 1)
 
 
 def test_a_session_that_wrote_nothing_says_nothing(open_: Opener) -> None:
@@ -225,7 +225,7 @@ def test_a_session_that_wrote_nothing_says_nothing(open_: Opener) -> None:
         store.begin_writing("default", 1, exclusive=False, holder="h")
         store.end_writing("default", 1, "h", clean=None)
     with open_(writable=False) as store:
-        assert not store.closed_cleanly("default", 1)
+        assert not store.last_session_ended_cleanly("default", 1)
 
 
 def test_a_recording_anew_starts_where_it_began(open_: Opener) -> None:
@@ -306,7 +306,7 @@ def test_a_renamed_cassette_keeps_all_else(open_: Opener) -> None:
             each.refresh_cassette("old")
             assert [row.id for row in each.list_summaries("new")] == ids
             assert each.list_summaries("old") == []
-            assert each.closed_cleanly("new", 1)
+            assert each.last_session_ended_cleanly("new", 1)
             assert len(read_volatile_fields(each, "new")) == 1
 
 

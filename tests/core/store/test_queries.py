@@ -11,7 +11,7 @@ import pytest
 
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.queries import (
-    count_live_before,
+    count_live_at,
     count_unused,
     list_api_key_variables,
     read_summary,
@@ -53,7 +53,7 @@ def test_counts_are_of_live_recordings(store: Store) -> None:
     assert store.count_interactions("default", 1, kind=("openai", "embeddings")) == 1
     assert store.count_interactions("other", 1) == store.count_interactions("other", 2) == 1
     assert store.count_interactions("nobody", 1) == 0
-    assert [count_live_before(store, "default", 1, since) for since in (NOW, NOW + 1)] == [0, 2]
+    assert [count_live_at(store, "default", 1, since) for since in (NOW, NOW + 1)] == [0, 2]
     assert [count_unused(store, "default", 1, used) for used in ((), {2}, {1, 2, 5})] == [2, 1, 0]
 
 

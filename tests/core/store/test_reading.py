@@ -90,7 +90,7 @@ def test_generation_changes_with_every_commit(store: Store, path: Path) -> None:
 def test_a_lookup_is_one_search_in_an_index(path: Path) -> None:
     """A key is found by its index, which has the conditions of the query."""
     with reopened(path, writable=True) as store:
-        with store.file_transaction():
+        with store.sqlite_transaction():
             pass
         for n in range(300):
             store.add_interaction(interaction(n), supersede=False)

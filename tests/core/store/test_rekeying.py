@@ -32,14 +32,16 @@ def test_sound_keys_come_out_the_same(tmp_path: Path) -> None:
     fill(tmp_path / "a.db", chat("one"), chat("two"))
     with FileStore.open(tmp_path / "a.db", writable=False, now=lambda: NOW) as store:
         found = list(rederive_keys(store, Rules(), {}))
-    assert [(each.old == each.new, each.is_damaged, each.other_rules) for each in found] == [(True, False, False)] * 2
+    assert [(each.old == each.new, each.has_unexplained_key, each.other_rules) for each in found] == [
+        (True, False, False)
+    ] * 2
 
 
 def test_another_key_under_the_same_rules_is_damage(tmp_path: Path) -> None:
     """It is not when the rules have changed since, or are unknown and the key is right."""
     fill(tmp_path / "a.db", chat(key=OTHER), chat(key=OTHER, rules="old"), chat(rules=""))
     with FileStore.open(tmp_path / "a.db", writable=False, now=lambda: NOW) as store:
-        assert [each.is_damaged for each in rederive_keys(store, Rules(), {})] == [True, False, False]
+        assert [each.has_unexplained_key for each in rederive_keys(store, Rules(), {})] == [True, False, False]
 
 
 def test_merges_and_splits_are_within_a_place(tmp_path: Path) -> None:

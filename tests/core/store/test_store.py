@@ -74,7 +74,7 @@ def test_a_cassette_is_complete_only_after_a_clean_end(store: Store) -> None:
         lambda: store.end_writing("default", 1, "b", clean=True),
     ):
         step()
-        states.append((store.has_recordings("default", 1), store.closed_cleanly("default", 1)))
+        states.append((store.has_recordings("default", 1), store.last_session_ended_cleanly("default", 1)))
     flags = (
         [(False, False)] * 2 + [(True, False)] * 2 + [(True, True), (True, False), (True, True)] + [(True, False)] * 2
     )
@@ -195,14 +195,14 @@ def test_a_cassette_with_a_failure_stays_open_unless_it_is_sealed(failure: Inter
     """Nothing said: complete only if no failure is left without a good answer behind it. Said: as it was said."""
     store.add_interaction(interaction(2), supersede=False)
     store.end_writing("default", 1, "a", clean=None)
-    assert store.closed_cleanly("default", 1)
+    assert store.last_session_ended_cleanly("default", 1)
     store.add_interaction(failure, supersede=False)
     for clean, complete in ((None, False), (False, False), (True, True)):
         store.end_writing("default", 1, "a", clean=clean)
-        assert store.closed_cleanly("default", 1) is complete
+        assert store.last_session_ended_cleanly("default", 1) is complete
     store.add_interaction(interaction(1), supersede=False)
     store.end_writing("default", 1, "a", clean=None)
-    assert store.closed_cleanly("default", 1)
+    assert store.last_session_ended_cleanly("default", 1)
 
 
 def test_an_answer_that_is_left_again_is_recorded(store: Store) -> None:
@@ -213,7 +213,7 @@ def test_an_answer_that_is_left_again_is_recorded(store: Store) -> None:
         (stored,) = store.add_interactions([Addition(made, healing=own)])
         store.end_writing("default", 1, "a", clean=None)
         ids = [slot.id for slot in store.find_keyed("default", 1, "agent", key(1))]
-        return stored, store.closed_cleanly("default", 1), ids
+        return stored, store.last_session_ended_cleanly("default", 1), ids
 
     first, whole, ids = add(left)
     assert (whole, ids) == (False, [first])
@@ -274,7 +274,7 @@ def test_a_store_that_is_replaced_under_its_recorder_is_said(copied: bool, path:
     for n in range(5, 15):
         store.add_interaction(interaction(n), supersede=False)
     store.end_writing("default", 1, "a", clean=None)
-    assert store.closed_cleanly("default", 1) is copied
+    assert store.last_session_ended_cleanly("default", 1) is copied
     with nullcontext() if copied else pytest.raises(RecordingError, match=r"of 13 recordings"):
         store.close()
 

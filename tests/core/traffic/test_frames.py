@@ -12,11 +12,11 @@ from hypothesis import given, strategies as st
 
 from llmproxy.core.dialects.conversation import read_answer
 from llmproxy.core.dialects.streams import list_events
-from llmproxy.core.dialects.usage import read_model, read_usage
+from llmproxy.core.dialects.usage_and_cost import read_model, read_usage
 from llmproxy.core.traffic.grpc import (
     Descriptors,
     build_refusal,
-    count_messages,
+    count_up_to_two,
     find_texts,
     format_messages,
     split_messages,
@@ -26,13 +26,13 @@ from llmproxy.core.traffic.websocket_frames import (
     CONTENT_TYPE,
     CUT,
     Frame,
-    build_frame_chunks,
     decode_frames,
     encode_frame,
+    encode_frames,
     format_transcript,
     is_websocket_body,
-    list_questions,
     list_server_events,
+    read_as_http_requests,
 )
 from llmproxy.errors import CassetteCorrupt, SettingsError
 from tests.support.narrowing import known
@@ -45,7 +45,7 @@ ends = st.builds(Frame, st.integers(0, 1 << 50), st.booleans(), texts, st.intege
 @given(st.lists(messages | ends))
 def test_what_is_written_can_be_read(frames: list[Frame]) -> None:
     """Text, bytes and ends survive, whatever is in them; a line is a chunk, with its time."""
-    pieces = build_frame_chunks(frames)
+    pieces = encode_frames(frames)
     assert decode_frames(b"".join(piece.data for piece in pieces)) == frames
     assert [piece.offset for piece in pieces] == [frame.at for frame in frames]
     assert all(piece.data.count(b"\n") == 1 and piece.data.endswith(b"\n") for piece in pieces)
@@ -121,12 +121,12 @@ def test_events_are_the_servers() -> None:
 def test_question_and_answer_are_found_for_lists() -> None:
     """The last answer, what was spoken as its transcript; the question as a request would have put it."""
     assert known(read_answer("realtime", CONTENT_TYPE, REALTIME)).text == "and goodbye"
-    assert b'"hi"' in list_questions(REALTIME)[0]
+    assert b'"hi"' in read_as_http_requests(REALTIME)[0]
     live = socket(
         ("client", {"clientContent": {"turns": [{"role": "user", "parts": [{"text": "hi"}]}]}}),
         ("client", {"setup": {}}),
     )
-    assert json.loads(list_questions(live)[0]) == {"contents": [{"role": "user", "parts": [{"text": "hi"}]}]}
+    assert json.loads(read_as_http_requests(live)[0]) == {"contents": [{"role": "user", "parts": [{"text": "hi"}]}]}
 
 
 def test_a_transcript_is_for_people() -> None:
@@ -169,7 +169,7 @@ ONE, TWO = b"\0\0\0\0\3abc", b"\1\0\0\0\0"
 def test_messages_are_cut_where_they_say(body: bytes, messages: list[tuple[bool, bytes]], count: int) -> None:
     """One that is not whole is not read, but has begun."""
     assert list(split_messages(body)) == messages
-    assert count_messages(body) == count
+    assert count_up_to_two(body) == count
 
 
 def test_a_refusal_is_a_head_that_any_client_can_read() -> None:

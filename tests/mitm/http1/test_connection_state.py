@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.core.traffic.interaction import Ending
-from llmproxy.mitm.client_sockets import FAILURES, RESTLESS, RunningProcesses, has_read, is_peer_gone
+from llmproxy.mitm.client_sockets import FAILURES, RESTLESS, RunningProcesses, has_read_and_is_idle, is_peer_gone
 from tests.mitm.rig import Rig, recorded
 from tests.mitm.wire import Received, chat
 from tests.provider import Answer, Piece, Provider, Script, Step, json_answer
@@ -99,9 +99,9 @@ def test_on_this_machine_it_is_known_who_has_gone(*, gone: bool) -> None:
         served, peer = server.accept()
         with served, client:
             served.sendall(b"read it")
-            assert not has_read((peer, served.getsockname()))
+            assert not has_read_and_is_idle((peer, served.getsockname()))
             client.recv(100)
-            assert has_read((peer, served.getsockname()))
+            assert has_read_and_is_idle((peer, served.getsockname()))
             client.shutdown(socket.SHUT_WR)
             if gone:
                 client.close()

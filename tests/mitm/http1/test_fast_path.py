@@ -19,7 +19,6 @@ from mitmproxy.proxy.layer import CommandGenerator, Layer
 from mitmproxy.proxy.layers.http._hooks import HttpRequestHook, HttpResponseHook
 
 from llmproxy.core.traffic.origin_guard import OriginGuard
-from llmproxy.mitm.framing import parse_head
 from llmproxy.mitm.http1.fast_path import (
     AT_ONCE,
     MAX_HELD,
@@ -30,6 +29,7 @@ from llmproxy.mitm.http1.fast_path import (
     is_servable_by_front,
 )
 from llmproxy.mitm.http1.replay_layer import ReplayLayer
+from llmproxy.mitm.request_reader import parse_head
 from llmproxy.protocol import Decision
 from tests.mitm.rig import Rig, recorded
 from tests.mitm.wire import body_of, chat, chunked, request
@@ -218,7 +218,7 @@ def test_recording_goes_through_the_layer_once(tape: Path, store: Path, mode: st
     assert len(recorded(store)) >= 4
 
 
-@pytest.mark.parametrize("method", ["_serve_held_requests", "_begin_request", "_send_replay", "_take_back_if_idle"])
+@pytest.mark.parametrize("method", ["_serve_complete_requests", "_begin_request", "_send_replay", "_take_back_if_idle"])
 def test_whatever_raises_in_front_the_layer_serves(tape: Path, method: str) -> None:
     """A fault here costs speed, not an answer: hits and misses are what they would be, and nothing hangs."""
 

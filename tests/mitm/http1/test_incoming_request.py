@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.mitm.framing import parse_head
 from llmproxy.mitm.http1.fast_path import Front
-from llmproxy.mitm.http1.incoming_request import IncomingRequest, is_page_request
+from llmproxy.mitm.http1.request_handling import IncomingRequest, is_page_request
+from llmproxy.mitm.request_reader import parse_head
 from llmproxy.protocol import Decision
 from tests.mitm.rig import Rig, connected
 from tests.mitm.wire import body_of, chat, chunked
@@ -41,7 +41,7 @@ def test_each_step_of_a_request_stands_in_one_place() -> None:
             owner = node.func.value
             if getattr(owner, "attr", getattr(owner, "id", "")) == "engine":
                 asked.setdefault(node.func.attr, set()).add(path.relative_to(ROOT / "llmproxy/mitm").as_posix())
-    assert asked == {step: {"http1/incoming_request.py"} for step in STEPS}
+    assert asked == {step: {"http1/request_handling.py"} for step in STEPS}
 
 
 class Counted(IncomingRequest):
@@ -52,9 +52,9 @@ class Counted(IncomingRequest):
         self.steps.append("identify")
         return super().decide_request(body)
 
-    def plan_answer(self):  # type: ignore[no-untyped-def]  # noqa: ANN201
-        self.steps.append("plan_answer")
-        return super().plan_answer()
+    def plan_recorded_answer(self):  # type: ignore[no-untyped-def]  # noqa: ANN201
+        self.steps.append("plan_recorded_answer")
+        return super().plan_recorded_answer()
 
 
 def test_a_hit_seen_first_goes_the_layers_way_in_front_of_it_and_a_repeated_one_the_short_way(tape: Path) -> None:
@@ -64,7 +64,7 @@ def test_a_hit_seen_first_goes_the_layers_way_in_front_of_it_and_a_repeated_one_
     with Rig("replay", tape, front=type("Noting", (Front,), {"incoming": counted})) as rig, rig.client() as c:
         for text in ("one", "two", "two"):
             assert c.ask(chat(text)).status == 200
-        assert steps == ["identify", "plan_answer"] * 2
+        assert steps == ["identify", "plan_recorded_answer"] * 2
         assert [each.decision for each in rig.wait_outcomes(3)] == [Decision.REPLAY] * 3
 
 

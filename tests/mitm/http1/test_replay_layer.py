@@ -18,8 +18,8 @@ import pytest
 
 from llmproxy.core.sessions.session import CallLog
 from llmproxy.core.traffic.interaction import Chunk, Ending, Response
-from llmproxy.mitm.framing import Head, parse_head
-from llmproxy.mitm.http1.incoming_request import split_absolute_target
+from llmproxy.mitm.http1.request_handling import split_absolute_target
+from llmproxy.mitm.request_reader import Head, parse_head
 from llmproxy.protocol import Decision
 from tests.mitm.rig import Rig, connected, recorded
 from tests.mitm.wire import CHAT, Received, Wire, body_of, chat, chunked, request
@@ -526,7 +526,7 @@ def test_ten_thousand_requests_on_one_connection_leave_nothing_behind(tape: Path
     import gc
 
     def objects(rig: Rig) -> int:
-        for session in rig.shell.engine.sessions.walks.values():
+        for session in rig.shell.engine.sessions.open_sessions.values():
             session.calls = CallLog(arrived=session.calls.arrived)  # up to so many of them are kept, by design
         gc.collect()
         return len(gc.get_objects())

@@ -35,7 +35,7 @@ def given(
 ) -> AgentInput:
     """Return the input of an adapter after a user said `text`."""
     new = [] if text is None else [{"role": "user", "content": text}]
-    return AgentInput(thread_id=thread, messages=[*before, *new], new_messages=new, scenario_state=None).bind(llm)
+    return AgentInput(thread_id=thread, messages=[*before, *new], new_messages=new, scenario_state=None).bind_llm(llm)
 
 
 def ask(agent: AgentAdapter, *inputs: AgentInput) -> list[Any]:
@@ -60,7 +60,7 @@ async def one_run(url: str, agent: AgentAdapter, name: str, mode: str) -> tuple[
             said = await agent.call(given(thread=f"{name}-{mode}", llm=session.llm))
         assert (await session.misses(), await session.count_unattributed()) == ((), 0)
         wire = WireObserver()
-        wire.add_recorded_calls(await session.calls())
+        wire.add_calls_with_recordings(await session.calls())
         tools = [f"{each.name} {each.arguments} {each.result}" for each in wire.list_tool_uses()]
     finally:
         await agent.close()

@@ -21,11 +21,11 @@ from llmproxy.scenario.cluster.remote_runner import (
     ray_options,
 )
 from llmproxy.scenario.cluster.worker_node import NodeReply, make_picklable
-from llmproxy.suite.project_settings import SuiteOptions
+from llmproxy.suite.project_settings import SuiteRunOptions
 from llmproxy.suite.reading.load import SuiteCase, load_suites
 from llmproxy.suite.run.case_runner import CaseResult
 from llmproxy.suite.run.run_context import RunContext
-from llmproxy.suite.run.run_on_cluster import RemoteSuites, SuiteParcel, open_suites
+from llmproxy.suite.run.run_on_cluster import RemoteSuites, SuiteParcel, open_suite_cluster
 from tests.scenario.people import Ear
 
 
@@ -73,7 +73,7 @@ class Ray:
 
 
 def parcel() -> SuiteParcel:
-    return SuiteParcel(batch="b", version="1", files={}, cassettes={}, paths=(), options=SuiteOptions(), proxy=())
+    return SuiteParcel(batch="b", version="1", files={}, cassettes={}, paths=(), options=SuiteRunOptions(), proxy=())
 
 
 def case_of(folder: Path, more: str = "") -> SuiteCase:
@@ -84,9 +84,9 @@ def case_of(folder: Path, more: str = "") -> SuiteCase:
 
 def execute(ray: Ray, case: SuiteCase) -> tuple[CaseResult, list[Event], RemoteRunner]:
     heard, runner = Ear(), RemoteRunner(ray, {})
-    world = RunContext(options=SuiteOptions(mode="replay"), proxy=None, handlers=[heard])
+    world = RunContext(options=SuiteRunOptions(mode="replay"), proxy=None, handlers=[heard])
     ran = asyncio.run(RemoteSuites(runner, parcel()).run_case(world, case, 1, 1, alone=True))
-    runner.close()
+    runner.finish_cancelled_runs()
     return ran, heard.events, runner
 
 
@@ -213,7 +213,7 @@ def test_without_ray_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(__import__("sys").modules, "ray", None)
     with (
         pytest.raises(MachineError, match=r"ray needs Ray, which is not installed[^$]*(--extra ray|,ray|\[ray)"),
-        open_suites("ray", parcel()),
+        open_suite_cluster("ray", parcel()),
     ):
         pass
 

@@ -18,7 +18,7 @@ from llmproxy.scenario.lab.experiments import (
     ExperimentKind,
     JudgeVariance,
     OpenLoopResult,
-    choose_experiment_kind,
+    choose_kind_by_live_parties,
     open_loop,
     rejudge,
 )
@@ -127,13 +127,13 @@ def test_each_look_is_recorded_apart_and_can_be_replayed(tmp_path: Path) -> None
 def test_every_other_combination_is_refused_with_its_reason(live: Collection[str], says: str) -> None:
     """It would ask a recording for what was never said."""
     with pytest.raises(SettingsError, match=says):
-        choose_experiment_kind(live)
+        choose_kind_by_live_parties(live)
 
 
 def test_the_two_that_stay_true() -> None:
     """The judge alone; agent and judge."""
-    assert choose_experiment_kind({"judge"}) is ExperimentKind.REJUDGE
-    assert choose_experiment_kind(["judge", "agent"]) is ExperimentKind.OPEN_LOOP
+    assert choose_kind_by_live_parties({"judge"}) is ExperimentKind.REJUDGE
+    assert choose_kind_by_live_parties(["judge", "agent"]) is ExperimentKind.OPEN_LOOP
 
 
 # -- A recorded user's lines, the agent of today

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from llmproxy.scenario.models.answer import Answer, ModelToolCall, read_openai, spoken_text
-from llmproxy.scenario.models.errors import CallFailed, find_proxy_code
+from llmproxy.scenario.models.errors import DirectCallFailed, find_proxy_code
 
 
 def message(**members: Any) -> bytes:
@@ -106,7 +106,7 @@ def test_an_answer_is_read(body: bytes, answer: Answer) -> None:
 )
 def test_what_is_no_answer_says_so(status: int, body: bytes, meant: int, said: str) -> None:
     """Every other answer is an error, with the words that were in it, and a status that says whether to ask again."""
-    with pytest.raises(CallFailed) as caught:
+    with pytest.raises(DirectCallFailed) as caught:
         read_openai(status, {"location": "http://b/"}, body)
     assert caught.value.status_code == meant
     assert said in str(caught.value)
@@ -115,10 +115,10 @@ def test_what_is_no_answer_says_so(status: int, body: bytes, meant: int, said: s
 def test_what_the_proxy_says_has_its_code() -> None:
     """In a header, whatever the text says; what is kept in cache.db comes back as it was."""
     body = b'{"error": {"message": "llmproxy: no"}}'
-    with pytest.raises(CallFailed, match=r"^llmproxy: no$") as caught:
+    with pytest.raises(DirectCallFailed, match=r"^llmproxy: no$") as caught:
         read_openai(404, {"x-llmproxy-error": "llmproxy_cache_miss"}, body)
     assert find_proxy_code(caught.value) == "llmproxy_cache_miss"
-    with pytest.raises(CallFailed) as caught:
+    with pytest.raises(DirectCallFailed) as caught:
         read_openai(404, {}, body)
     assert find_proxy_code(caught.value) == ""
     answer = Answer("größe", (ModelToolCall("f", '{"a": 1}'),), "stop", {"prompt": 3})

@@ -11,9 +11,9 @@ import pytest
 
 from llmproxy.scenario.repeats.model_comparison import ModelComparison, ModelRun
 from llmproxy.trace.comparing.behavior_comparison import (
-    BehaviorCall,
     BehaviorChange,
     BehaviorRun,
+    ComparedToolCall,
     compare_behaviors,
     read_behavior,
 )
@@ -32,7 +32,7 @@ class Planted(NamedTuple):
 
 
 def text(wish: Wish) -> str:
-    return str(BehaviorCall(wish.tool, wish.arguments))
+    return str(ComparedToolCall(wish.tool, wish.arguments))
 
 
 def plant(seed: int) -> Planted:
@@ -119,7 +119,7 @@ def test_what_is_told_is_what_was_planted(bench: Bench, seeds: range) -> None:
 
 
 def test_the_same_policy_differs_in_nothing() -> None:
-    same = BehaviorRun((BehaviorCall("a", {"b": 1}),) * 3, "done", 4, 10, 5, None, ("m",))
+    same = BehaviorRun((ComparedToolCall("a", {"b": 1}),) * 3, "done", 4, 10, 5, None, ("m",))
     found = ModelComparison("x", same, (ModelRun("x@live-1", same, same),))
     assert found.policy_change_counts == []
     assert "the same calls in the same order" in "\n".join(found.summary_lines())
@@ -128,7 +128,7 @@ def test_the_same_policy_differs_in_nothing() -> None:
 
 def test_a_run_that_broke_off_says_nothing_of_its_model() -> None:
     """A provider that failed, Ctrl-C: what was not called any more is no choice of the model's."""
-    call = BehaviorCall("a", {"b": 1})
+    call = ComparedToolCall("a", {"b": 1})
     whole, cut = BehaviorRun((call, call), "done", 3), BehaviorRun((call,), "", 1, ended=False)
     found = ModelComparison(
         "x", whole, (ModelRun("x@live-1", cut, whole, "exit 1"), ModelRun("x@live-2", BehaviorRun(), whole))
@@ -143,6 +143,6 @@ def test_a_run_that_broke_off_says_nothing_of_its_model() -> None:
 
 def test_a_call_that_comes_once_less_is_gone_and_nothing_else() -> None:
     """Equal calls stand for each other in order as far as that goes."""
-    calls = [BehaviorCall(name, {}) for name in ("get", "set", "get")]
+    calls = [ComparedToolCall(name, {}) for name in ("get", "set", "get")]
     changes = compare_behaviors(BehaviorRun(tuple(calls)), BehaviorRun(tuple(calls[1:])))
     assert changes == (BehaviorChange("gone", "get", old="get({})"),)

@@ -50,7 +50,7 @@ def test_the_verdict(statuses: list[Status], allowed: bool, verdict: Status) -> 
 def test_nothing_is_known_without_runs_that_count(statuses: list[Status], left: int) -> None:
     """A rate only of a whole series; whatever comes, it would have been within the bounds."""
     found = VerdictCounts.from_statuses(statuses, len(statuses) + left)
-    assert found.unmade_runs == left
+    assert found.runs_not_made == left
     assert (found.pass_rate is None) == (left > 0 or found.counted_runs == 0)
     assert (found.pass_rate_bounds is None) == (found.counted_runs + left == 0)
     for more in ([P] * left, [F] * left):

@@ -203,8 +203,8 @@ def test_what_a_program_ran_is_one_test(tmp_path: Path, monkeypatch: pytest.Monk
     program = ProgramRuns()
     for result in (ended(), ended(status=Status.FAILED), ended("b"), ended("")):
         program.record_end(result)
-    program.record_program_as_test()
-    program.record_program_as_test()
+    program.write_trend_at_exit()
+    program.write_trend_at_exit()
     (test,) = read_recent_tests(tmp_path / ".llmproxy" / "llmproxy.db.state.db")
     assert {name: (row["status"], row["runs"], row["passed"], row["rate"], row["cost_usd"]) for name, row in test.rows.items()} == {
         "a": ("failed", 2, 1, 0.5, "0.002"),
@@ -221,12 +221,12 @@ def test_without_a_proxy_nothing_is_written(
     monkeypatch.chdir(tmp_path)
     program = ProgramRuns()
     program.record_end(ended(""))
-    program.record_program_as_test()
+    program.write_trend_at_exit()
     assert list(tmp_path.iterdir()) == []
     (tmp_path / ".llmproxy").write_text("", encoding="utf-8")
     program = ProgramRuns()
     program.record_end(ended())
-    program.record_program_as_test()
+    program.write_trend_at_exit()
     assert "llmproxy: this test is not in the trend: " in capsys.readouterr().err
 
 

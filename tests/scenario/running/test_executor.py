@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from llmproxy import scenario
-from llmproxy.client.scenario_run_hooks import HOST, ScenarioRunHooks
+from llmproxy.client.pytest_scenario_hooks import HOST, ScenarioRunHooks
 from llmproxy.report.langwatch import ScenarioEventBus
 from llmproxy.scenario import ScenarioExecutor
 from llmproxy.scenario.running.executor import UsedNames, choose_cassette_name

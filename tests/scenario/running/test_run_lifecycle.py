@@ -22,7 +22,7 @@ import pytest
 
 from llmproxy import scenario
 from llmproxy.client.control import Control
-from llmproxy.client.scenario_run_hooks import HOST
+from llmproxy.client.pytest_scenario_hooks import HOST
 from llmproxy.errors import MachineError, MissError, SettingsError, UpstreamError
 from llmproxy.report.events import Message, Status
 from llmproxy.scenario import AgentAdapter, AgentInput, ScenarioResult

@@ -7,7 +7,12 @@ from typing import Any
 import pytest
 
 from llmproxy.report.events import Assertion, Status
-from llmproxy.suite.checks.misspelt_tools import check_tool_names, describe_unlisted_tools, find_near_name, is_near_name
+from llmproxy.suite.checks.misspelt_tools import (
+    check_tool_names,
+    find_near_name,
+    find_never_offered_tools,
+    is_near_name,
+)
 from llmproxy.suite.schema.response_assertions import ToolExpect
 from llmproxy.trace.reading.decoded_exchange import list_tool_arguments
 from tests.support.messages import asks, call, said, user
@@ -60,7 +65,7 @@ def test_the_same_spelling_is_named_before_an_edit() -> None:
 
 def checked(chats: Chats, expected: dict[str, Any]) -> list[Assertion]:
     wanted = {name: ToolExpect.model_validate(value) for name, value in expected.items()}
-    return check_tool_names(wanted, chats.wire.observe(0), chats.wire.calls)
+    return check_tool_names(wanted, chats.wire.build_step(0), chats.wire.calls)
 
 
 def looked(
@@ -100,7 +105,7 @@ def test_a_tool_that_is_offered_or_called_is_no_misspelling() -> None:
     chats.chat([user("x")], said("hi"), tools=("createTask",))
     wanted = {name: ToolExpect.model_validate(0) for name in ("sendMail", "createTask")}
     wanted["dropAll"] = ToolExpect.model_validate({"count": 0, "offered": False})
-    assert describe_unlisted_tools(wanted, chats.wire.observe(0), chats.wire.calls) == ["sendMail"]
+    assert find_never_offered_tools(wanted, chats.wire.build_step(0), chats.wire.calls) == ["sendMail"]
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def step(*answers: str) -> Any:  # noqa: ANN401
     for seq, answer in enumerate(answers):
         asked = [call(name, {}, f"{seq}{name}") for name in answer.split("+")]
         chats.chat([user(f"x{seq}")], asks(*asked), tools=answer.split("+"))
-    return chats.wire.observe(0)
+    return chats.wire.build_step(0)
 
 
 @pytest.mark.parametrize(("answers", "names", "message"), [
@@ -72,7 +72,7 @@ def test_what_cannot_be_read_is_an_error() -> None:
     """The order of calls that nobody saw is not known."""
     chats = Chats()
     chats.chat([user("x")], asks(call("search", {})), ending="cut")
-    assert check_tool_order(["search", "book"], chats.wire.observe(0)).status is Status.ENVIRONMENT_ERROR
+    assert check_tool_order(["search", "book"], chats.wire.build_step(0)).status is Status.ENVIRONMENT_ERROR
 
 
 def asked(place: int, live: tuple[float, float], recorded: tuple[float, float]) -> ToolUse:

@@ -30,7 +30,7 @@ def step(*calls: Any, results: Sequence[str | None] = (), recorded: bool = True)
     answers = [result(text, each["id"]) for text, each in zip(results, calls, strict=False) if text is not None]
     if answers:
         chats.chat([user("x"), asks(*calls), *answers], said("done"))
-    return chats.wire.observe(0)
+    return chats.wire.build_step(0)
 
 
 CREATE = call("createTask", {"title": "Buy milk", "tags": ["a", "b"]}, "c1")
@@ -189,7 +189,7 @@ def test_totals_leave_the_providers_own_tools_out() -> None:
     call_of_a = {"type": "function_call", "call_id": "c", "name": "a", "arguments": "{}"}
     output = [{"type": "web_search_call", "id": "w"}, call_of_a]
     chats.add("openai", "responses", "/v1/responses", {"input": "x"}, {"object": "response", "output": output})
-    seen = chats.wire.observe(0)
+    seen = chats.wire.build_step(0)
     assert all_hold(check_total(1, seen, VariableScope()))
     assert all_hold(check_total(2, seen, VariableScope(), hosted=True))
     assert "a()" in check_total(0, seen, VariableScope())[0].message
@@ -207,7 +207,9 @@ def test_an_assertion_says_where_it_was_seen() -> None:
 
 
 def check_served(chats: Tools, **tools: Any) -> list[Assertion]:  # noqa: ANN401
-    return check_server_tools(wanted(**tools), chats.wire.observe(0), chats.wire.read_served_tools(), VariableScope())
+    return check_server_tools(
+        wanted(**tools), chats.wire.build_step(0), chats.wire.read_served_calls(), VariableScope()
+    )
 
 
 def served_step(*, listed: bool = True) -> Tools:
@@ -276,7 +278,7 @@ def test_servers_got_what_models_asked_for() -> None:
     chats = served_step()
 
     def as_asked() -> Assertion:
-        seen, served = chats.wire.observe(0), chats.wire.read_served_tools()
+        seen, served = chats.wire.build_step(0), chats.wire.read_served_calls()
         (found,) = check_server_tools({}, seen, served, VariableScope(), as_asked=True)
         return found
 

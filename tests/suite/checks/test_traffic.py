@@ -15,7 +15,7 @@ import pytest
 
 from llmproxy.report.events import Status
 from llmproxy.suite.checks.tools import check_tools, check_total
-from llmproxy.suite.checks.traffic import explain_no_tools, explain_unseen_traffic, find_uncounted_calls
+from llmproxy.suite.checks.traffic import explain_text_only_answers, explain_unseen_traffic, find_uncounted_hosted_tools
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.schema.response_assertions import ToolExpect
 from llmproxy.suite.schema.steps import ChatStep
@@ -323,18 +323,18 @@ def test_traffic_that_nobody_can_read_is_no_traffic(pair: tuple[str, Any, int], 
     operation, value, status = pair
     chats = Chats()
     chats.add("openai", operation, "/v1/x", {"messages": [user("x")]}, value, status=status)
-    why = explain_unseen_traffic(STAGE, None, chats.wire.observe(0))
+    why = explain_unseen_traffic(STAGE, None, chats.wire.build_step(0))
     assert "no answer of a model that could be read was seen" in why
     assert seen in why
     chats.chat([user("x")], said("hi"))
-    assert explain_unseen_traffic(STAGE, None, chats.wire.observe(0)) == ""
+    assert explain_unseen_traffic(STAGE, None, chats.wire.build_step(0)) == ""
 
 
 def test_an_answer_that_broke_off_is_said_to_have() -> None:
     """A status of 200 alone would leave its reader wondering."""
     chats = Chats()
     chats.chat([user("x")], said("hi"), ending="cut")
-    why = explain_unseen_traffic(STAGE, None, chats.wire.observe(0))
+    why = explain_unseen_traffic(STAGE, None, chats.wire.build_step(0))
     assert "interaction 101 (chat.completions, HTTP 200, the answer is cut)" in why
 
 
@@ -359,7 +359,9 @@ def test_what_is_said_of_all_tools_names_those_it_leaves_out(step: dict[str, Any
     ]
     answer = {"id": "r", "object": "response", "status": "completed", "output": items}
     chats.add("openai", "responses", "/v1/responses", {"input": "x"}, answer)
-    assert find_uncounted_calls(ChatStep.model_validate({"chat": "x", **step}), chats.wire.observe(0)) == names
+    assert (
+        find_uncounted_hosted_tools(ChatStep.model_validate({"chat": "x", **step}), chats.wire.build_step(0)) == names
+    )
 
 
 @pytest.mark.parametrize("approve", [None, True, False])
@@ -375,7 +377,7 @@ def test_a_call_that_asks_for_approval_is_a_call(approve: bool | None) -> None:
         made = {"type": "mcp_call", "id": "m", "approval_request_id": "a", "output": "ok", **asked}
         answer = {"status": "completed", "output": [made if approve else text]}
         chats.add("openai", "responses", "/v1/responses", {"input": [said]}, answer)
-    step, scope = chats.wire.observe(0), VariableScope({})
+    step, scope = chats.wire.build_step(0), VariableScope({})
     anything = {"*": ToolExpect.model_validate(0)}
     found = check_total(0, step, scope) + check_tools(anything, step, scope) + check_tools({}, step, scope, only=True)
     assert [each.status for each in found] == [Status.FAILED] * 3
@@ -390,12 +392,15 @@ def test_where_only_texts_were_completed_nothing_is_said_about_tools(step: dict[
     answer = {"object": "text_completion", "choices": [{"text": "deleteTask()", "index": 0, "finish_reason": "stop"}]}
     chats.add("openai", "completions", "/v1/completions", {"prompt": "x", "model": "m"}, answer)
     made = ChatStep.model_validate({"chat": "x", **step})
-    assert "interaction 101 (completions)" in explain_no_tools(made, chats.wire.observe(0))
+    assert "interaction 101 (completions)" in explain_text_only_answers(made, chats.wire.build_step(0))
     assert (
-        explain_no_tools(ChatStep.model_validate({"chat": "x", "usage": {"callCount": 1}}), chats.wire.observe(0)) == ""
+        explain_text_only_answers(
+            ChatStep.model_validate({"chat": "x", "usage": {"callCount": 1}}), chats.wire.build_step(0)
+        )
+        == ""
     )
     chats.chat([user("x")], said("hi"))
-    assert explain_no_tools(made, chats.wire.observe(0)) == ""
+    assert explain_text_only_answers(made, chats.wire.build_step(0)) == ""
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ def step(*usages: dict[str, Any] | None) -> Any:  # noqa: ANN401
     chats = Chats()
     for number, usage in enumerate(usages):
         chats.chat([user(f"x{number}")], said("y"), usage=usage)
-    return chats.wire.observe(0)
+    return chats.wire.build_step(0)
 
 
 COUNTED = {"prompt_tokens": 100, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": 40}}
@@ -91,5 +91,5 @@ def test_times_that_nobody_has_are_an_error() -> None:
     """Passed through and not recorded: not 0."""
     chats = Chats()
     chats.chat([user("x")], said("y"), recorded=False, decision="PASS")
-    (found,) = check(chats.wire.observe(0), latencyMs={"lt": 1000})
+    (found,) = check(chats.wire.build_step(0), latencyMs={"lt": 1000})
     assert (found.status, "latencyMs is not known" in found.message) == (Status.ENVIRONMENT_ERROR, True)

@@ -11,10 +11,10 @@ from llmproxy.suite.matchers.match import (
     Match,
     MatchOutcome,
     SeenValue,
+    choose_implied_matcher,
     match,
     match_all,
     match_any,
-    parse_matcher,
 )
 from llmproxy.suite.matchers.variables import VariableScope
 
@@ -46,7 +46,9 @@ def test_a_matcher_without_a_key_is_unclear() -> None:
 def test_a_text_that_is_a_reference_compares_like_one() -> None:
     """`$task.id` and `{ref: $task.id}` are the same; prices and the environment are plain texts."""
     scope = VariableScope({"a": 1})
-    assert [parse_matcher(each, scope) for each in ("$a", "${a}", "$b.c", "$b", "$a!", "$5", "${env:A}", 1)] == [
+    assert [
+        choose_implied_matcher(each, scope) for each in ("$a", "${a}", "$b.c", "$b", "$a!", "$5", "${env:A}", 1)
+    ] == [
         *["ref"] * 3,
         *["eq"] * 5,
     ]

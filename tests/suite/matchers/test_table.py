@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from llmproxy.report.events import Status
-from llmproxy.suite.matchers.apply import check_fields, check_input, check_value
+from llmproxy.suite.matchers.apply import check_fields, check_paths, check_value
 from llmproxy.suite.matchers.json_values import ABSENT, Unknown
 from llmproxy.suite.matchers.match import REGISTRY
 from llmproxy.suite.matchers.variables import VariableScope
@@ -230,7 +230,7 @@ def test_fields_and_inputs_are_checked_by_name_and_path() -> None:
     rows = check_fields("created[0].fields", {"title": "x"}, {"title": "x", "due": {"exists": False}}, scope())
     assert {each.status for each in rows} == {PASSED}
     assert [each.name for each in rows] == ["created[0].fields.title", "created[0].fields.due.exists"]
-    (deep,) = check_input("tools.a.input", {"task": {"tags": ["x"]}}, {"task.tags[0]": "x"}, scope())
+    (deep,) = check_paths("tools.a.input", {"task": {"tags": ["x"]}}, {"task.tags[0]": "x"}, scope())
     assert (deep.name, deep.status) == ("tools.a.input.task.tags[0]", PASSED)
 
 

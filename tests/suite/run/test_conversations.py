@@ -12,7 +12,7 @@ from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.running.agent_caller import Caller
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, ScenarioResult
 from llmproxy.suite.run.step_context import (
-    RunFacts,
+    RunUser,
     StepContext,
     StepConversations,
     SuiteAgentCaller,
@@ -43,7 +43,7 @@ class Listener:
     def on_user_message(self, conversation: object, message: object) -> None:
         pass
 
-    def on_agent(self, conversation: object, message: object, *, first: bool) -> None:
+    def on_agent_message(self, conversation: object, message: object, *, first: bool) -> None:
         pass
 
 
@@ -54,7 +54,7 @@ def talks(agent: Agent | None = None, sample: int = 1, *, fresh: bool = False, l
 
     def make(name: str, thread: str) -> SuiteConversation:
         listener = cast("StepContext", Listener())
-        return SuiteConversation(name, thread, agent or Agent(), caller, player=RunFacts("anna"), listener=listener)
+        return SuiteConversation(name, thread, agent or Agent(), caller, player=RunUser("anna"), listener=listener)
 
     return StepConversations("c", sample, make, fresh=fresh)
 

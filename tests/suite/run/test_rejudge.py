@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.errors import SettingsError
-from llmproxy.suite.run.rejudge import read_runs
+from llmproxy.suite.run.rejudge import read_report
 from tests.provider import Provider, Reply, Script, Step, step
 from tests.support import pytest_run
 from tests.support.asking import ASK
@@ -181,8 +181,8 @@ def test_a_report_that_cannot_be_meant_is_refused(tmp_path: Path) -> None:
         ("r.json", "it has x, and none of what is selected"),
     ):
         with pytest.raises(SettingsError, match=said):
-            read_runs(tmp_path / name, ["one"], tmp_path)
-    known = read_runs(tmp_path / "r.json", ["x"], tmp_path)
+            read_report(tmp_path / name, ["one"], tmp_path)
+    known = read_report(tmp_path / "r.json", ["x"], tmp_path)
     with pytest.raises(Exception, match="says nothing about the agent: the store was away"):
         known.find_run("x", 1)
     with pytest.raises(Exception, match="has no run 2 of x"):

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from llmproxy.errors import SuiteError
-from llmproxy.suite.project_settings import SuiteOptions
-from llmproxy.suite.run.run_context import RunContext, list_entities
+from llmproxy.suite.project_settings import SuiteRunOptions
+from llmproxy.suite.run.run_context import RunContext, named_entities
 from tests.suite import rig
 
 TEXT = """
@@ -31,14 +31,14 @@ scenarios:
 
 
 def world(**more: Any) -> RunContext:  # noqa: ANN401
-    return RunContext(options=SuiteOptions(), proxy=None, **more)
+    return RunContext(options=SuiteRunOptions(), proxy=None, **more)
 
 
 def test_entities_of_the_whole_suite_are_cleaned(tmp_path: Path) -> None:
     """A scenario that names none may still make its agent write rows."""
     one, two = rig.cases_of(tmp_path, TEXT)
-    assert list_entities(one.scenario) == ["tasks", "logs", "reminders", "users", "files"]
-    assert world().entities_for(two) == ["notes", "tasks", "logs", "reminders", "users", "files"]
+    assert named_entities(one.scenario) == ["tasks", "logs", "reminders", "users", "files"]
+    assert world().entity_names_for(two) == ["notes", "tasks", "logs", "reminders", "users", "files"]
 
 
 def test_the_nearest_description_wins(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.suite.project_settings import SuiteOptions
+from llmproxy.suite.project_settings import SuiteRunOptions
 from llmproxy.suite.run.run_context import RunContext
-from llmproxy.suite.run.scheduler import CaseSchedule, plan_schedule
+from llmproxy.suite.run.scheduler import CaseSchedule, plan_parallel_cases
 from tests.suite import rig
 
 AUTO, UUID = "id INTEGER PRIMARY KEY AUTOINCREMENT", "id TEXT PRIMARY KEY"
@@ -31,9 +31,9 @@ agent: {rig.echo(folder)}
 store: {{sqlalchemy: "sqlite:///t.db", entities: {{tasks: {{user: {"owner" if user == "owner" else "null"}}}}}{more}}}
 scenarios: [{{id: one, steps: [{step}]}}]
 """
-    world = RunContext(options=SuiteOptions(mode=mode, parallel=parallel), proxy=None)
+    world = RunContext(options=SuiteRunOptions(mode=mode, parallel=parallel), proxy=None)
     try:
-        lanes = asyncio.run(plan_schedule(world, rig.cases_of(folder, text)))
+        lanes = asyncio.run(plan_parallel_cases(world, rig.cases_of(folder, text)))
         for store, _ in lanes.counters:
             assert store is not None
         return lanes

@@ -56,7 +56,7 @@ def test_what_was_there_before_was_not_created(tmp_path: Path) -> None:
 
 LOSING = """
 from llmproxy.suite.stores import StoreLost
-from llmproxy.suite.stores.memory import MemoryShape, MemoryStore
+from llmproxy.suite.stores.memory import EntityShape, MemoryStore
 
 class Losing(MemoryStore):
     lost = False
@@ -69,7 +69,7 @@ class Losing(MemoryStore):
             raise StoreLost("the connection to the store is gone")
         return super().delete(*given)
 
-made = Losing({"tasks": MemoryShape()})
+made = Losing({"tasks": EntityShape()})
 
 def lose():
     made.lost = True

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.client.fault_sweep_trials import SweepFinding, SweepOutcome, select_kinds
-from llmproxy.suite.project_settings import SuiteOptions
+from llmproxy.client.fault_sweep_judging import SweepFinding, SweepOutcome, select_kinds
+from llmproxy.suite.project_settings import SuiteRunOptions
 from llmproxy.suite.run.run_context import RunContext
 from llmproxy.suite.run.runner import SweepNotPossible, has_faults, sweep_case
 from tests.mitm.test_mcp_faults import tools
@@ -107,7 +107,7 @@ def suite(folder: Path, tries: int, expected: str = "hello") -> str:
 def sweep(tape: tuple[Path, str], kinds: str, text: str) -> list[SweepFinding]:
     folder, url = tape
     found: list[SweepFinding] = []
-    world = RunContext(options=SuiteOptions(mode="replay", runs=1), proxy=url)
+    world = RunContext(options=SuiteRunOptions(mode="replay", runs=1), proxy=url)
     try:
         asyncio.run(sweep_case(world, rig.cases_of(folder, text)[0], select_kinds(kinds), lambda _: None, found))
     finally:

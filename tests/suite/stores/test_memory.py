@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llmproxy.suite.stores import MemoryStore, StoreRefused, UnknownEntity
-from llmproxy.suite.stores.memory import MemoryShape
+from llmproxy.suite.stores.memory import EntityShape
 
 
 def test_rows_are_copies() -> None:
@@ -30,7 +30,7 @@ def test_a_key_is_given_once() -> None:
 
 def test_an_agent_in_this_process_updates_rows() -> None:
     """`update` is for the agent's side; None where there is no such row."""
-    store = MemoryStore({"tasks": MemoryShape()})
+    store = MemoryStore({"tasks": EntityShape()})
     store.insert("tasks", {"title": "a"})
     assert store.update("tasks", 1, {"title": "b"}) == {"id": 1, "title": "b"}
     assert store.update("tasks", 2, {"title": "b"}) is None
@@ -38,7 +38,7 @@ def test_an_agent_in_this_process_updates_rows() -> None:
 
 def test_declared_entities_are_all_there_are() -> None:
     """Once one is declared, another name is a misspelling."""
-    store = MemoryStore({"tasks": MemoryShape(key="key", user="owner")})
+    store = MemoryStore({"tasks": EntityShape(key="key", user="owner")})
     assert store.insert("tasks", {"owner": "anna"}) == {"key": 1, "owner": "anna"}
     with pytest.raises(UnknownEntity):
         store.list("task")

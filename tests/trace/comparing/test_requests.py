@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 
 from llmproxy.core.cassettes.formats.entries import Recorded
-from llmproxy.core.cassettes.importing import import_exchanges
+from llmproxy.core.cassettes.importing import convert_exchanges
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.interaction import Interaction
@@ -40,7 +40,7 @@ def turn(
 
 
 def side(*turns: Recorded) -> list[Interaction]:
-    adopted = import_exchanges(turns, "c", rules=Rules(), redactor=Redactor())
+    adopted = convert_exchanges(turns, "c", rules=Rules(), redactor=Redactor())
     return [each.interaction for each in adopted if each.interaction]
 
 

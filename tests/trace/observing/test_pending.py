@@ -10,7 +10,7 @@ from tests.trace.observing.chats import Chats
 
 def outputs(chats: Chats) -> list[tuple[Any, str | None]]:
     """Return each call's argument, and what it returned."""
-    return [(tool.arguments.get("n"), tool.output) for tool in chats.wire.observe(0).tools]
+    return [(tool.arguments.get("n"), tool.output) for tool in chats.wire.build_step(0).tools]
 
 
 def test_ids_that_come_again_belong_to_the_latest_answer() -> None:
@@ -141,4 +141,4 @@ def test_of_two_answers_that_were_cut_off_the_later_is_meant() -> None:
         chats.chat([user("a")], ask, ending="cut")
     chats.chat([user("a"), ask, result("one", "c0")], said("ok"))
     chats.chat([ask, result("one", "c0"), user("b")], said("fine"))
-    assert [(use.seq, use.output) for use in chats.wire.observe(0).tools] == [(2, "one")]
+    assert [(use.seq, use.output) for use in chats.wire.build_step(0).tools] == [(2, "one")]

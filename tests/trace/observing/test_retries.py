@@ -47,7 +47,7 @@ def test_of_several_alike_nothing_tells_which_was_repeated() -> None:
     chats = Chats()
     for n, attempt in enumerate((0, 0, 1)):
         chats.chat([user("pay")], asks(call("charge", {"eur": n}, f"c{n}")) if n == 0 else said("no"), attempt=attempt)
-    found = ["nothing tells which" in each.unread_reason for each in chats.wire.observe(0).unreadable]
+    found = ["nothing tells which" in each.unread_reason for each in chats.wire.build_step(0).unreadable]
     assert found == [True, True]
 
 
@@ -62,7 +62,7 @@ def test_a_tool_that_ran_three_times_counts_three_times() -> None:
     chats = Chats()
     for n in (1, 2, 3):
         chats.chat([user("pay")], asks(call("charge", {"eur": 5}, f"c{n}")))
-    assert [use.id for use in chats.wire.observe(0).tools] == ["c1", "c2", "c3"]
+    assert [use.id for use in chats.wire.build_step(0).tools] == ["c1", "c2", "c3"]
 
 
 def test_a_recorded_retry_that_was_served_to_a_first_request_is_none() -> None:
@@ -70,7 +70,7 @@ def test_a_recorded_retry_that_was_served_to_a_first_request_is_none() -> None:
     chats = Chats()
     for _ in range(2):
         chats.chat([user("pay")], asks(CHARGE), headers={"x-stainless-retry-count": "1"}, attempt=0)
-    assert len(chats.wire.observe(0).tools) == 2
+    assert len(chats.wire.build_step(0).tools) == 2
 
 
 def test_an_answer_that_was_cut_off_and_asked_again_counts_once() -> None:
@@ -79,7 +79,7 @@ def test_an_answer_that_was_cut_off_and_asked_again_counts_once() -> None:
     chats.chat([user("pay")], asks(CHARGE), ending="cut")
     chats.chat([user("pay")], asks(CHARGE))
     chats.chat([user("pay"), asks(CHARGE), result("ok")], said("done"))
-    step = chats.wire.observe(0)
+    step = chats.wire.build_step(0)
     assert [(use.seq, use.executed) for use in step.tools] == [(2, True)]
     assert ([each.call.seq for each in step.retries], step.unreadable) == ([1], ())
 
@@ -91,7 +91,7 @@ def test_a_client_that_left_at_the_tool_call_and_ran_it_has_called_it() -> None:
     chats.chat([user("pay"), asks(CHARGE), result("ok")], said("done"))
     chats.chat([user("pay")], asks(CHARGE), ending="cut")  # once more, in another conversation
     chats.chat([user("pay"), asks(CHARGE), result("ok too")], said("done"))
-    step = chats.wire.observe(0)
+    step = chats.wire.build_step(0)
     assert [(use.seq, use.output) for use in step.tools] == [(1, "ok"), (3, "ok too")]
     assert step.unreadable == ()
 
@@ -100,6 +100,6 @@ def test_a_call_in_an_answer_that_was_cut_off_is_not_known() -> None:
     """Nobody can tell whether it was run: neither counted nor passed over."""
     chats = Chats()
     chats.chat([user("pay")], asks(CHARGE), ending="cut")
-    step = chats.wire.observe(0)
+    step = chats.wire.build_step(0)
     found = (step.tools, [each.unread_reason for each in step.unreadable])
     assert found == ((), ["was cut off while it asked for charge"])

@@ -28,7 +28,7 @@ class Tools(Chats):
         self.add("http", f"mcp:tools/call {name}", "/", body, value, **more)
 
     def differences(self) -> list[str]:
-        return find_mismatches(self.wire.list_tool_uses(), self.wire.read_served_tools())
+        return find_mismatches(self.wire.list_tool_uses(), self.wire.read_served_calls())
 
 
 def asked(*calls: dict[str, Any]) -> Tools:
@@ -44,11 +44,15 @@ def test_what_a_server_got_and_returned() -> None:
     chats = asked()
     chats.serve("echo", {"text": "a"}, "echo: a")
     chats.serve("send", {}, "no", failed=True)
-    found = chats.wire.read_served_tools()
+    found = chats.wire.read_served_calls()
     told = [(each.name, each.arguments, each.output, each.errored) for each in found.tools]
     assert told == [("echo", {"text": "a"}, "echo: a", False), ("send", {}, "no", True)]
-    assert (found.unknown, found.names, found.listed) == ("", frozenset({"echo", "send"}), frozenset({"echo", "send"}))
-    assert [each.name for each in chats.wire.read_served_tools(after=3).tools] == ["send"]
+    assert (found.unknown_reason, found.names, found.listed) == (
+        "",
+        frozenset({"echo", "send"}),
+        frozenset({"echo", "send"}),
+    )
+    assert [each.name for each in chats.wire.read_served_calls(after=3).tools] == ["send"]
     assert chats.wire.list_tool_uses() == []
 
 
@@ -58,12 +62,12 @@ def test_what_no_server_got_is_left_out_and_what_nobody_recorded_is_not_known() 
     chats.serve("echo", {}, decision="REFUSE", miss=True)
     chats.serve("echo", {}, decision="FAULT", fault="mcp-error")
     chats.serve("echo", {"text": "cut"}, None)
-    assert [(each.arguments, each.output, each.executed) for each in chats.wire.read_served_tools().tools] == [
+    assert [(each.arguments, each.output, each.executed) for each in chats.wire.read_served_calls().tools] == [
         ({"text": "cut"}, None, False)
     ]
     chats.serve("echo", {}, recorded=False, decision="PASS")
-    assert "nothing was recorded of call 6" in chats.wire.read_served_tools().unknown
-    assert Chats().wire.read_served_tools().unknown == NO_SERVER
+    assert "nothing was recorded of call 6" in chats.wire.read_served_calls().unknown_reason
+    assert Chats().wire.read_served_calls().unknown_reason == NO_SERVER
 
 
 ECHO_ARGUMENTS = {"text": "a", "n": 1}
@@ -113,7 +117,7 @@ def test_a_result_that_a_model_did_not_read_as_it_came_is_told(returned: str, re
     chats = asked(ECHO)
     chats.serve("echo", ECHO_ARGUMENTS, returned)
     chats.chat([user("x"), asks(ECHO), result(read)], said("ok"))
-    told = find_misreadings(chats.wire.list_tool_uses(), chats.wire.read_served_tools())
+    told = find_misreadings(chats.wire.list_tool_uses(), chats.wire.read_served_calls())
     assert len(told) == (not same), told
     if not same:
         assert all(json.dumps(each, ensure_ascii=False) in told[0] for each in (read, returned))
@@ -133,5 +137,5 @@ def test_results_of_the_same_question_are_told_apart_and_what_nobody_read_is_no_
     third = call("mcp__t__echo", {}, "c3")
     chats.chat([user("x"), asks(), result("2", "c1"), result("1", "c2")], asks(third), tools=("mcp__t__echo",))
     chats.serve("echo", {}, "3")
-    assert find_misreadings(chats.wire.list_tool_uses(), chats.wire.read_served_tools()) == []
-    assert find_misreadings(chats.wire.list_tool_uses(), Chats().wire.read_served_tools()) == []
+    assert find_misreadings(chats.wire.list_tool_uses(), chats.wire.read_served_calls()) == []
+    assert find_misreadings(chats.wire.list_tool_uses(), Chats().wire.read_served_calls()) == []

@@ -7,7 +7,7 @@ import pytest
 from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.trace.observing.thread_diff import (
     compare_histories,
-    count_common_messages,
+    count_common_ends,
     join_system_text,
     list_history_items,
 )
@@ -37,7 +37,7 @@ def test_an_answer_in_pieces_is_one() -> None:
 def test_shared_ends_are_counted() -> None:
     """From the beginning, and from the end, no message twice."""
     one = list_history_items([USER, SAID, NEXT])
-    found = (count_common_messages(one, one), count_common_messages(one, one[1:]), count_common_messages(one, []))
+    found = (count_common_ends(one, one), count_common_ends(one, one[1:]), count_common_ends(one, []))
     assert found == (3, 2, 0)
 
 

@@ -14,7 +14,7 @@ def test_tokens_are_added_up() -> None:
     """Every prompt token is input, cached or not; the fresh ones are told apart."""
     chats = Chats()
     tool_loop(chats)
-    usage = chats.wire.observe(0).usage
+    usage = chats.wire.build_step(0).usage
     found = {name: usage[name].value for name in ("callCount", "inputTokens", "outputTokens", "totalTokens")}
     assert found == {"callCount": 2, "inputTokens": 20, "outputTokens": 10, "totalTokens": 30}
     assert (usage["cacheReadTokens"].value, usage["uncachedInputTokens"].value) == (8, 12)
@@ -28,7 +28,7 @@ def test_anthropic_counts_cached_tokens_as_input() -> None:
     counts = {"input_tokens": 5, "cache_read_input_tokens": 100, "cache_creation_input_tokens": 20, "output_tokens": 7}
     answer = {"type": "message", "role": "assistant", "content": [{"type": "text", "text": "hi"}], "usage": counts}
     chats.add("anthropic", "messages", "/v1/messages", {"messages": [user("x")]}, answer)
-    usage = chats.wire.observe(0).usage
+    usage = chats.wire.build_step(0).usage
     assert (usage["inputTokens"].value, usage["cacheReadTokens"].value, usage["cacheCreationTokens"].value) == (
         125, 100, 20,
     )  # fmt: skip
@@ -39,7 +39,7 @@ def test_what_was_not_reported_is_unknown_and_not_zero() -> None:
     chats = Chats()
     chats.chat([user("a")], said("b"))
     chats.chat([user("c")], said("d"), usage={})
-    usage = chats.wire.observe(0).usage
+    usage = chats.wire.build_step(0).usage
     assert (usage["inputTokens"].value, usage["inputTokens"].known) == (None, 10)
     assert usage["cacheCreationTokens"] == usage["reasoningTokens"]
     assert usage["cacheCreationTokens"].known is None
@@ -47,7 +47,7 @@ def test_what_was_not_reported_is_unknown_and_not_zero() -> None:
 
 def test_a_step_without_calls_took_nothing() -> None:
     """No calls is known to be no tokens."""
-    usage = Chats().wire.observe(0).usage
+    usage = Chats().wire.build_step(0).usage
     assert (usage["callCount"].value, usage["totalTokens"].value) == (0, 0)
 
 
@@ -55,7 +55,7 @@ def test_embeddings_take_tokens_and_are_no_answers() -> None:
     chats = Chats()
     value = {"data": [], "usage": {"prompt_tokens": 9, "total_tokens": 9}}
     chats.add("openai", "embeddings", "/v1/embeddings", {"input": "x", "model": "text-embedding-3-small"}, value)
-    usage = chats.wire.observe(0).usage
+    usage = chats.wire.build_step(0).usage
     assert (usage["callCount"].value, usage["inputTokens"].value) == (0, 9)
 
 
@@ -64,7 +64,7 @@ def test_four_characters_are_a_token() -> None:
     chats = Chats()
     chats.chat([user("x" * 40)], said("y" * 8), usage={})
     chats.chat([user("z" * 40)], said("y" * 8), usage={"prompt_tokens": 7, "completion_tokens": 1})
-    step = chats.wire.observe(0)
+    step = chats.wire.build_step(0)
     assert (
         estimate_usage("inputTokens", step), estimate_usage("outputTokens", step), estimate_usage("totalTokens", step),
     ) == (17, 3, 20)  # fmt: skip
@@ -74,5 +74,5 @@ def test_what_cannot_be_estimated_is_none() -> None:
     """Cached tokens; and anything that nobody recorded."""
     chats = Chats()
     chats.chat([user("x")], said("y"), recorded=False)
-    assert estimate_usage("inputTokens", chats.wire.observe(0)) is None
-    assert estimate_usage("cacheReadTokens", Chats().wire.observe(0)) is None
+    assert estimate_usage("inputTokens", chats.wire.build_step(0)) is None
+    assert estimate_usage("cacheReadTokens", Chats().wire.build_step(0)) is None

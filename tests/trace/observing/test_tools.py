@@ -55,7 +55,7 @@ def call(
 def read_tool_uses(calls: Iterable[Call], party: str | None = AGENT) -> Sequence[ToolUse]:
     """Return the tool calls in answers to a party's calls; `party` None: everybody's."""
     wire = WireObserver(party)
-    wire.add_recorded_calls(calls)
+    wire.add_calls_with_recordings(calls)
     return wire.list_tool_uses()
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from llmproxy.trace.observing.agent_activity import ToolResult, read_tool_results
-from llmproxy.trace.reading.decoded_exchange import DecodedExchange, RequestHistory, decode_exchange
+from llmproxy.trace.reading.decoded_exchange import DecodedExchange, RequestMessageCache, decode_exchange
 from tests.support.messages import asks, call, result, said, user
 from tests.trace.observing.chats import Chats, Pair
 
@@ -25,12 +25,12 @@ def test_a_server_of_tools_is_no_model() -> None:
     """What a tool returned may look like a model's call of another one; it counts for nothing, nor does the time that it took."""
     chats = Chats()
     tool_loop(chats)
-    before = chats.wire.observe(0).usage
+    before = chats.wire.build_step(0).usage
     other = {"jsonrpc": "2.0", "id": 1, "result": {"content": [{"type": "tool_use", "name": "x"}], "tool_calls": [{}]}}
     chats.add(
         "generic", "mcp:tools/call createTask", "/mcp", {"jsonrpc": "2.0", "id": 1, "method": "tools/call"}, other
     )
-    step = chats.wire.observe(0)
+    step = chats.wire.build_step(0)
     assert (len(step.tools), step.request_count, step.unreadable, step.usage) == (1, 2, (), before)
 
 
@@ -40,11 +40,11 @@ def test_history_is_never_counted() -> None:
     tool_loop(chats)
     history = [user("buy milk"), asks(CREATE), result("ok"), said("done"), user("thanks")]
     chats.chat(history, said("welcome"))
-    assert [len(chats.wire.observe(0, 2).tools), len(chats.wire.observe(2).tools)] == [1, 0]
+    assert [len(chats.wire.build_step(0, 2).tools), len(chats.wire.build_step(2).tools)] == [1, 0]
     chats = Chats()
     tool_loop(chats)
     chats.chat([user("judge this")], asks(call("verdict", {})), party="judge")
-    step = chats.wire.observe(0)
+    step = chats.wire.build_step(0)
     assert ([use.name for use in step.tools], step.request_count, step.replayed) == (["createTask"], 2, True)
 
 
@@ -65,7 +65,7 @@ def test_results_that_say_error_are_errors() -> None:
     for text, errored in RESULTS.items():
         chats = Chats()
         tool_loop(chats, text)
-        assert [use.errored for use in chats.wire.observe(0).tools] == [errored], text
+        assert [use.errored for use in chats.wire.build_step(0).tools] == [errored], text
     anthropic = Chats()
     use = {"type": "tool_use", "id": "t1", "name": "createTask", "input": {}}
     usage = {"input_tokens": 1, "output_tokens": 1}
@@ -75,7 +75,7 @@ def test_results_that_say_error_are_errors() -> None:
     asked = [user("x"), {"role": "assistant", "content": [use]}, {"role": "user", "content": [flagged]}]
     done = {"type": "message", "role": "assistant", "content": [{"type": "text", "text": "sorry"}]}
     anthropic.add("anthropic", "messages", "/v1/messages", {"messages": asked}, done)
-    assert [(use.executed, use.errored) for use in anthropic.wire.observe(0).tools] == [(True, True)]
+    assert [(use.executed, use.errored) for use in anthropic.wire.build_step(0).tools] == [(True, True)]
 
 
 def test_failed_answers_are_retries_and_not_counted() -> None:
@@ -83,7 +83,7 @@ def test_failed_answers_are_retries_and_not_counted() -> None:
     chats = Chats()
     chats.chat([user("a")], said(""), status=429, usage={})
     chats.chat([user("a")], said("b"))
-    step = chats.wire.observe(0)
+    step = chats.wire.build_step(0)
     assert (step.usage["callCount"].value, step.usage["inputTokens"].value) == (1, 10)
     assert [seen.call.seq for seen in step.retries] == [1]
 
@@ -94,7 +94,7 @@ def test_equal_requests_with_whole_answers_all_count() -> None:
     chats.chat([user("a")], asks(call("createTask", {"n": 1}, "first")))
     chats.chat([user("a")], asks(call("createTask", {"n": 2}, "second")))
     chats.chat([user("a"), asks(call("createTask", {"n": 1}, "first")), result("ok", "first")], said("done"))
-    step = chats.wire.observe(0)
+    step = chats.wire.build_step(0)
     assert [(use.arguments, use.executed) for use in step.tools] == [({"n": 1}, True), ({"n": 2}, False)]
     assert (step.usage["callCount"].value, step.retries) == (3, ())
 
@@ -105,14 +105,14 @@ def test_a_client_that_says_it_did_not_retry_is_believed() -> None:
         chats = Chats()
         chats.chat([user("a")], said("one"), attempt=0)
         chats.chat([user("a")], said("two"), attempt=second)
-        assert chats.wire.observe(0).usage["callCount"].value == calls
+        assert chats.wire.build_step(0).usage["callCount"].value == calls
 
 
 def test_answers_that_nobody_kept_are_known_to_be_unknown() -> None:
     """In passthrough a call is counted, and what it asked for is not known."""
     chats = Chats()
     chats.chat([user("a")], asks(CREATE), recorded=False, decision="PASS")
-    step = chats.wire.observe(0)
+    step = chats.wire.build_step(0)
     assert (len(step.unrecorded_answers), step.tools, step.usage["callCount"].value) == (1, (), 1)
     assert step.usage["inputTokens"].value is None
 
@@ -122,7 +122,7 @@ def test_a_result_is_found_though_the_history_was_rewritten() -> None:
     chats = Chats()
     chats.chat([user("one"), said("two"), user("buy milk")], asks(CREATE))
     chats.chat([user("summary of all"), asks(CREATE), result(json.dumps({"id": 1}))], said("done"), tools=())
-    assert [use.executed for use in chats.wire.observe(0).tools] == [True]
+    assert [use.executed for use in chats.wire.build_step(0).tools] == [True]
 
 
 # -- results of tools in requests in every dialect
@@ -130,7 +130,7 @@ def test_a_result_is_found_though_the_history_was_rewritten() -> None:
 
 def exchange(*pair: Any) -> DecodedExchange:  # noqa: ANN401
     assert pair[1] is not None
-    return decode_exchange(pair[1], RequestHistory())
+    return decode_exchange(pair[1], RequestMessageCache())
 
 
 def test_each_message_has_its_result() -> None:
@@ -166,7 +166,7 @@ def test_an_id_that_comes_again_has_a_result_of_its_own() -> None:
 def why(*pairs: Pair) -> list[str]:
     chats = Chats()
     chats.calls += pairs
-    return [each.unread_reason for each in chats.wire.observe(0).unreadable]
+    return [each.unread_reason for each in chats.wire.build_step(0).unreadable]
 
 
 def added(operation: str, value: Any, **more: Any) -> Pair:  # noqa: ANN401
@@ -220,4 +220,4 @@ def test_failures_ask_for_nothing() -> None:
     chats = Chats()
     chats.chat([user("x")], asks(call("f", {})), ending="cut")
     chats.chat([user("x")], said("hi"))
-    assert chats.wire.observe(0).unreadable == ()
+    assert chats.wire.build_step(0).unreadable == ()

@@ -12,7 +12,7 @@ from llmproxy.core.dialects.codecs import CHAT
 from llmproxy.core.dialects.conversation import read_conversation
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Interaction
-from llmproxy.trace.reading.decoded_exchange import PlainMessageCache, RequestHistory
+from llmproxy.trace.reading.decoded_exchange import PlainMessageCache, RequestMessageCache
 from tests.support.messages import asks, call, result, said, user
 from tests.support.traffic import exchanges
 from tests.trace.runs import Json, chat
@@ -33,14 +33,14 @@ MESSAGES = st.lists(
 @settings(max_examples=60, deadline=None)
 @given(st.lists(MESSAGES, max_size=8))
 def test_it_is_what_the_core_reads(requests: list[Json]) -> None:
-    history = RequestHistory()
+    history = RequestMessageCache()
     for messages in requests:
         made = body_of({"messages": messages})
         assert list(history.read_messages(made, {"messages": messages})) == read_conversation(made.request.body)
 
 
 def test_over_real_traffic(traffic: Path) -> None:
-    history = RequestHistory()
+    history = RequestMessageCache()
     for each in exchanges(traffic):
         if each.route is None or each.route.operation not in CHAT:
             continue
@@ -53,7 +53,7 @@ def test_over_real_traffic(traffic: Path) -> None:
 
 def test_what_was_read_is_used_again() -> None:
     """The same message is the same object, and has the same plain form."""
-    history, plain = RequestHistory(), PlainMessageCache()
+    history, plain = RequestMessageCache(), PlainMessageCache()
     one = history.read_messages(body_of({}), {"messages": [user("a")]})
     two = history.read_messages(body_of({}), {"messages": [user("a"), said("b"), asks(call()), result()]})
     assert one[0] is two[0]

@@ -8,9 +8,9 @@ import pytest
 
 from llmproxy.core.cassettes.anonymized_export import to_json
 from llmproxy.errors import CassetteCorrupt
-from llmproxy.mitm.proxy_context import spans_to_json
+from llmproxy.mitm.proxy_context import interactions_to_span_json
 from llmproxy.proxy_calls import Call
-from llmproxy.trace.export import build_call_trace
+from llmproxy.trace.export import build_trace_from_calls
 from llmproxy.trace.reading.recording_spans import read_interaction
 from llmproxy.trace.reading.span_builder import build_spans
 from tests.support.chats import chat
@@ -38,7 +38,7 @@ def test_a_recording_played_twice_has_spans_of_its_own_each_time() -> None:
 
 
 def test_spans_are_plain_values_for_the_control_api() -> None:
-    assert {span["kind"] for span in spans_to_json([chat()])} >= {"llm_request", "llm_response"}
+    assert {span["kind"] for span in interactions_to_span_json([chat()])} >= {"llm_request", "llm_response"}
 
 
 def test_what_is_no_recording_is_said() -> None:
@@ -49,6 +49,6 @@ def test_what_is_no_recording_is_said() -> None:
 def test_calls_are_a_trace_at_the_times_of_this_run() -> None:
     """A replayed answer is as old as its recording, and was given now; judges' and unrecorded ones are left out."""
     told = [call(1, "a", at=5.0), call(2, "x", recorded=False), call(3, "b"), call(4, "c", party="judge")]
-    made = build_call_trace(told, "run")
+    made = build_trace_from_calls(told, "run")
     assert (made.name, made.output_text, made.created_at) == ("run", "re b", 5.0)
     assert made.llm_call_count == 4

@@ -20,7 +20,7 @@ from llmproxy.errors import SettingsError
 from llmproxy.protocol import DEFAULT_SESSION, RUN_VARIABLE, URL_VARIABLE
 
 if TYPE_CHECKING:
-    from llmproxy.client.tools.mcp_shim.shim_backends import ShimBackend
+    from llmproxy.client.tools.mcp_shim.shim_deciders import ShimBackend
 
 
 _SECRET = re.compile(r"token|secret|passw|credential|api_?key|access_?key|_key$|(?:^|_)pat$", re.IGNORECASE)
@@ -91,7 +91,7 @@ def _make_backend(asked: ShimOptions, server: str, env: Mapping[str, str]) -> Sh
     flags = {
         name: value for name in ("mode", "cassette", "store", "faults") if (value := getattr(asked, name)) is not None
     }
-    from llmproxy.client.tools.mcp_shim.shim_backends import EngineShimBackend, ProxyShimBackend
+    from llmproxy.client.tools.mcp_shim.shim_deciders import EngineShimBackend, ProxyShimBackend
 
     if url := asked.proxy or env.get(URL_VARIABLE, ""):
         if flags:

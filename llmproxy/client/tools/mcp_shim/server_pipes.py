@@ -128,7 +128,7 @@ def _die_with_parent() -> Callable[[], None]:
     return die
 
 
-def split_after_notifications(data: bytes) -> list[bytes]:
+def split_at_notification_ends(data: bytes) -> list[bytes]:
     """Cut lines behind the last notification of a row that something else follows."""
     if _NOTIFICATION.search(data) is None:
         return [data]
@@ -152,7 +152,7 @@ def make_line_writer(fd: int = 1, patience: float = READING) -> Callable[[bytes]
         nonlocal last
         with guard:
             try:
-                for part in split_after_notifications(data):
+                for part in split_at_notification_ends(data):
                     if _NOTIFICATION.search(last) and not _NOTIFICATION.search(part[: part.find(b"\n")]):
                         wait_until_read(fd, patience)
                     view = memoryview(part)

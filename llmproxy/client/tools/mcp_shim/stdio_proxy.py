@@ -21,7 +21,7 @@ from time import monotonic
 from typing import Any
 
 from llmproxy.client.tools.mcp_shim.server_pipes import ToolServer, read_lines
-from llmproxy.client.tools.mcp_shim.shim_backends import ShimBackend
+from llmproxy.client.tools.mcp_shim.shim_deciders import ShimBackend
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.errors import Exit, LLMProxyError, remove_prefix
 from llmproxy.protocol import ToolLineOutcome
@@ -147,7 +147,7 @@ class StdioProxy:
             self._next = None
             self._write_and_schedule_poll(self._host.on_line(b""))
 
-        self._call_backend(take)
+        self._try_backend_call(take)
 
     def _on_non_message(self, line: bytes, bare: bytes) -> None:
         if batch := split_batch(bare):
@@ -172,7 +172,7 @@ class StdioProxy:
                 self._report_unrecorded(earlier)
         sent = self._start_server(message) and self._server is not None and self._server.write(line + b"\n")
         if asked is None:
-            self._call_backend(
+            self._try_backend_call(
                 lambda: (
                     self._host.on_server_answer(number, []) if sent else self._host.on_server_loss(number, self._dead)
                 )
@@ -253,13 +253,13 @@ class StdioProxy:
         """Keep nothing of a request, and say so: its client hears an answer all the same. False: the host is gone."""
         asked = str(pending.message.get("method"))
         sys.stderr.write(f"llmproxy: mcp: NOT RECORDED: {asked[:60]!r}: {TWO_OF_ONE_ID}\n")
-        return self._call_backend(lambda: self._host.on_server_loss(pending.number, TWO_OF_ONE_ID))
+        return self._try_backend_call(lambda: self._host.on_server_loss(pending.number, TWO_OF_ONE_ID))
 
     def _record_outcome(self, pending: _PendingRequest, *, left: bool = False) -> bool:
         """Keep what answered a request, or that it is lost where that is unknown. False: the host is gone."""
         if get_message_id(pending.message) in self._doubtful:
             return self._report_unrecorded(pending)
-        return self._call_backend(lambda: self._host.on_server_answer(pending.number, pending.lines, left=left))
+        return self._try_backend_call(lambda: self._host.on_server_answer(pending.number, pending.lines, left=left))
 
     def _match_answer(self, message: dict[str, Any], line: bytes, answered: str | None) -> _PendingRequest | None:
         """Put a message to the request that it belongs to; return that request if it is answered now."""
@@ -294,9 +294,9 @@ class StdioProxy:
         for each in waiting:
             if not self._gone:  # on purpose: who waits sees what a server leaves that is gone, nothing
                 self._write_whole(build_error_line(each.message, f"llmproxy: {why}{begun}"))
-            self._call_backend(lambda each=each: self._host.on_server_loss(each.number, why))  # type: ignore[misc]
+            self._try_backend_call(lambda each=each: self._host.on_server_loss(each.number, why))  # type: ignore[misc]
 
-    def _call_backend(self, tell: Callable[[], None]) -> bool:
+    def _try_backend_call(self, tell: Callable[[], None]) -> bool:
         """Return the host something; False: it is gone, or could not keep that, and serves nothing more."""
         if not self.failed:
             try:
@@ -328,7 +328,7 @@ class StdioProxy:
                 self._reader.join(2.0)
                 if not self._reader.is_alive():
                     self._server.close()
-        self._call_backend(lambda: self._host.end(self._unasked))
+        self._try_backend_call(lambda: self._host.end(self._unasked))
         return max(code, 0)
 
 

@@ -28,7 +28,7 @@ from llmproxy.errors import CassetteCorrupt, CassetteNotFound, MachineError, Set
 from llmproxy.files import replace_file
 from llmproxy.sqlite_file import is_database
 
-__all__ = ["FORMATS", "SUFFIXES", "Format", "Source", "get_format", "open_source", "read_items", "recognise"]
+__all__ = ["FORMATS", "SUFFIXES", "Format", "Source", "get_format", "open_source", "read_each_item", "recognise"]
 
 _HEAD = 1 << 16
 
@@ -158,7 +158,7 @@ def open_source(path: Path, models: Sequence[str] = ()) -> Source:
 _LISTED = 10
 
 
-def read_items[T](
+def read_each_item[T](
     items: Sequence[Any],
     one: Callable[[Any, int], T],
     source: Source,
@@ -200,7 +200,7 @@ def read_bytes(path: Path) -> bytes:
     try:
         if path.stat().st_size > MAX_FILE:
             raise CassetteCorrupt(f"{path}: larger than {MAX_FILE >> 20} MiB.")
-        return files.read_bytes(path, MAX_FILE)
+        return files.read_bounded_bytes(path, MAX_FILE)
     except FileNotFoundError as error:
         raise CassetteNotFound(f"There is no cassette file {path}.") from error
     except OSError as error:

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from llmproxy.core.cassettes.formats import Source, read_items
+from llmproxy.core.cassettes.formats import Source, read_each_item
 from llmproxy.core.cassettes.formats.entries import (
     ReadingProblem,
     Recorded,
@@ -31,7 +31,7 @@ from llmproxy.core.cassettes.formats.entries import (
     status,
     text,
 )
-from llmproxy.core.dialects.answers import WHOLE, sse, write_json
+from llmproxy.core.dialects.answers import WHOLE, dump_json, sse
 from llmproxy.core.dialects.codecs import Speaker, SpokenTurn, get_model_speaker
 from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.errors import CassetteCorrupt
@@ -59,7 +59,7 @@ def read_all(sources: Sequence[Source]) -> list[Recorded]:
             items = get_list(mapping(source.json), "fixtures")
         except ReadingProblem as problem:
             raise CassetteCorrupt(f"{source.name}: {problem}.") from problem
-        for some in read_items(items, partial(_read_fixtures, source.models), source, "fixture"):
+        for some in read_each_item(items, partial(_read_fixtures, source.models), source, "fixture"):
             fixtures += some
     turns = {each.turn_key: each for each in reversed(fixtures) if each.said is not None}
     ordered = sorted(fixtures, key=lambda each: each.turn_key)
@@ -101,7 +101,7 @@ class _Fixture:
                 "POST",
                 url,
                 WHOLE,
-                write_json(body),
+                dump_json(body),
                 self.status,
                 "",
                 headers,
@@ -128,10 +128,10 @@ class _Fixture:
 
     def write_answer(self, speaker: Speaker, *, stream: bool) -> tuple[str, bytes]:
         if self.said is None:
-            return "application/json", write_json(speaker.error(dict(self.error), self.status))
+            return "application/json", dump_json(speaker.error(dict(self.error), self.status))
         if stream:
             return "text/event-stream", sse(speaker.stream(self.said))
-        return "application/json", write_json(speaker.answer(self.said))
+        return "application/json", dump_json(speaker.answer(self.said))
 
     def build_timing(self) -> dict[str, object]:
         return {
@@ -166,7 +166,7 @@ def _build_fixture(tree: Tree, number: int, model: str) -> _Fixture:
         match=match,
         model=model,
         user=user if isinstance(user, str) else "",
-        said=None if error or problem else _read_turn(model, response),
+        said=None if error or problem else _read_answer_turn(model, response),
         error=error,
         status=status(response.get("status", 500 if error else 200)),
         retry_after=str(retry) if retry is not None else "",
@@ -175,7 +175,7 @@ def _build_fixture(tree: Tree, number: int, model: str) -> _Fixture:
     )
 
 
-def _read_turn(model: str, response: dict[str, Tree]) -> SpokenTurn:
+def _read_answer_turn(model: str, response: dict[str, Tree]) -> SpokenTurn:
     said, calls = text(response, "content", ""), get_list(response, "toolCalls")
     if blocks := get_list(response, "blocks"):
         said = "".join(text(mapping(each), "text", "") for each in blocks if mapping(each).get("type") == "text")
@@ -192,5 +192,5 @@ def _read_turn(model: str, response: dict[str, Tree]) -> SpokenTurn:
 def _build_call(tree: Tree, number: int) -> ToolCall:
     tree = mapping(tree)
     arguments = tree.get("arguments", "{}")
-    said = arguments if isinstance(arguments, str) else write_json(arguments).decode()
+    said = arguments if isinstance(arguments, str) else dump_json(arguments).decode()
     return ToolCall(text(tree, "id", "") or f"call_{number}", text(tree, "name"), said)

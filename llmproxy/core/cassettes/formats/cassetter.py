@@ -15,7 +15,7 @@ import re
 import tomllib
 from functools import partial
 
-from llmproxy.core.cassettes.formats import Source, parse_json, read_items
+from llmproxy.core.cassettes.formats import Source, parse_json, read_each_item
 from llmproxy.core.cassettes.formats.entries import (
     ReadingProblem,
     Recorded,
@@ -56,7 +56,7 @@ def read(source: Source) -> list[Recorded]:
     items = tree.get("interactions") or []
     if not isinstance(items, list):
         raise CassetteCorrupt(f"{source.name}: `interactions` is {kind(items)}, not a list.")
-    found = read_items(items, partial(_read_interaction, is_toml=is_toml), source, "interaction")
+    found = read_each_item(items, partial(_read_interaction, is_toml=is_toml), source, "interaction")
     found.sort(key=lambda each: each.recorded_at)  # it writes an exchange when its answer was read
     for name, what in _OTHERS.items():
         found += [build_skipped_exchange(what, n) for n, _ in enumerate(tree.get(name) or (), len(found) + 1)]

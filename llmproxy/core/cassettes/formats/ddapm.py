@@ -9,7 +9,7 @@ Source: ddapm_test_agent/vcr_proxy.py of 1.69.1.
 
 from __future__ import annotations
 
-from llmproxy.core.cassettes.formats import Source, read_items
+from llmproxy.core.cassettes.formats import Source, read_each_item
 from llmproxy.core.cassettes.formats.entries import (
     Recorded,
     Tree,
@@ -32,7 +32,7 @@ def recognises(source: Source) -> bool:
 
 def read(source: Source) -> list[Recorded]:
     """Return the one exchange of a file. Raises CassetteCorrupt."""
-    return read_items([source.json], _read_interaction, source, "exchange")
+    return read_each_item([source.json], _read_interaction, source, "exchange")
 
 
 def _read_interaction(tree: Tree, number: int) -> Recorded:

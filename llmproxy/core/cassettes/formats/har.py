@@ -20,7 +20,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from llmproxy import __version__
-from llmproxy.core.cassettes.formats import Source, read_items
+from llmproxy.core.cassettes.formats import Source, read_each_item
 from llmproxy.core.cassettes.formats.entries import (
     ReadingProblem,
     Recorded,
@@ -56,7 +56,7 @@ def read(source: Source) -> list[Recorded]:
         entries = get_list(mapping(source.json, "log"), "entries")
     except ReadingProblem as problem:
         raise CassetteCorrupt(f"{source.name}: {problem}.") from problem
-    found = read_items(entries, _read_entry, source, "entry")
+    found = read_each_item(entries, _read_entry, source, "entry")
     # Browsers write entries as answers end, or by page; conversations went the way they started.
     return sorted(found, key=lambda each: each.recorded_at)
 
@@ -67,7 +67,7 @@ def _read_entry(tree: Tree, number: int) -> Recorded:
     if isinstance(code, bool) or not isinstance(code, int) or not 0 <= code <= 599:
         raise ReadingProblem(f"the status is {code!r}")
     extra = tree.get(_OURS)
-    answered, why = _read_answer(response)
+    answered, why = _read_response_body(response)
     if code < 100:
         code, why = 200, "there was no answer (status 0)"
     if extra is None and (code == 101 or tree.get("_webSocketMessages")):  # ours has its messages in the body
@@ -105,7 +105,7 @@ def _read_body(request: dict[str, Tree]) -> bytes:
     return encode_utf8(said)
 
 
-def _read_answer(response: dict[str, Tree]) -> tuple[bytes, str]:
+def _read_response_body(response: dict[str, Tree]) -> tuple[bytes, str]:
     """Return the body, and why it cannot be used."""
     content = mapping(response, "content")
     said, size = content.get("text"), content.get("size")

@@ -13,7 +13,7 @@ import base64
 import json
 from collections.abc import Sequence
 
-from llmproxy.core.cassettes.formats import Source, read_items
+from llmproxy.core.cassettes.formats import Source, read_each_item
 from llmproxy.core.cassettes.formats.entries import (
     ReadingProblem,
     Recorded,
@@ -60,7 +60,7 @@ def _format_body(body: bytes) -> object:
 def read(source: Source) -> list[Recorded]:
     """Return the exchanges of a file. Raises CassetteCorrupt, CassetteNewer."""
     numbered = [(n, line) for n, line in enumerate(source.text.split("\n"), 1) if line.strip()]
-    return read_items([_parse_line(line, n, source.name) for n, line in numbered], parse_exchange, source, "line")
+    return read_each_item([_parse_line(line, n, source.name) for n, line in numbered], parse_exchange, source, "line")
 
 
 def _parse_line(line: str, number: int, name: str) -> Tree:

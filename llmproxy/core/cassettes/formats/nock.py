@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from urllib.parse import urlsplit
 
-from llmproxy.core.cassettes.formats import Source, read_items
+from llmproxy.core.cassettes.formats import Source, read_each_item
 from llmproxy.core.cassettes.formats.entries import ReadingProblem, Recorded, Tree, header_map, mapping, status, text
 from llmproxy.core.traffic.interaction import DEFAULT_PORTS, Headers
 from llmproxy.errors import CassetteCorrupt
@@ -33,7 +33,7 @@ def read(source: Source) -> list[Recorded]:
     """Return the exchanges of a file. Raises CassetteCorrupt."""
     if not isinstance(source.json, list):
         raise CassetteCorrupt(f"{source.name}: fixtures of nock are a JSON array.")
-    return read_items(source.json, _read_exchange, source, "exchange")
+    return read_each_item(source.json, _read_exchange, source, "exchange")
 
 
 def _read_exchange(tree: Tree, number: int) -> Recorded:

@@ -31,7 +31,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from llmproxy.core.cassettes.formats import Source, read_items
+from llmproxy.core.cassettes.formats import Source, read_each_item
 from llmproxy.core.cassettes.formats.entries import (
     ReadingProblem,
     Recorded,
@@ -319,7 +319,9 @@ def read(source: Source) -> list[Recorded]:
     items = tree.get("interactions")
     if not isinstance(items, list):
         raise CassetteCorrupt(f"{source.name}: `interactions` must be a list, not {kind(items)}.")
-    recorded = read_items(items, _read_interaction, source, "interaction", partial(map_interaction_lines, source.text))
+    recorded = read_each_item(
+        items, _read_interaction, source, "interaction", partial(map_interaction_lines, source.text)
+    )
     try:
         return _restore_from_head(recorded, tree)
     except ReadingProblem as problem:

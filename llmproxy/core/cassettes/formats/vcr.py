@@ -26,7 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from llmproxy.core.cassettes.formats import Source, decode_text, read_bytes, read_items, write_text
+from llmproxy.core.cassettes.formats import Source, decode_text, read_bytes, read_each_item, write_text
 from llmproxy.core.cassettes.formats.entries import (
     ReadingProblem,
     Recorded,
@@ -55,7 +55,7 @@ def read(source: Source) -> list[Recorded]:
     """Return the exchanges of a file. Raises CassetteCorrupt, CassetteNewer."""
     if source.is_json and source.members:
         return parse_tree(source.json, source.name)
-    return parse_text(source.text, source.name)
+    return parse_exchanges(source.text, source.name)
 
 
 FORMAT = 1
@@ -66,7 +66,7 @@ VCR_VERSION = 1
 # -- reading
 
 
-def parse_text(text: str, name: str = "<cassette>") -> list[Recorded]:
+def parse_exchanges(text: str, name: str = "<cassette>") -> list[Recorded]:
     """Return the exchanges in the text of a cassette file; `name` stands in errors. Raises as `read`."""
     return parse_tree(_load_yaml(text, name), name, text)
 
@@ -91,7 +91,9 @@ def parse_tree(data: object, name: str, text: str = "") -> list[Recorded]:
     items = data.get("interactions")
     if not isinstance(items, list):
         raise CassetteCorrupt(f"{name}: `interactions` must be a list, not {kind(items)}.")
-    return read_items(items, read_interaction, Source(b"", name), "interaction", partial(map_interaction_lines, text))
+    return read_each_item(
+        items, read_interaction, Source(b"", name), "interaction", partial(map_interaction_lines, text)
+    )
 
 
 def _load_yaml(text: str, name: str) -> Any:  # noqa: ANN401 (what a YAML loader returns)

@@ -82,7 +82,7 @@ def _write_block(out: list[str], value: object, indent: str) -> None:
     if isinstance(value, list):
         for child in value:
             start = len(out)
-            bare, room = _unwrap_wide(child, _WIDTH - len(indent))
+            bare, room = _unwrap_one_line(child, _WIDTH - len(indent))
             if isinstance(bare, dict | list) and bare and not (indent and _write_flow(bare, room)):
                 _write_block(out, bare, indent + _STEP)
                 out[start] = f"{indent}- {out[start][len(indent) + 2 :]}"
@@ -96,7 +96,7 @@ def _write_entry(out: list[str], head: str, value: object, indent: str) -> None:
     """Write what stands after ``name:`` or ``-``; inside of an interaction on the same line, where that is short."""
     if isinstance(value, AnchoredValue):
         head, value = f"{head} &{value.name}", value.value
-    value, room = _unwrap_wide(value, _WIDTH - len(head))
+    value, room = _unwrap_one_line(value, _WIDTH - len(head))
     if isinstance(value, AnchorReference):
         out.append(f"{head} *{value.name}")
     elif indent and isinstance(value, dict | list) and value and (short := _write_flow(value, room)):
@@ -110,7 +110,7 @@ def _write_entry(out: list[str], head: str, value: object, indent: str) -> None:
         out.append(f"{head} {write_scalar(value)}")
 
 
-def _unwrap_wide(value: object, room: int) -> tuple[object, int]:
+def _unwrap_one_line(value: object, room: int) -> tuple[object, int]:
     return (value.value, value.room) if isinstance(value, OneLineValue) else (value, room)
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from llmproxy.core.dialects.answers import can_write_answer, write_answer, write_json, writes_text_arguments
+from llmproxy.core.dialects.answers import can_write_answer, dump_json, write_answer, writes_text_arguments
 from llmproxy.core.dialects.conversation import read_response
 from llmproxy.core.dialects.messages import Message, ToolCall
-from llmproxy.core.dialects.usage import read_usage
+from llmproxy.core.dialects.usage_and_cost import read_usage
 from llmproxy.core.faults.answer_pieces import time_pieces, with_pieces
 from llmproxy.core.faults.rules import Break, FaultKind, FaultNeeds, FaultTarget, Symptom, Values
 from llmproxy.core.traffic.canonical_json import parse_json
@@ -78,7 +78,7 @@ def _truncate_arguments(said: Message, call: FaultTarget) -> tuple[Message, str]
 def _drop_last_argument(arguments: str) -> str:
     """Return arguments without the last of them, for dialects that send an object and so cannot cut its text."""
     value = parse_json(arguments)
-    return write_json(dict(list(value.items())[:-1])).decode() if isinstance(value, dict) else "{}"
+    return dump_json(dict(list(value.items())[:-1])).decode() if isinstance(value, dict) else "{}"
 
 
 def _duplicate_call(said: Message, _call: FaultTarget) -> tuple[Message, str] | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from llmproxy.core.dialects.answers import sse, write_json
+from llmproxy.core.dialects.answers import dump_json, sse
 from llmproxy.core.dialects.codecs import find_operation_codec, get_dialect
 from llmproxy.core.dialects.streams import write_frame
 from llmproxy.core.faults.answer_pieces import (
@@ -17,7 +17,7 @@ from llmproxy.core.faults.answer_pieces import (
     is_streamed,
     scale_offset,
     split_after_piece,
-    split_before_last_piece,
+    split_between_pieces,
     time_pieces,
     with_pieces,
 )
@@ -32,11 +32,11 @@ def write_error_event(call: FaultTarget, answer: Response, number: int) -> bytes
     if kind == "aws":
         about = {":exception-type": "modelStreamErrorException", ":content-type": "application/json"}
         body = {"message": "The model stream was interrupted.", "originalStatusCode": 500}
-        return write_frame({**about, ":message-type": "exception"}, write_json(body))
+        return write_frame({**about, ":message-type": "exception"}, dump_json(body))
     codec = find_operation_codec(call.operation)
     write = (codec and codec.error_event) or get_dialect(call.family).error_event
     name, value = write(number)
-    return write_json(value) + b"\n" if kind == "ndjson" else sse([(name, value)])
+    return dump_json(value) + b"\n" if kind == "ndjson" else sse([(name, value)])
 
 
 FIRST_BYTE = "é".encode()[:1]
@@ -86,7 +86,7 @@ def _end_early(call: FaultTarget, values: Values) -> Symptom | None:
     answer = call.answer()
     if answer is None or not is_streamed(answer):
         return None
-    sent, _ = split_before_last_piece(time_pieces(answer, call.speed), values["chunk"])
+    sent, _ = split_between_pieces(time_pieces(answer, call.speed), values["chunk"])
     return Symptom(with_pieces(answer, sent, call.speed))
 
 
@@ -94,7 +94,7 @@ def _send_error_event(call: FaultTarget, values: Values) -> Symptom | None:
     answer = call.answer()
     if answer is None or not is_streamed(answer):
         return None
-    sent, left = split_before_last_piece(time_pieces(answer, call.speed), values["chunk"])
+    sent, left = split_between_pieces(time_pieces(answer, call.speed), values["chunk"])
     event = write_error_event(call, answer, len(sent))
     at = (left or sent)[0].offset if left or sent else 0
     return Symptom(with_pieces(answer, [*sent, Chunk(at, event)], call.speed))

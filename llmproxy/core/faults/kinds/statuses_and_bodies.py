@@ -11,10 +11,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from llmproxy.core.dialects.answers import write_json
-from llmproxy.core.dialects.codecs import REASONS, FailureInfo, get_operation_codec, write_failure
+from llmproxy.core.dialects.answers import dump_json
+from llmproxy.core.dialects.codecs import REASONS, FailedCall, get_operation_codec, write_failure
 from llmproxy.core.dialects.streams import iter_frames, write_frame
-from llmproxy.core.dialects.usage import COUNT_MEMBERS
+from llmproxy.core.dialects.usage_and_cost import COUNT_MEMBERS
 from llmproxy.core.faults.answer_pieces import get_framing, split_after_piece, time_pieces, with_pieces
 from llmproxy.core.faults.rules import CHUNK, Break, FaultKind, FaultNeeds, FaultTarget, Parameter, Symptom, Values
 from llmproxy.core.traffic.canonical_json import parse_json
@@ -28,7 +28,7 @@ def fail_with(number: int) -> Break:
         if call.rpc:
             head = build_failure_head(number, f"{number} {REASONS[number]}", values.get("retry_after", 0))
             return Symptom(Response(200, "OK", head, ()))
-        headers, body = write_failure(call.family, number, FailureInfo(call.model, values.get("retry_after", 0)))
+        headers, body = write_failure(call.family, number, FailedCall(call.model, values.get("retry_after", 0)))
         return Symptom(Response(number, REASONS[number], headers, (Chunk(0, body),)))
 
     return do
@@ -86,7 +86,7 @@ def _edit_aws_frame(piece: bytes, edit: Edit) -> bytes:
     value = parse_json(payload)
     if isinstance(value, dict) and isinstance(value.get("bytes"), str):  # a model's own event inside
         inner = edit(base64.b64decode(value["bytes"]))
-        return write_frame(headers, write_json({**value, "bytes": base64.b64encode(inner).decode()}))
+        return write_frame(headers, dump_json({**value, "bytes": base64.b64encode(inner).decode()}))
     return write_frame(headers, edit(payload))
 
 
@@ -148,7 +148,7 @@ def _change_json(call: FaultTarget, change: Callable[[Any], Any]) -> Symptom | N
         if (changed := change(value)) == value:
             return text
         found.append(1)
-        return write_json(changed)
+        return dump_json(changed)
 
     kind = get_framing(answer)
     pieces = [replace(each, data=edit_piece(kind, each.data, edit)) for each in time_pieces(answer, call.speed)]

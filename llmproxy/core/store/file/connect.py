@@ -55,7 +55,7 @@ def check_file(path: Path) -> FileState:
     if state is FileState.FOLDER:
         raise CassetteCorrupt(f"{path} is a folder, not a store.", hint="Give a file name with --store.")
     if state is FileState.FOREIGN:
-        begins = sqlite_file.read_first_bytes(path)
+        begins = sqlite_file.read_foreign_start(path)
         why = (
             "what SQLite wrote is damaged or cut"
             if begins.startswith(_MAGIC)
@@ -122,7 +122,7 @@ def read_signature(path: str) -> Signature | None:
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
-def is_settled(seen: Signature, now: float) -> bool:
+def is_signature_reliable(seen: Signature, now: float) -> bool:
     """Return whether any later write must change `seen`, which was taken at Unix time `now`."""
     return int(now * 1e9) - max(seen[3], seen[4]) > _RACY_NS
 
@@ -265,7 +265,7 @@ def check_writable(path: Path) -> None:
 PATTERN = "*.state.db"
 
 
-def build_gitignore_hint(store: Path) -> str:
+def advise_ignoring_journal(store: Path) -> str:
     """Return what makes git ignore a store's journal; empty outside a repository, or where it does already."""
     journal = Path(f"{store.absolute()}.state.db")
     folders = list(journal.parents)

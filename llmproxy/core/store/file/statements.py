@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from llmproxy.advice import quote_word, suggest_command
+from llmproxy.advice import format_command, quote_word
 from llmproxy.core.store.bodies import DeltaBase, encode_body, read_body
 from llmproxy.core.store.rows import to_sql
 from llmproxy.errors import CassetteBusy, SettingsError
@@ -43,7 +43,9 @@ def ensure_cassette(conn: sqlite3.Connection, name: str | bytes, sample: int, no
     conn.execute(_ENSURE, (name, sample, now))
 
 
-def check_lease(holder: str, row: Sequence[Any], age: float | None, name: str | bytes, sample: int) -> None:
+def refuse_if_leased_by_other(
+    holder: str, row: Sequence[Any], age: float | None, name: str | bytes, sample: int
+) -> None:
     """Raise CassetteBusy if somebody else (`row`: holder, process, host) said `age` seconds ago that he records."""
     other, pid, host = row
     ours = other == holder and pid == os.getpid() and host == platform.node()
@@ -65,7 +67,7 @@ def take_lease(
     row = conn.execute(
         "SELECT holder, pid, host, heartbeat FROM cassettes WHERE name = ? AND sample = ?", (name, sample)
     ).fetchone()
-    check_lease(holder, row[:3], None if row[3] is None else now - row[3], name, sample)
+    refuse_if_leased_by_other(holder, row[:3], None if row[3] is None else now - row[3], name, sample)
     conn.execute(_TAKE + (_ANEW if anew else "") + _WHERE, (holder, os.getpid(), platform.node(), now, name, sample))
 
 
@@ -155,7 +157,7 @@ def check_new_name(path: Path, old: str, new: str, *, there: bool, holder: str |
     if there:
         raise SettingsError(
             f"there is a cassette {new} already.",
-            hint=f"Another name, or: {suggest_command(f'rm {quote_word(new)}', path)}",
+            hint=f"Another name, or: {format_command(f'rm {quote_word(new)}', path)}",
         )
     if holder is not None:
         raise CassetteBusy(f"cassette {old} is being recorded by {holder}.", hint="End that session first.")

@@ -33,7 +33,7 @@ from llmproxy.core.store.file.connect import (
     open_writer,
     translate,
 )
-from llmproxy.core.store.reader import SLOTS, KeyChange, KeyedRecording, Place, SyncedFile
+from llmproxy.core.store.reader import SLOTS, KeyChange, KeyedRecording, Place, SyncedCassetteFile
 from llmproxy.core.store.rows import Sql, to_sql
 from llmproxy.core.store.store import UNFINISHED, Addition, Deleted, Store, choose_occurrence
 from llmproxy.core.traffic.interaction import Ending, Interaction
@@ -71,7 +71,7 @@ class _PreparedInteraction:
     response: PreparedBody
 
 
-def _build_group(interaction: Interaction) -> Group:
+def _build_delta_group(interaction: Interaction) -> Group:
     return to_sql(interaction.cassette), to_sql(interaction.provider), to_sql(interaction.operation)
 
 
@@ -96,7 +96,7 @@ class FileStore(Store):
         """Follow the writing connection to another file."""
         if self._moved:
             self._moved = False
-            self._use_reader(open_beside_writer(self.path))
+            self._switch_reader(open_beside_writer(self.path))
             self._reset_derived_keys()
 
     @classmethod
@@ -133,7 +133,7 @@ class FileStore(Store):
             self._reader.close()
             if self._writer is None:
                 return
-            cut = self._writer.is_cut()
+            cut = self._writer.is_overwritten()
             close_writer(self._writer)
             self._writer = None
         if self._gone or (self._last and (cut or not self._holds_last_stored())):
@@ -177,14 +177,16 @@ class FileStore(Store):
                 for one in ready:
                     stored.append(self._insert_interaction(conn, one, now, before=stored[0][0] if stored else None))
             for (given, _), (_, request) in zip(made, stored, strict=True):
-                self._bodies.remember_base(_build_group(given.interaction), request, given.interaction.request.body)
+                self._bodies.remember_base(
+                    _build_delta_group(given.interaction), request, given.interaction.request.body
+                )
         ids = [new for new, _ in stored]
         self._last, self._stored = max(self._last, *ids), self._stored + len(ids)
         return ids
 
     def _prepare_bodies(self, conn: sqlite3.Connection, interaction: Interaction) -> tuple[PreparedBody, PreparedBody]:
         """Make the bodies of request and response ready: the slow part, without the write lock."""
-        request = self._bodies.prepare_body(conn, interaction.request.body, _build_group(interaction))
+        request = self._bodies.prepare_body(conn, interaction.request.body, _build_delta_group(interaction))
         return request, self._bodies.prepare_body(conn, interaction.response.body, None)
 
     def _insert_interaction(
@@ -236,7 +238,7 @@ class FileStore(Store):
             statements.release_lease(conn, to_sql(cassette), sample, holder, clean=clean and not self._gone)
 
     def promote_staged(self, staged: Place, place: Place, gone: Collection[int], *, holder: str, clean: bool) -> None:
-        with self.file_transaction() as conn:
+        with self.sqlite_transaction() as conn:
             names = (to_sql(staged[0]), staged[1]), (to_sql(place[0]), place[1])
             statements.promote_staged(conn, *names, gone, holder, self._now(), clean=clean)
 
@@ -249,20 +251,20 @@ class FileStore(Store):
     def write_volatile_fields(self, cassette: str, texts: Sequence[str]) -> None:
         """Write the volatile fields of a cassette (JSON), in place of those that it had."""
         name = to_sql(cassette)
-        with self.file_transaction() as conn:
+        with self.sqlite_transaction() as conn:
             conn.execute("DELETE FROM volatile_fields WHERE cassette = ?", (name,))
             conn.executemany(
                 "INSERT INTO volatile_fields VALUES (?, ?, ?)", [(name, n, text) for n, text in enumerate(texts)]
             )
 
-    def record_synced_file(self, cassette: str, seen: SyncedFile) -> None:
+    def record_synced_file(self, cassette: str, seen: SyncedCassetteFile) -> None:
         with self._writing_connection() as conn, write_transaction(conn):
             conn.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?)", (to_sql(cassette), *seen))
 
     def delete_interactions(self, ids: Collection[int]) -> Deleted:
         """Delete and overwrite interactions and what only they used; gives space back where that is worth a rewrite."""
         before = self.path.stat().st_size
-        with self.file_transaction() as conn:
+        with self.sqlite_transaction() as conn:
             conn.execute("PRAGMA secure_delete=ON")
             deleted, bodies = statements.delete_interactions(conn, ids)
             conn.execute("PRAGMA secure_delete=OFF")
@@ -272,7 +274,7 @@ class FileStore(Store):
 
     def rename_cassette(self, old: str, new: str) -> None:
         """Rename a cassette and all its samples."""
-        with self.file_transaction() as conn:
+        with self.sqlite_transaction() as conn:
             statements.rename_cassette(conn, self.path, old, new)
 
     def rekey_recordings(self, made: Sequence[KeyChange]) -> None:
@@ -284,7 +286,7 @@ class FileStore(Store):
             conn.executemany(_RENAME, [(each.key, each.occurrence, each.rules, each.id, each.old) for each in made])
 
     @contextmanager
-    def file_transaction(self) -> Iterator[sqlite3.Connection]:
+    def sqlite_transaction(self) -> Iterator[sqlite3.Connection]:
         """Hold the write lock; everything in the block happens, or nothing does."""
         with self._writing_connection() as conn, write_transaction(conn):
             yield conn
@@ -316,7 +318,7 @@ class FileStore(Store):
             if self._writer is None:
                 self._writer = open_writer(self.path)
                 self._gone = self._gone or (self._last > 0 and not self._holds_last_stored())
-            if self._writer.is_cut():
+            if self._writer.is_overwritten():
                 raise self._build_loss_error()
             try:
                 yield self._writer

@@ -83,7 +83,7 @@ class ServerLink:
                 self._lock.release()
 
     @contextmanager
-    def open_connection(self, *, writing: bool) -> Iterator[Conn]:
+    def borrow_connection(self, *, writing: bool) -> Iterator[Conn]:
         """Yield the connection, in no transaction. Raises Lost, Conflict, StoreReadOnly and others of ours."""
         with self._lock:
             if self._conn is None:

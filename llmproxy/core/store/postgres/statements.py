@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llmproxy.core.store.bodies import DeltaBase, encode_body
-from llmproxy.core.store.file.statements import check_lease, check_new_name
+from llmproxy.core.store.file.statements import check_new_name, refuse_if_leased_by_other
 from llmproxy.core.store.postgres.connection import to_pg_text
 from llmproxy.core.store.reader import KeyChange
 from llmproxy.errors import CassetteCorrupt
@@ -49,7 +49,7 @@ def take_lease(conn: Conn, place: Place, holder: str, now: float, *, anew: bool)
     with conn.transaction():
         ensure_cassette(conn, place, now)
         *row, age = conn.execute(_LOCK, place).fetchall()[0]
-        check_lease(holder, row, age, *place)
+        refuse_if_leased_by_other(holder, row, age, *place)
         sql = _TAKE + (_ANEW if anew else "") + " WHERE name = %s AND sample = %s"
         conn.execute(sql.encode(), (holder, os.getpid(), platform.node(), *place))
 

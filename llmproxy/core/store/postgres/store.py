@@ -33,12 +33,12 @@ from llmproxy.core.store.postgres.connection import (
     to_pg_text,
 )
 from llmproxy.core.store.postgres.local_copy import Body, StoredRow
-from llmproxy.core.store.reader import KeyChange, KeyedRecording, Place, SyncedFile
+from llmproxy.core.store.reader import KeyChange, KeyedRecording, Place, SyncedCassetteFile
 from llmproxy.core.store.rows import Sql, to_sql
 from llmproxy.core.store.store import UNFINISHED, Addition, Deleted, Store, choose_occurrence
 from llmproxy.core.traffic.interaction import Ending, Key
 from llmproxy.errors import CassetteBusy, RecordingError, StoreReadOnly
-from llmproxy.server_store_path import StoreServer, make_room
+from llmproxy.server_store_path import StoreServer, make_copy_folder
 from llmproxy.sqlite_file import Connection
 
 if TYPE_CHECKING:
@@ -91,14 +91,14 @@ class _PreparedInteraction(NamedTuple):
     """Digests of request and response."""
 
     @property
-    def place(self) -> tuple[str, int]:
+    def cassette_and_sample(self) -> tuple[str, int]:
         """Cassette, as a column on the server has it, and sample."""
         return to_pg_text(self.given.interaction.cassette), self.given.interaction.sample
 
     @property
     def request_key(self) -> tuple[str, int, str, Key]:
         """Where recordings that answer the same stand."""
-        return (*self.place, to_pg_text(self.given.interaction.party), self.given.interaction.key)
+        return (*self.cassette_and_sample, to_pg_text(self.given.interaction.party), self.given.interaction.key)
 
 
 class _AlreadyStored(Exception):
@@ -110,7 +110,7 @@ class _AlreadyStored(Exception):
 
 
 @dataclass(slots=True)
-class _CommitProgress:
+class _CommittedRows:
     rows: list[StoredRow] = field(default_factory=list)
     counts: dict[tuple[str, int], tuple[int, int, int]] = field(default_factory=dict)
     """By place: how many were ever recorded, version and epoch; empty where the copy must be read anew."""
@@ -148,10 +148,10 @@ class ServerStore(Store):
         Raises Lost: it cannot be reached, or lets us not in; CassetteNotFound: there is no store yet, and it is not to
         be written; CassetteNewer: a newer llmproxy made it; StoreReadOnly: it is to be written, and this role may not.
         """
-        make_room(server.copy)
+        make_copy_folder(server.copy)
         link = ServerLink(server)
         try:
-            with link.open_connection(writing=writable) as conn:
+            with link.borrow_connection(writing=writable) as conn:
                 if writable:
                     schema.upgrade_schema(conn)
                 schema.check_version(conn, server)
@@ -203,7 +203,7 @@ class ServerStore(Store):
         last: ServerLost | None = None
         for _ in retries():
             try:
-                with self._reads.open_connection(writing=False) as conn:
+                with self._reads.borrow_connection(writing=False) as conn:
                     conn.execute("SELECT 1")
             except ServerLost as error:
                 last = error
@@ -231,7 +231,7 @@ class ServerStore(Store):
             raise StoreReadOnly(f"The store {self.server.shown} is open for replay, which never writes.")
 
     def _refresh_copy(self, cassette: str | None) -> None:
-        with self._reads.open_connection(writing=False) as conn:
+        with self._reads.borrow_connection(writing=False) as conn:
             self._update_copy(conn, cassette, {})
 
     def _update_copy(self, conn: Conn, cassette: str | None, known: dict[bytes, Body]) -> None:
@@ -271,13 +271,13 @@ class ServerStore(Store):
         last: Exception = RecordingError("nothing was tried")
         for number in retries():
             try:
-                with self._writes.open_connection(writing=True) as conn:
-                    made = _CommitProgress()
+                with self._writes.borrow_connection(writing=True) as conn:
+                    made = _CommittedRows()
                     try:
                         stored = self._send_transaction(conn, sent, bodies, instead_of, made, again=number > 0)
                     except _AlreadyStored as before:
                         stored = before.ids
-                    self._wrote.update(each.place for each in sent)
+                    self._wrote.update(each.cassette_and_sample for each in sent)
                     self._update_copy_after(conn, sent, bodies, made)
                     return stored
             except (ServerLost, Conflict) as error:
@@ -321,14 +321,14 @@ class ServerStore(Store):
 
     def _send_transaction(
         self, conn: Conn, sent: Sequence[_PreparedInteraction], bodies: dict[bytes, Body],
-        instead_of: str | None, made: _CommitProgress, *, again: bool,
+        instead_of: str | None, made: _CommittedRows, *, again: bool,
     ) -> list[int]:  # fmt: skip
         """Store all in one transaction, and say in `made` what was; `again`: the attempt before may have been
         committed.
 
         One interaction costs two round trips: one that locks and asks, one that writes and commits.
         """
-        places = Counter(each.place for each in sent)
+        places = Counter(each.cassette_and_sample for each in sent)
         with pipeline(conn):
             if instead_of is not None:  # first: who held a slot must have changed no later than who takes it
                 name = to_pg_text(instead_of)
@@ -340,11 +340,11 @@ class ServerStore(Store):
                 with conn.cursor() as cursor:
                     cursor.executemany(_BODY, list(bodies.values()))
             live = conn.execute(_SLOTS, sent[0].request_key)
-            counts = self._read_counts(locks)
+            counts = self._read_counts_and_versions(locks)
             if len(counts) < len(places):
                 for place in places.keys() - counts.keys():
                     statements.ensure_cassette(conn, place, self._now())
-                counts |= self._read_counts(
+                counts |= self._read_counts_and_versions(
                     _lock_and_count(conn, {place: places[place] for place in places.keys() - counts.keys()})
                 )
                 live = conn.execute(_SLOTS, sent[0].request_key)
@@ -357,17 +357,21 @@ class ServerStore(Store):
             for each in sent:
                 if inserted:
                     live = conn.execute(_SLOTS, each.request_key)
-                recorded, version, _ = counts[each.place]
-                places[each.place] -= 1
+                recorded, version, _ = counts[each.cassette_and_sample]
+                places[each.cassette_and_sample] -= 1
                 before = inserted[0].id if inserted else None
                 inserted.append(
-                    self._insert_on_server(conn, each, live, recorded - places[each.place], version, before)
+                    self._insert_on_server(
+                        conn, each, live, recorded - places[each.cassette_and_sample], version, before
+                    )
                 )
         if instead_of is None:
             made.counts = counts
         return [each.id for each in inserted]
 
-    def _read_counts(self, locks: Mapping[tuple[str, int], Answer]) -> dict[tuple[str, int], tuple[int, int, int]]:
+    def _read_counts_and_versions(
+        self, locks: Mapping[tuple[str, int], Answer]
+    ) -> dict[tuple[str, int], tuple[int, int, int]]:
         """Return by place how many were ever recorded, version and epoch; nothing for a place without a row."""
         counts: dict[tuple[str, int], tuple[int, int, int]] = {}
         for place, answer in locks.items():
@@ -397,7 +401,7 @@ class ServerStore(Store):
         return StoredRow(answer, row, gone, now)
 
     def _update_copy_after(
-        self, conn: Conn, sent: Sequence[_PreparedInteraction], bodies: dict[bytes, Body], made: _CommitProgress
+        self, conn: Conn, sent: Sequence[_PreparedInteraction], bodies: dict[bytes, Body], made: _CommittedRows
     ) -> None:
         """Bring the copy up to date with what was committed; where that fails the next refresh does it."""
         try:
@@ -423,13 +427,13 @@ class ServerStore(Store):
         if not exclusive:
             self._shared.add((cassette, sample))
             return
-        with self._writes.open_connection(writing=True) as conn:
+        with self._writes.borrow_connection(writing=True) as conn:
             statements.take_lease(conn, place, holder, self._now(), anew=anew)
         self._held[place] = holder
 
     def renew_lease(self, cassette: str, sample: int, holder: str) -> bool:
         """Keep the lease; False if it is gone."""
-        with self._writes.open_connection(writing=True) as conn:
+        with self._writes.borrow_connection(writing=True) as conn:
             return statements.renew_lease(conn, (to_pg_text(cassette), sample), holder)
 
     def end_writing(self, cassette: str, sample: int, holder: str, *, clean: bool | None) -> None:
@@ -442,7 +446,7 @@ class ServerStore(Store):
         last: Exception = RecordingError("nothing was tried")
         for _ in (0,) if self._away else retries():
             try:
-                with self._writes.open_connection(writing=True) as conn, conn.transaction():
+                with self._writes.borrow_connection(writing=True) as conn, conn.transaction():
                     if clean is None:
                         clean = not conn.execute(_UNFINISHED.encode(), place).fetchall()
                     statements.release_lease(conn, place, holder, clean=clean)
@@ -459,7 +463,7 @@ class ServerStore(Store):
     def _changing_connection(self, cassette: str | None = None) -> Iterator[Conn]:
         """Yield the writing connection; every machine's copy follows at its next look, ours at once."""
         self._require_writable()
-        with self._writes.open_connection(writing=True) as conn:
+        with self._writes.borrow_connection(writing=True) as conn:
             yield conn
             self._update_copy(conn, cassette, {})
 
@@ -494,11 +498,11 @@ class ServerStore(Store):
         with self._changing_connection() as conn:
             statements.rekey_recordings(conn, made)
 
-    def record_synced_file(self, cassette: str, seen: SyncedFile) -> None:  # noqa: ARG002 - as the store of a file takes them
+    def record_synced_file(self, cassette: str, seen: SyncedCassetteFile) -> None:  # noqa: ARG002 - as the store of a file takes them
         """Raise StoreReadOnly: files of cassettes are kept in step with a store in a file."""
-        self.file_transaction()
+        self.sqlite_transaction()
 
-    def file_transaction(self) -> NoReturn:
+    def sqlite_transaction(self) -> NoReturn:
         """Raise StoreReadOnly: forks, and what keeps files in step, are a file's."""
         raise StoreReadOnly(
             f"The store {self.server.shown} is a server's, and this needs a store in a file.",

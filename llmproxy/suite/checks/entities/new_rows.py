@@ -45,7 +45,7 @@ class StoreBaseline:
 
 
 @dataclass(frozen=True, slots=True)
-class ChangedRow:
+class ReusedKeyRow:
     """A row that is another one than before, under the same key."""
 
     before: Row
@@ -83,23 +83,23 @@ def find_new_rows(run: RunRows, info: EntityInfo, before: StoreBaseline) -> tupl
     return [row for row in rows if row[info.key] not in there], [row for row in rows if row[info.key] in there]
 
 
-def find_foreign_rows(run: RunRows, info: EntityInfo, before: StoreBaseline) -> Rows:
+def find_rows_of_other_owners(run: RunRows, info: EntityInfo, before: StoreBaseline) -> Rows:
     """Return the new rows that are not the run's user's; none of users whose runs may go on meanwhile."""
     if before.everybody is None or info.name not in before.everybody.ids:
         return []
     only = Snapshot({info.name: before.everybody.ids[info.name]}, None)
     with suppress(LLMProxyError):
-        return [row for row in run.store.changes(only)[info.name] if run.is_foreign(row.get(info.user or ""))]
+        return [row for row in run.store.changes(only)[info.name] if run.is_user_of_no_run(row.get(info.user or ""))]
     return []
 
 
-def find_changed_rows(run: RunRows, info: EntityInfo, before: StoreBaseline) -> list[ChangedRow]:
+def find_rows_with_reused_keys(run: RunRows, info: EntityInfo, before: StoreBaseline) -> list[ReusedKeyRow]:
     """Return possible new rows under old numbers, newest first: a number and all above it were free."""
     old = before.contents.get(info.name)
     if not old:
         return []
     now = {row[info.key]: row for row in _list_all_rows(run, info)}
-    found: list[ChangedRow] = []
+    found: list[ReusedKeyRow] = []
     for key in sorted(
         (each for each in old if _parse_key_number(each) is not None),
         key=lambda each: _parse_key_number(each) or 0,
@@ -108,7 +108,7 @@ def find_changed_rows(run: RunRows, info: EntityInfo, before: StoreBaseline) -> 
         if key in now and now[key] == old[key]:
             break
         if key in now:
-            found.append(ChangedRow(old[key], now[key]))
+            found.append(ReusedKeyRow(old[key], now[key]))
     return found
 
 
@@ -125,7 +125,7 @@ _BIRTH = {
 """Columns that keep when a row was made, without underscores."""
 
 
-def _is_recreated(row: ChangedRow) -> bool:
+def _is_recreated(row: ReusedKeyRow) -> bool:
     """Return whether a row says itself that it was made at another time than the one before it under its key."""
     births = [name for name in row.now if name.replace("_", "").lower() in _BIRTH and row.before.get(name) is not None]
     return any(row.now[name] not in {None, row.before[name]} for name in births)
@@ -177,10 +177,10 @@ def _check_created_rows(
     info = run.store.describe(item.entity)
     info.check(item.fields, f"{name}.fields")
     rows, given = find_new_rows(run, info, before)
-    foreign = find_foreign_rows(run, info, before)
+    foreign = find_rows_of_other_owners(run, info, before)
     if info.user is not None and info.user in item.fields:  # the fields say whose
         rows, foreign = [*rows, *foreign], []
-    changed = find_changed_rows(run, info, before)
+    changed = find_rows_with_reused_keys(run, info, before)
     rows += [each.now for each in changed if _is_recreated(each) and _belongs_to_user(run, info, item, each.now)]
     if run.cleaner:
         for row in rows:
@@ -195,7 +195,7 @@ def _check_created_rows(
     none = "no row with a new key was added" if any(each.changed for each in doubts) else "no row was added"
     none = f"{none} to {info.name} in this step{describe_owner(info, run.user)}"
     found = _check_new_rows(run, name, info, item, judged, none)
-    return info, _mention_doubtful_rows(run, name, item, found, len(matching), doubts), matching
+    return info, _account_for_doubtful_rows(run, name, item, found, len(matching), doubts), matching
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +210,7 @@ class _RowDoubt:
 
 
 def _list_doubtful_rows(
-    run: RunRows, info: EntityInfo, item: Created, foreign: Rows, given: Rows, changed: Sequence[ChangedRow]
+    run: RunRows, info: EntityInfo, item: Created, foreign: Rows, given: Rows, changed: Sequence[ReusedKeyRow]
 ) -> list[_RowDoubt]:
     made = []
     for each in match_rows(foreign, item.fields, run.scope):
@@ -238,7 +238,7 @@ def _belongs_to_user(run: RunRows, info: EntityInfo, item: Created, row: Row) ->
     return info.user is None or run.user is None or info.user in item.fields or row.get(info.user) == run.user
 
 
-def _mention_doubtful_rows(
+def _account_for_doubtful_rows(
     run: RunRows, name: str, item: Created, found: list[Assertion], sure: int, doubts: Sequence[_RowDoubt]
 ) -> list[Assertion]:
     """Mention what else may have been added: as an error where it decides, or held only as it was not counted."""

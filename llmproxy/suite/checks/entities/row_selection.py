@@ -33,7 +33,7 @@ _LOWEST, _SPAN = 1_000_000_000, 1_000_000_000
 """Whole numbers that no counter has reached and that 32 bits hold."""
 
 
-def make_row_id(scenario: str, sample: int, name: str, kind: Kind = Kind.UNKNOWN) -> str | int:
+def derive_row_id(scenario: str, sample: int, name: str, kind: Kind = Kind.UNKNOWN) -> str | int:
     """Return the key of the row that setup calls `name`: a UUID's text, a number where the column holds numbers."""
     made = uuid5(NAMESPACE, f"{append_sample(scenario, sample)}/{name}")
     return made.int % _SPAN + _LOWEST if kind in {Kind.INTEGER, Kind.NUMBER} else str(made)
@@ -74,7 +74,7 @@ class JudgedRow:
         return bool(outcomes & _UNCLEAR) and not outcomes & {MatchOutcome.FAILS, MatchOutcome.UNFIT}
 
     @property
-    def matching_columns(self) -> int:
+    def matching_column_count(self) -> int:
         """How many columns are as they should be."""
         return sum(each.outcome is MatchOutcome.HOLDS for each in self.found.values())
 
@@ -88,7 +88,7 @@ def match_rows(rows: Iterable[Row], fields: Mapping[str, object], scope: Variabl
 
 def find_nearest_row(judged: Sequence[JudgedRow]) -> JudgedRow:
     """Return the row with most columns as they should be; of equals the first."""
-    return max(judged, key=lambda each: each.matching_columns)
+    return max(judged, key=lambda each: each.matching_column_count)
 
 
 def require_known_columns(
@@ -115,23 +115,23 @@ def select_rows(
     exact = {
         name: value
         for name, matcher in filters.items()
-        if (value := _find_exact_value(info, name, matcher, scope)) is not None
+        if (value := _find_store_filter_value(info, name, matcher, scope)) is not None
     }
     if info.user is not None and user is not None and info.user not in filters:
         exact[info.user] = user
     found = {
         str(row.get(info.key)): row
-        for form in _list_variants(exact)
+        for form in _list_unicode_variants(exact)
         for row in store.list(info.name, form, MOST_ROWS + 1)
     }
     if len(found) > MOST_ROWS:
         raise StoreError(f"more than {MOST_ROWS} rows of {info.name} are selected", hint="Narrow `filters`.")
     rows = [*found.values()]
     require_known_columns(store, info, filters, "filters", rows)
-    return filter_rows(info, rows, filters, scope)
+    return apply_filters(info, rows, filters, scope)
 
 
-def filter_rows(
+def apply_filters(
     info: EntityInfo, rows: Sequence[Row], filters: Mapping[str, object], scope: VariableScope
 ) -> list[Row]:
     """Return those of some rows that filters mean. Raises StepError if a filter cannot be judged."""
@@ -143,7 +143,7 @@ def filter_rows(
     return [each.row for each in judged if each.all_match]
 
 
-def _list_variants(exact: Mapping[str, str | int]) -> Iterable[dict[str, str | int]]:
+def _list_unicode_variants(exact: Mapping[str, str | int]) -> Iterable[dict[str, str | int]]:
     """Return the values that a store may have for these: databases tell two spellings of accented letters apart."""
     ways = [_list_normal_forms(value) for value in exact.values()]
     return (dict(zip(exact, each, strict=True)) for each in product(*ways))
@@ -155,7 +155,7 @@ def _list_normal_forms(value: str | int) -> Sequence[str | int]:
     return [*dict.fromkeys((value, normalize("NFC", value), normalize("NFD", value)))]
 
 
-def _find_exact_value(info: EntityInfo, name: str, matcher: object, scope: VariableScope) -> str | int | None:
+def _find_store_filter_value(info: EntityInfo, name: str, matcher: object, scope: VariableScope) -> str | int | None:
     """Return a value that the store itself can look for without taking too few rows; None if there is none."""
     if isinstance(matcher, Mapping) and matcher.keys() != {"ref"}:
         return None
@@ -210,7 +210,7 @@ class RunRows:
     remarks: list[str] = field(default_factory=list)
     """What should be said beside the result, although it changes nothing."""
 
-    def is_foreign(self, owner: object) -> bool:
+    def is_user_of_no_run(self, owner: object) -> bool:
         """Return whether a row's owner is no user of a run that goes on, so that this run's agent may have made it."""
         return owner != self.user and (self.alone or bool(self.beside and owner not in self.beside))
 
@@ -245,7 +245,7 @@ def capture_row(
             run.scope.capture_row(alias, rows[0], primary=info.key, overwrite=overwrite)
         except StepError as error:
             return [build_unclear(f"{name}.as", error)]
-        run.scope.record_row_ids(alias, info.name, rows[0], info.key)
+        run.scope.note_ids_for_proxy(alias, info.name, rows[0], info.key)
         return []
     more = " ..." if len(rows) > _SHOWN_IDS else ""
     ids = ", ".join(repr(row[info.key]) for row in rows[:_SHOWN_IDS]) + more

@@ -19,11 +19,11 @@ from llmproxy.suite.checks.entities.new_rows import StoreBaseline, check_created
 from llmproxy.suite.checks.entities.row_selection import (
     RunRows,
     append_message,
+    apply_filters,
     capture_row,
     check_row,
+    derive_row_id,
     describe_owner,
-    filter_rows,
-    make_row_id,
     match_rows,
     name_row,
     require_known_columns,
@@ -126,7 +126,7 @@ def _describe_other_users(run: RunRows, name: str, info: EntityInfo, wanted: Ver
         others = [
             row
             for row in select_rows(run.store, info, wanted.filters, run.scope, None)
-            if run.is_foreign(row.get(info.user))
+            if run.is_user_of_no_run(row.get(info.user))
         ]
         if not others or _count_would_pass(run, wanted, mine + len(others)):
             return
@@ -166,7 +166,7 @@ def _select_rows(run: RunRows, info: EntityInfo, id_: object, filters: Mapping[s
     said = f"row {info.key}={key!r} of {info.name}"
     if filters:
         require_known_columns(run.store, info, filters, "filters", rows)
-        rows = filter_rows(info, rows, filters, run.scope)
+        rows = apply_filters(info, rows, filters, run.scope)
         said += f" with {shown}"
     return rows, said
 
@@ -211,7 +211,7 @@ class RunEntities:
         self._deterministic = deterministic
         self._inserted = 0
 
-    def list_counting_entities(self) -> list[str]:
+    def list_auto_key_entities(self) -> list[str]:
         """Return the entities of the store's description whose keys it counts up, as far as it says so."""
         store = self.run.adapter
         if store is None:
@@ -230,13 +230,13 @@ class RunEntities:
             values = {info.user: run.user, **values}
         if self._deterministic and values.get(info.key) is None:
             name = alias.removeprefix("$") or f"{entity}[{self._inserted}]"
-            made = make_row_id(*self._sample, name, info.columns[info.key].kind)
+            made = derive_row_id(*self._sample, name, info.columns[info.key].kind)
             store.delete(entity, made)  # left by a run that was killed: nobody else makes this id
             values = {info.key: made, **values}
         row = store.insert(entity, values)
         if run.cleaner:
             run.cleaner.add_row(entity, row[info.key])
-        run.scope.record_row_ids(alias or f"{entity}[{self._inserted}]", entity, row, info.key)
+        run.scope.note_ids_for_proxy(alias or f"{entity}[{self._inserted}]", entity, row, info.key)
         if alias:
             run.scope.capture_row(alias, row, primary=info.key, overwrite=overwrite)
         return row

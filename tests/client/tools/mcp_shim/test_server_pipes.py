@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from llmproxy.client.tools.mcp_shim.server_pipes import make_line_writer, split_after_notifications
+from llmproxy.client.tools.mcp_shim.server_pipes import make_line_writer, split_at_notification_ends
 
 PROGRESS = b'{"jsonrpc":"2.0","method":"notifications/progress","params":{}}\n'
 RESULT = b'{"jsonrpc":"2.0","id":1,"result":{}}\n'
@@ -30,7 +30,7 @@ ASKED = b'{"jsonrpc":"2.0","id":1,"method":"sampling/createMessage"}\n'
 )
 def test_what_follows_a_notification_is_a_part_of_its_own(parts: list[bytes]) -> None:
     """Nothing else is cut, and not a byte is lost."""
-    assert split_after_notifications(b"".join(parts)) == parts
+    assert split_at_notification_ends(b"".join(parts)) == parts
 
 
 def pipe() -> tuple[int, Callable[[], bytes], Callable[[], None]]:

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import pytest
 
-from llmproxy.client.tools.mcp_shim.shim_backends import ProxyShimBackend
+from llmproxy.client.tools.mcp_shim.shim_deciders import ProxyShimBackend
 from llmproxy.errors import MachineError
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from llmproxy.client.tools.mcp_shim import server_pipes
-from llmproxy.client.tools.mcp_shim.shim_backends import EngineShimBackend
+from llmproxy.client.tools.mcp_shim.shim_deciders import EngineShimBackend
 from llmproxy.client.tools.mcp_shim.stdio_proxy import StdioProxy
 from llmproxy.errors import Exit, MachineError
 from llmproxy.protocol import Mode, ToolLineOutcome

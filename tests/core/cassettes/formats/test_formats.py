@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.cassettes.anonymized_export import export_interaction
+from llmproxy.core.cassettes.anonymized_export import to_recorded
 from llmproxy.core.cassettes.formats import (
     FORMATS,
     SUFFIXES,
@@ -22,12 +22,12 @@ from llmproxy.core.cassettes.formats import (
     get_format,
     jsonl,
     open_source,
-    read_items,
+    read_each_item,
     recognise_format,
 )
 from llmproxy.core.cassettes.formats.entries import ReadingProblem, Recorded
 from llmproxy.core.cassettes.formats.vcr import read_interaction
-from llmproxy.core.cassettes.importing import import_exchanges
+from llmproxy.core.cassettes.importing import convert_exchanges
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.interaction import Interaction
@@ -57,9 +57,7 @@ def test_files_are_recognised_by_content(file: str) -> None:
 @pytest.mark.parametrize("name", ["review", "jsonl", "har", "vcr"])
 def test_what_we_write_we_recognise(name: str, dialogue: list[Interaction]) -> None:
     """Every format that is written is told from all others, and gives back exactly what went in."""
-    recorded = [
-        replace(export_interaction(each), method=("POST", "post", "Patch")[n % 3]) for n, each in enumerate(dialogue)
-    ]
+    recorded = [replace(to_recorded(each), method=("POST", "post", "Patch")[n % 3]) for n, each in enumerate(dialogue)]
     source = Source(FORMATS[name].loaded.dumps(recorded, "trip").encode(), "x")
     assert recognise_format(source) is FORMATS[name]
     back = FORMATS[name].loaded.read(source)
@@ -157,7 +155,7 @@ def test_all_problems_are_listed() -> None:
         raise ReadingProblem(f"no {item}")
 
     with pytest.raises(CassetteCorrupt) as caught:
-        read_items(range(12), one, Source(b"", "x"), "line")
+        read_each_item(range(12), one, Source(b"", "x"), "line")
     assert "x: 12 of its 12 lines cannot be read; nothing was taken from it:\n  line 1: no 0\n" in str(caught.value)
     assert str(caught.value).endswith("  line 10: no 9\n  and 2 more")
 
@@ -205,7 +203,7 @@ def test_an_odd_value_anywhere_is_read_or_refused_in_words(file: str) -> None:
             source = Source(json.dumps(with_odd(tree, path, odd)).encode(), "file", ("m",))
             try:
                 recognise_format(source)
-                import_exchanges(form.read_all([source]), "c", rules=Rules(), redactor=Redactor())
+                convert_exchanges(form.read_all([source]), "c", rules=Rules(), redactor=Redactor())
             except LLMProxyError as error:
                 raised += [] if "file" in str(error) else [(path, odd, str(error))]
             except Exception as error:  # noqa: BLE001 - all of them are told at once
@@ -215,7 +213,7 @@ def test_an_odd_value_anywhere_is_read_or_refused_in_words(file: str) -> None:
 
 def test_round_trip(dialogue: list[Interaction]) -> None:
     """Every exchange is one line that json.loads reads, and comes back with times and chunks."""
-    recorded = [export_interaction(each) for each in dialogue]
+    recorded = [to_recorded(each) for each in dialogue]
     recorded.append(replace(recorded[0], body=b"\xff", response_body=b"\x00\xfe\n\xe2\x80\xa8"))
     text = jsonl.dumps(recorded, "trip")
     assert [json.loads(line)["cassette"] for line in text.split("\n")[:-1]] == ["trip"] * 8

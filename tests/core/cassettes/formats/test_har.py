@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.cassettes.anonymized_export import export_interaction
+from llmproxy.core.cassettes.anonymized_export import to_recorded
 from llmproxy.core.cassettes.formats import Source, har
 from llmproxy.core.cassettes.formats.entries import Recorded
-from llmproxy.core.cassettes.importing import import_exchanges
+from llmproxy.core.cassettes.importing import convert_exchanges
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.interaction import Chunk, Interaction
@@ -73,7 +73,7 @@ def test_what_others_write() -> None:
 ])  # fmt: skip
 def test_what_cannot_be_replayed_is_skipped(changes: dict[str, object], why: str) -> None:
     """An entry that is sound and no recording is skipped with the reason, the others are taken."""
-    adopted = import_exchanges(read(entry(**changes), entry()), "c", rules=Rules(), redactor=Redactor())
+    adopted = convert_exchanges(read(entry(**changes), entry()), "c", rules=Rules(), redactor=Redactor())
     assert [each.interaction is None for each in adopted] == [True, False]
     assert why in adopted[0].why
 
@@ -110,7 +110,7 @@ NEEDED: dict[str, dict[str, Any]] = {
 
 def test_what_we_write_is_har(dialogue: list[Interaction]) -> None:
     """Everything that HAR 1.2 requires is there, of the right type; times are ISO with a zone."""
-    log = json.loads(har.dumps([export_interaction(each) for each in dialogue], "trip"))["log"]
+    log = json.loads(har.dumps([to_recorded(each) for each in dialogue], "trip"))["log"]
     assert (log["version"], log["creator"]["name"], len(log["entries"])) == ("1.2", "llmproxy", 7)
     for each in log["entries"]:
         for part, members in NEEDED.items():
@@ -124,7 +124,7 @@ def test_what_we_write_is_har(dialogue: list[Interaction]) -> None:
 def test_another_program_opens_what_we_write(dialogue: list[Interaction]) -> None:
     """Mitmproxy's reader of HAR files sees the same exchanges."""
     reader = pytest.importorskip("mitmproxy.io")
-    text = har.dumps([export_interaction(each) for each in dialogue], "trip")
+    text = har.dumps([to_recorded(each) for each in dialogue], "trip")
     flows = list(reader.FlowReader(io.BytesIO(text.encode())).stream())
     assert [(f.request.raw_content, f.response.status_code, f.response.raw_content) for f in flows] == [
         (each.request.body, each.response.status, each.response.body) for each in dialogue
@@ -143,7 +143,7 @@ def test_what_we_write_we_read_exactly(dialogue: list[Interaction]) -> None:
     )
     before = [replace(streamed, response=replace(streamed.response, chunks=cut)), odd]
     socket = replace(odd, response=replace(odd.response, status=101, chunks=(Chunk(1, b'{"t":1}\n'),)))
-    recorded = [export_interaction(each) for each in (*before, socket)]
+    recorded = [to_recorded(each) for each in (*before, socket)]
     back = har.read(Source(har.dumps(recorded, "trip").encode(), "x"))
     assert [each.problem for each in back] == ["", "", ""]
     assert sorted((each.body, each.response_body, each.headers, str(each.extra)) for each in back) == sorted(
@@ -165,7 +165,7 @@ def test_odd_values_do_not_stop_an_export() -> None:
 def test_a_browser_s_archive_replays_without_the_coding_that_its_text_lacks() -> None:
     """DevTools save answers decoded and leave the field; its times alone do not make a file ours."""
     coded = [{"name": "content-encoding", "value": "br"}, {"name": "content-type", "value": "application/json"}]
-    (each,) = import_exchanges(read(entry(response__headers=coded)), "c", rules=Rules(), redactor=Redactor())
+    (each,) = convert_exchanges(read(entry(response__headers=coded)), "c", rules=Rules(), redactor=Redactor())
     assert each.interaction is not None
     assert each.interaction.response.headers == (("content-type", "application/json"),)
     assert each.interaction.response.body == b"{}"

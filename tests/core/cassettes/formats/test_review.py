@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from llmproxy.core.cassettes.anonymized_export import export_interaction
+from llmproxy.core.cassettes.anonymized_export import to_recorded
 from llmproxy.core.cassettes.formats import Source, open_source, review_yaml
 from llmproxy.core.cassettes.formats.entries import Recorded
 from llmproxy.core.cassettes.formats.vcr import read as read_vcr
 from llmproxy.core.cassettes.formats.yaml_text import write_json_style
-from llmproxy.core.cassettes.importing import import_exchanges
+from llmproxy.core.cassettes.importing import convert_exchanges
 from llmproxy.core.forks.fork_rows import Fork
 from llmproxy.core.forks.overrides import parse_overrides
 from llmproxy.core.keys.user_rules import Rules
@@ -69,8 +69,8 @@ def test_the_real_traffic(traffic: Path) -> None:
     """Every exchange of the real traffic comes back, and most JSON answers are trees."""
     trees = answers = 0
     for path in sorted(traffic.rglob("*.yaml"))[::4]:
-        adopted = import_exchanges(read_vcr(open_source(path)), "c", rules=Rules(), redactor=Redactor())
-        recorded = [export_interaction(each.interaction) for each in adopted if each.interaction]
+        adopted = convert_exchanges(read_vcr(open_source(path)), "c", rules=Rules(), redactor=Redactor())
+        recorded = [to_recorded(each.interaction) for each in adopted if each.interaction]
         found = review_yaml.read(Source(review_yaml.dumps(recorded, "c").encode(), "c"))
         assert [replace(each, number=0) for each in found] == recorded, path
         bodies = [each.response_body for each in recorded if each.response_body[:1] in (b"{", b"[")]
@@ -99,14 +99,14 @@ def test_a_conversation_is_written_once() -> None:
 
 def test_adding_a_turn_changes_nothing_before_it(dialogue: list[Interaction]) -> None:
     """A diff shows the added interaction only: nothing is numbered through."""
-    recorded = [export_interaction(each) for each in dialogue]
+    recorded = [to_recorded(each) for each in dialogue]
     before = review_yaml.dumps(recorded[:2], "x").splitlines()
     assert review_yaml.dumps(recorded[:3], "x").splitlines()[: len(before) - 1] == before[:-1]
 
 
 def test_the_reader_is_told_what_happens(dialogue: list[Interaction]) -> None:
     """A comment above each interaction says who was asked what, and what came back, on one line."""
-    text = review_yaml.dumps([export_interaction(each) for each in dialogue], "x")
+    text = review_yaml.dumps([to_recorded(each) for each in dialogue], "x")
     assert (
         '# openai chat.completions 200: What is the weather in Oslo? -> get_weather({"city":"Oslo","unit":"C"})' in text
     )
@@ -214,7 +214,7 @@ def test_what_is_wrong_is_said(text: str, said: str) -> None:
 
 def test_a_cut_file_is_found_at_every_place(dialogue: list[Interaction]) -> None:
     """Wherever the file ends too early, it is an error."""
-    data = review_yaml.dumps([export_interaction(each) for each in dialogue[:2]], "x").encode()
+    data = review_yaml.dumps([to_recorded(each) for each in dialogue[:2]], "x").encode()
     for end in range(0, len(data) - 1, 97):
         with pytest.raises(CassetteCorrupt):
             review_yaml.read(Source(data[:end], "x"))

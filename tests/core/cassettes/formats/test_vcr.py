@@ -16,7 +16,7 @@ from vcr.serializers import yamlserializer
 
 from llmproxy.core.cassettes.formats import Source, open_source, vcr as ours
 from llmproxy.core.cassettes.formats.entries import Recorded
-from llmproxy.core.cassettes.formats.vcr import dumps, parse_text, read, write_file
+from llmproxy.core.cassettes.formats.vcr import dumps, parse_exchanges, read, write_file
 from llmproxy.errors import CassetteCorrupt, CassetteNewer, CassetteNotFound, MachineError
 
 
@@ -78,7 +78,7 @@ def recorded(**changes: object) -> Recorded:
 ])  # fmt: skip
 def test_forms_of_a_response(members: str, body: bytes) -> None:
     """Every form in which vcrpy's stubs ever wrote a response is read."""
-    (found,) = parse_text(f"{HEAD}  response: {members}\nversion: 1\n")
+    (found,) = parse_exchanges(f"{HEAD}  response: {members}\nversion: 1\n")
     assert found.response_body == body
 
 
@@ -91,7 +91,7 @@ def test_forms_of_a_response(members: str, body: bytes) -> None:
 ])  # fmt: skip
 def test_forms_of_a_request_body(body: str, expected: bytes) -> None:
     """Text, bytes, files and lists of pieces are bodies."""
-    (found,) = parse_text(GOOD.replace("body: null", f"body: {body}"))
+    (found,) = parse_exchanges(GOOD.replace("body: null", f"body: {body}"))
     assert found.body == expected
 
 
@@ -137,7 +137,7 @@ def test_every_problem_is_listed() -> None:
     broken = GOOD.replace("status: {code: 200, message: OK}", "x: y")
     item = broken.partition("interactions:\n")[2].partition("version:")[0]
     with pytest.raises(CassetteCorrupt) as error:
-        parse_text("version: 1\ninteractions:\n" + item * 12)
+        parse_exchanges("version: 1\ninteractions:\n" + item * 12)
     assert "12 of its 12 interactions" in str(error.value)
     assert "line 3, interaction 1" in str(error.value)
     assert "and 2 more" in str(error.value)
@@ -158,19 +158,19 @@ def test_not_text_and_not_there(tmp_path: Path) -> None:
 def test_newer_format() -> None:
     """A file of a newer llmproxy is not half understood."""
     with pytest.raises(CassetteNewer, match="format 99"):
-        parse_text(GOOD + "llmproxy: {format: 99}\n")
+        parse_exchanges(GOOD + "llmproxy: {format: 99}\n")
 
 
 def test_recorded_at() -> None:
     """A time is taken where the file has one."""
-    (found,) = parse_text(GOOD.replace("  response:", "  recorded_at: '2026-11-20T00:00:00Z'\n  response:"))
+    (found,) = parse_exchanges(GOOD.replace("  response:", "  recorded_at: '2026-11-20T00:00:00Z'\n  response:"))
     assert found.recorded_at == 1795132800.0
-    assert parse_text(GOOD)[0].recorded_at == 0.0
+    assert parse_exchanges(GOOD)[0].recorded_at == 0.0
 
 
 def test_empty_list_is_a_cassette() -> None:
     """A cassette without interactions is one, unlike an empty file."""
-    assert parse_text("version: 1\ninteractions: []\n") == []
+    assert parse_exchanges("version: 1\ninteractions: []\n") == []
 
 
 # -- writing
@@ -184,7 +184,7 @@ def test_bodies_and_the_order_of_headers_survive(request_body: bytes, response_b
     fields, though YAML sorts names.
     """
     before = recorded(body=request_body, response_body=response_body)
-    (after,) = parse_text(dumps([before], "c"))
+    (after,) = parse_exchanges(dumps([before], "c"))
     names = ("method", "uri", "headers", "body", "status", "reason", "response_headers", "response_body")
     assert [getattr(after, name) for name in names] == [getattr(before, name) for name in names]
 
@@ -192,7 +192,7 @@ def test_bodies_and_the_order_of_headers_survive(request_body: bytes, response_b
 def test_order_that_does_not_fit_is_ignored() -> None:
     """A header field that was added by hand is read, with the order of the file."""
     text = dumps([recorded()], "c").replace("      accept:\n", "      added:\n      - by hand\n      accept:\n")
-    assert ("added", "by hand") in parse_text(text)[0].headers
+    assert ("added", "by hand") in parse_exchanges(text)[0].headers
 
 
 def test_vcrpy_reads_it() -> None:

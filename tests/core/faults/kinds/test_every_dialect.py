@@ -12,7 +12,7 @@ from llmproxy.core.dialects.codecs import CHAT
 from llmproxy.core.dialects.conversation import read_answer
 from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.core.dialects.streams import decide_ending, list_events
-from llmproxy.core.dialects.usage import read_usage
+from llmproxy.core.dialects.usage_and_cost import read_usage
 from llmproxy.core.faults import KINDS, FaultNeeds, FaultTarget, Symptom
 from llmproxy.core.faults.answer_pieces import is_streamed
 from llmproxy.core.providers.provider_table import Family

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.store.file.connect import build_gitignore_hint
+from llmproxy.core.store.file.connect import advise_ignoring_journal
 from llmproxy.errors import CassetteBusy, CassetteCorrupt, CassetteNewer, CassetteNotFound, StoreReadOnly
 from tests.support.recordings import filled, interaction, look, read_everything, reopened, run
 
@@ -226,14 +226,14 @@ def test_a_read_only_file_replays_and_does_not_record(path: Path) -> None:
 
 def test_typed_as_printed_git_ignores_the_journal(tmp_path: Path) -> None:
     """And then nothing is said any more, as nothing is outside of a repository."""
-    assert build_gitignore_hint(tmp_path / "llmproxy.db") == ""
+    assert advise_ignoring_journal(tmp_path / "llmproxy.db") == ""
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
     store = tmp_path / "tests" / "llmproxy.db"
     store.parent.mkdir()
-    hint = build_gitignore_hint(store)
+    hint = advise_ignoring_journal(store)
     assert "llmproxy.db.state.db" in hint
     subprocess.run(["sh", "-c", hint.partition("git: ")[2]], check=True)
-    assert build_gitignore_hint(store) == ""
+    assert advise_ignoring_journal(store) == ""
     ignored = subprocess.run(["git", "check-ignore", "-q", f"{store}.state.db"], cwd=tmp_path, check=False)
     assert ignored.returncode == 0
 
@@ -246,6 +246,6 @@ def test_other_patterns_do_as_well(tmp_path: Path, pattern: str) -> None:
     (tmp_path / ".git").mkdir()
     (tmp_path / "tests").mkdir()
     (tmp_path / ".gitignore").write_text(f"# x\n{pattern}\n")
-    assert build_gitignore_hint(tmp_path / "tests" / "llmproxy.db") == ""
+    assert advise_ignoring_journal(tmp_path / "tests" / "llmproxy.db") == ""
     (tmp_path / ".gitignore").write_text(f"#{pattern}\n*.pyc\n!{pattern}\n")
-    assert build_gitignore_hint(tmp_path / "tests" / "llmproxy.db") != ""
+    assert advise_ignoring_journal(tmp_path / "tests" / "llmproxy.db") != ""

@@ -102,7 +102,7 @@ def test_a_connection_that_another_thread_uses_is_at_hand(team_url: str, tmp_pat
     link, used = ServerLink(StoreServer(team_url, team_url, tmp_path)), threading.Event()
 
     def use() -> None:
-        with link.open_connection(writing=False) as conn:
+        with link.borrow_connection(writing=False) as conn:
             used.set()
             conn.execute("SELECT pg_sleep(0.05)")
 

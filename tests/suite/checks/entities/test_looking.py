@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llmproxy.errors import SuiteError
-from llmproxy.suite.checks.entities.row_selection import RunRows, make_row_id
+from llmproxy.suite.checks.entities.row_selection import RunRows, derive_row_id
 from llmproxy.suite.checks.entities.verify import RunEntities, check_verify, check_wait
 from llmproxy.suite.matchers.variables import StepError, VariableScope
 from llmproxy.suite.schema.response_assertions import Created
@@ -51,7 +51,7 @@ def test_deterministic_ids_are_the_same_in_every_run() -> None:
     named, second = (
         first.entities.insert_row("tasks", {"title": title}, name)["id"] for title, name in (("a", "$a"), ("b", ""))
     )
-    assert (named, second) == (make_row_id("s", 2, "a"), make_row_id("s", 2, "tasks[2]"))
+    assert (named, second) == (derive_row_id("s", 2, "a"), derive_row_id("s", 2, "tasks[2]"))
     assert first.entities.insert_row("tasks", {"id": 7, "title": "own"})["id"] == 7
     again = RunEntities(first.look, scenario="s", sample=2, deterministic=True)
     assert again.insert_row("tasks", {"title": "again"}, "$a", overwrite=True)["title"] == "again"

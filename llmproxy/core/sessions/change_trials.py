@@ -13,7 +13,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from llmproxy.core.changes.change import TrialCall
+from llmproxy.core.changes.change import UnrecordedTrialCall
 from llmproxy.core.sessions.journal import SUFFIX, open_state, query_journal
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.rows import from_sql, to_sql
@@ -33,7 +33,7 @@ _SINCE = (
 _ONE = "SELECT calls, seen, passed, served FROM trial_runs WHERE cassette = ? AND sample = ? AND at >= ?"
 
 
-class TrialResult(NamedTuple):
+class ChangeTrial(NamedTuple):
     """What the last sessions on trial of one cassette came to."""
 
     cassette: str
@@ -43,13 +43,13 @@ class TrialResult(NamedTuple):
     passed: bool | None
     """Whether what ran in it passed; None where nobody said it."""
     calls: int
-    seen: tuple[TrialCall, ...]
+    seen: tuple[UnrecordedTrialCall, ...]
     """The calls that were no hits by themselves, in their order."""
     served: frozenset[int] | None = None
     """Recordings that were played; None where what ran did not end by itself."""
 
     @property
-    def place(self) -> tuple[str, int]:
+    def cassette_and_sample(self) -> tuple[str, int]:
         return self.cassette, self.sample
 
 
@@ -92,7 +92,7 @@ class TrialStore:
             self._conn = None
 
 
-def forget_served_recordings(store: Path, since: float) -> None:
+def mark_trials_interrupted(store: Path, since: float) -> None:
     """Forget which recordings trials played that ended since then: what ran did not come to its end."""
     with suppress(OSError, sqlite3.Error), closing(open_state(get_state_path(store))) as conn, write_transaction(conn):
         conn.execute(_TABLE)
@@ -103,16 +103,16 @@ def get_state_path(store: Path) -> Path:
     return Path(f"{store}{SUFFIX}")
 
 
-def read_trials(store: Path, since: float = 0.0) -> list[TrialResult]:
+def read_trials(store: Path, since: float = 0.0) -> list[ChangeTrial]:
     """Return what trials saw that ended at `since` (Unix time) or later, by cassette; nothing where none is kept."""
     return [
-        TrialResult(
+        ChangeTrial(
             from_sql(name),
             sample,
             at,
             None if passed is None else bool(passed),
             calls,
-            tuple(map(TrialCall.from_json, json.loads(seen))),
+            tuple(map(UnrecordedTrialCall.from_json, json.loads(seen))),
             None if served is None else frozenset(json.loads(served)),
         )
         for name, sample, at, passed, calls, seen, served in query_journal(get_state_path(store), _SINCE, (since,))

@@ -2,7 +2,7 @@
 ran it.
 
 A plugin object, registered by `llmproxy.pytest.plugin`. It is there before scenarios are imported
-(`llmproxy.client.scenario_run_hooks`) and imports nothing of them until one has run. Async tests run here where no
+(`llmproxy.client.pytest_scenario_hooks`) and imports nothing of them until one has run. Async tests run here where no
 other plugin wants them.
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.client.scenario_run_hooks import HOST
+from llmproxy.client.pytest_scenario_hooks import HOST
 from llmproxy.client.session_reports import Report
 from llmproxy.protocol import Mode, PlayScope
 from llmproxy.pytest.options import MODE, TAKEN, build_rerun_command
@@ -39,7 +39,7 @@ _ASYNC_PLUGINS = ("asyncio", "pytest_asyncio", "trio", "tornasync", "twisted", "
 
 
 class ScenarioRunPlugin(ImmediateHandler):
-    """Is called for every run in this process; `llmproxy.client.scenario_run_hooks` tells it."""
+    """Is called for every run in this process; `llmproxy.client.pytest_scenario_hooks` tells it."""
 
     def __init__(self, texts: Callable[[], Any], *, keep_events: bool, debug: bool) -> None:
         """Begin; `keep_events`: somebody wants all events at the end; `debug`: a person types at the terminal.
@@ -100,7 +100,7 @@ class ScenarioRunPlugin(ImmediateHandler):
         """Note that the test is a suite's scenario, which `again` runs once more and which reports its own failure."""
         self._of_suite, self.again = True, again
 
-    def end_suite_case(self, row: Mapping[str, Any], reports: Iterable[Report | None]) -> list[list[Event]]:
+    def collect_suite_case_result(self, row: Mapping[str, Any], reports: Iterable[Report | None]) -> list[list[Event]]:
         """Take what a scenario of a suite came to, with the reports of its sessions; returns its events, run by run."""
         self._rows.append(to_plain(row))
         told = [each for each in reports if each is not None]

@@ -73,14 +73,14 @@ class McpTool:
         }
 
 
-def _get_cassette_name(asked: Arguments, serving: ServerOptions) -> str:
+def _get_asked_cassette(asked: Arguments, serving: ServerOptions) -> str:
     """Return the cassette that is meant. Raises SettingsError."""
     if named := str(asked.get("cassette") or serving.cassette):
-        return _refuse_option_word(named)
+        return _refuse_option(named)
     raise SettingsError("name a cassette.", hint="The tool `list` has their names.")
 
 
-def _refuse_option_word(word: str) -> str:
+def _refuse_option(word: str) -> str:
     """Return a word that is no option. Raises SettingsError."""
     if not word or word.startswith("-"):
         raise SettingsError(f"{word!r} is no name of a cassette, and no number.", hint="The tool `list` has both.")
@@ -90,11 +90,11 @@ def _refuse_option_word(word: str) -> str:
 def _build_ls_words(asked: Arguments, serving: ServerOptions) -> Sequence[str]:
     named = asked.get("cassette") or serving.cassette
     channel = [f"--channel={asked['channel']}"] if "channel" in asked else []
-    return ["ls", *([_refuse_option_word(named)] if named else []), f"--limit={asked.get('limit', 50)}", *channel]
+    return ["ls", *([_refuse_option(named)] if named else []), f"--limit={asked.get('limit', 50)}", *channel]
 
 
 def _build_show_words(asked: Arguments, serving: ServerOptions) -> Sequence[str]:
-    return ["show", _refuse_option_word(str(asked.get("what") or _get_cassette_name(asked, serving)))]
+    return ["show", _refuse_option(str(asked.get("what") or _get_asked_cassette(asked, serving)))]
 
 
 def _build_replay_words(asked: Arguments, serving: ServerOptions) -> Sequence[str]:
@@ -102,7 +102,7 @@ def _build_replay_words(asked: Arguments, serving: ServerOptions) -> Sequence[st
     answers = [f"--override-llm={number}={value}" for number, value in asked.get("answers", {}).items()]
     named = asked.get("cassette") or serving.cassette
     run = [flag if value is None else f"{flag}={value}" for flag, value in serving.options]
-    return ["replay", *([f"--cassette={_refuse_option_word(named)}"] if named else []), *run, *results, *answers]
+    return ["replay", *([f"--cassette={_refuse_option(named)}"] if named else []), *run, *results, *answers]
 
 
 TOOLS = (
@@ -133,12 +133,12 @@ TOOLS = (
         "diff",
         "Say where two interactions differ, by prompt, tool or message; or two cassettes, by tools, texts, tokens, "
         "cost, time and requests.", {"old": _EITHER, "new": _EITHER},
-        lambda asked, _: ["diff", _refuse_option_word(asked["old"]), _refuse_option_word(asked["new"])], ("old", "new"),
+        lambda asked, _: ["diff", _refuse_option(asked["old"]), _refuse_option(asked["new"])], ("old", "new"),
     ),
     McpTool(
         "learn",
         "List the values of tools that vary from run to run of a cassette, which could be volatile fields; nothing is "
-        "written.", {"cassette": _CASSETTE}, lambda asked, serving: ["learn", _get_cassette_name(asked, serving)],
+        "written.", {"cassette": _CASSETTE}, lambda asked, serving: ["learn", _get_asked_cassette(asked, serving)],
     ),
     McpTool(
         "replay",
@@ -155,8 +155,8 @@ TOOLS = (
             "name": {"type": "string", "description": "Of the new cassette; CASSETTE@fork-N."},
         },
         lambda asked, serving: [
-            "fork", _get_cassette_name(asked, serving), *([f"--at={asked['at']}"] if "at" in asked else []),
-            *([f"--as={_refuse_option_word(asked['name'])}"] if "name" in asked else []),
+            "fork", _get_asked_cassette(asked, serving), *([f"--at={asked['at']}"] if "at" in asked else []),
+            *([f"--as={_refuse_option(asked['name'])}"] if "name" in asked else []),
         ],
         writes=True,
     ),
@@ -165,7 +165,7 @@ TOOLS = (
         "Make volatile fields of the values that vary: by name, or all that are plain (uuid, hex, time, duration).",
         {"cassette": _CASSETTE, "take": {"type": "array", "items": {"type": "string"}, "description": "Names."}},
         lambda asked, serving: [
-            "learn", _get_cassette_name(asked, serving),
+            "learn", _get_asked_cassette(asked, serving),
             *([f"--take={each}" for each in asked["take"]] if asked.get("take") else ["--accept"]),
         ],
         writes=True,
@@ -180,7 +180,7 @@ SHOWN = 100
 """Characters of a value that is none."""
 
 
-def _is_plain_word(value: object) -> bool:
+def _can_be_argument(value: object) -> bool:
     """Return whether a value can be a word of a command: a text, without what no system takes."""
     return (
         isinstance(value, str)
@@ -190,10 +190,10 @@ def _is_plain_word(value: object) -> bool:
 
 
 _IS: Mapping[str, Callable[[Any], bool]] = {
-    "string": _is_plain_word,
+    "string": _can_be_argument,
     "integer": lambda value: isinstance(value, int) and not isinstance(value, bool),
-    "object": lambda value: isinstance(value, dict) and all(map(_is_plain_word, (*value, *value.values()))),
-    "array": lambda value: isinstance(value, list) and all(map(_is_plain_word, value)),
+    "object": lambda value: isinstance(value, dict) and all(map(_can_be_argument, (*value, *value.values()))),
+    "array": lambda value: isinstance(value, list) and all(map(_can_be_argument, value)),
 }
 """By the type of a schema: what an argument must be. The members of its objects and arrays are texts."""
 

@@ -22,15 +22,15 @@ from mitmproxy.proxy import commands, layer
 from mitmproxy.proxy.context import Context
 
 from llmproxy.core.providers.provider_table import Family, parse_port
-from llmproxy.core.sessions.exchange import Exchange, RequestPlace
+from llmproxy.core.sessions.exchange import Exchange, RequestHeadInfo
 from llmproxy.core.sessions.interceptor import Playback
 from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.core.traffic.origin_guard import SANDBOX, SeenHead, is_shown_as_page
 from llmproxy.core.traffic.response_bytes import ClientHttp, HeadPlan, SendingPlan
 from llmproxy.errors import CassetteError, LLMProxyError, MachineError, RefusedError
-from llmproxy.mitm.framing import FramingError, Head, RequestReader
 from llmproxy.mitm.intercept import find_destination, read_proxy_credentials
 from llmproxy.mitm.proxy_context import ProxyContext
+from llmproxy.mitm.request_reader import FramingError, Head, RequestReader
 from llmproxy.mitm.websocket_recorder import check_upgrade, find_subprotocol_key
 from llmproxy.protocol import KEY_HEADER, Decision
 
@@ -81,13 +81,13 @@ class IncomingRequest:
                 host = origin or (named and find_destination(shell, client, named, head.headers))
                 user = shell.users.get(client.id) or read_proxy_credentials(head.headers).user
                 place = shell.engine.place(head.method, target, host, head.headers, user)
-                self.count_arrival(place).progress.connection = client.peername, client.sockname
+                self.begin_exchange(place).progress.connection = client.peername, client.sockname
             if head.upgrade == "websocket" and (key := find_subprotocol_key(head)):
                 shell.engine.redactor.learn_request((("authorization", f"Bearer {key}"),), "")
         except LLMProxyError as error:
             self.refusal = error
 
-    def count_arrival(self, place: RequestPlace) -> Exchange:
+    def begin_exchange(self, place: RequestHeadInfo) -> Exchange:
         """Count the request where it belongs. Raises LLMProxyError: its session cannot be."""
         self.exchange = exchange = self.shell.engine.begin(place)
         exchange.answer.grants = self.grants
@@ -138,7 +138,7 @@ class IncomingRequest:
 
     # --- decided REPLAY --------------------------------------------------------------------------------------------
 
-    def plan_answer(self) -> SendingPlan:
+    def plan_recorded_answer(self) -> SendingPlan:
         """Lay out the recorded answer for its client; from here on it counts as served."""
         if self.exchange is None:
             raise AssertionError("no request has arrived")
@@ -146,7 +146,7 @@ class IncomingRequest:
             self.laid = self.shell.engine.plan(self.exchange, self.client, extra=self._extra_headers(self.exchange))
         return self.laid
 
-    def plan_playback(self) -> tuple[Playback, HeadPlan] | None:
+    def plan_interactive_answer(self) -> tuple[Playback, HeadPlan] | None:
         """Lay out how an answer begins that must wait for its client; None for every other. After `plan_answer`."""
         if self.exchange is None:
             return None
@@ -156,7 +156,7 @@ class IncomingRequest:
         return ((KEY_HEADER, exchange.key or ""), *self.grants)
 
 
-def get_immediate_answer(laid: SendingPlan) -> bytes | None:
+def get_undelayed_answer(laid: SendingPlan) -> bytes | None:
     """Return an answer that is sent now and whole; None if it takes its time."""
     return laid.pieces[0][1] if len(laid.pieces) == 1 and laid.pieces[0][0] == 0 else None
 

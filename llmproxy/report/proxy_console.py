@@ -16,12 +16,12 @@ from datetime import tzinfo
 from shlex import quote
 from typing import Protocol, TextIO
 
-from llmproxy.advice import suggest_command
+from llmproxy.advice import format_command
 from llmproxy.amounts import dollars, format_count
 from llmproxy.core.providers.provider_table import format_example_urls
 from llmproxy.protocol import BUNDLES, DEFAULT_STORE, NODE_CA, NODE_PROXY, OFFLINE, PROXIES, Channel, Decision, Mode
 from llmproxy.proxy_calls import Call, Totals, Use, describe_hits, describe_stubs
-from llmproxy.report.request_line import describe_request_steps, escape, format_head_line, format_request_line, paint
+from llmproxy.report.request_line import describe_request_handling, escape, format_head_line, format_request_line, paint
 
 _HEADS_AGAIN = 40
 """Lines after which a terminal gets the heads of the columns again."""
@@ -112,7 +112,7 @@ class Console:
         self._lines += 1
         self._waiting.append(format_request_line(call, colour=self._colour, zone=self._zone, room=room))
         if self._verbose:
-            self._waiting += describe_request_steps(call)
+            self._waiting += describe_request_handling(call)
         if self._later is None:
             self.flush()
 
@@ -175,7 +175,7 @@ def format_totals(totals: Totals, unused: int | None, store: str = DEFAULT_STORE
     counts += filter(None, [describe_stubs(totals)])
     lines = ["; ".join(filter(None, [", ".join(counts), _format_savings(totals.saved)]))]
     if totals.misses:
-        lines.append(f"`{suggest_command('why', store)}` says what each miss asked for and which recording is nearest.")
+        lines.append(f"`{format_command('why', store)}` says what each miss asked for and which recording is nearest.")
     if totals.served_failures:
         what = format_count(totals.served_failures, "answer")
         lines.append(f"{what} had failed, or was cut, when it was recorded; to ask again for such: --mode auto")

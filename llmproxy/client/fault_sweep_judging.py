@@ -140,7 +140,7 @@ LONGEST = 120
 _NUMBERS = re.compile(r"[0-9]+")
 
 
-def key_bound_hits_by_recording(calls: Sequence[Call], bound: set[int | None]) -> list[Call]:
+def give_bound_hits_recorded_keys(calls: Sequence[Call], bound: set[int | None]) -> list[Call]:
     """Key bound hits by their recording: their own is another in each run. `bound` keeps which were bound."""
     bound |= {call.interaction for call in calls if call.bound}
     named = {call.key: f"#{call.interaction}" for call in calls if call.interaction in bound}

@@ -88,12 +88,12 @@ def run_tools_demo(folder: Path, print_line: Callable[[str], None]) -> None:
         _run_command(folder, agent, print_line, "--mode", "record", "--upstream", f"openai={url.removesuffix('/v1')}")
     (folder / server).unlink()
     print_line(
-        f"\n{tickets.name} has {_count_tickets(tickets)} line. Now the model is gone, and {server} is deleted. "
+        f"\n{tickets.name} has {_count_created(tickets)} line. Now the model is gone, and {server} is deleted. "
         "The same agent again:\n"
     )
     _run_command(folder, agent, print_line)
     print_line(
-        f"\n{tickets.name} has {_count_tickets(tickets)} line still: the recorded call was answered, not made again.\n"
+        f"\n{tickets.name} has {_count_created(tickets)} line still: the recorded call was answered, not made again.\n"
         f"The second command replays again:  cd {folder}\n\n"
         "Now with your own agent and its MCP configuration:\n\n"
         "  llmproxy run --mode record --mcp-config .mcp.json -- <your agent> .mcp.json     # once\n"
@@ -104,7 +104,7 @@ def run_tools_demo(folder: Path, print_line: Callable[[str], None]) -> None:
     )
 
 
-def _count_tickets(file: Path) -> int:
+def _count_created(file: Path) -> int:
     return len(file.read_text(encoding="utf-8").splitlines()) if file.exists() else 0
 
 

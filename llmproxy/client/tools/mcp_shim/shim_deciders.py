@@ -69,13 +69,13 @@ class ProxyShimBackend:
         )
 
     def on_server_answer(self, number: int, lines: Sequence[tuple[int, bytes]], *, left: bool = False) -> None:
-        self._post_event({"number": number, "lines": _decode_lines(lines)} | ({"left": True} if left else {}))
+        self._post_event({"number": number, "lines": _lines_to_json(lines)} | ({"left": True} if left else {}))
 
     def on_server_loss(self, number: int, why: str) -> None:
         self._post_event({"number": number, "lost": why})
 
     def end(self, unasked: Sequence[tuple[int, bytes]]) -> None:
-        self._post_event({"end": True, "lines": _decode_lines(unasked)})
+        self._post_event({"end": True, "lines": _lines_to_json(unasked)})
         self._get_connection().close()
 
     def _get_connection(self) -> HTTPConnection:
@@ -108,7 +108,7 @@ class ProxyShimBackend:
         return dict(value)
 
 
-def _decode_lines(lines: Sequence[tuple[int, bytes]]) -> list[tuple[int, str]]:
+def _lines_to_json(lines: Sequence[tuple[int, bytes]]) -> list[tuple[int, str]]:
     return [(number, line.decode("utf-8", "surrogatepass")) for number, line in lines]
 
 
@@ -121,7 +121,7 @@ class _InProcessContext:
     def record_begin(self, exchange: Exchange) -> None:
         """Note nothing: there is no other who could wait for it."""
 
-    def report_ended(self, exchange: Exchange, status: int) -> None:
+    def report_exchange_end(self, exchange: Exchange, status: int) -> None:
         self._engine.outcome(exchange, status)
 
     def store_later(self, exchange: Exchange, *, proper: bool = True) -> None:
@@ -163,7 +163,7 @@ class EngineShimBackend:
         session = self._engine.sessions.open_session(settings.cassette, mode=settings.mode, run_variables=found)
         self._line: StdioClient = StdioClient(self._engine, _InProcessContext(self._engine), session.name, server)
         for value in secrets:
-            self._engine.redactor.learn_value(value)
+            self._engine.redactor.learn_declared_secret(value)
 
     def on_line(self, line: bytes) -> ToolLineOutcome:
         return self._line.on_line(line)

@@ -18,12 +18,12 @@ import typer
 from llmproxy.cli.parts.options import LAST_REPORT, tests_store
 from llmproxy.errors import Exit, LLMProxyError, SettingsError
 from llmproxy.files import make_ignored
-from llmproxy.report.console import wants_colour
 from llmproxy.report.event_handlers import SecretHider
 from llmproxy.report.events import Completed, Event, Handler, ImmediateHandler, Selected
+from llmproxy.report.proxy_console import wants_colour
 from llmproxy.report.report_kinds import make_report_handler
 from llmproxy.report.run_console import SuiteConsole
-from llmproxy.report.sharding import describe_shard, parse_shard, read_test_times, split_items, weigh_items
+from llmproxy.report.sharding import parse_shard, read_test_times, shard_split_to_json, split_items, weigh_items
 from llmproxy.report.trend import TrendRecorder
 
 if TYPE_CHECKING:
@@ -47,7 +47,9 @@ def cut_shard(
         if times is not None:
             raise SettingsError("--shard-times balances parts of a test: it goes with --shard 1/10.")
         return None
-    from llmproxy.suite.selection import add_runs  # the schema of suites: `--help` and a wrong option need none of it
+    from llmproxy.suite.selection import (
+        add_runs_option,
+    )  # the schema of suites: `--help` and a wrong option need none of it
 
     shard = parse_shard(text)
     weighed = weigh_items(
@@ -56,7 +58,9 @@ def cut_shard(
     parts = split_items(weighed, shard.of)
     title = ", ".join(dict.fromkeys(case.suite.name for case in cases))
     mine = [case for case in cases if parts[case.id] == shard.number]
-    return ShardCases(mine, title, describe_shard(shard, parts, "test", command=add_runs(command, runs), partly=partly))
+    return ShardCases(
+        mine, title, shard_split_to_json(shard, parts, "test", command=add_runs_option(command, runs), partly=partly)
+    )
 
 
 def emit_empty_shard(part: ShardCases, handlers: Sequence[Handler], mode: str, at: float) -> str:

@@ -26,7 +26,7 @@ from llmproxy.scenario.values.messages import Farewell, get_text
 from llmproxy.suite.matchers.apply import assertion, build_unclear
 from llmproxy.suite.matchers.json_values import quote
 from llmproxy.suite.reading.load import SuiteCase
-from llmproxy.suite.run.rejudge import unjudged_error
+from llmproxy.suite.run.rejudge import unjudged_result
 from llmproxy.suite.run.step_context import StepContext, SuiteConversation
 from llmproxy.suite.schema.response_assertions import Judging
 from llmproxy.suite.schema.steps import JudgeStep, SimulateStep, Simulation, Talk
@@ -53,7 +53,7 @@ def model_upstreams(case: SuiteCase) -> dict[str, str]:
 
 
 @dataclass(slots=True)
-class _RunningStep:
+class _ExecutorStandIn:
     """What the adapters of `llmproxy.scenario` ask of the run around them (`scenario.agent_adapter`)."""
 
     session: RunSession | None
@@ -63,9 +63,9 @@ class _RunningStep:
 
 
 @dataclass(slots=True)
-class _StepState:
+class _StateStandIn:
     description: str
-    _executor: _RunningStep
+    _executor: _ExecutorStandIn
 
 
 async def simulate_user(
@@ -75,8 +75,8 @@ async def simulate_user(
     said = step.simulate
     user = _build_user(context, said)
     conversation.answer = ""
-    conversation.states[AgentRole.USER] = _StepState(
-        context.scope.interpolate_text(said.goal), _RunningStep(context.session, unscripted=True)
+    conversation.states[AgentRole.USER] = _StateStandIn(
+        context.scope.interpolate_text(said.goal), _ExecutorStandIn(context.session, unscripted=True)
     )
     await user.open(context.session)
     try:
@@ -106,7 +106,7 @@ async def replay_simulation(
         answer = await conversation.send_user_message(text)
     if step.simulate.criteria:
         return answer, await _judge_criteria(context, conversation, step.simulate)
-    return answer, [unjudged_error("simulate.goal", "whether the user is content, the user said when the agent ran")]
+    return answer, [unjudged_result("simulate.goal", "whether the user is content, the user said when the agent ran")]
 
 
 def _build_user(context: StepContext, said: Simulation) -> Any:  # noqa: ANN401 - a UserSimulatorAgent, imported late
@@ -180,14 +180,14 @@ async def _ask_judge(
     except ModelNotSet as error:
         raise _build_no_model_error(f"{name}: the judge", "judge", "judgeModel") from error
     about = context.case.description or context.case.title or context.case.id
-    steps = {place: context.wire.observe(*window) for place, window in conversation.windows.items()}
-    running = _RunningStep(
+    steps = {place: context.wire.build_step(*window) for place, window in conversation.windows.items()}
+    running = _ExecutorStandIn(
         context.session,
         unscripted=False,
         wire_by_message={place: step.tools for place, step in steps.items()},
         wire_unknown=tuple(dict.fromkeys(each.unread_reason for step in steps.values() for each in step.unreadable)),
     )
-    conversation.states[AgentRole.JUDGE] = _StepState(about, running)
+    conversation.states[AgentRole.JUDGE] = _StateStandIn(about, running)
     with conversation.playback.let_agent_join(agent):
         returned = await conversation.verbs.judge()
     await context.read_new_calls()
@@ -202,7 +202,7 @@ async def _ask_judge(
         forced=True,
     )
     context.emit(verdict)
-    made = [_build_criterion(f"{name}[{n}]", each) for n, each in enumerate(returned.criteria)]
+    made = [_build_criterion_assertion(f"{name}[{n}]", each) for n, each in enumerate(returned.criteria)]
     unsaid = "" if made else "the judge said nothing about any criterion"
     if all(each.status is Status.PASSED for each in made) and not returned.success:
         unsaid = returned.reasoning or "the judge found all criteria passed, and no success"
@@ -212,7 +212,7 @@ async def _ask_judge(
 _STATUS = {"passed": Status.PASSED, "failed": Status.FAILED}
 
 
-def _build_criterion(name: str, found: CriterionResult) -> Assertion:
+def _build_criterion_assertion(name: str, found: CriterionResult) -> Assertion:
     """Make an assertion of a finding; one that nobody could decide is an error, never a pass."""
     status = _STATUS.get(found.status, Status.ENVIRONMENT_ERROR)
     why = found.reason or found.evidence or "no reason was given"

@@ -184,7 +184,7 @@ class RequestReader:
                 break
             size = bytes(buffer[at:line_end]).split(b";", 1)[0].strip(b" \t")
             if not _SIZE.fullmatch(size):
-                raise FramingError(f"llmproxy: {_show_line(size)} is no chunk size.")
+                raise FramingError(f"llmproxy: {_describe_line_safely(size)} is no chunk size.")
             if int(size, 16) == 0:
                 if (after := self._find_trailers_end(line_end)) is None:
                     break
@@ -221,7 +221,7 @@ def parse_head(raw: bytes) -> Head:
     return _remembered(raw) if len(raw) <= SHORT_HEAD else _parse_head_bytes(raw)
 
 
-def _show_line(line: bytes) -> str:
+def _describe_line_safely(line: bytes) -> str:
     """Return a line for an error, without what it says: in a broken head a key can stand anywhere."""
     word = _WORD.match(line)
     begins = f" that begins with {word[1].decode()!r}" if word else ""
@@ -234,7 +234,7 @@ def _parse_head_bytes(raw: bytes) -> Head:
         raise FramingError("llmproxy: HTTP/2 is not served here; use HTTP/1.1.")
     match = _REQUEST_LINE.fullmatch(lines[0])
     if match is None:
-        raise FramingError(f"llmproxy: {_show_line(lines[0])} is no HTTP/1 request line.")
+        raise FramingError(f"llmproxy: {_describe_line_safely(lines[0])} is no HTTP/1 request line.")
     headers: list[tuple[str, str]] = []
     lengths: set[str] = set()
     codings: list[str] = []
@@ -242,7 +242,7 @@ def _parse_head_bytes(raw: bytes) -> Head:
     for line in lines[1:]:
         name, colon, value = line.partition(b":")
         if not colon or not _TOKEN.fullmatch(name) or b"\n" in value or b"\r" in value or b"\0" in value:
-            raise FramingError(f"llmproxy: {_show_line(line)} is no header field.")
+            raise FramingError(f"llmproxy: {_describe_line_safely(line)} is no header field.")
         text = value.strip(b" \t").decode("latin-1")
         headers.append((name.decode("ascii"), text))
         match name.lower():
@@ -277,7 +277,7 @@ def _read_length(lengths: set[str], codings: list[str], *, http10: bool) -> int 
         return None
     if len(lengths) > 1 or not all(map(_LENGTH.fullmatch, lengths)):
         raise FramingError(
-            f"llmproxy: {_show_line(', '.join(sorted(lengths)).encode('latin-1'))} is no content-length."
+            f"llmproxy: {_describe_line_safely(', '.join(sorted(lengths)).encode('latin-1'))} is no content-length."
         )
     return int(lengths.pop()) if lengths else 0
 
