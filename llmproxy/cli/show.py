@@ -29,7 +29,7 @@ from llmproxy.core.dialects.usage_and_cost import compute_cost, read_answer_mode
 from llmproxy.core.forks.fork_rows import find_fork
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.mcp_messages import read_call
-from llmproxy.core.providers.provider_table import MCP_PREFIX, channel_of, read_client
+from llmproxy.core.providers.provider_table import MCP_PREFIX, get_channel, read_client
 from llmproxy.core.store.queries import list_run_variables
 from llmproxy.core.store.reader import Readable
 from llmproxy.core.store.rows import read_answer_time
@@ -172,7 +172,7 @@ def _format_head(found: Interaction) -> list[str]:
         ),
         f"key         {found.key}" + (f"  rules {found.rules}" if found.rules else ""),
         f"request     {when(found.started_at)}  {found.request.method} {found.upstream}{found.request.target}",
-        f"channel     {channel_of(found.provider, found.operation)}",
+        f"channel     {get_channel(found.provider, found.operation)}",
         f"call        {found.provider} {found.operation} {found.model or '(no model)'}"
         + (", streamed" if found.stream else ""),
         (
@@ -222,7 +222,7 @@ def _body_to_json(body: bytes) -> object:
 
 def _to_json(found: Interaction, asked: list[Message], answer: Message | None) -> dict[str, Any]:
     """Return an interaction as plain values; bodies that are no text as base64."""
-    plain: dict[str, Any] = asdict(found) | {"channel": channel_of(found.provider, found.operation)}
+    plain: dict[str, Any] = asdict(found) | {"channel": get_channel(found.provider, found.operation)}
     plain["run_variables"] = parse_run_variables_json(found.run_variables)
     plain["request"]["body"] = _body_to_json(found.request.body)
     plain["response"]["body"] = _body_to_json(found.response.body)

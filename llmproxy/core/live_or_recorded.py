@@ -119,7 +119,7 @@ class ToolRow(Protocol):
     def channel(self) -> Channel: ...
 
 
-class PathStep(NamedTuple):
+class RecordedToolCall(NamedTuple):
     state: int
     """Changes that had been begun before it."""
     changes: bool
@@ -130,7 +130,7 @@ class PathStep(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ToolPath:
-    steps: Mapping[int, PathStep] = field(default_factory=dict)
+    steps: Mapping[int, RecordedToolCall] = field(default_factory=dict)
     """By interaction."""
     changes: tuple[int, ...] = ()
     """Interactions that may have changed something, in order."""
@@ -150,11 +150,11 @@ def build_tool_path(rows: Iterable[ToolRow], changes: Callable[[ToolRow], bool])
         for row in rows
         if may_depend_on_state(row.channel, row.operation) or (row.channel is Channel.MCP and row.operation in LISTS)
     ]
-    steps: dict[int, PathStep] = {}
+    steps: dict[int, RecordedToolCall] = {}
     made: list[int] = []
     for at, (row, changing) in enumerate(found):
         name = name_call(row.operation, row.provider, row.method, row.target)
-        steps[row.id] = PathStep(len(made), changing, name, _find_concurrent_changes(found, at))
+        steps[row.id] = RecordedToolCall(len(made), changing, name, _find_concurrent_changes(found, at))
         made += [row.id] * changing
     return ToolPath(steps, tuple(made))
 
@@ -317,7 +317,7 @@ class LiveSession:
             why="its recorded results differ although nothing was changed between them, and all of them were told"
         )
 
-    def _why_not(self, path: ToolPath, id_: int, step: PathStep, announced: Callable[[int], bool]) -> str:
+    def _why_not(self, path: ToolPath, id_: int, step: RecordedToolCall, announced: Callable[[int], bool]) -> str:
         """Describe why a recording does not hold in this state; empty if it does."""
         if self.parted:
             return f"{self.parted} went to a real tool, so no recorded state holds any more"

@@ -207,15 +207,17 @@ def _format_reason(recording: int, mismatch: FrameMismatch) -> str:
     end = "; see llmproxy why"
     start = f"llmproxy: message {mismatch.number} is not in recording #{recording}"
     if mismatch.nearest is None:
-        return cut(f"{start}, which has none{end}", LONGEST_REASON)
+        return clip_reason(f"{start}, which has none{end}", LONGEST_REASON)
     if not mismatch.differences:
-        return cut(start + f"; equals its message {mismatch.nearest} of {mismatch.expected}" + end, LONGEST_REASON)
+        return clip_reason(
+            start + f"; equals its message {mismatch.nearest} of {mismatch.expected}" + end, LONGEST_REASON
+        )
     near = f"; nearest {mismatch.nearest} of {mismatch.expected} differs at "
     room = LONGEST_REASON - len((start + near + end).encode())
-    return start + near + cut(printable(mismatch.differences[0].path), room) + end
+    return start + near + clip_reason(printable(mismatch.differences[0].path), room) + end
 
 
-def cut(text: str, size: int) -> str:
+def clip_reason(text: str, size: int) -> str:
     """Return the start of a text, at most `size` bytes of UTF-8, whole characters."""
     data = text.encode()
     return text if len(data) <= size else data[: max(0, size - 3)].decode(errors="ignore") + "…"

@@ -19,7 +19,7 @@ from llmproxy.core.faults import load_faults
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.live_or_recorded import LiveChannels
 from llmproxy.core.providers.hosts import CallRateLimiter
-from llmproxy.core.providers.provider_table import channel_of
+from llmproxy.core.providers.provider_table import get_channel
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config, Exchange
 from llmproxy.core.sessions.journal import Journal
@@ -52,7 +52,7 @@ def build_rate_limiter(
     async def wait_of(exchange: Exchange) -> float:
         """Count a call, and return the seconds to wait. Raises MachineError where nobody counts."""
         where = exchange.route
-        provider, model = where.provider.name, channel_of(where.provider.name, exchange.operation) is Channel.LLM
+        provider, model = where.provider.name, get_channel(where.provider.name, exchange.operation) is Channel.LLM
         if where.not_llm or not (rate := pace.find_rate(provider, model=model)):
             return 0.0
         seconds = await _ask_pacer(asked, provider, model=model) if asked else pace.count_call(provider, model=model)

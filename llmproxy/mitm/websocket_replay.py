@@ -26,7 +26,16 @@ from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.traffic.interaction import Response, header
 from llmproxy.core.traffic.response_bytes import NOT_REPLAYED
 from llmproxy.core.traffic.websocket_frames import CUT, SWITCHING, Frame, decode_frames
-from llmproxy.core.ws_replay import LONGEST_REASON, MISMATCH, Due, FrameCanon, FrameMismatch, FramePlayer, cut, explain
+from llmproxy.core.ws_replay import (
+    LONGEST_REASON,
+    MISMATCH,
+    Due,
+    FrameCanon,
+    FrameMismatch,
+    FramePlayer,
+    clip_reason,
+    explain,
+)
 from llmproxy.errors import MissError
 from llmproxy.mitm.proxy_context import ProxyContext
 from llmproxy.mitm.request_reader import Head
@@ -166,7 +175,8 @@ class ReplayedWebSocket:
                 yield commands.SendData(self._client, self._ws.send(said.response()))
             elif self._ws.state is ConnectionState.OPEN:  # wsproto's word for bytes that are no frame
                 yield commands.SendData(
-                    self._client, self._ws.send(CloseConnection(said.code, cut(said.reason or "", LONGEST_REASON)))
+                    self._client,
+                    self._ws.send(CloseConnection(said.code, clip_reason(said.reason or "", LONGEST_REASON))),
                 )
                 self._exchange.note = f"the client broke the protocol: {said.reason}"
             self._on_connection_end()
@@ -286,7 +296,9 @@ class ReplayedWebSocket:
         """Begin to close; what was queued is not said any more."""
         self._due.clear()
         if self._ws.state is ConnectionState.OPEN:
-            yield commands.SendData(self._client, self._ws.send(CloseConnection(code, cut(reason, LONGEST_REASON))))
+            yield commands.SendData(
+                self._client, self._ws.send(CloseConnection(code, clip_reason(reason, LONGEST_REASON)))
+            )
             yield from self._wait_for_end()
         else:
             yield from self._end_socket()

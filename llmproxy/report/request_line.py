@@ -27,18 +27,18 @@ def count_cells(text: str) -> int:
     return len(text) if text.isascii() else sum(map(_count_char_cells, text))
 
 
-def cut(text: str, room: int) -> str:
+def clip_cells(text: str, room: int) -> str:
     """Return as much of a text as fits into `room` cells, a cut marked."""
     if count_cells(text) <= room:
         return text
     return text[: _count_fitting_chars(text, room - 1)].rstrip() + "…" if room > 0 else ""
 
 
-def cut_middle(text: str, room: int) -> str:
+def clip_middle(text: str, room: int) -> str:
     """Return as much of a name as fits, cut in its middle: long ones begin alike and part at their ends."""
     if count_cells(text) <= room:
         return text
-    front = cut(text, (room + 2) // 3)
+    front = clip_cells(text, (room + 2) // 3)
     end = _count_fitting_chars(text[::-1], room - count_cells(front))
     return front + text[len(text) - end :]
 
@@ -122,7 +122,7 @@ _COLUMNS = (
 def format_head_line(room: int | None = None) -> str:
     texts = {column.head: column.head for column in _COLUMNS}
     head = "  ".join([*_lay_out_columns(texts, room), "recording, session", "prompt -> answer"])
-    return head if room is None else cut(head, room)
+    return head if room is None else clip_cells(head, room)
 
 
 def format_request_line(
@@ -134,7 +134,7 @@ def format_request_line(
     """
     before, after = _format_line_parts(call.fields_without_timing, colour, room)
     took = duration(call.ms)
-    took = pad_cells(took if room is None else cut(took, _TOOK.cells), _TOOK.cells, right=True)
+    took = pad_cells(took if room is None else clip_cells(took, _TOOK.cells), _TOOK.cells, right=True)
     return f"{paint(_format_clock(int(call.at), zone), 'dim', colour=colour)}  {before}  {took}{after}"
 
 
@@ -178,7 +178,7 @@ def _lay_out_columns(cells: dict[str, str], room: int | None) -> Iterator[str]:
             continue
         size = column.cells if room is None or room >= _WIDE else column.narrow
         text = cells[column.head]
-        yield pad_cells(text if room is None else cut(text, size), size, right=column.right)
+        yield pad_cells(text if room is None else clip_cells(text, size), size, right=column.right)
 
 
 def _list_trailing_details(call: Call, room: int | None, *, key: bool) -> Iterator[str]:
@@ -190,7 +190,7 @@ def _list_trailing_details(call: Call, room: int | None, *, key: bool) -> Iterat
     session = escape(call.session) if call.session != DEFAULT_SESSION else ""
     if session and room is not None:
         left = room - sum(count_cells(each) + 2 for each in (found or digest, party, near) if each) - 2
-        session = cut_middle(session, max(min(left, _SESSION), left // 2, _FEWEST))
+        session = clip_middle(session, max(min(left, _SESSION), left // 2, _FEWEST))
     note = escape(call.note, _NOTE) if call.note else ""
     yield from filter(None, (found or digest, session, party, near, note))
 
@@ -202,13 +202,13 @@ def _fit_prompt_and_answer(call: Call, room: int | None) -> str:
         return ""
     arrow = " -> " if texts[1] else ""
     if room is None:
-        return arrow.join(cut(text, _TEXT) for text in texts)
+        return arrow.join(clip_cells(text, _TEXT) for text in texts)
     if room < _FEWEST:
         return ""
     half = (room - len(arrow)) // 2
     first = max(half, room - len(arrow) - count_cells(texts[1])) if texts[1] else room
-    asked = cut(texts[0], first)
-    return arrow.join([asked, cut(texts[1], room - len(arrow) - count_cells(asked))])
+    asked = clip_cells(texts[0], first)
+    return arrow.join([asked, clip_cells(texts[1], room - len(arrow) - count_cells(asked))])
 
 
 def describe_request_handling(call: Call) -> list[str]:

@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import quote
 
 from llmproxy.core.cassettes.anonymized_export import replace_names
-from llmproxy.core.providers.provider_table import channel_of
+from llmproxy.core.providers.provider_table import get_channel
 from llmproxy.core.sessions.session import canonical_name
 from llmproxy.core.store.reader import CassetteInfo, Readable
 from llmproxy.core.store.rows import extract_texts_and_cost
@@ -79,7 +79,7 @@ def _build_call_row(interaction: Interaction) -> dict[str, Any]:
     asked, answered, cost = extract_texts_and_cost(i)
     return {
         "id": i.id, "party": i.party, "provider": i.provider, "operation": i.operation,
-        "channel": channel_of(i.provider, i.operation).value, "model": i.model, "stream": i.stream,
+        "channel": get_channel(i.provider, i.operation).value, "model": i.model, "stream": i.stream,
         "status": i.response.status, "ending": i.response.ending.value, "at": i.started_at,
         "first": (chunks[0].offset if chunks else i.response.head_offset) / 1000,
         "ms": (chunks[-1].offset if chunks else i.response.head_offset) / 1000, "in": i.usage.input,

@@ -21,7 +21,7 @@ from llmproxy.core.ws_replay import (
     FrameMismatch,
     FramePlayer,
     FrameRecording,
-    cut,
+    clip_reason,
     explain,
     find_ending,
 )
@@ -195,8 +195,8 @@ def test_a_text_is_cut_at_a_character(text: str, size: int) -> None:
         short = len(text.encode()) <= size
     except UnicodeEncodeError:
         return
-    assert len(cut(text, size).encode()) <= size
-    assert (cut(text, size) == text) is short
+    assert len(clip_reason(text, size).encode()) <= size
+    assert (clip_reason(text, size) == text) is short
 
 
 HEADERS = (("Upgrade", "websocket"), ("Connection", "Upgrade"), ("Sec-WebSocket-Accept", "x"), ("Sec-WebSocket-Extensions", "permessage-deflate"),

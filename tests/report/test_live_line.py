@@ -9,9 +9,9 @@ import pytest
 from llmproxy.protocol import Decision
 from llmproxy.proxy_calls import Call
 from llmproxy.report.request_line import (
+    clip_cells,
+    clip_middle,
     count_cells,
-    cut,
-    cut_middle,
     describe_request_handling,
     format_head_line,
     format_request_line,
@@ -105,7 +105,12 @@ def test_wide_characters_take_two_cells_and_accents_none() -> None:
 
 def test_a_cut_is_marked_and_fits() -> None:
     """A character that would stand half outside is left out."""
-    assert (cut("abc", 3), cut("abcd", 3), cut("東京都", 4), cut("abc", 0)) == ("abc", "ab…", "東…", "")
+    assert (clip_cells("abc", 3), clip_cells("abcd", 3), clip_cells("東京都", 4), clip_cells("abc", 0)) == (
+        "abc",
+        "ab…",
+        "東…",
+        "",
+    )
 
 
 def test_columns_are_filled_by_cells() -> None:
@@ -114,10 +119,10 @@ def test_columns_are_filled_by_cells() -> None:
 
 def test_a_name_cut_in_its_middle_keeps_both_ends() -> None:
     """Long names begin alike and part at their ends: most of what is kept is the end."""
-    shown = cut_middle("tests/test_weather.py::test_paris", 17)
+    shown = clip_middle("tests/test_weather.py::test_paris", 17)
     assert (shown, count_cells(shown)) == ("tests…:test_paris", 17)
-    assert cut_middle("short", 16) == "short"
-    assert count_cells(cut_middle("東京都" * 9, 16)) <= 16
+    assert clip_middle("short", 16) == "short"
+    assert count_cells(clip_middle("東京都" * 9, 16)) <= 16
 
 
 def test_a_folded_text_is_whole() -> None:

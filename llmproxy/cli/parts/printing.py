@@ -20,7 +20,7 @@ import typer
 
 from llmproxy.amounts import duration, format_count
 from llmproxy.errors import printable
-from llmproxy.report.request_line import count_cells, cut, pad_cells, wrap_to_cells
+from llmproxy.report.request_line import clip_cells, count_cells, pad_cells, wrap_to_cells
 
 _LEAST = 24
 """Cells below which the last column of a table says too little."""
@@ -125,12 +125,13 @@ def fit_columns(
         first, *more = zip_longest(*(wrap_to_cells(row[n], widths[n]) for n in kept), fillvalue="")
         front = _align_cells(first, widths, kept)
         if not below:
-            yield f"{front}  {row[last] if room is None else cut(row[last], room - count_cells(front) - 2)}".rstrip()
+            end = row[last] if room is None else clip_cells(row[last], room - count_cells(front) - 2)
+            yield f"{front}  {end}".rstrip()
         else:
             yield front.rstrip()
         yield from (_align_cells(each, widths, kept).rstrip() for each in more)
         if below:
-            yield "    " + cut(row[last], (room or 0) - 4)
+            yield "    " + clip_cells(row[last], (room or 0) - 4)
 
 
 def _align_cells(cells: Sequence[str], widths: Sequence[int], kept: Sequence[int]) -> str:
@@ -231,7 +232,7 @@ class ProgressLine:
             self._overwrite_line(self.format_line())
 
     def _overwrite_line(self, text: str) -> None:
-        text = cut(text, shutil.get_terminal_size().columns - 1)
+        text = clip_cells(text, shutil.get_terminal_size().columns - 1)
         if text or self._shown:
             self._stream.write(f"\r{text}{' ' * (self._shown - count_cells(text))}" + ("" if text else "\r"))
             self._stream.flush()

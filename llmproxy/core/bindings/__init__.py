@@ -20,7 +20,7 @@ for people; `why`, `path`, `recorded`, `present`, `name` are for programs.
 
 from llmproxy.core.bindings.answer_rewriting import rebind_exact_answer, rewrite_answer
 from llmproxy.core.bindings.bound_lookup_key import build_bound_key
-from llmproxy.core.bindings.comparison_outcome import Fit, Misfit, Mismatch
+from llmproxy.core.bindings.comparison_outcome import Fit, Mismatch, MismatchKind
 from llmproxy.core.bindings.expected_messages import ExpectedMessages
 from llmproxy.core.bindings.id_pairs import IdPair, IdPairConflict, IdPairs
 from llmproxy.core.bindings.leaf_places import find_volatile_matches
@@ -57,9 +57,10 @@ from llmproxy.protocol import BindScope
 
 __all__ = [
     "BLOCK", "KINDS", "LINE", "OUTSIDE", "PERSONAL", "SYSTEM", "TEXT", "BadRunVariable", "BadVolatileField",
-    "BindScope", "Bindings", "ExpectedMessages", "Fit", "IdPair", "IdPairConflict", "IdPairs", "Misfit", "Mismatch",
-    "RunVariable", "RunVariablePair", "ValueKind", "VolatileField", "VolatileKind", "VolatileValue", "build_bound_key",
-    "check_run_variable", "create_expectations", "dump_run_variables", "find_captured_fields", "find_volatile_matches",
-    "fit_request", "fits_kind", "list_volatile_values", "load_run_variables", "mask_arguments", "pair_run_variables",
-    "parse_volatile_field", "rebind_exact_answer", "rewrite_answer", "rewrite_recorded", "split_text_by_json",
+    "BindScope", "Bindings", "ExpectedMessages", "Fit", "IdPair", "IdPairConflict", "IdPairs", "Mismatch",
+    "MismatchKind", "RunVariable", "RunVariablePair", "ValueKind", "VolatileField", "VolatileKind", "VolatileValue",
+    "build_bound_key", "check_run_variable", "create_expectations", "dump_run_variables", "find_captured_fields",
+    "find_volatile_matches", "fit_request", "fits_kind", "list_volatile_values", "load_run_variables", "mask_arguments",
+    "pair_run_variables", "parse_volatile_field", "rebind_exact_answer", "rewrite_answer", "rewrite_recorded",
+    "split_text_by_json",
 ]  # fmt: skip

@@ -35,7 +35,7 @@ from llmproxy.core.bindings.answer_texts import (
     set_at,
     value_at_path,
 )
-from llmproxy.core.bindings.comparison_outcome import Fit, Misfit, Mismatch
+from llmproxy.core.bindings.comparison_outcome import Fit, Mismatch, MismatchKind
 from llmproxy.core.bindings.id_pairs import (
     IdPair,
     IdPairs,
@@ -302,7 +302,7 @@ class AnswerRewriter:
         """Let through what is no JSON, unless it holds what would have to be rewritten."""
         text = body.decode("utf-8", "replace")
         if any(True for _ in self._list_text_changes(text, "$", None)) or any(value in text for value in self._changed):
-            raise _Refused(Mismatch(Misfit.UNREADABLE, "$"))
+            raise _Refused(Mismatch(MismatchKind.UNREADABLE, "$"))
         return response
 
     # -- all values of an answer
@@ -369,7 +369,7 @@ class AnswerRewriter:
         for (n, path), names in sorted(self._members.items(), key=lambda each: -len(each[0][1])):
             if not rename_keys(values[n], path, names):
                 place, (old, new) = format_path(path), next(iter(names.items()))
-                raise _Refused(Mismatch(Misfit.NOT_ONE_TO_ONE, place, old, new, " and ".join(sorted(self.names))))
+                raise _Refused(Mismatch(MismatchKind.NOT_ONE_TO_ONE, place, old, new, " and ".join(sorted(self.names))))
         self._members.clear()
 
     def _rewrite_channel(self, values: list[object], pieces: list[tuple[int, Piece]], tool: str) -> set[int]:
@@ -410,7 +410,7 @@ class AnswerRewriter:
         ]
         if len({short.present for short in found}) > 1:
             names = " and ".join(sorted({short.name for short in found}))
-            raise _Refused(Mismatch(Misfit.AMBIGUOUS, place, found[0].recorded, "", names))
+            raise _Refused(Mismatch(MismatchKind.AMBIGUOUS, place, found[0].recorded, "", names))
         return found[0] if found else None
 
     def _short_value_differs(self, short: ShortValue, place: str) -> bool:
@@ -418,7 +418,7 @@ class AnswerRewriter:
         if short.comparison_label not in self._fit.unchanged:
             return True
         if self._fit.chosen.get(short.comparison_label):
-            raise _Refused(Mismatch(Misfit.BOTH_WAYS, place, short.recorded, short.present, short.name))
+            raise _Refused(Mismatch(MismatchKind.BOTH_WAYS, place, short.recorded, short.present, short.name))
         return False
 
     # -- one text
@@ -469,7 +469,7 @@ class AnswerRewriter:
             if is_argument and text.strip() == short.recorded:
                 continue  # its member says what it is
             if mentions_short_value(text, short, is_argument=is_argument) and self._short_value_differs(short, place):
-                raise _Refused(Mismatch(Misfit.SHORT, place, short.recorded, short.present, short.name))
+                raise _Refused(Mismatch(MismatchKind.SHORT, place, short.recorded, short.present, short.name))
 
     def _replace_form(self, text: str, spot: FormMatch, place: str) -> TextEdit | None:
         recorded = text[spot.start : spot.end]
@@ -482,11 +482,11 @@ class AnswerRewriter:
             wanted = {spot.forms[0].name: next(iter(seen))}
         names = " and ".join(sorted(wanted))
         if len(set(wanted.values())) > 1:
-            raise _Refused(Mismatch(Misfit.AMBIGUOUS, place, recorded, "", names))
+            raise _Refused(Mismatch(MismatchKind.AMBIGUOUS, place, recorded, "", names))
         new = next(iter(wanted.values()))
         if new != recorded and recorded in self._fit.unchanged:
             if self._fit.chosen.get(recorded):
-                raise _Refused(Mismatch(Misfit.BOTH_WAYS, place, recorded, new, names))
+                raise _Refused(Mismatch(MismatchKind.BOTH_WAYS, place, recorded, new, names))
             return None  # this run names it as it was: so does its answer
         return TextEdit(spot.start, spot.end, new, spot.forms[0].name)
 
@@ -500,7 +500,9 @@ class AnswerRewriter:
             named = _COMMANDS.fullmatch(piece.member) is not None
             is_command = named or (" " in text.strip() and piece.member not in _WRITTEN)
         if is_command:
-            raise _Refused(Mismatch(Misfit.QUOTING, place, text[change.start : change.end], change.new, change.name))
+            raise _Refused(
+                Mismatch(MismatchKind.QUOTING, place, text[change.start : change.end], change.new, change.name)
+            )
 
     def _refuse_remaining(self, text: str, changes: Iterable[TextEdit], place: str) -> None:
         """Refuse recorded identities in recorded text; in this run's values four digits are one's only by chance."""
@@ -509,9 +511,9 @@ class AnswerRewriter:
         stays = apply_text_changes(text, [each._replace(new=_GAP) for each in changes])
         for value, identity in self._changed.items():
             if len(value) >= _WHOLE_ID and contains_recorded_id(identity, stays):
-                raise _Refused(Mismatch(Misfit.LEAKED, place, value, "", identity.name))
+                raise _Refused(Mismatch(MismatchKind.LEAKED, place, value, "", identity.name))
         if (begun := find_partial_id(self._changed.values(), stays)) is not None:
-            raise _Refused(Mismatch(Misfit.LEAKED, place, begun[1], "", begun[0].name))
+            raise _Refused(Mismatch(MismatchKind.LEAKED, place, begun[1], "", begun[0].name))
 
 
 def _fits_recorded_spelling(new: str, recorded: str, usual: str) -> bool:

@@ -14,7 +14,7 @@ SHOWN = 80
 """Characters of an excerpt."""
 
 
-class Misfit(StrEnum):
+class MismatchKind(StrEnum):
     """Why a recording does not fit, or its answer cannot be written."""
 
     DIFFERENT = "different"
@@ -40,7 +40,7 @@ class Misfit(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    why: Misfit
+    why: MismatchKind
     path: str
     """JSON path in the request, or in the answer."""
     recorded: str = ""
@@ -51,26 +51,30 @@ class Mismatch:
 
     def __str__(self) -> str:
         texts = {
-            Misfit.DIFFERENT: f"{self.path}: recorded {self.recorded!r}, now {self.present!r}",
-            Misfit.LEAKED: f"{self.path}: leaked: {self.recorded!r} is of the recorded run ({self.name})",
-            Misfit.NOT_ONE_TO_ONE: (
+            MismatchKind.DIFFERENT: f"{self.path}: recorded {self.recorded!r}, now {self.present!r}",
+            MismatchKind.LEAKED: f"{self.path}: leaked: {self.recorded!r} is of the recorded run ({self.name})",
+            MismatchKind.NOT_ONE_TO_ONE: (
                 f"{self.path}: {self.name} does not map one to one: {self.recorded!r} became {self.present!r}"
             ),
-            Misfit.BOTH_WAYS: f"{self.path}: the answer names {self.name}, of which the request holds both values",
-            Misfit.QUOTING: f"{self.path}: {self.present!r} ({self.name}) needs quotes in a command, where it had none",
-            Misfit.AMBIGUOUS: f"{self.path}: {self.recorded!r} was {self.name}, which differ now",
-            Misfit.UNEVEN: (
+            MismatchKind.BOTH_WAYS: (
+                f"{self.path}: the answer names {self.name}, of which the request holds both values"
+            ),
+            MismatchKind.QUOTING: (
+                f"{self.path}: {self.present!r} ({self.name}) needs quotes in a command, where it had none"
+            ),
+            MismatchKind.AMBIGUOUS: f"{self.path}: {self.recorded!r} was {self.name}, which differ now",
+            MismatchKind.UNEVEN: (
                 f"{self.path}: {self.recorded!r} stays as it was recorded, where {self.name} is {self.present!r} "
                 f"elsewhere "
                 "in the request: its places change all or none"
             ),
-            Misfit.MERGED: (
+            MismatchKind.MERGED: (
                 f"{self.path}: {self.present!r} ({self.name}) is equal now to what was another value when it was "
                 f"recorded: "
                 f"{self.recorded!r}"
             ),
-            Misfit.UNREADABLE: f"{self.path}: the answer cannot be rewritten",
-            Misfit.SHORT: (
+            MismatchKind.UNREADABLE: f"{self.path}: the answer cannot be rewritten",
+            MismatchKind.SHORT: (
                 f"{self.path}: {self.name} ({self.recorded!r}, now {self.present!r}) stands in prose, where so short a "
                 "value is not bound; it is at members of tools' JSON that name it"
             ),
@@ -96,7 +100,7 @@ def build_mismatch(path: str, recorded: object, present: object) -> Mismatch:
     """Return the mismatch of two values that are not equal."""
     texts = [value if isinstance(value, str) else repr(value) for value in (recorded, present)]
     at = count_common_prefix(*texts)
-    return Mismatch(Misfit.DIFFERENT, path, *(excerpt_line(text, at) for text in texts))
+    return Mismatch(MismatchKind.DIFFERENT, path, *(excerpt_line(text, at) for text in texts))
 
 
 def excerpt_line(text: str, at: int) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from llmproxy.core.bindings.comparison_outcome import Misfit, Mismatch
+from llmproxy.core.bindings.comparison_outcome import Mismatch, MismatchKind
 from llmproxy.core.bindings.id_pairs import IdPair, IdPairs
 from llmproxy.core.bindings.leaf_pairs import Leaf, LeafPairVisitor, pair_bodies
 from llmproxy.core.bindings.leaf_places import LeafPlace, PlacedCall, Zone, find_volatile_matches, list_fields_at
@@ -89,7 +89,9 @@ class VolatileFieldReader(LeafPairVisitor):
         conflict = self.found.add_pair(IdPair(field.name, field.kind, recorded, present))
         if conflict is None:
             return None
-        return Mismatch(Misfit.NOT_ONE_TO_ONE, place.path, recorded, f"{present}, before {conflict.other}", field.name)
+        return Mismatch(
+            MismatchKind.NOT_ONE_TO_ONE, place.path, recorded, f"{present}, before {conflict.other}", field.name
+        )
 
 
 def _may_vary_in_json(text: str, bindings: Bindings, call: PlacedCall) -> bool:

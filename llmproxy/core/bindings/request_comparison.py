@@ -17,7 +17,7 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from functools import lru_cache
 
-from llmproxy.core.bindings.comparison_outcome import Fit, Misfit, Mismatch, build_mismatch, excerpt_line
+from llmproxy.core.bindings.comparison_outcome import Fit, Mismatch, MismatchKind, build_mismatch, excerpt_line
 from llmproxy.core.bindings.expected_messages import ExpectedMessage, ExpectedMessages, gap_survives_parsing
 from llmproxy.core.bindings.id_pairs import (
     IdPairMatch,
@@ -85,7 +85,12 @@ def fit_request(
     comparing = RequestComparison(bindings, fields.found, known)
     if not comparing.record_equal_message_gaps(paired.settled):
         return fit_request(bindings, recorded, present, known)
-    return comparing.visit(paired.leaves) or paired.parted or comparing.find_unequal(paired.leaves) or comparing.fit()
+    return (
+        comparing.visit(paired.leaves)
+        or paired.parted
+        or comparing.find_unequal(paired.leaves)
+        or comparing.build_fit()
+    )
 
 
 def create_expectations(bindings: Bindings) -> ExpectedMessages:
@@ -100,7 +105,7 @@ def _check_known_ids(found: IdPairs, known: IdPairs, paired: PairedBodies) -> Mi
         # A recording of another run calls the same by another name; one that holds both names is of one run.
         if conflict is not None and not (conflict.merges and not paired.is_in_recorded_request(conflict.other)):
             return Mismatch(
-                Misfit.NOT_ONE_TO_ONE, "$", each.recorded, f"{each.present}, before {conflict.other}", each.name
+                MismatchKind.NOT_ONE_TO_ONE, "$", each.recorded, f"{each.present}, before {conflict.other}", each.name
             )
     return None
 
@@ -138,7 +143,7 @@ class RequestComparison(LeafPairVisitor):
         """Return which values are no longer equal, or became so; each leaf by itself fits."""
         return find_merged_ids(self._found) or self.equalities.find_unequal(leaves, self.list_gaps, self._found)
 
-    def fit(self) -> Fit:
+    def build_fit(self) -> Fit:
         """Return what was found; nothing differed."""
         below = frozenset(self.equalities.below)
         return Fit(tuple(sorted(self._used)), tuple(self._found), self._chosen, self._unchanged, below)
@@ -155,7 +160,7 @@ class RequestComparison(LeafPairVisitor):
             told = self._find_present_name(name, gaps, left, place)
             if told is None:
                 if name in left and gaps:
-                    return Mismatch(Misfit.LEAKED, place.path, name, "", gaps[0].name)
+                    return Mismatch(MismatchKind.LEAKED, place.path, name, "", gaps[0].name)
                 return build_mismatch(
                     place.path, sorted(recorded.keys() - present.keys()), sorted(present.keys() - recorded.keys())
                 )
@@ -216,7 +221,7 @@ class RequestComparison(LeafPairVisitor):
     def _record_unchanged_value(self, short: ShortValue, place: LeafPlace) -> Mismatch | None:
         """Note a short value that stands there as it was recorded; one that a tool made must not."""
         if short.identity:
-            return Mismatch(Misfit.LEAKED, place.path, short.recorded, short.present, short.name)
+            return Mismatch(MismatchKind.LEAKED, place.path, short.recorded, short.present, short.name)
         self._unchanged.add(short.comparison_label)
         self.equalities.record_short_value(short, place, moved=False)
         return None
@@ -254,7 +259,7 @@ class RequestComparison(LeafPairVisitor):
                 self._used.add(field.name)
                 return None
             if self._identities.find_present(field.name, recorded) != present:
-                return Mismatch(Misfit.NOT_ONE_TO_ONE, place.path, recorded, present, field.name)
+                return Mismatch(MismatchKind.NOT_ONE_TO_ONE, place.path, recorded, present, field.name)
             self._record_used_name(field.name, recorded, present)
             return None
         if (
@@ -320,12 +325,12 @@ class RequestComparison(LeafPairVisitor):
                     option.text == text and not option.leaks for gap in gaps for option in gap.options
                 ):
                     name = next(each.name for each in self._identities if each.recorded == text)
-                    return Mismatch(Misfit.LEAKED, place.path, text, "", name)
+                    return Mismatch(MismatchKind.LEAKED, place.path, text, "", name)
         aligned = align_text(recorded, gaps, present)
         if isinstance(aligned, TextDivergence):
             if aligned.leaked:
                 gap = next(gap for gap in gaps if gap.start <= aligned.recorded <= gap.end)
-                return Mismatch(Misfit.LEAKED, place.path, recorded[gap.start : gap.end], "", gap.name)
+                return Mismatch(MismatchKind.LEAKED, place.path, recorded[gap.start : gap.end], "", gap.name)
             return self.describe_text_difference(place, recorded, present, aligned.recorded, aligned.present)
         for each in aligned:
             self._record_filled_gap(each, recorded, place)
@@ -350,8 +355,8 @@ class RequestComparison(LeafPairVisitor):
         for short in self._shorts:
             before = recorded[max(0, at - len(short.recorded)) :]
             if short.recorded in before[: 2 * len(short.recorded) + 1] and short.present in present:
-                return Mismatch(Misfit.SHORT, place.path, short.recorded, short.present, short.name)
-        return Mismatch(Misfit.DIFFERENT, place.path, excerpt_line(recorded, at), excerpt_line(present, there))
+                return Mismatch(MismatchKind.SHORT, place.path, short.recorded, short.present, short.name)
+        return Mismatch(MismatchKind.DIFFERENT, place.path, excerpt_line(recorded, at), excerpt_line(present, there))
 
     # -- gaps
 

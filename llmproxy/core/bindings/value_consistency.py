@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from llmproxy.core.bindings.comparison_outcome import Misfit, Mismatch, excerpt_line
+from llmproxy.core.bindings.comparison_outcome import Mismatch, MismatchKind, excerpt_line
 from llmproxy.core.bindings.expected_messages import FindGaps
 from llmproxy.core.bindings.id_pairs import IdPairs, IdPairSearch, ShortValue, short_values_at
 from llmproxy.core.bindings.leaf_pairs import Leaf
@@ -79,7 +79,7 @@ class ValueConsistency:
             other = self._names.setdefault(chosen.text, name)
             if other != name and self._values.get(other) != self._values.get(name):
                 values = f"{self._values.get(other)} and {self._values.get(name)}"
-                self._merged = self._merged or Mismatch(Misfit.MERGED, place.path, values, chosen.text, name)
+                self._merged = self._merged or Mismatch(MismatchKind.MERGED, place.path, values, chosen.text, name)
         elif self._counts_as_unchanged(name, gap, recorded, place):
             self._stayed.setdefault(name, (place, recorded[gap.start : gap.end]))
 
@@ -103,10 +103,10 @@ class ValueConsistency:
             return self._merged
         for name, (place, text) in self._stayed.items():
             if name in self.moved:
-                return Mismatch(Misfit.UNEVEN, place.path, text, self.moved[name], name)
+                return Mismatch(MismatchKind.UNEVEN, place.path, text, self.moved[name], name)
         for name, (place, text) in self._stood.items():
             if name in self.moved or any(each.name == name for each in present):
-                return Mismatch(Misfit.MERGED, place.path, text, text, name)
+                return Mismatch(MismatchKind.MERGED, place.path, text, text, name)
         if not self.moved and not self._tokens.heads:
             return None
         return next(self._find_merged_values(leaves, find_gaps), None)
@@ -119,7 +119,7 @@ class ValueConsistency:
             gaps = find_gaps(text, place) if found else ()
             for start, end, name in found:
                 if not any(gap.start < end and start < gap.end for gap in gaps):
-                    yield Mismatch(Misfit.MERGED, place.path, excerpt_line(text, start), text[start:end], name)
+                    yield Mismatch(MismatchKind.MERGED, place.path, excerpt_line(text, start), text[start:end], name)
 
     def _find_present_in_recorded(self, text: str, present: FormSearch) -> Iterator[tuple[int, int, str]]:
         for spot in present.find_matches(text) if self.moved else ():
@@ -146,7 +146,7 @@ def find_merged_ids(found: IdPairs) -> Mismatch | None:
             continue
         name, recorded = seen.setdefault(each.present, (each.name, each.recorded))
         if recorded != each.recorded and name != each.name:
-            return Mismatch(Misfit.MERGED, "$", f"{recorded} and {each.recorded}", each.present, each.name)
+            return Mismatch(MismatchKind.MERGED, "$", f"{recorded} and {each.recorded}", each.present, each.name)
     return None
 
 

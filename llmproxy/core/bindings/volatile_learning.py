@@ -23,7 +23,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from llmproxy.core.bindings.comparison_outcome import Fit, Misfit, Mismatch
+from llmproxy.core.bindings.comparison_outcome import Fit, Mismatch, MismatchKind
 from llmproxy.core.bindings.id_pairs import IdPair, IdPairs, IdPairSearch, ShortValue, short_values_at
 from llmproxy.core.bindings.leaf_pairs import pair_bodies
 from llmproxy.core.bindings.leaf_places import LeafPlace, PlaceReader, Zone, iterate_request_members
@@ -166,7 +166,7 @@ def _learn_fields(
 ) -> tuple[tuple[LearnedField, ...], Fit | Mismatch]:
     """Return what was learned, and how the two compare then."""
     learned: list[LearnedField] = []
-    outcome: Fit | Mismatch = Mismatch(Misfit.DIFFERENT, "$")
+    outcome: Fit | Mismatch = Mismatch(MismatchKind.DIFFERENT, "$")
     for _ in range(ROUNDS):
         now = with_volatile_fields(bindings, [lesson.field for lesson in learned])
         outcome = fit_request(now, recorded, present, known)
@@ -183,7 +183,7 @@ def _learn_fields(
 
 def _demote_id_to_count(outcome: Mismatch, learned: list[LearnedField]) -> bool:
     """Make noise of a number that was taken for an id and does not map one to one: a count, then."""
-    if outcome.why is not Misfit.NOT_ONE_TO_ONE:
+    if outcome.why is not MismatchKind.NOT_ONE_TO_ONE:
         return False
     for n, lesson in enumerate(learned):
         if lesson.field.name == outcome.name and lesson.field.kind == "integer" and lesson.field.is_id:
@@ -493,7 +493,7 @@ def _restate_once(bindings: Bindings, recorded: object, present: object, known: 
             theirs if restating.visit([(mine, theirs, place)]) is None else restating.restate_leaf(mine, theirs, place)
         )
         _put_at_path(tree, place.list_steps(), new)
-    return RestatedRecording(tree, restating.fit().names)
+    return RestatedRecording(tree, restating.build_fit().names)
 
 
 class _PresentValueWriter(RequestComparison):

@@ -42,7 +42,17 @@ from llmproxy.core.keys.head_rules import counts_header
 from llmproxy.core.providers.provider_table import PROVIDERS
 from llmproxy.core.store.queries import MaxAge, Note
 from llmproxy.core.traffic.canonical_json import parse_json
-from llmproxy.core.traffic.interaction import Cut, Ending, Interaction, Key, Request, Response, Usage, header, set_field
+from llmproxy.core.traffic.interaction import (
+    ChunkedBody,
+    Ending,
+    Interaction,
+    Key,
+    Request,
+    Response,
+    Usage,
+    header,
+    set_field,
+)
 from llmproxy.errors import CassetteCorrupt, remove_prefix
 from llmproxy.protocol import AGENT
 
@@ -310,6 +320,6 @@ def _parse_exported_interaction(each: Recorded, cassette: str) -> Interaction:
     )  # fmt: skip
 
 
-def _cut_chunks(borders: str, body: bytes) -> Cut:
+def _cut_chunks(borders: str, body: bytes) -> ChunkedBody:
     pairs = (part.partition(":") for part in borders.split())
-    return Cut(body, ((int(offset), int(length)) for offset, _, length in pairs))
+    return ChunkedBody(body, ((int(offset), int(length)) for offset, _, length in pairs))

@@ -19,8 +19,8 @@ from typing import Any, override
 from llmproxy.core.bindings import (
     Bindings,
     Fit,
-    Misfit,
     Mismatch,
+    MismatchKind,
     RunVariable,
     VolatileField,
     build_bound_key,
@@ -252,7 +252,7 @@ class _RecordingRestater(RecordingRewriter):
 
 
 @dataclass(slots=True)
-class _MisfitReason:
+class _UnboundReason:
     """How recordings were held against a call."""
 
     why: str = ""
@@ -313,7 +313,7 @@ class BindingInterceptor(Interceptor[Exchange]):
             call.state.put(answer)
             call.answer.made, call.answer.told = answer.response, ((BOUND_HEADER, ", ".join(answer.names)),)
             return decided
-        call.state.put(_MisfitReason(f"the answer of recording #{slot.id}: {answer}"))
+        call.state.put(_UnboundReason(f"the answer of recording #{slot.id}: {answer}"))
         if call.session.policy.writes:
             return Decided(Decision.RECORD)
         return Decided(Decision.REFUSE, reason=MissReason.UNBOUND)
@@ -342,7 +342,7 @@ class BindingInterceptor(Interceptor[Exchange]):
 
     @override
     def on_explain(self, call: Exchange, context: MissContext) -> MissContext:
-        compared = call.state.get(_MisfitReason)
+        compared = call.state.get(_UnboundReason)
         if compared is None or context.state:
             return context
         return replace(context, unbound=compared.why, unbound_at=compared.at)
@@ -356,7 +356,7 @@ class BindingInterceptor(Interceptor[Exchange]):
         self, call: Exchange, store: Store, canonical: Callable[[], Canonical]
     ) -> BoundRecording | None:
         """Return the recording that fits a request without its own. Else `_MisfitReason` says why none does."""
-        session, bound, compared = call.session, self.bound, _MisfitReason()
+        session, bound, compared = call.session, self.bound, _UnboundReason()
         if session.policy.plays is PlayScope.NOTHING or call.route.not_llm:
             return None
         call.state.put(compared)
@@ -373,7 +373,7 @@ class BindingInterceptor(Interceptor[Exchange]):
             if isinstance(result, Mismatch):
                 if not compared.why:
                     compared.why = f"recording #{ids[0]}, bound: {result}"
-                    compared.at = result.path if result.why is Misfit.DIFFERENT else ""
+                    compared.at = result.path if result.why is MismatchKind.DIFFERENT else ""
                 continue
             slots = store.find_keyed(session.cassette, session.sample, call.party, key)
             if list_playable(session.policy, slots):
@@ -428,7 +428,7 @@ class BindingInterceptor(Interceptor[Exchange]):
             else:
                 teaching.append((key, ids[0], said, recorded, lessons))
         if len(teaching) != 1:
-            call.state.put(_MisfitReason(ON_TRIAL + _explain_unlearned([each[1] for each in teaching], outside)))
+            call.state.put(_UnboundReason(ON_TRIAL + _explain_unlearned([each[1] for each in teaching], outside)))
             return None
         key, _, said, recorded, lessons = teaching[0]
         bound.add_learned_fields(lessons)
@@ -438,7 +438,7 @@ class BindingInterceptor(Interceptor[Exchange]):
         if isinstance(result, Mismatch) or not list_playable(session.policy, slots):
             return None
         trial.served += 1
-        call.state.drop(_MisfitReason)
+        call.state.drop(_UnboundReason)
         return BoundRecording(key, slots, result, table)
 
     def _list_candidates(self, call: Exchange, store: Store, wanted: Canonical) -> list[tuple[Key, list[int]]]:
@@ -465,7 +465,7 @@ class BindingInterceptor(Interceptor[Exchange]):
             return found
         named = " and ".join(f"#{each.slots[0].id}" for each in fitting[:2])
         why = f"recordings {named} both fit, their answers differ, and the order of the run does not say which is meant"
-        call.state.put(_MisfitReason(why))
+        call.state.put(_UnboundReason(why))
         return None
 
     @staticmethod

@@ -24,7 +24,7 @@ from llmproxy.core.engine.decide import (
 from llmproxy.core.engine.engine_state import EngineState
 from llmproxy.core.engine.outcome_recorder import OutcomeRecorder
 from llmproxy.core.keys.normalize import KnownRequest
-from llmproxy.core.providers.provider_table import channel_of
+from llmproxy.core.providers.provider_table import get_channel
 from llmproxy.core.sessions.exchange import RequestHeadInfo
 from llmproxy.core.sessions.session import PartyKey, Session, SessionSettings
 from llmproxy.core.store.reader import KeyedRecording
@@ -140,7 +140,7 @@ class FastPath:
             return None
         if (known := state.memory.get_known(digest, learned)) is None:
             return None
-        channel = place.channel if place.route.known else channel_of(place.route.provider.name, known.path)
+        channel = place.channel if place.route.known else get_channel(place.route.provider.name, known.path)
         if not session.is_plain_replay(channel) or place.route.keeps:
             return None  # what a server keeps is another question after a change
         if place.learned != learned.count and not learned.is_still_valid(place.learned, noted=known.noted):

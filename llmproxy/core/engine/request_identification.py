@@ -40,7 +40,7 @@ from llmproxy.core.keys.normalize import (
 )
 from llmproxy.core.keys.server_state import STATE_HEADER, find_change, iter_texts_at_path
 from llmproxy.core.providers.hosts import check_signature, port_of, provider_of_host
-from llmproxy.core.providers.provider_table import HTTP_PREFIX, Family, channel_of, find_host_in_path, name_service
+from llmproxy.core.providers.provider_table import HTTP_PREFIX, Family, find_host_in_path, get_channel, name_service
 from llmproxy.core.providers.routing import DEFAULT, REST, Route, changes_something, route, route_host, split_session
 from llmproxy.core.providers.stubs import OPERATIONS, WELL_KNOWN, Stub, find_stub_host, find_stubs, has_stubs, join_rows
 from llmproxy.core.secrets.encodings import Fingerprints
@@ -93,7 +93,7 @@ class RequestDispatcher:
             operation=where.operation if where.known else self._redactor.text(where.operation),
             counted=KeyCache.encode_head(where.provider.name, method, where.target, kept, known=where.known),
             learned=self._redactor.epoch.count, upstreams=own,
-            channel=channel_of(where.provider.name, where.operation), attempt=read_retry_count(kept),
+            channel=get_channel(where.provider.name, where.operation), attempt=read_retry_count(kept),
             prefix=find_prefix(target, where.target) if host is None else "", changes=changes_something(where, method),
             stubs=stubs,
         )  # fmt: skip

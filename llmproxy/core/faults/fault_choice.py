@@ -17,7 +17,7 @@ from typing import NamedTuple
 from llmproxy.core.dialects.conversation import read_response
 from llmproxy.core.faults.rules import TEXTS, Fault, FaultNeeds, FaultRule, Faults, FaultTarget, Symptom
 from llmproxy.core.mcp_messages import find_called_tool
-from llmproxy.core.providers.provider_table import MCP_PREFIX, channel_of
+from llmproxy.core.providers.provider_table import MCP_PREFIX, get_channel
 from llmproxy.core.providers.routing import family_of
 from llmproxy.core.traffic.interaction import Interaction, Response, header
 from llmproxy.protocol import AGENT, STDIO_PREFIX, Channel
@@ -130,7 +130,7 @@ def build_fault_target(one: Interaction) -> FaultTarget:
     answer = None if socket else one.response
     return FaultTarget(
         session=one.cassette, party=one.party, provider=one.provider, model=one.model or "", operation=one.operation,
-        channel=channel_of(one.provider, one.operation),
+        channel=get_channel(one.provider, one.operation),
         transport="websocket" if socket else find_http_or_stdio(one.provider), key=one.key, nth=one.occurrence,
         family=family, recording=one.id, stream=one.stream, target=one.request.target, body=one.request.body,
         answer=lambda: answer, tools=lambda: list_called_tools(one.operation, one.request.body, answer),

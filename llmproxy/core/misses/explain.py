@@ -21,7 +21,7 @@ from llmproxy.advice import format_command
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.misses.miss_context import MissContext
 from llmproxy.core.misses.nearest_recording import AS_RECORDED, COUNTED, Nearest, RecordingRewriter, find_nearest
-from llmproxy.core.providers.provider_table import Client, channel_of
+from llmproxy.core.providers.provider_table import Client, get_channel
 from llmproxy.core.traffic.json_diff import clip
 from llmproxy.protocol import AGENT, SHOWN_KEY, Channel
 
@@ -135,7 +135,7 @@ def _format_miss_lines(miss: ExplainedMiss, shown: int, width: int) -> list[str]
     first = f"llmproxy: no recorded response for this request ({what}) in cassette {_quote(context.cassette)}: {cause}."
     return [
         first,
-        f"{', '.join(which)}; nothing was sent to the {_SENT_TO[channel_of(context.provider, context.operation)]}.",
+        f"{', '.join(which)}; nothing was sent to the {_SENT_TO[get_channel(context.provider, context.operation)]}.",
         asked,
         *(_describe_nearest(miss.nearest, shown, width) if miss.nearest else ()),
         *_describe_clients(context),

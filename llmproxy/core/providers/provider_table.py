@@ -464,7 +464,7 @@ class HostInPath(NamedTuple):
     """Path and query below it."""
 
 
-def channel_of(provider: str, operation: str) -> Channel:
+def get_channel(provider: str, operation: str) -> Channel:
     """Return the channel of an interaction, by the names that are stored with it."""
     if operation.startswith(MCP_PREFIX):
         return Channel.MCP

@@ -79,7 +79,7 @@ from llmproxy.core.secrets.secret_kinds import (
     is_secret_member,
 )
 from llmproxy.core.traffic.body_decoding import find_boundary
-from llmproxy.core.traffic.interaction import TRAILER, Cut, Headers, Interaction, Request, Response, header
+from llmproxy.core.traffic.interaction import TRAILER, ChunkedBody, Headers, Interaction, Request, Response, header
 from llmproxy.lazy_regex import late
 from llmproxy.protocol import DUMMY
 
@@ -466,7 +466,11 @@ class Redactor:
         changed = self.redact_answer_body(body, response.mime_type.lower(), pieces=len(response.chunks))
         if changed is not body:
             flagged, chunks = True, response.chunks
-            cut = chunks if isinstance(chunks, Cut) else Cut(body, ((each.offset, len(each.data)) for each in chunks))
+            cut = (
+                chunks
+                if isinstance(chunks, ChunkedBody)
+                else ChunkedBody(body, ((each.offset, len(each.data)) for each in chunks))
+            )
             response = replace(response, chunks=cut.replace_body(changed))
         spans = self._find_all(response.reason, ours=False)
         return replace(

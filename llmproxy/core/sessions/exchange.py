@@ -18,7 +18,7 @@ from llmproxy.core.keys.normalize import KnownRequest
 from llmproxy.core.keys.server_state import StateChange
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.live_or_recorded import LiveChannels
-from llmproxy.core.providers.provider_table import Family, channel_of
+from llmproxy.core.providers.provider_table import Family, get_channel
 from llmproxy.core.providers.routing import Route
 from llmproxy.core.providers.stubs import Stub
 from llmproxy.core.sessions.interceptor import CallState, ClientEnds, Interceptor
@@ -27,7 +27,7 @@ from llmproxy.core.store.reader import KeyedRecording
 from llmproxy.core.traffic.body_decoding import BodyDecoder
 from llmproxy.core.traffic.interaction import (
     RESET,
-    Cut,
+    ChunkedBody,
     Ending,
     Headers,
     Key,
@@ -326,7 +326,7 @@ class Exchange:
     def channel(self) -> Channel:
         """What it is about; of MCP that is known once the body is here."""
         place = self.place
-        return place.channel if place.route.known else channel_of(place.route.provider.name, self.operation)
+        return place.channel if place.route.known else get_channel(place.route.provider.name, self.operation)
 
     @property
     def replayed_status(self) -> int | None:
@@ -456,17 +456,17 @@ class Recording:
             head_offset=self._head_offset, chunked=self._chunked,
         )  # fmt: skip
 
-    def _decode_chunks(self) -> tuple[Cut, bool]:
+    def _decode_chunks(self) -> tuple[ChunkedBody, bool]:
         """Return what came, and whether its content-encoding is undone; what does not decode stays."""
-        came = Cut(self._body.getvalue(), zip(self._offsets, self._lengths, strict=True))
+        came = ChunkedBody(self._body.getvalue(), zip(self._offsets, self._lengths, strict=True))
         if self._content_encoding:
             with suppress(ValueError):
                 return _inflate_pieces(came, self._content_encoding), True
         return came, not self._content_encoding
 
 
-def _inflate_pieces(pieces: Cut, coding: str) -> Cut:
+def _inflate_pieces(pieces: ChunkedBody, coding: str) -> ChunkedBody:
     """Undo a content-encoding, keeping borders and times. Raises ValueError for what does not decode."""
     inflater, out = BodyDecoder(coding), io.BytesIO()
     borders = [(piece.offset, out.write(data)) for piece in pieces if (data := inflater.decode_piece(piece.data))]
-    return Cut(out.getvalue(), borders)
+    return ChunkedBody(out.getvalue(), borders)

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from llmproxy.core.providers.provider_table import MCP_PREFIX, channel_of, read_client
+from llmproxy.core.providers.provider_table import MCP_PREFIX, get_channel, read_client
 from llmproxy.core.store.bodies import DATA
-from llmproxy.core.traffic.interaction import Cut, Ending, Headers, Interaction, Key, Request, Response, Usage
+from llmproxy.core.traffic.interaction import ChunkedBody, Ending, Headers, Interaction, Key, Request, Response, Usage
 from llmproxy.core.traffic.websocket_frames import is_websocket_body, read_as_http_requests
 from llmproxy.errors import CassetteCorrupt
 from llmproxy.protocol import Channel
@@ -93,7 +93,7 @@ class RowSummary:
 
     @property
     def channel(self) -> Channel:
-        return channel_of(self.provider, self.operation)
+        return get_channel(self.provider, self.operation)
 
 
 SELECT_SUMMARY = (
@@ -107,7 +107,7 @@ OF_CHANNEL: dict[Channel, str] = {
     Channel.HTTP: "provider LIKE 'http:%' AND operation NOT LIKE 'mcp:%'",
     Channel.LLM: "provider NOT LIKE 'http:%' AND operation NOT LIKE 'mcp:%'",
 }
-"""`provider_table.channel_of` as a condition of SQL."""
+"""`provider_table.get_channel` as a condition of SQL."""
 
 
 def to_sql(text: str) -> str | bytes:
@@ -210,7 +210,7 @@ def to_row(interaction: Interaction, described: Described | None = None) -> tupl
 def to_response(row: Row, body: bytes) -> Response:
     """Build the response of a SELECT_RESPONSE row. Raises ValueError if the chunks are not those of `body`."""
     _, status, reason, ending, head_us, chunked, headers, borders = row[:8]
-    chunks = Cut(body, json.loads(borders))
+    chunks = ChunkedBody(body, json.loads(borders))
     return Response(
         status=status, reason=from_sql(reason), headers=parse_headers(headers), chunks=chunks, ending=Ending(ending),
         head_offset=head_us, chunked=bool(chunked),

@@ -120,7 +120,7 @@ class Chunk:
     data: bytes
 
 
-class Cut(Sequence[Chunk]):
+class ChunkedBody(Sequence[Chunk]):
     """Chunks of a body held in one piece, each cut out when asked for. Equal to any sequence of equal chunks."""
 
     __slots__ = ("_ends", "_offsets", "body")
@@ -174,11 +174,11 @@ class Cut(Sequence[Chunk]):
         view = memoryview(self.body)
         return ((offset, view[self._ends[at] : self._ends[at + 1]]) for at, offset in enumerate(self._offsets))
 
-    def replace_body(self, body: bytes) -> Cut:
+    def replace_body(self, body: bytes) -> ChunkedBody:
         """Return another body of the same length, cut at the same places."""
         if len(body) != len(self.body):
             raise ValueError(f"{len(body)} bytes for {len(self.body)}")
-        made = Cut(b"", ())
+        made = ChunkedBody(b"", ())
         made.body, made._offsets, made._ends = body, self._offsets, self._ends
         return made
 
@@ -191,7 +191,7 @@ class Response:
     reason: str
     headers: Headers
     chunks: Sequence[Chunk]
-    """Values that do not change: a tuple, or a `Cut`."""
+    """Values that do not change: a tuple, or a `ChunkedBody`."""
     ending: Ending = Ending.COMPLETE
     head_offset: int = 0
     """Microseconds from the release of the request until the response's head."""
@@ -200,7 +200,9 @@ class Response:
 
     @property
     def body(self) -> bytes:
-        return self.chunks.body if isinstance(self.chunks, Cut) else b"".join(chunk.data for chunk in self.chunks)
+        return (
+            self.chunks.body if isinstance(self.chunks, ChunkedBody) else b"".join(chunk.data for chunk in self.chunks)
+        )
 
     @property
     def mime_type(self) -> str:

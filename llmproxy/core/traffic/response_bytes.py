@@ -27,7 +27,7 @@ from itertools import chain
 from typing import NamedTuple
 from urllib.parse import SplitResult, urljoin, urlsplit
 
-from llmproxy.core.traffic.interaction import DEFAULT_PORTS, TRAILER, Cut, Ending, Headers, Response, header
+from llmproxy.core.traffic.interaction import DEFAULT_PORTS, TRAILER, ChunkedBody, Ending, Headers, Response, header
 from llmproxy.protocol import CACHE_HEADER, RECORDED_RETRY_AFTER_HEADER, TRANSIENT
 
 NOT_REPLAYED = frozenset({
@@ -197,7 +197,7 @@ Frame = tuple[bytes | memoryview, ...]
 
 def _list_frames(response: Response, *, chunked: bool) -> Iterator[tuple[int, Frame]]:
     """Yield (microseconds, frame) of what there is to send."""
-    if not isinstance(response.chunks, Cut):
+    if not isinstance(response.chunks, ChunkedBody):
         parts: Iterable[tuple[int, bytes | memoryview]] = ((chunk.offset, chunk.data) for chunk in response.chunks)
     else:
         parts = response.chunks.iter_views()

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from llmproxy.core.dialects.conversation import read_interaction_answer
 from llmproxy.core.dialects.usage_and_cost import compute_cost
-from llmproxy.core.providers.provider_table import channel_of
+from llmproxy.core.providers.provider_table import get_channel
 from llmproxy.core.traffic.canonical_json import parse_json_or_text
 from llmproxy.core.traffic.interaction import Ending, Interaction
 from llmproxy.core.traffic.json_diff import clip, encode_strictly, list_differences
@@ -113,7 +113,7 @@ def read_behavior(interactions: Iterable[Interaction]) -> BehaviorRun:
     tokens_out: int | None = 0
     cost: Decimal | None = Decimal(0)
     for one in interactions:
-        if one.party != AGENT or channel_of(one.provider, one.operation) is not Channel.LLM:
+        if one.party != AGENT or get_channel(one.provider, one.operation) is not Channel.LLM:
             continue
         if one.response.status >= _FAILED:
             ended = False

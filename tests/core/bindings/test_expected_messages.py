@@ -14,8 +14,8 @@ from llmproxy.core.bindings import (
     Fit,
     IdPair,
     IdPairs,
-    Misfit,
     Mismatch,
+    MismatchKind,
     RunVariable,
     create_expectations,
     fit_request,
@@ -116,7 +116,7 @@ def test_an_id_that_a_tool_makes_later_counts_in_what_was_expected_before() -> N
     for _ in range(3):
         assert isinstance(fit_request(bindings, before, now, None, expectations), Fit)
     known = IdPairs([IdPair("made", "hex", "c0ffee12", "beefbeef")])
-    assert narrow(Mismatch, fit_request(bindings, before, now, known, expectations)).why is Misfit.LEAKED
+    assert narrow(Mismatch, fit_request(bindings, before, now, known, expectations)).why is MismatchKind.LEAKED
 
 
 def test_a_message_after_another_call_is_that_tools_result() -> None:

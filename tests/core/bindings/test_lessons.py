@@ -11,8 +11,8 @@ from llmproxy.core.bindings import (
     SYSTEM,
     Bindings,
     Fit,
-    Misfit,
     Mismatch,
+    MismatchKind,
     RunVariable,
     VolatileField,
     check_run_variable,
@@ -140,7 +140,7 @@ def test_what_one_result_made_is_known_in_the_next() -> None:
 ])  # fmt: skip
 def test_words_are_never_learned(recorded: str, present: str) -> None:
     """Another result is another question, whatever surrounds it."""
-    assert narrow(Mismatch, learn(asked(recorded), asked(present, cwd="/srv/of-today"))).why is Misfit.DIFFERENT
+    assert narrow(Mismatch, learn(asked(recorded), asked(present, cwd="/srv/of-today"))).why is MismatchKind.DIFFERENT
 
 
 @pytest.mark.parametrize(("recorded", "present"), [
@@ -376,7 +376,7 @@ def test_an_id_of_the_recorded_run_in_json_inside_of_a_member_is_no_fit() -> Non
     """What the tool made is another one in the line before it."""
     recorded, present = (json.dumps({"output": f'{made}\n{{"id": "{ONE}"}}'}) for made in (ONE, TWO))
     found = narrow(Mismatch, learn(asked(recorded), asked(present, cwd="/srv/of-today")))
-    assert found.why is Misfit.LEAKED
+    assert found.why is MismatchKind.LEAKED
 
 
 A_RESTATING, B_RESTATING = (RunVariable("cwd", "/tmp/a"),), (RunVariable("cwd", "/srv/ci/w"),)

@@ -10,8 +10,8 @@ import pytest
 from llmproxy.core.bindings import (
     Bindings,
     Fit,
-    Misfit,
     Mismatch,
+    MismatchKind,
     RunVariable,
     ValueKind,
     check_run_variable,
@@ -64,7 +64,7 @@ def test_no_value_breaks_anything_or_changes_what_is_another_thing(name: str) ->
             if all(side[0].kind is ValueKind.SHORT for side in sides):
                 same = answer(text)
                 got = rewrite_answer(bindings, Fit((), ()), same)
-                assert got is same or (isinstance(got, Mismatch) and got.why is Misfit.SHORT), (value, other)
+                assert got is same or (isinstance(got, Mismatch) and got.why is MismatchKind.SHORT), (value, other)
 
 
 def test_one_that_is_a_prefix_of_another_is_not_taken_for_it() -> None:

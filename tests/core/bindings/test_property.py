@@ -13,8 +13,8 @@ import pytest
 from llmproxy.core.bindings import (
     Bindings,
     Fit,
-    Misfit,
     Mismatch,
+    MismatchKind,
     RunVariable,
     build_bound_key,
     create_expectations,
@@ -87,7 +87,7 @@ def test_what_is_not_one_to_one_fits_nothing(operation: str) -> None:
             parted = World({**recorded.values, one: recorded.values[other]}, recorded.shuffled)
             for before, now in ((recorded, joined), (parted, present)):
                 result = fit_request(bindings, REQUESTS[operation](run, before), REQUESTS[operation](run, now))
-                assert narrow(Mismatch, result).why is Misfit.NOT_ONE_TO_ONE, (seed, one, other, str(result))
+                assert narrow(Mismatch, result).why is MismatchKind.NOT_ONE_TO_ONE, (seed, one, other, str(result))
                 seen += 1
     assert seen > 3
 
@@ -103,7 +103,7 @@ def test_a_value_that_was_left_behind_is_a_leak(operation: str) -> None:
                 continue
             leaky = Forgetful(present, name, recorded.values[name])
             result = fit_request(bindings, REQUESTS[operation](run, recorded), REQUESTS[operation](run, leaky))
-            assert narrow(Mismatch, result).why is Misfit.LEAKED, (seed, name, str(result))
+            assert narrow(Mismatch, result).why is MismatchKind.LEAKED, (seed, name, str(result))
             seen += 1
     assert seen > 2
 
@@ -291,16 +291,16 @@ FOLDERS_OF_ONE = Bindings(
 
 @pytest.mark.parametrize(("bindings", "recorded", "present", "why"), [
     (DATES, _system("Today is 2026-11-25. The contract ends on 2026-11-25."),
-     _system("Today is 2026-11-26. The contract ends on 2026-11-25."), Misfit.UNEVEN),
+     _system("Today is 2026-11-26. The contract ends on 2026-11-25."), MismatchKind.UNEVEN),
     (DATES, _system("Today is 2026-11-25. The contract ends on 2026-11-26."),
-     _system("Today is 2026-11-26. The contract ends on 2026-11-26."), Misfit.MERGED),
+     _system("Today is 2026-11-26. The contract ends on 2026-11-26."), MismatchKind.MERGED),
     (DATES, _system("Today is 2026-11-25.", "Is 2026-11-26 today?"),
-     _system("Today is 2026-11-26.", "Is 2026-11-26 today?"), Misfit.MERGED),
-    (PATHS, _system("", "Compare /tmp/a/x with /srv/b/x"), _system("", "Compare /srv/b/x with /srv/b/x"), Misfit.MERGED),
-    (PATHS, _system("In /tmp/a.", "Read /tmp/a/x"), _system("In /srv/b.", "Read /tmp/a/x"), Misfit.UNEVEN),
-    (TASKS, _about(7, 7), _about(9, 7), Misfit.UNEVEN),
-    (TASKS, _about(7, 7, 9), _about(9, 9, 9), Misfit.MERGED),
-    (FOLDERS_OF_ONE, _system("", "cp /tmp/a /tmp/b"), _system("", "cp /srv/x /srv/x"), Misfit.MERGED),
+     _system("Today is 2026-11-26.", "Is 2026-11-26 today?"), MismatchKind.MERGED),
+    (PATHS, _system("", "Compare /tmp/a/x with /srv/b/x"), _system("", "Compare /srv/b/x with /srv/b/x"), MismatchKind.MERGED),
+    (PATHS, _system("In /tmp/a.", "Read /tmp/a/x"), _system("In /srv/b.", "Read /tmp/a/x"), MismatchKind.UNEVEN),
+    (TASKS, _about(7, 7), _about(9, 7), MismatchKind.UNEVEN),
+    (TASKS, _about(7, 7, 9), _about(9, 9, 9), MismatchKind.MERGED),
+    (FOLDERS_OF_ONE, _system("", "cp /tmp/a /tmp/b"), _system("", "cp /srv/x /srv/x"), MismatchKind.MERGED),
     # In results and system text a path may stay as it was recorded: that is what a committed file says.
     (PATHS, _system("In /tmp/a. Notes of /tmp/a/old."), _system("In /srv/b. Notes of /tmp/a/old."), None),
     # "November 2026" says the same on both days; on the branch "topic" the main branch is still called "main".
@@ -309,7 +309,7 @@ FOLDERS_OF_ONE = Bindings(
      None),
 ])  # fmt: skip
 def test_what_stays_or_becomes_equal_is_another_question(
-    bindings: Bindings, recorded: Json, present: Json, why: Misfit | None
+    bindings: Bindings, recorded: Json, present: Json, why: MismatchKind | None
 ) -> None:
     """Each that is refused was a hit once, and its answer wrong; each that fits says the same of something else."""
     result = fit_request(bindings, recorded, present)

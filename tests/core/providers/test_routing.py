@@ -16,7 +16,7 @@ from llmproxy.core.providers.hosts import (
     check_signature,
     read_env_upstreams,
 )
-from llmproxy.core.providers.provider_table import PROVIDERS, HostInPath, channel_of, find_host_in_path, name_service
+from llmproxy.core.providers.provider_table import PROVIDERS, HostInPath, find_host_in_path, get_channel, name_service
 from llmproxy.core.providers.routing import asks_for_stream, family_of, route, route_host, split_session
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.errors import RefusedError
@@ -361,7 +361,7 @@ def test_what_may_be_accepted_is_sent(host: str, authorization: str, upstream: s
 ])  # fmt: skip
 def test_the_channel_is_read_off_the_names(provider: str, operation: str, channel: Channel) -> None:
     """Whatever is stored says what it is about."""
-    assert channel_of(provider, operation) is channel
+    assert get_channel(provider, operation) is channel
 
 
 @pytest.mark.parametrize(("target", "patterns", "found"), [

@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 
 from llmproxy.core.providers.provider_table import Client, read_client
 from llmproxy.core.traffic.canonical_json import DEPTH, LossyJson, dump, parse
-from llmproxy.core.traffic.interaction import Chunk, Cut, Headers, Response, header, without
+from llmproxy.core.traffic.interaction import Chunk, ChunkedBody, Headers, Response, header, without
 from llmproxy.core.traffic.json_diff import (
     SHOWN,
     Difference,
@@ -42,7 +42,7 @@ CHUNKS = (Chunk(5, b"a"), Chunk(6, b""), Chunk(6, b"bcd"))
 def test_a_body_that_is_cut_has_the_chunks_of_a_tuple() -> None:
     """Equal both ways, to be counted, sliced and gone through; the body itself is not copied."""
     body = b"abcd"
-    cut = Cut(body, BORDERS)
+    cut = ChunkedBody(body, BORDERS)
     assert cut == CHUNKS
     assert (tuple(cut), len(cut), cut[-1], cut[1:]) == (CHUNKS, 3, CHUNKS[-1], CHUNKS[1:])
     assert (hash(cut), repr(cut)) == (hash(CHUNKS), repr(CHUNKS))
@@ -58,11 +58,11 @@ def test_a_body_that_is_cut_has_the_chunks_of_a_tuple() -> None:
 @pytest.mark.parametrize("borders", [(), ((0, 3),), ((0, 5),), ((0, -1), (0, 5))])
 def test_borders_are_those_of_the_body(borders: tuple[tuple[int, int], ...]) -> None:
     with pytest.raises(ValueError, match="chunk"):
-        Cut(b"abcd", borders)
+        ChunkedBody(b"abcd", borders)
 
 
 def test_what_is_put_in_place_of_a_body_is_as_long() -> None:
-    cut = Cut(b"abcd", BORDERS)
+    cut = ChunkedBody(b"abcd", BORDERS)
     assert cut.replace_body(b"wxyz") == (Chunk(5, b"w"), Chunk(6, b""), Chunk(6, b"xyz"))
     with pytest.raises(ValueError, match="3 bytes for 4"):
         cut.replace_body(b"abc")
