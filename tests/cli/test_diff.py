@@ -109,13 +109,6 @@ def test_requests_tell_what_no_span_does(tmp_path: Path, capsys: pytest.CaptureF
     assert "request 2 added" in run(capsys, path, "diff", "a", "b", "--format", "markdown")[1]
 
 
-def test_a_form_that_is_none_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "llmproxy.db"
-    fill(path, chat())
-    code, out = run(capsys, path, "diff", "default", "default", "--format", "xml")
-    assert (code, "text, json, markdown" in out) == (2, True)
-
-
 def test_two_files_need_no_store(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

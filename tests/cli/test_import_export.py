@@ -143,16 +143,6 @@ def test_what_no_encoding_has_is_printed() -> None:
     assert b"internal error" not in said
 
 
-def test_missing_files(capsys: pytest.CaptureFixture[str]) -> None:
-    """A path that is not there, and a folder without recordings, are errors."""
-    Path("empty").mkdir()
-    assert run("import", "nowhere.yaml") == 3
-    assert run("import", "empty") == 3
-    err = capsys.readouterr().err
-    assert "There is no file nowhere.yaml" in err
-    assert "holds no file of recordings" in err
-
-
 def test_fixtures_without_a_model_need_one(capsys: pytest.CaptureFixture[str]) -> None:
     """As aimock's are written: with --model they are recordings, without it nothing comes in, and that is no success."""
     Path("hello.json").write_text('{"fixtures": [{"match": {"userMessage": "hi"}, "response": {"content": "hello"}}]}')
@@ -172,16 +162,6 @@ def test_unknown_hosts_are_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert stored("x")[0].provider == "localhost:8000"
     assert run("import", path, "--cassette", "y", "--upstream", "mine=http://localhost:8000/v1") == 0
     assert stored("y")[0].provider == "mine"
-
-
-def test_export_and_back() -> None:
-    """Store -> YAML -> store loses nothing."""
-    assert run("import", cassette(Path("trip.yaml"), "a", "b", "a")) == 0
-    assert run("export", "--cassette", "trip", "out/trip.yaml") == 0
-    assert run("import", "out/trip.yaml", "--store", "second.db") == 0
-    before, after = stored("trip"), stored("trip", Path("second.db"))
-    assert len(after) == 3
-    assert after == before
 
 
 def test_export_to_stdout(capsys: pytest.CaptureFixture[str]) -> None:
@@ -240,24 +220,23 @@ def test_a_folder_of_everything(capsys: pytest.CaptureFixture[str]) -> None:
     Path("mixed").mkdir()
     Path("mixed/package.json").write_text("{}")
     assert run("import", "mixed") == 3
+    assert "holds no file of recordings" in capsys.readouterr().err
     cassette(Path("mixed/trip.yaml"), "a")
     assert run("import", "mixed") == 0
     assert len(stored("trip")) == 1
 
 
 def test_a_forced_format(capsys: pytest.CaptureFixture[str]) -> None:
-    """`--format` reads a file as what it is said to be; an unknown name is refused with those that are known."""
+    """`--format` reads a file as what it is said to be."""
     assert run("import", FORMATS / "mitmproxy.har", "--format", "vcr") == 3
     assert "`version` must be 1" in capsys.readouterr().err
     assert run("import", FORMATS / "mitmproxy.har", "--format", "har", *OPENAI) == 0
-    assert run("import", FORMATS / "mitmproxy.har", "--format", "tape") == 2
-    assert "Known: review, jsonl, har" in capsys.readouterr().err
     Path("notes.txt").write_text("hello")
     assert run("import", "notes.txt") == 3
     assert "not a file of recordings of any format that we know" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("file", ["trip.har", "trip.jsonl", "trip.yaml"])
+@pytest.mark.parametrize("file", ["trip.har", "trip.jsonl", "out/trip.yaml"])
 def test_every_export_comes_back(file: str) -> None:
     """Store -> file -> store loses nothing, whichever format the file's name asks for; but for review, what chooses no answer."""
     run("import", FORMATS / "mitmproxy.flows", "--cassette", "trip", *OPENAI)
@@ -272,7 +251,7 @@ def test_every_export_comes_back(file: str) -> None:
 
 def test_export_of_all_and_back(capsys: pytest.CaptureFixture[str]) -> None:
     """`export --all DIR` writes a file a cassette, `import DIR` reads them under their own names."""
-    run("import", cassette(Path("one.yaml"), "a", "b"), cassette(Path("odd name.yaml"), "c"))
+    run("import", cassette(Path("one.yaml"), "a", "b", "a"), cassette(Path("odd name.yaml"), "c"))
     assert run("export", "--all", "kept") == 0
     assert "Wrote 2 cassettes to kept." in capsys.readouterr().out
     assert sorted(path.name for path in Path("kept").iterdir()) == [f"{build_slug('odd name')}.yaml", "one.yaml"]

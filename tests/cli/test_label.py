@@ -51,12 +51,6 @@ def test_who_stops_goes_on_later(
     assert [each["label"] for each in second["criteria"]] == [None, "inconclusive"]
 
 
-def test_what_is_no_report_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "x.json").write_text("{")
-    assert main(["label", str(tmp_path / "x.json")]) == 2
-    assert "is no JSON report of tests" in capsys.readouterr().err
-
-
 def test_a_bare_id_is_a_run_of_the_last_test(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -86,13 +86,6 @@ def test_in_a_run_it_belongs_to_the_run_s_cassette(tmp_path: Path) -> None:
     assert len(log.read_text().splitlines()) == ran == 5
 
 
-def test_two_dashes_stand_before_the_server(tmp_path: Path) -> None:
-    """Without them nobody knows whose options are whose."""
-    done = llmproxy("mcp", "some-server", "-y", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "llmproxy mcp -- npx" in done.stderr
-
-
 def test_a_run_puts_itself_before_the_servers_of_a_configuration(tmp_path: Path) -> None:
     """Over stdio and over HTTP: recorded once, then everything dead; the user's file is not touched, and each server is named."""
     one, other = folders(tmp_path)

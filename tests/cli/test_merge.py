@@ -79,18 +79,6 @@ def test_ten_parts_of_a_test_are_the_whole_test(project: Path, capsys: pytest.Ca
     assert "part 7/10 is missing" in (project / "all.html").read_text()
 
 
-@pytest.mark.parametrize(
-    ("shard", "said"),
-    [("0/10", "there is no part 0 of 10"), ("11/10", "there is no part 11 of 10"), ("3", "such as 3/10")],
-)
-def test_a_part_that_there_is_not_is_a_mistake(
-    shard: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["test", "--shard", shard]) == 2
-    assert said in capsys.readouterr().err
-    assert not (tmp_path / ".llmproxy").exists()
-
-
 def test_a_part_without_a_scenario_is_no_failure(capsys: pytest.CaptureFixture[str]) -> None:
     """CI asks for ten parts of three scenarios; each leaves a report, so that none is missing."""
     assert main(["test", "--shard", "13/13", "--report", "json=r.json", "--report", "junit=r.xml"]) == 0

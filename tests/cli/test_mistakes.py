@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shlex
 import socket
@@ -24,6 +25,7 @@ FILES = {
     "empty.har": "",
     "good.suite.yaml": "name: t\nagent: {url: 'http://127.0.0.1:9/v1'}\nscenarios:\n  - id: a\n    steps:\n      - chat: hi\n",
 }
+NOBODY = "no llmproxy answers at http://127.0.0.1:9: Connection refused Start one: llmproxy start --port 9"
 MISTAKES = [
     ("run --mod auto -- true", 2, "No such option: --mod. Did you mean '--mode'?"),
     ("run --mode reply -- true", 2, "did you mean 'replay'?"),
@@ -33,9 +35,15 @@ MISTAKES = [
     ("run --var x -- true", 2, "NAME=VALUE"),
     ("run --json adir -- true", 3, "--json adir cannot be written"),
     ("run --faults http-430 -- true", 2, "did you mean 'http-503'?"),
+    ("run --only-allow localhost:1 -- true", 2, "--only-allow says what --only lets through"),
+    ("run --only --faults sweep -- true", 2, "--only makes no network for a sweep."),
     ("faults stal", 2, "did you mean 'stall'?"),
     ("addon inject_fault", 2, "did you mean 'inject_faults'?"),
     ("strat", 2, "Did you mean 'start', 'status'?"),
+    ("start --mode reply", 2, "did you mean 'replay'? It was set by flag --mode"),
+    ("start --mod auto", 2, "Did you mean '--mode'?"),
+    ("start --speed=-1", 2, "'-1' is not a speed"),
+    ("start --quiet --verbose", 2, "exclude each other"),
     ("start --port TAKEN", 3, "Take another port: --port 0"),
     ("start --port 99999", 2, "1 to 65535, or 0"),
     ("start --upstream openai", 2, "NAME=URL"),
@@ -57,8 +65,15 @@ MISTAKES = [
     ("export x.flow --format mitmproxy", 2, "Written are: review, jsonl, har, vcr."),
     ("ls --store mysql://me@db/x", 2, "A store is a file, or postgresql://USER@HOST/DATABASE."),
     ("test good.suite.yaml --shrad 1/2", 2, "Did you mean '--shard'?"),
+    ("test good.suite.yaml --shard 3", 2, "such as 3/10"),
+    ("test good.suite.yaml --shard 0/10", 2, "there is no part 0 of 10"),
     ("test good.suite.yaml --shard 3/2", 2, "there is no part 3 of 2"),
     ("test good.suite.yaml --shard 1/2 --shard-times no.json", 2, "--shard-times no.json cannot be read"),
+    ("test good.suite.yaml --send x", 2, "they go with --on ray"),
+    ("test good.suite.yaml --on ray --update", 2, "--update runs here"),
+    ("test good.suite.yaml --on ray --faults sweep", 2, "--faults sweep runs here"),
+    ("test good.suite.yaml --on ray --send none.py", 2, "--send 'none.py': there is no such file"),
+    ("test good.suite.yaml --on dask", 2, "it can be `ray`"),
     ("merge afile", 2, "llmproxy merge parts --report html=report.html (or --store"),
     ("merge adir --report html=x.html", 2, "Let the parts write --report json=FILE"),
     ("merge nope --report html=x.html", 2, "There is no file or folder nope."),
@@ -70,21 +85,26 @@ MISTAKES = [
     ("test nothere.suite.yaml", 2, "there is no such file"),
     ("test broken.suite.yaml", 2, "this is no YAML"),
     ("test noname.suite.yaml", 2, "`name` is missing"),
-    ("test typo.suite.yaml", 2, "did you mean `response`?"),
+    ("test typo.suite.yaml", 2, "typo.suite.yaml:7:9: unknown key `reponse` (did you mean `response`?)"),
     ("test good.suite.yaml --id b", 2, "known here: a"),
     ("suite validate adir", 2, "llmproxy test --init"),
     ("ui nothere.db", 3, "Record one first"),
-    ("status --url http://127.0.0.1:9", 3, "Start one: llmproxy start --port 9"),
-    ("stop --url http://127.0.0.1:9", 3, "Start one: llmproxy start --port 9"),
-    ("env --url http://127.0.0.1:9", 3, "Start one: llmproxy start --port 9"),
+    ("status --url http://127.0.0.1:9", 3, NOBODY),
+    ("stop --url http://127.0.0.1:9", 3, NOBODY),
+    ("env --url http://127.0.0.1:9", 3, NOBODY),
     ("merge nothere", 2, "--report html=report.html"),
     ("learn default -- true", 3, "Record it first: llmproxy run --mode record"),
     ("replay -- true", 3, "llmproxy run --mode record"),
     ("rm nope -y", 3, "Record one first"),
     ("diff 1 2", 3, "Record one first"),
+    ("diff 1 2 --format xml", 2, "--format xml: it can be text, json, markdown."),
+    ("label cut.har", 2, "cut.har is no JSON report of tests."),
+    ("mcp some-server -y", 2, "llmproxy mcp -- npx -y some-server"),
+    ("verify adir", 3, "there is nothing to verify in adir"),
 ]
 SETTINGS = [
     ({"LLMPROXY_MODE": "rec"}, "", "did you mean 'record'?"),
+    ({"LLMPROXY_MODE": "rec"}, "", "llmproxy: mode: 'rec'"),
     ({"LLMPROXY_MOD": "auto"}, "", "did you mean 'LLMPROXY_MODE'?"),
     ({}, '[tool.llmproxy]\nmodus = "auto"\n', "did you mean 'mode'?"),
     ({}, "[tool.llmproxy\n", "cannot read"),
@@ -119,6 +139,8 @@ def test_a_mistake_is_told_with_what_to_type(
     said = "".join(capsys.readouterr())
     assert is_told(said), said
     assert says in " ".join(said.split())
+    assert gc.isenabled()  # it rests while a proxy starts, and no longer
+    assert not Path(".llmproxy").exists() or "--on" in typed
 
 
 @pytest.mark.parametrize(("env", "file", "says"), SETTINGS)

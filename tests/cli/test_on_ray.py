@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.cli import main
 from llmproxy.cli.parts.options import load_settings
 from llmproxy.errors import SettingsError
 from llmproxy.scenario.cluster.transfer_files import cassette_folder, describe_parcel, merge_cassettes
@@ -68,21 +67,3 @@ def test_recordings_are_brought_into_the_folder(project: Path) -> None:
     assert "0 cassette files came home to tests/cassettes" in merge_cassettes(
         [{"t/a.yaml": (project / "tests/cassettes/t/a.yaml").read_bytes()}], folder
     )
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--send", "x"], "they go with --on ray"),
-        (["--on", "ray", "--update"], "--update runs here"),
-        (["--on", "ray", "--faults", "sweep"], "--faults sweep runs here"),
-        (["--on", "ray", "--send", "none.py"], "--send 'none.py': there is no such file"),
-        (["--on", "dask"], "it can be `ray`"),
-    ],
-)
-def test_what_does_not_go_together_is_said(
-    words: list[str], said: str, project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("CI", raising=False)
-    assert main(["test", *words]) == 2
-    assert said in capsys.readouterr().err

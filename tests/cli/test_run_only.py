@@ -16,7 +16,7 @@ import pytest
 
 from llmproxy.client.isolated_network import check_isolation, parse_allowed_address
 from llmproxy.errors import MachineError, SettingsError
-from tests.cli.test_run import ASK, run, run_at
+from tests.cli.test_run import ASK, run_at
 from tests.support.forked import python_itself
 from tests.support.process import clean_env, needed
 from tests.support.proxy import Proxy
@@ -199,16 +199,3 @@ def test_what_is_allowed_is_an_address() -> None:
     for wrong in ("db.example", "5432", "db:x", "db:70000", "", "u@db:1"):
         with pytest.raises(SettingsError, match="is no address"):
             parse_allowed_address(wrong)
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--only-allow", "localhost:1"], "--only-allow says what --only lets through"),
-        (["--only", "--faults", "sweep"], "--only makes no network for a sweep"),
-    ],
-)
-def test_options_that_do_not_fit_are_refused(words: Sequence[str], said: str) -> None:
-    done = run(*words, "--", "true")
-    assert done.returncode == 2
-    assert said in done.stderr

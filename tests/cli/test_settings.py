@@ -32,11 +32,3 @@ def test_each_option_is_shown_with_its_source(tmp_path: Path) -> None:
 def test_our_own_address_is_not_taken_for_an_upstream(tmp_path: Path) -> None:
     done = settings(tmp_path, "--json", OPENAI_BASE_URL="http://127.0.0.1:8080/v1")
     assert {fact["name"]: fact for fact in json.loads(done.stdout)}["upstream"]["value"] == {}
-
-
-def test_a_bad_variable_ends_with_2_and_without_traceback(tmp_path: Path) -> None:
-    """The message names value, source and the nearest word."""
-    done = settings(tmp_path, LLMPROXY_MODE="reply")
-    assert done.returncode == 2
-    assert done.stderr.startswith("llmproxy: mode: 'reply'")
-    assert "Traceback" not in done.stderr

@@ -135,13 +135,6 @@ def test_what_cannot_be_run_ends_at_once(
     assert not STORE.exists()
 
 
-def test_a_suite_with_mistakes_says_where(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """File, line and column; nothing of it is run."""
-    (folder / "t.suite.yaml").write_text(SUITE.replace("response", "respnse", 1))
-    assert main(["test"]) == 2
-    assert "t.suite.yaml:5:" in capsys.readouterr().err
-
-
 @pytest.mark.usefixtures("folder")
 def test_update_is_refused_in_ci(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """A snapshot that nobody looked at proves nothing."""
